@@ -12,12 +12,16 @@ import pytest
 import bolt_numba as bn
 from bolt_numba import surgery
 from bolt_numba.errors import BoltError, DataError, ShapeError
+from bolt_numba.export.program import native_program
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
+from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.ops.arrays.reduce import ReduceMax
-from bolt_numba.preprocessing import Image, Warp, matrix_of, open_image, with_preprocessing
+from bolt_numba.preprocessing import Audio, Image, Warp, matrix_of, open_image, with_preprocessing
+from bolt_numba.preprocessing.text import steps_of
 from bolt_numba.types import F16, F32, I8, U8, Array, Sym, TensorType
+from tests.native_programs import Interpreter
 
 SIZES = [
     ((37, 53), (20, 31)), ((20, 31), (37, 53)), ((100, 100), (33, 33)), ((64, 48), (32, 24)), ((9, 200), (50, 210)),
@@ -263,3 +267,56 @@ def test_files_are_decoded_upright(tmp_path: Path) -> None:
     for broken in (b"", b"GIF89a", whole[: len(whole) // 2], whole[:40] + bytes(40) + whole[80:]):
         with pytest.raises(DataError, match="image: got what Pillow cannot decode"):
             open_image(broken)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Image(224)", Image(224)), (' Image((48, 320), color="BGR", mean=[0.5, -1, 1e-2]) ',
+                                     Image((48, 320), color="BGR", mean=[0.5, -1, 0.01])),
+        ("Audio(log=None, bands=40)", Audio(log=None, bands=40)),
+        ("Warp(Image(8), edge='repeat')", Warp(Image(8), "repeat")),
+    ],
+)  # fmt: skip
+def test_steps_are_texts(text: str, wanted: Any) -> None:
+    assert steps_of(text) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "224", "Image", "Image(", "Image(sise=3)", "Image(open('x'))", "__import__('os')", "Image(**{'size': 3})",
+     "Image(1 if 1 else 2)", "Image().graph()", "(" * 9000, "Image(1)" * 2000, "Warp(Image(8), Image(8).x)"],
+)  # fmt: skip
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(BoltError, match=r"steps: got .*, wanted Image"):
+        steps_of(text)
+
+
+def test_steps_of_the_command_line(call: Any, tmp_path: Path) -> None:
+    digits = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
+    steps = "image=Image(8, color='gray', antialias=False)"
+    done = call("convert", digits, "-o", tmp_path / "d.bolt", "--preprocess", steps, "--simplify")
+    assert done.code == 0, done.err
+    x = pictures(20, 30)[0]
+    prepared = bn.compile(Image(8, color="gray", antialias=False).graph())(x)[0]
+    np.testing.assert_allclose(
+        bn.compile(tmp_path / "d.bolt")(image=x)[0], bn.compile(digits)(prepared)[0], rtol=1e-4, atol=1e-6
+    )
+    done = call("convert", digits, "-o", tmp_path / "d.bolt", "--preprocess", "Image(8)")
+    assert done.code == 2
+    assert "wanted NAME=Image(...)" in done.err.replace("\n", " ")
+
+
+@pytest.mark.skipif(not target().is_x86, reason="programs that need no linker are of x86-64")
+def test_steps_leave_python() -> None:
+    """Native programs, run from their tables alone, give the bits of sessions."""
+    x, sound = pictures(40, 50)[0], np.sin(np.arange(4000, dtype=F32))
+    for steps, feeds in (
+        (Image(24, mode="letterbox"), {"image": x}), (Image(24, source="NV12"), {"image": x[:36, :, 0]}),
+        (Warp(Image(24)), {"image": x, "image_matrix": VIEWS}), (Audio(), {"image": sound}),
+    ):  # fmt: skip
+        graph = steps.graph("image")
+        made = native_program(graph, shapes=[{k: np.shape(a) for k, a in feeds.items()}], threads=2)
+        got = Interpreter(made.block.tobytes()).run({k: np.ascontiguousarray(a) for k, a in feeds.items()})
+        wanted = bn.compile(graph, threads=1, stand_ins=False)(feeds)["tensor"]
+        assert got["tensor"].tobytes() == wanted.tobytes()

@@ -62,6 +62,12 @@ def convert(  # budget: each option is one line or two
     channels_first: Annotated[
         bool, typer.Option("--channels-first", help="Images in and out as [n, c, h, w] where they are [n, h, w, c].")
     ] = False,
+    preprocess: Annotated[
+        list[str],
+        typer.Option(
+            "--preprocess", metavar="NAME=STEPS", help="Steps before an input, as x='Image(224, mean=0.5, std=0.5)'."
+        ),
+    ] = [],
     simplify: Annotated[bool, typer.Option("--simplify", help="Fewer nodes, the same computation.")] = False,
     opset: Annotated[int | None, typer.Option("--opset", help="Of an .onnx file; else the oldest from 18 on.")] = None,
     pack: Annotated[
@@ -92,10 +98,11 @@ def convert(  # budget: each option is one line or two
         hint = "--external" if opset is None else "--opset"
         raise typer.BadParameter(f"got it for {target.name!r}, wanted an .onnx file", param_hint=hint)
     notes: list[str] = []
+    steps = _steps(preprocess)
     with console.progress(f"reading {model.name}") as say:
         found = bn.load_model(model, weights=weights)
         is_onnx = target.suffix.lower() == ".onnx"
-        if signature is not None or is_onnx or part or outputs or shapes:
+        if signature is not None or is_onnx or part or outputs or shapes or steps:
             found = _one(found, signature)
         before = sum(map(_count, found.graphs.values()))
         if simplify or pack:
@@ -103,6 +110,7 @@ def convert(  # budget: each option is one line or two
         for name, graph in found.graphs.items():
             made = _cut(graph, read_shapes(shapes), part, outputs)
             made = surgery.channels_first(made) if channels_first else made
+            made = surgery.with_preprocessing(made, steps) if steps else made
             made = surgery.simplify(surgery.without_unused(made)) if simplify else made
             made = packed(made, precision=precision, numerics=numerics) if pack else made
             found.graphs[name] = made if store is None else _stored(made, store, notes)
@@ -112,6 +120,19 @@ def convert(  # budget: each option is one line or two
         else:
             bn.save(found, target)
     _tell(target, before, sum(map(_count, found.graphs.values())), notes, as_json)
+
+
+def _steps(texts: list[str]) -> dict[str, Any]:
+    """Steps by the input that they stand before."""
+    from bolt_numba.preprocessing.text import steps_of
+
+    found = {}
+    for text in texts:
+        name, equals, description = text.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"got {text!r}, wanted NAME=Image(...)", param_hint="--preprocess")
+        found[name] = steps_of(description)
+    return found
 
 
 def _stored(graph: Graph, form: str, notes: list[str]) -> Graph:
