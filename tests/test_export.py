@@ -29,12 +29,14 @@ from bolt_numba.kernels.machine_code import STUBS, X86_64, blob_of, blob_parts
 from bolt_numba.ops.arrays.gather import Gather, NonZero
 from bolt_numba.ops.arrays.reduce import Det, Softmax
 from bolt_numba.ops.arrays.shape import Reshape, Transpose
+from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Add, Relu
-from bolt_numba.types import F32, I64, TensorType
+from bolt_numba.types import F32, I32, I64, TensorType
 from tests.native_programs import Interpreter
 from tests.rule_cases import graph_of, whole
+from tests.test_targets import network
 
 DIGITS = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
 pytestmark = pytest.mark.skipif(not target().is_x86, reason="programs that need no linker are of x86-64")
@@ -119,6 +121,25 @@ def test_indices_out_of_range_are_faults() -> None:
         Interpreter(block).run({"x": whole(9, 4, seed=1), "i": np.array([8, 9, 3])})
 
 
+def test_a_decoder_appends_to_its_cache() -> None:
+    """One plan serves all lengths that fit into the buffers; a longer one is refused."""
+
+    def build(b: Builder, *operands: Value) -> Any:
+        return b(GroupQueryAttention(2, 2), *operands)
+
+    caches = dict.fromkeys(("past_k", "past_v"), (1, 2, 16, 8))
+    sizes = dict.fromkeys("qkv", (1, 1, 16)) | caches | {"lengths": (I32, 1), "total": (I32, 1)}
+    graph, rng = graph_of(build, sizes), np.random.default_rng(2)
+    given = {name: rng.standard_normal(sizes[name], np.float32) for name in (*"qkv", *caches)}
+    session, program = bn.compile(graph, threads=1), Interpreter(native_program(graph).block.tobytes())
+    for total in (1, 5, 16):
+        feeds = given | {"lengths": np.array([total - 1], np.int32), "total": np.array([total], np.int32)}
+        found = program.run(feeds)
+        assert all(found[name].tobytes() == wanted.tobytes() for name, wanted in session(feeds).items())
+    with pytest.raises(LookupError, match=r"seqlens_k: got 16, wanted 0 to 15"):
+        program.run(given | {"lengths": np.array([16], np.int32), "total": np.array([17], np.int32)})
+
+
 def test_the_block_has_no_address_and_is_the_same_every_time() -> None:
     graph = bn.load(DIGITS)
     one, two = (native_program(graph, threads=2).block.tobytes() for _ in range(2))
@@ -127,8 +148,7 @@ def test_the_block_has_no_address_and_is_the_same_every_time() -> None:
 
 @pytest.mark.skipif(target().name == "generic", reason="this processor has no lower instruction set")
 def test_a_lower_instruction_set() -> None:
-    graph = graph_of(attention, {"x": (2, 5, 16)})
-    x = whole(2, 5, 16, seed=4)
+    graph, x = graph_of(network, {"x": (9, 20)}), whole(9, 20)
     made = native_program(graph, target="x86-64")
     got = Interpreter(made.block.tobytes()).run({"x": x})["out0"]
     np.testing.assert_allclose(got, bn.compile(graph)(x)[0], rtol=1e-5, atol=1e-5)
