@@ -27,9 +27,10 @@ from bolt_numba.base.trusted import (
     CacheWarning,
     UntrustedError,
     make_folder,
+    map_trusted,
     obstacle,
     open_private,
-    read_parts,
+    read_trusted,
     warn_untrusted,
     write_trusted,
 )
@@ -73,16 +74,18 @@ def cache_root() -> Path:
 
 def contents(name: str) -> Iterator[tuple[Path, bytes]]:
     """Files of a name like ``readers/x.json``, the folder asked first coming first, and what they hold."""
-    for path, (_, found) in parted(name, 0):
-        yield path, found
-
-
-def parted(name: str, head: int) -> Iterator[tuple[Path, tuple[bytes, bytes]]]:
-    """The same, what they hold as so many bytes and the rest."""
     for folder in folders().read:
-        found = read_parts(folder / name, head)
+        found = read_trusted(folder / name)
         if found is not None:
             yield folder / name, found
+
+
+def maps(name: str) -> Iterator[tuple[Path, memoryview, os.stat_result]]:
+    """The same as `base.trusted.map_trusted` has them."""
+    for folder in folders().read:
+        found = map_trusted(folder / name)
+        if found is not None:
+            yield folder / name, *found
 
 
 def keep(name: str, data: bytes) -> OSError | None:

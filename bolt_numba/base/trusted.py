@@ -15,13 +15,17 @@ Systems without such owners (Windows) leave the guard to the rights of the user'
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from bolt_numba.base.config import trusted_users
 
+Made = TypeVar("Made")
 PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 SHARED, SHARED_FOLDER = 0o644, 0o755
 MAX_LINKS = 40
@@ -63,20 +67,32 @@ def read_trusted(path: Path, *, secret: bool = False) -> bytes | None:
 
     secret: nor read.
     """
-    parts = read_parts(path, secret=secret)
-    return None if parts is None else parts[1]
+    return _used(path, secret, lambda file, found: os.read(file, found.st_size))
 
 
-def read_parts(path: Path, head: int = 0, *, secret: bool = False) -> tuple[bytes, bytes] | None:
-    """The same as two: so many bytes, or as many as there are, and the rest, which is not copied to be cut off."""
+def map_trusted(path: Path) -> tuple[memoryview, os.stat_result] | None:
+    """The same as read-only memory, whose pages are read when they are looked at, and what the system says of it.
+
+    What is kept is never written to in place, so it stays as it is.
+    """
+    return _used(path, False, _mapped)
+
+
+def _mapped(file: int, found: os.stat_result) -> tuple[memoryview, os.stat_result]:
+    made = mmap.mmap(file, found.st_size, access=mmap.ACCESS_READ) if found.st_size else b""
+    return memoryview(made), found
+
+
+def _used(path: Path, secret: bool, use: Callable[[int, os.stat_result], Made]) -> Made | None:
+    """What is made of a file that nobody else could have written; None where there is none."""
     if not _HAS_OWNERS:
-        with suppress(OSError), path.open("rb") as file:
-            return file.read(head), file.read()
+        with suppress(OSError), path.open("rb") as opened:
+            return use(opened.fileno(), os.fstat(opened.fileno()))
         return None
     try:
         folder = _open_folder(str(path.parent))
         try:
-            return _content(folder, path.name, head, secret)
+            return _content(folder, path.name, secret, use)
         finally:
             os.close(folder)
     except UntrustedError as error:
@@ -202,7 +218,7 @@ def share(folder: Path, private: frozenset[str]) -> int:
     return count
 
 
-def _content(folder: int, name: str, head: int, secret: bool) -> tuple[bytes, bytes]:
+def _content(folder: int, name: str, secret: bool, use: Callable[[int, os.stat_result], Made]) -> Made:
     try:
         file = os.open(name, _OLD, dir_fd=folder)
     except OSError as error:
@@ -216,8 +232,7 @@ def _content(folder: int, name: str, head: int, secret: bool) -> tuple[bytes, by
         _check(name, found)
         if secret and (found.st_uid != os.geteuid() or found.st_mode & 0o077):
             raise UntrustedError(f"{name}: {_owner_and_mode(found)}, wanted this user alone to read it")
-        begin = os.read(file, head) if head else b""
-        return begin, os.read(file, found.st_size - len(begin))
+        return use(file, found)
     finally:
         os.close(file)
 

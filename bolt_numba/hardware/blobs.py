@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
 from bolt_numba.base.config import cache_limit
-from bolt_numba.base.kept import cache_root, keep, parted
+from bolt_numba.base.kept import cache_root, keep, maps
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.interface import INTERFACE, CompileContext, DeviceDriver, Setting
 from bolt_numba.hardware.registry import own_settings
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 FOLDER = "hardware"
 MAGIC = b"BOLTBLOB"
 VERSION = 3
-_HEADER = struct.Struct("<8sIIQ")
-"""Magic, version, the crc32 of its name and of it, bytes of the blob."""
+_HEADER = struct.Struct("<8sIIQ40x")
+"""Magic, version, the crc32 of its name and of it, bytes of the blob, which begins at a cache line."""
+Stamp: TypeAlias = "list[int]"
+"""Device, inode, size and time of the last write of a file."""
 
 
 def name_of(
@@ -46,15 +49,23 @@ def name_of(
 
 def read(name: str) -> bytes | None:
     """What `write` kept by this name; None where nothing is.  Raises DeviceError for a file that is damaged."""
-    for path, (head, blob) in parted(f"{FOLDER}/{name}", _HEADER.size):
+    found = mapped(name)
+    return None if found is None else bytes(found)
+
+
+def mapped(name: str, known: Stamp | None = None) -> memoryview | None:
+    """The same in the cache's own pages.  known: of a file that was looked at, where no checksum has to be taken."""
+    for path, data, found in maps(f"{FOLDER}/{name}"):
         with suppress(OSError):
-            os.utime(path)  # used now
-        if len(head) < _HEADER.size:
-            raise DeviceError(f"{path}: got {len(head)} bytes, wanted a header of {_HEADER.size}")
-        magic, version, mark, size = _HEADER.unpack(head)
+            os.utime(path, ns=(time.time_ns(), found.st_mtime_ns))  # used now
+        if len(data) < _HEADER.size:
+            raise DeviceError(f"{path}: got {len(data)} bytes, wanted a header of {_HEADER.size}")
+        magic, version, mark, size = _HEADER.unpack_from(data)
+        blob = data[_HEADER.size :]
         if (magic, version) != (MAGIC, VERSION):
             raise DeviceError(f"{path}: magic and version: got {magic!r} and {version}, wanted {MAGIC!r} and {VERSION}")
-        if len(blob) != size or _mark(name, blob) != mark:
+        is_known = known is not None and stamp_of(found) == known
+        if len(blob) != size or (not is_known and _mark(name, blob) != mark):
             raise DeviceError(f"{path}: is damaged: got {len(blob)} bytes, wanted {size} of another checksum")
         return blob
     return None
@@ -71,7 +82,16 @@ def write(name: str, blob: bytes) -> None:
         _limit(cache_root() / FOLDER, limit)
 
 
-def _mark(name: str, blob: bytes) -> int:
+def stamp(name: str) -> Stamp | None:
+    """Of the file that `mapped` would look at."""
+    return next((stamp_of(found) for _, _, found in maps(f"{FOLDER}/{name}")), None)
+
+
+def stamp_of(found: os.stat_result) -> Stamp:
+    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]
+
+
+def _mark(name: str, blob: bytes | memoryview) -> int:
     """Of a blob under its name: one that stands in the place of another is no good."""
     return crc32(blob, crc32(name.encode()))
 
@@ -82,7 +102,7 @@ def entries() -> list[tuple[Path, os.stat_result]]:
     for path in (*(cache_root() / FOLDER).glob("*.blob"), *(cache_root() / FOLDER).glob("*.start")):
         with suppress(OSError):
             found.append((path, path.stat()))
-    return sorted(found, key=lambda row: row[1].st_mtime_ns)
+    return sorted(found, key=lambda row: max(row[1].st_atime_ns, row[1].st_mtime_ns))
 
 
 def clear() -> int:

@@ -132,9 +132,10 @@ class Accelerator(ABC):
         """The same from what `Compiled.serialise` gave, for an equal graph, context and `version`."""
         raise NotImplementedError(f"{type(self).__name__} restores nothing")
 
-    def start(self, blob: bytes, context: CompileContext) -> Compiled:
+    def start(self, blob: memoryview, context: CompileContext) -> Compiled:
         """The same where the blob is all that it takes, for an equal context and `version`.
 
+        blob: the cache's file in memory, from a cache line on, which may be used where it is, but not written to.
         A driver that has this says that what `supports` answers depends on nothing but its own file, its properties and
         `version`.  Sessions of a file that an earlier process ran as one part then start without reading it.
         """

@@ -68,11 +68,12 @@ class Opening:
 class Layout:
     """How operands of a session are those of its only part, for one set of shapes.
 
-    blob: its name.  part, nodes: names.  ins, outs: by operand of the part, which of the session's it is.  shapes: of
-    the session's results.
+    blob: its name.  stamp: of its file, whose checksum was right.  part, nodes: names.  ins, outs: by operand of the
+    part, which of the session's it is.  shapes: of the session's results.
     """
 
     blob: str
+    stamp: blobs.Stamp
     part: str
     nodes: tuple[str, ...]
     ins: tuple[int, ...]
@@ -126,7 +127,7 @@ def write(asked: Opening, files: Iterable[Path], start: Mapping[str, Any], shape
     same |= start
     old = _document(asked)
     rows = [] if old is None or any(old.get(key) != value for key, value in same.items()) else old["layouts"]
-    row = [shapes, layout.blob, layout.part, layout.nodes, layout.ins, layout.outs, layout.shapes]
+    row = [shapes, layout.blob, layout.stamp, layout.part, layout.nodes, layout.ins, layout.outs, layout.shapes]
     rest: list[Any] = []
     with suppress(Exception):  # nothing of what is damaged is kept
         rest = [each for each in rows if _tuples(each[0]) != shapes][1 - MAX_PLANS :]
@@ -151,7 +152,7 @@ def is_unchanged(stamp: Sequence[Any]) -> bool:
 
 def is_same(found: os.stat_result, stamp: Sequence[Any]) -> bool:
     """The same for a file that is open, and need not have its name any more."""
-    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns] == list(stamp[1:5])
+    return blobs.stamp_of(found) == stamp[1:5]
 
 
 def can_start(accelerator: Accelerator) -> bool:
@@ -180,8 +181,8 @@ def _start(asked: Opening, document: Mapping[str, Any]) -> Start | None:
     if driver is None or file is None or _file_of(driver) != file:
         return None
     layouts = {}
-    for shapes, blob, part, nodes, ins, outs, results in document["layouts"]:
-        layouts[_tuples(shapes)] = Layout(blob, part, tuple(nodes), tuple(ins), tuple(outs), _tuples(results))
+    for shapes, blob, stamp, part, nodes, ins, outs, results in document["layouts"]:
+        layouts[_tuples(shapes)] = Layout(blob, stamp, part, tuple(nodes), tuple(ins), tuple(outs), _tuples(results))
     inputs, outputs = (tuple(map(_spec, document[key])) for key in ("inputs", "outputs"))
     return Start(
         driver, document["version"], document["files"], tuple(document["signatures"]), document["threads"],

@@ -96,7 +96,7 @@ class _Known:
                 return self.ready.get(shapes)
             with self.opened.in_use():
                 accelerator = self.opened.accelerator()
-                blob = blobs.read(layout.blob)
+                blob = blobs.mapped(layout.blob, layout.stamp)
                 if blob is not None and accelerator.version == self.start.version:
                     context = CompileContext(self.start.threads, self.precision)
                     loaded = self.opened.load(accelerator.start(blob, context))

@@ -10,7 +10,7 @@ from typing import Any
 from bolt_numba.converters.bounded import files_named
 from bolt_numba.devices.foreign.device import ForeignProgram
 from bolt_numba.devices.foreign.opened import Loaded
-from bolt_numba.hardware import starts
+from bolt_numba.hardware import blobs, starts
 from bolt_numba.hardware.starts import Layout, Opening
 from bolt_numba.ir.model import Model
 from bolt_numba.loading import read_model
@@ -86,5 +86,7 @@ def _layout(prepared: Any, loaded: Loaded) -> Layout | None:
     if not plain or any(wanted.contents) or sorted(outs) != list(range(len(prepared.empties))):
         return None
     shapes = tuple(dims for dims, _ in prepared.empties)
-    made = Layout(loaded.blob, part.name, tuple(part.nodes), tuple(ins), tuple(outs), shapes)
-    return made if part.serves(wanted, loaded) else None
+    stamp = blobs.stamp(loaded.blob)
+    if stamp is None or not part.serves(wanted, loaded):
+        return None
+    return Layout(loaded.blob, stamp, part.name, tuple(part.nodes), tuple(ins), tuple(outs), shapes)

@@ -22,7 +22,7 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
 
 
 class StartingAccelerator(PlainAccelerator):
-    def start(self, blob: bytes, context: CompileContext) -> Compiled:
+    def start(self, blob: memoryview, context: CompileContext) -> Compiled:
         self.driver.called("start")
         return PlainCompiled(self.driver, store.load_bolt(pickle.loads(blob)["graph"]))
 

@@ -278,7 +278,7 @@ def _marked(document: Any) -> bytes:
         lambda data, _: data[:90] + b"?" + data[91:],
         lambda data, found: _marked([]),
         lambda data, found: _marked({"facts": found["facts"]}),
-        lambda data, found: _marked(found | {"layouts": [[[[2, 3]], 1, 2, 3, 4, 5, 6]]}),
+        lambda data, found: _marked(found | {"layouts": [[[[2, 3]], 1, 2, 3, 4, 5, 6, 7]]}),
         lambda data, found: _marked(found | {"layouts": [3]}),
         lambda data, found: _marked(found | {"inputs": [["x", "f99", [2]]]}),
         lambda data, found: _marked(found | {"made_by": ["os:system", True, None]}),

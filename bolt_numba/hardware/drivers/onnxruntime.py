@@ -5,11 +5,15 @@ What it supports is not listed: it is asked with a model of one node, once for e
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.drivers.alone import alone, kind_of
@@ -27,11 +31,13 @@ from bolt_numba.hardware.interface import (
     Setting,
 )
 from bolt_numba.ir.graph import Graph, Node
-from bolt_numba.types import Array, TensorType, only_in_python
+from bolt_numba.types import Array, TensorType, dtype_from_name, dtype_name, only_in_python
 
 if TYPE_CHECKING:
     from bolt_numba.passes.rewrite import Rule
 
+LARGE, LINE = 1024, 64
+"""Bytes from which a weight is kept beside the model, and of which the places of all are multiples."""
 LEVELS = ("disable", "basic", "extended", "all")
 WRONG: dict[str, Callable[[Any, Sequence[TensorType | None]], str]] = {
     "DFT": lambda op, types: "onnxruntime ends the process with it",
@@ -103,7 +109,8 @@ class OrtAccelerator(Accelerator):
         available = onnxruntime.get_available_providers()
         if self.provider not in available:
             raise DeviceError(f"onnxruntime: provider: got {self.provider!r:.80}, wanted one of {', '.join(available)}")
-        self.version = f"onnxruntime {version_of('onnxruntime')} on {self.provider} of {processor_digest()}"
+        sdk = f"onnxruntime {version_of('onnxruntime')} (weights apart)"
+        self.version = f"{sdk} on {self.provider} of {processor_digest()}"
         self.shapes = "fixed" if properties["shapes"] == "fixed" else "free"
         self._answers: dict[Any, bool | str] = {}
 
@@ -167,11 +174,12 @@ class OrtAccelerator(Accelerator):
         return OrtCompiled(self, self.session(model, weights, options), graph, weights)
 
     def restore(self, blob: bytes, graph: Graph, context: CompileContext) -> OrtCompiled:
-        return self.start(blob, context)
+        return self.start(memoryview(blob), context)
 
-    def start(self, blob: bytes, context: CompileContext) -> OrtCompiled:
+    def start(self, blob: memoryview, context: CompileContext) -> OrtCompiled:
         options = self.options(self._threads(context), "disable")  # what it kept is optimised already
-        return OrtCompiled(self, self.session(blob, {}, options), None, {})
+        model, weights = _unpacked(blob)
+        return OrtCompiled(self, self.session(model, weights, options), None, weights)
 
     def _threads(self, context: CompileContext) -> int:
         return self.threads or context.threads
@@ -194,11 +202,14 @@ class OrtCompiled(Compiled):
 
         model, weights = _model(self.graph)
         options = self.device.options(1, str(self.device.properties["optimisation"]))
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights")
+        options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", str(LARGE))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "model.onnx")
             options.optimized_model_filepath = str(path)
             self.device.session(model, weights, options)
-            return path.read_bytes()
+            file = path.with_name("weights")
+            return _packed(path.read_bytes(), file.read_bytes() if file.exists() else b"")
 
     def close(self) -> None:
         self.session = None
@@ -245,6 +256,33 @@ def _error(error: Exception) -> Exception:
     text = str(error)
     wants_memory = isinstance(error, MemoryError) or "Failed to allocate" in text or "bad_alloc" in text
     return DeviceFullError(f"onnxruntime: memory: {text}") if wants_memory else error
+
+
+def _packed(model: bytes, weights: bytes) -> bytes:
+    """A model of onnxruntime's and the file of its large weights, which are then used where they lie."""
+    import onnx
+
+    rows = []
+    for tensor in onnx.load_model_from_string(model).graph.initializer:
+        if tensor.external_data:
+            place = {entry.key: entry.value for entry in tensor.external_data}
+            dtype = dtype_name(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+            rows.append((tensor.name, dtype, tuple(tensor.dims), int(place["offset"])))
+    head = json.dumps([len(model), rows]).encode()
+    start = -(-(8 + len(head) + len(model)) // LINE) * LINE
+    return (len(head).to_bytes(8, "little") + head + model).ljust(start, b"\0") + weights
+
+
+def _unpacked(blob: memoryview) -> tuple[bytes, dict[str, Array]]:
+    """What `_packed` was given: the model, and its large weights by name."""
+    end = 8 + int.from_bytes(blob[:8], "little")
+    size, rows = json.loads(bytes(blob[8:end]))
+    memory = blob[-(-(end + size) // LINE) * LINE :]
+    weights = {}
+    for name, dtype, dims, offset in rows:
+        found = dtype_from_name(dtype)
+        weights[name] = np.frombuffer(memory, found, math.prod(dims), offset).reshape(dims)
+    return bytes(blob[end : end + size]), weights
 
 
 def _model(graph: Graph) -> tuple[bytes, dict[str, Array]]:

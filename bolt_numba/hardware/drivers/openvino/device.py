@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.drivers.alone import alone, kind_of
 from bolt_numba.hardware.drivers.buffers import Bindings, borrowed
@@ -70,7 +72,8 @@ class OvAccelerator(Accelerator):
         self.sdk, self.opset, self.properties = openvino, opset15, properties
         self.core = openvino.Core()
         self.device, self.threads = str(properties["device"]), threads_of("openvino", properties["threads"])
-        available = [*self.core.available_devices, "AUTO"]
+        # Looking for devices takes as long as a small model, and its own processor is always there.
+        available = ["CPU"] if self.device == "CPU" else [*self.core.available_devices, "AUTO"]
         if self.device.partition(".")[0].partition(":")[0] not in {name.partition(".")[0] for name in available}:
             raise DeviceError(f"openvino: device: got {self.device!r:.80}, wanted one of {', '.join(available)}")
         self.version = f"openvino {version_of('openvino')} on {self.device} of {processor_digest()}"
@@ -140,14 +143,16 @@ class OvAccelerator(Accelerator):
         return OvCompiled(self, compiled, graph)
 
     def restore(self, blob: bytes, graph: Graph, context: CompileContext) -> OvCompiled:
-        return self.start(blob, context)
+        return self.start(memoryview(blob), context)
 
-    def start(self, blob: bytes, context: CompileContext) -> OvCompiled:
+    def start(self, blob: memoryview, context: CompileContext) -> OvCompiled:
+        array = np.frombuffer(blob, np.uint8)
+        tensor = self.sdk.Tensor(borrowed(array, array.ctypes.data), shared_memory=True)
         try:
-            compiled = self.core.import_model(blob, self.device, self.settings(context))
+            compiled = self.core.import_model(tensor, self.device, self.settings(context))
         except Exception as error:
             raise _error(error) from error
-        return OvCompiled(self, compiled, None)
+        return OvCompiled(self, compiled, array)
 
 
 class OvModel:
@@ -186,10 +191,10 @@ class OvModel:
 
 
 class OvCompiled(Compiled):
-    """A compiled model of OpenVINO.  graph: holds the constants whose memory the model shares."""
+    """A compiled model of OpenVINO.  memory: holds what the model shares: a graph with its constants, or a blob."""
 
-    def __init__(self, device: OvAccelerator, model: Any, graph: Graph | None) -> None:
-        self.device, self.model, self.graph = device, model, graph
+    def __init__(self, device: OvAccelerator, model: Any, memory: object) -> None:
+        self.device, self.model, self.memory = device, model, memory
 
     def request(self) -> OvRequest:
         return OvRequest(self.device.sdk, self.model.create_infer_request())
@@ -200,7 +205,7 @@ class OvCompiled(Compiled):
         return stream.getvalue()
 
     def close(self) -> None:
-        self.model = self.graph = None
+        self.model = self.memory = None
 
 
 class OvRequest(Request):
