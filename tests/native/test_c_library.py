@@ -314,3 +314,12 @@ def test_examples_run(source: str, compiler: str, tmp_path: Path) -> None:
     assert [int(line.split()[0]) for line in made.splitlines()] == np.argmax(scores, -1).tolist()
     missing = subprocess.run([tmp_path / "classify", "nowhere"], capture_output=True, text=True)
     assert (missing.returncode, "nowhere: cannot be opened" in missing.stderr) == (1, True)
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+def test_all_of_the_header_for_cpp_works(dense_file: str, tmp_path: Path) -> None:
+    (tmp_path / "counter").write_bytes(program_bytes(counter()))
+    warnings = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
+    command = ["c++", "-std=c++17", *warnings, c.HERE / "api.cpp", f"-I{c.built()}", c.built() / "libbolt_numba.a"]
+    subprocess.run([*command, "-pthread", "-lm", "-o", tmp_path / "api"], check=True)
+    subprocess.run([tmp_path / "api", dense_file, tmp_path / "counter"], check=True)
