@@ -25,10 +25,10 @@ from tests.hardware.drivers import agrees, layer, near, opened, run_graph, wante
 pytest.importorskip("onnxruntime", reason="the SDK of this device")
 LACKS = {
     *("BinaryConv", "BinaryMatMul", "BinaryPack", "CumMax", "CumMin", "DFT", "Dropout", "DynamicQuantizeLSTM"),
-    *("FitImage", "GatherTree", "GenerateProposals", "GroupQueryAttention", "Histogram", "ImageDecoder", "Inverse", "LabelEncoder"),
+    *("FitImage", "GatherTree", "GenerateProposals", "GroupQueryAttention", "Histogram", "ImageDecoder", "Inverse"),
     *("LogCumSumExp", "MatrixNMS", "MulticlassNMS", "Multinomial", "PSRoiPool", "PairwiseCoupling", "PriorBox"),
     *("RandomNormal", "RandomUniform", "RegexFullMatch", "SearchSorted", "StringConcat", "StringNormalizer"),
-    *("StringSplit", "Tokenizer", "TreeEnsemble"),
+    *("LabelEncoder", "StringSplit", "Tokenizer", "TreeEnsemble"),
 }
 """Operators that it does not get."""
 CONSTANTS = {"ConstantOfShape", "Range"}

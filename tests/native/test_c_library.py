@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.cli.app import run
 from bolt_numba.export.c_library import SOURCES, WARNINGS, constants
 from bolt_numba.export.layout import TRAILER_MAGIC, HeaderWord
 from bolt_numba.export.program import native_program
@@ -45,6 +46,15 @@ def dense_file(dense_bytes: bytes) -> str:
 def test_the_header_of_the_layout_is_up_to_date() -> None:
     wanted = "write bolt_numba.export.c_library.constants() to bolt_numba/export/native/layout.h"
     assert (SOURCES / "layout.h").read_text() == constants(), wanted
+
+
+def test_the_command_writes_the_library_and_refuses_what_is_no_compiler(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = {"libbolt_numba.so", "libbolt_numba.a", "bolt_numba.h", "bolt_numba.hpp"}
+    assert {file.name for file in c.built().iterdir()} == wanted
+    assert run(["c-library", "-o", str(tmp_path), "--cc", "no-such-compiler"]) == 1
+    assert "--cc: got 'no-such-compiler', wanted a C compiler" in capsys.readouterr().err
 
 
 def test_sources_give_no_warning() -> None:
