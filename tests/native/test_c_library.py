@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -333,3 +334,20 @@ def test_all_of_the_header_for_cpp_works(dense_file: str, tmp_path: Path) -> Non
     command = ["c++", "-std=c++17", *warnings, c.HERE / "api.cpp", f"-I{c.built()}", c.built() / "libbolt_numba.a"]
     subprocess.run([*command, "-pthread", "-lm", "-o", tmp_path / "api"], check=True)
     subprocess.run([tmp_path / "api", dense_file, tmp_path / "counter"], check=True)
+
+
+@pytest.mark.parametrize(("language", "compiler"), [("c", "cc"), ("cpp", "c++")])
+def test_the_code_of_the_page_runs(language: str, compiler: str, tmp_path: Path) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler}")
+    page = (EXAMPLES.parent.parent / "docs" / "c-api.md").read_text()
+    (code,) = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    head, _, body = code.partition("\n\n")
+    more = "#include <stdio.h>" if language == "c" else "#include <algorithm>\n#include <iostream>"
+    used = "(void)image, (void)scores;" if language == "c" else ""
+    (tmp_path / f"page.{language}").write_text(f"{more}\n{head}\nint main() {{\n{body}{used}\n}}\n")
+    (tmp_path / "digits.bolt").write_bytes(program_bytes(digits(), shapes=[{"image": (1, 1, 8, 8)}]))
+    command = [compiler, "-Wall", "-Wextra", f"page.{language}", f"-I{c.built()}", c.built() / "libbolt_numba.a"]
+    subprocess.run([*command, "-Werror", "-pthread", "-lm", "-o", "page"], check=True, cwd=tmp_path)
+    made = subprocess.run([tmp_path / "page"], check=True, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert len(made.split()) == (0 if language == "c" else 10), made
