@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint onnx-score golden native cuda-resources hardware bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
+.PHONY: aarch64 cross-tools help demo test lint onnx-score golden native cuda-resources hardware bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -39,6 +39,12 @@ native: $(STAMP) ## Put the C library through 100,000 sessions, 16,000 damaged p
 
 cuda-resources: $(STAMP) ## Compile the CUDA kernels for each architecture: registers, shared memory, instructions.
 	$(BIN)/python -m tests.cuda.resources --check
+
+cross-tools: ## Install an emulator of AArch64 and a C compiler for it (Debian, as root).
+	apt-get install --yes --no-install-recommends qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+
+aarch64: $(STAMP) ## Run all kernels of AArch64, and exported networks, under an emulator (an hour).
+	BOLT_NUMBA_AARCH64=all $(BIN)/python -m pytest -q tests/aarch64
 
 hardware: $(STAMP) ## Run all models on onnxruntime, on OpenVINO, and split between them at random (an hour).
 	$(BIN)/python -m bench.halves

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from bolt_numba.kernels import jit, machine_code
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.jit import F32, I32, I64, PTR, Native, inline, native, native_source
-from bolt_numba.kernels.targets import assembly, twin
 from tests.lower_isa import run_on
 
 L = lang.LANES
@@ -368,36 +366,6 @@ def test_words_exist() -> None:
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
 def test_lower_instruction_sets(isa: str) -> None:
     run_on(isa, "-k", "words", __file__)
-
-
-def innermost_loops(assembly: str) -> Iterator[list[str]]:
-    """Lines from each label to the jump back to it, where no other loop is between."""
-    lines = assembly.splitlines()
-    labels = {line[:-1]: i for i, line in enumerate(lines) if line.startswith(".L") and line.endswith(":")}
-    branches = [i for i, line in enumerate(lines) if re.match(r"\s+(b|cb|tb)", line)]
-    jumps = [(labels.get(lines[i].split()[-1], i + 1), i) for i in branches]
-    loops = [(first, last) for first, last in jumps if first <= last]
-    for loop in loops:
-        if not any(loop[0] <= first and last <= loop[1] and (first, last) != loop for first, last in loops):
-            yield lines[loop[0] : loop[1] + 1]
-
-
-def test_loops_lower_to_vectors_on_aarch64() -> None:
-    found = twin("aarch64")
-    kernels = (
-        found.products.sweep.sweep, found.convolution.depthwise.depthwise_kernel(3, 1, False),
-        found.convolution.winograd.winograd_kernel((4, 4)), found.attention.attention.attention_kernel(8),
-        found.reductions.norm.normalise_rows,
-    )  # fmt: skip
-    texts = [assembly(kernel) for kernel in kernels]
-    assert texts[0].count("fmla") >= 60  # one for each vector of each tile
-    assert "prfm" in texts[0]
-    for text in texts:
-        loops = list(innermost_loops(text))
-        assert any("fmla\tv" in line for loop in loops for line in loop)
-        arithmetic = re.compile(r"\s+f(n?mul|n?madd|n?msub|add|sub|div|max|min)\w*\s+[sd]\d")
-        scalar = [line for loop in loops for line in loop if arithmetic.match(line)]
-        assert scalar == []
 
 
 def test_unknown_instruction_set_is_refused() -> None:

@@ -19,11 +19,12 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.targets import TARGETS, assembly, device_of, object_code, twin
+from bolt_numba.kernels.targets import TARGETS, device_of, object_code, twin
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import HardSwish, Relu
 from bolt_numba.types import F32, TensorType
+from tests.loops import text_of
 from tests.lower_isa import LEVELS
 from tests.rule_cases import graph_of, whole
 
@@ -78,7 +79,7 @@ def test_products_of_bytes_lower_to_what_a_target_has(name: str, instruction: st
         (tiles.sweep_bytes, sum(tiles.VARIANTS) * 2),
         (found.convolution.depthwise_bytes.depthwise_kernel(3, 1), 12),
     ):
-        text = assembly(kernel)
+        text = text_of(kernel)
         assert len(re.findall(instruction, text)) >= least
         assert not re.search(scalar, text)
 

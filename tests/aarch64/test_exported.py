@@ -13,7 +13,6 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.export.elf import AARCH64
-from bolt_numba.export.exporting import export
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.quantize import quantize
@@ -71,7 +70,8 @@ def feeds_of(graph: Graph) -> dict[str, Array]:
 
 def built(graph: Graph, folder: Path, feeds: dict[str, Array], target: str) -> Path:
     """The exported example, built without a library of its own."""
-    made = export(graph, folder, target=target, threads=2, name="net", shapes=[{k: v.shape for k, v in feeds.items()}])
+    shapes = [{name: array.shape for name, array in feeds.items()}]
+    made = bn.export_model(graph, folder, target=target, threads=2, name="net", shapes=shapes)
     assert {file.name for file in made.built} == {"libnet.so", "libnet.a"}
     program = folder / "example"
     sources = ["-I", folder, "-I", folder / "runtime", folder / "main.c", folder / "libnet.a"]
