@@ -10,6 +10,7 @@ import numpy as np
 
 from bolt_numba.base.mapped import for_runs
 from bolt_numba.devices.foreign.agreement import disagreement
+from bolt_numba.devices.foreign.guarded import Guarded, WrongError
 from bolt_numba.devices.foreign.opened import Loaded
 from bolt_numba.devices.foreign.part import Part
 from bolt_numba.hardware import blobs
@@ -18,10 +19,6 @@ from bolt_numba.hardware.interface import Request
 from bolt_numba.hardware.preparing import Wanted
 from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot, view
 from bolt_numba.types import Array
-
-
-class WrongError(Exception):
-    """What a device computed is not what we compute."""
 
 
 class _Operands:
@@ -80,28 +77,13 @@ class _Padded:
             wanted[...] = mine[: self.size] if has else mine
 
 
-class _Check:
-    """The self-check of a run: made before it, so that what it does not write cannot be right by chance."""
-
-    def __init__(self, ins: Sequence[Array], outs: Sequence[Array]) -> None:
-        self.ins = [array.copy() for array in ins]
-        for array in outs:
-            array[...] = np.iinfo(array.dtype).max if array.dtype.kind in "iu" else np.nan
-
-    def hold(self, part: Part, ins: Sequence[Array], outs: Sequence[Array]) -> None:
-        """Raise WrongError where the run spoiled its inputs, which are mended, or computed what we do not."""
-        spoiled = [i for i, (mine, given) in enumerate(zip(self.ins, ins, strict=True)) if _differ(mine, given)]
-        for i in spoiled:
-            ins[i][...] = self.ins[i]
-        own = [np.empty_like(array) for array in outs]
-        part.own.run(self.ins, own)
-        text = disagreement(outs, own, float(part.opened.settings["tolerance"]))
-        if spoiled or text:
-            raise WrongError(text or f"it wrote to inputs {spoiled}, wanted to the outputs alone")
-
-
-def _differ(a: Array, b: Array) -> bool:
-    return a.tobytes() != b.tobytes()
+def _hold(part: Part, ins: Sequence[Array], outs: Sequence[Array]) -> None:
+    """The self-check: raise WrongError where a run computed what we do not."""
+    own = [np.empty_like(array) for array in outs]
+    part.own.run(ins, own)
+    text = disagreement(outs, own, float(part.opened.settings["tolerance"]))
+    if text:
+        raise WrongError(text)
 
 
 class BoundPart:
@@ -131,10 +113,11 @@ class BoundPart:
                 return
         request: Any = self._request
         try:
-            check = None if loaded.is_proven or not part.opened.settings["self_check"] else _Check(ins, outs)
-            part.with_room(lambda: self._ask(request, ins, outs))
-            if check is not None:
-                check.hold(part, ins, outs)
+            checks = not loaded.is_proven and part.opened.settings["self_check"]
+            asked = Guarded(request) if checks else request
+            part.with_room(lambda: self._ask(asked, ins, outs))
+            if checks:
+                _hold(part, ins, outs)
             if not loaded.is_proven:
                 self._keep(loaded)
             part.succeeded(loaded.counted(request))
