@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError, InvalidModelError
@@ -45,13 +45,19 @@ def violations(graph: Graph, stage: str = "import") -> list[str]:
     if stage not in STAGES:
         raise ValueError(f"stage: got {stage!r}, wanted one of {STAGES}")
     for rows in (STRUCTURE, MEANING):
-        found = [f"{row.name}: {text}" for row in rows if row.holds_at(stage) for text in row.check(graph)]
-        for node, sub in graph.subgraphs():
-            inside = STAGES[0] if node.op.opaque else stage  # passes leave it as it came
-            found += [f"{node.name}: {text}" for text in violations(sub, inside)]
+        found = _violations(graph, stage, rows)
         if found:
             return list(dict.fromkeys(found))
     return []
+
+
+def _violations(graph: Graph, stage: str, rows: Sequence[Requirement]) -> list[str]:
+    """Of these rows; each graph is looked at once, however deep it lies."""
+    found = [f"{row.name}: {text}" for row in rows if row.holds_at(stage) for text in row.check(graph)]
+    for node, sub in graph.subgraphs():
+        inside = STAGES[0] if node.op.opaque else stage  # passes leave it as it came
+        found += [f"{node.name}: {text}" for text in _violations(sub, inside, rows)]
+    return found
 
 
 def _unique_names(graph: Graph) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -19,8 +20,11 @@ from bolt_numba.hardware.interface import Accelerator, Compiled, DeviceDriver, R
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
+from bolt_numba.ir.store import load_bolt, to_bytes
+from bolt_numba.ops.foreign import Foreign
 from bolt_numba.types import F32, Sym, TensorType
 from tests.graphs import make
+from tests.hardware.parts import chain
 
 
 class OddError(Exception):
@@ -238,3 +242,18 @@ def test_reasons_do_not_pile_up() -> None:
     assert sum(kept.values()) == 3 * REASONS
     assert len(kept) == REASONS + 1
     assert max(map(len, kept)) < 1000
+
+
+def test_parts_within_parts_are_looked_at_once() -> None:
+    """A file may nest what no partition would."""
+    graph = chain("Relu")
+    for i in range(40):
+        outer = Graph(f"outer{i}")
+        x = outer.add_input("x", TensorType(F32, (2, 3)))
+        outer.add_output(Builder(outer)(Foreign(graph, "vendor"), x), "y")
+        graph = outer
+    start = time.process_time()
+    for device in ("cpu", ["vendor", "cpu"]):
+        session = bn.compile(load_bolt(to_bytes(graph)), device=device, threads=1)
+        np.testing.assert_array_equal(session(x=np.full((2, 3), -1, F32))["y"], 0)
+    assert time.process_time() - start < 5
