@@ -8,7 +8,7 @@ from typing import Any
 
 from bolt_numba.kernels.cuda.attention.combine import combine_parts
 from bolt_numba.kernels.cuda.attention.flash import ALL_ROWS, NO_MASK, ONE_ROW, FlashForm, flash_attention
-from bolt_numba.kernels.cuda.attention.rows import EXTRA
+from bolt_numba.kernels.cuda.attention.rows import EXTRA, LOG2_E
 from bolt_numba.kernels.cuda.attention.tiles import TILE, attention_tiles, shared_bytes
 from bolt_numba.kernels.cuda.declare import CudaKernel, ceil_div
 from bolt_numba.kernels.geometry.heads import (
@@ -83,7 +83,7 @@ def flash_steps(args: dict[str, Any], dtype: str, mask: str, keys: int) -> list[
     d = 64 if max(args["d"], width) <= 64 else 128
     form = FlashForm(dtype, d, tiles, warps, mask, parts > 1, args["cap"] > 0, args["group"] > 1)
     partial = Scratch(4 * parts * units * rows * (width + EXTRA)) if parts > 1 else None
-    steps = [Step(flash_attention(form), {**args, "partial": partial, "parts": parts})]
+    steps = [Step(flash_attention(form), {**args, "scale": args["scale"] * LOG2_E, "partial": partial, "parts": parts})]
     if parts > 1:
         names = ("sink", "y", "table", "units", "group", "m", "width", "y_step", "y_head")
         more = {"partial": partial, "parts": parts}
@@ -114,7 +114,8 @@ def samples() -> list[CudaKernel]:
     """Kernels for the table of resources."""
     forms = [
         FlashForm("f16", 64, 2, 4), FlashForm("f16", 64, 2, 4, ONE_ROW), FlashForm("bf16", 128, 2, 4, ALL_ROWS),
-        FlashForm("f16", 128, 1, 1, parts=True, capped=True, grouped=True),
+        FlashForm("f16", 128, 1, 1, parts=True, capped=True, grouped=True), FlashForm("f16", 128, 2, 4),
+        FlashForm("f16", 128, 2, 4, grouped=True), FlashForm("f16", 128, 2, 4, ONE_ROW, grouped=True),
     ]  # fmt: skip
     plain = attention_tiles("f32", 1), attention_tiles("f32", 4), attention_tiles("f32", 4, again=True)
     return [*plain, *map(flash_attention, forms), combine_parts("f16")]

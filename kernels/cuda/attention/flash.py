@@ -36,12 +36,14 @@ from bolt_numba.kernels.cuda.language.lang import (
     ex2,
     load4_shared_u32,
     load_i64,
+    load_shared_i32,
     max_f32,
     shared_address,
     static,
     static_range,
     store4_u32,
     store_f32,
+    store_shared_i32,
 )
 from bolt_numba.kernels.geometry.heads import ENTRY
 
@@ -80,9 +82,9 @@ class FlashForm:
     @property
     def keys(self) -> int:
         """Of a tile: as many as leave registers for the sums."""
-        if self.mask == ALL_ROWS:
-            return 32 if self.d * self.tiles <= 128 else 16
-        return 64 if self.d * self.tiles <= 128 else 32
+        if self.d * self.tiles > 128:
+            return 16 if self.mask else 32
+        return 32 if self.mask == ALL_ROWS else 64
 
     @property
     def pitch(self) -> int:
@@ -91,7 +93,7 @@ class FlashForm:
 
     @property
     def shared(self) -> int:
-        return (self.rows + 4 * self.keys) * self.pitch
+        return (self.rows + 4 * self.keys) * self.pitch + 16
 
 
 def _placing(form: FlashForm) -> tuple[Any, Any]:
@@ -112,16 +114,18 @@ def _placing(form: FlashForm) -> tuple[Any, Any]:
 def _fetching(form: FlashForm) -> tuple[Any, Any]:
     """Helpers that begin to copy rows to shared memory, queries and a tile of keys or values.
 
-    What is not there becomes 0.  left: rows that are there, of the thread's first one on.
+    What is not there becomes 0.  left: rows that are there, of the thread's first one on.  is_in: whether its columns are
+    there.  A tile's helper gives where the next tile begins.
     """
     pitch, chunks, threads = form.pitch, form.pitch // 16, 32 * form.warps
     rows, turns, query_turns = threads // chunks, form.keys * chunks // threads, form.rows * chunks // threads
+    is_same = rows % 8 == 0  # the place in a row, for all rows of a thread: fewer registers
 
     spot, _ = _placing(form)
 
     @inline
-    def copy(to, source, row, chunk, is_there):
-        part = np.uint32((chunk ^ (row & np.uint32(7))) << np.uint32(4))
+    def copy(to, source, row, first, chunk, is_there):
+        part = np.uint32((chunk ^ ((first if static(is_same) else row) & np.uint32(7))) << np.uint32(4))
         cp_async16_zfill(np.uint32(to + row * np.uint32(pitch) + part), source, np.uint32(16 if is_there else 0))
 
     @inline
@@ -130,31 +134,41 @@ def _fetching(form: FlashForm) -> tuple[Any, Any]:
         for turn in range(query_turns):
             at = np.uint32(row + np.uint32(turn * rows))
             there = first + np.int64(at) < end and 16 * np.int64(chunk) < nbytes
-            copy(to, q + spot(first + np.int64(at), m, head, step) + 16 * np.int64(chunk), at, chunk, there)
+            copy(to, q + spot(first + np.int64(at), m, head, step) + 16 * np.int64(chunk), at, row, chunk, there)
 
     @inline
-    def fetch_tile(to, source, step, left, row, chunk):
+    def fetch_tile(to, source, step, left, row, chunk, is_in):
         for turn in range(turns):
-            is_there = np.int32(turn * rows) < left
-            copy(to, source, np.uint32(row + np.uint32(turn * rows)), chunk, is_there)
+            is_there = is_in and np.int32(turn * rows) < left
+            copy(to, source, np.uint32(row + np.uint32(turn * rows)), row, chunk, is_there)
             source += step
+        return source
 
     return fetch_queries, fetch_tile
 
 
-def _masking(form: FlashForm) -> Any:
-    """Helper that finds what each half of a lane sees: keys, and where its mask begins."""
+def _masking(form: FlashForm) -> tuple[Any, Any]:
+    """Helpers: the keys that each half of a lane sees; where its mask begins.
+
+    first: row of a warp for the one, of a lane for the other.  before, keys: i32.
+    """
     halves, (spot, query_of) = 2 * form.tiles, _placing(form)
 
     @inline
-    def look(starts, ends, masks, first, rows, m, before, window, keys, mask, mask_head, mask_step):
+    def look(starts, ends, first, lane, rows, m, before, window, keys):
+        # By a shuffle, which stays where it stands: the compiler would hold all of this in registers over the loop.
+        own = first + np.int64(np.uint32(cuda.shfl_xor_sync(0xFFFFFFFF, np.int32(lane), 0)) >> np.uint32(2))
         for half in range(halves):
-            row = first + 8 * half
-            low, high = seen(query_of(row, m), before, window, keys)
+            row = own + 8 * half
+            low, high = seen(query_of(row, m), np.int64(before), window, np.int64(keys))
             starts[half], ends[half] = np.int32(low), np.int32(high if row < rows else 0)
-            masks[half] = mask + spot(min(row, rows - 1), m, mask_head, mask_step)
 
-    return look
+    @inline
+    def find(masks, first, rows, m, mask, mask_head, mask_step):
+        for half in range(halves):
+            masks[half] = mask + spot(min(first + 8 * half, rows - 1), m, mask_head, mask_step)
+
+    return look, find
 
 
 def _writing(form: FlashForm) -> Any:
@@ -206,7 +220,11 @@ def _scores(form: FlashForm) -> Any:
 
 
 def _softmax(form: FlashForm) -> Any:
-    """Helper that makes operands of the scores of a tile, and lets sums so far follow a new maximum."""
+    """Helper that makes operands of the scores of a tile, and lets sums so far follow a new maximum.
+
+    Which keys a row sees is found in the tiles where that matters.
+    """
+    look, _ = _masking(form)
     tiles, columns, has_mask, has_cap = form.tiles, form.keys // 8, form.mask != NO_MASK, form.capped
     hide, soften = Macro("hide", tiles, columns), Macro("soften", tiles, columns)
     bend = Macro("cap_scores", tiles, columns)
@@ -214,14 +232,19 @@ def _softmax(form: FlashForm) -> Any:
     by_rows, pack = Macro("scale_rows", tiles, form.d // 8), Macro("pack_rows", tiles, columns, form.dtype)
 
     @inline
-    def follow(s, out, pf, tops, totals, factors, masks, starts, ends, key, keys, is_plain, scale, cap):
+    def follow(
+        s, out, pf, tops, totals, factors, masks, starts, ends, key, is_plain, scale, cap, first, lane, rows, m, before,
+        window, keys,
+    ):  # fmt: skip
         if static(has_cap):
-            bend(s, scale / cap, cap / scale)
+            own = scale * np.float32(1 / LOG2_E)
+            bend(s, own / cap, cap / own)
         if static(has_mask):
-            add_mask(s, key, keys, masks, np.float32(1) / scale)
+            add_mask(s, key, keys, masks, np.float32(LOG2_E) / scale)
         if not is_plain:
+            look(starts, ends, first, lane, rows, m, before, window, keys)
             hide(s, key, starts, ends)
-        soften(s, tops, totals, factors, scale * np.float32(LOG2_E))
+        soften(s, tops, totals, factors, scale)
         by_rows(out, factors)
         pack(s, pf)
 
@@ -256,7 +279,7 @@ def _results(form: FlashForm) -> Any:
             if sink != 0:
                 row = min(first + np.int64(lane >> np.uint32(2)) + 8 * half, rows - 1)
                 drain = load(sink + 2 * (row // m)) * np.float32(LOG2_E)
-                factors[half] = drained(tops[half], total, drain, scale * np.float32(LOG2_E))
+                factors[half] = drained(tops[half], total, drain, scale)
             else:
                 factors[half] = inverse(total)
         by_rows(out, factors)
@@ -281,7 +304,7 @@ def _partial_results(form: FlashForm) -> Any:
             row, total = first + np.int64(lane >> np.uint32(2)) + 8 * half, lanes_sum(totals[half], 4)
             places[half] = partial + 4 * row * (width + EXTRA) if row < rows else 0
             if row < rows and np.uint32(lane & np.uint32(3)) == np.uint32(0):
-                store_f32(places[half] + 4 * width, tops[half] * (scale * np.float32(LOG2_E)))
+                store_f32(places[half] + 4 * width, tops[half] * scale)
                 store_f32(places[half] + 4 * width + 4, total)
         store_sums(out, places, np.int32(2) * np.int32(lane & np.uint32(3)), np.int32(width))
 
@@ -333,12 +356,12 @@ def _extents(form: FlashForm) -> Any:
 
 @functools.cache
 def flash_attention(form: FlashForm) -> CudaKernel:
-    """Kernel of a form; d, width, all steps and heads are multiples of 16 bytes."""
+    """Kernel of a form; d, width, all steps and heads are multiples of 16 bytes; scale: of an exponent of 2."""
     block, pitch, tile_bytes, in_parts = form.rows, form.pitch, form.keys * form.pitch, form.parts
     halves, n_scores, n_p, tile = 2 * form.tiles, form.keys // 2 * form.tiles, form.keys // 4 * form.tiles, form.keys
     n_q, n_b = 4 * form.tiles * (form.d // 16 if form.keeps_queries else 1), max(form.keys, form.d) // 4
     n_out = form.d // 2 * form.tiles
-    (fetch_queries, fetch), look, (load, multiply) = _fetching(form), _masking(form), _scores(form)
+    (fetch_queries, fetch), (_, find), (load, multiply) = _fetching(form), _masking(form), _scores(form)
     follow, add, clear = _softmax(form), _values(form), Macro("fill", n_out, 0.0)
     finish, finish_part, own_rows = _results(form), _partial_results(form), 16 * form.tiles
     chunks, stride, at_once = pitch // 16, np.int32(form.keys), 512 * form.warps // pitch
@@ -367,34 +390,44 @@ def flash_attention(form: FlashForm) -> CudaKernel:
         own_row, chunk = np.uint32(thread // np.uint32(chunks)), np.uint32(thread % np.uint32(chunks))
         from_k = k + load_i64(entry + 8) + (np.int64(low) + np.int64(own_row)) * k_step + 16 * np.int64(chunk)
         from_v = v + load_i64(entry + 16) + (np.int64(low) + np.int64(own_row)) * v_step + 16 * np.int64(chunk)
-        left_k = np.int32(high if 16 * np.int64(chunk) < 2 * d else low) - np.int32(own_row)
-        left_v = np.int32(high if 16 * np.int64(chunk) < 2 * width else low) - np.int32(own_row)
+        left, has_k, has_v = np.int32(high) - np.int32(own_row), 8 * np.int64(chunk) < d, 8 * np.int64(chunk) < width
         base, other = np.uint32(memory + block * pitch), np.uint32(memory + block * pitch + 2 * tile_bytes)
+        # Registers are short: shared memory holds between which keys all rows see all.
+        inside = np.uint32(memory + block * pitch + 4 * tile_bytes)
+        if thread == np.uint32(0):
+            store_shared_i32(inside, plain)
+            store_shared_i32(np.uint32(inside + np.uint32(4)), end)
         fetch_queries(memory, q + load_i64(entry), m, q_head, q_step, first, rows, 2 * d, thread)
-        fetch(base, from_k, at_once * k_step, np.int32(left_k - low), own_row, chunk)
-        fetch(np.uint32(base + tile_bytes), from_v, at_once * v_step, np.int32(left_v - low), own_row, chunk)
+        from_k = fetch(base, from_k, at_once * k_step, np.int32(left - low), own_row, chunk, has_k)
+        to_v = np.uint32(base + tile_bytes)
+        from_v = fetch(to_v, from_v, at_once * v_step, np.int32(left - low), own_row, chunk, has_v)
         cp_async_commit()
         mine, (in_q, in_k) = first + np.int64(warp) * own_rows, fragments(lane, np.uint32(pitch))
         own = np.uint32(memory + warp * np.uint32(own_rows * pitch))
         query, row = np.uint32(own + in_q), mine + np.int64(lane >> np.uint32(2))
-        look(starts, ends, masks, row, rows, m, before, window, keys, mask + load_i64(entry + 24), mask_head, mask_step)
+        find(masks, row, rows, m, mask + load_i64(entry + 24), mask_head, mask_step)
         clear(out)
         for half in range(halves):
             tops[half], totals[half] = np.float32(-np.inf), np.float32(0)
         cp_async_wait(0)
         cuda.syncthreads()
         load(qf, query)
-        for at in range(low, high, stride):
+        at = low
+        while at < high:
             behind = np.int32(at + stride)
-            from_k, from_v = from_k + tile * k_step, from_v + tile * v_step
-            fetch(other, from_k, at_once * k_step, np.int32(left_k - behind), own_row, chunk)
-            fetch(np.uint32(other + tile_bytes), from_v, at_once * v_step, np.int32(left_v - behind), own_row, chunk)
+            to_v = np.uint32(other + tile_bytes)
+            from_k = fetch(other, from_k, at_once * k_step, np.int32(left - behind), own_row, chunk, has_k)
+            from_v = fetch(to_v, from_v, at_once * v_step, np.int32(left - behind), own_row, chunk, has_v)
             cp_async_commit()
             multiply(s, qf, bf, query, np.uint32(base + in_k))
-            key, is_plain = np.int32(at + np.int32(2) * np.int32(lane & np.uint32(3))), plain <= at and behind <= end
-            follow(s, out, pf, tops, totals, factors, masks, starts, ends, key, np.int32(keys), is_plain, scale, cap)
+            key = np.int32(at + np.int32(2) * np.int32(lane & np.uint32(3)))
+            is_plain = load_shared_i32(inside) <= at and behind <= load_shared_i32(np.uint32(inside + np.uint32(4)))
+            follow(
+                s, out, pf, tops, totals, factors, masks, starts, ends, key, is_plain, scale, cap, mine, lane, rows, m,
+                np.int32(before), window, np.int32(keys),
+            )  # fmt: skip
             add(out, pf, bf, np.uint32(base + tile_bytes + in_q))
-            base, other = other, base
+            base, other, at = other, base, behind
             cp_async_wait(0)
             cuda.syncthreads()
         if static(in_parts):
