@@ -114,8 +114,8 @@ def _placing(form: FlashForm) -> tuple[Any, Any]:
 def _fetching(form: FlashForm) -> tuple[Any, Any]:
     """Helpers that begin to copy rows to shared memory, queries and a tile of keys or values.
 
-    What is not there becomes 0.  left: rows that are there, of the thread's first one on.  is_in: whether its columns are
-    there.  A tile's helper gives where the next tile begins.
+    What is not there becomes 0.  left: rows that are there, of the thread's first one on.  is_in: whether its
+    columns are there.  A tile's helper gives where the next tile begins.
     """
     pitch, chunks, threads = form.pitch, form.pitch // 16, 32 * form.warps
     rows, turns, query_turns = threads // chunks, form.keys * chunks // threads, form.rows * chunks // threads
@@ -381,26 +381,23 @@ def flash_attention(form: FlashForm) -> CudaKernel:
         tops, totals = cuda.local.array(halves, np.float32), cuda.local.array(halves, np.float32)
         starts, ends = cuda.local.array(halves, np.int32), cuda.local.array(halves, np.int32)
         masks = cuda.local.array(halves, np.int64)
-        thread = np.uint32(cuda.threadIdx.x)
+        thread, part = np.uint32(cuda.threadIdx.x), np.int64(cuda.blockIdx.z)
         lane, warp = np.uint32(thread & np.uint32(31)), np.uint32(thread >> np.uint32(5))
         entry, rows, first = table + 8 * ENTRY * unit, group * m, np.int64(cuda.gridDim.x - 1 - cuda.blockIdx.x) * block
         keys, before, last = load_i64(entry + 40), load_i64(entry + 48), min(first + block, rows) - 1
-        part = np.int64(cuda.blockIdx.z)
         low, high, plain, end = tile_keys(first, last, group, m, before, window, keys, part, parts, tile)
-        own_row, chunk = np.uint32(thread // np.uint32(chunks)), np.uint32(thread % np.uint32(chunks))
-        from_k = k + load_i64(entry + 8) + (np.int64(low) + np.int64(own_row)) * k_step + 16 * np.int64(chunk)
-        from_v = v + load_i64(entry + 16) + (np.int64(low) + np.int64(own_row)) * v_step + 16 * np.int64(chunk)
-        left, has_k, has_v = np.int32(high) - np.int32(own_row), 8 * np.int64(chunk) < d, 8 * np.int64(chunk) < width
+        line, chunk = np.uint32(thread // np.uint32(chunks)), np.uint32(thread % np.uint32(chunks))
+        from_k = k + load_i64(entry + 8) + (np.int64(low) + np.int64(line)) * k_step + 16 * np.int64(chunk)
+        from_v = v + load_i64(entry + 16) + (np.int64(low) + np.int64(line)) * v_step + 16 * np.int64(chunk)
+        left, has_k, has_v = np.int32(high) - np.int32(line), 8 * np.int64(chunk) < d, 8 * np.int64(chunk) < width
         base, other = np.uint32(memory + block * pitch), np.uint32(memory + block * pitch + 2 * tile_bytes)
-        # Registers are short: shared memory holds between which keys all rows see all.
-        inside = np.uint32(memory + block * pitch + 4 * tile_bytes)
+        inside = np.uint32(memory + block * pitch + 4 * tile_bytes)  # keys that all rows see: registers are short
         if thread == np.uint32(0):
             store_shared_i32(inside, plain)
             store_shared_i32(np.uint32(inside + np.uint32(4)), end)
         fetch_queries(memory, q + load_i64(entry), m, q_head, q_step, first, rows, 2 * d, thread)
-        from_k = fetch(base, from_k, at_once * k_step, np.int32(left - low), own_row, chunk, has_k)
-        to_v = np.uint32(base + tile_bytes)
-        from_v = fetch(to_v, from_v, at_once * v_step, np.int32(left - low), own_row, chunk, has_v)
+        from_k = fetch(base, from_k, at_once * k_step, np.int32(left - low), line, chunk, has_k)
+        from_v = fetch(np.uint32(base + tile_bytes), from_v, at_once * v_step, np.int32(left - low), line, chunk, has_v)
         cp_async_commit()
         mine, (in_q, in_k) = first + np.int64(warp) * own_rows, fragments(lane, np.uint32(pitch))
         own = np.uint32(memory + warp * np.uint32(own_rows * pitch))
@@ -416,16 +413,14 @@ def flash_attention(form: FlashForm) -> CudaKernel:
         while at < high:
             behind = np.int32(at + stride)
             to_v = np.uint32(other + tile_bytes)
-            from_k = fetch(other, from_k, at_once * k_step, np.int32(left - behind), own_row, chunk, has_k)
-            from_v = fetch(to_v, from_v, at_once * v_step, np.int32(left - behind), own_row, chunk, has_v)
+            from_k = fetch(other, from_k, at_once * k_step, np.int32(left - behind), line, chunk, has_k)
+            from_v = fetch(to_v, from_v, at_once * v_step, np.int32(left - behind), line, chunk, has_v)
             cp_async_commit()
             multiply(s, qf, bf, query, np.uint32(base + in_k))
             key = np.int32(at + np.int32(2) * np.int32(lane & np.uint32(3)))
             is_plain = load_shared_i32(inside) <= at and behind <= load_shared_i32(np.uint32(inside + np.uint32(4)))
-            follow(
-                s, out, pf, tops, totals, factors, masks, starts, ends, key, is_plain, scale, cap, mine, lane, rows, m,
-                np.int32(before), window, np.int32(keys),
-            )  # fmt: skip
+            follow(s, out, pf, tops, totals, factors, masks, starts, ends, key, is_plain, scale, cap, mine, lane, rows,
+                   m, np.int32(before), window, np.int32(keys))  # fmt: skip
             add(out, pf, bf, np.uint32(base + tile_bytes + in_q))
             base, other, at = other, base, behind
             cp_async_wait(0)
@@ -436,9 +431,7 @@ def flash_attention(form: FlashForm) -> CudaKernel:
         else:
             spot = np.uint32(own + (lane >> np.uint32(2)) * np.uint32(pitch + 16) + 4 * (lane & np.uint32(3)))
             sinks = sink + load_i64(entry + 56) if sink != 0 else sink
-            to = y + load_i64(entry + 32)
-            finish(
-                out, tops, totals, factors, sinks, to, own, spot, mine, rows, m, y_head, y_step, 2 * width, scale, lane,
-            )  # fmt: skip
+            finish(out, tops, totals, factors, sinks, y + load_i64(entry + 32), own, spot, mine, rows, m, y_head,
+                   y_step, 2 * width, scale, lane)  # fmt: skip
 
     return flash_attention
