@@ -19,7 +19,7 @@ from bolt_numba.export.layout import (
     ResultKind,
     ValueKind,
 )
-from bolt_numba.kernels.machine_code import _function
+from bolt_numba.kernels.machine_code import _function, _library
 from bolt_numba.runtime.device import HOST
 from bolt_numba.types import Array
 
@@ -28,10 +28,10 @@ class Interpreter:
     """A loaded program: code made executable, and where its arrays are."""
 
     def __init__(self, block: bytes) -> None:
-        self.block = HOST.allocate(len(block) + 4096)
-        start = -self.block.ctypes.data % 4096
-        self.block = self.block[start : start + len(block)]
-        self.block[:] = np.frombuffer(block, np.uint8)
+        self.pages = mmap.mmap(-1, len(block))
+        self.pages.write(block)
+        self.block = np.frombuffer(self.pages, np.uint8)
+        _library(None).mprotect(self.block.ctypes.data, len(block), mmap.PROT_READ)  # as in a file
         self.words = self.block[: len(block) // 8 * 8].view(np.int64)
         self.code = self._executable()
         self.kernels = [self.code + row["code"] for row in self.rows(ProgramTable.KERNELS)]
@@ -110,7 +110,7 @@ class Interpreter:
                 .view(DTYPES[value["dtype"]])
                 .reshape(self.dims(value["dims"], value["rank"]))
             )
-        return np.ascontiguousarray(feeds[name], DTYPES[value["dtype"]])
+        return np.asarray(feeds[name], DTYPES[value["dtype"]], order="C")
 
     def _patch(self, plan: dict[str, int], words: Array, arena: Array, inputs: list[Any], outputs: list[Any]) -> None:
         base = self.block.ctypes.data

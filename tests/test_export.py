@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import bolt_numba as bn
 from bolt_numba.cli.app import run
@@ -29,11 +31,13 @@ from bolt_numba.kernels.machine_code import STUBS, X86_64, blob_of, blob_parts
 from bolt_numba.ops.arrays.gather import Gather, NonZero
 from bolt_numba.ops.arrays.reduce import Det, Softmax
 from bolt_numba.ops.arrays.shape import Reshape, Transpose
+from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.types import F32, I32, I64, TensorType
+from tests.graphs import graphs
 from tests.native_programs import Interpreter
 from tests.rule_cases import graph_of, whole
 from tests.test_targets import network
@@ -99,6 +103,19 @@ def test_a_network_of_bytes() -> None:
 def test_results_that_no_step_makes_are_copies() -> None:
     graph = graph_of(lambda b, x: (x, b(Relu(), x), b.const(whole(3, seed=1)), x), {"x": (4, 5)})
     same(graph, {"x": whole(4, 5, seed=2)})
+
+
+def test_a_constant_result_is_whole() -> None:
+    without_memory = np.broadcast_to(np.float32(2), (3, 5))
+    graph = graph_of(lambda b, x: (b(Relu(), x), b.const(without_memory)), {"x": (4,)})
+    same(graph, {"x": whole(4, seed=2)})
+
+
+@settings(max_examples=5, deadline=None, derandomize=True)
+@given(graph=graphs(), rows=st.integers(1, 5))
+def test_random_graphs(graph: Graph, rows: int) -> None:
+    assume(not any(isinstance(node.op, ControlFlow) for node in graph.nodes))  # data decide its branch
+    same(graph, {v.name: whole(rows, 4, seed=i) for i, v in enumerate(graph.inputs)})
 
 
 def test_states_are_values_of_their_own_kind() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import bolt_numba
 from bolt_numba.base.records import record
 from bolt_numba.converters.onnx.types import CODES
@@ -83,7 +85,7 @@ class _Writer:
                 kind, which = ResultKind.INPUT, slot.index
             elif slot.kind != TEMP:
                 assert slot.const is not None
-                kind, which = ResultKind.ARRAY, tables.array(slot.const)
+                kind, which = ResultKind.ARRAY, tables.array(np.ascontiguousarray(slot.const))
             tables.add(ProgramTable.RESULTS, kind=kind, which=which)
         if program is not None:
             self._steps(plan, program)
@@ -181,7 +183,7 @@ class _Writer:
             if place < 0:
                 self._value(value.name, value, ValueKind.INPUT)
             else:
-                first = self.tables.array(graph.states[place])
+                first = self.tables.array(np.ascontiguousarray(graph.states[place]))
                 self._value(value.name, value, ValueKind.STATE_IN, inputs + outputs - states + place, first)
         for number, (name, value) in enumerate(zip(graph.output_names, graph.outputs, strict=True)):
             is_state = number >= outputs - states
