@@ -41,6 +41,7 @@ array = np.zeros(3, np.float32)
 OF_THE_READER = ("DESCRIPTION.md", "docs/index.md", "docs/numerics.md")
 """Pages that show a call with any model; tests give them one."""
 ELSEWHERE = {
+    "docs/aarch64.md": "a cross compiler or packages for ARM are needed; tests/aarch64 does what they show",
     "docs/architecture.md": "a drawing",
     "docs/export.md": "a C compiler is needed; tests/test_export_library.py does the same",
     "docs/hardware/simnpu.md": "tests/hardware/test_tools.py runs it",
