@@ -11,9 +11,9 @@ ROOT = Path(__file__).parent.parent
 WORDS = 25
 ENTRIES = 40
 _DOCS = (
-    "architecture", "c-api", "clients", "export", "fast", "hardware/index", "hardware/simnpu", "index", "kernels",
-    "onnxruntime", "other-formats", "performance", "quantisation", "start", "troubleshooting", "tutorials/ocr",
-    "tutorials/search", "tutorials/serving", "tutorials/sklearn", "tutorials/speech", "usage",
+    "architecture", "c-api", "clients", "export", "fast", "flow", "hardware/index", "hardware/simnpu", "index",
+    "kernels", "onnxruntime", "other-formats", "performance", "quantisation", "start", "troubleshooting",
+    "tutorials/ocr", "tutorials/search", "tutorials/serving", "tutorials/sklearn", "tutorials/speech", "usage",
 )  # fmt: skip
 PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{name}.md" for name in _DOCS))
 

@@ -107,6 +107,14 @@ def test_imports_go_in_the_allowed_direction(file: Path) -> None:
             assert parts[1] in allowed, f"{name_of(file)}:{line}: {part} imports {name}"
 
 
+def test_flows_stand_on_top() -> None:
+    """Sessions do without them: only the command line knows them."""
+    for file in PACKAGE:
+        if module_path(file)[0] not in ("flow", "cli"):
+            named = [name for _, name in imports(file) if f"{name}.".startswith("bolt_numba.flow.")]
+            assert not named, f"{name_of(file)} imports {named}"
+
+
 @pytest.mark.parametrize("file", PACKAGE, ids=name_of)
 def test_only_the_planner_and_devices_import_kernels(file: Path) -> None:
     part = module_path(file)[0]

@@ -113,7 +113,12 @@ class Profile:
             }
             for r in self.rows
         ]  # fmt: skip
-        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
+        write_trace(path, events)
+
+
+def write_trace(path: str | Path, events: Sequence[Mapping[str, Any]]) -> None:
+    """Write Chrome trace events."""
+    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
 
 
 LONGEST_S = 20.0

@@ -1,0 +1,68 @@
+"""Crews: threads that serve stations, pinned where that is wanted."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from bolt_numba.base.config import processors
+from bolt_numba.flow.parts import Workers
+
+if TYPE_CHECKING:
+    from bolt_numba.flow.station import Piece, Station
+
+
+class Worker:
+    """One thread.
+
+    place: device and threads of the sessions that it runs.  share: of the processors, in threads.  inner: runs of nodes
+    within a graph that is one node: name, begin, end, pieces.
+    """
+
+    def __init__(self, number: int, cpus: frozenset[int] | None, workers: Workers, share: int) -> None:
+        device = workers.device
+        named = device if device is None or isinstance(device, str) else tuple(device)
+        self.number, self.cpus, self.share = number, cpus, share
+        self.place: tuple[Any, int | None] = (named, workers.threads)
+        self.inner: list[tuple[str, float, float, int]] = []
+
+    def pin(self) -> None:
+        """Keep the calling thread to the worker's processors, if the system can; it may refuse some."""
+        if self.cpus is not None and hasattr(os, "sched_setaffinity"):
+            with suppress(OSError):
+                os.sched_setaffinity(0, self.cpus)
+
+
+class Crew:
+    """Workers that serve the same stations, those at the end of the graph first: begun tasks end before others begin.
+
+    condition: is notified of each piece of work that comes; all crews of a flow share its lock.
+    """
+
+    def __init__(self, name: str, workers: Sequence[Workers], lock: Any) -> None:
+        self.name = name
+        pinned = [(w, pins) for w in workers for pins in w.pins()]
+        share = max(1, processors() // len(pinned))
+        self.workers = [Worker(i, cpus, w, share) for i, (w, cpus) in enumerate(pinned)]
+        self.stations: list[Station] = []
+        self.condition = threading.Condition(lock)
+
+    def next(self, now: float) -> tuple[Station | None, list[Piece], float | None]:
+        """Work to do now, or how many seconds to wait at most for more of it.  For who holds the lock."""
+        wait: float | None = None
+        for station in self.stations:
+            if not station.queue or any(reader.is_full for reader in station.readers):
+                continue
+            pieces, until = station.take(now)
+            if pieces:
+                return station, pieces, None
+            if until is not None:
+                wait = until - now if wait is None else min(wait, until - now)
+        return None, [], wait
+
+    @property
+    def has_work(self) -> bool:
+        return any(station.queue for station in self.stations)

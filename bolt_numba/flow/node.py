@@ -1,0 +1,263 @@
+"""Nodes of a flow: a function or a model, with the names of the values that it reads and makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bolt_numba.base.border import at_node
+from bolt_numba.errors import BoltError
+from bolt_numba.flow.batching import join, rows_of, split
+from bolt_numba.flow.errors import FlowError
+from bolt_numba.flow.parts import NodeOptions, State, names_in, type_of
+from bolt_numba.inputs import as_input, spec_of
+from bolt_numba.types import TensorSpec
+
+if TYPE_CHECKING:
+    from bolt_numba.flow.crew import Worker
+    from bolt_numba.ir.graph import Graph
+    from bolt_numba.session import Session
+
+Ports = Mapping[str, str]
+
+
+class FlowNode:
+    """A node: ``inputs`` and ``outputs`` are names of values by the names that the node itself has for them.
+
+    wants, makes: types of inputs and outputs, by the node's names, as far as they are known.
+    batched: inputs that have an axis of the batch, the first.
+    """
+
+    def __init__(self, name: str, inputs: Ports, outputs: Ports, options: NodeOptions) -> None:
+        self.name, self.inputs, self.outputs, self.options = name, dict(inputs), dict(outputs), options
+        self.each = names_in("each", options.each)
+        self.states = {p: s if isinstance(s, State) else State(s) for p, s in options.states.items()}
+        self.fixed = dict(options.fixed)
+        self.batched: tuple[str, ...] = tuple(inputs)
+        self.wants: dict[str, TensorSpec] = {}
+        self.makes: dict[str, TensorSpec] = {}
+        self.keeps = bool(self.states)
+        for value in self.each:
+            if value not in self.inputs.values():
+                raise FlowError(f"each: got {value!r}, wanted one of the inputs {list(self.inputs.values())}")
+        both = {*self.inputs} & ({*self.fixed} | {*self.states}) | {*self.fixed} & {*self.states}
+        if both:
+            raise FlowError(f"inputs: got {sorted(both)} twice, wanted each as an input, fixed, or a state")
+
+    def expand(self, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The inputs of each piece of work: one, or one for each item of the lists."""
+        feeds = {port: values[value] for port, value in self.inputs.items()}
+        if not self.each:
+            return [feeds]
+        lists = {port: feeds[port] for port, value in self.inputs.items() if value in self.each}
+        for port, given in lists.items():
+            if not isinstance(given, (list, tuple)):
+                raise FlowError(f"input {port!r}: got a {type(given).__name__}, wanted a list to take each of")
+        counts = {port: len(given) for port, given in lists.items()}
+        if len(set(counts.values())) != 1:
+            raise FlowError(f"inputs: got lists of {counts}, wanted as many items in each")
+        return [{**feeds, **{p: x[i] for p, x in lists.items()}} for i in range(next(iter(counts.values())))]
+
+    def prepare(self, workers: Iterable[Worker]) -> None:
+        """Make ready to be called by these workers."""
+
+    def close(self, kill: bool = False) -> None:
+        """Let go of what belongs to the node's workers; kill: also where it works."""
+
+    def call(self, feeds: Mapping[str, Any], worker: Worker, kept: dict[str, Any]) -> dict[str, Any]:
+        """Outputs by the node's names, states among them.  kept: what the stream has here."""
+        raise NotImplementedError
+
+    def run(
+        self, feeds: Mapping[str, Any], worker: Worker, kept: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Outputs by the names of their values, and the states as they are then."""
+        states = {port: kept.get(port, state.initial) for port, state in self.states.items()}
+        made = self.call({**feeds, **self.fixed, **states}, worker, kept)
+        return self.named(made), {port: made[state.output] for port, state in self.states.items()}
+
+    def run_together(self, feeds: Sequence[Mapping[str, Any]], worker: Worker) -> list[dict[str, Any]]:
+        """As `run`, for several pieces as one batch."""
+        made = self.call({**join(feeds, self.batched), **self.fixed}, worker, {})
+        rows = [rows_of(f, self.batched) for f in feeds]
+        return [self.named(part) for part in split({port: made[port] for port in self.outputs}, rows)]
+
+    def named(self, made: Mapping[str, Any]) -> dict[str, Any]:
+        """Outputs by the names of their values, held to declared types."""
+        return {value: self._checked(port, made[port]) for port, value in self.outputs.items()}
+
+    def _checked(self, port: str, given: Any) -> Any:
+        spec = self.makes.get(port)
+        return given if spec is None or port not in self.options.types else as_input(spec, given)
+
+    def fault(self, error: BaseException) -> BoltError:
+        """The error that a task ends with where this node raised one."""
+        if isinstance(error, BoltError):
+            made = at_node(error, "", self.name)
+        else:
+            said = f": {error}" if str(error) else ""
+            made = FlowError(f"node {self.name!r}: {type(error).__name__}{said}")
+        if made is not error:
+            trace = error.__traceback__
+            made.__cause__ = error.with_traceback(None if trace is None else trace.tb_next)  # frames that hold the task
+        return made
+
+
+class FunctionNode(FlowNode):
+    """A Python function.  It gets inputs in order, or by name where they were named; fixed ones and states by name."""
+
+    def __init__(
+        self, name: str, function: Callable[..., Any], inputs: Any, outputs: Any, options: NodeOptions
+    ) -> None:
+        if not callable(function):
+            raise FlowError(f"function: got {function!r:.80}, wanted a function")
+        self.by_name = isinstance(inputs, Mapping)
+        ports = dict(inputs) if self.by_name else {n: n for n in names_in("inputs", inputs)}
+        super().__init__(name, ports, _as_ports("outputs", outputs), options)
+        self.function = function
+        self.results = [*self.outputs, *(s.output for s in self.states.values() if s.output not in self.outputs)]
+        self.makes = {port: type_of(port, text) for port, text in options.types.items()}
+        _want_known("types", options.types, self.outputs)
+
+    def call(self, feeds: Mapping[str, Any], worker: Worker, kept: dict[str, Any]) -> dict[str, Any]:
+        named = dict(feeds)
+        args = [] if self.by_name else [named.pop(port) for port in self.inputs]
+        made = self.apply(worker, args, named)
+        if isinstance(made, Mapping) and set(self.results) <= made.keys():
+            return {name: made[name] for name in self.results}
+        if len(self.results) == 1:
+            return {self.results[0]: made}
+        if not self.results:
+            return {}
+        if not isinstance(made, (tuple, list)) or len(made) != len(self.results):
+            got = f"{len(made)} of them" if isinstance(made, (tuple, list)) else f"a {type(made).__name__}"
+            raise FlowError(f"results: got {got}, wanted {len(self.results)}: {', '.join(self.results)}")
+        return dict(zip(self.results, made, strict=True))
+
+    def apply(self, worker: Worker, args: list[Any], named: dict[str, Any]) -> Any:
+        """Call the function."""
+        return self.function(*args, **named)
+
+
+class ModelNode(FlowNode):
+    """A model, run by one session for each device and number of threads that its workers have."""
+
+    def __init__(
+        self, name: str, source: Session | Graph, inputs: Any, outputs: Any, options: NodeOptions,
+        compiled: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        from bolt_numba.session import Session
+
+        self.given = source if isinstance(source, Session) else None
+        self.graph = source.graph if isinstance(source, Session) else source
+        self.compiled = dict(compiled)
+        self.sessions: dict[Any, Session] = {}
+        wants = {v.name: spec_of(v.name, v.type) for v in self.graph.caller_inputs}
+        makes = {n: spec_of(n, v.type) for n, v in self.graph.caller_outputs}
+        free = [n for n in wants if n not in options.fixed and n not in options.states]
+        back = {s if isinstance(s, str) else s.output for s in options.states.values()}
+        ins = _as_ports("inputs", free if inputs is None else inputs, free)
+        outs = _as_ports("outputs", [n for n in makes if n not in back] if outputs is None else outputs, list(makes))
+        super().__init__(name, ins, outs, options)
+        self.wants, self.makes = wants, makes
+        _want_known("inputs", [*self.inputs, *self.fixed, *self.states], wants)
+        _want_known("outputs", [*self.outputs, *back], makes)
+        if missing := [n for n in free if n not in self.inputs]:
+            raise FlowError(f"inputs: got {list(self.inputs)}, missing {missing}")
+        if options.types or options.process:
+            raise FlowError("types, process: got them for a model, wanted them for functions only")
+        self.fixed = {port: as_input(wants[port], given) for port, given in self.fixed.items()}
+        self.states = {port: State(s.output, _first(wants[port], s.initial)) for port, s in self.states.items()}
+        self.keeps = bool(self.states or self.graph.states)
+        self._check_batch()
+
+    def _check_batch(self) -> None:
+        if self.options.max_batch == 1:
+            return
+        if self.keeps:
+            raise FlowError("max_batch: got a model that keeps a state, wanted one piece after another")
+        free = {n: s.shape for n, s in (self.wants | self.makes).items() if n in self.inputs or n in self.outputs}
+        self.batched = tuple(n for n in self.inputs if _is_free(free[n]))
+        firm = {n: shape for n, shape in free.items() if n in self.outputs and shape == ()}
+        if not self.batched or firm:
+            raise FlowError(f"max_batch: got shapes {firm or free}, wanted a first axis whose size is free")
+
+    def prepare(self, workers: Iterable[Worker]) -> None:
+        from bolt_numba.compiling import compile
+
+        for worker in workers:
+            place = worker.place
+            if place in self.sessions:
+                continue
+            given, (device, threads) = self.given, place
+            if given is None:
+                chosen = {"device": device or "cpu", "threads": threads or worker.share, **self.compiled}
+                self.sessions[place] = compile(self.graph, **chosen)
+            elif (device in (None, given.device)) and threads in (None, given.threads):
+                self.sessions[place] = given
+            else:
+                self.sessions[place] = _elsewhere(given, device, threads)
+
+    def call(self, feeds: Mapping[str, Any], worker: Worker, kept: dict[str, Any]) -> dict[str, Any]:
+        session = self.sessions[worker.place]
+        if self.graph.states:
+            session = kept.setdefault("session", None) or clone_of(session)
+            kept["session"] = session
+        return dict(session(feeds).items())
+
+    def close(self, kill: bool = False) -> None:
+        for session in self.sessions.values():
+            if session is not self.given:
+                session.close()
+
+
+def clone_of(session: Session) -> Session:
+    """A session with states of its own, which shares model, plans and packs.  Closing one drops the plans of both."""
+    from bolt_numba.runtime.kept import Kept
+
+    made = object.__new__(type(session))
+    vars(made).update(vars(session), _wider={}, _states=Kept(session.graph) if session.graph.states else None)
+    return made
+
+
+def _is_free(shape: tuple[int | str, ...] | None) -> bool:
+    """Whether the first axis may have any size."""
+    return shape is None or (len(shape) > 0 and isinstance(shape[0], str))
+
+
+def _elsewhere(session: Session, device: Any, threads: int | None) -> Session:
+    """A session of the same graph, made with the same options, on another device or with other threads."""
+    options = session._options() | ({} if device is None else {"device": device})
+    return type(session)(session.graph, threads=threads or session.threads, **options)
+
+
+def _first(spec: TensorSpec, given: Any) -> Any:
+    """What a stream begins with."""
+    if given is not None:
+        return as_input(spec, given)
+    if spec.shape is None or not all(isinstance(d, int) for d in spec.shape):
+        raise FlowError(f"state {spec.name!r}: got no initial value for shape {spec.shape}, wanted one")
+    return np.zeros([int(d) for d in spec.shape], spec.dtype)
+
+
+def _as_ports(what: str, given: Any, ports: Sequence[str] | None = None) -> dict[str, str]:
+    """Names of values by the node's own names, in whose order they may be given, too."""
+    if isinstance(given, Mapping):
+        names_in(what, given.keys())
+        names_in(what, given.values()) if what == "outputs" else [names_in(what, v) for v in given.values()]
+        return dict(given)
+    names = names_in(what, given)
+    if ports is None:
+        return {name: name for name in names}
+    if len(names) > len(ports):
+        raise FlowError(f"{what}: got {len(names)}, wanted at most {len(ports)}: {list(ports)}")
+    return dict(zip(ports, names, strict=False))
+
+
+def _want_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise FlowError(f"{what}: got {name!r}, wanted one of {known}")

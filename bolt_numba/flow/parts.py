@@ -1,0 +1,157 @@
+"""What nodes of a flow are described by: workers, states, options, and types of the values between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.flow.errors import FlowError
+from bolt_numba.types import TensorSpec, dtype_from_name, dtype_name
+
+_TYPE = re.compile(r"(\w+)\[([^\[\]]*)\]")
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Threads that serve nodes, all on one device.
+
+    count: how many; None: one for each entry of ``cpus``, or one.
+    cpus: for each worker the processor, or the processors, that it is pinned to, where the system can do that.
+    device: of the sessions that they run, as `bn.compile` takes it; None: the session's own, or the CPU.
+    threads: of these sessions; None: the session's own, or the processors shared among the workers.
+    """
+
+    count: int | None = None
+    cpus: Sequence[int | Iterable[int]] | None = None
+    device: str | Sequence[str] | None = None
+    threads: int | None = None
+
+    def pins(self) -> list[frozenset[int] | None]:
+        """For each worker the processors that it is pinned to, or None."""
+        if self.cpus is None:
+            return [None] * want_count("workers", 1 if self.count is None else self.count)
+        sets = [frozenset([c]) if isinstance(c, int) else frozenset(c) for c in self.cpus]
+        if self.count not in (None, len(sets)):
+            raise FlowError(f"workers: got {self.count} with {len(sets)} entries of cpus, wanted as many")
+        if not sets or not all(sets) or min(c for s in sets for c in s) < 0:
+            raise FlowError(f"workers: cpus: got {self.cpus!r:.80}, wanted processors for each worker")
+        return list(sets)
+
+
+@dataclass(frozen=True)
+class State:
+    """What a node keeps from task to task of one stream.
+
+    output: the name of the output that is fed back.  initial: what a stream begins with; None: zeros of the declared
+    shape, where a model declares one of numbers.
+    """
+
+    output: str
+    initial: Any = None
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """How a node is served; docs/flow.md explains each.
+
+    workers: its own; None: those of the flow.  each: values that are lists, of which the node gets one item at a time.
+    states: inputs that come back from an output, by the input's name.  fixed: inputs that are the same for all tasks.
+    max_batch, max_wait: pieces of work that run as one, and seconds that the first waits for others.
+    queue: pieces that may wait before nodes that feed this one pause.  process: run the function in a process.
+    types: of outputs, such as ``"f32[n,3]"``, which are then held to them.
+    """
+
+    workers: int | Workers | Sequence[Workers] | None = None
+    each: str | Sequence[str] = ()
+    states: Mapping[str, State | str] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    max_batch: int = 1
+    max_wait: float = 0.0
+    queue: int = 16
+    process: bool = False
+    types: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        want_count("max_batch", self.max_batch)
+        want_count("queue", self.queue)
+        want_seconds("max_wait", self.max_wait)
+        if self.workers is not None:
+            _ = [w.pins() for w in workers_of(self.workers)]
+        if self.max_wait and self.max_batch == 1:
+            raise FlowError("max_wait: got a time to wait for others with max_batch 1, wanted a larger max_batch")
+        for name in ("states", "fixed", "types"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise FlowError(f"{name}: got {getattr(self, name)!r:.80}, wanted a mapping by name")
+        if self.states and (self.max_batch > 1 or self.each):
+            raise FlowError("states: got them with max_batch or each, wanted one piece after another")
+
+
+OPTIONS = frozenset(f.name for f in fields(NodeOptions))
+
+
+def workers_of(given: int | Workers | Sequence[Workers]) -> tuple[Workers, ...]:
+    """Workers as they may be given."""
+    if isinstance(given, Workers):
+        return (given,)
+    if isinstance(given, Sequence) and given and all(isinstance(w, Workers) for w in given):
+        return tuple(given)
+    return (Workers(want_count("workers", given)),)
+
+
+def want_count(what: str, given: Any) -> int:
+    """A whole number above 0."""
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
+        raise FlowError(f"{what}: got {given!r:.80}, wanted a whole number above 0")
+    return int(given)
+
+
+def want_seconds(what: str, given: Any) -> float:
+    """A number of seconds, 0 or more."""
+    if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not 0 <= given < 1e9:
+        raise FlowError(f"{what}: got {given!r:.80}, wanted seconds")
+    return float(given)
+
+
+def names_in(what: str, given: Any) -> tuple[str, ...]:
+    """One name, or several that differ."""
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (None,)
+    if not all(isinstance(n, str) and n for n in names):
+        raise FlowError(f"{what}: got {given!r:.80}, wanted names")
+    if len(set(names)) != len(names):
+        raise FlowError(f"{what}: got {given!r:.80}, wanted each name once")
+    return tuple(map(str, names))
+
+
+def type_of(name: str, text: Any) -> TensorSpec:
+    """The type that a text such as ``f32[n,3,h,w]`` says; ``f32[...]`` is of any shape."""
+    found = _TYPE.fullmatch(text.replace(" ", "")) if isinstance(text, str) else None
+    try:
+        assert found is not None
+        dtype, sizes = dtype_from_name(found[1]), [d for d in found[2].split(",") if d]
+    except (AssertionError, KeyError):
+        raise FlowError(f"type of {name!r}: got {text!r:.80}, wanted a text such as 'f32[n,3,h,w]'") from None
+    if sizes == ["..."]:
+        return TensorSpec(name, dtype, None)
+    return TensorSpec(name, dtype, tuple(int(d) if d.isdecimal() else d for d in sizes))
+
+
+def text_of(spec: TensorSpec) -> str:
+    """A type as `type_of` reads it."""
+    sizes = "..." if spec.shape is None else ",".join(map(str, spec.shape))
+    return str(spec.nested) if spec.nested is not None else f"{dtype_name(spec.dtype)}[{sizes}]"
+
+
+def fits(made: TensorSpec, wanted: TensorSpec) -> bool:
+    """Whether a value of one type may be one of the other: sizes that are not known fit any."""
+    if made.nested is not None or wanted.nested is not None:
+        return (made.nested is None) == (wanted.nested is None)
+    if made.dtype != wanted.dtype:
+        return False
+    if made.shape is None or wanted.shape is None:
+        return True
+    pairs = list(zip(made.shape, wanted.shape, strict=False))
+    return len(made.shape) == len(wanted.shape) and all(a == b for a, b in pairs if not {type(a), type(b)} & {str})
