@@ -28,7 +28,7 @@ LACKS = {
     *("FitImage", "GatherTree", "GenerateProposals", "GroupQueryAttention", "Histogram", "ImageDecoder", "Inverse"),
     *("LogCumSumExp", "MatrixNMS", "MulticlassNMS", "Multinomial", "PSRoiPool", "PairwiseCoupling", "PriorBox"),
     *("RandomNormal", "RandomUniform", "RegexFullMatch", "SearchSorted", "StringConcat", "StringNormalizer"),
-    *("LabelEncoder", "StringSplit", "Tokenizer", "TreeEnsemble"),
+    *("LabelEncoder", "StringSplit", "Tokenizer", "TreeEnsemble", "WarpImage", "YuvToRgba"),
 }
 """Operators that it does not get."""
 CONSTANTS = {"ConstantOfShape", "Range"}
