@@ -49,11 +49,15 @@ class FallbackWarning(UserWarning):
 
 @record(frozen=True)
 class Property:
-    """A setting of a device: what it means, what holds unless it is given, and what it may be (empty: all)."""
+    """A setting of a device: what it means, what holds unless it is given, and what it may be (empty: all).
+
+    least: the smallest number that it may be; None: any.
+    """
 
     what: str
     default: Setting
     choices: tuple[Setting, ...] = ()
+    least: float | None = None
 
 
 @record(frozen=True)
@@ -175,10 +179,10 @@ class DeviceDriver(ABC):
 
 
 COMMON: Mapping[str, Property] = {
-    "min_nodes": Property("fewest nodes of a part of the graph that is worth sending there", 1),
+    "min_nodes": Property("fewest nodes of a part of the graph that is worth sending there", 1, least=0),
     "self_check": Property("compare the first run of each compiled graph with our own", False),
-    "tolerance": Property("largest error that the self-check accepts, over the largest value of an output", 0.05),
-    "max_compiled": Property("compiled graphs kept for each part, one for each set of shapes", 8),
+    "tolerance": Property("largest error that the self-check accepts, over an output's largest value", 0.05, least=0),
+    "max_compiled": Property("compiled graphs kept for each part, one for each set of shapes", 8, least=1),
     "buckets": Property("sizes to which the first axis is padded where rows stay apart, as 'batch:1,8,32'", ""),
     "cache": Property("keep what is compiled in the cache folder", True),
 }

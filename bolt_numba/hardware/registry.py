@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.errors import DeviceError
-from bolt_numba.hardware.interface import COMMON, INTERFACE, Accelerator, DeviceDriver, MakeDriver, Setting
+from bolt_numba.hardware.interface import COMMON, INTERFACE, Accelerator, DeviceDriver, MakeDriver, Property, Setting
 
 if TYPE_CHECKING:
     from bolt_numba.passes.rewrite import Rule
@@ -150,18 +150,16 @@ def settings_of(driver: DeviceDriver, given: Mapping[str, Any]) -> dict[str, Set
     for name in given:
         if name not in known:
             raise DeviceError(f"properties: device {driver.name!r}: got {name!r}, wanted one of {', '.join(known)}")
-    return {name: _setting(driver.name, name, known[name].default, known[name].choices, given) for name in known}
+    return {name: _setting(driver.name, name, known[name], given) for name in known}
 
 
 _KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
-def _setting(
-    device: str, name: str, default: Setting, choices: tuple[Setting, ...], given: Mapping[str, Any]
-) -> Setting:
+def _setting(device: str, name: str, known: Property, given: Mapping[str, Any]) -> Setting:
     """A value of the default's kind; texts, as a command line has them, are read as such."""
-    value, kind = given.get(name, default), type(default)
+    value, kind = given.get(name, known.default), type(known.default)
     made: Any = value
     if kind is bool and isinstance(value, str):
         made = True if value.lower() in _TRUE else False if value.lower() in _FALSE else value
@@ -172,9 +170,11 @@ def _setting(
             made = value
     if type(made) is not kind:
         raise DeviceError(f"properties: {device}.{name}: got {value!r:.80}, wanted {_KINDS[kind]}")
-    if choices and made not in choices:
-        wanted = ", ".join(map(repr, choices))
+    if known.choices and made not in known.choices:
+        wanted = ", ".join(map(repr, known.choices))
         raise DeviceError(f"properties: {device}.{name}: got {value!r:.80}, wanted one of {wanted}")
+    if known.least is not None and not float(made) >= known.least:
+        raise DeviceError(f"properties: {device}.{name}: got {value!r:.80}, wanted {known.least} or more")
     return made
 
 

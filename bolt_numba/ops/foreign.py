@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bolt_numba.ops.control import run_by_references
+from bolt_numba.ops.control import ControlFlow, run_by_references
 from bolt_numba.ops.evaluate import infer_types
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import want_dims
@@ -32,6 +32,9 @@ class Foreign(Op):
     opaque = True
 
     def __post_init__(self) -> None:
+        for node in self.graph.nodes:
+            if node.op.opaque or isinstance(node.op, ControlFlow):
+                raise self.fail("graph", f"a {node.op.name} ({node.name})", "operators without graphs of their own")
         wanted = deciding(self.graph)
         places = tuple(i for i, value in enumerate(self.graph.inputs) if id(value) in wanted)
         if places:

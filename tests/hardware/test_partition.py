@@ -207,6 +207,13 @@ def test_a_part_refuses_operands_that_its_graph_does_not_take() -> None:
         op.infer(TensorType(F32, (2, 4)))
 
 
+def test_parts_hold_no_parts() -> None:
+    """Each level of a chain of them would infer all those below once more."""
+    made, _ = parted(chain("Neg"), Candidate("npu", Picky("Neg")))
+    with pytest.raises(ShapeError, match=r"Foreign: graph: got a Foreign \(npu.0\), wanted operators without graphs"):
+        Foreign(made, "npu")
+
+
 def test_small_parts_go_to_the_next_device() -> None:
     graph = chain("Neg", "Abs", "Neg", "Neg")
     first, second = Candidate("first", Picky("Neg"), 2), Candidate("second", Picky("Neg", "Abs"))

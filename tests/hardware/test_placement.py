@@ -89,7 +89,7 @@ def test_a_node_that_the_device_refuses_stays_with_its_reason() -> None:
     assert partition.decisions[1].reasons == {"npu": "it knows no Abs"}
 
 
-NAMES = st.text(st.sampled_from("ab-:,>#\\ *[é/."), min_size=1, max_size=6)
+NAMES = st.text(st.sampled_from("ab-:,>#\\ *[é/.\n\r\u2028"), min_size=1, max_size=6)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
@@ -169,3 +169,8 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, content: bytes | None) -> 
         path.write_bytes(content)
     with pytest.raises(BoltError, match=r"placement\.txt: placement: got"):
         bn.compile(chain("Neg"), device=["onnxruntime", "cpu"], placement=path)
+
+
+def test_a_backslash_at_the_end_of_a_comment_is_nothing() -> None:
+    lines = Placement.parse("# C:\\models\\\nRelu # D:\\\r\nNeg").lines
+    assert [(line.number, line.selectors[0].operator) for line in lines] == [(2, "Relu"), (3, "Neg")]

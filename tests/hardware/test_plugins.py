@@ -278,3 +278,14 @@ def test_a_gpu_and_a_plug_in_share_a_session_of_halves(driver: PlainDriver) -> N
     x = integers(np.random.default_rng(1), 3, 8)
     np.testing.assert_allclose(session(x=x)[0], interpret(GRAPH, {"x": x})["y"], rtol=2e-2, atol=2e-2)
     assert {"plain", "cuda-sim"} <= {row["device"] for row in session.report()}
+
+
+def test_a_part_forgets_what_was_refused_long_ago(driver: PlainDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bolt_numba.devices.foreign.part.MOST_REFUSED", 3)
+    driver.fails["compile"] = BROKEN
+    session = session_of()
+    for n in (*range(1, 7), 6):
+        expect(session, n)
+    assert driver.calls["compile"] == 2 * 6
+    plugins: Any = session._plugins
+    assert {len(part.refused) for part in plugins.plugged["plain"].parts.values()} == {3}

@@ -121,3 +121,12 @@ def test_packages_announce_drivers_and_broken_ones_are_only_missing(tmp_path: Pa
     assert (vendor, plain) == ("tests", "")
     assert broken.endswith("vendor_broken:Driver: cannot be loaded: RuntimeError: no such chip")
     assert "cannot be loaded: ModuleNotFoundError: No module named 'vendor_gone'" in gone
+
+
+@pytest.mark.parametrize(("name", "least"), [("min_nodes", 0), ("max_compiled", 1), ("tolerance", 0)])
+def test_numbers_that_mean_nothing_are_refused(name: str, least: int) -> None:
+    assert registry.settings_of(PlainDriver(), {name: least})[name] == least
+    wrong: list[object] = [least - 1, str(least - 1)] + ([float("nan")] if name == "tolerance" else [])
+    for value in wrong:
+        with pytest.raises(DeviceError, match=rf"properties: plain.{name}: got {value!r}, wanted {least} or more"):
+            registry.settings_of(PlainDriver(), {name: value})

@@ -24,6 +24,8 @@ from bolt_numba.types import Array, TensorType
 
 IN_A_ROW = 3
 """Runs that may fail one after another before a device is asked no more for a part."""
+MOST_REFUSED = 256
+"""Sets of shapes of which a part knows that the device has nothing for them."""
 EMPTY = "operands without elements are left to us"
 Made = TypeVar("Made")
 
@@ -110,7 +112,7 @@ class Part:
                 with self.opened.in_use():
                     made = self._made(wanted)
             except StageError as error:
-                self.refused[wanted.key] = self.failed(error.stage, error.cause)
+                self._refused(wanted, self.failed(error.stage, error.cause))
                 return None
             self._kept[wanted.key] = made
             for old in list(self._kept)[: -max(1, int(self.opened.settings["max_compiled"]))]:
@@ -214,10 +216,16 @@ class Part:
     def refuse(self, wanted: Wanted, reason: str) -> None:
         """Have the device compute this no more."""
         with self.lock:
-            self.refused[wanted.key] = reason
+            self._refused(wanted, reason)
             loaded = self._kept.pop(wanted.key, None)
         if loaded is not None:
             loaded.retire()
+
+    def _refused(self, wanted: Wanted, reason: str) -> None:
+        """Take note; what was refused longest ago may be asked for again."""
+        self.refused[wanted.key] = reason
+        for old in list(self.refused)[:-MOST_REFUSED]:
+            del self.refused[old]
 
     def failed_run(self, reason: str) -> None:
         """A run failed where ours did not.  After some in a row the device is asked no more for this part."""

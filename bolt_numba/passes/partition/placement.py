@@ -31,7 +31,11 @@ LONGEST = 1000
 """Characters of a pattern."""
 SHOWN = 200
 """Characters of a line that messages show."""
-_SPECIAL = re.compile(r"[-\\:,#>]|^\s|\s$")
+_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+"""What ends a line."""
+_ROWS = re.compile(rf"(?:\\.|#[^{_ENDS}]*|[^\\#{_ENDS}])+|\\|\r\n|[{_ENDS}]", re.DOTALL)
+"""What stands between ends of lines, and these; one behind a backslash is a part of a name, but not in a comment."""
+_SPECIAL = re.compile(rf"[-\\:,#>{_ENDS}]|^\s|\s$")
 
 
 @record(frozen=True)
@@ -70,7 +74,7 @@ class Placement:
     @staticmethod
     def parse(text: str) -> Placement:
         """Read lines; raises BoltError for one that says nothing that can be understood."""
-        rows = enumerate(text.removeprefix("\ufeff").splitlines(), start=1)
+        rows = enumerate(_rows(text.removeprefix("\ufeff")), start=1)
         found = (_line(number, row) for number, row in rows)
         return Placement(tuple(line for line in found if line is not None))
 
@@ -107,6 +111,17 @@ def line_of(node: Node) -> str:
     reads = dict.fromkeys(v.name for v in node.operands if v is not None and v.const is None)
     parts = (node.op.name, ",".join(map(_escaped, reads)), ",".join(_escaped(v.name) for v in node.outputs))
     return ":".join(parts)
+
+
+def _rows(text: str) -> list[str]:
+    """Lines without their ends."""
+    made = [""]
+    for found in _ROWS.finditer(text):
+        if found[0] in ("\r\n", *_ENDS):
+            made.append("")
+        else:
+            made[-1] += found[0]
+    return made
 
 
 def _escaped(name: str) -> str:
