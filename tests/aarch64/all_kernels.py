@@ -10,6 +10,7 @@ import argparse
 import re
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -31,6 +32,8 @@ def entries(target: str) -> list[Entry]:
 
 def check(entry: Entry, case: Case, all_known: bool) -> bool:
     """Run one case; False when the maker does not take it."""
+    if entry.name.startswith("winograd"):  # its transforms round even whole numbers
+        case = replace(case, exact=False, rtol=max(case.rtol, 1e-5))
     planned = plan(case.op, entry, case.inputs, constants(case, all_known))
     if planned is None:
         return False
