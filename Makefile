@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: aarch64 cross-tools help demo test lint onnx-score golden native cuda-resources hardware bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
+.PHONY: aarch64 cross-tools help demo test lint onnx-score golden native cuda-resources flow-stress hardware bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -45,6 +45,9 @@ cross-tools: ## Install an emulator of AArch64 and a C compiler for it (Debian, 
 
 aarch64: $(STAMP) ## Run all kernels of AArch64, and exported networks, under an emulator (an hour).
 	BOLT_NUMBA_AARCH64=all $(BIN)/python -m pytest -q tests/aarch64
+
+flow-stress: $(STAMP) ## Run 100,000 tasks of a flow with failures, cancellations and deadlines at random.
+	$(BIN)/python -m tests.flow.test_stress 100000
 
 hardware: $(STAMP) ## Run all models on onnxruntime, on OpenVINO, and split between them at random (an hour).
 	$(BIN)/python -m bench.halves
