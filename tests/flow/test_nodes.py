@@ -15,6 +15,7 @@ import bolt_numba as bn
 from bolt_numba.flow import Flow, FlowError, State, Workers
 from bolt_numba.flow.node import clone_of
 from tests.flow.test_tasks import LONG, Gate
+from tests.test_states import ONE, counter
 
 DIGITS = Path(__file__).parent.parent.parent / "examples" / "digits" / "digits.onnx"
 
@@ -196,6 +197,20 @@ def test_a_task_that_fails_or_is_cancelled_leaves_its_stream_as_it_was() -> None
         assert "bad" in str(parked[1].exception(LONG))
         assert parked[3].result(LONG)["y"] == (3, 2)
         gate.open.set()
+
+
+@pytest.mark.parametrize("how", [{"workers": 3}, {"copies": 3}])
+def test_a_model_that_keeps_variables_keeps_them_for_each_stream(how: dict[str, int]) -> None:
+    """What the model keeps grows by x with each run, and y is twice that."""
+    flow = Flow(inputs="x", outputs="y", **how)  # type: ignore[arg-type]
+    flow.model(counter(), ["x"], name="sum", fixed={"unused": ONE})
+    with flow:
+        tasks = [flow.submit(x=ONE * (key + 1), stream=key) for _ in range(5) for key in range(3)]
+        for i, task in enumerate(tasks):
+            assert task.result(LONG)["y"].tolist() == [2 * (i // 3 + 1) * (i % 3 + 1)] * 3
+        assert flow.submit(x=ONE).result(LONG)["y"].tolist() == [2] * 3
+        flow.end_stream(0)
+        assert flow.submit(x=ONE, stream=0).result(LONG)["y"].tolist() == [2] * 3
 
 
 def test_a_worker_is_pinned() -> None:
