@@ -166,8 +166,8 @@ class ModelNode(FlowNode):
         _want_known("outputs", [*self.outputs, *back], makes)
         if missing := [n for n in free if n not in self.inputs]:
             raise FlowError(f"inputs: got {list(self.inputs)}, missing {missing}")
-        if options.types or options.process:
-            raise FlowError("types, process: got them for a model, wanted them for functions only")
+        if options.types:
+            raise FlowError("types: got them for a model, wanted them for functions only")
         self.fixed = {port: as_input(wants[port], given) for port, given in self.fixed.items()}
         self.states = {port: State(s.output, _first(wants[port], s.initial)) for port, s in self.states.items()}
         self.keeps = bool(self.states or self.graph.states)
@@ -229,8 +229,9 @@ def _is_free(shape: tuple[int | str, ...] | None) -> bool:
 
 def _elsewhere(session: Session, device: Any, threads: int | None) -> Session:
     """A session of the same graph, made with the same options, on another device or with other threads."""
+    graph = session.graph  # a session that began without its model is complete now, and its class another
     options = session._options() | ({} if device is None else {"device": device})
-    return type(session)(session.graph, threads=threads or session.threads, **options)
+    return type(session)(graph, threads=threads or session.threads, **options)
 
 
 def _first(spec: TensorSpec, given: Any) -> Any:

@@ -61,7 +61,7 @@ class NodeOptions:
     workers: its own; None: those of the flow.  each: values that are lists, of which the node gets one item at a time.
     states: inputs that come back from an output, by the input's name.  fixed: inputs that are the same for all tasks.
     max_batch, max_wait: pieces of work that run as one, and seconds that the first waits for others.
-    queue: pieces that may wait before nodes that feed this one pause.  process: run the function in a process.
+    queue: pieces that may wait before nodes that feed this one pause.
     types: of outputs, such as ``"f32[n,3]"``, which are then held to them.
     """
 
@@ -72,7 +72,6 @@ class NodeOptions:
     max_batch: int = 1
     max_wait: float = 0.0
     queue: int = 16
-    process: bool = False
     types: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
