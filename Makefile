@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 .PHONY: aarch64 cross-tools help demo test lint onnx-score golden native cuda-resources flow-stress hardware bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
 
 help: ## Show the targets.
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
+	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'

@@ -14,6 +14,7 @@ from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.loading import File, Source, read_model
 from bolt_numba.session import Session
+from bolt_numba.types import precision_of
 
 if TYPE_CHECKING:
     from bolt_numba.passes.pipeline import Stage
@@ -51,9 +52,9 @@ def compile(
     All others are those of `Session`.
     """
     options: dict[str, Any] = {
-        "device": device, "precision": precision, "numerics": numerics, "tune": tune, "memory_limit": memory_limit,
-        "max_plans": max_plans, "stages": stages, "stand_ins": stand_ins, "properties": properties,
-        "fallback": fallback, "placement": placement,
+        "device": device, "precision": precision_of(precision), "numerics": numerics, "tune": tune,
+        "memory_limit": memory_limit, "max_plans": max_plans, "stages": stages, "stand_ins": stand_ins,
+        "properties": properties, "fallback": fallback, "placement": placement,
     }  # fmt: skip
     if others(device) and weights is None and calibration is None and precision != INT8:
         from bolt_numba.plugged.known import session_of  # sessions without plug-ins do without

@@ -178,17 +178,18 @@ def file_below(folder: Path | None, location: str, what: str) -> Path:
         raise InvalidModelError(f"{what}: got {location!r}, wanted an existing file")
     named = _named.get()
     if named is not None:
-        named[path] = None
+        given = Path(os.path.abspath(folder / location))  # its own name: a link may get another end
+        named.setdefault(given, os.stat(given))
     return path
 
 
-_named: ContextVar[dict[Path, None] | None] = ContextVar("named", default=None)
+_named: ContextVar[dict[Path, os.stat_result] | None] = ContextVar("named", default=None)
 
 
 @contextmanager
-def files_named() -> Iterator[dict[Path, None]]:
+def files_named() -> Iterator[dict[Path, os.stat_result]]:
     """Within: has the files that models name which are read meanwhile."""
-    made: dict[Path, None] = {}
+    made: dict[Path, os.stat_result] = {}
     token = _named.set(made)
     try:
         yield made

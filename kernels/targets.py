@@ -26,7 +26,7 @@ from bolt_numba.errors import DeviceError
 from bolt_numba.kernels import data_sized as data_sized
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.code_files import found, made_once
-from bolt_numba.kernels.cpu.isa import LEVELS, Isa, lower_levels, on_x86, own
+from bolt_numba.kernels.cpu.isa import LEVELS, Isa, levels_of, lower_levels, on_x86, own
 from bolt_numba.kernels.machine_code import blob_of
 
 TARGETS = {
@@ -59,6 +59,17 @@ def device_of(name: str) -> str:
 def is_foreign(name: str) -> bool:
     """Whether a target is another kind of processor than this one, whatever its level."""
     return TARGETS[name].is_x86 != on_x86()
+
+
+def packs_here(name: str) -> bool:
+    """Whether this processor runs what packs weights for a target: it has the vectors, or is of another kind.
+
+    Products of bytes may be lacking, as no packing uses them.
+    """
+    from bolt_numba.kernels.cpu.processor import processor
+
+    has = {LEVELS[level].name for level in levels_of(processor()[1], on_x86())}
+    return is_foreign(name) or TARGETS[name].name in has
 
 
 def twin(name: str) -> Any:

@@ -206,6 +206,20 @@ def test_unknown_targets_and_names_are_refused(tmp_path: Path) -> None:
         with_kept(graph, ["nothing"])
     with pytest.raises(BoltError, match="weights_in: got 'cloud'"):
         bn.export_model(graph, tmp_path / "x", weights_in="cloud")
+    with pytest.raises(BoltError, match="--keep: got 'x', wanted the name of an intermediate value"):
+        with_kept(graph, ["x"])
+    for option in ({"one_file": True}, {"weights_in": "file"}, {"cc": "cc"}, {"name": "y"}):
+        with pytest.raises(BoltError, match=f"x.bolt: {next(iter(option))}: got a value for a file"):
+            bn.export_model(graph, tmp_path / "x.bolt", **option)
+    with pytest.raises(BoltError, match="cc: got a value for one C source"):
+        bn.export_model(graph, tmp_path / "x", cc="cc", one_file=True)
+
+
+def test_targets_whose_vectors_this_processor_lacks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of(lambda b, x: b(Relu(), x), {"x": (4,)})
+    monkeypatch.setattr("bolt_numba.kernels.cpu.processor.processor", lambda: ("old", frozenset({"sse2"}), ()))
+    with pytest.raises(DeviceError, match="target: got 'avx2', wanted one whose vectors this processor has"):
+        native_program(graph, target="avx2")
 
 
 def test_kept_values_are_given() -> None:
@@ -291,6 +305,6 @@ def test_shapes_of_the_command_line() -> None:
     assert read_sets(["x:1x3,x:2x3", "x:"]) == [{"x": (1, 3)}, {"x": (2, 3)}, {"x": ()}]
     assert read_sets(["x:1..2x3,y:1..2"]) == [{"x": (1, 3), "y": (1,)}, {"x": (2, 3), "y": (2,)}]
     assert len(read_sets(["x:1..2x5..7"])) == 6
-    for text in ("x", "x:1,y", ":3", "x:1x", "x:3..1", "x:-1", "x:a"):
+    for text in ("x", "x:1,y", ":3", "x:1x", "x:3..1", "x:-1", "x:a", "x:1..2000", "x:1..40x1..50"):
         with pytest.raises(typer.BadParameter):
             read_sets([text])

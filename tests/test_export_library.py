@@ -16,6 +16,7 @@ from bolt_numba.export.building import compiler_for
 from bolt_numba.export.exporting import Exported
 from bolt_numba.export.library import c_name
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.pointwise import Relu
 from bolt_numba.types import Array
 from tests.rule_cases import graph_of
 from tests.test_export import DIGITS, attention
@@ -115,3 +116,11 @@ def test_compilers_that_are_not_there_are_refused() -> None:
 
 def test_names_for_c() -> None:
     assert [c_name(text) for text in ("ResNet-50 v1", "50", "..", "ä")] == ["resnet_50_v1", "m50", "model", "model"]
+    assert [c_name(text) for text in ("main", "String", "bolt_numba")] == ["mmain", "mstring", "mbolt_numba"]
+
+
+def test_a_model_without_inputs_is_a_library(tmp_path: Path) -> None:
+    graph = graph_of(lambda b, x: b(Relu(), x), {"x": (4,)})
+    made = bn.export_model(graph, tmp_path / "fixed", fixed={"x": [-1, 2, -3, 4]})
+    compiled(made.path, "main.c", "libfixed.a")
+    assert outputs(made.path, ["./main"])[0] == np.array([0, 2, 0, 4], np.float32).tobytes()

@@ -136,7 +136,7 @@ def test_elsewhere_it_is_packed_anew(files: tuple[Path, Path], monkeypatch: pyte
     for name, value in (("machine", lambda: "other"), ("secret", lambda: b"s" * 32), ("secret", lambda: b"")):
         with monkeypatch.context() as patch:
             if name == "machine":
-                patch.setattr("bolt_numba.session.machine", value)
+                patch.setattr("bolt_numba.devices.seals.machine", value)
             else:
                 patch.setattr(stored, name, value)
             session, taken = bn.compile(target, threads=1), _taken_from_file(patch)

@@ -11,7 +11,7 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba import surgery
-from bolt_numba.errors import BoltError, DataError, ShapeError
+from bolt_numba.errors import BoltError, BudgetError, DataError, ShapeError
 from bolt_numba.export.program import native_program
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -243,9 +243,12 @@ def test_a_result_that_the_model_does_not_take() -> None:
         with_preprocessing(network(1, 3, 8, 8), {"input": Image(9, color="gray")})
     with pytest.raises(BoltError, match="size: got None"):
         Image().graph()
+    for size in ((1, 2, 3), "x", (4.5, 4)):
+        with pytest.raises(BoltError, match=r"size: got .*, wanted \(height, width\) in whole numbers"):
+            Image(size).graph()
 
 
-def test_files_are_decoded_upright(tmp_path: Path) -> None:
+def test_files_are_decoded_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """EXIF orientation, colours, and what is no image."""
     pillow = pytest.importorskip("PIL.Image", reason="Pillow decodes")
     x = pictures(6, 9)[0]
@@ -259,6 +262,10 @@ def test_files_are_decoded_upright(tmp_path: Path) -> None:
     np.testing.assert_array_equal(open_image(file.getvalue(), "BGR"), x[:, :, ::-1])
     assert open_image(file.getvalue(), "RGBA").shape == (6, 9, 4)
     assert open_image(file.getvalue(), "gray").shape == (6, 9, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(pillow, "MAX_IMAGE_PIXELS", 20)
+        with pytest.raises(BudgetError, match="image: "):
+            open_image(file.getvalue())
     with pytest.raises(BoltError, match=r"nothing.png: cannot read it: No such file"):
         open_image(tmp_path / "nothing.png")
     with pytest.raises(BoltError, match="color: got 'CMYK', wanted RGB, BGR"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -59,8 +60,10 @@ def _size(text: str, size: str) -> int | range:
 
 def _without_ranges(entries: dict[str, Sizes]) -> list[dict[str, tuple[int, ...]]]:
     ranges = list(dict.fromkeys(d for sizes in entries.values() for d in sizes if isinstance(d, range)))
-    found = []
-    for chosen in itertools.islice(itertools.product(*ranges), MOST_SETS):
+    found, sets = [], math.prod(map(len, ranges))
+    if sets > MOST_SETS:
+        raise typer.BadParameter(f"got {sets} sets of shapes, wanted up to {MOST_SETS}", param_hint="--shapes")
+    for chosen in itertools.product(*ranges):
         size = dict(zip(ranges, chosen, strict=True))
         found.append({k: tuple(size[d] if isinstance(d, range) else d for d in v) for k, v in entries.items()})
     return found

@@ -88,6 +88,8 @@ def export_model(
     path = Path(output)
     graph = with_kept(with_fixed(read_model(model, None, weights).graph(signature), fixed or {}), keep)
     is_file, threads = path.suffix.lower() in (BOLT, BARE), default_threads() if threads is None else threads
+    asked = {"name": name is not None, "weights_in": weights_in != LINKED, "one_file": one_file, "cc": cc is not None}
+    _check_asked(path, [option for option, is_asked in asked.items() if is_asked], is_file, one_file)
     options: dict[str, Any] = {"shapes": shapes, "threads": threads, "kept": keep, "precision": precision}
     options |= {"numerics": numerics, "flags": program_flags(not is_file)}
     programs = [native_program(graph, target=one, **options) for one in _targets(path, target)]
@@ -102,9 +104,17 @@ def export_model(
     return _told(programs, path, files, built)
 
 
+def _check_asked(path: Path, asked: Sequence[str], is_file: bool, one_file: bool) -> None:
+    """Raises BoltError for an option that what is written has no use for."""
+    for option in asked:
+        if is_file or (option == "cc" and one_file):
+            what = "a file" if is_file else "one C source"
+            raise BoltError(f"{path.name}: {option}: got a value for {what}, wanted it for a folder that is compiled")
+
+
 def _targets(path: Path, target: str) -> list[str]:
     """Names of targets, which only a ``.bolt`` file may have several of."""
-    found = target.split(",")
+    found = list(dict.fromkeys(target.split(",")))
     if len(found) > (PROGRAMS if path.suffix.lower() == BOLT else 1):
         raise BoltError(f"{path.name}: targets: got {target!r}, wanted one, or up to {PROGRAMS} for a {BOLT} file")
     return found
@@ -154,7 +164,7 @@ def with_kept(graph: Graph, names: Sequence[str]) -> Graph:
     if not names:
         return graph
     made = deep_clone(graph)
-    values = {value.name: value for value in made.values()}
+    values = {value.name: value for node in made.nodes for value in node.outputs}
     for name in names:
         if name not in values or name in made.output_names:
             raise BoltError(f"{graph.name}: --keep: got {name!r}, wanted the name of an intermediate value")

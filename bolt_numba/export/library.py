@@ -17,11 +17,18 @@ from bolt_numba.export.elf import AARCH64, X86_64, Symbol, object_file
 from bolt_numba.export.layout import PAGE, ProgramFlag
 from bolt_numba.export.program import NativeProgram
 
+_TAKEN = frozenset((
+    "assert", "bolt_numba", "cpuid", "ctype", "errno", "fcntl", "features", "float", "inttypes", "limits", "locale",
+    "main", "math", "memory", "pthread", "sched", "signal", "stdarg", "stdatomic", "stdbool", "stddef", "stdint",
+    "stdio", "stdlib", "string", "strings", "threads", "time", "unistd", "wmmintrin", "xmmintrin",
+))  # fmt: skip
+"""Names of other files: of the example, of the library in C, and headers of C."""
+
 
 def c_name(text: str) -> str:
-    """A name that C takes."""
+    """A name that C takes, and that no other file has."""
     made = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower() or "model"
-    return f"m{made}" if made[0].isdigit() else made
+    return f"m{made}" if made[0].isdigit() or made in _TAKEN else made
 
 
 @record(eq=False)

@@ -14,7 +14,7 @@ from bolt_numba.devices.program import Program, laid_out
 from bolt_numba.errors import BoltError, DeviceError
 from bolt_numba.guesses import complete_shapes
 from bolt_numba.ir.graph import Graph
-from bolt_numba.kernels.targets import TARGETS, is_foreign
+from bolt_numba.kernels.targets import TARGETS, is_foreign, packs_here
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.runtime.slots import Job
 from bolt_numba.session import Session
@@ -51,6 +51,8 @@ class PlannedCpu(Cpu):
         self.target = _own_name(target)
         super().__init__(self.target)
         self.is_foreign = bool(self.target) and is_foreign(self.target)
+        if self.target and not packs_here(self.target):
+            raise DeviceError(f"target: got {target!r}, wanted one whose vectors this processor has: they pack weights")
 
     def prepare(self, jobs: Sequence[Job]) -> None:
         if not self.is_foreign:

@@ -109,9 +109,15 @@ def _constants(names: Sequence[str], told: Sequence[str], prefix: str) -> Iterat
     seen: set[str] = set()
     for number, (name, text) in enumerate(zip(names, told, strict=True)):
         made = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").upper() or str(number)
-        made = f"{made}_{number}" if made in seen else made
+        while made in seen:
+            made = f"{made}_{number}"
         seen.add(made)
         yield f"    {prefix}_{made} = {number}, /* {_comment(name)}: {_comment(text)} */"
+
+
+def _enum(names: Sequence[str], told: Sequence[str], prefix: str) -> list[str]:
+    """The constants as an enum; C takes none without any."""
+    return ["enum {", *_constants(names, told, prefix), "};", ""] if names else []
 
 
 def _header(library: Library) -> str:
@@ -129,8 +135,7 @@ def _header(library: Library) -> str:
         f"   A step is shared by up to {found.threads} threads. */",
         "", f"#ifndef {up}_H", f"#define {up}_H", "", '#include "bolt_numba.h"', "",
         "#ifdef __cplusplus", 'extern "C" {', "#endif", "",
-        "enum {", *_constants(ins, in_types, f"{up}_IN"), "};", "",
-        "enum {", *_constants(outs, out_types, f"{up}_OUT"), "};", "",
+        *_enum(ins, in_types, f"{up}_IN"), *_enum(outs, out_types, f"{up}_OUT"),
         "/* The model, for bn_session_create; give it back with bn_model_close.",
         f"{where}   BN_TARGET where the processor lacks instructions of {found.cpu.isa.level}. */",
         f"BN_API bn_status {name}_open({given}bn_model **model);", "",

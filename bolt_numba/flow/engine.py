@@ -118,8 +118,10 @@ class FlowEngine:
 
     def _arrived(self, task: FlowTask, value: str) -> None:
         for station in self.readers.get(value, ()):
+            if not task.is_open:  # another reader had it end
+                return
             task.missing[station] -= 1
-            if not task.missing[station] and task.is_open:
+            if not task.missing[station]:
                 self._begin(task, station)
 
     def _begin(self, task: FlowTask, station: Station) -> None:
@@ -188,6 +190,13 @@ class FlowEngine:
             self.latencies.append(time.perf_counter() - task.begin)
         self.ends["cancelled" if outcome is None else "done" if isinstance(outcome, dict) else "failed"] += 1
         self.ended.append((task, outcome))
+        self.pending -= 1  # who is told of the end may add tasks, or close the flow
+        if task.in_line:
+            self.unread += 1
+        else:
+            self._tell_room()
+        if not self.pending:
+            self.idle.notify_all()
 
     def announce(self) -> None:
         """Tell those who wait for tasks that ended; not with the lock held."""
@@ -201,18 +210,12 @@ class FlowEngine:
                 self._deliver(task)
 
     def _deliver(self, task: FlowTask) -> None:
-        self.pending -= 1
         task.is_delivered = True
         if task.in_line:
-            self.unread += 1
             if not self.is_fifo:
                 self.line.append(task)
             self.results.notify_all()
             self.awaiting_results.wake()
-        else:
-            self._tell_room()
-        if not self.pending:
-            self.idle.notify_all()
 
     def _tell_room(self) -> None:
         self.room.notify_all()

@@ -405,7 +405,10 @@ class Flow:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self.close(cancel=kind is not None)
+        if kind is None:
+            self.close()
+        elif self._engine is not None:  # a graph that is not complete must not hide what was raised
+            self._engine.close(cancel=True)
 
     # --- looking -----------------------------------------------------------------------------------------------------
 

@@ -171,6 +171,8 @@ class ModelNode(FlowNode):
         self.fixed = {port: as_input(wants[port], given) for port, given in self.fixed.items()}
         self.states = {port: State(s.output, _first(wants[port], s.initial)) for port, s in self.states.items()}
         self.keeps = bool(self.states or self.graph.states)
+        if self.keeps and self.each:
+            raise FlowError("each: got it for a model that keeps a state, wanted one piece after another")
         self._check_batch()
 
     def _check_batch(self) -> None:
@@ -180,7 +182,7 @@ class ModelNode(FlowNode):
             raise FlowError("max_batch: got a model that keeps a state, wanted one piece after another")
         free = {n: s.shape for n, s in (self.wants | self.makes).items() if n in self.inputs or n in self.outputs}
         self.batched = tuple(n for n in self.inputs if _is_free(free[n]))
-        firm = {n: shape for n, shape in free.items() if n in self.outputs and shape == ()}
+        firm = {n: shape for n, shape in free.items() if n in self.outputs and not _is_free(shape)}
         if not self.batched or firm:
             raise FlowError(f"max_batch: got shapes {firm or free}, wanted a first axis whose size is free")
 
@@ -193,7 +195,8 @@ class ModelNode(FlowNode):
                 continue
             given, (device, threads) = self.given, place
             if given is None:
-                chosen = {"device": device or "cpu", "threads": threads or worker.share, **self.compiled}
+                chosen = {"device": "cpu", "threads": worker.share, **self.compiled}
+                chosen |= {key: own for key, own in (("device", device), ("threads", threads)) if own is not None}
                 self.sessions[place] = compile(self.graph, **chosen)
             elif (device in (None, given.device)) and threads in (None, given.threads):
                 self.sessions[place] = given

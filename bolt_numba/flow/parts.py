@@ -129,9 +129,10 @@ def type_of(name: str, text: Any) -> TensorSpec:
     """The type that a text such as ``f32[n,3,h,w]`` says; ``f32[...]`` is of any shape."""
     found = _TYPE.fullmatch(text.replace(" ", "")) if isinstance(text, str) else None
     try:
-        assert found is not None
+        if found is None:
+            raise KeyError(text)
         dtype, sizes = dtype_from_name(found[1]), [d for d in found[2].split(",") if d]
-    except (AssertionError, KeyError):
+    except KeyError:
         raise FlowError(f"type of {name!r}: got {text!r:.80}, wanted a text such as 'f32[n,3,h,w]'") from None
     if sizes == ["..."]:
         return TensorSpec(name, dtype, None)

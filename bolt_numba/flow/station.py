@@ -134,7 +134,7 @@ class Station:
                 return self._together(pieces, worker)
             except BatchError as error:
                 return [self.node.fault(error) for _ in pieces]
-            except Exception:
+            except BaseException:  # each is run by itself, and what it raises is its own
                 pass
         return [self._alone(piece, worker) for piece in pieces]
 

@@ -101,8 +101,9 @@ class Start:
 
 def find(asked: Opening) -> Start | None:
     """How a session began that was asked for the same; None where nothing is known, or anything has changed."""
-    document = _document(asked)
-    with suppress(Exception):  # whatever a driver's package does, or a file holds: the session begins from the model
+    # whatever a driver's package does, a file holds, or an option is: the session begins from the model
+    with suppress(Exception):
+        document = _document(asked)
         if (
             document is not None
             and document["facts"] == _facts()
@@ -113,12 +114,14 @@ def find(asked: Opening) -> Start | None:
     return None
 
 
-def write(asked: Opening, files: Iterable[Path], start: Mapping[str, Any], shapes: Shapes, layout: Layout) -> None:
+def write(
+    asked: Opening, files: Iterable[Sequence[Any]], start: Mapping[str, Any], shapes: Shapes, layout: Layout
+) -> None:
     """Remember one more set of shapes of a session.
 
-    files: that the model names.  start: fields of a `Start` as JSON has them.
+    files: stamps of those that the model names.  start: fields of a `Start` as JSON has them.
     """
-    stamps = [asked.stamp, *(_stamp(path) for path in files)]
+    stamps = [asked.stamp, *map(list, files)]
     newest = max(max(stamp[-2:]) for stamp in stamps) / 1e9
     if not all(map(is_unchanged, stamps)) or not 0 <= newest <= time.time() - SETTLED:
         return
@@ -221,10 +224,15 @@ def _packages() -> Iterator[str]:
 
 def _stamp(path: str | os.PathLike[str]) -> list[Any]:
     """Of a file: what is another when somebody writes to it, or puts another one in its place."""
-    place, found = os.path.abspath(path), os.stat(path)
+    place = os.path.abspath(path)
     if not os.path.isfile(place):
         raise OSError(f"{place}: is no file")
-    return [place, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+    return stamp_of(place, os.stat(place))
+
+
+def stamp_of(path: str | os.PathLike[str], found: os.stat_result) -> list[Any]:
+    """The same of what the system said of a file."""
+    return [os.fspath(path), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
 def _file_of(driver: DeviceDriver) -> list[Any] | None:

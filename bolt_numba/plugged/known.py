@@ -101,8 +101,10 @@ class _Known:
                     context = CompileContext(self.start.threads, self.precision)
                     loaded = self.opened.load(accelerator.start(blob, context))
                     loaded.source, loaded.blob, loaded.is_proven = "cached", layout.blob, True
-                    self.ready[shapes] = _Ready(layout, loaded)
-                    return self.ready[shapes]
+                    made = self.ready[shapes] = _Ready(layout, loaded)
+                    for old in list(self.ready)[: -max(1, int(self.opened.settings["max_compiled"]))]:
+                        self.ready.pop(old).loaded.retire()
+                    return made
         return None
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from bolt_numba.converters.bounded import files_named
@@ -19,11 +18,14 @@ from bolt_numba.session import Session
 from bolt_numba.types import STRING
 
 
-def model_of(asked: Opening, content: bytes | None = None) -> tuple[Model, list[Path]]:
-    """A model, and the files that it names.  content: the file's, where another one has its place."""
+def model_of(asked: Opening, content: bytes | None = None) -> tuple[Model, list[list[Any]]]:
+    """A model, and stamps of the files that it names, from before they were read.
+
+    content: the file's, where another one has its place.
+    """
     with files_named() as named:
         made = read_model(asked.path) if content is None else read_model(content, asked.format)
-    return made, list(named)
+    return made, [starts.stamp_of(path, found) for path, found in named.items()]
 
 
 def begun(asked: Opening, threads: int | None, options: Mapping[str, Any]) -> Session:
@@ -35,7 +37,7 @@ def begun(asked: Opening, threads: int | None, options: Mapping[str, Any]) -> Se
     return made
 
 
-def remember(session: Session, asked: Opening, named: Sequence[Path]) -> None:
+def remember(session: Session, asked: Opening, named: Sequence[Sequence[Any]]) -> None:
     """Have what runs well be remembered, where the whole graph is one part of the device."""
     plugins = session._plugins
     if plugins is None or plugins.missing or session._states is not None or len(session._runner.region.nodes) != 1:
@@ -55,7 +57,7 @@ def remember(session: Session, asked: Opening, named: Sequence[Path]) -> None:
         opened.proven = proven
 
 
-def _write(session: Session, asked: Opening, named: Sequence[Path], loaded: Loaded) -> None:
+def _write(session: Session, asked: Opening, named: Sequence[Sequence[Any]], loaded: Loaded) -> None:
     runner = session._runner
     if not loaded.blob or runner.nested or runner.region.bounds or runner.by_value:
         return

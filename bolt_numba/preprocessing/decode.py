@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bolt_numba.base.budget import ask
-from bolt_numba.errors import BoltError, DataError
+from bolt_numba.errors import BoltError, BudgetError, DataError
 from bolt_numba.ops.data.image_decoder import pillow
 from bolt_numba.types import U8, Array
 
@@ -41,6 +41,8 @@ def open_image(source: str | os.PathLike[str] | bytes, color: str = "RGB") -> Ar
                 pixels = np.array(ImageOps.exif_transpose(image).convert(MODES.get(color, "RGB")), U8)
     except BoltError:
         raise
+    except module.DecompressionBombError as error:
+        raise BudgetError(f"{name}: {error}") from error
     except Exception as error:  # a decoder may raise anything for a damaged file
         raise DataError(f"{name}: got what Pillow cannot decode ({error}), wanted an image") from error
     if pixels.ndim == 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -87,9 +88,13 @@ class Image:
         """(height, width) of the result; raises BoltError where it is open."""
         if self.size is None:
             raise self._fail("size", None, "(height, width), as the model's input leaves it open")
-        if isinstance(self.size, int):
-            return self.size, self.size
-        high, wide = self.size
+        given: Any = self.size
+        if isinstance(given, int):
+            return given, given
+        whole = isinstance(given, (tuple, list)) and all(isinstance(n, (int, np.integer)) for n in given)
+        if not whole or len(given) != 2:
+            raise self._fail("size", given, "(height, width) in whole numbers")
+        high, wide = given
         return high, wide
 
     def build(self, b: Builder, x: Value) -> Value:

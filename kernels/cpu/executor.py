@@ -41,7 +41,7 @@ WAIT_SPINS = 100 * PAUSES_A_US
 LINGER = 200 * TICKS_A_US if target().is_x86 else 0
 """Ticks for which the processor of a caller that has left is kept for it, as most come back at once.
 
-Elsewhere the counter of cycles may not be there for all to read.
+Elsewhere it has not been measured what that brings.
 """
 FLUSH_TO_ZERO = 1 << 15
 """Bit of x86's MXCSR: a result too small for a normal number becomes 0; some processors take over 100 cycles for it.

@@ -197,6 +197,28 @@ def test_weights_beside_a_model_are_looked_at_too(tmp_path: Path, driver: Starti
     expect(session, weight=3.0)
 
 
+@pytest.mark.parametrize("way", ["replaced", "link"])
+def test_weights_that_change_before_the_first_run_are_not_those_that_are_known(
+    tmp_path: Path, driver: StartingDriver, way: str
+) -> None:
+    """The device computes with those that were read; what is remembered of them must not hold for others."""
+    model = write_model(tmp_path / "m.onnx", folder="w.bin")
+    write_model(tmp_path / "other.onnx", 3.0, folder="v.bin")
+    if way == "link":
+        (tmp_path / "w.bin").rename(tmp_path / "u.bin")
+        (tmp_path / "w.bin").symlink_to("u.bin")
+        primed(model)
+        assert is_known(session_of(model))
+    session = session_of(model)
+    if way == "link":
+        (tmp_path / "l").symlink_to("v.bin")
+        (tmp_path / "l").replace(tmp_path / "w.bin")
+    else:
+        (tmp_path / "v.bin").replace(tmp_path / "w.bin")
+    expect(session)
+    expect(session_of(model), weight=3.0)
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -93,7 +93,8 @@ static bn_status find_kernels(bn_model *model, const bn_linked *linked, bn_error
 /* Look at the weights, and put many of them on large pages, where a processor finds them faster: up to a fifth of a run.
    Their pages in the file are let go as they are read.  What is linked is as whole as the code beside it. */
 static bn_status read_weights(bn_model *model, size_t nbytes, const bn_linked *linked, bn_error *error) {
-    bool is_file = linked == NULL ? model->copy == NULL : linked->weights_are_constants != 0;
+    bool is_file = linked != NULL ? linked->weights_are_constants != 0
+                                  : model->file.data != NULL || model->weights_file.data != NULL;
     if (nbytes >= BN_LARGE_FROM && model->copy == NULL) model->own_weights = bn_allocate(nbytes);
     unsigned char *own = model->own_weights;
     uint32_t crc = 0;

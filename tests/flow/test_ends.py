@@ -1,0 +1,87 @@
+"""Ends of tasks that come at once, or where nobody looks: no worker and no task is lost."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bolt_numba.flow import Flow, FlowError
+from tests.flow.test_tasks import LONG
+
+
+def test_one_of_two_readers_may_end_a_task() -> None:
+    """On the way in, and behind a worker."""
+    flow = Flow(inputs="x", outputs=["y", "z"], workers=1)
+    flow.function(lambda x: x, "x", "y", name="list", each="x")
+    flow.function(lambda x: x, "x", "z", name="other")
+    with flow:
+        assert isinstance(flow.submit(x=5).exception(LONG), FlowError)
+        assert flow(x=[5]) == {"y": [5], "z": [5]}
+    flow = Flow(inputs="x", outputs=["y", "z"], workers=1)
+    flow.function(lambda x: x, "x", "m", name="first")
+    flow.function(lambda x: x, "m", "y", name="list", each="m")
+    flow.function(lambda x: x, "m", "z", name="other")
+    with flow:
+        assert isinstance(flow.submit(x=5).exception(LONG), FlowError)
+        assert flow(x=[5]) == {"y": [5], "z": [5]}
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])
+def test_nothing_that_a_batch_raises_ends_a_worker(raised: type[BaseException]) -> None:
+    def node(x: Any) -> Any:
+        if (x < 0).any():
+            raise raised
+        return x
+
+    flow = Flow(inputs="x", outputs="y", workers=1)
+    flow.function(node, "x", "y", max_batch=2, max_wait=0.2)
+    with flow:
+        for task in [flow.submit(x=np.full((1, 2), -1)) for _ in range(2)]:
+            assert isinstance(task.exception(LONG), FlowError)
+        np.testing.assert_array_equal(flow(x=np.ones((1, 2)))["y"], np.ones((1, 2)))
+
+
+def test_who_is_told_of_an_end_may_submit_to_a_full_flow() -> None:
+    flow = Flow(inputs="x", outputs="y", workers=1, capacity=1)
+    flow.function(lambda x: x, "x", "y")
+    told: list[int] = []
+    is_over = threading.Event()
+
+    def tell(_: Any) -> None:
+        told.append(len(told))
+        if len(told) == 3:
+            is_over.set()
+        else:
+            flow.submit(x=len(told)).add_done_callback(tell)
+
+    with flow:
+        flow.submit(x=0).add_done_callback(tell)
+        assert is_over.wait(LONG)
+    assert told == [0, 1, 2]
+
+
+def test_who_is_told_of_a_cancelled_task_may_close_the_flow() -> None:
+    release, is_running = threading.Event(), threading.Event()
+
+    def node(x: int) -> int:
+        is_running.set()
+        release.wait(LONG)
+        return x
+
+    flow = Flow(inputs="x", outputs="y", workers=1)
+    flow.function(node, "x", "y")
+    first, second = flow.submit(x=0), flow.submit(x=1)
+    assert is_running.wait(LONG)
+    second.add_done_callback(lambda _: (release.set(), flow.close()))
+    second.cancel()
+    assert first.result(LONG) == {"y": 0}
+
+
+def test_an_error_before_the_first_task_is_the_one_that_is_seen() -> None:
+    flow = Flow(inputs="x", outputs="y", workers=1)
+    flow.function(lambda x: x, "x", "h")
+    with pytest.raises(ZeroDivisionError), flow:
+        raise ZeroDivisionError
