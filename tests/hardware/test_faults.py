@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import random
 import shutil
@@ -249,17 +250,21 @@ def test_nothing_is_left_of_a_thousand_sessions() -> None:
             computed(accelerator, part, x)
         accelerator.close()
 
+    def state() -> tuple[int, int, int, int]:
+        gc.collect()
+        return len(gc.get_objects()), len(os.listdir("/proc/self/fd")), threading.active_count(), memory()
+
     for i in range(60):
         cycle(i)
-    gc.collect()
-    before = len(gc.get_objects()), len(os.listdir("/proc/self/fd")), threading.active_count(), memory()
+    states = [state()]
     for i in range(1000):
         cycle(i)
-    gc.collect()
-    after = len(gc.get_objects()), len(os.listdir("/proc/self/fd")), threading.active_count(), memory()
-    assert after[0] - before[0] < 500
-    assert after[1:3] == before[1:3]
-    assert after[3] - before[3] < 8 << 20
+        if i % 250 == 249:
+            states.append(state())
+    assert states[-1][0] - states[0][0] < 500
+    assert states[-1][1:3] == states[0][1:3]
+    # What leaks does so in each quarter; the allocator grows behind thousands of other tests, too, but not in all.
+    assert min(after[3] - before[3] for before, after in itertools.pairwise(states)) < 2 << 20
 
 
 def static_part() -> Graph:
