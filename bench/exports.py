@@ -147,7 +147,7 @@ def measured(graph: Graph, path: Path, feeds: Mapping[str, Array], folder: Path,
         theirs.append(_best(session, feeds))
     row |= {"ms": 1e3 * min(ours), "session_ms": 1e3 * min(theirs), "ratio": min(ours) / min(theirs)}
     arrays = folder / "feeds.npz"
-    np.savez(arrays, **feeds)
+    np.savez(arrays, **feeds, **{name: np.array(value) for name, value in FIXED.get(path.stem, {}).items()})
     starts, mib = zip(*((spent, mib) for _, mib, spent in (program.run(0) for _ in range(STARTS))), strict=True)
     row |= {"start_ms": 1e3 * min(starts), "mib": max(mib)}
     if path.suffix == ".onnx":
