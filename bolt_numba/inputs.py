@@ -228,8 +228,13 @@ def wanted_threads(threads: Any) -> int:
     return int(given)
 
 
-def zeros_of(spec: TensorSpec, dims: Sequence[int | str]) -> Array:
-    """An input of zeros, once its memory is granted."""
+def zeros_of(spec: TensorSpec, given: Any) -> Array:
+    """An input of zeros of a shape, once its memory is granted.  given: sizes of all axes."""
+    dims = None if given is None else sizes_of(spec.name, given)
+    if dims is None or any(isinstance(d, str) for d in dims):
+        raise ShapeError(f"input {spec.name!r}: shape {spec.shape} is symbolic; give {spec.name}=(...)")
+    if not all(isinstance(d, (int, np.integer)) and d >= 0 for d in dims):
+        raise ShapeError(f"input {spec.name!r}: shape: got {dims}, wanted sizes")
     sizes = tuple(map(int, dims))
     ask(math.prod(sizes) * spec.dtype.itemsize, f"input {spec.name!r}")
     return np.zeros(sizes, spec.dtype)

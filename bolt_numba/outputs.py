@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.types import AnyDType, Array, dtype_name
+from bolt_numba.types import AnyDType, Array, TensorSpec, dtype_name
 
 
 class Outputs:
@@ -76,3 +76,12 @@ def _facts(name: str, array: Any) -> list[object]:
         wide = array.astype(np.float64)
         numbers = [f"{found:.6g}" for found in (wide.min(), wide.mean(), wide.max())]
     return [name, dtype_name(array.dtype), list(array.shape), *numbers]
+
+
+def specs_table(title: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
+    """A table of HTML: what goes in and out of a session."""
+    from bolt_numba.base.notebook import html_table
+
+    both = [("input", s) for s in inputs] + [("output", s) for s in outputs]
+    rows = [(kind, s.name, dtype_name(s.dtype), "?" if s.shape is None else list(s.shape)) for kind, s in both]
+    return html_table(title, ("", "name", "dtype", "shape"), rows)

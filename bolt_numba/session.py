@@ -13,6 +13,7 @@ from bolt_numba.base.border import border, leave
 from bolt_numba.base.budget import Budget, within
 from bolt_numba.base.config import MAX_PLANS, default_stand_ins
 from bolt_numba.base.mapped import check_intact, drop_maps
+from bolt_numba.clones import cloned, is_still_shared
 from bolt_numba.devices import in_order, plug_ins
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.inputs import (
@@ -25,7 +26,6 @@ from bolt_numba.inputs import (
     flag_of,
     names_of,
     shared_symbols,
-    sizes_of,
     spec_of,
     stages_of,
     targets_among,
@@ -35,7 +35,7 @@ from bolt_numba.inputs import (
 )  # fmt: skip
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN
-from bolt_numba.outputs import Outputs
+from bolt_numba.outputs import Outputs, specs_table
 from bolt_numba.types import FALLBACKS, NUMERICS, PRECISIONS, Array, precision_of
 
 MAX_WIDER = 4
@@ -366,7 +366,7 @@ class Session:
                 graph.add_output(values[name])
             made = Session(graph, threads=self.threads, **self._options())
             made._states = self._states
-        self._wider[extra] = made  # the one used last stands last
+        self._wider[extra] = made  # the last one used
         for old in list(self._wider)[:-MAX_WIDER]:
             self._wider.pop(old, None)
         return made
@@ -376,16 +376,8 @@ class Session:
     @border("warmup")
     def warmup(self, **shapes: Sequence[int]) -> None:
         """Plan for these shapes (a static input may be left out), and wait for what is to compile; nothing runs."""
-        arrays = []
         self._check_known(shapes)
-        for spec in self.inputs:
-            dims = shapes.get(spec.name, spec.shape)
-            dims = None if dims is None else sizes_of(spec.name, dims)
-            if dims is None or any(isinstance(d, str) for d in dims):
-                raise ShapeError(f"input {spec.name!r}: shape {spec.shape} is symbolic; give {spec.name}=(...)")
-            if not all(isinstance(d, (int, np.integer)) and d >= 0 for d in dims):
-                raise ShapeError(f"input {spec.name!r}: shape: got {dims}, wanted sizes")
-            arrays.append(zeros_of(spec, dims))
+        arrays = [zeros_of(spec, shapes.get(spec.name, spec.shape)) for spec in self.inputs]
         with self._granted():
             self._runner.prepare(arrays if self._states is None else arrays + self._states.values, waits=True)
 
@@ -450,11 +442,22 @@ class Session:
 
         return report_of(self._runner) if self._plugins is None else self._plugins.report(self._runner)
 
+    @border("clone")
+    def clone(self, threads: int | None = None) -> Session:
+        """Another session of the model, with the same options and weights, and states of its own, as they are at first.
+
+        threads: of its runs; None: as many, and it shares plans, too.  Each is closed by itself (docs/usage.md).
+        """
+        return cloned(self, threads)
+
     def close(self) -> None:
-        """Drop plans and packed weights, close plug-ins; the session may be called again and plans anew."""
-        if self._plugins is not None:
+        """Drop plans and packed weights, close plug-ins, but keep them for clones; a later call plans anew."""
+        is_shared = is_still_shared(self)
+        if self._plugins is not None and not is_shared:
             self._plugins.close()
         self._packs = self._new_packs()
+        if is_shared:
+            self._runner = self._runner.anew(self.threads)
         self._runner.forget(self._packs, self._region)
         for wider in self._wider.values():
             wider.close()
@@ -486,12 +489,7 @@ class Session:
         return f"Session({self.graph.name!r}, device={self.device!r}, threads={self.threads}{how})"
 
     def _repr_html_(self) -> str:
-        from bolt_numba.base.notebook import html_table
-        from bolt_numba.types import dtype_name
-
-        both = [("input", s) for s in self.inputs] + [("output", s) for s in self.outputs]
-        rows = [(kind, s.name, dtype_name(s.dtype), "?" if s.shape is None else list(s.shape)) for kind, s in both]
-        return html_table(repr(self), ("", "name", "dtype", "shape"), rows)
+        return specs_table(repr(self), self.inputs, self.outputs)
 
 
 def _restore(data: bytes, threads: int, options: dict[str, Any]) -> Session:

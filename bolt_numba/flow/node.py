@@ -206,7 +206,7 @@ class ModelNode(FlowNode):
     def call(self, feeds: Mapping[str, Any], worker: Worker, kept: dict[str, Any]) -> dict[str, Any]:
         session = self.sessions[worker.place]
         if self.graph.states:
-            session = kept.setdefault("session", None) or clone_of(session)
+            session = kept.get("session") or session.clone()
             kept["session"] = session
         return dict(session(feeds).items())
 
@@ -216,15 +216,6 @@ class ModelNode(FlowNode):
                 session.close()
 
 
-def clone_of(session: Session) -> Session:
-    """A session with states of its own, which shares model, plans and packs.  Closing one drops the plans of both."""
-    from bolt_numba.runtime.kept import Kept
-
-    made = object.__new__(type(session))
-    vars(made).update(vars(session), _wider={}, _states=Kept(session.graph) if session.graph.states else None)
-    return made
-
-
 def _is_free(shape: tuple[int | str, ...] | None) -> bool:
     """Whether the first axis may have any size."""
     return shape is None or (len(shape) > 0 and isinstance(shape[0], str))
@@ -232,9 +223,10 @@ def _is_free(shape: tuple[int | str, ...] | None) -> bool:
 
 def _elsewhere(session: Session, device: Any, threads: int | None) -> Session:
     """A session of the same graph, made with the same options, on another device or with other threads."""
+    if device in (None, session.device):
+        return session.clone(threads)
     graph = session.graph  # a session that began without its model is complete now, and its class another
-    options = session._options() | ({} if device is None else {"device": device})
-    return type(session)(graph, threads=threads or session.threads, **options)
+    return type(session)(graph, threads=threads or session.threads, **session._options() | {"device": device})
 
 
 def _first(spec: TensorSpec, given: Any) -> Any:

@@ -316,6 +316,16 @@ class Runner:
             self.region = Region([Value(v.name, v.type) for v in self.region.inputs], [], [])
             self.packs, self.make = packs, make
 
+    def anew(self, threads: int) -> Runner:
+        """A runner without plans for so many threads: of the same graph, with the same packs."""
+        with self.lock:
+            if self.make is not None:
+                self.region, self.make = self.make(), None
+        old, serving = self.region, Serving(self.serving.name, self.serving.stand_ins)
+        region = Region(old.inputs, old.nodes, old.outputs, dict(old.alias), dict(old.known))
+        tuner = None if self.tuner is None else type(self.tuner)(threads)
+        return Runner(region, threads, self.packs, tuner, self.max_plans, self.devices, serving)
+
     def _like(self, region: Region) -> Runner:
         """A runner of another region of the same session."""
         made = Runner(region, self.threads, self.packs, self.tuner, self.max_plans, self.devices, self.serving)

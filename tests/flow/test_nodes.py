@@ -13,7 +13,6 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.flow import Flow, FlowError, State, Workers
-from bolt_numba.flow.node import clone_of
 from tests.flow.test_tasks import LONG, Gate
 from tests.test_states import ONE, counter
 
@@ -295,14 +294,3 @@ def test_inputs_of_a_task_are_checked() -> None:
         assert flow(a=1, b=2) == {"a": 1}
         with pytest.raises(FlowError, match="after the first task"):
             flow.function(len, "a", "c")
-
-
-def test_clones_of_a_session_share_plans_and_not_states() -> None:
-    session = bn.compile(DIGITS, threads=1)
-    clone = clone_of(session)
-    want = np.asarray(session(images(2)))
-    np.testing.assert_array_equal(clone(images(2)), want)
-    assert clone.memory() == session.memory()
-    session.close()
-    np.testing.assert_array_equal(clone(images(2)), want)
-    np.testing.assert_array_equal(session(images(2)), want)
