@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.family import relatives
+from bolt_numba.cli.family import relatives
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels import compiles, jit, precompile
 from bolt_numba.kernels.cpu.language import lang

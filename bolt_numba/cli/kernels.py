@@ -15,9 +15,9 @@ from bolt_numba.base.config import CACHE_DIR, CACHE_MIB, SYSTEM_CACHE, cache_lim
 from bolt_numba.base.kept import folders, make_root
 from bolt_numba.base.trusted import obstacle, share
 from bolt_numba.cli import console
+from bolt_numba.cli.family import relatives
 from bolt_numba.cli.options import Json, Tune, read_shapes
 from bolt_numba.devices.threads import load_executor
-from bolt_numba.family import relatives
 from bolt_numba.guesses import complete_shapes, model_feeds
 from bolt_numba.hardware import blobs
 from bolt_numba.ir.graph import Graph
