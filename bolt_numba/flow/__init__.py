@@ -5,6 +5,7 @@
 """
 
 from bolt_numba.flow.errors import FlowDeadlineError, FlowEmptyError, FlowError, FlowFullError
+from bolt_numba.flow.files import load
 from bolt_numba.flow.flow import Flow
 from bolt_numba.flow.parts import NodeOptions, State, Workers
 from bolt_numba.flow.statistics import FlowStatistics, NodeStatistics
@@ -12,5 +13,5 @@ from bolt_numba.flow.task import FlowTask
 
 __all__ = [
     "Flow", "FlowDeadlineError", "FlowEmptyError", "FlowError", "FlowFullError", "FlowStatistics", "FlowTask",
-    "NodeOptions", "NodeStatistics", "State", "Workers",
+    "NodeOptions", "NodeStatistics", "State", "Workers", "load",
 ]  # fmt: skip

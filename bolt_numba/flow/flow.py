@@ -15,7 +15,7 @@ from bolt_numba.flow.copies import GraphNode
 from bolt_numba.flow.crew import Crew
 from bolt_numba.flow.engine import COMPLETED, FIFO, FlowEngine
 from bolt_numba.flow.errors import FlowEmptyError, FlowError
-from bolt_numba.flow.node import FlowNode, FunctionNode, ModelNode
+from bolt_numba.flow.node import FlowNode, FunctionNode, ModelNode, model_of
 from bolt_numba.flow.parts import (
     OPTIONS,
     NodeOptions,
@@ -93,7 +93,7 @@ class Flow:
         self,
         function: Callable[..., Any],
         inputs: str | Sequence[str] | Mapping[str, str],
-        outputs: str | Sequence[str],
+        outputs: str | Sequence[str] | Mapping[str, str],
         *,
         name: str | None = None,
         **options: Any,
@@ -101,7 +101,8 @@ class Flow:
         """Add a function, which is called with its inputs in order.
 
         inputs: names of values, or values by parameter; it is then called by name.  It returns its output; a tuple or
-        a dictionary, where there are several.  options: those of `NodeOptions`.
+        a dictionary, where there are several.  outputs: names of values, or values by the names in that dictionary.
+        options: those of `NodeOptions`.
         """
         called = name or str(getattr(function, "__name__", type(function).__name__))
         return self._add(called, options, lambda o: _function_node(called, function, inputs, outputs, o))
@@ -121,17 +122,14 @@ class Flow:
         inputs, outputs: values in the order of the model's inputs and outputs, or by their names; None: values have the
         names that the model has for them.  options: those of `NodeOptions`; all others are for `bn.compile`.
         """
-        from bolt_numba.loading import read_model
         from bolt_numba.session import Session
 
         own = {key: value for key, value in options.items() if key in OPTIONS}
         rest = {key: value for key, value in options.items() if key not in OPTIONS}
-        if isinstance(source, Session):
-            if rest:
-                raise FlowError(f"options: got {sorted(rest)} for a session, wanted {sorted(OPTIONS)}")
-            graph: Any = source
-        else:
-            graph = read_model(source, None, rest.pop("weights", None)).graph(rest.pop("signature", None))
+        try:
+            graph = model_of(source, rest)
+        except BoltError as error:
+            raise type(error)(f"flow {self.name!r}: node {name or 'model'!r}: {error}") from error
         called = name or (graph.graph.name if isinstance(graph, Session) else graph.name) or "model"
         return self._add(called, own, lambda o: ModelNode(called, graph, inputs, outputs, o, rest))
 

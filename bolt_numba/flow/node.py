@@ -11,9 +11,9 @@ from bolt_numba.base.border import at_node
 from bolt_numba.errors import BoltError
 from bolt_numba.flow.batching import join, rows_of, split
 from bolt_numba.flow.errors import FlowError
-from bolt_numba.flow.parts import NodeOptions, State, names_in, type_of
-from bolt_numba.inputs import as_input, spec_of
-from bolt_numba.types import TensorSpec
+from bolt_numba.flow.parts import OPTIONS, NodeOptions, State, names_in, type_of
+from bolt_numba.inputs import as_input, spec_of, want_one_of, wanted_threads
+from bolt_numba.types import FALLBACKS, NUMERICS, PRECISIONS, TensorSpec, precision_of
 
 if TYPE_CHECKING:
     from bolt_numba.flow.crew import Worker
@@ -141,6 +141,31 @@ class FunctionNode(FlowNode):
         return self.function(*args, **named)
 
 
+COMPILED = frozenset({
+    "device", "precision", "calibration", "numerics", "threads", "tune", "memory_limit", "max_plans", "stages",
+    "stand_ins", "properties", "fallback", "placement",
+})  # fmt: skip
+"""Options of `bn.compile` that a node of a model may have; ``weights`` and ``signature`` are read with the model."""
+
+
+def model_of(source: Any, options: dict[str, Any]) -> Session | Graph:
+    """A session, or the graph that a model is read as.  options: those of `bn.compile`; what reading takes is removed.
+
+    Raises FlowError for options that it does not know, or with a session.
+    """
+    from bolt_numba.loading import read_model
+    from bolt_numba.session import Session
+
+    if isinstance(source, Session):
+        if options:
+            raise FlowError(f"options: got {sorted(options)} for a session, wanted {sorted(OPTIONS)}")
+        return source
+    known = COMPILED | {"weights", "signature"}
+    if unknown := sorted(options.keys() - known):
+        raise FlowError(f"options: got {unknown}, wanted some of {sorted(known | OPTIONS)}")
+    return read_model(source, None, options.pop("weights", None)).graph(options.pop("signature", None))
+
+
 class ModelNode(FlowNode):
     """A model, run by one session for each device and number of threads that its workers have."""
 
@@ -174,6 +199,15 @@ class ModelNode(FlowNode):
         if self.keeps and self.each:
             raise FlowError("each: got it for a model that keeps a state, wanted one piece after another")
         self._check_batch()
+        self._check_compiled()
+
+    def _check_compiled(self) -> None:
+        """What `bn.compile` would refuse with the first task is refused at once, as far as words and numbers go."""
+        for key, known in (("precision", (*PRECISIONS, "int8")), ("numerics", NUMERICS), ("fallback", FALLBACKS)):
+            if key in self.compiled:
+                want_one_of(key, precision_of(self.compiled[key]), known)
+        if self.compiled.get("threads") is not None:
+            wanted_threads(self.compiled["threads"])
 
     def _check_batch(self) -> None:
         if self.options.max_batch == 1:

@@ -79,7 +79,7 @@ class NodeOptions:
         want_count("queue", self.queue)
         want_seconds("max_wait", self.max_wait)
         if self.workers is not None:
-            _ = [w.pins() for w in workers_of(self.workers)]
+            workers_of(self.workers)
         if self.max_wait and self.max_batch == 1:
             raise FlowError("max_wait: got a time to wait for others with max_batch 1, wanted a larger max_batch")
         for name in ("states", "fixed", "types"):
@@ -93,12 +93,15 @@ OPTIONS = frozenset(f.name for f in fields(NodeOptions))
 
 
 def workers_of(given: int | Workers | Sequence[Workers]) -> tuple[Workers, ...]:
-    """Workers as they may be given."""
-    if isinstance(given, Workers):
-        return (given,)
-    if isinstance(given, Sequence) and given and all(isinstance(w, Workers) for w in given):
-        return tuple(given)
-    return (Workers(want_count("workers", given)),)
+    """Workers as they may be given; raises FlowError for counts and processors that mean nothing."""
+    several = (given,) if isinstance(given, Workers) else given
+    if not isinstance(several, Sequence) or not several or not all(isinstance(w, Workers) for w in several):
+        several = (Workers(want_count("workers", given)),)
+    for one in several:
+        one.pins()
+        if one.threads is not None:
+            want_count("workers: threads", one.threads)
+    return tuple(several)
 
 
 def want_count(what: str, given: Any) -> int:

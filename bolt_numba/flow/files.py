@@ -1,0 +1,71 @@
+"""Flows from files: TOML of our own, and the ``flow.prototxt`` of Bolt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from bolt_numba.base.border import border
+from bolt_numba.errors import BoltError
+from bolt_numba.flow.errors import FlowError
+from bolt_numba.flow.flow import Flow
+from bolt_numba.flow.named import FileNames
+from bolt_numba.flow.parts import Workers
+
+LONGEST = 1 << 24
+"""Bytes of a file."""
+
+
+@border("flow", OSError)
+def load(
+    path: str | PathLike[str],
+    *,
+    functions: Mapping[str, Callable[..., Any]] | None = None,
+    models: Mapping[str, Any] | None = None,
+    workers: int | Workers | Sequence[Workers] | None = None,
+    copies: int | Workers | Sequence[Workers] | None = None,
+    capacity: int | None = None,
+    order: str | None = None,
+) -> Flow:
+    """Read a flow from a file: ``.toml`` as docs/flow.md describes it, or ``.prototxt``, a graph of Bolt's Flow.
+
+    Functions that a TOML file names are imported, so it is trusted as a program is.
+
+    functions, models: what the file names, by the text that it has for it; models also by the name of their file.
+    A model is what `Flow.model` takes.  workers, copies, capacity, order: as of `Flow`; None: as the file says.
+    Raises FlowError with the file, and the node where there is one.
+    """
+    source = Path(path)
+    named = FileNames(source, functions or {}, models or {})
+    chosen = {"workers": workers, "copies": copies, "capacity": capacity, "order": order}
+    given = {key: value for key, value in chosen.items() if value is not None}
+    reader = source.suffix.lower()
+    if reader not in (".toml", ".prototxt"):
+        raise FlowError(f"{source}: got the suffix {source.suffix!r}, wanted .toml or .prototxt")
+    text = _text_of(source)
+    try:
+        if reader == ".toml":
+            from bolt_numba.flow.toml import read
+        else:
+            from bolt_numba.flow.prototxt import read
+        flow = read(text, named, given)
+        named.want_all_asked()
+        flow.ordered()
+    except BoltError as error:
+        if isinstance(error, FlowError) and str(error).startswith(f"{named.file}: "):
+            raise
+        raise FlowError(f"{named.file}: {str(error).removeprefix(f'{named.file}: ')}") from error
+    return flow
+
+
+def _text_of(path: Path) -> str:
+    with path.open("rb") as file:
+        content = file.read(LONGEST + 1)
+    if len(content) > LONGEST:
+        raise FlowError(f"{path}: got more than {LONGEST} bytes, wanted the text of a flow")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FlowError(f"{path}: got bytes that are no UTF-8, wanted the text of a flow") from error

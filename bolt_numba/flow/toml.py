@@ -1,0 +1,139 @@
+"""Flows written as TOML: a table for the flow, and one for each node; docs/flow.md has an example."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.flow.errors import FlowError
+from bolt_numba.flow.flow import Flow
+from bolt_numba.flow.named import FileNames, unknown_keys
+from bolt_numba.flow.node import COMPILED
+from bolt_numba.flow.parts import OPTIONS, State, Workers
+
+FLOW = frozenset({"name", "inputs", "outputs", "workers", "copies", "capacity", "order", "nodes"})
+WORKERS = frozenset(f.name for f in fields(Workers))
+STATE = frozenset(f.name for f in fields(State))
+FUNCTION = {"function", "inputs", "outputs"} | OPTIONS
+MODEL = {"model", "inputs", "outputs", "weights", "signature", "preprocess"} | COMPILED | OPTIONS
+MODEL -= {"types", "calibration", "stages"}  # objects of Python, or nothing for a model
+
+
+def read(text: str, named: FileNames, given: Mapping[str, Any]) -> Flow:
+    """The flow of a text.  given: options of the flow that go before those of the text."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FlowError(f"{named.file}: got what is no TOML: {error}") from error
+    nodes = data.get("nodes", {})
+    for name, node in [("nodes", nodes), *(nodes.items() if isinstance(nodes, dict) else ())]:
+        if not isinstance(node, dict):
+            raise FlowError(f"{named.file}: {name}: got {node!r:.80}, wanted a table such as [nodes.NAME]")
+    unknown_keys(named.file, _unknown(data))
+    options: dict[str, Any] = {key: data[key] for key in ("inputs", "outputs", "capacity", "order") if key in data}
+    for key in ("inputs", "outputs"):
+        if key not in data:
+            raise FlowError(f"{named.file}: {key}: got none, wanted names of values")
+    name = data.get("name", named.path(named.file).stem)
+    if not isinstance(name, str):
+        raise FlowError(f"{named.file}: name: got {name!r:.80}, wanted a text")
+    options |= {key: _workers(data[key]) for key in ("workers", "copies") if key in data}
+    if given.keys() & {"workers", "copies"}:
+        options = {key: value for key, value in options.items() if key not in ("workers", "copies")}
+    flow = Flow(name, **{**options, **given})
+    for key, node in nodes.items():
+        _add(flow, key, node, named)
+    return flow
+
+
+def _unknown(data: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """All keys that mean nothing: where they stand, and what is known there."""
+    yield from (("", key, FLOW) for key in data if key not in FLOW)
+    yield from _unknown_inside("", data)
+    for name, node in data.get("nodes", {}).items():
+        known = FUNCTION if "function" in node else MODEL if "model" in node else FUNCTION | MODEL
+        yield from ((f"nodes.{name}.", key, known) for key in node if key not in known)
+        yield from _unknown_inside(f"nodes.{name}.", node)
+
+
+def _unknown_inside(where: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    for place in ("workers", "copies"):
+        given = table.get(place)
+        for one in given if isinstance(given, list) else [given]:
+            if isinstance(one, dict):
+                yield from ((f"{where}{place}.", key, WORKERS) for key in one if key not in WORKERS)
+    states = table.get("states")
+    for name, state in states.items() if isinstance(states, dict) else ():
+        if isinstance(state, dict):
+            yield from ((f"{where}states.{name}.", key, STATE) for key in state if key not in STATE)
+
+
+def _workers(given: Any) -> Any:
+    """Workers of a number, a table or an array of tables; what is none of them is refused where it is used."""
+    if isinstance(given, list):
+        return [Workers(**one) if isinstance(one, dict) else one for one in given]
+    return Workers(**given) if isinstance(given, dict) else given
+
+
+def _add(flow: Flow, name: str, node: Mapping[str, Any], named: FileNames) -> None:
+    where = f"node {name!r}"
+    if ("function" in node) == ("model" in node):
+        raise FlowError(f"{named.file}: {where}: got {sorted(node)}, wanted a function or a model")
+    options = {key: value for key, value in node.items() if key not in ("function", "model", "inputs", "outputs")}
+    if "workers" in node:
+        options["workers"] = _workers(node["workers"])
+    for key, convert in (("states", _state), ("fixed", _fixed)):
+        if isinstance(node.get(key), dict):
+            options[key] = {port: convert(f"{where}: {key}", port, v, named) for port, v in node[key].items()}
+    inputs: Any = node.get("inputs")
+    outputs: Any = node.get("outputs")
+    if "model" in node:
+        _add_model(flow, name, node["model"], named, inputs=inputs, outputs=outputs, **options)
+        return
+    for key, value in (("inputs", inputs), ("outputs", outputs)):
+        if value is None:
+            raise FlowError(f"{named.file}: {where}: {key}: got none, wanted names of values")
+    function = named.function(f"{where}: function", node["function"])
+    flow.function(function, inputs, outputs, name=name, **options)
+
+
+def _add_model(flow: Flow, name: str, text: Any, named: FileNames, preprocess: Any = None, **options: Any) -> None:
+    where = f"node {name!r}"
+    source = named.model(f"{where}: model", text)
+    if "weights" in options:
+        options["weights"] = named.model(f"{where}: weights", options["weights"])
+    if preprocess is not None:
+        from bolt_numba.loading import load
+        from bolt_numba.preprocessing import with_preprocessing
+        from bolt_numba.preprocessing.text import steps_of
+
+        if not isinstance(preprocess, dict) or not all(isinstance(v, str) for v in preprocess.values()):
+            raise FlowError(f"{named.file}: {where}: preprocess: got {preprocess!r:.80}, wanted steps by input")
+        graph = load(source, weights=options.pop("weights", None), signature=options.pop("signature", None))
+        source = with_preprocessing(graph, {key: steps_of(steps) for key, steps in preprocess.items()})
+    flow.model(source, name=name, **options)
+
+
+def _state(where: str, port: str, given: Any, named: FileNames) -> State | str:
+    if isinstance(given, dict) and isinstance(given.get("output"), str):
+        return State(given["output"], given.get("initial"))
+    if not isinstance(given, str):
+        raise FlowError(f"{named.file}: {where}: {port}: got {given!r:.80}, wanted the name of an output")
+    return given
+
+
+def _fixed(where: str, port: str, given: Any, named: FileNames) -> Any:
+    """A value as TOML has it; the array of ``{ file = "table.npy" }``."""
+    if not isinstance(given, dict) or given.keys() != {"file"}:
+        return given
+    try:
+        found = np.load(named.path(given["file"]), allow_pickle=False)
+    except (OSError, ValueError, TypeError, EOFError) as error:
+        raise FlowError(f"{named.file}: {where}: {port}: got {given['file']!r:.80}: {error}") from error
+    if not isinstance(found, np.ndarray):
+        raise FlowError(f"{named.file}: {where}: {port}: got an archive, wanted an .npy file")
+    return found

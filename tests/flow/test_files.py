@@ -1,0 +1,345 @@
+"""Flows from files: TOML of our own with every option, graphs of Bolt's Flow, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.flow import Flow, FlowError, Workers, load
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.pointwise import Add
+from bolt_numba.types import I64, Sym, TensorType
+from tests.flow.test_nodes import DIGITS, images
+
+STEPS = '''
+import numpy as np
+
+def best(p):
+    return int(p.argmax())
+
+def halves(x):
+    return [x[: len(x) // 2], x[len(x) // 2 :]]
+
+def count(x, seen, step):
+    return seen, seen + step
+
+def shifted(x, by):
+    return x + by
+
+class Texts:
+    @staticmethod
+    def joined(first, second):
+        return f"{first}{second}"
+
+NUMBER = 3
+'''
+FLOW = '''
+name = "everything"
+outputs = ["digit", "turn", "parts", "text"]
+workers = { count = 2, threads = 1 }
+capacity = 7
+order = "completed"
+
+[inputs]
+image = "f32[n,1,8,8]"
+x = "f32[4]"
+
+[nodes.digits]
+model = "digits.onnx"
+inputs = { image = "image" }
+outputs = ["p"]
+max_batch = 4
+max_wait = 0.001
+workers = [{ count = 1 }, { device = "host" }]
+numerics = "strict"
+
+[nodes.best]
+function = "flow_steps:best"
+inputs = "p"
+outputs = "digit"
+queue = 3
+
+[nodes.count]
+function = "flow_steps:count"
+inputs = ["x"]
+outputs = "turn"
+fixed = { step = 2 }
+states = { seen = { output = "next", initial = 5 } }
+
+[nodes.halves]
+function = "flow_steps:halves"
+inputs = "x"
+outputs = "half"
+
+[nodes.shifted]
+function = "flow_steps:shifted"
+inputs = "half"
+outputs = "parts"
+each = "half"
+fixed = { by = { file = "by.npy" } }
+
+[nodes.joined]
+function = "flow_steps:Texts.joined"
+inputs = { first = "digit", second = "turn" }
+outputs = "text"
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a flow, its functions, its model and an array."""
+    (tmp_path / "flow_steps.py").write_text(STEPS)
+    (tmp_path / "flow.toml").write_text(FLOW)
+    (tmp_path / "digits.onnx").write_bytes(DIGITS.read_bytes())
+    np.save(tmp_path / "by.npy", np.full(2, 10, np.float32))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "flow_steps", raising=False)
+    return tmp_path
+
+
+def test_a_file_has_all_that_a_flow_has(folder: Path) -> None:
+    flow = load(folder / "flow.toml")
+    assert (flow.name, flow.capacity, flow.order) == ("everything", 7, "completed")
+    assert flow.workers == (Workers(2, threads=1),)
+    nodes = {node.name: node.options for node in flow.nodes}
+    assert (nodes["digits"].max_batch, nodes["digits"].max_wait, nodes["best"].queue) == (4, 0.001, 3)
+    assert nodes["digits"].workers == [Workers(1), Workers(device="host")]
+    want = int(np.asarray(bn.compile(DIGITS)(images(1))).argmax())
+    x = np.arange(4, dtype=np.float32)
+    with flow:
+        assert flow.submit(image=images(1), x=x, stream=1).result(30)["turn"] == 5
+        made = flow.submit(image=images(1), x=x, stream=1).result(30)
+    assert (made["digit"], made["turn"], made["text"]) == (want, 7, f"{want}7")
+    np.testing.assert_array_equal(made["parts"], [[10, 11], [12, 13]])
+
+
+def test_the_caller_goes_before_the_file(folder: Path) -> None:
+    functions = {"flow_steps:best": lambda p: -1}
+    text = (folder / "flow.toml").read_text().replace('numerics = "strict"', "")
+    (folder / "flow.toml").write_text(text)
+    session = bn.compile(DIGITS, threads=1)
+    flow = load(folder / "flow.toml", functions=functions, models={"digits.onnx": session}, copies=1, capacity=2)
+    assert flow.copies == (Workers(1),)
+    assert (flow.capacity, flow.order) == (2, "completed")
+    with flow:
+        assert flow(image=images(1), x=np.zeros(4, np.float32))["digit"] == -1
+
+
+def test_steps_before_a_model_are_words_of_the_file(folder: Path) -> None:
+    (folder / "small.toml").write_text(
+        'inputs = "image"\noutputs = "p"\n[nodes.m]\nmodel = "digits.onnx"\ninputs = "image"\noutputs = "p"\n'
+        'preprocess = { image = "Image(8, color=\'gray\')" }\n'
+    )
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
+    from bolt_numba.preprocessing import Image, with_preprocessing
+
+    want = bn.compile(with_preprocessing(bn.load(DIGITS), {"image": Image(8, color="gray")}))(pixels)
+    with load(folder / "small.toml") as flow:
+        np.testing.assert_array_equal(flow(image=pixels)["p"], np.asarray(want))
+    assert flow.name == "small"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("capacity = 7", "capacty = 7", "keys: got capacty (wanted capacity)"),
+        ("queue = 3", 'que = 3\nmodle = "x"', "nodes.best.que (wanted queue); nodes.best.modle (wanted "),
+        ("max_batch = 4", "max_bach = 4\ntypes = {}", "keys: got nodes.digits.max_bach (wanted max_batch); nodes"),
+        ("{ count = 2, threads = 1 }", "{ cont = 2 }", "keys: got workers.cont (wanted count)"),
+        ("initial = 5", "inital = 5", "keys: got nodes.count.states.seen.inital (wanted initial)"),
+        ("capacity = 7", "capacity = 0", "capacity: got 0, wanted a whole number above 0"),
+        ("capacity = 7", "capacity = ", "got what is no TOML: Invalid value (at line 5"),
+        ('order = "completed"', 'order = "random"', "order: got 'random', wanted one of ('fifo', 'completed')"),
+        ('name = "everything"', "name = 3", "name: got 3, wanted a text"),
+        ("count = 2", 'count = "two"', "workers: got 'two', wanted a whole number"),
+        ("max_batch = 4", "max_batch = 0", "flow 'everything': node 'digits': max_batch: got 0, wanted a whole number"),
+        ('"f32[4]"', '"f99[4]"', "type of 'x': got 'f99[4]', wanted a text such as"),
+        ('"digits.onnx"', '"none.onnx"', "node 'digits': model: got 'none.onnx', wanted a file that is there"),
+        ('"digits.onnx"', '"by.npy"', "node 'digits': "),
+        ('"digits.onnx"', "3", "node 'digits': model: got 3, wanted a file"),
+        ('"strict"', '"exact"', "node 'digits': numerics: got 'exact', wanted one of"),
+        ('device = "host"', 'device = "host"\ncpus = [-1]', "got what is no TOML"),
+        ("[{ count = 1 }, ", '["two", ', "node 'digits': workers: got ['two', Workers("),
+        ("{ step = 2 }", "3", "node 'count': fixed: got 3, wanted a mapping by name"),
+        ("{ seen = {", "{ x = {", "node 'count': inputs: got ['x'] twice"),
+        ("{ output = \"next\", initial = 5 }", "7", "node 'count': states: seen: got 7, wanted the name of an output"),
+        ('"by.npy"', '"by.npz"', "node 'shifted': fixed: by: got 'by.npz': "),
+        ('"flow_steps:best"', '"best"', "node 'best': function: got 'best', wanted 'module:function'"),
+        ('"flow_steps:best"', '"flow_steps:worst"', "node 'best': function: got 'flow_steps:worst': AttributeError: "),
+        ('"flow_steps:best"', '"no_steps:best"', "node 'best': function: got 'no_steps:best': ModuleNotFoundError: "),
+        ('"flow_steps:best"', '"flow_steps:NUMBER"', "'flow_steps:NUMBER', a int, wanted a function"),
+        ('function = "flow_steps:best"', "", "node 'best': got ['inputs', 'outputs', 'queue'], wanted a function or a"),
+        ('inputs = "p"\n', "", "node 'best': inputs: got none, wanted names of values"),
+        ('inputs = "p"\n', 'inputs = "q"\n', "flow 'everything': node 'best': inputs: got ['q'], that nothing makes"),
+        ('outputs = ["digit", "turn", "parts", "text"]', "", "outputs: got none, wanted names of values"),
+        ("[nodes.digits]", "[nodes]\nnothing = 3\n[nodes.digits]", "nothing: got 3, wanted a table such as"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_error_with_file_and_place(folder: Path, before: str, after: str, said: str) -> None:
+    text = (folder / "flow.toml").read_text()
+    assert text.count(before) >= 1
+    (folder / "flow.toml").write_text(text.replace(before, after, 1))
+    with pytest.raises(FlowError) as raised:
+        load(folder / "flow.toml")
+    assert str(raised.value).startswith(f"{folder / 'flow.toml'}: ")
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert str(raised.value).count("flow.toml") == 1
+
+
+def test_all_unknown_keys_are_listed_at_once(folder: Path) -> None:
+    text = FLOW.replace("capacity", "capacty").replace("max_wait", "wait").replace("queue", "quue")
+    (folder / "flow.toml").write_text(text)
+    with pytest.raises(FlowError, match=r"capacty .*nodes\.digits\.wait .*nodes\.best\.quue"):
+        load(folder / "flow.toml")
+
+
+def test_what_the_caller_gives_is_named_in_the_file(folder: Path) -> None:
+    with pytest.raises(FlowError, match=r"functions: got \['worst'\], wanted only what the file names"):
+        load(folder / "flow.toml", functions={"worst": len})
+
+
+def test_a_module_of_another_place_is_not_taken_for_the_one_beside_the_file(folder: Path) -> None:
+    load(folder / "flow.toml")
+    other = folder / "other"
+    other.mkdir()
+    for name in ("flow.toml", "digits.onnx", "flow_steps.py", "by.npy"):
+        (other / name).write_bytes((folder / name).read_bytes())
+    with pytest.raises(FlowError, match=r"module 'flow_steps' is .*, wanted the one beside the file or another name"):
+        load(other / "flow.toml")
+
+
+def test_what_is_no_file_of_a_flow_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "none.toml")
+    (tmp_path / "a.yaml").write_text("a: 3")
+    with pytest.raises(FlowError, match=r"got the suffix '.yaml', wanted .toml or .prototxt"):
+        load(tmp_path / "a.yaml")
+    (tmp_path / "a.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(FlowError, match="got bytes that are no UTF-8"):
+        load(tmp_path / "a.toml")
+
+
+# --- Bolt's ----------------------------------------------------------------------------------------------------------
+
+BOLT = """
+name: "digits_flow"     # as Bolt's own examples are written
+input: "pixels"
+output: "digit"
+node {
+  name: "pixels"
+  type: "Input"
+  output: "pixels"
+  input_type: "UINT8"
+  input_format: "NCHW"
+  input_dim: 1
+  input_dim: 1
+  input_dim: 8
+  input_dim: 8
+}
+node {
+  name: "inference"
+  type: "Inference"
+  input: "pixels"
+  output: "digit"
+  infer_output_size_parameter: "digitOutputSize"
+  preprocess_parameter: "pixelProcess"
+  preprocess_parameter: "255"
+  inference_parameter: "/data/local/tmp/digits_f32.bolt"
+  inference_parameter: "/data/local/tmp/algorithms"
+  postprocess_parameter: "best"
+  precision: "FLOAT16"
+  tmp: 64
+}
+"""
+
+
+def scaled(values: dict[str, Any], most: str) -> dict[str, Any]:
+    return {"image": values["pixels"].astype(np.float32) / np.float32(most)}
+
+
+def best(values: dict[str, Any]) -> dict[str, Any]:
+    assert values["pixels"].dtype == np.uint8
+    assert values["image"].dtype == np.float32
+    return {"digit": values["probabilities"].argmax(1)}
+
+
+def bolt(folder: Path, text: str = BOLT, **given: Any) -> Flow:
+    (folder / "flow.prototxt").write_text(text)
+    chosen = {"functions": {"pixelProcess": scaled, "best": best}, "models": {"digits_f32.bolt": DIGITS}}
+    return load(folder / "flow.prototxt", **{**chosen, **given})
+
+
+@pytest.mark.parametrize("how", [{}, {"copies": 2}, {"workers": [Workers(1), Workers(device="host")]}])
+def test_a_graph_of_bolt_is_a_flow(tmp_path: Path, how: dict[str, Any]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 1, 1, 8, 8)).astype(np.uint8)
+    session = bn.compile(DIGITS)
+    with bolt(tmp_path, **how) as flow:
+        assert flow.name == "digits_flow"
+        for x in pixels:
+            flow.enqueue(pixels=x)
+        for x in pixels:
+            made = flow.dequeue(timeout=30).result()["digit"]
+            np.testing.assert_array_equal(made, np.asarray(session(x.astype(np.float32) / np.float32(255))).argmax(1))
+        assert {"inference/before", "inference", "inference/behind"} == {node.name for node in flow.nodes}
+
+
+def sums() -> Graph:
+    """Two inputs of 64-bit integers, as models of texts have them."""
+    graph = Graph("sums")
+    x, y = (graph.add_input(name, TensorType(I64, (Sym("n"),))) for name in ("x", "y"))
+    graph.add_output(Builder(graph)(Add(), x, y), "total")
+    return graph
+
+
+def test_numbers_of_other_widths_are_converted(tmp_path: Path) -> None:
+    text = 'input: "x" input: "y" output: "total" node { name: "n" input: "x" input: "y" output: "total" ' \
+           'inference_parameter: "sum.bolt" }'  # fmt: skip
+    with bolt(tmp_path, text, functions={}, models={"sum.bolt": sums()}) as flow:
+        made = flow(x=np.arange(3, dtype=np.uint32), y=np.arange(3, dtype=np.int32))["total"]
+        assert made.dtype == np.int64
+        assert made.tolist() == [0, 2, 4]
+        with pytest.raises(bn.DTypeError, match="node 'n': input 'x': got f32, wanted i64"):
+            flow(x=np.zeros(3, np.float32), y=np.zeros(3, np.int32))
+
+
+def test_a_node_without_a_model_calls_its_functions(tmp_path: Path) -> None:
+    text = 'input: "x" output: "y" node { name: "n" input: "x" output: "y" preprocess_parameter: "twice" ' \
+           'inference_parameter: "NULL" postprocess_parameter: "more" postprocess_parameter: "5" }'  # fmt: skip
+    functions = {"twice": lambda v: {"z": v["x"] * 2}, "more": lambda v, by: {"y": v["z"] + int(by)}}
+    with bolt(tmp_path, text, functions=functions, models={}) as flow:
+        assert flow(x=4) == {"y": 13}
+    functions["more"] = lambda v, by: {"q": 3}
+    with (
+        bolt(tmp_path, text, functions=functions, models={}) as flow,
+        pytest.raises(FlowError, match="node 'n': results: got"),
+    ):
+        flow(x=4)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('type: "Inference"', 'type: "Inferenc"', "'inference': type: got 'Inferenc', wanted one of Input, Inference"),
+        ('"UINT8"', '"INT64"', "node 'pixels': input_type: got 'INT64', wanted one of FLOAT32"),
+        ("tmp: 64", "tmpp: 64 dims: 3", "keys: got node 'inference': tmpp (wanted tmp); node 'inference': dims (w"),
+        ('input: "pixels"\noutput', 'input: "pixls"\noutput', "node 'inference/before': inputs: got ['pixels'], that "),
+        ('"pixelProcess"', '"pixels"', "functions: got none for 'pixels', wanted them from the caller"),
+        ("digits_f32.bolt", "x.bolt", "models: got none for '/data/local/tmp/x.bolt', wanted them from the caller"),
+        ("tmp: 64", "tmp: 64 }", "line 29: got '}', wanted the name of a field"),
+        ('preprocess_parameter: "pixelProcess"\n', 'preprocess_parameter: "NULL"\n', "inputs: got ['pixels'], wanted"),
+        ("node {\n  name: \"inf", "node: 3 node {\n  name: \"inf", "node: got '3', wanted a message"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_graph_of_bolt_is_one_error(tmp_path: Path, before: str, after: str, said: str) -> None:
+    assert before in BOLT
+    with pytest.raises(FlowError) as raised:
+        bolt(tmp_path, BOLT.replace(before, after, 1))
+    assert str(raised.value).startswith(f"{tmp_path / 'flow.prototxt'}: ")
+    assert said in str(raised.value)
