@@ -124,7 +124,7 @@ class Session:
         self.threads = threads_of(threads)
         self.tune = flag_of("tune", tune)
         self.stand_ins = default_stand_ins() if stand_ins is None else flag_of("stand_ins", stand_ins)
-        self.graph, self.signatures = graph, tuple(signatures)
+        self.graph, self._name, self.signatures = graph, graph.name, tuple(signatures)
         self.inputs = [spec_of(v.name, v.type) for v in graph.caller_inputs]
         self.outputs = [spec_of(n, v.type) for n, v in graph.caller_outputs]
         self._input_names, self._output_names = [s.name for s in self.inputs], [s.name for s in self.outputs]
@@ -236,7 +236,7 @@ class Session:
         try:
             return Outputs(self._output_names, self._run(self._arrays(self._feeds(args, kwargs))))
         except Exception as error:
-            leave(error, self.graph.name)
+            leave(error, self._name)
 
     async def run_async(self, *args: Any, **kwargs: Any) -> Outputs:
         """As a call, in a thread of the event loop's, which meanwhile does something else."""
@@ -486,7 +486,7 @@ class Session:
     def __repr__(self) -> str:
         how = "" if self.precision == "f32" else f", precision={self.precision!r}"
         how += "" if self.numerics == "default" else f", numerics={self.numerics!r}"
-        return f"Session({self.graph.name!r}, device={self.device!r}, threads={self.threads}{how})"
+        return f"Session({self._name!r}, device={self.device!r}, threads={self.threads}{how})"
 
     def _repr_html_(self) -> str:
         return specs_table(repr(self), self.inputs, self.outputs)

@@ -114,7 +114,14 @@ def test_before_a_model() -> None:
         ({"hop": 0}, "hop: got 0"), ({"frame": 0}, "frame: got 0"), ({"fft": 100}, "fft: got 100, wanted 400 to"),
         ({"low": 9000}, "low and high"), ({"std": 0}, "std and floor"), ({"floor": 0}, "std and floor"),
         ({"dtype": np.dtype("i4")}, "dtype: got i32, wanted a float"), ({"source": "u8"}, "source: got u8"),
-        ({"bands": 0}, "bands: got 0"),
+        ({"bands": 0}, "bands: got 0"), ({"hop": 2.5}, "hop: got 2.5, wanted a whole number from 1 to 16384"),
+        ({"frame": float("nan")}, "frame: got nan"), ({"fft": 512.5}, "fft: got 512.5"),
+        *(
+            ({name: value}, f"{name}: got {value}, wanted a finite number")
+            for name in ("rate", "low", "high", "floor", "mean", "std", "span")
+            for value in (float("nan"), float("inf"), "1")
+        ),
+        ({"mean": 1e39}, "mean: got 1e.39"), ({"std": 1e-50}, "std and floor"), ({"floor": 1e-50}, "std and floor"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told(options: Any, message: str) -> None:

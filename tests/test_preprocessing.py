@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,17 @@ def test_a_batch_before_a_model() -> None:
         ({"input": Image(8, color="HSV")}, "color: got HSV, wanted RGB, BGR, gray"),
         ({"input": Image(8, source="YUV")}, "source: got YUV, wanted RGB, BGR"),
         ({"input": Image(8, std=0)}, "std: got .*, wanted no zero"),
+        ({"input": Image(8, scale=math.inf)}, "scale: got inf, wanted a finite number"),
+        ({"input": Image(8, scale=math.nan)}, "scale: got nan, wanted a finite number"),
+        ({"input": Image(8, scale=10**400)}, "scale: got 1000*, wanted a finite number"),
+        ({"input": Image(8, scale="1")}, "scale: got 1, wanted a finite number"),
+        ({"input": Image(8, scale=1e30, std=1e-30)}, r"scale / std and mean / std: got .*inf.*, wanted finite numbers"),
+        ({"input": Image(8, mean=1e30, std=1e-30)}, r"scale / std and mean / std: got .*inf.*, wanted finite numbers"),
+        ({"input": Image(8, mean=math.nan)}, "mean: got nan, wanted a finite number or 3"),
+        ({"input": Image(8, mean=[0, math.inf, 0])}, r"mean: got \[0, inf, 0\], wanted a finite number or 3"),
+        ({"input": Image(8, std=["a", "b", "c"])}, "std: got .*, wanted a finite number or 3"),
+        ({"input": Image(8, std=math.inf, color="gray")}, "std: got inf, wanted a finite number or 1"),
+        ({"input": Image(8, fill=math.nan)}, "fill: got nan, wanted 0 to 255"),
         ({"input": Image(8, mean=[1, 2])}, "mean: got .*, wanted a finite number or 3"),
         ({"input": Image(8, mode="fit")}, "FitImage: mode: got fit, wanted stretch, letterbox, crop"),
         ({"input": Image(8, resize="box", antialias=False)}, "box without antialias"),

@@ -8,6 +8,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,17 @@ def test_modes_that_let_others_write(tmp_path: Path, mode: int) -> None:
     assert len(seen) == 1, "one warning for a folder"
     file.parent.chmod(0o755)
     assert trusted.read_trusted(file) == b"x"
+
+
+def test_what_the_system_reads_in_pieces_is_read_whole() -> None:
+    """As it does of more than 2 GiB: a pipe gives no more than it holds."""
+    for given, wanted in ((b"abc" * 200_000, 600_000), (b"abc", 600_000), (b"abcdef", 4)):
+        out, into = os.pipe()
+        with ThreadPoolExecutor(1) as pool, open(out, "rb") as end, open(into, "wb", 0) as start:
+            read = pool.submit(trusted.read_whole, end.fileno(), wanted)
+            start.write(given)
+            start.close()
+            assert read.result() == given[:wanted]
 
 
 @pytest.mark.parametrize("what", ["link", "pipe", "folder", "socket"])

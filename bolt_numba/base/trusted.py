@@ -67,7 +67,15 @@ def read_trusted(path: Path, *, secret: bool = False) -> bytes | None:
 
     secret: nor read.
     """
-    return _used(path, secret, lambda file, found: os.read(file, found.st_size))
+    return _used(path, secret, lambda file, found: read_whole(file, found.st_size))
+
+
+def read_whole(file: int, nbytes: int) -> bytes:
+    """Bytes from where a descriptor stands, or all up to its end; the system reads at most 2 GiB at a time."""
+    made = os.read(file, nbytes)
+    while len(made) < nbytes and (more := os.read(file, nbytes - len(made))):
+        made += more
+    return made
 
 
 def map_trusted(path: Path) -> tuple[memoryview, os.stat_result] | None:

@@ -85,12 +85,13 @@ class Layout:
 class Start:
     """How a session begins.
 
-    version: of the accelerator.  files: stamps of the model and of the files that it names.  layouts: by shapes of the
-    inputs.
+    version: of the accelerator.  name: of the graph.  files: stamps of the model and of the files that it names.
+    layouts: by shapes of the inputs.
     """
 
     driver: DeviceDriver
     version: str
+    name: str
     files: Sequence[Sequence[Any]]
     signatures: tuple[str, ...]
     threads: int
@@ -153,6 +154,13 @@ def is_unchanged(stamp: Sequence[Any]) -> bool:
     return False
 
 
+def is_in_place(stamp: Sequence[Any]) -> bool:
+    """Whether a file has what it had; who may read it, or what else it is called, may have changed."""
+    with suppress(OSError):
+        return is_same(os.stat(stamp[0]), stamp)
+    return False
+
+
 def is_same(found: os.stat_result, stamp: Sequence[Any]) -> bool:
     """The same for a file that is open, and need not have its name any more."""
     return blobs.stamp_of(found) == stamp[1:5]
@@ -188,8 +196,8 @@ def _start(asked: Opening, document: Mapping[str, Any]) -> Start | None:
         layouts[_tuples(shapes)] = Layout(blob, stamp, part, tuple(nodes), tuple(ins), tuple(outs), _tuples(results))
     inputs, outputs = (tuple(map(_spec, document[key])) for key in ("inputs", "outputs"))
     return Start(
-        driver, document["version"], document["files"], tuple(document["signatures"]), document["threads"],
-        inputs, outputs, layouts,
+        driver, document["version"], str(document["name"]), document["files"], tuple(document["signatures"]),
+        document["threads"], inputs, outputs, layouts,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from bolt_numba.base.config import default_stand_ins
 from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.trusted import read_whole
 from bolt_numba.devices import others
 from bolt_numba.devices.foreign.failures import Failures
 from bolt_numba.devices.foreign.opened import Loaded, Opened
@@ -26,7 +27,7 @@ from bolt_numba.errors import InvalidModelError
 from bolt_numba.hardware import blobs, registry, starts
 from bolt_numba.hardware.interface import CompileContext, DeviceFullError, DeviceLostError
 from bolt_numba.hardware.starts import Layout, Opening, Shapes, Start
-from bolt_numba.inputs import count_of, flag_of, shared_symbols, want_one_of, wanted_threads
+from bolt_numba.inputs import check_buffer, count_of, flag_of, shared_symbols, want_one_of, wanted_threads
 from bolt_numba.session import Session
 from bolt_numba.types import FALLBACKS, Array
 
@@ -55,21 +56,27 @@ class _Known:
     def __init__(self, start: Start, opened: Opened, precision: str) -> None:
         self.start, self.opened, self.precision = start, opened, precision
         self.ready: dict[Shapes, _Ready] = {}
+        self.last: _Ready | None = None
         self.lock = threading.RLock()
         renew_after_fork(self, "lock", threading.RLock)
 
-    def run(self, arrays: list[Array]) -> list[Array] | None:
-        """Results of the device; None where it fails, which is counted.  Raises DeviceError where nobody else may."""
+    def run(self, arrays: list[Array], targets: Sequence[Array | None] | None) -> list[Array] | None:
+        """Results of the device; None where it fails, which is counted.  Raises DeviceError where nobody else may.
+
+        targets: for each result where it is written, if the caller says.
+        """
         shapes = tuple([a.shape for a in arrays])
         ready = self.ready.get(shapes) or self._restored(shapes)
         if ready is None or self.opened.lost or not ready.loaded.begin():
             return None
         layout, loaded, request, failure = ready.layout, ready.loaded, None, None
-        made: list[Array] = [np.empty(s, o.dtype) for s, o in zip(layout.shapes, self.start.outputs, strict=True)]
+        outputs, given = zip(layout.shapes, self.start.outputs, strict=True), targets or [None] * len(layout.shapes)
+        made = [np.empty(s, o.dtype) if t is None else t for (s, o), t in zip(outputs, given, strict=True)]
         try:
             request = loaded.request()
             request.run([arrays[i] for i in layout.ins], [made[i] for i in layout.outs])
             ready.ran(loaded.counted(request))
+            self.last = ready
             loaded.idle.append(request)
             return made
         except Exception as error:
@@ -133,7 +140,7 @@ class KnownSession(Session):
         self.max_plans = count_of("max_plans", options["max_plans"])
         self.stand_ins = default_stand_ins() if stand_ins is None else flag_of("stand_ins", stand_ins)
         self.threads, self.signatures = start.threads, start.signatures
-        self.inputs, self.outputs = list(start.inputs), list(start.outputs)
+        self._name, self.inputs, self.outputs = start.name, list(start.inputs), list(start.outputs)
         self._input_names, self._output_names = [s.name for s in self.inputs], [s.name for s in self.outputs]
         self._shared_symbols = shared_symbols(self.inputs)
         self._states, self._far, self._budget, self._already = None, (), None, {opened.name: opened}
@@ -151,10 +158,25 @@ class KnownSession(Session):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _run(self, arrays: list[Array], choose: Choose | None = None) -> list[Array]:
-        made = self._known.run(arrays) if choose is None else None
+        made = self._known.run(arrays, None if choose is None else choose(arrays))
         if made is None:  # another thread may complete it meanwhile, too
             KnownSession._complete(self)
             return Session._run(self, arrays, choose)
+        return made
+
+    def _targets(self, arrays: list[Array], buffers: Mapping[str, Array]) -> list[Array | None]:
+        """As that of others; the device may read inputs until the end, so none is written to."""
+        layout = self._start.layouts.get(tuple([a.shape for a in arrays]))
+        if layout is None:
+            KnownSession._complete(self)
+            return Session._targets(self, arrays, buffers)
+        made: list[Array | None] = [None] * len(self.outputs)
+        for index, (spec, shape) in enumerate(zip(self.outputs, layout.shapes, strict=True)):
+            buffer = buffers.get(spec.name)
+            if buffer is not None:
+                check_buffer(spec.name, buffer, shape, spec.dtype)
+                if not any(np.may_share_memory(buffer, array) for array in arrays):
+                    made[index] = buffer
         return made
 
     def close(self) -> None:
@@ -180,7 +202,8 @@ class KnownSession(Session):
                     found, named = model_of(self._asked, content)
                 graph = found.graph(self._asked.options["signature"])
                 Session.__init__(self, graph, threads=self.threads, signatures=found.signatures, **self._given)
-                for shapes, ready in list(self._known.ready.items()):
+                last = self._known.last  # reports tell of the plan that was used last
+                for shapes, ready in sorted(self._known.ready.items(), key=lambda row: row[1] is last):
                     self._hand_over(shapes, ready)
                 remember(self, self._asked, named)
             finally:
@@ -190,14 +213,15 @@ class KnownSession(Session):
     def _content(self) -> bytes | None:
         """What the file had in it where another one has taken its place; None where it is there.
 
-        Raises InvalidModelError where it was written to.
+        Raises InvalidModelError where it was written to, or is not there and names others, which nobody finds then.
         """
-        if all(map(starts.is_unchanged, self._start.files)):
-            return None
         found, (stamp, *others) = os.fstat(self._file), self._start.files
+        if all(map(starts.is_in_place, self._start.files)):
+            return None
         if others or not starts.is_same(found, stamp):
             raise InvalidModelError(f"{stamp[0]}: was written to since it was loaded; wanted the file as it was")
-        return os.pread(self._file, found.st_size, 0)
+        os.lseek(self._file, 0, os.SEEK_SET)
+        return read_whole(self._file, found.st_size)
 
     def _hand_over(self, shapes: Shapes, ready: _Ready) -> None:
         """Have the session's part of these shapes go on with what is compiled."""

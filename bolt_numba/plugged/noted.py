@@ -66,8 +66,9 @@ def _write(session: Session, asked: Opening, named: Sequence[Sequence[Any]], loa
         layout = _layout(prepared, loaded)
         if layout is not None:
             start = {
-                "version": loaded.opened.version, "signatures": list(session.signatures),
-                "threads": session.threads, "inputs": list(map(starts.spec_json, session.inputs)),
+                "version": loaded.opened.version, "name": session.graph.name,
+                "signatures": list(session.signatures), "threads": session.threads,
+                "inputs": list(map(starts.spec_json, session.inputs)),
                 "outputs": list(map(starts.spec_json, session.outputs)),
             }  # fmt: skip
             starts.write(asked, named, start, shapes, layout)

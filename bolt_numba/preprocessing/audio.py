@@ -16,6 +16,7 @@ from bolt_numba.ops.arrays.signal import STFT
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Div, Log, Max, Mul, Sqrt, Sub
+from bolt_numba.preprocessing.numbers import are_finite, is_whole
 from bolt_numba.types import F32, I16, AnyDType, Array, Dim, Sym, TensorType, dtype_name
 
 LOGS = {"natural": 1.0, "log10": 1 / np.log(10), "db": 10 / np.log(10)}
@@ -165,14 +166,18 @@ class Audio:
         ):  # fmt: skip
             if got not in wanted:
                 raise self._fail(what, got, ", ".join(map(str, wanted)))
-        for what, got in (("frame", self.frame), ("hop", self.hop), ("bands", 1 if self.bands is None else self.bands)):
-            if not 1 <= got <= MOST_SAMPLES:
-                raise self._fail(what, got, f"1 to {MOST_SAMPLES}")
-        if not self.frame <= self._fft <= MOST_SAMPLES:
+        for what, length in (("frame", self.frame), ("hop", self.hop), ("bands", self.bands)):
+            if not is_whole(length, 1, MOST_SAMPLES) and (what, length) != ("bands", None):
+                raise self._fail(what, length, f"a whole number from 1 to {MOST_SAMPLES}")
+        for what in ("rate", "low", "high", "floor", "span", "mean", "std"):
+            number = getattr(self, what)
+            if not are_finite(number) and (what not in ("high", "span") or number is not None):
+                raise self._fail(what, number, "a finite number")
+        if not is_whole(self._fft, self.frame, MOST_SAMPLES):
             raise self._fail("fft", self._fft, f"{self.frame} to {MOST_SAMPLES}")
         if not 0 <= self.low < self._high <= self.rate / 2:
             raise self._fail("low and high", (self.low, self._high), f"frequencies in order, up to {self.rate / 2}")
-        if not self.std or not self.floor > 0:
+        if not np.float32(self.std) or not np.float32(self.floor) > 0:
             raise self._fail("std and floor", (self.std, self.floor), "no zero")
         if self.dtype is not None and np.dtype(self.dtype).kind in "iu":
             raise self._fail("dtype", dtype_name(self.dtype), "a float")

@@ -16,6 +16,7 @@ from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.ops.data.camera import YUV, YuvToRgba
 from bolt_numba.ops.data.fit_image import FitImage
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Mul, Round
+from bolt_numba.preprocessing.numbers import are_finite
 from bolt_numba.types import F32, F64, I8, U8, AnyDType, Array, Dim, Sym, TensorType, dtype_name
 
 ORDERS = {"RGB": (0, 1, 2), "BGR": (2, 1, 0), "RGBA": (0, 1, 2), "BGRA": (2, 1, 0), "gray": (0, 0, 0)}
@@ -107,11 +108,7 @@ class Image:
         if dtype.kind in "iu" and dtype not in STORED:
             raise self._fail("dtype", dtype_name(dtype), "u8, i8 or a float")
         count = 1 if self.color == "gray" else 3
-        scale = (1 / 255 if dtype.kind not in "iu" else 1.0) if self.scale is None else self.scale
-        std = self._by_channel("std", self.std, count)
-        if not std.all():
-            raise self._fail("std", std.tolist(), "no zero")
-        times, plus = scale / std, -self._by_channel("mean", self.mean, count) / std
+        times, plus = self._factors(count, 1 / 255 if dtype.kind not in "iu" else 1.0)
         order = ORDERS[self.source][::-1] if self.color == "BGR" else ORDERS[self.source]
         mixes = self.color == "gray" and self.source != "gray"
         x = b(YuvToRgba(self.source), x) if self.source in YUV else x
@@ -123,7 +120,7 @@ class Image:
         if mixes:
             y = self._mixed(b, b(fit, x, np.ones(3, F32), np.zeros(3, F32)), times, plus, dtype)
         else:
-            y = b(fit, x, times.astype(F32), plus.astype(F32))
+            y = b(fit, x, times, plus)
         made: Value = y if y.type.dtype == dtype else b(Cast(dtype), y)
         return made
 
@@ -132,17 +129,32 @@ class Image:
         axis = 1 if self.layout == "NCHW" else 3
         weights = np.array(LUMA, F32).reshape([3 if i == axis else 1 for i in range(4)])
         level = b(Round(), b(ReduceSum(), b(Mul(), x, weights), np.array([axis])))
-        y = b(Add(), b(Mul(), level, times.astype(F32)), plus.astype(F32))
+        y = b(Add(), b(Mul(), level, times), plus)
         if dtype.kind in "iu":
             info = np.iinfo(dtype)
             y = b(Clip(float(info.min), float(info.max)), b(Round(), y))
         made: Value = y
         return made
 
+    def _factors(self, count: int, scale: float) -> tuple[Array, Array]:
+        """What levels of each of ``count`` channels are multiplied by, and what is added; scale: if none is given."""
+        scale = scale if self.scale is None else self.scale
+        mean, std = self._by_channel("mean", self.mean, count), self._by_channel("std", self.std, count)
+        if not are_finite(scale):
+            raise self._fail("scale", scale, "a finite number")
+        if not std.all():
+            raise self._fail("std", std.tolist(), "no zero")
+        with np.errstate(over="ignore"):
+            times, plus = (scale / std).astype(F32), (-mean / std).astype(F32)
+        if not (np.isfinite(times).all() and np.isfinite(plus).all()):
+            raise self._fail("scale / std and mean / std", (times.tolist(), (-plus).tolist()), "finite numbers")
+        return times, plus
+
     def _by_channel(self, what: str, given: float | Sequence[float], count: int) -> Array:
-        values = np.asarray(given, F64)
-        if values.shape not in ((), (1,), (count,)) or not np.isfinite(values).all():
+        listed = list(np.atleast_1d(given)) if not isinstance(given, (tuple, list)) else given
+        if len(listed) not in (1, count) or not are_finite(*listed):
             raise self._fail(what, given, f"a finite number or {count} of them")
+        values = np.asarray(listed, F64)
         return np.broadcast_to(values, (count,))
 
     def _fail(self, what: str, got: object, wanted: object) -> BoltError:

@@ -35,7 +35,7 @@ def report_of(runner: Runner) -> Report:
     rows, rest = Report(), [runner]
     while rest:
         here = rest.pop()
-        for prepared in list(here.prepared.values())[-1:]:
+        for prepared in sorted(here.prepared.values(), key=lambda p: p.used)[-1:]:
             for job in prepared.plan.jobs:
                 outs = ", ".join(str(s.type) for s in job.outs)
                 row: dict[str, Any] = {"node": job.name, "op": job.op.name, "output": outs, "runner": job.runner}

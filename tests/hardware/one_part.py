@@ -16,6 +16,8 @@ import bolt_numba as bn
 from bolt_numba.hardware import interface, registry, starts
 from bolt_numba.hardware.interface import CompileContext, Compiled
 from bolt_numba.ir import store
+from bolt_numba.plugged.known import KnownSession
+from bolt_numba.session import Session
 from tests.hardware.plain_driver import PlainAccelerator, PlainCompiled, PlainDriver
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
@@ -70,3 +72,22 @@ def model(tmp_path: Path) -> Path:
 
 def session_of(model: Path, **options: Any) -> bn.Session:
     return bn.compile(model, **({"device": ["starting", "cpu"], "threads": 1} | options))
+
+
+def expect(session: bn.Session, x: Any = X, weight: float = 2.0, op: str = "Relu") -> None:
+    z = x * np.float32(weight)
+    y = (np.maximum(z, 0) if op == "Relu" else np.tanh(z)) + 1
+    got = session(x=x)
+    np.testing.assert_allclose(got["y"], y, rtol=1e-6)
+    np.testing.assert_allclose(got["z"], z, rtol=1e-6)
+
+
+def primed(model: Path, **options: Any) -> None:
+    session = session_of(model, **options)
+    assert type(session) is Session, "nothing is known yet"
+    expect(session)
+    session.close()
+
+
+def is_known(session: bn.Session) -> bool:
+    return type(session) is KnownSession

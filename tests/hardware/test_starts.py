@@ -21,31 +21,24 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.hardware import interface, registry, starts
 from bolt_numba.hardware.interface import DeviceFullError, DeviceLostError
-from bolt_numba.plugged.known import KnownSession
 from bolt_numba.session import Session
-from tests.hardware.one_part import StartingAccelerator, StartingDriver, X, driver, model, session_of, write_model
+from tests.hardware.one_part import (
+    StartingAccelerator,
+    StartingDriver,
+    X,
+    driver,
+    expect,
+    is_known,
+    model,
+    primed,
+    session_of,
+    write_model,
+)
 from tests.hardware.plain_driver import nth
 from tests.hardware.two_parts import BROKEN, cache
 
 __all__ = ["cache", "driver", "model"]
 pytestmark = pytest.mark.usefixtures("cache")
-def expect(session: bn.Session, x: Any = X, weight: float = 2.0, op: str = "Relu") -> None:
-    z = x * np.float32(weight)
-    y = (np.maximum(z, 0) if op == "Relu" else np.tanh(z)) + 1
-    got = session(x=x)
-    np.testing.assert_allclose(got["y"], y, rtol=1e-6)
-    np.testing.assert_allclose(got["z"], z, rtol=1e-6)
-
-
-def primed(model: Path, **options: Any) -> None:
-    session = session_of(model, **options)
-    assert type(session) is Session, "nothing is known yet"
-    expect(session)
-    session.close()
-
-
-def is_known(session: bn.Session) -> bool:
-    return type(session) is KnownSession
 
 
 # --- what it is good for ----------------------------------------------------------------------------------------------
@@ -81,11 +74,9 @@ def test_the_second_session_asks_the_device_for_nothing_but_a_start(
         lambda s: s.warmup(x=(2, 3)),
         lambda s: s.profile(X, runs=1),
         lambda s: s.run(["a"], {"x": X}),
-        lambda s: s.run_into({"x": X}, {"z": np.empty((2, 3), np.float32)}),
         lambda s: pickle.loads(pickle.dumps(s))(X),
         lambda s: copy.copy(s).graph,
         lambda s: s.states,
-        repr,
         lambda s: s(np.ones((5, 3), np.float32)),
     ],
 )
@@ -489,5 +480,3 @@ def test_real_devices_start_with_few_modules(device: str, tmp_path: Path) -> Non
     assert [m for m in own if m.startswith(tuple(f"bolt_numba.{name}" for name in heavy))] == []
     assert not has_numba
     assert not (has_messages and device == "onnxruntime")
-
-
