@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from bolt_numba.base.border import border
 from bolt_numba.base.mapped import check_intact
@@ -21,15 +23,17 @@ from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ir.sizes import inferred, with_shapes
+from bolt_numba.ir.spec import agree
 from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.passes.pipeline import Stage, deep_clone, run_pipeline
 from bolt_numba.passes.portable import portable
 from bolt_numba.passes.trace import Trace
 from bolt_numba.preprocessing import with_preprocessing
+from bolt_numba.types import Array, Sym, type_of
 
 __all__ = [
     "channels_first", "extract", "names", "save_onnx", "simplify", "to_onnx", "unsupported", "with_outputs",
-    "with_preprocessing", "with_shapes", "without_unused",
+    "with_preprocessing", "with_shapes", "with_states", "without_unused",
 ]  # fmt: skip
 
 
@@ -57,6 +61,52 @@ def without_unused(graph: Graph) -> Graph:
     own = made.caller_inputs
     made.inputs = [v for v in own if v.uses or made.is_output(v)] + made.inputs[len(own) :]
     return made
+
+
+@border("with_states")
+def with_states(graph: Graph, states: Mapping[str, str], *, initial: Mapping[str, Array] | None = None) -> Graph:
+    """With inputs that come back from outputs of the run before, as the keys and values that a decoder has seen.
+
+    states: the output that gives an input anew, by the input's name.  Callers neither give the one nor get the other:
+    a session keeps them, and `Session.reset_state` begins anew.
+    initial: what inputs are at first, zeros where it does not say.  It may differ in sizes that the model leaves open.
+
+    Raises BoltError for unknown names, ShapeError for outputs of another type than their input's, and for zeros of
+    unknown shape.
+    """
+    made, initial = deep_clone(graph), initial or {}
+    if unknown := [name for name in initial if name not in states]:
+        raise BoltError(f"{graph.name}: initial: got {unknown}, wanted names of {list(states)}")
+    for name, source in states.items():
+        before, place = _end(made, "input", name), _end(made, "output", source)
+        after, first = made.outputs[place], initial.get(name)
+        value = made.inputs.pop(before)
+        if first is None:
+            shape = value.type.shape
+            if shape is None or any(isinstance(d, Sym) for d in shape) or value.type.dtype == object:
+                wanted = "wanted known sizes: give them by with_shapes, or what it is at first by initial"
+                raise ShapeError(f"{graph.name}: state {name!r}: got {value.type}, {wanted}")
+            first = np.zeros(value.type.dims, value.type.dtype)
+        first = np.ascontiguousarray(first).reshape(np.shape(first))
+        if not (agree(value.type, type_of(first), set()) and agree(value.type, after.type, set())):
+            wanted = f"got {type_of(first)} at first and {after.type} from {source!r}, wanted {value.type}"
+            raise ShapeError(f"{graph.name}: state {name!r}: {wanted}")
+        made.outputs.pop(place)
+        made.output_names.pop(place)
+        made.inputs.append(value)
+        made.outputs.append(after)
+        made.output_names.append(source)
+        made.states.append(first)
+    return made
+
+
+def _end(graph: Graph, what: str, name: str) -> int:
+    """Where an input or output of a caller is; raises BoltError where there is none of that name."""
+    known = [v.name for v in graph.caller_inputs] if what == "input" else [n for n, _ in graph.caller_outputs]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3) or known
+        raise BoltError(f"{graph.name}: state: {what}: got {name!r}, wanted {' or '.join(map(repr, near))}")
+    return known.index(name)
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import bolt_numba as bn
+from bolt_numba import surgery
 from bolt_numba.cli.app import run
 from bolt_numba.cli.export import read_sets
 from bolt_numba.errors import BoltError, DeviceError, InvalidModelError, ShapeError
@@ -40,6 +41,7 @@ from bolt_numba.types import F32, I32, I64, TensorType
 from tests.graphs import graphs
 from tests.native_programs import Interpreter
 from tests.rule_cases import graph_of, whole
+from tests.test_states import growing
 from tests.test_targets import network
 
 DIGITS = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
@@ -181,6 +183,13 @@ def test_all_that_needs_python_is_one_error() -> None:
 
     with pytest.raises(BoltError, match=r"got 3 nodes that have no native steps:\n  .*Det.*\n  .*Det.*\n  .*NonZero"):
         native_program(graph_of(build, {"x": (2, 3, 3, 3)}))
+
+
+def test_states_that_grow_are_refused() -> None:
+    begins = {"past": np.empty((0, 4), F32)}
+    graph = surgery.with_states(growing(), {"past": "present", "count": "more"}, initial=begins)
+    with pytest.raises(bn.ShapeError, match=r"state 'past': got \[0, 4\] at first and \[1, 4\] after a run, wanted"):
+        native_program(graph)
 
 
 def test_inputs_that_decide_shapes_are_to_be_fixed() -> None:

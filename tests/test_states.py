@@ -19,6 +19,7 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import violations
 from bolt_numba.ir.store import to_bytes
+from bolt_numba.ops.arrays.reduce import ReduceMean
 from bolt_numba.ops.arrays.shape import Concat
 from bolt_numba.ops.pointwise import Add, Mul
 from bolt_numba.types import F32, I64, Array, Sym, TensorType
@@ -207,3 +208,60 @@ def test_a_signal_handler_within_a_run_is_told_instead_of_waiting() -> None:
     assert len(told) == 2
     assert "within a run" in told[0]
     assert runs(session, 1) == [6]
+
+
+# --- states of models that have them as inputs and outputs -----------------------------------------------------------
+
+
+def growing() -> Graph:
+    """Keys of earlier runs before those of this one, how many there are, and the mean of all."""
+    g = Graph("growing")
+    x = g.add_input("x", TensorType(F32, (1, 4)))
+    past = g.add_input("past", TensorType(F32, (Sym("n"), 4)))
+    count = g.add_input("count", TensorType(F32, ()))
+    b = Builder(g)
+    present, more = b(Concat(axis=0), past, x), b(Add(), count, 1.0)
+    g.add_output(present, "present")
+    g.add_output(b(ReduceMean(), present, np.array([0, 1]), name="mean"))
+    g.add_output(more, "more")
+    return g
+
+
+def test_outputs_become_the_inputs_of_the_next_run() -> None:
+    by_hand = bn.compile(growing())
+    states = {"past": "present", "count": "more"}
+    graph = surgery.with_states(growing(), states, initial={"past": np.empty((0, 4), F32)})
+    session = bn.compile(graph)
+    assert ([s.name for s in session.inputs], [s.name for s in session.outputs]) == (["x"], ["mean"])
+    for _ in range(2):
+        past, count = np.empty((0, 4), F32), np.zeros((), F32)
+        for step in range(3):
+            x = np.full((1, 4), step, F32)
+            past, mean, count = by_hand(x=x, past=past, count=count)
+            assert np.array_equal(session(x=x)[0], mean)
+        kept = session.states
+        assert (kept["past"].tolist(), kept["count"]) == (np.asarray(past).tolist(), 3)
+        session.reset_state()
+    assert not violations(graph)
+    proto = to_onnx(graph)
+    assert [i.name for i in proto.graph.input] == ["x", "past", "count"]
+    assert [o.name for o in proto.graph.output] == ["mean", "present", "more"]
+
+
+@pytest.mark.parametrize(
+    ("states", "initial", "text"),
+    [
+        ({"pats": "present"}, {}, "state: input: got 'pats', wanted 'past'"),
+        ({"past": "presnet"}, {}, "state: output: got 'presnet', wanted 'present'"),
+        ({"past": "present", "x": "present"}, {"past": np.empty((0, 4), F32)}, "state: output: got 'present', wanted"),
+        ({"past": "present"}, {}, r"state 'past': got f32\[n, ?4\], wanted known sizes"),
+        ({"past": "present"}, {"past": np.empty((0, 5), F32)}, r"state 'past': got f32\[0, ?5\] at first"),
+        ({"count": "present"}, {}, r"state 'count': got f32\[\] at first and f32\[.*\] from 'present', wanted f32\[\]"),
+        ({"count": "more"}, {"past": np.empty((0, 4), F32)}, r"initial: got \['past'\], wanted names of \['count'\]"),
+    ],
+)
+def test_states_of_other_names_and_types_are_refused(
+    states: dict[str, str], initial: dict[str, Array], text: str
+) -> None:
+    with pytest.raises(bn.BoltError, match=text):
+        surgery.with_states(growing(), states, initial=initial)

@@ -10,10 +10,12 @@ import onnx
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.ir.store import load_bolt
 from tests.conftest import Done
 from tests.near import assert_near
 from tests.rule_cases import graph_of, o, whole
+from tests.test_states import counter, runs
 from tests.test_surgery import DIGITS, MIXED, names
 
 Call = Callable[..., Done]
@@ -88,3 +90,14 @@ def test_free_sizes_are_guessed(call: Call, tmp_path: Path, command: str) -> Non
     assert call(*args).code == 0
     assert call(*args, "--shape", "x=1,3,1,4").code == 1
     assert call(*args, "--shape", "x=1,3,4,4").code == 0
+
+
+def test_convert_makes_states(call: Call, tmp_path: Path) -> None:
+    model, target = tmp_path / "counter.onnx", tmp_path / "counter.bolt"
+    onnx.save(to_onnx(counter()), model)
+    assert call("convert", model, "-o", target, "--states", "s=s/next").code == 0
+    assert runs(bn.compile(target), 3) == [2, 4, 6]
+    assert "state   s       f32" in call("inspect", target).out
+    for text in ("s", "s=y,s=s/next"):
+        assert "INPUT=OUTPUT" in call("convert", model, "-o", target, "--states", text).err
+    assert "state: output: got 'z', wanted" in call("convert", model, "-o", target, "--states", "s=z").err

@@ -68,6 +68,10 @@ def convert(  # budget: each option is one line or two
             "--preprocess", metavar="NAME=STEPS", help="Steps before an input, as x='Image(224, mean=0.5, std=0.5)'."
         ),
     ] = [],
+    states: Annotated[
+        list[str],
+        typer.Option("--states", metavar="A=B,C=D", help="Inputs that come back from outputs of the run before."),
+    ] = [],
     simplify: Annotated[bool, typer.Option("--simplify", help="Fewer nodes, the same computation.")] = False,
     opset: Annotated[int | None, typer.Option("--opset", help="Of an .onnx file; else the oldest from 18 on.")] = None,
     pack: Annotated[
@@ -98,11 +102,11 @@ def convert(  # budget: each option is one line or two
         hint = "--external" if opset is None else "--opset"
         raise typer.BadParameter(f"got it for {target.name!r}, wanted an .onnx file", param_hint=hint)
     notes: list[str] = []
-    steps = _steps(preprocess)
+    steps, kept = _steps(preprocess), _pairs(states)
     with console.progress(f"reading {model.name}") as say:
         found = bn.load_model(model, weights=weights)
         is_onnx = target.suffix.lower() == ".onnx"
-        if signature is not None or is_onnx or part or outputs or shapes or steps:
+        if signature is not None or is_onnx or part or outputs or shapes or steps or kept:
             found = _one(found, signature)
         before = sum(map(_count, found.graphs.values()))
         if simplify or pack:
@@ -111,6 +115,7 @@ def convert(  # budget: each option is one line or two
             made = _cut(graph, read_shapes(shapes), part, outputs)
             made = surgery.channels_first(made) if channels_first else made
             made = surgery.with_preprocessing(made, steps) if steps else made
+            made = surgery.with_states(made, kept) if kept else made
             made = surgery.simplify(surgery.without_unused(made)) if simplify else made
             made = packed(made, precision=precision, numerics=numerics) if pack else made
             found.graphs[name] = made if store is None else _stored(made, store, notes)
@@ -132,6 +137,17 @@ def _steps(texts: list[str]) -> dict[str, Any]:
         if not equals:
             raise typer.BadParameter(f"got {text!r}, wanted NAME=Image(...)", param_hint="--preprocess")
         found[name] = steps_of(description)
+    return found
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    """Outputs by the inputs that they give anew."""
+    found = {}
+    for pair in (part for text in texts for part in text.split(",")):
+        name, equals, source = pair.partition("=")
+        if not equals or name in found:
+            raise typer.BadParameter(f"got {pair!r}, wanted INPUT=OUTPUT, once for an input", param_hint="--states")
+        found[name] = source
     return found
 
 

@@ -11,7 +11,7 @@ from bolt_numba.base.records import record
 from bolt_numba.devices import device
 from bolt_numba.devices.cpu import Cpu
 from bolt_numba.devices.program import Program, laid_out
-from bolt_numba.errors import BoltError, DeviceError
+from bolt_numba.errors import BoltError, DeviceError, ShapeError
 from bolt_numba.guesses import complete_shapes
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.targets import TARGETS, is_foreign, packs_here
@@ -129,7 +129,19 @@ def planned(
     if problems:
         lines = "".join(f"\n  {text}" for text in problems)
         raise BoltError(f"{graph.name}: export: got {len(problems)} nodes that have no native steps:{lines}")
+    for plan, sizes in zip(plans, inputs, strict=True):
+        _check_states(graph, plan, sizes)
     return Planned(graph, session._cpu, plans, inputs, threads)
+
+
+def _check_states(graph: Graph, plan: Plan, sizes: Sequence[tuple[int, ...]]) -> None:
+    """Raises ShapeError for a state that changes its size from run to run."""
+    first = len(sizes) - len(graph.states)
+    results = plan.results[len(plan.results) - len(graph.states) :]
+    for value, size, result in zip(graph.inputs[first:], sizes[first:], results, strict=True):
+        if result.type.dims != size:
+            shown = f"{list(size)} at first and {list(result.type.dims)} after a run"
+            raise ShapeError(f"{graph.name}: export: state {value.name!r}: got {shown}, wanted one size for all runs")
 
 
 def _problems(plan: Plan) -> Iterator[str]:
