@@ -51,11 +51,12 @@ WRONG: dict[str, Callable[[Any, Sequence[TensorType | None]], str]] = {
     "Resize": lambda op, types: _cubic(op, types[0]),
     "BetweenBytes": lambda op, types: _cubic(op.op, types[0]) if op.op.name == "Resize" else "",
     "Pow": lambda op, types: "" if _floats(types[0]) else "onnxruntime computes powers of integers in floats",
+    "Swish": lambda op, types: "onnxruntime computes it in four steps, and x * Sigmoid(x) in one",
     "RoiAlign": lambda op, types: "onnxruntime's greatest samples are wrong" if op.mode == "max" else "",
     "ConvInteger": lambda op, types: _one_zero(types[2:]),
     "MatMulInteger": lambda op, types: _one_zero(types[2:]),
 }
-"""What onnxruntime accepts and then does not do, or does otherwise: operator -> why, or nothing."""
+"""What onnxruntime accepts and then does not do, does otherwise, or slowly: operator -> why, or nothing."""
 UNCHECKED = ("RotaryEmbedding",)
 """Operators with indices that onnxruntime does not hold to their axis; it reads in front of it."""
 
@@ -117,8 +118,9 @@ class OrtAccelerator(Accelerator):
     @cached_property
     def lowerings(self) -> Sequence[Rule]:  # type: ignore[override]  # nobody sets it
         from bolt_numba.hardware.lowering import BYTES, FUSED  # what starts from a blob needs none
+        from bolt_numba.hardware.lowering.activations import swish
 
-        return (*FUSED, *BYTES[:2])
+        return (*FUSED, *BYTES[:2], swish)
 
     def supports(self, node: Node) -> bool | str:
         types = [None if v is None else v.type for v in node.inputs]
