@@ -26,7 +26,7 @@ from bolt_numba.base.kept import contents, keep
 from bolt_numba.base.records import record
 from bolt_numba.hardware import blobs, registry
 from bolt_numba.hardware.interface import INTERFACE, Accelerator, DeviceDriver
-from bolt_numba.types import STRING, TensorSpec, dtype_from_name, dtype_name
+from bolt_numba.types import STRING, Array, TensorSpec, dtype_from_name, dtype_name
 
 SETTLED = 2.0
 """Seconds for which a file must not have been written to: some systems tell times no finer."""
@@ -69,7 +69,8 @@ class Layout:
     """How operands of a session are those of its only part, for one set of shapes.
 
     blob: its name.  stamp: of its file, whose checksum was right.  part, nodes: names.  ins, outs: by operand of the
-    part, which of the session's it is.  shapes: of the session's results.
+    part, which of the session's it is; behind these inputs come the constants.  shapes: of the session's results.
+    constants: what follows from the shapes of the inputs, and is an operand.
     """
 
     blob: str
@@ -79,6 +80,7 @@ class Layout:
     ins: tuple[int, ...]
     outs: tuple[int, ...]
     shapes: Shapes
+    constants: tuple[Array, ...]
 
 
 @record(frozen=True)
@@ -131,7 +133,9 @@ def write(
     same |= start
     old = _document(asked)
     rows = [] if old is None or any(old.get(key) != value for key, value in same.items()) else old["layouts"]
-    row = [shapes, layout.blob, layout.stamp, layout.part, layout.nodes, layout.ins, layout.outs, layout.shapes]
+    constants = [[dtype_name(c.dtype), c.shape, c.tobytes().hex()] for c in layout.constants]
+    names = (shapes, layout.blob, layout.stamp, layout.part, layout.nodes)
+    row = [*names, layout.ins, layout.outs, layout.shapes, constants]
     rest: list[Any] = []
     with suppress(Exception):  # nothing of what is damaged is kept
         rest = [each for each in rows if _tuples(each[0]) != shapes][1 - MAX_PLANS :]
@@ -192,8 +196,10 @@ def _start(asked: Opening, document: Mapping[str, Any]) -> Start | None:
     if driver is None or file is None or _file_of(driver) != file:
         return None
     layouts = {}
-    for shapes, blob, stamp, part, nodes, ins, outs, results in document["layouts"]:
-        layouts[_tuples(shapes)] = Layout(blob, stamp, part, tuple(nodes), tuple(ins), tuple(outs), _tuples(results))
+    for shapes, blob, stamp, part, nodes, ins, outs, results, constants in document["layouts"]:
+        layouts[_tuples(shapes)] = Layout(
+            blob, stamp, part, tuple(nodes), tuple(ins), tuple(outs), _tuples(results), tuple(map(_constant, constants))
+        )
     inputs, outputs = (tuple(map(_spec, document[key])) for key in ("inputs", "outputs"))
     return Start(
         driver, document["version"], str(document["name"]), document["files"], tuple(document["signatures"]),
@@ -207,6 +213,12 @@ def _spec(row: Sequence[Any]) -> TensorSpec:
     if made.dtype == STRING:
         raise ValueError(f"operand {name}: got texts, wanted numbers")
     return made
+
+
+def _constant(row: Sequence[Any]) -> Array:
+    dtype, shape, content = row
+    # a copy, as devices want aligned memory
+    return np.frombuffer(bytes.fromhex(content), dtype_from_name(dtype)).reshape(shape).copy()
 
 
 def _tuples(rows: Iterable[Iterable[int]]) -> Shapes:

@@ -74,7 +74,8 @@ class _Known:
         made = [np.empty(s, o.dtype) if t is None else t for (s, o), t in zip(outputs, given, strict=True)]
         try:
             request = loaded.request()
-            request.run([arrays[i] for i in layout.ins], [made[i] for i in layout.outs])
+            operands = [*arrays, *layout.constants] if layout.constants else arrays
+            request.run([operands[i] for i in layout.ins], [made[i] for i in layout.outs])
             ready.ran(loaded.counted(request))
             self.last = ready
             loaded.idle.append(request)
@@ -225,16 +226,18 @@ class KnownSession(Session):
 
     def _hand_over(self, shapes: Shapes, ready: _Ready) -> None:
         """Have the session's part of these shapes go on with what is compiled."""
-        from bolt_numba.ops.foreign import Foreign
+        from bolt_numba.plugged.noted import only_part
         from bolt_numba.types import TensorType
 
         assert self._plugins is not None, "a device was named"
         device = self._plugins.plugged.get(self._asked.device)
-        parts = [node for node in self._runner.region.nodes if isinstance(node.op, Foreign)]
-        if device is None or len(parts) != 1 or len(self._runner.region.nodes) != 1:
+        node = only_part(self)
+        if device is None or node is None:
             return  # the device answers otherwise today
-        part, specs = device.part(parts[0].op, parts[0].name), self.inputs
-        types = [TensorType(specs[i].dtype, shapes[i]) for i in ready.layout.ins]
+        part, specs = device.part(node.op, node.name), self.inputs
+        operands = [TensorType(s.dtype, dims) for s, dims in zip(specs, shapes, strict=True)]
+        operands += [TensorType(c.dtype, c.shape, c) for c in ready.layout.constants]
+        types = [operands[i] for i in ready.layout.ins]
         part.go_on(part.asked(types), ready.loaded, ready.runs, ready.counts)
         self._runner.prepare([np.broadcast_to(np.zeros((), s.dtype), d) for s, d in zip(specs, shapes, strict=True)])
 

@@ -11,11 +11,16 @@ from bolt_numba.devices.foreign.device import ForeignProgram
 from bolt_numba.devices.foreign.opened import Loaded
 from bolt_numba.hardware import blobs, starts
 from bolt_numba.hardware.starts import Layout, Opening
+from bolt_numba.ir.graph import Node
 from bolt_numba.ir.model import Model
 from bolt_numba.loading import read_model
+from bolt_numba.ops.foreign import Foreign
 from bolt_numba.runtime.slots import INPUT
 from bolt_numba.session import Session
 from bolt_numba.types import STRING
+
+SMALL = 4096
+"""Bytes of constant operands that are remembered of a part."""
 
 
 def model_of(asked: Opening, content: bytes | None = None) -> tuple[Model, list[list[Any]]]:
@@ -40,7 +45,7 @@ def begun(asked: Opening, threads: int | None, options: Mapping[str, Any]) -> Se
 def remember(session: Session, asked: Opening, named: Sequence[Sequence[Any]]) -> None:
     """Have what runs well be remembered, where the whole graph is one part of the device."""
     plugins = session._plugins
-    if plugins is None or plugins.missing or session._states is not None or len(session._runner.region.nodes) != 1:
+    if plugins is None or plugins.missing or session._states is not None or only_part(session) is None:
         return
     opened = plugins.plugged[asked.device].opened
     settings, there = opened.settings, weakref.ref(session)
@@ -57,13 +62,19 @@ def remember(session: Session, asked: Opening, named: Sequence[Sequence[Any]]) -
         opened.proven = proven
 
 
+def only_part(session: Session) -> Node | None:
+    """The part of a session that has one; other nodes may follow from shapes alone, which `_layout` finds out."""
+    parts = [node for node in session._runner.region.nodes if isinstance(node.op, Foreign)]
+    return parts[0] if len(parts) == 1 else None
+
+
 def _write(session: Session, asked: Opening, named: Sequence[Sequence[Any]], loaded: Loaded) -> None:
     runner = session._runner
     if not loaded.blob or runner.nested or runner.region.bounds or runner.by_value:
         return
     plans: Any = list(runner.prepared.items())
     for shapes, prepared in plans:
-        layout = _layout(prepared, loaded)
+        layout = _layout(prepared, loaded, len(session.inputs))
         if layout is not None:
             start = {
                 "version": loaded.opened.version, "name": session.graph.name,
@@ -74,8 +85,8 @@ def _write(session: Session, asked: Opening, named: Sequence[Sequence[Any]], loa
             starts.write(asked, named, start, shapes, layout)
 
 
-def _layout(prepared: Any, loaded: Loaded) -> Layout | None:
-    """How operands of a plan are those of the part that it is; None where it is more, or less."""
+def _layout(prepared: Any, loaded: Loaded, count: int) -> Layout | None:
+    """How operands of a plan are those of the part that it is; None where it is more, or less.  count: of inputs."""
     plan = prepared.plan
     if plan.cut is not None or not prepared.plain or len(plan.segments) != 1:
         return None
@@ -84,12 +95,16 @@ def _layout(prepared: Any, loaded: Loaded) -> Layout | None:
         return None
     job, part, wanted = executable.jobs[0]
     given = [s for s in job.ins if s is not None]
-    ins, outs = [s.index for s in given if s.kind == INPUT and s.base is None], [s.result for s in job.outs]
-    plain = len(ins) == len(given) and all(s.base is None for s in job.outs) and wanted.rows is None
-    if not plain or any(wanted.contents) or sorted(outs) != list(range(len(prepared.empties))):
+    constants = [s.const for s in given if s.const is not None]
+    if any(s.const is None and (s.kind != INPUT or s.base is not None) for s in given):
+        return None
+    numbers = iter(range(count, count + len(constants)))
+    ins, outs = [s.index if s.const is None else next(numbers) for s in given], [s.result for s in job.outs]
+    plain = all(s.base is None for s in job.outs) and wanted.rows is None and sum(c.nbytes for c in constants) <= SMALL
+    if not plain or sorted(outs) != list(range(len(prepared.empties))):
         return None
     shapes = tuple(dims for dims, _ in prepared.empties)
     stamp = blobs.stamp(loaded.blob)
     if stamp is None or not part.serves(wanted, loaded):
         return None
-    return Layout(loaded.blob, stamp, part.name, tuple(part.nodes), tuple(ins), tuple(outs), shapes)
+    return Layout(loaded.blob, stamp, part.name, tuple(part.nodes), tuple(ins), tuple(outs), shapes, tuple(constants))

@@ -7,8 +7,6 @@ import json
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -445,38 +443,3 @@ def test_only_so_many_shapes_are_remembered(
         expect(session_of(model), np.ones((n, 3), np.float32))
     layouts = json.loads(start_file(cache).read_bytes()[64:])["layouts"]
     assert [row[0][0][0] for row in layouts] == [4, 5, 6]
-
-
-# --- with onnxruntime and OpenVINO ------------------------------------------------------------------------------------
-
-_START = """
-import json, sys
-import numpy as np
-import bolt_numba as bn
-session = bn.compile(sys.argv[1], device=[sys.argv[2], "cpu"], threads=1, fallback="forbid")
-y = session(x=np.ones((2, 3), np.float32))["y"]
-assert np.allclose(y, 3), y
-own = [m for m in sys.modules if m.startswith("bolt_numba.")]
-print(json.dumps([type(session).__name__, own, "google.protobuf" in sys.modules, "numba" in sys.modules]))
-"""
-
-
-@pytest.mark.parametrize("device", ["onnxruntime", "openvino"])
-def test_real_devices_start_with_few_modules(device: str, tmp_path: Path) -> None:
-    pytest.importorskip(device)
-    model = write_model(tmp_path / "m.onnx", n=2)
-    old = f"import bolt_numba.hardware.starts as s\ns.SETTLED = -60\n{_START}"
-    env = os.environ | {"BOLT_NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    kinds = []
-    for code in (old, _START):
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(model), device], env=env, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        kind, own, has_messages, has_numba = json.loads(done.stdout)
-        kinds.append(kind)
-    assert kinds == ["Session", "KnownSession"]
-    heavy = ("passes", "converters", "kernels", "runtime.runner", "ir.store", "plugins", "devices.cpu")
-    assert [m for m in own if m.startswith(tuple(f"bolt_numba.{name}" for name in heavy))] == []
-    assert not has_numba
-    assert not (has_messages and device == "onnxruntime")

@@ -1,0 +1,72 @@
+"""Models of other kinds that begin without being read; and onnxruntime's and OpenVINO's starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from bolt_numba.plugged.known import KnownSession
+from tests.hardware.one_part import StartingDriver, X, driver, session_of, write_model
+from tests.hardware.two_parts import cache
+
+__all__ = ["cache", "driver"]
+pytestmark = pytest.mark.usefixtures("cache")
+
+
+def test_what_follows_from_shapes_is_remembered_with_them(tmp_path: Path, driver: StartingDriver) -> None:
+    """The part has an operand that is a constant of the plan: the shape of the input, outside of the part."""
+    path = tmp_path / "m.onnx"
+    x, y = (onnx.helper.make_tensor_value_info(k, onnx.TensorProto.FLOAT, ("n", 3)) for k in "xy")
+    nodes = [("Shape", ["x"], "s"), ("Expand", ["w", "s"], "e"), ("Add", ["x", "e"], "y")]
+    nodes = [onnx.helper.make_node(op, ins, [out]) for op, ins, out in nodes]
+    w = onnx.numpy_helper.from_array(np.full((1, 3), 5, np.float32), "w")
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [x], [y], [w])), path)
+    for known in (False, True):
+        session = session_of(path)
+        assert (type(session) is KnownSession) is known
+        for rows in (2, 4):
+            z = np.ones((rows, 3), np.float32)
+            np.testing.assert_array_equal(session(z)["y"], z + 5)
+            assert (type(session) is KnownSession) is known
+    assert session.report()[-1]["state"] == "cached"
+    np.testing.assert_array_equal(session(X)["y"], X + 5)
+
+
+_START = """
+import json, sys
+import numpy as np
+import bolt_numba as bn
+session = bn.compile(sys.argv[1], device=[sys.argv[2], "cpu"], threads=1, fallback="forbid")
+y = session(x=np.ones((2, 3), np.float32))["y"]
+assert np.allclose(y, 3), y
+own = [m for m in sys.modules if m.startswith("bolt_numba.")]
+print(json.dumps([type(session).__name__, own, "google.protobuf" in sys.modules, "numba" in sys.modules]))
+"""
+
+
+@pytest.mark.parametrize("device", ["onnxruntime", "openvino"])
+def test_real_devices_start_with_few_modules(device: str, tmp_path: Path) -> None:
+    pytest.importorskip(device)
+    model = write_model(tmp_path / "m.onnx", n=2)
+    old = f"import bolt_numba.hardware.starts as s\ns.SETTLED = -60\n{_START}"
+    env = os.environ | {"BOLT_NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    kinds = []
+    for code in (old, _START):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(model), device], env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        kind, own, has_messages, has_numba = json.loads(done.stdout)
+        kinds.append(kind)
+    assert kinds == ["Session", "KnownSession"]
+    heavy = ("passes", "converters", "kernels", "runtime.runner", "ir.store", "plugins", "devices.cpu")
+    assert [m for m in own if m.startswith(tuple(f"bolt_numba.{name}" for name in heavy))] == []
+    assert not has_numba
+    assert not (has_messages and device == "onnxruntime")
