@@ -28,6 +28,7 @@ import platformdirs
 from PIL import Image, ImageDraw, ImageFont
 
 import bolt_numba as bn
+from bolt_numba.ir.graph import Graph
 
 PACKAGE = "rapidocr-onnxruntime==1.4.4"
 MODELS = {
@@ -72,18 +73,31 @@ def fetch(name: str) -> Path:
     return path
 
 
+LEVELS = np.arange(256, dtype=np.float32) / 127.5 - 1
+
+
 def tensor(image: Image.Image) -> Floats:
     """[1, 3, h, w], channels in the order blue, green, red, values from -1 to 1."""
-    pixels = np.asarray(image.convert("RGB"), np.float32)[:, :, ::-1] / 127.5 - 1
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
+    pixels = np.asarray(image.convert("RGB"))
+    return np.stack([np.take(LEVELS, pixels[:, :, channel]) for channel in (2, 1, 0)])[None]
 
 
 def find_lines(detect: bn.Session, image: Image.Image) -> list[Box]:
     """Boxes around lines of text, from top to bottom and left to right."""
+    return lines_in(np.asarray(detect(page_tensor(image))), image)
+
+
+def page_tensor(image: Image.Image) -> Floats:
+    """What the first network takes: the page with sides that are multiples of 32."""
     ratio = max(1.0, SHORT_SIDE / min(image.size))
     w, h = (max(STRIDE, round(s * ratio / STRIDE) * STRIDE) for s in image.size)
-    probabilities = np.asarray(detect(tensor(image.resize((w, h), Image.Resampling.BILINEAR))))[0, 0]
-    boxes = boxes_of(probabilities, image.width / w, image.height / h)
+    return tensor(image.resize((w, h), Image.Resampling.BILINEAR))
+
+
+def lines_in(probabilities: Floats, image: Image.Image) -> list[Box]:
+    """Boxes in pixels of the image, of what the first network gives."""
+    h, w = probabilities.shape[2:]
+    boxes = boxes_of(probabilities[0, 0], image.width / w, image.height / h)
     clipped = [clip(b, image.width, image.height) for b in boxes]
     return reading_order([b for b in clipped if b.right - b.left >= MIN_SIDE and b.bottom - b.top >= MIN_SIDE])
 
@@ -154,18 +168,27 @@ def reading_order(boxes: list[Box]) -> list[Box]:
 
 def read_line(recognise: bn.Session, alphabet: list[str], image: Image.Image, box: Box) -> tuple[str, float]:
     """Text of one line and the mean probability of its characters."""
+    return text_of(np.asarray(recognise(line_tensor(image, box))), alphabet)
+
+
+def line_tensor(image: Image.Image, box: Box) -> Floats:
+    """What the second network takes: a line with a height of 48, and a width that is a multiple of 8."""
     crop = image.crop((box.left, box.top, box.right, box.bottom))
     width = max(STRIDE, round(crop.width * HEIGHT / crop.height / 8) * 8)
-    p = np.asarray(recognise(tensor(crop.resize((width, HEIGHT), Image.Resampling.BICUBIC))))[0]
-    best, sure = p.argmax(1), p.max(1)
+    return tensor(crop.resize((width, HEIGHT), Image.Resampling.BICUBIC))
+
+
+def text_of(probabilities: Floats, alphabet: list[str]) -> tuple[str, float]:
+    """What the second network gives of a line, as text and the mean probability of its characters."""
+    best, sure = probabilities[0].argmax(1), probabilities[0].max(1)
     kept = (best != 0) & (best != np.concatenate([[-1], best[:-1]]))
     text = "".join(alphabet[i] for i in best[kept])
     return text, float(sure[kept].mean()) if kept.any() else 0.0
 
 
-def alphabet_of(session: bn.Session) -> list[str]:
+def alphabet_of(graph: Graph) -> list[str]:
     """Blank, the characters that the network's metadata lists, space."""
-    return ["", *session.graph.metadata["character"].split("\n"), " "]
+    return ["", *graph.metadata["character"].split("\n"), " "]
 
 
 def sample() -> Image.Image:
@@ -200,7 +223,7 @@ def main() -> None:
 
 def report(image: Image.Image, detect: Any, recognise: Any) -> None:
     """Print every line of text with its place and how sure the network is."""
-    alphabet = alphabet_of(recognise)
+    alphabet = alphabet_of(recognise.graph)
     for box in find_lines(detect, image):
         text, sure = read_line(recognise, alphabet, image, box)
         print(f"{box.left:5d} {box.top:5d} {box.right - box.left:5d} x {box.bottom - box.top:<4d} {sure:6.1%}  {text}")

@@ -15,6 +15,7 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.passes.pipeline import run_pipeline
+from tests.models import FetchError, fetch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -122,3 +123,31 @@ def test_boxes_grow_and_come_in_reading_order() -> None:
     assert first.top < 22
     assert first.right > 110
     assert first.bottom > 42
+
+
+def fetched(*names: str) -> None:
+    for name in names:
+        try:
+            fetch(name)
+        except FetchError as error:
+            pytest.skip(str(error))
+
+
+def test_a_flow_reads_what_the_plain_loop_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("PIL")
+    ocr, flow_example = example("ocr"), example("ocr_flow")
+    fetched(*(file for file, _ in ocr.MODELS.values()))
+    monkeypatch.setattr(ocr, "SHORT_SIDE", 160)
+    pages = [ocr.sample().crop((0, 100, 520, 320)).resize((480 - 20 * i, 200)) for i in range(3)]
+    detect, recognise = (bn.compile(ocr.fetch(name), threads=1) for name in ocr.MODELS)
+    alphabet = ocr.alphabet_of(recognise.graph)
+    with flow_example.reader(threads=1) as flow:
+        found = list(flow.map({"image": page} for page in pages))
+        runs = flow.statistics().nodes["recognise"]
+    for page, results in zip(pages, found, strict=True):
+        assert results["boxes"] == ocr.find_lines(detect, page)
+        want = [ocr.read_line(recognise, alphabet, page, box) for box in results["boxes"]]
+        assert [text for text, _ in results["lines"]] == [text for text, _ in want]
+        np.testing.assert_allclose([sure for _, sure in results["lines"]], [sure for _, sure in want], atol=0.03)
+    assert "Neural networks in Python" in [text for text, _ in found[0]["lines"]]
+    assert runs.pieces == sum(len(results["boxes"]) for results in found) > 3
