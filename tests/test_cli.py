@@ -27,7 +27,7 @@ from bolt_numba.types import BOOL, F32, Sym, TensorType
 from tests.graphs import make
 
 DIGITS = str(Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx")
-COMMANDS = ("convert", "inspect", "run", "bench", "verify", "profile", "viz", "ops", "cache", "doctor")
+COMMANDS = ("convert", "inspect", "run", "bench", "verify", "profile", "viz", "ops", "cache", "flow", "doctor")
 has_onnxruntime = pytest.mark.skipif(not importlib.util.find_spec("onnxruntime"), reason="onnxruntime is not installed")
 
 

@@ -11,7 +11,7 @@ import typer
 
 import bolt_numba
 from bolt_numba.base.trusted import CacheWarning
-from bolt_numba.cli import c_library, check, devices, draw, export, kernels, machine, model, quantise, speed
+from bolt_numba.cli import c_library, check, devices, draw, export, flows, kernels, machine, model, quantise, speed
 from bolt_numba.cli.console import err, plain
 from bolt_numba.errors import BoltError
 from bolt_numba.hardware.interface import FallbackWarning
@@ -35,6 +35,7 @@ app.command("profile")(speed.profile)
 app.command("viz")(draw.viz)
 app.command("ops")(machine.ops)
 app.add_typer(kernels.cache, name="cache")
+app.add_typer(flows.flow, name="flow")
 app.command("devices")(devices.devices)
 app.command("doctor")(machine.doctor)
 

@@ -43,14 +43,15 @@ def _cell(content: object) -> str:
 
 def write_json(data: Any) -> None:
     """For programs: one JSON document, without NaN or infinity (they become null)."""
-    write(json.dumps(_finite(data), indent=2, allow_nan=False, default=str))
+    write(json.dumps(finite(data), indent=2, allow_nan=False, default=str))
 
 
-def _finite(data: Any) -> Any:
+def finite(data: Any) -> Any:
+    """The same with null for NaN and infinity, which JSON has not."""
     if isinstance(data, dict):
-        return {str(k): _finite(v) for k, v in data.items()}
+        return {str(k): finite(v) for k, v in data.items()}
     if isinstance(data, (list, tuple)):
-        return [_finite(v) for v in data]
+        return [finite(v) for v in data]
     if isinstance(data, float) and (data != data or data in (float("inf"), float("-inf"))):
         return None
     return data

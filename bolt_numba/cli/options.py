@@ -154,7 +154,7 @@ def read_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, 
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals and text.endswith(".npz"):
-            found.update(_npz(Path(text)))
+            found.update(load_arrays(Path(text)))
             continue
         if not equals:
             raise typer.BadParameter(f"got {text!r}, wanted NAME=FILE", param_hint="--input")
@@ -168,7 +168,8 @@ _UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile)
 """What NumPy raises of files that hold something else."""
 
 
-def _npz(path: Path) -> dict[str, Array]:
+def load_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz file by name."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
@@ -195,7 +196,7 @@ def _array(text: str, spec: TensorSpec) -> Array:
     if text.endswith(".npy"):
         return load_array(Path(text))
     if text.endswith(".npz"):
-        archive = _npz(Path(text))
+        archive = load_arrays(Path(text))
         if spec.name not in archive and len(archive) != 1:
             raise BoltError(f"{text}: arrays: got {sorted(archive)}, wanted {spec.name!r} or only one")
         return archive.get(spec.name, next(iter(archive.values())))

@@ -22,7 +22,7 @@ LONGEST = 1 << 24
 def load(
     path: str | PathLike[str],
     *,
-    functions: Mapping[str, Callable[..., Any]] | None = None,
+    functions: Mapping[str, Callable[..., Any] | str] | None = None,
     models: Mapping[str, Any] | None = None,
     workers: int | Workers | Sequence[Workers] | None = None,
     copies: int | Workers | Sequence[Workers] | None = None,
@@ -34,7 +34,8 @@ def load(
     Functions that a TOML file names are imported, so it is trusted as a program is.
 
     functions, models: what the file names, by the text that it has for it; models also by the name of their file.
-    A model is what `Flow.model` takes.  workers, copies, capacity, order: as of `Flow`; None: as the file says.
+    A function may be a text ``module:function``, too.  A model is what `Flow.model` takes.
+    workers, copies, capacity, order: as of `Flow`; None: as the file says.
     Raises FlowError with the file, and the node where there is one.
     """
     source = Path(path)

@@ -19,7 +19,7 @@ class FileNames:
     file: its name, for errors.  folder: where it lies.
     """
 
-    def __init__(self, path: Path, functions: Mapping[str, Callable[..., Any]], models: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, functions: Mapping[str, Any], models: Mapping[str, Any]) -> None:
         self.file, self.folder = str(path), path.absolute().parent
         self.functions, self.models = dict(functions), dict(models)
         self._asked: set[tuple[str, str]] = set()
@@ -49,7 +49,8 @@ class FileNames:
         found, said = None, f"{self.file}: {where}: got {text!r:.80}"
         if isinstance(text, str):
             found = self.given("functions", text)
-        if found is None:
+        if found is None or isinstance(found, str):
+            text = text if found is None else found
             module, colon, name = text.partition(":") if isinstance(text, str) else ("", "", "")
             if not colon or not module or not name:
                 raise FlowError(f"{said}, wanted 'module:function', or functions= by name")

@@ -140,6 +140,8 @@ class _Calls:
 
     def __init__(self, calls: Sequence[tuple[Callable[..., Any], list[str]]], wanted: Iterable[str]) -> None:
         self.calls, self.wanted = list(calls), [n for n in wanted if n != ALL]
+        self.__module__ = getattr(calls[0][0], "__module__", "")  # as who looks at the flow wants to see it
+        self.__qualname__ = ", ".join(getattr(f, "__qualname__", repr(f)) for f, _ in calls)
 
     def __call__(self, /, **values: Any) -> dict[str, Any]:
         values |= values.pop(ALL, {})

@@ -1,0 +1,178 @@
+"""Tasks of flows from folders and lines, and their results to files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import numpy as np
+import typer
+
+from bolt_numba.cli import console
+from bolt_numba.cli.options import load_array, load_arrays
+from bolt_numba.errors import BoltError
+from bolt_numba.flow.errors import FlowError
+from bolt_numba.types import dtype_name
+
+SHOWN = 32
+"""Elements of an array that are shown; of a larger one dtype, shape and range."""
+Task = tuple[str, Mapping[str, Any]]
+
+
+def common_values(texts: Sequence[str], inputs: Sequence[str], alone: bool) -> dict[str, Any]:
+    """Values of ``--input``, by name.  alone: whether they are all that the flow gets."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or name not in inputs:
+            wanted = "NAME=VALUE" if not equals else f"one of {', '.join(inputs)}"
+            raise typer.BadParameter(f"got {text!r:.80}, wanted {wanted}", param_hint="--input")
+        found[name] = _value(value)
+    if alone and found.keys() != set(inputs):
+        raise typer.BadParameter(f"got {sorted(found)}, wanted {sorted(inputs)}, or --tasks", param_hint="--input")
+    return found
+
+
+def _value(text: str) -> Any:
+    if text.startswith("@"):
+        return _content(Path(text[1:]))
+    if text.endswith(".npy"):
+        return load_array(Path(text))
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _content(path: Path) -> Any:
+    """The array of an .npy file, the bytes of any other."""
+    return load_array(path) if path.suffix == ".npy" else path.read_bytes()
+
+
+def tasks_of(source: Path | None, common: Mapping[str, Any], inputs: Sequence[str]) -> Iterator[Task]:
+    """A label and values for each task, read as they are asked for."""
+    if source is None:
+        yield "0", common
+    elif source.is_dir():
+        yield from _of_folder(source, common, [name for name in inputs if name not in common])
+    elif str(source) == "-":
+        yield from _of_lines(sys.stdin, "-", Path(), common)
+    else:
+        with source.open(encoding="utf-8") as file:
+            yield from _of_lines(file, str(source), source.parent, common)
+
+
+def _of_folder(folder: Path, common: Mapping[str, Any], left: Sequence[str]) -> Iterator[Task]:
+    for path in sorted(p for p in folder.iterdir() if p.is_file()):
+        label = path.name.removesuffix(".npz").removesuffix(".npy")
+        if path.suffix == ".npz":
+            yield label, {**common, **load_arrays(path)}
+        elif len(left) == 1:
+            yield label, {**common, left[0]: _content(path)}
+        else:
+            raise FlowError(f"{path}: got one value for inputs {list(left)}, wanted an .npz file, or others by --input")
+
+
+def _of_lines(lines: IO[str], file: str, folder: Path, common: Mapping[str, Any]) -> Iterator[Task]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            given = json.loads(line)
+        except ValueError as error:
+            raise FlowError(f"{file}: line {number}: got what is no JSON: {error}") from error
+        if not isinstance(given, dict):
+            raise FlowError(f"{file}: line {number}: got a {type(given).__name__}, wanted inputs by name")
+        yield str(number - 1), {**common, **{name: _of_json(value, folder) for name, value in given.items()}}
+
+
+def _of_json(value: Any, folder: Path) -> Any:
+    if isinstance(value, dict) and value.keys() == {"file"} and isinstance(value["file"], str):
+        return _content(folder / value["file"])
+    return value
+
+
+class LineFile:
+    """Results as lines of JSON: all of them in a file, or what a reader wants to see on standard output."""
+
+    def __init__(self, path: Path | None) -> None:
+        if path is not None and path.suffix not in (".jsonl", ".json"):
+            raise typer.BadParameter(f"got {path.name!r}, wanted a folder or a .jsonl file", param_hint="--output")
+        self.path = path
+        self.file: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        if self.path is not None:
+            self.file = self.path.open("w", encoding="utf-8")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.file is not None:
+            self.file.close()
+
+    def write(self, label: str, outcome: Mapping[str, Any] | BaseException) -> bool:
+        """Write what became of a task; whether it went well."""
+        is_good = not isinstance(outcome, BaseException)
+        said = {"outputs": _plain(outcome, self.file is None)} if is_good else {"error": str(outcome)}
+        line = json.dumps(console.finite({"task": label, **said}), default=str, ensure_ascii=False)
+        if self.file is None:
+            console.write(line)
+        else:
+            self.file.write(line + "\n")
+        return is_good
+
+
+class ArrayFiles:
+    """Results as files of arrays in a folder, one for each task; errors are lines on standard output."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.lines = folder, LineFile(None)
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        pass
+
+    def write(self, label: str, outcome: Mapping[str, Any] | BaseException) -> bool:
+        """Write what became of a task; whether it went well."""
+        if isinstance(outcome, BaseException):
+            return self.lines.write(label, outcome)
+        try:
+            arrays = {name: _array(name, value) for name, value in outcome.items()}
+        except BoltError as error:
+            return self.lines.write(label, error)
+        np.savez(self.folder / f"{label.zfill(6) if label.isdecimal() else label}.npz", allow_pickle=False, **arrays)
+        return True
+
+
+def _array(name: str, value: Any) -> Any:
+    try:
+        found = np.asarray(value)
+    except ValueError:
+        found = np.empty((), object)
+    if found.dtype == object:
+        kind = type(value).__name__
+        raise FlowError(f"output {name!r}: got a {kind}, wanted arrays for .npz files, or -o NAME.jsonl")
+    return found
+
+
+def _plain(value: Any, is_short: bool) -> Any:
+    """What JSON can say of a value."""
+    if isinstance(value, np.ndarray):
+        if not is_short or value.size <= SHOWN:
+            return value.tolist()
+        span = f", {value.min():.6g} to {value.max():.6g}" if value.dtype.kind in "iuf" else ""
+        return f"{dtype_name(value.dtype)}{console.shape_text(value.shape)}{span}"
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner, is_short) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner, is_short) for inner in value]
+    return value

@@ -1,0 +1,197 @@
+"""The commands of flows: what `show` lists, what `run` makes of folders, lines and values."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from tests.flow.test_files import BOLT
+from tests.flow.test_nodes import DIGITS, images
+from tests.test_cli import Call, call
+
+__all__ = ["call"]
+STEPS = '''
+import numpy as np
+
+def best(p):
+    if p.sum() < 0.5:
+        raise ValueError("no digit")
+    return int(p.argmax())
+
+def image(content):
+    return np.frombuffer(content, np.uint8).reshape(1, 1, 8, 8) / np.float32(255)
+
+def counted(x, seen):
+    return [x, seen], seen + 1
+
+def before(values, most):
+    return {"image": values["pixels"] / np.float32(most)}
+
+def behind(values):
+    return {"digit": values["probabilities"].argmax(1)}
+'''
+FLOW = '''
+inputs = { image = "f32[n,1,8,8]" }
+outputs = ["digit", "p"]
+workers = { count = 2, threads = 1 }
+
+[nodes.digits]
+model = "digits.onnx"
+outputs = "p"
+max_batch = 4
+workers = [{ count = 1, threads = 1, cpus = [0] }, { device = "host" }]
+
+[nodes.best]
+function = "command_steps:best"
+inputs = "p"
+outputs = "digit"
+'''
+BYTES = '''
+inputs = ["content", "scale"]
+outputs = "image"
+[nodes.image]
+function = "command_steps:image"
+inputs = "content"
+outputs = "image"
+'''
+COUNT = 'inputs = "x"\noutputs = "y"\n[nodes.n]\nfunction = "command_steps:counted"\ninputs = "x"\noutputs = "y"\n' \
+        'states = { seen = { output = "next", initial = 0 } }\n'  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    files = {"command_steps.py": STEPS, "flow.toml": FLOW, "bytes.toml": BYTES, "count.toml": COUNT, "f.prototxt": BOLT}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "digits.onnx").write_bytes(DIGITS.read_bytes())
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "command_steps", raising=False)
+    return tmp_path
+
+
+def lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def digits(several: Any) -> list[int]:
+    session = bn.compile(DIGITS, threads=1)
+    return [int(np.asarray(session(x)).argmax()) for x in several]
+
+
+def test_show_lists_nodes(call: Call, folder: Path) -> None:
+    done = call("flow", "show", folder / "flow.toml")
+    assert done.code == 0
+    assert "inputs: image: f32[n,1,8,8]" in done.out
+    assert "workers: 2 with 1 threads" in done.out
+    (row,) = [line for line in done.out.splitlines() if line.startswith("digits ")]
+    assert "p: f32[batch,10]" in row
+    assert "1 with 1 threads on processors [0] and 1 on host" in row
+    assert "max_batch=4" in row
+    found = call("flow", "show", folder / "flow.toml", "--json").json
+    assert [node["node"] for node in found["nodes"]] == ["digits", "best"]
+    assert found["nodes"][1]["runs"] == "command_steps:best"
+
+
+def test_one_task_of_files_and_values(call: Call, folder: Path) -> None:
+    np.save(folder / "x.npy", images(1))
+    done = call("flow", "run", folder / "flow.toml", "--input", f"image={folder / 'x.npy'}")
+    (line,) = lines(done.out)
+    assert (done.code, line["task"], line["outputs"]["digit"]) == (0, "0", digits([images(1)])[0])
+    assert len(line["outputs"]["p"][0]) == 10
+    done = call("flow", "run", folder / "count.toml", "--input", 'x={"a": NaN, "b": [1, "c"]}')
+    assert lines(done.out)[0]["outputs"] == {"y": [{"a": None, "b": [1, "c"]}, 0]}
+    done = call("flow", "run", folder / "count.toml", "--input", "x=a text")
+    assert lines(done.out)[0]["outputs"] == {"y": ["a text", 0]}
+
+
+def test_a_folder_of_arrays_becomes_a_folder_of_results(call: Call, folder: Path) -> None:
+    tasks = folder / "tasks"
+    tasks.mkdir()
+    for i in range(70):  # more than the flow holds
+        np.save(tasks / f"{i:03}.npy", images(1, i))
+    np.savez(tasks / "last.npz", image=images(1, 70))
+    trace = folder / "trace.json"
+    done = call("flow", "run", folder / "flow.toml", "--tasks", tasks, "-o", folder / "out", "--statistics",
+                "--trace", trace, "--workers", 1)  # fmt: skip
+    assert (done.code, done.out) == (0, "")
+    assert "71 tasks: 71 done" in done.err
+    assert "best" in {e["name"] for e in json.loads(trace.read_text())["traceEvents"]}
+    found = [int(np.load(path)["digit"]) for path in sorted((folder / "out").iterdir())]
+    assert (folder / "out" / "last.npz").is_file()
+    assert found == digits(images(1, i) for i in range(71))
+
+
+def test_lines_of_tasks_become_lines(call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(folder / "x.npy", images(1))
+    bad = images(1)[0].tolist()
+    given = [{"image": {"file": "x.npy"}}, {"image": bad}, {"picture": 3}, {"image": images(1).tolist()}]
+    text = "\n\n".join(map(json.dumps, given))
+    (folder / "tasks.jsonl").write_text(text)
+    done = call("flow", "run", folder / "flow.toml", "--tasks", folder / "tasks.jsonl", "-o", folder / "out.jsonl")
+    found = lines((folder / "out.jsonl").read_text())
+    assert (done.code, done.out) == (1, "")
+    assert "error: 2 of 4 tasks failed" in done.err
+    results = {line["task"]: line for line in found}
+    assert results["0"]["outputs"]["digit"] == results["6"]["outputs"]["digit"]
+    assert results["2"]["error"].startswith("input 'image': got shape (1, 8, 8)")
+    assert "inputs: got ['picture'], wanted ['image']" in results["4"]["error"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("1\n"))
+    done = call("flow", "run", folder / "count.toml", "--tasks", "-")
+    assert (done.code, done.err) == (1, "error: -: line 1: got a int, wanted inputs by name\n")
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"x": 5}\n{"x": 6}\n'))
+    done = call("flow", "run", folder / "count.toml", "--tasks", "-", "--stream")
+    assert [line["outputs"]["y"] for line in lines(done.out)] == [[5, 0], [6, 1]]
+
+
+def test_files_are_bytes_and_other_inputs_are_common(call: Call, folder: Path) -> None:
+    tasks = folder / "tasks"
+    tasks.mkdir()
+    (tasks / "a.raw").write_bytes(bytes(range(64)))
+    done = call("flow", "run", folder / "bytes.toml", "--tasks", tasks, "--input", "scale=2")
+    assert lines(done.out) == [{"task": "a.raw", "outputs": {"image": "f32[1, 1, 8, 8], 0 to 0.247059"}}]
+    done = call("flow", "run", folder / "bytes.toml", "--tasks", tasks)
+    assert done.code == 1
+    assert "a.raw: got one value for inputs ['content', 'scale'], wanted an .npz file" in done.err
+    args = ("--input", f"content=@{tasks / 'a.raw'}", "--input", "scale=1")
+    done = call("flow", "run", folder / "bytes.toml", *args, "-o", folder / "out")
+    assert np.load(folder / "out" / "000000.npz")["image"].shape == (1, 1, 8, 8)
+
+
+def test_a_graph_of_bolt_gets_functions_and_models(call: Call, folder: Path) -> None:
+    np.save(folder / "x.npy", np.full((1, 1, 8, 8), 9, np.uint8))
+    args = ["--function", "pixelProcess=command_steps:before", "--function", "best=command_steps:behind"]
+    args += ["--model", f"digits_f32.bolt={DIGITS}"]
+    done = call("flow", "run", folder / "f.prototxt", *args, "--input", f"pixels={folder / 'x.npy'}")
+    assert lines(done.out)[0]["outputs"]["digit"] == digits([np.full((1, 1, 8, 8), 9, np.float32) / np.float32(255)])
+    shown = call("flow", "show", folder / "f.prototxt", *args).out
+    assert "inference/before  command_steps:before" in shown
+    done = call("flow", "show", folder / "f.prototxt")
+    assert done.code == 1
+    assert "functions: got none for 'pixelProcess', 'best'; models: got none for '/data/local/tmp/digits" in done.err
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["--input", "image"], 2, "got 'image', wanted NAME=VALUE"),
+        (["--input", "picture=3"], 2, "got 'picture=3', wanted one of image"),
+        ([], 2, "got [], wanted ['image'], or --tasks"),
+        (["--input", "image=none.npy"], 1, "error: none.npy: No such file"),
+        (["--input", "image=3", "-o", "x.txt"], 2, "got 'x.txt', wanted a folder or a .jsonl file"),
+        (["--input", "image=3", "--model", "x"], 2, "got 'x', wanted NAME=..."),
+        (["--input", "image=3", "--model", "x=y"], 1, "models: got ['x'], wanted only what the file names"),
+        (["--tasks", "none.jsonl"], 1, "none.jsonl: No such file"),
+    ],
+)
+def test_mistakes_of_the_command_line(call: Call, folder: Path, args: list[str], code: int, said: str) -> None:
+    done = call("flow", "run", folder / "flow.toml", *args)
+    assert done.code == code
+    assert said in " ".join(done.err.replace("│", " ").split())
+    assert call("flow", "run", folder / "none.toml").code == 1
