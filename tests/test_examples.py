@@ -100,6 +100,48 @@ def test_gradients_of_the_twin(name: str) -> None:
     assert slope == pytest.approx(float((gradient.astype(np.float64) ** 2).sum()), rel=0.05)
 
 
+@pytest.mark.parametrize("name", ["tokens", "places", "q0", "k1", "v0", "o1", "up0", "down1"])
+def test_gradients_of_the_writer(name: str) -> None:
+    """Against differences of the loss, along the gradient."""
+    train = example("train_writer")
+    p = train.initial(rng := np.random.default_rng(0))
+    letters = rng.integers(0, train.LETTERS, (2, 17))
+    given, wanted = letters[:, :-1], letters[:, 1:]
+    gradient = train.gradients(p, train.forward(p, given), given, wanted)[name]
+
+    def loss(step: float) -> float:
+        moved = p | {name: (p[name] + step * gradient).astype(np.float32)}
+        found = train.forward(moved, given)["p"][np.arange(wanted.size), wanted.ravel()]
+        return -float(np.log(found.astype(np.float64)).mean())
+
+    size = 3e-2 / float(np.sqrt((gradient**2).sum()))
+    slope = (loss(size) - loss(-size)) / (2 * size)
+    assert slope == pytest.approx(float((gradient.astype(np.float64) ** 2).sum()), rel=0.05)
+
+
+def test_the_writer_remembers_what_it_has_seen() -> None:
+    """Probabilities of each run are those of a decoder that is given the whole text, and another text begins anew."""
+    writer, train = example("writer"), example("train_writer")
+    session = bn.compile(writer.decoder())
+    assert [s.name for s in (*session.inputs, *session.outputs)] == ["token", "probabilities"]
+    first = "".join(writer.write(session, "A kernel ", 10**6, 3))
+    assert len(first) == writer.LENGTH
+    assert first.startswith("A kernel ")
+    with pytest.raises(bn.DataError):
+        session(np.array([0]))  # there is no place for it
+    assert "".join(writer.write(session, "A kernel ", 20, 3)) == first[:29]
+    stored = np.load(writer.FILE)
+    weights = {k: stored[k] * stored[f"{k}_scale"] for k in stored if not k.endswith("_scale")}
+    tokens = [writer.token_of(letter) for letter in first]
+    wanted = train.forward(weights, np.array([tokens]))["p"].astype(np.float64) ** (1 / writer.TEMPERATURE)
+    session.reset_state()
+    found = [np.asarray(session(np.array([token]))[0]).reshape(-1) for token in tokens]
+    np.testing.assert_allclose(found, wanted / wanted.sum(-1, keepdims=True), atol=1e-4)
+    sentence = train.tokens_of("The session of a model keeps the results of the last run in memory of its own.")
+    bits = -np.log2(train.forward(weights, sentence[None, :-1])["p"])[np.arange(len(sentence) - 1), sentence[1:]]
+    assert bits.mean() < 2  # of 6.6 that letters have by chance
+
+
 def test_regions_of_a_mask() -> None:
     pytest.importorskip("PIL")
     example("model_files")

@@ -14,6 +14,7 @@ from bolt_numba.types import Array
 from tests.models import FetchError, fetch
 from tests.native import c_programs as c
 from tests.native.c_programs import needs_cc, on_this_machine, program_bytes
+from tests.test_examples import example
 
 pytestmark = [needs_cc, on_this_machine]
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -69,3 +70,16 @@ def test_pictures_are_classified(tmp_path: Path) -> None:
         other = write_ppm(tmp_path / "other", pixels)
         done = subprocess.run([program, tmp_path / "model", tmp_path / "labels", other], capture_output=True, text=True)
         assert (done.returncode, text in done.stderr) == (1, True), done.stderr
+
+
+def test_texts_are_written(tmp_path: Path) -> None:
+    writer = example("writer")
+    (tmp_path / "model").write_bytes(program_bytes(writer.decoder(), threads=1))
+    session, prompts = bn.compile(writer.decoder(), threads=1), ["A kernel ", "The session ", "A kernel "]
+    made = ran(built("writer", tmp_path), tmp_path / "model", 50, *prompts)
+    wanted = ["".join(writer.write(session, prompt, 50, seed)) for seed, prompt in enumerate(prompts)]
+    assert made == "".join(f"{text}\n" for text in wanted)
+    assert len(set(wanted)) == 3
+    for prompt, text in (("x" * 129, "too short or too long"), ("\t", "wanted letters of ASCII")):
+        done = subprocess.run([tmp_path / "writer", tmp_path / "model", "5", prompt], capture_output=True, text=True)
+        assert (done.returncode, text in done.stderr) == (1, True)
