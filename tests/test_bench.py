@@ -218,3 +218,39 @@ def test_calls_of_several_threads_are_counted() -> None:
         assert 2 <= middle <= late
         assert busy < middle, "a sleeping thread takes no processor"
         assert counts[engine] > 6
+
+
+def test_flows_stand_beside_programs_by_hand() -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("PIL")
+    from bench import flow as bench_flow
+    from bolt_numba.flow import Flow
+
+    digits = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
+    images = list(np.random.default_rng(0).random((6, 1, 1, 8, 8), np.float32))
+
+    def flow() -> Flow:
+        made = Flow("digits", inputs="image", outputs="digit", workers=2)
+        made.model(digits, "image", "p", name="digits", threads=1)
+        return made.function(lambda p: int(p.argmax()), "p", "digit")
+
+    pipeline = bench_flow.Pipeline(
+        [str(digits)], images, lambda runs, image: int(runs[0](image).argmax()), flow, lambda found: found["digit"]
+    )
+    case = bench_flow.measured(pipeline, 2, 0.1, 0.5)
+    assert case["tasks"] == 6
+    for row in case["engines"].values():
+        assert row["per_s"] > 0
+        assert 0 < row["p50_ms"] <= row["p99_ms"]
+    assert case["ratios"]["onnxruntime"]["per_s"] == pytest.approx(
+        case["engines"]["flow"]["per_s"] / case["engines"]["onnxruntime"]["per_s"]
+    )
+    wrong = pipeline._replace(result=lambda found: -1)
+    with pytest.raises(SystemExit, match="6 of 6 results differ"):
+        bench_flow.measured(wrong, 1, 0.1, 0.5)
+    rows = {"per_s": 1.2, "p50_ms": 3.0, "p99_ms": 0.9}
+    found = {"machine": {"processor": "P"}, "rounds": 2, "seconds": 0.1, "load": 0.5, "pipelines": {
+        "digits": case | {"ratios": {"onnxruntime": rows, "sessions": rows}},
+    }}  # fmt: skip
+    assert "| digits | Flow |" in bench_flow.table(found)
+    assert bench_flow.met(found) == {"digits: throughput": False, "digits: p99": True}
