@@ -12,7 +12,7 @@ from bolt_numba.base.config import processors
 from bolt_numba.flow.parts import Workers
 
 if TYPE_CHECKING:
-    from bolt_numba.flow.station import Piece, Station
+    from bolt_numba.flow.station import Station, Work
 
 
 class Worker:
@@ -39,7 +39,8 @@ class Worker:
 class Crew:
     """Workers that serve the same stations, those at the end of the graph first: begun tasks end before others begin.
 
-    condition: is notified of each piece of work that comes; all crews of a flow share its lock.
+    condition: workers wait for work there; all crews of a flow share its lock.  idle: how many do.  looks: whether a
+    worker that has the lock now will look for work before it lets go.
     """
 
     def __init__(self, name: str, workers: Sequence[Workers], lock: Any) -> None:
@@ -49,20 +50,34 @@ class Crew:
         self.workers = [Worker(i, cpus, w, share) for i, (w, cpus) in enumerate(pinned)]
         self.stations: list[Station] = []
         self.condition = threading.Condition(lock)
+        self.idle, self.looks = 0, False
 
-    def next(self, now: float) -> tuple[Station | None, list[Piece], float | None]:
-        """Work to do now, or how many seconds to wait at most for more of it.  For who holds the lock."""
+    def came(self) -> None:
+        """There is work, which a worker that waits should see.  For who holds the lock, as all below."""
+        if self.idle and not self.looks:
+            self.condition.notify()
+
+    def take(self, now: float) -> tuple[Work | None, float | None]:
+        """As `next`, and another worker looks after what is left."""
+        found = self.next(now)
+        if found[0] is not None:
+            self.pass_on()
+        return found
+
+    def pass_on(self) -> None:
+        """Have another worker look after what is there, if anything is."""
+        if self.idle and any(station.queue for station in self.stations):
+            self.condition.notify()
+
+    def next(self, now: float) -> tuple[Work | None, float | None]:
+        """Work to do now, or how many seconds to wait at most for more of it."""
         wait: float | None = None
         for station in self.stations:
-            if not station.queue or any(reader.is_full for reader in station.readers):
+            if not station.queue or station.is_held_up:
                 continue
             pieces, until = station.take(now)
             if pieces:
-                return station, pieces, None
+                return (station, pieces), None
             if until is not None:
                 wait = until - now if wait is None else min(wait, until - now)
-        return None, [], wait
-
-    @property
-    def has_work(self) -> bool:
-        return any(station.queue for station in self.stations)
+        return None, wait

@@ -17,7 +17,7 @@ from typing import Any
 
 from bolt_numba.flow.crew import Crew, Worker
 from bolt_numba.flow.errors import FlowDeadlineError, FlowEmptyError, FlowError, FlowFullError
-from bolt_numba.flow.station import Outcome, Piece, Station
+from bolt_numba.flow.station import Outcome, Piece, Station, Work
 from bolt_numba.flow.statistics import EVENTS, SAMPLES, Event, NodeCounts
 from bolt_numba.flow.task import FlowTask, StreamMemory
 from bolt_numba.flow.waiting import Waiters, remember
@@ -36,6 +36,9 @@ class FlowEngine:
         self.inputs: tuple[str, ...] = ()
         self.outputs: tuple[str, ...] = ()
         self.readers: dict[str, list[Station]] = {}
+        self.wanted = {s: len({*s.node.inputs.values()}) for s in stations}
+        self.sources = [s for s, count in self.wanted.items() if not count]
+        self.keepers = [s for s in stations if s.keeps]
         self.capacity, self.is_fifo = 64, True
         self.lock = lock
         self.room, self.results, self.idle, self.alarm = (threading.Condition(lock) for _ in range(4))
@@ -99,11 +102,11 @@ class FlowEngine:
                 self.line.append(task)
         if seconds is not None:
             self._set_deadline(task, task.begin + seconds)
-        for station in self.stations:
+        for station in self.keepers:
             station.join_line(task)
         task.left = len(self.stations)
-        task.missing = {s: len({*s.node.inputs.values()}) for s in self.stations}
-        for station in [s for s, count in task.missing.items() if not count]:
+        task.missing = self.wanted.copy()
+        for station in self.sources:
             self._begin(task, station)
         for name in self.inputs:
             self._arrived(task, name)
@@ -314,37 +317,56 @@ class FlowEngine:
     def _work(self, crew: Crew, worker: Worker) -> None:
         """A worker's thread."""
         worker.pin()
-        while True:
-            with self.lock:
-                station, pieces, wait = crew.next(time.perf_counter())
-                while station is None:
-                    if self.is_closed:
-                        return
-                    crew.condition.wait(wait)
-                    station, pieces, wait = crew.next(time.perf_counter())
-                if crew.has_work:
-                    crew.condition.notify()  # another looks after what is left
-            self._serve(crew, worker, station, pieces)
-            del station, pieces
+        while (work := self._wait(crew)) is not None:
+            while work is not None:
+                work = self._serve(crew, worker, *work)
             self.announce()
 
-    def _serve(self, crew: Crew, worker: Worker, station: Station, pieces: Sequence[Piece]) -> None:
+    def _wait(self, crew: Crew) -> Work | None:
+        """The next work of a crew; None where none will come."""
+        with self.lock:
+            work, wait = crew.take(time.perf_counter())
+            while work is None and not self.is_closed:
+                crew.idle += 1
+                try:
+                    crew.condition.wait(wait)
+                finally:
+                    crew.idle -= 1
+                work, wait = crew.take(time.perf_counter())
+            return work
+
+    def _serve(self, crew: Crew, worker: Worker, station: Station, pieces: Sequence[Piece]) -> Work | None:
+        """Do work.  Gives what to do next, if there is more and nobody is to be told of the end of a task first."""
         begin = time.perf_counter()
         outcomes = station.run(pieces, worker)
         end = time.perf_counter()
-        failed = sum(isinstance(outcome, BaseException) for outcome in outcomes)
         with self.lock:
-            station.counts.ran([begin - p.since for p in pieces], end - begin, failed)
-            tasks = tuple(p.task.number for p in pieces)
+            self._count(crew, worker, station, pieces, begin, end)
+            crew.looks = True
+            try:
+                for piece, outcome in zip(pieces, outcomes, strict=True):
+                    station.counts.failed += isinstance(outcome, BaseException)
+                    self._ran(station, piece, outcome)
+            finally:
+                crew.looks = False
+            if self.ended:
+                crew.pass_on()
+                return None
+            return crew.take(end)[0]
+
+    def _count(
+        self, crew: Crew, worker: Worker, station: Station, pieces: Sequence[Piece], begin: float, end: float
+    ) -> None:
+        """Note a run, in the statistics and in the trace."""
+        station.counts.ran([begin - p.since for p in pieces], end - begin)
+        tasks = () if self.events is None else tuple([p.task.number for p in pieces])
+        if self.events is not None:
+            self.events.append(Event(station.name, crew.name, worker.number, begin, end, tasks))
+        for name, since, until, count in worker.inner:
+            self.inner.setdefault(name, NodeCounts()).ran([0.0] * count, until - since)
             if self.events is not None:
-                self.events.append(Event(station.name, crew.name, worker.number, begin, end, tasks))
-            for name, since, until, count in worker.inner:
-                self.inner.setdefault(name, NodeCounts()).ran([0.0] * count, until - since, 0)
-                if self.events is not None:
-                    self.events.append(Event(name, crew.name, worker.number, since, until, tasks * count))
-            worker.inner.clear()
-            for piece, outcome in zip(pieces, outcomes, strict=True):
-                self._ran(station, piece, outcome)
+                self.events.append(Event(name, crew.name, worker.number, since, until, tasks * count))
+        worker.inner.clear()
 
     def trace(self) -> None:
         """Keep events from now on."""

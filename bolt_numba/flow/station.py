@@ -26,6 +26,10 @@ class Piece:
         self.key: Hashable = None
 
 
+Work: TypeAlias = "tuple[Station, list[Piece]]"
+"""A station, and pieces that it runs as one."""
+
+
 class Station:
     """A node, its queue, and the crew that serves it.  All but `run` is for who holds the flow's lock.
 
@@ -44,6 +48,11 @@ class Station:
     @property
     def is_full(self) -> bool:
         return len(self.queue) >= self.bound
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether a station that takes what this one makes is full."""
+        return bool(self.readers) and any(reader.is_full for reader in self.readers)
 
     # --- queue -------------------------------------------------------------------------------------------------------
 
@@ -69,7 +78,7 @@ class Station:
     def _put(self, piece: Piece) -> None:
         self.queue.append(piece)
         self.counts.came(len(self.queue))
-        self.crew.condition.notify()
+        self.crew.came()
 
     def _admit(self, line: StreamLine) -> None:
         if not line.is_taken and line.tasks and (piece := line.parked.pop(line.tasks[0], None)) is not None:

@@ -41,11 +41,10 @@ class NodeCounts:
         """A piece came: so many wait now."""
         self.deepest = max(self.deepest, depth)
 
-    def ran(self, waits: Sequence[float], seconds: float, failed: int) -> None:
+    def ran(self, waits: Sequence[float], seconds: float) -> None:
         """A run of as many pieces as there are times of waiting."""
         self.runs += 1
         self.pieces += len(waits)
-        self.failed += failed
         self.busy += seconds
         self.waited.extend(waits)
         self.served.append(seconds)
