@@ -43,7 +43,7 @@ OF_THE_READER = ("DESCRIPTION.md", "docs/index.md", "docs/numerics.md")
 ELSEWHERE = {
     "docs/aarch64.md": "a cross compiler or packages for ARM are needed; tests/aarch64 does what they show",
     "docs/architecture.md": "a drawing",
-    "docs/c-api.md": "compilers of C, C++ and Java are needed; tests/native/test_c_library.py does the same",
+    "docs/c-api.md": "compilers of C, C++ and Java are needed; tests/native does the same",
     "docs/export.md": "a C compiler is needed; tests/test_export_library.py does the same",
     "docs/hardware/simnpu.md": "tests/hardware/test_tools.py runs it",
     "docs/onnxruntime.md": "tests/test_onnxruntime_page.py runs them",

@@ -83,3 +83,26 @@ def test_texts_are_written(tmp_path: Path) -> None:
     for prompt, text in (("x" * 129, "too short or too long"), ("\t", "wanted letters of ASCII")):
         done = subprocess.run([tmp_path / "writer", tmp_path / "model", "5", prompt], capture_output=True, text=True)
         assert (done.returncode, text in done.stderr) == (1, True)
+
+
+def test_text_on_a_page_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    example("model_files")
+    ocr, page = example("ocr"), example("ocr").sample()
+    detect, read = (bn.load(fetched(f"ch_PP-OCRv4_{name}_infer.onnx")) for name in ("det", "rec"))
+    steps = Image((736, 1312), mode="stretch", color="BGR", mean=0.5, std=0.5)
+    shapes: list[dict[str, tuple[int, ...]]] = [{"x": (1, 3, 48, width)} for width in (320, 640, 960)]
+    prepared = with_preprocessing(detect, {"x": steps})
+    (tmp_path / "detect").write_bytes(program_bytes(prepared, shapes=[{"x": (400, 720, 3)}]))
+    (tmp_path / "read").write_bytes(program_bytes(read, shapes=shapes))
+    (tmp_path / "letters").write_text(read.metadata["character"])
+    files = [tmp_path / "letters", write_ppm(tmp_path / "page", np.asarray(page))]
+    lines = ran(built("ocr", tmp_path), tmp_path / "detect", tmp_path / "read", *files).splitlines()
+    made = [line.split(maxsplit=6) for line in lines]
+    boxes, reader = ocr.find_lines(bn.compile(detect), page), bn.compile(read)
+    wanted = [ocr.read_line(reader, ocr.alphabet_of(read), page, box) for box in boxes]
+    assert [row[6] for row in made] == [text for text, _ in wanted]
+    assert len(made) == 4
+    for row, box, (_, sure) in zip(made, boxes, wanted, strict=True):
+        assert row[:5] == [str(n) for n in (box.left, box.top, box.right - box.left, "x", box.bottom - box.top)]
+        assert float(row[5].rstrip("%")) / 100 == pytest.approx(sure, abs=0.1)
