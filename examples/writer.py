@@ -1,6 +1,6 @@
 """Write text, letter by letter, with a small transformer that keeps the keys and values of what it has seen.
 
-    python examples/writer.py "A kernel " "The session "        # needs onnx
+    python examples/writer.py "A kernel " "The session "        # needs onnx 1.19
     python examples/writer.py --save writer.bolt                # for examples/c/writer.c; or writer.onnx
 
 `train_writer.py` trained it on the pages of this repository.  A run of the model takes one letter and gives the

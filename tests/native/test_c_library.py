@@ -13,13 +13,17 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba import surgery
 from bolt_numba.cli.app import run
 from bolt_numba.export.c_library import SOURCES, WARNINGS, constants
 from bolt_numba.export.layout import TRAILER_MAGIC, HeaderWord
 from bolt_numba.export.program import native_program
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.store import chunks
 from bolt_numba.ir.trailer import trailer
-from bolt_numba.types import F32, Array
+from bolt_numba.ops.pointwise import Add
+from bolt_numba.types import F32, Array, TensorType
 from tests.native import c_programs as c
 from tests.native.c_programs import CError, CSession, library, needs_cc, on_this_machine, program_bytes, stress
 from tests.native.nets import counter, dense, digits, lookup
@@ -104,6 +108,26 @@ def test_states_go_from_run_to_run() -> None:
             assert session.find("s").tobytes() == ours.states["s"].tobytes()
         session.call("reset_state")
         assert session.find("s").tolist() == [0, 10, 20]
+
+
+def test_states_are_passed_on_shared_and_exchanged() -> None:
+    """A sum is an output and a state, two states change places, and one stays and is an output."""
+    g, kind = Graph("passing"), TensorType(F32, (3,))
+    x, p, q, r, w = (g.add_input(name, kind) for name in "xpqrw")
+    total = Builder(g)(Add(), x, r)
+    given = {"y": total, "s": total, "p2": q, "q2": p, "w2": w, "shown": w, "seen": p}
+    for name, value in given.items():
+        g.add_output(value, name)
+    first = {"p": np.arange(3, dtype=F32), "w": np.full(3, 7, F32)}
+    graph = surgery.with_states(g, {"p": "p2", "q": "q2", "r": "s", "w": "w2"}, initial=first)
+    ours = bn.compile(graph)
+    with CSession(program_bytes(graph)) as session:
+        for step in range(3):
+            feeds = {"x": np.full(3, step, F32)}
+            made, wanted = session.run(feeds), ours(**feeds)
+            assert {k: a.tolist() for k, a in made.items()} == {k: a.tolist() for k, a in wanted.items()}
+            assert {k: session.find(k).tolist() for k in "pqrw"} == {k: a.tolist() for k, a in ours.states.items()}
+            assert made["seen"].tolist() == ([0, 0, 0] if step == 1 else [0, 1, 2])
 
 
 def test_content_that_asks_for_what_is_not_there_is_an_error_of_that_run() -> None:
