@@ -2,6 +2,9 @@
 
 Such an operator ends a plan in a cut.  What is registered here takes the operands when they are there, calls a native
 kernel on buffers of the greatest size the result can have, and returns the part that was filled.
+
+Where nothing of Python runs, the same kernels are steps (`sized`): they write what there is to the beginning of memory
+for the greatest result, and beside it how much that is.
 """
 
 from __future__ import annotations
@@ -10,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from bolt_numba.base.records import record
-from bolt_numba.kernels.registry import Accepts, Types, always, load
+from bolt_numba.kernels.registry import Accepts, Step, Types, always, load
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import Array
+from bolt_numba.types import Array, TensorType
 
 Empty: TypeAlias = Callable[..., Array]
 """``empty(shape, dtype)``: memory for a result or for workspace, as ``numpy.empty``."""
@@ -48,3 +51,37 @@ def select_data_sized(op: Op, ins: Types, device: str = "cpu") -> DataSized | No
     load(device)
     found = DATA_SIZED.get((type(op), device))
     return found if found is not None and found.accepts(op, ins) else None
+
+
+@record(eq=False)
+class Sized:
+    """An operator as steps whose results are as long as data say.
+
+    results: types of the greatest.  axes: of each the axis that is shorter, None of one that is not; what there is lies
+    dense.  steps: ``Out(i)`` is result i, and ``Out(len(results))`` takes the length, one i64.
+    """
+
+    results: tuple[TensorType, ...]
+    axes: tuple[int | None, ...]
+    steps: list[Step]
+
+
+MakeSized: TypeAlias = Callable[[Any, Types], "Sized | None"]
+SIZED: dict[tuple[type[Op], str], MakeSized] = {}
+
+
+def sized(op: type[Op], device: str = "cpu") -> Callable[[MakeSized], MakeSized]:
+    """Register ``make(op, types of the operands)``: the steps, or None where these operands are not for it."""
+
+    def register(make: MakeSized) -> MakeSized:
+        SIZED[op, device] = make
+        return make
+
+    return register
+
+
+def select_sized(op: Op, ins: Types, device: str = "cpu") -> Sized | None:
+    """The steps of a node whose results are as long as data say, or None."""
+    load(device)
+    make = SIZED.get((type(op), device))
+    return None if make is None else make(op, ins)

@@ -166,7 +166,7 @@ class _Loader:
             given = {"Isa": Isa, "lower_levels": lower_levels, "on_x86": on_x86, "own": own}
             return {**given, "target": lambda: isa}
         module: Any = registry if self.inner == "registry" else data_sized
-        bound = ("kernel", "select", "candidates", "data_sized", "select_data_sized")
+        bound = ("kernel", "select", "candidates", "data_sized", "select_data_sized", "sized", "select_sized")
         names = {k: v for k, v in vars(module).items() if not k.startswith("__")}
         return names | {k: partial(names[k], device=device) for k in bound if callable(names.get(k))}
 

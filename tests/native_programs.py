@@ -65,41 +65,76 @@ class Interpreter:
     def dims(self, first: int, count: int) -> tuple[int, ...]:
         return tuple(row["size"] for row in self.rows(ProgramTable.DIMS, first, count))
 
-    def plan_for(self, shapes: Sequence[tuple[int, ...]]) -> tuple[dict[str, int], list[tuple[int, ...]]]:
-        """The plan of these shapes of the inputs, and the shapes of all values."""
-        for plan in self.rows(ProgramTable.PLANS):
+    def plan_for(self, shapes: Sequence[tuple[int, ...]]) -> tuple[list[dict[str, int]], list[tuple[int, ...]]]:
+        """The stages of these shapes of the inputs, and the greatest shapes of all values."""
+        plans = self.rows(ProgramTable.PLANS)
+        for number, plan in enumerate(plans):
             at, found = plan["dims"], []
             for value in self.values:
                 found.append(self.dims(at, value["rank"]))
                 at += value["rank"]
-            if found[: len(shapes)] == list(shapes):
-                return plan, found
+            if plan["stages"] and found[: len(shapes)] == list(shapes):
+                return plans[number : number + plan["stages"]], found
         raise LookupError(f"no plan for {shapes}")
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name, states too; states that are not given are as at first."""
         taken = (ValueKind.INPUT, ValueKind.STATE_IN)
         inputs = [self._input(v, feeds) for v in self.values if v["kind"] in taken]
-        plan, shapes = self.plan_for([a.shape for a in inputs])
+        stages, shapes = self.plan_for([a.shape for a in inputs])
         given = self.values[len(inputs) :]
         outputs = [np.empty(s, DTYPES[v["dtype"]]) for s, v in zip(shapes[len(inputs) :], given, strict=True)]
+        places = self.rows(ProgramTable.PLACES, stages[0]["first_place"], stages[0]["places"])
+        between = [np.empty(self.dims(p["dims"], p["rank"]), DTYPES[p["dtype"]]) for p in places]
+        arrays = [*inputs, *outputs, *between]
+        plan, number = stages[0], 0
+        while True:
+            image = self._run_stage(plan, arrays, len(inputs), number)
+            if not plan["choices"]:
+                break
+            number = int(arrays[plan["choice"]].flat[0]) if plan["choice"] >= 0 else 0
+            choices = self.rows(ProgramTable.CHOICES, plan["first_choice"], plan["choices"])
+            plan = stages[next(c["stage"] for c in choices if c["low"] <= number <= c["high"])]
+        for place, array, i in zip(places, between, range(len(inputs) + len(outputs), len(arrays)), strict=True):
+            if place["length"] >= 0:
+                arrays[i] = _shortened(array, place["axis"], int(arrays[place["length"]].flat[0]))
+        found = self._results(plan, image.view(np.int64), arrays, len(inputs), outputs)
+        return {self.string(v["name"]): a for v, a in zip(given, found, strict=True)}
+
+    def _run_stage(self, plan: dict[str, int], arrays: list[Array], inputs: int, number: int) -> Array:
+        """Run the steps of a stage that this number led to; its image."""
         image = HOST.allocate(plan["image_nbytes"])
         at = self.place(ProgramTable.IMAGES)[0] + plan["image"]
         image[:] = self.block[at : at + len(image)]
+        words = image.view(np.int64)
+        for row in self.rows(ProgramTable.FIELDS, plan["first_field"], plan["fields"]):
+            if row["first"] <= number:
+                words[row["word"]] = row["value"] + row["slope"] * (number - row["first"])
         arena = HOST.allocate(plan["arena_nbytes"])
-        self._patch(plan, image.view(np.int64), arena, inputs, outputs)
+        self._patch(plan, words, arena, arrays, inputs)
         for row in self.rows(ProgramTable.STEPS, plan["first_step"], plan["steps"]):
             call = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(self.kernels[row["kernel"]])
             call(image.ctypes.data + row["record"], 0, 1)
-        self._refuse(plan, image.view(np.int64))
-        rows = self.rows(ProgramTable.RESULTS, plan["results"], len(outputs))
-        for row, output in zip(rows, outputs, strict=True):
+        self._refuse(plan, words)
+        return image
+
+    def _results(
+        self, plan: dict[str, int], words: Array, arrays: list[Array], inputs: int, outputs: list[Array]
+    ) -> list[Array]:
+        """What the last stage gives."""
+        at, made = plan["sizes"], []
+        for row, whole in zip(self.rows(ProgramTable.RESULTS, plan["results"], len(outputs)), outputs, strict=True):
+            output = whole
+            if at >= 0:
+                shape = words[at : at + whole.ndim].tolist()
+                output, at = whole.reshape(-1)[: int(np.prod(shape, dtype=np.int64))].reshape(shape), at + whole.ndim
             if row["kind"] == ResultKind.INPUT:
-                output[...] = inputs[row["which"]].reshape(output.shape)
+                output = arrays[row["which"]].reshape(output.shape if plan["stages"] else arrays[row["which"]].shape)
             elif row["kind"] == ResultKind.ARRAY:
-                at, nbytes = self.arrays[row["which"]]
-                output[...] = self.block[at : at + nbytes].view(output.dtype).reshape(output.shape)
-        return {self.string(v["name"]): a for v, a in zip(given, outputs, strict=True)}
+                place, nbytes = self.arrays[row["which"]]
+                output = self.block[place : place + nbytes].view(output.dtype)[: output.size].reshape(output.shape)
+            made.append(output.copy())
+        return made
 
     def _input(self, value: dict[str, int], feeds: Mapping[str, Array]) -> Array:
         name = self.string(value["name"])
@@ -112,7 +147,7 @@ class Interpreter:
             )
         return np.asarray(feeds[name], DTYPES[value["dtype"]], order="C")
 
-    def _patch(self, plan: dict[str, int], words: Array, arena: Array, inputs: list[Any], outputs: list[Any]) -> None:
+    def _patch(self, plan: dict[str, int], words: Array, arena: Array, arrays: list[Any], inputs: int) -> None:
         base = self.block.ctypes.data
         for row in self.rows(ProgramTable.PATCHES, plan["first_patch"], plan["patches"]):
             which = row["which"]
@@ -121,11 +156,11 @@ class Interpreter:
                 PatchKind.ARRAY: lambda which=which: base + self.arrays[which][0],
                 PatchKind.ARENA: lambda: arena.ctypes.data,
                 PatchKind.IMAGE: lambda: words.ctypes.data,
-                PatchKind.INPUT: lambda which=which: inputs[which].ctypes.data,
-                PatchKind.OUTPUT: lambda which=which: outputs[which].ctypes.data,
+                PatchKind.INPUT: lambda which=which: arrays[which].ctypes.data,
+                PatchKind.OUTPUT: lambda which=which: arrays[inputs + which].ctypes.data,
             }[PatchKind(row["kind"])]()
-            assert words[row["word"]] == 0, "the block holds no address"
-            words[row["word"]] = address + row["offset"]
+            assert abs(int(words[row["word"]])) < 1 << 40, "the block holds no address"
+            words[row["word"]] += address + row["offset"]
 
     def _refuse(self, plan: dict[str, int], words: Array) -> None:
         counter = plan["fault_counter"]
@@ -137,3 +172,9 @@ class Interpreter:
                 value, low, high = words[at + 2 : at + 5].tolist()
                 label, text = self.string(row["label"]), self.string(row["text"])
                 raise LookupError(f"{label}: {text}: got {value}, wanted {low} to {high}")
+
+
+def _shortened(array: Array, axis: int, length: int) -> Array:
+    """The dense beginning of an array that is as long as data say."""
+    shape = [*array.shape[:axis], length, *array.shape[axis + 1 :]]
+    return array.reshape(-1)[: int(np.prod(shape, dtype=np.int64))].reshape(shape)

@@ -47,7 +47,8 @@ def _lines() -> Iterator[str]:
     yield f"#define BNP_MOST_PROGRAMS {layout.TRAILER_PROGRAMS}"
     for name, number in (("MAGIC", layout.MAGIC), ("END_MAGIC", layout.TRAILER_MAGIC)):
         yield f"#define BNP_{name} INT64_C({number})"
-    yield f"#define BNP_STEP_WIDTH {len(layout.StepRow)}\n#define BNP_TABLE_COUNT {len(layout.ProgramTable)}"
+    yield f"#define BNP_STEP_WIDTH {len(layout.StepRow)}\n#define BNP_PLAN_WIDTH {len(layout.PlanRow)}"
+    yield f"#define BNP_TABLE_COUNT {len(layout.ProgramTable)}"
     kinds: tuple[type[IntEnum], ...] = (
         layout.HeaderWord, layout.ProgramFlag, layout.ProgramTable, layout.ValueKind, layout.ResultKind,
         layout.PatchKind, layout.TrailerWord, *layout.COLUMNS.values(),

@@ -18,8 +18,9 @@ from bolt_numba.export.building import build, compiler_for
 from bolt_numba.export.layout import PAGE
 from bolt_numba.export.library import Library, c_name, program_flags, write_library
 from bolt_numba.export.onefile import write_one_file
-from bolt_numba.export.plans import NATIVE, Shapes
+from bolt_numba.export.plans import Shapes
 from bolt_numba.export.program import NativeProgram, native_program
+from bolt_numba.export.targets import NATIVE
 from bolt_numba.export.texts import objects
 from bolt_numba.inputs import plain_array
 from bolt_numba.ir.graph import Graph, Value
@@ -124,7 +125,7 @@ def _told(made: list[NativeProgram], path: Path, files: list[Path], built: list[
     large = [file for file in files if file.suffix in (".o", ".weights")] or files[-1:]
     nbytes = sum(program.block.nbytes for program in made) if path.is_file() else sum(f.stat().st_size for f in large)
     levels = ", ".join(program.planned.cpu.isa.level for program in made)
-    return Exported(path, files, built, len(made[0].planned.plans), nbytes, levels)
+    return Exported(path, files, built, len(made[0].planned.chains), nbytes, levels)
 
 
 def with_fixed(graph: Graph, fixed: Mapping[str, Any]) -> Graph:

@@ -19,7 +19,7 @@ from bolt_numba.ir.trailer import MAGIC as TRAILER_MAGIC
 from bolt_numba.ir.trailer import PROGRAMS as TRAILER_PROGRAMS
 from bolt_numba.ir.trailer import WORDS as TRAILER_WORDS
 
-VERSION = 1
+VERSION = 2
 MAGIC = int.from_bytes(b"BNPROG01", "little")
 HEADER_WORDS = 64
 PAGE, LINE = 4096, 64
@@ -77,6 +77,9 @@ class ProgramTable(IntEnum):
     STEPS = 11
     PATCHES = 12
     FAULTS = 13
+    PLACES = 14
+    CHOICES = 15
+    FIELDS = 16
 
 
 AREAS = frozenset((ProgramTable.STRINGS, ProgramTable.CODE, ProgramTable.DATA, ProgramTable.IMAGES))
@@ -144,12 +147,19 @@ class DimRow(IntEnum):
 
 
 class PlanRow(IntEnum):
-    """What runs for one set of shapes.
+    """A *stage*: what runs for one set of shapes, or a part of that up to where data decide how it goes on.
 
-    dims: first of the sizes of all values in their order, each as many as its rank says.  image: offset in
-    IMAGES, at a multiple of `LINE`.  fault_counter: index of the int64 of the image that counts faults, -1
-    without any; the record of fault i is the `FAULT_WORDS` int64s from fault_counter + `FAULT_WORDS` * (i + 1) on.
-    results: first row of RESULTS; there is one for each output.  threads: how many may share a step, at most.
+    stages: of the first stage of a set of shapes, how many there are with it; the others follow it, and have 0.
+    dims: first of the sizes of all values in their order, each as many as its rank says; where data decide sizes, the
+    greatest.  image: offset in IMAGES, at a multiple of `LINE`.  fault_counter: index of the int64 of the image that
+    counts faults, -1 without any; the record of fault i is the `FAULT_WORDS` int64s from fault_counter +
+    `FAULT_WORDS` * (i + 1) on.  threads: how many may share a step, at most.
+    first_place, places: of a first stage, what is between its stages.
+    choice: the value or place whose number tells how it goes on, -1 where nothing decides.  first_choice, choices: rows
+    of CHOICES, one of which is next; none behind the last stage.
+    results: of a last stage, the first row of RESULTS; there is one for each output.  sizes: index of the int64 of the
+    image where the sizes of all outputs stand, -1 where they are those of dims.
+    first_field, fields: rows of FIELDS, which hold for the number that led here.
     """
 
     DIMS = 0
@@ -165,10 +175,54 @@ class PlanRow(IntEnum):
     RESULTS = 10
     ARENA_NBYTES = 11
     THREADS = 12
+    STAGES = 13
+    FIRST_PLACE = 14
+    PLACES = 15
+    CHOICE = 16
+    FIRST_CHOICE = 17
+    CHOICES = 18
+    SIZES = 19
+    FIRST_FIELD = 20
+    FIELDS = 21
+
+
+class PlaceRow(IntEnum):
+    """An array between stages, which is numbered behind the values; places of a set of shapes are its own.
+
+    dims: first number of its greatest shape in DIMS.  length: the value or place whose number is the length of axis,
+    -1 where all sizes are fixed.
+    """
+
+    DTYPE = 0
+    RANK = 1
+    DIMS = 2
+    LENGTH = 3
+    AXIS = 4
+
+
+class ChoiceRow(IntEnum):
+    """Which stage is next, counted from the first: where the number that decides is low to high."""
+
+    LOW = 0
+    HIGH = 1
+    STAGE = 2
+
+
+class FieldRow(IntEnum):
+    """An int64 of the image that depends on the number n that led to the stage: value + slope * (n - first).
+
+    It holds from n = first on, up to the next row of the same word; rows of a word are together, and ascend.  Where a
+    patch is, too, the word is what is added to the address.
+    """
+
+    WORD = 0
+    FIRST = 1
+    VALUE = 2
+    SLOPE = 3
 
 
 class ResultRow(IntEnum):
-    """How an output of a plan comes about: kind is a `ResultKind`, which: an input by its number, or an array."""
+    """How an output comes about: kind is a `ResultKind`, which: an input or place by its number, or an array."""
 
     KIND = 0
     WHICH = 1
@@ -195,7 +249,10 @@ class StepRow(IntEnum):
 
 
 class PatchRow(IntEnum):
-    """An address in the image.  kind: a `PatchKind`.  word: index of the int64.  offset: bytes from what is named."""
+    """An address in the image.  kind: a `PatchKind`.  word: index of the int64.  offset: bytes from what is named.
+
+    The word holds 0, or, where FIELDS give it, what is added.
+    """
 
     KIND = 0
     WHICH = 1
@@ -204,7 +261,10 @@ class PatchRow(IntEnum):
 
 
 class PatchKind(IntEnum):
-    """What ``which`` is a number of: a kernel, an array, an input, an output; nothing for the arena and the image."""
+    """What ``which`` is a number of: a kernel, an array, an input or place, an output; nothing for the arena and image.
+
+    Places that a stage writes are counted as outputs, behind them.
+    """
 
     KERNEL = 0
     ARRAY = 1
@@ -252,6 +312,9 @@ COLUMNS: dict[ProgramTable, type[IntEnum]] = {
     ProgramTable.STEPS: StepRow,
     ProgramTable.PATCHES: PatchRow,
     ProgramTable.FAULTS: FaultRow,
+    ProgramTable.PLACES: PlaceRow,
+    ProgramTable.CHOICES: ChoiceRow,
+    ProgramTable.FIELDS: FieldRow,
 }
 """What the numbers of a row mean, of each table that is no area."""
 FUNCTIONS = (
@@ -263,7 +326,7 @@ FUNCTIONS = (
 
 __all__ = [
     "AREAS", "COLUMNS", "FAULT_WORDS", "FUNCTIONS", "HEADER_WORDS", "LINE", "MAGIC", "PAGE", "TRAILER_MAGIC",
-    "TRAILER_PROGRAMS", "TRAILER_WORDS", "VERSION", "ArrayRow", "DimRow", "FaultRow", "HeaderWord", "ImportRow",
-    "KernelRow", "PatchKind", "PatchRow", "PlanRow", "ProgramFlag", "ProgramTable", "ResultKind", "ResultRow",
-    "StepRow", "TrailerWord", "ValueKind", "ValueRow",
+    "TRAILER_PROGRAMS", "TRAILER_WORDS", "VERSION", "ArrayRow", "ChoiceRow", "DimRow", "FaultRow", "FieldRow",
+    "HeaderWord", "ImportRow", "KernelRow", "PatchKind", "PatchRow", "PlaceRow", "PlanRow", "ProgramFlag",
+    "ProgramTable", "ResultKind", "ResultRow", "StepRow", "TrailerWord", "ValueKind", "ValueRow",
 ]  # fmt: skip

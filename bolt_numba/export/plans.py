@@ -2,64 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.devices import device
-from bolt_numba.devices.cpu import Cpu
-from bolt_numba.devices.program import Program, laid_out
-from bolt_numba.errors import BoltError, DeviceError, ShapeError
+from bolt_numba.errors import BoltError, ShapeError
+from bolt_numba.export.lengths import stages_by_length
+from bolt_numba.export.stages import StagedPlan
+from bolt_numba.export.targets import PlannedCpu
 from bolt_numba.guesses import complete_shapes
 from bolt_numba.ir.graph import Graph
-from bolt_numba.kernels.targets import TARGETS, is_foreign, packs_here
-from bolt_numba.ops.control import ControlFlow
-from bolt_numba.runtime.slots import Job
 from bolt_numba.session import Session
-from bolt_numba.types import Array
+from bolt_numba.types import TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.device import Device
-    from bolt_numba.runtime.plan import Plan
 
-NATIVE = "native"
-"""The target that is the instruction set of this process."""
 Shapes = Mapping[str, Sequence[int]]
-
-
-def target_names() -> list[str]:
-    """What a target may be called: by the level of its instructions."""
-    return [NATIVE, *(target.level for target in TARGETS.values())]
-
-
-def _own_name(target: str) -> str:
-    """What `kernels.targets` calls a target, "" for this process's own.  Raises DeviceError for an unknown one."""
-    if target == NATIVE:
-        return ""
-    found = {name: name for name in TARGETS} | {made.level: name for name, made in TARGETS.items()}
-    if target not in found:
-        raise DeviceError(f"target: got {target!r}, wanted one of {', '.join(target_names())}")
-    return found[target]
-
-
-class PlannedCpu(Cpu):
-    """The processor of a target, for which programs are laid out and not linked."""
-
-    def __init__(self, target: str = NATIVE) -> None:
-        self.target = _own_name(target)
-        super().__init__(self.target)
-        self.is_foreign = bool(self.target) and is_foreign(self.target)
-        if self.target and not packs_here(self.target):
-            raise DeviceError(f"target: got {target!r}, wanted one whose vectors this processor has: they pack weights")
-
-    def prepare(self, jobs: Sequence[Job]) -> None:
-        if not self.is_foreign:
-            super().prepare(jobs)
-
-    def build(self, jobs: Sequence[Job], threads: int) -> Program:
-        return laid_out(jobs, threads)
 
 
 class _Planned(Session):
@@ -73,19 +33,18 @@ class _Planned(Session):
         self.device, self._plugins, self._computes_halves = self._cpu.name, None, False
         return self._cpu, device("host")
 
-    def plan(self, shapes: Shapes) -> tuple[Plan, list[tuple[int, ...]]]:
-        """The plan for inputs of these shapes, and the shapes of all inputs."""
-        arrays = [_unread(spec.dtype, shapes[spec.name]) for spec in self.inputs] + self.graph.states
-        return self._runner.prepare(arrays, waits=True).plan, [array.shape for array in arrays]
+    def chain(self, shapes: Shapes) -> tuple[StagedPlan, list[tuple[int, ...]]]:
+        """The stages for inputs of these shapes, and the shapes of all inputs."""
+        runner, dims = self._runner, [tuple(shapes[spec.name]) for spec in self.inputs]
+        dims += [array.shape for array in self.graph.states]
+        made = StagedPlan(self._cpu, runner.threads, runner.packs, runner.devices, stages_by_length)
+        types = [TensorType(v.type.dtype, d) for v, d in zip(runner.region.inputs, dims, strict=True)]
+        made.build(runner.region, types)
+        return made, dims
 
     def deciding(self) -> list[str]:
         """Inputs whose content decides shapes."""
         return [self._runner.region.inputs[i].name for i in self._runner.by_value]
-
-
-def _unread(dtype: np.dtype[np.generic], shape: Sequence[int]) -> Array:
-    """An array that takes no memory: planning looks at its shape."""
-    return np.broadcast_to(np.zeros((), dtype), tuple(shape))
 
 
 @record(eq=False)
@@ -97,14 +56,9 @@ class Planned:
 
     graph: Graph
     cpu: PlannedCpu
-    plans: list[Plan]
+    chains: list[StagedPlan]
     inputs: list[list[tuple[int, ...]]]
     threads: int
-
-    @property
-    def programs(self) -> list[Program | None]:
-        """What each plan runs; None where it runs nothing."""
-        return [plan.segments[0].executable if plan.segments else None for plan in self.plans]  # type: ignore[misc]
 
 
 def planned(
@@ -115,43 +69,30 @@ def planned(
     Raises BoltError that lists all nodes which cannot leave Python.
     """
     session = _Planned(graph, PlannedCpu(target), threads, precision, numerics)
-    if deciding := session.deciding():
-        wanted = "wanted them fixed (--set NAME=VALUE), as shapes follow from what they hold"
-        raise BoltError(f"{graph.name}: export: inputs: got {', '.join(map(repr, deciding))}, {wanted}")
     if strings := [spec.name for spec in (*session.inputs, *session.outputs) if spec.dtype == object]:
         raise BoltError(f"{graph.name}: export: values: got {', '.join(map(repr, strings))}, wanted tensors of numbers")
-    plans, inputs = [], []
+    chains, inputs = [], []
     for told in shapes or ({},):
-        plan, sizes = session.plan(complete_shapes(graph, told))
-        plans.append(plan)
+        chain, sizes = session.chain(complete_shapes(graph, told))
+        chains.append(chain)
         inputs.append(sizes)
-    problems = list(dict.fromkeys(text for plan in plans for text in _problems(plan)))
+    problems = list(dict.fromkeys(text for chain in chains for text in chain.problems))
+    lines = "".join(f"\n  {text}" for text in problems)
+    if problems and (deciding := session.deciding()):
+        wanted = "wanted them fixed (--set NAME=VALUE), as shapes follow from what they hold"
+        raise BoltError(f"{graph.name}: export: inputs: got {', '.join(map(repr, deciding))}, {wanted}:{lines}")
     if problems:
-        lines = "".join(f"\n  {text}" for text in problems)
         raise BoltError(f"{graph.name}: export: got {len(problems)} nodes that have no native steps:{lines}")
-    for plan, sizes in zip(plans, inputs, strict=True):
-        _check_states(graph, plan, sizes)
-    return Planned(graph, session._cpu, plans, inputs, threads)
+    for chain, sizes in zip(chains, inputs, strict=True):
+        _check_states(graph, chain, sizes)
+    return Planned(graph, session._cpu, chains, inputs, threads)
 
 
-def _check_states(graph: Graph, plan: Plan, sizes: Sequence[tuple[int, ...]]) -> None:
+def _check_states(graph: Graph, chain: StagedPlan, sizes: Sequence[tuple[int, ...]]) -> None:
     """Raises ShapeError for a state that changes its size from run to run."""
     first = len(sizes) - len(graph.states)
-    results = plan.results[len(plan.results) - len(graph.states) :]
-    for value, size, result in zip(graph.inputs[first:], sizes[first:], results, strict=True):
-        if result.type.dims != size:
-            shown = f"{list(size)} at first and {list(result.type.dims)} after a run"
+    after = list(zip(chain.least, chain.greatest, strict=True))[len(chain.least) - len(graph.states) :]
+    for value, size, ends in zip(graph.inputs[first:], sizes[first:], after, strict=True):
+        if other := [dims for dims in ends if dims != size]:
+            shown = f"{list(size)} at first and {list(other[0])} after a run"
             raise ShapeError(f"{graph.name}: export: state {value.name!r}: got {shown}, wanted one size for all runs")
-
-
-def _problems(plan: Plan) -> Iterator[str]:
-    """A line for each node that needs Python."""
-    for job in plan.jobs:
-        if job.steps is None:
-            types = ", ".join("-" if s is None else str(s.type) for s in job.ins)
-            yield f"{job.name}: {job.op.name}({types}): no kernel takes it, so its reference runs"
-    if plan.cut is not None:
-        node = plan.cut.node
-        types = ", ".join("-" if v is None else str(v.type) for v in node.operands)
-        why = "its branch or count" if isinstance(node.op, ControlFlow) else "the size of its result"
-        yield f"{node.name}: {node.op.name}({types}): data decide {why}; what follows is not planned ahead"

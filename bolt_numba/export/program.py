@@ -19,6 +19,7 @@ from bolt_numba.export.layout import (
     ResultKind,
     ValueKind,
 )
+from bolt_numba.export.lengths import runs, with_sizes
 from bolt_numba.export.plans import Planned, Shapes, planned
 from bolt_numba.export.tables import ProgramBlock, Tables
 from bolt_numba.ir.graph import Graph, Value
@@ -29,7 +30,14 @@ from bolt_numba.runtime.slots import INPUT, TEMP
 
 if TYPE_CHECKING:
     from bolt_numba.devices.program import Program
-    from bolt_numba.runtime.plan import Plan
+    from bolt_numba.export.stages import Lengths, RunStage, StagedPlan
+    from bolt_numba.runtime.slots import Slot
+
+
+_OF_STAGES = (
+    ProgramTable.STEPS, ProgramTable.PATCHES, ProgramTable.FAULTS, ProgramTable.CHOICES, ProgramTable.FIELDS,
+)  # fmt: skip
+"""Tables of which each stage has some rows."""
 
 
 @record(eq=False)
@@ -59,8 +67,8 @@ def native_program(
     """
     found = planned(graph, shapes, target, threads, precision, numerics)
     writer = _Writer(found, flags)
-    for plan, program, inputs in zip(found.plans, found.programs, found.inputs, strict=True):
-        writer.plan(plan, program, inputs)
+    for chain, inputs in zip(found.chains, found.inputs, strict=True):
+        writer.chain(chain, inputs)
     writer.values(set(kept))
     isa = found.cpu.isa
     block = writer.tables.block(isa.level, ",".join(isa.features), graph.name, bolt_numba.__version__, flags)
@@ -75,34 +83,76 @@ class _Writer:
         self.kernels: dict[int, Any] = {}
         self.numbers: dict[str, int] = {}
 
-    def plan(self, plan: Plan, program: Program | None, inputs: Sequence[tuple[int, ...]]) -> None:
-        tables = self.tables
-        results, steps = tables.count(ProgramTable.RESULTS), tables.count(ProgramTable.STEPS)
-        patches, faults = tables.count(ProgramTable.PATCHES), tables.count(ProgramTable.FAULTS)
-        for slot in plan.results:
-            kind, which = ResultKind.MADE, -1
-            if slot.kind == INPUT:
-                kind, which = ResultKind.INPUT, slot.index
-            elif slot.kind != TEMP:
-                assert slot.const is not None
-                kind, which = ResultKind.ARRAY, tables.array(np.ascontiguousarray(slot.const))
-            tables.add(ProgramTable.RESULTS, kind=kind, which=which)
+    def chain(self, chain: StagedPlan, inputs: Sequence[tuple[int, ...]]) -> None:
+        """The stages of one set of shapes."""
+        tables, outputs = self.tables, chain.types[chain.first_output : chain.first_place]
+        dims = tables.dims([d for dims in (*inputs, *(place.type.dims for place in outputs)) for d in dims])
+        first = tables.count(ProgramTable.PLACES)
+        for place in chain.places:
+            t = place.type
+            tables.add(
+                ProgramTable.PLACES, dtype=CODES[t.dtype], rank=len(t.dims), dims=tables.dims(t.dims),
+                length=place.length, axis=place.axis,
+            )  # fmt: skip
+        for number, stage in enumerate(chain.stages):
+            heads = {"stages": 0, "first_place": 0, "places": 0}
+            if number == 0:
+                heads = {"stages": len(chain.stages), "first_place": first, "places": len(chain.places)}
+            self._stage(chain, stage, {"dims": dims, **heads}, is_first=number == 0)
+
+    def _stage(self, chain: StagedPlan, stage: RunStage, heads: dict[str, int], is_first: bool) -> None:
+        tables, program = self.tables, stage.program
+        first = {table: tables.count(table) for table in _OF_STAGES}
+        for low, high, then in stage.choices:
+            tables.add(ProgramTable.CHOICES, low=low, high=high, stage=then)
+        results = -1 if stage.results is None else self._results(stage)
         if program is not None:
-            self._steps(plan, program)
-            self._patches(program)
+            self._steps(stage, program)
+            self._patches(stage, program)
             self._faults(program)
-        sizes = [d for dims in (*inputs, *(slot.type.dims for slot in plan.results)) for d in dims]
-        image = b"" if program is None else program.image.tobytes()
+        image, sizes = b"" if program is None else program.image.tobytes(), -1
+        if stage.results is not None and not is_first:
+            sizes, shapes = len(image) // 8, [self._dims(chain, stage, slot) for slot in stage.results]
+            image = with_sizes(program, shapes).tobytes()
+        if stage.lengths is not None:
+            image = self._fields(stage.lengths, image)
+        counts = {table: tables.count(table) - before for table, before in first.items()}
         tables.add(
-            ProgramTable.PLANS, dims=tables.dims(sizes), image=tables.image(image), image_nbytes=len(image),
-            first_step=steps, steps=tables.count(ProgramTable.STEPS) - steps,
-            first_patch=patches, patches=tables.count(ProgramTable.PATCHES) - patches,
-            first_fault=faults, faults=tables.count(ProgramTable.FAULTS) - faults,
-            fault_counter=program.faults_at if program is not None and program.faults else -1, results=results,
-            arena_nbytes=sum(plan.memory.arenas.values()), threads=1 if program is None else program.threads,
+            ProgramTable.PLANS, image=tables.image(image), image_nbytes=len(image), sizes=sizes, results=results,
+            first_step=first[ProgramTable.STEPS], steps=counts[ProgramTable.STEPS],
+            first_patch=first[ProgramTable.PATCHES], patches=counts[ProgramTable.PATCHES],
+            first_fault=first[ProgramTable.FAULTS], faults=counts[ProgramTable.FAULTS],
+            first_choice=first[ProgramTable.CHOICES], choices=counts[ProgramTable.CHOICES], choice=stage.choice,
+            first_field=first[ProgramTable.FIELDS], fields=counts[ProgramTable.FIELDS],
+            fault_counter=program.faults_at if program is not None and program.faults else -1,
+            arena_nbytes=stage.arena_nbytes, threads=1 if program is None else program.threads, **heads,
         )  # fmt: skip
 
-    def _steps(self, plan: Plan, program: Program) -> None:
+    def _dims(self, chain: StagedPlan, stage: RunStage, slot: Slot) -> tuple[int, ...]:
+        return (chain.types[stage.inputs[slot.index]] if slot.kind == INPUT else slot).type.dims
+
+    def _results(self, stage: RunStage) -> int:
+        """The rows of what a last stage gives; the first of them."""
+        first = self.tables.count(ProgramTable.RESULTS)
+        for slot in stage.results or ():
+            kind, which = ResultKind.MADE, -1
+            if slot.kind == INPUT:
+                kind, which = ResultKind.INPUT, stage.inputs[slot.index]
+            elif slot.kind != TEMP:
+                assert slot.const is not None
+                kind, which = ResultKind.ARRAY, self.tables.array(np.ascontiguousarray(slot.const))
+            self.tables.add(ProgramTable.RESULTS, kind=kind, which=which)
+        return first
+
+    def _fields(self, lengths: Lengths, image: bytes) -> bytes:
+        """The image of the longest with what is the same for all lengths; the other words are rows."""
+        made, (ns, words) = np.frombuffer(bytearray(image), np.int64), (lengths.ns, lengths.words)
+        for word in np.flatnonzero((words != made).any(0)).tolist():
+            for first, value, slope in runs(ns, words[:, word]):
+                self.tables.add(ProgramTable.FIELDS, word=word, first=first, value=value, slope=slope)
+        return made.tobytes()
+
+    def _steps(self, stage: RunStage, program: Program) -> None:
         tables, numbers = self.tables, [self.kernel(kernel) for kernel in program.links.kernels]
         rows = zip(
             program.links.steps.tolist(),
@@ -112,29 +162,27 @@ class _Writer:
             strict=True,
         )
         for kernel, record_at, parallel, job in rows:
-            label = tables.string(plan.jobs[job].name)
+            label = tables.string(stage.jobs[job].name)
             tables.add(ProgramTable.STEPS, kernel=numbers[kernel], record=record_at, parallel=parallel, label=label)
 
-    def _patches(self, program: Program) -> None:
-        links = program.links
+    def _patches(self, stage: RunStage, program: Program) -> None:
+        links, first = program.links, len(self.found.graph.inputs)
         kernels = [self.kernel(kernel) for kernel in links.kernels]
         arrays = [self.tables.array(array) for array in links.arrays]
-        for word, which, offset in links.in_kernels.tolist():
-            self._patch(PatchKind.KERNEL, kernels[which], word, offset)
-        for word, which, offset in links.in_arrays.tolist():
-            self._patch(PatchKind.ARRAY, arrays[which], word, offset)
-        own = ((PatchKind.ARENA, program.arena_places, program.arena_offsets),
-               (PatchKind.IMAGE, program.own_places, program.own_offsets))  # fmt: skip
-        for kind, words, offsets in own:
-            for word, offset in zip(words.tolist(), offsets.tolist(), strict=True):
-                self._patch(kind, -1, word, offset)
-        for kind, places in ((PatchKind.INPUT, program.inputs), (PatchKind.OUTPUT, program.outputs)):
-            for which, rows in places.items():
-                for word, offset in rows:
-                    self._patch(kind, which, word, offset)
-
-    def _patch(self, kind: PatchKind, which: int, word: int, offset: int) -> None:
-        self.tables.add(ProgramTable.PATCHES, kind=kind, which=which, word=word, offset=offset)
+        rows: list[tuple[PatchKind, int, int, int]] = []
+        rows += [(PatchKind.KERNEL, kernels[which], word, at) for word, which, at in links.in_kernels.tolist()]
+        rows += [(PatchKind.ARRAY, arrays[which], word, at) for word, which, at in links.in_arrays.tolist()]
+        arena = zip(program.arena_places.tolist(), program.arena_offsets.tolist(), strict=True)
+        rows += [(PatchKind.ARENA, -1, word, at) for word, at in arena]
+        own = zip(program.own_places.tolist(), program.own_offsets.tolist(), strict=True)
+        rows += [(PatchKind.IMAGE, -1, word, at) for word, at in own]
+        for i, places in program.inputs.items():
+            rows += [(PatchKind.INPUT, stage.inputs[i], word, at) for word, at in places]
+        for i, places in program.outputs.items():
+            rows += [(PatchKind.OUTPUT, stage.outputs[i] - first, word, at) for word, at in places]
+        for kind, which, word, at in rows:
+            offset = 0 if stage.lengths is not None else at
+            self.tables.add(ProgramTable.PATCHES, kind=kind, which=which, word=word, offset=offset)
 
     def _faults(self, program: Program) -> None:
         tables = self.tables
@@ -205,7 +253,8 @@ class _Writer:
         if value in graph.inputs:
             ranks = {len(inputs[graph.inputs.index(value)]) for inputs in found.inputs}
         else:
-            ranks = {len(plan.results[graph.outputs.index(value)].type.dims) for plan in found.plans}
+            place = graph.outputs.index(value)
+            ranks = {len(chain.types[chain.first_output + place].type.dims) for chain in found.chains}
         if len(ranks) > 1:
             raise ShapeError(
                 f"{graph.name}: export: value {name!r}: got ranks {sorted(ranks)}, wanted one of all plans"

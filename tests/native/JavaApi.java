@@ -12,7 +12,7 @@ import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
 
-/** JavaApi DENSE LOOKUP: what a test wants of the Java API; the models are those of nets.py. */
+/** JavaApi DENSE LOOKUP SELECTOR: what a test wants of the Java API; the models are those of nets.py. */
 public final class JavaApi {
     private interface Call {
         void go();
@@ -81,9 +81,24 @@ public final class JavaApi {
         refused("no native program", BoltException.class, () -> new BoltModel(new byte[99], AffinityType.CPU));
     }
 
+    private static void selector(String path) throws Exception {
+        try (BoltModel model = new BoltModel(path, AffinityType.CPU)) {
+            for (int count : new int[] {5, 0, 12}) {
+                float[][] data = {new float[12]};
+                Arrays.fill(data[0], 0, count, 1);
+                BoltResult result = model.run(new String[] {"x"}, data);
+                want(Arrays.equals(result.getResultDimension("places"), new long[] {2, count}), "places");
+                want(result.getResultBytes("places").remaining() == 16 * count, "bytes of places");
+                want(Arrays.equals(result.getResultDimension("halves"), new long[] {count, 2}), "halves");
+                want(result.getResultData("times").length == (count > 0 ? 12 : 24), "branch");
+            }
+        }
+    }
+
     public static void main(String[] args) throws Exception {
         dense(args[0]);
         lookup(args[1]);
+        selector(args[2]);
         System.out.println("done");
     }
 }

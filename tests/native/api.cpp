@@ -1,4 +1,4 @@
-// What a test wants of bolt_numba.hpp: api DENSE COUNTER, programs of the models in nets.py.
+// What a test wants of bolt_numba.hpp: api DENSE COUNTER SELECTOR, programs of the models in nets.py.
 
 #include <algorithm>
 #include <cstdlib>
@@ -77,8 +77,24 @@ static void counter(const char *path) {
     want(session.find<float>("s")[1] == 10.0f, "first states");
 }
 
+static void selector(const char *path) {
+    bn::Session session(bn::Model(path), 1);
+    auto x = session.input<float>(0);
+    std::vector<std::int64_t> taken(session.output_capacity(0) / sizeof(std::int64_t));
+    session.bind_output(0, bn::Span<std::int64_t>(taken.data(), taken.size()));
+    for (std::size_t count : {5u, 0u, 12u}) {
+        std::fill(x.begin(), x.end(), 0.0f);
+        std::fill(x.begin(), x.begin() + count, 1.0f);
+        session.run();
+        const auto wanted = std::vector<std::int64_t>{2, static_cast<std::int64_t>(count)};
+        want(session.output_info(0).shape == wanted && session.output<float>(1).size() == 2 * count, "sizes");
+        want(session.output<float>(2).size() == (count > 0 ? 12u : 24u), "branch");
+    }
+}
+
 int main(int argc, char **argv) {
-    if (argc != 3) return 2;
+    if (argc != 4) return 2;
     dense(argv[1]);
     counter(argv[2]);
+    selector(argv[3]);
 }

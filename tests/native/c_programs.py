@@ -87,7 +87,7 @@ def library() -> Any:
         getattr(made, name).restype = ctypes.c_char_p
     for name in ("bn_session_input", "bn_session_output", "bn_session_find"):
         getattr(made, name).restype = ctypes.c_void_p
-    made.bn_dtype_size.restype = ctypes.c_size_t
+    made.bn_dtype_size.restype = made.bn_session_output_capacity.restype = ctypes.c_size_t
     return made
 
 

@@ -9,10 +9,12 @@ import numpy as np
 import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.ops.arrays.gather import Gather
-from bolt_numba.ops.arrays.reduce import Softmax
+from bolt_numba.ops.arrays.gather import Gather, NonZero
+from bolt_numba.ops.arrays.reduce import ReduceSum, Softmax
+from bolt_numba.ops.arrays.shape import Concat, Transpose
+from bolt_numba.ops.control import If
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.pointwise import Add, Mul, Relu
+from bolt_numba.ops.pointwise import Add, Cast, Greater, Mul, Relu
 from bolt_numba.types import F32, I64, Sym, TensorType
 
 DIGITS = Path(__file__).parent.parent.parent / "examples" / "digits" / "digits.onnx"
@@ -43,6 +45,26 @@ def counter() -> Graph:
     total = b(Add(), x, s, name="total")
     g.add_state(s, total, np.array([0, 10, 20], F32))
     g.add_output(b(Mul(), total, 2.0), "y")
+    return g
+
+
+def selector() -> Graph:
+    """Where x is not 0, the same as halves, and x, once or twice as its sum says: sizes that data decide."""
+
+    def branch(times: int) -> Graph:
+        inner = Graph("branch")
+        x = inner.add_input("x", TensorType(F32, (4, 3)))
+        inner.add_output(Builder(inner)(Concat(0), *[x] * times) if times > 1 else Builder(inner)(Relu(), x), "y")
+        return inner
+
+    g = Graph("selector")
+    b = Builder(g)
+    x = g.add_input("x", TensorType(F32, (4, 3)))
+    places = b(NonZero(), x, name="places")
+    g.add_output(places, "places")
+    g.add_output(b(Mul(), b(Cast(F32), b(Transpose((1, 0)), places)), 0.5), "halves")
+    above = b(Greater(), b(ReduceSum(keepdims=False), x, np.array([0, 1])), np.float32(0))
+    g.add_output(b(If(branch(1), branch(2)), above, x), "times")
     return g
 
 

@@ -26,7 +26,7 @@ from bolt_numba.ops.pointwise import Add
 from bolt_numba.types import F32, Array, TensorType
 from tests.native import c_programs as c
 from tests.native.c_programs import CError, CSession, library, needs_cc, on_this_machine, program_bytes, stress
-from tests.native.nets import counter, dense, digits, lookup
+from tests.native.nets import counter, dense, digits, lookup, selector
 
 pytestmark = [needs_cc, on_this_machine]
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "c"
@@ -128,6 +128,28 @@ def test_states_are_passed_on_shared_and_exchanged() -> None:
             assert {k: a.tolist() for k, a in made.items()} == {k: a.tolist() for k, a in wanted.items()}
             assert {k: session.find(k).tolist() for k in "pqrw"} == {k: a.tolist() for k, a in ours.states.items()}
             assert made["seen"].tolist() == ([0, 0, 0] if step == 1 else [0, 1, 2])
+
+
+def test_outputs_have_the_sizes_that_data_give() -> None:
+    session, x = bn.compile(selector(), threads=1, stand_ins=False), np.zeros((4, 3), F32)
+    with CSession(program_bytes(selector())) as s:
+        names = s.names("output")
+        assert [s.info("output", i).shape for i in range(3)] == [(2, 12), (12, 2), (8, 3)]  # the greatest
+        room = [library().bn_session_output_capacity(s.at, i) for i in range(3)]
+        assert room == [s.info("output", i).nbytes for i in range(3)] == [192, 96, 96]
+        taken = np.zeros(room[0], np.uint8)
+        s.call("bind_output", 0, ctypes.c_void_p(taken.ctypes.data), ctypes.c_size_t(taken.nbytes))
+        for places in ([0, 5, 7], [], range(12), [11], [0, 5, 7]):
+            x[...] = 0
+            x.flat[list(places)] = len(places) - 2
+            found, wanted = s.run({"x": x}), session(x)
+            for name in names:
+                assert found[name].shape == wanted[name].shape
+                assert found[name].tobytes() == wanted[name].tobytes()
+            assert taken[: 16 * len(places)].tobytes() == wanted["places"].tobytes()
+        assert [library().bn_session_output_capacity(s.at, i) for i in (*range(3), 3, -1)] == [*room, 0, 0]
+        with pytest.raises(CError, match="places: got 48 bytes, wanted 192"):
+            s.call("bind_output", 0, ctypes.c_void_p(taken.ctypes.data), ctypes.c_size_t(48))
 
 
 def test_content_that_asks_for_what_is_not_there_is_an_error_of_that_run() -> None:
@@ -327,9 +349,10 @@ def test_threads_have_no_races(dense_file: str) -> None:
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
 def test_no_memory_is_lost(tmp_path: Path) -> None:
-    (tmp_path / "model").write_bytes(program_bytes(digits(), target="x86-64-v3", threads=2))
     wanted = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=all"]
-    subprocess.run([*wanted, stress(), "cycles", tmp_path / "model", "3"], check=True, capture_output=True)
+    for graph in (digits(), selector()):
+        (tmp_path / "model").write_bytes(program_bytes(graph, target="x86-64-v3", threads=2))
+        subprocess.run([*wanted, stress(), "cycles", tmp_path / "model", "3"], check=True, capture_output=True)
 
 
 @pytest.mark.parametrize(("source", "compiler"), [("classify.c", "cc"), ("classify.cpp", "c++")])
@@ -353,11 +376,12 @@ def test_examples_run(source: str, compiler: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 def test_all_of_the_header_for_cpp_works(dense_file: str, tmp_path: Path) -> None:
-    (tmp_path / "counter").write_bytes(program_bytes(counter()))
+    for name, graph in (("counter", counter()), ("selector", selector())):
+        (tmp_path / name).write_bytes(program_bytes(graph))
     warnings = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
     command = ["c++", "-std=c++17", *warnings, c.HERE / "api.cpp", f"-I{c.built()}", c.built() / "libbolt_numba.a"]
     subprocess.run([*command, "-pthread", "-lm", "-o", tmp_path / "api"], check=True)
-    subprocess.run([tmp_path / "api", dense_file, tmp_path / "counter"], check=True)
+    subprocess.run([tmp_path / "api", dense_file, tmp_path / "counter", tmp_path / "selector"], check=True)
 
 
 @pytest.mark.parametrize(("language", "compiler"), [("c", "cc"), ("cpp", "c++")])

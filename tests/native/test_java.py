@@ -13,7 +13,7 @@ import bolt_numba as bn
 from bolt_numba.export.c_library import build_c_library
 from bolt_numba.types import F32
 from tests.native.c_programs import needs_cc, on_this_machine, program_bytes
-from tests.native.nets import dense, digits, lookup
+from tests.native.nets import dense, digits, lookup, selector
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 pytestmark = [
@@ -48,7 +48,9 @@ def java(library: Path, source: Path, *args: object) -> str:
 def test_models_run_and_refuse(library: Path) -> None:
     (library / "dense").write_bytes(program_bytes(dense(), shapes=[{"x": (64, 256)}, {"x": (1, 256)}], threads=3))
     (library / "lookup").write_bytes(program_bytes(lookup()))
-    made = java(library, Path(__file__).parent / "JavaApi.java", library / "dense", library / "lookup")
+    (library / "selector").write_bytes(program_bytes(selector()))
+    files = [library / name for name in ("dense", "lookup", "selector")]
+    made = java(library, Path(__file__).parent / "JavaApi.java", *files)
     assert made.splitlines()[-1] == "done"
     assert "WARNING" not in made
 

@@ -81,7 +81,8 @@ typedef enum bn_dtype {
     BN_BFLOAT16 = 16
 } bn_dtype;
 
-/* What is known of an input or output, for the shapes that the session has now. */
+/* What is known of an input or output, for the shapes that the session has now.  Where data decide the size of an output,
+   dims and nbytes are those of the last run, and before the first run the greatest. */
 typedef struct bn_info {
     const char *name;
     bn_dtype dtype;
@@ -167,6 +168,9 @@ BN_API int bn_session_outputs(const bn_session *session);
 BN_API bn_status bn_session_input_info(const bn_session *session, int input, bn_info *info);
 BN_API bn_status bn_session_output_info(const bn_session *session, int output, bn_info *info);
 
+/* Bytes that the output takes at most: info.nbytes, but where data decide its size.  0 for a number out of range. */
+BN_API size_t bn_session_output_capacity(const bn_session *session, int output);
+
 /* Number of the input, or output, of that name; -1 where there is none. */
 BN_API int bn_session_input_index(const bn_session *session, const char *name);
 BN_API int bn_session_output_index(const bn_session *session, const char *name);
@@ -181,8 +185,8 @@ BN_API bn_status bn_session_resize(bn_session *session, const int64_t *const *sh
 BN_API void *bn_session_input(bn_session *session, int input);
 BN_API void *bn_session_output(bn_session *session, int output);
 
-/* Use memory of the caller's, of exactly info.nbytes bytes, at a multiple of the element's size.  NULL with 0 bytes:
-   the session's own again.  Arrays must not overlap. */
+/* Use memory of the caller's at a multiple of the element's size: of exactly info.nbytes bytes, or of as many as
+   bn_session_output_capacity says.  NULL with 0 bytes: the session's own again.  Arrays must not overlap. */
 BN_API bn_status bn_session_bind_input(bn_session *session, int input, const void *data, size_t nbytes);
 BN_API bn_status bn_session_bind_output(bn_session *session, int output, void *data, size_t nbytes);
 

@@ -148,6 +148,9 @@ public:
         return detail::told(info);
     }
 
+    /* Bytes that an output takes at most. */
+    std::size_t output_capacity(int output) const { return bn_session_output_capacity(get(), output); }
+
     /* The buffer that the next run reads, or writes.  T is the type of its numbers. */
     template <typename T> Span<T> input(int input) {
         bn_info info;

@@ -97,6 +97,12 @@ const char *bn_string(const bn_program *program, int64_t offset);
 /* Sizes of a value in a plan. */
 const int64_t *bn_dims_of(const bn_program *program, const int64_t *plan, int value);
 
+/* Row of a place by its number, which is counted on behind the values.  head: the first stage of its set of shapes. */
+const int64_t *bn_place(const bn_program *program, const int64_t *head, int64_t number);
+
+/* Bytes of a value or place at most. */
+int64_t bn_array_nbytes(const bn_program *program, const int64_t *head, int64_t number);
+
 /* Bytes of an array of these sizes; -1 where they are no sizes, or too large. */
 int64_t bn_nbytes(const int64_t *dims, int64_t rank, int64_t dtype);
 

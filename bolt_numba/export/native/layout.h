@@ -4,7 +4,7 @@
 #define BN_LAYOUT_H
 
 #define BNP_PACKAGE_VERSION "0.1.0"
-#define BNP_VERSION 1
+#define BNP_VERSION 2
 #define BNP_HEADER_WORDS 64
 #define BNP_PAGE 4096
 #define BNP_LINE 64
@@ -14,7 +14,8 @@
 #define BNP_MAGIC INT64_C(3544411312749563458)
 #define BNP_END_MAGIC INT64_C(3552294750991437378)
 #define BNP_STEP_WIDTH 4
-#define BNP_TABLE_COUNT 14
+#define BNP_PLAN_WIDTH 22
+#define BNP_TABLE_COUNT 17
 enum {
     BNP_HEADER_MAGIC = 0,
     BNP_HEADER_VERSION = 1,
@@ -48,7 +49,10 @@ enum {
     BNP_TABLE_IMAGES = 10,
     BNP_TABLE_STEPS = 11,
     BNP_TABLE_PATCHES = 12,
-    BNP_TABLE_FAULTS = 13
+    BNP_TABLE_FAULTS = 13,
+    BNP_TABLE_PLACES = 14,
+    BNP_TABLE_CHOICES = 15,
+    BNP_TABLE_FIELDS = 16
 };
 enum {
     BNP_VALUE_KIND_INPUT = 0,
@@ -115,7 +119,16 @@ enum {
     BNP_PLAN_FAULT_COUNTER = 9,
     BNP_PLAN_RESULTS = 10,
     BNP_PLAN_ARENA_NBYTES = 11,
-    BNP_PLAN_THREADS = 12
+    BNP_PLAN_THREADS = 12,
+    BNP_PLAN_STAGES = 13,
+    BNP_PLAN_FIRST_PLACE = 14,
+    BNP_PLAN_PLACES = 15,
+    BNP_PLAN_CHOICE = 16,
+    BNP_PLAN_FIRST_CHOICE = 17,
+    BNP_PLAN_CHOICES = 18,
+    BNP_PLAN_SIZES = 19,
+    BNP_PLAN_FIRST_FIELD = 20,
+    BNP_PLAN_FIELDS = 21
 };
 enum {
     BNP_RESULT_KIND = 0,
@@ -139,9 +152,27 @@ enum {
     BNP_FAULT_RANK = 2,
     BNP_FAULT_DIMS = 3
 };
+enum {
+    BNP_PLACE_DTYPE = 0,
+    BNP_PLACE_RANK = 1,
+    BNP_PLACE_DIMS = 2,
+    BNP_PLACE_LENGTH = 3,
+    BNP_PLACE_AXIS = 4
+};
+enum {
+    BNP_CHOICE_LOW = 0,
+    BNP_CHOICE_HIGH = 1,
+    BNP_CHOICE_STAGE = 2
+};
+enum {
+    BNP_FIELD_WORD = 0,
+    BNP_FIELD_FIRST = 1,
+    BNP_FIELD_VALUE = 2,
+    BNP_FIELD_SLOPE = 3
+};
 /* Numbers of a row of each table; 0 for areas, which are bytes. */
-#define BNP_WIDTHS {0, 0, 5, 2, 0, 2, 7, 1, 13, 2, 0, 4, 4, 4}
-#define BNP_TABLE_NAMES {"STRINGS", "CODE", "KERNELS", "IMPORTS", "DATA", "ARRAYS", "VALUES", "DIMS", "PLANS", "RESULTS", "IMAGES", "STEPS", "PATCHES", "FAULTS"}
+#define BNP_WIDTHS {0, 0, 5, 2, 0, 2, 7, 1, 22, 2, 0, 4, 4, 4, 5, 3, 4}
+#define BNP_TABLE_NAMES {"STRINGS", "CODE", "KERNELS", "IMPORTS", "DATA", "ARRAYS", "VALUES", "DIMS", "PLANS", "RESULTS", "IMAGES", "STEPS", "PATCHES", "FAULTS", "PLACES", "CHOICES", "FIELDS"}
 #define BNP_FUNCTIONS(each) \
     each(memcpy) \
     each(memset) \

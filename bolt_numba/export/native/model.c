@@ -250,4 +250,10 @@ bn_status bn_model_linked(const bn_linked *linked, const char *weights_path, bn_
 
 const char *bn_model_target(const bn_model *model) { return model->program.level; }
 
-int bn_model_plans(const bn_model *model) { return (int)model->program.count[BNP_TABLE_PLANS]; }
+int bn_model_plans(const bn_model *model) {
+    const bn_program *program = &model->program;
+    int plans = 0;
+    for (int64_t i = 0; i < program->count[BNP_TABLE_PLANS]; plans++)
+        i += bn_row(program, BNP_TABLE_PLANS, i)[BNP_PLAN_STAGES];
+    return plans;
+}

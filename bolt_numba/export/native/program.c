@@ -25,6 +25,19 @@ const int64_t *bn_dims_of(const bn_program *program, const int64_t *plan, int va
     return bn_row(program, BNP_TABLE_DIMS, at);
 }
 
+int64_t bn_array_nbytes(const bn_program *program, const int64_t *head, int64_t number) {
+    if (number < program->values) {
+        const int64_t *value = bn_row(program, BNP_TABLE_VALUES, number);
+        return bn_nbytes(bn_dims_of(program, head, (int)number), value[BNP_VALUE_RANK], value[BNP_VALUE_DTYPE]);
+    }
+    const int64_t *place = bn_place(program, head, number);
+    return bn_nbytes(bn_row(program, BNP_TABLE_DIMS, place[BNP_PLACE_DIMS]), place[BNP_PLACE_RANK], place[BNP_PLACE_DTYPE]);
+}
+
+const int64_t *bn_place(const bn_program *program, const int64_t *head, int64_t number) {
+    return bn_row(program, BNP_TABLE_PLACES, head[BNP_PLAN_FIRST_PLACE] + number - program->values);
+}
+
 int64_t bn_nbytes(const int64_t *dims, int64_t rank, int64_t dtype) {
     int64_t nbytes = (int64_t)bn_dtype_size((bn_dtype)dtype), product = nbytes;
     for (int64_t i = 0; i < rank; i++) {
@@ -41,6 +54,7 @@ int64_t bn_nbytes(const int64_t *dims, int64_t rank, int64_t dtype) {
 typedef struct reading {
     const bn_program *program;
     bn_error *error;
+    const int64_t *head; /* the first stage of the set of shapes that is looked at */
 } reading;
 
 /* Whether low <= got <= high; `what` is the column, or another name of the number. */
@@ -61,7 +75,7 @@ static bool is_span(const reading *r, int table, int64_t row, const char *what, 
 
 static bn_status read_tables(bn_program *program, const unsigned char *block, int64_t nbytes, bn_error *error) {
     const int64_t *words = (const int64_t *)(const void *)block;
-    reading r = {program, error};
+    reading r = {program, error, NULL};
     for (int table = 0; table < BNP_TABLE_COUNT; table++) {
         int64_t at = words[BNP_HEADER_FIRST_TABLE + 2 * table], count = words[BNP_HEADER_FIRST_TABLE + 2 * table + 1];
         int64_t width = widths[table] == 0 ? 1 : 8 * widths[table];
@@ -95,7 +109,7 @@ static bn_status check_crc(const bn_program *program, const unsigned char *block
 
 static bn_status read_header(bn_program *program, const unsigned char *block, int64_t nbytes, bn_error *error) {
     const int64_t *words = (const int64_t *)(const void *)block;
-    reading r = {program, error};
+    reading r = {program, error, NULL};
     if (nbytes < 8 * BNP_HEADER_WORDS || words[BNP_HEADER_MAGIC] != BNP_MAGIC)
         return bn_fail(error, BN_FILE, "program: got other content, wanted a native program");
     if (words[BNP_HEADER_VERSION] != BNP_VERSION)
@@ -228,29 +242,33 @@ static bool check_shapes(const reading *r, int64_t number, const int64_t *plan) 
     return true;
 }
 
-static int64_t value_nbytes(const bn_program *p, const int64_t *plan, int value) {
-    const int64_t *row = bn_row(p, BNP_TABLE_VALUES, value);
-    return bn_nbytes(bn_dims_of(p, plan, value), row[BNP_VALUE_RANK], row[BNP_VALUE_DTYPE]);
+/* Inputs, outputs and places; of outputs, what a stage reads are only those of before. */
+static int64_t arrays_of(const reading *r) { return r->program->values + r->head[BNP_PLAN_PLACES]; }
+
+static bool is_read(const reading *r, int64_t number) {
+    return (number >= 0 && number < r->program->inputs) || (number >= r->program->values && number < arrays_of(r));
 }
 
 static bool check_results(const reading *r, int64_t number, const int64_t *plan) {
     const bn_program *p = r->program;
     int outputs = p->values - p->inputs;
+    if (plan[BNP_PLAN_CHOICES] > 0) return is_within(r, BNP_TABLE_PLANS, number, "results", plan[BNP_PLAN_RESULTS], -1, -1);
     if (!is_span(r, BNP_TABLE_PLANS, number, "results", plan[BNP_PLAN_RESULTS], outputs, BNP_TABLE_RESULTS)) return false;
     for (int i = 0; i < outputs; i++) {
-        int64_t row = plan[BNP_PLAN_RESULTS] + i, nbytes = value_nbytes(p, plan, p->inputs + i), source = nbytes;
+        int64_t row = plan[BNP_PLAN_RESULTS] + i, nbytes = bn_array_nbytes(p, r->head, p->inputs + i), source = nbytes;
         const int64_t *result = bn_row(p, BNP_TABLE_RESULTS, row);
         int64_t kind = result[BNP_RESULT_KIND], which = result[BNP_RESULT_WHICH];
+        bool is_exact = plan == r->head; /* else the sizes of this stage may be less than the greatest */
         if (!is_within(r, BNP_TABLE_RESULTS, row, "kind", kind, 0, BNP_RESULT_KIND_ARRAY)) return false;
         if (kind == BNP_RESULT_KIND_INPUT) {
-            if (!is_within(r, BNP_TABLE_RESULTS, row, "input", which, 0, p->inputs - 1)) return false;
-            source = value_nbytes(p, plan, (int)which);
+            if (!is_read(r, which)) return is_within(r, BNP_TABLE_RESULTS, row, "input", which, 0, -1);
+            source = bn_array_nbytes(p, r->head, which);
         } else if (kind == BNP_RESULT_KIND_ARRAY) {
             if (!is_within(r, BNP_TABLE_RESULTS, row, "array", which, 0, p->count[BNP_TABLE_ARRAYS] - 1)) return false;
             source = bn_row(p, BNP_TABLE_ARRAYS, which)[BNP_ARRAY_NBYTES];
         }
-        if (!is_within(r, BNP_TABLE_RESULTS, row, "bytes", source, nbytes, kind == BNP_RESULT_KIND_ARRAY ? MAX_NBYTES : nbytes))
-            return false;
+        int64_t most = kind == BNP_RESULT_KIND_ARRAY ? MAX_NBYTES : nbytes;
+        if (!is_within(r, BNP_TABLE_RESULTS, row, "bytes", source, is_exact ? nbytes : 0, most)) return false;
     }
     return true;
 }
@@ -279,8 +297,8 @@ static bool limits(const reading *r, const int64_t *plan, const int64_t *patch, 
     case BNP_PATCH_KIND_ARRAY: *things = p->count[BNP_TABLE_ARRAYS]; break;
     case BNP_PATCH_KIND_ARENA: *high = plan[BNP_PLAN_ARENA_NBYTES]; return true;
     case BNP_PATCH_KIND_IMAGE: *high = plan[BNP_PLAN_IMAGE_NBYTES]; return true;
-    case BNP_PATCH_KIND_INPUT: *things = p->inputs; break;
-    default: *things = p->values - p->inputs; break;
+    case BNP_PATCH_KIND_INPUT: *things = is_read(r, which) ? which + 1 : 0; break;
+    default: *things = arrays_of(r) - p->inputs; break;
     }
     if (which < 0 || which >= *things) return false;
     if (patch[BNP_PATCH_KIND] == BNP_PATCH_KIND_ARRAY) {
@@ -288,7 +306,7 @@ static bool limits(const reading *r, const int64_t *plan, const int64_t *patch, 
         *low = -array[BNP_ARRAY_OFFSET]; /* arrays may be read backwards */
         *high = array[BNP_ARRAY_NBYTES];
     } else if (patch[BNP_PATCH_KIND] != BNP_PATCH_KIND_KERNEL)
-        *high = value_nbytes(p, plan, (int)which + (patch[BNP_PATCH_KIND] == BNP_PATCH_KIND_OUTPUT ? p->inputs : 0));
+        *high = bn_array_nbytes(p, r->head, which + (patch[BNP_PATCH_KIND] == BNP_PATCH_KIND_OUTPUT ? p->inputs : 0));
     return true;
 }
 
@@ -327,10 +345,72 @@ static bool check_faults(const reading *r, int64_t number, const int64_t *plan) 
     return true;
 }
 
+/* --- stages ---------------------------------------------------------------------------------------------------------- */
+
+/* Whether an array holds a number that decides: i64, or a boolean. */
+static bool is_number(const reading *r, int64_t number, bool may_be_bool) {
+    const bn_program *p = r->program;
+    if (!is_read(r, number) || bn_array_nbytes(p, r->head, number) < 1) return false;
+    int64_t dtype = number < p->values ? bn_row(p, BNP_TABLE_VALUES, number)[BNP_VALUE_DTYPE]
+                                       : bn_place(p, r->head, number)[BNP_PLACE_DTYPE];
+    return dtype == BN_INT64 || (may_be_bool && dtype == BN_BOOL);
+}
+
+static bool check_places(const reading *r) {
+    const bn_program *p = r->program;
+    int64_t first = r->head[BNP_PLAN_FIRST_PLACE];
+    for (int64_t i = 0; i < r->head[BNP_PLAN_PLACES]; i++) {
+        const int64_t *place = bn_row(p, BNP_TABLE_PLACES, first + i);
+        int64_t dtype = place[BNP_PLACE_DTYPE], rank = place[BNP_PLACE_RANK];
+        if (!is_within(r, BNP_TABLE_PLACES, first + i, "rank", rank, 0, MAX_RANK) ||
+            !is_span(r, BNP_TABLE_PLACES, first + i, "dims", place[BNP_PLACE_DIMS], rank, BNP_TABLE_DIMS))
+            return false;
+        if (dtype < 0 || dtype > 64 || bn_dtype_size((bn_dtype)dtype) == 0 ||
+            bn_array_nbytes(p, r->head, p->values + i) < 0)
+            return is_within(r, BNP_TABLE_PLACES, first + i, "dtype or sizes", dtype, 0, -1);
+    }
+    for (int64_t i = 0; i < r->head[BNP_PLAN_PLACES]; i++) {
+        const int64_t *place = bn_row(p, BNP_TABLE_PLACES, first + i);
+        if (place[BNP_PLACE_LENGTH] == -1) continue;
+        if (!is_number(r, place[BNP_PLACE_LENGTH], false))
+            return is_within(r, BNP_TABLE_PLACES, first + i, "length", place[BNP_PLACE_LENGTH], 0, -1);
+        if (!is_within(r, BNP_TABLE_PLACES, first + i, "axis", place[BNP_PLACE_AXIS], 0, place[BNP_PLACE_RANK] - 1))
+            return false;
+    }
+    return true;
+}
+
+static bool check_choices(const reading *r, int64_t number, const int64_t *plan) {
+    const bn_program *p = r->program;
+    int64_t first = plan[BNP_PLAN_FIRST_CHOICE], choice = plan[BNP_PLAN_CHOICE];
+    int64_t own = (plan - r->head) / widths[BNP_TABLE_PLANS];
+    if (!is_span(r, BNP_TABLE_PLANS, number, "choices", first, plan[BNP_PLAN_CHOICES], BNP_TABLE_CHOICES)) return false;
+    if (choice != -1 && !is_number(r, choice, true))
+        return is_within(r, BNP_TABLE_PLANS, number, "choice", choice, 0, -1);
+    for (int64_t i = first; i < first + plan[BNP_PLAN_CHOICES]; i++)
+        if (!is_within(r, BNP_TABLE_CHOICES, i, "stage", bn_row(p, BNP_TABLE_CHOICES, i)[BNP_CHOICE_STAGE], own + 1,
+                       r->head[BNP_PLAN_STAGES] - 1))
+            return false;
+    return true;
+}
+
+static bool check_fields(const reading *r, int64_t number, const int64_t *plan) {
+    const bn_program *p = r->program;
+    int64_t words = plan[BNP_PLAN_IMAGE_NBYTES] / 8, first = plan[BNP_PLAN_FIRST_FIELD], sizes = 0;
+    if (!is_span(r, BNP_TABLE_PLANS, number, "fields", first, plan[BNP_PLAN_FIELDS], BNP_TABLE_FIELDS)) return false;
+    for (int64_t i = first; i < first + plan[BNP_PLAN_FIELDS]; i++)
+        if (!is_within(r, BNP_TABLE_FIELDS, i, "word", bn_row(p, BNP_TABLE_FIELDS, i)[BNP_FIELD_WORD], 0, words - 1))
+            return false;
+    if (plan[BNP_PLAN_SIZES] == -1) return true;
+    for (int i = p->inputs; i < p->values; i++) sizes += bn_row(p, BNP_TABLE_VALUES, i)[BNP_VALUE_RANK];
+    return is_within(r, BNP_TABLE_PLANS, number, "sizes", plan[BNP_PLAN_SIZES], 0, words - sizes);
+}
+
 static bool check_plan(const reading *r, int64_t i) {
     const int64_t *plan = bn_row(r->program, BNP_TABLE_PLANS, i);
     int64_t nbytes = plan[BNP_PLAN_IMAGE_NBYTES];
-    return is_span(r, BNP_TABLE_PLANS, i, "image", plan[BNP_PLAN_IMAGE], nbytes, BNP_TABLE_IMAGES) &&
+    return is_within(r, BNP_TABLE_PLANS, i, "dims", plan[BNP_PLAN_DIMS], r->head[BNP_PLAN_DIMS], r->head[BNP_PLAN_DIMS]) &&
+           is_span(r, BNP_TABLE_PLANS, i, "image", plan[BNP_PLAN_IMAGE], nbytes, BNP_TABLE_IMAGES) &&
            is_within(r, BNP_TABLE_PLANS, i, "image beside a line", plan[BNP_PLAN_IMAGE] % BNP_LINE, 0, 0) &&
            is_within(r, BNP_TABLE_PLANS, i, "bytes of the image beside a word", nbytes % 8, 0, 0) &&
            is_span(r, BNP_TABLE_PLANS, i, "steps", plan[BNP_PLAN_FIRST_STEP], plan[BNP_PLAN_STEPS], BNP_TABLE_STEPS) &&
@@ -340,18 +420,31 @@ static bool check_plan(const reading *r, int64_t i) {
                    BNP_TABLE_FAULTS) &&
            is_within(r, BNP_TABLE_PLANS, i, "bytes of the arena", plan[BNP_PLAN_ARENA_NBYTES], 0, MAX_NBYTES) &&
            is_within(r, BNP_TABLE_PLANS, i, "threads", plan[BNP_PLAN_THREADS], 1, BN_MAX_THREADS) &&
-           check_shapes(r, i, plan) && check_results(r, i, plan) && check_steps(r, plan) && check_patches(r, plan) &&
-           check_faults(r, i, plan);
+           check_choices(r, i, plan) && check_results(r, i, plan) && check_steps(r, plan) && check_patches(r, plan) &&
+           check_faults(r, i, plan) && check_fields(r, i, plan);
+}
+
+/* A set of shapes: its first stage, and those that follow it. */
+static bool check_head(reading *r, int64_t i, int64_t plans) {
+    r->head = bn_row(r->program, BNP_TABLE_PLANS, i);
+    if (!is_within(r, BNP_TABLE_PLANS, i, "stages", r->head[BNP_PLAN_STAGES], 1, plans - i) ||
+        !is_span(r, BNP_TABLE_PLANS, i, "places", r->head[BNP_PLAN_FIRST_PLACE], r->head[BNP_PLAN_PLACES],
+                 BNP_TABLE_PLACES) ||
+        !check_shapes(r, i, r->head) || !check_places(r))
+        return false;
+    for (int64_t stage = 0; stage < r->head[BNP_PLAN_STAGES]; stage++)
+        if (!check_plan(r, i + stage)) return false;
+    return true;
 }
 
 bn_status bn_read_program(bn_program *program, const void *block, size_t nbytes, bn_error *error) {
-    reading r = {program, error};
+    reading r = {program, error, NULL};
     bn_status status = read_header(program, block, (int64_t)nbytes, error);
     if (status != BN_OK) return status;
     if (!check_strings(&r) || !check_code(&r) || !check_arrays(&r) || !check_values(program, &r)) return BN_DAMAGED;
     int64_t plans = program->count[BNP_TABLE_PLANS];
     if (!is_within(&r, BNP_TABLE_PLANS, 0, "rows", plans, 1, 1 << 20)) return BN_DAMAGED;
-    for (int64_t i = 0; i < plans; i++)
-        if (!check_plan(&r, i)) return BN_DAMAGED;
+    for (int64_t i = 0; i < plans; i += r.head[BNP_PLAN_STAGES])
+        if (!check_head(&r, i, plans)) return BN_DAMAGED;
     return BN_OK;
 }

@@ -1,96 +1,59 @@
-/* Sessions: the memory of a run, the shapes it has, and the loop that runs the steps. */
+/* Sessions: the memory of a run, the shapes it has, and what goes in and out. */
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
-
-/* A value that the program takes or gives. */
-typedef struct port {
-    const char *name;
-    const int64_t *dims;
-    int64_t rank, dtype, kind;
-    size_t nbytes;
-    void *own;   /* the session's buffer, NULL until it is asked for */
-    void *bound; /* the caller's, NULL where the session's is used */
-} port;
-
-/* What changes when the session is resized. */
-typedef struct memory {
-    const int64_t *plan;
-    unsigned char *image, *arena;
-    bn_kernel *calls; /* of each step */
-    port *ports;
-    bn_team *team; /* NULL for one thread */
-} memory;
-
-struct bn_session {
-    bn_model *model;
-    int threads; /* that the caller asked for, 0 for the plan's */
-    bool is_patched; /* whether the image has the addresses that the ports have now */
-    int inputs, outputs;
-    int *places; /* ports of the inputs, then of the outputs */
-    memory now;
-    bn_error error;
-};
+#include "session.h"
 
 static const bn_program *program_of(const bn_session *session) { return &session->model->program; }
 
 /* --- memory ------------------------------------------------------------------------------------------------------------ */
 
-static void free_memory(const bn_program *program, memory *m) {
+static void free_memory(memory *m) {
     bn_team_destroy(m->team);
-    for (int i = 0; m->ports != NULL && i < program->values; i++) bn_release(m->ports[i].own);
+    for (int i = 0; m->ports != NULL && i < m->port_count; i++) bn_release(m->ports[i].own);
+    for (int64_t i = 0; m->stages != NULL && i < m->plan[BNP_PLAN_STAGES]; i++) {
+        bn_release(m->stages[i].image);
+        free(m->stages[i].calls);
+    }
+    free(m->stages);
     free(m->ports);
-    free(m->calls);
-    bn_release(m->image);
+    free(m->dims);
     bn_release(m->arena);
     memset(m, 0, sizeof *m);
 }
 
+static int64_t ranks(const bn_program *program, const int64_t *head) {
+    int64_t sum = 0;
+    for (int i = 0; i < program->values; i++) sum += bn_row(program, BNP_TABLE_VALUES, i)[BNP_VALUE_RANK];
+    for (int64_t i = 0; i < head[BNP_PLAN_PLACES]; i++)
+        sum += bn_place(program, head, program->values + i)[BNP_PLACE_RANK];
+    return sum;
+}
+
 static void set_ports(const bn_program *program, memory *m) {
-    const int64_t *dims = bn_dims_of(program, m->plan, 0);
-    for (int i = 0; i < program->values; i++) {
-        const int64_t *value = bn_row(program, BNP_TABLE_VALUES, i);
+    int64_t *dims = m->dims;
+    for (int i = 0; i < m->port_count; i++) {
         port *p = &m->ports[i];
-        p->name = bn_string(program, value[BNP_VALUE_NAME]);
-        p->rank = value[BNP_VALUE_RANK];
-        p->dtype = value[BNP_VALUE_DTYPE];
-        p->kind = value[BNP_VALUE_KIND];
+        bool is_place = i >= program->values;
+        const int64_t *row = is_place ? bn_place(program, m->plan, i) : bn_row(program, BNP_TABLE_VALUES, i);
+        p->name = is_place ? NULL : bn_string(program, row[BNP_VALUE_NAME]);
+        p->rank = row[is_place ? (int)BNP_PLACE_RANK : (int)BNP_VALUE_RANK];
+        p->dtype = row[is_place ? (int)BNP_PLACE_DTYPE : (int)BNP_VALUE_DTYPE];
+        p->kind = is_place ? BN_PLACE : row[BNP_VALUE_KIND];
         p->dims = dims;
-        p->nbytes = (size_t)bn_nbytes(dims, p->rank, p->dtype);
+        if (p->rank > 0)
+            memcpy(dims, is_place ? bn_row(program, BNP_TABLE_DIMS, row[BNP_PLACE_DIMS]) : bn_dims_of(program, m->plan, i),
+                   (size_t)p->rank * sizeof *dims);
+        p->nbytes = p->room = (size_t)bn_nbytes(dims, p->rank, p->dtype);
         dims += p->rank;
     }
 }
 
-static const unsigned char *array_at(const bn_model *model, int64_t array) {
+const unsigned char *bn_array_at(const bn_model *model, int64_t array) {
     return model->weights + bn_row(&model->program, BNP_TABLE_ARRAYS, array)[BNP_ARRAY_OFFSET];
-}
-
-/* The image with all addresses but those of inputs and outputs. */
-static void link_image(const bn_model *model, memory *m) {
-    const bn_program *program = &model->program;
-    const int64_t *plan = m->plan;
-    int64_t end = plan[BNP_PLAN_FIRST_PATCH] + plan[BNP_PLAN_PATCHES];
-    memcpy(m->image, program->at[BNP_TABLE_IMAGES] + plan[BNP_PLAN_IMAGE], (size_t)plan[BNP_PLAN_IMAGE_NBYTES]);
-    for (int64_t i = plan[BNP_PLAN_FIRST_PATCH]; i < end; i++) {
-        const int64_t *patch = bn_row(program, BNP_TABLE_PATCHES, i);
-        int64_t which = patch[BNP_PATCH_WHICH];
-        uintptr_t base;
-        switch (patch[BNP_PATCH_KIND]) {
-        case BNP_PATCH_KIND_KERNEL: memcpy(&base, &model->kernels[which], sizeof base); break;
-        case BNP_PATCH_KIND_ARRAY: base = (uintptr_t)array_at(model, which); break;
-        case BNP_PATCH_KIND_ARENA: base = (uintptr_t)m->arena; break;
-        case BNP_PATCH_KIND_IMAGE: base = (uintptr_t)m->image; break;
-        default: continue;
-        }
-        base += (uintptr_t)patch[BNP_PATCH_OFFSET];
-        memcpy(m->image + 8 * patch[BNP_PATCH_WORD], &base, sizeof base);
-    }
-    for (int64_t i = 0; i < plan[BNP_PLAN_STEPS]; i++)
-        m->calls[i] = model->kernels[bn_row(program, BNP_TABLE_STEPS, plan[BNP_PLAN_FIRST_STEP] + i)[BNP_STEP_KERNEL]];
 }
 
 static int threads_of(const int64_t *plan, int wanted) {
@@ -98,26 +61,50 @@ static int threads_of(const int64_t *plan, int wanted) {
     return wanted == 0 || wanted > most ? most : wanted;
 }
 
+/* The threads of a set of shapes: those of the stage that wants most. */
+static int team_of(const int64_t *head, int wanted) {
+    int most = 1;
+    for (int64_t i = 0; i < head[BNP_PLAN_STAGES]; i++) {
+        int own = threads_of(head + i * BNP_PLAN_WIDTH, wanted);
+        most = own > most ? own : most;
+    }
+    return most;
+}
+
 static bool has_team(memory *m, int threads) {
     if (threads > 1) m->team = bn_team_create(threads);
     return threads == 1 || m->team != NULL;
 }
 
-/* Memory of the values that the session alone touches: states. */
-static bool has_states(const bn_program *program, memory *m) {
-    for (int i = 0; i < program->values; i++) {
+/* Memory of what the session alone touches: states and places. */
+static bool has_own(memory *m) {
+    for (int i = 0; i < m->port_count; i++) {
         port *p = &m->ports[i];
-        if (p->kind != BNP_VALUE_KIND_STATE_IN && p->kind != BNP_VALUE_KIND_STATE_OUT) continue;
-        p->own = bn_allocate(p->nbytes);
+        if (p->kind != BNP_VALUE_KIND_STATE_IN && p->kind != BNP_VALUE_KIND_STATE_OUT && p->kind != BN_PLACE) continue;
+        p->own = bn_allocate(p->room);
         if (p->own == NULL) return false;
     }
     return true;
 }
 
+static bool has_stages(const bn_program *program, memory *m) {
+    int64_t arena = 0, first = (m->plan - bn_row(program, BNP_TABLE_PLANS, 0)) / BNP_PLAN_WIDTH;
+    for (int64_t i = 0; i < m->plan[BNP_PLAN_STAGES]; i++) {
+        stage *s = &m->stages[i];
+        s->plan = bn_row(program, BNP_TABLE_PLANS, first + i);
+        s->image = bn_allocate((size_t)s->plan[BNP_PLAN_IMAGE_NBYTES]);
+        s->calls = calloc((size_t)s->plan[BNP_PLAN_STEPS] + 1, sizeof *s->calls);
+        if (s->image == NULL || s->calls == NULL) return false;
+        if (s->plan[BNP_PLAN_ARENA_NBYTES] > arena) arena = s->plan[BNP_PLAN_ARENA_NBYTES];
+    }
+    m->arena = bn_allocate((size_t)arena);
+    return m->arena != NULL;
+}
+
 static void reset_states(const bn_model *model, memory *m) {
     for (int i = 0; i < model->program.inputs; i++)
         if (m->ports[i].kind == BNP_VALUE_KIND_STATE_IN)
-            memcpy(m->ports[i].own, array_at(model, bn_row(&model->program, BNP_TABLE_VALUES, i)[BNP_VALUE_FIRST]),
+            memcpy(m->ports[i].own, bn_array_at(model, bn_row(&model->program, BNP_TABLE_VALUES, i)[BNP_VALUE_FIRST]),
                    m->ports[i].nbytes);
 }
 
@@ -125,18 +112,19 @@ static bn_status make_memory(const bn_model *model, const int64_t *plan, int thr
     const bn_program *program = &model->program;
     memset(m, 0, sizeof *m);
     m->plan = plan;
-    m->image = bn_allocate((size_t)plan[BNP_PLAN_IMAGE_NBYTES]);
-    m->arena = bn_allocate((size_t)plan[BNP_PLAN_ARENA_NBYTES]);
-    m->calls = calloc((size_t)plan[BNP_PLAN_STEPS] + 1, sizeof *m->calls);
-    m->ports = calloc((size_t)program->values + 1, sizeof *m->ports);
-    bool is_there = m->image != NULL && m->arena != NULL && m->calls != NULL && m->ports != NULL;
+    m->port_count = program->values + (int)plan[BNP_PLAN_PLACES];
+    m->stages = calloc((size_t)plan[BNP_PLAN_STAGES], sizeof *m->stages);
+    m->dims = calloc((size_t)ranks(program, plan) + 1, sizeof *m->dims);
+    m->ports = calloc((size_t)m->port_count + 1, sizeof *m->ports);
+    bool is_there = m->stages != NULL && m->dims != NULL && m->ports != NULL;
     if (is_there) set_ports(program, m);
-    if (!is_there || !has_states(program, m) || !has_team(m, threads_of(plan, threads))) {
-        free_memory(program, m);
+    if (!is_there || !has_stages(program, m) || !has_own(m) || !has_team(m, team_of(plan, threads))) {
+        free_memory(m);
         return bn_fail(error, BN_NO_MEMORY, "session: got no memory for a plan of %" PRId64 " bytes",
                        plan[BNP_PLAN_ARENA_NBYTES] + plan[BNP_PLAN_IMAGE_NBYTES]);
     }
-    link_image(model, m);
+    for (int64_t i = 0; i < plan[BNP_PLAN_STAGES]; i++)
+        if (m->stages[i].plan[BNP_PLAN_FIELDS] == 0) bn_link_stage(model, m, &m->stages[i]);
     reset_states(model, m);
     return BN_OK;
 }
@@ -199,7 +187,7 @@ bn_status bn_session_clone(const bn_session *session, bn_session **clone) {
 void bn_session_destroy(bn_session *session) {
     if (session == NULL) return;
     bn_model *model = session->model;
-    free_memory(&model->program, &session->now);
+    free_memory(&session->now);
     free(session->places);
     free(session);
     bn_model_close(model);
@@ -210,7 +198,7 @@ bn_status bn_session_set_threads(bn_session *session, int threads) {
     if (status != BN_OK) return status;
     memory next = session->now;
     next.team = NULL;
-    if (!has_team(&next, threads_of(next.plan, threads)))
+    if (!has_team(&next, team_of(next.plan, threads)))
         return bn_fail(&session->error, BN_NO_MEMORY, "threads: got no memory for %d", threads);
     bn_team_destroy(session->now.team);
     session->now = next;
@@ -249,27 +237,26 @@ static int index_of(const bn_session *session, const char *name, int first, int 
     return -1;
 }
 
-/* Where the values of a port are; memory of its own is made when it is first wanted. */
-static void *buffer(bn_session *session, port *p) {
+void *bn_port_buffer(bn_session *session, port *p) {
     if (p->bound != NULL) return p->bound;
     if (p->own == NULL) {
-        p->own = bn_allocate(p->nbytes);
-        session->is_patched = false;
-        if (p->own == NULL) bn_fail(&session->error, BN_NO_MEMORY, "%s: got no memory for %zu bytes", p->name, p->nbytes);
+        p->own = bn_allocate(p->room);
+        bn_unlink(&session->now);
+        if (p->own == NULL) bn_fail(&session->error, BN_NO_MEMORY, "%s: got no memory for %zu bytes", p->name, p->room);
     }
     return p->own;
 }
 
 static bn_status bind(bn_session *session, port *p, void *data, size_t nbytes) {
     if (p == NULL) return BN_ARGUMENT;
-    if (data != NULL && nbytes != p->nbytes)
-        return bn_fail(&session->error, BN_ARGUMENT, "%s: got %zu bytes, wanted %zu", p->name, nbytes, p->nbytes);
+    if (data != NULL && nbytes != p->room)
+        return bn_fail(&session->error, BN_ARGUMENT, "%s: got %zu bytes, wanted %zu", p->name, nbytes, p->room);
     size_t item = bn_dtype_size((bn_dtype)p->dtype);
     if ((uintptr_t)data % (item > 8 ? 8 : item) != 0)
         return bn_fail(&session->error, BN_ARGUMENT, "%s: got memory at an odd place, wanted a multiple of %zu", p->name,
                        item);
     p->bound = data;
-    session->is_patched = false;
+    bn_unlink(&session->now);
     return BN_OK;
 }
 
@@ -284,6 +271,11 @@ bn_status bn_session_output_info(const bn_session *session, int output, bn_info 
     return info_of(session, output, true, info);
 }
 
+size_t bn_session_output_capacity(const bn_session *session, int output) {
+    const port *p = port_at((bn_session *)(uintptr_t)session, output, true);
+    return p == NULL ? 0 : p->room;
+}
+
 int bn_session_input_index(const bn_session *session, const char *name) {
     return index_of(session, name, 0, session->inputs);
 }
@@ -294,12 +286,12 @@ int bn_session_output_index(const bn_session *session, const char *name) {
 
 void *bn_session_input(bn_session *session, int input) {
     port *p = port_at(session, input, false);
-    return p == NULL ? NULL : buffer(session, p);
+    return p == NULL ? NULL : bn_port_buffer(session, p);
 }
 
 void *bn_session_output(bn_session *session, int output) {
     port *p = port_at(session, output, true);
-    return p == NULL ? NULL : buffer(session, p);
+    return p == NULL ? NULL : bn_port_buffer(session, p);
 }
 
 bn_status bn_session_bind_input(bn_session *session, int input, const void *data, size_t nbytes) {
@@ -315,7 +307,7 @@ const void *bn_session_find(bn_session *session, const char *name, bn_info *info
         port *p = &session->now.ports[i];
         if (p->kind == BNP_VALUE_KIND_STATE_OUT || strcmp(p->name, name) != 0) continue;
         if (info != NULL) tell(p, info);
-        return buffer(session, p);
+        return bn_port_buffer(session, p);
     }
     bn_fail(&session->error, BN_ARGUMENT, "value: got '%s', wanted an input, an output, a kept value or a state", name);
     return NULL;
@@ -355,10 +347,12 @@ static bn_status no_plan(bn_session *session, const int64_t *const *shapes) {
     bn_error *error = &session->error;
     bn_fail(error, BN_NO_PLAN, "shapes: got");
     append_shapes(session, NULL, shapes, error);
-    for (int64_t i = 0; i < program_of(session)->count[BNP_TABLE_PLANS]; i++) {
+    const int64_t *plan = NULL;
+    for (int64_t i = 0; i < program_of(session)->count[BNP_TABLE_PLANS]; i += plan[BNP_PLAN_STAGES]) {
         size_t at = strlen(error->text);
         snprintf(error->text + at, sizeof error->text - at, i == 0 ? "; wanted" : "; or");
-        append_shapes(session, bn_row(program_of(session), BNP_TABLE_PLANS, i), NULL, error);
+        plan = bn_row(program_of(session), BNP_TABLE_PLANS, i);
+        append_shapes(session, plan, NULL, error);
     }
     return BN_NO_PLAN;
 }
@@ -376,129 +370,19 @@ static void move_states(const bn_program *program, const memory *from, memory *t
 bn_status bn_session_resize(bn_session *session, const int64_t *const *shapes) {
     const bn_program *program = program_of(session);
     if (shapes == NULL) return bn_fail(&session->error, BN_ARGUMENT, "bn_session_resize: got NULL");
-    for (int64_t i = 0; i < program->count[BNP_TABLE_PLANS]; i++) {
-        const int64_t *plan = bn_row(program, BNP_TABLE_PLANS, i);
+    const int64_t *plan = NULL;
+    for (int64_t i = 0; i < program->count[BNP_TABLE_PLANS]; i += plan[BNP_PLAN_STAGES]) {
+        plan = bn_row(program, BNP_TABLE_PLANS, i);
         memory next;
         if (!fits(session, plan, shapes)) continue;
         bn_status status = make_memory(session->model, plan, session->threads, &next, &session->error);
         if (status != BN_OK) return status;
         move_states(program, &session->now, &next);
-        free_memory(program, &session->now);
+        free_memory(&session->now);
         session->now = next;
-        session->is_patched = false;
         return BN_OK;
     }
     return no_plan(session, shapes);
-}
-
-/* --- running ------------------------------------------------------------------------------------------------------------- */
-
-/* Write the addresses of inputs and outputs into the image. */
-static bn_status patch_ports(bn_session *session) {
-    const bn_program *program = program_of(session);
-    const memory *m = &session->now;
-    int64_t end = m->plan[BNP_PLAN_FIRST_PATCH] + m->plan[BNP_PLAN_PATCHES];
-    for (int i = 0; i < program->values; i++)
-        if (buffer(session, &m->ports[i]) == NULL) return BN_NO_MEMORY;
-    for (int64_t i = m->plan[BNP_PLAN_FIRST_PATCH]; i < end; i++) {
-        const int64_t *patch = bn_row(program, BNP_TABLE_PATCHES, i);
-        int64_t kind = patch[BNP_PATCH_KIND];
-        if (kind != BNP_PATCH_KIND_INPUT && kind != BNP_PATCH_KIND_OUTPUT) continue;
-        port *p = &m->ports[patch[BNP_PATCH_WHICH] + (kind == BNP_PATCH_KIND_OUTPUT ? program->inputs : 0)];
-        uintptr_t address = (uintptr_t)buffer(session, p) + (uintptr_t)patch[BNP_PATCH_OFFSET];
-        memcpy(m->image + 8 * patch[BNP_PATCH_WORD], &address, sizeof address);
-    }
-    session->is_patched = true;
-    return BN_OK;
-}
-
-static void run_steps(const bn_program *program, const memory *m) {
-    const int64_t *step = bn_row(program, BNP_TABLE_STEPS, m->plan[BNP_PLAN_FIRST_STEP]);
-    for (int64_t i = 0; i < m->plan[BNP_PLAN_STEPS]; i++, step += BNP_STEP_WIDTH) {
-        void *record = m->image + step[BNP_STEP_RECORD];
-        if (m->team != NULL && step[BNP_STEP_PARALLEL] != 0) bn_team_share(m->team, m->calls[i], record);
-        else m->calls[i](record, 0, 1);
-    }
-}
-
-/* Outputs that no step makes. */
-static void copy_results(bn_session *session) {
-    const bn_program *program = program_of(session);
-    const memory *m = &session->now;
-    for (int i = program->inputs; i < program->values; i++) {
-        const int64_t *row = bn_row(program, BNP_TABLE_RESULTS, m->plan[BNP_PLAN_RESULTS] + i - program->inputs);
-        int64_t kind = row[BNP_RESULT_KIND], which = row[BNP_RESULT_WHICH];
-        if (kind == BNP_RESULT_KIND_MADE) continue;
-        const void *source =
-            kind == BNP_RESULT_KIND_INPUT ? buffer(session, &m->ports[which]) : (const void *)array_at(session->model, which);
-        memmove(buffer(session, &m->ports[i]), source, m->ports[i].nbytes);
-    }
-}
-
-/* What the steps gave as next states are the states of the next run, whose own next states go where these were. */
-static void turn_states(bn_session *session) {
-    const bn_program *program = program_of(session);
-    for (int i = 0; i < program->inputs; i++) {
-        port *state = &session->now.ports[i];
-        if (state->kind != BNP_VALUE_KIND_STATE_IN) continue;
-        port *next = &session->now.ports[bn_row(program, BNP_TABLE_VALUES, i)[BNP_VALUE_SOURCE]];
-        void *made = next->own;
-        next->own = state->own;
-        state->own = made;
-        session->is_patched = false;
-    }
-}
-
-/* Say what a record of a fault says: "node 'n': Gather: indices[3, 4]: got 9, wanted 0 to 7". */
-static void tell_fault(bn_session *session, int64_t number, const int64_t *record) {
-    const bn_program *program = program_of(session);
-    const int64_t *fault = bn_row(program, BNP_TABLE_FAULTS, session->now.plan[BNP_PLAN_FIRST_FAULT] + number);
-    const int64_t *dims = bn_row(program, BNP_TABLE_DIMS, fault[BNP_FAULT_DIMS]);
-    char place[256] = "";
-    int64_t elements = bn_nbytes(dims, fault[BNP_FAULT_RANK], BN_UINT8), rest = record[1];
-    bool is_inside = rest >= 0 && rest < elements && fault[BNP_FAULT_RANK] > 0;
-    for (int64_t axis = 0; is_inside && axis < fault[BNP_FAULT_RANK]; axis++) {
-        size_t at = strlen(place);
-        elements /= dims[axis];
-        snprintf(place + at, sizeof place - at, "%s%" PRId64, axis == 0 ? "[" : ", ", rest / elements);
-        rest %= elements;
-    }
-    bn_fail(&session->error, BN_DATA, "node '%s': %s%s%s: got %" PRId64 ", wanted %" PRId64 " to %" PRId64,
-            bn_string(program, fault[BNP_FAULT_LABEL]), bn_string(program, fault[BNP_FAULT_TEXT]), place,
-            is_inside ? "]" : "", record[2], record[3], record[4]);
-}
-
-/* Look for faults, tell the first and forget all. */
-static bn_status check_faults(bn_session *session) {
-    const int64_t *plan = session->now.plan;
-    if (plan[BNP_PLAN_FAULTS] == 0) return BN_OK;
-    int64_t *words = (int64_t *)(void *)session->now.image + plan[BNP_PLAN_FAULT_COUNTER];
-    if (words[0] == 0) return BN_OK;
-    bool is_told = false;
-    words[0] = 0;
-    for (int64_t i = 0; i < plan[BNP_PLAN_FAULTS]; i++) {
-        int64_t *record = words + BNP_FAULT_WORDS * (i + 1);
-        if (record[0] == 0) continue;
-        if (!is_told) tell_fault(session, i, record);
-        is_told = true;
-        record[0] = 0;
-    }
-    return BN_DATA;
-}
-
-bn_status bn_session_run(bn_session *session) {
-    bn_status status = session->is_patched ? BN_OK : patch_ports(session);
-    if (status != BN_OK) return status;
-    bn_team_begin(session->now.team);
-    unsigned control = bn_flush_denormals();
-    run_steps(program_of(session), &session->now);
-    bn_restore_floats(control);
-    bn_team_end(session->now.team);
-    status = check_faults(session);
-    if (status != BN_OK) return status;
-    copy_results(session);
-    turn_states(session);
-    return BN_OK;
 }
 
 const char *bn_error_message(const bn_session *session) {

@@ -18,14 +18,14 @@ import numpy as np
 from bolt_numba.errors import DataError
 from bolt_numba.kernels.cpu.language.lang import copy_bytes, load_i64, load_u8, store_i64, view
 from bolt_numba.kernels.cpu.movement.move import DTYPES, UNITS
-from bolt_numba.kernels.data_sized import Empty, data_sized
+from bolt_numba.kernels.data_sized import Empty, Sized, data_sized, sized
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.jit import I64, PTR, Native, native
-from bolt_numba.kernels.registry import Types
+from bolt_numba.kernels.registry import Argument, In, Out, Scratch, Step, Types
 from bolt_numba.ops.arrays.gather import Compress, NonZero
 from bolt_numba.ops.registry import Op, normalise_axis
-from bolt_numba.types import BF16, F16, F32, F64, Array
+from bolt_numba.types import BF16, F16, F32, F64, Array, TensorType
 from bolt_numba.types import I64 as INT64
 
 BLOCK = 1024
@@ -55,12 +55,13 @@ def count_nonzero(unit: int) -> Native:
 def write_nonzero(unit: int) -> Native:
     """Kernel that writes the index of each such element of ``[rows, n]``: y [rank, count] i64 and `BLOCK` more.
 
-    sizes: of the axes before the last, [rank - 1] i64; found: [1] i64, how many were seen before there were too many.
+    sizes: of the axes before the last, [rank - 1] i64; count, found: [1] i64, how many there are, and how many were
+    seen before there were too many.  room: elements of y; as many as x has for each row do without more.
     """
     load, _ = UNITS[unit]
 
     def body(p: Any, tid: int, nthreads: int) -> None:
-        n, mask, count, rank = p.n, p.mask, p.count, p.rank
+        n, mask, count, rank = p.n, p.mask, load_i64(p.count), p.rank
         last = p.y + 8 * (rank - 1) * count
         k = 0
         for row in range(p.rows):
@@ -84,9 +85,9 @@ def write_nonzero(unit: int) -> Native:
 
     body.__name__ = f"write_nonzero_{8 * unit}"
     return native(
-        x=PTR, y=PTR, sizes=PTR, found=PTR, rows=I64, n=I64, mask=I64, count=I64, rank=I64,
+        x=PTR, y=PTR, sizes=PTR, count=PTR, found=PTR, rows=I64, n=I64, mask=I64, room=I64, rank=I64,
         extents=lambda a: {
-            "x": unit * a.rows * a.n, "y": 8 * (a.rank * a.count + BLOCK), "sizes": 8 * (a.rank - 1), "found": 8,
+            "x": unit * a.rows * a.n, "y": 8 * a.room, "sizes": 8 * (a.rank - 1), "count": 8, "found": 8,
         },
     )(body)  # fmt: skip
 
@@ -96,32 +97,50 @@ def _is_plain(op: Any, ins: Types) -> bool:
     return x is not None and (x.dtype.kind in "iub" or x.dtype in (F16, BF16, F32, F64)) and x.dtype.itemsize in DTYPES
 
 
+def _mask_of(dtype: np.dtype[np.generic]) -> int:
+    return -1 if dtype.kind in "iub" else _MASKS[dtype.itemsize]  # -0.0 is zero
+
+
 @data_sized(NonZero, accepts=_is_plain)
 def nonzero(op: NonZero, operands: Sequence[Any], empty: Empty) -> tuple[Array, ...]:
     """Counted, then written row by row."""
     x = operands[0]
-    unit, shape = x.dtype.itemsize, x.shape or (1,)
-    mask = -1 if x.dtype.kind in "iub" else _MASKS[unit]  # -0.0 is zero
-    found = empty(1, INT64)
+    unit, shape, mask = x.dtype.itemsize, x.shape or (1,), _mask_of(x.dtype)
+    found, counted = empty(1, INT64), empty(1, INT64)
     counter = count_nonzero(unit)
-    counter.call(counter.record(x=x, count=found, n=x.size, mask=mask))
-    count = int(found[0])
+    counter.call(counter.record(x=x, count=counted, n=x.size, mask=mask))
+    count = int(counted[0])
     y = empty(len(shape) * count + BLOCK, INT64)
     sizes = np.array(shape[:-1], dtype=np.int64)
     rows = math.prod(shape[:-1]) if x.size else 0  # rows of nothing may be any number
     writer = write_nonzero(unit)
-    writer.call(
-        writer.record(
-            x=x, y=y, sizes=sizes, found=found, rows=rows, n=shape[-1], mask=mask, count=count, rank=len(shape)
-        )
-    )
+    numbers = {"rows": rows, "n": shape[-1], "mask": mask, "room": y.size, "rank": len(shape)}
+    writer.call(writer.record(x=x, y=y, sizes=sizes, count=counted, found=found, **numbers))
     _want_same(op, "x", count, int(found[0]))
     return (y[: len(shape) * count].reshape(len(shape), count),)
 
 
-def _compressed(a: Any, run: int, more: int) -> dict[str, Reach]:
-    """Extents for elements or rows of ``run`` bytes, of which ``room`` and ``more`` may be written."""
-    return {"x": box(run * a.m, (a.outer, a.n * run)), "y": run * (a.room + more), "kept": a.m, "found": 8}
+@sized(NonZero)
+def sized_nonzero(op: NonZero, ins: Types) -> Sized | None:
+    """The same as two steps, with room for every element."""
+    x = ins[0]
+    if x is None or not _is_plain(op, ins):
+        return None
+    unit, shape, mask, size = x.dtype.itemsize, x.dims or (1,), _mask_of(x.dtype), x.size
+    result, rank = TensorType(INT64, (len(shape), size)), len(shape)
+    counting: dict[str, Argument] = {"x": In(0), "count": Out(1), "n": size, "mask": mask}
+    writing: dict[str, Argument] = {
+        "x": In(0), "y": Out(0), "sizes": np.array(shape[:-1] or (1,), np.int64), "count": Out(1),
+        "found": Scratch(8), "rows": size // shape[-1] if size else 0, "n": shape[-1], "mask": mask,
+        "room": rank * size, "rank": rank,
+    }  # fmt: skip
+    kernels = ((count_nonzero(unit), counting), (write_nonzero(unit), writing))
+    return Sized((result,), (1,), [Step(kernel, args, parallel=False) for kernel, args in kernels])
+
+
+def _compressed(a: Any, run: int) -> dict[str, Reach]:
+    """Extents for elements or rows of ``run`` bytes, of which ``room`` may be written."""
+    return {"x": box(run * a.m, (a.outer, a.n * run)), "y": run * a.room, "kept": a.m, "found": 8}
 
 
 def _want_same(owner: Op, operand: str, counted: int, written: int) -> None:
@@ -133,14 +152,15 @@ def _want_same(owner: Op, operand: str, counted: int, written: int) -> None:
 
 @cache
 def compress_elements(unit: int) -> Native:
-    """Kernel that keeps the elements of x [outer, n] whose condition [m] holds: y [room] has room for `BLOCK` more.
+    """Kernel that keeps the elements of x [outer, n] whose condition [m] holds: y [room].
 
-    found: [1] i64, how many were kept before there were too many.
+    found: [1] i64, how many were kept before there were more than ``most``.  room: ``most`` and `BLOCK`, or what there
+    is of all of x.
     """
     load, store = UNITS[unit]
 
     def body(p: Any, tid: int, nthreads: int) -> None:
-        to, end, kept = p.y, p.y + p.room * unit, p.kept
+        to, end, kept = p.y, p.y + p.most * unit, p.kept
         for o in range(p.outer):
             source = p.x + o * p.n * unit
             for block in range(0, p.m, BLOCK):
@@ -154,14 +174,14 @@ def compress_elements(unit: int) -> Native:
 
     body.__name__ = f"compress_elements_{8 * unit}"
     return native(
-        x=PTR, y=PTR, kept=PTR, found=PTR, outer=I64, n=I64, m=I64, room=I64,
-        extents=lambda a: _compressed(a, unit, BLOCK),
+        x=PTR, y=PTR, kept=PTR, found=PTR, outer=I64, n=I64, m=I64, room=I64, most=I64,
+        extents=lambda a: _compressed(a, unit),
     )(body)  # fmt: skip
 
 
 @native(
     x=PTR, y=PTR, kept=PTR, found=PTR, outer=I64, n=I64, m=I64, room=I64, run=I64,
-    extents=lambda a: _compressed(a, a.run, 0),
+    extents=lambda a: _compressed(a, a.run),
 )  # fmt: skip
 def compress_rows(p: Any, tid: int, nthreads: int) -> None:
     """The same for rows of ``run`` bytes: x [outer, n, run]."""
@@ -188,9 +208,33 @@ def compress(op: Compress, operands: Sequence[Any], empty: Empty) -> tuple[Array
     count, run = int(found[0]), inner * x.dtype.itemsize
     shape = (count,) if op.axis is None else (*x.shape[:axis], count, *x.shape[axis + 1 :])
     y = empty((outer * count + (BLOCK if run in UNITS else 0)) * inner, x.dtype)
-    args = {"x": x, "y": y, "kept": kept, "found": found, "outer": outer, "n": n, "m": m, "room": outer * count}
-    made = compress_elements(run) if run in UNITS else compress_rows
+    args: dict[str, Argument] = {"x": x, "y": y, "kept": kept, "found": found, "outer": outer, "n": n, "m": m}
     if outer * inner:
-        made.call(made.record(**args) if run in UNITS else made.record(**args, run=run))
+        if run in UNITS:
+            made = compress_elements(run)
+            made.call(made.record(**args, room=outer * count + BLOCK, most=outer * count))
+        else:
+            compress_rows.call(compress_rows.record(**args, room=outer * count, run=run))
         _want_same(op, "condition", outer * count, int(found[0]))
     return (y[: outer * count * inner].reshape(shape),)
+
+
+@sized(Compress)
+def sized_compress(op: Compress, ins: Types) -> Sized | None:
+    """The same as two steps, with room for all that the condition may keep."""
+    x, kept = ins
+    if x is None or kept is None or x.dtype.kind == "O":
+        return None
+    axis = 0 if op.axis is None else normalise_axis(op, op.axis, len(x.dims))
+    outer, n, inner = (1, x.size, 1) if op.axis is None else around_axis(x.dims, axis)
+    m = min(kept.size, n)
+    shape = (m,) if op.axis is None else (*x.dims[:axis], m, *x.dims[axis + 1 :])
+    counting: dict[str, Argument] = {"x": In(1), "count": Out(1), "n": m, "mask": -1}
+    steps = [Step(count_nonzero(1), counting, parallel=False)]
+    run = inner * x.dtype.itemsize
+    if outer * inner * m:
+        places: dict[str, Argument] = {"x": In(0), "y": Out(0), "kept": In(1), "found": Scratch(8)}
+        args: dict[str, Argument] = {**places, "outer": outer, "n": n, "m": m, "room": outer * m}
+        kernel, last = (compress_elements(run), {"most": outer * m}) if run in UNITS else (compress_rows, {"run": run})
+        steps.append(Step(kernel, {**args, **last}, parallel=False))
+    return Sized((TensorType(x.dtype, shape),), (axis,), steps)

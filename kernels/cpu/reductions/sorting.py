@@ -35,7 +35,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.move import UNITS
-from bolt_numba.kernels.data_sized import Empty, data_sized
+from bolt_numba.kernels.data_sized import Empty, Sized, data_sized, sized
 from bolt_numba.kernels.extents import Extents, Reach
 from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.jit import I64, PTR, Inline, Native, inline, native
@@ -440,3 +440,38 @@ def unique(op: Unique, operands: Sequence[Any], empty: Empty) -> tuple[Array, ..
     made.call(record)
     kept = int(count[0])
     return np.take(x, first[:kept], axis=None if op.axis is None else axis), first[:kept], inverse, counts[:kept]
+
+
+@native(
+    x=PTR, first=PTR, count=PTR, y=PTR, outer=I64, n=I64, run=I64,
+    extents=lambda a: {
+        "x": a.outer * a.n * a.run, "y": a.outer * a.n * a.run, "first": 8 * a.n, "count": 8,
+    },
+)  # fmt: skip
+def take_first(p: Any, tid: int, nthreads: int) -> None:
+    """y: dense rows of ``run`` bytes of x [outer, n, run], those that the first count[0] of ``first`` [n] i64 name."""
+    count, run = load_i64(p.count), p.run
+    for o in range(p.outer):
+        for i in range(count):
+            place = o * p.n + load_i64(p.first + 8 * i)
+            copy_bytes(p.y + (o * count + i) * run, p.x + place * run, run)
+
+
+@sized(Unique)
+def sized_unique(op: Unique, ins: Types) -> Sized | None:
+    """The same as steps."""
+    x = ins[0]
+    if x is None or not _has_keys(op, ins):
+        return None
+    axis = 0 if op.axis is None else normalise_axis(op, op.axis, len(x.dims))
+    outer, n, inner = (1, x.size, 1) if op.axis is None else around_axis(x.dims, axis)
+    grouping: dict[str, Argument] = {
+        "x": In(0), "first": Out(1), "inverse": Out(2), "counts": Out(3), "count": Out(4),
+        "room": Scratch(16 * n + COUNTERS), "outer": outer, "n": n, "inner": inner, "sorted": int(op.sorted),
+        "apart": int(op.axis is not None and x.dtype.kind == "f"),
+    }  # fmt: skip
+    taking: dict[str, Argument] = {"x": In(0), "first": Out(1), "count": Out(4), "y": Out(0), "outer": outer, "n": n}
+    places = TensorType(INT64, (n,))
+    results = (TensorType(x.dtype, (n,) if op.axis is None else x.dims), places, places, places)
+    kernels = ((unique_kernel(x.dtype), grouping), (take_first, {**taking, "run": inner * x.dtype.itemsize}))
+    return Sized(results, (axis, 0, None, 0), [Step(kernel, args, parallel=False) for kernel, args in kernels])

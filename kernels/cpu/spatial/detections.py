@@ -23,13 +23,14 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.reductions.sorting import COUNTERS, GREATEST, key_f32, sort_keys
 from bolt_numba.kernels.cpu.spatial.suppression import candidates_of
-from bolt_numba.kernels.data_sized import Empty, data_sized
+from bolt_numba.kernels.data_sized import Empty, Sized, data_sized, sized
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, F64, I64, PTR, inline, native
+from bolt_numba.kernels.registry import Argument, In, Out, Scratch, Step, Types
 from bolt_numba.ops.layers.boxes import ROW, DetectionOutput
 from bolt_numba.ops.layers.suppression import MulticlassNMS
 from bolt_numba.types import I64 as INT64
-from bolt_numba.types import Array
+from bolt_numba.types import Array, TensorType
 
 
 @inline
@@ -144,21 +145,30 @@ def detect(p, tid, nthreads):
     store_i64(p.found, rows)
 
 
+def _numbers(op: Any, boxes: Sequence[int], scores: Sequence[int]) -> dict[str, Any]:
+    """Fields of a call that are no addresses, for operands of these shapes; ``more`` is the operator's."""
+    images, classes, count = scores
+    return {
+        "images": images, "classes": classes, "sets": boxes[2] if len(boxes) == 4 else 1, "count": count,
+        "most": count if op.nms_top_k < 0 else min(op.nms_top_k, count), "keep": op.keep_top_k,
+        "background": op.background, "limit": op.nms_threshold, "threshold": op.score_threshold,
+        "eta": min(op.eta, 1.0),
+    }  # fmt: skip
+
+
 def _detected(op: Any, operands: Sequence[Any], empty: Empty, fields: dict[str, Any]) -> tuple[Array, Array]:
     """Rows [k, 7] and places [k] of an operator's boxes and scores."""
     boxes, scores = operands
-    images, classes, count = scores.shape
-    most = count if op.nms_top_k < 0 else min(op.nms_top_k, count)
+    numbers = _numbers(op, boxes.shape, scores.shape)
+    images, classes, count, most = (numbers[name] for name in ("images", "classes", "count", "most"))
     y, index = empty((images * classes * most, ROW), np.float32), empty(images * classes * most, INT64)
     if not y.size:
         return y, index
     number, kept = empty(1, INT64), empty(5 * most, np.float32)
     items = empty(2 * max(count, classes * most) + COUNTERS // 8, INT64)
     record = detect.record(
-        boxes=boxes, scores=scores, y=y, index=index, found=number, kept=kept, items=items, images=images,
-        classes=classes, sets=boxes.shape[2] if boxes.ndim == 4 else 1, count=count, most=most, keep=op.keep_top_k,
-        background=op.background, limit=op.nms_threshold, threshold=op.score_threshold, eta=min(op.eta, 1.0), **fields,
-    )  # fmt: skip
+        boxes=boxes, scores=scores, y=y, index=index, found=number, kept=kept, items=items, **numbers, **fields
+    )
     detect.call(record)
     found = int(number[0])
     return y[:found], index[:found]
@@ -176,3 +186,74 @@ def multiclass_nms(op: MulticlassNMS, operands: Sequence[Any], empty: Empty) -> 
     rows, places = _detected(op, operands, empty, {"more": float(not op.normalised)})
     counts = np.bincount(rows[:, 0].astype(np.int64), minlength=len(operands[1]))
     return np.ascontiguousarray(rows[:, 1:]), places, counts.astype(np.int64)
+
+
+@native(
+    rows=PTR, index=PTR, found=PTR, y=PTR, places=PTR, counts=PTR, count=PTR, images=I64, room=I64, most=I64,
+    first=I64, fill=I64,
+    extents=lambda a: {
+        "rows": 4 * ROW * a.room, "index": 8 * a.room, "found": 8, "y": 4 * (ROW - a.first) * a.most,
+        "places": 8 * a.most, "counts": 8 * a.images, "count": 8,
+    },
+)  # fmt: skip
+def give_detections(p, tid, nthreads):
+    """Give y [count, 7 - first] f32, places [count] i64, counts [images] i64 of the found rows [7] f32, index i64.
+
+    fill: where none was found, a row of -1 behind its number for each image.
+    """
+    found, first = load_i64(p.found), p.first
+    for image in range(p.images):
+        store_i64(p.counts + 8 * image, 0)
+    for i in range(found):
+        counter = p.counts + 8 * np.int64(load_f32(p.rows + 28 * i))
+        store_i64(counter, load_i64(counter) + 1)
+        store_i64(p.places + 8 * i, load_i64(p.index + 8 * i))
+        for k in range(first, ROW):
+            store_f32(p.y + 4 * (i * (ROW - first) + k - first), load_f32(p.rows + 28 * i + 4 * k))
+    if found == 0 and p.fill:
+        found = p.images
+        for i in range(found):
+            store_i64(p.places + 8 * i, -1)
+            for k in range(first, ROW):
+                store_f32(p.y + 4 * (i * (ROW - first) + k - first), np.float32(-1))
+            if first == 0:
+                store_f32(p.y + 28 * i, np.float32(i))
+    store_i64(p.count, found)
+
+
+def _sized(op: Any, ins: Types, first: int, fill: bool, more: float) -> Sized | None:
+    """Steps that give the columns from ``first`` on of what is found."""
+    boxes, scores = ins
+    if boxes is None or scores is None or scores.dtype != np.float32:
+        return None
+    numbers = _numbers(op, boxes.dims, scores.dims)
+    images, classes, count, most = (numbers[name] for name in ("images", "classes", "count", "most"))
+    room = images * classes * most
+    kept = images * min(classes * most, op.keep_top_k if op.keep_top_k >= 0 else classes * most)
+    kept = max(kept, images) if fill else kept
+    rows, index, found = Scratch(4 * ROW * room), Scratch(8 * room), Scratch(8)
+    finding: dict[str, Argument] = {
+        "boxes": In(0), "scores": In(1), "y": rows, "index": index, "found": found, "kept": Scratch(20 * most),
+        "items": Scratch(16 * max(count, classes * most) + COUNTERS), "more": more, **numbers,
+    }  # fmt: skip
+    y = TensorType(scores.dtype, (kept, ROW - first))
+    places, counts = TensorType(INT64, (kept,)), TensorType(INT64, (images,))
+    results, axes = ((y, places), (0, 0)) if first == 0 else ((y, places, counts), (0, 0, None))
+    giving: dict[str, Argument] = {
+        "rows": rows, "index": index, "found": found, "y": Out(0), "places": Out(1),
+        "counts": Scratch(8 * images) if first == 0 else Out(2), "count": Out(len(results)), "images": images,
+        "room": room, "most": kept, "first": first, "fill": int(fill),
+    }  # fmt: skip
+    return Sized(results, axes, [Step(k, a, parallel=False) for k, a in ((detect, finding), (give_detections, giving))])
+
+
+@sized(DetectionOutput)
+def sized_detection_output(op: DetectionOutput, ins: Types) -> Sized | None:
+    """The same as steps."""
+    return _sized(op, ins, 0, op.fill, 0.0)
+
+
+@sized(MulticlassNMS)
+def sized_multiclass_nms(op: MulticlassNMS, ins: Types) -> Sized | None:
+    """The same as steps."""
+    return _sized(op, ins, 1, False, float(not op.normalised))

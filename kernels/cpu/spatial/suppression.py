@@ -22,12 +22,13 @@ from bolt_numba.kernels.cpu.language.lang import (
     vmin,
 )
 from bolt_numba.kernels.cpu.reductions.sorting import COUNTERS, GREATEST, key_f32, sort_keys
-from bolt_numba.kernels.data_sized import Empty, data_sized
+from bolt_numba.kernels.data_sized import Empty, Sized, data_sized, sized
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
+from bolt_numba.kernels.registry import Argument, In, Out, Scratch, Step, Types
 from bolt_numba.ops.arrays.gather import NonMaxSuppression
 from bolt_numba.types import I64 as INT64
-from bolt_numba.types import Array
+from bolt_numba.types import Array, TensorType
 
 
 @inline
@@ -134,21 +135,45 @@ def _number(operand: Any) -> float:
     return 0.0 if operand is None else operand.reshape(-1)[0]
 
 
+def _numbers(op: NonMaxSuppression, shape: Sequence[int], most: Any, overlap: Any, threshold: Any) -> dict[str, Any]:
+    """Fields of a call that are no addresses, for scores of this shape and the contents of the last operands."""
+    images, classes, count = shape
+    return {
+        "images": images, "classes": classes, "count": count, "most": max(min(int(_number(most)), count), 0),
+        "limit": _number(overlap), "threshold": _number(threshold), "limited": int(threshold is not None),
+        "center": int(bool(op.center_point_box)),
+    }  # fmt: skip
+
+
 @data_sized(NonMaxSuppression)
 def non_max_suppression(op: NonMaxSuppression, operands: Sequence[Any], empty: Empty) -> tuple[Array, ...]:
     """Class by class."""
     boxes, scores, limit_count, overlap, threshold = (*operands, None, None, None)[:5]
-    images, classes, count = scores.shape
-    most = max(min(int(_number(limit_count)), count), 0)
-    y, found = empty((images * classes * most, 3), INT64), empty(1, INT64)
+    numbers = _numbers(op, scores.shape, limit_count, overlap, threshold)
+    count, most = numbers["count"], numbers["most"]
+    y, found = empty((numbers["images"] * numbers["classes"] * most, 3), INT64), empty(1, INT64)
     if not y.size:
         return (y,)
     corners, kept = empty(5 * count, np.float32), empty(5 * most, np.float32)
     items = empty(2 * count + COUNTERS // 8, INT64)
     record = suppress.record(
-        boxes=boxes, scores=scores, y=y, found=found, corners=corners, kept=kept, items=items, images=images,
-        classes=classes, count=count, most=most, limit=_number(overlap), threshold=_number(threshold),
-        limited=int(threshold is not None), center=int(bool(op.center_point_box)),
-    )  # fmt: skip
+        boxes=boxes, scores=scores, y=y, found=found, corners=corners, kept=kept, items=items, **numbers
+    )
     suppress.call(record)
     return (y[: int(found[0])],)
+
+
+@sized(NonMaxSuppression)
+def sized_non_max_suppression(op: NonMaxSuppression, ins: Types) -> Sized | None:
+    """The same as a step, where the limits are known."""
+    scores, limits = ins[1], (*ins[2:], None, None, None)[:3]
+    if scores is None or any(t is not None and t.known is None for t in limits):
+        return None
+    numbers = _numbers(op, scores.dims, *(None if t is None else t.known for t in limits))
+    count, most = numbers["count"], numbers["most"]
+    result = TensorType(INT64, (numbers["images"] * numbers["classes"] * most, 3))
+    args: dict[str, Argument] = {
+        "boxes": In(0), "scores": In(1), "y": Out(0), "found": Out(1), "corners": Scratch(20 * count),
+        "kept": Scratch(20 * most), "items": Scratch(16 * count + COUNTERS), **numbers,
+    }  # fmt: skip
+    return Sized((result,), (0,), [Step(suppress, args, parallel=False)])

@@ -1,0 +1,58 @@
+"""The processor that an export is for: what it may be called, and the device that plans for it and runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from bolt_numba.devices.cpu import Cpu
+from bolt_numba.devices.program import Program, laid_out
+from bolt_numba.errors import DeviceError
+from bolt_numba.kernels.targets import TARGETS, is_foreign, packs_here
+from bolt_numba.runtime.slots import Job
+
+NATIVE = "native"
+"""The target that is the instruction set of this process."""
+
+
+def target_names() -> list[str]:
+    """What a target may be called: by the level of its instructions."""
+    return [NATIVE, *(target.level for target in TARGETS.values())]
+
+
+def _own_name(target: str) -> str:
+    """What `kernels.targets` calls a target, "" for this process's own.  Raises DeviceError for an unknown one."""
+    if target == NATIVE:
+        return ""
+    found = {name: name for name in TARGETS} | {made.level: name for name, made in TARGETS.items()}
+    if target not in found:
+        raise DeviceError(f"target: got {target!r}, wanted one of {', '.join(target_names())}")
+    return found[target]
+
+
+class PlannedCpu(Cpu):
+    """The processor of a target, for which programs are laid out and not linked."""
+
+    def __init__(self, target: str = NATIVE) -> None:
+        self.target = _own_name(target)
+        super().__init__(self.target)
+        self.lays_out = True
+        self.is_foreign = bool(self.target) and is_foreign(self.target)
+        if self.target and not packs_here(self.target):
+            raise DeviceError(f"target: got {target!r}, wanted one whose vectors this processor has: they pack weights")
+
+    def prepare(self, jobs: Sequence[Job]) -> None:
+        if not self.is_foreign:
+            super().prepare(jobs)
+
+    def build(self, jobs: Sequence[Job], threads: int) -> Program:
+        return laid_out(jobs if self.lays_out else (), threads)
+
+    @contextmanager
+    def only_planned(self) -> Iterator[None]:
+        """While it lasts, programs are empty: who wants one has its jobs."""
+        self.lays_out = False
+        try:
+            yield
+        finally:
+            self.lays_out = True

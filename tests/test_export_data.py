@@ -1,0 +1,208 @@
+"""Native programs of models in which data decide sizes or branches, against sessions in Python."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import bolt_numba as bn
+from bolt_numba.errors import BoltError
+from bolt_numba.export import stages
+from bolt_numba.export.layout import ProgramTable
+from bolt_numba.export.lengths import runs
+from bolt_numba.export.program import native_program
+from bolt_numba.export.tables import rows_of
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.data_sized import SIZED, select_sized
+from bolt_numba.kernels.registry import load
+from bolt_numba.ops.arrays.gather import Compress, Gather, GatherND, NonMaxSuppression, NonZero
+from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceSum
+from bolt_numba.ops.arrays.shape import Concat, Reshape, Transpose
+from bolt_numba.ops.control import If, Loop
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.pointwise import Add, Cast, Greater, Mul, Relu
+from bolt_numba.types import BOOL, F32, I64, Array, TensorType, type_of
+from tests.cases import CASES, Case
+from tests.missing import no_cases
+from tests.native_programs import Interpreter
+from tests.rule_cases import graph_of, whole
+
+pytestmark = pytest.mark.skipif(not target().is_x86, reason="programs that need no linker are of x86-64")
+load("cpu")
+OPERATORS = sorted({op for op, device in SIZED if device == "cpu"}, key=lambda op: op.__name__)
+
+
+def same(graph: Graph, feeds: Sequence[dict[str, Any]], **options: Any) -> bytes:
+    """The block of a graph, which gives the shapes and bits of a session for all of these inputs."""
+    block = native_program(graph, **options).block.tobytes()
+    program, session = Interpreter(block), bn.compile(graph, threads=1, stand_ins=False)
+    for arrays in feeds:
+        found = program.run(arrays)
+        for name, wanted in session(arrays).items():
+            assert found[name].shape == wanted.shape
+            assert found[name].tobytes() == wanted.tobytes()
+    return block
+
+
+def case_graph(case: Case) -> tuple[Graph, dict[str, Array]]:
+    """The operator of a case, its first two operands as inputs, the others as constants."""
+    graph, feeds, operands = Graph("case"), dict[str, Array](), list[Value | None]()
+    b = Builder(graph)
+    for i, array in enumerate(case.inputs):
+        if array is None:
+            operands.append(None)
+        elif i < 2:
+            operands.append(graph.add_input(f"x{i}", type_of(array).with_value(None)))
+            feeds[f"x{i}"] = array
+        else:
+            operands.append(b.const(array))
+    made = b(case.op, *operands)
+    for value in made if isinstance(made, (tuple, list)) else (made,):
+        graph.add_output(value)
+    return graph, feeds
+
+
+@pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.__name__)
+def test_an_operator_gives_true_lengths(op: Any) -> None:
+    assert op in CASES, no_cases(op)
+    taken = 0
+
+    @settings(deadline=None, database=None, derandomize=True, max_examples=15, suppress_health_check=list(HealthCheck))
+    @given(case=CASES[op]())
+    def run(case: Case) -> None:
+        nonlocal taken
+        graph, feeds = case_graph(case)
+        known = [None if a is None else type_of(a) for a in case.inputs]
+        if select_sized(case.op, known) is None:
+            return
+        taken += 1
+        same(graph, [feeds])
+
+    run()
+    assert taken > 3
+
+
+def masks(*shape: int) -> list[dict[str, Any]]:
+    """Inputs of which nothing, some and all is selected."""
+    rng = np.random.default_rng(0)
+    return [{"x": (whole(*shape, seed=2) + 9) * (rng.random(shape) < share)} for share in (0, 0.5, 1, 0.05)]
+
+
+def test_what_follows_a_length_is_planned_for_each() -> None:
+    def build(b: Builder, x: Value) -> Any:
+        places = b(Transpose((1, 0)), b(NonZero(), x))
+        values = b(Reshape(), b(GatherND(), x, places), np.array([-1, 1]))
+        rows = b(Concat(1), b(Cast(F32), places), values)
+        return b(Relu(), b(MatMul(), rows, whole(3, 7, seed=4))), b(ReduceSum(keepdims=False), rows, np.array([0]))
+
+    graph, feeds = graph_of(build, {"x": (6, 9)}), masks(6, 9)
+    feeds += [{"x": np.arange(54, dtype=np.float32).reshape(6, 9) < n} for n in range(54)]
+    block = same(graph, [{"x": np.asarray(f["x"], np.float32)} for f in feeds], threads=2)
+    assert len(list(rows_of(block, ProgramTable.PLANS))) < 20  # most lengths share a stage
+
+
+def test_a_detector_selects_its_boxes() -> None:
+    def build(b: Builder, boxes: Value, scores: Value) -> Any:
+        limits = (np.array([5]), np.array([0.5], np.float32), np.array([0.3], np.float32))
+        chosen = b(NonMaxSuppression(), boxes, scores, *limits)
+        place = b(Gather(1), chosen, np.array(2))
+        return b(Gather(0), b(Reshape(), boxes, np.array([40, 4])), place), b(Cast(F32), chosen), scores
+
+    rng = np.random.default_rng(3)
+    corners = rng.random((1, 40, 2)) * 100
+    boxes = np.concatenate([corners, corners + rng.random((1, 40, 2)) * 40], 2).astype(np.float32)
+    scores = [rng.random((1, 3, 40)).astype(np.float32) * most for most in (1, 0.2, 0.32)]
+    graph = graph_of(build, {"boxes": (1, 40, 4), "scores": (1, 3, 40)})
+    same(graph, [{"boxes": boxes, "scores": s} for s in scores], target="native")
+
+
+def test_two_lengths_apart_from_each_other() -> None:
+    def build(b: Builder, x: Value) -> Any:
+        first = b(NonZero(), x)
+        second = b(Compress(0), x, b(Greater(), b(ReduceMax(keepdims=False), x, np.array([1])), np.float32(3)))
+        return first, b(Add(), second, np.float32(1)), b(Relu(), x)
+
+    same(graph_of(build, {"x": (5, 4)}), masks(5, 4))
+
+
+def branching(*, inner: bool = False) -> Graph:
+    """y = x + 1 or 2 x, of other rows; another If on the same condition, and one on another."""
+
+    def branch(kind: Any, number: float) -> Graph:
+        g = Graph("branch")
+        x = g.add_input("inner", TensorType(F32, (3, 4)))
+        b = Builder(g)
+        y = b(kind(), x, np.float32(number))
+        if number == 2:
+            y = b(Concat(0), y, x)
+        g.add_output(y, "y")
+        return g
+
+    def build(b: Builder, x: Value, chosen: Value) -> Any:
+        above = b(Greater(), b(ReduceSum(keepdims=False), x, np.array([0, 1])), np.float32(0)) if inner else chosen
+        y = b(If(branch(Add, 1), branch(Mul, 2)), above, x)
+        z = b(If(branch(Mul, 3), branch(Add, 5)), above, x)
+        w = b(If(branch(Mul, 7), branch(Add, 8)), chosen, z)
+        return b(Relu(), y), b(Add(), y, b(ReduceSum(), z, np.array([0]))), w
+
+    return graph_of(build, {"x": (3, 4), "chosen": (BOOL,)})
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_branches_are_stages(inner: bool) -> None:
+    x = whole(3, 4, seed=1)
+    feeds = [{"x": x * sign, "chosen": np.array(flag)} for sign, flag in itertools.product((1, -1), (True, False))]
+    block = same(branching(inner=inner), feeds)
+    assert len(list(rows_of(block, ProgramTable.PLANS))) == (7 if inner else 3)  # a condition is decided once
+
+
+def test_what_stays_in_python_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(b: Builder, x: Value) -> Any:
+        return b(NonZero(), b(NonZero(), x))
+
+    with pytest.raises(BoltError, match=r"data decide the size of its result.* a length, and data decide in it once"):
+        native_program(graph_of(twice, {"x": (3, 4)}))
+
+    def both(b: Builder, x: Value) -> Any:
+        flat = b(Reshape(), b(NonZero(), x), np.array([-1]))
+        return b(Concat(0), flat, b(Reshape(), b(NonZero(), b(Relu(), x)), np.array([-1])))
+
+    with pytest.raises(BoltError, match="what follows depends on two lengths at once"):
+        native_program(graph_of(both, {"x": (3, 4)}))
+    graph = graph_of(lambda b, x: b(Cast(F32), b(NonZero(), x)), {"x": (300, 400)})
+    with pytest.raises(BoltError, match="a length of up to 120000: wanted less than 32768"):
+        native_program(graph)
+    same(graph_of(lambda b, x: b(NonZero(), x), {"x": (300, 400)}), masks(300, 400))
+    monkeypatch.setattr(stages, "MOST_STAGES", 4)
+    with pytest.raises(BoltError, match=r"inputs: got 'chosen', wanted them fixed.*\n.*If.*more than 4 stages"):
+        native_program(branching(inner=True))
+
+
+def test_a_loop_is_told() -> None:
+    body = Graph("body")
+    body.add_input("i", TensorType(I64, ()))
+    go, x = body.add_input("go", TensorType(BOOL, ())), body.add_input("v", TensorType(F32, (4,)))
+    body.add_output(go, "go_on")
+    body.add_output(Builder(body)(Add(), x, np.float32(1)), "next")
+    graph = graph_of(lambda b, x, n: b(Loop(body, 1), n, None, x), {"x": (4,), "n": (I64,)})
+    with pytest.raises(BoltError, match="Loop"):
+        native_program(graph)
+
+
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-3, 3), min_size=1, max_size=40), st.data())
+def test_words_are_kept_as_runs(values: list[int], data: st.DataObject) -> None:
+    ns = np.cumsum(data.draw(st.lists(st.integers(1, 3), min_size=len(values), max_size=len(values))))
+    rows = list(runs(ns, np.array(values, np.int64)))
+    for n, wanted in zip(ns.tolist(), values, strict=True):
+        first, value, slope = max(row for row in rows if row[0] <= n)
+        assert value + slope * (n - first) == wanted
+    line = list(runs(np.arange(100), np.arange(100) * 24 + 7))
+    assert line == [(0, 7, 24)]
