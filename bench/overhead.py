@@ -3,9 +3,9 @@
     python -m bench.overhead openvino mobilenet_v2 -o bench/results/date-openvino.json
 
 small: seconds of a run of a few elements, and of the SDK's own call on the same compiled graph.  model: a session
-against OpenVINO or onnxruntime reading the file by itself.  start: from the file to the first result with all
-caches warm, each in processes of its own.  Ratios are of the smallest of many interleaved turns, but for
-processor_time_ratio.
+against OpenVINO or onnxruntime reading the file by itself, or against the same function of JAX called by hand.  start:
+from the file to the first result with all caches warm, each in processes of its own; JAX keeps nothing of a file.
+Ratios are of the smallest of many interleaved turns, but for processor_time_ratio.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ from bench.measure import interleave
 from bolt_numba.guesses import model_feeds
 from bolt_numba.hardware import registry
 from bolt_numba.hardware.interface import CompileContext
+from bolt_numba.hardware.preparing import prepared
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.pointwise import Relu, Tanh
-from bolt_numba.types import F32, Array, TensorType
+from bolt_numba.passes.pipeline import run_pipeline
+from bolt_numba.types import F32, Array, TensorType, type_of
 
 BARS = {"overhead_us": 20.0, "model_ratio": 1.03, "start_ratio": 1.1}
 """Greatest overhead of a step; greatest ratios of a whole model and of a start from the cache."""
@@ -70,7 +72,9 @@ def overhead(device: str) -> dict[str, float]:
 
 
 def alone(device: str, path: Path, feeds: Mapping[str, Array], threads: int) -> Callable[[], object]:
-    """The SDK reading the file by itself, with operands where they lie."""
+    """The SDK reading the file by itself, with operands where they lie; JAX, which reads none, calls our function."""
+    if device == "jax":
+        return by_hand(path, feeds, threads)
     if device == "onnxruntime":
         import onnxruntime
 
@@ -88,6 +92,17 @@ def alone(device: str, path: Path, feeds: Mapping[str, Array], threads: int) -> 
     for name, array in feeds.items():
         request.set_tensor(name, openvino.Tensor(np.array(array, order="C"), shared_memory=False))
     return lambda: request.infer({}, share_outputs=True)
+
+
+def by_hand(path: Path, feeds: Mapping[str, Array], threads: int) -> Callable[[], object]:
+    """The function that JAX compiles of a model, called with arrays of JAX."""
+    driver = registry.driver("jax")
+    accelerator: Any = registry.opened(driver, registry.settings_of(driver, {}))
+    graph = run_pipeline(bn.load(path), until="quantise")
+    types = [type_of(np.asarray(feeds[v.name])).with_value(None) for v in graph.inputs]
+    compiled: Any = accelerator.compile(prepared(graph, types, accelerator), CompileContext(threads=threads))
+    operands = [accelerator.placed(np.array(feeds[v.name], order="C")) for v in graph.inputs] + compiled.weights
+    return lambda: [np.asarray(made) for made in compiled.call(*operands)]
 
 
 def whole(device: str, path: Path, feeds: Mapping[str, Array], threads: int, turns: int) -> dict[str, float]:
@@ -163,7 +178,7 @@ def start(device: str, path: Path, feeds: Mapping[str, Array], turns: int) -> di
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.overhead", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("device", choices=("openvino", "onnxruntime"))
+    parser.add_argument("device", choices=("openvino", "onnxruntime", "jax"))
     parser.add_argument("models", nargs="*", default=["mobilenet_v2"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--turns", type=int, default=15)
@@ -175,10 +190,10 @@ def main(arguments: Sequence[str]) -> int:
         path, feeds = source(name)
         with bn.compile(path, threads=1) as session:
             operands = dict(feeds or model_feeds(session.graph, None))
-        found["models"][name] = {
-            "run_ms": whole(given.device, Path(path), operands, given.threads, given.turns),
-            "start_ms": start(given.device, Path(path), operands, max(3, given.turns // 3)),
-        }
+        row = {"run_ms": whole(given.device, Path(path), operands, given.threads, given.turns)}
+        if given.device != "jax":
+            row["start_ms"] = start(given.device, Path(path), operands, max(3, given.turns // 3))
+        found["models"][name] = row
     text = json.dumps(found, indent=1, default=lambda x: round(float(x), 3))
     sys.stdout.write(text + "\n")
     if given.output:

@@ -28,6 +28,7 @@ OURS = ("cpu", "cuda", "cuda-sim", "host")
 """Devices of this package, whose names no plug-in may have."""
 WITH_US = {
     "onnxruntime": "bolt_numba.hardware.drivers.onnxruntime:OrtDriver",
+    "jax": "bolt_numba.hardware.drivers.jax.device:JaxDriver",
     "openvino": "bolt_numba.hardware.drivers.openvino.device:OpenVinoDriver",
 }
 """Plug-ins that come with this package, as an entry point names them; one that a package announces goes before."""

@@ -11,7 +11,7 @@ import pytest
 
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.drivers.openvino.device import OpenVinoDriver
-from bolt_numba.hardware.drivers.openvino.table import load_builders
+from bolt_numba.hardware.drivers.openvino.table import TABLE
 from bolt_numba.hardware.interface import Accelerator, CompileContext
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -22,7 +22,7 @@ from tests.cases import CASES
 from tests.hardware.drivers import agrees, layer, near, opened, wanted_of
 
 pytest.importorskip("openvino", reason="the SDK of this device")
-BUILT = sorted(load_builders())
+BUILT = sorted(TABLE.load())
 BY_NAME = {op.name: op for op in CASES}
 
 

@@ -1,4 +1,4 @@
-"""Models of other kinds that begin without being read; and onnxruntime's and OpenVINO's starts."""
+"""Models of other kinds that begin without being read; and the starts of onnxruntime, OpenVINO and JAX."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ print(json.dumps([type(session).__name__, own, "google.protobuf" in sys.modules,
 """
 
 
-@pytest.mark.parametrize("device", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("device", ["jax", "onnxruntime", "openvino"])
 def test_real_devices_start_with_few_modules(device: str, tmp_path: Path) -> None:
-    pytest.importorskip(device)
+    pytest.importorskip(device, reason="the SDK of the device")
     model = write_model(tmp_path / "m.onnx", n=2)
     old = f"import bolt_numba.hardware.starts as s\ns.SETTLED = -60\n{_START}"
     env = os.environ | {"BOLT_NUMBA_CACHE_DIR": str(tmp_path / "cache")}

@@ -30,6 +30,24 @@ def _after(size: Dim) -> Dim:
     return size + 1
 
 
+def reach(node: Node) -> tuple[int, Sequence[Dim], bool] | None:
+    """Which operand says where, the sizes to which its numbers have to keep, and whether negative ones wrap around.
+
+    None for an operator that reads and writes nothing by content, or whose ranks are not known.
+    """
+    found = INDICES.get(node.op.name)
+    if found is None or len(node.inputs) <= found[0]:
+        return None
+    place, where, bounds = found
+    indices, data = node.inputs[place], node.inputs[where]
+    if indices is None or data is None or data.type.shape is None or indices.type.shape is None:
+        return None
+    depth = indices.type.shape[-1] if indices.type.shape else 1
+    if not isinstance(depth, int):
+        return None
+    return place, *bounds(node.op, data.type.shape, depth)
+
+
 def loose(node: Node, sizes_come: bool) -> str:
     """Why a node might read or write beyond its operands; "" where its indices are constants that do not.
 
@@ -38,16 +56,15 @@ def loose(node: Node, sizes_come: bool) -> str:
     found = INDICES.get(node.op.name)
     if found is None or len(node.inputs) <= found[0]:
         return ""
-    place, where, bounds = found
-    indices, data = node.inputs[place], node.inputs[where]
-    if indices is None or data is None or data.type.shape is None:
+    indices = node.inputs[found[0]]
+    if indices is None:
         return ""
-    known = indices.type.known
+    known, reached = indices.type.known, reach(node)
     if known is None:
         return "indices that only the run tells, which it does not hold to their axis"
-    if not known.size:
+    if reached is None or not known.size:
         return ""
-    sizes, wraps = bounds(node.op, data.type.shape, known.shape[-1] if known.ndim else 1)
+    _, sizes, wraps = reached
     if any(isinstance(size, Sym) for size in sizes):
         return "" if sizes_come else "indices of an axis whose size only the run tells"
     limits = np.array(sizes, np.int64)

@@ -89,13 +89,13 @@ def _has_size(node: Node) -> bool:
         if not any(_MADE_UP.fullmatch(atom) for atom in new):
             return True
     try:
-        found = infer_types(node.op, [None if t is None else _tried(t) for t in given])
+        found = infer_types(node.op, [None if t is None else tried(t) for t in given])
     except BoltError:
         return False
     return all(t.is_static for t in found)
 
 
-def _tried(t: TensorType) -> TensorType:
+def tried(t: TensorType) -> TensorType:
     """The type with a size for each symbol."""
 
     def size(dim: Any) -> Any:

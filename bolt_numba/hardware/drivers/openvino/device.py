@@ -14,7 +14,7 @@ from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.drivers.alone import alone, kind_of
 from bolt_numba.hardware.drivers.buffers import Bindings, borrowed
 from bolt_numba.hardware.drivers.indices import loose
-from bolt_numba.hardware.drivers.openvino.table import NotThereError, constant, load_builders, nodes_of
+from bolt_numba.hardware.drivers.openvino.table import TABLE, NotThereError, constant, nodes_of
 from bolt_numba.hardware.drivers.packages import lacking, processor_digest, threads_of, version_of
 from bolt_numba.hardware.interface import (
     Accelerator,
@@ -96,7 +96,7 @@ class OvAccelerator(Accelerator):
     def supports(self, node: Node) -> bool | str:
         if why := loose(node, self.shapes == "fixed"):
             return why
-        builder = load_builders().get(node.op.name)
+        builder = TABLE.load().get(node.op.name)
         key = kind_of(node, builder is not None and builder.by_rank)
         if key not in self._answers:
             self._answers[key] = self._asked(node)

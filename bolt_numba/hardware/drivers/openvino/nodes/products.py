@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.hardware.drivers.openvino.table import NotThereError, Site, builds, constant
+from bolt_numba.hardware.drivers.openvino.table import NotThereError, OvSite, builds, constant
 from bolt_numba.types import F32, I64
 
 
 @builds("MatMul", by_rank=True)
-def matmul(s: Site, op: Any, a: Any, b: Any, bias: Any = None) -> Any:
+def matmul(s: OvSite, op: Any, a: Any, b: Any, bias: Any = None) -> Any:
     """The product, then the factor and the bias as nodes of their own."""
     flags = (op.trans_a and s.rank(0) > 1, op.trans_b and s.rank(1) > 1)
     y = s.v.matmul(a, b, *flags)
@@ -22,7 +22,7 @@ def matmul(s: Site, op: Any, a: Any, b: Any, bias: Any = None) -> Any:
 
 
 @builds("Einsum")
-def einsum(s: Site, op: Any, *xs: Any) -> Any:
+def einsum(s: OvSite, op: Any, *xs: Any) -> Any:
     equation = op.equation.replace(" ", "")
     s.want("->" in equation and equation.islower() and "." not in equation, "an equation with what is implied")
     terms = equation.partition("->")[0].split(",")
@@ -30,14 +30,14 @@ def einsum(s: Site, op: Any, *xs: Any) -> Any:
     return s.v.einsum(list(xs), equation)
 
 
-def spatial(s: Site) -> int:
+def spatial(s: OvSite) -> int:
     """How many spatial axes an image has."""
     count = s.rank() - 2
     s.want(1 <= count <= 3, "images of other than 1 to 3 axes")
     return count
 
 
-def padding(s: Site, windows: Any) -> tuple[list[int], list[int], str]:
+def padding(s: OvSite, windows: Any) -> tuple[list[int], list[int], str]:
     """Pads at begins and ends, and who computes them."""
     rank = len(windows.kernel)
     if windows.auto_pad.startswith("SAME") and s.type(0).is_static:
@@ -49,13 +49,13 @@ def padding(s: Site, windows: Any) -> tuple[list[int], list[int], str]:
     return list(windows.pads[:rank]), list(windows.pads[rank:]), "explicit"
 
 
-def _with_bias(s: Site, y: Any, bias: Any) -> Any:
+def _with_bias(s: OvSite, y: Any, bias: Any) -> Any:
     if bias is None:
         return y
     return s.v.add(y, s.v.reshape(bias, s.i64(1, -1, *[1] * spatial(s)), False))
 
 
-def _grouped(s: Site, w: Any, group: int) -> Any:
+def _grouped(s: OvSite, w: Any, group: int) -> Any:
     """Filters with an axis for the groups; constants stay constants."""
     dims = s.dims(1)
     shape = (group, dims[0] // group, *dims[1:])
@@ -66,7 +66,7 @@ def _grouped(s: Site, w: Any, group: int) -> Any:
 
 
 @builds("Conv", by_rank=True)
-def conv(s: Site, op: Any, x: Any, w: Any, bias: Any = None) -> Any:
+def conv(s: OvSite, op: Any, x: Any, w: Any, bias: Any = None) -> Any:
     spatial(s)
     windows = op.windows(s.dims(1)[2:])
     begins, ends, auto = padding(s, windows)
@@ -77,7 +77,7 @@ def conv(s: Site, op: Any, x: Any, w: Any, bias: Any = None) -> Any:
 
 
 @builds("ConvTranspose")
-def conv_transpose(s: Site, op: Any, x: Any, w: Any, bias: Any = None) -> Any:
+def conv_transpose(s: OvSite, op: Any, x: Any, w: Any, bias: Any = None) -> Any:
     """With the pads and the room that follow from the sizes."""
     rank, kernel = spatial(s), s.dims(1)[2:]
     windows = op.windows(kernel)
@@ -94,7 +94,7 @@ def conv_transpose(s: Site, op: Any, x: Any, w: Any, bias: Any = None) -> Any:
     return _with_bias(s, s.v.group_convolution_backprop_data(x, _grouped(s, w, op.group), **given), bias)
 
 
-def _from_sizes(s: Site, op: Any, windows: Any) -> tuple[Sequence[int], list[int]]:
+def _from_sizes(s: OvSite, op: Any, windows: Any) -> tuple[Sequence[int], list[int]]:
     """Pads and output_padding that make the wanted sizes of these."""
     sizes, rank = s.dims()[2:], len(windows.kernel)
     pads = op.resolved_pads(sizes, windows.kernel)
@@ -109,7 +109,7 @@ def _from_sizes(s: Site, op: Any, windows: Any) -> tuple[Sequence[int], list[int
 
 
 @builds("FusedAttention")
-def attention(s: Site, op: Any, q: Any, k: Any = None, v: Any = None, mask: Any = None) -> Any:
+def attention(s: OvSite, op: Any, q: Any, k: Any = None, v: Any = None, mask: Any = None) -> Any:
     """Two products and the softmax between them, which OpenVINO fuses by itself."""
     s.want(not op.causal, "a triangle of hidden keys")
     if op.packed:
@@ -130,12 +130,12 @@ def attention(s: Site, op: Any, q: Any, k: Any = None, v: Any = None, mask: Any 
     return _heads(s, y, max(ranks)) if op.y_layout == "SHD" else y
 
 
-def _heads(s: Site, x: Any, rank: int) -> Any:
+def _heads(s: OvSite, x: Any, rank: int) -> Any:
     """The axes of heads and positions exchanged."""
     return s.v.transpose(x, s.i64(*range(rank - 3), rank - 2, rank - 3, rank - 1))
 
 
-def _is_finite(s: Site) -> bool:
+def _is_finite(s: OvSite) -> bool:
     """Whether no key is hidden by infinity: a whole row of them is 0 with us, and NaN with OpenVINO."""
     known = s.type(3).known
     return known is None or bool(np.isfinite(known).all())

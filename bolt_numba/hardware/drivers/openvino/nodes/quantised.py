@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.hardware.drivers.openvino.table import Site, builds
+from bolt_numba.hardware.drivers.openvino.table import OvSite, builds
 from bolt_numba.ops.layers.quantize import limits
 from bolt_numba.types import F32, I8, I32, U8
 
 BYTES = (U8, I8)
 
 
-def _along(s: Site, op: Any, v: Any, i: int) -> Any:
+def _along(s: OvSite, op: Any, v: Any, i: int) -> Any:
     """Scales or zero points, shaped to broadcast against x."""
     shape = s.dims(i)
     if all(d == 1 for d in shape):
@@ -24,7 +24,7 @@ def _along(s: Site, op: Any, v: Any, i: int) -> Any:
 
 
 @builds("DequantizeLinear", dtypes=(U8, I8, I32), others={1: (F32,)}, results=(F32,))
-def dequantise(s: Site, op: Any, x: Any, scale: Any, zero: Any = None) -> Any:
+def dequantise(s: OvSite, op: Any, x: Any, scale: Any, zero: Any = None) -> Any:
     s.want(s.rank() > 0, "one number")
     y = s.v.convert(x, np.float32)
     if zero is not None:
@@ -33,7 +33,7 @@ def dequantise(s: Site, op: Any, x: Any, scale: Any, zero: Any = None) -> Any:
 
 
 @builds("QuantizeLinear", dtypes=(F32,), others={2: BYTES}, results=BYTES)
-def quantise(s: Site, op: Any, x: Any, scale: Any, zero: Any = None) -> Any:
+def quantise(s: OvSite, op: Any, x: Any, scale: Any, zero: Any = None) -> Any:
     """Division, rounding to even, the zero point, the limits."""
     s.want(s.rank() > 0, "one number")
     y = s.v.round(s.v.divide(x, _along(s, op, scale, 1)), "half_to_even")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.hardware.drivers.openvino.table import NUMBER, NotThereError, Site, builds
+from bolt_numba.hardware.drivers.openvino.table import NUMBER, NotThereError, OvSite, builds
 from bolt_numba.types import I64
 
 PLAIN = {
@@ -15,7 +15,7 @@ PLAIN = {
 }  # fmt: skip
 
 
-def _axes(s: Site, op: Any) -> Any:
+def _axes(s: OvSite, op: Any) -> Any:
     """The axes as a constant, all where none is given."""
     axes = s.ints(1, "axes") if s.given(1) else []
     if not axes and op.noop_with_empty_axes:
@@ -24,13 +24,13 @@ def _axes(s: Site, op: Any) -> Any:
 
 
 @builds(*PLAIN)
-def plain(s: Site, op: Any, x: Any, axes: Any = None) -> Any:
+def plain(s: OvSite, op: Any, x: Any, axes: Any = None) -> Any:
     s.want(s.rank() > 0, "a reduction of a number")
     return getattr(s.v, PLAIN[op.name])(x, _axes(s, op), op.keepdims)
 
 
 @builds("ReduceSumSquare", "ReduceLogSum")
-def composed(s: Site, op: Any, x: Any, axes: Any = None) -> Any:
+def composed(s: OvSite, op: Any, x: Any, axes: Any = None) -> Any:
     s.want(s.rank() > 0, "a reduction of a number")
     if op.name == "ReduceSumSquare":
         return s.v.reduce_sum(s.v.multiply(x, x), _axes(s, op), op.keepdims)
@@ -38,7 +38,7 @@ def composed(s: Site, op: Any, x: Any, axes: Any = None) -> Any:
 
 
 @builds("ReduceLogSumExp")
-def log_sum_exp(s: Site, op: Any, x: Any, axes: Any = None) -> Any:
+def log_sum_exp(s: OvSite, op: Any, x: Any, axes: Any = None) -> Any:
     """Behind the greatest element, so that no power is too large."""
     s.want(s.rank() > 0, "a reduction of a number")
     along = _axes(s, op)
@@ -48,19 +48,19 @@ def log_sum_exp(s: Site, op: Any, x: Any, axes: Any = None) -> Any:
 
 
 @builds("Softmax", "LogSoftmax")
-def softmax(s: Site, op: Any, x: Any) -> Any:
+def softmax(s: OvSite, op: Any, x: Any) -> Any:
     s.want(s.rank() > 0, "a softmax of a number")
     return (s.v.softmax if op.name == "Softmax" else s.v.log_softmax)(x, op.axis)
 
 
 @builds("CumSum")
-def cum_sum(s: Site, op: Any, x: Any, axis: Any) -> Any:
+def cum_sum(s: OvSite, op: Any, x: Any, axis: Any) -> Any:
     place = s.const(np.array(s.ints(1, "axis")[0], I64))
     return s.v.cum_sum(x, place, op.exclusive, op.reverse)
 
 
 @builds("ArgMax", "ArgMin", places=(0,))
-def arg(s: Site, op: Any, x: Any) -> Any:
+def arg(s: OvSite, op: Any, x: Any) -> Any:
     """By the first of the sorted elements."""
     s.want(not op.select_last_index, "the last of equals")
     s.want(s.rank() > 0, "the greatest of a number")
@@ -70,7 +70,7 @@ def arg(s: Site, op: Any, x: Any) -> Any:
 
 
 @builds("TopK", dtypes=NUMBER, places=(1,))
-def topk(s: Site, op: Any, x: Any, k: Any) -> Any:
+def topk(s: OvSite, op: Any, x: Any, k: Any) -> Any:
     count = s.ints(1, "k")[0]
     s.want(count > 0, "a list of none")
     mode = "max" if op.largest else "min"

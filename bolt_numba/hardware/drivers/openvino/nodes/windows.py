@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.hardware.drivers.openvino.nodes.products import padding, spatial
-from bolt_numba.hardware.drivers.openvino.table import NotThereError, Site, builds
+from bolt_numba.hardware.drivers.openvino.table import NotThereError, OvSite, builds
 from bolt_numba.types import F32, I64
 
 MODES = {"nearest": "nearest", "linear": "linear_onnx", "cubic": "cubic"}
@@ -19,7 +19,7 @@ def _rounding(windows: Any) -> str:
 
 
 @builds("MaxPool")
-def max_pool(s: Site, op: Any, x: Any) -> Any:
+def max_pool(s: OvSite, op: Any, x: Any) -> Any:
     s.want(not op.indices, "where the greatest was")
     spatial(s)
     w = op.windows
@@ -31,7 +31,7 @@ def max_pool(s: Site, op: Any, x: Any) -> Any:
 
 
 @builds("AveragePool")
-def average_pool(s: Site, op: Any, x: Any) -> Any:
+def average_pool(s: OvSite, op: Any, x: Any) -> Any:
     spatial(s)
     w = op.windows
     s.want(set(w.dilations) == {1}, "windows with gaps")
@@ -42,7 +42,7 @@ def average_pool(s: Site, op: Any, x: Any) -> Any:
 
 
 @builds("Resize")
-def resize(s: Site, op: Any, x: Any, *operands: Any) -> Any:
+def resize(s: OvSite, op: Any, x: Any, *operands: Any) -> Any:
     """By sizes or by scales, whichever is given."""
     s.want(op.coordinate_transformation_mode in COORDINATES, f"coordinates {op.coordinate_transformation_mode}")
     s.want(not (op.antialias or op.exclude_outside), "weights that are made anew at borders")
@@ -70,7 +70,7 @@ def resize(s: Site, op: Any, x: Any, *operands: Any) -> Any:
 
 
 @builds("GridSample")
-def grid_sample(s: Site, op: Any, x: Any, grid: Any) -> Any:
+def grid_sample(s: OvSite, op: Any, x: Any, grid: Any) -> Any:
     s.want(s.rank() == 4, "images of other than 2 axes")
     mode = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}[op.mode]
     given = {"align_corners": op.align_corners, "mode": mode, "padding_mode": op.padding_mode}
@@ -78,7 +78,7 @@ def grid_sample(s: Site, op: Any, x: Any, grid: Any) -> Any:
 
 
 @builds("RoiAlign", indices=(2,))
-def roi_align(s: Site, op: Any, x: Any, rois: Any, batch: Any) -> Any:
+def roi_align(s: OvSite, op: Any, x: Any, rois: Any, batch: Any) -> Any:
     s.want(op.mode == "avg", "the greatest sample")
     mode = "half_pixel_for_nn" if op.coordinate_transformation_mode == "half_pixel" else "asymmetric"
     sizes = (op.output_height, op.output_width, op.sampling_ratio, float(op.spatial_scale))

@@ -1,0 +1,1 @@
+"""JAX as a device: graphs as functions that XLA compiles."""
