@@ -205,6 +205,22 @@ def test_what_it_is_asked_for_is_named() -> None:
         opened(JaxDriver(), index=64, platform="cpu")
 
 
+LOOKED_AT = """
+import sys
+import bolt_numba as bn
+from bolt_numba.hardware import registry
+from bolt_numba.hardware.drivers.jax.table import TABLE
+assert registry.obstacle("jax") == "" and len(TABLE.load()) > 100
+assert [m for m in sys.modules if m.partition(".")[0] in ("jax", "jaxlib")] == []
+"""
+
+
+def test_nothing_of_it_is_imported_before_a_session_names_it() -> None:
+    done = subprocess.run([sys.executable, "-c", LOOKED_AT], capture_output=True, text=True, timeout=60,
+                          cwd=Path(__file__).parents[2], check=False)  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_missing_package_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert JaxDriver().missing() == ""
     monkeypatch.setitem(sys.modules, "jax", None)

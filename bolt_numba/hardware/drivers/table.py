@@ -27,7 +27,7 @@ class NotThereError(Exception):
 
 
 @record(frozen=True)
-class Recipe:
+class Translation:
     """How an operator becomes calls of an SDK.
 
     dtypes: of operands and results.  others: those of single operands where they differ.  indices: operands that are
@@ -44,10 +44,10 @@ class Recipe:
 
 
 class Table:
-    """Recipes by the names of operators.  package: the one whose modules fill it when it is first asked."""
+    """Translations by the names of operators.  package: the one whose modules fill it when it is first asked."""
 
     def __init__(self, package: str) -> None:
-        self.package, self._recipes, self._is_whole = package, dict[str, Recipe](), False
+        self.package, self._translations, self._is_whole = package, dict[str, Translation](), False
 
     def builds(
         self,
@@ -59,33 +59,33 @@ class Table:
         places: tuple[int, ...] = (),
         by_rank: bool = False,
     ) -> Callable[[Build], Build]:
-        """Register the function of operators; the rest as in `Recipe`."""
+        """Register the function of operators; the rest as in `Translation`."""
 
         def register(build: Build) -> Build:
             for name in names:
-                if name in self._recipes:
+                if name in self._translations:
                     raise ValueError(f"operator {name} has two functions")
                 made = tuple((others or {}).items())
-                self._recipes[name] = Recipe(build, dtypes, made, results, indices, places, by_rank)
+                self._translations[name] = Translation(build, dtypes, made, results, indices, places, by_rank)
             return build
 
         return register
 
-    def load(self) -> dict[str, Recipe]:
+    def load(self) -> dict[str, Translation]:
         """The whole table: imports every module of the package."""
         if not self._is_whole:
             for info in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
                 importlib.import_module(f"{self.package}.{info.name}")
             self._is_whole = True
-        return self._recipes
+        return self._translations
 
-    def of(self, node: Node) -> Recipe:
-        """The recipe of a node; raises NotThereError where there is none for what it is."""
-        recipe = self.load().get(node.op.name)
-        if recipe is None:
+    def of(self, node: Node) -> Translation:
+        """The translation of a node; raises NotThereError where there is none for what it is."""
+        translation = self.load().get(node.op.name)
+        if translation is None:
             raise NotThereError("no function of the table builds it")
         want_plain(node.op)
-        return recipe
+        return translation
 
 
 class Site:
@@ -144,22 +144,22 @@ class Site:
             raise NotThereError(what)
 
 
-def want_dtypes(node: Node, recipe: Recipe, more: Sequence[AnyDType] = (), wide: str = "") -> None:
+def want_dtypes(node: Node, translation: Translation, more: Sequence[AnyDType] = (), wide: str = "") -> None:
     """Refuse dtypes that an SDK lacks.
 
-    more: dtypes that do wherever those of the recipe do.  wide: what a reason says of numbers of 64 bits.
+    more: dtypes that do wherever those of the translation do.  wide: what a reason says of numbers of 64 bits.
     """
-    others = dict(recipe.others)
+    others = dict(translation.others)
     for i, value in enumerate(node.inputs):
         if value is None:
             continue
-        places = i in recipe.indices or i in node.op.value_inputs
-        allowed = PLACES if places else (*others.get(i, recipe.dtypes), *more)
+        places = i in translation.indices or i in node.op.value_inputs
+        allowed = PLACES if places else (*others.get(i, translation.dtypes), *more)
         if i in node.op.value_inputs and value.const is not None:
             continue
         _want(value.type, allowed, f"operand {i}", wide)
     for i, value in enumerate(node.outputs):
-        allowed = PLACES if i in recipe.places else (*(recipe.results or recipe.dtypes), *more)
+        allowed = PLACES if i in translation.places else (*(translation.results or translation.dtypes), *more)
         _want(value.type, allowed, f"result {i}", wide)
 
 

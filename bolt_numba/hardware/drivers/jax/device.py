@@ -106,8 +106,8 @@ class JaxAccelerator(Accelerator):
         return stack
 
     def supports(self, node: Node) -> bool | str:
-        recipe = TABLE.load().get(node.op.name)
-        key = kind_of(node, recipe is not None and recipe.by_rank)
+        translation = TABLE.load().get(node.op.name)
+        key = kind_of(node, translation is not None and translation.by_rank)
         if key not in self._answers:
             self._answers[key] = self._asked(node)
         return self._answers[key]

@@ -63,15 +63,15 @@ class JaxSite(Site):
 
 def results_of(jax: Any, node: Node, operands: Sequence[Any], on_cpu: bool) -> tuple[list[Any], list[Any]]:
     """Arrays of JAX for the results of a node, and what has to hold; raises NotThereError."""
-    recipe = TABLE.of(node)
-    want_dtypes(node, recipe)
+    translation = TABLE.of(node)
+    want_dtypes(node, translation)
     site, given = JaxSite(jax, node, on_cpu), list(operands)
     if (reached := reach(node)) is not None:
         place, sizes, wraps = reached
         given[place] = site.inside(given[place], sizes, wraps)
-    if recipe.dtypes is not DATA:  # narrow floats are computed as wide ones; what is only moved stays as it is
+    if translation.dtypes is not DATA:  # narrow floats are computed as wide ones; what is only moved stays as it is
         given = [x if x is None or x.dtype not in HALVES else x.astype(F32) for x in given]
-    made = recipe.build(site, node.op, *given)
+    made = translation.build(site, node.op, *given)
     found = list(made) if isinstance(made, (list, tuple)) else [made]
     return [_as_wanted(site, x, i) for i, x in enumerate(found)], site.checks
 

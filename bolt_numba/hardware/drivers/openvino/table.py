@@ -50,10 +50,10 @@ class OvSite(Site):
 
 def nodes_of(opset: Any, node: Node, operands: Sequence[Any], wide: bool) -> list[Any]:
     """Outputs of OpenVINO for the results of a node; raises NotThereError.  wide: it may compute 64 bits in 32."""
-    recipe = TABLE.of(node)
-    want_dtypes(node, recipe, (I64,) if wide and I32 in recipe.dtypes else (),
+    translation = TABLE.of(node)
+    want_dtypes(node, translation, (I64,) if wide and I32 in translation.dtypes else (),
                 ", which OpenVINO would compute in 32 bits")
-    made = recipe.build(OvSite(opset, node), node.op, *operands)
+    made = translation.build(OvSite(opset, node), node.op, *operands)
     if isinstance(made, (list, tuple)):
         return [x.output(0) if hasattr(x, "output") else x for x in made]
     return [made.output(i) for i in range(len(node.outputs))]
