@@ -57,10 +57,11 @@ class Crew:
         if self.idle and not self.looks:
             self.condition.notify()
 
-    def take(self, now: float) -> tuple[Work | None, float | None]:
-        """As `next`, and another worker looks after what is left."""
+    def take(self, worker: Worker, now: float) -> tuple[Work | None, float | None]:
+        """As `next`, for a worker, and another looks after what is left."""
         found = self.next(now)
         if found[0] is not None:
+            found[0][0].begins(worker, found[0][1])
             self.pass_on()
         return found
 

@@ -54,7 +54,8 @@ class FlowEngine:
         self.latencies: deque[float] = deque(maxlen=SAMPLES)
         self.events: deque[Event] | None = None
         self.started_at = time.perf_counter()
-        self.is_finished = self.is_closed = False
+        self.is_finished = self.is_closed = self.is_left = False
+        self.working = 0
         self.threads: list[threading.Thread] = []
         remember(self)
 
@@ -307,6 +308,7 @@ class FlowEngine:
             return
         for crew in self.crews:
             for worker in crew.workers:
+                self.working += 1
                 self._start_thread(partial(self._work, crew, worker), f"{self.name}-{crew.name}-{worker.number}")
 
     def _start_thread(self, target: Callable[[], None], name: str) -> None:
@@ -317,22 +319,31 @@ class FlowEngine:
     def _work(self, crew: Crew, worker: Worker) -> None:
         """A worker's thread."""
         worker.pin()
-        while (work := self._wait(crew)) is not None:
+        while (work := self._wait(crew, worker)) is not None:
             while work is not None:
                 work = self._serve(crew, worker, *work)
             self.announce()
+        with self.lock:
+            self.working -= 1
+            is_last = self.is_left and not self.working
+        if is_last:
+            self._close_nodes()
 
-    def _wait(self, crew: Crew) -> Work | None:
+    def _close_nodes(self) -> None:
+        for station in self.stations:
+            station.node.close()
+
+    def _wait(self, crew: Crew, worker: Worker) -> Work | None:
         """The next work of a crew; None where none will come."""
         with self.lock:
-            work, wait = crew.take(time.perf_counter())
+            work, wait = crew.take(worker, time.perf_counter())
             while work is None and not self.is_closed:
                 crew.idle += 1
                 try:
                     crew.condition.wait(wait)
                 finally:
                     crew.idle -= 1
-                work, wait = crew.take(time.perf_counter())
+                work, wait = crew.take(worker, time.perf_counter())
             return work
 
     def _serve(self, crew: Crew, worker: Worker, station: Station, pieces: Sequence[Piece]) -> Work | None:
@@ -341,6 +352,7 @@ class FlowEngine:
         outcomes = station.run(pieces, worker)
         end = time.perf_counter()
         with self.lock:
+            station.running.pop(worker, None)
             self._count(crew, worker, station, pieces, begin, end)
             crew.looks = True
             try:
@@ -352,7 +364,7 @@ class FlowEngine:
             if self.ended:
                 crew.pass_on()
                 return None
-            return crew.take(end)[0]
+            return crew.take(worker, end)[0]
 
     def _count(
         self, crew: Crew, worker: Worker, station: Station, pieces: Sequence[Piece], begin: float, end: float
@@ -404,7 +416,7 @@ class FlowEngine:
                 self.idle.wait_for(lambda: not self.pending)
             elif not cancel and self.pending:
                 raise FlowError(f"flow {self.name!r}: close: got a call by a thread of its own, wanted cancel=True")
-            self.is_closed = True
+            self.is_closed, self.is_left = True, self.is_left or not wait or inside
             for crew in self.crews:
                 crew.condition.notify_all()
             self.alarm.notify_all()
@@ -412,5 +424,4 @@ class FlowEngine:
         if wait and not inside and not sys.is_finalizing():
             for thread in threads:
                 thread.join()
-            for station in self.stations:
-                station.node.close()
+            self._close_nodes()

@@ -442,4 +442,8 @@ class Flow:
 
 
 def _function_node(name: str, function: Any, inputs: Any, outputs: Any, options: NodeOptions) -> FlowNode:
-    return FunctionNode(name, function, inputs, outputs, options)
+    if options.process is False:
+        return FunctionNode(name, function, inputs, outputs, options)
+    from bolt_numba.flow.processes import ProcessNode  # other flows do without
+
+    return ProcessNode(name, function, inputs, outputs, options)

@@ -27,7 +27,7 @@ class FlowNode:
     """A node: ``inputs`` and ``outputs`` are names of values by the names that the node itself has for them.
 
     wants, makes: types of inputs and outputs, by the node's names, as far as they are known.
-    batched: inputs that have an axis of the batch, the first.
+    batched: inputs that have an axis of the batch, the first.  stops: whether `stop` can end a call.
     """
 
     def __init__(self, name: str, inputs: Ports, outputs: Ports, options: NodeOptions) -> None:
@@ -38,7 +38,7 @@ class FlowNode:
         self.batched: tuple[str, ...] = tuple(inputs)
         self.wants: dict[str, TensorSpec] = {}
         self.makes: dict[str, TensorSpec] = {}
-        self.keeps = bool(self.states)
+        self.keeps, self.stops = bool(self.states), False
         for value in self.each:
             if value not in self.inputs.values():
                 raise FlowError(f"each: got {value!r}, wanted one of the inputs {list(self.inputs.values())}")
@@ -65,6 +65,9 @@ class FlowNode:
 
     def close(self, kill: bool = False) -> None:
         """Let go of what belongs to the node's workers; kill: also where it works."""
+
+    def stop(self, worker: Worker) -> None:
+        """Nobody wants any more what a worker calls the node for; asked for where ``stops`` is set."""
 
     def call(self, feeds: Mapping[str, Any], worker: Worker, kept: dict[str, Any]) -> dict[str, Any]:
         """Outputs by the node's names, states among them.  kept: what the stream has here."""
@@ -191,8 +194,9 @@ class ModelNode(FlowNode):
         _want_known("outputs", [*self.outputs, *back], makes)
         if missing := [n for n in free if n not in self.inputs]:
             raise FlowError(f"inputs: got {list(self.inputs)}, missing {missing}")
-        if options.types:
-            raise FlowError("types: got them for a model, wanted them for functions only")
+        for key in ("types", "process"):
+            if getattr(options, key):
+                raise FlowError(f"{key}: got {getattr(options, key)!r:.80} for a model, wanted it for functions only")
         self.fixed = {port: as_input(wants[port], given) for port, given in self.fixed.items()}
         self.states = {port: State(s.output, _first(wants[port], s.initial)) for port, s in self.states.items()}
         self.keeps = bool(self.states or self.graph.states)

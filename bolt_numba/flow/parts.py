@@ -63,6 +63,7 @@ class NodeOptions:
     max_batch, max_wait: pieces of work that run as one, and seconds that the first waits for others.
     queue: pieces that may wait before nodes that feed this one pause.
     types: of outputs, such as ``"f32[n,3]"``, which are then held to them.
+    process: call the function in other processes: True: one for each worker; a number: so many, with a worker for each.
     """
 
     workers: int | Workers | Sequence[Workers] | None = None
@@ -73,11 +74,16 @@ class NodeOptions:
     max_wait: float = 0.0
     queue: int = 16
     types: Mapping[str, str] = field(default_factory=dict)
+    process: bool | int = False
 
     def __post_init__(self) -> None:
         want_count("max_batch", self.max_batch)
         want_count("queue", self.queue)
         want_seconds("max_wait", self.max_wait)
+        if self.process is not True and self.process is not False:
+            if self.workers is not None:
+                raise FlowError(f"process: got {self.process!r:.80} with workers, wanted True, or no workers")
+            object.__setattr__(self, "workers", want_count("process", self.process))
         if self.workers is not None:
             workers_of(self.workers)
         if self.max_wait and self.max_batch == 1:

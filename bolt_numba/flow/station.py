@@ -43,6 +43,7 @@ class Station:
         self.feeders: list[Station] = []
         self.counts = NodeCounts()
         self.keeps = node.keeps
+        self.running: dict[Worker, Sequence[Piece]] = {}
         self.max_batch, self.max_wait, self.bound = node.options.max_batch, node.options.max_wait, node.options.queue
 
     @property
@@ -120,8 +121,16 @@ class Station:
         self._tell_feeders(was_full)
         return alike, None
 
+    def begins(self, worker: Worker, pieces: Sequence[Piece]) -> None:
+        """A worker begins with pieces, and may be stopped."""
+        if self.node.stops:
+            self.running[worker] = pieces
+
     def discard(self, task: FlowTask) -> None:
         """A task ended before it was through: its pieces leave the queue, and it leaves the line of its stream."""
+        for worker, pieces in self.running.items():
+            if all(not p.task.is_open for p in pieces) and any(p.task is task for p in pieces):
+                self.node.stop(worker)
         was_full, before = self.is_full, len(self.queue)
         if before:
             self.queue = deque(p for p in self.queue if p.task is not task)

@@ -20,7 +20,7 @@ WORKERS = frozenset(f.name for f in fields(Workers))
 STATE = frozenset(f.name for f in fields(State))
 FUNCTION = {"function", "inputs", "outputs"} | OPTIONS
 MODEL = {"model", "inputs", "outputs", "weights", "signature", "preprocess"} | COMPILED | OPTIONS
-MODEL -= {"types", "calibration", "stages"}  # objects of Python, or nothing for a model
+MODEL -= {"types", "process", "calibration", "stages"}  # objects of Python, or nothing for a model
 
 
 def read(text: str, named: FileNames, given: Mapping[str, Any]) -> Flow:
