@@ -8,10 +8,10 @@ from bolt_numba.flow.errors import FlowDeadlineError, FlowEmptyError, FlowError,
 from bolt_numba.flow.files import load
 from bolt_numba.flow.flow import Flow
 from bolt_numba.flow.parts import NodeOptions, State, Workers
-from bolt_numba.flow.statistics import FlowStatistics, NodeStatistics
+from bolt_numba.flow.statistics import FlowStatistics, NodeStatistics, WorkerStatistics
 from bolt_numba.flow.task import FlowTask
 
 __all__ = [
     "Flow", "FlowDeadlineError", "FlowEmptyError", "FlowError", "FlowFullError", "FlowStatistics", "FlowTask",
-    "NodeOptions", "NodeStatistics", "State", "Workers", "load",
+    "NodeOptions", "NodeStatistics", "State", "WorkerStatistics", "Workers", "load",
 ]  # fmt: skip

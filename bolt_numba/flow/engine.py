@@ -370,12 +370,13 @@ class FlowEngine:
         self, crew: Crew, worker: Worker, station: Station, pieces: Sequence[Piece], begin: float, end: float
     ) -> None:
         """Note a run, in the statistics and in the trace."""
-        station.counts.ran([begin - p.since for p in pieces], end - begin)
+        who, device = f"{crew.name} {worker.number}", worker.place[0]
+        station.counts.ran([begin - p.since for p in pieces], end - begin, who, device)
         tasks = () if self.events is None else tuple([p.task.number for p in pieces])
         if self.events is not None:
             self.events.append(Event(station.name, crew.name, worker.number, begin, end, tasks))
         for name, since, until, count in worker.inner:
-            self.inner.setdefault(name, NodeCounts()).ran([0.0] * count, until - since)
+            self.inner.setdefault(name, NodeCounts()).ran([0.0] * count, until - since, who, device)
             if self.events is not None:
                 self.events.append(Event(name, crew.name, worker.number, since, until, tasks * count))
         worker.inner.clear()

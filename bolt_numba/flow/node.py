@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.base.border import at_node
+from bolt_numba.devices import plug_ins
 from bolt_numba.errors import BoltError
 from bolt_numba.flow.batching import join, rows_of, split
 from bolt_numba.flow.errors import FlowError
@@ -227,6 +228,8 @@ class ModelNode(FlowNode):
     def prepare(self, workers: Iterable[Worker]) -> None:
         from bolt_numba.compiling import compile
 
+        workers = list(workers)
+        opened = {name for worker in workers for name in plug_ins(worker.place[0] or "cpu")}
         for worker in workers:
             place = worker.place
             if place in self.sessions:
@@ -235,6 +238,7 @@ class ModelNode(FlowNode):
             if given is None:
                 chosen = {"device": "cpu", "threads": worker.share, **self.compiled}
                 chosen |= {key: own for key, own in (("device", device), ("threads", threads)) if own is not None}
+                chosen = _without_others(chosen, opened)
                 self.sessions[place] = compile(self.graph, **chosen)
             elif (device in (None, given.device)) and threads in (None, given.threads):
                 self.sessions[place] = given
@@ -264,7 +268,15 @@ def _elsewhere(session: Session, device: Any, threads: int | None) -> Session:
     if device in (None, session.device):
         return session.clone(threads)
     graph = session.graph  # a session that began without its model is complete now, and its class another
-    return type(session)(graph, threads=threads or session.threads, **session._options() | {"device": device})
+    options = _without_others(session._options() | {"device": device}, {*plug_ins(session.device)})
+    return type(session)(graph, threads=threads or session.threads, **options)
+
+
+def _without_others(options: Mapping[str, Any], opened: set[str]) -> dict[str, Any]:
+    """Options of a session without what is said of plug-ins that others open."""
+    mine, said = {*plug_ins(options["device"])}, options.get("properties") or {}
+    kept = {k: v for k, v in said.items() if k in mine or k not in opened} or None
+    return {**options, "properties": kept, **({} if mine or not opened else {"placement": None})}
 
 
 def _first(spec: TensorSpec, given: Any) -> Any:

@@ -36,13 +36,20 @@ class NodeCounts:
         self.waited: deque[float] = deque(maxlen=SAMPLES)
         self.served: deque[float] = deque(maxlen=SAMPLES)
         self.batches: Counter[int] = Counter()
+        self.workers: dict[str, list[Any]] = {}
 
     def came(self, depth: int) -> None:
         """A piece came: so many wait now."""
         self.deepest = max(self.deepest, depth)
 
-    def ran(self, waits: Sequence[float], seconds: float) -> None:
-        """A run of as many pieces as there are times of waiting."""
+    def ran(self, waits: Sequence[float], seconds: float, who: str, device: Any) -> None:
+        """A run of as many pieces as there are times of waiting.  who, device: the worker, and what it stands for."""
+        own = self.workers.get(who)
+        if own is None:
+            own = self.workers[who] = [device, 0, 0, 0.0]
+        own[1] += len(waits)
+        own[2] += 1
+        own[3] += seconds
         self.runs += 1
         self.pieces += len(waits)
         self.busy += seconds
@@ -52,12 +59,23 @@ class NodeCounts:
 
 
 @dataclass(frozen=True)
+class WorkerStatistics:
+    """What one worker did for a node.  device: as `Workers` has it.  busy_s: seconds of its calls together."""
+
+    device: str | tuple[str, ...] | None
+    pieces: int
+    runs: int
+    busy_s: float
+
+
+@dataclass(frozen=True)
 class NodeStatistics:
     """Numbers of one node since the flow began; times in seconds.
 
     pieces: tasks, or items of their lists.  runs: calls, of which each served a batch.  failed: pieces that raised.
     busy_s: time of all calls together.  waiting_s, serving_s: percentiles of the latest times in queue and in calls.
-    depth, deepest: pieces that wait now, and at most.  batches: how many runs had each size.
+    depth, deepest: pieces that wait now, and at most.  batches: how many runs had each size.  workers: by their names,
+    as traces have them.
     """
 
     pieces: int
@@ -69,6 +87,7 @@ class NodeStatistics:
     depth: int
     deepest: int
     batches: dict[int, int]
+    workers: dict[str, WorkerStatistics]
 
 
 @dataclass(frozen=True)
@@ -83,7 +102,7 @@ class FlowStatistics:
     nodes: dict[str, NodeStatistics]
 
     def table(self) -> str:
-        """Text: a line for each node."""
+        """Text: a line for each node; below it one for each worker, where these have different devices."""
         lines = [f"{'node':<20} {'pieces':>8} {'runs':>8} {'failed':>7} {'busy s':>8} {'wait p50 ms':>12} {'p99':>9} "
                  f"{'run p50 ms':>11} {'p99':>9} {'deepest':>8}"]  # fmt: skip
         for name, n in self.nodes.items():
@@ -92,6 +111,10 @@ class FlowStatistics:
                 f"{name:<20} {n.pieces:8d} {n.runs:8d} {n.failed:7d} {n.busy_s:8.2f} {times[0]:12.2f} {times[1]:9.2f} "
                 f"{times[2]:11.2f} {times[3]:9.2f} {n.deepest:8d}"
             )
+            if len({w.device for w in n.workers.values()}) > 1:
+                for who, w in n.workers.items():
+                    place = ", ".join(w.device) if isinstance(w.device, tuple) else w.device or "its own device"
+                    lines.append(f"  {f'{who}: {place}':<18} {w.pieces:8d} {w.runs:8d} {'':7} {w.busy_s:8.2f}")
         took = ", ".join(f"{p} {1e3 * t:.2f} ms" for p, t in self.latency_s.items())
         ends = f"{self.tasks} tasks: {self.done} done, {self.failed} failed, {self.cancelled} cancelled"
         return "\n".join([*lines, ends + (f"; {took}" if took else "")])
@@ -110,6 +133,7 @@ def statistics_of(counts: NodeCounts, depth: int) -> NodeStatistics:
     return NodeStatistics(
         counts.pieces, counts.runs, counts.failed, counts.busy, percentiles(counts.waited), percentiles(counts.served),
         depth, counts.deepest, dict(sorted(counts.batches.items())),
+        {who: WorkerStatistics(*found) for who, found in sorted(counts.workers.items())},
     )  # fmt: skip
 
 
