@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.isa import own, target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
     all_lanes,
     ceil_div,
+    dot_bytes,
     fill_bytes,
     lane,
     lanes_below,
@@ -35,6 +36,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vload_i32,
     vload_i32_n,
     vload_n,
+    vload_u8,
     vload_u8_n,
     vmax,
     vmin,
@@ -78,33 +80,59 @@ def pack_bytes(p, tid, nthreads):
     """
     runs, length, n, flip = p.runs, p.length, p.n, vload_i32(p.flip)
     fours, columns = ceil_div(length, 4), ceil_div(n, LANES)
-    lo, hi = split(p.blocks * columns, tid, nthreads)
+    panels = ceil_div(columns, 2)
+    lo, hi = split(p.blocks * panels, tid, nthreads)
     for unit in range(lo, hi):
-        block, v = unit // columns, unit % columns
-        j = v * LANES
-        width = BYTES if v == columns - 1 and v % 2 == 0 else 2 * BYTES
-        source = p.b + p.block * block + j
-        panel = block * columns * LANES + j // PANEL * PANEL
-        to = p.to + p.blocks * columns * BYTES + panel * runs * fours * 4 + v % 2 * BYTES
-        total = splat(np.int32(0))
+        block, j = unit // panels, unit % panels * PANEL
+        source, first = p.b + p.block * block + j, block * columns * LANES + j
+        to = p.to + p.blocks * columns * BYTES + first * runs * fours * 4
+        total, second = splat(np.int32(0)), splat(np.int32(0))
         for r in range(runs):
             for q in range(0, length, 4):
-                four = splat(np.int32(0))
-                for i in range(min(length - q, 4)):
-                    four = four | (vload_u8_n(source + p.row * (r * length + q + i), n - j) << np.int32(8 * i))
-                rest = splat(np.int32(8 * max(q + 4 - length, 0)))
-                four = four ^ shift_down(flip, rest)
+                at, rest = source + p.row * (r * length + q), splat(np.int32(8 * max(q + 4 - length, 0)))
+                four = rows_of_four(at, p.row, length - q, n - j) ^ shift_down(flip, rest)
                 vstore(to, four)
-                total = total + byte_sums(four)
-                to += width
-        vstore(p.to + 4 * (block * columns * LANES + j), total)
+                total = add_fours(total, four)
+                to += BYTES
+                if n - j > LANES:
+                    four = rows_of_four(at + LANES, p.row, length - q, n - j - LANES) ^ shift_down(flip, rest)
+                    vstore(to, four)
+                    second = add_fours(second, four)
+                    to += BYTES
+        vstore(p.to + 4 * first, total)
+        if n - j > LANES:
+            vstore(p.to + 4 * (first + LANES), second)
 
 
 @inline
-def byte_sums(four):
-    """Sums of the four i8 of each i32; weights for other processors are packed here, so by no instruction of theirs."""
+def rows_of_four(source, row, rows, left):
+    """Bytes of up to four rows, ``row`` apart, of up to a vector of columns: those of a column in one i32."""
+    if rows >= 4 and left >= LANES:
+        low = vload_u8(source) | (vload_u8(source + row) << np.int32(8))
+        source += 2 * row
+        return low | (vload_u8(source) << np.int32(16)) | (vload_u8(source + row) << np.int32(24))
+    four = splat(np.int32(0))
+    for i in range(min(rows, 4)):
+        four = four | (vload_u8_n(source + row * i, left) << np.int32(8 * i))
+    return four
+
+
+@inline
+def add_by_dots(total, four):
+    """Total and the sums of the four i8 of each i32."""
+    return dot_bytes(total, splat(np.int32(ONES)), four)
+
+
+@inline
+def add_by_shifts(total, four):
+    """The same by what all processors have."""
     eight, high = np.int32(8), np.int32(24)
-    return (four >> high) + ((four << eight) >> high) + ((four << np.int32(16)) >> high) + ((four << high) >> high)
+    first, second = (four >> high) + ((four << eight) >> high), (four << np.int32(16)) >> high
+    return total + first + second + ((four << high) >> high)
+
+
+add_fours = add_by_dots if target() is own() else add_by_shifts
+"""Weights for other processors are packed on this one, so by no instruction of theirs."""
 
 
 @inline
