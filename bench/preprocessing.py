@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 
 import bolt_numba as bn
-from bolt_numba.preprocessing import Audio, Image
+from bolt_numba.preprocessing import Audio, Image, Warp
 from bolt_numba.types import Array
 
 Work = Callable[[], Any]
 
 
-def ours(steps: Image | Audio, x: Array, threads: int) -> dict[str, Work]:
+def ours(steps: Image | Audio | Warp, given: tuple[Array, ...], threads: int) -> dict[str, Work]:
     session = bn.compile(steps.graph(), threads=threads)
-    return {"steps": lambda: session(x)}
+    return {"steps": lambda: session(*given)}
 
 
 def by_opencv(steps: Image, x: Array, threads: int) -> dict[str, Work]:
@@ -68,6 +68,24 @@ def by_pillow(steps: Image, x: Array, threads: int) -> dict[str, Work]:
     return {"pillow": stretch}
 
 
+def by_warping(x: Array, matrix: Array, threads: int) -> dict[str, Work]:
+    """A view of 224 by OpenCV, then `blobFromImage`."""
+    import cv2
+
+    cv2.setNumThreads(threads)
+    flags, fill = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, (114,) * 3
+    is_affine = not matrix[2, :2].any()
+
+    def view() -> Any:
+        if is_affine:
+            y = cv2.warpAffine(x, matrix[:2], (224, 224), flags=flags, borderValue=fill)
+        else:
+            y = cv2.warpPerspective(x, matrix, (224, 224), flags=flags, borderValue=fill)
+        return cv2.dnn.blobFromImage(y, 1 / 255, swapRB=True)
+
+    return {"opencv": view}
+
+
 def by_numpy(steps: Audio, x: Array, threads: int) -> dict[str, Work]:
     """Frames, NumPy's transform of real numbers, and a product, all f32; NumPy's threads are the environment's."""
     window, filters, half = steps.weights(), steps.filters().T.copy(), steps.frame // 2
@@ -85,6 +103,10 @@ SOUNDS = (
     ("30 s at 16 kHz, frames of 400", Audio()),
     ("30 s at 22 kHz, frames of 1024", Audio(rate=22050, frame=1024, hop=256)),
     ("30 s at 22 kHz, frames of 2048", Audio(rate=22050, frame=2048, hop=512, bands=128)),
+)
+VIEWS = (
+    ("640x480 -> a view of 224, affine", np.array([[1.5, -0.5, 190], [0.5, 1.5, 25], [0, 0, 1]])),
+    ("640x480 -> a view of 224, perspective", np.array([[1.5, -0.5, 190], [0.5, 1.5, 25], [3e-4, 1e-4, 1]])),
 )
 JOBS: tuple[tuple[str, tuple[int, int], Image, Callable[..., dict[str, Work]]], ...] = (
     ("1920x1080 -> 640 letterbox, bilinear", (1080, 1920),
@@ -128,10 +150,14 @@ def main(arguments: list[str] | None = None) -> None:
     for threads in options.threads:
         for what, size, steps, peer in JOBS:
             x = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
-            show(threads, what, measured(ours(steps, x, threads) | peer(steps, x, threads), options.repeat))
+            show(threads, what, measured(ours(steps, (x,), threads) | peer(steps, x, threads), options.repeat))
+        x = rng.integers(0, 256, (480, 640, 3), dtype=np.uint8)
+        for what, matrix in VIEWS:
+            works = ours(Warp(Image(224, color="BGR")), (x, matrix[None]), threads)
+            show(threads, what, measured(works | by_warping(x, matrix, threads), options.repeat))
         for what, sound in SOUNDS:
             samples = rng.standard_normal(30 * sound.rate).astype(np.float32)
-            works = ours(sound, samples, threads) | by_numpy(sound, samples, threads)
+            works = ours(sound, (samples,), threads) | by_numpy(sound, samples, threads)
             show(threads, what, measured(works, options.repeat))
 
 

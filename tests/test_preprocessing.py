@@ -19,9 +19,10 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.ops.arrays.reduce import ReduceMax
+from bolt_numba.ops.data.camera import WarpImage
 from bolt_numba.preprocessing import Audio, Image, Warp, matrix_of, open_image, with_preprocessing
 from bolt_numba.preprocessing.text import steps_of
-from bolt_numba.types import F16, F32, I8, U8, Array, Sym, TensorType
+from bolt_numba.types import F16, F32, I8, U8, Array, Sym, TensorType, type_of
 from tests.native_programs import Interpreter
 
 SIZES = [
@@ -156,6 +157,31 @@ def test_views_are_those_of_opencv(edge: str) -> None:
         wanted = cv2.warpPerspective(x, matrix, size[::-1], flags=flags, borderMode=border, borderValue=(114,) * 3)
         far = np.abs(view.astype(int) - wanted.astype(int)) > 1
         assert far.mean() <= (0 if matrix[2, 0] == 0 else 0.002)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_views_of_each_kind_are_the_reference_level_by_level(channels: int) -> None:
+    """Steps of halves of 32nds are ties; turned, far, huge and infinite views leave the fast way for some rows."""
+    x = pictures(33, 70)[0]
+    x = np.concatenate([x, x[::-1]], axis=2)[:, :, :channels].copy()
+    turn = np.random.default_rng(channels).uniform(-2, 2, (12, 3, 3)) * [[1, 1, 30], [1, 1, 20], [0, 0, 1]]
+    turn[3] = [[1 / 64, 0, 5], [0, 1 / 64, 7], [0, 0, 1]]
+    turn[4] = [[63 / 64, 1 / 64, 1 / 64], [-1 / 64, 1, 3], [0, 0, 1]]
+    turn[5] = [[1e9, 0, 0], [0, 1, 0], [0, 0, 1]]
+    turn[6] = [[1, 0, 1e300], [0, 1, 0], [0, 0, 1]]
+    turn[7] = [[1, np.nan, 0], [0, 1, 0], [0, 0, 1]]
+    turn[8] = [[-0.7, 0, 60], [0, -0.4, 30], [0, 0, 1]]
+    turn[9] = [[1, 0, -1048570], [0, 1, 0], [0, 0, 1]]
+    turn[10] = [[0.9, 0.1, 3], [0.2, 0.8, -5], [0, 0.1, 0.5]]
+    turn[11] = [[1, 0, 0], [0, 1, 0], [0, -0.25, 1]]  # the third number is 0 in a row
+    for edge in ("fill", "repeat"):
+        op = WarpImage((19, 75), edge, 7)
+        graph = Graph("views")
+        given = [graph.add_input("x", type_of(x)), graph.add_input("matrix", type_of(turn))]
+        graph.add_output(Builder(graph)(op, *given), "y")
+        session = bn.compile(graph, threads=2)
+        np.testing.assert_array_equal(session(x, turn)["y"], op.reference(x, turn))
+        assert [row["runner"] for row in session.report()] == ["warp"]
 
 
 def test_views_by_their_corners_before_a_model() -> None:

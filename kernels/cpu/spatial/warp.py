@@ -1,4 +1,8 @@
-"""WarpImage: coordinates of a row one by one in f64, then its pixels blended a vector at a time, as whole numbers."""
+"""WarpImage: coordinates of a vector of pixels, their neighbours, then all of them blended at once, as whole numbers.
+
+Where a row's third number does not change, coordinates are first + j * step: the first of a vector is found in f64, and
+what its lanes add has `FINE` bits behind the point.  Other rows divide for each pixel.
+"""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -12,10 +16,16 @@ import numpy as np
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
+    all_lanes,
     copy_bytes,
+    even_lanes,
+    iota,
+    lanes_below,
     load_f64,
     load_i32,
     load_u32,
+    odd_lanes,
+    select,
     shift_right_logical,
     splat,
     split,
@@ -33,6 +43,12 @@ from bolt_numba.types import TensorType
 
 FAREST, PIECES, SLACK = np.float64(FAR), np.float64(PARTS), np.float64(HALF)
 TAPS = 4
+FINE, HALF_FINE = 30, 15
+FINE_STEPS = np.float64(1 << FINE)
+TWO, LOW = np.int32(0x00FF00FF), np.int32(0xFFFF)
+"""Every other byte, of which products with parts of a pixel have 16 bits, and the lower one of such."""
+ROOM = 6 * BYTES
+"""For each thread bytes of two rows of neighbours and of where they lie, beside three rows of ``across`` bytes."""
 
 
 @inline
@@ -79,43 +95,106 @@ def take(p, row, column, to):
 
 
 @inline
-def find_pixels(p, packed, across):
-    """The four neighbours of each pixel to four rows; behind them are the places, of which the parts are left."""
-    below, beside = p.w * p.c, p.c
-    safe = p.h * below - below - beside - 4  # from there on a neighbour's four bytes may end behind the picture
-    for j in range(p.wide):
-        to = packed + 4 * j
-        row, column = load_i32(to + 4 * across), load_i32(to + 5 * across)
-        store_i32(to + 4 * across, row & (PARTS - 1))
-        store_i32(to + 5 * across, column & (PARTS - 1))
-        row, column = np.int64(row >> 5), np.int64(column >> 5)
-        at = row * below + column * beside
-        if row >= 0 and row < p.h - 1 and column >= 0 and column < p.w - 1 and at <= safe:
-            copy_bytes(to, p.x + at, 4)
-            copy_bytes(to + across, p.x + at + beside, 4)
-            copy_bytes(to + 2 * across, p.x + at + below, 4)
-            copy_bytes(to + 3 * across, p.x + at + below + beside, 4)
-        else:
-            take(p, row, column, to)
-            take(p, row, column + 1, to + across)
-            take(p, row + 1, column, to + 2 * across)
-            take(p, row + 1, column + 1, to + 3 * across)
+def start_and_step(p, m, i, axis):
+    """The first coordinate of row ``i``, in parts of a pixel, and what the next one adds; axis: 0 columns, 1 rows."""
+    at, m0 = np.float64(i), m + 24 * axis
+    third = load_f64(m + 56) * at + load_f64(m + 64)
+    times = PIECES / third if third != 0 else np.float64(0)
+    return (load_f64(m0 + 8) * at + load_f64(m0 + 16)) * times, load_f64(m0) * times
 
 
 @inline
-def blend_pixels(packed, across, channels, j):
+def is_near(first, step, wide):
+    """Whether all coordinates of a row are less than `FAR`: they lie between the first and the last."""
+    last = first + step * np.float64(wide)
+    return abs(first) < FAREST and abs(last) < FAREST and abs(step) < FAREST
+
+
+@inline
+def steps_of_lanes(step):
+    """Whole parts that each lane of a vector is beyond its first, and the rest in ``2 ** FINE`` of one."""
+    whole = math.floor(step)
+    rest, half = np.int32((step - whole) * FINE_STEPS), np.int32(HALF_FINE)
+    mask = np.int32((1 << HALF_FINE) - 1)
+    low = iota() * splat(np.int32(rest & mask))
+    high = iota() * splat(np.int32(rest >> half)) + (low >> half)
+    return iota() * splat(np.int32(whole)) + (high >> half), ((high & mask) << half) | (low & mask)
+
+
+@inline
+def places_from(first, whole, rest):
+    """Coordinates of a vector, rounded to whole parts."""
+    at = first + SLACK
+    start = math.floor(at)
+    parts = splat(np.int32((at - start) * FINE_STEPS)) + rest
+    return splat(np.int32(start)) + whole + (parts >> np.int32(FINE))
+
+
+@inline
+def find_pixels(p, rows, columns, left, to):
+    """Bytes of two neighbours of each pixel in the upper row, then in the lower one, as i64 [2][`LANES`]; `ROOM`.
+
+    left: how many pixels there are.
+    """
+    below, beside, five = p.w * p.c, p.c, np.int32(5)
+    last = p.h * below - below - 8  # from there on a neighbour's eight bytes may end behind the picture
+    row, column = rows >> five, columns >> five
+    at = row * splat(np.int32(below)) + column * splat(np.int32(beside))
+    inside = (row > splat(np.int32(-1))) & (row < splat(np.int32(p.h - 1))) & (column > splat(np.int32(-1)))
+    inside = inside & (column < splat(np.int32(p.w - 1))) & (at < splat(np.int32(last + 1)))
+    if p.is_plain and all_lanes(inside | ~lanes_below(left)):
+        vstore(to + 4 * BYTES, select(inside, at, splat(np.int32(0))))
+        for k in range(LANES):
+            place = p.x + load_i32(to + 4 * BYTES + 4 * k)
+            copy_bytes(to + 8 * k, place, 8)
+            copy_bytes(to + 2 * BYTES + 8 * k, place + below, 8)
+        return
+    vstore(to + 4 * BYTES, row)
+    vstore(to + 5 * BYTES, column)
+    for k in range(min(LANES, left)):
+        y, x = np.int64(load_i32(to + 4 * BYTES + 4 * k)), np.int64(load_i32(to + 5 * BYTES + 4 * k))
+        take(p, y, x, to + 8 * k)
+        take(p, y, x + 1, to + 8 * k + beside)
+        take(p, y + 1, x, to + 2 * BYTES + 8 * k)
+        take(p, y + 1, x + 1, to + 2 * BYTES + 8 * k + beside)
+
+
+@inline
+def beside_each(low, high, channels):
+    """Four bytes from the second neighbour on, of two in eight bytes."""
+    if channels == 4:
+        return high
+    by = np.int32(8 * channels)
+    return shift_right_logical(low, splat(by)) | (high << splat(np.int32(32) - by))
+
+
+@inline
+def blended(top, bottom, up, down):
+    """Levels of sums of two neighbours, in 1024ths."""
+    return (top * up + bottom * down + PARTS * PARTS // 2) >> 10
+
+
+@inline
+def blend_pixels(packed, rows, columns, channels):
     """`LANES` pixels of four bytes."""
-    at, whole = packed + 4 * j, splat(np.int32(PARTS))
-    down, right = vload_i32(at + 4 * across), vload_i32(at + 5 * across)
-    up, left = whole - down, whole - right
-    made = splat(np.int32(0))
-    for k in range(channels):
-        by = splat(np.int32(8 * k))
-        total = (shift_right_logical(vload_i32(at), by) & 255) * (up * left)
-        total = total + (shift_right_logical(vload_i32(at + across), by) & 255) * (up * right)
-        total = total + (shift_right_logical(vload_i32(at + 2 * across), by) & 255) * (down * left)
-        total = total + (shift_right_logical(vload_i32(at + 3 * across), by) & 255) * (down * right)
-        made = made | (((total + PARTS * PARTS // 2) >> 10) << by)
+    mask, eight, half = splat(np.int32(PARTS - 1)), np.int32(8), np.int32(16)
+    down, right = rows & mask, columns & mask
+    up, left = splat(np.int32(PARTS)) - down, splat(np.int32(PARTS)) - right
+    u, v = vload_i32(packed), vload_i32(packed + BYTES)
+    top, high = even_lanes(u, v), odd_lanes(u, v)
+    beside = beside_each(top, high, channels)
+    u, v = vload_i32(packed + 2 * BYTES), vload_i32(packed + 3 * BYTES)
+    bottom, high = even_lanes(u, v), odd_lanes(u, v)
+    under = beside_each(bottom, high, channels)
+    upper, lower = (top & TWO) * left + (beside & TWO) * right, (bottom & TWO) * left + (under & TWO) * right
+    made = blended(upper & LOW, lower & LOW, up, down)
+    if channels > 1:
+        third = blended(upper >> half, lower >> half, up, down)
+        upper = ((top >> eight) & TWO) * left + ((beside >> eight) & TWO) * right
+        lower = ((bottom >> eight) & TWO) * left + ((under >> eight) & TWO) * right
+        made = made | (blended(upper & LOW, lower & LOW, up, down) << eight) | (third << half)
+        if channels == 4:
+            made = made | (blended(upper >> half, lower >> half, up, down) << np.int32(24))
     return made
 
 
@@ -124,26 +203,43 @@ def _reached(a: Any) -> dict[str, Reach]:
         "x": a.h * a.w * a.c,
         "matrix": 72 * a.views,
         "y": a.views * a.high * a.wide * a.c,
-        "room": a.threads * (TAPS + 3) * a.across,
+        "room": a.threads * (ROOM + 3 * a.across),
     }
 
 
 @native(
     fastmath=None, extents=_reached, **dict.fromkeys(("x", "matrix", "y", "room"), PTR),
-    **dict.fromkeys(("h", "w", "c", "views", "high", "wide", "across", "repeats", "fill"), I64),
+    **dict.fromkeys(("h", "w", "c", "views", "high", "wide", "across", "repeats", "fill", "is_plain"), I64),
 )  # fmt: skip
 def warp_rows(p, tid, nthreads):
-    """Rows of all views.  room: for each thread rows of ``across`` bytes: neighbours, parts of a pixel, the result."""
+    """Rows of all views.  room: for each thread neighbours, then rows of ``across`` bytes: places, the result.
+
+    is_plain: places of pixels are i32.
+    """
     across, c, wide = p.across, p.c, p.wide
-    packed = p.room + tid * (TAPS + 3) * across
-    made = packed + (TAPS + 2) * across
+    packed = p.room + tid * (ROOM + 3 * across)
+    rows = packed + ROOM
+    columns, made = rows + across, rows + 2 * across
     lo, hi = split(p.views * p.high, tid, nthreads)
     for at in range(lo, hi):
         view = at // p.high
-        find_places(p, p.matrix + 72 * view, at - view * p.high, packed + 4 * across, packed + 5 * across)
-        find_pixels(p, packed, across)
+        m = p.matrix + 72 * view
+        x0, dx = start_and_step(p, m, at - view * p.high, 0)
+        y0, dy = start_and_step(p, m, at - view * p.high, 1)
+        steps = load_f64(m + 48) == 0 and is_near(x0, dx, wide) and is_near(y0, dy, wide)
+        if not steps:
+            dx, dy = np.float64(0), np.float64(0)
+            find_places(p, m, at - view * p.high, rows, columns)
+        x_whole, x_rest = steps_of_lanes(dx)
+        y_whole, y_rest = steps_of_lanes(dy)
         for j in range(0, wide, LANES):
-            vstore(made + 4 * j, blend_pixels(packed, across, c, j))
+            if steps:
+                row = places_from(y0 + dy * np.float64(j), y_whole, y_rest)
+                column = places_from(x0 + dx * np.float64(j), x_whole, x_rest)
+            else:
+                row, column = vload_i32(rows + 4 * j), vload_i32(columns + 4 * j)
+            find_pixels(p, row, column, wide - j, packed)
+            vstore(made + 4 * j, blend_pixels(packed, row, column, c))
         y = p.y + at * wide * c
         for j in range(wide - 4):
             copy_bytes(y + j * c, made + 4 * j, 4)  # what is beyond a pixel is overwritten by the next ones
@@ -164,9 +260,10 @@ def warp(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
     assert matrix is not None
     (h, w, c), views, (high, wide) = x.dims, matrix.dims[0], op.size
     across = -(-4 * wide // BYTES) * BYTES
-    room = Scratch(context.threads * (TAPS + 3) * across)
+    room = Scratch(context.threads * (ROOM + 3 * across))
     sizes = {"h": h, "w": w, "c": c, "views": views, "high": high, "wide": wide, "across": across}
     args = {**sizes, "repeats": int(op.edge == "repeat"), "fill": op.fill * 0x01010101}
+    args["is_plain"] = int(x.size < 1 << 31)
     return [
         Step(
             warp_rows, {"x": In(0), "matrix": In(1), "y": Out(0), "room": room, **args},
