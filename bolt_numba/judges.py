@@ -19,7 +19,7 @@ from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.peers import Feeds, Model, installed, make, with_outputs
+from bolt_numba.peers import HOW_TO_INSTALL, Feeds, Model, installed, make, with_outputs
 from bolt_numba.session import Session
 from bolt_numba.types import Array
 
@@ -258,6 +258,10 @@ def judge_of(
     own, package = OWN.get(format, ("onnxruntime", "onnxruntime"))
     if against is None:
         against = own if importlib.util.find_spec(package) else "onnxruntime"
+        if against == "onnxruntime" and not importlib.util.find_spec(against):
+            which = "'cpu' (our own kernels, for a device beside them), 'reference', or onnxruntime"
+            what = "none, and onnxruntime is not installed"
+            raise BoltError(f"verify: against: got {what}, wanted {which}: {HOW_TO_INSTALL}")
     if against not in JUDGES:
         raise BoltError(f"verify: against: got {against!r}, wanted one of {', '.join(map(repr, JUDGES))}")
     fitting = dict.fromkeys(("onnxruntime", "reference", "cpu", own))

@@ -104,5 +104,5 @@ def _write_picture(graph: Graph, marks: dict[str, Mark], output: Path, suffix: s
 def _marks(session: bn.Session, shapes: dict[str, tuple[int, ...]]) -> dict[str, Mark]:
     """What runs each node, for shapes that are given or guessed."""
     session.warmup(**complete_shapes(session.graph, shapes))
-    rows = session.report()
+    rows = [r for r in session.report() if "within" not in r]  # names of bodies are their own
     return {r["node"]: Mark(str(r["runner"]), COLOURS.get(str(r["runner"]), "palegreen")) for r in rows}

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bolt_numba.base.notebook import html_table
+from bolt_numba.ir.graph import Node, graph_attributes
 from bolt_numba.runtime.runner import Runner
 
 
@@ -13,8 +14,9 @@ class Report(list[dict[str, Any]]):
     """A row for each node: node, operator (op), output, runner, device, packs; a notebook shows it as a table.
 
     A part that a plug-in has says more: nodes inside, state ("compiled", "cached" or "fallback: ..."), runs of the
-    device, fallbacks and notes with how often by reason, copies and bytes.  devices: a row for each plug-in.  placed:
-    where each node of the model's graph went, and by device why not there.
+    device, fallbacks and notes with how often by reason, copies and bytes.  A node of a loop or branch that ran says
+    within which node, and stands behind it.  devices: a row for each plug-in.  placed: where each node of the model's
+    graph went, and by device why not there.
     """
 
     def __init__(self, rows: Iterable[dict[str, Any]] = ()) -> None:
@@ -24,27 +26,35 @@ class Report(list[dict[str, Any]]):
 
     def _repr_html_(self) -> str:
         columns = ["node", "op", "output", "runner", "device", "packs"]
-        columns += ["state"] * any("state" in row for row in self)
+        columns += [c for c in ("state", "within") if any(c in row for row in self)]
         rows = [[", ".join(row[c]) if c == "packs" else row.get(c, "") for c in columns] for row in self]
         note = "; ".join(f"{row['device']}: {row['state']}" for row in self.devices)
         return html_table(f"{len(self)} nodes", columns, rows, (), note)
 
 
 def report_of(runner: Runner) -> Report:
-    """The rows of the plan used last, and of those that follow its cuts."""
-    rows, rest = Report(), [runner]
+    """The rows of the plan used last, of the bodies that its cuts ran, and of the plans that follow them."""
+    rows, rest = Report(), [(runner, dict[str, str]())]
     while rest:
-        here = rest.pop()
+        here, within = rest.pop()
         for prepared in sorted(here.prepared.values(), key=lambda p: p.used)[-1:]:
             for job in prepared.plan.jobs:
                 outs = ", ".join(str(s.type) for s in job.outs)
                 row: dict[str, Any] = {"node": job.name, "op": job.op.name, "output": outs, "runner": job.runner}
                 row |= {"device": job.device.name, "packs": [str(pack) for pack in job.packs]}
-                rows.append({**row, **job.device.facts(job)})
+                rows.append({**row, **job.device.facts(job), **within})
+            if prepared.rest is not None:
+                rest.append((prepared.rest, within))
             if prepared.plan.cut is not None:
                 node, label = prepared.plan.cut.node, here.cut_label(prepared.plan.cut)
                 row = {"node": node.name, "op": node.op.name, "output": "by data", "runner": label}
-                rows.append(row | {"device": "host", "packs": []})
-            if prepared.rest is not None:
-                rest.append(prepared.rest)
+                rows.append(row | {"device": "host", "packs": []} | within)
+                rest += _bodies(here, node, within.get("within", ""))
     return rows
+
+
+def _bodies(runner: Runner, node: Node, outer: str) -> list[tuple[Runner, dict[str, str]]]:
+    """What ran the bodies of a node, the first one last, and what their rows say besides."""
+    names = {"within": f"{outer}/{node.name}" if outer else node.name}
+    found = [runner.bodies.get(id(graph)) for graph in graph_attributes(node.op).values()]
+    return [(body, names) for body in reversed(found) if body is not None]

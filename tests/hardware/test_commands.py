@@ -104,6 +104,17 @@ def test_only_known_judges_are_taken() -> None:
         bn.verify(GRAPH, "nobody")
 
 
+def test_a_missing_judge_says_what_else_there_is(
+    driver: PlainDriver, call: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    on = ("--device", "plain", "--shape", "x=3,8")
+    done = call("verify", str(model), *on)
+    assert done.code == 1
+    assert "onnxruntime is not installed, wanted 'cpu'" in " ".join(done.err.split())
+    assert call("verify", str(model), *on, "--against", "cpu").code == 0
+
+
 def test_a_device_is_timed(driver: PlainDriver, call: Any, model: Path) -> None:
     text = call("profile", str(model), *ON, "--runs", "2").out
     assert "plain.0 (2 copies, 100 bytes)" in text

@@ -79,3 +79,32 @@ def test_loops_whose_bodies_have_parts(driver: PlainDriver, shapes: Any) -> None
     outs = Builder(graph)(make("Scan", body=scan, states=1, scans=1), np.zeros(4, F32), x)
     graph.add_output(outs[1], "sums")
     assert agree(graph, (2, 3)) == 3
+
+
+def test_a_report_lists_what_is_within_loops_and_branches(driver: PlainDriver) -> None:
+    """Parts of bodies, too, behind the node that ran them; of two branches the one that was chosen."""
+    driver.only = {"Relu", "Neg"}
+    row = TensorType(F32, (4096,))
+    branches = []
+    for name in ("Relu", "Neg"):
+        inner, b, (value,) = body(("value", row))
+        inner.add_output(b(make(name), value))
+        branches.append(inner)
+    loop, b, (_, go, state) = body(("i", TensorType(I64, ())), ("go", TensorType(BOOL, ())), ("state", row))
+    is_small = b(make("Less"), b(make("ReduceMax", keepdims=False), state), 0.5)
+    made = b(make("If", then_branch=branches[0], else_branch=branches[1]), is_small, b(make("Neg"), state))
+    for value in (go, b(make("Exp"), made)):
+        loop.add_output(value)
+    graph = Graph("nested")
+    b, x = Builder(graph), graph.add_input("x", row)
+    last = b(make("Loop", body=loop, carried=1), np.array(1), None, b(make("Relu"), x))
+    graph.add_output(b(make("Neg"), last), "y")
+    with bn.compile(graph, device=["plain", "cpu"], threads=1, fallback="forbid") as session:
+        np.testing.assert_allclose(session(x=np.ones(4096, F32))["y"], -np.e, rtol=1e-5)
+        report = session.report()
+    (outer,) = {r["node"] for r in report if r["op"] == "Loop"}
+    (inner_if,) = {r["node"] for r in report if r["op"] == "If"}
+    parts = [(r.get("within", ""), r["nodes"]) for r in report if r["op"] == "Foreign"]
+    assert parts == [("", ["Relu"]), (outer, ["Neg"]), (f"{outer}/{inner_if}", ["Neg"]), ("", ["Neg"])]
+    assert all(r["state"] == "compiled" and r["runs"] == 1 for r in report if r["op"] == "Foreign")
+    assert "within" in report._repr_html_()
