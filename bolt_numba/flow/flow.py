@@ -31,6 +31,7 @@ from bolt_numba.flow.parts import (
 from bolt_numba.flow.station import Station
 from bolt_numba.flow.statistics import FlowStatistics, chrome_events, percentiles, statistics_of
 from bolt_numba.flow.task import FlowTask
+from bolt_numba.flow.waiting import renew_lock_of
 from bolt_numba.inputs import as_input, want_one_of
 from bolt_numba.types import TensorSpec
 
@@ -84,6 +85,7 @@ class Flow:
         self._engine: FlowEngine | None = None
         self._traces = False
         self._lock = threading.RLock()
+        renew_lock_of(self)
         self._last: weakref.finalize[..., Any] | None = None
 
     # --- the graph ---------------------------------------------------------------------------------------------------

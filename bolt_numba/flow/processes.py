@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -24,6 +25,9 @@ PATIENCE_S = 5.0
 """Seconds that a child has to end by itself when the flow is closed."""
 GRACE_S, STARTING_S = 0.1, 10.0
 """Seconds at least that a call may go on when its task was given up; and that a process may still take to start."""
+
+_numbers = itertools.count()
+"""Of segments, in their names."""
 
 
 class ProcessNode(FunctionNode):
@@ -195,10 +199,14 @@ class Child:
 
 def _segment(nbytes: int) -> SharedMemory:
     """A new segment whose memory is there.  What the system only promises may end the process that writes to it."""
-    try:
-        found = SharedMemory(create=True, size=nbytes)
-    except OSError as error:
-        raise FlowError(f"process: shared memory: got none of {nbytes:,} bytes: {error}") from error
+    found = None
+    while found is None:
+        try:
+            found = SharedMemory(f"bolt-{os.getpid()}-{next(_numbers)}", create=True, size=nbytes)
+        except FileExistsError:  # of a process that had this number before
+            continue
+        except OSError as error:
+            raise FlowError(f"process: shared memory: got none of {nbytes:,} bytes: {error}") from error
     handle = getattr(found, "_fd", -1)
     if hasattr(os, "posix_fallocate") and isinstance(handle, int) and handle >= 0:
         try:

@@ -14,6 +14,7 @@ from bolt_numba.flow.errors import FlowError
 
 if TYPE_CHECKING:
     from bolt_numba.flow.engine import FlowEngine
+    from bolt_numba.flow.flow import Flow
 
 
 class Waiters:
@@ -49,6 +50,12 @@ PATIENCE_S = 10.0
 """Seconds that the end of the process waits, in all, for functions and models that still run."""
 
 _engines: weakref.WeakSet[FlowEngine] = weakref.WeakSet()
+_flows: weakref.WeakSet[Flow] = weakref.WeakSet()
+
+
+def renew_lock_of(flow: Flow) -> None:
+    """Have a flow's lock made anew in children, where nobody is left who could be making the flow's engine."""
+    _flows.add(flow)
 
 
 def remember(engine: FlowEngine) -> None:
@@ -68,6 +75,8 @@ def _at_exit() -> None:
 
 def _in_child() -> None:
     """A child of fork has no thread of the flow: its tasks fail, and it takes no other."""
+    for flow in list(_flows):
+        flow._lock = threading.RLock()
     for engine in list(_engines):
         lock = engine.lock = threading.RLock()
         engine.room, engine.results, engine.idle, engine.alarm = (threading.Condition(lock) for _ in range(4))

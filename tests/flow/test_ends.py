@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from typing import Any
 
@@ -85,3 +87,28 @@ def test_an_error_before_the_first_task_is_the_one_that_is_seen() -> None:
     flow.function(lambda x: x, "x", "h")
     with pytest.raises(ZeroDivisionError), flow:
         raise ZeroDivisionError
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_of_fork_waits_for_nobody_who_makes_the_flow() -> None:
+    flow = Flow(inputs="x", outputs="y", workers=1).function(lambda x: x * 2, "x", "y", name="twice")
+    begun, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with flow._lock:
+            begun.set()
+            release.wait(LONG)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert begun.wait(LONG)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        os._exit(0 if flow(x=2) == {"y": 4} else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    release.set()
+    thread.join()
+    with flow:
+        assert flow(x=3) == {"y": 6}
