@@ -10,9 +10,10 @@ Contestants: ``onnxruntime``: a pool of two threads, each of which takes a task 
 thread.  ``sessions``: the same program with sessions of bolt-numba.  ``flow``: a Flow with two workers.  Steps beside
 the networks are the same functions, and all must read the same text.
 
-Throughput: tasks a second while eight are under way.  Latency: of tasks that come at random (Poisson), at a share of
-what the first contestant can do, whoever is measured, counted from when a task should have come.  Contestants take
-turns in random order; of each the median over the rounds is taken, and of each round's percentiles.
+Throughput: tasks a second while eight are under way, and processor time of each.  Latency: of tasks that come at random
+(Poisson), at a share of what the first contestant can do, whoever is measured, counted from when a task should have
+come.  Contestants take turns in random order; of each the median over the rounds is taken, and of each round's
+percentiles.  Processor time is what others on the machine disturb least.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ HAND, SESSIONS, FLOW = "onnxruntime", "sessions", "flow"
 NAMES = {HAND: "onnxruntime by hand", SESSIONS: "bolt-numba by hand", FLOW: "Flow"}
 BARS = {"throughput": 1.3, "p99": 1.0}
 """Least ratio of tasks a second, greatest ratio of the 99th percentile, of Flow to onnxruntime by hand."""
+FIGURES = "per_s", "work_ms", "p50_ms", "p99_ms"
+"""Tasks a second, processor time of each, percentiles of latency."""
 WORKERS, WINDOW, LOAD = 2, 8, 0.7
 SHORT_SIDE = 320
 """Pixels of a page's short side for the first network; the example takes more, for smaller letters."""
@@ -130,7 +133,7 @@ def lines() -> Pipeline:
         made.function(small, "line", "x")
         made.model(files[0], "x", "p", name="direction", threads=1, stand_ins=False)
         made.function(turned, ["line", "p"], "upright")
-        made.model(files[1], "upright", "letters", name="read", max_batch=4, threads=1, stand_ins=False)
+        made.model(files[1], "upright", "letters", name="read", max_batch=2, threads=1, stand_ins=False)
         return made.function(read_letters, "letters", "text")
 
     return Pipeline(files, items, read_line, flow, lambda found: found["text"])
@@ -180,8 +183,11 @@ def contestants(pipeline: Pipeline) -> Iterator[dict[str, Submit]]:
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def throughput(submit: Submit, items: Sequence[Any], seconds: float) -> float:
-    """Tasks a second, while `WINDOW` of them are under way; the first that many are not counted."""
+def throughput(submit: Submit, items: Sequence[Any], seconds: float) -> tuple[float, float]:
+    """Tasks a second while `WINDOW` of them are under way, and milliseconds of processor time for each.
+
+    The first `WINDOW` tasks are not counted.
+    """
     room, done, failed = threading.Semaphore(WINDOW), Counter[str](), list[BaseException]()
 
     def ended(future: Future[Any]) -> None:
@@ -190,19 +196,20 @@ def throughput(submit: Submit, items: Sequence[Any], seconds: float) -> float:
             failed.append(error)
         room.release()
 
-    number, start, before = 0, 0.0, 0
+    number, start, worked, before = 0, 0.0, 0.0, 0
     while not start or time.perf_counter() < start + seconds:
         room.acquire()
         if not start and done["tasks"] >= WINDOW:
-            start, before = time.perf_counter(), done["tasks"]
+            start, worked, before = time.perf_counter(), time.process_time(), done["tasks"]
         submit(items[number % len(items)]).add_done_callback(ended)
         number += 1
-    rate = (done["tasks"] - before) / (time.perf_counter() - start)
+    count = done["tasks"] - before
+    rate, work = count / (time.perf_counter() - start), (time.process_time() - worked) / max(1, count) * 1e3
     for _ in range(WINDOW):
         room.acquire()
     if failed:
         raise failed[0]
-    return rate
+    return rate, work
 
 
 def latencies(submit: Submit, items: Sequence[Any], due: Sequence[float]) -> list[float]:
@@ -227,11 +234,11 @@ def measured(pipeline: Pipeline, rounds: int, seconds: float, load: float) -> di
     rng = np.random.default_rng(5)
     with contestants(pipeline) as submits:
         want = warm(pipeline, submits, min(1.0, seconds))
-        rates: dict[str, list[float]] = {name: [] for name in submits}
+        rates: dict[str, list[tuple[float, float]]] = {name: [] for name in submits}
         for _ in range(rounds):
             for name in shuffled(submits):
                 rates[name].append(throughput(submits[name], pipeline.items, seconds))
-        rate = load * float(np.median(rates[HAND]))
+        rate = load * float(np.median(rates[HAND], axis=0)[0])
         tails: dict[str, list[list[float]]] = {name: [] for name in submits}
         for _ in range(rounds):
             due = np.cumsum(rng.exponential(1 / rate, max(20, int(rate * seconds)))).tolist()
@@ -240,11 +247,10 @@ def measured(pipeline: Pipeline, rounds: int, seconds: float, load: float) -> di
                 tails[name].append([float(np.quantile(spent, q)) * 1e3 for q in (0.5, 0.99)])
     found: dict[str, Any] = {"tasks": len(want), "load_per_s": rate, "engines": {}}
     for name in submits:
-        p50, p99 = np.median(tails[name], axis=0)
-        found["engines"][name] = {
-            "per_s": float(np.median(rates[name])), "p50_ms": float(p50), "p99_ms": float(p99),
-            "rounds_per_s": rates[name], "rounds_ms": tails[name],
-        }  # fmt: skip
+        figures = [*np.median(rates[name], axis=0), *np.median(tails[name], axis=0)]
+        found["engines"][name] = dict(zip(FIGURES, map(float, figures), strict=True)) | {
+            "rounds": [[*a, *b] for a, b in zip(rates[name], tails[name], strict=True)]
+        }
     return found | {"ratios": {name: ratios(found["engines"], name) for name in (HAND, SESSIONS)}}
 
 
@@ -267,8 +273,8 @@ def shuffled(names: Mapping[str, Any]) -> list[str]:
 
 
 def ratios(engines: Mapping[str, Any], name: str) -> dict[str, float]:
-    """Of Flow to another: tasks a second, and percentiles of latency."""
-    return {key: engines[FLOW][key] / engines[name][key] for key in ("per_s", "p50_ms", "p99_ms")}
+    """Of Flow to another."""
+    return {key: engines[FLOW][key] / engines[name][key] for key in FIGURES}
 
 
 # --- reporting -------------------------------------------------------------------------------------------------------
@@ -280,12 +286,12 @@ def table(found: Mapping[str, Any]) -> str:
     out = [
         f"Two processors of a machine with {processor}; {found['rounds']} rounds of {found['seconds']:g} s. "
         f"Latency is at {100 * load:.0f} % of what onnxruntime by hand can do.", "",
-        "| pipeline | program | tasks a second | p50 ms | p99 ms |", "|---|---|---|---|---|",
+        "| pipeline | program | tasks a second | processor ms a task | p50 ms | p99 ms |", "|---|---|---|---|---|---|",
     ]  # fmt: skip
     for pipeline, case in found["pipelines"].items():
         for name, row in case["engines"].items():
             ratio = "" if name == FLOW else f" (Flow: {case['ratios'][name]['per_s']:.2f} times)"
-            times = f"{row['p50_ms']:.0f} | {row['p99_ms']:.0f}"
+            times = f"{row['work_ms']:.1f} | {row['p50_ms']:.0f} | {row['p99_ms']:.0f}"
             out.append(f"| {pipeline} | {NAMES[name]} | {row['per_s']:.1f}{ratio} | {times} |")
     return "\n".join(out)
 
@@ -301,7 +307,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.flow", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("pipelines", nargs="*", choices=[*PIPELINES, []], default=list(PIPELINES), metavar="PIPELINE")
+    parser.add_argument("pipelines", nargs="*", metavar="PIPELINE", help=f"of {', '.join(PIPELINES)}; none: all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each turn")
     parser.add_argument("--load", type=float, default=LOAD, help="share of the capacity of onnxruntime by hand")
@@ -309,6 +315,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--show", type=Path, help="print a result, measure nothing")
     parser.add_argument("--page", type=Path, help="write the table into the generated part of this page")
     given = parser.parse_args(arguments)
+    if unknown := [name for name in given.pipelines if name not in PIPELINES]:
+        parser.error(f"pipelines: got {unknown}, wanted some of {list(PIPELINES)}")
     found = json.loads(given.show.read_text()) if given.show else run(given)
     sys.stdout.write(table(found) + "\n" + json.dumps(met(found), indent=1) + "\n")
     if given.output:
@@ -326,7 +334,8 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:WORKERS])
     ocr.SHORT_SIDE = SHORT_SIDE
     found: dict[str, Any] = {"machine": machine(), "rounds": given.rounds, "seconds": given.seconds, "load": given.load}
-    cases = {name: measured(PIPELINES[name](), given.rounds, given.seconds, given.load) for name in given.pipelines}
+    names = given.pipelines or list(PIPELINES)
+    cases = {name: measured(PIPELINES[name](), given.rounds, given.seconds, given.load) for name in names}
     return found | {"pipelines": cases}
 
 

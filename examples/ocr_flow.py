@@ -3,7 +3,7 @@
     python examples/ocr_flow.py [IMAGE ...] [--workers N]     # without images six pages are drawn; needs pillow
 
 It is `examples/ocr.py` as a Flow (docs/flow.md), with the same networks and steps.  Lines of all pages wait in one
-queue, and those of one width are read up to four at a time.  So that there are such, lines are padded at the right.
+queue, and two of one width are read at a time.  So that there are such, lines are padded at the right.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from PIL import Image
 import bolt_numba as bn
 from bolt_numba.flow import Flow
 
-WIDTHS = 64
+WIDTHS = 32
 """Lines are padded to multiples of this."""
-BATCH = 4
+BATCH, PLANS = 2, 64
+"""Lines that are read as one, and widths and batches that the session keeps a plan for."""
 
 
 def cut(image: Image.Image, probabilities: Floats) -> tuple[list[Box], list[Floats]]:
@@ -48,7 +49,8 @@ def reader(workers: int | None = None, **options: Any) -> Flow:
     flow.function(page_tensor, "image", "page")
     flow.model(detect, "page", "probabilities", name="detect", **options)
     flow.function(cut, ["image", "probabilities"], ["boxes", "crops"])
-    flow.model(recognise, "crops", "letters", name="recognise", each="crops", max_batch=BATCH, **options)
+    several = {"each": "crops", "max_batch": BATCH, "max_plans": PLANS}
+    flow.model(recognise, "crops", "letters", name="recognise", **several, **options)
     flow.function(lambda letters: [text_of(p, alphabet) for p in letters], "letters", "lines", name="decode")
     return flow
 

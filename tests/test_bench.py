@@ -220,7 +220,7 @@ def test_calls_of_several_threads_are_counted() -> None:
         assert counts[engine] > 6
 
 
-def test_flows_stand_beside_programs_by_hand() -> None:
+def test_flows_stand_beside_programs_by_hand(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("PIL")
     from bench import flow as bench_flow
@@ -240,7 +240,7 @@ def test_flows_stand_beside_programs_by_hand() -> None:
     case = bench_flow.measured(pipeline, 2, 0.1, 0.5)
     assert case["tasks"] == 6
     for row in case["engines"].values():
-        assert row["per_s"] > 0
+        assert row["per_s"] > 0 < row["work_ms"]
         assert 0 < row["p50_ms"] <= row["p99_ms"]
     assert case["ratios"]["onnxruntime"]["per_s"] == pytest.approx(
         case["engines"]["flow"]["per_s"] / case["engines"]["onnxruntime"]["per_s"]
@@ -248,9 +248,16 @@ def test_flows_stand_beside_programs_by_hand() -> None:
     wrong = pipeline._replace(result=lambda found: -1)
     with pytest.raises(SystemExit, match="6 of 6 results differ"):
         bench_flow.measured(wrong, 1, 0.1, 0.5)
-    rows = {"per_s": 1.2, "p50_ms": 3.0, "p99_ms": 0.9}
+    rows = {"per_s": 1.2, "work_ms": 1.0, "p50_ms": 3.0, "p99_ms": 0.9}
     found = {"machine": {"processor": "P"}, "rounds": 2, "seconds": 0.1, "load": 0.5, "pipelines": {
         "digits": case | {"ratios": {"onnxruntime": rows, "sessions": rows}},
     }}  # fmt: skip
     assert "| digits | Flow |" in bench_flow.table(found)
     assert bench_flow.met(found) == {"digits: throughput": False, "digits: p99": True}
+    (tmp_path / "found.json").write_text(json.dumps(found))
+    (tmp_path / "page.md").write_text("<!-- flow: begin -->\n<!-- flow: end -->\n")
+    asked = ["--show", str(tmp_path / "found.json"), "--page", str(tmp_path / "page.md")]
+    assert bench_flow.main(asked) == 0
+    assert "| digits | onnxruntime by hand |" in (tmp_path / "page.md").read_text()
+    with pytest.raises(SystemExit):
+        bench_flow.main(["nothing"])
