@@ -18,8 +18,8 @@ import functools
 import mmap
 import struct
 from collections.abc import Callable
-from typing import NamedTuple
 
+from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.isa import on_x86
 
 _HEADER = struct.Struct("<8sIIII")
@@ -33,7 +33,8 @@ _PROGBITS, _SYMBOLS, _RELA = 1, 2, 4
 _WRITE, _ALLOC = 1, 2
 
 
-class _Section(NamedTuple):
+@record(frozen=True)
+class _Section:
     name: int
     kind: int
     flags: int
@@ -197,7 +198,8 @@ def calls_of(data: bytes) -> list[tuple[int, str]]:
     return [(at, name.rstrip(b"\0").decode()) for at, name in rows]
 
 
-class BlobParts(NamedTuple):
+@record(frozen=True)
+class BlobParts:
     """code: runs wherever it is put, at a multiple of 64.  entry: where the function begins.
 
     calls: of C functions, each with where its address goes (8 bytes).

@@ -12,7 +12,7 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.errors import BoltError
-from bolt_numba.export.building import compiler_for
+from bolt_numba.export.building import archiver_of, compiler_for
 from bolt_numba.export.exporting import Exported
 from bolt_numba.export.library import c_name
 from bolt_numba.ir.graph import Graph
@@ -112,6 +112,31 @@ def test_compilers_that_are_not_there_are_refused() -> None:
     for name in ("", "no-such-compiler"):
         with pytest.raises(BoltError, match="--cc: got"):
             compiler_for(True, name)
+
+
+def test_archivers_are_those_of_the_compiler() -> None:
+    made = {"cc": "ar", "gcc-12": "ar", "clang": "ar", "aarch64-linux-gnu-gcc": "aarch64-linux-gnu-ar"}
+    made |= {"aarch64-linux-gnu-gcc-12": "aarch64-linux-gnu-ar", "/opt/b-1/arm-none-g++-9.2": "/opt/b-1/arm-none-ar"}
+    assert {cc: archiver_of(cc) for cc in made} == made
+
+
+def test_sources_of_an_earlier_export_are_not_compiled(tmp_path: Path) -> None:
+    graph = graph_of(lambda b, x: b(Relu(), x), {"x": (4,)})
+    (tmp_path / "again" / "runtime").mkdir(parents=True)
+    (tmp_path / "again" / "runtime" / "old.c").write_text("#error an older library had this file\n")
+    made = bn.export_model(graph, tmp_path / "again", threads=1)
+    assert len(made.built) == 2
+    listed = (made.path / "CMakeLists.txt").read_text()
+    assert "runtime/run.c" in listed
+    assert "old.c" not in listed
+
+
+def test_weights_that_no_linker_reaches_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bolt_numba.export.library.MOST_LINKED", 1000)
+    for options in ({}, {"one_file": True}):
+        with pytest.raises(BoltError, match=r"linked: got 0.0 GiB, wanted less than.*--weights-in file"):
+            bn.export_model(DIGITS, tmp_path / "digits", threads=1, **options)
+    assert bn.export_model(DIGITS, tmp_path / "digits", threads=1, weights_in="file").built
 
 
 def test_names_for_c() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bolt_numba.base.records import record
+from bolt_numba.base.replaced import replaced
 from bolt_numba.errors import BoltError
 
 FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread")
@@ -37,8 +39,7 @@ def compiler_for(is_x86: bool, wanted: str | None = None) -> Compiler | None:
         command = tuple(shlex.split(wanted))
         if not command or shutil.which(command[0]) is None:
             raise BoltError(f"--cc: got {wanted!r}, wanted a C compiler that can be run")
-        prefix = command[0].removesuffix("gcc") if command[0].endswith("-gcc") else ""
-        return Compiler(command, (f"{prefix}ar",))
+        return Compiler(command, (archiver_of(command[0]),))
     if own and shutil.which("cc") and shutil.which("ar"):
         return Compiler(("cc",), ("ar",))
     if shutil.which(f"{triple}-gcc") and shutil.which(f"{triple}-ar"):
@@ -49,18 +50,33 @@ def compiler_for(is_x86: bool, wanted: str | None = None) -> Compiler | None:
     return None
 
 
-def build(compiler: Compiler, folder: Path, name: str, objects: Sequence[str]) -> list[Path]:
-    """Compile ``lib<name>.so`` and ``lib<name>.a`` in an exported folder.  Raises BoltError with what a tool says."""
-    sources = [f"{name}.c", *(f"runtime/{file.name}" for file in sorted((folder / "runtime").glob("*.c")))]
-    shared, archive = folder / f"lib{name}.so", folder / f"lib{name}.a"
-    archive.unlink(missing_ok=True)
+def archiver_of(cc: str) -> str:
+    """What makes archives beside a compiler: of ``/opt/bin/aarch64-linux-gnu-gcc-12``, the ``ar`` of these binutils."""
+    found = re.fullmatch(r"(.*-)(?:gcc|g\+\+|cc|c\+\+)(?:-[\d.]+)?", cc)
+    return f"{found[1]}ar" if found is not None else "ar"
+
+
+def build(compiler: Compiler, folder: Path, name: str, runtime: Sequence[str], objects: Sequence[str]) -> list[Path]:
+    """Compile ``lib<name>.so`` and ``lib<name>.a`` in an exported folder.  Raises BoltError with what a tool says.
+
+    runtime: names of the sources there, beside which those of another export may stand.  objects: that are there.
+    """
+    sources = [f"{name}.c", *(f"runtime/{file}" for file in runtime)]
     with tempfile.TemporaryDirectory() as scratch:
+        shared, archive = Path(scratch) / f"lib{name}.so", Path(scratch) / f"lib{name}.a"
         made = [f"{scratch}/{prefix_of(name, source)}.o" for source in sources]
         for source, file in zip(sources, made, strict=True):
             run((*compiler.cc, *FLAGS, "-I.", "-Iruntime", "-c", source, "-o", file), folder)
-        run((*compiler.cc, "-shared", "-o", shared.name, *made, *objects, *LIBRARIES), folder)
-        run((*compiler.ar, "rcs", archive.name, *made, *objects), folder)
-    return [shared, archive]
+        run((*compiler.cc, "-shared", "-o", str(shared), *made, *objects, *LIBRARIES), folder)
+        run((*compiler.ar, "rcs", str(archive), *made, *objects), folder)
+        return [put(file, folder) for file in (shared, archive)]
+
+
+def put(file: Path, folder: Path) -> Path:
+    """A copy of a file in a folder, which is there whole or not at all."""
+    with replaced(folder / file.name) as target, file.open("rb") as source:
+        shutil.copyfileobj(source, target)
+    return folder / file.name
 
 
 def prefix_of(name: str, source: str) -> str:

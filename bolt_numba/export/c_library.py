@@ -17,7 +17,7 @@ from pathlib import Path
 import bolt_numba
 from bolt_numba.errors import BoltError
 from bolt_numba.export import layout
-from bolt_numba.export.building import FLAGS, LIBRARIES, Compiler, compiler_for, run
+from bolt_numba.export.building import FLAGS, LIBRARIES, Compiler, compiler_for, put, run
 
 SOURCES, JAVA = (Path(__file__).parent / name for name in ("native", "java"))
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
@@ -79,20 +79,19 @@ def build_c_library(folder: Path, cc: str | None = None, java: bool = False) -> 
         raise BoltError("c-library: got no C compiler, wanted one (--cc)")
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
-    made = [folder / "libbolt_numba.so", folder / "libbolt_numba.a"]
     sources = sorted(SOURCES.glob("*.c"))
     with tempfile.TemporaryDirectory() as scratch:
         run([*compiler.cc, *FLAGS, "-c", *map(str, sources)], Path(scratch))
         objects = [f"{source.stem}.o" for source in sources]
-        run([*compiler.cc, "-shared", "-o", str(made[0]), *objects, *LIBRARIES], Path(scratch))
-        made[1].unlink(missing_ok=True)
-        run([*compiler.ar, "rcs", str(made[1]), *objects], Path(scratch))
+        run([*compiler.cc, "-shared", "-o", "libbolt_numba.so", *objects, *LIBRARIES], Path(scratch))
+        run([*compiler.ar, "rcs", "libbolt_numba.a", *objects], Path(scratch))
+        made = [Path(scratch) / "libbolt_numba.so", Path(scratch) / "libbolt_numba.a"]
         if java:
-            made += _build_java(folder, compiler, objects, Path(scratch))
-    return [*made, *(Path(shutil.copy(SOURCES / name, folder)) for name in PUBLIC)]
+            made += _build_java(compiler, objects, Path(scratch))
+        return [put(file, folder) for file in (*made, *(SOURCES / name for name in PUBLIC))]
 
 
-def _build_java(folder: Path, compiler: Compiler, objects: Sequence[str], scratch: Path) -> list[Path]:
+def _build_java(compiler: Compiler, objects: Sequence[str], scratch: Path) -> list[Path]:
     """The classes as an archive, and the library that they load, which has all of the library in C."""
     home = os.environ.get("JAVA_HOME", "")
     found = shutil.which("javac", path=f"{home}/bin" if home else None)
@@ -101,7 +100,7 @@ def _build_java(folder: Path, compiler: Compiler, objects: Sequence[str], scratc
         raise BoltError(f"c-library: Java: got {found}, wanted a JDK: its javac on the path, or JAVA_HOME")
     sources = map(str, sorted((JAVA / "boltnumba").glob("*.java")))
     run([found, "--release", "17", "-Xlint:all", "-Werror", "-d", str(scratch / "classes"), *sources], scratch)
-    archive, library = folder / "bolt_numba.jar", folder / "libbolt_numba_java.so"
+    archive, library = scratch / "bolt_numba.jar", scratch / "libbolt_numba_java.so"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for path in sorted((scratch / "classes").rglob("*.class")):
             file.write(path, path.relative_to(scratch / "classes"))

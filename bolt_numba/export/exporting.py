@@ -16,7 +16,7 @@ from bolt_numba.base.replaced import replaced
 from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.export.building import build, compiler_for
 from bolt_numba.export.layout import PAGE
-from bolt_numba.export.library import Library, c_name, program_flags, write_library
+from bolt_numba.export.library import Library, c_name, program_flags, sources_of_runtime, write_library
 from bolt_numba.export.onefile import write_one_file
 from bolt_numba.export.plans import Shapes
 from bolt_numba.export.program import NativeProgram, native_program
@@ -101,7 +101,7 @@ def export_model(
     if one_file:
         return _told(programs, path, write_one_file(library, path), [])
     files, compiler = write_library(library, path), compiler_for(library.is_x86, cc)
-    built = [] if compiler is None else build(compiler, path, library.name, objects(library))
+    built = [] if compiler is None else build(compiler, path, library.name, sources_of_runtime(), objects(library))
     return _told(programs, path, files, built)
 
 

@@ -29,7 +29,7 @@ class HeaderWord(IntEnum):
     """Words of the header.
 
     crc: crc32 of the block from word `FLAGS` on, without the bytes of the table `DATA`.  data_crc: of these.
-    flags: a sum of `ProgramFlag`.  target: what it was made for, level: of the instructions that it needs (strings).
+    flags: a sum of `ProgramFlag`.  level: of the instructions that it needs (a string).
     features: all of these instructions, with commas between, by LLVM's names (a string).  producer: version of
     bolt_numba, name: of the model (strings).  tables: how many there are.
     """
@@ -39,7 +39,6 @@ class HeaderWord(IntEnum):
     BYTES = 2
     CRC = 3
     FLAGS = 4
-    TARGET = 5
     LEVEL = 6
     NAME = 7
     PRODUCER = 8

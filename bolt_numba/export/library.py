@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from bolt_numba.base.records import record
 from bolt_numba.base.replaced import replaced
 from bolt_numba.errors import BoltError
 from bolt_numba.export import texts
+from bolt_numba.export.building import put
 from bolt_numba.export.c_library import SOURCES
 from bolt_numba.export.code import LinkedCode, linked_code, symbol_of
 from bolt_numba.export.elf import AARCH64, X86_64, Symbol, object_file
@@ -23,6 +23,8 @@ _TAKEN = frozenset((
     "stdio", "stdlib", "string", "strings", "threads", "time", "unistd", "wmmintrin", "xmmintrin",
 ))  # fmt: skip
 """Names of other files: of the example, of the library in C, and headers of C."""
+MOST_LINKED = (1 << 31) - (1 << 26)
+"""Bytes of weights in an object, of which code and tables have the rest that a linker reaches."""
 
 
 def c_name(text: str) -> str:
@@ -63,10 +65,12 @@ def program_flags(as_library: bool) -> int:
 def write_library(library: Library, folder: Path) -> list[Path]:
     """Write the sources, and objects with code, program and weights; all files, those of the runtime included."""
     name, block = library.name, library.program.block
+    check_linkable(library)
     folder.mkdir(parents=True, exist_ok=True)
+    made = texts.sources(library, sources_of_runtime())
     written = [
         _write(folder / f"{name}.o", _model_object(library)),
-        *(_write(folder / file, [text.encode()]) for file, text in texts.sources(library).items()),
+        *(_write(folder / file, [text.encode()]) for file, text in made.items()),
     ]
     if library.weights_file:
         written.append(_write(folder / f"{name}.weights", block.data))
@@ -81,10 +85,23 @@ def _write(path: Path, parts: Iterable[bytes]) -> Path:
     return path
 
 
+def check_linkable(library: Library) -> None:
+    """Raises BoltError for weights that are too large to be linked: code names them by distances of 32 bits."""
+    nbytes = 0 if library.weights_file else sum(map(len, library.program.block.data))
+    if nbytes > MOST_LINKED:
+        got = f"got {nbytes / 2**30:.1f} GiB, wanted less than {MOST_LINKED / 2**30:.0f} GiB, or --weights-in file"
+        raise BoltError(f"{library.name}: weights that are linked: {got}")
+
+
 def copy_runtime(folder: Path) -> list[Path]:
     """Copies of the library's sources in C."""
     folder.mkdir(parents=True, exist_ok=True)
-    return [Path(shutil.copy(file, folder / file.name)) for file in runtime_files()]
+    return [put(file, folder) for file in runtime_files()]
+
+
+def sources_of_runtime() -> list[str]:
+    """Names of the files of the library in C that are compiled."""
+    return [file.name for file in runtime_files() if file.suffix == ".c"]
 
 
 def runtime_files() -> list[Path]:

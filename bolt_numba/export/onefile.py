@@ -10,7 +10,7 @@ from pathlib import Path
 from bolt_numba.base.replaced import replaced
 from bolt_numba.export import texts
 from bolt_numba.export.layout import LINE
-from bolt_numba.export.library import Library, runtime_files
+from bolt_numba.export.library import Library, check_linkable, runtime_files
 
 _LOCAL = re.compile(r'^\s*#\s*include\s+"([^"]+)"\s*$')
 _OWN = re.compile(r"^static [\w \*]*?(\w+)\(", re.MULTILINE)
@@ -21,6 +21,7 @@ _A_LINE = 6
 
 def write_one_file(library: Library, folder: Path) -> list[Path]:
     """``NAME.c``, the headers that its users include, and the example."""
+    check_linkable(library)
     folder.mkdir(parents=True, exist_ok=True)
     wanted = texts.sources(library)
     public = next(file for file in runtime_files() if file.name == "bolt_numba.h")

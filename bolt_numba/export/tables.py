@@ -107,8 +107,8 @@ class Tables:
         """The program of all that was added."""
         words = [0] * HEADER_WORDS
         texts = {
-            HeaderWord.TARGET: level, HeaderWord.LEVEL: level, HeaderWord.FEATURES: features,
-            HeaderWord.NAME: name, HeaderWord.PRODUCER: producer,
+            HeaderWord.LEVEL: level, HeaderWord.FEATURES: features, HeaderWord.NAME: name,
+            HeaderWord.PRODUCER: producer,
         }  # fmt: skip
         for word, text in texts.items():
             words[word] = self.string(text)

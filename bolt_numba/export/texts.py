@@ -78,12 +78,12 @@ int main(int argc, char **argv) {
 """
 
 
-def sources(library: Library) -> dict[str, str]:
-    """Texts by file name."""
+def sources(library: Library, runtime: Sequence[str] = ()) -> dict[str, str]:
+    """Texts by file name.  runtime: sources of the library in C that are compiled, too."""
     name = library.name
     return {
         f"{name}.h": _header(library), f"{name}.c": _source(library), "main.c": _example(library),
-        "CMakeLists.txt": _cmake(library), f"{name}.pc": _pkg_config(library),
+        "CMakeLists.txt": _cmake(library, runtime), f"{name}.pc": _pkg_config(library),
     }  # fmt: skip
 
 
@@ -172,16 +172,16 @@ def objects(library: Library) -> list[str]:
     return [f"{library.name}.o"]
 
 
-def _cmake(library: Library) -> str:
+def _cmake(library: Library, runtime: Sequence[str]) -> str:
     name = library.name
     paths = " ".join(f"${{CMAKE_CURRENT_SOURCE_DIR}}/{file}" for file in objects(library))
+    sources = " ".join(f"runtime/{file}" for file in runtime)
     return f"""# add_subdirectory() of this folder gives the library {name}; alone, it builds the example, too.
 cmake_minimum_required(VERSION 3.10)
 project({name} C)
-file(GLOB RUNTIME ${{CMAKE_CURRENT_SOURCE_DIR}}/runtime/*.c)
 set(OBJECTS {paths})
 set_source_files_properties(${{OBJECTS}} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
-add_library({name} {name}.c ${{RUNTIME}} ${{OBJECTS}})
+add_library({name} {name}.c {sources} ${{OBJECTS}})
 set_target_properties({name} PROPERTIES C_STANDARD 11 C_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON)
 target_include_directories({name} PUBLIC ${{CMAKE_CURRENT_SOURCE_DIR}} ${{CMAKE_CURRENT_SOURCE_DIR}}/runtime)
 find_package(Threads REQUIRED)

@@ -76,7 +76,7 @@ def test_a_kernel_with_instructions_of_its_target_does_not_run_here() -> None:
 
 def test_objects_hold_nothing_of_x86() -> None:
     """Only relocations of AArch64, and no symbol but the kernel and functions of C."""
-    for kernel in (twin("aarch64").products.sweep.sweep, twin("aarch64").reductions.norm.normalise_rows):
+    for kernel in (twin("aarch64").executor.copy_rows, twin("aarch64").reductions.norm.normalise_rows):
         code = object_code(kernel)
         made = machine_code._Object(code)
         assert made.machine == AARCH64

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.export.c_library import SOURCES, build_c_library
 from bolt_numba.export.elf import AARCH64
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
@@ -19,6 +20,8 @@ from bolt_numba.quantize import quantize
 from bolt_numba.types import F32, Array, TensorType
 from tests.aarch64.remote import COMPILER, EMULATOR, LACKING, at_length
 from tests.graphs import make
+from tests.native.c_programs import STRESS
+from tests.native.nets import selector
 from tests.near import assert_near
 from tests.pipeline_graphs import graph as pipeline_graph
 
@@ -110,6 +113,38 @@ def test_exported_networks_give_what_sessions_here_give(
         else:
             np.testing.assert_array_equal(got, want)
     assert_nothing_of_x86((tmp_path / "net.o").read_bytes())
+
+
+@pytest.fixture(scope="module")
+def selection(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Array], list[Array]]:
+    """A folder, an input of a model in which data decide sizes, and what a session gives here."""
+    x = random(1, 4, 3) * (random(2, 4, 3) > 0)
+    return tmp_path_factory.mktemp("selection"), {"x": x}, list(bn.compile(selector())(x=x).values())
+
+
+def test_the_library_runs_a_bolt_file_there(selection: tuple[Path, dict[str, Array], list[Array]]) -> None:
+    folder, feeds, wanted = selection
+    bn.export_model(selector(), folder / "net.bolt", target="x86-64,aarch64", threads=2)
+    library = build_c_library(folder, COMPILER)
+    assert library[1].name == "libbolt_numba.a"
+    program = folder / "stress"
+    sources = ["-I", SOURCES, STRESS, library[1]]
+    subprocess.run([COMPILER, "-static", "-O1", *sources, "-o", program, "-lm", "-pthread"], check=True)
+    for args, given in ((["run", "net.bolt", "2", "3"], feeds["x"].tobytes()), (["cycles", "net.bolt", "20"], b"")):
+        done = subprocess.run([EMULATOR, program, *args], cwd=folder, input=given, capture_output=True, check=False)
+        assert not done.returncode, done.stderr
+        if args[0] == "run":
+            assert done.stdout == b"".join(array.tobytes() for array in wanted)
+
+
+def test_one_source_is_a_program_there(selection: tuple[Path, dict[str, Array], list[Array]]) -> None:
+    folder, feeds, wanted = selection
+    made = bn.export_model(selector(), folder / "net", target="aarch64", threads=2, one_file=True)
+    program = made.path / "example"
+    command = [COMPILER, "-std=gnu11", "-static", "-O1", "main.c", "net.c", "-o", program, "-lm", "-pthread"]
+    subprocess.run(command, cwd=made.path, check=True)
+    for got, want in zip(run(program, feeds, wanted), wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 def assert_nothing_of_x86(code: bytes) -> None:

@@ -77,7 +77,6 @@ void bn_restore_floats(unsigned control);
 typedef struct bn_program {
     const unsigned char *at[BNP_TABLE_COUNT];
     int64_t count[BNP_TABLE_COUNT];
-    const char *target;
     const char *level;
     int64_t flags;
     int inputs;  /* values that the program takes, states among them; the others are those that it gives */

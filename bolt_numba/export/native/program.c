@@ -126,11 +126,8 @@ static bn_status read_header(bn_program *program, const unsigned char *block, in
     int64_t strings = program->count[BNP_TABLE_STRINGS];
     if (strings == 0 || bn_string(program, strings - 1)[0] != 0)
         return bn_fail(error, BN_DAMAGED, "program: STRINGS: wanted a zero at their end");
-    int64_t target = words[BNP_HEADER_TARGET], level = words[BNP_HEADER_LEVEL];
-    if (!is_within(&r, BNP_TABLE_STRINGS, 0, "target", target, 0, strings - 1) ||
-        !is_within(&r, BNP_TABLE_STRINGS, 0, "level", level, 0, strings - 1))
-        return BN_DAMAGED;
-    program->target = bn_string(program, target);
+    int64_t level = words[BNP_HEADER_LEVEL];
+    if (!is_within(&r, BNP_TABLE_STRINGS, 0, "level", level, 0, strings - 1)) return BN_DAMAGED;
     program->level = bn_string(program, level);
     return BN_OK;
 }
