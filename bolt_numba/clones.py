@@ -18,7 +18,7 @@ def cloned(session: Session, threads: int | None = None) -> Session:
     if count != session.threads and session._plugins is not None:  # a device compiled for so many threads
         return type(session)(graph, threads=count, **session._options())
     made = object.__new__(type(session))
-    vars(session).setdefault("_sharers", weakref.WeakSet([session])).add(made)
+    vars(session).setdefault("_sharers", weakref.WeakSet()).update((session, made))
     vars(made).update(vars(session), threads=count, _wider={}, _states=None)
     if graph.states:
         from bolt_numba.runtime.kept import Kept
@@ -30,8 +30,9 @@ def cloned(session: Session, threads: int | None = None) -> Session:
 
 
 def is_still_shared(session: Session) -> bool:
-    """For a session that is closed: whether clones go on with what it shared with them."""
-    sharers = vars(session).pop("_sharers", ())
-    if sharers:
-        sharers.discard(session)
+    """For a session that is closed, perhaps once more: whether clones go on with what it shared with them."""
+    sharers = vars(session).get("_sharers")
+    if sharers is None:
+        return False
+    sharers.discard(session)
     return len(sharers) > 0

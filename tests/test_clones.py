@@ -103,6 +103,24 @@ def test_a_clone_with_a_plug_in() -> None:
     np.testing.assert_array_equal(session(x)["y"], want["y"])
 
 
+def test_closing_twice_leaves_a_plug_in_to_clones() -> None:
+    pytest.importorskip("onnxruntime")
+    session = bn.compile(two_layers(), threads=1, device=["onnxruntime", "cpu"], fallback="forbid")
+    clone, x = session.clone(), data(3)
+    assert clone._plugins is not None
+    opened = clone._plugins.plugged["onnxruntime"].opened
+    want = clone(x)
+    (loaded,) = opened.live.values()
+    for _ in range(2):
+        with session:
+            np.testing.assert_array_equal(session(x)["y"], want["y"])
+        session.close()
+    assert loaded.is_usable
+    assert [*opened.live.values()] == [loaded]
+    clone.close()
+    assert not opened.live
+
+
 def test_wrong_threads() -> None:
     with pytest.raises(bn.BoltError, match="threads: got 0"):
         bn.compile(DIGITS).clone(threads=0)
