@@ -74,7 +74,10 @@ def with_states(graph: Graph, states: Mapping[str, str], *, initial: Mapping[str
     Raises BoltError for unknown names, ShapeError for outputs of another type than their input's, and for zeros of
     unknown shape.
     """
-    made, initial = deep_clone(graph), initial or {}
+    made, initial = deep_clone(graph), {} if initial is None else initial
+    for what, given in (("states", states), ("initial", initial)):
+        if not isinstance(given, Mapping):
+            raise BoltError(f"{graph.name}: {what}: got a {type(given).__name__}, wanted a mapping by names of inputs")
     if unknown := [name for name in initial if name not in states]:
         raise BoltError(f"{graph.name}: initial: got {unknown}, wanted names of {list(states)}")
     for name, source in states.items():
@@ -87,7 +90,7 @@ def with_states(graph: Graph, states: Mapping[str, str], *, initial: Mapping[str
                 wanted = "wanted known sizes: give them by with_shapes, or what it is at first by initial"
                 raise ShapeError(f"{graph.name}: state {name!r}: got {value.type}, {wanted}")
             first = np.zeros(value.type.dims, value.type.dtype)
-        first = np.ascontiguousarray(first).reshape(np.shape(first))
+        first = _array(graph, name, first)
         if not (agree(value.type, type_of(first), set()) and agree(value.type, after.type, set())):
             wanted = f"got {type_of(first)} at first and {after.type} from {source!r}, wanted {value.type}"
             raise ShapeError(f"{graph.name}: state {name!r}: {wanted}")
@@ -100,11 +103,19 @@ def with_states(graph: Graph, states: Mapping[str, str], *, initial: Mapping[str
     return made
 
 
+def _array(graph: Graph, name: str, given: Array) -> Array:
+    """A copy, which the caller's writes do not change."""
+    try:
+        return np.array(given, order="C")
+    except (TypeError, ValueError) as error:
+        raise BoltError(f"{graph.name}: state {name!r}: got what is no array ({error}), wanted one") from error
+
+
 def _end(graph: Graph, what: str, name: str) -> int:
     """Where an input or output of a caller is; raises BoltError where there is none of that name."""
     known = [v.name for v in graph.caller_inputs] if what == "input" else [n for n, _ in graph.caller_outputs]
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3) or known
+        near = difflib.get_close_matches(str(name), known, n=3) or known
         raise BoltError(f"{graph.name}: state: {what}: got {name!r}, wanted {' or '.join(map(repr, near))}")
     return known.index(name)
 

@@ -258,10 +258,22 @@ def test_outputs_become_the_inputs_of_the_next_run() -> None:
         ({"past": "present"}, {"past": np.empty((0, 5), F32)}, r"state 'past': got f32\[0, ?5\] at first"),
         ({"count": "present"}, {}, r"state 'count': got f32\[\] at first and f32\[.*\] from 'present', wanted f32\[\]"),
         ({"count": "more"}, {"past": np.empty((0, 4), F32)}, r"initial: got \['past'\], wanted names of \['count'\]"),
+        (["count"], {}, "states: got a list, wanted a mapping by names of inputs"),
+        ({"count": "more"}, [ZERO], "initial: got a list, wanted a mapping"),
+        ({"count": 1}, {}, "state: output: got 1, wanted"),
+        ({"count": "more"}, {"count": [[1], [1, 2]]}, "state 'count': got what is no array"),
     ],
 )
-def test_states_of_other_names_and_types_are_refused(
-    states: dict[str, str], initial: dict[str, Array], text: str
-) -> None:
-    with pytest.raises(bn.BoltError, match=text):
+def test_states_of_other_names_and_types_are_refused(states: Any, initial: Any, text: str) -> None:
+    with pytest.raises(bn.BoltError, match=text) as caught:
         surgery.with_states(growing(), states, initial=initial)
+    assert not isinstance(caught.value, bn.InternalError)
+
+
+def test_first_states_stay_as_they_were_given() -> None:
+    first = np.zeros((), F32)
+    graph = surgery.with_states(growing(), {"count": "more"}, initial={"count": first})
+    first[...] = 9
+    session = bn.compile(graph)
+    session(x=np.zeros((1, 4), F32), past=np.zeros((2, 4), F32))
+    assert session.states["count"] == 1

@@ -101,3 +101,5 @@ def test_convert_makes_states(call: Call, tmp_path: Path) -> None:
     for text in ("s", "s=y,s=s/next"):
         assert "INPUT=OUTPUT" in call("convert", model, "-o", target, "--states", text).err
     assert "state: output: got 'z', wanted" in call("convert", model, "-o", target, "--states", "s=z").err
+    done = call("convert", model, "-o", tmp_path / "kept.onnx", "--states", "s=s/next")
+    assert (done.code, "wanted a .bolt file" in done.err) == (2, True)

@@ -101,6 +101,8 @@ def convert(  # budget: each option is one line or two
     if target.suffix.lower() != ".onnx" and (opset is not None or external):
         hint = "--external" if opset is None else "--opset"
         raise typer.BadParameter(f"got it for {target.name!r}, wanted an .onnx file", param_hint=hint)
+    if target.suffix.lower() == ".onnx" and states:
+        raise typer.BadParameter(f"got it for {target.name!r}, wanted a .bolt file", param_hint="--states")
     notes: list[str] = []
     steps, kept = _steps(preprocess), _pairs(states)
     with console.progress(f"reading {model.name}") as say:
