@@ -31,6 +31,7 @@ from bolt_numba.cli.options import (
     one_of,
     read_feeds,
     read_inputs,
+    save_arrays,
     told_shapes,
 )
 from bolt_numba.types import Array, dtype_name
@@ -88,7 +89,7 @@ def _save(results: dict[str, Array], folder: Path) -> dict[str, str]:
         path = folder / f"{clean}.npy"
         np.save(path, array, allow_pickle=False)
         files[name] = str(path)
-    np.savez(folder / "outputs.npz", allow_pickle=False, **results)
+    save_arrays(folder / "outputs.npz", results)
     return files
 
 

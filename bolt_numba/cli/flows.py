@@ -11,7 +11,7 @@ import typer
 
 from bolt_numba.cli import console
 from bolt_numba.cli.options import Json
-from bolt_numba.cli.tasks import ArrayFiles, LineFile, common_values, tasks_of
+from bolt_numba.cli.tasks import Task, common_values, tasks_of, writer_of
 from bolt_numba.flow.errors import FlowEmptyError, FlowFullError
 from bolt_numba.flow.files import load
 from bolt_numba.flow.flow import Flow
@@ -142,6 +142,7 @@ def run(  # budget: each option is one line or two
     models: Models = [],
 ) -> None:
     """Run tasks through a flow; a line of JSON for each, in the flow's order.  Exit code 1 where any failed."""
+    writer = writer_of(output, tasks)
     with console.progress(f"reading {file.name}"):
         made = _read(file, functions, models, workers=workers)
         common = common_values(input_, made.inputs, alone=tasks is None)
@@ -149,7 +150,6 @@ def run(  # budget: each option is one line or two
             made.trace()
         _ = made.engine  # models are compiled now
     options = {"stream": "all" if stream else None, "deadline": deadline}
-    writer = ArrayFiles(output) if output is not None and output.suffix == "" else LineFile(output)
     failed = count = 0
     begin = time.perf_counter()
     with writer, made:
@@ -166,9 +166,7 @@ def run(  # budget: each option is one line or two
         raise typer.Exit(1)
 
 
-def _outcomes(
-    made: Flow, tasks: Iterator[tuple[str, Mapping[str, Any]]], options: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
+def _outcomes(made: Flow, tasks: Iterator[Task], options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """For each task its label, and its results or what went wrong; at most as many wait as the flow holds."""
     labels: dict[int, str] = {}
 
@@ -176,6 +174,9 @@ def _outcomes(
         return labels.pop(id(task)), task.exception() or task.result()
 
     for label, values in tasks:
+        if isinstance(values, Exception):
+            yield label, values
+            continue
         while True:
             try:
                 task = made.enqueue(values, timeout=0, **options)

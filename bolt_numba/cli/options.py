@@ -179,6 +179,14 @@ def load_arrays(path: Path) -> dict[str, Array]:
         raise InvalidModelError(f"{path}: is no .npz file: {error}") from error
 
 
+def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write an .npz file; names may be those of parameters of `np.savez`, too."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+
+
 def load_array(path: Path) -> Array:
     """The array of an .npy file."""
     try:

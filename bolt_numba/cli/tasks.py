@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -13,14 +14,17 @@ import numpy as np
 import typer
 
 from bolt_numba.cli import console
-from bolt_numba.cli.options import load_array, load_arrays
+from bolt_numba.cli.options import load_array, load_arrays, save_arrays
 from bolt_numba.errors import BoltError
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.types import dtype_name
 
 SHOWN = 32
 """Elements of an array that are shown; of a larger one dtype, shape and range."""
-Task = tuple[str, Mapping[str, Any]]
+Task = tuple[str, Mapping[str, Any] | Exception]
+"""A label, and values by name, or why they cannot be read."""
+_UNPRINTED = re.compile(r"[\x7f-\x9f\ud800-\udfff]")
+"""What JSON allows in texts, but no terminal or UTF-8."""
 
 
 def common_values(texts: Sequence[str], inputs: Sequence[str], alone: bool) -> dict[str, Any]:
@@ -66,34 +70,56 @@ def tasks_of(source: Path | None, common: Mapping[str, Any], inputs: Sequence[st
             yield from _of_lines(file, str(source), source.parent, common)
 
 
+def _read(make: Callable[..., Mapping[str, Any]], *given: Any) -> Mapping[str, Any] | Exception:
+    try:
+        return make(*given)
+    except OSError as error:  # of this task alone
+        return FlowError(f"{error.filename}: {error.strerror}")
+    except BoltError as error:
+        return error
+
+
 def _of_folder(folder: Path, common: Mapping[str, Any], left: Sequence[str]) -> Iterator[Task]:
     for path in sorted(p for p in folder.iterdir() if p.is_file()):
         label = path.name.removesuffix(".npz").removesuffix(".npy")
         if path.suffix == ".npz":
-            yield label, {**common, **load_arrays(path)}
+            yield label, _read(lambda file: {**common, **load_arrays(file)}, path)
         elif len(left) == 1:
-            yield label, {**common, left[0]: _content(path)}
+            yield label, _read(lambda file: {**common, left[0]: _content(file)}, path)
         else:
             raise FlowError(f"{path}: got one value for inputs {list(left)}, wanted an .npz file, or others by --input")
 
 
 def _of_lines(lines: IO[str], file: str, folder: Path, common: Mapping[str, Any]) -> Iterator[Task]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            given = json.loads(line)
-        except ValueError as error:
-            raise FlowError(f"{file}: line {number}: got what is no JSON: {error}") from error
-        if not isinstance(given, dict):
-            raise FlowError(f"{file}: line {number}: got a {type(given).__name__}, wanted inputs by name")
-        yield str(number - 1), {**common, **{name: _of_json(value, folder) for name, value in given.items()}}
+    try:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield str(number - 1), _read(_of_line, f"{file}: line {number}", line, folder, common)
+    except UnicodeDecodeError as error:
+        raise FlowError(f"{file}: got bytes that are no UTF-8, wanted lines of JSON") from error
+
+
+def _of_line(where: str, line: str, folder: Path, common: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        given = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise FlowError(f"{where}: got what is no JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise FlowError(f"{where}: got a {type(given).__name__}, wanted inputs by name")
+    return {**common, **{name: _of_json(value, folder) for name, value in given.items()}}
 
 
 def _of_json(value: Any, folder: Path) -> Any:
     if isinstance(value, dict) and value.keys() == {"file"} and isinstance(value["file"], str):
         return _content(folder / value["file"])
     return value
+
+
+def writer_of(output: Path | None, tasks: Path | None) -> ArrayFiles | LineFile:
+    """What writes results; raises BadParameter where it would write over the tasks."""
+    if output is not None and tasks is not None and output.exists() and tasks.exists() and output.samefile(tasks):
+        raise typer.BadParameter("got the place of the tasks, wanted another", param_hint="--output")
+    return ArrayFiles(output) if output is not None and output.suffix == "" else LineFile(output)
 
 
 class LineFile:
@@ -119,6 +145,7 @@ class LineFile:
         is_good = not isinstance(outcome, BaseException)
         said = {"outputs": _plain(outcome, self.file is None)} if is_good else {"error": str(outcome)}
         line = json.dumps(console.finite({"task": label, **said}), default=str, ensure_ascii=False)
+        line = _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
         if self.file is None:
             console.write(line)
         else:
@@ -131,6 +158,7 @@ class ArrayFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.lines = folder, LineFile(None)
+        self.written: set[str] = set()
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -143,11 +171,15 @@ class ArrayFiles:
         """Write what became of a task; whether it went well."""
         if isinstance(outcome, BaseException):
             return self.lines.write(label, outcome)
+        name = label.zfill(6) if label.isdecimal() else label
         try:
-            arrays = {name: _array(name, value) for name, value in outcome.items()}
+            if name in self.written:
+                raise FlowError(f"{name}.npz: got a second task of this name, wanted others")
+            arrays = {output: _array(output, value) for output, value in outcome.items()}
         except BoltError as error:
             return self.lines.write(label, error)
-        np.savez(self.folder / f"{label.zfill(6) if label.isdecimal() else label}.npz", allow_pickle=False, **arrays)
+        self.written.add(name)
+        save_arrays(self.folder / f"{name}.npz", arrays)
         return True
 
 

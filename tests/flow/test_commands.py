@@ -31,6 +31,9 @@ def image(content):
 def counted(x, seen):
     return [x, seen], seen + 1
 
+def same(x):
+    return x
+
 def before(values, most):
     return {"image": values["pixels"] / np.float32(most)}
 
@@ -63,11 +66,13 @@ outputs = "image"
 '''
 COUNT = 'inputs = "x"\noutputs = "y"\n[nodes.n]\nfunction = "command_steps:counted"\ninputs = "x"\noutputs = "y"\n' \
         'states = { seen = { output = "next", initial = 0 } }\n'  # fmt: skip
+PLAIN = 'inputs = "x"\noutputs = "file"\n[nodes.n]\nfunction = "command_steps:same"\ninputs = "x"\noutputs = "file"\n'
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     files = {"command_steps.py": STEPS, "flow.toml": FLOW, "bytes.toml": BYTES, "count.toml": COUNT, "f.prototxt": BOLT}
+    files["plain.toml"] = PLAIN
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "digits.onnx").write_bytes(DIGITS.read_bytes())
@@ -142,12 +147,57 @@ def test_lines_of_tasks_become_lines(call: Call, folder: Path, monkeypatch: pyte
     assert results["0"]["outputs"]["digit"] == results["6"]["outputs"]["digit"]
     assert results["2"]["error"].startswith("input 'image': got shape (1, 8, 8)")
     assert "inputs: got ['picture'], wanted ['image']" in results["4"]["error"]
-    monkeypatch.setattr(sys, "stdin", io.StringIO("1\n"))
-    done = call("flow", "run", folder / "count.toml", "--tasks", "-")
-    assert (done.code, done.err) == (1, "error: -: line 1: got a int, wanted inputs by name\n")
     monkeypatch.setattr(sys, "stdin", io.StringIO('{"x": 5}\n{"x": 6}\n'))
     done = call("flow", "run", folder / "count.toml", "--tasks", "-", "--stream")
     assert [line["outputs"]["y"] for line in lines(done.out)] == [[5, 0], [6, 1]]
+
+
+def test_tasks_that_cannot_be_read_fail_alone(call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '{"x": 5}\n1\n{"x"\n{"x": {"file": "none.bin"}}\n{"x": 6}\n'
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    done = call("flow", "run", folder / "count.toml", "--tasks", "-", "--stream")
+    found = {line["task"]: line.get("error") or line["outputs"]["y"] for line in lines(done.out)}
+    assert done.code == 1
+    assert (found.pop("0"), found.pop("4")) == ([5, 0], [6, 1])
+    assert found.pop("2").startswith("-: line 3: got what is no JSON: ")
+    assert found == {
+        "1": "-: line 2: got a int, wanted inputs by name", "3": "none.bin: No such file or directory",
+    }  # fmt: skip
+    tasks = folder / "tasks"
+    tasks.mkdir()
+    (tasks / "bad.npz").write_bytes(b"PK")
+    np.savez(tasks / "good.npz", x=3)
+    done = call("flow", "run", folder / "count.toml", "--tasks", tasks)
+    assert ["error" in line for line in lines(done.out)] == [True, False]
+    (folder / "latin.jsonl").write_bytes(b'{"x": "\xe4"}')
+    done = call("flow", "run", folder / "count.toml", "--tasks", folder / "latin.jsonl")
+    assert (done.code, "got bytes that are no UTF-8" in done.err) == (1, True)
+
+
+def test_results_are_not_written_over_tasks_or_each_other(call: Call, folder: Path) -> None:
+    tasks, text = folder / "tasks", '{"x": 1}'
+    tasks.mkdir()
+    np.save(tasks / "1.npy", 1)
+    np.savez(tasks / "1.npz", x=2)
+    (folder / "tasks.jsonl").write_text(text)
+    for place in (tasks, folder / "tasks.jsonl"):
+        done = call("flow", "run", folder / "plain.toml", "--tasks", place, "-o", place)
+        assert (done.code, "got the place of the tasks" in done.err) == (2, True)
+    assert (folder / "tasks.jsonl").read_text() == text
+    done = call("flow", "run", folder / "plain.toml", "--tasks", tasks, "-o", folder / "out")
+    assert done.code == 1
+    assert lines(done.out)[0]["error"] == "000001.npz: got a second task of this name, wanted others"
+    assert np.load(folder / "out" / "000001.npz")["file"] == 1
+
+
+def test_all_texts_become_lines_of_json(call: Call, folder: Path) -> None:
+    text = "\ud800 \x85 \x1b \u4e2d"
+    args = ("flow", "run", folder / "plain.toml", "--input", f"x={json.dumps(text)}")
+    done = call(*args)
+    assert lines(done.out)[0]["outputs"]["file"] == text
+    assert "\u4e2d" in done.out
+    assert call(*args, "-o", folder / "out.jsonl").code == 0
+    assert lines((folder / "out.jsonl").read_text(encoding="utf-8"))[0]["outputs"]["file"] == text
 
 
 def test_files_are_bytes_and_other_inputs_are_common(call: Call, folder: Path) -> None:
