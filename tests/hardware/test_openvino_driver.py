@@ -19,6 +19,7 @@ from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.pointwise import Add, Cast
 from bolt_numba.types import F32, I64, U8, Sym, TensorType
 from tests.cases import CASES
+from tests.graphs import make
 from tests.hardware.drivers import agrees, layer, near, opened, wanted_of
 
 pytest.importorskip("openvino", reason="the SDK of this device")
@@ -35,6 +36,29 @@ def device() -> Accelerator:
 def test_operator_agrees_with_its_reference(device: Accelerator, name: str) -> None:
     ran, refused = agrees(device, BY_NAME[name], 1e-3)
     assert ran, refused
+
+
+@pytest.mark.parametrize("shapes", ["fixed", "free"])
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_recurrent_layers_of_either_layout_and_of_sizes_that_change(name: str, layout: int, shapes: str) -> None:
+    device, rng, graph = opened(OpenVinoDriver(), shapes=shapes), np.random.default_rng(0), Graph("layer")
+    op: Any = make(name, direction="bidirectional", layout=layout)
+    sizes = [(Sym("t"), Sym("n"), 4), (Sym("n"), Sym("t"), 4)][layout] if shapes == "free" else (5, 5, 4)
+    x = graph.add_input("x", TensorType(F32, sizes))
+    weights = [rng.standard_normal(s).astype(F32) * 0.3 for s in ((2, op.gates * 3, 4), (2, op.gates * 3, 3))]
+    build = Builder(graph)
+    node = build.node(op, x, *weights)
+    assert device.supports(node) is True
+    for value in node.outputs:
+        graph.add_output(value)
+    request = device.compile(graph, CompileContext()).request()
+    for rows in ((5, 5), (2, 7), (7, 1)) if shapes == "free" else ((5, 5),):
+        given = rng.standard_normal((*rows, 4)).astype(F32)
+        wanted = op.reference(given, *weights)
+        made = [np.empty_like(a) for a in wanted]
+        request.run([given], made)
+        near(made, list(wanted))
 
 
 def test_others_are_refused_with_a_reason(device: Accelerator) -> None:
