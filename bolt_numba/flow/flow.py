@@ -83,7 +83,7 @@ class Flow:
         self.nodes: list[FlowNode] = []
         self._makers: dict[str, FlowNode] = {}
         self._engine: FlowEngine | None = None
-        self._traces = False
+        self._traces = self._is_closed = False
         self._lock = threading.RLock()
         renew_lock_of(self)
         self._last: weakref.finalize[..., Any] | None = None
@@ -202,8 +202,8 @@ class Flow:
             return self._engine
 
     def _made(self) -> FlowEngine:
-        lock, nodes = threading.RLock(), self.ordered()
-        if self.copies is not None:
+        lock, nodes = threading.RLock(), [] if self._is_closed else self.ordered()
+        if self.copies is not None and not self._is_closed:
             crews = [Crew("copy", self.copies, lock)]
             graph = GraphNode("graph", self.inputs, self.outputs, nodes)
             stations = [Station(graph, crews[0])]
@@ -223,8 +223,10 @@ class Flow:
             try:
                 station.node.prepare(station.crew.workers)
             except BoltError as error:
-                raise station.node.fault(error) from error
+                fault = station.node.fault(error)
+                raise type(fault)(f"flow {self.name!r}: {fault}") from error
         made = FlowEngine(self.name, crews, stations, lock)
+        made.is_finished = made.is_closed = self._is_closed
         for station in stations:
             for value in {*station.node.inputs.values()}:
                 made.readers.setdefault(value, []).append(station)
@@ -397,7 +399,8 @@ class Flow:
     def close(self, cancel: bool = False) -> None:
         """Wait for all tasks, or cancel them, and end all threads and processes.  What is done can still be read."""
         with self._lock:
-            engine = self.engine if self.nodes else self._engine
+            engine = self._engine
+            self._is_closed = True  # one that had no task yet takes none any more
         if engine is not None:
             engine.close(cancel)
 

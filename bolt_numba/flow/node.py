@@ -12,8 +12,8 @@ from bolt_numba.devices import plug_ins
 from bolt_numba.errors import BoltError
 from bolt_numba.flow.batching import join, rows_of, split
 from bolt_numba.flow.errors import FlowError
-from bolt_numba.flow.parts import OPTIONS, NodeOptions, State, names_in, type_of
-from bolt_numba.inputs import as_input, spec_of, want_one_of, wanted_threads
+from bolt_numba.flow.parts import OPTIONS, NodeOptions, State, names_in, type_of, want_devices
+from bolt_numba.inputs import as_input, count_of, flag_of, spec_of, want_one_of, wanted_threads
 from bolt_numba.types import FALLBACKS, NUMERICS, PRECISIONS, TensorSpec, precision_of
 
 if TYPE_CHECKING:
@@ -211,8 +211,17 @@ class ModelNode(FlowNode):
         for key, known in (("precision", (*PRECISIONS, "int8")), ("numerics", NUMERICS), ("fallback", FALLBACKS)):
             if key in self.compiled:
                 want_one_of(key, precision_of(self.compiled[key]), known)
-        if self.compiled.get("threads") is not None:
-            wanted_threads(self.compiled["threads"])
+        given = {key: value for key, value in self.compiled.items() if value is not None}
+        if "device" in given:
+            want_devices("device", given["device"])
+        if "threads" in given:
+            wanted_threads(given["threads"])
+        if "max_plans" in given:
+            count_of("max_plans", given["max_plans"])
+        for key in given.keys() & {"tune", "stand_ins"}:
+            flag_of(key, given[key])
+        if not isinstance(given.get("properties", {}), Mapping):
+            raise FlowError(f"properties: got {given['properties']!r:.80}, wanted properties by device")
 
     def _check_batch(self) -> None:
         if self.options.max_batch == 1:

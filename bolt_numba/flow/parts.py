@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.devices import names, others, plug_ins
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.types import TensorSpec, dtype_from_name, dtype_name
 
@@ -107,7 +108,18 @@ def workers_of(given: int | Workers | Sequence[Workers]) -> tuple[Workers, ...]:
         one.pins()
         if one.threads is not None:
             want_count("workers: threads", one.threads)
+        if one.device is not None:
+            want_devices("workers: device", one.device)
     return tuple(several)
+
+
+def want_devices(what: str, given: Any) -> None:
+    """A device that there is, or several; plug-ins are not opened."""
+    named = [given] if isinstance(given, str) else given
+    is_list = isinstance(named, (list, tuple)) and named and all(isinstance(n, str) for n in named)
+    if not is_list or (unknown := {*others(named)} - {*plug_ins(named)}):
+        wanted = ", ".join(map(repr, names())) + " or that of a plug-in"
+        raise FlowError(f"{what}: got {(sorted(unknown)[0] if is_list else given)!r:.80}, wanted {wanted}")
 
 
 def want_count(what: str, given: Any) -> int:

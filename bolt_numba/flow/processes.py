@@ -79,8 +79,8 @@ class Child:
         self.ready_s: float | None = None
         try:
             self.process.start()
-        except (AssertionError, OSError) as error:
-            raise FlowError(f"process: cannot be started: {error}") from error
+        except (AssertionError, RuntimeError, OSError) as error:
+            raise FlowError(f"process: cannot be started: {' '.join(str(error).split())}") from error
         theirs.close()
         self.boxes: dict[str, SharedMemory] = {}
         ends = (self.connection, self.alarm, self.bell)

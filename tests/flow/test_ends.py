@@ -89,6 +89,16 @@ def test_an_error_before_the_first_task_is_the_one_that_is_seen() -> None:
         raise ZeroDivisionError
 
 
+def test_a_flow_that_had_no_task_is_closed_without_ado() -> None:
+    """No model of it is compiled for that, and it need not be sound."""
+    flow = Flow("f", inputs="x", outputs="y").function(len, "nothing", "y")
+    flow.close()
+    assert list(flow) == []
+    assert flow.statistics().tasks == 0
+    with pytest.raises(FlowError, match="flow 'f': got a task after the flow was finished or closed"):
+        flow.submit(x=1)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_child_of_fork_waits_for_nobody_who_makes_the_flow() -> None:

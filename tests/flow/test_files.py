@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +169,8 @@ def test_steps_before_a_model_are_words_of_the_file(folder: Path) -> None:
         ('"strict"', '"exact"', "node 'digits': numerics: got 'exact', wanted one of"),
         ('device = "host"', 'device = "host"\ncpus = [-1]', "got what is no TOML"),
         ("[{ count = 1 }, ", '["two", ', "node 'digits': workers: got ['two', Workers("),
+        ('device = "host"', 'device = "hots"', "node 'digits': workers: device: got 'hots', wanted 'cpu', 'cuda'"),
+        ('"strict"', '"strict"\ndevice = ["cpu", 3]', "node 'digits': device: got ['cpu', 3], wanted 'cpu', "),
         ("{ step = 2 }", "3", "node 'count': fixed: got 3, wanted a mapping by name"),
         ("{ seen = {", "{ x = {", "node 'count': inputs: got ['x'] twice"),
         ("{ output = \"next\", initial = 5 }", "7", "node 'count': states: seen: got 7, wanted the name of an output"),
@@ -270,7 +275,7 @@ def best(values: dict[str, Any]) -> dict[str, Any]:
     return {"digit": values["probabilities"].argmax(1)}
 
 
-def bolt(folder: Path, text: str = BOLT, **given: Any) -> Flow:
+def load_bolt(folder: Path, text: str = BOLT, **given: Any) -> Flow:
     (folder / "flow.prototxt").write_text(text)
     chosen = {"functions": {"pixelProcess": scaled, "best": best}, "models": {"digits_f32.bolt": DIGITS}}
     return load(folder / "flow.prototxt", **{**chosen, **given})
@@ -280,7 +285,7 @@ def bolt(folder: Path, text: str = BOLT, **given: Any) -> Flow:
 def test_a_graph_of_bolt_is_a_flow(tmp_path: Path, how: dict[str, Any]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (6, 1, 1, 8, 8)).astype(np.uint8)
     session = bn.compile(DIGITS)
-    with bolt(tmp_path, **how) as flow:
+    with load_bolt(tmp_path, **how) as flow:
         assert flow.name == "digits_flow"
         for x in pixels:
             flow.enqueue(pixels=x)
@@ -301,7 +306,7 @@ def sums() -> Graph:
 def test_numbers_of_other_widths_are_converted(tmp_path: Path) -> None:
     text = 'input: "x" input: "y" output: "total" node { name: "n" input: "x" input: "y" output: "total" ' \
            'inference_parameter: "sum.bolt" }'  # fmt: skip
-    with bolt(tmp_path, text, functions={}, models={"sum.bolt": sums()}) as flow:
+    with load_bolt(tmp_path, text, functions={}, models={"sum.bolt": sums()}) as flow:
         made = flow(x=np.arange(3, dtype=np.uint32), y=np.arange(3, dtype=np.int32))["total"]
         assert made.dtype == np.int64
         assert made.tolist() == [0, 2, 4]
@@ -313,11 +318,11 @@ def test_a_node_without_a_model_calls_its_functions(tmp_path: Path) -> None:
     text = 'input: "x" output: "y" node { name: "n" input: "x" output: "y" preprocess_parameter: "twice" ' \
            'inference_parameter: "NULL" postprocess_parameter: "more" postprocess_parameter: "5" }'  # fmt: skip
     functions = {"twice": lambda v: {"z": v["x"] * 2}, "more": lambda v, by: {"y": v["z"] + int(by)}}
-    with bolt(tmp_path, text, functions=functions, models={}) as flow:
+    with load_bolt(tmp_path, text, functions=functions, models={}) as flow:
         assert flow(x=4) == {"y": 13}
     functions["more"] = lambda v, by: {"q": 3}
     with (
-        bolt(tmp_path, text, functions=functions, models={}) as flow,
+        load_bolt(tmp_path, text, functions=functions, models={}) as flow,
         pytest.raises(FlowError, match="node 'n': results: got"),
     ):
         flow(x=4)
@@ -340,6 +345,37 @@ def test_a_node_without_a_model_calls_its_functions(tmp_path: Path) -> None:
 def test_a_mistake_in_a_graph_of_bolt_is_one_error(tmp_path: Path, before: str, after: str, said: str) -> None:
     assert before in BOLT
     with pytest.raises(FlowError) as raised:
-        bolt(tmp_path, BOLT.replace(before, after, 1))
+        load_bolt(tmp_path, BOLT.replace(before, after, 1))
     assert str(raised.value).startswith(f"{tmp_path / 'flow.prototxt'}: ")
     assert said in str(raised.value)
+
+
+# --- damaged files ---------------------------------------------------------------------------------------------------
+
+VALUES = ("3", "-1", "1.5", '"x"', '""', "[]", "{}", "true", '["a", 3]', "[[]]", "{ a = 1 }", "inf", "1979-05-27")
+
+
+def damaged(text: str, pattern: str, others: Sequence[str], chance: random.Random) -> str:
+    """The text with one to three of its pieces removed, doubled, or another in their place."""
+    pieces = re.findall(pattern, text)
+    for _ in range(chance.choice((1, 2, 3))):
+        at = chance.randrange(len(pieces))
+        other = chance.choice((chance.choice(others), chance.choice(pieces)))
+        pieces[at : at + 1] = chance.choice(([], [pieces[at]] * 2, [other]))
+    return "".join(pieces)
+
+
+def test_damaged_files_are_refused_or_read(folder: Path) -> None:
+    chance, said = random.Random(0), list[str]()
+    for i in range(300):
+        try:
+            if i % 2:
+                load_bolt(folder, damaged(BOLT, r'"[^"]*"|\w+|\s+|.', ("<", "[", "3", '"\\xff"', "node"), chance))
+            else:
+                made = damaged(FLOW, r"(?<= = ).*|[^=]+=?(?: )?", VALUES, chance)
+                (folder / "flow.toml").write_text(made)
+                load(folder / "flow.toml")
+        except FlowError as error:
+            said.append(str(error))
+    assert 150 < len(said) < 300
+    assert all(text.startswith(str(folder)) and "fault of bolt-numba" not in text for text in said)
