@@ -9,8 +9,14 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.errors import BoltError
+from bolt_numba.export.program import native_program
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.ops.arrays.signal import DFT
 from bolt_numba.preprocessing import Audio, with_preprocessing
-from bolt_numba.types import F32, Array, Sym
+from bolt_numba.types import F32, Array, Sym, TensorType
+from tests.native_programs import Interpreter
 from tests.test_preprocessing import network
 
 SOUND = np.random.default_rng(0).standard_normal(16000 * 2).astype(F32) * np.float32(0.1)
@@ -127,3 +133,32 @@ def test_before_a_model() -> None:
 def test_mistakes_are_told(options: Any, message: str) -> None:
     with pytest.raises(BoltError, match=f"sound steps: {message}"):
         Audio(**options).graph()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 60, 67, 134, 400, 1021, 1024, 4096, 16381])
+@pytest.mark.parametrize("op", [DFT(), DFT(onesided=True), DFT(inverse=True), DFT(inverse=True, onesided=True)])
+def test_transforms_of_all_lengths_leave_python(op: DFT, n: int) -> None:
+    """Powers of two, other small factors, and primes; the program of a library gives the session's bits."""
+    parts = 1 if op.onesided and not op.inverse else 2
+    bins = n // 2 + 1 if op.inverse and op.onesided else n
+    x = np.random.default_rng(n).standard_normal((5, bins, parts)).astype(F32)
+    graph = Graph("transform")
+    y = Builder(graph)(op, graph.add_input("x", TensorType(F32, x.shape)), np.array(n), np.array(1))
+    graph.add_output(y, "y")
+    session = bn.compile(graph, threads=2)
+    got = session(x)["y"]
+    wanted = op.reference(x.astype(np.float64), np.array(n), np.array(1))
+    assert [row["runner"] for row in session.report()] == ["dft"]
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=4e-7 * max(1, np.abs(wanted).max()))
+    if target().is_x86:  # others' code has to be linked
+        made = native_program(graph, shapes=[{"x": x.shape}], threads=2)
+        np.testing.assert_array_equal(Interpreter(made.block.tobytes()).run({"x": x})["y"], got)
+
+
+def test_a_long_line_alone_is_left_to_the_reference() -> None:
+    for dims, runner in (((1, 1025, 2), "reference"), ((1, 1024, 2), "dft"), ((4, 1025, 2), "dft")):
+        graph = Graph("transform")
+        graph.add_output(Builder(graph)(DFT(), graph.add_input("x", TensorType(F32, dims))), "y")
+        session = bn.compile(graph, threads=1)
+        session(np.ones(dims, F32))
+        assert [row["runner"] for row in session.report()] == [runner]

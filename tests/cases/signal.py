@@ -17,13 +17,14 @@ def scalar(value: float, dtype: object = I64) -> Array:
 @cases(s.DFT)
 def dft(draw: Draw, op: type[s.DFT]) -> Case:
     inverse, onesided = pick(draw, (False, False), (False, True), (True, False), (True, True))
-    parts = 1 if onesided and not inverse else 2
-    dims = (*shapes(draw, 1, 3, 60), pick(draw, 4, 5, 8), parts)
+    parts = pick(draw, 1, 2) if onesided is inverse else 2 if inverse else 1
+    dims = (*shapes(draw, 1, 3, 60), pick(draw, 2, 3, 4, 5, 8, 15, 16, 67), parts)
     axis = len(dims) - 2 if onesided and inverse else pick(draw, *range(len(dims) - 1), -2)
     x = real(draw, dims)
-    if inverse and onesided:
-        x[..., 0, 1] = x[..., -1, 1] = 0  # frequencies of a real signal
-    length = scalar(pick(draw, 4, 6, 9)) if draw(flags) and not inverse else None
+    length = scalar(pick(draw, 1, 4, 6, 9, 71)) if draw(flags) else None
+    if inverse and onesided:  # frequencies of a real signal
+        n = 2 * (dims[-2] - 1) if length is None else int(length)
+        x[..., 0, 1:] = x[..., n // 2 :, 1:] = 0
     return Case(op(inverse, onesided), (x, length, scalar(axis)), exact=False)
 
 

@@ -252,9 +252,9 @@ def _turns(steps: Array, n: int) -> Array:
 
 @pure
 @lru_cache(maxsize=32)
-def stages(n: int) -> Stages:
-    """Of frames of ``n`` samples."""
-    rest = n if n % 2 else n // 2
+def stages(n: int, is_real: bool = True) -> Stages:
+    """Of frames of ``n`` samples; those of real numbers and even length are complex ones of half the length."""
+    rest = n // 2 if is_real and n % 2 == 0 else n
     rows: list[tuple[int, ...]] = []
     parts, stride, at = [_turns(np.arange(n // 2 + 1), n)], 1, 8 * (n // 2 + 1)
     for r in factors(rest):
