@@ -15,7 +15,7 @@ import bolt_numba as bn
 from bolt_numba.errors import DataError, DeviceError
 from bolt_numba.hardware.drivers.jax.device import JaxDriver
 from bolt_numba.hardware.drivers.jax.table import TABLE
-from bolt_numba.hardware.interface import Accelerator, CompileContext
+from bolt_numba.hardware.interface import Accelerator, CompileContext, DeviceFullError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.layers.resize import GridSample
@@ -137,6 +137,26 @@ def test_a_failure_of_a_run_is_an_exception(device: Accelerator) -> None:
         request.run([np.zeros((2, 63), F32)], made)
     request.run([np.ones((2, 64), F32)], made)
     near(made, wanted_of(layer(2), np.ones((2, 64), F32)))
+
+
+def test_a_lack_of_memory_is_an_error(device: Accelerator) -> None:
+    """A result without memory ends the process when somebody looks at it before it is waited for."""
+    graph = Graph("large")
+    b, x = Builder(graph), graph.add_input("x", TensorType(F32, (1, 1)))
+    wide = b(make("Expand"), b(make("Exp"), x), np.array([1 << 23, 1 << 23]))  # more than there are addresses
+    graph.add_output(b(make("CumSum"), wide, np.array(0)))
+    request = device.compile(graph, CompileContext()).request()
+    with pytest.raises(DeviceFullError, match="jax: memory: RESOURCE_EXHAUSTED"):
+        request.run([np.zeros((1, 1), F32)], [np.zeros((1,), F32)])
+
+
+def test_the_self_check_agrees_on_sizes_that_change() -> None:
+    graph = layer(Sym("rows"))
+    properties = {"jax": {"self_check": True, "cache": False}}
+    with bn.compile(graph, device=["jax", "cpu"], properties=properties, fallback="forbid", threads=1) as session:
+        for rows in (3, 1, 3):
+            x = np.random.default_rng(rows).standard_normal((rows, 64)).astype(F32)
+            near(list(session.run(None, {"x": x})), wanted_of(graph, x))
 
 
 def test_numbers_of_64_bits_stay_so(device: Accelerator) -> None:

@@ -255,6 +255,8 @@ class JaxRequest(Request):
                     made = self._call(*operands)
             else:
                 made = self._call(*operands)
+            for result in made:
+                result.block_until_ready()  # raises where memory lacked; a look at such a result ends the process
             if self._has_checks and not made.pop():
                 raise DataError("jax: indices of a part: got one beyond its axis, wanted all inside")
             for output, result in zip(outputs, made, strict=True):
