@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -11,8 +13,8 @@ import typer
 
 from bolt_numba.cli import console
 from bolt_numba.cli.options import Json
-from bolt_numba.cli.tasks import Task, common_values, tasks_of, writer_of
-from bolt_numba.flow.errors import FlowEmptyError, FlowFullError
+from bolt_numba.cli.tasks import common_values, tasks_of, writer_of
+from bolt_numba.errors import BoltError
 from bolt_numba.flow.files import load
 from bolt_numba.flow.flow import Flow
 from bolt_numba.flow.node import FlowNode, FunctionNode, ModelNode
@@ -167,32 +169,39 @@ def run(  # budget: each option is one line or two
 
 
 def _outcomes(made: Flow, tasks: Iterator[Task], options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """For each task its label, and its results or what went wrong; at most as many wait as the flow holds."""
+    """For each task its label, and its results or what went wrong, as soon as the flow's order allows.
+
+    A thread reads tasks, which may come from a pipe; at most as many wait as the flow holds.
+    """
     labels: dict[int, str] = {}
+    refused: deque[tuple[str, Exception]] = deque()
+    fault: list[Exception] = []
 
-    def outcome(task: Any) -> tuple[str, Any]:
-        return labels.pop(id(task)), task.exception() or task.result()
+    def feed() -> None:
+        number = 0
+        try:
+            for label, values in tasks:
+                if isinstance(values, Exception):
+                    refused.append((label, values))
+                    continue
+                labels[number] = label
+                try:
+                    made.enqueue(values, **options)
+                    number += 1
+                except BoltError as error:  # it is not of the flow's types
+                    if made.engine.is_finished:
+                        return
+                    refused.append((label, error))
+        except Exception as error:  # a folder that is gone
+            fault.append(error)
+        finally:
+            made.finish()
 
-    for label, values in tasks:
-        if isinstance(values, Exception):
-            yield label, values
-            continue
-        while True:
-            try:
-                task = made.enqueue(values, timeout=0, **options)
-            except FlowFullError:
-                yield outcome(made.dequeue())
-                continue
-            except Exception as error:  # it is not of the flow's types
-                yield label, error
-                break
-            labels[id(task)] = label
-            break
-        while True:
-            try:
-                yield outcome(made.dequeue(block=False))
-            except FlowEmptyError:
-                break
-    made.finish()
+    threading.Thread(target=feed, daemon=True).start()
     for task in made:
-        yield outcome(task)
+        while refused:
+            yield refused.popleft()
+        yield labels.pop(task.number), task.exception() or task.result()
+    yield from refused
+    if fault:
+        raise fault[0]

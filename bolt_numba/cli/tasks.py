@@ -148,6 +148,7 @@ class LineFile:
         line = _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
         if self.file is None:
             console.write(line)
+            sys.stdout.flush()  # who reads it may wait for it
         else:
             self.file.write(line + "\n")
         return is_good

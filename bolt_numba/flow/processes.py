@@ -85,6 +85,9 @@ class Child:
         self.boxes: dict[str, SharedMemory] = {}
         ends = (self.connection, self.alarm, self.bell)
         self._last = weakref.finalize(self, _dispose, os.getpid(), self.process, ends, self.boxes)
+        if self.is_closed:  # `end` has not seen this process
+            self._last()
+            raise FlowError("process: got a call after the flow was closed")
 
     def call(self, args: list[Any], named: dict[str, Any]) -> Any:
         """What the function returns, or raise what it raises.  Raises FlowError where the process ends meanwhile."""

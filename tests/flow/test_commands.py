@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,19 @@ def test_a_graph_of_bolt_gets_functions_and_models(call: Call, folder: Path) -> 
     done = call("flow", "show", folder / "f.prototxt")
     assert done.code == 1
     assert "functions: got none for 'pixelProcess', 'best'; models: got none for '/data/local/tmp/digits" in done.err
+
+
+def test_a_pipe_gets_each_result_before_the_next_task_comes(folder: Path) -> None:
+    command = [sys.executable, "-m", "bolt_numba", "flow", "run", str(folder / "count.toml"), "--tasks", "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        assert process.stdout
+        for i in range(3):
+            process.stdin.write(json.dumps({"x": i}) + "\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline()) == {"task": str(i), "outputs": {"y": [i, 0]}}
+        process.stdin.close()
+        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize(
