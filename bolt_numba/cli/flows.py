@@ -73,7 +73,7 @@ def _cell(value: Any) -> str:
 def _facts(node: FlowNode, found: Flow) -> dict[str, Any]:
     options = {
         key: getattr(node.options, key)
-        for key, usual in (("max_batch", 1), ("max_wait", 0.0), ("queue", 16))
+        for key, usual in (("max_batch", 1), ("max_wait", 0.0), ("queue", 16), ("process", False))
         if getattr(node.options, key) != usual
     }
     options |= {"each": list(node.each)} if node.each else {}

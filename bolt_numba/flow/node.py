@@ -118,8 +118,7 @@ class FunctionNode(FlowNode):
         if not callable(function):
             raise FlowError(f"function: got {function!r:.80}, wanted a function")
         self.by_name = isinstance(inputs, Mapping)
-        ports = dict(inputs) if self.by_name else {n: n for n in names_in("inputs", inputs)}
-        super().__init__(name, ports, _as_ports("outputs", outputs), options)
+        super().__init__(name, _as_ports("inputs", inputs), _as_ports("outputs", outputs), options)
         self.function = function
         self.results = [*self.outputs, *(s.output for s in self.states.values() if s.output not in self.outputs)]
         self.makes = {port: type_of(port, text) for port, text in options.types.items()}
@@ -301,7 +300,9 @@ def _as_ports(what: str, given: Any, ports: Sequence[str] | None = None) -> dict
     """Names of values by the node's own names, in whose order they may be given, too."""
     if isinstance(given, Mapping):
         names_in(what, given.keys())
-        names_in(what, given.values()) if what == "outputs" else [names_in(what, v) for v in given.values()]
+        if not all(isinstance(value, str) for value in given.values()):
+            raise FlowError(f"{what}: got {given!r:.80}, wanted names of values")
+        names_in(what, given.values() if what == "outputs" else set(given.values()))
         return dict(given)
     names = names_in(what, given)
     if ports is None:

@@ -103,6 +103,9 @@ def test_show_lists_nodes(call: Call, folder: Path) -> None:
     found = call("flow", "show", folder / "flow.toml", "--json").json
     assert [node["node"] for node in found["nodes"]] == ["digits", "best"]
     assert found["nodes"][1]["runs"] == "command_steps:best"
+    (folder / "apart.toml").write_text(PLAIN + "process = 2\n")
+    (node,) = call("flow", "show", folder / "apart.toml", "--json").json["nodes"]
+    assert (node["runs"], node["workers"], node["options"]) == ("command_steps:same", "2", {"process": 2})
 
 
 def test_one_task_of_files_and_values(call: Call, folder: Path) -> None:

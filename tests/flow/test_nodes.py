@@ -263,6 +263,8 @@ def test_copies_count_their_nodes(tmp_path: Path) -> None:
         (lambda f: f.function(len, "x", "y", batch=2), "node 'len': options: got ['batch'], wanted some of"),
         (lambda f: f.function(len, "x", "y", max_wait=1), "max_wait: got a time to wait for others with max_batch 1"),
         (lambda f: f.function(len, "x", "y", each="z"), "node 'len': each: got 'z', wanted one of the inputs ['x']"),
+        (lambda f: f.function(len, {"a": ["x"]}, "y"), "node 'len': inputs: got {'a': ['x']}, wanted names of values"),
+        (lambda f: f.function(len, "x", {"y": {}}), "node 'len': outputs: got {'y': {}}, wanted names of values"),
         (lambda f: f.function(len, "x", "y", workers=0), "workers: got 0, wanted a whole number above 0"),
         (lambda f: f.function(len, "x", "y", workers=Workers(cpus=[])), "workers: cpus: got []"),
         (lambda f: f.function(len, "x", "y", types={"y": "f99[2]"}), "type of 'y': got 'f99[2]', wanted a text"),
