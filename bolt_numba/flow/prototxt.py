@@ -14,6 +14,7 @@ import numpy as np
 from bolt_numba.converters.caffe.message import Message, last, messages
 from bolt_numba.converters.caffe.message import named as texts
 from bolt_numba.converters.caffe.text import parse
+from bolt_numba.errors import DTypeError
 from bolt_numba.flow.crew import Worker
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.flow import Flow
@@ -21,6 +22,7 @@ from bolt_numba.flow.named import FileNames, unknown_keys
 from bolt_numba.flow.node import ModelNode
 from bolt_numba.loading import read_model
 from bolt_numba.session import Session
+from bolt_numba.types import dtype_name
 
 GRAPH = {"name", "input", "output", "node"}
 NODE = {
@@ -167,6 +169,10 @@ class _ConvertingNode(ModelNode):
 
     def _converted(self, port: str, given: Any) -> Any:
         dtype = self.takes[port].dtype
-        if isinstance(given, np.ndarray) and given.dtype != dtype and np.can_cast(given.dtype, dtype, "same_kind"):
-            return given.astype(dtype)
-        return given
+        if not isinstance(given, np.ndarray) or given.dtype == dtype or not np.can_cast(given.dtype, dtype, "same_kind"):
+            return given
+        with np.errstate(over="ignore"):  # what f16 has not is infinite there
+            made = given.astype(dtype)
+        if dtype.kind in "iu" and not np.array_equal(made, given):
+            raise DTypeError(f"input {port!r}: got {given.min()} to {given.max()}, wanted what {dtype_name(dtype)} has")
+        return made

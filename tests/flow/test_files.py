@@ -312,6 +312,8 @@ def test_numbers_of_other_widths_are_converted(tmp_path: Path) -> None:
         assert made.tolist() == [0, 2, 4]
         with pytest.raises(bn.DTypeError, match="node 'n': input 'x': got f32, wanted i64"):
             flow(x=np.zeros(3, np.float32), y=np.zeros(3, np.int32))
+        with pytest.raises(bn.DTypeError, match=f"got 1 to {2**64 - 1}, wanted what i64 has"):
+            flow(x=np.array([1, 2**64 - 1], np.uint64), y=np.zeros(2, np.int32))
 
 
 def test_a_node_without_a_model_calls_its_functions(tmp_path: Path) -> None:
