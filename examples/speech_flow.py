@@ -81,12 +81,12 @@ def detector(**options: Any) -> Flow:
 
 
 def pieces(path: Path) -> Iterator[Floats]:
-    """A recording, 512 samples at a time, from -1 to 1."""
+    """A recording, 512 samples at a time, from -1 to 1.  Ends the program at once for one of another kind."""
     with wave.open(str(path)) as file:
         if (file.getframerate(), file.getsampwidth(), file.getnchannels()) != (RATE, 2, 1):
             raise SystemExit(f"{path}: wanted {RATE} samples a second, 16 bits, one channel")
-        while len(data := file.readframes(PIECE)) == 2 * PIECE:
-            yield np.frombuffer(data, np.int16).astype(np.float32) / 32768
+        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32) / 32768
+    return iter(samples[: len(samples) // PIECE * PIECE].reshape(-1, PIECE))
 
 
 def microphones() -> dict[str, Iterator[Floats]]:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import wave
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -211,6 +212,16 @@ def plain(speech: ModuleType, session: bn.Session, stream: list[Any]) -> tuple[l
         spoken, listener = listener.hear(p[0, 0])
         found += [] if spoken is None else [spoken]
     return probabilities, found
+
+
+def test_recordings_of_another_kind_are_refused_before_any_is_heard(tmp_path: Path) -> None:
+    with wave.open(str(tmp_path / "stereo.wav"), "w") as file:
+        file.setparams((2, 2, 44100, 0, "NONE", "NONE"))
+        file.writeframes(bytes(4096))
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "speech_flow.py", tmp_path / "stereo.wav"], capture_output=True, text=True
+    )
+    assert (done.returncode, "wanted 16000 samples a second" in done.stderr) == (1, True), done.stderr
 
 
 def test_a_flow_hears_in_each_stream_what_a_plain_loop_hears() -> None:
