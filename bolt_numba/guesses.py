@@ -112,6 +112,8 @@ def _told(
             raise ShapeError(f"input: got {name!r}, wanted one of {', '.join(inputs)}{also}")
     fixed |= {name: np.shape(a) for name, a in given.items() if name in inputs and inputs[name].nested is None}
     for spec in specs:
+        if spec.shape is not None and len(fixed.get(spec.name, spec.shape)) != len(spec.shape):
+            raise ShapeError(f"input {spec.name!r}: got shape {fixed[spec.name]}, wanted {spec.shape}")
         for dim, size in zip(spec.shape or (), fixed.get(spec.name, ()), strict=False):
             if isinstance(dim, str):
                 known.setdefault(dim, size)

@@ -141,6 +141,10 @@ class TestTold:
         with pytest.raises(bn.DTypeError, match="wanted arrays or shapes by name"):
             complete_shapes(classifier(), [("x", (1,))])  # type: ignore[arg-type]
 
+    def test_a_shape_of_another_rank(self) -> None:
+        with pytest.raises(bn.ShapeError, match=r"input 'x': got shape \(1, 3, 32\), wanted \('n', 3, 'h', 'w'\)"):
+            complete_shapes(classifier(), {"x": (1, 3, 32)})
+
     def test_an_error_names_symbols_and_the_option(self) -> None:
         graph, build, x = image_graph()
         flat = build(make("Reshape"), x, i64([1, 1009]))

@@ -29,6 +29,8 @@ GRACE_S, STARTING_S = 0.1, 10.0
 _numbers = itertools.count()
 """Of segments, in their names."""
 
+GUARD = "below `if __name__ == '__main__':`"
+
 
 class ProcessNode(FunctionNode):
     """A function that each worker calls in a process of its own.  What it gets and gives is pickled, but for arrays."""
@@ -80,7 +82,10 @@ class Child:
         try:
             self.process.start()
         except (AssertionError, RuntimeError, OSError) as error:
-            raise FlowError(f"process: cannot be started: {' '.join(str(error).split())}") from error
+            said = f"cannot be started: {' '.join(str(error).split())}"
+            if "bootstrapping" in said:  # a process imports the script, and comes here before it is ready
+                said = f"got a start while a process imports the script, wanted it {GUARD}"
+            raise FlowError(f"process: {said}") from error
         theirs.close()
         self.boxes: dict[str, SharedMemory] = {}
         ends = (self.connection, self.alarm, self.bell)
@@ -174,7 +179,7 @@ class Child:
             return "was ended as its task was given up"
         self.process.join(PATIENCE_S)  # it has closed its end
         code = self.process.exitcode or 0
-        hint = "" if self.ready_s is not None else " before it was ready (a script needs `if __name__ == '__main__':`)"
+        hint = "" if self.ready_s is not None else f" before it was ready (flows of a script are to start {GUARD})"
         self._last()
         named = signal.Signals(-code).name if code < 0 and -code in set(signal.Signals) else f"code {code}"
         return f"ended by {named}{hint}"

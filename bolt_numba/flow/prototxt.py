@@ -99,7 +99,7 @@ def _want_there(nodes: Sequence[Message], named: FileNames) -> None:
     left = {"functions": list(dict.fromkeys(functions)), "models": list(dict.fromkeys(models))}
     said = [f"{kind}: got none for {', '.join(map(repr, names))}" for kind, names in left.items() if names]
     if said:
-        raise FlowError(f"{named.file}: {'; '.join(said)}, wanted them from the caller: functions= and models=")
+        raise FlowError(f"{named.file}: {'; '.join(said)}, wanted functions= and models=, or --function and --model")
 
 
 def _add(flow: Flow, name: str, node: Message, named: FileNames) -> None:

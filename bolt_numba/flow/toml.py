@@ -120,7 +120,7 @@ def _add_model(flow: Flow, name: str, text: Any, named: FileNames, preprocess: A
 
 def _state(where: str, port: str, given: Any, named: FileNames) -> State | str:
     if isinstance(given, dict) and isinstance(given.get("output"), str):
-        return State(given["output"], given.get("initial"))
+        return State(given["output"], _fixed(where, port, given.get("initial"), named))
     if not isinstance(given, str):
         raise FlowError(f"{named.file}: {where}: {port}: got {given!r:.80}, wanted the name of an output")
     return given

@@ -73,7 +73,7 @@ function = "flow_steps:count"
 inputs = ["x"]
 outputs = "turn"
 fixed = { step = 2 }
-states = { seen = { output = "next", initial = 5 } }
+states = { seen = { output = "next", initial = { file = "five.npy" } } }
 
 [nodes.halves]
 function = "flow_steps:halves"
@@ -101,6 +101,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "flow.toml").write_text(FLOW)
     (tmp_path / "digits.onnx").write_bytes(DIGITS.read_bytes())
     np.save(tmp_path / "by.npy", np.full(2, 10, np.float32))
+    np.save(tmp_path / "five.npy", 5)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "flow_steps", raising=False)
     return tmp_path
@@ -155,7 +156,7 @@ def test_steps_before_a_model_are_words_of_the_file(folder: Path) -> None:
         ("queue = 3", 'que = 3\nmodle = "x"', "nodes.best.que (wanted queue); nodes.best.modle (wanted "),
         ("max_batch = 4", "max_bach = 4\ntypes = {}", "keys: got nodes.digits.max_bach (wanted max_batch); nodes"),
         ("{ count = 2, threads = 1 }", "{ cont = 2 }", "keys: got workers.cont (wanted count)"),
-        ("initial = 5", "inital = 5", "keys: got nodes.count.states.seen.inital (wanted initial)"),
+        ("initial = {", "inital = {", "keys: got nodes.count.states.seen.inital (wanted initial)"),
         ("capacity = 7", "capacity = 0", "capacity: got 0, wanted a whole number above 0"),
         ("capacity = 7", "capacity = ", "got what is no TOML: Invalid value (at line 5"),
         ('order = "completed"', 'order = "random"', "order: got 'random', wanted one of ('fifo', 'completed')"),
@@ -173,7 +174,8 @@ def test_steps_before_a_model_are_words_of_the_file(folder: Path) -> None:
         ('"strict"', '"strict"\ndevice = ["cpu", 3]', "node 'digits': device: got ['cpu', 3], wanted 'cpu', "),
         ("{ step = 2 }", "3", "node 'count': fixed: got 3, wanted a mapping by name"),
         ("{ seen = {", "{ x = {", "node 'count': inputs: got ['x'] twice"),
-        ("{ output = \"next\", initial = 5 }", "7", "node 'count': states: seen: got 7, wanted the name of an output"),
+        ("{ output = \"next\", initial = { file = \"five.npy\" } }", "7", "node 'count': states: seen: got 7, wanted the name of an output"),
+        ('"five.npy"', '"six.npy"', "node 'count': states: seen: got 'six.npy': "),
         ('"by.npy"', '"by.npz"', "node 'shifted': fixed: by: got 'by.npz': "),
         ('"flow_steps:best"', '"best"', "node 'best': function: got 'best', wanted 'module:function'"),
         ('"flow_steps:best"', '"flow_steps:worst"', "node 'best': function: got 'flow_steps:worst': AttributeError: "),
@@ -337,8 +339,8 @@ def test_a_node_without_a_model_calls_its_functions(tmp_path: Path) -> None:
         ('"UINT8"', '"INT64"', "node 'pixels': input_type: got 'INT64', wanted one of FLOAT32"),
         ("tmp: 64", "tmpp: 64 dims: 3", "keys: got node 'inference': tmpp (wanted tmp); node 'inference': dims (w"),
         ('input: "pixels"\noutput', 'input: "pixls"\noutput', "node 'inference/before': inputs: got ['pixels'], that "),
-        ('"pixelProcess"', '"pixels"', "functions: got none for 'pixels', wanted them from the caller"),
-        ("digits_f32.bolt", "x.bolt", "models: got none for '/data/local/tmp/x.bolt', wanted them from the caller"),
+        ('"pixelProcess"', '"pixels"', "functions: got none for 'pixels', wanted functions= and models=, or --f"),
+        ("digits_f32.bolt", "x.bolt", "models: got none for '/data/local/tmp/x.bolt', wanted functions= and"),
         ("tmp: 64", "tmp: 64 }", "line 29: got '}', wanted the name of a field"),
         ('preprocess_parameter: "pixelProcess"\n', 'preprocess_parameter: "NULL"\n', "inputs: got ['pixels'], wanted"),
         ("node {\n  name: \"inf", "node: 3 node {\n  name: \"inf", "node: got '3', wanted a message"),

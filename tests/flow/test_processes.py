@@ -326,7 +326,9 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     command = [sys.executable, tmp_path / "parent.py", "exit"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1
-    assert "process: ended by code 1 before it was ready (a script needs `if __name__ == '__main__':`)" in done.stderr
+    assert "process: ended by code 1 before it was ready (flows of a script are to start below `if __" in done.stderr
+    assert "process: got a start while a process imports the script, wanted it below `if __name__ == " in done.stderr
+    assert "fault of bolt-numba" not in done.stderr
 
 
 def test_a_call_that_shared_memory_cannot_hold_is_an_error() -> None:
