@@ -163,6 +163,8 @@ def run(  # budget: each option is one line or two
         console.note(f"{made.statistics().table()}\n{count} tasks in {took:.3f} s, {count / took:.1f} each second")
     if trace is not None:
         made.save_trace(trace)
+    if not count:
+        console.note(f"got no task in {tasks}")
     if failed:
         console.note(f"error: {failed} of {count} tasks failed")
         raise typer.Exit(1)

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -206,6 +207,8 @@ def _plain(value: Any, is_short: bool) -> Any:
         return value.item()
     if isinstance(value, Mapping):
         return {str(key): _plain(inner, is_short) for key, inner in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name), is_short) for field in fields(value)}
     if isinstance(value, (list, tuple)):
         return [_plain(inner, is_short) for inner in value]
     return value

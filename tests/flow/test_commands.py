@@ -19,6 +19,8 @@ from tests.test_cli import Call, call
 
 __all__ = ["call"]
 STEPS = '''
+from dataclasses import dataclass
+
 import numpy as np
 
 def best(p):
@@ -28,6 +30,14 @@ def best(p):
 
 def image(content):
     return np.frombuffer(content, np.uint8).reshape(1, 1, 8, 8) / np.float32(255)
+
+@dataclass
+class Box:
+    left: int
+    score: np.float32
+
+def boxes(x):
+    return [Box(x, np.float32(0.5))]
 
 def counted(x, seen):
     return [x, seen], seen + 1
@@ -202,6 +212,19 @@ def test_all_texts_become_lines_of_json(call: Call, folder: Path) -> None:
     assert "\u4e2d" in done.out
     assert call(*args, "-o", folder / "out.jsonl").code == 0
     assert lines((folder / "out.jsonl").read_text(encoding="utf-8"))[0]["outputs"]["file"] == text
+
+
+def test_records_become_tables(call: Call, folder: Path) -> None:
+    text = 'inputs = "x"\noutputs = "y"\n[nodes.n]\nfunction = "command_steps:boxes"\ninputs = "x"\noutputs = "y"\n'
+    (folder / "boxes.toml").write_text(text)
+    done = call("flow", "run", folder / "boxes.toml", "--input", "x=3")
+    assert lines(done.out) == [{"task": "0", "outputs": {"y": [{"left": 3, "score": 0.5}]}}]
+
+
+def test_a_folder_without_files_has_no_tasks(call: Call, folder: Path) -> None:
+    (folder / "tasks" / "inside").mkdir(parents=True)
+    done = call("flow", "run", folder / "count.toml", "--tasks", folder / "tasks")
+    assert (done.code, done.out, done.err) == (0, "", f"got no task in {folder / 'tasks'}\n")
 
 
 def test_files_are_bytes_and_other_inputs_are_common(call: Call, folder: Path) -> None:

@@ -174,7 +174,7 @@ def test_steps_before_a_model_are_words_of_the_file(folder: Path) -> None:
         ('"strict"', '"strict"\ndevice = ["cpu", 3]', "node 'digits': device: got ['cpu', 3], wanted 'cpu', "),
         ("{ step = 2 }", "3", "node 'count': fixed: got 3, wanted a mapping by name"),
         ("{ seen = {", "{ x = {", "node 'count': inputs: got ['x'] twice"),
-        ("{ output = \"next\", initial = { file = \"five.npy\" } }", "7", "node 'count': states: seen: got 7, wanted the name of an output"),
+        ('{ output = "next", initial = { file = "five.npy" } }', "7", "node 'count': states: seen: got 7, wanted"),
         ('"five.npy"', '"six.npy"', "node 'count': states: seen: got 'six.npy': "),
         ('"by.npy"', '"by.npz"', "node 'shifted': fixed: by: got 'by.npz': "),
         ('"flow_steps:best"', '"best"', "node 'best': function: got 'best', wanted 'module:function'"),
