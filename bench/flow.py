@@ -282,9 +282,10 @@ def ratios(engines: Mapping[str, Any], name: str) -> dict[str, float]:
 
 def table(found: Mapping[str, Any]) -> str:
     """Markdown: a row for each pipeline and contestant."""
-    processor, load = found["machine"]["processor"], found["load"]
+    machine, load = found["machine"], found["load"]
     out = [
-        f"Two processors of a machine with {processor}; {found['rounds']} rounds of {found['seconds']:g} s. "
+        f"Two processors of a machine with {machine['processor']}, whose load was {machine['load_at_start']:.1f} "
+        f"at first; {found['rounds']} rounds of {found['seconds']:g} s. "
         f"Latency is at {100 * load:.0f} % of what onnxruntime by hand can do.", "",
         "| pipeline | program | tasks a second | processor ms a task | p50 ms | p99 ms |", "|---|---|---|---|---|---|",
     ]  # fmt: skip

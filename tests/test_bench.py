@@ -249,9 +249,9 @@ def test_flows_stand_beside_programs_by_hand(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="6 of 6 results differ"):
         bench_flow.measured(wrong, 1, 0.1, 0.5)
     rows = {"per_s": 1.2, "work_ms": 1.0, "p50_ms": 3.0, "p99_ms": 0.9}
-    found = {"machine": {"processor": "P"}, "rounds": 2, "seconds": 0.1, "load": 0.5, "pipelines": {
-        "digits": case | {"ratios": {"onnxruntime": rows, "sessions": rows}},
-    }}  # fmt: skip
+    cases = {"digits": case | {"ratios": {"onnxruntime": rows, "sessions": rows}}}
+    machine = {"processor": "P", "load_at_start": 0.5}
+    found = {"machine": machine, "rounds": 2, "seconds": 0.1, "load": 0.5, "pipelines": cases}
     assert "| digits | Flow |" in bench_flow.table(found)
     assert bench_flow.met(found) == {"digits: throughput": False, "digits: p99": True}
     (tmp_path / "found.json").write_text(json.dumps(found))
