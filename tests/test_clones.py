@@ -83,6 +83,7 @@ def test_each_has_a_state_of_its_own() -> None:
     clone.reset_state({"s": 9 * ONE})
     assert clone.run(["total", "y"], {"x": ONE, "unused": ONE})[1].tolist() == [20, 20, 20]
     assert session.states["s"].tolist() == [3, 3, 3]
+    assert session.run(["total"], {"x": ONE, "unused": ONE})[0].tolist() == [4, 4, 4]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda one: runs(one, 20), [clone.clone(1 + i % 2) for i in range(8)]))
     assert found == [[2.0 * i for i in range(1, 21)]] * 8
