@@ -186,7 +186,9 @@ def _called(called: Any, call: Call, segments: _Segments, given: list[Any]) -> A
 
 
 def _failed(error: BaseException) -> Failed:
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    said = type(error).__name__
+    with suppress(Exception):  # a class of the caller's may have no text
+        said += f": {error}" if str(error) else ""
     trace = "".join(traceback.format_exception(error))
     error.__traceback__ = error.__cause__ = error.__context__ = None
     try:

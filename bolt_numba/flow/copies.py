@@ -43,7 +43,7 @@ class GraphNode(FlowNode):
         for node in self.nodes:
             try:
                 values |= self._run(node, values, worker, kept, after)
-            except Exception as error:
+            except BaseException as error:
                 fault = node.fault(error)
                 raise fault from fault.__cause__
         return {name: values[name] for name in self.outputs}, after

@@ -63,6 +63,10 @@ class FlowEngine:
 
     def stream(self, key: Any) -> StreamMemory:
         """What is kept of a stream, from its first task on until `end_stream`."""
+        try:
+            hash(key)
+        except TypeError as error:
+            raise FlowError(f"flow {self.name!r}: stream: got {key!r:.80}, wanted a key: {error}") from error
         with self.lock:
             return self.streams.setdefault(key, StreamMemory())
 

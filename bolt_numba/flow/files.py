@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from bolt_numba.base.border import border
-from bolt_numba.errors import BoltError
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.flow import Flow
 from bolt_numba.flow.named import FileNames
@@ -54,10 +53,8 @@ def load(
         flow = read(text, named, given)
         named.want_all_asked()
         flow.ordered()
-    except BoltError as error:
-        if isinstance(error, FlowError) and str(error).startswith(f"{named.file}: "):
-            raise
-        raise FlowError(f"{named.file}: {str(error).removeprefix(f'{named.file}: ')}") from error
+    except Exception as error:
+        raise FlowError(f"{named.file}: {named.said(error, 'flow')}") from error
     return flow
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path, PurePath
 from typing import Any
 
+from bolt_numba.base.border import as_bolt_error
 from bolt_numba.flow.errors import FlowError
+
+MOST = 8
+"""Rows of a list in an error."""
+LONGEST = 2000
+"""Characters of an error."""
 
 
 class FileNames:
@@ -69,7 +77,7 @@ class FileNames:
             other = getattr(sys.modules[top], "__file__", None)
             for part in name.split("."):
                 found = getattr(found, part)
-        except Exception as error:  # of any kind: modules run when they are imported
+        except (Exception, SystemExit) as error:  # of any kind: modules run when they are imported
             raise FlowError(f"{said}: {type(error).__name__}: {error}, wanted what can be imported") from error
         if near is not None and near.origin != other:
             raise FlowError(f"{said}: module {top!r} is {other}, wanted the one beside the file or another name")
@@ -79,22 +87,51 @@ class FileNames:
         """A path of the file, relative to its folder."""
         return self.folder / text
 
+    def is_there(self, text: str) -> bool:
+        """Whether the file has a file or folder of this name; what no file can be called is not there."""
+        return os.path.exists(self.path(text))
+
+    @contextmanager
+    def at(self, where: str) -> Iterator[None]:
+        """What is raised says a place of the file, a node."""
+        try:
+            yield
+        except Exception as error:
+            said = self.said(error, where)
+            raise FlowError(said if where in said else f"{where}: {said}") from error
+
+    def said(self, error: Exception, what: str) -> str:
+        """What an error says, without the name of the file.  what: was done."""
+        told = error if isinstance(error, OSError) else as_bolt_error(error, what)
+        return one_line(str(told).removeprefix(f"{self.file}: "))
+
     def model(self, where: str, text: Any) -> Any:
         """The caller's model of this name, or the path of a file or folder that is there."""
         found = self.given("models", text) if isinstance(text, str) else None
         if found is not None:
             return found
-        if not isinstance(text, str) or not text or not self.path(text).exists():
+        if not isinstance(text, str) or not text or not self.is_there(text):
             raise FlowError(f"{self.file}: {where}: got {text!r:.120}, wanted a file that is there, or models= by name")
         return self.path(text)
 
 
 def unknown_keys(file: str, found: Iterable[tuple[str, str, Iterable[str]]]) -> None:
     """Raises FlowError with all that mean nothing: where, key, and what is known there."""
-    said = []
-    for where, key, known in found:
+    said, rows = [], list(found)
+    for where, key, known in rows[:MOST]:
         known = sorted(known)
         near = get_close_matches(key, known, n=1)
-        said.append(f"{where}{key} (wanted {near[0] if near else ', '.join(known)})")
+        said.append(f"{where:.80}{key:.80} (wanted {near[0] if near else ', '.join(known)})")
     if said:
-        raise FlowError(f"{file}: keys: got {'; '.join(said)}")
+        raise FlowError(f"{file}: keys: got {'; '.join(said)}{more(rows)}")
+
+
+def more(rows: Sequence[Any]) -> str:
+    """What stands behind the first of a list in an error."""
+    return f"; and {len(rows) - MOST} more" if len(rows) > MOST else ""
+
+
+def one_line(text: str) -> str:
+    """A text as an error shows it: without line ends, and not longer than one can read."""
+    text = " ".join(text.splitlines())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"

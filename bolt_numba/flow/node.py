@@ -98,11 +98,14 @@ class FlowNode:
 
     def fault(self, error: BaseException) -> BoltError:
         """The error that a task ends with where this node raised one."""
-        if isinstance(error, BoltError):
-            made = at_node(error, "", self.name)
-        else:
-            said = f": {error}" if str(error) else ""
-            made = FlowError(f"node {self.name!r}: {type(error).__name__}{said}")
+        try:
+            if isinstance(error, BoltError):
+                made = at_node(error, "", self.name)
+            else:
+                said = f": {error}" if str(error) else ""
+                made = FlowError(f"node {self.name!r}: {type(error).__name__}{said}")
+        except Exception:  # a class of the caller's, which is not made of one text, or has none
+            made = FlowError(f"node {self.name!r}: {type(error).__name__}")
         if made is not error:
             trace = error.__traceback__
             made.__cause__ = error.with_traceback(None if trace is None else trace.tb_next)  # frames that hold the task

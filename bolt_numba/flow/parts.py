@@ -9,11 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.config import MAX_THREADS
 from bolt_numba.devices import names, others, plug_ins
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.types import TensorSpec, dtype_from_name, dtype_name
 
 _TYPE = re.compile(r"(\w+)\[([^\[\]]*)\]")
+_SIZE = re.compile(r"[0-9]{1,18}$|[^\W\d]")
+"""A size: a number, or a text that does not begin as one."""
+MAX_CPUS = 1 << 16
+"""Numbers of processors."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,18 @@ class Workers:
     def pins(self) -> list[frozenset[int] | None]:
         """For each worker the processors that it is pinned to, or None."""
         if self.cpus is None:
-            return [None] * want_count("workers", 1 if self.count is None else self.count)
-        sets = [frozenset([c]) if isinstance(c, int) else frozenset(c) for c in self.cpus]
+            return [None] * want_count("workers", 1 if self.count is None else self.count, MAX_THREADS)
+        said = f"workers: cpus: got {self.cpus!r:.80}"
+        try:
+            sets = [frozenset([c] if isinstance(c, int) else c) for c in self.cpus]
+        except TypeError:
+            raise FlowError(f"{said}, wanted a processor, or several, for each worker") from None
+        if not all(is_count(c) and c < MAX_CPUS for s in sets for c in s):
+            raise FlowError(f"{said}, wanted whole numbers from 0 to {MAX_CPUS - 1}")
         if self.count not in (None, len(sets)):
             raise FlowError(f"workers: got {self.count} with {len(sets)} entries of cpus, wanted as many")
-        if not sets or not all(sets) or min(c for s in sets for c in s) < 0:
-            raise FlowError(f"workers: cpus: got {self.cpus!r:.80}, wanted processors for each worker")
+        if not 1 <= len(sets) <= MAX_THREADS or not all(sets):
+            raise FlowError(f"{said}, wanted processors for each worker")
         return list(sets)
 
 
@@ -107,7 +118,7 @@ def workers_of(given: int | Workers | Sequence[Workers]) -> tuple[Workers, ...]:
     for one in several:
         one.pins()
         if one.threads is not None:
-            want_count("workers: threads", one.threads)
+            want_count("workers: threads", one.threads, MAX_THREADS)
         if one.device is not None:
             want_devices("workers: device", one.device)
     return tuple(several)
@@ -122,10 +133,17 @@ def want_devices(what: str, given: Any) -> None:
         raise FlowError(f"{what}: got {(sorted(unknown)[0] if is_list else given)!r:.80}, wanted {wanted}")
 
 
-def want_count(what: str, given: Any) -> int:
-    """A whole number above 0."""
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
+def is_count(given: Any) -> bool:
+    """Whether something is a whole number, 0 or more."""
+    return isinstance(given, (int, np.integer)) and not isinstance(given, bool) and bool(given >= 0)
+
+
+def want_count(what: str, given: Any, most: int | None = None) -> int:
+    """A whole number above 0, and not above ``most``."""
+    if not is_count(given) or given == 0:
         raise FlowError(f"{what}: got {given!r:.80}, wanted a whole number above 0")
+    if most is not None and given > most:
+        raise FlowError(f"{what}: got {given!r:.80}, wanted at most {most}")
     return int(given)
 
 
@@ -138,7 +156,8 @@ def want_seconds(what: str, given: Any) -> float:
 
 def names_in(what: str, given: Any) -> tuple[str, ...]:
     """One name, or several that differ."""
-    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (None,)
+    several = isinstance(given, Iterable) and not isinstance(given, Mapping)
+    names = (given,) if isinstance(given, str) else tuple(given) if several else (None,)
     if not all(isinstance(n, str) and n for n in names):
         raise FlowError(f"{what}: got {given!r:.80}, wanted names")
     if len(set(names)) != len(names):
@@ -152,7 +171,9 @@ def type_of(name: str, text: Any) -> TensorSpec:
     try:
         if found is None:
             raise KeyError(text)
-        dtype, sizes = dtype_from_name(found[1]), [d for d in found[2].split(",") if d]
+        dtype, sizes = dtype_from_name(found[1]), found[2].split(",") if found[2] else []
+        if not all(d == "..." or _SIZE.match(d) for d in sizes) or "..." in sizes[1:]:
+            raise KeyError(text)
     except KeyError:
         raise FlowError(f"type of {name!r}: got {text!r:.80}, wanted a text such as 'f32[n,3,h,w]'") from None
     if sizes == ["..."]:

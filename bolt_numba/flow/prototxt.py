@@ -13,12 +13,13 @@ import numpy as np
 
 from bolt_numba.converters.caffe.message import Message, last, messages
 from bolt_numba.converters.caffe.message import named as texts
+from bolt_numba.converters.caffe.message import text as text_of
 from bolt_numba.converters.caffe.text import parse
 from bolt_numba.errors import DTypeError
 from bolt_numba.flow.crew import Worker
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.flow import Flow
-from bolt_numba.flow.named import FileNames, unknown_keys
+from bolt_numba.flow.named import MOST, FileNames, more, unknown_keys
 from bolt_numba.flow.node import ModelNode
 from bolt_numba.loading import read_model
 from bolt_numba.session import Session
@@ -52,9 +53,12 @@ def read(text: str, named: FileNames, given: Mapping[str, Any]) -> Flow:
     _want_there(steps, named)
     inputs = texts(graph, "input", named.file) or inputs
     outputs = texts(graph, "output", named.file)
-    flow = Flow(str(last(graph, "name", "flow")), inputs=inputs, outputs=outputs, **given)
+    name = text_of(last(graph, "name", "flow"), "name")
+    flow = Flow(name, inputs=inputs, outputs=outputs, **given)
     for i, node in enumerate(steps):
-        _add(flow, _name(node, i), node, named)
+        name = _name(node, i)
+        with named.at(f"node {name!r}"):
+            _add(flow, name, node, named)
     return flow
 
 
@@ -65,7 +69,7 @@ def _unknown(graph: Message, nodes: Sequence[Message]) -> Iterator[tuple[str, st
 
 
 def _name(node: Message, number: int) -> str:
-    return str(last(node, "name", f"node {number}"))
+    return text_of(last(node, "name", f"node {number}"), "node: name")
 
 
 def _kind(node: Message, named: FileNames) -> str:
@@ -81,7 +85,7 @@ def _kind(node: Message, named: FileNames) -> str:
 
 def _part(node: Message, field: str) -> tuple[str, list[str]]:
     """What a parameter of a node begins with, or nothing, and what else it has."""
-    words = [str(word) for word in node.get(field, ())]
+    words = texts(node, field, f"node {_name(node, 0)!r}")
     return ("", []) if not words or words[0] in ("", NOTHING) else (words[0], words[1:])
 
 
@@ -94,10 +98,14 @@ def _want_there(nodes: Sequence[Message], named: FileNames) -> None:
             if name and named.given("functions", name) is None:
                 functions.append(name)
         name, _ = _part(node, "inference_parameter")
-        if name and named.given("models", name) is None and not named.path(name).exists():
+        if name and named.given("models", name) is None and not named.is_there(name):
             models.append(name)
     left = {"functions": list(dict.fromkeys(functions)), "models": list(dict.fromkeys(models))}
-    said = [f"{kind}: got none for {', '.join(map(repr, names))}" for kind, names in left.items() if names]
+    said = [
+        f"{kind}: got none for {', '.join(f'{n!r:.200}' for n in names[:MOST])}{more(names)}"
+        for kind, names in left.items()
+        if names
+    ]
     if said:
         raise FlowError(f"{named.file}: {'; '.join(said)}, wanted functions= and models=, or --function and --model")
 
@@ -169,7 +177,8 @@ class _ConvertingNode(ModelNode):
 
     def _converted(self, port: str, given: Any) -> Any:
         dtype = self.takes[port].dtype
-        if not isinstance(given, np.ndarray) or given.dtype == dtype or not np.can_cast(given.dtype, dtype, "same_kind"):
+        is_other = isinstance(given, np.ndarray) and given.dtype != dtype
+        if not is_other or not np.can_cast(given.dtype, dtype, "same_kind"):
             return given
         with np.errstate(over="ignore"):  # what f16 has not is infinite there
             made = given.astype(dtype)

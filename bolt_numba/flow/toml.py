@@ -27,7 +27,7 @@ def read(text: str, named: FileNames, given: Mapping[str, Any]) -> Flow:
     """The flow of a text.  given: options of the flow that go before those of the text."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also of numbers with thousands of digits
         raise FlowError(f"{named.file}: got what is no TOML: {error}") from error
     nodes = data.get("nodes", {})
     for name, node in [("nodes", nodes), *(nodes.items() if isinstance(nodes, dict) else ())]:
@@ -46,7 +46,8 @@ def read(text: str, named: FileNames, given: Mapping[str, Any]) -> Flow:
         options = {key: value for key, value in options.items() if key not in ("workers", "copies")}
     flow = Flow(name, **{**options, **given})
     for key, node in nodes.items():
-        _add(flow, key, node, named)
+        with named.at(f"node {key!r}"):
+            _add(flow, key, node, named)
     return flow
 
 
@@ -130,10 +131,13 @@ def _fixed(where: str, port: str, given: Any, named: FileNames) -> Any:
     """A value as TOML has it; the array of ``{ file = "table.npy" }``."""
     if not isinstance(given, dict) or given.keys() != {"file"}:
         return given
+    said = f"{named.file}: {where}: {port}: got {given['file']!r:.80}"
+    if not isinstance(given["file"], str):
+        raise FlowError(f"{said}, wanted the name of an .npy file")
     try:
         found = np.load(named.path(given["file"]), allow_pickle=False)
-    except (OSError, ValueError, TypeError, EOFError) as error:
-        raise FlowError(f"{named.file}: {where}: {port}: got {given['file']!r:.80}: {error}") from error
+    except Exception as error:  # of any kind: heads of files are read as Python, and may claim any size
+        raise FlowError(f"{said}: {type(error).__name__}: {error}") from error
     if not isinstance(found, np.ndarray):
         raise FlowError(f"{named.file}: {where}: {port}: got an archive, wanted an .npy file")
     return found

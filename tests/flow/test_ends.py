@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bolt_numba.errors import BoltError
 from bolt_numba.flow import Flow, FlowError
 from tests.flow.test_tasks import LONG
 
@@ -122,3 +123,33 @@ def test_a_child_of_fork_waits_for_nobody_who_makes_the_flow() -> None:
     thread.join()
     with flow:
         assert flow(x=3) == {"y": 6}
+
+
+class MuteError(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class PairError(BoltError):
+    """Is not made of one text."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+@pytest.mark.parametrize("how", [{"workers": 1}, {"copies": 1}])
+@pytest.mark.parametrize("error", [MuteError(), PairError(1, 2), SystemExit(3)])
+def test_no_error_of_the_callers_ends_a_worker(error: BaseException, how: dict[str, int]) -> None:
+    def raises(x: int) -> int:
+        if x:
+            raise error
+        return x
+
+    with Flow(inputs="x", outputs="y", **how).function(raises, "x", "y", name="bad") as flow:  # type: ignore[arg-type]
+        found = flow.submit(x=1).exception(LONG)
+        assert isinstance(found, FlowError)
+        assert str(found).startswith(f"node 'bad': {type(error).__name__}")
+        assert found.__cause__ is error
+        assert flow.submit(x=0).result(LONG) == {"y": 0}

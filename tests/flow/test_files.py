@@ -167,6 +167,7 @@ def test_steps_before_a_model_are_words_of_the_file(folder: Path) -> None:
         ('"digits.onnx"', '"none.onnx"', "node 'digits': model: got 'none.onnx', wanted a file that is there"),
         ('"digits.onnx"', '"by.npy"', "node 'digits': "),
         ('"digits.onnx"', "3", "node 'digits': model: got 3, wanted a file"),
+        ('numerics = "strict"', "properties = 3", "node 'digits': properties: got 3, wanted properties by device"),
         ('"strict"', '"exact"', "node 'digits': numerics: got 'exact', wanted one of"),
         ('device = "host"', 'device = "host"\ncpus = [-1]', "got what is no TOML"),
         ("[{ count = 1 }, ", '["two", ', "node 'digits': workers: got ['two', Workers("),
@@ -185,6 +186,28 @@ def test_steps_before_a_model_are_words_of_the_file(folder: Path) -> None:
         ('inputs = "p"\n', "", "node 'best': inputs: got none, wanted names of values"),
         ('inputs = "p"\n', 'inputs = "q"\n', "flow 'everything': node 'best': inputs: got ['q'], that nothing makes"),
         ('outputs = ["digit", "turn", "parts", "text"]', "", "outputs: got none, wanted names of values"),
+        ('"flow_steps:best"', '"flow_exits:best"', "node 'best': function: got 'flow_exits:best': SystemExit: 3, w"),
+        ('"flow_steps:best"', '"flow_lines:best"', "got 'flow_lines:best': ValueError: one two, wanted what can be"),
+        ("capacity = 7", f"capacity = {'7' * 5000}", "got what is no TOML: Exceeds the limit"),
+        ("capacity = 7", f"capacity = {'[' * 3000}{']' * 3000}", "flow: got what is nested too deep"),
+        ("queue = 3", '"a\\nb" = 3', "keys: got nodes.best.a b (wanted"),
+        ("queue = 3", "\n".join(f"k{i} = 3" for i in range(1000)), "; and 992 more"),
+        ("queue = 3", f"{'k' * 10000} = 3", "keys: got nodes.best.kkkk"),
+        ("count = 2,", "count = 1000000000,", "workers: got 1000000000, wanted at most 1024"),
+        ("threads = 1 }", "threads = 1025 }", "workers: threads: got 1025, wanted at most 1024"),
+        ("count = 2,", 'cpus = "01",', "workers: cpus: got '01', wanted whole numbers from 0 to 65535"),
+        ("count = 2,", "cpus = [99999999999],", "workers: cpus: got [99999999999], wanted whole numbers from 0"),
+        ("count = 2,", "cpus = [1.5],", "workers: cpus: got [1.5], wanted a processor, or several, for each"),
+        ("count = 2,", "device = 3,", "workers: device: got 3, wanted 'cpu'"),
+        ('{ image = "image" }', '{ image = ["image"] }', "node 'digits': inputs: got {'image': ['image']}, wan"),
+        ('outputs = ["digit", "turn", "parts", "text"]', 'outputs = { digit = "x" }', "outputs: got {'digit': 'x'}, w"),
+        ('"f32[4]"', '"f32[-1]"', "type of 'x': got 'f32[-1]', wanted a text such as"),
+        ('"f32[4]"', f'"f32[{"9" * 5000}]"', "type of 'x': got 'f32[999"),
+        ('"digits.onnx"', f'"{"d" * 5000}"', "node 'digits': model: got 'dddd"),
+        ('"by.npy"', "3", "node 'shifted': fixed: by: got 3, wanted the name of an .npy file"),
+        ('"by.npy"', '"large.npy"', "node 'shifted': fixed: by: got 'large.npy': "),
+        ('"by.npy"', '"torn.npy"', "node 'shifted': fixed: by: got 'torn.npy': "),
+        ('numerics = "strict"', 'preprocess = { image = "Image(8, mode=3)" }', "node 'digits': FitImage: mode: got"),
         ("[nodes.digits]", "[nodes]\nnothing = 3\n[nodes.digits]", "nothing: got 3, wanted a table such as"),
     ],
 )  # fmt: skip
@@ -192,12 +215,18 @@ def test_a_mistake_is_one_error_with_file_and_place(folder: Path, before: str, a
     text = (folder / "flow.toml").read_text()
     assert text.count(before) >= 1
     (folder / "flow.toml").write_text(text.replace(before, after, 1))
+    (folder / "flow_exits.py").write_text("raise SystemExit(3)")
+    (folder / "flow_lines.py").write_text("raise ValueError('one\\ntwo')")
+    for name, shape in (("large", "(10000000000000000,)"), ("torn", "((((")):
+        head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode()
+        (folder / f"{name}.npy").write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + head + b"\n")
     with pytest.raises(FlowError) as raised:
         load(folder / "flow.toml")
     assert str(raised.value).startswith(f"{folder / 'flow.toml'}: ")
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
     assert str(raised.value).count("flow.toml") == 1
+    assert len(str(raised.value)) < 2200
 
 
 def test_all_unknown_keys_are_listed_at_once(folder: Path) -> None:
@@ -343,6 +372,10 @@ def test_a_node_without_a_model_calls_its_functions(tmp_path: Path) -> None:
         ("digits_f32.bolt", "x.bolt", "models: got none for '/data/local/tmp/x.bolt', wanted functions= and"),
         ("tmp: 64", "tmp: 64 }", "line 29: got '}', wanted the name of a field"),
         ('preprocess_parameter: "pixelProcess"\n', 'preprocess_parameter: "NULL"\n', "inputs: got ['pixels'], wanted"),
+        ('name: "digits_flow"', "name { a: 1 }", "name: got a message, wanted text"),
+        ('"best"', "{ a: 1 }", "node 'inference': postprocess_parameter: got a message, wanted text"),
+        ('"/data/local/tmp/digits_f32.bolt"', '"/dev"', "node 'inference': dev: format: got a folder with"),
+        ('"/data/local/tmp/digits_f32.bolt"', f'"{"d" * 5000}"', "models: got none for 'dddd"),
         ("node {\n  name: \"inf", "node: 3 node {\n  name: \"inf", "node: got '3', wanted a message"),
     ],
 )  # fmt: skip

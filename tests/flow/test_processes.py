@@ -107,6 +107,10 @@ def test_an_error_comes_back_with_its_trace() -> None:
     with flow_of(heavy.strange) as flow:
         error = flow.submit(x=-3).exception(LONG)
         assert "process: StrangeError: strange" in str(error)
+    with flow_of(heavy.mute) as flow:
+        error = flow.submit(x=-3).exception(LONG)
+        assert "ended by" not in str(error)
+        assert type(error and error.__cause__).__name__ == "MuteError"
     with flow_of(heavy.missing) as flow:  # it is not taken for a broken pipe
         error = flow.submit(x=-3).exception(LONG)
         assert isinstance(error and error.__cause__, FileNotFoundError)

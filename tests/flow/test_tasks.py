@@ -192,6 +192,14 @@ def test_nothing_that_a_function_raises_ends_a_worker(raised: type[BaseException
         assert flow(x=0) == {"y": 0}
 
 
+def test_the_key_of_a_stream_can_be_a_key() -> None:
+    with Flow(inputs="x", outputs="y").function(lambda x: x, "x", "y", name="n") as flow:
+        for key in ([], (1, [])):
+            with pytest.raises(FlowError, match=r"flow 'flow': stream: got .*, wanted a key"):
+                flow.submit(x=1, stream=key)
+        assert flow.submit(x=1, stream=(1, "a")).result(LONG) == {"y": 1}
+
+
 def test_a_function_that_gives_the_wrong_number_of_results() -> None:
     flow = Flow(inputs="x", outputs=["a", "b"]).function(lambda x: (x,), "x", ["a", "b"], name="n")
     with flow, pytest.raises(FlowError, match="node 'n': results: got 1 of them, wanted 2: a, b"):
