@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,10 @@ from bolt_numba.kernels.registry import load
 from bolt_numba.ops.arrays.gather import Compress, Gather, GatherND, NonMaxSuppression, NonZero
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Transpose
-from bolt_numba.ops.control import If, Loop
+from bolt_numba.ops.control import If, Loop, Scan
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.pointwise import Add, Cast, Greater, Mul, Relu
-from bolt_numba.types import BOOL, F32, I64, Array, TensorType, type_of
+from bolt_numba.ops.pointwise import Add, And, Cast, Greater, Less, Mul, Relu
+from bolt_numba.types import BOOL, F32, I64, Array, Sym, TensorType, type_of
 from tests.cases import CASES, Case
 from tests.missing import no_cases
 from tests.native_programs import Interpreter
@@ -186,15 +187,73 @@ def test_what_stays_in_python_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         native_program(branching(inner=True))
 
 
-def test_a_loop_is_told() -> None:
+def loop_body(*, stacks: bool, grows: bool = False) -> Graph:
+    """Two vectors change places, one has 1 added, or grows; goes on while its sum is below 40; may stack a result."""
     body = Graph("body")
-    body.add_input("i", TensorType(I64, ()))
-    go, x = body.add_input("go", TensorType(BOOL, ())), body.add_input("v", TensorType(F32, (4,)))
-    body.add_output(go, "go_on")
-    body.add_output(Builder(body)(Add(), x, np.float32(1)), "next")
-    graph = graph_of(lambda b, x, n: b(Loop(body, 1), n, None, x), {"x": (4,), "n": (I64,)})
-    with pytest.raises(BoltError, match="Loop"):
-        native_program(graph)
+    i, go = body.add_input("i", TensorType(I64, ())), body.add_input("go", TensorType(BOOL, ()))
+    one, two = (body.add_input(name, TensorType(F32, (Sym("k") if grows else 4,))) for name in ("one", "two"))
+    scale = body.add_input("scale", TensorType(F32, (4,)))
+    b = Builder(body)
+    more = b(Concat(0), one, one) if grows else b(Add(), one, np.float32(1))
+    below = b(Less(), b(ReduceSum(keepdims=False), more, np.array([0])), np.float32(40))
+    for value in (b(And(), go, below), two, more):
+        body.add_output(value)
+    if stacks:
+        body.add_output(b(Mul(), b(Add(), more, b(Cast(F32), i)), scale))
+    return body
+
+
+@pytest.mark.parametrize("trips", [3, 0, None])
+def test_a_loop_ends_as_data_say(trips: int | None) -> None:
+    """With a limit that is a constant, an input, or not there."""
+
+    def build(b: Builder, one: Value, two: Value, *limit: Value) -> Any:
+        many = limit[0] if limit else np.array([trips])
+        op = Loop(loop_body(stacks=not limit), 2)
+        made = b(op, many, None, one, two, np.arange(4, dtype=np.float32))
+        return *made, b(Relu(), made[0]), *([b(ReduceSum(keepdims=False), made[2], np.array([0]))] if not limit else [])
+
+    sizes: dict[str, Any] = {"one": (4,), "two": (4,)} | ({"n": (I64, 1)} if trips is None else {})
+    feeds = [{"one": whole(4, seed=1) + high, "two": whole(4, seed=2)} for high in (0, 8, 50)]
+    if trips is None:
+        feeds = [feed | {"n": np.array([n])} for feed, n in itertools.product(feeds, (0, 1, 7))]
+    same(graph_of(build, sizes), feeds, threads=2)
+
+
+def test_a_loop_with_a_condition_given() -> None:
+    def build(b: Builder, one: Value, two: Value, go: Value) -> Any:
+        return b(Loop(loop_body(stacks=False), 2), None, go, one, two, np.arange(4, dtype=np.float32))
+
+    feeds = [{"one": whole(4, seed=1), "two": whole(4, seed=2), "go": np.array(flag)} for flag in (True, False)]
+    same(graph_of(build, {"one": (4,), "two": (4,), "go": (BOOL,)}), feeds)
+
+
+@pytest.mark.parametrize(("axes", "backwards"), [((), ()), ((1, 0), (1, 0)), ((0, 1), (0, 1))])
+def test_a_scan_stacks_along_its_axes(axes: tuple[int, ...], backwards: tuple[int, ...]) -> None:
+    body = Graph("body")
+    state, piece, other = (body.add_input(name, TensorType(F32, (4,))) for name in ("state", "piece", "other"))
+    b = Builder(body)
+    after = b(Add(), b(Mul(), state, np.float32(0.5)), piece)
+    for value in (after, b(Mul(), after, other), piece):
+        body.add_output(value)
+    op = Scan(body, 1, 2, axes, backwards, axes[::-1], backwards[::-1])
+
+    def build(b: Builder, x: Value, y: Value) -> Any:
+        made = b(op, np.zeros(4, np.float32), x, y)
+        return *made, b(Relu(), made[1])
+
+    sizes = {"x": (4, 5) if axes[:1] == (1,) else (5, 4), "y": (4, 5) if axes[1:] == (1,) else (5, 4)}
+    same(graph_of(build, sizes), [{k: whole(*d, seed=3 + len(k)) for k, d in sizes.items()}])
+
+
+def test_loops_that_stay_in_python_are_told() -> None:
+    def build(b: Builder, one: Value, two: Value, *, stacks: bool) -> Any:
+        op = Loop(loop_body(stacks=stacks, grows=not stacks), 2)
+        return b(op, None, np.array(True), one, two, np.zeros(4, np.float32))[0]
+
+    for stacks, text in ((True, "nothing says how many at most"), (False, "carries changes its shape")):
+        with pytest.raises(BoltError, match=rf"Loop\(.*data decide its branch or count.*{text}"):
+            native_program(graph_of(partial(build, stacks=stacks), {"one": (4,), "two": (4,)}))
 
 
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-3, 3), min_size=1, max_size=40), st.data())

@@ -9,6 +9,7 @@ from bolt_numba.base.records import record
 from bolt_numba.devices import device
 from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.export.lengths import stages_by_length
+from bolt_numba.export.loops import loop_stages
 from bolt_numba.export.stages import StagedPlan
 from bolt_numba.export.targets import PlannedCpu
 from bolt_numba.guesses import complete_shapes
@@ -37,7 +38,7 @@ class _Planned(Session):
         """The stages for inputs of these shapes, and the shapes of all inputs."""
         runner, dims = self._runner, [tuple(shapes[spec.name]) for spec in self.inputs]
         dims += [array.shape for array in self.graph.states]
-        made = StagedPlan(self._cpu, runner.threads, runner.packs, runner.devices, stages_by_length)
+        made = StagedPlan(self._cpu, runner.threads, runner.packs, runner.devices, stages_by_length, loop_stages)
         types = [TensorType(v.type.dtype, d) for v, d in zip(runner.region.inputs, dims, strict=True)]
         made.build(runner.region, types)
         return made, dims

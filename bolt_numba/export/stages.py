@@ -83,6 +83,10 @@ class RunStage:
     lengths: Lengths | None = None
 
 
+Loops = Callable[
+    ["StagedPlan", Cut, "Sequence[int | Array | None]"],
+    "tuple[RunStage, list[int], Region, tuple[RunStage, RunStage]]",
+]
 ByLength = Callable[["StagedPlan", Region, "list[int]", int], "list[tuple[int, int, int]]"]
 
 
@@ -91,12 +95,14 @@ class StagedPlan:
 
     problems: a line for each node that keeps the model from leaving Python.  least, greatest: sizes of the outputs.
     by_length: adds the stages of a region
-    that reads results of a length that data decide.
+    that reads results of a length that data decide.  loops: those of a loop but what follows it.
     """
 
-    def __init__(self, cpu: PlannedCpu, threads: int, packs: Packs, devices: Any, by_length: ByLength) -> None:
+    def __init__(
+        self, cpu: PlannedCpu, threads: int, packs: Packs, devices: Any, by_length: ByLength, loops: Loops
+    ) -> None:
         self.cpu, self.threads, self.packs, self.devices = cpu, threads, packs, devices
-        self.by_length = by_length
+        self.by_length, self.loops = by_length, loops
         self.stages: list[RunStage] = []
         self.types: list[Place] = []
         self.problems: list[str] = []
@@ -157,7 +163,7 @@ class StagedPlan:
         if plan.cut is not None:  # what does not read the length comes first, up to the next decision
             whole = Region(region.inputs, [*before, *behind], region.outputs, region.alias, region.known)
             return -1, [(0, 0, self._fixed(whole, numbers))]
-        stage, results = self._left(plan, numbers)
+        stage, results = self.left(plan, numbers)
         rest = Region([*region.inputs, *wanted.values()], behind, region.outputs, region.alias, region.known)
         stage.choice, stage.choices = self._by_length(*with_inputs(rest, [*numbers, *results]))
         return -1, [(0, 0, self.stages.index(stage))]
@@ -196,14 +202,14 @@ class StagedPlan:
             outputs = [self.first_output + i for i in range(self.outputs)]
             self.ends(plan.results, [self.types[n] for n in numbers])
             return self.stage(RunStage(program_of(plan), plan.jobs, arena_of(plan), numbers, outputs, plan.results))
-        stage, made = self._left(plan, numbers)
+        stage, made = self.left(plan, numbers)
         try:
             stage.choice, stage.choices = self._behind(plan.cut, made)
         except NotAheadError as error:
             self.problems.append(f"{told(plan.cut)}: {error}")
         return self.stages.index(stage)
 
-    def _left(self, plan: Plan, numbers: list[int]) -> tuple[RunStage, list[int | Array]]:
+    def left(self, plan: Plan, numbers: list[int]) -> tuple[RunStage, list[int | Array]]:
         """The stage of a plan that leaves its results in places, and these by their numbers, or as constants."""
         self.problems += problems(plan)
         stage = RunStage(program_of(plan), plan.jobs, arena_of(plan), numbers, [])
@@ -239,8 +245,10 @@ class StagedPlan:
         count = sum(1 for slot in cut.reads if slot is not None)
         left = iter(made[:count])
         operands = [None if slot is None else next(left) for slot in cut.reads]
-        if isinstance(cut.node.op, ControlFlow):
-            return self._branches(cut, operands, made[count:])
+        op = cut.node.op
+        if isinstance(op, ControlFlow):
+            follow = self._branches if op.branches else self._loop
+            return follow(cut, operands, made[count:])
         types = [None if a is None else self._type(a) for a in operands]
         found = select_sized(cut.node.op, types, self.cpu.name)
         if found is None:
@@ -288,8 +296,7 @@ class StagedPlan:
         node, op = cut.node, cut.node.op
         assert isinstance(op, ControlFlow)
         condition = operands[0]
-        if not op.branches or not isinstance(condition, int):
-            raise NotAheadError("a body runs as often as data say")
+        assert isinstance(condition, int), "a known one leaves no cut"
         if self.types[condition].type.size != 1:
             raise NotAheadError("its condition is not one number")
         outer = cut.rest
@@ -310,6 +317,16 @@ class StagedPlan:
             region = Region(values, [*branch.nodes, *outer.nodes], outer.outputs, alias, known)
             choices.append((int(holds), int(holds), self._first_of(*with_inputs(region, numbers))))
         return condition, choices
+
+    def _loop(
+        self, cut: Cut, operands: Sequence[int | Array | None], rest: list[int | Array]
+    ) -> tuple[int, list[tuple[int, int, int]]]:
+        """A body to which runs return, and what follows."""
+        first, results, region, choosing = self.loops(self, cut, operands)
+        behind = self._first_of(*with_inputs(region, [*rest, *results]))
+        for stage in choosing:
+            stage.choices.append((0, 0, behind))
+        return -1, [(0, 0, self.stages.index(first))]
 
     def _first_of(self, region: Region, numbers: list[int]) -> int:
         """The stage that a branch begins with: an empty one where a length decides at once."""

@@ -64,7 +64,7 @@ def test_a_kernel_with_instructions_of_its_target_does_not_run_here() -> None:
         pytest.skip("it does")
     from importlib import import_module
 
-    kernel = twin("aarch64_dot").products.sweep_bytes.sweep_bytes
+    kernel = twin("aarch64_dot").convolution.depthwise_bytes.depthwise_kernel(3, 1)
     compiler = import_module("bolt_numba.kernels.cpu_aarch64_dot.compiler")
     with pytest.raises(KernelError, match="machine code: got instructions of aarch64-dot"):
         compiler.compile_object(kernel)

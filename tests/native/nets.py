@@ -12,10 +12,10 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.gather import Gather, NonZero
 from bolt_numba.ops.arrays.reduce import ReduceSum, Softmax
 from bolt_numba.ops.arrays.shape import Concat, Transpose
-from bolt_numba.ops.control import If
+from bolt_numba.ops.control import If, Loop
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.pointwise import Add, Cast, Greater, Mul, Relu
-from bolt_numba.types import F32, I64, Sym, TensorType
+from bolt_numba.ops.pointwise import Add, Cast, Greater, Less, Mul, Relu
+from bolt_numba.types import BOOL, F32, I64, Sym, TensorType
 
 DIGITS = Path(__file__).parent.parent.parent / "examples" / "digits" / "digits.onnx"
 
@@ -65,6 +65,23 @@ def selector() -> Graph:
     g.add_output(b(Mul(), b(Cast(F32), b(Transpose((1, 0)), places)), 0.5), "halves")
     above = b(Greater(), b(ReduceSum(keepdims=False), x, np.array([0, 1])), np.float32(0))
     g.add_output(b(If(branch(1), branch(2)), above, x), "times")
+    return g
+
+
+def doubling() -> Graph:
+    """x, doubled while its sum is below 100, at most six times, and all steps of that."""
+    body = Graph("body")
+    body.add_input("i", TensorType(I64, ()))
+    body.add_input("go", TensorType(BOOL, ()))
+    b, v = Builder(body), body.add_input("v", TensorType(F32, (3,)))
+    twice = b(Add(), v, v)
+    body.add_output(b(Less(), b(ReduceSum(keepdims=False), twice, np.array([0])), np.float32(100)), "go_on")
+    body.add_output(twice, "twice")
+    body.add_output(twice, "step")
+    g = Graph("doubling")
+    last, steps = Builder(g)(Loop(body, 1), np.array(6), None, g.add_input("x", TensorType(F32, (3,))))
+    g.add_output(last, "last")
+    g.add_output(steps, "steps")
     return g
 
 

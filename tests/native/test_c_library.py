@@ -26,7 +26,7 @@ from bolt_numba.ops.pointwise import Add
 from bolt_numba.types import F32, Array, TensorType
 from tests.native import c_programs as c
 from tests.native.c_programs import CError, CSession, library, needs_cc, on_this_machine, program_bytes, stress
-from tests.native.nets import counter, dense, digits, lookup, selector
+from tests.native.nets import counter, dense, digits, doubling, lookup, selector
 
 pytestmark = [needs_cc, on_this_machine]
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "c"
@@ -150,6 +150,16 @@ def test_outputs_have_the_sizes_that_data_give() -> None:
         assert [library().bn_session_output_capacity(s.at, i) for i in (*range(3), 3, -1)] == [*room, 0, 0]
         with pytest.raises(CError, match="places: got 48 bytes, wanted 192"):
             s.call("bind_output", 0, ctypes.c_void_p(taken.ctypes.data), ctypes.c_size_t(48))
+
+
+def test_loops_run_as_often_as_data_say() -> None:
+    session = bn.compile(doubling(), threads=1, stand_ins=False)
+    with CSession(program_bytes(doubling())) as s:
+        for first, steps in ((1.0, 6), (20.0, 3), (90.0, 1), (-1.0, 6)):
+            x = np.array([first, 0, 0.5], F32)
+            found, wanted = s.run({"x": x}), session(x)
+            assert found["steps"].shape == (steps, 3)
+            assert [found[name].tobytes() for name in ("last", "steps")] == [a.tobytes() for a in wanted.values()]
 
 
 def test_content_that_asks_for_what_is_not_there_is_an_error_of_that_run() -> None:
@@ -350,7 +360,7 @@ def test_threads_have_no_races(dense_file: str) -> None:
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
 def test_no_memory_is_lost(tmp_path: Path) -> None:
     wanted = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=all"]
-    for graph in (digits(), selector()):
+    for graph in (digits(), selector(), doubling()):
         (tmp_path / "model").write_bytes(program_bytes(graph, target="x86-64-v3", threads=2))
         subprocess.run([*wanted, stress(), "cycles", tmp_path / "model", "3"], check=True, capture_output=True)
 

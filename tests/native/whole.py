@@ -11,7 +11,7 @@ from typing import Any
 
 from bolt_numba.export.c_library import SOURCES
 from tests.native.c_programs import program_bytes, scratch, stress
-from tests.native.nets import counter, dense, digits, lookup, selector
+from tests.native.nets import counter, dense, digits, doubling, lookup, selector
 
 _CHECKED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 _ENVIRONMENT = {"ASAN_OPTIONS": "allocator_may_return_null=1"}
@@ -27,6 +27,7 @@ def models(target: str) -> dict[str, Path]:
         "counter": program_bytes(counter(), target=target),
         "lookup": program_bytes(lookup(), target=target),
         "selector": program_bytes(selector(), target=target),
+        "doubling": program_bytes(doubling(), target=target),
     }
     paths = {name: scratch() / f"{name}.{target}" for name in made}
     for name, data in made.items():
@@ -64,7 +65,7 @@ def clones(native: dict[str, Path]) -> str:
 
 def valgrind(native: dict[str, Path]) -> str:
     older = models("x86-64-v3")  # valgrind knows no AVX-512
-    for name in ("digits", "counter", "selector"):
+    for name in ("digits", "counter", "selector", "doubling"):
         run(*_VALGRIND, stress(), "cycles", older[name], 20)
     run(*_VALGRIND, stress(), "clones", older["dense"], 2, 2)
     return "no error and no leak"

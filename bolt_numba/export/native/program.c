@@ -380,12 +380,11 @@ static bool check_places(const reading *r) {
 static bool check_choices(const reading *r, int64_t number, const int64_t *plan) {
     const bn_program *p = r->program;
     int64_t first = plan[BNP_PLAN_FIRST_CHOICE], choice = plan[BNP_PLAN_CHOICE];
-    int64_t own = (plan - r->head) / widths[BNP_TABLE_PLANS];
     if (!is_span(r, BNP_TABLE_PLANS, number, "choices", first, plan[BNP_PLAN_CHOICES], BNP_TABLE_CHOICES)) return false;
     if (choice != -1 && !is_number(r, choice, true))
         return is_within(r, BNP_TABLE_PLANS, number, "choice", choice, 0, -1);
     for (int64_t i = first; i < first + plan[BNP_PLAN_CHOICES]; i++)
-        if (!is_within(r, BNP_TABLE_CHOICES, i, "stage", bn_row(p, BNP_TABLE_CHOICES, i)[BNP_CHOICE_STAGE], own + 1,
+        if (!is_within(r, BNP_TABLE_CHOICES, i, "stage", bn_row(p, BNP_TABLE_CHOICES, i)[BNP_CHOICE_STAGE], 0,
                        r->head[BNP_PLAN_STAGES] - 1))
             return false;
     return true;
