@@ -18,7 +18,7 @@ from bolt_numba.errors import BoltError
 from bolt_numba.flow.files import load
 from bolt_numba.flow.flow import Flow
 from bolt_numba.flow.node import FlowNode, FunctionNode, ModelNode
-from bolt_numba.flow.parts import Workers, text_of, workers_of
+from bolt_numba.flow.parts import NodeOptions, Workers, text_of, workers_of
 
 flow = typer.Typer(help="Flows in files: pipelines of models and functions for streams of tasks.", no_args_is_help=True)
 
@@ -71,10 +71,11 @@ def _cell(value: Any) -> str:
 
 
 def _facts(node: FlowNode, found: Flow) -> dict[str, Any]:
+    usual = NodeOptions()
     options = {
         key: getattr(node.options, key)
-        for key, usual in (("max_batch", 1), ("max_wait", 0.0), ("queue", 16), ("process", False))
-        if getattr(node.options, key) != usual
+        for key in ("max_batch", "max_wait", "queue", "process")
+        if getattr(node.options, key) != getattr(usual, key)
     }
     options |= {"each": list(node.each)} if node.each else {}
     options |= {"states": list(node.states)} if node.states else {}

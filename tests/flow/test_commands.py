@@ -113,6 +113,9 @@ def test_show_lists_nodes(call: Call, folder: Path) -> None:
     found = call("flow", "show", folder / "flow.toml", "--json").json
     assert [node["node"] for node in found["nodes"]] == ["digits", "best"]
     assert found["nodes"][1]["runs"] == "command_steps:best"
+    (folder / "flow.toml").write_text(FLOW.replace('outputs = "digit"', 'outputs = "digit"\nprocess = 2'))
+    (best,) = call("flow", "show", folder / "flow.toml", "--json").json["nodes"][1:]
+    assert (best["workers"], best["options"]) == ("2", {"process": 2})
     (folder / "apart.toml").write_text(PLAIN + "process = 2\n")
     (node,) = call("flow", "show", folder / "apart.toml", "--json").json["nodes"]
     assert (node["runs"], node["workers"], node["options"]) == ("command_steps:same", "2", {"process": 2})
