@@ -1,4 +1,7 @@
-// The same in C++: examples/c/classify.c says how it is built.
+// The same in C++.  examples/c/classify.c says how the model and the library are made.
+//
+// c++ -std=c++17 examples/c/classify.cpp -Ibuild -Lbuild -lbolt_numba -Wl,-rpath,build -o classify_cpp
+// ./classify_cpp digits.bolt < images.raw
 
 #include <algorithm>
 #include <cstdio>

@@ -259,6 +259,7 @@ static int read_line(bn_session *session, const letters *known, const picture *p
     if (bn_session_run(session) != BN_OK) return fail("line", bn_error_message(session));
     bn_session_output_info(session, 0, &scores);
     if (scores.rank != 3 || scores.dtype != BN_FLOAT) return fail(scores.name, "wanted floats [1, places, classes]");
+    if (scores.dims[2] != (int64_t)known->count + 2) return fail("letters", "wanted a line for each class of the model");
     print_text(bn_session_output(session, 0), &scores, known, b);
     return 0;
 }

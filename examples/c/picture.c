@@ -29,6 +29,12 @@ static void label_of(FILE *labels, size_t number, char line[LABEL]) {
     line[strcspn(line, "\r\n")] = 0;
 }
 
+static size_t lines_of(FILE *labels) {
+    size_t count = 0;
+    for (char line[LABEL]; fgets(line, LABEL, labels) != NULL;) count++;
+    return count;
+}
+
 /* Print the greatest scores, of equal ones the first. */
 static void print_best(const void *scores, const bn_info *info, FILE *labels) {
     size_t count = info->nbytes / bn_dtype_size(info->dtype), best[BEST], kept = 0;
@@ -68,6 +74,8 @@ int main(int argc, char **argv) {
         return fail(argv[3], bn_error_message(session));
     bn_session_output_info(session, 0, &scores);
     if (scores.dtype != BN_FLOAT && scores.dtype != BN_UINT8) return fail(scores.name, "wanted floats or bytes");
+    if (lines_of(labels) != scores.nbytes / bn_dtype_size(scores.dtype))
+        return fail(argv[2], "wanted a line for each class of the model");
     print_best(bn_session_output(session, 0), &scores, labels);
     bn_session_destroy(session);
     bn_model_close(model);

@@ -70,7 +70,9 @@ int main(int argc, char **argv) {
     bn_model *model = NULL;
     decoder d = {0};
     bn_info seen, token, next;
-    if (argc < 4) return fprintf(stderr, "usage: writer MODEL.bolt LETTERS PROMPT...\n"), 2;
+    char *end = NULL;
+    long letters = argc < 4 ? -1 : strtol(argv[2], &end, 10);
+    if (letters < 0 || end == argv[2] || *end != 0) return fprintf(stderr, "usage: writer MODEL.bolt LETTERS PROMPT...\n"), 2;
     if (bn_model_open(argv[1], &model) != BN_OK || bn_session_create(model, NULL, &d.session) != BN_OK)
         return fail(argv[1], bn_error_message(NULL));
     if (bn_session_find(d.session, "past_k0", &seen) == NULL || seen.rank != 3 || bn_session_inputs(d.session) != 1 ||
@@ -81,7 +83,7 @@ int main(int argc, char **argv) {
     d.token = bn_session_input(d.session, 0);
     d.probabilities = bn_session_output(d.session, 0);
     int failed = 0;
-    for (int i = 3; i < argc && !failed; i++) failed = write_text(&d, argv[i], atol(argv[2]), (uint64_t)(i - 3));
+    for (int i = 3; i < argc && !failed; i++) failed = write_text(&d, argv[i], letters, (uint64_t)(i - 3));
     bn_session_destroy(d.session);
     bn_model_close(model);
     return failed;

@@ -20,6 +20,10 @@ import java.nio.file.Path;
  */
 public final class Classify {
     public static void main(String[] args) throws IOException {
+        if (args.length != 2) {
+            System.err.println("usage: Classify MODEL.bolt IMAGES");
+            System.exit(2);
+        }
         ByteBuffer images = ByteBuffer.wrap(Files.readAllBytes(Path.of(args[1]))).order(ByteOrder.LITTLE_ENDIAN);
         try (BoltModel model = new BoltModel(args[0], AffinityType.CPU_HIGH_PERFORMANCE)) {
             String input = model.getInputNames().get(0);

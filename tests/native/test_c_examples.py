@@ -70,6 +70,11 @@ def test_pictures_are_classified(tmp_path: Path) -> None:
         other = write_ppm(tmp_path / "other", pixels)
         done = subprocess.run([program, tmp_path / "model", tmp_path / "labels", other], capture_output=True, text=True)
         assert (done.returncode, text in done.stderr) == (1, True), done.stderr
+    (tmp_path / "labels").write_text("palace\n")
+    args = [program, tmp_path / "model", tmp_path / "labels", files[0]]
+    done = subprocess.run(args, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith("labels: wanted a line for each class of the model\n")
 
 
 def test_texts_are_written(tmp_path: Path) -> None:
@@ -83,6 +88,9 @@ def test_texts_are_written(tmp_path: Path) -> None:
     for prompt, text in (("x" * 129, "too short or too long"), ("\t", "wanted letters of ASCII")):
         done = subprocess.run([tmp_path / "writer", tmp_path / "model", "5", prompt], capture_output=True, text=True)
         assert (done.returncode, text in done.stderr) == (1, True)
+    for letters in ("five", "5x", "-5", ""):
+        done = subprocess.run([tmp_path / "writer", tmp_path / "model", letters, "A"], capture_output=True, text=True)
+        assert (done.returncode, "usage: writer MODEL.bolt LETTERS" in done.stderr) == (2, True)
 
 
 def test_text_on_a_page_is_read(tmp_path: Path) -> None:
@@ -106,3 +114,7 @@ def test_text_on_a_page_is_read(tmp_path: Path) -> None:
     for row, box, (_, sure) in zip(made, boxes, wanted, strict=True):
         assert row[:5] == [str(n) for n in (box.left, box.top, box.right - box.left, "x", box.bottom - box.top)]
         assert float(row[5].rstrip("%")) / 100 == pytest.approx(sure, abs=0.1)
+    (tmp_path / "letters").write_text("A\nB\n")
+    args = [tmp_path / "ocr", tmp_path / "detect", tmp_path / "read", *files]
+    done = subprocess.run(args, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "letters: wanted a line for each class of the model\n")
