@@ -78,6 +78,8 @@ class FlowNode:
         self, feeds: Mapping[str, Any], worker: Worker, kept: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Outputs by the names of their values, and the states as they are then."""
+        if not self.states:
+            return self.named(self.call({**feeds, **self.fixed}, worker, kept)), {}
         states = {port: kept.get(port, state.initial) for port, state in self.states.items()}
         made = self.call({**feeds, **self.fixed, **states}, worker, kept)
         return self.named(made), {port: made[state.output] for port, state in self.states.items()}
@@ -90,6 +92,8 @@ class FlowNode:
 
     def named(self, made: Mapping[str, Any]) -> dict[str, Any]:
         """Outputs by the names of their values, held to declared types."""
+        if not self.options.types:
+            return {value: made[port] for port, value in self.outputs.items()}
         return {value: self._checked(port, made[port]) for port, value in self.outputs.items()}
 
     def _checked(self, port: str, given: Any) -> Any:
