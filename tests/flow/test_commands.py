@@ -19,6 +19,7 @@ from tests.test_cli import Call, call
 
 __all__ = ["call"]
 STEPS = '''
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +44,10 @@ def counted(x, seen):
     return [x, seen], seen + 1
 
 def same(x):
+    return x
+
+def slow(x):
+    time.sleep(x)
     return x
 
 def before(values, most):
@@ -205,6 +210,15 @@ def test_results_are_not_written_over_tasks_or_each_other(call: Call, folder: Pa
     assert done.code == 1
     assert lines(done.out)[0]["error"] == "000001.npz: got a second task of this name, wanted others"
     assert np.load(folder / "out" / "000001.npz")["file"] == 1
+
+
+def test_tasks_have_a_deadline(call: Call, folder: Path) -> None:
+    (folder / "slow.toml").write_text(PLAIN.replace("same", "slow"))
+    (folder / "tasks.jsonl").write_text('{"x": 2}\n{"x": 0}\n')
+    args = ("flow", "run", folder / "slow.toml", "--tasks", folder / "tasks.jsonl", "--workers", 2)
+    first, second = lines(call(*args, "--deadline", 1).out)
+    assert "got no result by its deadline" in first["error"]
+    assert second["outputs"] == {"file": 0}
 
 
 def test_all_texts_become_lines_of_json(call: Call, folder: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.flow import Flow, FlowError, Workers, load
+from bolt_numba.flow import Flow, FlowError, Workers, files, load
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.pointwise import Add
@@ -109,6 +109,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_file_has_all_that_a_flow_has(folder: Path) -> None:
     flow = load(folder / "flow.toml")
+    assert sys.path[-1] == str(folder)
     assert (flow.name, flow.capacity, flow.order) == ("everything", 7, "completed")
     assert flow.workers == (Workers(2, threads=1),)
     nodes = {node.name: node.options for node in flow.nodes}
@@ -126,7 +127,7 @@ def test_a_file_has_all_that_a_flow_has(folder: Path) -> None:
 def test_the_caller_goes_before_the_file(folder: Path) -> None:
     functions = {"flow_steps:best": lambda p: -1}
     text = (folder / "flow.toml").read_text().replace('numerics = "strict"', "")
-    (folder / "flow.toml").write_text(text)
+    (folder / "flow.toml").write_text(text, encoding="utf-8-sig")  # as some editors write it
     session = bn.compile(DIGITS, threads=1)
     flow = load(folder / "flow.toml", functions=functions, models={"digits.onnx": session}, copies=1, capacity=2)
     assert flow.copies == (Workers(1),)
@@ -251,7 +252,7 @@ def test_a_module_of_another_place_is_not_taken_for_the_one_beside_the_file(fold
         load(other / "flow.toml")
 
 
-def test_what_is_no_file_of_a_flow_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_of_a_flow_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "none.toml")
     (tmp_path / "a.yaml").write_text("a: 3")
@@ -259,6 +260,9 @@ def test_what_is_no_file_of_a_flow_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "a.yaml")
     (tmp_path / "a.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(FlowError, match="got bytes that are no UTF-8"):
+        load(tmp_path / "a.toml")
+    monkeypatch.setattr(files, "LONGEST", 1)
+    with pytest.raises(FlowError, match="got more than 1 bytes"):
         load(tmp_path / "a.toml")
 
 
@@ -345,6 +349,15 @@ def test_numbers_of_other_widths_are_converted(tmp_path: Path) -> None:
             flow(x=np.zeros(3, np.float32), y=np.zeros(3, np.int32))
         with pytest.raises(bn.DTypeError, match=f"got 1 to {2**64 - 1}, wanted what i64 has"):
             flow(x=np.array([1, 2**64 - 1], np.uint64), y=np.zeros(2, np.int32))
+
+
+def test_a_function_before_a_model_makes_outputs_of_the_node_too(tmp_path: Path) -> None:
+    text = 'input: "x" output: "total" output: "half" node { name: "n" input: "x" output: "total" output: "half" ' \
+           'preprocess_parameter: "split" inference_parameter: "sum.bolt" }'  # fmt: skip
+    functions = {"split": lambda v: {"x": v["x"] // 2, "y": v["x"], "half": 3}}
+    with load_bolt(tmp_path, text, functions=functions, models={"sum.bolt": sums()}) as flow:
+        made = flow(x=np.array([4]))
+    assert (made["total"].tolist(), made["half"]) == ([6], 3)
 
 
 def test_a_node_without_a_model_calls_its_functions(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
+from bolt_numba.plugged import noted
 from bolt_numba.plugged.known import KnownSession
 from tests.hardware.one_part import StartingDriver, X, driver, session_of, write_model
 from tests.hardware.two_parts import cache
@@ -20,23 +21,40 @@ __all__ = ["cache", "driver"]
 pytestmark = pytest.mark.usefixtures("cache")
 
 
-def test_what_follows_from_shapes_is_remembered_with_them(tmp_path: Path, driver: StartingDriver) -> None:
-    """The part has an operand that is a constant of the plan: the shape of the input, outside of the part."""
-    path = tmp_path / "m.onnx"
+def write_sums(path: Path) -> Path:
+    """y = x + the sum of x's sizes.  The part has an operand that is a constant of the plan: the shape of x."""
     x, y = (onnx.helper.make_tensor_value_info(k, onnx.TensorProto.FLOAT, ("n", 3)) for k in "xy")
-    nodes = [("Shape", ["x"], "s"), ("Expand", ["w", "s"], "e"), ("Add", ["x", "e"], "y")]
-    nodes = [onnx.helper.make_node(op, ins, [out]) for op, ins, out in nodes]
-    w = onnx.numpy_helper.from_array(np.full((1, 3), 5, np.float32), "w")
-    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [x], [y], [w])), path)
+    nodes = [("Shape", ["x"], "s", {}), ("Cast", ["s"], "f", {"to": 1}), ("ReduceSum", ["f"], "r", {})]
+    nodes = [onnx.helper.make_node(op, ins, [out], **k) for op, ins, out, k in [*nodes, ("Add", ["x", "r"], "y", {})]]
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [x], [y])), path)
+    return path
+
+
+def test_what_follows_from_shapes_is_remembered_with_them(tmp_path: Path, driver: StartingDriver) -> None:
+    path = write_sums(tmp_path / "m.onnx")
     for known in (False, True):
         session = session_of(path)
         assert (type(session) is KnownSession) is known
         for rows in (2, 4):
             z = np.ones((rows, 3), np.float32)
-            np.testing.assert_array_equal(session(z)["y"], z + 5)
+            np.testing.assert_array_equal(session(z)["y"], z + rows + 3)
             assert (type(session) is KnownSession) is known
+    assert isinstance(session, KnownSession)
+    assert [[c.tolist() for c in layout.constants] for layout in session._start.layouts.values()] == [[[2, 3]], [[4, 3]]]
     assert session.report()[-1]["state"] == "cached"
     np.testing.assert_array_equal(session(X)["y"], X + 5)
+    assert driver.calls["compile"] == 2
+
+
+def test_large_constants_are_not_remembered(
+    tmp_path: Path, driver: StartingDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noted, "SMALL", 15)
+    path = write_sums(tmp_path / "m.onnx")
+    for _ in range(2):
+        session = session_of(path)
+        np.testing.assert_array_equal(session(X)["y"], X + 5)
+        assert type(session) is not KnownSession
 
 
 _START = """
