@@ -135,30 +135,39 @@ def test_mistakes_are_told(options: Any, message: str) -> None:
         Audio(**options).graph()
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 60, 67, 134, 400, 1021, 1024, 4096, 16381])
+@pytest.mark.parametrize(("n", "lines"), [
+    (1, 5), (2, 5), (3, 5), (60, 5), (67, 5), (134, 5), (400, 5), (1021, 5), (1024, 5), (4096, 5), (16381, 5),
+    (1040, 1), (2025, 2), (16000, 1),
+])  # fmt: skip
 @pytest.mark.parametrize("op", [DFT(), DFT(onesided=True), DFT(inverse=True), DFT(inverse=True, onesided=True)])
-def test_transforms_of_all_lengths_leave_python(op: DFT, n: int) -> None:
+def test_transforms_of_all_lengths_leave_python(op: DFT, n: int, lines: int) -> None:
     """Powers of two, other small factors, and primes; the program of a library gives the session's bits."""
     parts = 1 if op.onesided and not op.inverse else 2
     bins = n // 2 + 1 if op.inverse and op.onesided else n
-    x = np.random.default_rng(n).standard_normal((5, bins, parts)).astype(F32)
+    x = np.random.default_rng(n).standard_normal((lines, bins, parts)).astype(F32)
     graph = Graph("transform")
     y = Builder(graph)(op, graph.add_input("x", TensorType(F32, x.shape)), np.array(n), np.array(1))
     graph.add_output(y, "y")
     session = bn.compile(graph, threads=2)
     got = session(x)["y"]
     wanted = op.reference(x.astype(np.float64), np.array(n), np.array(1))
-    assert [row["runner"] for row in session.report()] == ["dft"]
+    assert [row["runner"] for row in session.report()] == ["dft" if lines == 5 else "long_dft"]
     np.testing.assert_allclose(got, wanted, rtol=0, atol=4e-7 * max(1, np.abs(wanted).max()))
     if target().is_x86:  # others' code has to be linked
         made = native_program(graph, shapes=[{"x": x.shape}], threads=2)
         np.testing.assert_array_equal(Interpreter(made.block.tobytes()).run({"x": x})["y"], got)
 
 
-def test_a_long_line_alone_is_left_to_the_reference() -> None:
-    for dims, runner in (((1, 1025, 2), "reference"), ((1, 1024, 2), "dft"), ((4, 1025, 2), "dft")):
-        graph = Graph("transform")
-        graph.add_output(Builder(graph)(DFT(), graph.add_input("x", TensorType(F32, dims))), "y")
-        session = bn.compile(graph, threads=1)
-        session(np.ones(dims, F32))
-        assert [row["runner"] for row in session.report()] == [runner]
+@pytest.mark.parametrize(("dims", "runner"), [
+    ((1, 1024, 2), "dft"), ((1, 1025, 2), "long_dft"), ((4, 1025, 2), "dft"), ((4, 16400, 2), "long_dft"),
+    ((3, 2048, 1, 2), "long_dft"), ((1, 2 * 1021, 2), "reference"), ((1, 1 << 19, 1), "reference"),
+])  # fmt: skip
+def test_few_long_lines_are_matrices(dims: tuple[int, ...], runner: str) -> None:
+    graph = Graph("transform")
+    y = Builder(graph)(DFT(), graph.add_input("x", TensorType(F32, dims)), None, np.array(1))
+    graph.add_output(y, "y")
+    session = bn.compile(graph, threads=2)
+    x = np.random.default_rng(1).standard_normal(dims).astype(F32)
+    got, wanted = session(x)["y"], DFT().reference(x.astype(np.float64), None, np.array(1))
+    assert [row["runner"] for row in session.report()] == [runner]
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=5e-7 * np.abs(wanted).max())

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.registry import KERNELS, Entry, load
 from bolt_numba.ops.arrays.reduce import ReduceProd
+from bolt_numba.ops.arrays.signal import DFT
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
 from bolt_numba.ops.layers.pool import AveragePool
@@ -74,6 +75,9 @@ EXTRA: dict[str, Case] = {
             (7 * np.arange(1200)).astype(U8).reshape(1, 5, 6, 40), np.float32(0.5), U8.type(3),
             np.arange(360).reshape(40, 1, 3, 3).astype(I8), np.float32(0.25), I8.type(0), np.float32(64), U8.type(5),
         ),
+    ),
+    "DFT-long_dft": Case(
+        DFT(onesided=True), (np.random.default_rng(0).random((1, 1350, 2, 1), F32), None, np.array(1)), exact=False
     ),
     "ReduceProd-reduce_plain": Case(ReduceProd(), (np.arange(1, 11).reshape(2, 5), np.array([1]))),
 }

@@ -177,39 +177,40 @@ def _accepts(op: Any, ins: Types) -> bool:
         return False
     if any(t is not None and t.known is None for t in ins[1:]):
         return False
-    n, lines = _length(op, ins), x.size // x.dims[_axis(ins)] // x.dims[-1]
-    return n <= LONGEST and (lines >= FEW or (chirp(n).m if _bends(n) else n) <= SHORT)
+    n, lines = length_of(op, ins), x.size // x.dims[axis_of(ins)] // x.dims[-1]
+    return n <= LONGEST and (lines >= FEW or (chirp(n).m if bends(n) else n) <= SHORT)
 
 
-def _bends(n: int) -> bool:
+def bends(n: int) -> bool:
     """Whether a length has a large prime factor."""
     return n > 1 and factors(n)[-1] > GREATEST_PRIME
 
 
-def _axis(ins: Types) -> int:
+def axis_of(ins: Types) -> int:
+    """The axis of the transform."""
     x, axis = ins[0], ins[2] if len(ins) > 2 else None
     assert x is not None
     given = -2 if axis is None or axis.known is None else int(axis.known.reshape(-1)[0])
     return given % len(x.dims)
 
 
-def _length(op: Any, ins: Types) -> int:
+def length_of(op: Any, ins: Types) -> int:
     """Of the transform."""
     x, length = ins[0], ins[1] if len(ins) > 1 else None
     assert x is not None
     if length is not None and length.known is not None:
         return int(length.known.reshape(-1)[0])
-    size = x.dims[_axis(ins)]
+    size = x.dims[axis_of(ins)]
     return int(2 * (size - 1) if op.inverse and op.onesided else size)
 
 
 @kernel(DFT, accepts=_accepts)
 def dft(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """f32, along an axis and of a length that are known; a long line alone is left to the reference."""
-    x, axis, n = ins[0], _axis(ins), _length(op, ins)
+    """f32, along an axis and of a length that are known; few long lines are for `long_dft`."""
+    x, axis, n = ins[0], axis_of(ins), length_of(op, ins)
     assert x is not None
     inner, size, mirrored = int(np.prod(x.dims[axis + 1 : -1])), x.dims[axis], op.inverse and op.onesided
-    m, chirps = (chirp(n).m, chirp(n).pairs) if _bends(n) else (n, np.zeros((1, 2), F32))
+    m, chirps = (chirp(n).m, chirp(n).pairs) if bends(n) else (n, np.zeros((1, 2), F32))
     made, lines = stages(m, False), x.size // size // x.dims[-1]
     return [
         Step(

@@ -244,7 +244,7 @@ def factors(n: int) -> list[int]:
     return [*made, n] if n > 1 else made
 
 
-def _turns(steps: Array, n: int) -> Array:
+def turns_of(steps: Array, n: int) -> Array:
     """Cosine and sine of minus so many n-th parts of a circle."""
     angles = steps.reshape(-1) % n * (-2 * np.pi / n)
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(F32)
@@ -256,10 +256,10 @@ def stages(n: int, is_real: bool = True) -> Stages:
     """Of frames of ``n`` samples; those of real numbers and even length are complex ones of half the length."""
     rest = n // 2 if is_real and n % 2 == 0 else n
     rows: list[tuple[int, ...]] = []
-    parts, stride, at = [_turns(np.arange(n // 2 + 1), n)], 1, 8 * (n // 2 + 1)
+    parts, stride, at = [turns_of(np.arange(n // 2 + 1), n)], 1, 8 * (n // 2 + 1)
     for r in factors(rest):
         m = rest // r
-        turns, waves = _turns(np.outer(np.arange(m), np.arange(r)), rest), _turns(np.arange(r), r)
+        turns, waves = turns_of(np.outer(np.arange(m), np.arange(r)), rest), turns_of(np.arange(r), r)
         rows.append((r, m, stride, at, at + turns.nbytes))
         parts += [turns, waves]
         at += turns.nbytes + waves.nbytes
