@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -153,3 +154,21 @@ def test_no_error_of_the_callers_ends_a_worker(error: BaseException, how: dict[s
         assert str(found).startswith(f"node 'bad': {type(error).__name__}")
         assert found.__cause__ is error
         assert flow.submit(x=0).result(LONG) == {"y": 0}
+
+
+def test_who_is_told_of_an_end_may_wait_for_a_task_of_the_same_batch() -> None:
+    def inverse(x: Any) -> Any:
+        if not x.all():
+            raise ZeroDivisionError
+        return 1 / x
+
+    good: Future[Any] = Future()
+    found: Future[Any] = Future()
+    flow = Flow(inputs="x", outputs="z", workers=2)
+    flow.function(inverse, "x", "y", name="inverse", max_batch=2, max_wait=5.0)
+    flow.function(lambda y: y + 1, "y", "z", name="more")
+    with flow:
+        bad = flow.submit(x=np.zeros(1))
+        bad.add_done_callback(lambda _: found.set_result(good.result(LONG).result(LONG)["z"].tolist()))
+        good.set_result(flow.submit(x=np.full(1, 2.0)))
+        assert found.result(LONG) == [1.5]
