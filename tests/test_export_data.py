@@ -246,6 +246,20 @@ def test_a_scan_stacks_along_its_axes(axes: tuple[int, ...], backwards: tuple[in
     same(graph_of(build, sizes), [{k: whole(*d, seed=3 + len(k)) for k, d in sizes.items()}])
 
 
+def test_a_branch_that_does_not_fit_the_shapes_is_told() -> None:
+    def branch(rows: int) -> Graph:
+        g = Graph("branch")
+        x = g.add_input("inner", TensorType(F32, (Sym("r"), 4)))
+        g.add_output(Builder(g)(Reshape(), x, np.array([rows, 2, 2])), "y")
+        return g
+
+    def build(b: Builder, x: Value, chosen: Value) -> Any:
+        return b(If(branch(3), branch(5)), chosen, x)
+
+    with pytest.raises(BoltError, match=r"'chosen', wanted them fixed.*\n.*If\(.*its else branch: .*Reshape"):
+        native_program(graph_of(build, {"x": (3, 4), "chosen": (BOOL,)}))
+
+
 def test_loops_that_stay_in_python_are_told() -> None:
     def build(b: Builder, one: Value, two: Value, *, stacks: bool) -> Any:
         op = Loop(loop_body(stacks=stacks, grows=not stacks), 2)

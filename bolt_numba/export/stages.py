@@ -15,6 +15,7 @@ import numpy as np
 from bolt_numba.base.mapped import check_intact
 from bolt_numba.base.records import record
 from bolt_numba.devices.program import Program, laid_out
+from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.kernels.data_sized import Sized, select_sized
 from bolt_numba.kernels.extents import check_steps
@@ -315,7 +316,11 @@ class StagedPlan:
             decided = resolved(node.inputs[0], outer.alias)  # type: ignore[arg-type]
             known = outer.known | {id(decided): type_of(np.full(self.types[condition].type.dims, holds))}
             region = Region(values, [*branch.nodes, *outer.nodes], outer.outputs, alias, known)
-            choices.append((int(holds), int(holds), self._first_of(*with_inputs(region, numbers))))
+            try:
+                first = self._first_of(*with_inputs(region, numbers))
+            except BoltError as error:  # of a branch that these shapes never take
+                raise NotAheadError(f"its {'then' if holds else 'else'} branch: {error}") from error
+            choices.append((int(holds), int(holds), first))
         return condition, choices
 
     def _loop(
