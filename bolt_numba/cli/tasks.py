@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,6 +51,8 @@ def _value(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
+        if os.path.isfile(text):  # a long text is no error of it
+            console.note(f"--input: took {text} for a text; @{text} is what the file holds")
         return text
 
 

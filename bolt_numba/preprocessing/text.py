@@ -35,7 +35,10 @@ def steps_of(text: str) -> Any:
 
 def _read(node: ast.expr) -> Any:
     if not isinstance(node, ast.Call):
-        return ast.literal_eval(node)
+        try:
+            return ast.literal_eval(node)
+        except ValueError:
+            raise ValueError(f"{ast.unparse(node)} is no plain value") from None
     if not isinstance(node.func, ast.Name) or node.func.id not in KINDS or any(k.arg is None for k in node.keywords):
         raise ValueError(f"{ast.unparse(node)} is none of {', '.join(KINDS)}")
     named = {str(k.arg): _read(k.value) for k in node.keywords}

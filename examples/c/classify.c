@@ -19,7 +19,7 @@ int main(int argc, char **argv) {
     bn_session *session = NULL;
     bn_info image, scores;
     if (argc != 2) return fprintf(stderr, "usage: classify MODEL.bolt < IMAGES\n"), 2;
-    if (bn_model_open(argv[1], &model) != BN_OK) return fail(argv[1], NULL);
+    if (bn_model_open(argv[1], &model) != BN_OK) return fail("model", NULL);
     if (bn_session_create(model, NULL, &session) != BN_OK) return fail("session", NULL);
     bn_session_input_info(session, 0, &image);
     bn_session_output_info(session, 0, &scores);

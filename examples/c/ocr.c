@@ -48,7 +48,7 @@ static bn_session *opened(const char *path) {
     bn_model *model = NULL;
     bn_session *session = NULL;
     if (bn_model_open(path, &model) != BN_OK || bn_session_create(model, NULL, &session) != BN_OK)
-        exit(fail(path, bn_error_message(NULL)));
+        exit(fail("model", bn_error_message(NULL)));
     bn_model_close(model); /* its memory stays until the session ends */
     return session;
 }

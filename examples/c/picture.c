@@ -62,8 +62,8 @@ int main(int argc, char **argv) {
     FILE *labels = fopen(argv[2], "r");
     if (labels == NULL) return fail(argv[2], "cannot be opened");
     if ((wrong = ppm_read(argv[3], &photo)) != NULL) return fail(argv[3], wrong);
-    if (bn_model_open(argv[1], &model) != BN_OK) return fail(argv[1], bn_error_message(NULL));
-    if (bn_session_create(model, NULL, &session) != BN_OK) return fail(argv[1], bn_error_message(NULL));
+    if (bn_model_open(argv[1], &model) != BN_OK) return fail("model", bn_error_message(NULL));
+    if (bn_session_create(model, NULL, &session) != BN_OK) return fail("model", bn_error_message(NULL));
     bn_session_input_info(session, 0, &image);
     if (bn_session_inputs(session) != 1 || image.dtype != BN_UINT8 || image.rank != 3)
         return fail(argv[1], "wanted a model of one picture in bytes: its steps are to be part of its graph");

@@ -74,7 +74,7 @@ int main(int argc, char **argv) {
     long letters = argc < 4 ? -1 : strtol(argv[2], &end, 10);
     if (letters < 0 || end == argv[2] || *end != 0) return fprintf(stderr, "usage: writer MODEL.bolt LETTERS PROMPT...\n"), 2;
     if (bn_model_open(argv[1], &model) != BN_OK || bn_session_create(model, NULL, &d.session) != BN_OK)
-        return fail(argv[1], bn_error_message(NULL));
+        return fail("model", bn_error_message(NULL));
     if (bn_session_find(d.session, "past_k0", &seen) == NULL || seen.rank != 3 || bn_session_inputs(d.session) != 1 ||
         bn_session_input_info(d.session, 0, &token) != BN_OK || token.nbytes != sizeof *d.token ||
         bn_session_output_info(d.session, 0, &next) != BN_OK || next.nbytes != LETTERS * sizeof *d.probabilities)

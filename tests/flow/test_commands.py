@@ -135,7 +135,10 @@ def test_one_task_of_files_and_values(call: Call, folder: Path) -> None:
     done = call("flow", "run", folder / "count.toml", "--input", 'x={"a": NaN, "b": [1, "c"]}')
     assert lines(done.out)[0]["outputs"] == {"y": [{"a": None, "b": [1, "c"]}, 0]}
     done = call("flow", "run", folder / "count.toml", "--input", "x=a text")
-    assert lines(done.out)[0]["outputs"] == {"y": ["a text", 0]}
+    assert (done.err, lines(done.out)[0]["outputs"]) == ("", {"y": ["a text", 0]})
+    done = call("flow", "run", folder / "count.toml", "--input", f"x={folder / 'flow.toml'}")
+    assert done.err.endswith(f"flow.toml for a text; @{folder / 'flow.toml'} is what the file holds\n")
+    assert call("flow", "run", folder / "count.toml", "--input", "x=" + 9000 * "a").code == 0
 
 
 def test_a_folder_of_arrays_becomes_a_folder_of_results(call: Call, folder: Path) -> None:

@@ -266,6 +266,15 @@ def test_wrong_files_are_refused_with_a_reason(what: str, dense_bytes: bytes) ->
     assert caught.value.status == status
 
 
+def test_what_is_wrong_with_a_file_names_it(tmp_path: Path, dense_bytes: bytes) -> None:
+    for name, (status, text, data) in wrong_files(dense_bytes).items():
+        path = tmp_path / f"{name}.bolt"
+        path.write_bytes(data or b" ")
+        with pytest.raises(CError, match=f"{re.escape(str(path))}: .*{text}") as caught:
+            c.check(library().bn_model_open(str(path).encode(), ctypes.byref(ctypes.c_void_p())))
+        assert caught.value.status == status
+
+
 def test_a_level_that_the_processor_lacks_is_refused(dense_bytes: bytes) -> None:
     data = np.frombuffer(dense_bytes, np.int64).copy()
     strings, level = data[HeaderWord.FIRST_TABLE], data[HeaderWord.LEVEL]

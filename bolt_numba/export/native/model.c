@@ -218,9 +218,14 @@ bn_status bn_model_open(const char *path, bn_model **made) {
     bn_model *model = new_model(made, error);
     if (model == NULL) return BN_NO_MEMORY;
     bn_status status = bn_map_file(path, &model->file, error);
-    if (status == BN_OK) return open_data(model, model->file.data, model->file.nbytes, made, error);
-    destroy(model);
-    return status;
+    if (status != BN_OK) {
+        destroy(model);
+        return status;
+    }
+    status = open_data(model, model->file.data, model->file.nbytes, made, error);
+    if (status == BN_OK) return BN_OK;
+    bn_error wrong = *error; /* it does not know of the path */
+    return bn_fail(error, status, "%s: %s", path, wrong.text);
 }
 
 bn_status bn_model_from_memory(const void *data, size_t nbytes, bn_model **made) {
