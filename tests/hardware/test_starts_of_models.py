@@ -40,7 +40,8 @@ def test_what_follows_from_shapes_is_remembered_with_them(tmp_path: Path, driver
             np.testing.assert_array_equal(session(z)["y"], z + rows + 3)
             assert (type(session) is KnownSession) is known
     assert isinstance(session, KnownSession)
-    assert [[c.tolist() for c in layout.constants] for layout in session._start.layouts.values()] == [[[2, 3]], [[4, 3]]]
+    constants = [[c.tolist() for c in layout.constants] for layout in session._start.layouts.values()]
+    assert constants == [[[2, 3]], [[4, 3]]]
     assert session.report()[-1]["state"] == "cached"
     np.testing.assert_array_equal(session(X)["y"], X + 5)
     assert driver.calls["compile"] == 2
