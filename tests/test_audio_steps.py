@@ -118,7 +118,7 @@ def test_before_a_model() -> None:
         ({"pad": "edge"}, "pad: got edge"), ({"power": 3}, "power: got 3"), ({"scale": "bark"}, "scale: got bark"),
         ({"norm": "l1"}, "norm: got l1"), ({"log": "log2"}, "log: got log2"), ({"layout": "NCHW"}, "layout: got NCHW"),
         ({"hop": 0}, "hop: got 0"), ({"frame": 0}, "frame: got 0"), ({"fft": 100}, "fft: got 100, wanted 400 to"),
-        ({"low": 9000}, "low and high"), ({"std": 0}, "std and floor"), ({"floor": 0}, "std and floor"),
+        ({"low": 9000}, "low and high"), ({"std": 0}, "std, floor and span"), ({"floor": 0}, "std, floor and span"),
         ({"dtype": np.dtype("i4")}, "dtype: got i32, wanted a float"), ({"source": "u8"}, "source: got u8"),
         ({"bands": 0}, "bands: got 0"), ({"hop": 2.5}, "hop: got 2.5, wanted a whole number from 1 to 16384"),
         ({"frame": float("nan")}, "frame: got nan"), ({"fft": 512.5}, "fft: got 512.5"),
@@ -127,7 +127,10 @@ def test_before_a_model() -> None:
             for name in ("rate", "low", "high", "floor", "mean", "std", "span")
             for value in (float("nan"), float("inf"), "1")
         ),
-        ({"mean": 1e39}, "mean: got 1e.39"), ({"std": 1e-50}, "std and floor"), ({"floor": 1e-50}, "std and floor"),
+        ({"mean": 1e39}, "mean: got 1e.39"), ({"std": 1e-50}, "std, floor and span"), ({"floor": 1e-50}, "std, floor"),
+        ({"span": -1.0}, "std, floor and span"), ({"center": "no"}, "center: got no, wanted True, False"),
+        ({"batch": []}, r"batch: got \[\], wanted True"), ({"dtype": "f99"}, "dtype: got f99, wanted a float"),
+        ({"dtype": 3}, "dtype: got 3, wanted a float"), ({"dtype": np.dtype("O")}, "dtype: got object, wanted"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told(options: Any, message: str) -> None:

@@ -195,16 +195,41 @@ def _start(asked: Opening, document: Mapping[str, Any]) -> Start | None:
     driver = registry.known_driver(asked.device, value, is_announced)
     if driver is None or file is None or _file_of(driver) != file:
         return None
-    layouts = {}
-    for shapes, blob, stamp, part, nodes, ins, outs, results, constants in document["layouts"]:
-        layouts[_tuples(shapes)] = Layout(
-            blob, stamp, part, tuple(nodes), tuple(ins), tuple(outs), _tuples(results), tuple(map(_constant, constants))
-        )
     inputs, outputs = (tuple(map(_spec, document[key])) for key in ("inputs", "outputs"))
+    layouts: dict[Shapes, Layout] = {}
+    for row in document["layouts"]:
+        with suppress(Exception):  # what is damaged is not there; it goes when others are remembered
+            shapes, made = _layout(row)
+            _want_sound(made, shapes, inputs, outputs)
+            layouts[shapes] = made
+    if not layouts:
+        return None
     return Start(
         driver, document["version"], str(document["name"]), document["files"], tuple(document["signatures"]),
         document["threads"], inputs, outputs, layouts,
     )  # fmt: skip
+
+
+def _layout(row: Sequence[Any]) -> tuple[Shapes, Layout]:
+    shapes, blob, stamp, part, nodes, ins, outs, results, constants = row
+    made = Layout(
+        blob, stamp, part, tuple(nodes), tuple(ins), tuple(outs), _tuples(results), tuple(map(_constant, constants))
+    )
+    return _tuples(shapes), made
+
+
+def _want_sound(layout: Layout, shapes: Shapes, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    """Raises ValueError where shapes are not those of the operands, or a number is none of an operand."""
+    count = len(inputs) + len(layout.constants)
+    places = ((layout.ins, count), (layout.outs, len(outputs)))
+    is_placed = all(type(i) is int and 0 <= i < most for given, most in places for i in given)
+    operands = [*zip(shapes, inputs, strict=True), *zip(layout.shapes, outputs, strict=True)]
+    is_shaped = all(
+        (spec.shape is None or len(dims) == len(spec.shape)) and all(type(d) is int and d >= 0 for d in dims)
+        for dims, spec in operands
+    )
+    if not is_placed or not is_shaped:
+        raise ValueError("layout: got other operands, wanted those of the session")
 
 
 def _spec(row: Sequence[Any]) -> TensorSpec:

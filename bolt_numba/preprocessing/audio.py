@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from bolt_numba.ops.arrays.signal import STFT
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Div, Log, Max, Mul, Sqrt, Sub
-from bolt_numba.preprocessing.numbers import are_finite, is_whole
+from bolt_numba.preprocessing.numbers import are_finite, dtype_of, is_whole
 from bolt_numba.types import F32, I16, AnyDType, Array, Dim, Sym, TensorType, dtype_name
 
 LOGS = {"natural": 1.0, "log10": 1 / np.log(10), "db": 10 / np.log(10)}
@@ -116,8 +117,7 @@ class Audio:
         y = y if self.bands is None else b(MatMul(), y, self.filters())
         y = self._scaled(b, y)
         y = b(Transpose((0, 2, 1)), y) if self.layout == "bands" else y
-        dtype: AnyDType = F32 if self.dtype is None else self.dtype
-        made: Value = y if y.type.dtype == dtype else b(Cast(dtype), y)
+        made: Value = y if y.type.dtype == self._dtype else b(Cast(self._dtype), y)
         return made
 
     @property
@@ -143,6 +143,11 @@ class Audio:
         return np.asarray(made.astype(F32))
 
     @property
+    def _dtype(self) -> Any:
+        """Of the result; None where it is none."""
+        return np.dtype(F32) if self.dtype is None else dtype_of(self.dtype)
+
+    @property
     def _high(self) -> float:
         return self.rate / 2 if self.high is None else self.high
 
@@ -162,7 +167,8 @@ class Audio:
             ("window", self.window, tuple(WINDOWS)), ("pad", self.pad, ("reflect", "constant")),
             ("power", self.power, (1, 2)), ("scale", self.scale, ("slaney", "htk")),
             ("norm", self.norm, ("slaney", None)), ("log", self.log, (*LOGS, None)),
-            ("layout", self.layout, ("bands", "frames")),
+            ("layout", self.layout, ("bands", "frames")), ("center", self.center, (True, False)),
+            ("drop_last", self.drop_last, (True, False)), ("batch", self.batch, (True, False)),
         ):  # fmt: skip
             if got not in wanted:
                 raise self._fail(what, got, ", ".join(map(str, wanted)))
@@ -177,10 +183,10 @@ class Audio:
             raise self._fail("fft", self._fft, f"{self.frame} to {MOST_SAMPLES}")
         if not 0 <= self.low < self._high <= self.rate / 2:
             raise self._fail("low and high", (self.low, self._high), f"frequencies in order, up to {self.rate / 2}")
-        if not np.float32(self.std) or not np.float32(self.floor) > 0:
-            raise self._fail("std and floor", (self.std, self.floor), "no zero")
-        if self.dtype is not None and np.dtype(self.dtype).kind in "iu":
-            raise self._fail("dtype", dtype_name(self.dtype), "a float")
+        if not np.float32(self.std) or not np.float32(self.floor) > 0 or (self.span or 0) < 0:
+            raise self._fail("std, floor and span", (self.std, self.floor, self.span), "no zero, and nothing below")
+        if (dtype := self._dtype) is None or dtype.kind in "iu":
+            raise self._fail("dtype", self.dtype if dtype is None else dtype_name(dtype), "a float")
 
     def _fail(self, what: str, got: object, wanted: object) -> BoltError:
         return BoltError(f"sound steps: {what}: got {got}, wanted {wanted}")

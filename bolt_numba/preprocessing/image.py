@@ -16,7 +16,7 @@ from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.ops.data.camera import YUV, YuvToRgba
 from bolt_numba.ops.data.fit_image import FitImage
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Mul, Round
-from bolt_numba.preprocessing.numbers import are_finite
+from bolt_numba.preprocessing.numbers import are_finite, dtype_of, is_whole
 from bolt_numba.types import F32, F64, I8, U8, AnyDType, Array, Dim, Sym, TensorType, dtype_name
 
 ORDERS = {"RGB": (0, 1, 2), "BGR": (2, 1, 0), "RGBA": (0, 1, 2), "BGRA": (2, 1, 0), "gray": (0, 0, 0)}
@@ -26,6 +26,8 @@ DEPTH = {"RGB": 3, "BGR": 3, "RGBA": 4, "BGRA": 4, "gray": 1}
 COLOURS = ("RGB", "BGR", "gray")
 LUMA = (0.299, 0.587, 0.114)
 """Red, green and blue in a gray level.  Source: ITU-R BT.601."""
+MOST_PIXELS = 1 << 31
+"""Of a side."""
 STORED = (np.dtype(F32), np.dtype(U8), np.dtype(I8))
 
 
@@ -68,7 +70,7 @@ class Image:
 
     def takes(self, name: str) -> dict[str, TensorType]:
         """The type of what is given: u8 [h, w, c] or [n, h, w, c], with symbols that carry the input's name."""
-        if self.source not in ORDERS:
+        if self.source not in tuple(ORDERS):
             raise self._fail("source", self.source, ", ".join(ORDERS))
         dims: tuple[Dim, ...] = (Sym(f"{name}_height"), Sym(f"{name}_width"))
         dims = (Sym(f"{name}_rows"), dims[1]) if self.source in YUV else (*dims, DEPTH[self.source])
@@ -90,9 +92,9 @@ class Image:
         if self.size is None:
             raise self._fail("size", None, "(height, width), as the model's input leaves it open")
         given: Any = self.size
-        if isinstance(given, int):
+        if is_whole(given, 0, MOST_PIXELS):
             return given, given
-        whole = isinstance(given, (tuple, list)) and all(isinstance(n, (int, np.integer)) for n in given)
+        whole = isinstance(given, (tuple, list)) and all(is_whole(n, 0, MOST_PIXELS) for n in given)
         if not whole or len(given) != 2:
             raise self._fail("size", given, "(height, width) in whole numbers")
         high, wide = given
@@ -104,9 +106,14 @@ class Image:
             raise self._fail("color", self.color, ", ".join(COLOURS))
         if self.layout not in ("NCHW", "NHWC"):
             raise self._fail("layout", self.layout, "NCHW or NHWC")
-        dtype: AnyDType = np.dtype(F32) if self.dtype is None else np.dtype(self.dtype)
-        if dtype.kind in "iu" and dtype not in STORED:
-            raise self._fail("dtype", dtype_name(dtype), "u8, i8 or a float")
+        dtype = np.dtype(F32) if self.dtype is None else dtype_of(self.dtype)
+        if dtype is None or (dtype.kind in "iu" and dtype not in STORED):
+            raise self._fail("dtype", self.dtype if dtype is None else dtype_name(dtype), "u8, i8 or a float")
+        for what, flag in (("antialias", self.antialias), ("batch", self.batch)):
+            if flag not in (True, False):
+                raise self._fail(what, flag, "True or False")
+        if self.shorter is not None and not is_whole(self.shorter, 0, MOST_PIXELS):
+            raise self._fail("shorter", self.shorter, "a whole number of pixels, or None")
         count = 1 if self.color == "gray" else 3
         times, plus = self._factors(count, 1 / 255 if dtype.kind not in "iu" else 1.0)
         order = ORDERS[self.source][::-1] if self.color == "BGR" else ORDERS[self.source]

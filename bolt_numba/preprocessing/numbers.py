@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.types import F32
+from bolt_numba.types import BF16, F32, dtype_from_name
 
 LARGEST = float(np.finfo(F32).max)
 _NUMBERS = (int, float, np.integer, np.floating)
@@ -22,4 +23,13 @@ def are_finite(*given: Any) -> bool:
 
 def is_whole(given: Any, least: int, most: int) -> bool:
     """Whether a number is a whole one from ``least`` to ``most``."""
-    return bool(isinstance(given, (int, np.integer)) and least <= given <= most)
+    return bool(isinstance(given, (int, np.integer)) and not isinstance(given, bool) and least <= given <= most)
+
+
+def dtype_of(given: Any) -> np.dtype[Any] | None:
+    """A dtype of numbers: ours by its name, such as "f16", or what NumPy takes for one; None where it is neither."""
+    for read in (dtype_from_name, np.dtype) if isinstance(given, str) else (np.dtype,):
+        with suppress(KeyError, TypeError, ValueError):
+            made: np.dtype[Any] = np.dtype(read(given))
+            return made if made.kind in "iuf" or made == BF16 else None
+    return None

@@ -37,6 +37,8 @@ class Warp:
 
     def takes(self, name: str) -> dict[str, TensorType]:
         """Types of the picture and of the matrices."""
+        if not isinstance(self.image, Image):
+            raise BoltError(f"warp: image: got {self.image!r:.80}, wanted Image(...)")
         if self.image.batch or self.image.mode != "stretch" or self.image.source not in DEPTH:
             raise BoltError(
                 f"warp: image: got batch={self.image.batch}, mode={self.image.mode!r}, source={self.image.source!r}, "

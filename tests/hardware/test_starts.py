@@ -280,6 +280,12 @@ def _marked(document: Any) -> bytes:
     return sha256(text).hexdigest().encode() + text
 
 
+def _told(found: Any, at: int, to: Any) -> Any:
+    """What is remembered, with something else at a place of its only layout."""
+    (row,) = found["layouts"]
+    return found | {"layouts": [[*row[:at], to, *row[at + 1 :]]]}
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -291,6 +297,11 @@ def _marked(document: Any) -> bytes:
         lambda data, found: _marked({"facts": found["facts"]}),
         lambda data, found: _marked(found | {"layouts": [[[[2, 3]], 1, 2, 3, 4, 5, 6, 7]]}),
         lambda data, found: _marked(found | {"layouts": [3]}),
+        *(lambda data, found, at=at, to=to: _marked(_told(found, at, to)) for at, to in [
+            (5, [5]), (5, ["0"]), (5, [-1]), (6, [2, 0]), (6, 0), (7, [[2, 3]]), (7, [[2], [2]]),
+            (7, [[-1, 3], [2, 3]]), (0, [[2]]),
+            (8, [["f32", [2], "00"]]), (8, [["f32", [2], "zz"]]), (8, [["string", [1], "00" * 8]]),
+        ]),
         lambda data, found: _marked(found | {"inputs": [["x", "f99", [2]]]}),
         lambda data, found: _marked(found | {"made_by": ["os:system", True, None]}),
         lambda data, found: _marked(found | {"version": None}),
