@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import bolt_numba as bn
-from bolt_numba.errors import BoltError
+from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.export import stages
 from bolt_numba.export.layout import ProgramTable
 from bolt_numba.export.lengths import runs
@@ -258,6 +258,17 @@ def test_a_branch_that_does_not_fit_the_shapes_is_told() -> None:
 
     with pytest.raises(BoltError, match=r"'chosen', wanted them fixed.*\n.*If\(.*its else branch: .*Reshape"):
         native_program(graph_of(build, {"x": (3, 4), "chosen": (BOOL,)}))
+
+
+def test_a_state_keeps_its_size_whatever_data_say() -> None:
+    graph = graph_of(lambda b, x: b(Relu(), x), {"x": (3, 4)})
+    b, before = Builder(graph), Value("before", TensorType(F32, (Sym("r"), 4)))
+    sums = b(ReduceSum(keepdims=False), graph.inputs[0], np.array([1]))
+    kept = b(Compress(0), graph.inputs[0], b(Greater(), sums, 0.0))
+    graph.add_output(b(ReduceSum(), before), "sum")
+    graph.add_state(before, kept, np.zeros((3, 4), np.float32))
+    with pytest.raises(ShapeError, match=r"state 'before': got \[3, 4\] at first and \[0, 4\] after a run"):
+        native_program(graph)
 
 
 def test_loops_that_stay_in_python_are_told() -> None:
