@@ -125,6 +125,21 @@ def test_a_detector_selects_its_boxes() -> None:
     same(graph, [{"boxes": boxes, "scores": s} for s in scores], target="native")
 
 
+def test_limits_of_a_detector_may_be_inputs() -> None:
+    def build(b: Builder, boxes: Value, scores: Value, most: Value, overlap: Value, score: Value) -> Any:
+        return b(NonMaxSuppression(), boxes, scores, most, overlap, score)
+
+    rng = np.random.default_rng(3)
+    corners = rng.random((1, 40, 2)) * 100
+    boxes = np.concatenate([corners, corners + rng.random((1, 40, 2)) * 40], 2).astype(np.float32)
+    fixed = {"boxes": boxes, "scores": rng.random((1, 3, 40)).astype(np.float32)}
+    limits = ((5, 0.5, 0.3), (0, 0.5, 0.3), (-1, 0.5, 0.3), (1000, 0.1, 0), (7, 1, 0.99))
+    names = (("most", np.int64), ("overlap", np.float32), ("score", np.float32))
+    given = [{n: np.array([v], d) for (n, d), v in zip(names, values, strict=True)} for values in limits]
+    sizes = {"boxes": (1, 40, 4), "scores": (1, 3, 40), "most": (I64, 1), "overlap": (1,), "score": (1,)}
+    same(graph_of(build, sizes), [fixed | more for more in given])
+
+
 def test_two_lengths_apart_from_each_other() -> None:
     def build(b: Builder, x: Value) -> Any:
         first = b(NonZero(), x)

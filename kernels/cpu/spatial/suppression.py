@@ -97,6 +97,34 @@ def _suppressed(a: Any) -> dict[str, Reach]:
     }
 
 
+@inline
+def suppress_lists(p, most, limit, threshold):
+    """Of each image and class at most ``most`` boxes, of which the record has room for ``p.most``."""
+    count, room, corners, kept = p.count, p.most, p.corners, p.kept
+    rows = 0
+    for image in range(p.images):
+        corners_of(p.boxes + 16 * image * count, corners, count, p.center)
+        for c in range(p.classes):
+            scores = p.scores + 4 * (image * p.classes + c) * count
+            m = candidates_of(scores, p.items, count, threshold, p.limited)
+            items = sort_keys(p.items, p.items + 8 * count, p.items + 16 * count, m, 32)
+            n = 0
+            for i in range(m):
+                if n >= most:
+                    break
+                place = load_i64(items + 8 * i) & GREATEST
+                if overlaps_any(kept, room, n, corners, count, place, limit):
+                    continue
+                for row in range(5):
+                    store_f32(kept + 4 * (row * room + n), load_f32(corners + 4 * (row * count + place)))
+                n += 1
+                store_i64(p.y + 24 * rows, image)
+                store_i64(p.y + 24 * rows + 8, c)
+                store_i64(p.y + 24 * rows + 16, place)
+                rows += 1
+    store_i64(p.found, rows)
+
+
 @native(
     fastmath=set(), extents=_suppressed, boxes=PTR, scores=PTR, y=PTR, found=PTR, corners=PTR, kept=PTR, items=PTR,
     images=I64, classes=I64, count=I64, most=I64, limit=F32, threshold=F32, limited=I64, center=I64,
@@ -106,29 +134,17 @@ def suppress(p, tid, nthreads):
 
     corners: [5, count] f32; kept: [5, most] f32; items: 16 count + `COUNTERS` bytes.
     """
-    count, most, corners, kept = p.count, p.most, p.corners, p.kept
-    rows = 0
-    for image in range(p.images):
-        corners_of(p.boxes + 16 * image * count, corners, count, p.center)
-        for c in range(p.classes):
-            scores = p.scores + 4 * (image * p.classes + c) * count
-            m = candidates_of(scores, p.items, count, p.threshold, p.limited)
-            items = sort_keys(p.items, p.items + 8 * count, p.items + 16 * count, m, 32)
-            n = 0
-            for i in range(m):
-                if n == most:
-                    break
-                place = load_i64(items + 8 * i) & GREATEST
-                if overlaps_any(kept, most, n, corners, count, place, p.limit):
-                    continue
-                for row in range(5):
-                    store_f32(kept + 4 * (row * most + n), load_f32(corners + 4 * (row * count + place)))
-                n += 1
-                store_i64(p.y + 24 * rows, image)
-                store_i64(p.y + 24 * rows + 8, c)
-                store_i64(p.y + 24 * rows + 16, place)
-                rows += 1
-    store_i64(p.found, rows)
+    suppress_lists(p, p.most, p.limit, p.threshold)
+
+
+@native(
+    fastmath=set(), extents=lambda a: {**_suppressed(a), "limits": 8, "overlap": 4, "score": 4}, boxes=PTR, scores=PTR,
+    y=PTR, found=PTR, corners=PTR, kept=PTR, items=PTR, limits=PTR, overlap=PTR, score=PTR, images=I64, classes=I64,
+    count=I64, most=I64, limited=I64, center=I64,
+)  # fmt: skip
+def suppress_within(p, tid, nthreads):
+    """The same by limits in memory: limits [1] i64, how many boxes, at most ``most``; overlap, score: [1] f32."""
+    suppress_lists(p, min(load_i64(p.limits), p.most), load_f32(p.overlap), load_f32(p.score))
 
 
 def _number(operand: Any) -> float:
@@ -165,15 +181,25 @@ def non_max_suppression(op: NonMaxSuppression, operands: Sequence[Any], empty: E
 
 @sized(NonMaxSuppression)
 def sized_non_max_suppression(op: NonMaxSuppression, ins: Types) -> Sized | None:
-    """The same as a step, where the limits are known."""
+    """The same as a step; limits that are not known are read from memory."""
     scores, limits = ins[1], (*ins[2:], None, None, None)[:3]
-    if scores is None or any(t is not None and t.known is None for t in limits):
+    if scores is None:
         return None
-    numbers = _numbers(op, scores.dims, *(None if t is None else t.known for t in limits))
+    is_known = all(t is None or t.known is not None for t in limits)
+    greatest = limits[0] is not None and limits[0].known is None
+    known = [None if t is None else t.known for t in limits]
+    numbers = _numbers(op, scores.dims, np.array(scores.dims[2]) if greatest else known[0], *known[1:])
     count, most = numbers["count"], numbers["most"]
     result = TensorType(INT64, (numbers["images"] * numbers["classes"] * most, 3))
     args: dict[str, Argument] = {
         "boxes": In(0), "scores": In(1), "y": Out(0), "found": Out(1), "corners": Scratch(20 * count),
         "kept": Scratch(20 * most), "items": Scratch(16 * count + COUNTERS), **numbers,
     }  # fmt: skip
-    return Sized((result,), (0,), [Step(suppress, args, parallel=False)])
+    if not is_known:
+        defaults = np.zeros(1, INT64), np.zeros(1, np.float32), np.zeros(1, np.float32)
+        for i, name in enumerate(("limits", "overlap", "score")):
+            args[name] = defaults[i] if limits[i] is None else In(2 + i)
+        args = {name: args[name] for name in args.keys() - {"limit", "threshold"}}
+    limited = int(limits[2] is not None)
+    kernel = suppress if is_known else suppress_within
+    return Sized((result,), (0,), [Step(kernel, {**args, "limited": limited}, parallel=False)])
