@@ -87,7 +87,7 @@ def with_states(graph: Graph, states: Mapping[str, str], *, initial: Mapping[str
         if first is None:
             shape = value.type.shape
             if shape is None or any(isinstance(d, Sym) for d in shape) or value.type.dtype == object:
-                wanted = "wanted known sizes: give them by with_shapes, or what it is at first by initial"
+                wanted = "wanted known sizes: give them by with_shapes (--shape), or what it is at first by initial"
                 raise ShapeError(f"{graph.name}: state {name!r}: got {value.type}, {wanted}")
             first = np.zeros(value.type.dims, value.type.dtype)
         first = _array(graph, name, first)
