@@ -219,6 +219,10 @@ def test_unknown_targets_and_names_are_refused(tmp_path: Path) -> None:
     for option in ({"one_file": True}, {"weights_in": "file"}, {"cc": "cc"}, {"name": "y"}):
         with pytest.raises(BoltError, match=f"x.bolt: {next(iter(option))}: got a value for a file"):
             bn.export_model(graph, tmp_path / "x.bolt", **option)
+    for name in ("net.so", "net.onnx"):
+        with pytest.raises(BoltError, match=r"net.*: output: got '\.\w+', wanted a folder, a \.bolt or a "):
+            bn.export_model(graph, tmp_path / name)
+    assert not list(tmp_path.iterdir())
     with pytest.raises(BoltError, match="cc: got a value for one C source"):
         bn.export_model(graph, tmp_path / "x", cc="cc", one_file=True)
 

@@ -37,6 +37,8 @@ BOLT = ".bolt"
 """Suffix of a file that has the model's graph and, behind it, native programs."""
 BARE = ".bnprog"
 """Suffix of a file that is a native program."""
+FILES = (".onnx", ".tflite", ".so", ".a", ".o", ".c", ".h", ".txt")
+"""Suffixes of which nobody means a folder."""
 
 
 @record(eq=False)
@@ -107,6 +109,8 @@ def export_model(
 
 def _check_asked(path: Path, asked: Sequence[str], is_file: bool, one_file: bool) -> None:
     """Raises BoltError for an option that what is written has no use for."""
+    if path.suffix.lower() in FILES and not path.is_dir():
+        raise BoltError(f"{path.name}: output: got '{path.suffix}', wanted a folder, a {BOLT} or a {BARE} file")
     for option in asked:
         if is_file or (option == "cc" and one_file):
             what = "a file" if is_file else "one C source"
