@@ -164,10 +164,6 @@ def read_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, 
     return found
 
 
-_UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile)
-"""What NumPy raises of files that hold something else."""
-
-
 def load_arrays(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file by name."""
     try:
@@ -175,7 +171,7 @@ def load_arrays(path: Path) -> dict[str, Array]:
             return dict(archive)
     except FileNotFoundError:
         raise
-    except _UNREADABLE as error:
+    except Exception as error:  # of any kind: heads are read as Python, and may claim any size
         raise InvalidModelError(f"{path}: is no .npz file: {error}") from error
 
 
@@ -193,7 +189,7 @@ def load_array(path: Path) -> Array:
         loaded = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise
-    except _UNREADABLE as error:
+    except Exception as error:  # of any kind: heads are read as Python, and may claim any size
         raise InvalidModelError(f"{path}: is no .npy file: {error}") from error
     if not isinstance(loaded, np.ndarray):
         raise InvalidModelError(f"{path}: got an archive of arrays, wanted an .npy file")

@@ -81,6 +81,8 @@ def _read(make: Callable[..., Mapping[str, Any]], *given: Any) -> Mapping[str, A
         return FlowError(f"{error.filename}: {error.strerror}")
     except BoltError as error:
         return error
+    except (ValueError, MemoryError) as error:  # a name that no file can have, a file that is too large
+        return FlowError(f"{type(error).__name__}: {error}")
 
 
 def _of_folder(folder: Path, common: Mapping[str, Any], left: Sequence[str]) -> Iterator[Task]:
@@ -137,7 +139,7 @@ class LineFile:
 
     def __enter__(self) -> Self:
         if self.path is not None:
-            self.file = self.path.open("w", encoding="utf-8")
+            self.file = self.path.open("w", buffering=1, encoding="utf-8")  # who ends us has all that was done
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -147,8 +149,12 @@ class LineFile:
     def write(self, label: str, outcome: Mapping[str, Any] | BaseException) -> bool:
         """Write what became of a task; whether it went well."""
         is_good = not isinstance(outcome, BaseException)
-        said = {"outputs": _plain(outcome, self.file is None)} if is_good else {"error": str(outcome)}
-        line = json.dumps(console.finite({"task": label, **said}), default=str, ensure_ascii=False)
+        try:
+            said = {"outputs": _plain(outcome, self.file is None)} if is_good else {"error": str(outcome)}
+            line = json.dumps(console.finite({"task": label, **said}), default=str, ensure_ascii=False)
+        except Exception as error:  # objects of the caller's are asked for a text; lists may hold themselves
+            is_good, said = False, {"error": f"outputs: got what is no JSON: {type(error).__name__}: {error}"}
+            line = json.dumps({"task": label, **said}, ensure_ascii=False)
         line = _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
         if self.file is None:
             console.write(line)
@@ -191,7 +197,7 @@ class ArrayFiles:
 def _array(name: str, value: Any) -> Any:
     try:
         found = np.asarray(value)
-    except ValueError:
+    except Exception:  # objects of the caller's may say what array they are
         found = np.empty((), object)
     if found.dtype == object:
         kind = type(value).__name__

@@ -22,6 +22,8 @@ STEPS = '''
 import time
 from dataclasses import dataclass
 
+import time
+
 import numpy as np
 
 def best(p):
@@ -49,6 +51,23 @@ def same(x):
 def slow(x):
     time.sleep(x)
     return x
+
+class Mute:
+    def __repr__(self):
+        raise ValueError("no text")
+
+    def __array__(self, *dtype, **how):
+        raise KeyError("no array")
+
+def odd(x, lines):
+    round = []
+    round.append(round)
+    for _ in range(1000 if x == 3 else 0):
+        with open(lines) as file:
+            if '"y": 0' in file.read():
+                return "seen"
+        time.sleep(0.02)
+    return [0, round, Mute(), None][x]
 
 def before(values, most):
     return {"image": values["pixels"] / np.float32(most)}
@@ -83,6 +102,8 @@ outputs = "image"
 COUNT = 'inputs = "x"\noutputs = "y"\n[nodes.n]\nfunction = "command_steps:counted"\ninputs = "x"\noutputs = "y"\n' \
         'states = { seen = { output = "next", initial = 0 } }\n'  # fmt: skip
 PLAIN = 'inputs = "x"\noutputs = "file"\n[nodes.n]\nfunction = "command_steps:same"\ninputs = "x"\noutputs = "file"\n'
+ODD = 'inputs = "x"\noutputs = "y"\nworkers = 1\n[nodes.n]\nfunction = "command_steps:odd"\ninputs = { x = "x" }\n' \
+      'outputs = "y"\nqueue = 1\nfixed = { lines = "FOLDER/out.jsonl" }\n'  # fmt: skip
 
 
 @pytest.fixture
@@ -194,6 +215,14 @@ def test_tasks_that_cannot_be_read_fail_alone(call: Call, folder: Path, monkeypa
     np.savez(tasks / "good.npz", x=3)
     done = call("flow", "run", folder / "count.toml", "--tasks", tasks)
     assert ["error" in line for line in lines(done.out)] == [True, False]
+    for name, shape in (("large", "(10000000000000000,)"), ("torn", "((((")):
+        head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode()
+        (folder / f"{name}.npy").write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + head + b"\n")
+    names = ("large.npy", "torn.npy", "a\0b")
+    rows = [{"x": {"file": name}} for name in names]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"x": 7}])))
+    done = call("flow", "run", folder / "count.toml", "--tasks", folder / "rows.jsonl")
+    assert ["error" in line for line in lines(done.out)] == [True, True, True, False]
     (folder / "latin.jsonl").write_bytes(b'{"x": "\xe4"}')
     done = call("flow", "run", folder / "count.toml", "--tasks", folder / "latin.jsonl")
     assert (done.code, "got bytes that are no UTF-8" in done.err) == (1, True)
@@ -245,6 +274,19 @@ def test_a_folder_without_files_has_no_tasks(call: Call, folder: Path) -> None:
     (folder / "tasks" / "inside").mkdir(parents=True)
     done = call("flow", "run", folder / "count.toml", "--tasks", folder / "tasks")
     assert (done.code, done.out, done.err) == (0, "", f"got no task in {folder / 'tasks'}\n")
+
+
+def test_results_that_no_file_can_hold_fail_alone(call: Call, folder: Path) -> None:
+    """Lists that hold themselves, objects without a text; those before are in the file at once."""
+    (folder / "odd.toml").write_text(ODD.replace("FOLDER", str(folder)))
+    (folder / "rows.jsonl").write_text('{"x": 0}\n{"x": 1}\n{"x": 2}\n{"x": 3}\n')
+    done = call("flow", "run", folder / "odd.toml", "--tasks", folder / "rows.jsonl", "-o", folder / "out.jsonl")
+    assert (done.code, "error: 2 of 4 tasks failed" in done.err) == (1, True)
+    found = lines((folder / "out.jsonl").read_text())
+    assert [line.get("outputs") for line in found] == [{"y": 0}, None, None, {"y": "seen"}]
+    assert all("outputs: got what is no JSON: " in line["error"] for line in found[1:3])
+    done = call("flow", "run", folder / "odd.toml", "--tasks", folder / "rows.jsonl", "-o", folder / "out")
+    assert (done.code, len(list((folder / "out").iterdir()))) == (1, 2)
 
 
 def test_files_are_bytes_and_other_inputs_are_common(call: Call, folder: Path) -> None:
