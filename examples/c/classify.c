@@ -26,6 +26,8 @@ int main(int argc, char **argv) {
     float *pixels = bn_session_input(session, 0);
     const float *score = bn_session_output(session, 0);
     if (pixels == NULL || score == NULL) return fail("memory", session);
+    if (image.dtype != BN_FLOAT || scores.dtype != BN_FLOAT || image.nbytes == 0 || scores.nbytes == 0)
+        return fprintf(stderr, "%s: wanted a model of images in floats that gives floats\n", argv[1]), 1;
     while (fread(pixels, 1, image.nbytes, stdin) == image.nbytes) {
         if (bn_session_run(session) != BN_OK) return fail("run", session);
         size_t best = 0, count = scores.nbytes / sizeof *score;

@@ -13,7 +13,7 @@ int main(int argc, char **argv) try {
     if (argc != 2) return std::cerr << "usage: classify MODEL.bolt < IMAGES\n", 2;
     bolt_numba::Session session(bolt_numba::Model{std::string(argv[1])});
     auto pixels = session.input<float>(0);
-    while (std::fread(pixels.data(), sizeof(float), pixels.size(), stdin) == pixels.size()) {
+    while (!pixels.empty() && std::fread(pixels.data(), sizeof(float), pixels.size(), stdin) == pixels.size()) {
         session.run();
         auto scores = session.output<float>(0);
         auto best = std::max_element(scores.begin(), scores.end());

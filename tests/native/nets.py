@@ -85,6 +85,13 @@ def doubling() -> Graph:
     return g
 
 
+def nothing() -> Graph:
+    """Of no pixels."""
+    g = Graph("nothing")
+    g.add_output(Builder(g)(Relu(), g.add_input("x", TensorType(F32, (0, 3)))), "y")
+    return g
+
+
 def lookup() -> Graph:
     """Rows of a table, by numbers that must be within it; the numbers themselves and a constant are outputs, too."""
     g = Graph("lookup")

@@ -26,7 +26,7 @@ from bolt_numba.ops.pointwise import Add
 from bolt_numba.types import F32, Array, TensorType
 from tests.native import c_programs as c
 from tests.native.c_programs import CError, CSession, library, needs_cc, on_this_machine, program_bytes, stress
-from tests.native.nets import counter, dense, digits, doubling, lookup, selector
+from tests.native.nets import counter, dense, digits, doubling, lookup, nothing, selector
 
 pytestmark = [needs_cc, on_this_machine]
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "c"
@@ -389,6 +389,11 @@ def test_examples_run(source: str, compiler: str, tmp_path: Path) -> None:
     made = subprocess.run(run, input=images.tobytes(), capture_output=True, check=True).stdout.decode()
     (scores,) = bn.compile(digits())(image=images).values()
     assert [int(line.split()[0]) for line in made.splitlines()] == np.argmax(scores, -1).tolist()
+    for name, graph in (("lookup", lookup()), ("nothing", nothing())):
+        (tmp_path / name).write_bytes(program_bytes(graph))
+        run = [tmp_path / "classify", tmp_path / name]
+        other = subprocess.run(run, input=bytes(1024), capture_output=True, timeout=30)
+        assert (other.returncode, other.stdout) == (0 if (name, compiler) == ("nothing", "c++") else 1, b"")
     missing = subprocess.run([tmp_path / "classify", "nowhere"], capture_output=True, text=True)
     assert (missing.returncode, "nowhere: cannot be opened" in missing.stderr) == (1, True)
 
