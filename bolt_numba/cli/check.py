@@ -10,6 +10,7 @@ import numpy as np
 import typer
 
 import bolt_numba as bn
+from bolt_numba.base.replaced import replaced
 from bolt_numba.cli import console
 from bolt_numba.cli.options import (
     Devices,
@@ -87,7 +88,8 @@ def _save(results: dict[str, Array], folder: Path) -> dict[str, str]:
     for i, (name, array) in enumerate(results.items()):
         clean = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).strip(".") or f"output_{i}"
         path = folder / f"{clean}.npy"
-        np.save(path, array, allow_pickle=False)
+        with replaced(path) as file:
+            np.save(file, array, allow_pickle=False)
         files[name] = str(path)
     save_arrays(folder / "outputs.npz", results)
     return files

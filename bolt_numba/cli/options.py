@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import typer
 
+from bolt_numba.base.replaced import replaced
 from bolt_numba.cli import console
 from bolt_numba.devices import names as device_names
 from bolt_numba.errors import BoltError, InvalidModelError
@@ -176,8 +177,8 @@ def load_arrays(path: Path) -> dict[str, Array]:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write an .npz file; names may be those of parameters of `np.savez`, too."""
-    with zipfile.ZipFile(path, "w") as archive:
+    """Write an .npz file, whole or not at all; names may be those of parameters of `np.savez`, too."""
+    with replaced(path) as whole, zipfile.ZipFile(whole, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.cli.options import load_arrays, save_arrays
 from tests.flow.test_files import BOLT
 from tests.flow.test_nodes import DIGITS, images
 from tests.test_cli import Call, call
@@ -287,6 +288,17 @@ def test_results_that_no_file_can_hold_fail_alone(call: Call, folder: Path) -> N
     assert all("outputs: got what is no JSON: " in line["error"] for line in found[1:3])
     done = call("flow", "run", folder / "odd.toml", "--tasks", folder / "rows.jsonl", "-o", folder / "out")
     assert (done.code, len(list((folder / "out").iterdir()))) == (1, 2)
+
+
+def test_a_file_of_arrays_is_whole_or_not_there(tmp_path: Path) -> None:
+    """What ends the writing of the second array takes the first one along, and leaves an older file as it was."""
+    path = tmp_path / "a.npz"
+    for there in ([], ["a.npz"]):
+        with pytest.raises(ValueError, match="allow_pickle"):
+            save_arrays(path, {"x": np.ones(3), "y": np.array([None])})
+        assert [file.name for file in tmp_path.iterdir()] == there
+        save_arrays(path, {"x": np.zeros(3)})
+    assert not load_arrays(path)["x"].any()
 
 
 def test_files_are_bytes_and_other_inputs_are_common(call: Call, folder: Path) -> None:
