@@ -35,8 +35,6 @@ MOST_STAGES = 64
 """Stages of one set of shapes; branches of branches multiply."""
 MOST_LENGTHS = 1 << 15
 """Lengths of a result for which what follows is planned, each."""
-
-
 NONE, TWO = -1, -2
 """In the place of the number of a length."""
 
@@ -95,8 +93,8 @@ class StagedPlan:
     """The stages of one set of shapes, the first of them first, and what is between them.
 
     problems: a line for each node that keeps the model from leaving Python.  least, greatest: sizes of the outputs.
-    by_length: adds the stages of a region
-    that reads results of a length that data decide.  loops: those of a loop but what follows it.
+    by_length: adds the stages of a region that reads results of a length that data decide.  loops: those of a loop but
+    what follows it.
     """
 
     def __init__(
