@@ -100,11 +100,12 @@ def scatter_lines(p, z, count, places):
     step, real, other = 4 * p.last * p.inner, z + p.inverse * BYTES, z + (1 - p.inverse) * BYTES
     scale = np.float32(1.0 / np.float64(p.n)) if p.inverse else np.float32(1)
     for k in range(p.bins):
+        is_real = p.parts == 1 and (k == 0 or 2 * k == p.n)  # of real numbers; rounding would leave a rest
         for f in range(count):
             at = load_i64(places + 8 * (LANES + f)) + k * step
             store_f32(at, load_f32(real + 2 * BYTES * k + 4 * f) * scale)
             if p.last == 2:
-                store_f32(at + 4, load_f32(other + 2 * BYTES * k + 4 * f) * scale)
+                store_f32(at + 4, np.float32(0) if is_real else load_f32(other + 2 * BYTES * k + 4 * f) * scale)
 
 
 def _reached(a: Any) -> dict[str, Reach]:

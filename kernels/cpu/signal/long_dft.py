@@ -85,7 +85,7 @@ def _rows_reach(a: Any) -> dict[str, Reach]:
 
 @native(
     fastmath=None, extents=_rows_reach, **dict.fromkeys(("x", "y", "stages", "tables", "room"), PTR),
-    **dict.fromkeys(("lines", "inner", "bins", "last", "n", "rows", "count", "inverse"), I64),
+    **dict.fromkeys(("lines", "inner", "parts", "bins", "last", "n", "rows", "count", "inverse"), I64),
 )  # fmt: skip
 def dft_rows(p, tid, nthreads):
     """Matrices of pairs: their rows transformed, to lines of y, where number (column, row) of a result is."""
@@ -112,7 +112,8 @@ def dft_rows(p, tid, nthreads):
                     to = y + 4 * p.last * p.inner * place
                     store_f32(to, load_f32(real + 4 * f) * scale)
                     if p.last == 2:
-                        store_f32(to + 4, load_f32(other + 4 * f) * scale)
+                        is_real = p.parts == 1 and (place == 0 or 2 * place == p.n)  # of real numbers
+                        store_f32(to + 4, np.float32(0) if is_real else load_f32(other + 4 * f) * scale)
 
 
 @pure
@@ -152,11 +153,11 @@ def long_dft(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) 
     lines, columns, across = x.size // size // parts, stages(rows, False), stages(wide, False)
     pays = lines * n * 20 >= PAYS_FLOPS
     between, room = Scratch(8 * lines * n), Scratch(4 * BYTES * wide * context.threads)
-    same: dict[str, Any] = {"lines": lines, "inner": inner, "n": n, "rows": rows, "room": room}
+    same: dict[str, Any] = {"lines": lines, "inner": inner, "parts": parts, "n": n, "rows": rows, "room": room}
     same["inverse"] = int(op.inverse)
     first: dict[str, Any] = {
         "x": In(0), "turns": places_turned(n), "to": between, "stages": columns.rows, "tables": columns.tables,
-        "size": size, "parts": parts, "given": min(size, n // 2 + 1 if mirrored else n),
+        "size": size, "given": min(size, n // 2 + 1 if mirrored else n),
         "count": columns.rows.shape[0], "mirrored": int(mirrored),
     }  # fmt: skip
     second: dict[str, Any] = {
