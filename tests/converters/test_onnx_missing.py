@@ -12,8 +12,10 @@ from bolt_numba.onnx_backend import Backend
 from tests import onnx_score
 
 PAGE = Path(__file__).parents[2] / "docs" / "onnx-missing.md"
-FAMILIES = "_loop|gradient|dropout|sequence|optional|string|strnorm|tfidf|regex|ai_onnx_ml|image_decoder|ada"
-"""What the listed tests are about, and the operators beyond plain tensors."""
+FAMILIES = (
+    "_loop|dft|stft|mel_|window|gradient|dropout|sequence|optional|string|strnorm|tfidf|regex|ai_onnx_ml|image_decoder|ada"
+)
+"""What the listed tests are about, the operators beyond plain tensors, and those on sound."""
 
 
 @pytest.mark.timeout(1800)
