@@ -172,13 +172,21 @@ def chirp(n: int) -> Chirp:
     return Chirp(m, np.stack([both.real, both.imag], axis=1).astype(F32))
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def extent_of(op: Any, ins: Types) -> tuple[int, int] | None:
+    """Length and number of the transforms; None where x is not f32, is empty, or something is not known."""
     x = ins[0]
     if x is None or not x.is_static or x.dtype != F32 or not x.size:
-        return False
+        return None
     if any(t is not None and t.known is None for t in ins[1:]):
+        return None
+    return length_of(op, ins), x.size // x.dims[axis_of(ins)] // x.dims[-1]
+
+
+def _accepts(op: Any, ins: Types) -> bool:
+    extent = extent_of(op, ins)
+    if extent is None:
         return False
-    n, lines = length_of(op, ins), x.size // x.dims[axis_of(ins)] // x.dims[-1]
+    n, lines = extent
     return n <= LONGEST and (lines >= FEW or (chirp(n).m if bends(n) else n) <= SHORT)
 
 

@@ -15,13 +15,13 @@ import numpy as np
 from bolt_numba.base.follow import pure
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, ceil_div, load_f32, split, store_f32
 from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
-from bolt_numba.kernels.cpu.signal.dft import FEW, SHORT, axis_of, bends, length_of
+from bolt_numba.kernels.cpu.signal.dft import FEW, SHORT, axis_of, bends, extent_of, length_of
 from bolt_numba.kernels.cpu.signal.fourier import LONGEST, STAGE, stages, transform, turns_of
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.signal import DFT
-from bolt_numba.types import F32, TensorType
+from bolt_numba.types import TensorType
 
 MOST = LONGEST * 16
 
@@ -132,12 +132,10 @@ def places_turned(n: int) -> Any:
 
 
 def _accepts(op: Any, ins: Types) -> bool:
-    x = ins[0]
-    if x is None or not x.is_static or x.dtype != F32 or not x.size:
+    extent = extent_of(op, ins)
+    if extent is None:
         return False
-    if any(t is not None and t.known is None for t in ins[1:]):
-        return False
-    n, lines = length_of(op, ins), x.size // x.dims[axis_of(ins)] // x.dims[-1]
+    n, lines = extent
     if not SHORT < n <= MOST or bends(n) or (lines >= FEW and n <= LONGEST):
         return False
     return rows_of(n) >= LANES // 2
