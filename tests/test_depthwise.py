@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from bolt_numba.kernels.cpu.convolution.depthwise import block_starts, choose_chunk
 from bolt_numba.kernels.cpu.language.lang import LANES
+from bolt_numba.kernels.registry import select
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
 from bolt_numba.types import Array
-from tests.harness import plan, run_kernel
+from tests.harness import plan, run_kernel, types_of
 from tests.near import assert_near
 
 CHANNELS = sorted({2, 3, LANES - 1, LANES, LANES + 1, 2 * LANES, 3 * LANES - 2, 70})
@@ -115,7 +116,7 @@ def transposed_cases(draw: Callable[[Any], Any]) -> tuple[ConvTranspose, list[Ar
     axes = range(rank)
     kernel = [draw(st.sampled_from((1, 2, 2, 3, 4, 5))) for _ in axes]
     strides = tuple(draw(st.sampled_from((1, 2, 2, 3))) for _ in axes)
-    dilations = tuple(draw(st.sampled_from((1, 1, 1, 2))) for _ in axes)
+    dilations = tuple(draw(st.sampled_from((1, 1, 2, 3, 4))) for _ in axes)
     extra = tuple(draw(st.integers(0, s - 1)) for s in strides)
     sizes = [draw(st.integers(1, 15)) for _ in axes]
     full = [
@@ -124,8 +125,9 @@ def transposed_cases(draw: Callable[[Any], Any]) -> tuple[ConvTranspose, list[Ar
     ]
     begins = [draw(st.integers(0, min(3, f - 1))) for f in full]
     ends = [draw(st.integers(0, min(3, f - 1 - b))) for f, b in zip(full, begins, strict=True)]
-    group = draw(st.sampled_from((1, 1, 1, 2, 3)))
-    cg, kg = draw(st.sampled_from((1, 2, 5, LANES))), draw(st.sampled_from((1, 2, 3, LANES, 2 * LANES + 1)))
+    group = draw(st.sampled_from((1, 1, 2, 3, LANES, LANES + 3, 2 * LANES)))
+    cg = draw(st.sampled_from((1, 2, 5, LANES) if group < LANES else (1, 1, 2, 3)))
+    kg = draw(st.sampled_from((1, 2, 3, LANES, 2 * LANES + 1) if group < LANES else (1, 1, 2, 3)))
     op = ConvTranspose(
         strides, (*begins, *ends), dilations, group, extra, layout="NHWC", activation=draw(st.sampled_from(ACTIVATIONS))
     )
@@ -162,3 +164,17 @@ def test_pads_that_follow_from_the_size(auto_pad: str) -> None:
     op = ConvTranspose((2, 2), auto_pad=auto_pad, layout="NHWC")
     (got,) = run_kernel(op, [x, w])
     np.testing.assert_array_equal(got, op.reference(x, w))
+
+
+WIDE = [(1, 32, 32), (2, LANES + 1, 1), (2, 1, LANES + 1)]
+"""Groups, channels and filters of a group, which panels of products are for."""
+
+
+@pytest.mark.parametrize(("group", "cg", "kg"), [(32, 1, 1), (3, 1, 1), (8, 4, 4), (16, 1, 2), *WIDE])
+def test_groups_that_fit_a_vector_have_a_kernel_of_their_own(group: int, cg: int, kg: int) -> None:
+    """A panel of products for each channel took six times as long."""
+    op = ConvTranspose((2, 2), (1,) * 4, (), group, layout="NHWC")
+    x, w = np.ones((1, 3, 3, group * cg), np.float32), np.ones((group * cg, kg, 4, 4), np.float32)
+    chosen = select(op, types_of([x, w], [False, True]))
+    assert chosen is not None
+    assert chosen.name == ("transposed" if (group, cg, kg) in WIDE else "transposed_groups")

@@ -37,7 +37,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import can_finish, finish
 from bolt_numba.kernels.cpu.products.matmul import zero_bias
-from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_zeros, pack_panels, panel_columns
+from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, aligned_zeros, pack_panels, panel_columns
 from bolt_numba.kernels.cpu.products.sweep import MR
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, inline, inline_source, native
@@ -178,9 +178,13 @@ def transposed_convolution(p, tid, nthreads):
 
 @record(frozen=True)
 class AxisTaps:
-    """One spatial axis of a layer: taps[phase] pairs a filter index with its input offset."""
+    """One spatial axis of a layer: taps[phase] pairs a filter index with its input offset.
+
+    apart: input pixels between neighbouring taps of a phase.
+    """
 
     taps: tuple[tuple[tuple[int, int], ...], ...]
+    apart: int = 1
 
     @staticmethod
     def of(kernel: int, stride: int, dilation: int, pad: int) -> AxisTaps:
@@ -189,7 +193,7 @@ class AxisTaps:
         for phase in range(stride):
             reach = [(t, phase + pad - t * dilation) for t in range(kernel)]
             found.append(tuple((t, at // stride) for t, at in reach if at % stride == 0))
-        return AxisTaps(tuple(found))
+        return AxisTaps(tuple(found), dilation // math.gcd(stride, dilation))
 
 
 @lru_cache(maxsize=256)
@@ -207,6 +211,13 @@ def phase_tables(rows: AxisTaps, cols: AxisTaps, depth: int, width: int, groups:
             phases.append([at, len(found), firsts[0, i], len(met), firsts[1, j]])
             at += 4 * groups * len(found) * len(met) * depth * width
     return np.array(phases, np.int64), np.array(taps, np.int64)
+
+
+def joined_parts(parts: Sequence[Array]) -> Array:
+    """One array of the parts, one after the other."""
+    out = aligned_empty((sum(p.size for p in parts),))
+    np.concatenate([p.reshape(-1) for p in parts], out=out)
+    return out
 
 
 def pack_phases(rows: AxisTaps, cols: AxisTaps, groups: int, merged: bool, fold: int) -> Any:
@@ -231,10 +242,8 @@ def pack_phases(rows: AxisTaps, cols: AxisTaps, groups: int, merged: bool, fold:
                     part = by_tap[np.ix_([r for r, _ in found], [s for s, _ in met])]
                 size = part.shape[0] * part.shape[1] * part.shape[3]
                 by_group = part.transpose(2, 0, 1, 3, 4).reshape(groups, size, part.shape[-1])
-                parts.append(pack_panels(by_group).reshape(-1))
-        out = aligned_zeros((sum(p.size for p in parts),))
-        np.concatenate(parts, out=out)
-        return out
+                parts.append(pack_panels(by_group))
+        return joined_parts(parts)
 
     return pack
 
@@ -267,6 +276,22 @@ def accepts_transposed(op: Any, ins: Types) -> bool:
     return few and len(x.dims) in (3, 4) and x.size > 0 and w.size > 0 and can_finish(op.activation)
 
 
+Axis = tuple[int, int, int, int]
+"""Taps, stride, dilation and begin pad of an axis: what `AxisTaps.of` takes."""
+
+
+def transposed_axes(
+    op: Any, x: TensorType, w: TensorType, y: TensorType
+) -> tuple[tuple[int, ...], tuple[int, ...], Axis, Axis]:
+    """Height and width of the images and of the results, and both axes; a line is an image of one row."""
+    sizes = x.dims[1:-1]
+    windows, pads = op.windows(w.dims[2:]), op.resolved_pads(sizes, w.dims[2:])
+    axes = list(zip(windows.kernel, windows.strides, windows.dilations, pads, strict=False))
+    line = len(sizes) == 1
+    down, across = [(1, 1, 1, 0), *axes] if line else axes
+    return (1,) * line + sizes, (1,) * line + y.dims[1:-1], down, across
+
+
 @kernel(ConvTranspose, accepts=accepts_transposed, by_types=True)
 def transposed(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters under tiles of pixels of one phase."""
@@ -274,18 +299,14 @@ def transposed(op: Any, ins: Types, outs: Sequence[TensorType], context: Context
     assert x is not None
     assert w is not None
     assert w.known is not None
-    images, *sizes, c = x.dims
-    windows, pads = op.windows(w.dims[2:]), op.resolved_pads(sizes, w.dims[2:])
-    ones = (1,) * (2 - len(sizes))
-    (h, wd), (oh, ow) = (*ones, *sizes), (*ones, *outs[0].dims[1:-1])
-    (kh, kw), (sh, sw), (dh, dw) = ((*ones, *t) for t in (windows.kernel, windows.strides, windows.dilations))
-    top, left = (pads[0], pads[1]) if len(sizes) == 2 else (0, pads[0])
-    groups, kg = op.group, w.dims[1]
+    images, c, groups, kg = x.dims[0], x.dims[-1], op.group, w.dims[1]
+    (h, wd), (oh, ow), down, across = transposed_axes(op, x, w, outs[0])
+    (kh, sh, dh, top), (kw, sw, dw, left) = down, across
     merged = kw == sw and dw == 1 and left == 0 and ow == wd * sw and groups == 1 and sw > 1
     fits = kh == sh and dh == 1 and top == 0 and oh == h * sh and sh * sw * kg <= LANES
     fold = sh if merged and fits else 1
-    rows = AxisTaps((((0, 0),),)) if fold > 1 else AxisTaps.of(kh, sh, dh, top)
-    cols = AxisTaps((((0, 0),),)) if merged else AxisTaps.of(kw, sw, dw, left)
+    rows = AxisTaps((((0, 0),),)) if fold > 1 else AxisTaps.of(*down)
+    cols = AxisTaps((((0, 0),),)) if merged else AxisTaps.of(*across)
     repeat = sw * fold if merged else 1
     n = kg * repeat
     width = panel_columns(n)

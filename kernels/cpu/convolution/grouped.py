@@ -198,7 +198,7 @@ def lane_table(groups: int, cg: int, kg: int) -> Array:
     """i32 [blocks][c/g][LANES]: which lane of the block's input vector every lane of its result reads."""
     together = groups_per_block(cg, kg)
     begin = np.arange(0, groups, together) * cg
-    shift = begin - np.minimum(begin, groups * cg - LANES)
+    shift = begin - np.minimum(begin, max(groups * cg - LANES, 0))
     lane = np.arange(LANES) // kg * cg
     table: Array = shift[:, None, None] + np.arange(cg)[:, None] + lane
     return np.minimum(table, LANES - 1).astype(np.int32)
