@@ -265,10 +265,6 @@ def test_what_has_no_meaning_is_said() -> None:
     model = model_of("FusedConv", {"x": IMAGE, "w": FILTER}, 1, {"activation": "Mystery"})
     with pytest.raises(UnsupportedOpError, match="activation Mystery"):
         read_model(model)
-    model = model_of("MatMulNBits", {"x": real(2, 32), "w": u8(5, 2, 8), "s": real(10), "z": None, "g": real(32)}, 1,
-                     {"K": 32, "N": 5, "bits": 4, "block_size": 16})  # fmt: skip
-    with pytest.raises(UnsupportedOpError, match="group_index True"):
-        read_model(model)
 
 
 @pytest.mark.parametrize("points", [False, True])

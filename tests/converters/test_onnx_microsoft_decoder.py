@@ -298,3 +298,19 @@ def test_embed_layer_normalization(masked: bool) -> None:
     inputs |= {"s": real(2, 4), "g": real(4), "b": real(4)}
     inputs |= {"m": np.array([[1, 1, 0], [1, 1, 1]], np.int32)} if masked else {}
     agrees("EmbedLayerNormalization", inputs, 2, {})
+
+
+@pytest.mark.parametrize("ends", [(2, 3), (2, 3, 1, 0)])
+def test_lengths_of_masks_of_any_number_of_sequences(ends: tuple[int, ...]) -> None:
+    """The number of sequences is a name, as in models of the BERT family."""
+    inputs = {"x": real(2, 4, 12), "w": real(12, 72), "b": real(72), "mask": lengths(*ends)}
+    model = node_model("Attention", inputs, 1, {"num_heads": 3})
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    model.graph.input[3].type.tensor_type.shape.dim[0].dim_param = "n" if len(ends) == 2 else ""
+    if len(ends) == 2:
+        data = model.SerializeToString()
+        wanted = onnxruntime.InferenceSession(data).run(None, inputs)
+        assert_near(bn.compile(data, threads=1).run(None, inputs)[0], wanted[0], 1e-5)
+    else:
+        with pytest.raises(UnsupportedOpError, match="a mask of"):
+            bn.load(model.SerializeToString())

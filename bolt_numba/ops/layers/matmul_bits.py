@@ -16,6 +16,12 @@ from bolt_numba.types import F32, U8, Array, TensorType
 OptionalArray: TypeAlias = "Array | None"
 
 
+def unpacked(packed: Array, bits: int) -> Array:
+    """Codes of 1, 2, 4 or 8 bits that lie in bytes, the low ones first: u8 [..., n] -> u8 [..., n * 8 / bits]."""
+    parts = [packed >> np.uint8(shift) & np.uint8((1 << bits) - 1) for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=-1).reshape(*packed.shape[:-1], -1) if bits < 8 else packed
+
+
 @op("MatMulNBits")
 class MatMulNBits(Op):
     """y = x @ w^T + bias, where w [n, k] is (codes - zeros) * scales in blocks along k.
@@ -62,10 +68,8 @@ class MatMulNBits(Op):
 
     def weights(self, codes: Array, scales: Array, zeros: OptionalArray, k: int) -> Array:
         """What the codes mean: [n, k] f32."""
-        if self.bits == 4:
-            codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:2], self.block)
         offsets = np.float32(self.middle) if zeros is None else zeros[..., None]
-        meant = (codes.astype(np.float32) - offsets) * scales[..., None]
+        meant = (unpacked(codes, self.bits).astype(np.float32) - offsets) * scales[..., None]
         return np.ascontiguousarray(meant.reshape(len(meant), meant.shape[1] * self.block)[:, :k])
 
     def reference(

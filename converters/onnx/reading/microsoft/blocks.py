@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.microsoft.fused import attention
+from bolt_numba.converters.onnx.reading.microsoft.attention import attention
 from bolt_numba.converters.onnx.reading.microsoft.quantized import real
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.operands import known_array, rank_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.layers.matmul_bits import unpacked
 from bolt_numba.ops.layers.quantize import DequantizeLinear
 from bolt_numba.types import F32, I8
 
@@ -73,17 +74,16 @@ def gather_block_quantized(
 ) -> Any:
     """Rows of a constant table.  Where they are of f32 and quantised along the last axis, the table stays in bytes.
 
-    data: int4 or uint4, or u8 that holds two codes in a byte (low first) for 4 bits, one for 8, along the last axis.
+    data: int4 or uint4, or u8 that holds codes of 2, 4 or 8 bits along the last axis, the low ones of a byte first.
     """
     table, scale = known_array(b, data, "data"), known_array(b, scales, "scales")
     zero = None if zero_points is None else known_array(b, zero_points, "zero_points")
-    if bits not in (4, 8) or block_size < 1:
+    if bits not in (2, 4, 8) or block_size < 1:
         raise b.unsupported(f"bits {bits}, block_size {block_size}")
     middle = 0
     if table.dtype == np.uint8:
         middle = 1 << (bits - 1)
-        if bits == 4:
-            table, zero = _nibbles(table), None if zero is None else _nibbles(zero)
+        table, zero = unpacked(table, bits), None if zero is None else unpacked(zero, bits)
     axis = quantize_axis + rank_of(b, data) if quantize_axis < 0 else quantize_axis
     codes = table.astype(np.int16) - middle
     zeros = None if zero is None else np.take(zero, np.arange(scale.shape[axis]), axis=axis).astype(np.int16) - middle
@@ -95,10 +95,6 @@ def gather_block_quantized(
     lost = spread[1].astype(F32) if zeros is not None else F32.type(0)
     meaning = (codes.astype(F32) - lost) * spread[0].astype(F32)
     return b(Gather(gather_axis), b.const(np.ascontiguousarray(meaning.astype(scale.dtype))), indices)
-
-
-def _nibbles(packed: Any) -> Any:
-    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
 
 
 def _spread(v: Any, block: int, axis: int, size: int) -> Any:

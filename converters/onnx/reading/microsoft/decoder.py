@@ -16,7 +16,7 @@ from bolt_numba.ops.arrays.shape import Reshape, Shape, Split, Squeeze, Unsqueez
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
-from bolt_numba.ops.pointwise import Add, Cast, Equal, Mul, Sub, Where
+from bolt_numba.ops.pointwise import Add, Cast, Equal, Sub, Where
 from bolt_numba.types import I64
 
 microsoft = functools.partial(reader, domain="com.microsoft")
@@ -52,7 +52,7 @@ def rotary_embedding(
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,
 ) -> Any:
-    """position_ids: [n, s], or [1]: the position of the first element of every sequence."""
+    """position_ids: [n, s], or [1]: the position of the first element of every sequence.  onnxruntime ignores scale."""
     if is_packed_batching:
         raise b.unsupported("is_packed_batching")
     flat = rank_of(b, x) == 3
@@ -65,7 +65,6 @@ def rotary_embedding(
     heads = num_heads or (static_dim(b, x, 2) // (2 * static_dim(b, cos_cache, 1)) if flat else 0)
     operator = RotaryEmbedding(interleaved, "SHD" if flat else "HSD")
     y = b(operator, by_heads(b, x, heads) if flat else x, cos_cache, sin_cache, positions)
-    y = y if scale == 1.0 else b(Mul(), y, scale)
     return merged(b, y) if flat else y
 
 

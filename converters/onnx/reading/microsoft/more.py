@@ -5,10 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import numpy as np
-
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.microsoft.fused import multi_head_attention
 from bolt_numba.converters.onnx.reading.microsoft.quantized import real, stored
 from bolt_numba.converters.onnx.reading.registry import add_reader, reader
 from bolt_numba.converters.onnx.reading.tables import quantize
@@ -18,13 +15,11 @@ from bolt_numba.converters.onnx.reading.tables.resize import grid_sample
 from bolt_numba.converters.onnx.reading.tables.shape import pad, range_, trilu
 from bolt_numba.converters.operands import ints, known_array, rank_of, static_dim
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.arrays.shape import Expand, Reshape, Shape, Split, Transpose, Unsqueeze
+from bolt_numba.ops.arrays.shape import Reshape, Shape, Transpose, Unsqueeze
 from bolt_numba.ops.data.tokens import Tokenizer
-from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.distances import Distances
 from bolt_numba.ops.layers.norm import RMSNormalization
-from bolt_numba.ops.pointwise import Add, Cast, Mul, Sigmoid, Sqrt, Sub, Swish, Where
-from bolt_numba.types import F32, I32
+from bolt_numba.ops.pointwise import Add, Mul, Sigmoid, Sqrt, Swish, Where
 
 Ints = tuple[int, ...]
 microsoft = functools.partial(reader, domain="com.microsoft")
@@ -79,11 +74,12 @@ def gated_add(b: NodeBuilder, x: Value, y: Value, gate: Value) -> Any:
 def gated_rms_norm(
     b: NodeBuilder, x: Value, scale: Value, gate: Value, *, epsilon: float = 1e-5, activation: str = "silu"
 ) -> Any:
-    """RMS normalisation times an activation of the gate."""
+    """RMS normalisation times an activation of the gate.  Each group of as many elements as scale has is one row."""
     if activation not in ("silu", "swish", "sigmoid"):
         raise b.unsupported(f"activation {activation}")
     opened = b(Sigmoid() if activation == "sigmoid" else Swish(), gate)
-    return b(Mul(), b(RMSNormalization(-1, epsilon), x, scale), opened)
+    rows = b(Reshape(), x, ints([*[0] * (rank_of(b, x) - 1), -1, static_dim(b, scale, 0)]))
+    return b(Mul(), b(Reshape(), b(RMSNormalization(-1, epsilon), rows, scale), b(Shape(), x)), opened)
 
 
 @microsoft("QLinearWhere")
@@ -132,53 +128,3 @@ def qlinear_conv(
         group=group, kernel_shape=kernel_shape, pads=pads, strides=strides,
     )  # fmt: skip
     return b(Transpose((0, *range(2, rank), 1)), y) if channels_last else y
-
-
-@microsoft("DecoderMaskedMultiHeadAttention")
-def decoder_masked_multi_head_attention(
-    b: NodeBuilder,
-    query: Value,
-    key: Value | None = None,
-    value: Value | None = None,
-    mask_index: Value | None = None,
-    attention_bias: Value | None = None,
-    past_key: Value | None = None,
-    past_value: Value | None = None,
-    past_sequence_length: Value | None = None,
-    beam_width: Value | None = None,
-    cache_indirection: Value | None = None,
-    bias: Value | None = None,
-    *,
-    num_heads: int,
-    mask_filter_value: float = -10000.0,
-    scale: float = 0.0,
-    past_present_share_buffer: int = 0,
-    output_qk: int = 0,
-) -> Any:
-    """One new element of each sequence, which sees the past and itself.
-
-    past_present_share_buffer: the past has room for the new element, and ``past_sequence_length`` valid keys.
-    """
-    if cache_indirection is not None or output_qk:
-        raise b.unsupported("cache_indirection or output_qk")
-    if not past_present_share_buffer or past_key is None or past_sequence_length is None:
-        return multi_head_attention(
-            b, query, key, value, bias, mask_index, attention_bias, past_key, past_value,
-            num_heads=num_heads, mask_filter_value=mask_filter_value, scale=scale,
-        )  # fmt: skip
-    operands: list[Any] = [query, key, value]
-    if bias is not None:
-        parts = b.node(Split(0, 3), bias, ints([static_dim(b, query, -1)] * 3)).outputs
-        operands = [b(Add(), v, part) for v, part in zip(operands, parts, strict=True)]
-    length = b(Reshape(), past_sequence_length, ints([1]))
-    valid = b(Expand(), length, b(Shape(0, 1), query))
-    added = attention_bias
-    if mask_index is not None:
-        hidden = b(Sub(), np.ones((), np.float32), b(Cast(F32), b(Unsqueeze(), mask_index, ints([1, 2]))))
-        masked = b(Mul(), hidden, mask_filter_value)
-        added = masked if added is None else b(Add(), masked, added)
-    total = b(Cast(I32), b(Shape(2, 3), past_key))  # the present is as long as the past, whatever is valid
-    operator = GroupQueryAttention(num_heads, num_heads, scale)
-    return b(operator, *operands, past_key, past_value, valid, total, added)
-
-

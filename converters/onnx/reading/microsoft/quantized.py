@@ -15,11 +15,12 @@ from bolt_numba.converters.onnx.reading.tables.recurrent import common
 from bolt_numba.converters.onnx.reading.tables.reduce import gemm
 from bolt_numba.converters.operands import known_array, rank_of, spatial_axes
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
 from bolt_numba.ops.arrays.shape import Concat, Transpose
 from bolt_numba.ops.layers.integer_products import MatMulInteger
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.matmul_bits import MatMulNBits
+from bolt_numba.ops.layers.matmul_bits import MatMulNBits, unpacked
 from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
@@ -235,9 +236,10 @@ def matmul_integer_to_float(
     y_zero: Value | None = None,
     bias: Value | None = None,
 ) -> Any:
+    """The sums are scaled in f32, and the result is of the scales' dtype."""
     product = b(Cast(F32), b(MatMulInteger(), x, y, x_zero, y_zero))
-    made = b(Mul(), product, b(Mul(), x_scale, y_scale))
-    return made if bias is None else b(Add(), made, bias)
+    made = b(Mul(), product, b(Mul(), b(Cast(F32), x_scale), b(Cast(F32), y_scale)))
+    return b(Cast(x_scale.type.dtype), made if bias is None else b(Add(), made, b(Cast(F32), bias)))
 
 
 @microsoft("DynamicQuantizeMatMul")
@@ -264,33 +266,38 @@ def matmul_nbits(
     block_size: int,
     accuracy_level: int = 0,
 ) -> Any:
-    """Weights of 4 or 8 bits in blocks along K, each with a scale; they stay as they are where x is f32.
+    """Weights of 2, 4 or 8 bits in blocks along K, each with a scale; where x is f32 they stay codes of 4 or 8 bits.
 
-    packed: [N, blocks, block_size * bits / 8] u8, low nibble first · zero_points: packed likewise, half the range
-    when absent.
+    packed: [N, blocks, block_size * bits / 8] u8, low codes first · zero_points: packed likewise or floats, half the
+    range when absent · group_index: [K], whose scale and zero point an element has, the block it lies in when absent.
     """
-    if bits not in (4, 8) or group_index is not None or block_size < 1:
-        raise b.unsupported(f"bits {bits}, block_size {block_size}, group_index {group_index is not None}")
+    if bits not in (2, 4, 8) or block_size < 1 or block_size * bits % 8:
+        raise b.unsupported(f"bits {bits}, block_size {block_size}")
     blocks = -(-K // block_size)
-    codes = np.ascontiguousarray(known_array(b, packed, "weights").reshape(N, blocks, block_size * bits // 8))
-    scale = known_array(b, scales, "scales").reshape(N, blocks).astype(np.float32)
-    zero: Any = None
+    codes = unpacked(known_array(b, packed, "weights").reshape(N, blocks * block_size * bits // 8), bits)
+    scale = known_array(b, scales, "scales").reshape(N, blocks).astype(F32)
+    zero = np.full_like(scale, 1 << (bits - 1))
     if zero_points is not None:
         zero = known_array(b, zero_points, "zero points")
-        if zero.dtype == np.uint8:
-            zero = _codes(zero.reshape(N, -1), bits)[:, :blocks]
-        zero = np.ascontiguousarray(zero.reshape(N, blocks).astype(np.float32))
-    operator = MatMulNBits(bits, block_size)
-    if x.type.dtype == F32:
-        return b(operator, x, b.const(codes), b.const(scale), None if zero is None else b.const(zero), bias)
-    weight = operator.weights(codes, scale, zero, K).astype(x.type.dtype)
-    return b(MatMul(trans_b=True), x, b.const(weight), bias)
-
-
-def _codes(packed: Any, bits: int) -> Any:
-    if bits == 8:
-        return packed
-    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
+        zero = unpacked(zero.reshape(N, -1), bits)[:, :blocks] if zero.dtype == np.uint8 else zero
+        zero = np.ascontiguousarray(zero.reshape(N, blocks).astype(F32))
+    in_order = groups = np.arange(K) // block_size
+    if group_index is not None:
+        groups = known_array(b, group_index, "group_index").reshape(-1)[:K].astype(np.int64)
+        if len(groups) < K or groups.min(initial=0) < 0 or groups.max(initial=0) >= blocks:
+            raise b.invalid("group_index", groups, f"{K} numbers below {blocks}")
+    order = np.argsort(groups, kind="stable")
+    if x.type.dtype != F32 or not np.array_equal(groups[order], in_order):
+        weight = (codes[:, :K] - zero[:, groups]) * scale[:, groups]
+        return b(MatMul(trans_b=True), x, b.const(weight.astype(x.type.dtype)), bias)
+    if group_index is not None:
+        x = b(Gather(-1), x, b.const(order))
+        codes = np.concatenate([codes[:, order], codes[:, K:]], axis=1)
+    if bits < 8:
+        codes = codes[:, ::2] | codes[:, 1::2] << np.uint8(4)
+    held = b.const(codes.reshape(N, blocks, -1)), b.const(scale)
+    points = b.const(zero) if zero_points is not None or bits == 2 else None
+    return b(MatMulNBits(max(bits, 4), block_size), x, *held, points, bias)
 
 
 @microsoft("DynamicQuantizeLSTM")

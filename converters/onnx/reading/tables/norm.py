@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.operands import ints, rank_of, static_dim
@@ -20,6 +22,7 @@ from bolt_numba.ops.layers.norm import (
     RMSNormalization,
 )
 from bolt_numba.ops.pointwise import Add, Cast, Div, Mul, Sqrt, Sub
+from bolt_numba.types import F32
 
 
 @reader("BatchNormalization", since=9)
@@ -123,7 +126,14 @@ def simplified_layer_normalization(
     b: NodeBuilder, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Any:
     """Written by onnxruntime's optimizer into the default domain."""
-    return b(RMSNormalization(axis, epsilon), x, scale)
+    return b(RMSNormalization(axis, epsilon), x, scale), inverse_rms(b, x, axis, epsilon) if b.wants(1) else None
+
+
+def inverse_rms(b: NodeBuilder, x: Value, axis: int, epsilon: float) -> Any:
+    """What an RMS normalisation over the axes from ``axis`` on multiplies by: f32, 1 for the normalised axes."""
+    wide, rank = b(Cast(F32), x), rank_of(b, x)
+    squares = b(ReduceMean(), b(Mul(), wide, wide), ints(range(axis % rank, rank)))
+    return b(Div(), np.ones((), F32), b(Sqrt(), b(Add(), squares, epsilon)))
 
 
 @reader("LRN")
