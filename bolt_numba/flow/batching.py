@@ -21,7 +21,8 @@ def key_of(feeds: Mapping[str, Any], batched: Sequence[str]) -> Hashable:
     key: list[Hashable] = []
     for name, given in feeds.items():
         array = given if isinstance(given, np.ndarray) else np.asarray(given)
-        key.append((name, array.dtype, array.shape[1:]) if name in batched else (name, array.dtype, array.tobytes()))
+        whose = (array.shape[1:],) if name in batched else (array.shape, array.tobytes())
+        key.append((name, array.dtype, *whose))
     return tuple(key)
 
 

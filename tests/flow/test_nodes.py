@@ -13,6 +13,7 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.flow import Flow, FlowError, State, Workers
+from bolt_numba.flow.batching import key_of
 from tests.flow.test_tasks import LONG, Gate
 from tests.test_states import ONE, counter
 
@@ -76,6 +77,16 @@ def test_pieces_of_one_shape_run_as_a_batch() -> None:
             np.testing.assert_array_equal(task.result(LONG)["y"], array * 2)
     assert seen == [(1, 2), (5, 2), (2, 3), (1, 2)]
     assert flow.statistics().nodes["double"].batches == {1: 2, 2: 1, 4: 1}
+
+
+def test_pieces_share_a_batch_where_their_other_inputs_are_equal() -> None:
+    rows = np.zeros((1, 2))
+
+    def key(other: Any) -> Any:
+        return key_of({"x": rows, "other": other}, ["x"])
+
+    assert key(np.zeros((2, 3))) == key(np.zeros((2, 3)))
+    assert key(np.zeros((2, 3))) != key(np.zeros((3, 2))), "in shape, too"
 
 
 def test_the_first_of_a_batch_waits_for_others() -> None:
