@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from bolt_numba.base.records import record
 from bolt_numba.kernels.registry import Accepts, Step, Types, always, load
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import Array, TensorType
+from bolt_numba.types import Array, TensorType, only_in_python
 
 Empty: TypeAlias = Callable[..., Array]
 """``empty(shape, dtype)``: memory for a result or for workspace, as ``numpy.empty``."""
@@ -47,9 +47,9 @@ def data_sized(op: type[Op], device: str = "cpu", accepts: Accepts = always) -> 
 
 
 def select_data_sized(op: Op, ins: Types, device: str = "cpu") -> DataSized | None:
-    """What computes this node, or None (the reference will)."""
+    """What computes this node, or None (the reference will, as it does wherever an operand holds Python's objects)."""
     load(device)
-    found = DATA_SIZED.get((type(op), device))
+    found = None if any(map(only_in_python, ins)) else DATA_SIZED.get((type(op), device))
     return found if found is not None and found.accepts(op, ins) else None
 
 
@@ -83,5 +83,5 @@ def sized(op: type[Op], device: str = "cpu") -> Callable[[MakeSized], MakeSized]
 def select_sized(op: Op, ins: Types, device: str = "cpu") -> Sized | None:
     """The steps of a node whose results are as long as data say, or None."""
     load(device)
-    make = SIZED.get((type(op), device))
+    make = None if any(map(only_in_python, ins)) else SIZED.get((type(op), device))
     return None if make is None else make(op, ins)

@@ -2,7 +2,8 @@
 
 A kernel declares ``extents``: a function of a step's arguments that gives, for each address among its fields, the bytes
 that any share of the work may touch, counted from there.  It looks at sizes that the maker took from the operands that
-define the work, so an operand that does not fit them is refused before native code runs.
+define the work, so an operand that does not fit them is refused before native code runs.  So is an array of objects,
+which holds addresses: who copies one must count it, and no kernel does.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bolt_numba.errors import ShapeError
+from bolt_numba.errors import InternalError, ShapeError
 from bolt_numba.kernels.registry import Context, Entry, In, Kernel, Out, Pitch, Scratch, Step, Types
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import Array, TensorType
+from bolt_numba.types import AnyDType, Array, TensorType
 
 Reach: TypeAlias = "int | tuple[int, int]"
 """Bytes from an address on, or (first, end) where they begin elsewhere: ``first`` is negative for those before it."""
@@ -63,6 +64,8 @@ def ends(reach: Reach) -> tuple[int, int]:
 
 def span(array: Array) -> tuple[int, int]:
     """Bytes before an array's address, and all bytes that it lies on: strides may leave gaps, or be negative."""
+    if array.dtype.hasobject:
+        raise _no_bytes(array.dtype)
     if array.flags.c_contiguous:
         return 0, array.nbytes
     first, end = ends(box(array.itemsize, *zip(array.shape, array.strides, strict=True)))
@@ -144,7 +147,13 @@ def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[Tensor
 
 def _nbytes(t: TensorType) -> int:
     """`TensorType.nbytes` of a concrete type, in half the time."""
+    if t.dtype.hasobject:
+        raise _no_bytes(t.dtype)
     return math.prod(t.shape) * t.dtype.itemsize  # type: ignore[arg-type]
+
+
+def _no_bytes(dtype: AnyDType) -> InternalError:
+    return InternalError(f"operand of a kernel: got an array of {dtype.name}s, wanted numbers")
 
 
 def numbers_of(step: Step, ins: Types, outs: Sequence[TensorType]) -> dict[str, Any]:

@@ -347,7 +347,7 @@ class Scan(ControlFlow):
         room = Growth(self.name)
         for trip in range(lengths.pop()):
             spend(CALL, self.name)
-            outs = run(self.body, [*state, *(np.asarray(a[trip], order="C") for a in scanned), *captures])
+            outs = run(self.body, [*state, *(np.asarray(a[trip, ...], order="C") for a in scanned), *captures])
             state = list(outs[: self.states])
             for kept, value in zip(results, outs[self.states :], strict=True):
                 kept.append(value)

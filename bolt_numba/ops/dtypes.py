@@ -18,6 +18,7 @@ from bolt_numba.types import (
     I16,
     I32,
     I64,
+    STRING,
     U8,
     U16,
     U32,
@@ -43,6 +44,11 @@ def accumulator(dtype: AnyDType) -> AnyDType:
 def widened(x: Array) -> Array:
     """``x`` in the dtype that computes; ``x`` itself when that is its own."""
     return x.astype(accumulator(x.dtype), copy=False)
+
+
+def nothing(dtype: AnyDType) -> Any:
+    """What stands where there is no element: 0, or an empty string."""
+    return "" if dtype == STRING else dtype.type(0)
 
 
 def same_dtype(owner: Op, *operands: TensorType | None) -> AnyDType:

@@ -202,7 +202,7 @@ def _gelu(o: Any, x: Array) -> Any:
 
 def _scalar(f: Callable[[Any, Any], Any]) -> Callable[[Array, Array], Array]:
     made = np.frompyfunc(f, 2, 1)
-    return lambda x, y: made(x, y)
+    return lambda x, y: np.asarray(made(x, y), object)
 
 
 def _divide_dims(a: Any, b: Any) -> Any:

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.errors import DTypeError
 from bolt_numba.ops.content import PLANNED, bounded, want_between, want_index
 from bolt_numba.ops.dtypes import INDICES, NUMBERS, same_dtype, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import known_dims, product, shape_of, want_dims, want_one
-from bolt_numba.types import BOOL, F32, I64, STRING, Array, Dim, Shape, Sym, TensorType
+from bolt_numba.types import BOOL, F32, I64, STRING, AnyDType, Array, Dim, Shape, Sym, TensorType
 
 _REDUCTIONS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -27,9 +26,11 @@ def _place(y: Array, index: Any, updates: Array, reduction: str) -> Array:
     return wide.astype(y.dtype, copy=False)
 
 
-def _want_reduction(owner: Op, reduction: str) -> None:
+def _want_reduction(owner: Op, reduction: str, dtype: AnyDType) -> None:
     if reduction != "none" and reduction not in _REDUCTIONS:
         raise owner.fail("reduction", reduction, "none, " + ", ".join(_REDUCTIONS))
+    if dtype == STRING and reduction not in ("none", "add"):
+        raise owner.fail("reduction of strings", reduction, "none or add")
 
 
 @op("Gather")
@@ -156,7 +157,8 @@ class ScatterElements(Op):
     """y = x with y[indices[i][j]][j] = updates[i][j] for axis 0, likewise for the others.
 
     x: [...] any · indices: of x's rank, i32 or i64 · updates: indices' shape, x's dtype -> y: like x.
-    reduction: none, add, mul, max, min with what is there.  Source: ONNX ScatterElements-18.
+    reduction: none, add, mul, max, min with what is there; strings are added by putting one behind the other.
+    Source: ONNX ScatterElements-18, onnxruntime.
     """
 
     axis: int = 0
@@ -167,7 +169,7 @@ class ScatterElements(Op):
 
     def infer(self, x: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
         want_dtype(self, "indices", indices.dtype, *INDICES)
-        _want_reduction(self, self.reduction)
+        _want_reduction(self, self.reduction, x.dtype)
         same_dtype(self, x, updates)
         _elementwise_index(self, x, indices)
         if indices.shape is not None:
@@ -187,7 +189,8 @@ class ScatterND(Op):
     """y = x with slices at index tuples replaced by updates.
 
     x: [s...] any · indices: [i..., m] i64 · updates: [i..., s[m:]...] of x's dtype -> y: like x.
-    reduction: none, add, mul, max, min with what is there.  Source: ONNX ScatterND-18.
+    reduction: none, add, mul, max, min with what is there; strings are added by putting one behind the other.
+    Source: ONNX ScatterND-18, onnxruntime.
     """
 
     reduction: str = "none"
@@ -197,7 +200,7 @@ class ScatterND(Op):
 
     def infer(self, x: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
         want_dtype(self, "indices", indices.dtype, *INDICES)
-        _want_reduction(self, self.reduction)
+        _want_reduction(self, self.reduction, x.dtype)
         same_dtype(self, x, updates)
         if x.shape is not None and indices.shape is not None:
             depth = indices.shape[-1] if indices.shape else 0
@@ -325,8 +328,6 @@ class Unique(Op):
         shape: Shape | None = (count,)
         if self.axis is not None:
             shape = None
-            if x.dtype == STRING:
-                raise DTypeError(f"{self.name}: dtype of x: got string, wanted another with an axis")
             if x.shape is not None:
                 axis = normalise_axis(self, self.axis, len(x.shape))
                 shape, size = (*x.shape[:axis], count, *x.shape[axis + 1 :]), x.shape[axis]
@@ -336,16 +337,20 @@ class Unique(Op):
         return (TensorType(x.dtype, shape), *i64)
 
     def reference(self, x: Array) -> tuple[Array, ...]:
-        y, first, inverse, counts = np.unique(
-            x, return_index=True, return_inverse=True, return_counts=True, axis=self.axis
+        compared = x
+        if x.dtype == STRING and self.axis is not None:  # which NumPy does not compare as slices: their places do
+            compared = np.unique(x, return_inverse=True)[1].reshape(x.shape)
+        _, first, inverse, counts = np.unique(
+            compared, return_index=True, return_inverse=True, return_counts=True, axis=self.axis
         )
         inverse = inverse.reshape(-1)
         if not self.sorted:
             order = np.argsort(first, kind="stable")
             rank = np.empty_like(order)
             rank[order] = np.arange(order.size)
-            y, first, counts = np.take(y, order, axis=self.axis or 0), first[order], counts[order]
+            first, counts = first[order], counts[order]
             inverse = rank[inverse]
+        y = np.take(x, first, axis=self.axis)
         return (y, *(v.astype(I64, copy=False) for v in (first, inverse, counts)))
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from bolt_numba.ops.content import PLANNED, bounded
-from bolt_numba.ops.dtypes import INDICES, NUMBERS, same_dtype
+from bolt_numba.ops.dtypes import INDICES, NUMBERS, nothing, same_dtype
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import known_dims, known_length, shape_of, unknown_shape, want_dims, want_one
 from bolt_numba.types import BOOL, F32, F64, I16, I32, I64, AnyDType, Array, TensorType, dtype_name
@@ -78,9 +78,9 @@ class ConstantOfShape(Op):
 
 @op("Trilu")
 class Trilu(Op):
-    """y = x with zeros below (upper) or above the k-th diagonal of its last two axes.
+    """y = x with zeros (empty strings) below (upper) or above the k-th diagonal of its last two axes.
 
-    x: [..., M, N] any number or bool · k: scalar i64, 0 without it -> y: like x.  Source: ONNX Trilu-14.
+    x: [..., M, N] any · k: scalar i64, 0 without it -> y: like x.  Source: ONNX Trilu-14.
     """
 
     upper: bool = True
@@ -98,7 +98,7 @@ class Trilu(Op):
         diagonal = 0 if k is None else int(k.reshape(-1)[0])
         rows, columns = np.arange(x.shape[-2])[:, None], np.arange(x.shape[-1])[None, :]
         kept = columns - rows >= diagonal if self.upper else columns - rows <= diagonal
-        return np.where(kept, x, np.zeros((), dtype=x.dtype))
+        return np.where(kept, x, np.array(nothing(x.dtype), x.dtype))
 
 
 @op("EyeLike")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.ops.content import PLANNED, bounded, want_between
-from bolt_numba.ops.dtypes import INDICES
+from bolt_numba.ops.dtypes import INDICES, nothing
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import (
     distinct_axes,
@@ -18,7 +18,7 @@ from bolt_numba.ops.shapes import (
     want_dims,
     want_one,
 )
-from bolt_numba.types import STRING, Array, Dim, Sym, TensorType
+from bolt_numba.types import Array, Dim, Sym, TensorType
 
 END_BOUND = 2**31 - 1
 """A slice bound of at least this (or of at most minus this) means the end, whatever the length."""
@@ -193,8 +193,7 @@ class Pad(Op):
         kept = x[tuple(index)]
         if self.mode != "constant":
             return np.pad(kept, added, mode=self.mode)  # type: ignore[call-overload, no-any-return]
-        nothing = "" if x.dtype == STRING else x.dtype.type(0)
-        fill = nothing if value is None else value.reshape(-1)[0]
+        fill = nothing(x.dtype) if value is None else value.reshape(-1)[0]
         y = np.full([d + b + e for d, (b, e) in zip(kept.shape, added, strict=True)], fill, dtype=x.dtype)
         y[tuple(slice(b, b + d) for d, (b, _) in zip(kept.shape, added, strict=True))] = kept
         return y

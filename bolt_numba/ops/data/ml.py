@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.errors import DTypeError
+from bolt_numba.ops.dtypes import nothing
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims, want_one
 from bolt_numba.types import (
@@ -122,8 +123,7 @@ class DictVectorizer(Op):
         return TensorType(self.dtype, None if shape is None else (1, shape[0]))
 
     def reference(self, x: dict[Any, Any], vocabulary: Array) -> Any:
-        other = "" if self.dtype == STRING else 0
-        return np.array([x.get(k, other) for k in vocabulary.tolist()], self.dtype).reshape(1, -1)
+        return np.array([x.get(k, nothing(self.dtype)) for k in vocabulary.tolist()], self.dtype).reshape(1, -1)
 
 
 @op("CastMap")
@@ -149,7 +149,7 @@ class CastMap(Op):
         pairs = [(k, convert(x[k])) for k in sorted(x)]
         if self.size is None:
             return np.array([v for _, v in pairs], self.to).reshape(1, -1)
-        y = np.array([""] * self.size, STRING) if self.to == STRING else np.zeros(self.size, self.to)
+        y = np.full(self.size, nothing(self.to), self.to)
         for k, v in pairs:
             if not 0 <= k < self.size:
                 raise self.fail("key", k, f"0 to {self.size - 1}")

@@ -197,7 +197,7 @@ def compress_rows(p: Any, tid: int, nthreads: int) -> None:
 
 @data_sized(Compress)
 def compress(op: Compress, operands: Sequence[Any], empty: Empty) -> tuple[Array, ...]:
-    """Elements or rows of any dtype."""
+    """Elements or rows of any dtype of numbers."""
     x, kept = operands
     axis = 0 if op.axis is None else normalise_axis(op, op.axis, x.ndim)
     outer, n, inner = (1, x.size, 1) if op.axis is None else around_axis(x.shape, axis)
@@ -223,7 +223,7 @@ def compress(op: Compress, operands: Sequence[Any], empty: Empty) -> tuple[Array
 def sized_compress(op: Compress, ins: Types) -> Sized | None:
     """The same as two steps, with room for all that the condition may keep."""
     x, kept = ins
-    if x is None or kept is None or x.dtype.kind == "O":
+    if x is None or kept is None:
         return None
     axis = 0 if op.axis is None else normalise_axis(op, op.axis, len(x.dims))
     outer, n, inner = (1, x.size, 1) if op.axis is None else around_axis(x.dims, axis)
