@@ -102,10 +102,9 @@ def _classes() -> dict[str, dict[str, str]]:
     return found
 
 
-def more_of_paddle() -> Mapping[str, Array]:
-    """Arrays of the programs in ``golden/more``, whose small entries take a fifth of the room packed as one."""
-    packed = (GOLDEN / "more" / "paddle.npz.xz").read_bytes()
-    made: Mapping[str, Array] = np.load(io.BytesIO(lzma.decompress(packed)))
+def packed(name: str) -> Mapping[str, Array]:
+    """Arrays of a file below ``golden``, whose small entries take a fifth of the room packed as one."""
+    made: Mapping[str, Array] = np.load(io.BytesIO(lzma.decompress((GOLDEN / name).read_bytes())))
     return made
 
 

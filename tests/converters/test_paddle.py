@@ -288,30 +288,6 @@ def test_real_programs_are_as_their_twins(name: str, twin: str, shape: tuple[int
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
-FLOW = Path(__file__).parents[1] / "golden" / "flow" / "paddle.npz"
-
-
-def flows() -> list[str]:
-    with np.load(FLOW) as archive:
-        return sorted({key.split("/")[0] for key in archive.files})
-
-
-@pytest.mark.parametrize("name", flows())
-def test_loops_and_branches_as_paddle_exports_them(name: str) -> None:
-    """All runs in one session: other sizes, other branches, other numbers of turns."""
-    with np.load(FLOW) as archive:
-        stored = {key.removeprefix(f"{name}/"): archive[key] for key in archive.files if key.startswith(f"{name}/")}
-    weights = stored["params"].tobytes() if "params" in stored else None
-    session = bn.compile(stored["model"].tobytes(), weights=weights)
-    count = len({key.split("/")[0] for key in stored if key.startswith("in")})
-    for i in range(count):
-        feeds = {key.split("/")[1]: array for key, array in stored.items() if key.startswith(f"in{i}/")}
-        for place, got in enumerate(session.run(None, feeds)):
-            wanted = stored[f"out{i}/{place}"]
-            assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
-            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
-
-
 def test_a_program_of_pir_that_is_none() -> None:
     for text in (
         '{"base_code"',

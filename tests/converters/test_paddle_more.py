@@ -14,7 +14,7 @@ SHARE = {"interpreter": 1, "session": 4}
 
 def stored(part: int, engine: str) -> dict[str, dict[str, Array]]:
     """The cases of one slice, which takes every 12th name."""
-    archive = formats.more_of_paddle()
+    archive = formats.packed("more/paddle.npz.xz")
     names = sorted({key.partition("/")[0] for key in archive})[part :: SLICES * SHARE[engine]]
     found: dict[str, dict[str, Array]] = {name: {} for name in names}
     for key in archive:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import bolt_numba as bn
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.types import F32, Array
-from tests.formats import more_of_paddle
+from tests.formats import packed
 from tests.paddle_program import feed, fetch, op, program, var
 
 Draw = Callable[[Any], Any]
@@ -212,7 +212,7 @@ def test_attributes_that_mean_nothing_are_refused(type: str, attributes: dict[st
 @pytest.mark.parametrize("decimals", [39, -(1 << 62)])
 def test_powers_of_ten_have_an_end(decimals: int) -> None:
     """A program of PIR whose power of ten took no end of time."""
-    text = more_of_paddle()["round_dec__pir/model"].tobytes().decode()
+    text = packed("more/paddle.npz.xz")["round_dec__pir/model"].tobytes().decode()
     spelled = '{"#":"0.a_i32","D":1}'
     assert text.count(spelled) == 1
     with pytest.raises(bn.InvalidModelError, match="decimals"):

@@ -85,6 +85,7 @@ class PaddleProgram:
     feeds: inputs as the user names them, and the names they have inside.  fetches: outputs likewise.
     weights: names in the file of weights, and inside.  version: of the writer.
     empty: weights that no file has, as a run does not read them.
+    declared: what blocks declare, by name, once somebody asked.
     """
 
     dialect: str
@@ -94,6 +95,7 @@ class PaddleProgram:
     weights: list[tuple[str, str]]
     version: int = 0
     empty: list[str] = field(default_factory=list)
+    declared: dict[str, Variable] = field(default_factory=dict)
 
     def all_blocks(self) -> Iterator[PaddleBlock]:
         """Every block, those nested in operations included."""
@@ -107,5 +109,8 @@ class PaddleProgram:
             waiting += [inner for operation in block.operations for inner in operation.blocks]
 
     def variable(self, name: str) -> Variable | None:
-        """What the outermost block declares."""
-        return self.blocks[0].variables.get(name)
+        """What the outermost block that knows a name declares of it."""
+        if not self.declared:
+            for block in reversed(list(self.all_blocks())):
+                self.declared.update(block.variables)
+        return self.declared.get(name)

@@ -53,8 +53,10 @@ _ORDER = (BOOL, *(np.dtype(c) for c in ("u1", "i1", "i2", "i4", "i8")))
 
 def aligned(b: PaddleBuilder, x: Value, y: Value, axis: int) -> tuple[Value, Value]:
     """X and y of ranks that broadcast: the axes of the smaller stand at ``axis`` of the other, from the end for -1."""
+    if axis == -1:
+        return x, y
     first, second = rank_of(b, x), rank_of(b, y)
-    if axis == -1 or first == second:
+    if first == second:
         return x, y
     if first < second:
         return _placed(b, x, axis, second), y

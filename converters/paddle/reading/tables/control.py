@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.budget import ask
 from bolt_numba.converters.loops import stable_body
 from bolt_numba.converters.operands import ints, known_scalar
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.program import PaddleBlock
+from bolt_numba.converters.paddle.reading.program import LEGACY, PaddleBlock
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.scope import Scope, take_captures
 from bolt_numba.ir.build import Builder
@@ -27,7 +29,7 @@ from bolt_numba.ops.data.sequence import (
     SequenceLength,
 )
 from bolt_numba.ops.pointwise import Cast, Less
-from bolt_numba.types import BOOL, F32, I64, AnyDType, Sym, TensorType
+from bolt_numba.types import BOOL, F32, F64, I64, AnyDType, Sym, TensorType, type_of
 
 
 def scalar(b: Builder, x: Value, *shape: int) -> Value:
@@ -68,10 +70,23 @@ def _if(
         scope = b.owner.inline(blocks[taken], b.scope)
         return tuple(_found(b, scope, name) for name in names[taken])
     scopes = [b.owner.body(block, b.scope, {}) for block in blocks]
-    for scope, wanted in zip(scopes, names, strict=True):
-        for i, name in enumerate(wanted):
-            scope.graph.add_output(_found(b, scope, name), f"result_{i}")
-    return _node_of(b, cond, scopes)
+    found = [[_found(b, scope, name) for name in own] for scope, own in zip(scopes, names, strict=True)]
+    return _one_of(b, cond, scopes, list(zip(*found, strict=True)))
+
+
+def _one_of(
+    b: PaddleBuilder, cond: Value, scopes: Sequence[Scope], pairs: Sequence[tuple[Value, ...]]
+) -> tuple[Value, ...]:
+    """Values of one of two graphs, the first where cond is true; what neither has stays without a value."""
+    results: list[Value | None] = []
+    for pair in pairs:
+        known = [value.type for value in pair if not _is_unborn(value)]
+        results.append(None if known else b.const(pair[0].const))
+        for scope, value in zip(scopes, pair, strict=True):
+            if known:
+                scope.graph.add_output(_begun(value, known[0]), f"result_{len(results)}")
+    made = iter(_node_of(b, cond, scopes) if None in results else ())
+    return tuple(next(made) if value is None else value for value in results)
 
 
 def _node_of(b: PaddleBuilder, cond: Value, scopes: Sequence[Scope]) -> tuple[Value, ...]:
@@ -81,35 +96,68 @@ def _node_of(b: PaddleBuilder, cond: Value, scopes: Sequence[Scope]) -> tuple[Va
 
 
 def _found(b: PaddleBuilder, scope: Scope, name: str) -> Value:
+    """The value of a name; of one that an old program declares, and assigns nothing to yet, `NOTHING`."""
+    declared = b.owner.program.variable(name) if b.owner.program.dialect == LEGACY else None
+    if declared is not None and not declared.is_array:
+        try:
+            scope.find(name)
+        except KeyError:
+            return b.const(NOTHING)
     value = b.owner.find(scope, name, b.what)
     if value is None:
         raise b.invalid(f"'{name}'", "nothing", "a tensor")
     return value
 
 
+NOTHING = np.zeros(0, F32)
+"""What a name is before anything is assigned to it, told by its identity."""
+UNDEFINED = 1.77113e27
+"""What Paddle assigns to a name that only a branch or a loop further down gives a value."""
+
+
+def _is_unborn(value: Value) -> bool:
+    """Whether a value only stands for one that is assigned later."""
+    held = value.const
+    if held is None or held is NOTHING:
+        return held is NOTHING
+    return held.size == 1 and held.dtype in (F32, F64) and math.isclose(held.reshape(-1)[0], UNDEFINED, rel_tol=1e-6)
+
+
+def _begun(value: Value, like: TensorType | None) -> Value:
+    """A value in whose place one of this type comes; where it only stands for that, in its type."""
+    return _filled(value, like) if like is not None and like.shape is not None and _is_unborn(value) else value
+
+
+def _filled(value: Value, like: TensorType) -> Value:
+    """A type's zeros, or the number that stands for it.
+
+    A size that the run tells is 1, as Paddle's one element would broadcast, and 0 where there is none.
+    """
+    held = value.type.known
+    if held is None or like.shape is None:
+        return value
+    number = held.reshape(-1)[0] if held.size and held.dtype.kind == like.dtype.kind else 0
+    dims = [held.size if isinstance(d, Sym) else d for d in like.shape]
+    ask(math.prod(dims) * like.dtype.itemsize, value.name)
+    content = np.full(dims, number, like.dtype)
+    return Value(value.name, type_of(content), const=content)
+
+
 @PADDLE.reader(legacy=["conditional_block", "conditional_block_infer"], results=["Out"])
 def conditional_block(b: PaddleBuilder, cond: Value, *, is_scalar_condition: bool = False) -> Any:
-    """Results of a block, or what the names held before; a name that held nothing is then all zeros."""
+    """Results of a block, or what the names held before."""
     if not is_scalar_condition:
         raise b.unsupported("a condition of many elements")
     (block,) = b.operation.blocks
+    return _of_names(b, lambda names: _if(b, cond, (block, PaddleBlock([])), (names, names)))
+
+
+def _of_names(b: PaddleBuilder, read: Callable[[list[str]], Sequence[Value]]) -> list[Value | None]:
+    """What ``read`` makes of the names that somebody reads, by all names of the results."""
     names = b.operation.outputs[0][1]
-    for name in names:
-        _define(b, name)
-    before = PaddleBlock([])
-    return list(_if(b, cond, (block, before), (names, names)))
-
-
-def _define(b: PaddleBuilder, name: str) -> None:
-    """Give a name that holds nothing yet zeros of the type it is declared with."""
-    try:
-        b.scope.find(name)
-    except KeyError:
-        declared = b.owner.program.variable(name)
-        if declared is None or declared.is_array or declared.type is None:
-            return
-        dims = tuple(0 if isinstance(d, Sym) else d for d in declared.type.shape or ())
-        b.scope.values[name] = b.const(np.zeros(dims, declared.type.dtype))
+    wanted = [name for name in names if name in b.owner.used]
+    made = dict(zip(wanted, read(wanted), strict=True))
+    return [made.get(name) for name in names]
 
 
 @PADDLE.reader(legacy=["select_input"])
@@ -117,12 +165,9 @@ def select_input(b: PaddleBuilder, x: Values, mask: Value) -> Any:
     """One of two tensors, whose shapes may differ."""
     if len(x) != 2:
         raise b.unsupported(f"a choice of {len(x)}")
-    scopes = []
-    for value in x:
-        scope = Scope(Graph("choice"), outer=b.scope, depth=b.scope.depth + 1)
-        scope.graph.add_output(value if value.const is not None else scope.capture(value, value.name), "result")
-        scopes.append(scope)
-    return _node_of(b, mask, scopes[::-1])[0]
+    scopes = [Scope(Graph("choice"), outer=b.scope, depth=b.scope.depth + 1) for _ in x]
+    pair = [v if v.const is not None else s.capture(v, v.name) for s, v in zip(scopes, reversed(x), strict=True)]
+    return _one_of(b, mask, scopes, [tuple(pair)])[0]
 
 
 @PADDLE.reader(legacy=["while"], results=["Out"])
@@ -130,11 +175,21 @@ def while_(b: PaddleBuilder, condition: Value, *, is_test: bool = True) -> Any:
     """Run the block while the condition, which it computes anew, is true; names it writes go from turn to turn."""
     (block,) = b.operation.blocks
     (name,) = b.operation.inputs[0][1]
-    names = list(b.operation.outputs[0][1])
-    for other in names:
-        _define(b, other)
-    carried = [_found(b, b.scope, other) for other in names]
-    return list(_loop(b, condition, carried, block, names, [name, *names]))
+
+    def read(names: list[str]) -> Sequence[Value]:
+        before = [_begun(_found(b, b.scope, other), _assigned(b, block, other)) for other in names]
+        carried = [_as_declared(b, v, other, block) for v, other in zip(before, names, strict=True)]
+        return _loop(b, condition, carried, block, names, [name, *names])
+
+    return _of_names(b, read)
+
+
+def _assigned(b: PaddleBuilder, block: PaddleBlock, name: str) -> TensorType | None:
+    """The type that the file declares of what a block assigns to a name in the end."""
+    last = next((o for o in reversed(block.operations) if name in o.writes), None)
+    source = next(last.reads, name) if last is not None and last.type == "assign" else name
+    declared = b.owner.program.variable(source)
+    return None if declared is None else declared.type
 
 
 @PADDLE.reader(pir=["while"])
@@ -144,8 +199,31 @@ def while_pir(b: PaddleBuilder, condition: Value, carried: Values = ()) -> Any:
         raise b.invalid("arguments of the region", len(block.arguments), len(carried))
     changed = b.operation.changed
     before = [_found(b, b.scope, name) for name in changed]
+    start = [_as_declared(b, v, name, block) for v, name in zip(carried, block.arguments, strict=True)]
     names = [*block.arguments, *changed]
-    return _kept(b, _loop(b, condition, [*carried, *before], block, names, [*block.results, *changed]))
+    return _kept(b, _loop(b, condition, [*start, *before], block, names, [*block.results, *changed]))
+
+
+def _as_declared(b: PaddleBuilder, value: Value, name: str, block: PaddleBlock) -> Value:
+    """A value; one element that the block does not read stands for what is born there, where more are declared."""
+    declared = b.owner.program.variable(name)
+    type = None if declared is None else declared.type
+    if type is None or type.shape is None or known_scalar(value) is None or all(d == 1 for d in type.shape):
+        return value
+    if len(type.shape) == len(value.type.dims) or any(name == first for first in _read_first(block)):
+        return value
+    return _filled(value, type)
+
+
+def _read_first(block: PaddleBlock) -> Iterator[str]:
+    """Names that a block reads before it writes them."""
+    written: set[str] = set()
+    for operation in block.operations:
+        inner = (name for own in operation.blocks for name in (*_read_first(own), *own.results))
+        choices = (name for key in ("then", "otherwise") for name in operation.attributes.get(key, ()))
+        yield from (name for name in (*operation.reads, *inner, *choices) if name not in written)
+        written.update(operation.writes)
+    yield from block.results
 
 
 def _loop(
