@@ -67,6 +67,7 @@ WORDS = (
     "load_i64", "store_i64", "vload", "vload_n", "vload_m", "vload_i32", "vload_i32_n", "vload_u8", "vload_u8_n",
     "vload_i8", "vload_i8_n", "vload_u16", "vload_u16_n", "vload_i16", "vload_i16_n", "vstore_u8", "vstore_u8_n",
     "vstore_u16", "vstore_u16_n", "vstore", "vstore_n", "vstore_m", "vgather", "view",
+    "splat_f64", "vload_f64", "vload_widened", "vstore_narrowed",
     "address_of", "copy_bytes", "fill_bytes", "prefetch", "prefetch_second", "prefetch_write",
     # halves
     "vload_bf16", "vload_bf16_n", "vstore_bf16", "vstore_bf16_n", "vstore_bf16_two", "vload_f16", "vload_f16_n",

@@ -13,7 +13,7 @@ from bolt_numba.export.program import native_program
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.ops.arrays.signal import DFT
+from bolt_numba.ops.arrays.signal import DFT, STFT
 from bolt_numba.preprocessing import Audio, with_preprocessing
 from bolt_numba.types import F32, Array, Sym, TensorType
 from tests.native_programs import Interpreter
@@ -138,29 +138,106 @@ def test_mistakes_are_told(options: Any, message: str) -> None:
         Audio(**options).graph()
 
 
+def sounds(n: int, lines: int) -> Array:
+    """[lines, n]: a chirp, a tone between two frequencies, an impulse, a constant with a little noise, noise."""
+    t = np.arange(n) / n
+    noise = np.random.default_rng(n).standard_normal(n)
+    rows = [
+        np.cos(np.pi * t * t * n / 2),
+        np.cos(2 * np.pi * t * n * 0.2371),
+        1.0 * (t == t[n // 3]),
+        1000 + noise,
+        noise,
+    ]
+    return np.stack(rows[:lines]).astype(F32)
+
+
+def close(got: Array, wanted: Array) -> None:
+    """Every number is the nearest f32, or one beside it: none suffers from larger ones in its line."""
+    np.testing.assert_allclose(got, wanted, rtol=1.2e-7, atol=1e-13 * np.abs(wanted).max())
+
+
 @pytest.mark.parametrize(("n", "lines"), [
-    (1, 5), (2, 5), (3, 5), (60, 5), (67, 5), (134, 5), (400, 5), (1021, 5), (1024, 5), (4096, 5), (16381, 5),
-    (1040, 1), (2025, 2), (16000, 1),
+    (1, 5), (2, 5), (3, 5), (60, 5), (61, 5), (67, 5), (134, 5), (400, 5), (1021, 5), (1024, 5), (3721, 5), (4096, 5),
+    (16381, 5), (1040, 1), (2025, 2), (3721, 1), (16000, 1), (32768, 1), (105625, 2),
 ])  # fmt: skip
 @pytest.mark.parametrize("op", [DFT(), DFT(onesided=True), DFT(inverse=True), DFT(inverse=True, onesided=True)])
 def test_transforms_of_all_lengths_leave_python(op: DFT, n: int, lines: int) -> None:
     """Powers of two, other small factors, and primes; the program of a library gives the session's bits."""
     parts = 1 if op.onesided and not op.inverse else 2
-    bins = n // 2 + 1 if op.inverse and op.onesided else n
-    x = np.random.default_rng(n).standard_normal((lines, bins, parts)).astype(F32)
+    x = sounds(n, lines)[..., None]
+    if op.inverse and op.onesided:
+        x = DFT(onesided=True).reference(x, None, np.array(1)) / np.float32(n)
+    elif parts == 2:
+        x = np.concatenate([x, x[::-1]], axis=-1)
     graph = Graph("transform")
     y = Builder(graph)(op, graph.add_input("x", TensorType(F32, x.shape)), np.array(n), np.array(1))
     graph.add_output(y, "y")
     session = bn.compile(graph, threads=2)
     got = session(x)["y"]
-    wanted = op.reference(x.astype(np.float64), np.array(n), np.array(1))
     assert [row["runner"] for row in session.report()] == ["dft" if lines == 5 else "long_dft"]
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=4e-7 * max(1, np.abs(wanted).max()))
+    close(got, op.reference(x.astype(np.float64), np.array(n), np.array(1)))
     if parts == 1:  # the mean, and what changes sign from number to number, have no imaginary part
         assert not got[:, [0, n // 2] if n % 2 == 0 else [0], 1].any()
     if target().is_x86:  # others' code has to be linked
         made = native_program(graph, shapes=[{"x": x.shape}], threads=2)
         np.testing.assert_array_equal(Interpreter(made.block.tobytes()).run({"x": x})["y"], got)
+
+
+@pytest.mark.parametrize("op", [DFT(), DFT(onesided=True), DFT(inverse=True), DFT(inverse=True, onesided=True)])
+def test_the_reference_of_transforms_is_as_exact(op: DFT) -> None:
+    """By the definition; longer primes and more numbers than a kernel takes run by it."""
+    n, one = 67, np.array(1)
+    x = sounds(n, 5)[..., None] if op.onesided else np.stack([sounds(n, 5), sounds(n, 5)[::-1]], -1)
+    turns = np.exp((2j if op.inverse else -2j) * np.pi * (np.outer(np.arange(n), np.arange(n)) % n) / n)
+    if op.inverse and op.onesided:
+        x = DFT(onesided=True).reference(x, None, one)
+        z = x[..., 0] + 1j * x[..., 1].astype(np.float64)
+        wanted = (np.concatenate([z, z[:, :0:-1].conj()], 1) @ turns / n).real[..., None]
+        np.testing.assert_allclose(op.reference(x, np.array(n), one), wanted, rtol=1e-7, atol=1e-12)
+        return
+    z = x[..., 0] if op.onesided else x[..., 0] + 1j * x[..., 1].astype(np.float64)
+    y = (z @ turns)[:, : n // 2 + 1 if op.onesided else n] / (n if op.inverse else 1)
+    np.testing.assert_allclose(op.reference(x, None, one), np.stack([y.real, y.imag], -1), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [16, 15, 61, 400, 1022, 2048])
+@pytest.mark.parametrize("onesided", [True, False])
+def test_frames_are_as_exact_as_lines(n: int, onesided: bool) -> None:
+    """So the logarithm of a chirp's spectrum is as exact as that of noise."""
+    x, window = sounds(16 * n, 2)[..., None], np.hanning(n).astype(F32)
+    graph = Graph("frames")
+    b = Builder(graph)
+    y = b(STFT(onesided), graph.add_input("x", TensorType(F32, x.shape)), np.array(n // 2), b.const(window), None)
+    graph.add_output(y, "y")
+    session = bn.compile(graph, threads=2)
+    got = session(x)["y"]
+    assert [row["runner"] for row in session.report()] == ["stft" if n != 1022 else "reference"]
+    close(got, STFT(onesided).reference(x.astype(np.float64), np.array(n // 2), window))
+    if target().is_x86 and n != 1022:
+        made = native_program(graph, shapes=[{"x": x.shape}], threads=2)
+        np.testing.assert_array_equal(Interpreter(made.block.tobytes()).run({"x": x})["y"], got)
+
+
+@pytest.mark.parametrize("n", [8, 9, 134, 1040])
+@pytest.mark.parametrize("op", [
+    DFT(), DFT(onesided=True), DFT(inverse=True), DFT(inverse=True, onesided=True), STFT(), STFT(False),
+])  # fmt: skip
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_line_with_a_number_that_is_not_finite_has_none_that_is(op: DFT | STFT, n: int, bad: float) -> None:
+    parts = 2 if op in (DFT(), DFT(inverse=True), DFT(inverse=True, onesided=True)) else 1
+    for lines, part, place in ((1, parts - 1, 0), (5, 0, n // 2), (5, parts - 1, 3)):
+        x = np.random.default_rng(n).standard_normal((lines, n, parts)).astype(F32)
+        x[lines // 2, place, part] = bad
+        operands: tuple[Any, ...] = (
+            (np.array(n), np.array(1)) if isinstance(op, DFT) else (np.array(1), None, np.array(n))
+        )
+        graph = Graph("bad")
+        graph.add_output(Builder(graph)(op, graph.add_input("x", TensorType(F32, x.shape)), *operands), "y")
+        got, wanted = bn.compile(graph, threads=2)(x)["y"], op.reference(x, *operands)
+        assert np.isnan(wanted[lines // 2]).all()
+        assert np.isfinite(np.delete(wanted, lines // 2, 0)).all()
+        np.testing.assert_allclose(got, wanted, atol=1e-6 * n, rtol=0)
 
 
 @pytest.mark.parametrize(("dims", "runner"), [
@@ -172,7 +249,8 @@ def test_few_long_lines_are_matrices(dims: tuple[int, ...], runner: str) -> None
     y = Builder(graph)(DFT(), graph.add_input("x", TensorType(F32, dims)), None, np.array(1))
     graph.add_output(y, "y")
     session = bn.compile(graph, threads=2)
-    x = np.random.default_rng(1).standard_normal(dims).astype(F32)
+    x = np.empty(dims, F32)
+    x[...] = sounds(dims[1], 1).reshape(-1, *[1] * (len(dims) - 2))
     got, wanted = session(x)["y"], DFT().reference(x.astype(np.float64), None, np.array(1))
     assert [row["runner"] for row in session.report()] == [runner]
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=5e-7 * np.abs(wanted).max())
+    close(got, wanted)

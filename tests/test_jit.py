@@ -85,6 +85,24 @@ VECTOR_WORDS = {
 }
 
 
+DOUBLE_WORDS = {
+    "vload_widened(p.x) + vload_widened(p.y)": lambda x, y: x + y,
+    "-(vload_widened(p.x) - 0.1)": lambda x, y: 0.1 - x,
+    "fma(vload_widened(p.x), splat_f64(0.1), vload_widened(p.y) * 0.3)": lambda x, y: x * 0.1 + y * 0.3,
+    "vload_widened(p.x) / vload_widened(p.y)": lambda x, y: x / y,
+}
+
+
+@pytest.mark.parametrize("expression", DOUBLE_WORDS)
+def test_words_vectors_of_f64(expression: str) -> None:
+    """They hold half as many numbers, and become f32 again by rounding once."""
+    x, y, _, out = run(f"vstore(p.out, {expression})\nvstore_narrowed(p.out + {4 * L}, vload_f64(p.out))")
+    wanted = DOUBLE_WORDS[expression](x[: L // 2].astype("f8"), y[: L // 2].astype("f8"))
+    np.testing.assert_allclose(out[:L].view("f8"), wanted, rtol=1e-15)
+    np.testing.assert_array_equal(out[L : L + L // 2], wanted.astype("f4"))
+    assert (out[L + L // 2 :] == -7).all()
+
+
 @pytest.mark.parametrize("expression", VECTOR_WORDS)
 def test_words_vectors(expression: str) -> None:
     x, y, i, out = run(f"vstore(p.out, {expression})")

@@ -10,21 +10,31 @@ import numpy as np
 
 from bolt_numba.base.budget import ask
 from bolt_numba.ops.content import PLANNED, bounded
-from bolt_numba.ops.dtypes import FLOATS, INDICES, widened
+from bolt_numba.ops.dtypes import FLOATS, INDICES
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import known_dims, shape_of, unknown_shape, want_dims, want_elements, want_one
-from bolt_numba.types import F32, AnyDType, Array, Dim, Shape, TensorType
+from bolt_numba.types import F32, F64, AnyDType, Array, Dim, Shape, TensorType
 
 
 def as_complex(x: Array) -> Array:
-    """[..., 1 or 2] -> real or complex [...] of the same precision."""
-    data = widened(x)
-    return data[..., 0] if x.shape[-1] == 1 else data[..., 0] + data.dtype.type(1) * 1j * data[..., 1]
+    """[..., 1 or 2] -> real or complex [...], f64: in f32 small frequencies would be lost beside a large one."""
+    data = np.ascontiguousarray(x, F64)
+    return data[..., 0] if x.shape[-1] == 1 else data.view(np.complex128)[..., 0]
 
 
 def as_pairs(z: Array, dtype: AnyDType) -> Array:
     """Complex [...] -> [..., 2] of a float dtype."""
     return np.stack([z.real, z.imag], axis=-1).astype(dtype)
+
+
+def transformed(z: Array, n: int, axis: int, function: Callable[..., Array]) -> Array:
+    """A transform of ``n`` numbers along an axis; a line of which one is not finite has no result but NaN.
+
+    NumPy's shortcuts leave zeros in such lines, which are other ones for each length.
+    """
+    is_bad = ~np.isfinite(z).all(axis=axis, keepdims=True)
+    y = function(np.where(is_bad, 0, z), n, axis=axis)
+    return np.where(is_bad, y.dtype.type(complex(np.nan, np.nan) if y.dtype.kind == "c" else np.nan), y)
 
 
 def _want_pairs(owner: Op, what: str, t: TensorType) -> None:
@@ -44,7 +54,8 @@ class DFT(Op):
 
     x: [..., 1] real or [..., 2] complex, float · dft_length: scalar i32 or i64, the axis' length if omitted · axis:
     scalar i64, -2 if omitted -> y: [..., 2] of x's dtype; inverse and onesided: [..., 1].
-    onesided: only the frequencies 0…n/2 are given (inverse: taken).  Source: ONNX DFT-20.
+    onesided: only the frequencies 0…n/2 are given (inverse: taken).  All is computed in f64.  A line of which a number
+    is not finite has no result but NaN.  Source: ONNX DFT-20.
     """
 
     inverse: bool = False
@@ -94,12 +105,13 @@ class DFT(Op):
         n = self._length(x.shape[along], given)
         assert isinstance(n, int), "no symbol among numbers"
         self._want_length(x.shape[along], n)
-        z = as_complex(x)
+        used = n // 2 + 1 if self.inverse and self.onesided else n
+        z = as_complex(x).take(np.arange(min(used, x.shape[along])), axis=along)
         if self.inverse and self.onesided:
-            return np.asarray(np.fft.irfft(z, n, axis=along)[..., None]).astype(x.dtype)
+            return transformed(z, n, along, np.fft.irfft)[..., None].astype(x.dtype)
         if self.inverse:
-            return as_pairs(np.fft.ifft(z, n, axis=along), x.dtype)
-        y = np.fft.fft(z, n, axis=along)
+            return as_pairs(transformed(z, n, along, np.fft.ifft), x.dtype)
+        y = transformed(z, n, along, np.fft.fft)
         if self.onesided:
             y = y.take(np.arange(y.shape[along] // 2 + 1), axis=along)
         return as_pairs(y, x.dtype)
@@ -110,7 +122,8 @@ class STFT(Op):
     """y = Fourier transforms of windows that slide along a signal.
 
     signal: [n, length, 1 or 2] float · frame_step, frame_length: scalar i32 or i64 · window: [frame_length] ->
-    y: [n, frames, bins, 2], bins = frame_length, or frame_length / 2 + 1 when onesided.  Source: ONNX STFT-17.
+    y: [n, frames, bins, 2], bins = frame_length, or frame_length / 2 + 1 when onesided.  Computed as DFT.
+    Source: ONNX STFT-17.
     """
 
     onesided: bool = True
@@ -166,11 +179,11 @@ class STFT(Op):
             length = signal.shape[1] if window is None else len(window)
         self._want_frames(signal.shape[1], step, length)
         z = as_complex(signal)
-        weight = np.ones((), signal.dtype) if window is None else widened(window)
+        weight = 1.0 if window is None else window.astype(F64)
         count = (z.shape[1] - length) // step + 1
         ask(16 * z.shape[0] * count * length, f"{self.name}: {count} frames of {length}")
         frames = np.stack([z[:, i * step : i * step + length] * weight for i in range(count)], axis=1)
-        y = np.fft.fft(frames, axis=-1)
+        y = transformed(frames, length, -1, np.fft.fft)
         return as_pairs(y[..., : length // 2 + 1] if self.onesided else y, signal.dtype)
 
 

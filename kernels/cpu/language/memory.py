@@ -17,6 +17,7 @@ from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.simd import (
     ADDR,
     F32,
+    F64,
     I1,
     I8,
     I16,
@@ -64,6 +65,24 @@ for _name, _numba, _llvm, _size in (
 def vload(b, address):
     """`LANES` f32 at any alignment."""
     return load(b, address, vector("f32"), 4)
+
+
+@word(F64, ADDR)
+def vload_f64(b, address):
+    """``LANES / 2`` f64 at any alignment."""
+    return load(b, address, vector("f64"), 4)
+
+
+@word(F64, ADDR)
+def vload_widened(b, address):
+    """``LANES / 2`` f32 as f64."""
+    return b.fpext(load(b, address, ir.VectorType(ir.FloatType(), LANES // 2), 4), vector("f64"))
+
+
+@word(types.void, ADDR, F64)
+def vstore_narrowed(b, address, v):
+    """``LANES / 2`` f64 as f32."""
+    store(b, b.fptrunc(v, ir.VectorType(ir.FloatType(), LANES // 2)), address, 4)
 
 
 @word(INT, ADDR)
@@ -158,7 +177,7 @@ def vstore_u8_n(b, address, v, n):
 
 @intrinsic
 def vstore(tyctx, address, v):
-    """Store all lanes of an f32 or i32 vector."""
+    """Store all lanes of a vector."""
     return types.void(ADDR, v), lambda ctx, b, sig, a: (store(b, a[1], a[0], 4), ctx.get_dummy_value())[1]
 
 

@@ -19,12 +19,12 @@ from bolt_numba.kernels.cpu.isa import target
 
 LANES = target().lanes
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
-LLVM = {"f32": ir.FloatType(), "i32": I32, "i8": I8, "u8": I8, "i16": I16, "mask": I1}
-SCALAR = {"f32": types.float32, "i32": types.int32, "i8": types.int8, "u8": types.uint8}
+LLVM = {"f32": ir.FloatType(), "f64": ir.DoubleType(), "i32": I32, "i8": I8, "u8": I8, "i16": I16, "mask": I1}
+SCALAR = {"f32": types.float32, "f64": types.float64, "i32": types.int32, "i8": types.int8, "u8": types.uint8}
 
 
 class Vec(types.Type):
-    """`LANES` elements in one register: ``f32`` or ``i32``; ``mask`` holds booleans."""
+    """`LANES` elements in one register: ``f32`` or ``i32``; ``mask`` holds booleans; of ``f64`` half as many."""
 
     def __init__(self, elem: str) -> None:
         self.elem = elem
@@ -32,7 +32,7 @@ class Vec(types.Type):
 
     @property
     def llvm(self) -> ir.Type:
-        return ir.VectorType(LLVM[self.elem], LANES)
+        return vector(self.elem)
 
 
 @register_model(Vec)
@@ -41,12 +41,12 @@ class VecModel(models.PrimitiveModel):
         super().__init__(dmm, fe_type, fe_type.llvm)
 
 
-F32, INT, MASK = Vec("f32"), Vec("i32"), Vec("mask")
+F32, F64, INT, MASK = Vec("f32"), Vec("f64"), Vec("i32"), Vec("mask")
 ADDR = types.int64
 
 
 def vector(elem: str) -> ir.Type:
-    return ir.VectorType(LLVM[elem], LANES)
+    return ir.VectorType(LLVM[elem], LANES // 2 if elem == "f64" else LANES)
 
 
 def at(b, address, ty, offset=0):
@@ -85,7 +85,7 @@ def call(b, name, result, args):
 
 def suffix(ty) -> str:
     elem = ty.element
-    return f"v{ty.count}" + ("f32" if isinstance(elem, ir.FloatType) else f"i{elem.width}")
+    return f"v{ty.count}" + {"float": "f32", "double": "f64"}.get(str(elem), str(elem))
 
 
 def fma_value(b, x, y, z):
@@ -192,10 +192,17 @@ def lanes_below(b, n):
     return tail_mask(b, n)
 
 
-@word(F32, F32, F32, F32)
-def fma(b, x, y, z):
-    """X * y + z."""
-    return fma_value(b, x, y, z)
+@word(F64, types.float64)
+def splat_f64(b, x):
+    return splat_value(b, x, LANES // 2)
+
+
+@intrinsic
+def fma(tyctx, x, y, z):
+    """X * y + z of floats."""
+    if x not in (F32, F64):
+        return None
+    return x(x, x, x), lambda ctx, b, sig, a: fma_value(b, *a)
 
 
 @intrinsic
@@ -401,7 +408,10 @@ _shuffle("odd_lanes", lambda i: 2 * i + 1)
 
 
 def _operator(symbol, result_of, floats, integers, masks=None):
-    """Define a binary operator on vectors and between a vector and a number."""
+    """Define a binary operator on vectors and between a vector and a number; f64 are not compared."""
+
+    def builders(vec):
+        return {"mask": masks, "i32": integers}.get(vec.elem, floats)
 
     class Typing(AbstractTemplate):
         key = symbol
@@ -410,7 +420,8 @@ def _operator(symbol, result_of, floats, integers, masks=None):
             vec = next((a for a in args if isinstance(a, Vec)), None)
             if vec is None or len(args) != 2 or kws:
                 return None
-            if (floats if vec.elem == "f32" else masks if vec.elem == "mask" else integers) is None:
+            build = builders(vec)
+            if build is None or (vec.elem == "f64" and result_of is not _same):
                 return None
             if not all(a == vec or (isinstance(a, types.Number) and vec.elem != "mask") for a in args):
                 return None
@@ -419,8 +430,8 @@ def _operator(symbol, result_of, floats, integers, masks=None):
 
     def lower(ctx, b, sig, args):
         vec = next(a for a in sig.args if isinstance(a, Vec))
-        x, y = (v if t == vec else splat_value(b, v) for t, v in zip(sig.args, args, strict=True))
-        return (floats if vec.elem == "f32" else masks if vec.elem == "mask" else integers)(b, x, y)
+        x, y = (v if t == vec else splat_value(b, v, vec.llvm.count) for t, v in zip(sig.args, args, strict=True))
+        return builders(vec)(b, x, y)
 
     infer_global(symbol)(Typing)
     for left, right in ((Vec, Vec), (Vec, types.Number), (types.Number, Vec)):
@@ -469,5 +480,5 @@ def _unary_operator(symbol, kinds):
         return kinds[sig.args[0].elem](b, args[0])
 
 
-_unary_operator(operator.neg, {"f32": lambda b, x: b.fneg(x), "i32": lambda b, x: b.neg(x)})
+_unary_operator(operator.neg, {**dict.fromkeys(("f32", "f64"), lambda b, x: b.fneg(x)), "i32": lambda b, x: b.neg(x)})
 _unary_operator(operator.invert, {"i32": lambda b, x: b.not_(x), "mask": lambda b, x: b.not_(x)})

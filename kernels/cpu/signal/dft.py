@@ -1,7 +1,7 @@
-"""DFT of f32 along any axis: as many lines as a vector has lanes are transformed together, by the stages of `fourier`.
+"""DFT of f32 along any axis: as many lines as a vector has f64 are transformed together, by the stages of `fourier`.
 
 Lengths with a large prime factor become convolutions with a chirp, whose transforms are of a power of two.
-Source: Bluestein 1970.  An inverse is the transform of numbers whose real and imaginary parts are exchanged.
+Source: Bluestein 1970.  An inverse is a transform whose results come in the other direction, from the first one on.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -17,20 +17,33 @@ from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
-    LANES,
     ceil_div,
     fma,
     load_f32,
+    load_f64,
     load_i64,
-    splat,
+    splat_f64,
     split,
     store_f32,
+    store_f64,
     store_i64,
-    vload,
+    vload_f64,
     vstore,
+    vstore_narrowed,
 )
 from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
-from bolt_numba.kernels.cpu.signal.fourier import GREATEST_PRIME, LONGEST, STAGE, factors, stages, transform
+from bolt_numba.kernels.cpu.signal.fourier import (
+    GREATEST_PRIME,
+    LINES,
+    LONGEST,
+    SQUARE,
+    STAGE,
+    factors,
+    gather_frames,
+    scatter_frames,
+    stages,
+    transform,
+)
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
@@ -39,73 +52,85 @@ from bolt_numba.types import F32, Array, TensorType
 
 FEW, SHORT = 4, 1024
 """Fewer lines than these leave most lanes idle, which pays up to this length."""
-PLACES = 2 * 8 * LANES
+PLACES = 2 * 8 * LINES
 """Bytes of where each lane's line begins, in x and in y."""
 
 
 @inline
 def find_lines(p, first, count, places):
     """Addresses of lines of x and y for each lane; the last line stands for those behind it."""
-    for f in range(LANES):
+    for f in range(LINES):
         line = first + min(f, count - 1)
         outer, inner = line // p.inner, line % p.inner
         store_i64(places + 8 * f, p.x + 4 * p.parts * (outer * p.size * p.inner + inner))
-        store_i64(places + 8 * (LANES + f), p.y + 4 * p.last * (outer * p.bins * p.inner + inner))
+        store_i64(places + 8 * (LINES + f), p.y + 4 * p.last * (outer * p.bins * p.inner + inner))
 
 
 @inline
 def gather_lines(p, places, to):
-    """Complex vectors of lines, of zeros behind what is given; the two parts are exchanged for an inverse."""
-    step, real, other = 4 * p.parts * p.inner, to + p.inverse * BYTES, to + (1 - p.inverse) * BYTES
+    """Complex vectors of lines that do not lie together."""
+    step = 4 * p.parts * p.inner
     for k in range(p.given):
-        for f in range(LANES):
-            at = load_i64(places + 8 * f) + k * step
-            store_f32(real + 2 * BYTES * k + 4 * f, load_f32(at))
-            store_f32(other + 2 * BYTES * k + 4 * f, load_f32(at + 4) if p.parts == 2 else np.float32(0))
-    zero, half = splat(np.float32(0)), p.n // 2
-    for k in range(p.given, p.m):
-        vstore(real + 2 * BYTES * k, zero)
-        vstore(other + 2 * BYTES * k, zero)
-    if p.mirrored:  # frequencies of a real line: the first and the middle one are real, and the others come twice
-        vstore(other, zero)
-        if p.n % 2 == 0:
-            vstore(other + 2 * BYTES * half, zero)
-        for k in range(half + 1, p.n):
-            vstore(real + 2 * BYTES * k, vload(real + 2 * BYTES * (p.n - k)))
-            vstore(other + 2 * BYTES * k, -vload(other + 2 * BYTES * (p.n - k)))
+        for f in range(LINES):
+            at, place = load_i64(places + 8 * f) + k * step, to + 2 * BYTES * k + 8 * f
+            store_f64(place, np.float64(load_f32(at)))
+            if p.parts == 2:
+                store_f64(place + BYTES, np.float64(load_f32(at + 4)))
 
 
 @inline
-def times_table(a, count, table, swapped):
-    """Complex vectors times numbers of a table, in place; swapped: then their parts are exchanged."""
-    for k in range(count):
-        at, c, d = a + 2 * BYTES * k, splat(load_f32(table + 8 * k)), splat(load_f32(table + 8 * k + 4))
-        re, im = vload(at), vload(at + BYTES)
-        vstore(at + swapped * BYTES, fma(re, c, -(im * d)))
-        vstore(at + (1 - swapped) * BYTES, fma(re, d, im * c))
+def fill_lines(p, a):
+    """What x lacks: imaginary parts of real numbers, zeros behind what is given, half of frequencies that mirror."""
+    if p.parts == 1:
+        for k in range(p.given):
+            vstore(a + 2 * BYTES * k + BYTES, splat_f64(0.0))
+    for k in range(2 * p.given, 2 * p.m):
+        vstore(a + BYTES * k, splat_f64(0.0))
+    if p.mirrored:  # the first and the middle one are real, and the others come twice
+        for k in range(0, p.n // 2 + 1, p.n // 2 if p.n % 2 == 0 else p.n):
+            at = a + 2 * BYTES * k
+            vstore(at, fma(vload_f64(at + BYTES), splat_f64(0.0), vload_f64(at)))
+            vstore(at + BYTES, splat_f64(0.0))
+        for k in range(p.n // 2 + 1, p.n):
+            at = a + 2 * BYTES * (p.n - k)
+            vstore(a + 2 * BYTES * k, vload_f64(at))
+            vstore(a + 2 * BYTES * k + BYTES, -vload_f64(at + BYTES))
 
 
 @inline
-def swap_parts(a, count):
+def times_table(a, count, table, taken, given):
+    """Complex vectors times numbers of a table, in place; taken, given: 1 where their parts are exchanged."""
     for k in range(count):
-        at = a + 2 * BYTES * k
-        re, im = vload(at), vload(at + BYTES)
-        vstore(at, im)
-        vstore(at + BYTES, re)
+        at, c, d = a + 2 * BYTES * k, splat_f64(load_f64(table + 16 * k)), splat_f64(load_f64(table + 16 * k + 8))
+        re, im = vload_f64(at + taken * BYTES), vload_f64(at + (1 - taken) * BYTES)
+        vstore(at + given * BYTES, fma(re, c, -(im * d)))
+        vstore(at + (1 - given) * BYTES, fma(re, d, im * c))
+
+
+@inline
+def give_number(p, z, to, is_real):
+    """A result as half vectors of f32; where a part is not finite, both become NaN.
+
+    is_real: of frequencies of real numbers, where rounding would leave a rest.
+    """
+    re, im = vload_f64(z), vload_f64(z + BYTES)
+    nothing, scale = fma(re, splat_f64(0.0), im * 0.0), 1.0 / np.float64(p.n) if p.inverse else 1.0
+    if is_real:
+        im = im * 0.0
+    vstore_narrowed(to, fma(re, splat_f64(scale), nothing))
+    if p.last == 2:
+        vstore_narrowed(to + BYTES // 2, fma(im, splat_f64(scale), nothing))
 
 
 @inline
 def scatter_lines(p, z, count, places):
-    """Frequencies, or values, to lines of y."""
-    step, real, other = 4 * p.last * p.inner, z + p.inverse * BYTES, z + (1 - p.inverse) * BYTES
-    scale = np.float32(1.0 / np.float64(p.n)) if p.inverse else np.float32(1)
+    """Half vectors of f32 to lines of y that do not lie together."""
     for k in range(p.bins):
-        is_real = p.parts == 1 and (k == 0 or 2 * k == p.n)  # of real numbers; rounding would leave a rest
         for f in range(count):
-            at = load_i64(places + 8 * (LANES + f)) + k * step
-            store_f32(at, load_f32(real + 2 * BYTES * k + 4 * f) * scale)
+            at = load_i64(places + 8 * (LINES + f)) + k * 4 * p.last * p.inner
+            store_f32(at, load_f32(z + BYTES // 2 * p.last * k + 4 * f))
             if p.last == 2:
-                store_f32(at + 4, np.float32(0) if is_real else load_f32(other + 2 * BYTES * k + 4 * f) * scale)
+                store_f32(at + 4, load_f32(z + BYTES * k + BYTES // 2 + 4 * f))
 
 
 def _reached(a: Any) -> dict[str, Reach]:
@@ -115,44 +140,58 @@ def _reached(a: Any) -> dict[str, Reach]:
         "stages": 8 * STAGE * a.count,
         "tables": a.tables.nbytes,
         "chirps": a.chirps.nbytes,
-        "room": a.threads * (PLACES + 4 * BYTES * a.m),
+        "room": a.threads * a.room_step,
     }
 
 
 @native(
     fastmath=None, extents=_reached, **dict.fromkeys(("x", "y", "stages", "tables", "chirps", "room"), PTR),
     **dict.fromkeys(("lines", "inner", "size", "parts", "given", "n", "m", "bins", "last", "count"), I64),
-    **dict.fromkeys(("inverse", "mirrored"), I64),
+    **dict.fromkeys(("inverse", "mirrored", "room_step"), I64),
 )  # fmt: skip
 def dft_lines(p, tid, nthreads):
     """[outer, size, inner, parts] f32 to [outer, bins, inner, last]; lines: outer * inner.
 
     given: numbers of a line that are read.  m: of what is transformed, n unless there is a chirp.  mirrored: lines of
-    y are real.  room: for each thread places of lines, and two times m complex vectors.
+    y are real.  room: for each thread places of lines, two squares, two times m complex vectors, a square more.
     """
     n, m = p.n, p.m
-    places = p.room + tid * (PLACES + 4 * BYTES * m)
-    a = places + PLACES
+    places = p.room + tid * p.room_step
+    square = places + PLACES
+    a = square + 2 * SQUARE
     b = a + 2 * BYTES * m
-    lo, hi = split(ceil_div(p.lines, LANES), tid, nthreads)
+    lo, hi = split(ceil_div(p.lines, LINES), tid, nthreads)
     for at in range(lo, hi):
-        lanes = min(LANES, p.lines - at * LANES)
-        find_lines(p, at * LANES, lanes, places)
-        gather_lines(p, places, a)
+        first, lanes = at * LINES, min(LINES, p.lines - at * LINES)
+        if p.inner == 1:
+            x, pitch = p.x + 4 * p.parts * p.size * first, p.parts * p.size
+            gather_frames(x, pitch, lanes - 1, 0, p.parts * p.given, BYTES * (3 - p.parts), a, square)
+        else:
+            find_lines(p, first, lanes, places)
+            gather_lines(p, places, a)
+        fill_lines(p, a)
         if m != n:
-            times_table(a, n, p.chirps, 0)
+            times_table(a, n, p.chirps, 0, 0)
         z = transform(a, b, p.stages, p.count, p.tables)
         if m != n:
-            times_table(z, m, p.chirps + 8 * n, 1)
+            times_table(z, m, p.chirps + 16 * n, 0, 1)
             z = transform(z, a + b - z, p.stages, p.count, p.tables)
-            swap_parts(z, n)
-            times_table(z, n, p.chirps, 0)
-        scatter_lines(p, z, lanes, places)
+            times_table(z, n, p.chirps, 1, 0)
+        made = a + b - z
+        for k in range(p.bins):
+            place = n - k if p.inverse and k else k
+            is_real = p.parts == 1 and (k == 0 or 2 * k == n)
+            give_number(p, z + 2 * BYTES * place, made + BYTES // 2 * p.last * k, is_real)
+        if p.inner == 1:
+            step = p.last * p.bins
+            scatter_frames(made, step, lanes, p.y + 4 * step * first, 4 * step, square)
+        else:
+            scatter_lines(p, made, lanes, places)
 
 
 @record(frozen=True)
 class Chirp:
-    """m: a power of two.  pairs: [n + m, 2] f32, the chirp, and the transform of its conjugate, wound around m."""
+    """m: a power of two.  pairs: [n + m, 2] f64, the chirp, and the transform of its conjugate, wound around m."""
 
     m: int
     pairs: Array
@@ -169,7 +208,7 @@ def chirp(n: int) -> Chirp:
     around[:n] = wave.conj()
     around[m - n + 1 :] = wave.conj()[:0:-1]
     both = np.concatenate([wave, np.fft.fft(around) / m])
-    return Chirp(m, np.stack([both.real, both.imag], axis=1).astype(F32))
+    return Chirp(m, np.stack([both.real, both.imag], axis=1))
 
 
 def extent_of(op: Any, ins: Types) -> tuple[int, int] | None:
@@ -192,7 +231,7 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 def bends(n: int) -> bool:
     """Whether a length has a large prime factor."""
-    return n > 1 and factors(n)[-1] > GREATEST_PRIME
+    return n > 1 and max(factors(n)) > GREATEST_PRIME
 
 
 def axis_of(ins: Types) -> int:
@@ -219,14 +258,14 @@ def dft(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> li
     x, axis, n = ins[0], axis_of(ins), length_of(op, ins)
     assert x is not None
     inner, size, mirrored = int(np.prod(x.dims[axis + 1 : -1])), x.dims[axis], op.inverse and op.onesided
-    m, chirps = (chirp(n).m, chirp(n).pairs) if bends(n) else (n, np.zeros((1, 2), F32))
-    made, lines = stages(m, False), x.size // size // x.dims[-1]
+    m, chirps = (chirp(n).m, chirp(n).pairs) if bends(n) else (n, np.zeros((1, 2)))
+    made, lines, room = stages(m, False), x.size // size // x.dims[-1], PLACES + 3 * SQUARE + 4 * BYTES * m
     return [
         Step(
             dft_lines,
             {
                 "x": In(0), "y": Out(0), "stages": made.rows, "tables": made.tables, "chirps": chirps,
-                "room": Scratch((PLACES + 4 * BYTES * m) * context.threads), "lines": lines, "inner": inner,
+                "room": Scratch(room * context.threads), "room_step": room, "lines": lines, "inner": inner,
                 "size": size, "parts": x.dims[-1], "given": min(size, n // 2 + 1 if mirrored else n), "n": n, "m": m,
                 "bins": outs[0].dims[axis], "last": outs[0].dims[-1], "count": made.rows.shape[0],
                 "inverse": int(op.inverse), "mirrored": int(mirrored),

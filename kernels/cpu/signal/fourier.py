@@ -1,7 +1,8 @@
-"""STFT of real signals: as many frames as a vector has lanes are transformed together, so no step shuffles lanes.
+"""STFT of real signals: as many frames as a vector has f64 are transformed together, so no step shuffles lanes.
 
-Frames are transposed on their way in and out.  A real frame of even length is a complex one of half the length.
-Source: Stockham's algorithm without reordering, with radices 4, 2 and odd primes; Cooley and Tukey 1965, Cochran et
+Frames are transposed on their way in and out.  A real frame of even length is a complex one of half the length.  All is
+computed in f64: in f32 the small frequencies beside a large one would be lost, and a logarithm shows them.
+Source: Stockham's algorithm without reordering, with radices 8, 4, 2 and odd primes; Cooley and Tukey 1965, Cochran et
 al. 1967.
 """
 
@@ -20,17 +21,23 @@ from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
     ceil_div,
+    even_lanes,
     fma,
     interleave_high,
     interleave_low,
     load_f32,
+    load_f64,
     load_i64,
-    splat,
+    odd_lanes,
+    splat_f64,
     split,
     vload,
+    vload_f64,
     vload_n,
+    vload_widened,
     vstore,
     vstore_n,
+    vstore_narrowed,
 )
 from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
 from bolt_numba.kernels.extents import Reach
@@ -39,147 +46,228 @@ from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, 
 from bolt_numba.ops.arrays.signal import STFT
 from bolt_numba.types import F32, Array, TensorType
 
-ROUNDS = LANES.bit_length() - 1
-"""Rounds of interleaving that transpose a square of vectors."""
-SQUARE = LANES * BYTES
+LINES = LANES // 2
+"""f64 of a vector: lines or frames that are transformed together."""
+ROUNDS = LINES.bit_length() - 1
+"""Rounds of shuffling that transpose `LINES` vectors of f32."""
+SQUARE = LINES * BYTES
 GREATEST_PRIME, LONGEST = 61, 1 << 14
 STAGE = 5
 """Numbers of a stage: radix, parts, stride, and where its turns and the waves of its radix begin, in bytes."""
 
 
 @inline
-def transpose_square(a, b):
-    """Lanes become vectors in a square of `LANES` vectors at a; b: workspace.  Gives the one where the result is."""
-    for _ in range(ROUNDS):
-        for i in range(0, SQUARE // 2, BYTES):
-            one, two = vload(a + i), vload(a + SQUARE // 2 + i)
-            vstore(b + 2 * i, interleave_low(one, two))
-            vstore(b + 2 * i + BYTES, interleave_high(one, two))
-        a, b = b, a
-    return a
-
-
-@inline
 def gather_frames(x, hop, last, window, n, step, to, square):
-    """Samples of `LANES` frames times the window, those of one time in a vector each, ``step`` bytes apart.
+    """Samples of `LINES` frames times the window, f64: those of one time in a vector each, ``step`` bytes apart.
 
     last: the last frame there is, counted from the first of these; it stands for those behind it.
     """
     for i in range(0, n, LANES):
-        left = n - i
-        for f in range(LANES):
+        left, made, free = n - i, square, square + SQUARE
+        for f in range(LINES):
             at = x + 4 * (min(f, last) * hop + i)
-            v = vload(at) if left >= LANES else vload_n(at, left)
-            if window:
-                v = v * (vload(window + 4 * i) if left >= LANES else vload_n(window + 4 * i, left))
-            vstore(square + f * BYTES, v)
-        made = transpose_square(square, square + SQUARE)
+            vstore(made + f * BYTES, vload(at) if left >= LANES else vload_n(at, left))
+        for _ in range(ROUNDS):
+            for k in range(0, SQUARE // 2, BYTES):
+                one, two = vload(made + k), vload(made + SQUARE // 2 + k)
+                vstore(free + 2 * k, interleave_low(one, two))
+                vstore(free + 2 * k + BYTES, interleave_high(one, two))
+            made, free = free, made
         for j in range(min(left, LANES)):
-            vstore(to + (i + j) * step, vload(made + j * BYTES))
-
-
-@inline
-def radix_two(x, y, m, s, turns):
-    for p in range(m):
-        c, d = splat(load_f32(turns + 16 * p + 8)), splat(load_f32(turns + 16 * p + 12))
-        for q in range(s):
-            at, far, to = x + 2 * BYTES * (q + s * p), 2 * BYTES * s * m, y + 2 * BYTES * (q + 2 * s * p)
-            re, im, re2, im2 = vload(at), vload(at + BYTES), vload(at + far), vload(at + far + BYTES)
-            vstore(to, re + re2)
-            vstore(to + BYTES, im + im2)
-            u, v, to = re - re2, im - im2, to + 2 * BYTES * s
-            vstore(to, fma(u, c, -(v * d)))
-            vstore(to + BYTES, fma(u, d, v * c))
-
-
-@inline
-def turned(to, re, im, turn):
-    """Store a complex number times a turn."""
-    c, d = splat(load_f32(turn)), splat(load_f32(turn + 4))
-    vstore(to, fma(re, c, -(im * d)))
-    vstore(to + BYTES, fma(re, d, im * c))
-
-
-@inline
-def radix_four(x, y, m, s, turns):
-    far, next_one = 2 * BYTES * s * m, 2 * BYTES * s
-    for p in range(m):
-        turn = turns + 32 * p
-        for q in range(s):
-            at, to = x + 2 * BYTES * (q + s * p), y + 2 * BYTES * (q + 4 * s * p)
-            a, b, e, f = vload(at), vload(at + BYTES), vload(at + 2 * far), vload(at + 2 * far + BYTES)
-            sum_re, sum_im, less_re, less_im = a + e, b + f, a - e, b - f
-            at += far
-            a, b, e, f = vload(at), vload(at + BYTES), vload(at + 2 * far), vload(at + 2 * far + BYTES)
-            odd_re, odd_im, other_re, other_im = a + e, b + f, a - e, b - f
-            vstore(to, sum_re + odd_re)
-            vstore(to + BYTES, sum_im + odd_im)
-            turned(to + next_one, less_re + other_im, less_im - other_re, turn + 8)
-            turned(to + 2 * next_one, sum_re - odd_re, sum_im - odd_im, turn + 16)
-            turned(to + 3 * next_one, less_re - other_im, less_im + other_re, turn + 24)
-
-
-@inline
-def radix_any(x, y, r, m, s, turns, waves):
-    """waves: cosines and sines of the r-th parts of a circle."""
-    far = 2 * BYTES * s * m
-    for p in range(m):
-        for q in range(s):
-            at, to = x + 2 * BYTES * (q + s * p), y + 2 * BYTES * (q + r * s * p)
-            for j in range(r):
-                re, im, step = vload(at), vload(at + BYTES), 0
-                for k in range(1, r):
-                    step += j
-                    step -= r if step >= r else 0
-                    c, d = splat(load_f32(waves + 8 * step)), splat(load_f32(waves + 8 * step + 4))
-                    u, v = vload(at + k * far), vload(at + k * far + BYTES)
-                    re, im = fma(u, c, fma(-v, d, re)), fma(u, d, fma(v, c, im))
-                turned(to + 2 * BYTES * s * j, re, im, turns + 8 * (p * r + j))
-
-
-@inline
-def transform(a, b, stages, count, tables):
-    """Fourier transform of complex vectors at a; b: workspace.  Gives the one where the result is."""
-    for i in range(count):
-        row = stages + 8 * STAGE * i
-        r, m, s = load_i64(row), load_i64(row + 8), load_i64(row + 16)
-        turns, waves = tables + load_i64(row + 24), tables + load_i64(row + 32)
-        if r == 4:
-            radix_four(a, b, m, s, turns)
-        elif r == 2:
-            radix_two(a, b, m, s, turns)
-        else:
-            radix_any(a, b, r, m, s, turns, waves)
-        a, b = b, a
-    return a
-
-
-@inline
-def real_spectrum(z, y, n, bins, halves):
-    """Frequencies of a real frame of ``n`` samples from those of its complex half; halves: turns by n-th parts."""
-    half = n // 2
-    for k in range(bins):
-        place, sign = (k, np.float32(0.5)) if k <= half else (n - k, np.float32(-0.5))
-        one, two = z + 2 * BYTES * (place if place < half else 0), z + 2 * BYTES * ((half - place) if place else 0)
-        re, im, re2, im2 = vload(one), vload(one + BYTES), vload(two), -vload(two + BYTES)
-        c, d = splat(load_f32(halves + 8 * place)), splat(load_f32(halves + 8 * place + 4))
-        u, v = im - im2, re2 - re
-        vstore(y + 2 * BYTES * k, (re + re2 + fma(u, c, -(v * d))) * np.float32(0.5))
-        vstore(y + 2 * BYTES * k + BYTES, (im + im2 + fma(u, d, v * c)) * sign)
+            v = vload_widened(made + j * BYTES // 2)
+            if window:
+                v = v * splat_f64(np.float64(load_f32(window + 4 * (i + j))))
+            vstore(to + (i + j) * step, v)
 
 
 @inline
 def scatter_frames(x, n, frames, y, step, square):
-    """Vectors of ``n`` times to rows of so many frames, ``step`` bytes apart."""
+    """Half vectors of ``n`` times, f32, to rows of so many frames, ``step`` bytes apart; reads up to a square more."""
     for i in range(0, n, LANES):
-        for j in range(min(n - i, LANES)):
-            vstore(square + j * BYTES, vload(x + (i + j) * BYTES))
-        made = transpose_square(square, square + SQUARE)
+        made, free = x + i * BYTES // 2, square
+        for _ in range(ROUNDS):
+            for k in range(0, SQUARE // 2, BYTES):
+                one, two = vload(made + 2 * k), vload(made + 2 * k + BYTES)
+                vstore(free + k, even_lanes(one, two))
+                vstore(free + SQUARE // 2 + k, odd_lanes(one, two))
+            made, free = free, square + SQUARE if free == square else square
         for f in range(frames):
             if n - i >= LANES:
                 vstore(y + f * step + 4 * i, vload(made + f * BYTES))
             else:
                 vstore_n(y + f * step + 4 * i, vload(made + f * BYTES), n - i)
+
+
+@inline
+def turned(to, re, im, turn, is_last):
+    """Store a complex number times a turn; in the last stage all turns are 1."""
+    if is_last:
+        vstore(to, re)
+        vstore(to + BYTES, im)
+    else:
+        c, d = splat_f64(load_f64(turn)), splat_f64(load_f64(turn + 8))
+        vstore(to, fma(re, c, -(im * d)))
+        vstore(to + BYTES, fma(re, d, im * c))
+
+
+@inline
+def radix_two(x, y, m, s, turns, is_last):
+    far = 2 * BYTES * s * m
+    for p in range(m):
+        for q in range(s):
+            at, to = x + 2 * BYTES * (q + s * p), y + 2 * BYTES * (q + 2 * s * p)
+            re, im, re2, im2 = vload_f64(at), vload_f64(at + BYTES), vload_f64(at + far), vload_f64(at + far + BYTES)
+            vstore(to, re + re2)
+            vstore(to + BYTES, im + im2)
+            turned(to + 2 * BYTES * s, re - re2, im - im2, turns + 32 * p + 16, is_last)
+
+
+@inline
+def radix_four(x, y, m, s, turns, is_last):
+    far, next_one = 2 * BYTES * s * m, 2 * BYTES * s
+    for p in range(m):
+        turn = turns + 64 * p
+        for q in range(s):
+            at, to = x + 2 * BYTES * (q + s * p), y + 2 * BYTES * (q + 4 * s * p)
+            a, b, e, f = vload_f64(at), vload_f64(at + BYTES), vload_f64(at + 2 * far), vload_f64(at + 2 * far + BYTES)
+            sum_re, sum_im, less_re, less_im = a + e, b + f, a - e, b - f
+            at += far
+            a, b, e, f = vload_f64(at), vload_f64(at + BYTES), vload_f64(at + 2 * far), vload_f64(at + 2 * far + BYTES)
+            odd_re, odd_im, other_re, other_im = a + e, b + f, a - e, b - f
+            vstore(to, sum_re + odd_re)
+            vstore(to + BYTES, sum_im + odd_im)
+            turned(to + next_one, less_re + other_im, less_im - other_re, turn + 16, is_last)
+            turned(to + 2 * next_one, sum_re - odd_re, sum_im - odd_im, turn + 32, is_last)
+            turned(to + 3 * next_one, less_re - other_im, less_im + other_re, turn + 48, is_last)
+
+
+@inline
+def radix_eight(x, y, m, s, turns, is_last):
+    far, next_one, root = 2 * BYTES * s * m, 2 * BYTES * s, splat_f64(0.5**0.5)
+    for p in range(m):
+        turn = turns + 128 * p
+        for q in range(s):
+            at, to = x + 2 * BYTES * (q + s * p), y + 2 * BYTES * (q + 8 * s * p)
+            a, b = vload_f64(at), vload_f64(at + BYTES)
+            e, f = vload_f64(at + 4 * far), vload_f64(at + 4 * far + BYTES)
+            sum_re, sum_im, less_re, less_im = a + e, b + f, a - e, b - f
+            a, b = vload_f64(at + 2 * far), vload_f64(at + 2 * far + BYTES)
+            e, f = vload_f64(at + 6 * far), vload_f64(at + 6 * far + BYTES)
+            re0, im0, re2, im2 = sum_re + a + e, sum_im + b + f, sum_re - (a + e), sum_im - (b + f)
+            re1, im1, re3, im3 = less_re + (b - f), less_im - (a - e), less_re - (b - f), less_im + (a - e)
+            at += far
+            a, b = vload_f64(at), vload_f64(at + BYTES)
+            e, f = vload_f64(at + 4 * far), vload_f64(at + 4 * far + BYTES)
+            sum_re, sum_im, less_re, less_im = a + e, b + f, a - e, b - f
+            a, b = vload_f64(at + 2 * far), vload_f64(at + 2 * far + BYTES)
+            e, f = vload_f64(at + 6 * far), vload_f64(at + 6 * far + BYTES)
+            u, v = sum_re + (a + e), sum_im + (b + f)
+            vstore(to, re0 + u)
+            vstore(to + BYTES, im0 + v)
+            turned(to + 4 * next_one, re0 - u, im0 - v, turn + 64, is_last)
+            u, v = sum_im - (b + f), (a + e) - sum_re
+            turned(to + 2 * next_one, re2 + u, im2 + v, turn + 32, is_last)
+            turned(to + 6 * next_one, re2 - u, im2 - v, turn + 96, is_last)
+            sum_re, sum_im = less_re + (b - f), less_im - (a - e)
+            u, v = (sum_re + sum_im) * root, (sum_im - sum_re) * root
+            turned(to + next_one, re1 + u, im1 + v, turn + 16, is_last)
+            turned(to + 5 * next_one, re1 - u, im1 - v, turn + 80, is_last)
+            sum_re, sum_im = less_re - (b - f), less_im + (a - e)
+            u, v = (sum_im - sum_re) * root, -(sum_re + sum_im) * root
+            turned(to + 3 * next_one, re3 + u, im3 + v, turn + 48, is_last)
+            turned(to + 7 * next_one, re3 - u, im3 - v, turn + 112, is_last)
+
+
+@inline
+def radix_odd(x, y, r, m, s, turns, waves, is_last):
+    """waves: cosines and sines of the r-th parts of a circle.  Numbers k and r - k share theirs, but for a sign.
+
+    So their sums and differences, which take their places in x, serve results j and r - j.
+    """
+    far, next_one, half = 2 * BYTES * s * m, 2 * BYTES * s, r // 2
+    for p in range(m):
+        turn = turns + 16 * r * p
+        for q in range(s):
+            at, to = x + 2 * BYTES * (q + s * p), y + 2 * BYTES * (q + r * s * p)
+            first_re, first_im = vload_f64(at), vload_f64(at + BYTES)
+            re, im = first_re, first_im
+            for k in range(1, half + 1):
+                one, two = at + k * far, at + (r - k) * far
+                a, b, e, f = vload_f64(one), vload_f64(one + BYTES), vload_f64(two), vload_f64(two + BYTES)
+                re, im = re + (a + e), im + (b + f)
+                vstore(one, a + e)
+                vstore(one + BYTES, b + f)
+                vstore(two, a - e)
+                vstore(two + BYTES, b - f)
+            vstore(to, re)
+            vstore(to + BYTES, im)
+            for j in range(1, half + 1):
+                re, im, less_re, less_im, step = first_re, first_im, splat_f64(0.0), splat_f64(0.0), 0
+                for k in range(1, half + 1):
+                    step += j
+                    step -= r if step >= r else 0
+                    c, d = splat_f64(load_f64(waves + 16 * step)), splat_f64(load_f64(waves + 16 * step + 8))
+                    one, two = at + k * far, at + (r - k) * far
+                    re, im = fma(vload_f64(one), c, re), fma(vload_f64(one + BYTES), c, im)
+                    less_re, less_im = fma(vload_f64(two), d, less_re), fma(vload_f64(two + BYTES), d, less_im)
+                turned(to + j * next_one, re - less_im, im + less_re, turn + 16 * j, is_last)
+                turned(to + (r - j) * next_one, re + less_im, im - less_re, turn + 16 * (r - j), is_last)
+
+
+@inline
+def stage(x, y, r, m, s, turns, waves, is_last):
+    if r == 8:
+        radix_eight(x, y, m, s, turns, is_last)
+    elif r == 4:
+        radix_four(x, y, m, s, turns, is_last)
+    elif r == 2:
+        radix_two(x, y, m, s, turns, is_last)
+    else:
+        radix_odd(x, y, r, m, s, turns, waves, is_last)
+
+
+@inline
+def transform(a, b, stages, count, tables):
+    """Fourier transform of complex vectors of f64 at a; b: workspace.  Gives the one where the result is."""
+    for i in range(count):
+        row = stages + 8 * STAGE * i
+        r, m, s = load_i64(row), load_i64(row + 8), load_i64(row + 16)
+        turns, waves = tables + load_i64(row + 24), tables + load_i64(row + 32)
+        if m == 1:  # code of its own
+            stage(a, b, r, 1, s, turns, waves, True)
+        else:
+            stage(a, b, r, m, s, turns, waves, False)
+        a, b = b, a
+    return a
+
+
+@inline
+def give_frequency(y, re, im):
+    """Store half vectors of f32; where a part is not finite, both become NaN."""
+    nothing = fma(re, splat_f64(0.0), im * 0.0)
+    vstore_narrowed(y, re + nothing)
+    vstore_narrowed(y + BYTES // 2, im + nothing)
+
+
+@inline
+def real_spectrum(z, y, n, bins, halves):
+    """Frequencies of real frames of ``n`` samples from those of their complex halves; halves: turns by n-th parts.
+
+    y: half vectors of f32.  Frequencies k and n / 2 - k come from the same two numbers.
+    """
+    half = n // 2
+    for k in range(half // 2 + 1):
+        one, two = z + 2 * BYTES * k, z + 2 * BYTES * ((half - k) if k else 0)
+        re, im, re2, im2 = vload_f64(one), vload_f64(one + BYTES), vload_f64(two), vload_f64(two + BYTES)
+        c, d = splat_f64(load_f64(halves + 16 * k)), splat_f64(load_f64(halves + 16 * k + 8))
+        u, v, re, im = im + im2, re2 - re, (re + re2) * 0.5, (im - im2) * 0.5
+        turned_re, turned_im = fma(u, c, -(v * d)) * 0.5, fma(u, d, v * c) * 0.5
+        give_frequency(y + BYTES * k, re + turned_re, im + turned_im)
+        give_frequency(y + BYTES * (half - k), re - turned_re, turned_im - im)
+    for k in range(half + 1, bins):
+        at = y + BYTES * (n - k)
+        vstore_narrowed(y + BYTES * k, vload_widened(at))
+        vstore_narrowed(y + BYTES * k + BYTES // 2, -vload_widened(at + BYTES // 2))
 
 
 def _reached(a: Any) -> dict[str, Reach]:
@@ -200,29 +288,31 @@ def _reached(a: Any) -> dict[str, Reach]:
 def stft_frames(p, tid, nthreads):
     """[signals, length] f32 to [signals, frames, bins] pairs.
 
-    room: for each thread two squares, and three times 2 n vectors and a square more.
+    room: for each thread two squares, samples, as much again, and frequencies.
     """
     n, bins, frames = p.n, p.bins, p.frames
+    is_odd = n % 2
     square = p.room + tid * p.room_step
     a = square + 2 * SQUARE
-    b, c = a + 2 * n * BYTES + SQUARE, a + 2 * (2 * n * BYTES + SQUARE)
-    is_odd = n % 2
-    blocks = ceil_div(frames, LANES)
+    b, c = a + n * BYTES * (1 + is_odd), a + 2 * n * BYTES * (1 + is_odd)
+    blocks = ceil_div(frames, LINES)
     lo, hi = split(p.signals * blocks, tid, nthreads)
     for at in range(lo, hi):
         signal = at // blocks
-        first = (at - signal * blocks) * LANES
+        first = (at - signal * blocks) * LINES
         x = p.x + 4 * (signal * p.length + first * p.hop)
         y = p.y + 8 * (signal * frames + first) * bins
         gather_frames(x, p.hop, frames - 1 - first, p.window, n, BYTES * (1 + is_odd), a, square)
         if is_odd:
             for i in range(n):
-                vstore(a + (2 * i + 1) * BYTES, splat(np.float32(0)))
+                vstore(a + (2 * i + 1) * BYTES, splat_f64(0.0))
         z = transform(a, b, p.stages, p.count, p.tables)
-        if not is_odd:
+        if is_odd:
+            for k in range(bins):
+                give_frequency(c + BYTES * k, vload_f64(z + 2 * BYTES * k), vload_f64(z + 2 * BYTES * k + BYTES))
+        else:
             real_spectrum(z, c, n, bins, p.tables + p.halves_at)
-            z = c
-        scatter_frames(z, 2 * bins, min(LANES, frames - first), y, 8 * bins, square)
+        scatter_frames(c, 2 * bins, min(LINES, frames - first), y, 8 * bins, square)
 
 
 @record(frozen=True)
@@ -235,19 +325,21 @@ class Stages:
 
 
 def factors(n: int) -> list[int]:
-    """Radices of a transform, fours first."""
-    made = []
-    for r in (4, 2, *range(3, GREATEST_PRIME + 1, 2)):
+    """Radices of a transform, a prime that is too large first, powers of two last: the last stage has no turns."""
+    twos, odd = (n & -n).bit_length() - 1, []
+    n >>= twos
+    for r in range(3, GREATEST_PRIME + 1, 2):
         while n % r == 0:
-            made.append(r)
+            odd.append(r)
             n //= r
-    return [*made, n] if n > 1 else made
+    few = [2] if twos == 1 else [4] * (2 if twos % 3 == 1 else twos % 3 == 2)
+    return [n] * (n > 1) + odd + few + [8] * ((twos - sum(r.bit_length() - 1 for r in few)) // 3)
 
 
 def turns_of(steps: Array, n: int) -> Array:
-    """Cosine and sine of minus so many n-th parts of a circle."""
+    """Cosine and sine of minus so many n-th parts of a circle, f64."""
     angles = steps.reshape(-1) % n * (-2 * np.pi / n)
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(F32)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
 @pure
@@ -256,7 +348,7 @@ def stages(n: int, is_real: bool = True) -> Stages:
     """Of frames of ``n`` samples; those of real numbers and even length are complex ones of half the length."""
     rest = n // 2 if is_real and n % 2 == 0 else n
     rows: list[tuple[int, ...]] = []
-    parts, stride, at = [turns_of(np.arange(n // 2 + 1), n)], 1, 8 * (n // 2 + 1)
+    parts, stride, at = [turns_of(np.arange(n // 2 + 1), n)], 1, 16 * (n // 2 + 1)
     for r in factors(rest):
         m = rest // r
         turns, waves = turns_of(np.outer(np.arange(m), np.arange(r)), rest), turns_of(np.arange(r), r)
@@ -274,7 +366,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     if step is None or step.known is None or not signal.size:
         return False
     n = _frame(ins)
-    return n is not None and 1 < n <= LONGEST and factors(n)[-1] <= GREATEST_PRIME
+    return n is not None and 1 < n <= LONGEST and max(factors(n)) <= GREATEST_PRIME
 
 
 def _frame(ins: Types) -> int | None:
@@ -297,7 +389,7 @@ def stft(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
     assert n is not None
     signals, frames, bins, _ = outs[0].dims
     made = stages(n)
-    room = 2 * SQUARE + 3 * (2 * n * BYTES + SQUARE)
+    room = 3 * SQUARE + 2 * n * BYTES * (1 + n % 2) + bins * BYTES
     return [
         Step(
             stft_frames,
