@@ -39,11 +39,20 @@ def model(name: str, inputs: list[Array], outputs: int = 1, version: int = 3, **
 
 
 def check(name: str, *inputs: Array, outputs: int = 1, version: int = 3, rtol: float = 1e-5, **attributes: Any) -> None:
-    """Our results are onnxruntime's."""
-    data = model(name, list(inputs), outputs, version, **attributes).SerializeToString()
+    """Our results are onnxruntime's, with shapes that the file declares and with ranks only."""
+    declared = model(name, list(inputs), outputs, version, **attributes)
+    data = declared.SerializeToString()
     theirs = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     wanted = theirs.run(None, {f"x{i}": a for i, a in enumerate(inputs)})
-    for got, want in zip(bn.compile(data, threads=1)(*inputs), wanted, strict=True):
+    agree(bn.compile(data, threads=1)(*inputs), wanted, rtol)
+    for info in declared.graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            dim.Clear()
+    agree(bn.compile(declared.SerializeToString(), threads=1)(*inputs), wanted, rtol)
+
+
+def agree(results: Any, wanted: list[Any], rtol: float) -> None:
+    for got, want in zip(results, wanted, strict=True):
         if isinstance(want, list):
             assert got == [pytest.approx(row) for row in want]
             continue
@@ -71,7 +80,9 @@ def test_imputer_binarizer_features() -> None:
     check("Imputer", np.round(x * 2), imputed_value_floats=[7.0], replaced_value_float=0.0)
     check("Imputer", WHOLE, imputed_value_int64s=[4, 3, 2, 1], replaced_value_int64=-1)
     check("Binarizer", X, threshold=0.25)
-    check("FeatureVectorizer", X, X[:, :2], inputdimensions=[4, 2])
+    for widths in ([4, 2], [3, 5], [6, 1]):
+        check("FeatureVectorizer", X, X[:, :2], inputdimensions=widths)
+    check("FeatureVectorizer", WHOLE[0], WHOLE[1], inputdimensions=[2, 6])
     check("ArrayFeatureExtractor", X, np.array([3, 0]))
     check("ArrayFeatureExtractor", X[0], np.array([[1, 1, 2]]))
 
@@ -108,6 +119,9 @@ def test_linear_models(transform: str) -> None:
     given = {"coefficients": coefficients, "intercepts": offset, "post_transform": transform}
     check("LinearClassifier", x, outputs=2, **labels, **given)
     check("LinearClassifier", x[:1], outputs=2, classlabels_ints=[4, 2, 9], **given)
+    check("LinearClassifier", x[0], outputs=2, classlabels_ints=[4, 2, 9], **given)
+    two = {"coefficients": coefficients[:8], "intercepts": offset[:2], "post_transform": transform}
+    check("LinearClassifier", x, outputs=2, classlabels_strings=["n", "y"], **two)
 
 
 def test_linear_classifier_of_one_row() -> None:
@@ -145,6 +159,20 @@ def test_branch_modes(mode: str, missing: int) -> None:
             "TreeEnsembleRegressor", x, n_targets=2, aggregate_function=aggregate, base_values=[0.5, -1.0],
             nodes_modes=modes(mode), nodes_missing_value_tracks_true=[missing] * 6, **NODES, **leaves,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
+@pytest.mark.parametrize("targets", [1, 2])
+def test_leaves_that_name_a_target_twice(aggregate: str, targets: int) -> None:
+    """Of one target the first weight counts, as skl2onnx needs it; of several all do."""
+    leaves = {
+        "target_treeids": [0, 0, 0, 1, 1, 1], "target_nodeids": [1, 1, 2, 2, 1, 2],
+        "target_ids": [0] * 5 + [targets - 1], "target_weights": [1.0, 20.0, 300.0, 4000.0, 50000.0, 600000.0],
+    }  # fmt: skip
+    check(
+        "TreeEnsembleRegressor", X, n_targets=targets, aggregate_function=aggregate, nodes_modes=modes("BRANCH_LEQ"),
+        **NODES, **leaves,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS[:4])
@@ -278,6 +306,17 @@ def test_support_vectors(kind: str) -> None:
     check("SVMClassifier", far, outputs=2, coefficients=weights, rtol=1e-3, **three, **given, **sigmoids)
     two = {"vectors_per_class": [2, 4], "rho": [0.1], "classlabels_strings": ["n", "y"]}
     check("SVMClassifier", far, outputs=2, coefficients=weights[:6], rtol=1e-3, **two, **given)
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS[:4])
+def test_support_vector_machines_of_coefficients_alone(transform: str) -> None:
+    """Of offsets the first counts, whatever their number."""
+    weights, kernel = RNG.normal(size=12).tolist(), {"kernel_type": "LINEAR", "kernel_params": [0.4, 0.0, 3.0]}
+    check("SVMRegressor", X, coefficients=weights[:4], rho=[0.3], n_supports=0, **kernel)
+    for rho in ([0.5], [0.5, 0.25, -1.0]):
+        given = {"coefficients": weights, "rho": rho, "post_transform": transform, **kernel}
+        check("SVMClassifier", X, outputs=2, classlabels_ints=[5, 6, 7], **given)
+        check("SVMClassifier", X[0], outputs=2, classlabels_strings=["a", "b", "c"], **given)
 
 
 def test_unknown_values_are_named() -> None:

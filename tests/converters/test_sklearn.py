@@ -27,9 +27,11 @@ class Late:
         return getattr(importlib.import_module(f"sklearn.{self.name}"), name)
 
 
-compose, datasets, ensemble, impute = Late("compose"), Late("datasets"), Late("ensemble"), Late("impute")
-linear_model, naive_bayes, neighbors = Late("linear_model"), Late("naive_bayes"), Late("neighbors")
-neural_network, pipeline, preprocessing = Late("neural_network"), Late("pipeline"), Late("preprocessing")
+calibration, compose, datasets = Late("calibration"), Late("compose"), Late("datasets")
+decomposition, ensemble, feature_selection = Late("decomposition"), Late("ensemble"), Late("feature_selection")
+impute, linear_model, multiclass = Late("impute"), Late("linear_model"), Late("multiclass")
+naive_bayes, neighbors, neural_network = Late("naive_bayes"), Late("neighbors"), Late("neural_network")
+pipeline, preprocessing = Late("pipeline"), Late("preprocessing")
 svm, tree = Late("svm"), Late("tree")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -155,6 +157,23 @@ FAMILIES: dict[str, Callable[[], list[tuple[Any, Any]]]] = {
 }
 
 
+WRAPPED: dict[str, Callable[[], list[tuple[Any, Any]]]] = {
+    "several": lambda: [
+        (ensemble.BaggingClassifier(linear_model.LogisticRegression(), 3, random_state=0), three_classes),
+        (ensemble.AdaBoostClassifier(linear_model.LogisticRegression(), n_estimators=3), named_classes),
+        (ensemble.StackingRegressor([("a", linear_model.Ridge()), ("b", svm.SVR())]), numbers),
+        (multiclass.OneVsOneClassifier(linear_model.LogisticRegression()), three_classes),
+        (multiclass.OneVsRestClassifier(svm.LinearSVC()), named_classes),
+        (calibration.CalibratedClassifierCV(svm.LinearSVC()), two_classes),
+    ],
+    "chosen": lambda: [
+        (pipeline.make_pipeline(decomposition.PCA(2), linear_model.LogisticRegression()), three_classes),
+        (pipeline.make_pipeline(feature_selection.SelectKBest(k=2), linear_model.LogisticRegression()), named_classes),
+        (pipeline.make_union(preprocessing.MaxAbsScaler(), decomposition.TruncatedSVD(2)), three_classes),
+    ],
+}  # fmt: skip
+
+
 def _plain(value: Any) -> Any:
     """Attributes as onnx takes them: skl2onnx gives NumPy's scalars and bools where integers belong."""
     if isinstance(value, list):
@@ -177,6 +196,11 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Any:
     return skl2onnx.to_onnx
 
 
+def loose() -> list[tuple[str, Any]]:
+    """An input of which the file declares dtype and rank alone, as in skl2onnx's own examples."""
+    return [("X", importlib.import_module("skl2onnx.common.data_types").FloatTensorType([None, None]))]
+
+
 def agree(got: Any, wanted: Any) -> None:
     if isinstance(wanted, list):  # a dictionary from class to probability for each row
         assert [list(row) for row in got] == [list(row) for row in wanted]
@@ -188,17 +212,33 @@ def agree(got: Any, wanted: Any) -> None:
         np.testing.assert_array_equal(got, wanted)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+def hold(model: Any, x: Array) -> None:
+    """Check a model on all rows, one row, and some."""
+    data = model.SerializeToString()
+    theirs = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    session = bn.compile(data, threads=1)
+    for rows in (x, x[:1], x[:11]):
+        wanted = theirs.run(None, {theirs.get_inputs()[0].name: rows})
+        for got, want in zip(session(rows), wanted, strict=True):
+            agree(got, want)
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *WRAPPED])
 def test_export_means_what_onnxruntime_computes(exporter: Any, family: str) -> None:
-    for estimator, data in FAMILIES[family]():
+    for estimator, data in {**FAMILIES, **WRAPPED}[family]():
         x, y = data()
-        model = exporter(estimator.fit(x, y), x[:1]).SerializeToString()
-        theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-        session = bn.compile(model, threads=1)
-        for rows in (x, x[:1], x[:11]):
-            wanted = theirs.run(None, {theirs.get_inputs()[0].name: rows})
-            for got, want in zip(session(rows), wanted, strict=True):
-                agree(got, want)
+        estimator.fit(x, y)
+        if family in FAMILIES:
+            hold(exporter(estimator, x[:1]), x)
+        if family != "encoded":  # skl2onnx wants numbers of columns there
+            hold(exporter(estimator, initial_types=loose()), x)
+
+
+def test_leaves_of_a_tree_with_two_targets(exporter: Any) -> None:
+    """Each leaf of such an export names its number once per target of the tree; it is not their sum."""
+    x, y = pair_of_numbers()
+    trees = ensemble.RandomForestRegressor(3, max_depth=4, random_state=0).fit(x, y)
+    hold(exporter(trees, initial_types=loose(), options={"decision_leaf": True}), x)
 
 
 def test_trees_run_natively(exporter: Any) -> None:

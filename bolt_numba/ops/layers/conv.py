@@ -13,7 +13,7 @@ from bolt_numba.base.records import record
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.layers.matmul import finish, product_dtype, want_activation
 from bolt_numba.ops.layers.windows import Windows, as_layout, channels_first, join_shape, per_axis, split_shape
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import want_dim, want_dims
 from bolt_numba.types import AnyDType, Array, Dim, Shape, Sym, TensorType
 
@@ -24,11 +24,16 @@ def _want_groups(owner: Op, what: str, count: Dim, group: int) -> None:
 
 
 def _kernel(owner: Op, w: TensorType) -> tuple[int, ...] | None:
+    """Sizes of the kernel, None where only the run tells them; raises ShapeError for filters without any."""
     if w.shape is None:
         return None
-    if len(w.shape) < 3 or Sym in map(type, w.shape[2:]):
-        raise owner.fail("w", w, "a rank of at least 3 and a known kernel")
-    return tuple(map(int, w.shape[2:]))  # type: ignore[arg-type]  # no Sym is left
+    if len(w.shape) < 3:
+        raise owner.fail("w", w, "a rank of at least 3")
+    return None if Sym in map(type, w.shape[2:]) else tuple(map(int, w.shape[2:]))  # type: ignore[arg-type]
+
+
+def _unknown(sizes: Shape) -> Shape:
+    return tuple(fresh_dim("windows") for _ in sizes)
 
 
 def _by_tap(w: Array) -> Array:
@@ -63,13 +68,14 @@ class Convolution(Op):
         """Shape of the result, None when a rank is unknown; raises ShapeError."""
         kernel = _kernel(self, w)
         parts = split_shape(self, x, self.layout, None if w.shape is None else len(w.shape))
-        if kernel is None or parts is None or w.shape is None:
+        if parts is None or w.shape is None:
             return None
         (n, c, sizes), (k, cg) = parts, w.shape[:2]
         _want_groups(self, "number of filters", k, self.group)
         want_dims(self, "bias", bias, k)
         want_dim(self, "channels of x", c, cg * self.group)
-        return join_shape(n, k, self.windows(kernel).output_dims(self, sizes), self.layout)
+        outs = _unknown(sizes) if kernel is None else self.windows(kernel).output_dims(self, sizes)
+        return join_shape(n, k, outs, self.layout)
 
     def sums(self, x: Array, w: Array) -> Array:
         """Products of windows and filters, summed in the arrays' own dtype: [n, k, outs...], whatever the layout."""
@@ -154,13 +160,14 @@ class ConvTranspose(Op):
         want_activation(self, self.activation, dtype)
         kernel = _kernel(self, w)
         parts = split_shape(self, x, self.layout, None if w.shape is None else len(w.shape))
-        if kernel is None or parts is None or w.shape is None:
+        if parts is None or w.shape is None:
             return TensorType(dtype, None)
         (n, c, sizes), (cw, kg) = parts, w.shape[:2]
         _want_groups(self, "channels of x", c, self.group)
         want_dim(self, "first dimension of w", cw, c)
         want_dims(self, "bias", bias, kg * self.group)
-        return TensorType(dtype, join_shape(n, kg * self.group, self.output_dims(sizes, kernel), self.layout))
+        outs = _unknown(sizes) if kernel is None else self.output_dims(sizes, kernel)
+        return TensorType(dtype, join_shape(n, kg * self.group, outs, self.layout))
 
     def windows(self, kernel: Sequence[int]) -> Windows:
         return Windows.of(self, kernel, self.strides, self.dilations, self.pads, self.auto_pad)

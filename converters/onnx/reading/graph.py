@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bolt_numba.converters import nodes
 from bolt_numba.converters.bounded import Measure
 from bolt_numba.converters.nodes import ForeignNode, NodeReader
@@ -36,7 +38,9 @@ from bolt_numba.converters.onnx.structure import (
 from bolt_numba.converters.onnx.types import proto_of_type, type_of_proto
 from bolt_numba.converters.scope import Scope, take_captures
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
+from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ops.arrays.shape import Unsqueeze
 from bolt_numba.types import TensorType
 
 
@@ -69,9 +73,12 @@ class NodeBuilder(nodes.ForeignBuilder):
         """Subgraphs without inputs that all take the same captures as inputs, and those captures."""
         return self._owner.bodies(graphs, self._scope, ())
 
-    def body(self, graph: onnx.GraphProto, inputs: Sequence[TensorType]) -> tuple[Graph, list[Value]]:
-        """A subgraph with inputs of these types, which come before the captures, and the captures."""
-        graphs, captures = self._owner.bodies([graph], self._scope, inputs)
+    def body(self, graph: onnx.GraphProto, inputs: Sequence[TensorType], scalars: int = 0) -> tuple[Graph, list[Value]]:
+        """A subgraph with inputs of these types, which come before the captures, and the captures.
+
+        scalars: so many of the first are; the nodes see each as one element where the graph declares an axis for it.
+        """
+        graphs, captures = self._owner.bodies([graph], self._scope, inputs, scalars)
         return graphs[0], captures
 
 
@@ -121,14 +128,16 @@ class GraphReader(NodeReader[FunctionScope]):
         return results
 
     def bodies(
-        self, protos: Sequence[onnx.GraphProto], outer: FunctionScope, inputs: Sequence[TensorType]
+        self, protos: Sequence[onnx.GraphProto], outer: FunctionScope, inputs: Sequence[TensorType], scalars: int = 0
     ) -> tuple[list[Graph], list[Value]]:
         """Subgraphs of control flow as graphs of their own; each takes ``inputs``, then all captures in one order."""
-        scopes = [self._subgraph(proto, outer, inputs) for proto in protos]
+        scopes = [self._subgraph(proto, outer, inputs, scalars) for proto in protos]
         captures = take_captures(scopes)
         return [scope.graph for scope in scopes], captures
 
-    def _subgraph(self, proto: onnx.GraphProto, outer: FunctionScope, inputs: Sequence[TensorType]) -> FunctionScope:
+    def _subgraph(
+        self, proto: onnx.GraphProto, outer: FunctionScope, inputs: Sequence[TensorType], scalars: int
+    ) -> FunctionScope:
         graph = Graph(proto.name or "body")
         scope = FunctionScope(graph, outer.opsets, outer.attributes, outer=outer, depth=outer.depth + 1)
         if len(proto.input) != len(inputs):
@@ -138,6 +147,9 @@ class GraphReader(NodeReader[FunctionScope]):
         self._measure.add(len(proto.node), scope.depth, graph.name)
         for info, type_ in zip(proto.input, inputs, strict=True):
             self.add_input(scope, info.name, type_)
+        for info in proto.input[:scalars]:
+            if len(info.type.tensor_type.shape.dim) == 1:
+                scope.values[info.name] = Builder(graph)(Unsqueeze(), scope.values[info.name], np.array([0]))
         self._body(proto, scope)
         return scope
 

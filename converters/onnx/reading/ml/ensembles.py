@@ -50,10 +50,18 @@ def _summed(b: NodeBuilder, x: Value, forest: Forest, n_targets: int, aggregate:
 
 
 class OldForest:
-    """Trees in the form of TreeEnsembleRegressor and TreeEnsembleClassifier: parallel lists over all nodes."""
+    """Trees in the form of TreeEnsembleRegressor and TreeEnsembleClassifier: parallel lists over all nodes.
+
+    single: of several weights of a leaf the first counts, else all do.
+    """
 
     def __init__(
-        self, b: NodeBuilder, given: dict[str, Any], entries: Sequence[Sequence[Any]], dtype: AnyDType
+        self,
+        b: NodeBuilder,
+        given: dict[str, Any],
+        entries: Sequence[Sequence[Any]],
+        dtype: AnyDType,
+        single: bool = False,
     ) -> None:
         lists = [given[f"nodes_{name}"] for name in ("treeids", "nodeids", "featureids", "modes")]
         values = given["nodes_values_as_tensor"]
@@ -75,7 +83,8 @@ class OldForest:
             leaf = self.nodes.get((tree, node))
             if not isinstance(leaf, Leaf):
                 raise b.invalid("node with a weight", (tree, node), "a leaf")
-            leaf.entries.append((target, weight))
+            if not (single and leaf.entries):
+                leaf.entries.append((target, weight))
         self.forest = Forest(self.nodes, dtype)
         for root in self.roots.values():
             self.forest.add_tree(root)
@@ -105,6 +114,7 @@ def tree_ensemble_regressor(
     target_weights: Floats = (),
     target_weights_as_tensor: Array | None = None,
 ) -> Any:  # fmt: skip
+    """A leaf may name the only target several times, as skl2onnx has it; the first time counts, as in onnxruntime."""
     given = locals()
     data = as_float(b, x)
     weights = _either(target_weights, target_weights_as_tensor)
@@ -112,7 +122,7 @@ def tree_ensemble_regressor(
     _same_length(b, "the lists of targets", entries, len(weights))
     if any(not 0 <= t < n_targets for t in target_ids):
         raise b.invalid("target_ids", max(target_ids), f"0 to {n_targets - 1}")
-    old = OldForest(b, given, entries, data.type.dtype)
+    old = OldForest(b, given, entries, data.type.dtype, single=n_targets == 1)
     base = np.array(_either(base_values, base_values_as_tensor))
     made = _summed(b, data, old.forest, n_targets, aggregate_function, base)
     return b(Cast(F32), post_transformed(b, made, post_transform))

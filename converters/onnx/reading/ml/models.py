@@ -7,9 +7,16 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.ml.scores import ML, as_float, class_labels, pick_labels, post_transformed
+from bolt_numba.converters.onnx.reading.ml.scores import (
+    ML,
+    as_float,
+    as_rows,
+    class_labels,
+    pick_labels,
+    post_transformed,
+)
 from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.converters.operands import dim_of, ints, rank_of
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
@@ -98,11 +105,9 @@ def _linear(b: NodeBuilder, x: Value, coefficients: Floats, intercepts: Floats, 
     """x: [n, features] or [features] times coefficients [rows, features], plus intercepts: [n, rows]."""
     if rows < 1 or not coefficients or len(coefficients) % rows or len(intercepts) not in (0, 1, rows):
         raise b.invalid("coefficients and intercepts", (len(coefficients), len(intercepts)), f"{rows} rows")
-    data = b(Cast(F32), x)
-    if rank_of(b, x) == 1:
-        data = b(Unsqueeze(), data, np.array([0]))
     weights = np.ascontiguousarray(np.array(coefficients, F32).reshape(rows, -1).T)
-    return b(MatMul(), data, weights, np.array(intercepts, F32) if intercepts else None)
+    offsets = np.broadcast_to(np.array(intercepts, F32), rows) if intercepts else None
+    return b(MatMul(), as_rows(b, b(Cast(F32), x)), weights, offsets)
 
 
 @reader("LinearClassifier", domain=ML)
@@ -119,8 +124,11 @@ def linear_classifier(
 ) -> Any:
     """One row of coefficients for two labels gives the score of the second, and its negative for the first."""
     labels = class_labels(b, classlabels_ints, classlabels_strings)
-    features = static_dim(b, x, -1)
-    rows = len(coefficients) // features if features else 0
+    features = dim_of(b, x, -1)
+    if isinstance(features, int):
+        rows = len(coefficients) // features if features else 0
+    else:
+        rows = 1 if len(labels) == 2 and len(intercepts) == 1 else len(labels)
     scores = _linear(b, x, coefficients, intercepts, rows)
     if rows == 1 and len(labels) == 2:
         scores = b(Concat(1), b(Neg(), scores), scores)
@@ -141,15 +149,10 @@ def feature_vectorizer(b: NodeBuilder, *xs: Value, inputdimensions: Ints = ()) -
     """Columns of all operands, each cut or filled with zeros to its number of columns."""
     parts = []
     for i, x in enumerate(xs):
-        part = b(Cast(F32), x)
-        if rank_of(b, x) == 1:
-            part = b(Unsqueeze(), part, np.array([0]))
-        columns = static_dim(b, part, 1)
-        wanted = inputdimensions[i] if i < len(inputdimensions) else columns
-        if wanted < columns:
-            part = b(Slice(), part, ints([0]), ints([wanted]), ints([1]))
-        elif wanted > columns:
-            part = b(Pad("constant"), part, ints([0, 0, 0, wanted - columns]))
+        part = as_rows(b, b(Cast(F32), x))
+        if i < len(inputdimensions) and inputdimensions[i] != dim_of(b, part, 1):
+            filled = b(Pad("constant"), part, ints([0, 0, 0, inputdimensions[i]]))
+            part = b(Slice(), filled, ints([0]), ints([inputdimensions[i]]), ints([1]))
         parts.append(part)
     return b(Concat(1), *parts)
 

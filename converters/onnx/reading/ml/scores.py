@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+from bolt_numba.converters.operands import rank_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax, ReduceSum, Softmax
-from bolt_numba.ops.arrays.shape import Concat, Squeeze
+from bolt_numba.ops.arrays.shape import Concat, Squeeze, Unsqueeze
 from bolt_numba.ops.pointwise import (
     Abs,
     Add,
@@ -40,6 +41,11 @@ _WINITZKI = 0.147
 def as_float(b: NodeBuilder, x: Value) -> Any:
     """Operand of a model of ai.onnx.ml: integers become f32."""
     return x if x.type.dtype in (F32, F64) else b(Cast(F32), x)
+
+
+def as_rows(b: NodeBuilder, x: Value) -> Any:
+    """Operand of a model in rows, [n, features]: one axis is one row."""
+    return b(Unsqueeze(), x, np.array([0])) if rank_of(b, x) == 1 else x
 
 
 def class_labels(b: NodeBuilder, ints: tuple[int, ...], texts: tuple[str, ...]) -> Array:

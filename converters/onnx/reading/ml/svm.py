@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.ml.scores import ML, class_labels, pick_labels, post_transformed
+from bolt_numba.converters.onnx.reading.ml.scores import ML, as_rows, class_labels, pick_labels, post_transformed
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
@@ -75,7 +75,7 @@ def svm_regressor(
     rho: Floats = (),
     support_vectors: Floats = (),
 ) -> Any:
-    data = b(Cast(F32), x)
+    data = as_rows(b, b(Cast(F32), x))
     weights = np.array(coefficients, F32).reshape(-1, 1)
     offset = np.array(rho[:1] or (0.0,), F32)
     if n_supports:
@@ -105,10 +105,10 @@ def svm_classifier(
 ) -> Any:
     """Every pair of classes votes; scores are those of the pairs, or probabilities coupled from them."""
     labels = class_labels(b, classlabels_ints, classlabels_strings)
-    data, total = b(Cast(F32), x), sum(vectors_per_class)
+    data, total = as_rows(b, b(Cast(F32), x)), sum(vectors_per_class)
     if not total:
         weights = np.ascontiguousarray(np.array(coefficients, F32).reshape(len(labels), -1).T)
-        scores = b(MatMul(), data, weights, np.array(rho[:1] or (0.0,), F32))
+        scores = b(Add(), b(MatMul(), data, weights), np.array(rho[:1] or (0.0,), F32))
         return pick_labels(b, scores, labels), post_transformed(b, scores, post_transform)
     values = _kernel(b, data, _vectors(b, support_vectors, total), kernel_type, kernel_params)
     classes = len(vectors_per_class)

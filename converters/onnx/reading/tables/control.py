@@ -44,8 +44,9 @@ def loop(
 
 
 def _loop_body(b: NodeBuilder, body: onnx.GraphProto, carried: Sequence[Value]) -> tuple[Graph, list[Value]]:
+    """Exporters declare number and condition as [1], too; onnxruntime gives them the axis that the body declares."""
     fixed = [TensorType(I64, ()), TensorType(BOOL, ())]
-    return stable_body(b, carried, lambda types: b.body(body, [*fixed, *types]))
+    return stable_body(b, carried, lambda types: b.body(body, [*fixed, *types], scalars=2))
 
 
 @reader("Scan", since=9)
