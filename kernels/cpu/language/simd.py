@@ -351,7 +351,7 @@ def _reduction(name, floats, integers):
 _reduction("reduce_add", lambda b, x, y: b.fadd(x, y), lambda b, x, y: b.add(x, y))
 _reduction("reduce_mul", lambda b, x, y: b.fmul(x, y), lambda b, x, y: b.mul(x, y))
 _reduction("reduce_max", _llvm_binary("maximum"), _llvm_binary("smax"))
-_reduction("reduce_min", _llvm_binary("minimum"), _llvm_binary("smin"))
+_reduction("reduce_min", minimum_value, _llvm_binary("smin"))
 
 
 @intrinsic
