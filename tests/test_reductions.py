@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,9 @@ import pytest
 
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.arrays.reduce import CumProd
-from bolt_numba.types import F32, F64
-from tests.harness import run_kernel
+from bolt_numba.ops.dtypes import INTS
+from bolt_numba.types import F32, F64, I32, I64, U64, AnyDType, Array, dtype_name
+from tests.harness import plan, run_kernel
 from tests.lower_isa import run_on
 
 
@@ -88,3 +91,76 @@ def test_the_mean_of_one_integer_is_the_integer() -> None:
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
 def test_lower_instruction_sets(isa: str) -> None:
     run_on(isa, f"{__file__}::{test_positions_among_equals_zeros_and_nan.__name__}")
+
+
+SUMMED: dict[Any, Any] = {
+    ops.ReduceSum: sum,
+    ops.ReduceMean: lambda row: abs(sum(row)) // len(row) * (1 if sum(row) > 0 else -1),
+    ops.ReduceL1: lambda row: sum(map(abs, row)),
+    ops.ReduceL2: lambda row: math.isqrt(sum(v * v for v in row)),
+    ops.ReduceSumSquare: lambda row: sum(v * v for v in row),
+    ops.ReduceProd: math.prod,
+    ops.ReduceLogSum: lambda row: math.trunc(math.log(sum(row))) if sum(row) > 0 else None,
+    ops.ReduceLogSumExp: lambda row: math.trunc(max(row) + math.log(sum(math.exp(v - max(row)) for v in row)))
+    if max(map(abs, row)) < 2**40 else None,
+    ops.ReduceMax: max,
+    ops.ReduceMin: min,
+}  # fmt: skip
+"""What reductions of integers give of Python's, which have no end; None: nothing that is worth a comparison."""
+
+
+def rows_of(dtype: AnyDType) -> list[list[int]]:
+    """Lines whose sums, squares and products are far beyond the dtype, whatever their mean or root is."""
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    root = math.isqrt(high)
+    rng = np.random.default_rng(0)
+    rows = [
+        [high] * 3, [high // 2] * 3, [low] * 4, [high, high, low], [root] * 3, [root + 1] * 3,
+        [100], [high], [low], [0, 0], [high // 3 * 2, high // 5, 7], [low + 1, 2, low], [1, -1 if low else 1, 0],
+        [3 * (root // 5), 4 * (root // 5)],
+    ]  # fmt: skip
+    rows += [rng.integers(low, high, n, dtype).tolist() for n in (2, 9, 33, 150)]
+    rows += [rng.integers(low // 16, high // 16, n, dtype).tolist() for n in (5, 64, 257)]
+    if dtype.itemsize == 8:
+        odd = 100_000_001
+        rows += [[3 * odd, 4 * odd], [2**33] * 3, [2**62 + 1] * 3, [odd - 1, odd], [2**53 + 1], [2**31 * odd] * 2]
+    return rows
+
+
+def same(op: Any, got: Array, wanted: Sequence[int], low_bits: Array) -> bool:
+    """Exactly, but for roots beyond what f64 holds."""
+    near = [op is ops.ReduceL2 and w > 2**53 and math.isclose(g, w, rel_tol=1e-13)
+            for g, w in zip(got.reshape(-1).tolist(), wanted, strict=True)]  # fmt: skip
+    return bool(np.all((got.reshape(-1) == low_bits) | near))
+
+
+@pytest.mark.parametrize("dtype", INTS, ids=dtype_name)
+@pytest.mark.parametrize("op", SUMMED, ids=lambda op: op.name)
+def test_integers_are_reduced_exactly(op: Any, dtype: AnyDType) -> None:
+    """Whatever comes between: a result that fits is right, and of others the low bits where they are sums."""
+    for row in rows_of(dtype):
+        wanted, limits = SUMMED[op](row), np.iinfo(dtype)
+        fits = wanted is not None and limits.min <= wanted <= limits.max
+        if not fits and (wanted is None or op in (ops.ReduceL2, ops.ReduceLogSum, ops.ReduceLogSumExp)):
+            continue
+        low_bits = np.array(wanted % (1 << 8 * dtype.itemsize), f"u{dtype.itemsize}").view(dtype)
+        x = np.array(row, dtype)
+        for given in (x, np.repeat(x[:, None], 3, 1)):
+            made, operands = op(keepdims=False), (given, np.array([0]))
+            results = [made.reference(*operands), *(() if plan(made, operands) is None else run_kernel(made, operands))]
+            for got in results:
+                assert same(op, got, [wanted] * got.size, low_bits), row
+
+
+@pytest.mark.parametrize("op", [ops.ReduceMean, ops.ReduceL2])
+@pytest.mark.parametrize("dtype", [I32, I64, U64], ids=dtype_name)
+def test_long_sums_of_two_groups_of_axes(op: Any, dtype: AnyDType) -> None:
+    """Several passes, wide columns, and threads that share them."""
+    high = int(np.iinfo(dtype).max)
+    x = np.random.default_rng(1).integers(high // 1600, high // 800, (3, 5, 7, 600), dtype)
+    for axes in ([0, 2], [1], [3], [1, 3], [0, 1, 2, 3]):
+        made, operands = op(keepdims=False), (x, np.array(axes))
+        moved = np.moveaxis(x, axes, range(-len(axes), 0)).reshape(-1, math.prod(x.shape[a] for a in axes))
+        wanted = [SUMMED[op](row) for row in moved.tolist()]
+        for got in (made.reference(*operands), run_kernel(made, operands)[0]):
+            assert same(op, got, wanted, np.array(wanted, dtype))

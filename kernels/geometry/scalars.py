@@ -67,6 +67,24 @@ def integer_fmod(x, y):
 
 
 @inline
+def whole_root(y, s):
+    """The root of an integer s, which may have wrapped around, cut; y: this, give or take 1."""
+    y = np.int64(y)
+    more = np.int64(s) - y * y
+    return y - 1 if more < 0 else y + 1 if more > 2 * y else y
+
+
+@inline
+def halves_div(high, low, n):
+    """(high * 2**32 + low) / n rounded toward zero, for a quotient of 64 bits and n < 2**31."""
+    q = high // n
+    rest = (np.uint64(high - q * n) << np.uint64(32)) + np.uint64(low)
+    part = rest // np.uint64(n)
+    q = (np.int64(q) << 32) + np.int64(part)
+    return q + 1 if (high < 0) & (q < 0) & (part * np.uint64(n) != rest) else q
+
+
+@inline
 def reduced_power(y):
     """An i64 that gives the same power of every i64 as this u64: powers of odd numbers repeat after 2**62."""
     low = np.uint64(0x3FFFFFFFFFFFFFFF)
@@ -153,5 +171,6 @@ SCALARS = {
     "whole_pow": whole_pow, "reduced_power": reduced_power, "bounded_power": bounded_power,
     "float_fmod": np.fmod, "float_max": float_max, "float_min": float_min,
     "whole_i32": whole_i32, "whole_low": whole_low, "whole_i64": whole_i64, "whole_u64": whole_u64,
+    "whole_root": whole_root, "halves_div": halves_div,
 }  # fmt: skip
 """By the names that `codegen` gives them."""

@@ -29,7 +29,7 @@ def reduction(draw: Draw, op: type[r.Reduction]) -> Case:
         x = whole(draw, dims, 0 if plain.kind == "u" else -4, dtype=plain)
     elif op is r.ReduceMean and draw(flags):
         x = whole(draw, dims, -9, 60, dtype=pick(draw, I32, I64, F64))
-    elif op is r.ReduceL2 and draw(flags):  # squares of shorter integers wrap around
+    elif op is r.ReduceL2 and draw(flags):  # squares of shorter integers wrap around in the oracle
         x = whole(draw, dims, 0, 60, dtype=pick(draw, I32, I64, U64, F64))
     elif op is r.ReduceProd and draw(flags):
         x = whole(draw, dims, -1, 1, dtype=pick(draw, I32, I64))

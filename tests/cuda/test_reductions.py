@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bolt_numba.kernels.registry import select
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.layers import norm
-from bolt_numba.types import BF16, F16, F32, F64, Array
+from bolt_numba.types import BF16, F16, F32, F64, Array, TensorType, type_of
 from tests.cuda.harness import counted, expect, run_op
 from tests.cuda.property import taken_cases
 from tests.test_pointwise import integers, reals
@@ -52,7 +53,8 @@ def test_lines_that_are_not_finite_are_folded(op: Any) -> None:
     ("dtype", "others"),
     [
         (np.int8, [ops.ReduceMean, ops.ReduceSumSquare]), (np.uint8, [ops.ReduceMax]), (np.int32, [ops.ReduceMin]),
-        (np.uint64, [ops.ReduceMean, ops.ReduceMax]), (np.int64, [ops.ReduceMin]),
+        (np.uint64, [ops.ReduceL1, ops.ReduceMax]), (np.int64, [ops.ReduceMin]),
+        (np.uint32, [ops.ReduceMean, ops.ReduceL2]), (np.int16, [ops.ReduceMean, ops.ReduceL2]),
         (F64, [ops.ReduceMean, ops.ReduceMin, ops.ReduceSumSquare]),
     ],
     ids=str,
@@ -71,13 +73,25 @@ def test_few_long_lines_are_folded_in_parts() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "folds"),
-    [(np.int32, [ops.ReduceL2, ops.ReduceMax]), (np.uint64, [ops.ReduceMean, ops.ReduceMin, ops.ReduceSumSquare])],
+    [
+        (np.int32, [ops.ReduceL2, ops.ReduceMax]), (np.uint32, [ops.ReduceMean, ops.ReduceL2]),
+        (np.uint64, [ops.ReduceMin, ops.ReduceSumSquare]),
+    ],
     ids=str,
 )
 def test_integers_are_folded_in_parts(dtype: Any, folds: Any) -> None:
     x = np.arange(512).reshape(128, 4).astype(dtype)
     for op in folds:
         expect(op(), x, axes(0), constants=(1,))
+
+
+def test_sums_behind_means_and_roots_are_longer_than_the_integers() -> None:
+    """Those of 64 bits want more than that, which the host has."""
+    long = np.array([[2**31 - 1, 2**31 - 3, -(2**31)], [46340, 46341, 3], [-7, 2, 2]], np.int32)
+    for op in (ops.ReduceMean, ops.ReduceL2):
+        expect(op(), long, axes(1), constants=(1,))
+        types = [TensorType(np.dtype(np.int64), (3, 3)), type_of(axes(1))]
+        assert select(op(), types, device="cuda") is None
 
 
 @settings(max_examples=10, deadline=None)

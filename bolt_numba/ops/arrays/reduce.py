@@ -23,7 +23,7 @@ from bolt_numba.ops.shapes import (
     unknown_shape,
     want_one,
 )
-from bolt_numba.types import BOOL, I64, AnyDType, Array, Shape, TensorType
+from bolt_numba.types import BOOL, F64, I64, U64, AnyDType, Array, Shape, TensorType
 
 
 def _highest(dtype: AnyDType) -> float | int:
@@ -75,13 +75,23 @@ class Reduction(Op):
 
     def reference(self, x: Array, axes: Array | None = None) -> Array:
         gone = self.reduced([] if axes is None else [int(a) for a in axes.flat], x.ndim)
-        data = x if x.dtype == object else widened(x)
-        y = self.reduce(data, gone)
-        return np.asarray(y) if x.dtype == object else cast(np.asarray(y), x.dtype)
+        if x.dtype == object:
+            return np.asarray(self.reduce(x, gone))
+        y = np.asarray(self.reduce(widened(x), gone))
+        if y.dtype == object:
+            y = np.asarray(y & (2**64 - 1), U64)
+        return cast(y, x.dtype)
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
-        """The reduction itself, in x's dtype or a wider one."""
+        """The reduction itself, in x's dtype, a wider one or Python's integers."""
         raise NotImplementedError(self.name)
+
+
+def _exact(x: Array) -> Array:
+    """Integers wide enough that no sum overflows; others as they are."""
+    if x.dtype.kind not in "iu":
+        return x
+    return x.astype(object if x.dtype.itemsize == 8 else U64 if x.dtype.kind == "u" else I64)
 
 
 @op("ReduceSum")
@@ -96,13 +106,16 @@ class ReduceSum(Reduction):
 
 @op("ReduceMean")
 class ReduceMean(Reduction):
-    """y = mean of x along axes (see `Reduction`); of integers a quotient in f64, cut.  Source: ONNX ReduceMean-18."""
+    """y = mean of x along axes (see `Reduction`); of integers the exact quotient, cut.  Source: ONNX ReduceMean-18."""
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
-        count = math.prod(x.shape[a] for a in axes)
-        total = np.sum(x, axis=axes, keepdims=self.keepdims, dtype=x.dtype if x.dtype.kind == "f" else None)
-        if x.dtype.kind != "f":
-            return total if count == 1 else np.trunc(total / max(count, 1))  # of one: itself, beyond 2 ** 53 too
+        count, wide = math.prod(x.shape[a] for a in axes), _exact(x)
+        total = np.asarray(np.sum(wide, axis=axes, keepdims=self.keepdims, dtype=wide.dtype))
+        if x.dtype.kind in "iu":
+            count = max(count, 1)
+            total = total.astype(object if wide.dtype == object else I64)
+            down, up = (np.asarray(found, total.dtype) for found in (total // count, -(-total // count)))
+            return np.where(total < 0, up, down)
         with np.errstate(invalid="ignore"):  # the mean of nothing is NaN
             return total / x.dtype.type(count)
 
@@ -159,26 +172,42 @@ class ReduceL1(Reduction):
 
 @op("ReduceL2")
 class ReduceL2(Reduction):
-    """y = square root of the sum of x * x along axes (see `Reduction`).  Source: ONNX ReduceL2-18."""
+    """y = square root of the sum of x * x along axes (see `Reduction`); of integers cut.  Source: ONNX ReduceL2-18."""
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
-        return np.sqrt(np.sum(x * x, axis=axes, keepdims=self.keepdims, dtype=x.dtype))
+        wide = _exact(x)
+        total = np.sum(wide * wide, axis=axes, keepdims=self.keepdims, dtype=wide.dtype)
+        if x.dtype.kind not in "iu":
+            return np.sqrt(total)
+        total = total if wide.dtype == object else np.asarray(total).astype(U64)
+        return np.asarray(np.frompyfunc(math.isqrt, 1, 1)(total), object)
 
 
 @op("ReduceLogSum")
 class ReduceLogSum(Reduction):
-    """y = log of the sum of x along axes (see `Reduction`).  Source: ONNX ReduceLogSum-18."""
+    """y = log of the sum of x along axes (see `Reduction`); of integers cut.  Source: ONNX ReduceLogSum-18."""
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
+        wide = _exact(x)
+        total = np.sum(wide, axis=axes, keepdims=self.keepdims, dtype=wide.dtype)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.log(np.sum(x, axis=axes, keepdims=self.keepdims, dtype=x.dtype))
+            return np.log(total if x.dtype.kind not in "iu" else np.asarray(total, F64))
 
 
 @op("ReduceLogSumExp")
 class ReduceLogSumExp(Reduction):
-    """y = log of the sum of exp(x) along axes (see `Reduction`), without overflow.  Source: ONNX ReduceLogSumExp-18."""
+    """y = log of the sum of exp(x) along axes (see `Reduction`), without overflow; of integers cut.
+
+    Source: ONNX ReduceLogSumExp-18.
+    """
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Any:
+        if x.dtype.kind in "iu" and x.size:
+            top = _exact(np.max(x, axis=axes, keepdims=True))
+            rest = np.log(np.sum(np.exp(-(top - _exact(x)).astype(F64)), axis=axes, keepdims=True))
+            least = top + np.floor(rest).astype(I64).astype(top.dtype)
+            y = least + ((least < 0) & (rest > np.floor(rest)))
+            return y if self.keepdims else y.squeeze(axes)
         data = x if x.dtype.kind == "f" else x.astype("f8")
         top = np.max(data, axis=axes, keepdims=True, initial=-np.inf)
         top = np.where(np.isfinite(top), top, 0).astype(data.dtype)

@@ -6,13 +6,13 @@ As in `reduce`, every reduction is passes over ``[outer, n, inner]``; columns ar
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.codegen.formula import whole_text
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import native_source
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
@@ -21,12 +21,11 @@ from bolt_numba.kernels.cpu.reductions.reduce import FOLDS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
 from bolt_numba.kernels.geometry.strides import broadcast_move
-from bolt_numba.kernels.jit import F64 as DOUBLE
 from bolt_numba.kernels.jit import I64 as INT
 from bolt_numba.kernels.jit import PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays import reduce as ops
-from bolt_numba.types import BOOL, F64, I64, U8, U64, AnyDType, TensorType, dtype_from_name, dtype_name
+from bolt_numba.types import BOOL, F64, I64, U8, U64, AnyDType, TensorType, dtype_name
 
 COLUMNS = 512
 """Columns that are folded together."""
@@ -38,32 +37,50 @@ PARALLEL_ELEMENTS = PAYS_ELEMENTS
 
 @dataclass(frozen=True, slots=True)
 class PlainFold:
-    """``load(v)`` of each element is combined by ``join``; ``finish(s)`` is the result; start None: the first one."""
+    """``load(v)`` of each element is combined by ``join``; ``finish(s)`` is the result; start None: the first one.
+
+    A finish may read y, what stands in the result's place: another fold has left it there.
+    """
 
     name: str
-    join: str
+    join: str = "{s} + {v}"
     start: int | None = 0
     load: str = "{v}"
     finish: str = "{s}"
-    wide: bool = False
-    """Whether integers are summed in 64 bits."""
-
-    def finished(self, s: str, result: str) -> str:
-        """The result of a sum; the two finishes of integers give floats."""
-        made = self.finish.format(s=s)
-        return f"{result}({made})" if made == s or result == "f64" else whole_text(made, dtype_from_name(result))
 
 
 PLAIN_FOLDS: dict[type[Any], PlainFold] = {
-    ops.ReduceSum: PlainFold("sum", "{s} + {v}"),
-    ops.ReduceMean: PlainFold("mean", "{s} + {v}", finish="{s} / p.count", wide=True),
+    ops.ReduceSum: PlainFold("sum"),
+    ops.ReduceMean: PlainFold("mean", finish="{s} / p.count"),
     ops.ReduceProd: PlainFold("prod", "{s} * {v}", 1),
-    ops.ReduceL1: PlainFold("l1", "{s} + {v}", load="abs({v})"),
-    ops.ReduceL2: PlainFold("l2", "{s} + {v}", load="{v} * {v}", finish="math.sqrt({s})"),
-    ops.ReduceSumSquare: PlainFold("sum_square", "{s} + {v}", load="{v} * {v}"),
+    ops.ReduceL1: PlainFold("l1", load="abs({v})"),
+    ops.ReduceL2: PlainFold("l2", load="{v} * {v}", finish="math.sqrt({s})"),
+    ops.ReduceSumSquare: PlainFold("sum_square", load="{v} * {v}"),
     ops.ReduceMax: PlainFold("max", "{v} if {v} > {s} else {s}", None),
     ops.ReduceMin: PlainFold("min", "{v} if {v} < {s} else {s}", None),
 }
+_WHOLE_MEAN = PlainFold("whole_mean", finish="integer_div({s}, p.count)")
+_WHOLE_L2 = PlainFold("whole_l2", load="{v} * {v}", finish="whole_root(math.sqrt({s}), {s})")
+
+
+def folds_of(op: Any, dtype: AnyDType) -> list[tuple[PlainFold, AnyDType]]:
+    """What is folded one after the other, and in which dtype: the last fold finishes the result.
+
+    The sum behind a mean of integers, and behind a root, may be longer than they are.  Of 64 bits the high halves are
+    summed by themselves, and the root of a sum in f64 is put right by the low bits of the true one.
+    """
+    if dtype.kind == "f" or not isinstance(op, (ops.ReduceMean, ops.ReduceL2)):
+        return [(PLAIN_FOLDS[type(op)], dtype)]
+    if dtype.itemsize < 8:
+        return [(_WHOLE_L2, U64) if isinstance(op, ops.ReduceL2) else (_WHOLE_MEAN, I64)]
+    name = dtype_name(dtype)
+    if isinstance(op, ops.ReduceL2):
+        most = np.nextafter(float(np.iinfo(dtype).max), 0.0)
+        finish = f"whole_{name}(min(math.sqrt({{s}}), {most}))"
+        near = PlainFold("near_l2", load="f64({v}) * f64({v})", finish=finish)
+        return [(near, F64), (PlainFold("exact_l2", load="{v} * {v}", finish="whole_root({y}, {s})"), dtype)]
+    low = PlainFold("low_mean", load=f"{{v}} & {name}(0xFFFFFFFF)", finish=f"halves_div({{y}}, {{s}}, {name}(p.count))")
+    return [(PlainFold("high", load=f"{{v}} >> {name}(32)"), dtype), (low, dtype)]
 
 
 def _lanes_text(join: str) -> str:
@@ -117,7 +134,7 @@ def {name}(p, tid, nthreads):
                 v = {v}
                 s = {total}({join.format(s="s", v="v")})
             y = view(p.y + {out} * item, 1, {result})
-            y[0] = {fold.finished("s", result)}
+            y[0] = {result}({fold.finish.format(s="s", y="y[0]")})
             continue
         o = item // blocks
         column = (item - o * blocks) * {COLUMNS}
@@ -133,11 +150,11 @@ def {name}(p, tid, nthreads):
                 sums[j] = {total}({join.format(s="s", v="v")})
         y = view(p.y + {out} * (o * inner + column), width, {result})
         for j in range(width):
-            y[j] = {fold.finished("sums[j]", result)}
+            y[j] = {result}({fold.finish.format(s="sums[j]", y="y[j]")})
 """
 
 
-_FIELDS = {"x": PTR, "y": PTR, "room": PTR, "outer": INT, "n": INT, "inner": INT, "blocks": INT, "count": DOUBLE}
+_FIELDS = {"x": PTR, "y": PTR, "room": PTR, "outer": INT, "n": INT, "inner": INT, "blocks": INT, "count": INT}
 _FREE = frozenset({"contract", "nsz", "arcp", "reassoc"})
 
 
@@ -160,8 +177,6 @@ def _has_plain(op: Any, ins: Types) -> bool:
     x = ins[0]
     if x is None or reduced_axes(op, ins) is None:
         return False
-    if isinstance(op, ops.ReduceL2) and x.dtype.kind != "f":
-        return x.dtype.itemsize >= 4
     return x.dtype.kind in "iu" or x.dtype in (BOOL, F64)
 
 
@@ -171,23 +186,25 @@ def reduce_plain(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
     axes, x = reduced_axes(op, ins), ins[0]
     assert axes is not None, "accepts() has tested this"
     assert x is not None, "accepts() has tested this"
-    count = float(np.prod([x.dims[a] for a in axes], dtype=np.int64))
-    of_one = isinstance(op, ops.ReduceMean) and count == 1 and x.dtype != F64  # a quotient in f64 would not be exact
-    fold = PLAIN_FOLDS[ops.ReduceSum if of_one else type(op)]
     dtype = U8 if x.dtype == BOOL else x.dtype
-    total = (U64 if dtype.kind == "u" else I64) if fold.wide and dtype.kind != "f" else dtype
-    forms = passes(x.dims, axes)
-    made: list[Step] = []
+    folds = folds_of(op, dtype)
+    return [step for fold, total in folds for step in _fold_steps(fold, total, x.dims, axes, dtype, context)]
+
+
+def _fold_steps(
+    fold: PlainFold, total: AnyDType, dims: Sequence[int], axes: Sequence[int], dtype: AnyDType, context: Context
+) -> list[Step]:
+    """One fold of all reduced axes, a pass for each group of them."""
+    forms, made = passes(dims, axes), list[Step]()
     source: Argument = In(0)
     for i, (outer, n, inner) in enumerate(forms):
         final = i == len(forms) - 1
-        kind = PlainFold(
-            fold.name, fold.join, fold.start, "{v}" if i else fold.load, fold.finish if final else "{s}", fold.wide
-        )
+        kind = PlainFold(fold.name, fold.join, fold.start, "{v}" if i else fold.load, fold.finish if final else "{s}")
         target: Argument = Out(0) if final else Scratch(total.itemsize * outer * inner)
         blocks = -(-inner // COLUMNS)
         args: dict[str, Argument] = {"x": source, "y": target, "room": Scratch(8 * COLUMNS * context.threads)}
-        args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks, "count": count}
+        args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks}
+        args["count"] = math.prod(dims[a] for a in axes)
         program = _fold(kind, dtype if i == 0 else total, total, dtype if final else total)
         made.append(Step(program, args, outer * n * inner > PARALLEL_ELEMENTS and outer * blocks > 1))
         source = target

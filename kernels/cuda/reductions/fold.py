@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.codegen.formula import whole_text
 from bolt_numba.codegen.threads import register
 from bolt_numba.kernels.cuda.declare import F64 as DOUBLE
 from bolt_numba.kernels.cuda.declare import I64 as INT
@@ -121,10 +120,8 @@ def _finish(fold: Folding, source: AnyDType, result: AnyDType) -> Any:
     if total_of(source) != I64 or "{float}" not in fold.finish:
         text = fold.finish.format(float=dtype_name(total_of(source)))
         return function("finish", "s, count", f"{name}({text})")
-    if "sqrt" in fold.finish:
-        return function("finish", "s, count", whole_text(f"math.sqrt(f64({name}(s)))", result))
-    total = "u64(s)" if result.kind == "u" else "s"
-    return function("finish", "s, count", whole_text(f"f64({total}) / count", result))
+    text = "whole_root(math.sqrt(f64(u64(s))), s)" if "sqrt" in fold.finish else "integer_div(s, i64(count))"
+    return function("finish", "s, count", f"{name}({text})")
 
 
 @functools.lru_cache(maxsize=256)
@@ -302,8 +299,8 @@ def _accepts(op: Any, ins: Types) -> bool:
         return False
     if x.dtype in (*FLOATS, F64):
         return x.dtype != F64 or not isinstance(op, ops.ReduceLogSum)
-    if x.dtype.kind in "iu" and not isinstance(op, ops.ReduceLogSum):
-        return not isinstance(op, ops.ReduceL2) or x.dtype.itemsize >= 4
+    if x.dtype.kind in "iu" and not isinstance(op, ops.ReduceLogSum):  # means and roots of 64 bits want sums of more
+        return x.dtype.itemsize < 8 or not isinstance(op, (ops.ReduceMean, ops.ReduceL2))
     return x.dtype == BOOL and isinstance(op, (ops.ReduceMax, ops.ReduceMin))
 
 
@@ -314,10 +311,7 @@ def reduce(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     assert axes is not None, "accepts() has tested this"
     assert x is not None, "accepts() has tested this"
     dtype = U8 if x.dtype == BOOL else x.dtype
-    fold = fold_of(op, dtype)
-    if isinstance(op, ops.ReduceMean) and dtype.kind in "iu" and all(x.dims[a] == 1 for a in axes):
-        fold = FOLDS[ops.ReduceSum]  # a quotient in f64 would not be exact
-    return fold_all(fold, In(0), Out(0), x.dims, axes, dtype, dtype)
+    return fold_all(fold_of(op, dtype), In(0), Out(0), x.dims, axes, dtype, dtype)
 
 
 def _is_empty(op: Any, ins: Types) -> bool:

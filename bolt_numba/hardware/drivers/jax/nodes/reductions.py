@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.hardware.drivers.jax.table import FLOATS, NUMBERS, JaxSite, builds
-from bolt_numba.types import BOOL, F64, I64
+from bolt_numba.types import BOOL, I64, U64
 
 
 def _along(s: JaxSite, op: Any) -> dict[str, Any]:
@@ -27,15 +27,15 @@ def extremes(s: JaxSite, op: Any, x: Any, axes: Any = None) -> Any:
     return (s.np.max if op.name == "ReduceMax" else s.np.min)(x, **_along(s, op))
 
 
-@builds("ReduceMean", dtypes=NUMBERS)
+@builds("ReduceMean", dtypes=tuple(d for d in NUMBERS if d not in (I64, U64)))
 def mean(s: JaxSite, op: Any, x: Any, axes: Any = None) -> Any:
-    """Of integers a quotient in f64, cut; of one number that number."""
+    """Of integers the quotient of a sum in 64 bits, cut."""
     along = _along(s, op)
     count = int(np.prod([s.dims()[a] for a in along["axis"]], dtype=np.int64))
     if x.dtype.kind == "f":
         return s.np.sum(x, dtype=x.dtype, **along) / count
-    total = s.np.sum(x, dtype=np.uint64 if x.dtype.kind == "u" else I64, **along)
-    return (total if count == 1 else s.np.trunc(total.astype(F64) / count)).astype(x.dtype)
+    total = s.np.sum(x, dtype=I64, **along)
+    return (s.np.sign(total) * (s.np.abs(total) // max(count, 1))).astype(x.dtype)
 
 
 @builds("ReduceL2", "ReduceLogSum", dtypes=FLOATS)
