@@ -1,10 +1,11 @@
 """Kernel text of conversions within chains: bytes are i32 vectors, numbers are f32 vectors.
 
 A sum of dequantised bytes that is quantised again is one multiply-add for each operand: the code of
-``s1 * (x - z1) + s2 * (y - z2)`` is ``round(x * a + (y * b + c))`` with ``a = s1 / s``, ``b = s2 / s`` and
-``c = z - a * z1 - b * z2``.  Products of two are terms of such sums, too, and so are floats.  The result is the code
-that the conversions would give, or at a boundary between two codes (within 2 ** -12 of the middle) perhaps its
-neighbour.  All other conversions give the codes of the references.
+``s1 * (x - z1) + s2 * (y - z2)`` is ``round(x * a + (y * b + c)) + z`` with ``a = s1 / s``, ``b = s2 / s`` and
+``c = -a * z1 - b * z2``.  Products of two are terms of such sums, too, and so are floats.  The result is the code
+that the conversions would give, ties included where ``a`` and ``b`` are exact, as for scales that are powers of two.
+Elsewhere a number within 2 ** -12 of the middle between two codes may get the other one.  All other conversions give
+the codes of the references.
 """
 
 from __future__ import annotations
@@ -120,8 +121,7 @@ def _centred(x: str, zero: str) -> str:
 def sum_text(chain: Chain, count: int, at: int, total: QuantisedSum, to: AnyDType) -> str:
     """Text of the QuantizeLinear that is value ``at``; beyond the limits of ``to`` where it `is_result`."""
     _, scale, zero = _operands(chain, count, at)
-    zero = zero or "splat(i32(0))"
-    constant, made = f"to_f32({zero})", "{}"
+    zero, constant, made = zero or "splat(i32(0))", "splat(f32(0))", "{}"
     for term in total.terms:
         sign = "-" if term.sign < 0 else ""
         if term.plain:
@@ -138,12 +138,16 @@ def sum_text(chain: Chain, count: int, at: int, total: QuantisedSum, to: AnyDTyp
             product = f"{_centred(x, first)} * {_centred(y, second)}"
             made = made.format(f"fma({product}, {sign}({one} * {two} / {scale}), {{}})")
     number = made.format(f"({constant})")
-    low, high = limits(to)
-    if not total.is_bounded:
-        number = f"vmin(vmax({number}, splat(f32({low}))), splat(f32({high})))"
-    code = f"round_i32({number})"
-    code = f"vmax({code}, {zero})" if total.clamped else code
+    number = f"vmax(splat(f32(0)), {number})" if total.clamped else number  # keeps NaN
+    number = number if total.is_bounded else _bounded(number, zero, to)
+    code = f"(round_i32({number}) + {zero})"
     return code if total.is_result else limited_text(code, to)
+
+
+def _bounded(number: str, zero: str, to: AnyDType) -> str:
+    """A number in units of the scale within what ``to`` can hold; limits are whole, so rounding comes after."""
+    least, most = (f"to_f32(splat(i32({limit})) - {zero})" for limit in limits(to))
+    return f"vmin(vmax({number}, {least}), {most})"  # of NaN the least is taken
 
 
 def limited_text(code: str, to: AnyDType) -> str:
@@ -163,6 +167,4 @@ def conversion_text(chain: Chain, count: int, at: int, terms: Sequence[Term], to
     if is_sum:
         return sum_text(chain, count, at, quantised_sums(chain, count)[at], to)
     zero = zero or "splat(i32(0))"
-    least, most = (f"to_f32(splat(i32({limit})) - {zero})" for limit in limits(to))
-    # Limits are whole, so they may come before rounding; of NaN the least is taken.
-    return f"(round_i32(vmin(vmax({x} / {scale}, {least}), {most})) + {zero})"
+    return f"(round_i32({_bounded(f'{x} / {scale}', zero, to)}) + {zero})"
