@@ -47,14 +47,20 @@ def word(name: str) -> Any:
 @typeof_impl.register(Late)
 def typeof_late(value: Late, context: Any) -> Any:
     """What Numba sees where a kernel names a word or a helper."""
+    if isinstance(value, Inline):
+        return helper_type(value, _freedoms if value.fastmath is None else value.fastmath)
     if value.resolved is None:
-        value.resolved = helper_type(value) if isinstance(value, Inline) else word(value.name)
-    known = value.resolved
-    return known if isinstance(value, Inline) else cpu_target.typing_context.resolve_value_type(known)
+        value.resolved = word(value.name)
+    return cpu_target.typing_context.resolve_value_type(value.resolved)
 
 
-def helper_type(helper: Inline) -> Any:
-    """Numba type of a helper: for each combination of argument types, LLVM code that is only ever linked.
+_freedoms = FASTMATH
+"""Those of the function that is lowered; Numba's lock is held meanwhile."""
+
+
+@functools.cache
+def helper_type(helper: Inline, fastmath: frozenset[str]) -> Any:
+    """Numba type of a helper with these freedoms: for each combination of argument types, code that is only linked.
 
     What Numba refuses it asks for again, twice at each level of helpers; the first answer is kept.
     """
@@ -64,7 +70,7 @@ def helper_type(helper: Inline) -> Any:
     who = f"helper '{helper.name}'"
 
     class Helper(AbstractTemplate):
-        key = helper
+        key = helper, fastmath
 
         def generic(self, args: Any, kws: Any) -> Any:
             try:
@@ -80,11 +86,11 @@ def helper_type(helper: Inline) -> Any:
             if given not in known:
                 check_names(helper.function, who)
                 try:
-                    result = _lower(helper.function, given, None, FASTMATH, inlined=True)
+                    result = _lower(helper.function, given, None, fastmath, inlined=True)
                 except errors.NumbaError as error:
                     refused[given] = told(error, helper.function, who)
                     raise errors.TypingError(repeated(refused[given])) from None
-                cpu_target.target_context.insert_user_function(helper, result.fndesc, [result.library])
+                cpu_target.target_context.insert_user_function(self.key, result.fndesc, [result.library])
                 known[given] = result.signature.replace(pysig=names)
             return known[given]
 
@@ -100,9 +106,14 @@ def _lower(function: Any, arguments: Any, result: Any, fastmath: frozenset[str],
     flags.fastmath, flags.forceinline = set(fastmath), inlined
     targets = cpu_target.target_context
     library = LinkOnly(targets.codegen(), function.__name__)
-    return compiler.compile_extra(
-        cpu_target.typing_context, targets, function, arguments, result, flags, {}, library, KernelCompiler
-    )
+    global _freedoms
+    before, _freedoms = _freedoms, fastmath
+    try:
+        return compiler.compile_extra(
+            cpu_target.typing_context, targets, function, arguments, result, flags, {}, library, KernelCompiler
+        )
+    finally:
+        _freedoms = before
 
 
 @contextmanager

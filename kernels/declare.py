@@ -6,6 +6,7 @@ Numba and LLVM meet these in `kernels.compiler`; `kernels.jit` makes kernels of 
 from __future__ import annotations
 
 import functools
+import itertools
 import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -78,7 +79,7 @@ WORDS = (
     "round_i32", "shift_right_logical", "any_lane", "all_lanes", "reduce_add", "reduce_mul", "reduce_max", "reduce_min",
     "lane", "with_lane", "interleave_low", "interleave_high", "even_lanes", "odd_lanes", "permute",
     # raw bytes
-    "max_u8", "max_i8", "pack_u8", "pack_i8", "lookup_bytes", "lookup_f32", "transpose_16x16",
+    "max_u8", "max_i8", "pack_u8", "pack_i8", "codes_u8", "codes_i8", "lookup_bytes", "lookup_f32", "transpose_16x16",
     # tiles
     "tile_zeros", "tile_cleared", "tile_row", "tile_row_narrow", "tile_load", "tile_load_n", "tile_store",
     "tile_store_n", "tile_rank1", "tile_rank1_rows", "tile_rank1_rows_as", "tile_dot_rows_bf16", "tile_dot_rows_bytes",
@@ -125,11 +126,14 @@ class Source:
 
 
 class Inline(Late):
-    """A helper function that kernels call; it is inlined."""
+    """A helper function that kernels call; it is inlined.
 
-    def __init__(self, given: Callable[..., Any] | Source) -> None:
+    fastmath: floating-point freedoms of its own; None: those of the kernel or helper that calls it.
+    """
+
+    def __init__(self, given: Callable[..., Any] | Source, fastmath: frozenset[str] | None = None) -> None:
         super().__init__(given.name if isinstance(given, Source) else given.__name__)
-        self.given = given
+        self.given, self.fastmath = given, fastmath
 
     @functools.cached_property
     def function(self) -> Callable[..., Any]:
@@ -140,7 +144,9 @@ class Inline(Late):
     @functools.cached_property
     def digest(self) -> bytes:
         """Names the helper's code: most helpers are in many kernels."""
-        return digest_of(self.given.key() if isinstance(self.given, Source) else function_key(self.given, set()))
+        code = self.given.key() if isinstance(self.given, Source) else function_key(self.given, set())
+        own = [] if self.fastmath is None else [repr(sorted(self.fastmath)).encode()]
+        return digest_of(itertools.chain(own, code))
 
     def key(self, seen: set[int]) -> Iterator[bytes]:
         yield self.digest
@@ -149,6 +155,11 @@ class Inline(Late):
 def inline(function: Callable[..., Any]) -> Any:
     """Mark a helper that kernel bodies and other helpers call."""
     return Inline(function)
+
+
+def elementary(function: Callable[..., Any]) -> Any:
+    """Mark a helper whose error was measured with the default freedoms, so it has them in every kernel."""
+    return Inline(function, FASTMATH)
 
 
 def inline_source(text: str, name: str, **scope: Any) -> Inline:

@@ -88,7 +88,9 @@ SPATIAL: dict[str, Body] = {
 """Of x: [1, 2, 256, 256], all pairs along the channels, and y like x."""
 
 
-def graph_of(body: Body, kinds: tuple[AnyDType, AnyDType], places: tuple[int, ...], shape: tuple[int, ...], step: float) -> Graph:
+def graph_of(
+    body: Body, kinds: tuple[AnyDType, AnyDType], places: tuple[int, ...], shape: tuple[int, ...], step: float
+) -> Graph:
     """Bytes of two inputs become numbers, ``body`` computes, the result becomes bytes of the first one's dtype."""
     graph = Graph("pairs")
     b, ends = Builder(graph), []

@@ -17,7 +17,7 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
-from bolt_numba.codegen.conversions import conversion_text, known_sums, limited_text
+from bolt_numba.codegen.conversions import conversion_text, known_sums, limited_text, open_codes
 from bolt_numba.codegen.formula import Term, UntranslatableError, parameters, scalar_text, special_power, vector_text
 from bolt_numba.ops.chain import CONVERSIONS, Chain, ChainStep, step_dtype
 from bolt_numba.ops.pointwise import Mod, Pointwise, Pow
@@ -195,7 +195,7 @@ def body_lines(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers) -> tuple
             if not isinstance(op, Pointwise):
                 if not vector:
                     return None
-                text = conversion_text(chain, len(ins), len(ins) + i, terms, dtypes[len(ins) + i], i in special)
+                text = conversion_text(chain, dtypes, len(ins) + i, terms, i in special)
             elif vector:
                 text = vector_text(op, terms, special.get(i), f"k{i}_")
             else:
@@ -254,7 +254,7 @@ class _Writer:
         self.outer, self.forms, self.lines, self.dtypes = outer, forms, lines, dtypes
         self.count = len(forms)
         self.steps: tuple[ChainStep, ...] = chain.steps
-        self.results = chain.results
+        self.results, self.open = chain.results, open_codes(chain, dtypes)
         self.vector = is_vector_form(chain, dtypes)
         self.numbers = {name: dtype for name, (dtype, _) in numbers(chain, dtypes).items()}
 
@@ -332,7 +332,8 @@ class _Writer:
         for k, i in enumerate(self.results):
             if self.dtypes[i] in BYTES:
                 parts = ", ".join(f"v{i}_{part}" for part in range(4))
-                lines.append(f"vstore({target}{k} + i, pack_{dtype_name(self.dtypes[i])}({parts}))")
+                made = f"codes_{dtype_name(self.dtypes[i])}({parts}, {self.open.get(i, 'splat(i32(0))')})"
+                lines.append(f"vstore({target}{k} + i, {made})")
             else:
                 at = [f"(i + {part} * LANES)" for part in range(4)]
                 lines += [self._store(k, i, target, at[part], f"v{i}_{part}", "", "") for part in range(4)]
@@ -357,7 +358,8 @@ class _Writer:
         if self.dtypes[i] == BOOL:
             return f"vstore_u8{suffix}({target}{k} + {at}, select({value}, splat(i32(1)), splat(i32(0))){left})"
         if self.dtypes[i] in BYTES:
-            return f"vstore_u8{suffix}({target}{k} + {at}, {limited_text(value, self.dtypes[i])}{left})"
+            code = f"({value} + {self.open[i]})" if i in self.open else value
+            return f"vstore_u8{suffix}({target}{k} + {at}, {limited_text(code, self.dtypes[i])}{left})"
         if self.dtypes[i] in CODES:
             return f"vstore_u16{suffix}({target}{k} + 2 * {at}, {value}{left})"
         return f"vstore{suffix}({target}{k} + 4 * {at}, {value}{left})"

@@ -37,11 +37,10 @@ class Summand:
 
 @record(frozen=True)
 class QuantisedSum:
-    """What a QuantizeLinear reads: a sum, cut at zero or not.  is_result: no step reads the code."""
+    """What a QuantizeLinear reads: a sum, cut at zero or not."""
 
     terms: tuple[Summand, ...]
     clamped: bool
-    is_result: bool
 
     @property
     def is_bounded(self) -> bool:
@@ -58,7 +57,6 @@ def quantised_sums(chain: Chain, count: int) -> dict[int, QuantisedSum]:
     """By the value of a QuantizeLinear: the sum that it reads, where it reads one.  count: operands of the chain."""
     sums: dict[int, tuple[Summand, ...]] = {}
     found: dict[int, QuantisedSum] = {}
-    read = {k for _, operands in chain.steps for k in operands}
     for i, (op, operands) in enumerate(chain.steps, count):
         if isinstance(op, DequantizeLinear):
             sums[i] = (Summand(1, (i,)),)
@@ -75,8 +73,21 @@ def quantised_sums(chain: Chain, count: int) -> dict[int, QuantisedSum]:
             if at not in sums and at >= count and isinstance(chain.steps[at - count][0], Relu):
                 at, clamped = chain.steps[at - count][1][0], True
             if at in sums:
-                found[i] = QuantisedSum(sums[at], clamped, i not in read)
+                found[i] = QuantisedSum(sums[at], clamped)
     return found
+
+
+def open_codes(chain: Chain, dtypes: Sequence[AnyDType]) -> dict[int, str]:
+    """By the value of a QuantizeLinear to bytes that no step reads: its zero point, which is added as it is stored.
+
+    Until then codes may be beyond the limits.  dtypes: of all values of the chain.
+    """
+    count, read = len(dtypes) - len(chain.steps), {k for _, operands in chain.steps for k in operands}
+    return {
+        i: _operands(chain, count, i)[2] or "splat(i32(0))"
+        for i, (op, _) in enumerate(chain.steps, count)
+        if isinstance(op, QuantizeLinear) and dtypes[i].itemsize == 1 and i not in read
+    }
 
 
 def _is_single(terms: tuple[Summand, ...] | None) -> bool:
@@ -118,8 +129,8 @@ def _centred(x: str, zero: str) -> str:
     return f"to_f32({x} - {zero})" if zero else f"to_f32({x})"
 
 
-def sum_text(chain: Chain, count: int, at: int, total: QuantisedSum, to: AnyDType) -> str:
-    """Text of the QuantizeLinear that is value ``at``; beyond the limits of ``to`` where it `is_result`."""
+def sum_text(chain: Chain, count: int, at: int, total: QuantisedSum, to: AnyDType, is_open: bool) -> str:
+    """Text of the QuantizeLinear that is value ``at``; is_open: whether it is one of `open_codes`."""
     _, scale, zero = _operands(chain, count, at)
     zero, constant, made = zero or "splat(i32(0))", "splat(f32(0))", "{}"
     for term in total.terms:
@@ -140,8 +151,7 @@ def sum_text(chain: Chain, count: int, at: int, total: QuantisedSum, to: AnyDTyp
     number = made.format(f"({constant})")
     number = f"vmax(splat(f32(0)), {number})" if total.clamped else number  # keeps NaN
     number = number if total.is_bounded else _bounded(number, zero, to)
-    code = f"(round_i32({number}) + {zero})"
-    return code if total.is_result else limited_text(code, to)
+    return f"round_i32({number})" if is_open else limited_text(f"(round_i32({number}) + {zero})", to)
 
 
 def _bounded(number: str, zero: str, to: AnyDType) -> str:
@@ -156,15 +166,17 @@ def limited_text(code: str, to: AnyDType) -> str:
     return f"vmin(vmax({code}, splat(i32({low}))), splat(i32({high})))"
 
 
-def conversion_text(chain: Chain, count: int, at: int, terms: Sequence[Term], to: AnyDType, is_sum: bool) -> str:
-    """Text of the conversion that is value ``at`` of a chain with ``count`` operands, on the vectors ``terms``.
+def conversion_text(chain: Chain, dtypes: Sequence[AnyDType], at: int, terms: Sequence[Term], is_sum: bool) -> str:
+    """Text of the conversion that is value ``at`` of a chain, on the vectors ``terms``; without zero point where open.
 
-    is_sum: whether it is one of `known_sums`.
+    dtypes: of all values.  is_sum: whether it is one of `known_sums`.
     """
+    count, to, is_open = len(dtypes) - len(chain.steps), dtypes[at], at in open_codes(chain, dtypes)
     x, scale, zero = [t.text for t in (*terms, Term("", None))][:3]
     if isinstance(chain.steps[at - count][0], DequantizeLinear):
         return f"({_centred(x, zero)} * {scale})"
     if is_sum:
-        return sum_text(chain, count, at, quantised_sums(chain, count)[at], to)
+        return sum_text(chain, count, at, quantised_sums(chain, count)[at], to, is_open)
     zero = zero or "splat(i32(0))"
-    return f"(round_i32({_bounded(f'{x} / {scale}', zero, to)}) + {zero})"
+    code = f"round_i32({_bounded(f'{x} / {scale}', zero, to)})"
+    return code if is_open else f"({code} + {zero})"

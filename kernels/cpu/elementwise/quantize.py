@@ -14,13 +14,13 @@ from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
+    codes_i8,
+    codes_u8,
     fma,
     lanes_below,
     load_f32,
     load_i8,
     load_u8,
-    pack_i8,
-    pack_u8,
     round_i32,
     select,
     splat,
@@ -95,12 +95,12 @@ def quotient(x, scale, inverse):
 
 
 @inline
-def codes(at, least, most, scale, inverse, zero):
+def levels(at, least, most, scale, inverse):
     """Limits are whole, so what is beyond them may be cut before it is divided; of NaN the least is taken."""
-    return round_i32(quotient(vmin(vmax(vload(at), least), most), scale, inverse)) + zero
+    return round_i32(quotient(vmin(vmax(vload(at), least), most), scale, inverse))
 
 
-def _in_fours(low: float, high: float, pack: Any) -> Any:
+def in_fours(low: float, high: float, pack: Any) -> Any:
     """Helper that quantises four vectors at once; the number of elements that it did, of ``count``."""
 
     @inline
@@ -108,11 +108,11 @@ def _in_fours(low: float, high: float, pack: Any) -> Any:
         i, inverse, point = 0, splat(np.float32(1)) / scale, to_i32(zero)
         least, most = (splat(np.float32(low)) - zero) * scale, (splat(np.float32(high)) - zero) * scale
         while i + 4 * LANES <= count:
-            a = codes(x + 4 * i, least, most, scale, inverse, point)
-            b = codes(x + 4 * i + BYTES, least, most, scale, inverse, point)
-            c = codes(x + 4 * i + 2 * BYTES, least, most, scale, inverse, point)
-            d = codes(x + 4 * i + 3 * BYTES, least, most, scale, inverse, point)
-            vstore(y + i, pack(a, b, c, d))
+            a = levels(x + 4 * i, least, most, scale, inverse)
+            b = levels(x + 4 * i + BYTES, least, most, scale, inverse)
+            c = levels(x + 4 * i + 2 * BYTES, least, most, scale, inverse)
+            d = levels(x + 4 * i + 3 * BYTES, least, most, scale, inverse)
+            vstore(y + i, pack(a, b, c, d, point))
             i += 4 * LANES
         return i
 
@@ -124,7 +124,7 @@ def quantize_bytes(signed: bool) -> Native:
     """f32 to bytes; kernel for one signedness of the result."""
     load_one, load_row = (load_i8, vload_i8_n) if signed else (load_u8, vload_u8_n)
     low, high = (-128.0, 127.0) if signed else (0.0, 255.0)
-    in_fours = _in_fours(low, high, pack_i8 if signed else pack_u8)
+    whole = in_fours(low, high, codes_i8 if signed else codes_u8)
 
     def body(p, tid, nthreads):
         lo, hi = split(p.rows, tid, nthreads)
@@ -134,7 +134,7 @@ def quantize_bytes(signed: bool) -> Native:
             one, done = load_f32(p.scale + 4 * k), 0
             scale, zero = splat(one), splat(np.float32(load_one(p.zero + k)))
             if FUSED and not p.along and LEAST < one < MOST:
-                done = in_fours(p.x + 4 * start, p.y + start, count, scale, zero)
+                done = whole(p.x + 4 * start, p.y + start, count, scale, zero)
             for i in range(done, count, LANES):
                 m = min(count - i, LANES)
                 if p.along:

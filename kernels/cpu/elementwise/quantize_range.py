@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.kernels.cpu.elementwise.quantize import EXACT, FUSED, LEAST, MOST, PARALLEL_ELEMENTS, in_fours
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     any_lane,
     ceil_div,
+    codes_u8,
     lane,
     load_f32,
     reduce_max,
@@ -26,19 +28,13 @@ from bolt_numba.kernels.cpu.language.lang import (
     vmax,
     vmin,
     vround,
-    vstore_u8,
     vstore_u8_n,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.quantize import DynamicQuantizeLinear
 from bolt_numba.types import TensorType
 
-EXACT = frozenset({"contract", "nsz"})
-"""No reciprocals: x / scale decides which way a half is rounded."""
-PARALLEL_ELEMENTS = 4 * PAYS_ELEMENTS
-"""Elements from which a second thread pays; they are converted in whole vectors."""
 ROW_ELEMENTS = 4096
 """Elements that a thread takes at a time, at least."""
 
@@ -70,11 +66,7 @@ def range_of_parts(p, tid, nthreads):
         store_f32(p.ranges + 8 * part + 4, reduce_max(vmax(high, high2)) + found)
 
 
-@inline
-def byte_levels(x, scale, zero):
-    """Numbers at the levels of a range, whole numbers from 0 to 255 as i32; NaN is 0."""
-    level = vround(x / scale) + zero
-    return to_i32(vmin(vmax(level, splat(np.float32(0))), splat(np.float32(255))))
+_in_fours = in_fours(0.0, 255.0, codes_u8)
 
 
 @native(
@@ -95,19 +87,18 @@ def quantize_by_range(p, tid, nthreads):
     rows = ceil_div(p.size, ROW_ELEMENTS)
     first, last = split(rows, tid, nthreads)
     i, end, factor = first * ROW_ELEMENTS, min(last * ROW_ELEMENTS, p.size), splat(scale)
-    while i + LANES <= end:
-        vstore_u8(p.y + i, byte_levels(vload(p.x + 4 * i), factor, zero))
+    if FUSED and not odd and LEAST < scale < MOST:
+        i += _in_fours(p.x + 4 * i, p.y + i, end - i, factor, zero)
+    while i < end:
+        level = vround(vload_n(p.x + 4 * i, end - i) / factor) + zero
+        vstore_u8_n(p.y + i, to_i32(vmin(vmax(level, splat(np.float32(0))), splat(np.float32(255)))), end - i)
         i += LANES
-    if i < end:
-        vstore_u8_n(p.y + i, byte_levels(vload_n(p.x + 4 * i, end - i), factor, zero), end - i)
     if tid == 0:
         store_f32(p.scale, scale)
         store_u8(p.zero, np.uint8(lane(to_i32(zero), 0)))
 
 
-def range_steps(
-    x: Argument, y: Argument, scale: Argument, zero: Argument, size: int, context: Context
-) -> list[Step]:
+def range_steps(x: Argument, y: Argument, scale: Argument, zero: Argument, size: int, context: Context) -> list[Step]:
     """The range of ``size`` numbers, then their bytes."""
     parallel = size >= PARALLEL_ELEMENTS
     parts = context.threads if parallel else 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.declare import WORDS
+from bolt_numba.kernels.declare import WORDS, elementary
 from bolt_numba.kernels.jit import (
     CODE,
     F32,
@@ -51,6 +51,6 @@ def ceil_div(a: int, b: int) -> int:
 
 
 __all__ = [
-    "BYTES", "CODE", "F32", "F64", "I32", "I64", "LANES", "PTR", "PTR_OR_0", "WORDS", "ceil_div", "inline",
-    "inline_source", "native", "native_source", "split",
+    "BYTES", "CODE", "F32", "F64", "I32", "I64", "LANES", "PTR", "PTR_OR_0", "WORDS", "ceil_div", "elementary",
+    "inline", "inline_source", "native", "native_source", "split",
 ]  # fmt: skip

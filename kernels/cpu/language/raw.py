@@ -52,10 +52,11 @@ def max_i8(b, x, y):
     return _extreme("smax")(b, x, y)
 
 
-def _packed(b, parts, low, high, name):
-    """Four i32 vectors as the bytes of one, in order, limited to low…high."""
+def _packed(b, parts, low, high, name, more=None):
+    """Four i32 vectors as the bytes of one, in order, limited to low…high; more: a vector added to each before."""
     ty = vector("i32")
     if not target().is_x86:
+        parts = parts if more is None else [b.add(v, more) for v in parts]
         bounds = [constant(ty, low), constant(ty, high)]
         least = [call(b, f"llvm.smax.{suffix(ty)}", ty, [v, bounds[0]]) for v in parts]
         fit = [call(b, f"llvm.smin.{suffix(ty)}", ty, [v, bounds[1]]) for v in least]
@@ -64,7 +65,12 @@ def _packed(b, parts, low, high, name):
         return b.bitcast(_joined(b, *halves), ty)
     words = ir.VectorType(I16, 2 * LANES)
     prefix, end = {16: ("avx512", ".512"), 8: ("avx2", ""), 4: ("sse2", ".128")}[LANES]
-    pairs = [call(b, f"llvm.x86.{prefix}.packssdw{end}", words, list(parts[i : i + 2])) for i in (0, 2)]
+    pack = f"llvm.x86.{prefix}.packssdw{end}"
+    pairs = [call(b, pack, words, list(parts[i : i + 2])) for i in (0, 2)]
+    if more is not None:
+        pairs = [
+            call(b, f"llvm.sadd.sat.{suffix(words)}", words, [v, call(b, pack, words, [more, more])]) for v in pairs
+        ]
     made = b.bitcast(call(b, f"llvm.x86.{prefix}.{name}{end}", RAW, pairs), ty)
     blocks = LANES // 4  # of 128 bits, within which the instructions pack
     order = [4 * (j % blocks) + j // blocks for j in range(LANES)]
@@ -86,6 +92,18 @@ def pack_u8(b, x, y, z, w):
 def pack_i8(b, x, y, z, w):
     """Four vectors as i8, in order; what is beyond -128…127 becomes the limit."""
     return _packed(b, (x, y, z, w), -128, 127, "packsswb")
+
+
+@word(INT, INT, INT, INT, INT, INT)
+def codes_u8(b, x, y, z, w, more):
+    """`pack_u8` of four vectors plus ``more``, which is less than 2 ** 15 in magnitude."""
+    return _packed(b, (x, y, z, w), 0, 255, "packuswb", more)
+
+
+@word(INT, INT, INT, INT, INT, INT)
+def codes_i8(b, x, y, z, w, more):
+    """`pack_i8` of four vectors plus ``more``, which is less than 2 ** 15 in magnitude."""
+    return _packed(b, (x, y, z, w), -128, 127, "packsswb", more)
 
 
 def _looked_up(b, table, first, index):

@@ -14,11 +14,11 @@ import math
 
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
+    elementary,
     bits_of,
     copysign,
     f32_of_bits,
     fma,
-    inline,
     select,
     splat,
     to_f32,
@@ -38,46 +38,46 @@ TINY = 1.17549435e-38
 SIGN = -0x80000000
 
 
-@inline
+@elementary
 def poly3(x, a, b, c):
     return fma(fma(splat(c), x, splat(b)), x, splat(a))
 
 
-@inline
+@elementary
 def poly4(x, a, b, c, d):
     return fma(poly3(x, b, c, d), x, splat(a))
 
 
-@inline
+@elementary
 def poly5(x, a, b, c, d, e):
     return fma(poly4(x, b, c, d, e), x, splat(a))
 
 
-@inline
+@elementary
 def poly6(x, a, b, c, d, e, f):
     return fma(poly5(x, b, c, d, e, f), x, splat(a))
 
 
-@inline
+@elementary
 def poly7(x, a, b, c, d, e, f, g):
     return fma(poly6(x, b, c, d, e, f, g), x, splat(a))
 
 
-@inline
+@elementary
 def poly9(x, a, b, c, d, e, f, g, h, i):
     return fma(fma(poly7(x, c, d, e, f, g, h, i), x, splat(b)), x, splat(a))
 
 
 if target().has_fma:
 
-    @inline
+    @elementary
     def product_error(x, y, p):
         """``x * y - p`` exactly, for ``p`` the rounded product."""
         return fma(x, y, -p)
 
 else:
 
-    @inline
+    @elementary
     def product_error(x, y, p):
         """``x * y - p`` exactly, for ``p`` the rounded product (Dekker 1971)."""
         cx, cy = x * 4097.0, y * 4097.0
@@ -86,59 +86,59 @@ else:
         return ((xh * yh - p) + xh * yl + xl * yh) + xl * yl
 
 
-@inline
+@elementary
 def flip_sign(y, x):
     """``y``, negated where x is."""
     return f32_of_bits(bits_of(y) ^ (bits_of(x) & SIGN))
 
 
-@inline
+@elementary
 def pow2(n):
     """2**n for i32 n in -126…127."""
     return f32_of_bits((n + 127) << 23)
 
 
-@inline
+@elementary
 def scale(y, n):
     """``y * 2**n`` for i32 n in -252…254, in two steps so that the result may be denormal or infinite."""
     half = n >> 1
     return y * pow2(half) * pow2(n - half)
 
 
-@inline
+@elementary
 def reduce_exp(x):
     """(n, r) with x = n ln 2 + r, n integer, |r| <= 0.35."""
     n = vround(x * LOG2E)
     return n, fma(n, splat(-LN2_LOW), fma(n, splat(-LN2_HIGH), x))
 
 
-@inline
+@elementary
 def exp_poly(r):
     """Exponential on |r| <= 0.35; fit error 0.06 ulp."""
     return fma(poly5(r, 0.49999994, 0.16666517, 0.04166828, 0.008369248, 0.0013820744), r * r, r) + 1.0
 
 
-@inline
+@elementary
 def scale_normal(y, n):
     """``y * 2**n`` for i32 n, where y and the result are normal and y is not 0."""
     return f32_of_bits(bits_of(y) + (n << 23))
 
 
-@inline
+@elementary
 def exp_normal(x):
     """Exponential for -86 <= x <= 88: one ulp, no test for the ends."""
     n, r = reduce_exp(x)
     return scale_normal(exp_poly(r), to_i32(n))
 
 
-@inline
+@elementary
 def exp_negative(x):
     """Exponential for x <= 0: one ulp, exactly 0 below -86; for softmax, where nothing smaller counts."""
     y = exp_normal(vmax(splat(-86.0), x))
     return select(x < -86.0, splat(0.0), y)
 
 
-@inline
+@elementary
 def vexp(x):
     """exp(x): 1 ulp."""
     n, r = reduce_exp(vmin(splat(89.0), vmax(splat(-104.0), x)))
@@ -146,7 +146,7 @@ def vexp(x):
     return select(x == x, y, x)
 
 
-@inline
+@elementary
 def half_exp(x):
     """exp(x) / 2, finite as long as the result is: 1 ulp."""
     n, r = reduce_exp(vmin(splat(90.0), vmax(splat(-104.0), x)))
@@ -154,7 +154,7 @@ def half_exp(x):
     return select(x == x, y, x)
 
 
-@inline
+@elementary
 def vexpm1(x):
     """exp(x) - 1: 1.6 ulp."""
     n, r = reduce_exp(vmin(splat(89.0), vmax(splat(-30.0), x)))
@@ -164,14 +164,14 @@ def vexpm1(x):
     return select(x == x, select(n == 0.0, m, y + y), x)
 
 
-@inline
+@elementary
 def vsigmoid(x):
     """1 / (1 + exp(-x)): 2.5 ulp."""
     e = vexp(-vabs(x))
     return select(x >= 0.0, splat(1.0), e) / (e + 1.0)
 
 
-@inline
+@elementary
 def vtanh(x):
     """tanh(x): 1.4 ulp."""
     a, z = vabs(x), x * x
@@ -181,14 +181,14 @@ def vtanh(x):
     return select(x == x, copysign(select(a < 0.625, fma(p * z, x, x), large), x), x)
 
 
-@inline
+@elementary
 def split_log(x):
     """(m, e) with x = m * 2**e, m in sqrt(1/2)…sqrt(2), for normal x > 0."""
     i = bits_of(x) - 0x3F3504F3
     return f32_of_bits((i & 0x7FFFFF) + 0x3F3504F3), to_f32(i >> 23)
 
 
-@inline
+@elementary
 def log_core(f, e):
     """log(1 + f) + e ln 2 for f in sqrt(1/2) - 1…sqrt(2) - 1; fit error 0.02 ulp."""
     p = poly9(
@@ -199,7 +199,7 @@ def log_core(f, e):
     return fma(e, splat(LN2_HIGH), f + y)
 
 
-@inline
+@elementary
 def vlog(x):
     """log(x): 0.8 ulp; NaN below 0."""
     tiny = x < TINY
@@ -209,7 +209,7 @@ def vlog(x):
     return select(x > 0.0, y, select(x == 0.0, splat(-math.inf), splat(math.nan)))
 
 
-@inline
+@elementary
 def log1p_unit(t):
     """log(1 + t) for 0 <= t <= 1: 1.2 ulp."""
     high = t > 0.41421357
@@ -217,7 +217,7 @@ def log1p_unit(t):
     return log_core(f, select(high, splat(1.0), splat(0.0)))
 
 
-@inline
+@elementary
 def log1p_positive(x):
     """log(1 + x) for x >= 0: 1.2 ulp."""
     u = x + 1.0
@@ -226,7 +226,7 @@ def log1p_positive(x):
     return select(x < math.inf, log_core(m - 1.0, e) + lost / u, x)
 
 
-@inline
+@elementary
 def vlog1p(x):
     """log(1 + x): 1.5 ulp; NaN below -1."""
     u = x + 1.0
@@ -238,14 +238,14 @@ def vlog1p(x):
     return select(u > 0.0, y, select(u == 0.0, splat(-math.inf), splat(math.nan)))
 
 
-@inline
+@elementary
 def vsoftplus(x):
     """log(1 + exp(x)): 1.7 ulp."""
     y = log1p_unit(vexp(-vabs(x))) + vmax(splat(0.0), x)
     return select(x == x, y, x)
 
 
-@inline
+@elementary
 def vmish(x):
     """Mish, x * tanh(softplus(x)), by tanh(log(1 + e)) = n / (n + 2), n = e (e + 2): 4 ulp."""
     e = vexp(vmin(splat(20.0), x))
@@ -253,7 +253,7 @@ def vmish(x):
     return select(x > 20.0, x, x * (n / (n + 2.0)))
 
 
-@inline
+@elementary
 def verf(x):
     """Error function: 1.1 ulp.  Fits: erf itself below 0.95, -log(1 - erf) up to 4."""
     a, z = vabs(x), x * x
@@ -266,7 +266,7 @@ def verf(x):
     return select(x == x, select(a < 0.95, fma(p, x, x), large), x)
 
 
-@inline
+@elementary
 def vgelu(x):
     """Gelu, x * Phi(x), the exact form: 2.5 ulp for x >= -1, then growing with |x| to 120 ulp at -7; -0 below.
 
@@ -287,14 +287,14 @@ def vgelu(x):
     return vmax(splat(-0.0), x) - a * select(a < 7.0, tail, splat(0.0))
 
 
-@inline
+@elementary
 def vgelu_tanh(x):
     """The tanh form of gelu, 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x**3)."""
     u = x * fma(x * x, splat(0.0713548162726), splat(1.5957691216057308))
     return x * vsigmoid(u)
 
 
-@inline
+@elementary
 def gelu_without(x, a, b, c, d, e, f, g, h, i):
     """max(x, 0) - z P(z) for z = min(|x|, 4.125) and a polynomial P of nine coefficients, which is 1e-6 at 4.125."""
     z = vmin(splat(4.125), vabs(x))
@@ -305,7 +305,7 @@ def gelu_without(x, a, b, c, d, e, f, g, h, i):
     return vmax(splat(0.0), x) - z * fma(fma(splat(i), z4, high), z4, low)
 
 
-@inline
+@elementary
 def vgelu_short(x):
     """`vgelu` to 1e-4, in half the instructions: for results that will be rounded to bfloat16."""
     return gelu_without(
@@ -314,7 +314,7 @@ def vgelu_short(x):
     )  # fmt: skip
 
 
-@inline
+@elementary
 def vgelu_tanh_short(x):
     """`vgelu_tanh` to 1e-4, as `vgelu_short`."""
     return gelu_without(
@@ -323,7 +323,7 @@ def vgelu_tanh_short(x):
     )  # fmt: skip
 
 
-@inline
+@elementary
 def vsinh(x):
     """sinh(x): 1.6 ulp."""
     a, z = vabs(x), x * x
@@ -332,14 +332,14 @@ def vsinh(x):
     return select(a < 1.0, small, flip_sign(h - 0.25 / h, x))
 
 
-@inline
+@elementary
 def vcosh(x):
     """cosh(x): 1.4 ulp."""
     h = half_exp(vabs(x))
     return h + 0.25 / h
 
 
-@inline
+@elementary
 def vasinh(x):
     """Inverse of sinh: 1.7 ulp."""
     a, z = vabs(x), x * x
@@ -350,7 +350,7 @@ def vasinh(x):
     return copysign(select(a < 0.5, fma(p * z, x, x), y), x)
 
 
-@inline
+@elementary
 def vacosh(x):
     """Inverse of cosh: 2.2 ulp; NaN below 1."""
     t = x - 1.0
@@ -360,7 +360,7 @@ def vacosh(x):
     return select(x >= 1.0, y, splat(math.nan))
 
 
-@inline
+@elementary
 def vatanh(x):
     """Inverse of tanh: 1.5 ulp; NaN outside -1…1."""
     a, z = vabs(x), x * x
@@ -369,7 +369,7 @@ def vatanh(x):
     return select(a < 0.5, fma(p * z, x, x), flip_sign(y, x))
 
 
-@inline
+@elementary
 def vatan(x):
     """Arc tangent: 1.3 ulp."""
     a = vabs(x)
@@ -384,14 +384,14 @@ def vatan(x):
     return flip_sign(select(high, 1.57079637 - (y + 4.37113883e-8), y), x)
 
 
-@inline
+@elementary
 def arcsine_core(t):
     """Arc sine on |t| <= 0.5; fit error 0.1 ulp."""
     z = t * t
     return fma(poly5(z, 0.16666752, 0.074953094, 0.04546915, 0.024184778, 0.042158306) * z, t, t)
 
 
-@inline
+@elementary
 def vasin(x):
     """Arc sine: 2.5 ulp; NaN outside -1…1."""
     a = vabs(x)
@@ -400,7 +400,7 @@ def vasin(x):
     return flip_sign(select(high, 1.57079637 - (y + y + 4.37113883e-8), y), x)
 
 
-@inline
+@elementary
 def vacos(x):
     """Arc cosine: 1.3 ulp; NaN outside -1…1."""
     a = vabs(x)
@@ -411,7 +411,7 @@ def vacos(x):
     return select(high, outer, 1.57079637 - (y + 4.37113883e-8))
 
 
-@inline
+@elementary
 def two_sum(a, b):
     """``a + b`` as a rounded sum and its exact error (Knuth 1969)."""
     s = a + b
@@ -419,7 +419,7 @@ def two_sum(a, b):
     return s, (a - (s - t)) + (b - t)
 
 
-@inline
+@elementary
 def log2_parts(x):
     """log2(x) as two f32 (about 40 bits together) for finite x > 0.
 
@@ -450,7 +450,7 @@ def log2_parts(x):
     return total, y_low - (total - y)
 
 
-@inline
+@elementary
 def exp2_parts(high, low):
     """2**(high + low), |low| much smaller."""
     c = vmin(splat(160.0), vmax(splat(-160.0), high))
@@ -460,7 +460,7 @@ def exp2_parts(high, low):
     return scale(fma(p, r, splat(1.0)), to_i32(n))
 
 
-@inline
+@elementary
 def vpow(x, y):
     """``x ** y`` with the special values of C's pow: 2 ulp."""
     a = vabs(x)

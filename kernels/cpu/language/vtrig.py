@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 
 from bolt_numba.kernels.cpu.language.lang import (
+    elementary,
     LANES,
     any_lane,
     bits_of,
     f32_of_bits,
     fma,
-    inline,
     lane,
     select,
     splat,
@@ -24,7 +24,7 @@ from bolt_numba.kernels.cpu.language.vmath import SIGN, flip_sign, poly3, poly7,
 from bolt_numba.kernels.geometry.scalars import reduce_turn
 
 
-@inline
+@elementary
 def reduce_huge(a, r, q):
     """(r, q) with the lanes of huge ``a`` replaced."""
     for i in range(LANES):
@@ -34,7 +34,7 @@ def reduce_huge(a, r, q):
     return r, q
 
 
-@inline
+@elementary
 def reduce_trig(x):
     """(r, q) with |x| = q pi/2 + r modulo a turn, |r| <= 0.81, q an i32 of which two bits count.
 
@@ -55,21 +55,21 @@ def reduce_trig(x):
     return select(a < math.inf, r, splat(math.nan)), q
 
 
-@inline
+@elementary
 def sine_core(r):
     """Sine on |r| <= 0.81; fit error 0.1 ulp."""
     z = r * r
     return fma(poly3(z, -0.16666654, 0.008332106, -0.00019507883) * z, r, r)
 
 
-@inline
+@elementary
 def cosine_core(r):
     """Cosine on |r| <= 0.81; fit error 0.01 ulp."""
     z = r * r
     return fma(poly3(z, 0.041666646, -0.0013887298, 2.4430086e-05) * z, z, fma(splat(-0.5), z, splat(1.0)))
 
 
-@inline
+@elementary
 def vsin(x):
     """sin(x) for every finite x: 1.3 ulp."""
     r, q = reduce_trig(x)
@@ -77,7 +77,7 @@ def vsin(x):
     return f32_of_bits(bits_of(y) ^ (((q & 2) << 30) ^ (bits_of(x) & SIGN)))
 
 
-@inline
+@elementary
 def vcos(x):
     """cos(x) for every finite x: 1.3 ulp."""
     r, q = reduce_trig(x)
@@ -85,7 +85,7 @@ def vcos(x):
     return f32_of_bits(bits_of(y) ^ (((q + 1) & 2) << 30))
 
 
-@inline
+@elementary
 def vtan(x):
     """tan(x) for every finite x: 2.5 ulp."""
     r, q = reduce_trig(x)
