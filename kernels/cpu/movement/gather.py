@@ -169,15 +169,15 @@ _ALONG = dict.fromkeys(("data", "dense", "index", "outer"), PTR) | {"fault": FAU
 
 @inline
 def combined(kind: int, old: Any, new: Any) -> Any:
-    """One of the reductions of `_KINDS`, of two scalars."""
+    """One of the reductions of `_KINDS`, of two scalars; NaN stays, whichever it is."""
     if kind == 1:
         return old + new
     if kind == 2:
         return old * new
     if kind == 3:
-        return new if new > old else old
+        return new if (new > old) | (new != new) else old
     if kind == 4:
-        return new if new < old else old
+        return new if (new < old) | (new != new) else old
     return new
 
 

@@ -166,16 +166,15 @@ def normalise_rows(p, tid, nthreads):
     bias, mean and inverse may be 0 (none).  centred: 0 takes the mean as 0 (RMS normalisation).
     """
     scale, bias, n, epsilon, count = p.scale, p.bias, p.n, p.epsilon, np.float32(p.n)
-    share = splat(np.float32(1.0) / count)
     first, last = split(p.rows, tid, nthreads)
     for row in range(first, last):
         x, y = p.x + 4 * row * n, p.y + 4 * row * n
         mean, off = np.float32(0.0), np.float32(0.0)
         if p.centred:
             mean, off, squares = row_statistics(x, n)
-            k = inverse_spread(squares, count, off, epsilon)
         else:
-            k = 1.0 / vsqrt(fma(splat(row_squares(x, n)), share, splat(epsilon)))
+            squares = row_squares(x, n)
+        k = inverse_spread(squares, count, off, epsilon)
         if p.mean:
             store_f32(p.mean + 4 * row, mean + off)
             store_f32(p.inverse + 4 * row, lane(k, 0))
@@ -183,12 +182,12 @@ def normalise_rows(p, tid, nthreads):
         i = 0
         while i + LANES <= n:
             v = fma(vload(x + 4 * i) - m, k, shift)
-            b = vload(bias + 4 * i) if bias else splat(0.0)
+            b = vload(bias + 4 * i) if bias else splat(-0.0)
             vstore(y + 4 * i, fma(v, vload(scale + 4 * i), b))
             i += LANES
         if i < n:
             v = fma(vload_n(x + 4 * i, n - i) - m, k, shift)
-            b = vload_n(bias + 4 * i, n - i) if bias else splat(0.0)
+            b = vload_n(bias + 4 * i, n - i) if bias else splat(-0.0)
             vstore_n(y + 4 * i, fma(v, vload_n(scale + 4 * i, n - i), b), n - i)
 
 
@@ -402,10 +401,10 @@ def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context
 # ------------------------------------------------------------------------------------------------- given statistics
 
 
-@native(scale=PTR, var=PTR, factor=PTR, c=I64, epsilon=F32,
+@native(fastmath={"contract"}, scale=PTR, var=PTR, factor=PTR, c=I64, epsilon=F32,
         extents=lambda a: dict.fromkeys(("scale", "var", "factor"), 4 * a.c))  # fmt: skip
 def factors_of_variance(p, tid, nthreads):
-    """``factor = scale / sqrt(var + epsilon)``."""
+    """``factor = scale / sqrt(var + epsilon)``; no reciprocal, whose root makes NaN of infinity."""
     for i in range(0, p.c, LANES):
         left = p.c - i
         spread = vsqrt(vload_n(p.var + 4 * i, left) + splat(p.epsilon))

@@ -39,7 +39,7 @@ def decay(v, beta):
     """``v ** -beta``; the usual 0.75 by two square roots, whose sum of errors is 2 ulp."""
     if beta == np.float32(0.75):
         root = vsqrt(v)
-        return 1.0 / (root * vsqrt(root))
+        return select(v == np.inf, splat(0.0), 1.0 / (root * vsqrt(root)))  # the reciprocal root makes NaN of infinity
     return vpow(v, splat(-beta))
 
 
@@ -106,7 +106,18 @@ def local_response_normalisation(op: Any, ins: Types, outs: Sequence[TensorType]
     return [Step(response_pixels, args, parallel and n * spatial > 1)]
 
 
-@native(x=PTR, y=PTR, outer=I64, n=I64, inner=I64, blocks=I64, squared=I64,
+@inline
+def inverse_norm(total, squared):
+    """Two numbers whose product is 1 over the norm, and where that is 0.
+
+    The inverse of a norm near the greatest number alone would be too small for a normal one.
+    """
+    norm = vsqrt(total) if squared else total
+    down = select(norm > np.float32(2.0**100), splat(np.float32(2.0**-64)), splat(np.float32(1)))
+    return down, 1.0 / (norm * down), norm == 0.0
+
+
+@native(fastmath={"contract"}, x=PTR, y=PTR, outer=I64, n=I64, inner=I64, blocks=I64, squared=I64,
         extents=lambda a: x_and_y(a.outer * a.n * a.inner))  # fmt: skip
 def lp_columns(p, tid, nthreads):
     """Divide by the norm over axis 1 of ``[outer, n, inner]``; 0 where it is 0."""
@@ -121,15 +132,13 @@ def lp_columns(p, tid, nthreads):
         for i in range(n):
             v = vload_n(p.x + at + 4 * i * inner, width)
             total = fma(v, v, total) if squared else total + vabs(v)
-        norm = vsqrt(total) if squared else total
-        empty = norm == 0.0
-        norm = select(empty, splat(1.0), norm)
+        down, inverse, empty = inverse_norm(total, squared)
         for i in range(n):
-            v = vload_n(p.x + at + 4 * i * inner, width) / norm
+            v = vload_n(p.x + at + 4 * i * inner, width) * down * inverse
             vstore_n(p.y + at + 4 * i * inner, select(empty, splat(0.0), v), width)
 
 
-@native(x=PTR, y=PTR, rows=I64, n=I64, squared=I64, extents=lambda a: x_and_y(a.rows * a.n))
+@native(fastmath={"contract"}, x=PTR, y=PTR, rows=I64, n=I64, squared=I64, extents=lambda a: x_and_y(a.rows * a.n))
 def lp_rows(p, tid, nthreads):
     """Divide rows by their norm; 0 where it is 0."""
     n = p.n
@@ -140,13 +149,10 @@ def lp_rows(p, tid, nthreads):
         for i in range(0, n, LANES):
             v = vload_n(x + 4 * i, n - i)
             total = fma(v, v, total) if p.squared else total + vabs(v)
-        norm = splat(reduce_add(total))
-        norm = vsqrt(norm) if p.squared else norm
-        empty = norm == 0.0
-        norm = select(empty, splat(1.0), norm)
+        down, inverse, empty = inverse_norm(splat(reduce_add(total)), p.squared)
         for i in range(0, n, LANES):
-            v = select(empty, splat(0.0), vload_n(x + 4 * i, n - i) / norm)
-            vstore_n(y + 4 * i, v, n - i)
+            v = vload_n(x + 4 * i, n - i) * down * inverse
+            vstore_n(y + 4 * i, select(empty, splat(0.0), v), n - i)
 
 
 def _has_axis(op: Any, ins: Types) -> bool:
