@@ -307,6 +307,13 @@ def run_planned(planned: Planned, inputs: Sequence[Array | None], threads: Seque
     return first
 
 
+def run_once(planned: Planned, inputs: Sequence[Array | None]) -> list[Array]:
+    """Outputs of one run on one thread, between guard pages."""
+    memory = _place(planned, inputs, True, 0xFF, False)
+    execute(planned, memory, 1)
+    return _read(planned, memory)
+
+
 def _check_inplace(planned: Planned, inputs: Sequence[Array | None], index: int, wanted: list[Array]) -> None:
     given = planned.ins[index] if index < len(planned.ins) else None
     if given is None or given.nbytes != planned.outs[0].nbytes:

@@ -11,13 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
+from bolt_numba.kernels.registry import KERNELS, Entry, load
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.arrays import reduce as reductions
 from bolt_numba.ops.chain import Chain
+from bolt_numba.ops.layers import norm
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.layers.quantize import DynamicQuantizeLinear
@@ -25,8 +28,10 @@ from bolt_numba.ops.layers.resize import GridSample
 from bolt_numba.ops.pointwise import LeakyRelu, Pointwise, ThresholdedRelu
 from bolt_numba.ops.registry import OPS, Op, result_tuple
 from bolt_numba.types import BOOL, F16, F32, F64, I8, I32, I64, U8, U32, U64, AnyDType, Array, TensorType
-from tests.harness import plan, run_planned
+from tests.cases import CASES, Case
+from tests.harness import plan, run_once, run_planned
 from tests.lower_isa import IS_LOWER, run_on
+from tests.near import assert_near
 
 INF, NAN = np.inf, np.nan
 FLOATS = [0.0, -0.0, INF, -INF, NAN, 1e-30, -1e-30, 3e38, -3e38, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5, 2.0, -5.0, 90, -90]
@@ -254,6 +259,111 @@ def test_a_range_with_a_nan_is_none(n: int) -> None:
         x = np.arange(n, dtype=F32)
         x[place] = NAN
         run(DynamicQuantizeLinear(), x)
+
+
+@pytest.mark.parametrize("n", [3, 16, 100])
+def test_a_level_at_a_tie_is_even(n: int) -> None:
+    """DynamicQuantizeLinear divides: a product with the reciprocal takes some ties the other way."""
+    rng = np.random.default_rng(n)
+    for scale in (0.125, 0.1, 0.3, 1 / 255, 1.0, 0.7, 1e-3, 0.017) * 4:
+        x = (rng.integers(-100, 155, n) + rng.choice([0, 0.5], n)) * scale
+        run(DynamicQuantizeLinear(), x.astype(F32))
+
+
+NORMS = [
+    norm.RMSNormalization(), norm.LayerNormalization(), norm.LRN(3), norm.LRN(5, beta=0.5), norm.LRN(3, layout="NHWC"),
+    *(norm.LpNormalization(axis, p) for axis in (0, -1) for p in (1, 2)),
+    *(norm.InstanceNormalization(layout=layout) for layout in ("NCHW", "NHWC")),
+    *(norm.GroupNormalization(1, layout=layout) for layout in ("NCHW", "NHWC")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [1e30, -1e30, 2e19, 1e38, -1e38, INF, -INF, NAN], ids=str)
+@pytest.mark.parametrize("op", NORMS, ids=str)
+def test_squares_beyond_the_range(op: Any, number: float) -> None:
+    """A finite number over the root of an infinite sum is 0, an infinite one is NaN."""
+    for n in (4, 33, 100):
+        x = np.random.default_rng(n).integers(-3, 4, (6, n)).astype(F32)
+        x[1, 2] = x[4, 0] = number
+        if not isinstance(op, (norm.RMSNormalization, norm.LayerNormalization, norm.LpNormalization)):
+            x = x.reshape(1, 6, n) if op.layout == "NHWC" else np.ascontiguousarray(x.T[None])
+        channels = isinstance(op, (norm.InstanceNormalization, norm.GroupNormalization))
+        rows = isinstance(op, (norm.RMSNormalization, norm.LayerNormalization))
+        inputs = (x, *(np.ones(n, F32) for _ in range(2 * channels + rows)))
+        planned = plan(op, inputs)
+        assert planned is not None
+        with np.errstate(all="ignore"):
+            wanted = result_tuple(op.reference(*inputs))[0]
+        assert_near(run_planned(planned, inputs)[0], wanted, 1e-5)
+
+
+load("cpu")
+ENTRIES = [e for (o, device), rows in KERNELS.items() if device == "cpu" and o in CASES for e in rows]
+NO_NUMBERS: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul"), (1, 4, 6, 10)),
+    **dict.fromkeys(("BetweenBytes", "QLinearConcat"), (1, 3)),
+    **dict.fromkeys(("MatMulNBits", "GatherBlockQuantized"), (2, 3)),
+    "DynamicQuantizeLSTM": (8, 10),
+    "FitImage": (1, 2),
+    "Histogram": (1, 2),
+    **dict.fromkeys(("InstanceNormalization", "GroupNormalization"), (1,)),
+    "GroupQueryAttention": (2, 4),
+    **dict.fromkeys(("DFT", "STFT"), (0, 2)),
+}
+"""Operands without such numbers, by operator: scales of codes, what preprocessing subtracts and divides by, limits that
+the data have, gains; values of a cache, of which those behind the mask are not read; spectra, which have own tests."""
+UNSIGNED_ZEROS = ("BinaryMatMul", "LayerNormalization", "MatMul", "Resize", "RoiAlign", "TreeEnsemble")
+"""Operators that add zeros of their own, in another order."""
+
+
+def drawn(op: type[Op], count: int) -> list[Case]:
+    found: list[Case] = []
+
+    @settings(
+        deadline=None, database=None, derandomize=True, max_examples=count, suppress_health_check=list(HealthCheck)
+    )
+    @given(case=CASES[op]())
+    def draw(case: Case) -> None:
+        found.append(case)
+
+    draw()
+    return found
+
+
+def spoilt(case: Case) -> list[tuple[Array | None, ...]]:
+    """The operands of a case, with one special number in a seventh of the places of one of them."""
+    made: list[tuple[Array | None, ...]] = []
+    for k, operand in enumerate(case.inputs):
+        if operand is None or operand.dtype not in (F16, F32, F64) or not operand.size:
+            continue
+        told = (*NO_NUMBERS.get(case.op.name, ()), *case.op.value_inputs)
+        for number in () if k in told else (NAN, INF, -INF, -0.0):
+            other = operand.copy()
+            places = np.random.default_rng(k).choice(other.size, max(1, other.size // 7), replace=False)
+            other.reshape(-1)[places] = number
+            made.append((*case.inputs[:k], other, *case.inputs[k + 1 :]))
+    return made
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: f"{e.op.__name__}-{e.name}")
+def test_every_operand(entry: Entry) -> None:
+    """NaN, infinities and -0 in one operand after the other, of every kernel, constants among them."""
+    for at, case in enumerate(drawn(entry.op, 2 if IS_LOWER else 5)):
+        constant = [(i > 0 and at % 2 == 0) or i in case.op.value_inputs for i in range(len(case.inputs))]
+        for inputs in spoilt(case):
+            planned = plan(entry, inputs, constant, instance=case.op)
+            if planned is None or not all(t.is_static for t in planned.outs):
+                continue
+            with np.errstate(all="ignore"):
+                wanted = result_tuple(case.op.reference(*inputs))
+            for got, w in zip(run_once(planned, inputs), wanted, strict=True):
+                if got.dtype.kind not in "fV":
+                    np.testing.assert_array_equal(got, w)
+                    continue
+                assert_near(got, w, 0.1 if entry.precision != "f32" else max(case.rtol, 1e-4))
+                if got.dtype.kind == "f" and case.op.name not in UNSIGNED_ZEROS:
+                    zeros = (got == 0) & (w == 0)
+                    np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(w[zeros]))
 
 
 def test_attributes_beyond_f32_are_infinite() -> None:

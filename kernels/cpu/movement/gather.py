@@ -169,15 +169,16 @@ _ALONG = dict.fromkeys(("data", "dense", "index", "outer"), PTR) | {"fault": FAU
 
 @inline
 def combined(kind: int, old: Any, new: Any) -> Any:
-    """One of the reductions of `_KINDS`, of two scalars; NaN stays, whichever it is."""
+    """One of the reductions of `_KINDS`, of two scalars; NaN stays, whichever it is, and 0 is more than -0."""
     if kind == 1:
         return old + new
     if kind == 2:
         return old * new
+    zeros = (old == 0) & (new == 0)
     if kind == 3:
-        return new if (new > old) | (new != new) else old
+        return old + new if zeros else new if (new > old) | (new != new) else old
     if kind == 4:
-        return new if (new < old) | (new != new) else old
+        return -(-old - new) if zeros else new if (new < old) | (new != new) else old
     return new
 
 

@@ -13,7 +13,9 @@ from bolt_numba.kernels.cpu.faults import held
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
+    bits_of,
     load_f32,
+    select,
     splat,
     split,
     store_f32,
@@ -22,7 +24,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vload,
     vload_i32,
     vload_n,
-    vmax,
+    vmaximum,
     vstore_n,
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
@@ -81,10 +83,10 @@ def clamped(at, size):
 
 @inline
 def corner_taps(v, u, h, w, lane, index, weights):
-    """Offsets and weights of the four neighbours of (v, u) in one lane; weights 0 further than a pixel outside."""
+    """Offsets and weights of the four neighbours of (v, u) in one lane; weights -0 further than a pixel outside."""
     inside = v >= -_ONE and v <= np.float32(h) and u >= -_ONE and u <= np.float32(w)  # NaN is outside, too
     v, u = clamped(v, h) if inside else _ZERO, clamped(u, w) if inside else _ZERO
-    share = _ONE if inside else _ZERO
+    share = _ONE if inside else -_ZERO
     top, left = int(v), int(u)
     down, right = min(top + 1, h - 1), min(left + 1, w - 1)
     b, r = v - np.float32(top), u - np.float32(left)
@@ -100,10 +102,12 @@ def corner_taps(v, u, h, w, lane, index, weights):
 
 @inline
 def blend(x, index, weights, taps, total, greatest):
-    """Join ``taps`` weighted elements of x into the lanes of a vector."""
+    """Join ``taps`` weighted elements of x into the lanes of a vector; a weight of -0 gives 0, even of NaN."""
     for t in range(taps):
-        v = vload(weights + BYTES * t) * vgather(x, vload_i32(index + BYTES * t))
-        total = vmax(total, v) if greatest else total + v
+        share = vload(weights + BYTES * t)
+        v = share * vgather(x, vload_i32(index + BYTES * t))
+        v = select(bits_of(share) < 0, splat(_ZERO), v)
+        total = vmaximum(total, v) if greatest else total + v
     return total
 
 
