@@ -6,7 +6,6 @@ Scales are powers of two, so each definition is exact in f32, and every second c
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,6 @@ from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
-from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.types import F32, I8, I32, I64, U8, AnyDType, Array, TensorType
 from tests.lower_isa import IS_LOWER, run_on
 from tests.rule_cases import o
@@ -89,12 +87,17 @@ SPATIAL: dict[str, Body] = {
 
 
 def graph_of(
-    body: Body, kinds: tuple[AnyDType, AnyDType], places: tuple[int, ...], shape: tuple[int, ...], step: float
+    body: Body,
+    kinds: tuple[AnyDType, AnyDType],
+    places: tuple[int, ...],
+    shape: tuple[int, ...],
+    step: float,
+    scales: Any = (0.5, 0.25),
 ) -> Graph:
     """Bytes of two inputs become numbers, ``body`` computes, the result becomes bytes of the first one's dtype."""
     graph = Graph("pairs")
     b, ends = Builder(graph), []
-    for name, dtype, scale, place in zip("xy", kinds, (0.5, 0.25), places, strict=False):
+    for name, dtype, scale, place in zip("xy", kinds, scales, places, strict=False):
         value = graph.add_input(name, TensorType(dtype, shape))
         ends.append(b(DequantizeLinear(), value, np.array(scale, F32), np.array(ENDS[dtype][place], dtype)))
     zero = np.array(ENDS[kinds[0]][places[2]], kinds[0])
@@ -136,3 +139,22 @@ def test_sums_of_bytes(name: str, places: tuple[int, ...]) -> None:
             x = np.stack([np.stack([one, two], -1).reshape(2, 128, 512)] * 2, 1)[:1]
             x = np.ascontiguousarray(x.reshape(1, 2, 256, 256))
         same_codes(graph_of(SPATIAL[name], (dtype, dtype), places, x.shape, 0.5), {"x": x, "y": x})
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "sum of a product"])
+def test_other_scales(name: str) -> None:
+    """A number within 2 ** -12 of the middle between two codes may get either; all others get theirs."""
+    rng, (x, y) = np.random.default_rng(1), pairs((U8, U8))
+    for _ in range(4):
+        scales = rng.uniform(0.005, 0.1, 3).astype(F32)
+        graph = graph_of(POINTWISE[name], (U8, U8), (2, 2, 2), x.shape, float(scales[2]), scales[:2])
+        got, zero = bn.compile(graph)(x=x, y=y)["codes"], ENDS[U8][2]
+        a, b = ((v.astype(float) - zero) * float(s) for v, s in zip((x, y), scales, strict=False))
+        real = {"add": a + b, "sub": a - b, "mul": a * b}.get(name, a * b + a) / float(scales[2])
+        apart = got != np.clip(np.rint(real) + zero, 0, 255)
+        assert np.abs(np.abs(real - np.trunc(real)) - 0.5)[apart].max(initial=0) < 2.0**-12
+
+
+@pytest.mark.parametrize("isa", ["avx2", "generic"])
+def test_lower_instruction_sets(isa: str) -> None:
+    run_on(isa, __file__, "-k", "not lower_instruction_sets")

@@ -30,7 +30,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vround,
     vstore_u8_n,
 )  # fmt: skip
-from bolt_numba.kernels.jit import I64, PTR, inline, native
+from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.quantize import DynamicQuantizeLinear
 from bolt_numba.types import TensorType

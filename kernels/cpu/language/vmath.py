@@ -14,9 +14,9 @@ import math
 
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
-    elementary,
     bits_of,
     copysign,
+    elementary,
     f32_of_bits,
     fma,
     select,

@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 
 from bolt_numba.kernels.cpu.language.lang import (
-    elementary,
     LANES,
     any_lane,
     bits_of,
+    elementary,
     f32_of_bits,
     fma,
     lane,
