@@ -10,12 +10,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.errors import InternalError, ShapeError
-from bolt_numba.kernels.registry import Context, Entry, In, Kernel, Out, Pitch, Scratch, Step, Types
+from bolt_numba.kernels.registry import (
+    Argument,
+    Context,
+    Entry,
+    Fault,
+    In,
+    Kernel,
+    Maker,
+    Out,
+    Pitch,
+    Scratch,
+    Step,
+    Types,
+)
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import AnyDType, Array, TensorType
 
@@ -201,3 +216,69 @@ def made_steps(entry: Entry, op: Any, ins: Types, outs: Sequence[TensorType], co
     steps = entry.make(op, ins, outs, context)
     check_steps(op, steps, ins, outs, context.threads)
     return steps
+
+
+# ------------------------------------------------------------------------------------------------- steps of others
+
+
+Place: TypeAlias = "In | Out | Scratch | Array"
+
+
+@record(frozen=True)
+class Lent:
+    """An operand or result of an operator whose steps another one borrows: its type, and where the borrower has it.
+
+    at: None where no step may touch it.  rows: of an In or Out, whether its last axis is that of the operand there, so
+    that its rows may be as far apart as they are there; else they are dense.
+    """
+
+    type: TensorType
+    at: Place | None
+    rows: bool = False
+
+    @staticmethod
+    def constant(array: Array) -> Lent:
+        """An operand that is known when the steps are made."""
+        return Lent(TensorType(array.dtype, array.shape, value=array), array)
+
+
+def borrowed(make: Maker, op: Op, ins: Sequence[Lent | None], outs: Sequence[Lent], context: Context) -> list[Step]:
+    """The steps that a maker gives for another operator, whose operands and results lie elsewhere for the borrower.
+
+    Which operands the steps read, and by which fields, the maker decides anew for each level of numerics.  So all that
+    they name is led to its place here.  Raises InternalError for what has none.
+    """
+    made = make(op, [None if t is None else t.type for t in ins], [t.type for t in outs], context)
+
+    def led(arg: Argument) -> Argument:
+        if isinstance(arg, Pitch):
+            lent, place = _place_of(op, arg.of, ins, outs)
+            if lent.rows and isinstance(place, (In, Out)):
+                return Pitch(replace(place, offset=0))
+            return lent.type.dims[-1] if lent.type.dims else 1
+        if isinstance(arg, Fault):
+            place = _place_of(op, In(arg.operand), ins, outs)[1]
+            if isinstance(place, In) and not place.offset:
+                return Fault(place.index)
+            raise _placeless(op, arg, place)
+        return _place_of(op, arg, ins, outs)[1] if isinstance(arg, (In, Out)) else arg
+
+    return [replace(step, args={name: led(arg) for name, arg in step.args.items()}) for step in made]
+
+
+def _place_of(op: Op, of: In | Out, ins: Sequence[Lent | None], outs: Sequence[Lent]) -> tuple[Lent, Place]:
+    """What is lent there, and where it is."""
+    side = ins if isinstance(of, In) else outs
+    lent = side[of.index] if of.index < len(side) else None
+    if lent is None or lent.at is None:
+        raise _placeless(op, of, None)
+    if not of.offset:
+        return lent, lent.at
+    if isinstance(lent.at, (In, Out)):
+        return lent, replace(lent.at, offset=lent.at.offset + of.offset)
+    raise _placeless(op, of, lent.at)
+
+
+def _placeless(op: Op, arg: In | Out | Fault, place: Place | None) -> InternalError:
+    where = "no place" if place is None else type(place).__name__
+    return InternalError(f"{op.name}: a borrowed step names {arg}: got {where} for it, wanted one that serves")

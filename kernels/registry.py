@@ -91,7 +91,7 @@ class Kernel(Protocol):
 class Record:
     """Address of a parameter record of another kernel, which the step's kernel hands on.
 
-    args: as those of a `Step`; In, Out and workspace are those of the step.
+    args: as those of a `Step`, but no operands and no workspace: the planner looks for these in steps alone.
     """
 
     kernel: Kernel
@@ -99,6 +99,9 @@ class Record:
 
     def __post_init__(self) -> None:
         _check(self.kernel, self.args)
+        for name, arg in self.args.items():
+            if isinstance(arg, _OF_STEPS):
+                raise _misplaced(self.kernel, name, arg, frozenset((Record, np.ndarray)))
 
 
 Argument: TypeAlias = "In | Out | Scratch | Pitch | Fault | Kernel | Record | Array | int | float | None"
@@ -139,6 +142,10 @@ def checked_step(fields: dict[str, Any]) -> Step:
     made = object.__new__(Step)
     made.__dict__ = fields
     return made
+
+
+_OF_STEPS = (In, Out, Scratch, Pitch, Fault)
+"""Arguments that lead to operands or workspace."""
 
 
 def _check(kernel: Kernel, args: Mapping[str, Argument]) -> None:
@@ -383,12 +390,13 @@ def _allowed(kind: type[Op], name: str, context: Context, device: str, arch: str
     if rows is None or rows is not all_rows:  # makers may have been registered since
         _load_for(kind, name, device, context.precision)
         rows = KERNELS.get((kind, device), [])
-        allowed = [e for e in rows if e.arch in ("", arch) and _is_allowed(e, context)]
+        allowed = [e for e in rows if e.arch in ("", arch) and allows(e, context)]
         _of_contexts[key] = rows, allowed
     return allowed
 
 
-def _is_allowed(entry: Entry, context: Context) -> bool:
+def allows(entry: Entry, context: Context) -> bool:
+    """Whether sessions of a level of numerics and a precision may have a maker."""
     level = NUMERICS.index(entry.numerics) <= NUMERICS.index(context.numerics)
     return level and entry.precision in ("f32", context.precision)
 

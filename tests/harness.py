@@ -10,6 +10,7 @@ import mmap
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,10 @@ from bolt_numba.ir.build import infer_types
 from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
 from bolt_numba.kernels.extents import KEPT, ends, made_steps, reaches
 from bolt_numba.kernels.jit import Native
-from bolt_numba.kernels.registry import Argument, Entry, Fault, In, Out, Pitch, Record, Scratch, Step, select
+from bolt_numba.kernels.registry import Argument, Entry, Fault, In, Out, Pitch, Record, Scratch, Step, allows, select
 from bolt_numba.ops.content import refusal
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import Array, TensorType
+from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorType
 from tests.beyond import NOWHERE, PAGE, close_page, summary, watched
 
 CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -55,12 +56,19 @@ class Planned:
 
 @dataclass
 class PlainContext:
-    """The planner's part in a test: packs on the spot."""
+    """The planner's part in a test: packs on the spot, and notes what a maker looks at."""
 
     threads: int = 2
     precision: str = "f32"
     numerics: str = "default"
+    asked: set[str] = field(default_factory=set)
+    """Which of ``precision`` and ``numerics`` was read."""
     _packed: dict[Hashable, tuple[Array, Array]] = field(default_factory=dict)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("precision", "numerics"):
+            self.asked.add(name)
+        return super().__getattribute__(name)
 
     def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
         at = (id(array), key)
@@ -89,19 +97,72 @@ def plan(
     constant: Sequence[bool] | None = None,
     *,
     instance: Op | None = None,
+    context: PlainContext | None = None,
 ) -> Planned | None:
     """Steps of the selected kernel (or of a given Entry, for operator ``instance``); None when no kernel accepts."""
-    ins = types_of(inputs, constant)
+    ins, context = types_of(inputs, constant), context or PlainContext()
     if isinstance(op, Entry):
         if instance is None:
             raise ValueError("an Entry needs the operator as `instance`")
         entry, node = (op if op.accepts(instance, ins) else None), instance
     else:
-        entry, node = select(op, ins), op
+        entry, node = select(op, ins, context), op
     if entry is None:
         return None
     outs = [t.with_value(None) for t in infer_types(node, ins)]
-    return Planned(node, entry, ins, outs, made_steps(entry, node, ins, outs, PlainContext()))
+    return Planned(node, entry, ins, outs, made_steps(entry, node, ins, outs, context))
+
+
+def plans(
+    op: Op | Entry,
+    inputs: Sequence[Array | None],
+    constant: Sequence[bool] | None = None,
+    *,
+    instance: Op | None = None,
+) -> list[Planned]:
+    """What `plan` gives at each level of numerics, of an Entry at each precision, too: steps that are alike once.
+
+    A maker that does not look at one of these gives the same for all of it, and is not asked again.
+    """
+    found: dict[Hashable, Planned] = {}
+    tried: list[dict[str, str]] = []
+    asked: set[str] = set()
+    for numerics, precision in product(NUMERICS, PRECISIONS if isinstance(op, Entry) else ("f32",)):
+        now = {"numerics": numerics, "precision": precision}
+        context = PlainContext(**now)  # type: ignore[arg-type]
+        if isinstance(op, Entry) and not allows(op, context):
+            continue
+        context.asked.clear()
+        if any(all(now[name] == other[name] for name in asked) for other in tried):
+            continue
+        planned = plan(op, inputs, constant, instance=instance, context=context)
+        tried.append(now)
+        asked |= context.asked
+        if planned is not None:
+            found.setdefault(_form(planned.steps), planned)
+    return list(found.values())
+
+
+def _form(steps: Sequence[Step | Record], rooms: dict[int, int] | None = None) -> Hashable:
+    """Steps of equal form do the same."""
+    numbers: dict[int, int] = {} if rooms is None else rooms
+
+    def of(arg: Argument) -> Hashable:
+        match arg:
+            case np.ndarray():
+                return arg.dtype.str, arg.shape, arg.tobytes()
+            case Scratch():
+                return numbers.setdefault(id(arg), len(numbers)), arg.nbytes
+            case Record():
+                return _form([arg], numbers)
+            case In() | Out() | Pitch() | Fault() | int() | float() | None:
+                return repr(arg)
+            case _:
+                return id(arg)
+
+    parallel = (getattr(step, "parallel", None) for step in steps)
+    calls = (tuple((name, of(step.args[name])) for name in sorted(step.args)) for step in steps)
+    return tuple(zip((id(step.kernel) for step in steps), parallel, calls, strict=True))
 
 
 @dataclass

@@ -24,7 +24,7 @@ from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import F16, F32, I8, U8, Array
 from tests.cases import CASES, Case
-from tests.harness import plan, run_planned
+from tests.harness import plans, run_planned
 from tests.lower_isa import run_on
 from tests.missing import no_cases
 from tests.near import assert_near
@@ -109,13 +109,14 @@ def assert_close(got: Array, wanted: Array, case: Case, least: float = 0.0) -> N
 
 
 def check(entry: Entry, case: Case, all_known: bool) -> bool:
-    """Run one case; False when the kernel does not take it."""
-    planned = plan(entry, case.inputs, constants(case, all_known), instance=case.op)
-    if planned is None or not all(t.is_static for t in planned.outs):
+    """Run one case at every level of numerics and precision; False when the kernel does not take it."""
+    found = plans(entry, case.inputs, constants(case, all_known), instance=case.op)
+    if not found or not all(t.is_static for t in found[0].outs):
         return False
-    results = run_planned(planned, case.inputs)
-    for got, wanted in zip(results, result_tuple(case.op.reference(*case.inputs)), strict=True):
-        assert_close(got, wanted, case, 0.0 if entry.precision == "f32" else 2e-2)
+    results = result_tuple(case.op.reference(*case.inputs))
+    for planned in found:
+        for got, wanted in zip(run_planned(planned, case.inputs), results, strict=True):
+            assert_close(got, wanted, case, 0.0 if entry.precision == "f32" else 2e-2)
     return True
 
 

@@ -12,7 +12,7 @@ import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN, Recurrent
-from bolt_numba.types import F32, Array, TensorType
+from bolt_numba.types import F32, NUMERICS, Array, TensorType
 
 LAYERS = (LSTM(), GRU(), GRU(linear_before_reset=True), RNN(), LSTM(direction="bidirectional"))
 HIDDEN, STEPS = 272, 60
@@ -40,6 +40,24 @@ def test_threads_share_steps_and_keep_the_bits(op: Recurrent, processors: Callab
     for threads, there in ((2, 2), (3, 3), (4, 3)):
         processors(there)
         np.testing.assert_array_equal(run(op, threads), alone)
+
+
+@pytest.mark.parametrize("numerics", NUMERICS)
+@pytest.mark.parametrize("op", [*LAYERS, LSTM(layout=1)], ids=lambda op: f"{op.name}{op.directions}{op.layout}")
+@pytest.mark.parametrize("hidden", [1, 17])
+@pytest.mark.parametrize(("steps", "batch"), [(1, 1), (5, 1), (1, 3), (40, 2)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_sessions_of_every_level(op: Any, numerics: str, hidden: int, steps: int, batch: int, bias: bool) -> None:
+    """Whether the products of x are a step of their own, and add a bias first or last."""
+    rng, d, rows = np.random.default_rng(0), op.directions, op.gates * hidden
+    dims = (batch, steps, 6) if op.layout else (steps, batch, 6)
+    shapes = dims, (d, rows, 6), (d, rows, hidden), *([(d, 2 * rows)] if bias else [])
+    x, *weights = (rng.uniform(-0.5, 0.5, shape).astype(F32) for shape in shapes)
+    graph = Graph()
+    b, given = Builder(graph), graph.add_input("x", TensorType(F32, x.shape))
+    graph.add_output(b.node(op, given, *map(b.const, weights)).outputs[0], "y")
+    (got,) = bn.compile(graph, numerics=numerics)(x).values()
+    np.testing.assert_allclose(got, op.reference(x, *weights)[0], rtol=0, atol=2e-6)
 
 
 def test_a_cell_without_peepholes_may_be_infinite() -> None:

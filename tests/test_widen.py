@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels.cpu.elementwise.widen import HALVES, converter
-from bolt_numba.kernels.registry import KERNELS, load, select
+from bolt_numba.kernels.registry import KERNELS, load
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import F32, AnyDType, Array
 from tests.cases import CASES, Case
-from tests.harness import run_kernel, types_of
+from tests.harness import plans, run_planned, types_of
 from tests.near import assert_near
 
 load("cpu")
@@ -68,17 +68,19 @@ def taken_cases(op: type[Op], half: AnyDType) -> int:
         if inputs is None or not any(a is not None and a.dtype == half for a in inputs):
             return
         constants = [(i > 0 and known) or i in case.op.value_inputs for i in range(len(inputs))]
-        if select(case.op, types_of(inputs, constants)) is None:
+        found = plans(case.op, inputs, constants)
+        if not found:
             return
         taken += 1
         with np.errstate(all="ignore"):
             wanted = result_tuple(case.op.reference(*inputs))
-        for got, want in zip(run_kernel(case.op, inputs, constant=constants), wanted, strict=True):
-            assert (got.dtype, got.shape) == (want.dtype, want.shape)
-            if got.dtype.kind in "iub":
-                np.testing.assert_array_equal(got, want)
-                continue
-            assert_near(got, want, 0.01 if half != HALVES[0] else 0.002)
+        for planned in found:
+            for got, want in zip(run_planned(planned, inputs), wanted, strict=True):
+                assert (got.dtype, got.shape) == (want.dtype, want.shape)
+                if got.dtype.kind in "iub":
+                    np.testing.assert_array_equal(got, want)
+                    continue
+                assert_near(got, want, 0.01 if half != HALVES[0] else 0.002)
 
     run()
     return taken

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 from bolt_numba.errors import BoltError
+from bolt_numba.kernels.extents import Lent, borrowed
 from bolt_numba.kernels.registry import (
-    Argument,
     Context,
-    Fault,
     In,
     Out,
-    Pitch,
     Scratch,
     Step,
     Types,
@@ -39,20 +36,11 @@ class _Part:
         assert isinstance(made, TensorType)
         self.out, self.entry = made, select(op, ins, device="cuda")
 
-    def steps(self, context: Context, led: Callable[[In | Out], Argument]) -> list[Step]:
-        """Its steps; led: where its operands and its result are."""
+    def steps(self, context: Context, x: In | Scratch, first: int, y: Out | Scratch) -> list[Step]:
+        """Its steps; x, y: where its first operand and its result are; first: which operand is its second."""
         assert self.entry is not None
-
-        def placed(arg: Any) -> Argument:
-            if isinstance(arg, Pitch):
-                t = self.out if isinstance(arg.of, Out) else self.ins[arg.of.index]
-                return t.dims[-1] if t is not None and t.dims else 1
-            if isinstance(arg, Fault):
-                return Fault(arg.operand + OTHERS - 1)
-            return led(arg) if isinstance(arg, (In, Out)) else arg
-
-        made = self.entry.make(self.op, self.ins, [self.out], context)
-        return [replace(step, args={name: placed(arg) for name, arg in step.args.items()}) for step in made]
+        given = [None if t is None else Lent(t, x if i == 0 else In(first + i - 1)) for i, t in enumerate(self.ins)]
+        return borrowed(self.entry.make, self.op, given, [Lent(self.out, y)], context)
 
 
 def _parts_of(op: BetweenBytes, ins: Types) -> tuple[_Part, _Part, _Part] | None:
@@ -82,15 +70,8 @@ def between_bytes(op: BetweenBytes, ins: Types, outs: Sequence[TensorType], cont
     assert parts is not None
     before, inner, after = parts
     x, y = Scratch(before.out.nbytes), Scratch(inner.out.nbytes)
-
-    def around(arg: In | Out) -> Argument:
-        if arg.index == 0:
-            assert not arg.offset, "operators between bytes read and write their floats from the begin"
-            return x if isinstance(arg, In) else y
-        return In(arg.index + OTHERS - 1, arg.offset)
-
     return [
-        *before.steps(context, lambda arg: x if isinstance(arg, Out) else arg),
-        *inner.steps(context, around),
-        *after.steps(context, lambda arg: arg if isinstance(arg, Out) else In(arg.index + 2) if arg.index else y),
+        *before.steps(context, In(0), 1, x),
+        *inner.steps(context, x, OTHERS, y),
+        *after.steps(context, y, 3, Out(0)),
     ]

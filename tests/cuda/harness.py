@@ -21,12 +21,13 @@ from bolt_numba.kernels import registry
 from bolt_numba.kernels.cuda import code
 from bolt_numba.kernels.cuda.code import CUBIN
 from bolt_numba.kernels.extents import made_steps
-from bolt_numba.kernels.registry import QueryContext, Scratch
+from bolt_numba.kernels.registry import Scratch
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.ptx import SimulationReport
 from bolt_numba.runtime.slots import CONST, TEMP, Job, Slot
-from bolt_numba.types import Array, TensorType, type_of
+from bolt_numba.types import NUMERICS, Array, TensorType, type_of
+from tests.harness import PlainContext
 
 GPU: Any = devices.device(os.environ.get("BOLT_NUMBA_TEST_GPU", "cuda-sim"))
 """The simulator; `bench.gpu` runs the same tests on silicon."""
@@ -66,20 +67,22 @@ def _address(program: CudaProgram, slot: Slot | None, buffers: dict[int, Buffer]
 
 
 def run_op(
-    op: Op, *arrays: Array | None, constants: Sequence[int] = (), precision: str = "f32", maker: str = ""
+    op: Op, *arrays: Array | None, constants: Sequence[int] = (), maker: str = "", context: PlainContext | None = None
 ) -> tuple[Array, ...]:
     """Results of the best CUDA maker (or of the one named) on the simulator; AssertionError where none accepts.
 
-    constants: indices of the operands that are weights.  Results begin as NaN or -1.
+    constants: indices of the operands that are weights.  context: notes what the maker looks at.  Results begin as NaN
+    or -1.
     """
+    context = context or PlainContext(1)
     ins: list[TensorType | None] = []
     for i, array in enumerate(arrays):
         t = None if array is None else type_of(array)
         ins.append(t if t is None or i in constants else t.with_value(None))
     outs = infer_types(op, ins)
-    context = QueryContext(precision=precision)
     found = [e for e in registry.candidates(op, ins, context, "cuda", GPU.driver.arch) if maker in ("", e.name)]
     assert found, f"{op.name}: no CUDA maker {maker} accepts {ins}"
+    context.asked.clear()
     steps = made_steps(found[0], op, ins, outs, context)
     slots: list[Slot | None] = []
     buffers: dict[int, Buffer] = {}
@@ -108,19 +111,26 @@ def run_op(
 
 
 def expect(
-    op: Op, *arrays: Array | None, constants: Sequence[int] = (), precision: str = "f32", maker: str = "",
+    op: Op, *arrays: Array | None, constants: Sequence[int] = (), maker: str = "", numerics: str = "default",
     rtol: float = 1e-5, atol: float = 1e-6,
 ) -> None:  # fmt: skip
-    """Hold the results of `run_op` against the reference, computed in f32 (integers: must be equal)."""
-    got = run_op(op, *arrays, constants=constants, precision=precision, maker=maker)
+    """Hold the results of `run_op` against the reference, computed in f32 (integers: must be equal).
+
+    Where the maker looks at the level of numerics, it runs at the others, too.
+    """
     with np.errstate(all="ignore"):
         wanted = result_tuple(op.reference(*arrays))
-    for mine, theirs in zip(got, wanted, strict=True):
-        assert mine.shape == theirs.shape
-        if theirs.dtype.kind in "iub":
-            np.testing.assert_array_equal(mine, theirs)
-        else:
-            np.testing.assert_allclose(mine.astype(np.float64), theirs.astype(np.float64), rtol=rtol, atol=atol)
+    for level in dict.fromkeys((numerics, *NUMERICS)):
+        context = PlainContext(1, numerics=level)
+        got = run_op(op, *arrays, constants=constants, maker=maker, context=context)
+        for mine, theirs in zip(got, wanted, strict=True):
+            assert mine.shape == theirs.shape
+            if theirs.dtype.kind in "iub":
+                np.testing.assert_array_equal(mine, theirs)
+            else:
+                np.testing.assert_allclose(mine.astype(np.float64), theirs.astype(np.float64), rtol=rtol, atol=atol)
+        if "numerics" not in context.asked:
+            break
 
 
 def expect_together(

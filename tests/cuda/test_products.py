@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,11 @@ from bolt_numba.kernels.cuda.products import matmul
 from bolt_numba.kernels.cuda.products.choose import choose
 from bolt_numba.kernels.cuda.products.simt import SIMT_TILES
 from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES
-from bolt_numba.kernels.registry import QueryContext
 from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.matmul_bits import MatMulNBits
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu, Sigmoid
 from bolt_numba.types import BF16, F16, F32, I8, U8, type_of
-from tests.cuda import harness
 from tests.cuda.harness import counted, expect
 
 few = settings(max_examples=10, deadline=None, derandomize=True)
@@ -93,11 +90,10 @@ def test_few_rows(m: int, n: int, k: int, dtype: Any, trans_b: bool) -> None:
 
 
 @pytest.mark.parametrize(("trans_b", "constants"), [(True, ()), (False, (1,))])
-def test_tf32_on_request(trans_b: bool, constants: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness, "QueryContext", partial(QueryContext, numerics="fast"))
+def test_tf32_on_request(trans_b: bool, constants: Any) -> None:
     op = MatMul(trans_b=trans_b, activation=Relu())
     a, b = np.random.default_rng(0).standard_normal((40, 37)).astype(F32), whole(1, (50, 37) if trans_b else (37, 50))
-    expect(op, a, b, constants=constants, maker="matmul_tf32", rtol=2e-3, atol=2e-2)
+    expect(op, a, b, constants=constants, maker="matmul_tf32", numerics="fast", rtol=2e-3, atol=2e-2)
 
 
 @pytest.mark.parametrize("shapes", [((7,), (7, 5)), ((5, 7), (7,)), ((7,), (7,)), ((2, 5, 7), (7,))])

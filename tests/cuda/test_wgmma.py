@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,12 +87,11 @@ def test_bytes(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("constants", [(), (1,)])
 def test_tf32_on_request(constants: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness, "QueryContext", partial(QueryContext, numerics="fast"))
     monkeypatch.setattr(matmul_wgmma, "GROUP_TILES", GROUP_TILES[:1])
     a = np.random.default_rng(0).standard_normal((140, 100)).astype(F32)
     b = whole(1, (100, 270) if constants else (270, 100))
     op = MatMul(trans_b=not constants)
-    expect(op, a, b, constants=constants, maker="matmul_tf32_wgmma", rtol=2e-3, atol=2e-2)
+    expect(op, a, b, constants=constants, maker="matmul_tf32_wgmma", numerics="fast", rtol=2e-3, atol=2e-2)
 
 
 ENDING: dict[str, Any] = {"residual": True, "activation": Relu()}

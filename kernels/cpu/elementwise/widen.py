@@ -33,6 +33,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
+from bolt_numba.kernels.extents import Lent, borrowed
 from bolt_numba.kernels.jit import I64, PTR, Native, native
 from bolt_numba.kernels.registry import (
     Argument,
@@ -40,7 +41,6 @@ from bolt_numba.kernels.registry import (
     Entry,
     In,
     Out,
-    Pitch,
     Scratch,
     Step,
     Types,
@@ -135,60 +135,35 @@ def select_wide(op: Op, ins: Types, context: Context) -> Entry | None:
         return None
 
     def make(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-        return _Around(_wide_op(op), ins, outs, context).steps(entry)
+        return _steps_around(entry, op, ins, outs, context)
 
     name = f"{entry.name} (f32)"
     return replace(entry, op=type(op), make=make, name=name, inplace=(), works=None, by_types=False, states=None)
 
 
-class _Around:
+def _steps_around(entry: Entry, op: Op, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Steps of a kernel of f32 with narrow operands and results led through workspace."""
+    given = [None if t is None else _widened(t, In(i), context) for i, t in enumerate(ins)]
+    made = [_widened(t, Out(i), context) for i, t in enumerate(outs)]
+    middle = borrowed(entry.make, _wide_op(op), given, made, context)
+    used = {id(arg) for step in middle for arg in step.args.values()}
+    before = [
+        convert_step(t.dtype, F32, In(i), lent.at, t.size)
+        for i, (t, lent) in enumerate(zip(ins, given, strict=True))
+        if t is not None and lent is not None and isinstance(lent.at, Scratch) and id(lent.at) in used
+    ]
+    after = [
+        convert_step(F32, t.dtype, lent.at, Out(i), t.size)
+        for i, (t, lent) in enumerate(zip(outs, made, strict=True))
+        if isinstance(lent.at, Scratch) and id(lent.at) in used
+    ]
+    return [*before, *middle, *after]
 
-    def __init__(self, op: Op, ins: Types, outs: Sequence[TensorType], context: Context) -> None:
-        self.op, self.ins, self.outs, self.context = op, ins, outs, context
-        self.before: dict[tuple[int, int], tuple[Scratch, Step]] = {}
-        self.after: dict[tuple[int, int], tuple[Scratch, Step]] = {}
 
-    def steps(self, entry: Entry) -> list[Step]:
-        wide: list[TensorType | None] = []
-        for t in self.ins:
-            made = _wide(t)
-            if made is not None and t is not None and made is not t and t.known is not None:
-                made = made.with_value(self.context.packed(t.known, "f32", _to_f32))
-            wide.append(made)
-        outs = [TensorType(F32, t.shape) if t.dtype in HALVES else t for t in self.outs]
-        middle = [
-            replace(step, args={name: self._led(a, wide, outs) for name, a in step.args.items()})
-            for step in entry.make(self.op, wide, outs, self.context)
-        ]
-        return [*(s for _, s in self.before.values()), *middle, *(s for _, s in self.after.values())]
-
-    def _led(self, arg: Argument, wide: Sequence[TensorType | None], outs: Sequence[TensorType]) -> Argument:
-        """The argument of the inner kernel, of f32."""
-        if isinstance(arg, Pitch):
-            t = (wide if isinstance(arg.of, In) else outs)[arg.of.index]
-            narrow = (self.ins if isinstance(arg.of, In) else self.outs)[arg.of.index]
-            return arg if narrow is t or t is None else (t.dims[-1] if t.dims else 1)
-        if isinstance(arg, In):
-            given = self.ins[arg.index]
-            if given is None or given.dtype not in HALVES:
-                return arg
-            known = wide[arg.index].known  # type: ignore[union-attr]
-            if known is not None and not arg.offset:
-                return known
-            return self._place(self.before, arg, given, True)
-        if isinstance(arg, Out) and self.outs[arg.index].dtype in HALVES:
-            return self._place(self.after, arg, self.outs[arg.index], False)
-        return arg
-
-    def _place(
-        self, places: dict[tuple[int, int], tuple[Scratch, Step]], arg: In | Out, t: TensorType, reads: bool
-    ) -> Scratch:
-        found = places.get((arg.index, arg.offset))
-        if found is None:
-            n, there = t.size - arg.offset // 4, type(arg)(arg.index, arg.offset // 2)
-            room = Scratch(4 * n)
-            ends: tuple[Any, Any] = (there, room) if reads else (room, there)
-            source, target = (t.dtype, F32) if reads else (F32, t.dtype)
-            found = places[arg.index, arg.offset] = room, convert_step(source, target, *ends, n)
-        return found[0]
+def _widened(t: TensorType, at: In | Out, context: Context) -> Lent:
+    """An operand or result in f32: itself, a constant, or workspace."""
+    if t.dtype not in HALVES:
+        return Lent(t, at, rows=True)
+    if t.known is not None:
+        return Lent.constant(context.packed(t.known, "f32", _to_f32))
+    return Lent(TensorType(F32, t.shape), Scratch(2 * t.nbytes))

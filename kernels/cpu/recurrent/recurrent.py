@@ -9,7 +9,6 @@ the walk.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,7 +34,8 @@ from bolt_numba.kernels.cpu.recurrent.recurrent_cells import (
     Pipelining,
 )
 from bolt_numba.kernels.cpu.recurrent.recurrent_walk import clear, quantize_state, share_lines, walk
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.extents import Lent, borrowed
+from bolt_numba.kernels.registry import Argument, Context, In, Maker, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN, Recurrent
 from bolt_numba.types import BF16, F16, F32, Array, TensorType
@@ -237,30 +237,33 @@ def _input_products(layer: RecurrentLayer, bias: Array, context: Context) -> tup
     if layer.deep == PAIRS:
         return _input_pairs(layer, bias, context)
     matrix = layer.packed(context, 1, ("columns", count), lambda w, v: pack_columns(w, count, v))
-    rows, columns = layer.t * layer.n, matrix.shape[1]
-    types = [TensorType(F32, (rows, layer.i)), *(TensorType(F32, a.shape, value=a) for a in (matrix, bias))]
-    to = Scratch(4 * rows * columns)
+    return products_by(matmul, layer, [Lent.constant(matrix), Lent.constant(bias)], context)
 
-    def led(arg: Argument) -> Argument:
-        if isinstance(arg, Pitch):
-            return layer.i if isinstance(arg.of, In) else columns
-        return to if isinstance(arg, Out) else arg
 
-    steps = matmul(MatMul(), types, [TensorType(F32, (rows, columns))], context)
-    return to, [replace(step, args={name: led(arg) for name, arg in step.args.items()}) for step in steps]
+def products_by(
+    make: Maker, layer: RecurrentLayer, rest: Sequence[Lent], context: Context
+) -> tuple[Scratch, list[Step]]:
+    """Steps of the product of all x with a matrix, and where its result is; rest: the matrix and the bias."""
+    rows, matrix = layer.t * layer.n, rest[0]
+    columns = matrix.type.dims[1]
+    x, to = Lent(TensorType(F32, (rows, layer.i)), In(0)), Scratch(4 * rows * columns)
+    return to, borrowed(make, MatMul(), [x, *rest], [Lent(TensorType(F32, (rows, columns)), to)], context)
 
 
 def _input_pairs(layer: RecurrentLayer, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
     """The same of pairs."""
-    count, rows, columns = layer.op.gates, layer.t * layer.n, bias.size
+    count, sizes = layer.op.gates, (layer.t * layer.n, bias.size, layer.i)
 
     def pack(w: Array, vectors: int) -> Array:
         matrix = pack_columns(w, count, vectors)
         return pack_panels_bf16(matrix[None], source_rows(1, layer.i), threads=context.threads)
 
     panels = layer.packed(context, 1, ("panels of pairs", count), pack)
-    step, to = product_step(MatMul(), panels, bias, (rows, columns, layer.i), context), Scratch(4 * rows * columns)
-    return to, [replace(step, args={**step.args, "lda": layer.i, "c": to, "ldc": columns})]
+
+    def make(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+        return [product_step(op, panels, bias, sizes, context)]
+
+    return products_by(make, layer, [Lent(TensorType(F32, (layer.i, bias.size)), None)], context)
 
 
 def _bias(layer: RecurrentLayer, context: Context) -> Array:

@@ -6,7 +6,6 @@ x is quantised at once and multiplied for all steps by `sweep_bytes`; the state 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,8 @@ from bolt_numba.kernels.cpu.recurrent.recurrent import (
     steps_of,
 )
 from bolt_numba.kernels.cpu.recurrent.recurrent_cells import FOURS
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.extents import Lent, borrowed
+from bolt_numba.kernels.registry import Context, In, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.integer_products import QLinearMatMul
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.types import F32, U8, Array, TensorType
@@ -71,19 +71,11 @@ def _input_bytes(layer: RecurrentLayer, bias: Array, context: Context) -> tuple[
     levels, scale, zero = Scratch(rows * k), Scratch(4), Scratch(1)
     steps = range_steps(In(0), levels, scale, zero, rows * k, context)
     matrix = layer.packed(context, 1, ("bytes",), lambda v, n: pack_columns(v, GATES, n).astype(v.dtype))
+    x = Lent(TensorType(U8, (rows, k)), levels), Lent(TensorType(F32, ()), scale), Lent(TensorType(U8, ()), zero)
+    ins = (*x, *map(Lent.constant, (matrix, scales, zeros)), None, None, Lent.constant(bias))
     to = Scratch(4 * rows * columns)
-    held: dict[int, Argument] = {0: levels, 1: scale, 2: zero, 4: scales, 5: zeros, 8: bias}
-
-    def led(arg: Argument) -> Argument:
-        if isinstance(arg, Pitch):
-            return k if isinstance(arg.of, In) else columns
-        return to if isinstance(arg, Out) else held[arg.index] if isinstance(arg, In) else arg
-
-    given = [TensorType(U8, (rows, k)), TensorType(F32, ()), TensorType(U8, ())]
-    given += [TensorType(v.dtype, v.shape, value=v) for v in (matrix, scales, zeros)]
-    ins = (*given, None, None, TensorType(F32, bias.shape, value=bias))
-    made = matmul_bytes(QLinearMatMul(), ins, [TensorType(F32, (rows, columns))], context)
-    return to, [*steps, *(replace(step, args={n: led(arg) for n, arg in step.args.items()}) for step in made)]
+    out = Lent(TensorType(F32, (rows, columns)), to)
+    return to, [*steps, *borrowed(matmul_bytes, QLinearMatMul(), ins, [out], context)]
 
 
 def _in_columns(layer: RecurrentLayer, index: int, rows: int, context: Context, less: int = 0) -> Array:

@@ -16,39 +16,33 @@ from bolt_numba.kernels.cpu.recurrent.recurrent import (
     gru_after_fields,
     lstm_fields,
     pack_columns,
+    products_by,
     state_buffers,
     steps_of,
 )
 from bolt_numba.kernels.cpu.recurrent.recurrent_cells import HALVES
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.kernels.extents import Lent
+from bolt_numba.kernels.registry import Context, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.recurrent import GRU, LSTM
 from bolt_numba.types import F32, Array, TensorType
 
 
 def _input_products(layer: RecurrentLayer, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
     """As `recurrent`'s, from panels of float16."""
-    count, rows, columns = layer.op.gates, layer.t * layer.n, bias.size
+    count, columns = layer.op.gates, bias.size
 
     def pack(w: Array, vectors: int) -> Array:
         return pack_panels_f16(pack_columns(w, count, vectors), threads=context.threads)
 
     panels = layer.packed(context, 1, ("panels of f16", count), pack)
     form = replace(HALF_PANELS, pack=lambda *_, **__: panels)  # packed already: zeros stand for the matrix
-    types = [
-        TensorType(F32, (rows, layer.i)),
-        TensorType(F32, (layer.i, columns), value=np.broadcast_to(np.float32(0), (layer.i, columns))),
-        TensorType(F32, bias.shape, value=bias),
-    ]
-    to = Scratch(4 * rows * columns)
+    zeros = np.broadcast_to(np.float32(0), (layer.i, columns))
+    matrix = Lent(TensorType(F32, zeros.shape, value=zeros), None)
 
-    def led(arg: Argument) -> Argument:
-        if isinstance(arg, Pitch):
-            return layer.i if isinstance(arg.of, In) else columns
-        return to if isinstance(arg, Out) else arg
+    def make(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+        return product_steps(op, ins, context, form)
 
-    steps = product_steps(MatMul(), types, context, form)
-    return to, [replace(step, args={name: led(arg) for name, arg in step.args.items()}) for step in steps]
+    return products_by(make, layer, [matrix, Lent.constant(bias)], context)
 
 
 def _accepts(op: Any, ins: Types) -> bool:

@@ -11,7 +11,8 @@ from bolt_numba.kernels.cuda.convolution.conv import accepts_channels_last
 from bolt_numba.kernels.cuda.declare import SM_90A
 from bolt_numba.kernels.cuda.products.matmul import product_steps
 from bolt_numba.kernels.cuda.products.matmul_wgmma import accepts_groups, by_groups, works_by_groups
-from bolt_numba.kernels.registry import Context, Step, Types, kernel, remember_last, result_of
+from bolt_numba.kernels.extents import Lent, borrowed
+from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel, remember_last, result_of
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.types import TensorType
@@ -53,4 +54,9 @@ def pixels_wgmma(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
     inner, types = found
     y = outs[0]
     rows = TensorType(y.dtype, (y.size // y.dims[-1], y.dims[-1]))
-    return product_steps(by_groups, inner, types, rows, context)
+
+    def make(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+        return product_steps(by_groups, op, ins, outs[0], context)
+
+    given = [None if t is None else Lent(t, In(i), rows=i != 1) for i, t in enumerate(types)]
+    return borrowed(make, inner, given, [Lent(rows, Out(0), rows=True)], context)

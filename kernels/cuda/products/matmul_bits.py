@@ -18,7 +18,8 @@ from bolt_numba.kernels.cuda.products.few import ROWS
 from bolt_numba.kernels.cuda.products.matmul import FLOATS, by_few, by_simt, by_tensor, operands, split_steps
 from bolt_numba.kernels.cuda.products.place import MOST
 from bolt_numba.kernels.cuda.products.tail import size_of
-from bolt_numba.kernels.registry import Argument, Context, In, Scratch, Step, Types, kernel
+from bolt_numba.kernels.extents import Lent, borrowed
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.matmul_bits import MatMulNBits
 from bolt_numba.types import F32, TensorType, dtype_name
@@ -90,10 +91,12 @@ def matmul_bits(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
         "row": blocks * packed, "blocks_of_row": blocks, "block": op.block, "middle": op.middle,
     }  # fmt: skip
     way = by_few if of.g.m <= ROWS[-1] else by_simt if x.dtype == F32 else by_tensor
-    of = type(of)(of.g, of.a_order, of.b_order, {**of.args, "b": to})
-    steps = split_steps(plain, (x, weights, bias), outs[0], of, *way(of, dtype))
-    if bias is not None:
-        steps = [s if s.args["bias"] is None else Step(s.kernel, {**s.args, "bias": In(4)}) for s in steps]
+
+    def make(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+        return split_steps(op, ins, outs[0], of, *way(of, dtype))
+
+    given = Lent(x, In(0)), Lent(weights, to), None if bias is None else Lent(bias, In(4))
+    steps = borrowed(make, plain, given, [Lent(outs[0], Out(0), rows=True)], context)
     return [Step(floats_of_bits(op.bits, dtype), args), *steps]
 
 
