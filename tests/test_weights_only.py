@@ -15,11 +15,14 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.products.matmul_bits import FEW_ROWS, TOGETHER
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.matmul_bits import MatMulNBits
 from bolt_numba.ops.layers.quantize import DequantizeLinear
 from bolt_numba.ops.pointwise import Add, Gelu, Relu
+from bolt_numba.ops.registry import result_tuple
 from bolt_numba.quantize import NarrowModel, weights_only
 from bolt_numba.quantize.blocks import gptq, nearest
-from bolt_numba.types import F32, I8, I64, Array, Sym, TensorType
+from bolt_numba.types import BF16, F16, F32, I8, I64, U8, Array, Sym, TensorType
+from tests.harness import plans, run_planned
 from tests.near import assert_near
 
 RNG = np.random.default_rng(11)
@@ -124,6 +127,21 @@ def test_long_sums_of_one_scale_keep_their_digits(rows: int) -> None:
     session = bn.compile(graph, threads=1)
     np.testing.assert_allclose(session(np.full((rows, k), 0.255, F32))[0], -0.255 * 0.128 * k, rtol=2e-6)
     assert any(node["op"] == "MatMulNBits" for node in session.report())
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
+def test_columns_come_a_chunk_at_a_time(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each chunk is a step that writes some columns of the one result, in workspace where that is narrow."""
+    monkeypatch.setattr("bolt_numba.kernels.cpu.products.matmul_bits.CHUNK_BYTES", 1)
+    op, codes = MatMulNBits(4, 16), RNG.integers(0, 256, (150, 2, 8)).astype(U8)
+    inputs = [real(2 * FEW_ROWS, 32).astype(dtype), codes, real(150, 2), None, real(150).astype(dtype)]
+    (wanted,) = result_tuple(op.reference(*inputs))  # type: ignore[arg-type]
+    found = plans(op, inputs)
+    assert len(found) == 2, "sums of more terms at once where the level is not strict"
+    for planned in found:
+        assert sum(step.kernel.name == "sweep" for step in planned.steps) == 3
+        (got,) = run_planned(planned, inputs)
+        assert_near(got, wanted, {F32: 1e-5, F16: 1e-3, BF16: 8e-3}[dtype])
 
 
 def test_zeros_and_dead_inputs() -> None:

@@ -334,9 +334,9 @@ def _sweep(m: int, n: int, k: int, panels: Argument, bias: Argument, start: int,
     copies = conflicting(4 * k, m) and n > PANEL
     span, pack_ld = choose_span(m, n, k), pack_stride(4 * k) if copies else 0
     per_thread = scratch_bytes(span, 1, 1, pack_ld)
-    offsets = np.array([[0, 0, 0, 4 * start, 0, 0]])
+    offsets = np.array([[0, 0, 0, 4 * start, 0, start]])
     main: dict[str, Argument] = {
-        "a": In(0), "lda": k, "b": panels, "bias": bias, "c": Out(0, 4 * start), "ldc": ldc, "res": None, "ldr": 0,
+        "a": In(0), "lda": k, "b": panels, "bias": bias, "c": Out(0), "ldc": ldc, "res": None, "ldr": 0,
         "blocks": 1, "offsets": offsets, "m": m, "n": n, "k": k, "table": None, "edges": None, "taps": 1, "depth": k,
         "runs": 1, "length": k, "run_rows": np.zeros(1, np.int64), "kind": COPIED if copies else INSIDE,
         "zeros": None, "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld, "scratch_step": per_thread,
