@@ -10,7 +10,7 @@ from typing import IO, Any, TypeAlias
 from bolt_numba.base.border import border
 from bolt_numba.base.mapped import map_file
 from bolt_numba.base.records import record
-from bolt_numba.converters.bounded import HEAD, OTHERS, reading, refuse_no_model
+from bolt_numba.converters.bounded import HEAD, OTHERS, Folders, reading, refuse_no_model
 from bolt_numba.errors import DTypeError, InvalidModelError, UnsupportedOpError
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.graph import Graph
@@ -91,11 +91,11 @@ class Content:
         return self.data
 
     @property
-    def folder(self) -> Path | None:
-        """Where files that belong to the model are looked for."""
-        if self.path is None:
-            return None
-        return self.path.resolve() if self.is_folder else self.path.resolve().parent
+    def folders(self) -> Folders:
+        """Where files that belong to the model are looked for: beside it, then beside the file that a link leads to."""
+        if self.path is None or self.is_folder:
+            return () if self.path is None else (self.path,)
+        return tuple(dict.fromkeys((Path(os.path.abspath(self.path)).parent, self.path.resolve().parent)))
 
 
 @record(frozen=True)
@@ -132,13 +132,13 @@ def _is_onnx(head: bytes, path: Path | None) -> bool:
 def _read_onnx(content: Content) -> Graph:
     from bolt_numba.converters.onnx.reading.read import read_onnx
 
-    return read_onnx(content.view, content.folder, content.name)
+    return read_onnx(content.view, content.folders, content.name)
 
 
 def _unsupported_onnx(content: Content) -> list[str]:
     from bolt_numba.converters.onnx.reading.survey import unsupported_onnx
 
-    return unsupported_onnx(content.data, content.folder, content.name)
+    return unsupported_onnx(content.data, content.folders, content.name)
 
 
 def _is_tflite(head: bytes, path: Path | None) -> bool:
@@ -149,7 +149,7 @@ def _is_tflite(head: bytes, path: Path | None) -> bool:
 def _read_tflite(content: Content) -> Model:
     from bolt_numba.converters.tflite.reading.read import read_tflite
 
-    return read_tflite(content.view, content.name, content.folder)
+    return read_tflite(content.view, content.name, content.folders)
 
 
 def _is_paddle(head: bytes, path: Path | None) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -161,25 +162,27 @@ def array_in_file(
         return array_of_bytes(file.read(length), dtype, dims, what)
 
 
-def file_below(folder: Path | None, location: str, what: str) -> Path:
-    """A file that a model names, which must lie below its folder also when links are followed.
+Folders: TypeAlias = "tuple[Path, ...]"
+"""Where files may lie that a model names, in the order in which they are looked at; none for a model without a file."""
 
-    folder: None for a model that was not read from a file.
+
+def file_below(folders: Folders, location: str, what: str) -> Path:
+    """A file that a model names by a path inside one of its folders.
+
+    Links are followed: the file has the names, and whoever owns the folder has made the links.
     """
-    if folder is None:
+    if not folders:
         raise InvalidModelError(f"{what}: got {location!r}, wanted a model that is read from a file")
-    if not location or "\0" in location or os.path.isabs(location) or ".." in Path(location).parts:
+    roots = [os.path.abspath(folder) for folder in folders] if location and "\0" not in location else []
+    paths = [Path(os.path.abspath(os.path.join(root, location))) for root in roots]
+    if not paths or ".." in Path(location).parts or not all(map(Path.is_relative_to, paths, roots)):
         raise InvalidModelError(f"{what}: got {location!r}, wanted a path inside the model's folder")
-    root = folder.resolve()
-    path = (root / location).resolve()
-    if not path.is_relative_to(root):
-        raise InvalidModelError(f"{what}: got {location!r}, which leaves the model's folder")
-    if not path.is_file():
+    path = next(filter(Path.is_file, paths), None)
+    if path is None:
         raise InvalidModelError(f"{what}: got {location!r}, wanted an existing file")
     named = _named.get()
     if named is not None:
-        given = Path(os.path.abspath(folder / location))  # its own name: a link may get another end
-        named.setdefault(given, os.stat(given))
+        named.setdefault(path, os.stat(path))
     return path
 
 

@@ -159,6 +159,18 @@ def test_external_data_of_a_model_of_bytes(given: str, apart: tuple[Path, bytes]
     check(call)
 
 
+def test_external_data_may_be_links(apart: tuple[Path, bytes]) -> None:
+    """As caches of model hubs have them; onnxruntime follows those beside a model, but not those of a named folder."""
+    folder, data = apart
+    (folder / "net").mkdir()
+    for name in ("m.onnx", "w.bin"):
+        (folder / name).rename(folder / f"{name}-of-a-hash")
+        (folder / "net" / name).symlink_to(f"../{name}-of-a-hash")
+    made = options(ours, lambda o: GIVEN["the folder"](o, folder / "net", None, b""))
+    for sess in (session(ours, data, made), ours.InferenceSession(folder / "net" / "m.onnx")):
+        np.testing.assert_array_equal(sess.run(None, {"x": np.ones(4000, np.float32)})[0], np.arange(1, 4001))
+
+
 @pytest.mark.parametrize(
     ("key", "text", "attribute"),
     [

@@ -64,7 +64,7 @@ class TinyReader(NodeReader[Scope]):
         return Model({name: self.graph(name, row, made, arrays) for name, row in made["graphs"].items()})
 
     def part(self, content: Content, name: str) -> Content:
-        return Content(file_below(content.folder, name, f"{self.file}: {name}"))
+        return Content(file_below(content.folders, name, f"{self.file}: {name}"))
 
     def array(self, what: str, data: bytes, shape: list[int], at: int) -> Array:
         return array_of_bytes(data[at : at + 4 * count_of(shape, what)], F32, shape, what)

@@ -91,7 +91,7 @@ class Changes:
     dimensions, meanings: sizes of free dimensions of inputs, by name and by what they denote.  initializers: arrays in
     the place of the file's.  inputs: names of initializers that are to be inputs.  loose: names of dimensions say
     nothing of their sizes, and an input that is declared a scalar may have any shape.  files: contents of files with
-    external data, by name.  folder: where other such files are, for a model that is no file itself.
+    external data, by name.  folders: where other such files are, for a model that is no file itself.
     """
 
     dimensions: Mapping[str, int]
@@ -100,7 +100,7 @@ class Changes:
     inputs: frozenset[str] = frozenset()
     loose: bool = False
     files: Mapping[str, bytes] | None = None
-    folder: Path | None = None
+    folders: tuple[Path, ...] = ()
 
 
 def read_declared(source: Any, changes: Changes) -> tuple[Graph, Declared]:
@@ -122,7 +122,7 @@ def read_declared(source: Any, changes: Changes) -> tuple[Graph, Declared]:
         _take_files(proto.graph, changes.files or {}, content.name)
         if changes.loose:
             _loosen(proto.graph)
-        return read_model(proto, content.folder or changes.folder, content.name), declared
+        return read_model(proto, content.folders or changes.folders, content.name), declared
 
 
 def _read_other(source: Any, changes: Changes) -> tuple[Graph, Declared]:

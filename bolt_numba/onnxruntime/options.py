@@ -145,7 +145,7 @@ def changes_of(options: SessionOptions, inputs: frozenset[str], loose: bool) -> 
     folder = options._entries.get(FOLDER)
     return Changes(
         options._dimensions, options._meanings, options._initializers, inputs, loose, options._files,
-        None if folder is None else Path(folder),
+        () if folder is None else (Path(folder),),
     )  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -13,7 +12,15 @@ import numpy as np
 
 from bolt_numba.base.mapped import unmapped
 from bolt_numba.base.records import record
-from bolt_numba.converters.bounded import array_in_file, array_of_bytes, count_of, file_below, nbytes_of, text_of
+from bolt_numba.converters.bounded import (
+    Folders,
+    array_in_file,
+    array_of_bytes,
+    count_of,
+    file_below,
+    nbytes_of,
+    text_of,
+)
 from bolt_numba.converters.flat import FlatBuffer, Table
 from bolt_numba.converters.tflite.schema import ENUMS, TABLES
 from bolt_numba.converters.tflite.sparse import dense_of
@@ -56,12 +63,12 @@ class Quantisation:
 class Container:
     """A model file.
 
-    data: all its bytes, of which constants stay views; file: its name for messages; folder: where files lie that it
+    data: all its bytes, of which constants stay views; file: its name for messages; folders: where files lie that it
     names, None where it is no file itself.
     """
 
-    def __init__(self, data: bytes | memoryview, file: str, folder: Path | None = None) -> None:
-        self.folder = folder
+    def __init__(self, data: bytes | memoryview, file: str, folders: Folders = ()) -> None:
+        self.folders = folders
         self.flat = FlatBuffer(data, TABLES, ENUMS, file)
         self.data, self.file = memoryview(data), file
         self.model = self.flat.root("Model")
@@ -172,7 +179,7 @@ class Container:
         if row["packing"]:
             raise UnsupportedOpError(self.file, [f"tensor '{tensor['name']}' packed as {row['packing']}"])
         group = self.at(self.model["external_buffer_groups"], row["group"], "group of external buffers")
-        path = file_below(self.folder, group["name"] or "", what)
+        path = file_below(self.folders, group["name"] or "", what)
         return array_in_file(path, row["offset"], row["length"], U8, (row["length"],), what)
 
     def _array(self, tensor: Table, data: Array, shape: tuple[int, ...]) -> Array:

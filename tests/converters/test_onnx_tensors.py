@@ -104,7 +104,7 @@ def write(folder: Path, location: str, *, offset: object = 0, length: object = 2
         if value is not None:
             tensor.external_data.add(key=key, value=str(value))
     model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 18]> g (float[6] x) => (float[6] y) { y = Add(x, w) }'
+        '<ir_version: 8, opset_import: ["": 18]> g (float[1] x) => (float[n] y) { y = Add(x, w) }'
     )
     model.graph.initializer.append(tensor)
     path = folder / "m.onnx"
@@ -141,18 +141,53 @@ def test_large_external_data_is_mapped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "location", ["../w.bin", "/etc/passwd", "sub/../../w.bin", "", "nul\0byte", "link.bin", "linked/w.bin"]
+    "location", ["../w.bin", "/etc/passwd", "sub/../../w.bin", "sub/../w.bin", "", "nul\0byte", "linked/../w.bin"]
 )
 def test_data_outside_the_folder_is_refused(tmp_path: Path, location: str) -> None:
     folder = tmp_path / "model"
     (folder / "sub").mkdir(parents=True)
-    (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
-    (folder / "link.bin").symlink_to(tmp_path / "w.bin")
-    (folder / "linked").symlink_to(tmp_path)
-    with pytest.raises(
-        InvalidModelError, match=r"^m\.onnx: tensor 'w': external data: got .*(inside|leaves) the model's folder"
-    ):
+    for place in (tmp_path, folder):
+        (place / "w.bin").write_bytes(WEIGHT.tobytes())
+    (folder / "linked").symlink_to(folder / "sub")
+    match = r"^m\.onnx: tensor 'w': external data: got .*inside the model's folder"
+    with pytest.raises(InvalidModelError, match=match):
         load(write(folder, location))
+
+
+def linked(folder: Path, size: int = 6) -> Path:
+    """A model and its data as caches of model hubs lay them out: links of a snapshot to files named by their hashes."""
+    blobs, snapshot = folder / "blobs", folder / "snapshots" / "abc" / "onnx"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    write(blobs, "sub/w.bin", count=size, length=4 * size).rename(blobs / "1f")
+    (blobs / "2e").write_bytes(np.arange(size, dtype=np.float32).tobytes())
+    (snapshot / "m.onnx").symlink_to("../../../blobs/1f")
+    (snapshot / "sub").mkdir()
+    (snapshot / "sub" / "w.bin").symlink_to("../../../../blobs/2e")
+    return snapshot / "m.onnx"
+
+
+@pytest.mark.parametrize("size", [6, 1 << 19], ids=["read", "mapped"])
+def test_links_are_followed(tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = linked(tmp_path, size)
+    wanted = np.arange(size, dtype=np.float32)
+    np.testing.assert_array_equal(weight(path), wanted)
+    monkeypatch.chdir(path.parent)
+    np.testing.assert_array_equal(weight(Path("m.onnx")), wanted)
+    (path.parent / "sub").rename(tmp_path / "blobs" / "sub")
+    (tmp_path / "blobs" / "sub" / "w.bin").unlink()
+    (tmp_path / "blobs" / "2e").rename(tmp_path / "blobs" / "sub" / "w.bin")
+    np.testing.assert_array_equal(weight(path), wanted)  # beside the file that the model is a link to
+
+
+@pytest.mark.parametrize("kind", ["nothing", "itself", "a folder", "a device"])
+def test_links_lead_to_files(tmp_path: Path, kind: str) -> None:
+    path = linked(tmp_path)
+    link = path.parent / "sub" / "w.bin"
+    link.unlink()
+    link.symlink_to({"nothing": "absent", "itself": "w.bin", "a folder": tmp_path, "a device": "/dev/zero"}[kind])
+    with pytest.raises(InvalidModelError, match="wanted an existing file"):
+        load(path)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,24 @@ def test_folders(tmp_path: Path, together: str) -> None:
     np.testing.assert_allclose(run(tmp_path / "__model__", X)[0], WANTED, rtol=1e-6)
 
 
+@pytest.mark.parametrize("program", ["inference.pdmodel", "net.pdmodel", "__model__"])
+def test_links_to_files_of_other_names(tmp_path: Path, program: str) -> None:
+    """As caches of model hubs lay them out: files have hashes for names."""
+    made(tmp_path / "1f")
+    (tmp_path / "2e").write_bytes(record(BIAS) + record(W))
+    net = tmp_path / "net"
+    net.mkdir()
+    (net / program).symlink_to("../1f")
+    weights = "__params__" if program == "__model__" else program.replace("pdmodel", "pdiparams")
+    (net / weights).symlink_to("../2e")
+    for path in (net, net / program):
+        np.testing.assert_allclose(run(path, X)[0], WANTED, rtol=1e-6)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / program).symlink_to(net / program)
+    (tmp_path / "1f").replace(net / program)
+    np.testing.assert_allclose(run(tmp_path / "other" / program, X)[0], WANTED, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "weights",
     [

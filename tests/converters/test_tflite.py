@@ -116,6 +116,9 @@ def test_constants_in_a_file_beside_the_model(tmp_path: Path) -> None:
     (tmp_path / "m.tflite").write_bytes(file.to_bytes())
     (tmp_path / "weights.bin").write_bytes(np.array([5, 9], F32).tobytes())
     assert bn.compile(tmp_path / "m.tflite")(TWO)[0].tolist() == [10, 11]
+    (tmp_path / "weights.bin").rename(tmp_path / "2e")
+    (tmp_path / "weights.bin").symlink_to("2e")
+    assert bn.compile(tmp_path / "m.tflite")(TWO)[0].tolist() == [10, 11]
     with pytest.raises(bn.InvalidModelError, match="wanted a model that is read from a file"):
         bn.load(file.to_bytes())
     file.more["external_buffer_groups"] = [{"name": "../weights.bin"}]

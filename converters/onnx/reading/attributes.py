@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, TypeAlias
 
-from bolt_numba.converters.bounded import text_of
+from bolt_numba.converters.bounded import Folders, text_of
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.tensor import array_of, dense_of
 from bolt_numba.errors import InvalidModelError
@@ -78,7 +77,7 @@ def bound(attributes: Iterable[onnx.AttributeProto], outer: Mapping[str, onnx.At
     return made
 
 
-def value_of(attribute: onnx.AttributeProto, folder: Path | None, what: str) -> Any:
+def value_of(attribute: onnx.AttributeProto, folders: Folders, what: str) -> Any:
     """Python value: int, float, str, array, tuple of these, or the GraphProto or TypeProto as it is."""
     kind: Any = kind_of(attribute)
     if kind not in _FIELDS:
@@ -90,11 +89,11 @@ def value_of(attribute: onnx.AttributeProto, folder: Path | None, what: str) -> 
         case _A.STRINGS:
             return tuple(text_of(s, what) for s in value)
         case _A.TENSOR:
-            return array_of(value, folder, what)
+            return array_of(value, folders, what)
         case _A.SPARSE_TENSOR:
-            return dense_of(value, folder, what)
+            return dense_of(value, folders, what)
         case _A.TENSORS:
-            return tuple(array_of(t, folder, what) for t in value)
+            return tuple(array_of(t, folders, what) for t in value)
         case _A.FLOATS | _A.INTS | _A.GRAPHS:
             return tuple(value)
         case _:
@@ -106,7 +105,7 @@ def values_of(
     key: tuple[str, str, int],
     kinds: Mapping[str, int],
     legacy: bool,
-    folder: Path | None,
+    folders: Folders,
     what: str,
 ) -> dict[str, Any]:
     """Values of all attributes of a node of operator ``key`` (domain, name, opset).
@@ -125,7 +124,7 @@ def values_of(
             known = onnx.AttributeProto.AttributeType.Name
             got = known(kind) if kind in _FIELDS else str(kind)
             raise InvalidModelError(f"{what}: attribute '{name}': got type {got}, wanted {known(wanted)}")
-        made[name] = value_of(attribute, folder, f"{what}: attribute '{name}'")
+        made[name] = value_of(attribute, folders, f"{what}: attribute '{name}'")
     return made
 
 

@@ -7,13 +7,12 @@ they are called; no proto is ever rewritten.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.converters import nodes
-from bolt_numba.converters.bounded import Measure
+from bolt_numba.converters.bounded import Folders, Measure
 from bolt_numba.converters.nodes import ForeignNode, NodeReader
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.attributes import (
@@ -83,13 +82,13 @@ class NodeBuilder(nodes.ForeignBuilder):
 
 
 class GraphReader(NodeReader[FunctionScope]):
-    """Reads the graph of one model; ``folder`` is where external data may lie."""
+    """Reads the graph of one model; ``folders`` are where external data may lie."""
 
     counted = False
 
-    def __init__(self, file: str, folder: Path | None, functions: Functions) -> None:
+    def __init__(self, file: str, folders: Folders, functions: Functions) -> None:
         super().__init__(file)
-        self.folder, self.functions = folder, functions
+        self.folders, self.functions = folders, functions
         self._measure = Measure(file)
 
     def read(self, proto: onnx.GraphProto, opsets: Mapping[str, int], name: str) -> Graph:
@@ -163,10 +162,10 @@ class GraphReader(NodeReader[FunctionScope]):
 
     def _constants(self, proto: onnx.GraphProto, scope: FunctionScope) -> None:
         for tensor in proto.initializer:
-            self._constant(scope, tensor.name, array_of(tensor, self.folder, f"{self.file}: tensor '{tensor.name}'"))
+            self._constant(scope, tensor.name, array_of(tensor, self.folders, f"{self.file}: tensor '{tensor.name}'"))
         for sparse in proto.sparse_initializer:
             name = sparse.values.name
-            self._constant(scope, name, dense_of(sparse, self.folder, f"{self.file}: tensor '{name}'"))
+            self._constant(scope, name, dense_of(sparse, self.folders, f"{self.file}: tensor '{name}'"))
 
     def _constant(self, scope: FunctionScope, name: str, data: Any) -> None:
         if not name:
@@ -196,7 +195,7 @@ class GraphReader(NodeReader[FunctionScope]):
         reader = find_reader(domain, node.op, version)
         if reader is not None:
             key, legacy = (domain, node.op, version), domain == "" and version < 6
-            values = values_of(attributes, key, reader.kinds, legacy, self.folder, what)
+            values = values_of(attributes, key, reader.kinds, legacy, self.folders, what)
             made = reader.read(NodeBuilder(self, scope, node, what, version), inputs, values, what)
             if made is not NotImplemented:
                 return (made,) if isinstance(made, Value) else made

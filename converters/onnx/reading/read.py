@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from bolt_numba.converters.bounded import reading
+from bolt_numba.converters.bounded import Folders, reading
 from bolt_numba.converters.nodes import hear
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import GraphReader, unsupported_nodes
@@ -17,15 +16,15 @@ from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
 
 
-def read_onnx(data: bytes | memoryview, folder: Path | None, name: str) -> Graph:
+def read_onnx(data: bytes | memoryview, folders: Folders, name: str) -> Graph:
     """The graph of an ONNX file, whose large weights stay views of ``data``.
 
-    folder: where external data may lie; None when there is no file.  name: what messages call the model.
+    folders: where external data may lie; none when there is no file.  name: what messages call the model.
     Raises InvalidModelError for what is no valid model, UnsupportedOpError listing all operators without a meaning
     here, ShapeError or DTypeError for nodes whose operands do not fit.
     """
     with parsed(data, name) as model:
-        return read_model(model, folder, name)
+        return read_model(model, folders, name)
 
 
 @contextmanager
@@ -39,13 +38,13 @@ def parsed(data: bytes | memoryview, name: str) -> Iterator[onnx.ModelProto]:
         yield model
 
 
-def read_model(model: onnx.ModelProto, folder: Path | None = None, name: str = "model") -> Graph:
+def read_model(model: onnx.ModelProto, folders: Folders = (), name: str = "model") -> Graph:
     """The graph of a parsed model; see `read_onnx`."""
     with reading(name):
-        return _read(model, folder, name)
+        return _read(model, folders, name)
 
 
-def _read(model: onnx.ModelProto, folder: Path | None, name: str) -> Graph:
+def _read(model: onnx.ModelProto, folders: Folders, name: str) -> Graph:
     if not model.HasField("graph"):
         raise InvalidModelError(f"{name}: got no graph, wanted an ONNX model")
     opsets = opsets_of(model.opset_import, name)
@@ -58,7 +57,7 @@ def _read(model: onnx.ModelProto, folder: Path | None, name: str) -> Graph:
     if missing:
         raise UnsupportedOpError(name, missing)
     hear(lambda: _named(model))
-    graph = GraphReader(name, folder, functions).read(model.graph, opsets, model.graph.name or name)
+    graph = GraphReader(name, folders, functions).read(model.graph, opsets, model.graph.name or name)
     graph.metadata.update({p.key: p.value for p in model.metadata_props})
     graph.metadata["format"] = "onnx"
     graph.metadata["producer"] = f"{model.producer_name} {model.producer_version}".strip()

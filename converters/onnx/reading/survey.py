@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 import onnx
 
+from bolt_numba.converters.bounded import Folders
 from bolt_numba.converters.onnx.reading.graph import FunctionScope, GraphReader, unsupported_nodes
 from bolt_numba.converters.onnx.reading.registry import load_readers
 from bolt_numba.converters.onnx.structure import functions_of, opsets_of
@@ -16,7 +16,7 @@ from bolt_numba.errors import BoltError
 from bolt_numba.types import TensorType
 
 
-def unsupported_onnx(data: bytes, folder: Path | None = None, name: str = "model") -> list[str]:
+def unsupported_onnx(data: bytes, folders: Folders = (), name: str = "model") -> list[str]:
     """A line for each node that has no meaning here, or is used in a way that has none; see `read_onnx`.
 
     Raises InvalidModelError for what is no valid model.
@@ -25,7 +25,7 @@ def unsupported_onnx(data: bytes, folder: Path | None = None, name: str = "model
     load_readers()
     opsets = opsets_of(model.opset_import, name) or {"": 1}
     functions = functions_of(model, name)
-    reader = OnnxSurvey(name, folder, functions)
+    reader = OnnxSurvey(name, folders, functions)
     reader.types = _declared(model)
     reader.found = unsupported_nodes(model.graph.node, opsets, functions)
     return reader.lines(lambda: reader.read(model.graph, opsets, model.graph.name or name))

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
-from bolt_numba.converters.bounded import BITS, array_in_file, array_of_bytes, count_of, decimal, file_below, text_of
+from bolt_numba.converters.bounded import (
+    BITS,
+    Folders,
+    array_in_file,
+    array_of_bytes,
+    count_of,
+    decimal,
+    file_below,
+    text_of,
+)
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.payload import payload
 from bolt_numba.converters.onnx.types import dtype_of
@@ -28,8 +35,8 @@ MAX_DENSE = 1 << 28
 """Elements of the largest sparse tensor that is made dense."""
 
 
-def array_of(tensor: onnx.TensorProto, folder: Path | None, what: str) -> Array:
-    """Content of a tensor; ``folder`` is where external data may be (None: it may not).
+def array_of(tensor: onnx.TensorProto, folders: Folders, what: str) -> Array:
+    """Content of a tensor; ``folders`` are where external data may be.
 
     Raises InvalidModelError when dims and data do not fit together.
     """
@@ -37,7 +44,7 @@ def array_of(tensor: onnx.TensorProto, folder: Path | None, what: str) -> Array:
     dtype = dtype_of(tensor.data_type, what)
     count = count_of(dims, what)
     if tensor.data_location == _P.EXTERNAL:
-        return _external(tensor, folder, dtype, what)
+        return _external(tensor, folders, dtype, what)
     if tensor.HasField("raw_data"):
         raw = tensor.raw_data
         left = payload(raw)
@@ -68,14 +75,14 @@ def _from_field(tensor: onnx.TensorProto, dtype: AnyDType, dims: tuple[int, ...]
     return other.astype(dtype, copy=False).reshape(dims)
 
 
-def dense_of(sparse: onnx.SparseTensorProto, folder: Path | None, what: str) -> Array:
+def dense_of(sparse: onnx.SparseTensorProto, folders: Folders, what: str) -> Array:
     """A sparse tensor made dense.  Source: onnx.proto, SparseTensorProto."""
     dims = tuple(sparse.dims)
     count = count_of(dims, what)
     if count > MAX_DENSE:
         raise InvalidModelError(f"{what}: dims: got {dims}, wanted at most {MAX_DENSE} elements")
-    values = array_of(sparse.values, folder, what).reshape(-1)
-    indices = array_of(sparse.indices, folder, what)
+    values = array_of(sparse.values, folders, what).reshape(-1)
+    indices = array_of(sparse.indices, folders, what)
     if indices.ndim == 2:
         if indices.shape != (len(values), len(dims)) or np.any(indices < 0) or np.any(indices >= np.array(dims)):
             raise InvalidModelError(f"{what}: indices: got {indices.shape}, wanted {len(values)} places in {dims}")
@@ -87,9 +94,9 @@ def dense_of(sparse: onnx.SparseTensorProto, folder: Path | None, what: str) -> 
     return dense.reshape(dims)
 
 
-def _external(tensor: onnx.TensorProto, folder: Path | None, dtype: AnyDType, what: str) -> Array:
+def _external(tensor: onnx.TensorProto, folders: Folders, dtype: AnyDType, what: str) -> Array:
     entries = {e.key: e.value for e in tensor.external_data}
-    path = file_below(folder, entries.get("location", ""), f"{what}: external data")
+    path = file_below(folders, entries.get("location", ""), f"{what}: external data")
     given = {k: decimal(entries[k], f"{what}: {k} of external data") for k in ("offset", "length") if entries.get(k)}
     place = given.get("offset", 0), given.get("length")
     return array_in_file(path, *place, dtype, tuple(tensor.dims), f"{what}: external data")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ def files_of(content: Content) -> tuple[bytes, bytes]:
     source = _source(content, whole.path, names)
     if isinstance(source, Path):
         what = f"{content.name}: weight"
-        return whole.data, b"".join(file_below(source, name, what).read_bytes() for name in names)
+        return whole.data, b"".join(file_below((source,), name, what).read_bytes() for name in names)
     return whole.data, b"" if source is None else source.data
 
 
@@ -88,14 +89,24 @@ def _source(content: Content, path: Path | None, names: list[str]) -> Content | 
         return given.path if given.is_folder else given
     if path is None:
         raise InvalidModelError(f"{content.name}: weights: got none, wanted a file of {len(names)} as weights=")
-    path = path.resolve()
-    beside = [path.with_suffix(".pdiparams")] if path.suffix in SUFFIXES else []
-    beside += [path.parent / name for name in TOGETHER] if path.name in PROGRAMS else []
-    if path.name not in PROGRAMS or not all((path.parent / name).is_file() for name in names):
-        for file in beside:
-            if file.is_file():
-                return type(content)(file)
-        if not (path.parent / names[0]).is_file():
-            wanted = [file.name for file in beside[:1]] or "the file of weights as weights="
-            raise InvalidModelError(f"{content.name}: weights: got none beside it, wanted {wanted}")
-    return path.parent
+    places = dict.fromkeys((Path(os.path.abspath(path)), path.resolve()))  # where it lies, then where a link leads
+    found = next(filter(None, (_beside(place, names) for place in places)), None)
+    if found is None:
+        wanted = [file.name for file in _of_all(path)[:1]] or "the file of weights as weights="
+        raise InvalidModelError(f"{content.name}: weights: got none beside it, wanted {wanted}")
+    return found if found.is_dir() else type(content)(found)
+
+
+def _of_all(program: Path) -> list[Path]:
+    """Files that may hold all weights of a program."""
+    files = [program.with_suffix(".pdiparams")] if program.suffix in SUFFIXES else []
+    return files + ([program.parent / name for name in TOGETHER] if program.name in PROGRAMS else [])
+
+
+def _beside(program: Path, names: list[str]) -> Path | None:
+    """The file of all weights of a program, or the folder with one for each."""
+    each = (program.parent / name for name in names)
+    if program.name in PROGRAMS and all(file.is_file() for file in each):
+        return program.parent
+    whole = next(filter(Path.is_file, _of_all(program)), None)
+    return program.parent if whole is None and (program.parent / names[0]).is_file() else whole

@@ -38,7 +38,7 @@ def read_folder(folder: Path, names: Sequence[str], file: str) -> dict[str, Arra
     made: dict[str, Array] = {}
     for name in names:
         what = f"{file}: weight '{name}'"
-        path = file_below(folder, name, what)
+        path = file_below((folder,), name, what)
         data = memoryview(map_file(path)) if path.stat().st_size >= MAPPED else path.read_bytes()
         made[name], at = _record(data, 0, what)
         if at != len(data):

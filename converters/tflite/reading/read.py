@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from bolt_numba.converters.bounded import Folders
 from bolt_numba.converters.flat import Table
 from bolt_numba.converters.survey import Survey
 from bolt_numba.converters.tflite.container import RESOURCES, Container
@@ -36,13 +35,13 @@ class TfliteSurvey(Survey[SubgraphScope], TfliteReader):
         return self.type_of(scope, name) if kind not in RESOURCES else TensorType(F32, None)
 
 
-def read_tflite(data: bytes | memoryview, name: str, folder: Path | None = None) -> Model:
+def read_tflite(data: bytes | memoryview, name: str, folders: Folders = ()) -> Model:
     """The graphs of a TFLite file, whose large constants stay views of ``data``.
 
-    name: what messages call the model.  folder: where files lie that it names.  Raises InvalidModelError for what is no
-    valid model, UnsupportedOpError listing all that has no meaning here.
+    name: what messages call the model.  folders: where files lie that it names.  Raises InvalidModelError for what is
+    no valid model, UnsupportedOpError listing all that has no meaning here.
     """
-    container = Container(data, name, folder)
+    container = Container(data, name, folders)
     try:
         return _model(container, TfliteReader(container))
     except UnsupportedOpError:
