@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 NO_SPELLING = {
     "PairwiseCoupling", "BinaryPack", "BinaryConv", "BinaryMatMul", "Histogram", "PriorBox", "PSRoiPool", "CumMax",
     "CumMin", "LogCumSumExp", "SearchSorted", "GatherTree", "Inverse", "MulticlassNMS", "MatrixNMS",
-    "GenerateProposals", "FitImage", "WarpImage", "YuvToRgba",
+    "GenerateProposals", "FitImage", "WarpImage", "YuvToRgba", "QuantizeRows",
 }  # fmt: skip
 """Operators that ONNX has no words for."""
 

@@ -74,6 +74,25 @@ def scaled_convolution(b: Any, x: Any) -> Any:
     return scaled(b, b(o("ConvInteger"), y, np.ones((3, 2, 2, 2), I8), zero), np.array([0.5], F32), scale)
 
 
+def ranged(b: Any, op: Any, x: Any, w: Any, axis: int = -1, bias: bool = True) -> Any:
+    """A layer whose activations have a range of their own; its weights have a scale for each of the first axis."""
+    scale = np.linspace(0.5, 1, w.shape[0], dtype=F32)
+    more = (np.arange(w.shape[0], dtype=F32),) if bias else ()
+    return b(op, b(o("RangeRounded", axis), x), b(o("DequantizeLinear", 0), w, scale), *more)
+
+
+fires("ranged_matmul", "QuantizeRows QLinearMatMul", 1e-6, x=(2, 3, 4))(
+    lambda b, x: ranged(b, o("MatMul", trans_b=True), x, np.arange(-6, 6, dtype=I8).reshape(3, 4))
+)
+fires("ranged_conv", "QuantizeRows QLinearConv", 1e-6, x=(1, 4, 4, 2))(
+    lambda b, x: ranged(b, o("Conv", layout="NHWC"), x, np.arange(-8, 8, dtype=I8).reshape(2, 2, 2, 2), 1)
+)
+fires("ranged_conv", "QuantizeRows QLinearMatMul", 1e-6, x=(2, 4, 4, 2))(
+    lambda b, x: ranged(b, o("Conv", layout="NHWC"), x, np.arange(-3, 3, dtype=I8).reshape(3, 2, 1, 1), -1, False)
+)
+fires("exact_floats", "Neg", 0.02, x=(2, 5))(lambda b, x: b(o("Neg"), b(o("RangeRounded"), x)))
+
+
 @fires("weights_stay", "MatMulNBits", tolerance=1e-5, x=(2, 128))
 def product_of_stored_weights(b: Any, x: Any) -> Any:
     w = np.random.default_rng(0).integers(-128, 128, (128, 130)).astype(I8)

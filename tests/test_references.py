@@ -32,7 +32,7 @@ INTERNAL = {
     *("RandomNormal", "RandomUniform", "Multinomial", "Dropout", "DynamicQuantizeLSTM", "GroupQueryAttention"),
     *("MatMulNBits", "ByteTable", "BetweenBytes", "Histogram", "BinaryPack", "BinaryConv", "BinaryMatMul"),
     *("CumMax", "CumMin", "LogCumSumExp", "SearchSorted", "GatherTree", "Inverse", "PSRoiPool"),
-    *("MulticlassNMS", "MatrixNMS", "GenerateProposals"),
+    *("MulticlassNMS", "MatrixNMS", "GenerateProposals", "QuantizeRows", "RangeRounded"),
     *("PriorBox", "DetectionOutput", "Tokenizer", "Distances", "FitImage", "YuvToRgba", "WarpImage"),
 }
 """Operators that ONNX lacks or spells otherwise, that hold graphs or are random: other tests run them."""

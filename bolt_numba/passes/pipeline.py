@@ -129,6 +129,11 @@ def absorbing(run: PipelineRun) -> tuple[Rule, ...]:
     return absorb.RULES if run.numerics == "strict" else (*absorb.RULES, *absorb.LAX_RULES)
 
 
+def exact_floats(run: PipelineRun) -> tuple[Rule, ...]:
+    """What leaves activations unrounded, where the level asks for that."""
+    return dynamic.EXACT if run.numerics == "strict" else ()
+
+
 def _chains(run: PipelineRun) -> tuple[Rule, ...]:
     return fuse.chain_rules()
 
@@ -140,7 +145,7 @@ _ABSORBED: RuleSet = (*_KNOWN, *products.RULES, absorbing)
 
 
 _INTEGERS: RuleSet = (*integers.RULES, *dynamic.RULES, *transposed.RULES, *tails.RULES, *tables.RULES, *moves.RULES,
-                     *windows.RULES)
+                     *windows.RULES, *dynamic.RANGED)
 
 
 def _fold_integers(graph: Graph, run: PipelineRun) -> bool:
@@ -189,11 +194,11 @@ def _partition(graph: Graph, run: PipelineRun) -> bool:
 
 STAGES: tuple[Stage, ...] = (
     # fold, drop, one spelling per idea; arithmetic in f32
-    Stage("canonical", (_dissolve, (*CLEAN, *einsum.RULES), _widen)),
+    Stage("canonical", (_dissolve, (*CLEAN, *einsum.RULES, exact_floats), _widen)),
     # gelu, norms, attention; constants into weights
     Stage("recognise", (_KNOWN, _ABSORBED)),
     # conversions between integers and floats; what stays of them is folded
-    Stage("quantise", ((*CLEAN, *_INTEGERS), weights.RULES, _fold_integers, _use_unsigned_bytes)),
+    Stage("quantise", ((*CLEAN, *_INTEGERS), dynamic.EXACT, weights.RULES, _fold_integers, _use_unsigned_bytes)),
     # subgraphs for plug-ins
     Stage("partition", (_partition,)),
     # narrower types

@@ -25,6 +25,8 @@ def _maybe_fused(draw: Draw, op: Any, operands: list[Array | None], filters: int
         step, kind = F32.type(2.0**-3), pick(draw, "none", "f32", "bytes")
         if draw(flags):
             operands[6:] = None, None
+            if made.name == "QLinearMatMul":
+                _by_rows(draw, operands)
         bias = pick(draw, None, whole(draw, (filters,), -1000, 1000, I32), whole(draw, (filters,), -40, 40) * step)
         made = op(activation=pick(draw, *EXACT_ACTIVATIONS), residual=kind != "none")
         residual = whole(draw, shape, -90, 90) * step if kind == "f32" else some_bytes(draw, shape, pick(draw, U8, I8))
@@ -34,6 +36,13 @@ def _maybe_fused(draw: Draw, op: Any, operands: list[Array | None], filters: int
     while operands[-1] is None:
         operands.pop()
     return Case(made, tuple(operands))
+
+
+def _by_rows(draw: Draw, operands: list[Any]) -> None:
+    """Scales, and zero points, of the first factor for each of its rows."""
+    a = operands[0]
+    per = pick(draw, (), (a.shape[-2],), (*a.shape[:-1], 1))
+    operands[1], operands[2] = some_scale(draw, per), some_bytes(draw, pick(draw, (), per), a.dtype)
 
 
 def _product(draw: Draw) -> tuple[Array, Array, Any, Any]:

@@ -40,6 +40,10 @@ def dequantize_linear(draw: Draw, op: type[q.DequantizeLinear]) -> Case:
 
 
 @cases(q.DynamicQuantizeLinear)
-def dynamic_quantize_linear(draw: Draw, op: type[q.DynamicQuantizeLinear]) -> Case:
+@cases(q.QuantizeRows)
+@cases(q.RangeRounded)
+def dynamic_quantize_linear(draw: Draw, op: Any) -> Case:
     low, high = pick(draw, (-3.0, 4.0), (0.5, 2.0), (-5.0, -1.0))
-    return Case(op(), (real(draw, shapes(draw, 1, 3), low, high),))
+    dims = shapes(draw, 1, 3)
+    made = op() if op is q.DynamicQuantizeLinear else op(axis_of(draw, len(dims)))
+    return Case(made, (real(draw, dims, low, high),))

@@ -166,3 +166,56 @@ class DynamicQuantizeLinear(Op):
         scale = np.asarray((high - low) / F32.type(255) if high > low else 1, dtype=F32)
         zero = saturated(np.rint(-low / scale), U8)
         return saturated(np.rint(x / scale) + zero.astype(F32), U8), scale, np.asarray(zero)
+
+
+@op("QuantizeRows")
+class QuantizeRows(Op):
+    """x quantised to u8 row by row, each by its own range, 0 included; a row lies along the axes from ``axis`` on.
+
+    x: [..., K] f32 -> y: u8 like x, scale, zero_point: f32 and u8, x's shape with these axes of length 1.  A row with a
+    NaN or an infinity has the scale NaN, and any bytes.  Source: what XNNPACK makes of operands that are quantised in
+    the run, by signed bytes.
+    """
+
+    axis: int = -1
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        want_dtype(self, "x", x.dtype, F32)
+        if x.shape is None:
+            return TensorType(U8, None), TensorType(F32, None), TensorType(U8, None)
+        axis = normalise_axis(self, self.axis, len(x.shape))
+        ones = (*x.shape[:axis], *(1 for _ in x.shape[axis:]))
+        return TensorType(U8, x.shape), TensorType(F32, ones), TensorType(U8, ones)
+
+    def reference(self, x: Array) -> tuple[Array, Array, Array]:
+        axes = tuple(range(normalise_axis(self, self.axis, x.ndim), x.ndim))
+        with np.errstate(all="ignore"):
+            low, high = (f(x, axis=axes, keepdims=True, initial=0) for f in (np.min, np.max))
+            factor = F32.type(127.5) / (high * F32.type(0.5) - low * F32.type(0.5))
+            wide = np.isfinite(factor) & (factor > 0)
+            factor = np.where(wide, factor, F32.type(1))
+            least, most = (np.where(wide, v * factor, F32.type(0)) for v in (low, high))
+            zero = np.rint(np.clip(np.where(least + most > 1, -128 - least, 127 - most), -128, 127)) + 128
+            zero = np.where(wide, zero, 0).astype(F32)
+            broken = np.sum(x * F32.type(0), axis=axes, keepdims=True)
+            level = np.where(np.isnan(broken), 0, np.rint(x * factor) + zero)
+        scale = F32.type(1) / factor + broken
+        return np.clip(level, 0, 255).astype(U8), scale.astype(F32), zero.astype(U8)
+
+
+@op("RangeRounded")
+class RangeRounded(Op):
+    """x as the bytes of its own range hold it, which products of bytes read; exact sessions leave it as it is.
+
+    x: [...] f32 -> y: f32 like x.  axis: see `QuantizeRows`.  Source: dynamic range quantisation of LiteRT.
+    """
+
+    axis: int = -1
+
+    def infer(self, x: TensorType) -> TensorType:
+        QuantizeRows(self.axis).infer(x)
+        return TensorType(F32, x.shape)
+
+    def reference(self, x: Array) -> Array:
+        y, scale, zero = QuantizeRows(self.axis).reference(x)
+        return np.asarray((y.astype(F32) - zero.astype(F32)) * scale)

@@ -2,23 +2,37 @@
 
 scaled_matmul(Cast(MatMulInteger(x, w)) * s) -> QLinearMatMul(x, w)      s: x's scale times w's, or any number or column
 scaled_conv(Cast(ConvInteger(x, w)) * s)     -> QLinearConv(x, w)
+ranged_matmul(MatMul(RangeRounded(x), DQ(w))) -> QLinearMatMul(QuantizeRows(x), w)
+ranged_conv(Conv(RangeRounded(x), DQ(w)))    -> QLinearConv(QuantizeRows(x), w)     of one image; 1x1: as a matrix
+exact_floats(RangeRounded(x))                -> x              what products of bytes did not take in, and all if strict
 
 The same bits: the sums are rounded to f32 and multiplied by the product of the scales.  `tails` takes in what follows.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.layers.integer_products import ConvInteger, MatMulInteger, QLinearConv, QLinearMatMul
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.integer_products import (
+    ConvInteger,
+    MatMulInteger,
+    QLinearConv,
+    QLinearMatMul,
+    sums_fit,
+)
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeRows, RangeRounded
 from bolt_numba.ops.pointwise import Cast, Mul
+from bolt_numba.passes.quantised.products import Stored, known, stored
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.passes.views import reshaped
-from bolt_numba.types import F32, Array, Dim, Shape
+from bolt_numba.types import F32, U8, Array, Dim, Shape
 
 
 def _factors(s: Value) -> tuple[Value | Array, Value]:
@@ -84,4 +98,65 @@ def _for_columns(b: Builder, scale: Value, columns: Dim) -> Value | None:
     return scale if len(dims) < 2 or all(d == 1 for d in dims) else reshaped(b, scale, dims[-1:])
 
 
+_RANGED, _W = Pat(RangeRounded, (Pat(name="x"),), name="ranged"), Pat(DequantizeLinear, name="w")
+
+
+@rule(Pat(MatMul, (_RANGED, _W)))
+def ranged_matmul(m: Match, b: Builder) -> Result:
+    op: Any = m.root.op
+    w, bias = _constant(m["w"]), (*m.root.inputs, None)[2]
+    if w is None or not _is_plain(op) or op.trans_a or op.alpha != 1:
+        return m.refuse("weights that are no bytes, or fused already")
+    data, along = known(w.data), -1 if op.trans_b else -2
+    if data is None or data.ndim != 2 or len(m["x"].type.shape or ()) < 2 or m.op("ranged").axis != -1:
+        return m.refuse("no rows and columns")
+    if (w.axis is not None and w.axis - 2 == along) or not _fits(w, data.shape[along]):
+        return m.refuse("several scales in a sum, or one that may exceed 32 bits")
+    columns = np.ascontiguousarray(data.T) if op.trans_b else data
+    x, scale, zero = b(QuantizeRows(), m["x"])
+    return b(QLinearMatMul(), x, scale, zero, columns, w.scale, w.zero, None, None, bias)
+
+
+@rule(Pat(Conv, (_RANGED, _W)))
+def ranged_conv(m: Match, b: Builder) -> Result:
+    op: Any = m.root.op
+    w, bias, shape = _constant(m["w"]), (*m.root.inputs, None)[2], m["x"].type.shape
+    if w is None or not _is_plain(op) or not shape:
+        return m.refuse("filters that are no bytes, or fused already")
+    data = known(w.data)
+    if data is None or w.axis not in (None, 0) or not _fits(w, math.prod(data.shape[1:])):
+        return m.refuse("several scales in a filter, or sums that may exceed 32 bits")
+    if op.layout == "NHWC" and op.group == 1 and data[0, 0].size == 1 and not any(op.pads) and set(op.strides) <= {1}:
+        x, scale, zero = b(QuantizeRows(), m["x"])
+        columns = np.ascontiguousarray(data.reshape(data.shape[:2]).T)
+        return b(QLinearMatMul(), x, scale, zero, columns, w.scale, w.zero, None, None, bias)
+    if shape[0] != 1:
+        return m.refuse("several images, each with its range")
+    made = QLinearConv(op.strides, op.pads, op.dilations, op.group, op.auto_pad, op.layout)
+    x, scale, zero = b(QuantizeRows(1), m["x"])
+    return b(made, x, scale, zero, w.data, w.scale, w.zero, None, None, bias)
+
+
+@rule(Pat(RangeRounded, (Pat(name="x"),)))
+def exact_floats(m: Match, b: Builder) -> Result:
+    return m["x"]
+
+
+def _constant(value: Value) -> Stored | None:
+    """Constant bytes with known scales."""
+    found = stored(value)
+    return None if found is None or any(known(v) is None for v in (found.data, found.scale, found.zero)) else found
+
+
+def _is_plain(op: Any) -> bool:
+    return op.activation is None and not op.residual
+
+
+def _fits(w: Stored, depth: int) -> bool:
+    """Whether sums of bytes of any range fit 32 bits."""
+    return sums_fit(U8, None, w.dtype, known(w.zero), depth, None)
+
+
 RULES: tuple[Rule, ...] = (scaled_matmul, scaled_conv)
+RANGED: tuple[Rule, ...] = (ranged_matmul, ranged_conv)
+EXACT: tuple[Rule, ...] = (exact_floats,)

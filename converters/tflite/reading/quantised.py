@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bolt_numba.converters.tflite.container import Quantisation
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.layers.quantize import STORED, DequantizeLinear, QuantizeLinear, limits, spread
+from bolt_numba.ops.layers.quantize import STORED, DequantizeLinear, QuantizeLinear, RangeRounded, limits, spread
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Div, Round
-from bolt_numba.types import F32, I32, AnyDType, Array
+from bolt_numba.types import F32, I8, I32, AnyDType, Array
+
+if TYPE_CHECKING:
+    from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 
 
 def dequantised(b: Builder, x: Value, q: Quantisation) -> Any:
@@ -32,6 +35,17 @@ def quantised(b: Builder, y: Value, q: Quantisation, dtype: AnyDType) -> Any:
     low, high = limits(dtype)
     whole = b(Add(), b(Round(), b(Div(), y, q.scale)), q.zero_point.astype(F32))
     return b(Cast(dtype), b(Clip(low, float(np.nextafter(np.float32(high), np.float32(0)))), whole))
+
+
+def ranged(b: TfliteBuilder, x: Value, weights: int, axis: int) -> Any:
+    """Activations of a layer, rounded by their own range where its weights (an operand's number) are constant bytes.
+
+    axis: from which on numbers share a range.  Source: dynamic range quantisation, as LiteRT runs it.
+    """
+    w = b.stored[weights]
+    if w is None or w.const is None or w.type.dtype != I8 or b.quantisations[weights] is None or x.type.dtype != F32:
+        return x
+    return b(RangeRounded(axis), x) if x.node is None or not isinstance(x.node.op, DequantizeLinear) else x
 
 
 def _zero(q: Quantisation, dtype: AnyDType) -> Array:

@@ -74,7 +74,8 @@ def _accepts(op: Any, ins: Types) -> bool:
         return False
     x, w = sides(ins, at)
     zero = given(ins, at.zero_a)
-    if not sums_are_exact(ins, at, math.prod(w.dims[1:])):
+    scale = given(ins, at.scale_a)
+    if not sums_are_exact(ins, at, math.prod(w.dims[1:])) or (scale is not None and scale.size != 1):
         return False
     if not x.size or w.known is None or (zero is not None and zero.size != 1) or math.prod(x.dims[:-1]) > MOST_PIXELS:
         return False
@@ -179,7 +180,8 @@ def _seen(a: Any) -> dict[str, Reach]:
         "columns": ENDS + COLUMN_ROWS * vectors * BYTES,
         "scratch": (a.threads - 1) * a.scratch_step + BYTES,
         "flip": BYTES,
-        "zero_a": a.zeros_a,
+        "zero_a": 1,
+        "scale_a": 4 * a.scales_a,
     }
 
 
@@ -216,7 +218,7 @@ def depthwise_bytes(p, tid, nthreads):
                 acc = acc - inside * vload_i32(columns + 4 * width)
             vstore(tile, acc)
             c, res = p.c + size * (p.ldc * pixel + j), p.res + size_r * (p.ldr * pixel + j)
-            finish_stored(p, tile, 1, min(n - j, LANES), columns, 4 * width, c, res)
+            finish_stored(p, tile, 1, min(n - j, LANES), columns, 4 * width, c, res, 0)
 
 
 def is_depthwise(op: Any, ins: Types) -> bool:

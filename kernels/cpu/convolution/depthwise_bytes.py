@@ -144,7 +144,7 @@ def finish_pixels(p, sums, channels, skip, pixel, pixels):
     for i in range(pixels):
         at = pixel + p.dw * i
         y, res = p.y + size * (at * p.ldc + skip), p.res + size_r * (at * p.ldr + skip)
-        finish_stored(p, sums + 4 * channels * i, 1, channels, columns, width, y, res)
+        finish_stored(p, sums + 4 * channels * i, 1, channels, columns, width, y, res, 0)
 
 
 @inline
@@ -176,6 +176,7 @@ def _seen(a: Any) -> dict[str, Reach]:
         "outside": 4 * WIDTHS[0],
         "columns": ENDS + COLUMN_ROWS * whole_vectors(a.c),
         "blocks": 8 * BLOCK_FIELDS * a.count,
+        "scale_a": 4 * a.scales_a,
         "scratch": (a.threads - 1) * a.scratch_step + SUMS_BYTES + 4 * PART_ROWS * channels,
     }
 

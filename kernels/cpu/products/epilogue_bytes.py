@@ -41,11 +41,12 @@ NO_RESIDUAL, BYTE_RESIDUAL, FLOAT_RESIDUAL = 0, 1, 2
 
 FIELDS: dict[str, Any] = {
     "kind": I64, "quick": I64, "res": PTR_OR_0, "ldr": I64, "residual": I64, "flip_r": I64, "lo": F32, "hi": F32,
-    "act": CODE,
+    "act": CODE, "scale_a": PTR_OR_0, "scales_a": I64,
 }  # fmt: skip
 """Fields of kernels that end so.  kind: of the results, see `pack_bytes.SUMS`.  quick: whether they become bytes in
 registers.  res: residual, rows ``ldr`` elements apart; residual: `NO_RESIDUAL`, bytes with the bits of ``flip_r``
-turned, or f32.  lo, hi, act: see `epilogue.Finish`, for results of f32."""
+turned, or f32.  lo, hi, act: see `epilogue.Finish`, for results of f32.  scale_a: ``scales_a`` scales
+of rows, or 0 where `prepare_columns` has used the one."""
 
 
 @inline
@@ -59,19 +60,21 @@ def store_bytes(to, v, n, ends):
 
 
 @inline
-def finish_stored(p, tile, mr, n, columns, width, c, res):
-    """A tile of i32 in workspace, rows ``2 * BYTES`` apart, to results.
+def finish_stored(p, tile, mr, n, columns, width, c, res, row):
+    """A tile of i32 in workspace, rows ``2 * BYTES`` apart, to results; row: the number of its first.
 
     columns: numbers of its columns, see `prepare_columns`, rows ``width`` bytes apart.
     """
     factor, ldc, act = splat(load_f32(p.columns + RESIDUAL_FACTOR)), p.ldc, p.act
     for i in range(mr):
+        scale = np.float32(1) if p.scale_a == 0 else load_f32(p.scale_a + 4 * ((row + i) % p.scales_a))
         for v in range(0, n, LANES):
             at, m = tile + 2 * BYTES * i + 4 * v, min(n - v, LANES)
             if p.kind == SUMS:
                 vstore_n(c + 4 * (ldc * i + v), vload_i32(at), m)
                 continue
-            y = fma(to_f32(vload_i32(at)), vload(columns + 2 * width + 4 * v), vload(columns + 4 * width + 4 * v))
+            by = vload(columns + 2 * width + 4 * v) * scale
+            y = fma(to_f32(vload_i32(at)), by, vload(columns + 4 * width + 4 * v))
             if p.residual == BYTE_RESIDUAL:
                 seen = vload_u8_n(res + p.ldr * i + v, m) ^ splat(np.int32(p.flip_r))
                 y = fma(to_f32(seen), factor, y)
@@ -85,11 +88,11 @@ def finish_stored(p, tile, mr, n, columns, width, c, res):
                 store_bytes(c + ldc * i + v, y, m, p.columns)
     if act != 0 and p.kind != SUMS:
         call_activation(act, tile, n + (mr << 32), 2 * BYTES)
-        scale = splat(load_f32(p.columns + LAST_SCALE))
+        last = splat(load_f32(p.columns + LAST_SCALE))
         for i in range(mr):
             for v in range(0, n, LANES):
                 y, m = vload(tile + 2 * BYTES * i + 4 * v), min(n - v, LANES)
                 if p.kind == FLOATS:
                     vstore_n(c + 4 * (ldc * i + v), y, m)
                 else:
-                    store_bytes(c + ldc * i + v, y / scale, m, p.columns)
+                    store_bytes(c + ldc * i + v, y / last, m, p.columns)

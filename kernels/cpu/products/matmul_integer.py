@@ -41,18 +41,19 @@ def _fits(t: TensorType | None, axis: int, length: int, lead: tuple[int, ...]) -
 
 def _accepts(op: Any, ins: Types) -> bool:
     at = _operands(op)
-    if not are_plain(op, ins, at):
+    scale = given(ins, at.scale_a)
+    if not are_plain(op, ins, at) or (scale is not None and scale.size > 1 and given(ins, at.scale_y) is not None):
         return False
     a, b = given(ins, at.a), given(ins, at.b)
     assert a is not None
     assert b is not None
     if len(a.dims) < 2 or len(b.dims) < 2 or not a.size:
         return False
-    zero, right = given(ins, at.zero_a), [given(ins, i) for i in (at.zero_b, at.scale_b)]
+    left, right = ([given(ins, i) for i in pair] for pair in ((at.zero_a, at.scale_a), (at.zero_b, at.scale_b)))
     g = geometry(MatMul(), a.dims, b.dims)
-    if not sums_are_exact(ins, at, g.k) or not _fits(zero, -2, a.dims[-2], a.dims[:-2]):
+    if not sums_are_exact(ins, at, g.k) or not all(_fits(t, -2, a.dims[-2], a.dims[:-2]) for t in left):
         return False
-    if zero is not None and zero.size > a.dims[-2] and g.a_blocks != g.blocks:
+    if any(t is not None and t.size > a.dims[-2] for t in left) and g.a_blocks != g.blocks:
         return False  # rows of a matrix that several results share would not be numbered like theirs
     return all(_fits(t, -1, b.dims[-1], b.dims[:-2]) for t in right)
 

@@ -27,11 +27,12 @@ from bolt_numba.kernels.cpu.products.pack_bytes import (
 from bolt_numba.kernels.cpu.products.sweep import choose_share
 from bolt_numba.kernels.cpu.products.sweep_bytes import BLOCK_FIELDS, choose_span, scratch_bytes, sweep_bytes
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types
-from bolt_numba.ops.layers.integer_products import sums_fit
+from bolt_numba.ops.layers.integer_products import QLinearMatMul, sums_fit
 from bolt_numba.types import F32, I8, I32, U8, Array, TensorType
 
 BYTE_TYPES = (U8, I8)
 NO_ZERO = np.zeros(1, np.uint8)
+ONE = np.ones(1, np.float32)
 
 
 @record(frozen=True)
@@ -65,7 +66,7 @@ def operand(ins: Types, index: int | None) -> In | None:
 
 
 def are_plain(op: Any, ins: Types, at: Operands) -> bool:
-    """Static bytes, f32 scales, one scale of A, one scale and zero point of the result, an activation of f32."""
+    """Static bytes, f32 scales, one scale and zero point of the result, an activation of f32."""
     a, b, target = given(ins, at.a), given(ins, at.b), given(ins, at.zero_y)
     if a is None or b is None or not all(t.is_static for t in ins if t is not None):
         return False
@@ -75,7 +76,18 @@ def are_plain(op: Any, ins: Types, at: Operands) -> bool:
         return False
     if any(t is not None and t.dtype != F32 for t in (given(ins, i) for i in (at.scale_a, at.scale_b, at.scale_y))):
         return False
-    return all(t is None or t.size == 1 for t in (given(ins, i) for i in (at.scale_a, at.scale_y, at.zero_y)))
+    return all(t is None or t.size == 1 for t in (given(ins, i) for i in (at.scale_y, at.zero_y)))
+
+
+def by_rows(op: Any, ins: Types, at: Operands) -> tuple[bool, bool]:
+    """Whether zero points, and scales, of A are numbers of rows, which the sweep uses; else the columns' numbers do.
+
+    So are those that only the run tells where a matrix product gives floats: the columns' numbers are constant then.
+    """
+    scale, zero = given(ins, at.scale_a), given(ins, at.zero_a)
+    floats = isinstance(op, QLinearMatMul) and given(ins, at.scale_y) is None
+    scales = floats and scale is not None and (scale.size > 1 or scale.known is None)
+    return zero is not None and (zero.size > 1 or (scales and zero.known is None)), scales
 
 
 def sums_are_exact(ins: Types, at: Operands, depth: int) -> bool:
@@ -192,19 +204,20 @@ def column_step(
     """`prepare_columns`; packed: begins with the sums of the columns."""
     a, b, zero_a, zero_b, bias = (given(ins, i) for i in (at.a, at.b, at.zero_a, at.zero_b, at.bias))
     scale_b, done = given(ins, at.scale_b), finish(getattr(op, "activation", None))
+    rows, scales = by_rows(op, ins, at)
     return Step(prepare_columns, {
         "sums": packed, "to": Scratch(ENDS + panels.blocks * COLUMN_ROWS * panels.columns * BYTES),
         "blocks": panels.blocks, "n": panels.n, "k": k,
-        "zero_a": NO_ZERO if zero_a is None else In(at.zero_a), "flip_a": _flip(a),
+        "zero_a": NO_ZERO if zero_a is None or rows else In(at.zero_a), "flip_a": _flip(a),
         "zero_b": NO_ZERO if zero_b is None else In(at.zero_b), "zeros_b": 1 if zero_b is None else zero_b.size,
         "flip_b": _flip(b, False), "bias": operand(ins, at.bias),
         "biases": 0 if bias is None else bias.size, "floats": int(bias is not None and bias.dtype != I32),
-        "scale_a": operand(ins, at.scale_a), "scale_b": operand(ins, at.scale_b),
+        "scale_a": ONE if scales else operand(ins, at.scale_a), "scale_b": operand(ins, at.scale_b),
         "scales_b": 1 if scale_b is None else scale_b.size, "scale_y": operand(ins, at.scale_y),
         "zero_y": operand(ins, at.zero_y), "flip_y": _flip(given(ins, at.zero_y), False), "lo": done.lo, "hi": done.hi,
         "activated": int(done.act is not None), "scale_r": operand(ins, at.scale_r),
         "zero_r": operand(ins, at.zero_r), "flip_r": _flip(given(ins, at.zero_r)),
-        "rows": int(zero_a is not None and zero_a.size > 1), "outside": outside,
+        "rows": int(rows), "outside": outside,
         "length": 0 if outside is None else outside.nbytes,
     }, False)  # fmt: skip
 
@@ -256,10 +269,13 @@ def finish_args(op: Any, ins: Types, at: Operands) -> dict[str, Argument]:
     kind = SUMS if at.scale_y is None else FLOATS if given(ins, at.scale_y) is None else BYTE_RESULTS
     more = NO_RESIDUAL if residual is None else FLOAT_RESIDUAL if residual.dtype == F32 else BYTE_RESIDUAL
     done, more_at = finish(getattr(op, "activation", None)), operand(ins, at.residual)
+    rows, scales = by_rows(op, ins, at)
+    scale = given(ins, at.scale_a) if scales else None
     return {
         "sums": int(has_zero(b, given(ins, at.zero_b))), "flip_a": _flip(a),
-        "zero_a": NO_ZERO if zero_a is None else In(at.zero_a), "zeros_a": 1 if zero_a is None else zero_a.size,
+        "zero_a": NO_ZERO if zero_a is None else In(at.zero_a), "zeros_a": zero_a.size if rows and zero_a else 0,
         "kind": kind, "quick": int(kind == BYTE_RESULTS and done.act is None and more != FLOAT_RESIDUAL),
+        "scale_a": operand(ins, at.scale_a) if scale else None, "scales_a": scale.size if scale else 0,
         "res": more_at, "ldr": 0 if more_at is None else Pitch(more_at),
         "residual": more, "flip_r": _flip(residual), **done.args,
     }  # fmt: skip
@@ -283,13 +299,16 @@ def product_steps(
     offsets[:, 0], offsets[:, 3:] = rows.offsets[:, 0], rows.offsets[:, 2:]
     offsets[:, 1] = panels.head + panels.block * rows.offsets[:, 1]
     offsets[:, 2] = ENDS + COLUMN_ROWS * panels.columns * BYTES * rows.offsets[:, 1]
+    ends = finish_args(op, ins, at)
+    if ends["kind"] == FLOATS and ends["residual"] == NO_RESIDUAL and not ends["act"]:
+        ends["quick"] = FLOATS
     args: dict[str, Argument] = {
         "a": source, "lda": rows.lda, "b": packed, "c": Out(0),
         "ldc": Pitch(Out(0)), "blocks": blocks,
         "offsets": offsets, "m": rows.m, "n": panels.n, "table": rows.table, "shifts": rows.shifts,
         "taps": rows.taps, "depth": rows.depth,
         "length": -(-rows.k // 4) * 4 if rows.copied else rows.depth, "copied": int(rows.copied), "outside": outside,
-        "columns": columns, **finish_args(op, ins, at),
+        "columns": columns, **ends,
         "scratch": Scratch(threads * per_thread), "scratch_step": per_thread, "copy_step": copy_step, "span": span,
         "share": choose_share(blocks, rows.m, panels.n, rows.k, threads),
     }  # fmt: skip

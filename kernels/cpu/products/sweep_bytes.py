@@ -16,19 +16,23 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
     ceil_div,
     copy_bytes,
     dot_bytes,
+    load_f32,
     load_i32,
     load_i64,
     load_u8,
+    prefetch,
     reduce_add,
     rows_load,
     splat,
     split,
+    store_f32,
     store_i32,
     store_i64,
     store_u8,
@@ -47,6 +51,7 @@ from bolt_numba.kernels.cpu.products.pack_bytes import (
     BYTE_RESULTS,
     COLUMN_ROWS,
     EXACT,
+    FLOATS,
     ONES,
     UNSAFE,
     whole_vectors,
@@ -54,7 +59,7 @@ from bolt_numba.kernels.cpu.products.pack_bytes import (
 from bolt_numba.kernels.cpu.products.sweep import by_height
 from bolt_numba.kernels.cpu.products.sweep_extents import greatest
 from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, native
+from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, inline_source, native
 
 VARIANTS: tuple[int, ...] = (12, 8, 4, 2, 1) if target().registers >= 32 else (4, 2, 1)
 """Heights of tiles."""
@@ -62,12 +67,37 @@ HEIGHT = VARIANTS[0]
 SINGLE: tuple[int, ...] = (2 * HEIGHT, *VARIANTS)
 """Heights of tiles of one vector."""
 TALL = SINGLE[0]
+AHEAD = 32 * BYTES
+"""Bytes from what one or two rows are multiplied with to what is fetched: such products wait for memory."""
 
 # ------------------------------------------------------------------------------------------------------------ the tile
 
 
+def _putting_floats(mr: int, nv: int) -> Any:
+    """``put(acc, p, columns, width, scales, c, n)``: a tile of sums, whose rows have ``scales``, to limited f32."""
+    lines = ["def put(acc, p, columns, width, scales, c, n):", "    lo, hi = splat(p.lo), splat(p.hi)"]
+    for j in range(nv):
+        places = (f"vload(columns + {k} * width + {j} * BYTES)" for k in (2, 4))
+        lines.append(f"    f{j}, a{j} = {', '.join(places)}")
+    for whole in (True, False):
+        lines.append(f"    {f'if n >= {nv} * LANES' if whole else 'else'}:")
+        for i in range(mr):
+            lines.append(f"        to, scale = c + 4 * p.ldc * {i}, load_f32(scales + 4 * {i})")
+            for j in range(nv):
+                made = f"fma(to_f32(bits_of(tile_get(acc, {i}, {j}))), f{j} * scale, a{j})"
+                end = "" if whole else f", min(n - {j} * LANES, LANES)"
+                stored = f"(to + {j} * BYTES, vmin(hi, vmax(lo, {made})){end})"
+                lines.append(f"        vstore{'_n' * (not whole)}{stored}")
+    words = {name: getattr(lang, name) for name in PUT_WORDS}
+    return inline_source("\n".join(lines) + "\n", "put", BYTES=BYTES, LANES=LANES, **words)
+
+
+PUT_WORDS = ("splat", "vload", "load_f32", "fma", "to_f32", "bits_of", "tile_get", "vmin", "vmax", "vstore", "vstore_n")
+
+
 def _tile(mr: int, nv: int) -> Any:
-    """The micro-kernel: one tile of sums, which become bytes or are stored at ``sums``."""
+    """The micro-kernel: one tile of sums, which become bytes or floats or are stored at ``sums``."""
+    put_floats = _putting_floats(mr, nv)
 
     @inline
     def tile(p, rows, run_step, runs, length, b, columns, width, seen, n, quick, sums, c, res):
@@ -76,6 +106,10 @@ def _tile(mr: int, nv: int) -> Any:
         for r in range(runs):
             at = rows_load(mr, rows + run_step * r, 8, 0 if p.shifts == 0 else load_i64(p.shifts + 8 * r))
             for q in range(0, length - 3, 4):
+                if mr <= 2:
+                    prefetch(b + AHEAD)
+                    if nv > 1:
+                        prefetch(b + AHEAD + BYTES)
                 acc = tile_dot_rows_centred(acc, at, q, 0, b)
                 b += BYTES * nv
             if rest:
@@ -83,9 +117,11 @@ def _tile(mr: int, nv: int) -> Any:
                 b += BYTES * nv
         if p.sums:
             acc = tile_take_outer(acc, seen, columns + width)
-        if p.zeros_a > 1:
+        if p.zeros_a > 0:
             acc = tile_take_outer(acc, seen + 4 * (p.span + HEIGHT), columns + 3 * width)
-        if quick:
+        if quick == FLOATS:
+            put_floats(acc, p, columns, width, seen + 8 * (p.span + HEIGHT), c, n)
+        elif quick:
             tile_finish_bytes(acc, columns, width, c, p.ldc, n, res, p.ldr, np.int32(p.flip_r), p.columns)
         else:
             tile_store(acc, sums, 2 * BYTES)
@@ -170,11 +206,31 @@ def row_sum(p, rows):
     return reduce_add(total)
 
 
+@inline
+def place_numbers(p, rows, first, count, totals, quick):
+    """Sums, zero points and scales of ``count`` rows, where tiles need them; first: the number of the first one."""
+    zeros = totals + 4 * (p.span + HEIGHT)
+    scales = zeros + 4 * (p.span + HEIGHT)
+    if p.sums:
+        for i in range(count):
+            store_i32(totals + 4 * i, row_sum(p, rows + 8 * i))
+    if p.zeros_a > 0:
+        at = first % p.zeros_a
+        for i in range(count):
+            store_i32(zeros + 4 * i, load_u8(p.zero_a + at) ^ p.flip_a)
+            at = at + 1 if at + 1 < p.zeros_a else 0
+    if quick == FLOATS:
+        at = 0 if p.scale_a == 0 else first % p.scales_a
+        for i in range(count):
+            store_f32(scales + 4 * i, np.float32(1) if p.scale_a == 0 else load_f32(p.scale_a + 4 * at))
+            at = at + 1 if at + 1 < p.scales_a else 0
+
+
 def _swept(a: Any) -> dict[str, Reach]:
     runs, size, some = (1 if a.copied else a.taps), (1 if a.kind == BYTE_RESULTS else 4), a.blocks * a.m * a.n > 0
     fours, last = runs * -(-a.length // 4), a.m - 1 if a.table is None else int(a.table.max(initial=-1))
     b, columns = (greatest(a.offsets, a.blocks, 0, i, i) if some else 0 for i in (1, 2))
-    used = TALL * 2 * BYTES + (a.span + HEIGHT) * (8 + 8 * runs + a.copy_step)
+    used = TALL * 2 * BYTES + (a.span + HEIGHT) * (12 + 8 * runs + a.copy_step)
 
     def rows(ld: int, item: int) -> int:
         return item * (greatest(a.offsets, a.blocks, ld, 4, 3) + ld * (a.m - 1) + a.n) if some else 0
@@ -191,6 +247,7 @@ def _swept(a: Any) -> dict[str, Reach]:
         "columns": columns + COLUMN_ROWS * whole_vectors(a.n),
         "scratch": (a.threads - 1) * a.scratch_step + used,
         "zero_a": a.zeros_a,
+        "scale_a": 4 * a.scales_a,
     }
 
 
@@ -208,18 +265,19 @@ def sweep_bytes(p, tid, nthreads):
     shifts: i64 [taps], bytes from the first tap to each, where no tap of any pixel is outside; or 0.
     depth: bytes of a tap; length: of a run as packed.  copied: whether a row is copied to one run of ``length`` bytes.
     outside: ``depth`` zero points.  columns: see `prepare_columns`; sums: whether a zero point of B is not 0.
-    zeros_a: zero points of rows, 1 when `prepare_columns` has used it.
-    scratch: ``scratch_step`` bytes a thread: a tile, sums and zero points of rows, addresses of runs, copies
-    (`scratch_bytes`).  The rest: see `epilogue_bytes.FIELDS`.
+    zeros_a: zero points of rows, 0 when `prepare_columns` has used the one.
+    scratch: ``scratch_step`` bytes a thread: a tile, sums, zero points and scales of rows, addresses of runs, copies
+    (`scratch_bytes`).  The rest: see `epilogue_bytes.FIELDS`;
+    quick is `FLOATS` where they become these in registers.
     """
     m, n, span = p.m, p.n, p.span
-    quick = p.quick != 0 and load_i32(p.columns + UNSAFE) == 0
+    quick = p.quick if p.quick == FLOATS or load_i32(p.columns + UNSAFE) == 0 else 0
     runs, size, size_r = (1 if p.copied != 0 else p.taps), (1 if p.kind == BYTE_RESULTS else 4), 1
     if p.residual == FLOAT_RESIDUAL:
         size_r = 4
     tile = p.scratch + p.scratch_step * tid
     totals, width = tile + TALL * 2 * BYTES, ceil_div(n, LANES) * BYTES
-    rows, run_step = totals + 8 * (span + HEIGHT), 8 * (span + HEIGHT) if p.shifts == 0 else 0
+    rows, run_step = totals + 12 * (span + HEIGHT), 8 * (span + HEIGHT) if p.shifts == 0 else 0
     copies, fours = rows + 8 * (span + HEIGHT) * runs, runs * ceil_div(p.length, 4)
     block_lo, block_hi = (0, p.blocks) if p.share != 2 else split(p.blocks, tid, nthreads)
     i_lo, i_hi = (0, m) if p.share != 0 else split(m, tid, nthreads)
@@ -233,13 +291,7 @@ def sweep_bytes(p, tid, nthreads):
         while i0 < i_hi:
             count = span if i_hi - i0 >= span + HEIGHT else i_hi - i0
             place_rows(p, a, i0, count, rows, copies)
-            if p.sums:
-                for i in range(count):
-                    store_i32(totals + 4 * i, row_sum(p, rows + 8 * i))
-            if p.zeros_a > 1:
-                for i in range(count):
-                    zero_a = load_u8(p.zero_a + (first + i0 + i) % p.zeros_a) ^ p.flip_a
-                    store_i32(totals + 4 * (span + HEIGHT + i), zero_a)
+            place_numbers(p, rows, first + i0, count, totals, quick)
             for j in range(PANEL * j_lo, PANEL * j_hi, PANEL):
                 i, left = 0, min(n - j, PANEL)
                 while i < count:
@@ -251,7 +303,7 @@ def sweep_bytes(p, tid, nthreads):
                         totals + 4 * i, left, quick, tile, to, more,
                     )  # fmt: skip
                     if not quick:
-                        finish_stored(p, tile, mr, left, columns + 4 * j, width, to, more)
+                        finish_stored(p, tile, mr, left, columns + 4 * j, width, to, more, first + i0 + i)
                     i += mr
             i0 += count
 
@@ -270,5 +322,5 @@ def choose_span(m: int, k: int) -> int:
 
 def scratch_bytes(span: int, runs: int, copy_step: int) -> int:
     """Workspace of one thread."""
-    used = TALL * 2 * BYTES + (span + HEIGHT) * (8 + 8 * runs + copy_step)
+    used = TALL * 2 * BYTES + (span + HEIGHT) * (12 + 8 * runs + copy_step)
     return -(-used // 64) * 64

@@ -14,7 +14,7 @@ from bolt_numba.ops.layers.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul, is_fused
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear, RangeRounded
 from bolt_numba.ops.pointwise import Add, Cast, Mul
 from bolt_numba.types import I32
 
@@ -49,6 +49,12 @@ def integer_product(w: GraphWriter, op: Any, *terms: Any) -> Any:
 def byte_table(w: GraphWriter, op: ByteTable, x: Named, table: Named) -> Any:
     """A lookup, whose negative indices count from the end as the entries of negative bytes do."""
     return w.write(Gather(0), table, w.write(Cast(I32), x))
+
+
+@writer(RangeRounded)
+def range_rounded(w: GraphWriter, op: RangeRounded, x: Named) -> Any:
+    """The floats, as exact sessions compute: ONNX has no ranges of rows."""
+    return w.node("Identity", [x], [x.type])
 
 
 @writer(BetweenBytes)

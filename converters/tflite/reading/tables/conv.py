@@ -7,6 +7,7 @@ from typing import Any
 
 from bolt_numba.converters.operands import rank_of, static_dim
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
+from bolt_numba.converters.tflite.reading.quantised import ranged
 from bolt_numba.converters.tflite.reading.registry import TFLITE, activated
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Transpose
@@ -48,7 +49,7 @@ def conv_2d(
     """w: [k, h, w, c / groups]."""
     turned = b(Transpose((0, 3, 1, 2)), w)
     strides, dilations = (stride_h, stride_w), (dilation_h_factor, dilation_w_factor)
-    return _convolved(b, x, turned, bias, strides, dilations, padding, fused_activation_function)
+    return _convolved(b, ranged(b, x, 1, axis=1), turned, bias, strides, dilations, padding, fused_activation_function)
 
 
 @TFLITE.reader("DEPTHWISE_CONV_2D")

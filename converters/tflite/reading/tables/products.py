@@ -6,6 +6,7 @@ from typing import Any
 
 from bolt_numba.converters.operands import rank_of, reshaped, static_dim
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
+from bolt_numba.converters.tflite.reading.quantised import ranged
 from bolt_numba.converters.tflite.reading.registry import TFLITE, activated
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.layers.matmul import MatMul
@@ -32,7 +33,7 @@ def fully_connected(
     shape = x.type.shape
     if not keep_num_dims and (rank_of(b, x) != 2 or shape is None or shape[1] != depth):
         x = reshaped(b, x, [-1, depth])
-    return activated(b, b(MatMul(trans_b=True), x, w, bias), fused_activation_function)
+    return activated(b, b(MatMul(trans_b=True), ranged(b, x, 1, axis=-1), w, bias), fused_activation_function)
 
 
 @TFLITE.reader("BATCH_MATMUL")

@@ -1,0 +1,115 @@
+"""Layers of TFLite whose weights are bytes and whose activations are floats: rounded by their own range in each run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.ops.layers.quantize import QuantizeRows
+from bolt_numba.types import Array
+from tests.near import assert_near
+from tests.tflite_operator import Tensor, constant, model
+
+F32 = np.float32
+CONV = {"stride_w": 1, "stride_h": 1, "padding": "SAME", "dilation_w_factor": 1, "dilation_h_factor": 1}
+
+
+def weights(shape: tuple[int, ...], axis: int = 0) -> Tensor:
+    rng = np.random.default_rng(1)
+    scale = rng.uniform(0.5, 1.5, shape[axis]).astype(F32) * F32(0.01)
+    return constant(rng.integers(-127, 128, shape).astype(np.int8), scale=list(scale), axis=axis)
+
+
+def real(w: Tensor) -> Array:
+    """The numbers that weights stand for, f64."""
+    assert w.data is not None
+    shape = [1] * w.data.ndim
+    shape[w.axis] = -1
+    return np.asarray(w.data.astype(np.float64) * np.reshape(np.asarray(w.scale, np.float64), shape))
+
+
+def ranged(x: Array, axis: int) -> Array:
+    """Activations as bytes of their own range hold them, f64."""
+    y, scale, zero = QuantizeRows(axis).reference(x)
+    return np.asarray((y.astype(np.float64) - zero) * scale)
+
+
+def dense(rows: tuple[int, ...], n: int = 33, k: int = 48, **options: Any) -> tuple[bytes, Tensor, Array]:
+    w, bias = weights((n, k)), np.linspace(-1, 1, n).astype(F32)
+    more = {"keep_num_dims": len(rows) > 1, **options}
+    inputs = [Tensor((*rows, k)), w, constant(bias)]
+    return model("FULLY_CONNECTED", inputs, [Tensor((*rows, n))], "FullyConnected", **more), w, bias
+
+
+def operators(session: bn.Session) -> list[str]:
+    return [node.op.name for node in session.optimised.nodes]
+
+
+def drawn(*shape: int) -> Array:
+    return np.random.default_rng(2).normal(size=shape).astype(F32)
+
+
+@pytest.mark.parametrize("rows", [(1,), (5,), (2, 3), (40,)])
+def test_rows_of_dense_layers_have_ranges_of_their_own(rows: tuple[int, ...]) -> None:
+    file, w, bias = dense(rows)
+    session, x = bn.compile(file), drawn(*rows, 48) * np.geomspace(1e-3, 1e3, rows[-1], dtype=F32)[:, None]
+    assert operators(session) == ["QuantizeRows", "QLinearMatMul"]
+    assert_near(session.run(None, {"t0": x})[0], ranged(x, -1) @ real(w).T + bias, 1e-5, "dense")
+
+
+@pytest.mark.parametrize("rows", [(1,), (40,)])
+def test_strict_sessions_compute_with_floats(rows: tuple[int, ...]) -> None:
+    file, w, bias = dense(rows)
+    session, x = bn.compile(file, numerics="strict"), drawn(*rows, 48)
+    assert operators(session) == ["MatMul"]
+    assert_near(session.run(None, {"t0": x})[0], x @ real(w).T + bias, 1e-5, "dense")
+
+
+def test_a_row_does_not_depend_on_others_and_keeps_its_nan() -> None:
+    session, x = bn.compile(dense((6,))[0]), drawn(6, 48)
+    (whole,) = session.run(None, {"t0": x})
+    spoilt = x.copy()
+    spoilt[2, 5], spoilt[4, 7] = np.nan, np.inf
+    (got,) = session.run(None, {"t0": spoilt})
+    np.testing.assert_array_equal(got[[0, 1, 3, 5]], whole[[0, 1, 3, 5]])
+    assert np.isnan(got[[2, 4]]).all()
+
+
+def convolution(images: int, w: Tensor, op: str = "CONV_2D", c: int = 8) -> bytes:
+    kind = "Conv2D" if op == "CONV_2D" else "DepthwiseConv2D"
+    filters = w.shape[0] if op == "CONV_2D" else w.shape[3]
+    result = Tensor((images, 7, 6, filters))
+    return model(op, [Tensor((images, 7, 6, c)), w], [result], kind, **CONV)
+
+
+@pytest.mark.parametrize(("kernel", "axis", "product"), [((3, 3), 1, "QLinearConv"), ((1, 1), -1, "QLinearMatMul"),
+                                                         ((1, 5), 1, "QLinearConv")])  # fmt: skip
+@pytest.mark.parametrize("groups", [1, 2])
+def test_an_image_has_one_range_and_pixels_have_theirs(
+    kernel: tuple[int, int], axis: int, product: str, groups: int
+) -> None:
+    """Where a filter sees one pixel, pixels are rows, as in LiteRT; in groups they are not."""
+    w = weights((20, *kernel, 8 // groups))
+    session, x = bn.compile(convolution(1, w)), drawn(1, 7, 6, 8)
+    exact = bn.compile(convolution(1, w), numerics="strict")
+    if groups > 1:
+        axis, product = 1, "QLinearConv"
+    assert operators(session) == ["QuantizeRows", product]
+    (wanted,) = exact.run(None, {"t0": ranged(x, axis).astype(F32)})
+    assert_near(session.run(None, {"t0": x})[0], wanted, 1e-5, product)
+
+
+@pytest.mark.parametrize(
+    ("images", "op", "w"),
+    [(2, "CONV_2D", weights((20, 3, 3, 8))), (1, "DEPTHWISE_CONV_2D", weights((1, 3, 3, 8), 3))],
+)
+def test_what_floats_are_as_fast_or_needed_for_stays_exact(images: int, op: str, w: Tensor) -> None:
+    """Several images would share a range; our depthwise layers of floats are faster than LiteRT's of bytes."""
+    sessions = [bn.compile(convolution(images, w, op), numerics=n) for n in ("default", "strict")]
+    assert all(operators(s) == ["Conv"] for s in sessions)
+    x = drawn(images, 7, 6, 8)
+    first, second = (s.run(None, {"t0": x})[0] for s in sessions)
+    assert_near(first, second, 1e-5, op)
