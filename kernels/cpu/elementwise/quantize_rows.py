@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.elementwise.quantize_range import EXACT, PARALLEL_ELEMENTS
+from bolt_numba.kernels.cpu.elementwise.quantize import EXACT, PARALLEL_ELEMENTS
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
