@@ -69,6 +69,9 @@ def quantize(  # budget: each option is one line or two
     symmetric: Annotated[
         bool, typer.Option("--symmetric", help="Zero in the middle of what activations hold.")
     ] = False,
+    results: Annotated[
+        bool, typer.Option("--results/--no-results", help="Round results of convolutions, too: other engines want it.")
+    ] = True,
     bias_correction: Annotated[
         bool, typer.Option("--bias-correction/--no-bias-correction", help="Take mean errors out of biases.")
     ] = True,
@@ -128,8 +131,8 @@ def quantize(  # budget: each option is one line or two
     with console.steps(f"reading {model.name}") as say:
         made = tool.quantize(
             _source(model, weights, signature), data, activations=activations, weights=weight_type, method=method,
-            per_channel=not per_tensor, symmetric=symmetric, bias_correction=bias_correction, equalise=equalise,
-            smooth=_strength(smooth), attention=attention, keep=keep, overrides=_changes(override),
+            per_channel=not per_tensor, symmetric=symmetric, results=results, bias_correction=bias_correction,
+            equalise=equalise, smooth=_strength(smooth), attention=attention, keep=keep, overrides=_changes(override),
             ranges=None if scales is None else tool.read_scales(scales), max_drop=_share(max_drop), min_sqnr=min_sqnr,
             labels=None if labels is None else load_array(labels), measure=measure, threads=threads, progress=say,
         )  # fmt: skip

@@ -1,9 +1,11 @@
 """Puts QuantizeLinear and DequantizeLinear around the layers of a float graph.
 
-The operands of a layer are quantised, and its result is not.  So a sum, an activation or a norm behind it computes in
-float from what was not rounded, and what a fused kernel stores as bytes is rounded once.  All quantised readers of a
-tensor share one pair.  Where a convolution reads the bytes, other operators read them too (the shortcut of a residual
-block), so that the tensor need not be stored twice.
+The operands of a layer are quantised.  All quantised readers of a tensor share one pair.  Where a convolution reads the
+bytes, other operators read them too (the shortcut of a residual block), so that the tensor need not be stored twice.
+
+The result of a convolution is quantised as well, behind a Relu or Clip if there is one, and so are sums, joins and
+activations on the way to the next layer.  Other engines want it: one that finds no QuantizeLinear behind a convolution
+computes it in float.  What a graph gives is not rounded, nor are results of other products: norms read floats.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ import numpy as np
 from bolt_numba.base.records import record
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.arrays.shape import Concat, Reshape, Split, Transpose
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.pointwise import Add, Clip, HardSigmoid, Mul, Relu, Sigmoid
 from bolt_numba.quantize.calibrate import Ranges
 from bolt_numba.quantize.layers import BIAS, QuantLayer, Scheme
 from bolt_numba.quantize.methods import (
@@ -57,7 +62,11 @@ class QuantPlan:
 
     def pair(self, layer: QuantLayer, operand: int) -> Pair:
         """Scale and zero point of an operand of a layer."""
-        scheme, tensor = self.scheme(layer), layer.operand(operand).name
+        return self.pair_of(layer, layer.operand(operand).name)
+
+    def pair_of(self, layer: QuantLayer, tensor: str) -> Pair:
+        """Scale and zero point of a tensor, as a layer beside it wishes."""
+        scheme = self.scheme(layer)
         key = tensor, scheme.activations, scheme.symmetric, scheme.method
         if key not in self._affines:
             dtype = KINDS[scheme.activations]
@@ -112,6 +121,12 @@ def with_pairs(graph: Graph, plan: QuantPlan, chosen: Collection[QuantLayer] | N
         for i in layer.inputs:
             wanted.setdefault(layer.operand(i).name, []).append((node, i, plan.pair(layer, i)))
     products = {twins[layer.node] for layer in plan.layers}
+    for value, (layer, tensor) in rounded_results(made, layers).items():
+        scheme = plan.scheme(layer)
+        if scheme.results and KINDS[scheme.activations].itemsize == 1 and tensor in plan.ranges.tensors:
+            readers = [n for n in value.uses.times if n not in products]
+            pair = plan.pair_of(layer, tensor)
+            wanted[value.name] = [(n, i, pair) for n in readers for i, v in enumerate(n.inputs) if v is value]
     nodes, made.nodes = made.nodes, []
     b = Builder(made)
     for value in list(made.inputs):
@@ -123,6 +138,57 @@ def with_pairs(graph: Graph, plan: QuantPlan, chosen: Collection[QuantLayer] | N
         for value in node.outputs:
             _quantise_reads(b, value, wanted.get(value.name, ()), products)
     return made
+
+
+def rounded_results(graph: Graph, layers: Mapping[Node, QuantLayer]) -> dict[Value, tuple[QuantLayer, str]]:
+    """Values on the way from a convolution to another layer that are rounded, though no layer reads them.
+
+    With each the layer whose wishes hold, and the tensor whose range it has.
+    """
+    read = {layer.operand(i).name: (layer, layer.operand(i).name) for layer in layers.values() for i in layer.inputs}
+    needed = _before(graph, read)
+    known: dict[Value, tuple[QuantLayer, str]] = {}
+    for node in graph.nodes:
+        given = [v for v in node.inputs if v is not None and v.const is None]
+        sources = [known.get(v) or read.get(v.name) for v in given]
+        if node in layers and isinstance(node.op, Conv):
+            value = _limited(node.output)
+            known[value] = layers[node], value.name
+        elif isinstance(node.op, MOVES) and sources and sources[0] is not None:
+            known.update(dict.fromkeys(node.outputs, sources[0]))
+        elif isinstance(node.op, SPREADING) and given and None not in sources:
+            value = _limited(node.output)
+            known[value] = sources[0][0], value.name  # type: ignore[index]
+    wanted = {_limited(node.output) for node in layers if isinstance(node.op, Conv)} | needed
+    return {v: found for v, found in known.items() if v in wanted and v.name not in read and v not in graph.outputs}
+
+
+SPREADING = (Add, Mul, Sigmoid, HardSigmoid, Concat)
+"""Operators that engines have on bytes, if operands and results are bytes."""
+MOVES = (MaxPool, Split, Reshape, Transpose)
+"""Operators whose results are numbers of their operand."""
+
+
+def _limited(value: Value) -> Value:
+    """A value behind what limits it alone."""
+    while len(value.uses.times) == 1:
+        reader = next(iter(value.uses.times))
+        if not isinstance(reader.op, (Relu, Clip)):
+            break
+        value = reader.output
+    return value
+
+
+def _before(graph: Graph, names: Collection[str]) -> set[Value]:
+    """Tensors of these names, and what they are computed from."""
+    left = [v for node in graph.nodes for v in node.outputs if v.name in names]
+    seen = set(left)
+    while left:
+        node = left.pop().node
+        new = {v for v in (node.inputs if node is not None else ()) if v is not None} - seen
+        seen |= new
+        left += new
+    return seen
 
 
 def _quantise_reads(b: Builder, value: Value, readers: Sequence[tuple[Node, int, Pair]], products: set[Node]) -> None:

@@ -28,7 +28,8 @@ class Scheme:
     """How a layer is quantised.
 
     activations: ``"u8"``, ``"s8"``, ``"u16"``, ``"s16"`` · weights: ``"s8"`` or ``"s4"`` · per_channel: a scale for
-    each filter or column · symmetric: activations have zero in the middle · method: see `methods.METHODS`.
+    each filter or column · symmetric: activations have zero in the middle · method: see `methods.METHODS` ·
+    results: those of convolutions are rounded, too, before what follows computes with them.
     """
 
     activations: str = "u8"
@@ -36,12 +37,13 @@ class Scheme:
     per_channel: bool = True
     symmetric: bool = False
     method: str = "mse"
+    results: bool = True
 
     def __post_init__(self) -> None:
         for what, kinds in (("activations", KINDS), ("weights", WEIGHT_KINDS)):
             if getattr(self, what) not in kinds:
                 raise BoltError(f"{what}: got {getattr(self, what)!r}, wanted one of {', '.join(kinds)}")
-        for what in ("per_channel", "symmetric"):
+        for what in ("per_channel", "symmetric", "results"):
             flag_of(what, getattr(self, what))
         method_of(self.method)
 

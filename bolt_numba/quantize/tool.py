@@ -22,7 +22,7 @@ from bolt_numba.passes.rewrite import nested
 from bolt_numba.quantize.calibrate import Progress, Ranges, Watched, calibrate, estimated, no_progress
 from bolt_numba.quantize.data import Data, Feed, feeds_of
 from bolt_numba.quantize.equalise import AUTO, equalised, smoothed
-from bolt_numba.quantize.insert import Pair, QuantPlan
+from bolt_numba.quantize.insert import Pair, QuantPlan, rounded_results
 from bolt_numba.quantize.layers import QuantLayer, Scheme, layers_of, schemes_for, with_plain_weights
 from bolt_numba.quantize.methods import Affine, TensorStats
 from bolt_numba.quantize.report import FLOAT, LayerReport, QuantizeReport
@@ -71,6 +71,7 @@ def quantize(  # budget: each option is explained
     method: str = "mse",
     per_channel: bool = True,
     symmetric: bool = False,
+    results: bool = True,
     bias_correction: bool = True,
     equalise: bool = False,
     smooth: float | str | None = AUTO,
@@ -95,7 +96,7 @@ def quantize(  # budget: each option is explained
     Parameters
     ----------
     model: as `bolt_numba.compile`.  data: see `data.feeds_of`; a hundred samples are usual.
-    activations, weights, per_channel, symmetric, method: see `layers.Scheme`, for all layers.
+    activations, weights, per_channel, symmetric, method, results: see `layers.Scheme`, for all layers.
     bias_correction: take the mean error that rounded weights make out of biases.
     equalise: make ranges of channels of consecutive convolutions alike (depthwise nets).
     smooth: ``"auto"`` hands the few great channels of a product's input to its weights where that is estimated to pay
@@ -112,7 +113,7 @@ def quantize(  # budget: each option is explained
     Raises BoltError when there is nothing to quantise, DataError for NaN in data or activations.
     """
     progress = theirs("progress", progress)
-    usual = Scheme(activations, weights, per_channel, symmetric, method)
+    usual = Scheme(activations, weights, per_channel, symmetric, method, results)
     bound = _bound(max_drop, min_sqnr, metric is not None or labels is not None)
     source = with_plain_weights(surgery.simplify(load(model, signature=signature)))
     within = sum(len(layers_of(body)) for body in nested(source) if body is not source)
@@ -163,23 +164,25 @@ def _smoothed(
     What is divided has other ranges, for which the data are run through once more.
     """
     layers = layers_of(graph, attention=attention)
-    seen = calibrate(graph, feeds, _watched(layers), threads=threads, progress=progress)
+    seen = calibrate(graph, feeds, _watched(graph, layers), threads=threads, progress=progress)
     if strength is None:
         return graph, seen, 0
     made, count = smoothed(graph, layers, seen, strength)
     if not count:
         return graph, seen, 0
-    watched = _watched(layers_of(made, attention=attention))
+    watched = _watched(made, layers_of(made, attention=attention))
     return made, calibrate(made, feeds, watched, threads=threads, progress=progress), count
 
 
-def _watched(layers: Sequence[QuantLayer]) -> list[Watched]:
-    """Every activation of a layer once; channels of those that meet a weight."""
+def _watched(graph: Graph, layers: Sequence[QuantLayer]) -> list[Watched]:
+    """Every activation of a layer once, and channels of those that meet a weight; what is rounded besides."""
     made: dict[str, Watched] = {}
     for layer in layers:
         for i in layer.inputs:
             name = layer.operand(i).name
             made.setdefault(name, Watched(name, None if layer.weight is None else layer.channel))
+    for _, tensor in rounded_results(graph, {layer.node: layer for layer in layers}).values():
+        made.setdefault(tensor, Watched(tensor))
     return list(made.values())
 
 
