@@ -247,12 +247,12 @@ class FlowEngine:
     def _head(self) -> bool:
         return bool(self.line and self.line[0].is_delivered)
 
-    def read(self, timeout: float | None) -> FlowTask:
-        """The next task that is done."""
+    def read(self, timeout: float | None, *, expects: bool) -> FlowTask:
+        """The next task that is done.  expects: whether to wait for a task that nobody has given yet."""
         with self.lock:
-            self.results.wait_for(lambda: self._head() or self.is_exhausted, timeout)
+            self.results.wait_for(lambda: self._head() or self.is_exhausted or not (expects or self.lined), timeout)
             if not self._head():
-                why = "no task is left" if self.is_exhausted else f"no task was done within {timeout} s"
+                why = f"no task was done within {timeout} s" if self.lined else "no task is left"
                 raise FlowEmptyError(f"flow {self.name!r}: {why}")
             return self._read()
 
@@ -268,7 +268,7 @@ class FlowEngine:
         self.unread -= 1
         self.lined -= 1
         self._tell_room()
-        if self.is_exhausted or self._head():
+        if not self.lined or self._head():
             self.results.notify_all()
             self.awaiting_results.wake()
         return task

@@ -7,7 +7,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bolt_numba.base.border import border
+from bolt_numba.base.replaced import replaced
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.flow import Flow
 from bolt_numba.flow.named import FileNames
@@ -33,7 +36,8 @@ def load(
     Functions that a TOML file names are imported, so it is trusted as a program is.
 
     functions, models: what the file names, by the text that it has for it; models also by the name of their file.
-    A function may be a text ``module:function``, too.  A model is what `Flow.model` takes.
+    A function may be a text ``module:function``, too.  A model is what `Flow.model` takes.  A graph of Bolt need not
+    name all of them.
     workers, copies, capacity, order: as of `Flow`; None: as the file says.
     Raises FlowError with the file, and the node where there is one.
     """
@@ -51,7 +55,8 @@ def load(
         else:
             from bolt_numba.flow.prototxt import read
         flow = read(text, named, given)
-        named.want_all_asked()
+        if reader == ".toml":  # a program of Bolt registers functions once, for all its graphs
+            named.want_all_asked()
         flow.ordered()
     except Exception as error:
         raise FlowError(f"{named.file}: {named.said(error, 'flow')}") from error
@@ -67,3 +72,22 @@ def _text_of(path: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FlowError(f"{path}: got bytes that are no UTF-8, wanted the text of a flow") from error
+
+
+@border("flow", OSError)
+def save(flow: Flow, path: str | PathLike[str]) -> None:
+    """Write a flow as a ``.toml`` file that `load` reads; arrays of ``fixed`` and ``states`` lie beside it.
+
+    Functions must be those of modules, and models files.  Raises FlowError with all that are not.
+    """
+    from bolt_numba.flow.toml import FlowText
+
+    target = Path(path)
+    if target.suffix.lower() != ".toml":
+        raise FlowError(f"{target}: got the suffix {target.suffix!r}, wanted .toml")
+    made = FlowText(flow, target)
+    for name, array in made.arrays.items():
+        with replaced(target.with_name(name)) as file:
+            np.save(file, array, allow_pickle=False)
+    with replaced(target) as file:
+        file.write(made.text.encode())

@@ -128,12 +128,13 @@ class Flow:
 
         own = {key: value for key, value in options.items() if key in OPTIONS}
         rest = {key: value for key, value in options.items() if key not in OPTIONS}
+        said = {"model": source, **rest}
         try:
             graph = model_of(source, rest)
         except BoltError as error:
             raise type(error)(f"flow {self.name!r}: node {name or 'model'!r}: {error}") from error
         called = name or (graph.graph.name if isinstance(graph, Session) else graph.name) or "model"
-        return self._add(called, own, lambda o: ModelNode(called, graph, inputs, outputs, o, rest))
+        return self._add(called, own, lambda o: ModelNode(called, graph, inputs, outputs, o, rest, said))
 
     def _add(self, name: str, options: Mapping[str, Any], make: Callable[[NodeOptions], FlowNode]) -> Flow:
         with self._lock:
@@ -335,17 +336,17 @@ class Flow:
     def dequeue(self, block: bool = True, timeout: float | None = None) -> FlowTask:
         """The next task of `enqueue` that is done, in the flow's order; its ``result()`` gives results or raises.
 
-        block: wait for it, at most ``timeout`` seconds.  Raises FlowEmptyError where there is none by then, or where
-        none will come: the flow is finished, and all were read.
+        block: wait for it.  timeout: seconds to wait, also for a task that nobody has given yet; None: as long as
+        tasks are under way.  Raises FlowEmptyError where there is none by then.
         """
         wait = None if timeout is None else want_seconds("timeout", timeout)
-        return self.engine.read(wait if block else 0.0)
+        return self.engine.read(wait if block else 0.0, expects=wait is not None)
 
     def __iter__(self) -> Iterator[FlowTask]:
         """Tasks as `dequeue` gives them, until the flow is finished and all were read."""
         while True:
             try:
-                yield self.dequeue()
+                yield self.engine.read(None, expects=True)
             except FlowEmptyError:
                 return
 

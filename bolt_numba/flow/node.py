@@ -29,6 +29,7 @@ class FlowNode:
 
     wants, makes: types of inputs and outputs, by the node's names, as far as they are known.
     batched: inputs that have an axis of the batch, the first.  stops: whether `stop` can end a call.
+    said: what the node was made of, as a file names it: a function, or a model with its options.
     """
 
     def __init__(self, name: str, inputs: Ports, outputs: Ports, options: NodeOptions) -> None:
@@ -40,6 +41,7 @@ class FlowNode:
         self.wants: dict[str, TensorSpec] = {}
         self.makes: dict[str, TensorSpec] = {}
         self.keeps, self.stops = bool(self.states), False
+        self.said: dict[str, Any] = {}
         for value in self.each:
             if value not in self.inputs.values():
                 raise FlowError(f"each: got {value!r}, wanted one of the inputs {list(self.inputs.values())}")
@@ -126,7 +128,7 @@ class FunctionNode(FlowNode):
             raise FlowError(f"function: got {function!r:.80}, wanted a function")
         self.by_name = isinstance(inputs, Mapping)
         super().__init__(name, _as_ports("inputs", inputs), _as_ports("outputs", outputs), options)
-        self.function = function
+        self.function, self.said = function, {"function": function}
         self.results = [*self.outputs, *(s.output for s in self.states.values() if s.output not in self.outputs)]
         self.makes = {port: type_of(port, text) for port, text in options.types.items()}
         _want_known("types", options.types, self.outputs)
@@ -181,7 +183,7 @@ class ModelNode(FlowNode):
 
     def __init__(
         self, name: str, source: Session | Graph, inputs: Any, outputs: Any, options: NodeOptions,
-        compiled: Mapping[str, Any],
+        compiled: Mapping[str, Any], said: Mapping[str, Any],
     ) -> None:  # fmt: skip
         from bolt_numba.session import Session
 
@@ -196,7 +198,7 @@ class ModelNode(FlowNode):
         ins = _as_ports("inputs", free if inputs is None else inputs, free)
         outs = _as_ports("outputs", [n for n in makes if n not in back] if outputs is None else outputs, list(makes))
         super().__init__(name, ins, outs, options)
-        self.wants, self.makes = wants, makes
+        self.wants, self.makes, self.said = wants, makes, dict(said)
         _want_known("inputs", [*self.inputs, *self.fixed, *self.states], wants)
         _want_known("outputs", [*self.outputs, *back], makes)
         if missing := [n for n in free if n not in self.inputs]:

@@ -136,7 +136,7 @@ def _add(flow: Flow, name: str, node: Message, named: FileNames) -> None:
         flow.function(_Calls(calls[:1], ports), {n: n for n in inputs}, ports, name=f"{name}/before")
     elif others:
         raise FlowError(f"{named.file}: {where}: outputs: got {[*others]}, wanted what the model makes: {makes}")
-    flow._add(name, {}, lambda options: _ConvertingNode(name, source, feeds, made, options, {}))
+    flow._add(name, {}, lambda options: _ConvertingNode(name, source, feeds, made, options, {}, {}))
     if behind[0]:
         ports = ({ALL: f"{name}/{ALL}"} if before[0] else {n: n for n in inputs}) | made
         flow.function(_Calls(calls[-1:], outputs), ports, outputs, name=f"{name}/behind")

@@ -1,10 +1,15 @@
-"""Flows written as TOML: a table for the flow, and one for each node; docs/flow.md has an example."""
+"""Flows as TOML: a table for the flow, and one for each node; docs/flow.md has an example."""
 
 from __future__ import annotations
 
+import json
+import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from importlib import import_module
+from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +17,9 @@ import numpy as np
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.flow import Flow
 from bolt_numba.flow.named import FileNames, unknown_keys
-from bolt_numba.flow.node import COMPILED
-from bolt_numba.flow.parts import OPTIONS, State, Workers
+from bolt_numba.flow.node import COMPILED, FlowNode, FunctionNode
+from bolt_numba.flow.parts import OPTIONS, NodeOptions, State, Workers, text_of, workers_of
+from bolt_numba.types import Array
 
 FLOW = frozenset({"name", "inputs", "outputs", "workers", "copies", "capacity", "order", "nodes"})
 WORKERS = frozenset(f.name for f in fields(Workers))
@@ -141,3 +147,109 @@ def _fixed(where: str, port: str, given: Any, named: FileNames) -> Any:
     if not isinstance(found, np.ndarray):
         raise FlowError(f"{named.file}: {where}: {port}: got an archive, wanted an .npy file")
     return found
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+class FlowText:
+    """The text of a flow for a file at ``path``.
+
+    arrays: what lies in files of their own beside it, by name.  Raises FlowError with all that no file can hold.
+    """
+
+    def __init__(self, flow: Flow, path: Path) -> None:
+        self.path, self.arrays, self.faults = path, dict[str, Array](), list[str]()
+        inputs = {name: text_of(spec) for name, spec in flow.types.items()} or list(flow.inputs)
+        table: dict[str, Any] = {"name": flow.name, "inputs": inputs, "outputs": list(flow.outputs)}
+        table |= {"workers" if flow.copies is None else "copies": self._workers(flow.copies or flow.workers)}
+        table |= {"capacity": flow.capacity, "order": flow.order}
+        tables = [("", table), *((f"nodes.{_toml(node.name)}", self._node(node)) for node in flow.nodes)]
+        if self.faults:
+            raise FlowError(f"flow {flow.name!r}: {'; '.join(self.faults)}")
+        rows = ((f"[{name}]\n" if name else "", *(f"{k} = {_toml(v)}\n" for k, v in t.items())) for name, t in tables)
+        self.text = "\n".join("".join(row) for row in rows)
+
+    def _node(self, node: FlowNode) -> dict[str, Any]:
+        where = f"node {node.name!r}"
+        table: dict[str, Any] = {}
+        if not node.said:
+            self.faults.append(f"{where}: got a model of a graph of Bolt, wanted nodes of `Flow.model`")
+        for key, given in node.said.items():
+            if key == "function":
+                table[key] = self._function(where, given)
+            elif key in ("model", "weights"):
+                table[key] = self._file(f"{where}: {key}", given)
+            else:
+                table[key] = self._plain(f"{where}: {key}", given)
+        is_by_name = not isinstance(node, FunctionNode) or node.by_name
+        table["inputs"] = node.inputs if is_by_name else list(node.inputs)
+        table["outputs"] = node.outputs if any(k != v for k, v in node.outputs.items()) else list(node.outputs)
+        usual = NodeOptions()
+        for key in sorted(OPTIONS):
+            given = getattr(node.options, key)
+            if given is None or (type(given) is type(getattr(usual, key)) and given == getattr(usual, key)):
+                continue
+            if key == "workers":
+                if isinstance(node.options.process, bool):
+                    table[key] = self._workers(workers_of(given))
+            elif key == "states":
+                table[key] = {port: self._state(f"{where}: {port}", state) for port, state in given.items()}
+            elif key == "fixed":
+                table[key] = {port: self._array(f"{where}: {port}", value) for port, value in given.items()}
+            else:
+                table[key] = self._plain(f"{where}: {key}", given)
+        return table
+
+    def _workers(self, given: tuple[Workers, ...]) -> Any:
+        rows = [{f.name: v for f in fields(w) if (v := getattr(w, f.name)) is not None} for w in given]
+        return [self._plain("workers", row) for row in rows]
+
+    def _state(self, where: str, given: State | str) -> Any:
+        if isinstance(given, str) or given.initial is None:
+            return given if isinstance(given, str) else given.output
+        return {"output": given.output, "initial": self._array(where, given.initial)}
+
+    def _array(self, where: str, given: Any) -> Any:
+        """An array is a file of its own."""
+        if not isinstance(given, (np.ndarray, np.generic)) or np.asarray(given).dtype.hasobject:
+            return self._plain(where, given)
+        name = f"{self.path.stem}.{len(self.arrays)}.npy"
+        self.arrays[name] = np.asarray(given)
+        return {"file": name}
+
+    def _function(self, where: str, given: Any) -> str:
+        module, name = getattr(given, "__module__", None), getattr(given, "__qualname__", "")
+        try:
+            found = None if module in (None, "__main__") else attrgetter(name)(import_module(module))
+        except (AttributeError, ImportError):
+            found = None
+        if found is not given:
+            self.faults.append(f"{where}: function: got {given!r:.80}, wanted one that a module has by its name")
+        return f"{module}:{name}"
+
+    def _file(self, where: str, given: Any) -> str:
+        if not isinstance(given, (str, os.PathLike)):
+            self.faults.append(f"{where}: got a {type(given).__name__}, wanted the path of a file")
+            return ""
+        return os.path.relpath(given, self.path.parent)
+
+    def _plain(self, where: str, given: Any) -> Any:
+        """Texts, numbers, flags, and lists and tables of them."""
+        if isinstance(given, Mapping):
+            return {str(key): self._plain(where, value) for key, value in given.items()}
+        if isinstance(given, (list, tuple, set, frozenset)):
+            return [self._plain(where, value) for value in given]
+        if not isinstance(given, (str, bool, int, float)):
+            self.faults.append(f"{where}: got a {type(given).__name__}, wanted texts, numbers, lists or tables")
+        return given
+
+
+def _toml(given: Any) -> str:
+    if isinstance(given, Mapping):
+        return "{ " + ", ".join(f"{_toml(key)} = {_toml(value)}" for key, value in given.items()) + " }"
+    if isinstance(given, list):
+        return "[" + ", ".join(map(_toml, given)) + "]"
+    if isinstance(given, str):
+        return json.dumps(given, ensure_ascii=False).replace("\x7f", "\\u007f")  # else JSON's texts are TOML's
+    return str(given).lower() if isinstance(given, bool) else repr(given)

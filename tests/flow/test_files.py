@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 import re
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import bolt_numba as bn
-from bolt_numba.flow import Flow, FlowError, Workers, files, load
+from bolt_numba.flow import Flow, FlowError, Workers, files, load, save, toml
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.pointwise import Add
@@ -264,6 +267,44 @@ def test_what_is_no_file_of_a_flow_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(files, "LONGEST", 1)
     with pytest.raises(FlowError, match="got more than 1 bytes"):
         load(tmp_path / "a.toml")
+
+
+# --- written ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_flow_is_the_one_that_was_read(folder: Path) -> None:
+    with load(folder / "flow.toml") as flow:
+        save(flow, folder / "again.toml")
+        x, image = np.arange(4, dtype=np.float32), images(1)
+        with load(folder / "again.toml") as again:
+            for mine, theirs in zip(flow.nodes, again.nodes, strict=True):
+                assert repr(mine.options) == repr(theirs.options)
+                assert (mine.name, mine.inputs, mine.outputs) == (theirs.name, theirs.inputs, theirs.outputs)
+            assert (flow.types, flow.capacity, flow.order) == (again.types, again.capacity, again.order)
+            assert flow.workers == again.workers
+            assert repr(again(image=image, x=x)) == repr(flow(image=image, x=x))
+    assert 'numerics = "strict"' in (folder / "again.toml").read_text()
+
+
+def test_what_no_file_can_hold_is_listed(tmp_path: Path) -> None:
+    flow = Flow("f", inputs="x", outputs="z")
+    flow.function(lambda x: x, "x", "y", name="a", fixed={"by": object()})
+    flow.model(bn.compile(DIGITS), {"image": "y"}, {"probabilities": "z"}, name="b")
+    with pytest.raises(FlowError) as raised:
+        save(flow, tmp_path / "f.toml")
+    for said in ("flow 'f': node 'a': function: got <function", "node 'a': by: got a object", "node 'b': model: got a"):
+        assert said in str(raised.value)
+    with pytest.raises(FlowError, match=r"got the suffix '.json', wanted .toml"):
+        save(flow, tmp_path / "f.json")
+    with load_bolt(tmp_path) as flow, pytest.raises(FlowError, match="node 'inference': got a model of a graph of B"):
+        save(flow, tmp_path / "f.toml")
+    assert not list(tmp_path.glob("*.toml"))
+
+
+@given(st.text(), st.floats(allow_nan=False) | st.integers(-(2**63), 2**63 - 1) | st.booleans())
+def test_names_and_numbers_are_written_as_toml_reads_them(name: str, number: Any) -> None:
+    given = {"a": {name: [number, name]}}
+    assert tomllib.loads(f"a = {toml._toml(given['a'])}") == given
 
 
 # --- Bolt's ----------------------------------------------------------------------------------------------------------

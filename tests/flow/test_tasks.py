@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import gc
 import os
 import subprocess
@@ -68,6 +69,27 @@ def test_tasks_come_back_as_they_are_done() -> None:
         assert {flow.dequeue(timeout=LONG).result()["y"] for _ in range(3)} == {1, 2, 3}
         first.open.set()
         assert flow.dequeue(timeout=LONG) is tasks[0]
+
+
+def test_dequeue_waits_only_for_what_is_under_way() -> None:
+    with flow_of(lambda x: x, order="completed") as flow:
+        with pytest.raises(FlowEmptyError, match="no task is left"):
+            flow.dequeue()
+        tasks = [flow.enqueue(x=i) for i in range(20)]
+        found = list[FlowTask]()
+
+        def read() -> None:
+            with contextlib.suppress(FlowEmptyError):
+                while True:
+                    found.append(flow.dequeue())
+
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LONG)
+        assert not any(thread.is_alive() for thread in threads)
+        assert sorted(found, key=lambda t: t.number) == tasks
 
 
 def test_a_task_is_a_future() -> None:
