@@ -1,24 +1,34 @@
-"""`compile`: from a model in any form to a session, through quantisation where that is asked for."""
+"""`compile`: from a model in any form to a session, through quantisation where that is asked for.
+
+What a file of Caffe says of the sizes of inputs a caller may change: `SizedSession`.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from bolt_numba.base.border import border
+import numpy as np
+
+from bolt_numba.base.border import border, leave
 from bolt_numba.base.budget import Budget, within
 from bolt_numba.base.config import MAX_PLANS
+from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.devices import others
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.sizes import sized
 from bolt_numba.loading import File, Source, read_model
-from bolt_numba.session import Session
-from bolt_numba.types import precision_of
+from bolt_numba.outputs import Outputs
+from bolt_numba.session import MAX_WIDER, Session
+from bolt_numba.types import Array, precision_of
 
 if TYPE_CHECKING:
     from bolt_numba.passes.pipeline import Stage
     from bolt_numba.quantize.data import Data
+    from bolt_numba.runtime.profile import Profile
 
 INT8 = "int8"
 """The precision that needs calibration: a graph of integers, which a session runs as it is."""
@@ -67,7 +77,8 @@ def compile(
     graph = found.graph(signature)
     if precision == INT8 or calibration is not None:
         graph, options["precision"] = _quantised(graph, precision, calibration, threads), "f32"
-    return Session(graph, threads=threads, signatures=found.signatures, **options)
+    options |= {"threads": threads, "signatures": found.signatures}
+    return Session(graph, **options) if graph.anew is None else SizedSession(graph, **options)
 
 
 def _quantised(graph: Graph, precision: str, calibration: Data | None, threads: int | None) -> Graph:
@@ -79,3 +90,107 @@ def _quantised(graph: Graph, precision: str, calibration: Data | None, threads: 
     from bolt_numba.quantize.tool import quantize  # others do without
 
     return quantize(graph, calibration, threads=threads, timed=False).graph
+
+
+class SizedSession(Session):
+    """A session that hands inputs of other sizes than its file says to a session for such.
+
+    That has symbols in the place of these sizes and so serves any.  Where layers ask for numbers it has the numbers.
+    A pickled one takes the sizes of the file alone.
+    """
+
+    def __init__(self, graph: Graph, **options: Any) -> None:
+        super().__init__(graph, **options)
+        self._own: dict[str, Any] = {spec.name: spec.shape for spec in self.inputs if spec.shape is not None}
+        self._begin()
+
+    def _begin(self) -> None:
+        self._others: dict[tuple[Any, ...], Session] = {}
+        self._lock = threading.Lock()
+        renew_after_fork(self, "_lock", threading.Lock)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Outputs:
+        try:
+            feeds = self._feeds(args, kwargs)
+            other = self._other(_shapes_of(feeds))
+        except Exception as error:
+            leave(error, self._name)
+        return super().__call__(feeds) if other is None else other(feeds)
+
+    @border("run")
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
+        other = self._other(_shapes_of(feeds))
+        return super().run(names, feeds) if other is None else other.run(names, feeds)
+
+    @border("run_into")
+    def run_into(self, feeds: Mapping[str, Any], buffers: Mapping[str, Array]) -> None:
+        other = self._other(_shapes_of(feeds))
+        if other is None:
+            super().run_into(feeds, buffers)
+        else:
+            other.run_into(feeds, buffers)
+
+    @border("warmup")
+    def warmup(self, **shapes: Sequence[int]) -> None:
+        other = self._other({name: tuple(shape) for name, shape in shapes.items()})
+        if other is None:
+            super().warmup(**shapes)
+        else:
+            other.warmup(**(self._own | shapes))
+
+    @border("profile")
+    def profile(self, *args: Any, runs: int = 20, **kwargs: Any) -> Profile:
+        feeds = self._feeds(args, kwargs)
+        other = self._other(_shapes_of(feeds))
+        return super().profile(feeds, runs=runs) if other is None else other.profile(feeds, runs=runs)
+
+    def clone(self, threads: int | None = None) -> Session:
+        made = super().clone(threads)
+        if isinstance(made, SizedSession):
+            made._begin()
+        return made
+
+    def close(self) -> None:
+        super().close()
+        for other in self._others.values():
+            other.close()
+        self._others.clear()
+
+    def _other(self, given: Mapping[str, tuple[int, ...]]) -> Session | None:
+        """The session for inputs of these shapes; None for this one."""
+        changed: list[tuple[str, int]] = []
+        for name, own in self._own.items():
+            shape = given.get(name, ())
+            if shape != own and len(shape) == len(own):
+                changed += [(name, i) for i, d in enumerate(own) if isinstance(d, int) and d != shape[i]]
+        sizes = tuple(given[name][i] for name, i in changed)
+        if not changed or min(sizes) < 1:
+            return None
+        with self._lock:
+            return self._made(tuple(changed), sizes, given)
+
+    def _made(self, changed: tuple[Any, ...], sizes: tuple[int, ...], given: Mapping[str, tuple[int, ...]]) -> Session:
+        """The session for these sizes, kept or new."""
+        for key in (changed, (*changed, *sizes)):
+            if key in self._others:
+                self._others[key] = made = self._others.pop(key)  # the last one used
+                return made
+        key, graph = self._anew(changed, sizes, given)
+        self._others[key] = made = Session(graph, threads=self.threads, **self._options())
+        for old in list(self._others)[:-MAX_WIDER]:
+            self._others.pop(old, None)
+        return made
+
+    def _anew(
+        self, changed: tuple[Any, ...], sizes: tuple[int, ...], given: Mapping[str, tuple[int, ...]]
+    ) -> tuple[tuple[Any, ...], Graph]:
+        """The graph with symbols in the place of what changed, or else with the sizes; what it is known by."""
+        try:
+            return changed, sized(self._source(), self._own, given)
+        except BoltError:  # a layer asks for numbers; that it takes these is seen, and told if not, in the second try
+            return (*changed, *sizes), sized(self._source(), given)
+
+
+def _shapes_of(feeds: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Shapes of what is given; what is no mapping `Session` refuses."""
+    return {name: np.shape(given) for name, given in feeds.items()} if hasattr(feeds, "items") else {}

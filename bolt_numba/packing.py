@@ -11,6 +11,7 @@ from bolt_numba.devices.seals import machine, marks_of, source_marks
 from bolt_numba.guesses import complete_shapes
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.packed import PackedWeights
+from bolt_numba.ir.sizes import sized
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.session import Session
 
@@ -31,6 +32,7 @@ def packed(
     prepare for.  Others, and other threads and shapes, work, too: what they need is packed when it is needed.
     """
     check_intact(graph.weights())
+    graph = sized(graph, shapes or {})
     sizes = complete_shapes(graph, shapes)
     made = run_pipeline(graph, numerics="strict")  # what serves every level
     found = made.packed = PackedWeights(machine(), sources=source_marks(made))

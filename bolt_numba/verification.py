@@ -14,6 +14,7 @@ from bolt_numba.base.border import border
 from bolt_numba.base.notebook import html_table
 from bolt_numba.guesses import model_feeds
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.sizes import sized
 from bolt_numba.judges import Judge, judge_of
 from bolt_numba.loading import load
 from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
@@ -168,12 +169,13 @@ def verify(  # budget: each option is one line
     rtol: None for what `RTOL` holds for the precision.  weights, signature, devices: as `bolt_numba.compile`, which
     takes device, properties, fallback and placement.
     """
-    graph = load(model, weights=weights, signature=signature)
+    loaded = load(model, weights=weights, signature=signature)
+    arrays = model_feeds(loaded, shapes, seed, feeds)
+    graph = sized(loaded, {name: np.shape(array) for name, array in arrays.items()})
     session = Session(graph, threads=threads, precision=precision, numerics=numerics, **devices)
     precision = session.precision
     steps = steps_of(graph)
     rtol = (max(RTOL[precision], QUANTISED_RTOL if steps else 0.0)) if rtol is None else rtol
-    arrays = model_feeds(graph, shapes, seed, feeds)
     against, judge = judge_of(against, model, graph, arrays, weights)
     outputs = [s.name for s in session.outputs]
     wanted = judge.values(outputs)

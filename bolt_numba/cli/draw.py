@@ -26,6 +26,7 @@ from bolt_numba.guesses import complete_shapes
 from bolt_numba.ir.dot import Mark, to_dot
 from bolt_numba.ir.drawing import to_page, to_svg
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.sizes import sized
 from bolt_numba.ir.text import to_text
 
 TEXTS = (".dot", ".gv", ".txt")
@@ -67,7 +68,7 @@ def viz(
         raise typer.BadParameter(f"got {suffix}, wanted .txt with --text", param_hint="--output")
     marks: dict[str, Mark] = {}
     with console.progress(f"reading {model.name}"):
-        graph = bn.load(model, weights=weights, signature=signature)
+        graph = sized(bn.load(model, weights=weights, signature=signature), read_shapes(shape))
         if after or device != "cpu":
             session = bn.compile(graph, **on_devices(device, property_, "allow", placement))
             marks = _marks(session, read_shapes(shape))

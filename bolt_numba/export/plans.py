@@ -14,6 +14,7 @@ from bolt_numba.export.stages import StagedPlan
 from bolt_numba.export.targets import PlannedCpu
 from bolt_numba.guesses import complete_shapes
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.sizes import sized
 from bolt_numba.session import Session
 from bolt_numba.types import TensorType
 
@@ -69,6 +70,7 @@ def planned(
 
     Raises BoltError that lists all nodes which cannot leave Python.
     """
+    graph = sized(graph, *shapes)
     session = _Planned(graph, PlannedCpu(target), threads, precision, numerics)
     if strings := [spec.name for spec in (*session.inputs, *session.outputs) if spec.dtype == object]:
         raise BoltError(f"{graph.name}: export: values: got {', '.join(map(repr, strings))}, wanted tensors of numbers")

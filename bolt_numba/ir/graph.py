@@ -5,7 +5,7 @@ It is plain data with use lists; it infers nothing (`ir.build` does) and optimis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -143,6 +143,8 @@ class Graph:
     inputs, so a graph never refers to a value outside itself.
 
     packed: set when the graph is what the passes leave; holds weights packed for a machine.  Copies do not have it.
+    anew: where a format lets sizes of inputs be others than its file says: reads the graph again for such sizes by the
+    inputs' names, -1 for those that only the run tells.  Copies do not have it.
     states: what a session keeps from run to run, as it is at first.  The last inputs, as many, take it, and the last
     outputs give it anew; a caller sees neither.
     """
@@ -155,6 +157,7 @@ class Graph:
         self.nodes: list[Node] = []
         self.metadata: dict[str, str] = {}
         self.packed: PackedWeights | None = None
+        self.anew: Callable[[Mapping[str, Sequence[int]]], Graph] | None = None
         self.states: list[Array] = []
         self._names: set[str] = set()
         self._serial = 0

@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from bolt_numba.base.border import border
 from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.ir.build import infer_types, merged_type
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.control import If, Loop, Scan
+from bolt_numba.ops.registry import fresh_dim
 from bolt_numba.types import Dim, Shape, Sym, TensorType
 
 
@@ -19,9 +22,10 @@ from bolt_numba.types import Dim, Shape, Sym, TensorType
 def with_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Graph:
     """With the shapes of some inputs fixed, and all types inferred again.
 
-    A symbol that is given a size has it everywhere.  Raises BoltError for an unknown input, ShapeError for a shape that
-    contradicts the declared one or another.
+    A symbol that is given a size has it everywhere.  A size may differ from the file's where `sized` allows it.  Raises
+    BoltError for an unknown input, ShapeError for a shape that contradicts the declared one or another.
     """
+    graph = sized(graph, shapes)
     inputs = {v.name: v for v in graph.inputs}
     sizes: dict[Dim, Dim] = {}
     for name, shape in shapes.items():
@@ -40,13 +44,45 @@ def with_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Graph:
     return inferred(graph, types)
 
 
+def sized(graph: Graph, *sets: Mapping[str, Sequence[int]]) -> Graph:
+    """The graph for inputs of these shapes: itself, or as it is read anew for others than the file says.
+
+    Caffe's files say sizes that a caller may change (`Graph.anew`).  A size in which sets differ becomes a symbol.
+    """
+    if graph.anew is None:
+        return graph
+    wanted: dict[str, list[int]] = {}
+    for value in graph.caller_inputs:
+        declared = value.type.shape or ()
+        shapes = [s[value.name] for s in sets if len(s.get(value.name, ())) == len(declared)]
+        own = [-1 if isinstance(d, Sym) else d for d in declared]
+        found = [_one_size(d, {shape[i] for shape in shapes}) for i, d in enumerate(own)]
+        if found != own:
+            wanted[value.name] = found
+    return graph.anew(wanted) if wanted else graph
+
+
+def with_open_sizes(graph: Graph, declared: TensorType) -> TensorType:
+    """The type of an input whose sizes, but for the first, may be others where `sized` allows that."""
+    if graph.anew is None or declared.shape is None:
+        return declared
+    return declared.with_shape([d if i == 0 else fresh_dim("size") for i, d in enumerate(declared.shape)])
+
+
+def _one_size(declared: int, given: set[Any]) -> int:
+    """The size that all say, -1 for several; the declared one where what is said is no size."""
+    if declared < 0 or not given or not all(isinstance(d, (int, np.integer)) and d > 0 for d in given):
+        return declared
+    return int(given.pop()) if len(given) == 1 else -1
+
+
 def _bind(name: str, declared: TensorType, shape: Shape, sizes: dict[Dim, Dim]) -> None:
     """Note which symbol has which size."""
     if declared.shape is None:
         return
     fits = len(declared.shape) == len(shape)
     for old, new in zip(declared.shape, shape, strict=False):
-        if not isinstance(new, int) or new < 0 or (not isinstance(old, Sym) and old != new):
+        if not isinstance(new, (int, np.integer)) or new < 0 or (not isinstance(old, Sym) and old != new):
             fits = False
         elif isinstance(old, Sym) and sizes.setdefault(old, new) != new:
             raise ShapeError(f"input {name!r}: dimension {old}: got {new}, wanted {sizes[old]} as elsewhere")

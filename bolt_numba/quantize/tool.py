@@ -17,6 +17,7 @@ from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError
 from bolt_numba.inputs import flag_of, spec_of
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.sizes import sized, with_open_sizes
 from bolt_numba.loading import Source, load, save
 from bolt_numba.passes.rewrite import nested
 from bolt_numba.quantize.calibrate import Progress, Ranges, Watched, calibrate, estimated, no_progress
@@ -115,9 +116,11 @@ def quantize(  # budget: each option is explained
     progress = theirs("progress", progress)
     usual = Scheme(activations, weights, per_channel, symmetric, method, results)
     bound = _bound(max_drop, min_sqnr, metric is not None or labels is not None)
-    source = with_plain_weights(surgery.simplify(load(model, signature=signature)))
+    loaded = load(model, signature=signature)
+    feeds = feeds_of(data, [spec_of(v.name, with_open_sizes(loaded, v.type)) for v in loaded.inputs])
+    loaded = sized(loaded, *({name: array.shape for name, array in feed.items()} for feed in feeds))
+    source = with_plain_weights(surgery.simplify(loaded))
     within = sum(len(layers_of(body)) for body in nested(source) if body is not source)
-    feeds = feeds_of(data, [spec_of(v.name, v.type) for v in source.inputs])
     schemes = schemes_for(layers_of(source, attention=flag_of("attention", attention)), usual, keep, overrides or {})
     graph, notes = equalised(source) if flag_of("equalise", equalise) else (source, [])
     graph, seen, count = _smoothed(graph, feeds, _strength(smooth), attention, threads, progress)

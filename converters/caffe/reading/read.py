@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bolt_numba.base.mapped import map_file
 from bolt_numba.converters.bounded import HEAD, refuse_no_model
 from bolt_numba.converters.caffe.binary import Blob, read_net, read_weights
 from bolt_numba.converters.caffe.format import is_text
-from bolt_numba.converters.caffe.net import net_of
+from bolt_numba.converters.caffe.net import Net, net_of
 from bolt_numba.converters.caffe.reading.graph import CaffeReader
 from bolt_numba.converters.caffe.text import parse
 from bolt_numba.converters.scope import Scope
@@ -39,14 +40,24 @@ def read_caffe(data: Bytes, name: str, path: Path | None, weights: tuple[Bytes, 
             raise InvalidModelError(f"{name}: weights: got {weights[1]} beside a caffemodel, wanted a prototxt")
     else:
         net, (blobs, where) = parse(data, name), _weights_for(name, path, weights)
-    found = net_of(net, name)
+    return _graph_of(net_of(net, name), name, blobs, where)
+
+
+def _graph_of(net: Net, name: str, blobs: dict[str, list[Blob]], where: str) -> Graph:
+    """The graph, which can be read anew for other sizes of inputs: a net of Caffe is not made for one of them."""
     reader, survey = CaffeReader(name, blobs, where), CaffeSurvey(name, blobs, where)
-    unknown = reader.unknown(found)
+    unknown = reader.unknown(net)
     survey.found += unknown
     if unknown:
-        raise UnsupportedOpError(name, survey.lines(lambda: survey.read(found)))
-    graph: Graph = read_or_list(reader, survey, lambda either: either.read(found))
+        raise UnsupportedOpError(name, survey.lines(lambda: survey.read(net)))
+    graph: Graph = read_or_list(reader, survey, lambda either: either.read(net))
     graph.metadata["format"] = "caffe"
+
+    def anew(sizes: Mapping[str, Sequence[int]]) -> Graph:
+        inputs = net.inputs | {n: tuple(shape) for n, shape in sizes.items()}
+        return _graph_of(Net(net.name, inputs, net.layers, net.outputs), name, blobs, where)
+
+    graph.anew = anew
     return graph
 
 

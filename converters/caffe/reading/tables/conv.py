@@ -244,7 +244,9 @@ def _reaching(b: LayerBuilder, x: Value, kernel: Ints, strides: Ints, pads: Ints
     sizes = [dim_of(b, x, i) for i in (2, 3)]
     extra = []
     for size, k, s in zip(sizes, kernel, strides, strict=True):
-        if isinstance(size, Sym) or size < k:
+        if isinstance(size, Sym):
+            raise b.unsupported(f"a stride of {s} above the kernel of {k} along a size that only the run tells")
+        if size < k:
             return x
         first = -(-(size - k) // s) * s
         extra.append(first + 1 - size if first >= size else 0)

@@ -6,15 +6,15 @@ from typing import Any
 
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
-from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.converters.operands import dim_of, ints, rank_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import ScatterElements
 from bolt_numba.ops.arrays.generate import ConstantOfShape
-from bolt_numba.ops.arrays.shape import Reshape
+from bolt_numba.ops.arrays.shape import Reshape, Shape
 from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.layers.resize import Resize
-from bolt_numba.ops.pointwise import Cast
-from bolt_numba.types import I64
+from bolt_numba.ops.pointwise import Cast, Mul, Sub
+from bolt_numba.types import I64, Sym
 
 MOST = 1 << 20
 """The greatest height or width that a file may ask for."""
@@ -47,15 +47,16 @@ def interp(
         raise b.invalid("pads and shrink_factor", (pad_beg, pad_end, shrink_factor), "at most 0, and at least 1")
     if pad_beg or pad_end:
         x = b(Pad("constant"), x, ints([pad_beg, pad_beg, pad_end, pad_end]), None, ints([2, 3]))
-    sizes = [static_dim(b, x, 2), static_dim(b, x, 3)]
+    operator = Resize("linear", "align_corners", axes=(2, 3))
     if like is not None:
-        made = [static_dim(b, like, 2), static_dim(b, like, 3)]
-    elif height and width:
-        made = [height, width]
-    else:
-        made = [(n - 1) // shrink_factor + 1 for n in sizes]
-        made = [round(n + (n - 1) * (zoom_factor - 1)) for n in made]
-    return _resized(b, x, Resize("linear", "align_corners", axes=(2, 3)), *made)
+        return b(operator, x, None, None, b(Shape(2, 4), like))
+    if height and width:
+        return _resized(b, x, operator, height, width)
+    if any(isinstance(dim_of(b, x, i), Sym) for i in (2, 3)) and shrink_factor == 1 and zoom_factor == int(zoom_factor):
+        factor = ints([int(zoom_factor)] * 2)
+        return b(operator, x, None, None, b(Sub(), b(Mul(), b(Shape(2, 4), x), factor), factor - 1))
+    made = [(static_dim(b, x, i) - 1) // shrink_factor + 1 for i in (2, 3)]
+    return _resized(b, x, operator, *(round(n + (n - 1) * (zoom_factor - 1)) for n in made))
 
 
 @reader("Resize")
@@ -94,8 +95,10 @@ def upsample(
             return _resized(b, x, Resize("nearest", "asymmetric", "floor", axes=(2, 3)), upsample_h, upsample_w)
         if not all(0 < f <= 1 << 10 for f in factors):
             raise b.invalid("scale", factors, "1 to 1024")
-        wanted = [static_dim(b, x, i) * f for i, f in zip((2, 3), factors, strict=True)]
-        return _resized(b, x, Resize("nearest", "asymmetric", "floor", axes=(2, 3)), *wanted)
+        operator = Resize("nearest", "asymmetric", "floor", axes=(2, 3))
+        if any(isinstance(dim_of(b, x, i), Sym) for i in (2, 3)):
+            return b(operator, x, None, None, b(Mul(), b(Shape(2, 4), x), ints(factors)))
+        return _resized(b, x, operator, *(static_dim(b, x, i) * f for i, f in zip((2, 3), factors, strict=True)))
     n, c, h, w = (static_dim(b, x, i) for i in range(4))
     height, width = (upsample_h or h * factors[0] - pad_out_h), (upsample_w or w * factors[1] - pad_out_w)
     if not 0 < height <= MOST or not 0 < width <= MOST or rank_of(b, x) != 4:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from bolt_numba.converters.caffe.reading.attributes import Dims, Ints
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
-from bolt_numba.converters.operands import dim_of, ints, rank_of, static_dim
+from bolt_numba.converters.operands import dim_of, ints, joined, rank_of, reshaped, size_of, sizes_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Compress, Gather
 from bolt_numba.ops.arrays.shape import (
@@ -26,7 +25,7 @@ from bolt_numba.ops.arrays.shape import (
     Unsqueeze,
 )
 from bolt_numba.ops.arrays.slicing import Pad, Slice
-from bolt_numba.ops.pointwise import Cast, Equal, Not
+from bolt_numba.ops.pointwise import Add, Cast, Equal, Not
 from bolt_numba.types import I64, Sym
 
 MOST_PARTS = 1 << 16
@@ -93,19 +92,13 @@ def reshape(b: LayerBuilder, x: Value, *, shape: Dims = (), axis: int = 0, num_a
             raise b.invalid("shape", shape, f"no 0 beyond {rank} axes")
         middle.append(dim_of(b, x, first + i) if d == 0 else d)
     sizes = [*(dim_of(b, x, i) for i in range(first)), *middle, *(dim_of(b, x, i) for i in range(end, rank))]
-    numbers = [-1 if isinstance(d, Sym) else d for d in sizes]
-    unknown = sum(isinstance(d, Sym) for d in sizes)
-    if not unknown or (unknown == 1 and -1 not in sizes):
-        return b(Reshape(), x, ints(numbers))
-    return b(Reshape(), x, _mixed_shape(b, x, sizes))
+    return b(Reshape(), x, _shape_of(b, x, sizes))
 
 
-def _mixed_shape(b: LayerBuilder, x: Value, sizes: list[Any]) -> Value:
-    """A shape some of whose sizes only the run tells."""
+def _shape_of(b: LayerBuilder, x: Value, sizes: list[Any]) -> Value:
+    """A shape some of whose sizes may be those of x that only the run tells."""
     own = x.type.shape or ()
-    parts = [b(Shape(own.index(d), own.index(d) + 1), x) if isinstance(d, Sym) else ints([d]) for d in sizes]
-    made: Value = b(Concat(0), *parts)
-    return made
+    return joined(b, [size_of(b, x, own.index(d)) if isinstance(d, Sym) else d for d in sizes])
 
 
 @reader("Crop")
@@ -116,11 +109,20 @@ def crop(b: LayerBuilder, x: Value, reference: Value, *, axis: int = 2, offset: 
     if len(offset) > 1 and len(offset) != rank - at:
         raise b.invalid("offset", offset, f"one, or {rank - at}")
     begins = list(offset) * (rank - at if len(offset) < 2 else 1) or [0] * (rank - at)
+    if any(isinstance(dim_of(b, v, i), Sym) for v in (x, reference) for i in range(at, rank)) and min(begins) >= 0:
+        return _cropped(b, x, b(Shape(at, rank), reference), begins, at)
     sizes = [(static_dim(b, x, i), static_dim(b, reference, i)) for i in range(at, rank)]
     if any(begin < 0 or begin + size > whole for begin, (whole, size) in zip(begins, sizes, strict=True)):
         raise b.invalid("offset and sizes", (begins, sizes), "a part of the first bottom")
     ends = [begin + size for begin, (_, size) in zip(begins, sizes, strict=True)]
     return b(Slice(), x, ints(begins), ints(ends), ints(range(at, rank)))
+
+
+def _cropped(b: LayerBuilder, x: Value, sizes: Value, begins: list[int], at: int) -> Value:
+    """A part of x of sizes that the run tells; where x has no such part, the shape that is wanted refuses it."""
+    y = b(Slice(), x, ints(begins), b(Add(), sizes, ints(begins)), ints(range(at, at + len(begins))))
+    made: Value = b(Reshape(), y, b(Concat(0), *([b(Shape(0, at), x)] if at else []), sizes))
+    return made
 
 
 @reader("Tile")
@@ -159,10 +161,9 @@ def shuffle_channel(b: LayerBuilder, x: Value, *, group: int = 1) -> Any:
     channels = static_dim(b, x, 1)
     if group < 1 or channels % group:
         raise b.invalid("group", group, f"a divisor of {channels} channels")
-    rank = rank_of(b, x)
-    sizes = [static_dim(b, x, i) for i in range(2, rank)]
-    y = b(Reshape(), x, ints([0, group, channels // group, math.prod(sizes)]))
-    return b(Reshape(), b(Transpose((0, 2, 1, 3)), y), ints([0, channels, *sizes]))
+    y = reshaped(b, x, [size_of(b, x, 0), group, channels // group, -1])
+    sizes = sizes_of(b, x, (0, *range(2, rank_of(b, x))))
+    return reshaped(b, b(Transpose((0, 2, 1, 3)), y), [sizes[0], channels, *sizes[1:]])
 
 
 @reader("PixelShuffle", "SubPixel")

@@ -1,0 +1,202 @@
+"""Nets of Caffe at other sizes of their input than their file says: fixed, at a run, and in all that takes shapes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import bolt_numba as bn
+from bolt_numba import surgery
+from bolt_numba.cli.app import app
+from bolt_numba.compiling import SizedSession
+from bolt_numba.export.plans import planned
+from bolt_numba.quantize import quantize
+from bolt_numba.types import F32, Array
+from tests.caffe_sized import NETS, SHAPE
+from tests.formats import GOLDEN
+
+with np.load(GOLDEN / "caffe_sizes" / "opencv.npz") as archive:
+    OPENCV = {key: archive[key] for key in archive.files}
+OTHERS = ((1, 3, 48, 40), (3, 3, 37, 29), (1, 3, 33, 33), (2, 3, 32, 40))
+OPEN = ("classifier", "inception", "segmenter", "interpolated", "reshaped", "normalised")
+"""Nets whose layers ask for no number, so that one session serves all sizes."""
+
+
+def graph_of(name: str) -> Any:
+    net = NETS[name]()
+    return bn.load(net.text(), weights=net.model())
+
+
+def session_of(name: str, **options: Any) -> bn.Session:
+    net = NETS[name]()
+    return bn.compile(net.text(), weights=net.model(), threads=1, **options)
+
+
+def image(shape: tuple[int, ...]) -> Array:
+    return np.random.default_rng(sum(shape)).standard_normal(shape, F32)
+
+
+def only(session: bn.Session, x: Array) -> Array:
+    (found,) = session(data=x).values()
+    return np.asarray(found)
+
+
+def cli(*args: object) -> str:
+    done = CliRunner().invoke(app, [*map(str, args)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def in_order(boxes: Array) -> Array:
+    """Boxes [n, 7] whatever order they were found in."""
+    rows = boxes.reshape(-1, 7)
+    return rows[np.lexsort(np.round(rows, 4).T[::-1])]
+
+
+@pytest.mark.parametrize("name", [n for n in NETS if n != "normalised"])
+def test_results_are_those_of_opencv(name: str) -> None:
+    session, graph = session_of(name), graph_of(name)
+    keys = sorted({key.rpartition("/")[0] for key in OPENCV if key.startswith(f"{name}/")})
+    assert keys or name == "dense"
+    for key in keys:
+        shape = tuple(map(int, key.partition("/")[2].split("x")))
+        fixed = bn.compile(surgery.with_shapes(graph, {"data": shape}), threads=1)
+        for got in (only(session, image(shape)), only(fixed, image(shape))):
+            found = in_order(got) if name == "detector" else got
+            assert found.size == np.prod(OPENCV[f"{key}/shape"])
+            wanted = OPENCV[f"{key}/values"]
+            np.testing.assert_allclose(found.reshape(-1)[::11], wanted, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", [n for n in NETS if n != "dense"])
+def test_a_run_gives_what_a_net_of_that_size_gives(name: str) -> None:
+    """Bit for bit but for how sums are cut: a session with symbols against a net that is written with other numbers."""
+    session, net = session_of(name), NETS[name]()
+    for shape in (*OTHERS, SHAPE):
+        dims = " ".join(f"dim: {d}" for d in shape)
+        text = net.text().replace(b" ".join(b"dim: %d" % d for d in SHAPE), dims.encode())
+        own = bn.compile(text, weights=net.model(), threads=1)
+        assert own.inputs[0].shape == shape
+        x = image(shape)
+        np.testing.assert_allclose(only(session, x), only(own, x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_one_session_serves_all_sizes(name: str) -> None:
+    session = session_of(name)
+    assert isinstance(session, SizedSession)
+    for side in (32, 33, 48, 65, 80, 96):
+        only(session, image((1, 3, side + 1, side + 3)))
+    assert len(session._others) == 1
+
+
+def test_sessions_of_numbers_are_kept_in_number() -> None:
+    """A detector's boxes are constants, so each size has a session; the last ones used stay."""
+    session = session_of("detector")
+    assert isinstance(session, SizedSession)
+    for side in (40, 48, 56, 64, 72, 80):
+        only(session, image((1, 3, side, side)))
+    assert [key[-1] for key in session._others] == [56, 64, 72, 80]
+    only(session, image((1, 3, 56, 56)))
+    assert [key[-1] for key in session._others] == [64, 72, 80, 56]
+
+
+def test_a_product_refuses_another_size_and_takes_another_batch() -> None:
+    session = session_of("dense")
+    assert only(session, image((4, 3, 32, 40))).shape == (4, 5)
+    with pytest.raises(bn.ShapeError, match="320"):
+        session(data=image((1, 3, 48, 40)))
+    with pytest.raises(bn.BoltError, match="wanted"):
+        surgery.with_shapes(graph_of("dense"), {"data": (1, 3, 48, 40)})
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 32, 40), (1, 3, 32), (1, 3, 0, 40), (1, 3, -1, 40)])
+def test_what_is_no_size_for_the_net_is_refused(shape: tuple[int, ...]) -> None:
+    graph = graph_of("classifier")
+    with pytest.raises(bn.BoltError, match="got"):
+        surgery.with_shapes(graph, {"data": shape})
+    if min(shape) >= 0:
+        with pytest.raises(bn.BoltError, match="got"):
+            session_of("classifier")(data=np.zeros(shape, F32))
+
+
+def test_sizes_that_are_refused_leave_nothing_behind() -> None:
+    session = session_of("classifier")
+    with pytest.raises(bn.BoltError):
+        session(data=np.zeros((1, 3, 0, 40), F32))
+    assert only(session, image((1, 3, 48, 40))).shape == (1, 5, 1, 1)
+
+
+def test_threads_share_the_session_of_a_size() -> None:
+    session = session_of("detector")
+    shapes = [(1, 3, 40, 40), (1, 3, 48, 48)] * 8
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda shape: only(session, image(shape)), shapes))
+    for one, two in zip(found, found[2:], strict=False):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_crop_that_does_not_lie_within_is_refused() -> None:
+    """Its sizes are known in the run alone."""
+    text = """
+    layer { name: "in" type: "Input" top: "data" top: "like"
+            input_param { shape { dim: 1 dim: 1 dim: 8 dim: 8 } shape { dim: 1 dim: 1 dim: 4 dim: 4 } } }
+    layer { name: "c" type: "Crop" bottom: "data" bottom: "like" top: "y" crop_param { axis: 2 offset: 2 } }
+    """
+    session = bn.compile(text.encode())
+    x = image((1, 1, 8, 9))
+    like = np.zeros((1, 1, 6, 5), F32)
+    np.testing.assert_array_equal(session(data=x, like=like)["y"], x[:, :, 2:8, 2:7])
+    with pytest.raises(bn.ShapeError, match="Reshape"):
+        session(data=x, like=np.zeros((1, 1, 7, 5), F32))
+
+
+def test_every_way_to_run_takes_other_sizes() -> None:
+    session, shape = session_of("segmenter"), (2, 3, 36, 44)
+    x = image(shape)
+    wanted = only(session, x)
+    session.warmup(data=shape)
+    np.testing.assert_array_equal(session.run(["score"], {"data": x})[0], wanted)
+    (inner,) = session.run(["fine"], {"data": x})
+    assert inner.shape == (2, 4, 18, 22)
+    buffer = np.empty_like(wanted)
+    session.run_into({"data": x}, {"score": buffer})
+    np.testing.assert_array_equal(buffer, wanted)
+    assert "ConvTranspose" in str(session.profile(x, runs=1))
+    np.testing.assert_array_equal(only(session.clone(), x), wanted)
+    session.close()
+    np.testing.assert_array_equal(only(session, x), wanted)
+    with pytest.raises(bn.BoltError, match="inputs"):
+        session(x, x)
+    with pytest.raises(bn.DTypeError):
+        session.run(None, 3)  # type: ignore[arg-type]
+
+
+def test_commands_take_shapes(tmp_path: Path) -> None:
+    net = NETS["segmenter"]()
+    path = tmp_path / "net.prototxt"
+    path.write_bytes(net.text())
+    path.with_suffix(".caffemodel").write_bytes(net.model())
+    shape = ("--shape", "data=1,3,48,64")
+    assert "[1, 4, 48, 64]" in cli("run", path, *shape)
+    assert "agrees with reference" in cli("verify", path, *shape, "--against", "reference")
+    assert "f32[1, 4, 48, 64]" in cli("viz", path, "--text", *shape)
+    cli("convert", path, *shape, "-o", tmp_path / "net.bolt")
+    assert bn.load(tmp_path / "net.bolt").inputs[0].type.shape == (1, 3, 48, 64)
+    assert bn.verify(path, against="reference", shapes={"data": (2, 3, 40, 56)}).ok
+
+
+def test_plans_for_other_sizes_are_exported(tmp_path: Path) -> None:
+    graph = graph_of("segmenter")
+    made = planned(graph, [{"data": (1, 3, 32, 40)}, {"data": (1, 3, 48, 64)}], "avx2", 1)
+    assert [sizes[0] for sizes in made.inputs] == [(1, 3, 32, 40), (1, 3, 48, 64)]
+
+
+def test_calibration_of_another_size() -> None:
+    made = quantize(graph_of("classifier"), [{"data": image((1, 3, 48, 56))}], timed=False)
+    assert made.graph.inputs[0].type.shape == (1, 3, 48, 56)
