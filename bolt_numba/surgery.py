@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from bolt_numba.base.border import border
+from bolt_numba.base.budget import ask
 from bolt_numba.base.mapped import check_intact
 from bolt_numba.converters import unsupported
 from bolt_numba.converters.onnx.writing.write import save_onnx, to_onnx
@@ -89,6 +90,7 @@ def with_states(graph: Graph, states: Mapping[str, str], *, initial: Mapping[str
             if shape is None or any(isinstance(d, Sym) for d in shape) or value.type.dtype == object:
                 wanted = "wanted known sizes: give them by with_shapes (--shape), or what it is at first by initial"
                 raise ShapeError(f"{graph.name}: state {name!r}: got {value.type}, {wanted}")
+            ask(value.type.nbytes, f"{graph.name}: state {name!r}")
             first = np.zeros(value.type.dims, value.type.dtype)
         first = _array(graph, name, first)
         if not (agree(value.type, type_of(first), set()) and agree(value.type, after.type, set())):

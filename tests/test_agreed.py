@@ -270,6 +270,25 @@ def test_points_outside_see_the_border(align: int, size: int, mode: str) -> None
     np.testing.assert_allclose(got[:, :, 0, outside], edges, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("padding", "align"), [("zeros", False), ("border", True), ("reflection", False)])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_points_on_an_axis_that_f32_does_not_count(mode: str, padding: str, align: bool) -> None:
+    """Neighbours weigh 1 together, where f32 takes them for one element that counts twice, as onnxruntime does."""
+    n = (1 << 24) + 7
+    lines = np.stack([np.arange(n) % 251, np.ones(n)]).astype(F32)
+    points = np.array([-1, -0.5, 0, 0.31, 0.999, 1], F32)
+    wide = (points.astype(np.float64) + 1) / 2
+    places = wide * (n - 1) if align else wide * n - 0.5
+    (got,) = run(GridSample(mode, padding, align), lines[None], points.reshape(1, -1, 1))
+    inner = slice(1, -1)
+    np.testing.assert_allclose(got[0, 1, inner], 1, rtol=1e-6)
+    assert padding == "zeros" or np.allclose(got[0, 1], 1)
+    wanted = (np.rint(places) if mode == "nearest" else places)[inner] % 251
+    assert (abs(wanted - 125) < 120).all(), "no line jumps there"
+    np.testing.assert_allclose(got[0, 0, inner], wanted, atol=0.06 if mode == "cubic" else 1e-4)  # bent between them
+
+
+
 # ---- loops of no iterations
 
 

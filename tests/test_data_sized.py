@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import bolt_numba as bn
+from bolt_numba.export.program import native_program
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.language.lang import store_f32
@@ -28,6 +29,7 @@ from tests.beyond import summary, watched
 from tests.cases import CASES, Case
 from tests.harness import guarded, run_kernel, types_of
 from tests.missing import no_cases
+from tests.native_programs import Interpreter
 
 load("cpu")
 ENTRIES = list(DATA_SIZED.values())
@@ -134,6 +136,20 @@ def test_rows_of_nothing_take_no_time() -> None:
     graph = Graph("rows")
     graph.add_output(Builder(graph)(NonZero(), graph.add_input("x", TensorType(F32, (1 << 40, 0)))), "y")
     assert bn.compile(graph, threads=1)(np.zeros((1 << 40, 0), F32))["y"].shape == (2, 0)
+
+
+@pytest.mark.parametrize("dtype", [F32, I64, np.dtype(bool)], ids=str)
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_scalar_that_is_not_zero_has_a_place_without_coordinates(number: int, dtype: Any) -> None:
+    """As the standard's text says.  onnxruntime gives one coordinate, and so does NumPy of old."""
+    x, wanted = np.array(number, dtype), np.zeros((0, int(number != 0)), np.int64)
+    entry = next(e for e in ENTRIES if e.op is NonZero)
+    for got in (NonZero().reference(x), *run_guarded(entry, Case(NonZero(), (x,)), True)):
+        assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+    graph = Graph("scalar")
+    graph.add_output(Builder(graph)(NonZero(), graph.add_input("x", TensorType(dtype, ()))), "y")
+    assert bn.compile(graph, threads=1)(x)["y"].shape == wanted.shape
+    assert Interpreter(native_program(graph).block.tobytes()).run({"x": x})["y"].shape == wanted.shape
 
 
 @pytest.mark.parametrize(("dtype", "width"), [(F32, 2), (U8, 4), (U8, 2), (I64, 1), (F32, 3)])

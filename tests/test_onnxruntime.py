@@ -268,6 +268,38 @@ def test_an_unknown_provider_is_warned_of(providers: list[str]) -> None:
             assert session(ort, None, providers=providers).get_providers() == [CPU]
 
 
+SET: dict[str, Any] = {
+    "the only one": [CPU],
+    "one of another machine": ["CUDAExecutionProvider", CPU],
+    "no name of any": ["Nope"],
+    "such a name with options": [("Nope", {}), CPU],
+    "a number": [1],
+    "None": None,
+}
+
+
+@pytest.mark.parametrize("name", SET)
+@pytest.mark.parametrize("is_fallback", [True, False])
+def test_providers_are_set_or_refused(name: str, is_fallback: bool) -> None:
+    def call(ort: Any) -> Any:
+        made = session(ort, None, providers=[CPU])
+        if not is_fallback:
+            made.disable_fallback()
+        made.set_providers(SET[name])
+        return made.get_providers()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(call)
+
+
+def test_a_name_of_no_provider_is_warned_of_or_refused() -> None:
+    with pytest.warns(UserWarning, match=r"got \['Nope'\], wanted names of onnxruntime's providers; the CPU runs"):
+        assert session(ours, None, providers=["Nope"]).get_providers() == [CPU]
+    with pytest.raises(ValueError, match="wanted names of onnxruntime's providers"):
+        session(ours, None, providers=["Nope"], enable_fallback=False)
+
+
 def test_two_threads_find_at_once_that_names_bind_nothing() -> None:
     """The one whose inputs did not fit a moment before runs with the engine that the other has made the usual one."""
     session = ours.InferenceSession(relu(["n", "n"], ["n", "n"]))

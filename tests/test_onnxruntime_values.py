@@ -97,8 +97,11 @@ def test_lists_are_values_too() -> None:
 
 TEXTS: dict[str, Any] = {
     "texts": np.array(["a", "ü"]),
-    "objects": np.array(["a", 1, None, 2.5], object),
+    "objects": np.array(["a", 1, None, 2.5, b"bytes"], object),
     "void": np.array([b"this", b"test"], np.void),
+    "void with zeros": np.array([b"this", b"is", b"", "ü".encode()], "V4"),
+    "void apart": np.array([b"this", b"is", b"here"], "V4")[::2],
+    "records": np.array([(65, 66), (0, 67)], [("a", "i4"), ("b", "i4")]),
     "a list": ["a", "ü"],
     "numbers": np.array([1, 2]),
 }
@@ -109,6 +112,19 @@ def test_texts_are_read_as_there(name: str) -> None:
     kind = TensorProto.STRING
     data = model([helper.make_node("Identity", ["x"], ["y"])], [info("x", kind, ["n"])], [info("y", kind, ["n"])])
     check(lambda ort: session(ort, data).run(None, {"x": TEXTS[name]})[0].tolist())
+
+
+def test_records_with_objects_are_no_texts() -> None:
+    """onnxruntime reads the addresses in them."""
+    kind = TensorProto.STRING
+    data = model([helper.make_node("Identity", ["x"], ["y"])], [info("x", kind, ["n"])], [info("y", kind, ["n"])])
+    with pytest.raises(ours.errors.InvalidArgument, match="wanted bytes or texts"):
+        session(ours, data).run(None, {"x": np.array([("x",)], [("a", "O")])})
+
+
+def test_values_of_zeros_ask_the_budget() -> None:
+    with pytest.raises(ours.errors.RuntimeException, match=r"OrtValue: memory: got .* MiB, wanted at most"):
+        ours.OrtValue.ortvalue_from_shape_and_type([1 << 45], np.float32)
 
 
 def test_texts_of_bytes() -> None:

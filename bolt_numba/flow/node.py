@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bolt_numba.base.border import at_node
 from bolt_numba.devices import plug_ins
 from bolt_numba.errors import BoltError
 from bolt_numba.flow.batching import join, rows_of, split
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.parts import OPTIONS, NodeOptions, State, names_in, type_of, want_devices
-from bolt_numba.inputs import as_input, count_of, flag_of, spec_of, want_one_of, wanted_threads
+from bolt_numba.inputs import as_input, count_of, flag_of, spec_of, want_one_of, wanted_threads, zeros_of
 from bolt_numba.types import FALLBACKS, NUMERICS, PRECISIONS, TensorSpec, precision_of
 
 if TYPE_CHECKING:
@@ -302,7 +300,7 @@ def _first(spec: TensorSpec, given: Any) -> Any:
         return as_input(spec, given)
     if spec.shape is None or not all(isinstance(d, int) for d in spec.shape):
         raise FlowError(f"state {spec.name!r}: got no initial value for shape {spec.shape}, wanted one")
-    return np.zeros([int(d) for d in spec.shape], spec.dtype)
+    return zeros_of(spec, spec.shape)
 
 
 def _as_ports(what: str, given: Any, ports: Sequence[str] | None = None) -> dict[str, str]:

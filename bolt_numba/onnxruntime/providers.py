@@ -9,12 +9,26 @@ from typing import Any
 from bolt_numba.onnxruntime.errors import OrtOptionError
 
 PROVIDERS = ("CPUExecutionProvider",)
+ELSEWHERE = tuple(
+    f"{name}ExecutionProvider"
+    for name in (
+        *("Tensorrt", "NvTensorRTRTX", "CUDA", "ROCM", "MIGraphX", "OpenVINO", "Dnnl", "VitisAI", "QNN", "Nnapi"),
+        *("VSINPU", "ACL", "ArmNN", "TVM", "SNPE"),
+        *("Js", "CoreML", "Dml", "Rknpu", "WebNN", "WebGpu", "Xnnpack", "CANN", "Azure"),
+    )
+)  # fmt: skip
+"""Providers that onnxruntime has on other machines: programs name them in case they are there."""
 
 
 def check_providers(providers: Any, options: Any, fallback: bool) -> None:
-    """Warn of providers that are not here.  fallback: warn of arguments that are wrong, too, and raise for none."""
+    """Warn of providers that are not here.
+
+    fallback: warn of arguments that are wrong and of names that are no provider's, too, and raise for none.
+    """
     try:
         names = _names(providers, options)
+        if wrong := [name for name in names if name not in ELSEWHERE + PROVIDERS]:
+            raise OrtOptionError(f"providers: got {wrong}, wanted names of onnxruntime's providers")
     except OrtOptionError as error:
         if not fallback:
             raise

@@ -67,7 +67,7 @@ class InferenceSession:
         if kwargs:
             warnings.warn(f"InferenceSession: got {', '.join(kwargs)}, which are no options", stacklevel=2)
         self._sess_options = SessionOptions() if sess_options is None else sess_options
-        self.set_providers(providers, provider_options)
+        check_providers(providers, provider_options, self._enable_fallback)
         self._source: Any = path_or_bytes.read() if hasattr(path_or_bytes, "read") else path_or_bytes
         is_path = isinstance(path_or_bytes, (str, os.PathLike))
         self._model_path = os.fspath(path_or_bytes) if is_path else None  # type: ignore[arg-type]
@@ -260,15 +260,15 @@ class InferenceSession:
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
-        """Check providers as the constructor does; the CPU stays the one that runs the model."""
-        check_providers(providers, provider_options, self._enable_fallback)
+        """Refuse what names no provider; the CPU stays the one that runs the model."""
+        check_providers(providers, provider_options, fallback=False)
 
     def enable_fallback(self) -> None:
-        """Let wrong providers be warned of: the CPU runs the model in any case."""
+        """The constructor's option: the CPU runs the model in any case."""
         self._enable_fallback = True
 
     def disable_fallback(self) -> None:
-        """Let wrong providers in `set_providers` be an error."""
+        """The constructor's option, which `run` does not ask for here."""
         self._enable_fallback = False
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:

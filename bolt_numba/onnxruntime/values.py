@@ -10,7 +10,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from bolt_numba.onnxruntime.errors import OrtDataError, OrtDTypeError, OrtOptionError, OrtRefusedError
+from bolt_numba.base.budget import ask
+from bolt_numba.errors import BudgetError
+from bolt_numba.onnxruntime.errors import OrtDataError, OrtDTypeError, OrtOptionError, OrtRefusedError, leave_as_theirs
 from bolt_numba.onnxruntime.kinds import CODES, DTYPES, dtype_of, spelled, tensor_kind
 from bolt_numba.types import F32, STRING, AnyDType, Array
 
@@ -109,7 +111,12 @@ class OrtValue:
         """A value of zeros; element_type: a dtype of NumPy's, or ONNX's number."""
         want_cpu("OrtValue", device_type)
         dtype = element_dtype(element_type)
-        return cls(np.zeros(shape_of(shape, dtype), dtype))
+        sizes = shape_of(shape, dtype)
+        try:
+            ask(math.prod(sizes) * dtype.itemsize, "OrtValue")
+        except BudgetError as error:
+            leave_as_theirs(error, "OrtValue")
+        return cls(np.zeros(sizes, dtype))
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> OrtValue:
@@ -206,17 +213,23 @@ class _Capsule:
 
 
 def texts_of(given: Any) -> Any:
-    """An array of texts of bytes or of any objects, as onnxruntime reads them; other things as they are."""
+    """An array of texts of bytes or of any objects, as onnxruntime reads them; other things as they are.
+
+    A void has all of its bytes, zeros at its end included: ML.NET's encoders have such keys.
+    """
     if not isinstance(given, np.ndarray) or given.dtype.kind not in "SVO":
         return given
-    found = np.empty(given.shape, STRING)
-    found.reshape(-1)[:] = [_text_of(each) for each in given.reshape(-1).tolist()]
+    if given.dtype.kind == "V" and given.dtype.hasobject:
+        raise OrtDTypeError(f"text: got {given.dtype}, wanted bytes or texts")
+    found, flat = np.empty(given.shape, STRING), given.reshape(-1)
+    elements = [each.tobytes() for each in flat] if given.dtype.kind == "V" else flat.tolist()
+    found.reshape(-1)[:] = [str(each) if given.dtype == STRING else _text_of(each) for each in elements]
     return found
 
 
-def _text_of(given: Any) -> str:
+def _text_of(given: bytes) -> str:
     try:
-        return given.rstrip(b"\0").decode() if isinstance(given, bytes) else str(given)
+        return given.decode()
     except UnicodeDecodeError as error:
         raise OrtDataError(f"text: got {given!r:.80}, wanted UTF-8: {error.reason}") from error
 

@@ -259,7 +259,8 @@ class OneHot(Op):
 class NonZero(Op):
     """y = indices of the elements that are not zero, one column each, in row-major order.
 
-    x: [...] number or bool -> y: [rank of x, count] i64; a scalar counts as rank 1.  Source: ONNX NonZero-13.
+    x: [...] any; a string is nothing if it is empty -> y: [rank of x, count] i64, of a scalar [0, 0 or 1].
+    Source: ONNX NonZero-13.
     """
 
     data_bounds = bounded(
@@ -267,11 +268,12 @@ class NonZero(Op):
     )
 
     def infer(self, x: TensorType) -> TensorType:
-        rank: Dim = fresh_dim("rank") if x.shape is None else max(len(x.shape), 1)
+        rank: Dim = fresh_dim("rank") if x.shape is None else len(x.shape)
         return TensorType(I64, (rank, fresh_dim("nonzero")))
 
     def reference(self, x: Array) -> Array:
-        return np.array(np.nonzero(np.atleast_1d(x)), dtype=I64)
+        found = np.nonzero(np.atleast_1d(x))
+        return np.array(found[: x.ndim], I64).reshape(x.ndim, len(found[0]))
 
 
 @op("Compress")

@@ -327,6 +327,10 @@ GREATEST_POINT = 2.0**24
 """Of a point in -1…1: the digits of f32 do not tell where between two borders a point beyond lies."""
 
 
+EXACT = 1 << 24
+"""Elements of an axis up to which f32 tells coordinates of neighbours apart."""
+
+
 @op("GridSample")
 class GridSample(Op):
     """y = x sampled at points given in -1…1, first coordinate along the last axis.
@@ -335,7 +339,8 @@ class GridSample(Op):
     mode: linear, nearest (half to even), cubic (a = -0.75); outside: zeros, border, reflection; align_corners: -1 and 1
     are the centres of the outer elements, not their edges.  What has weight 0 adds nothing, NaN neither.  With a border
     each neighbour of a point is brought inside by itself, which matters to cubic samples alone.  Reflection takes a
-    point beyond `GREATEST_POINT`, and one that is not finite, for element 0.  Source: ONNX GridSample-22; onnxruntime.
+    point beyond `GREATEST_POINT`, and one that is not finite, for element 0.  Coordinates along an axis longer than
+    `EXACT` are f64.  Source: ONNX GridSample-22; onnxruntime.
     """
 
     mode: str = "linear"
@@ -368,6 +373,7 @@ class GridSample(Op):
 
     def _placed(self, at: Array, size: int) -> Array:
         """Coordinates in elements, brought inside as the padding mode says."""
+        at = at if size <= EXACT else at.astype(F64)
         if self.padding_mode == "reflection":
             near = np.abs(at) <= GREATEST_POINT
             inside = self._reflected(self._in_elements(np.where(near, at, 0).astype(F64), size), size)

@@ -105,11 +105,13 @@ def _mask_of(dtype: np.dtype[np.generic]) -> int:
 def nonzero(op: NonZero, operands: Sequence[Any], empty: Empty) -> tuple[Array, ...]:
     """Counted, then written row by row."""
     x = operands[0]
-    unit, shape, mask = x.dtype.itemsize, x.shape or (1,), _mask_of(x.dtype)
+    unit, shape, mask = x.dtype.itemsize, x.shape, _mask_of(x.dtype)
     found, counted = empty(1, INT64), empty(1, INT64)
     counter = count_nonzero(unit)
     counter.call(counter.record(x=x, count=counted, n=x.size, mask=mask))
     count = int(counted[0])
+    if not shape:
+        return (empty((0, count), INT64),)
     y = empty(len(shape) * count + BLOCK, INT64)
     sizes = np.array(shape[:-1], dtype=np.int64)
     rows = math.prod(shape[:-1]) if x.size else 0  # rows of nothing may be any number
@@ -126,16 +128,18 @@ def sized_nonzero(op: NonZero, ins: Types) -> Sized | None:
     x = ins[0]
     if x is None or not _is_plain(op, ins):
         return None
-    unit, shape, mask, size = x.dtype.itemsize, x.dims or (1,), _mask_of(x.dtype), x.size
+    unit, shape, mask, size = x.dtype.itemsize, x.dims, _mask_of(x.dtype), x.size
     result, rank = TensorType(INT64, (len(shape), size)), len(shape)
     counting: dict[str, Argument] = {"x": In(0), "count": Out(1), "n": size, "mask": mask}
-    writing: dict[str, Argument] = {
-        "x": In(0), "y": Out(0), "sizes": np.array(shape[:-1] or (1,), np.int64), "count": Out(1),
-        "found": Scratch(8), "rows": size // shape[-1] if size else 0, "n": shape[-1], "mask": mask,
-        "room": rank * size, "rank": rank,
-    }  # fmt: skip
-    kernels = ((count_nonzero(unit), counting), (write_nonzero(unit), writing))
-    return Sized((result,), (1,), [Step(kernel, args, parallel=False) for kernel, args in kernels])
+    steps = [Step(count_nonzero(unit), counting, parallel=False)]
+    if rank:
+        writing: dict[str, Argument] = {
+            "x": In(0), "y": Out(0), "sizes": np.array(shape[:-1] or (1,), np.int64), "count": Out(1),
+            "found": Scratch(8), "rows": size // shape[-1] if size else 0, "n": shape[-1], "mask": mask,
+            "room": rank * size, "rank": rank,
+        }  # fmt: skip
+        steps.append(Step(write_nonzero(unit), writing, parallel=False))
+    return Sized((result,), (1,), steps)
 
 
 def _compressed(a: Any, run: int) -> dict[str, Reach]:

@@ -27,11 +27,11 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.cpu.spatial.roi_align import EXACT, WIDEST
+from bolt_numba.kernels.cpu.spatial.roi_align import WIDEST
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.resize import GREATEST_POINT, GridSample
+from bolt_numba.ops.layers.resize import EXACT, GREATEST_POINT, GridSample
 from bolt_numba.types import F32, TensorType
 
 PARALLEL_ELEMENTS = PAYS_ELEMENTS // 2

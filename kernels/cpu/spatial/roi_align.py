@@ -33,6 +33,7 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.detection import MAX_SAMPLES, RoiAlign
+from bolt_numba.ops.layers.resize import EXACT
 from bolt_numba.types import F32 as F32_TYPE
 from bolt_numba.types import TensorType
 
@@ -41,8 +42,6 @@ SAMPLES = 64
 ROOM = 2 * 4 * SAMPLES * BYTES + BYTES
 FEW_SAMPLES = 64
 """Samples along one side of a bin up to which all are taken."""
-EXACT = 1 << 24
-"""Elements of an axis up to which f32 tells coordinates of neighbours apart."""
 WIDEST = (1 << 31) - 1
 """Elements of a plane up to which the lanes of a gather reach."""
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)

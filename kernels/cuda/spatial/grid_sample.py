@@ -19,7 +19,7 @@ from bolt_numba.kernels.declare import Inline, Source, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
-from bolt_numba.ops.layers.resize import GREATEST_POINT, GridSample
+from bolt_numba.ops.layers.resize import EXACT, GREATEST_POINT, GridSample
 from bolt_numba.types import BF16, F16, F32, TensorType, dtype_name
 
 THREADS = 128
@@ -28,8 +28,6 @@ CHANNELS = 8
 FLOATS = (F32, F16, BF16)
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 """Along one axis."""
-EXACT = 1 << 24
-"""Elements of an axis up to which f32 tells coordinates of neighbours apart."""
 _ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
 
 

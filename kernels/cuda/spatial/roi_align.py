@@ -17,12 +17,13 @@ from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, divide_exact, load_i32, load_i64, maximum
 from bolt_numba.kernels.cuda.movement.index import MOST
-from bolt_numba.kernels.cuda.spatial.grid_sample import EXACT, FLOATS
+from bolt_numba.kernels.cuda.spatial.grid_sample import FLOATS
 from bolt_numba.kernels.declare import Inline, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step, Types, kernel
 from bolt_numba.ops.layers.detection import MAX_SAMPLES, RoiAlign
+from bolt_numba.ops.layers.resize import EXACT
 from bolt_numba.types import TensorType, dtype_name
 
 THREADS = 128

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.hardware.drivers.jax.table import DATA, FLOATS, INTS, NUMBERS, WIDE, JaxSite, builds
-from bolt_numba.ops.layers.resize import GREATEST_POINT
+from bolt_numba.ops.layers.resize import EXACT, GREATEST_POINT
 from bolt_numba.types import F32, F64, I32, I64
 
 CUBIC = -0.75
@@ -110,6 +110,7 @@ class _Points:
     def placed(self, at: Any) -> Any:
         """Coordinates in elements, brought inside as the padding mode says."""
         v, op = self.np, self.op
+        at = at if self.size <= EXACT else at.astype(F64)
         if op.padding_mode == "reflection":
             near = v.abs(at) <= GREATEST_POINT
             inside = self.reflected(self._in_elements(v.where(near, at, 0).astype(F64)))

@@ -8,6 +8,7 @@ import numpy as np
 
 from bolt_numba.hardware.drivers.openvino.nodes.products import padding, spatial
 from bolt_numba.hardware.drivers.openvino.table import NotThereError, OvSite, builds
+from bolt_numba.ops.layers.resize import EXACT
 from bolt_numba.types import F32, I64
 
 MODES = {"nearest": "nearest", "linear": "linear_onnx", "cubic": "cubic"}
@@ -72,6 +73,7 @@ def resize(s: OvSite, op: Any, x: Any, *operands: Any) -> Any:
 @builds("GridSample")
 def grid_sample(s: OvSite, op: Any, x: Any, grid: Any) -> Any:
     s.want(s.rank() == 4, "images of other than 2 axes")
+    s.want(all(d <= EXACT for d in s.type(0).shape or () if isinstance(d, int)), "coordinates that f32 does not hold")
     mode = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}[op.mode]
     given = {"align_corners": op.align_corners, "mode": mode, "padding_mode": op.padding_mode}
     return s.v.grid_sample(x, grid, given)
