@@ -12,7 +12,7 @@ import pytest
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.arrays.reduce import CumProd
 from bolt_numba.ops.dtypes import INTS
-from bolt_numba.types import F32, F64, I32, I64, U64, AnyDType, Array, dtype_name
+from bolt_numba.types import F16, F32, F64, I32, I64, U64, AnyDType, Array, dtype_name
 from tests.harness import plan, run_kernel
 from tests.lower_isa import run_on
 
@@ -164,3 +164,12 @@ def test_long_sums_of_two_groups_of_axes(op: Any, dtype: AnyDType) -> None:
         wanted = [SUMMED[op](row) for row in moved.tolist()]
         for got in (made.reference(*operands), run_kernel(made, operands)[0]):
             assert same(op, got, wanted, np.array(wanted, dtype))
+
+
+@pytest.mark.parametrize("dtype", [F16, F32, F64], ids=dtype_name)
+def test_a_determinant_of_nan_is_nan(dtype: Any) -> None:
+    """Beside zeros, too, as onnxruntime has it."""
+    x = np.zeros((6, 2, 2), dtype)
+    x.reshape(6, 4)[range(4), range(4)] = np.nan
+    x[5] = [[2, 1], [1, 3]]
+    np.testing.assert_allclose(ops.Det().reference(x), np.array([np.nan] * 4 + [0, 5], dtype), rtol=1e-6)
