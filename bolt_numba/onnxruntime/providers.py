@@ -32,13 +32,13 @@ def check_providers(providers: Any, options: Any, fallback: bool) -> None:
     except OrtOptionError as error:
         if not fallback:
             raise
-        warnings.warn(f"{error}; the CPU runs the model", stacklevel=4)
+        warnings.warn(f"{error}; the CPU runs the model", stacklevel=3)
         return
     for name in dict.fromkeys(names):
         if name not in PROVIDERS:
-            warnings.warn(f"provider {name!r} is not available here, {PROVIDERS[0]} runs the model", stacklevel=4)
+            warnings.warn(f"provider {name!r} is not available here, {PROVIDERS[0]} runs the model", stacklevel=3)
         elif names.count(name) > 1:
-            warnings.warn(f"provider {name!r} is named twice", stacklevel=4)
+            warnings.warn(f"provider {name!r} is named twice", stacklevel=3)
 
 
 def _names(providers: Any, options: Any) -> list[str]:
