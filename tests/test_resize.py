@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.movement.table_gather import windows
+from bolt_numba.ops.layers import resize
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.types import F32, F64, I32, U8
 from tests.harness import run_kernel
@@ -83,6 +84,33 @@ def test_one_axis_and_three() -> None:
                 inputs = (given_x, None, np.array(scales, np.float32))
                 got = run_kernel(op, inputs)[0]
                 assert_near(got, op.reference(*inputs), 2e-6, floor=100)
+
+
+COORDINATES = [c for c in resize.COORDINATES if c != "tf_crop_and_resize"]
+SINGLE = {"edge_half_pixel": -0.5, "pytorch_half_pixel": 0.0, "align_corners": 0.0, "asymmetric": 0.0}
+"""Where a single element lies; for other coordinates in the middle."""
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("coordinates", COORDINATES)
+def test_sizes_of_one(coordinates: str, mode: str) -> None:
+    """From one element all are it; to one it is where the coordinates say, and no other axis moves."""
+    op = Resize(mode=mode, coordinate_transformation_mode=coordinates, nearest_mode="floor")
+    for size in (1, 2, 4, 5):
+        x = np.random.default_rng(size).integers(-9, 9, (1, 2, size, 1)).astype(np.float32)
+        inputs = (x, None, None, np.array([1, 2, size, 7]))
+        assert_near(run_kernel(op, inputs)[0], np.repeat(x, 7, axis=3), 2e-6, floor=10)
+        middle = size / 2 if coordinates == "tf_half_pixel_for_nn" else (size - 1) / 2
+        at, places = SINGLE.get(coordinates, middle), np.arange(-3, size + 4)
+        distance = np.abs(places - at)
+        weights = {
+            "nearest": places == np.floor(at),
+            "linear": np.maximum(1 - distance, 0),
+            "cubic": resize.cubic(distance, op.cubic_coeff_a),
+        }[mode]
+        wanted = np.einsum("nchw,h->ncw", x[:, :, np.clip(places, 0, size - 1)], weights)
+        inputs = (x, None, None, np.array([1, 2, 1, 1]))
+        assert_near(run_kernel(op, inputs)[0][:, :, 0], wanted, 2e-6, floor=10)
 
 
 def test_windows() -> None:

@@ -217,3 +217,24 @@ def test_powers_of_ten_have_an_end(decimals: int) -> None:
     assert text.count(spelled) == 1
     with pytest.raises(bn.InvalidModelError, match="decimals"):
         bn.load(text.replace(spelled, spelled.replace("1}", f"{decimals}}}")).encode())
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("method", ["bicubic", "bilinear", "linear", "trilinear"])
+def test_one_element_of_an_axis(method: str, size: int) -> None:
+    """Of pixels' centres: bicubic is taken half a pixel before the first, bilinear at it, the others in the middle."""
+    rank = {"linear": 3, "trilinear": 5}.get(method, 4)
+    x = np.random.default_rng(size).standard_normal((1, 2, *(size,) * (rank - 2))).astype(F32)
+    given = dict(zip(("out_w", "out_h", "out_d"), (1, size, size)[: rank - 2], strict=False))
+    how = {"align_corners": False, "align_mode": 0, "interp_method": method}
+    for name in (f"{method}_interp_v2", f"{method}_interp"):
+        got = agree(name, x, (*x.shape[:-1], 1), **given, **how)
+        first, second = x[..., 0], x[..., min(1, size - 1)]
+        middle = x[..., size // 2] if size % 2 else (x[..., size // 2 - 1] + x[..., size // 2]) / 2
+        centred = method in ("linear", "trilinear") and name.endswith("v2")
+        wanted = 1.09375 * first - 0.09375 * second if method == "bicubic" else middle if centred else first
+        np.testing.assert_allclose(got[..., 0], wanted, atol=1e-5)
+        got = bn.compile(loaded(name, x, list(x.shape), "Out", "X", **given, **how))(x=x)["y"]
+        np.testing.assert_allclose(got[..., 0], wanted, atol=1e-5)
+        corners = agree(name, x, (*x.shape[:-1], 1), **given, **(how | {"align_corners": True}))
+        np.testing.assert_allclose(corners[..., 0], first, atol=1e-6)

@@ -29,8 +29,9 @@ from bolt_numba.types import BOOL, F32, F64, Array, Dim, Shape, Sym, TensorType
 
 COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn",
-    "tf_crop_and_resize",
+    "tf_crop_and_resize", "edge_half_pixel",
 )  # fmt: skip
+"""Those of ONNX; the last one is Paddle's, for which a single element lies half a pixel before the first one."""
 POLICIES = ("stretch", "not_larger", "not_smaller")
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
@@ -237,8 +238,10 @@ class Resize(Op):
             y = x * (size - one) / (length - one) if p.out > 1 else x * 0
         elif mode == "pytorch_half_pixel":
             y = (x + half) / scale - half if p.out > 1 else x * 0
+        elif mode == "edge_half_pixel":
+            y = (x + half) / scale - half if p.out > 1 else x * 0 - half
         elif mode == "tf_half_pixel_for_nn":
-            y = (x + half) / scale
+            y = (x + half) / scale if p.scale != 1 else x  # an axis that keeps its size is not resized
         elif mode == "half_pixel_symmetric":
             adjustment = out / (scale * size)
             y = size / 2 * (one - adjustment) + (x + half) / scale - half

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from bolt_numba.ops.layers.detection import DeformConv
 from bolt_numba.ops.layers.distances import Distances
 from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
 from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Abs, Add, Clip, Mul, Sub
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import BOOL, F32, I64, Sym, TensorType
@@ -174,6 +176,18 @@ def convolution(w: GraphWriter, op: Op, *terms: Named) -> Any:
     made = op.infer(*(t.type if t.name else None for t in terms))
     assert isinstance(made, TensorType)
     return w.plain(op, terms, [made], kernel_shape=kernel)
+
+
+@writer(Resize)
+def resize(w: GraphWriter, op: Resize, *terms: Named) -> Any:
+    """Paddle's coordinates are those of pixels' centres where no axis becomes a single element."""
+    made = op.infer(*(t.type if t.name else None for t in terms))
+    if op.coordinate_transformation_mode == "edge_half_pixel":
+        sizes = made.shape and [made.shape[a] for a in op.resized_axes(len(made.shape))]
+        if not sizes or any(isinstance(d, Sym) or d == 1 for d in sizes):
+            raise NoSpellingError("coordinates of edge_half_pixel with a size of 1, or one that is not known")
+        op = dataclasses.replace(op, coordinate_transformation_mode="half_pixel")
+    return w.plain(op, terms, [made])
 
 
 @writer(If)

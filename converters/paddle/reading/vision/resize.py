@@ -32,11 +32,22 @@ from bolt_numba.types import F32, I64
 _METHODS = {"linear": "linear", "bilinear": "linear", "trilinear": "linear", "nearest": "nearest", "bicubic": "cubic"}
 
 
-def _operator(b: PaddleBuilder, method: str, align_corners: bool, align_mode: int, axes: Ints, layout: str) -> Resize:
-    """The resampling of the graph.
+SINGLE = {"bicubic": "edge_half_pixel", "bilinear": "pytorch_half_pixel"}
+"""Where pixels' centres put a single element: a scale of 0 leaves half a pixel before the first, which is the first
+one where weights are linear.  The other methods have the scale of the sizes."""
+SINGLE_OF_OLD = {**SINGLE, "linear": "pytorch_half_pixel", "trilinear": "pytorch_half_pixel"}
 
-    align_mode 0 is that of pixels' centres, which keeps a single element at the first place; 1 scales indices.
-    """
+
+def _operator(
+    b: PaddleBuilder,
+    method: str,
+    align_corners: bool,
+    align_mode: int,
+    axes: Ints,
+    layout: str,
+    single: dict[str, str] = SINGLE,
+) -> Resize:
+    """The resampling of the graph.  align_mode 0 is that of pixels' centres, 1 scales indices."""
     if method not in _METHODS:
         raise b.invalid("interp_method", repr(method), f"one of {sorted(_METHODS)}")
     mode = _METHODS[method]
@@ -45,7 +56,7 @@ def _operator(b: PaddleBuilder, method: str, align_corners: bool, align_mode: in
     elif mode == "nearest" or (mode == "linear" and align_mode == 1):
         where = "asymmetric"
     else:
-        where = "pytorch_half_pixel"
+        where = single.get(method, "half_pixel")
     rounding = "round_prefer_ceil" if align_corners else "floor"
     return Resize(mode, where, rounding, axes=axes, layout=layout)
 
@@ -132,7 +143,8 @@ def interpolate_v1(
 ) -> Any:
     """As `interpolate`; a scale only tells the sizes, whose ratio is what coordinates are scaled by."""
     axes = tuple(range(2, rank_of(b, x)))
-    operator = _operator(b, interp_method, align_corners, align_mode, axes, layout_of(b, data_format))
+    layout = layout_of(b, data_format)
+    operator = _operator(b, interp_method, align_corners, align_mode, axes, layout, SINGLE_OF_OLD)
     given = (0,) if scale > 0 else (out_d, out_h, out_w)[3 - len(axes) :]
     sizes = _sizes(b, out_size, size_tensor, given)
     if sizes is None:
