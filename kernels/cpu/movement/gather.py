@@ -37,6 +37,7 @@ from bolt_numba.kernels.cpu.movement.move import (
 )
 from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps
 from bolt_numba.kernels.extents import Extents, Reach, box
+from bolt_numba.kernels.geometry.scalars import float_max, float_min
 from bolt_numba.kernels.geometry.strides import broadcast_move, dense, move
 from bolt_numba.kernels.geometry.transfers import MAX_TABLE, gather_tables, has_fixed_size, typed
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
@@ -167,19 +168,24 @@ _ALONG = dict.fromkeys(("data", "dense", "index", "outer"), PTR) | {"fault": FAU
 )
 
 
-@inline
-def combined(kind: int, old: Any, new: Any) -> Any:
-    """One of the reductions of `_KINDS`, of two scalars; NaN stays, whichever it is, and 0 is more than -0."""
-    if kind == 1:
-        return old + new
-    if kind == 2:
-        return old * new
-    zeros = (old == 0) & (new == 0)
-    if kind == 3:
-        return old + new if zeros else new if (new > old) | (new != new) else old
-    if kind == 4:
-        return -(-old - new) if zeros else new if (new < old) | (new != new) else old
-    return new
+@cache
+def combining(dtype: Any) -> Any:
+    """Helper of one of the reductions of `_KINDS`, of two scalars; NaN stays, whichever it is; 0 is more than -0."""
+    floats = np.dtype(dtype).kind == "f"
+
+    @inline
+    def combined(kind: int, old: Any, new: Any) -> Any:
+        if kind == 1:
+            return old + new
+        if kind == 2:
+            return old * new
+        if kind == 3:
+            return float_max(old, new) if floats else max(old, new)
+        if kind == 4:
+            return float_min(old, new) if floats else min(old, new)
+        return new
+
+    return combined
 
 
 @cache
@@ -187,6 +193,7 @@ def reduce_along_axis(dtype: Any, kind: int, wide: bool) -> Native:
     """Kernel of ScatterElements with a reduction of `_KINDS`; fields as in `along_axis`."""
     unit, step = np.dtype(dtype).itemsize, 8 if wide else 4
     load, store = _SCALARS[dtype]
+    combined = combining(dtype)
 
     def body(p: Any, tid: int, nthreads: int) -> None:
         n, s0, sa, size = p.n, p.s0, p.sa, p.size
@@ -283,6 +290,7 @@ def scatter_tuples(p: Any, tid: int, nthreads: int) -> None:
 def reduce_tuples(dtype: Any) -> Native:
     """Kernel like `scatter_tuples` that combines rows of ``run`` bytes with what is there."""
     unit = np.dtype(dtype).itemsize
+    combined = combining(dtype)
 
     def body(p: Any, tid: int, nthreads: int) -> None:
         n = p.run // unit

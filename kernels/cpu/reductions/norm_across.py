@@ -13,6 +13,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     I64,
     LANES,
     PTR,
+    any_lane,
     fma,
     inline,
     native,
@@ -107,14 +108,10 @@ def local_response_normalisation(op: Any, ins: Types, outs: Sequence[TensorType]
 
 
 @inline
-def inverse_norm(total, squared):
-    """Two numbers whose product is 1 over the norm, and where that is 0.
-
-    The inverse of a norm near the greatest number alone would be too small for a normal one.
-    """
+def norm_of(total, squared):
+    """The norm of a sum, its inverse, and whether that is too small for a normal number: then elements are divided."""
     norm = vsqrt(total) if squared else total
-    down = select(norm > np.float32(2.0**100), splat(np.float32(2.0**-64)), splat(np.float32(1)))
-    return down, 1.0 / (norm * down), norm == 0.0
+    return norm, 1.0 / norm, any_lane(norm > np.float32(2.0**100))
 
 
 @native(fastmath={"contract"}, x=PTR, y=PTR, outer=I64, n=I64, inner=I64, blocks=I64, squared=I64,
@@ -132,10 +129,11 @@ def lp_columns(p, tid, nthreads):
         for i in range(n):
             v = vload_n(p.x + at + 4 * i * inner, width)
             total = fma(v, v, total) if squared else total + vabs(v)
-        down, inverse, empty = inverse_norm(total, squared)
+        norm, inverse, is_far = norm_of(total, squared)
         for i in range(n):
-            v = vload_n(p.x + at + 4 * i * inner, width) * down * inverse
-            vstore_n(p.y + at + 4 * i * inner, select(empty, splat(0.0), v), width)
+            v = vload_n(p.x + at + 4 * i * inner, width)
+            v = v / norm if is_far else v * inverse
+            vstore_n(p.y + at + 4 * i * inner, select(norm == 0.0, splat(0.0), v), width)
 
 
 @native(fastmath={"contract"}, x=PTR, y=PTR, rows=I64, n=I64, squared=I64, extents=lambda a: x_and_y(a.rows * a.n))
@@ -149,10 +147,11 @@ def lp_rows(p, tid, nthreads):
         for i in range(0, n, LANES):
             v = vload_n(x + 4 * i, n - i)
             total = fma(v, v, total) if p.squared else total + vabs(v)
-        down, inverse, empty = inverse_norm(splat(reduce_add(total)), p.squared)
+        norm, inverse, is_far = norm_of(splat(reduce_add(total)), p.squared)
         for i in range(0, n, LANES):
-            v = vload_n(x + 4 * i, n - i) * down * inverse
-            vstore_n(y + 4 * i, select(empty, splat(0.0), v), n - i)
+            v = vload_n(x + 4 * i, n - i)
+            v = v / norm if is_far else v * inverse
+            vstore_n(y + 4 * i, select(norm == 0.0, splat(0.0), v), n - i)
 
 
 def _has_axis(op: Any, ins: Types) -> bool:
