@@ -179,7 +179,7 @@ def convolution(w: GraphWriter, op: Op, *terms: Named) -> Any:
 
 
 @writer(Resize)
-def resize(w: GraphWriter, op: Resize, *terms: Named) -> Any:
+def resize(w: GraphWriter, op: Any, *terms: Named) -> Any:
     """Paddle's coordinates are those of pixels' centres where no axis becomes a single element."""
     made = op.infer(*(t.type if t.name else None for t in terms))
     if op.coordinate_transformation_mode == "edge_half_pixel":
