@@ -17,8 +17,11 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.pool import AveragePool
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
+from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.types import F32, I8, I32, I64, U8, AnyDType, Array, TensorType
 from tests.lower_isa import IS_LOWER, run_on
 from tests.rule_cases import o
@@ -80,10 +83,16 @@ SPATIAL: dict[str, Body] = {
         o("MatMul"), b(o("Transpose", (0, 2, 3, 1)), x), b(o("Transpose", (1, 0)), weights(b, 3, 2))
     ),
     "mean of channels": lambda b, x, y: b(o("ReduceMean"), x, np.array([1], I64)),
-    "mean of windows": lambda b, x, y: b(o("AveragePool", (1, 2), (1, 2)), x),
-    "half the size": lambda b, x, y: b(o("Resize", "linear"), x, None, None, np.array([1, 2, 256, 128], I64)),
+    "many depthwise convolutions": lambda b, x, y: b(
+        Conv(group=40, pads=(1, 1, 1, 1)), b(o("Concat", 1), *[x] * 20), weights(b, 40, 1, 3, 3), bias(b, 40)
+    ),
 }
 """Of x: [1, 2, 256, 256], all pairs along the channels, and y like x."""
+WINDOWS: dict[str, Body] = {
+    "mean": lambda b, x, y: b(AveragePool((1, 2), (1, 2), layout="NHWC"), x),
+    "resize": lambda b, x, y: b(Resize("linear", layout="NHWC"), x, None, None, np.array([1, 2, 256, 256], I64)),
+}
+"""Of x: [1, 256, 512, 2], all pairs side by side."""
 
 
 def graph_of(
@@ -135,10 +144,17 @@ def test_sums_of_bytes(name: str, places: tuple[int, ...]) -> None:
     for dtype in (U8, I8):
         one, two = pairs((dtype, dtype))
         x = np.stack([one, two]).reshape(1, 2, 256, 256)
-        if name in ("mean of windows", "half the size"):
-            x = np.stack([np.stack([one, two], -1).reshape(2, 128, 512)] * 2, 1)[:1]
-            x = np.ascontiguousarray(x.reshape(1, 2, 256, 256))
         same_codes(graph_of(SPATIAL[name], (dtype, dtype), places, x.shape, 0.5), {"x": x, "y": x})
+
+
+@pytest.mark.parametrize("places", PLACES, ids=str)
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_of_bytes(name: str, places: tuple[int, ...]) -> None:
+    for dtype in (U8, I8):
+        x = np.stack([np.stack(pairs((dtype, dtype)), -1)] * 2, -1).reshape(1, 256, 512, 2)
+        graph = graph_of(WINDOWS[name], (dtype, dtype), places, x.shape, 0.5)
+        assert [n.op.name for n in run_pipeline(graph).nodes] == ["BetweenBytes"]
+        same_codes(graph, {"x": x, "y": x})
 
 
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "sum of a product"])
