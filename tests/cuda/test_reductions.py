@@ -74,7 +74,8 @@ def test_few_long_lines_are_folded_in_parts() -> None:
 @pytest.mark.parametrize(
     ("dtype", "folds"),
     [
-        (np.int32, [ops.ReduceL2, ops.ReduceMax]), (np.uint32, [ops.ReduceMean, ops.ReduceL2]),
+        (np.int32, [ops.ReduceL2, ops.ReduceMax]),
+        (np.uint32, [ops.ReduceMean, ops.ReduceL2]),
         (np.uint64, [ops.ReduceMin, ops.ReduceSumSquare]),
     ],
     ids=str,
@@ -157,6 +158,23 @@ def test_lines_are_divided_by_their_norm() -> None:
     expect(norm.LpNormalization(), x)
     expect(norm.LpNormalization(axis=0, p=1), x)
     expect(norm.LpNormalization(p=1), x.astype(F16), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("number", [1e30, 2e19, -1e38])
+def test_squares_beyond_the_range(number: float) -> None:
+    """A finite number over the root of an infinite sum is 0, in rows of registers, long rows, groups and channels."""
+    for n in (9001, 20):
+        x = np.random.default_rng(n).integers(-3, 4, (3, n)).astype(np.float32)
+        x[1, 2] = number
+        ones = np.ones(n, np.float32)
+        expect(norm.LayerNormalization(), x, ones, rtol=1e-4, atol=2e-5)
+        expect(norm.RMSNormalization(), x, ones)
+    image = np.tile(x, (1, 3)).reshape(1, 9, 20)
+    ones = np.ones(9, np.float32)
+    expect(norm.GroupNormalization(3), image, ones, ones, rtol=1e-4, atol=2e-5)
+    expect(norm.InstanceNormalization(), image, ones, ones, rtol=1e-4, atol=2e-5)
+    expect(norm.LRN(3), image)
+    expect(norm.LpNormalization(p=1), x)
 
 
 @pytest.mark.parametrize(("exclusive", "reverse"), [(False, False), (True, False), (False, True), (True, True)])

@@ -18,6 +18,7 @@ from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, store_f32
 from bolt_numba.kernels.cuda.language.warp import block_sum
 from bolt_numba.kernels.cuda.reductions.fold import FLOATS, LIMIT, THREADS
+from bolt_numba.kernels.cuda.reductions.norm import spread_of
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.chain import Chain, ChainStep
 from bolt_numba.ops.layers.norm import LRN, BatchNormalization, GroupNormalization, InstanceNormalization
@@ -105,7 +106,7 @@ def group_statistics(x_kind: str, kind: str) -> CudaKernel:
             off += v
             squares += v * v
         off = block_sum(off) * share
-        spread = math.sqrt(block_sum(squares) * share - off * off + epsilon)
+        spread = spread_of(block_sum(squares) * share, off, epsilon)
         for c in range(thread, channels, GROUP):
             at = 4 * ((s * groups + g) * channels + c)
             store_f32(mean + at, middle + off)

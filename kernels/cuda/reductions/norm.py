@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cuda.declare import F32 as FLOAT
-from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, cuda_kernel
+from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, cuda_kernel, inline
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, store_f32
 from bolt_numba.kernels.cuda.reductions.fold import FLOATS, LIMIT
@@ -34,6 +34,13 @@ _ROWS: dict[str, Any] = {
 def _reach(x: int, scale: int, y: int, a: Any) -> dict[str, int]:
     found = {"x": x * a.rows * a.n, "scale": scale * a.n, "bias": scale * a.n, "y": y * a.rows * a.n}
     return found | {"mean": 4 * a.rows, "inverse": 4 * a.rows}
+
+
+@inline
+def spread_of(squares, off, epsilon):
+    """Root of a variance plus epsilon; squares: their mean around a point ``off`` from the mean, infinite or not."""
+    variance = squares if squares == np.float32(math.inf) else squares - off * off
+    return math.sqrt(variance + epsilon)
 
 
 @functools.cache
@@ -64,8 +71,7 @@ def normalise_rows(is_centred: bool, x_kind: str, kind: str, row: Held) -> CudaK
             squares = np.float32(0)
             for e in range(per):
                 squares += v[e] * v[e]
-            squares = row_sum(squares) * share - off * off
-            factor = np.float32(1) / math.sqrt(squares + epsilon)
+            factor = np.float32(1) / spread_of(row_sum(squares) * share, off, epsilon)
             load_factors(factors, scale, n, lane, np.float32(0))
             for e in range(per):
                 v[e] = (v[e] - off) * factor * factors[e]
@@ -106,8 +112,7 @@ def normalise_long_rows(is_centred: bool, x_kind: str, kind: str) -> CudaKernel:
             off += v
             squares += v * v
         off = row_sum(off) * share if is_centred else np.float32(0)
-        squares = row_sum(squares) * share - off * off
-        factor = np.float32(1) / math.sqrt(squares + epsilon)
+        factor = np.float32(1) / spread_of(row_sum(squares) * share, off, epsilon)
         for i in range(lane, n, lanes):
             v = (load(start + i * x_unit) - middle - off) * factor * load_factor(scale + i * unit)
             store(to + i * unit, v + load_factor(bias + i * unit) if bias != 0 else v)
