@@ -198,7 +198,7 @@ STAGES: tuple[Stage, ...] = (
     # gelu, norms, attention; constants into weights
     Stage("recognise", (_KNOWN, _ABSORBED)),
     # conversions between integers and floats; what stays of them is folded
-    Stage("quantise", ((*CLEAN, *_INTEGERS), dynamic.EXACT, weights.RULES, _fold_integers, _use_unsigned_bytes)),
+    Stage("quantise", ((*CLEAN, *_INTEGERS), (*dynamic.EXACT, *weights.RULES), _fold_integers, _use_unsigned_bytes)),
     # subgraphs for plug-ins
     Stage("partition", (_partition,)),
     # narrower types
