@@ -10,6 +10,7 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.ops.layers.quantize import QuantizeRows
 from bolt_numba.types import Array
+from tests.harness import run_kernel
 from tests.near import assert_near
 from tests.tflite_operator import Tensor, constant, model
 
@@ -76,6 +77,13 @@ def test_a_row_does_not_depend_on_others_and_keeps_its_nan() -> None:
     (got,) = session.run(None, {"t0": spoilt})
     np.testing.assert_array_equal(got[[0, 1, 3, 5]], whole[[0, 1, 3, 5]])
     assert np.isnan(got[[2, 4]]).all()
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((1, 40, 41, 33), 1), ((2, 30000), -1), ((3, 7, 20001), -1)])
+def test_threads_share_long_rows(shape: tuple[int, ...], axis: int) -> None:
+    op, x = QuantizeRows(axis), drawn(*shape)
+    for got, wanted in zip(run_kernel(op, [x], (1, 2, 3)), op.reference(x), strict=True):
+        np.testing.assert_array_equal(got, wanted)
 
 
 def convolution(images: int, w: Tensor, op: str = "CONV_2D", c: int = 8) -> bytes:
