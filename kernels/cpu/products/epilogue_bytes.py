@@ -34,7 +34,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
     vstore_u8_n,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.products.pack_bytes import FLOATS, LAST_SCALE, RESIDUAL_FACTOR, SUMS
+from bolt_numba.kernels.cpu.products.pack_bytes import FLOATS, LAST_SCALE, MOST, RESIDUAL_FACTOR, SUMS
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR_OR_0, inline
 
 NO_RESIDUAL, BYTE_RESIDUAL, FLOAT_RESIDUAL = 0, 1, 2
@@ -60,6 +60,13 @@ def store_bytes(to, v, n, ends):
 
 
 @inline
+def row_scale(p, row):
+    """The scale of a row of A, 1 where the columns' numbers have it; NaN where it is not finite (`scale_ratio`)."""
+    scale = np.float32(1) if p.scale_a == 0 else load_f32(p.scale_a + 4 * row)
+    return scale if abs(scale) <= MOST else np.float32(np.nan)
+
+
+@inline
 def finish_stored(p, tile, mr, n, columns, width, c, res, row):
     """A tile of i32 in workspace, rows ``2 * BYTES`` apart, to results; row: the number of its first.
 
@@ -67,7 +74,7 @@ def finish_stored(p, tile, mr, n, columns, width, c, res, row):
     """
     factor, ldc, act = splat(load_f32(p.columns + RESIDUAL_FACTOR)), p.ldc, p.act
     for i in range(mr):
-        scale = np.float32(1) if p.scale_a == 0 else load_f32(p.scale_a + 4 * ((row + i) % p.scales_a))
+        scale = row_scale(p, 0 if p.scale_a == 0 else (row + i) % p.scales_a)
         for v in range(0, n, LANES):
             at, m = tile + 2 * BYTES * i + 4 * v, min(n - v, LANES)
             if p.kind == SUMS:

@@ -23,7 +23,6 @@ from bolt_numba.kernels.cpu.language.lang import (
     ceil_div,
     copy_bytes,
     dot_bytes,
-    load_f32,
     load_i32,
     load_i64,
     load_u8,
@@ -45,7 +44,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vload_u8_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import L2
-from bolt_numba.kernels.cpu.products.epilogue_bytes import FIELDS, FLOAT_RESIDUAL, finish_stored
+from bolt_numba.kernels.cpu.products.epilogue_bytes import FIELDS, FLOAT_RESIDUAL, finish_stored, row_scale
 from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.cpu.products.pack_bytes import (
     BYTE_RESULTS,
@@ -222,7 +221,7 @@ def place_numbers(p, rows, first, count, totals, quick):
     if quick == FLOATS:
         at = 0 if p.scale_a == 0 else first % p.scales_a
         for i in range(count):
-            store_f32(scales + 4 * i, np.float32(1) if p.scale_a == 0 else load_f32(p.scale_a + 4 * at))
+            store_f32(scales + 4 * i, row_scale(p, at))
             at = at + 1 if at + 1 < p.scales_a else 0
 
 
