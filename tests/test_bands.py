@@ -36,6 +36,7 @@ class Pair:
     second: Conv
     one: list[Array | None]
     two: list[Array | None]
+    numerics: str = "default"
 
     def outs(self) -> tuple[list[TensorType], list[TensorType]]:
         between = infer_types(self.first, types_of(self.one))
@@ -43,7 +44,7 @@ class Pair:
         return [t.with_value(None) for t in between], [t.with_value(None) for t in after]
 
     def planned(self, threads: int) -> Planned | None:
-        context, (between, after) = PlainContext(threads), self.outs()
+        context, (between, after) = PlainContext(threads, numerics=self.numerics), self.outs()
         (a,) = conv(self.first, types_of(self.one), between, context)
         kinds = [between[0], *types_of(self.two, [i < 2 for i in range(len(self.two))])]
         (b,) = depthwise(self.second, kinds, after, context)
@@ -72,7 +73,8 @@ def pairs(draw: Callable[[Any], Any]) -> Pair:
     residual = draw(st.booleans())
     first = Conv((1, 1), (pad,) * 4, layout="NHWC", activation=draw(st.sampled_from((None, Relu(), Clip(-9.0, 40.0)))))
     second = Conv((stride, stride), around, (), k, layout="NHWC", residual=residual)
-    made = Pair(first, second, [whole(images, h, wd, c), whole(k, c, taps, taps), whole(k)], [whole(k, 1, size, size)])
+    one = [whole(images, h, wd, c), whole(k, c, taps, taps), whole(k)]
+    made = Pair(first, second, one, [whole(k, 1, size, size)], draw(st.sampled_from(("default", "strict"))))
     made.two.append(whole(k) if draw(st.booleans()) else None)
     if residual:
         made.two.append(_like(made, whole))
