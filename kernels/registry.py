@@ -390,13 +390,12 @@ def _allowed(kind: type[Op], name: str, context: Context, device: str, arch: str
     if rows is None or rows is not all_rows:  # makers may have been registered since
         _load_for(kind, name, device, context.precision)
         rows = KERNELS.get((kind, device), [])
-        allowed = [e for e in rows if e.arch in ("", arch) and allows(e, context)]
+        allowed = [e for e in rows if e.arch in ("", arch) and _is_allowed(e, context)]
         _of_contexts[key] = rows, allowed
     return allowed
 
 
-def allows(entry: Entry, context: Context) -> bool:
-    """Whether sessions of a level of numerics and a precision may have a maker."""
+def _is_allowed(entry: Entry, context: Context) -> bool:
     level = NUMERICS.index(entry.numerics) <= NUMERICS.index(context.numerics)
     return level and entry.precision in ("f32", context.precision)
 

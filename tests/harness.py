@@ -19,7 +19,7 @@ from bolt_numba.ir.build import infer_types
 from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
 from bolt_numba.kernels.extents import KEPT, ends, made_steps, reaches
 from bolt_numba.kernels.jit import Native
-from bolt_numba.kernels.registry import Argument, Entry, Fault, In, Out, Pitch, Record, Scratch, Step, allows, select
+from bolt_numba.kernels.registry import Argument, Entry, Fault, In, Out, Pitch, Record, Scratch, Step, select
 from bolt_numba.ops.content import refusal
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorType
@@ -99,8 +99,14 @@ def plan(
     instance: Op | None = None,
     context: PlainContext | None = None,
 ) -> Planned | None:
-    """Steps of the selected kernel (or of a given Entry, for operator ``instance``); None when no kernel accepts."""
-    ins, context = types_of(inputs, constant), context or PlainContext()
+    """Steps of the selected kernel (or of a given Entry, for operator ``instance``); None when no kernel accepts.
+
+    context: by default that of a session of the usual numerics, or of the least that may have the Entry.
+    """
+    ins = types_of(inputs, constant)
+    if context is None and isinstance(op, Entry):
+        context = PlainContext(precision=op.precision, numerics=max("default", op.numerics, key=NUMERICS.index))
+    context = context or PlainContext()
     if isinstance(op, Entry):
         if instance is None:
             raise ValueError("an Entry needs the operator as `instance`")
@@ -120,27 +126,31 @@ def plans(
     *,
     instance: Op | None = None,
 ) -> list[Planned]:
-    """What `plan` gives at each level of numerics, of an Entry at each precision, too: steps that are alike once.
-
-    A maker that does not look at one of these gives the same for all of it, and is not asked again.
-    """
+    """What `plan` gives at each level of numerics, of an Entry at each precision, too: steps that are alike once."""
     found: dict[Hashable, Planned] = {}
-    tried: list[dict[str, str]] = []
-    asked: set[str] = set()
-    for numerics, precision in product(NUMERICS, PRECISIONS if isinstance(op, Entry) else ("f32",)):
-        now = {"numerics": numerics, "precision": precision}
-        context = PlainContext(**now)  # type: ignore[arg-type]
-        if isinstance(op, Entry) and not allows(op, context):
-            continue
-        context.asked.clear()
-        if any(all(now[name] == other[name] for name in asked) for other in tried):
-            continue
+    levels, precisions = NUMERICS, ("f32",)
+    if isinstance(op, Entry):
+        levels = NUMERICS[NUMERICS.index(op.numerics) :]
+        precisions = PRECISIONS if op.precision == "f32" else (op.precision,)
+    for context in contexts(levels, precisions):
         planned = plan(op, inputs, constant, instance=instance, context=context)
-        tried.append(now)
-        asked |= context.asked
         if planned is not None:
             found.setdefault(_form(planned.steps), planned)
     return list(found.values())
+
+
+def contexts(levels: Sequence[str], precisions: Sequence[str], threads: int = 2) -> Iterator[PlainContext]:
+    """A context for each level and precision, but for those that cannot matter.
+
+    What nobody has read of the contexts before is taken as it was in them.
+    """
+    tried: list[PlainContext] = []
+    for numerics, precision in product(levels, precisions):
+        asked = set[str]().union(*(context.asked for context in tried))
+        now = PlainContext(threads, precision, numerics)
+        if not any(all(vars(now)[name] == vars(other)[name] for name in asked) for other in tried):
+            yield now
+            tried.append(now)
 
 
 def _form(steps: Sequence[Step | Record], rooms: dict[int, int] | None = None) -> Hashable:

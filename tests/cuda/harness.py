@@ -26,8 +26,8 @@ from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.ptx import SimulationReport
 from bolt_numba.runtime.slots import CONST, TEMP, Job, Slot
-from bolt_numba.types import NUMERICS, Array, TensorType, type_of
-from tests.harness import PlainContext
+from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorType, type_of
+from tests.harness import PlainContext, contexts
 
 GPU: Any = devices.device(os.environ.get("BOLT_NUMBA_TEST_GPU", "cuda-sim"))
 """The simulator; `bench.gpu` runs the same tests on silicon."""
@@ -116,12 +116,11 @@ def expect(
 ) -> None:  # fmt: skip
     """Hold the results of `run_op` against the reference, computed in f32 (integers: must be equal).
 
-    Where the maker looks at the level of numerics, it runs at the others, too.
+    Where the maker looks at the level of numerics or at the precision, it runs at the others, too.
     """
     with np.errstate(all="ignore"):
         wanted = result_tuple(op.reference(*arrays))
-    for level in dict.fromkeys((numerics, *NUMERICS)):
-        context = PlainContext(1, numerics=level)
+    for context in contexts(list(dict.fromkeys((numerics, *NUMERICS))), PRECISIONS, threads=1):
         got = run_op(op, *arrays, constants=constants, maker=maker, context=context)
         for mine, theirs in zip(got, wanted, strict=True):
             assert mine.shape == theirs.shape
@@ -129,8 +128,6 @@ def expect(
                 np.testing.assert_array_equal(mine, theirs)
             else:
                 np.testing.assert_allclose(mine.astype(np.float64), theirs.astype(np.float64), rtol=rtol, atol=atol)
-        if "numerics" not in context.asked:
-            break
 
 
 def expect_together(

@@ -6,9 +6,11 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 
 from bolt_numba.ops.layers.between_bytes import BetweenBytes
+from bolt_numba.types import NUMERICS, PRECISIONS
 from tests.cases import CASES, Case
 from tests.cuda.harness import run_op
 from tests.cuda.property import accepted, known_to_all
+from tests.harness import contexts
 
 
 def test_results_between_bytes_are_at_most_a_level_apart() -> None:
@@ -19,10 +21,11 @@ def test_results_between_bytes_are_at_most_a_level_apart() -> None:
     def run(case: Case) -> None:
         constants = [*known_to_all(case), *range(5, len(case.inputs))]
         if accepted(case.op, case.inputs, constants):
-            (got,) = run_op(case.op, *case.inputs, constants=constants)
             wanted = case.op.reference(*case.inputs)
-            assert got.dtype == wanted.dtype
-            assert np.abs(got.astype(int) - wanted.astype(int)).max(initial=0) <= 1
+            for context in contexts(NUMERICS, PRECISIONS, threads=1):
+                (got,) = run_op(case.op, *case.inputs, constants=constants, context=context)
+                assert got.dtype == wanted.dtype
+                assert np.abs(got.astype(int) - wanted.astype(int)).max(initial=0) <= 1
             taken.add(case.op.op.name)
 
     run()

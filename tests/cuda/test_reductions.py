@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bolt_numba.kernels.registry import select
+from bolt_numba.kernels.registry import KERNELS, Context, Step, Types, select
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.layers import norm
 from bolt_numba.types import BF16, F16, F32, F64, Array, TensorType, type_of
@@ -138,6 +140,20 @@ def test_rows_are_normalised(n: int) -> None:
     x, scale, bias = (a.astype(F16) for a in (reals(5, n), scale, bias))
     expect(norm.LayerNormalization(), x, scale, bias, rtol=2e-3, atol=2e-3)
     expect(norm.RMSNormalization(), x, scale, rtol=2e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "value"), [("numerics", "strict"), ("precision", "bf16")])
+def test_a_fault_of_one_level_or_precision_is_found(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    op, arrays = norm.LayerNormalization(), [reals(3, 40), reals(40), reals(40)]
+    expect(op, *arrays, rtol=1e-4, atol=2e-5)
+    (entry,) = KERNELS[norm.LayerNormalization, "cuda"]
+
+    def make(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+        return entry.make(op, ins[:2] if getattr(context, name) == value else ins, outs, context)
+
+    monkeypatch.setitem(KERNELS, (norm.LayerNormalization, "cuda"), [replace(entry, make=make)])
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        expect(op, *arrays, rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)
