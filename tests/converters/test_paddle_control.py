@@ -10,6 +10,7 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.converters.paddle.reading.legacy import parse_program
 from bolt_numba.converters.paddle.reading.program import Operation
+from bolt_numba.ops.control import Loop
 from bolt_numba.types import Array
 from tests import formats, models
 from tests.paddle_program import Block, feed, fetch, op, program, var
@@ -248,6 +249,36 @@ def test_one_element_that_a_loop_reads_is_what_it_is() -> None:
     data = program(*loop(made, before=(first,), variables=(var("y", "f4", [-1, 3]),)))
     np.testing.assert_array_equal(run(data, X, np.array([3]))[0], 3 * X)
     np.testing.assert_array_equal(run(data, X, np.array([0]))[0], np.zeros(1))
+
+
+@pytest.mark.parametrize("last", [0, -1])
+def test_a_turn_that_writes_at_its_own_place_has_one_plan(last: int) -> None:
+    """`y[:, i] = ...` and a flag that is chosen: no size follows from either, and neither is a branch."""
+    attributes: dict[str, Any] = {"axes": [1], "steps": [1], "decrease_axes": [1]}
+    bounds = {"StartsTensorList": ["at"], "EndsTensorList": ["behind"]}
+    outer, turn = loop(
+        op("reduce_sum", {"X": ["x"]}, {"Out": ["sums"]}, dim=[1], keep_dim=False),
+        scaled("i", "at", 1.0, float(last)),
+        scaled("at", "behind", 1.0, 1.0),
+        op("set_value", bounds | {"Input": ["y"], "ValueTensor": ["sums"]}, {"Out": ["y"]}, **attributes),
+        *(var(name, "f4", [-1]) for name in ("sums", "at", "behind", "mask", "yes", "chosen")),
+        op("cast", {"X": ["c"]}, {"Out": ["mask"]}, in_dtype=0, out_dtype=2),
+        op("fill_constant", {}, {"Out": ["yes"]}, shape=[1], value=1.0, dtype=0),
+        select("done", "yes", "chosen"),
+        op("assign", {"X": ["chosen"]}, {"Out": ["done"]}),
+        before=(op("fill_constant", {}, {"Out": ["y"]}, shape=[2, 5], value=7.0, dtype=5),
+                op("fill_constant", {}, {"Out": ["done"]}, shape=[1], value=0.0, dtype=0)),
+        variables=(var("y", "f4", [2, 5]), var("done", "?", [1]), fetch("done", 1)),
+    )  # fmt: skip
+    graph = bn.load(program(outer, turn))
+    (body,) = (node.op.body for node in graph.nodes if isinstance(node.op, Loop))
+    assert {"If", "Slice"}.isdisjoint(node.op.name for node in body.nodes)
+    for turns in (1, 4):
+        y, done = run(program(outer, turn), X, np.array([turns]))
+        wanted = np.full((2, 5), 7.0)
+        wanted[:, [i + last for i in range(turns)]] = X.sum(axis=1, keepdims=True)
+        np.testing.assert_array_equal(y, wanted)
+        assert done.tolist() == [True]
 
 
 def test_a_list_that_a_block_declares() -> None:

@@ -18,7 +18,7 @@ from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.scope import Scope, take_captures
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.ops.arrays.shape import Reshape
+from bolt_numba.ops.arrays.shape import Identity, Reshape
 from bolt_numba.ops.control import If, Loop
 from bolt_numba.ops.data.sequence import (
     ConcatFromSequence,
@@ -28,8 +28,8 @@ from bolt_numba.ops.data.sequence import (
     SequenceInsert,
     SequenceLength,
 )
-from bolt_numba.ops.pointwise import Cast, Less
-from bolt_numba.types import BOOL, F32, F64, I64, AnyDType, Sym, TensorType, type_of
+from bolt_numba.ops.pointwise import Cast, Less, Where
+from bolt_numba.types import BOOL, F32, F64, I64, STRING, AnyDType, NestedType, Sym, TensorType, type_of
 
 
 def scalar(b: Builder, x: Value, *shape: int) -> Value:
@@ -78,6 +78,8 @@ def _one_of(
     b: PaddleBuilder, cond: Value, scopes: Sequence[Scope], pairs: Sequence[tuple[Value, ...]]
 ) -> tuple[Value, ...]:
     """Values of one of two graphs, the first where cond is true; what neither has stays without a value."""
+    if all(map(_passes_on, scopes)) and all(map(_is_flag, pairs)):
+        return tuple(b(Where(), _truth(b, cond), *map(_outside, scopes, pair)) for pair in pairs)
     results: list[Value | None] = []
     for pair in pairs:
         known = [value.type for value in pair if not _is_unborn(value)]
@@ -92,7 +94,30 @@ def _one_of(
 def _node_of(b: PaddleBuilder, cond: Value, scopes: Sequence[Scope]) -> tuple[Value, ...]:
     captures = take_captures(scopes)
     made = If(scopes[0].graph, scopes[1].graph)
-    return tuple(b.node(made, scalar(b, b(Cast(BOOL), cond) if cond.type.dtype != BOOL else cond), *captures).outputs)
+    return tuple(b.node(made, _truth(b, cond), *captures).outputs)
+
+
+def _truth(b: PaddleBuilder, cond: Value) -> Value:
+    return scalar(b, b(Cast(BOOL), cond) if cond.type.dtype != BOOL else cond)
+
+
+def _is_flag(pair: tuple[Value, ...]) -> bool:
+    """Whether two values are tensors of one element in the same shape: choosing one takes less than a branch."""
+    first, second = (value.type for value in pair)
+    is_one = not isinstance(first, NestedType) and first.shape in ((), (1,)) and not any(map(_is_unborn, pair))
+    return is_one and first.shape == second.shape and first.dtype == second.dtype != STRING
+
+
+def _passes_on(scope: Scope) -> bool:
+    """Whether a graph computes nothing."""
+    return all(isinstance(node.op, Identity) for node in scope.graph.nodes)
+
+
+def _outside(scope: Scope, value: Value) -> Value:
+    """What a value of a graph that computes nothing stands for: a constant, or what the graph captures."""
+    while value.node is not None:
+        (value,) = value.node.operands  # type: ignore[assignment]
+    return next((outer for outer, inner in scope.captured.values() if inner is value), value)
 
 
 def _found(b: PaddleBuilder, scope: Scope, name: str) -> Value:
@@ -139,7 +164,8 @@ def _filled(value: Value, like: TensorType) -> Value:
     number = held.reshape(-1)[0] if held.size and held.dtype.kind == like.dtype.kind else 0
     dims = [held.size if isinstance(d, Sym) else d for d in like.shape]
     ask(math.prod(dims) * like.dtype.itemsize, value.name)
-    content = np.full(dims, number, like.dtype)
+    with np.errstate(over="ignore"):
+        content = np.full(dims, number, like.dtype)
     return Value(value.name, type_of(content), const=content)
 
 

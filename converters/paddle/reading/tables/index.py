@@ -350,6 +350,8 @@ def _set(
 ) -> Value:  # fmt: skip
     """X with a slice replaced: the slice of the elements' places says where."""
     axes = tuple(axis_of(b, x, a) for a in axes)
+    if len(axes) == 1 and not none and [axis_of(b, x, a) for a in decrease] == list(axes):
+        return _set_at(b, x, value, flat(b, starts), axes[0])
     bounds = strided_bounds(b, x, axes, flat(b, starts), flat(b, ends), flat(b, steps))
     shape = b(Shape(), x)
     places = reshaped(b, counted(b, elements(b, shape)), shape)
@@ -365,6 +367,19 @@ def _set(
     updates = flat(b, expanded(b, value, b(Shape(), seen)))
     made = b(ScatterElements(0), flat(b, x), flat(b, taken), updates)
     return reshaped(b, made, shape)
+
+
+def _set_at(b: PaddleBuilder, x: Value, value: Value, place: Value, axis: int) -> Value:
+    """X with what stands at one place of an axis replaced.  No size follows from the place, so a loop has one plan."""
+    rank = rank_of(b, x)
+    value = to(b, value, x.type.dtype)
+    while rank_of(b, value) >= rank:
+        value = column(b, value, 0, 0)
+    before, behind = sizes_of(b, x, range(axis)), sizes_of(b, x, range(axis + 1, rank))
+    updates = unsqueezed(b, expanded(b, value, before, behind), axis)
+    places = expanded(b, reshaped(b, to(b, place, I64), [1] * rank), before, [1], behind)
+    made: Value = b(ScatterElements(axis), x, places, updates)
+    return made
 
 
 @PADDLE.reader("sampling_id")
