@@ -17,6 +17,7 @@ from bolt_numba.compiling import SizedSession
 from bolt_numba.export.plans import planned
 from bolt_numba.quantize import quantize
 from bolt_numba.types import F32, Array
+from tests import formats
 from tests.caffe_sized import NETS, SHAPE
 from tests.formats import GOLDEN
 
@@ -123,6 +124,25 @@ def test_what_is_no_size_for_the_net_is_refused(shape: tuple[int, ...]) -> None:
     if min(shape) >= 0:
         with pytest.raises(bn.BoltError, match="got"):
             session_of("classifier")(data=np.zeros(shape, F32))
+
+
+@pytest.mark.parametrize("group", sorted(file.stem for file in (GOLDEN / "caffe").glob("*.npz")))
+def test_nets_read_with_symbols_give_what_caffe_gives(group: str, tmp_path: Path) -> None:
+    """Layers that ask for a number say so; the others compute the same without it."""
+    for place, case in enumerate(formats.cases("caffe", f"^{group}/")):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        graph = formats.load(case, folder)
+        sizes = {v.name: [-1 if i != 1 else d for i, d in enumerate(v.type.shape or ())] for v in graph.caller_inputs}
+        try:
+            session = bn.compile(graph.anew(sizes), threads=1)
+        except bn.BoltError:
+            continue
+        for run in case.runs:
+            for spec, got in zip(session.outputs, session.run(None, run.inputs), strict=True):
+                wanted = run.outputs[spec.name]
+                assert got.shape == wanted.shape
+                np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-4)
 
 
 def test_sizes_that_are_refused_leave_nothing_behind() -> None:
