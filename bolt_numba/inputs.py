@@ -202,14 +202,15 @@ def shared_symbols(specs: Sequence[TensorSpec]) -> bool:
     return len(set(symbols)) < len(symbols)
 
 
-def check_symbols(specs: Sequence[TensorSpec], arrays: Sequence[Array]) -> None:
-    """One symbol, one size; raises ShapeError."""
+def contradiction(specs: Sequence[TensorSpec], arrays: Sequence[Array]) -> str | None:
+    """What says that one symbol has several sizes, if it has."""
     sizes: dict[str, tuple[int, str]] = {}
-    for spec, array in zip(specs, arrays, strict=True):
+    for spec, array in zip(specs, arrays, strict=False):
         for want, got in zip(spec.shape or (), array.shape if spec.shape else (), strict=False):
             if isinstance(want, str) and sizes.setdefault(want, (got, spec.name))[0] != got:
                 size, first = sizes[want]
-                raise ShapeError(f"dimension {want!r}: got {got} in input {spec.name!r}, but {size} in {first!r}")
+                return f"dimension {want!r}: got {got} in input {spec.name!r}, but {size} in {first!r}"
+    return None
 
 
 def threads_of(threads: Any) -> int:

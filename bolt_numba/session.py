@@ -13,7 +13,7 @@ from bolt_numba.base.border import border, leave
 from bolt_numba.base.budget import Budget, within
 from bolt_numba.base.config import MAX_PLANS, default_stand_ins
 from bolt_numba.base.mapped import check_intact, drop_maps
-from bolt_numba.clones import cloned, is_still_shared
+from bolt_numba.clones import apart, cloned, is_still_shared, run_apart, with_outputs
 from bolt_numba.devices import in_order, plug_ins
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.inputs import (
@@ -21,7 +21,7 @@ from bolt_numba.inputs import (
     check_apart,
     check_buffer,
     check_no_plug_ins,
-    check_symbols,
+    contradiction,
     count_of,
     flag_of,
     names_of,
@@ -37,9 +37,6 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN
 from bolt_numba.outputs import Outputs, specs_table
 from bolt_numba.types import FALLBACKS, NUMERICS, PRECISIONS, Array, precision_of
-
-MAX_WIDER = 4
-"""Sets of intermediate values asked for by `Session.run` whose sessions are kept."""
 
 if TYPE_CHECKING:
     from bolt_numba.devices.foreign.opened import Opened
@@ -245,6 +242,8 @@ class Session:
         return await asyncio.to_thread(self, *args, **kwargs)
 
     def _run(self, arrays: list[Array], choose: Choose | None = None) -> list[Array]:
+        if self._shared_symbols and (told := contradiction(self.inputs, arrays)) is not None:
+            return run_apart(self, told, arrays, choose)
         if self._states is None:
             return self._go(arrays, None if choose is None else choose(arrays))
         return self._states.run(self._go, arrays, choose, self._homes if self._far else None)
@@ -277,7 +276,7 @@ class Session:
         if not extra:
             results = dict(zip(self._output_names, self._run(self._arrays(feeds)), strict=True))
         else:
-            results = dict(self._with_outputs(extra)(feeds).items())
+            results = dict(with_outputs(self, extra)(feeds).items())
         return [results[n] for n in names]
 
     @border("run_into")
@@ -310,7 +309,7 @@ class Session:
     def _targets(self, arrays: list[Array], buffers: Mapping[str, Array]) -> list[Array | None]:
         """For each output the buffer that a run of these inputs may write it to straight away."""
         with self._granted():
-            prepared = self._runner.prepare(arrays)
+            prepared = self._fitting(arrays)._runner.prepare(arrays)
         return targets_among(prepared, self._output_names, arrays, buffers)
 
     def _feeds(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -345,8 +344,6 @@ class Session:
             arrays.append(as_input(spec, given, far))
         if len(feeds) != len(arrays):
             self._check_known(feeds)
-        if self._shared_symbols:
-            check_symbols(self.inputs, arrays)
         return arrays
 
     def _check_known(self, names: Iterable[str]) -> None:
@@ -354,22 +351,12 @@ class Session:
         if unknown:
             raise ShapeError(f"inputs: got {unknown}, wanted {self._input_names}")
 
-    def _with_outputs(self, extra: tuple[str, ...]) -> Session:
-        """A session that also returns these intermediate values (compiled once, kept)."""
-        made = self._wider.pop(extra, None)
-        if made is None:
-            graph = self._source().clone()
-            values = {v.name: v for v in graph.values()}
-            for name in extra:
-                if name not in values:
-                    raise BoltError(f"output: got {name!r}, wanted the name of a value of graph {graph.name!r}")
-                graph.add_output(values[name])
-            made = Session(graph, threads=self.threads, **self._options())
-            made._states = self._states
-        self._wider[extra] = made  # the last one used
-        for old in list(self._wider)[:-MAX_WIDER]:
-            self._wider.pop(old, None)
-        return made
+    def _fitting(self, arrays: Sequence[Array]) -> Session:
+        """The session that runs these inputs: another one inside where a symbol has several sizes."""
+        told = contradiction(self.inputs, arrays) if self._shared_symbols else None
+        if told is None:
+            return self
+        return apart(self, told)
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
@@ -379,7 +366,8 @@ class Session:
         self._check_known(shapes)
         arrays = [zeros_of(spec, shapes.get(spec.name, spec.shape)) for spec in self.inputs]
         with self._granted():
-            self._runner.prepare(arrays if self._states is None else arrays + self._states.values, waits=True)
+            runner = self._fitting(arrays)._runner
+            runner.prepare(arrays if self._states is None else arrays + self._states.values, waits=True)
 
     @border("reset_state")
     def reset_state(self, states: Mapping[str, Array] | None = None) -> None:
@@ -406,7 +394,7 @@ class Session:
         with self._granted():
             arrays = [np.asarray(a) if is_elsewhere(a) else a for a in self._inputs(self._feeds(args, kwargs))]
             arrays += [] if self._states is None else self._states.on_host()
-            return profile_runs(self._runner, arrays, count_of("runs", runs))
+            return profile_runs(self._fitting(arrays)._runner, arrays, count_of("runs", runs))
 
     def memory(self) -> dict[str, int]:
         """Bytes by use.

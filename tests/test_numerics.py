@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.clones import with_outputs
 from bolt_numba.errors import DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -58,7 +59,7 @@ def test_sessions_take_what_their_level_allows(numerics: str, rng: np.random.Gen
     assert again.numerics == numerics
     assert runners(again) == WANTED[numerics]
     assert ("numerics" in repr(again)) == (numerics != "default")
-    assert runners(session._with_outputs((graph.nodes[0].outputs[0].name,))) == WANTED[numerics]
+    assert runners(with_outputs(session, (graph.nodes[0].outputs[0].name,))) == WANTED[numerics]
 
 
 def test_default_is_the_default_and_others_are_refused(rng: np.random.Generator) -> None:

@@ -274,16 +274,6 @@ def test_drop_in_for_onnxruntime(graph: Graph) -> None:
         bn.InferenceSession(graph, providers=["CUDAExecutionProvider"])
 
 
-def test_one_symbol_is_one_size_also_within_an_input() -> None:
-    graph = Graph("square")
-    n = Sym("n")
-    graph.add_output(Builder(graph)(Relu(), graph.add_input("x", TensorType(F32, (n, n)))), "y")
-    session = bn.compile(graph)
-    assert session(np.ones((3, 3), F32))["y"].shape == (3, 3)
-    with pytest.raises(bn.ShapeError, match=r"dimension 'n': got 4 in input 'x', but 3 in 'x'"):
-        session(np.ones((3, 4), F32))
-
-
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [

@@ -13,7 +13,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops import pointwise as ops
-from bolt_numba.ops.arrays.shape import Expand, Reshape, Slice, Squeeze, Tile, Unsqueeze
+from bolt_numba.ops.arrays.shape import Expand, Reshape, Shape, Slice, Squeeze, Tile, Unsqueeze
 from bolt_numba.types import BOOL, F32, I64, Array, Sym, TensorType
 from tests.graphs import choice
 
@@ -89,6 +89,16 @@ def test_operands_for_axes_that_there_are_not(op: Any, count: int, length: int) 
     else:
         with pytest.raises(ShapeError):
             bn.compile(graph, threads=1).run(None, feeds)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_an_axis_of_one_name_is_expanded_to_one_of_another(size: int) -> None:
+    """Such an Expand was dropped: nothing told the sizes apart."""
+    graph = Graph("expand")
+    x, y = (graph.add_input(name, TensorType(F32, (Sym(name),))) for name in ("n", "m"))
+    b = Builder(graph)
+    graph.add_output(b(Expand(), x, b(Shape(), y)), "z")
+    held(graph, {"n": np.ones(size, F32), "m": np.ones(4, F32)})
 
 
 @pytest.mark.parametrize("sizes", [(1, 8), (8, 1), (1, 1)], ids=str)

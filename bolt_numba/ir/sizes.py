@@ -1,4 +1,4 @@
-"""Sizes for the symbols of a graph: the shapes of some inputs fixed, and all types inferred again."""
+"""Other sizes for the symbols of a graph, the shapes of some inputs fixed or all apart, and types inferred again."""
 
 from __future__ import annotations
 
@@ -90,8 +90,19 @@ def _bind(name: str, declared: TensorType, shape: Shape, sizes: dict[Dim, Dim]) 
         raise ShapeError(f"input {name!r}: got shape {list(shape)}, wanted one of {declared}")
 
 
-def inferred(graph: Graph, types: Sequence[TensorType]) -> Graph:
-    """A copy whose inputs have these types, and all that follows from them."""
+def apart(graph: Graph) -> Graph:
+    """With a symbol of its own for each dimension of the inputs that only a run tells."""
+    types = []
+    for value in graph.inputs:
+        dims = value.type.shape
+        if dims is not None:
+            dims = tuple(Sym(f"{value.name}.{i}") if isinstance(d, Sym) else d for i, d in enumerate(dims))
+        types.append(value.type if dims is None else value.type.with_shape(dims))
+    return inferred(graph, types, keeps=False)
+
+
+def inferred(graph: Graph, types: Sequence[TensorType], *, keeps: bool = True) -> Graph:
+    """A copy whose inputs have these types, and all that follows from them.  keeps: and from what was known before."""
     made = graph.clone()
     for value, t in zip(made.inputs, types, strict=True):
         value.type = t
@@ -103,7 +114,7 @@ def inferred(graph: Graph, types: Sequence[TensorType]) -> Graph:
         except BoltError as error:
             raise type(error)(f"{graph.name}: node '{node.name}': {error}") from error
         for value, t in zip(node.outputs, found, strict=True):
-            value.type = merged_type(value.type.with_value(None), t) or t
+            value.type = (merged_type(value.type.with_value(None), t) if keeps else None) or t
     return made
 
 

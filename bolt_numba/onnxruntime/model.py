@@ -89,9 +89,9 @@ class Changes:
     """What a caller changes of a file before it is read.
 
     dimensions, meanings: sizes of free dimensions of inputs, by name and by what they denote.  initializers: arrays in
-    the place of the file's.  inputs: names of initializers that are to be inputs.  loose: names of dimensions say
-    nothing of their sizes, and an input that is declared a scalar may have any shape.  files: contents of files with
-    external data, by name.  folders: where other such files are, for a model that is no file itself.
+    the place of the file's.  inputs: names of initializers that are to be inputs.  loose: an input that is declared a
+    scalar may have any shape.  files: contents of files with external data, by name.  folders: where other such files
+    are, for a model that is no file itself.
     """
 
     dimensions: Mapping[str, int]
@@ -154,12 +154,8 @@ def _loosen(graph: onnx.GraphProto) -> None:
     for info in graph.input:
         if not info.type.HasField("tensor_type"):  # asking for it would make it one
             continue
-        tensor = info.type.tensor_type
-        if not tensor.shape.dim:
-            tensor.ClearField("shape")
-        for dim in tensor.shape.dim:
-            if not dim.HasField("dim_value"):
-                dim.Clear()
+        if not info.type.tensor_type.shape.dim:
+            info.type.tensor_type.ClearField("shape")
 
 
 def _change_initializers(graph: onnx.GraphProto, changes: Changes) -> None:
@@ -252,16 +248,9 @@ def _choose(found: int | str, said: int | str | None, symbols: set[str]) -> int 
 
 
 def are_loose(args: Sequence[NodeArg], feeds: Mapping[str, Any]) -> bool:
-    """Whether inputs have several sizes for one name, or axes where scalars are declared."""
-    sizes: dict[str, int] = {}
-    for arg in args:
-        shape = np.shape(feeds[arg.name]) if arg.name in feeds and arg.type.startswith("tensor") else ()
-        if shape and not arg.shape:
-            return True
-        for name, size in zip(arg.shape, shape, strict=False):
-            if isinstance(name, str) and sizes.setdefault(name, size) != size:
-                return True
-    return False
+    """Whether inputs have axes where scalars are declared."""
+    given = [arg for arg in args if arg.name in feeds and arg.type.startswith("tensor")]
+    return any(np.shape(feeds[arg.name]) and not arg.shape for arg in given)
 
 
 def named_dimensions(declared: Mapping[str, Shape | None]) -> set[str]:

@@ -158,8 +158,8 @@ class InferenceSession:
     def _with_engine(self, feeds: Mapping[str, Any], work: Callable[[Session], T]) -> T:
         """Do ``work`` with the session that takes these inputs.
 
-        onnxruntime does not hold inputs to the names of their dimensions, nor to being scalars.  The first inputs that
-        are used so get a session that does not either, which is the one from then on.
+        onnxruntime does not hold inputs to being scalars.  The first inputs that are used so get a session that does
+        not either, which is the one from then on.
         """
         was_loose = self._loose  # another thread may make it so meanwhile
         try:

@@ -1,6 +1,6 @@
 """Einsum as operators that have kernels.
 
-einsum(Einsum(a, b, ...)) -> Transpose, Reshape, ReduceSum, Mul and MatMul    operands joined from left to right
+einsum(Einsum(a, b, ...)) -> Expand, Transpose, Reshape, ReduceSum, Mul, MatMul    operands joined from left to right
 
 The order of summation changes: axes of one operand alone are summed first.  Integers stay: they have no product.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import ReduceSum
-from bolt_numba.ops.arrays.shape import Reshape, Squeeze, Transpose
+from bolt_numba.ops.arrays.shape import Expand, Reshape, Squeeze, Transpose
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.matmul import Einsum, MatMul, einsum_terms
 from bolt_numba.ops.pointwise import Mul
@@ -69,6 +69,18 @@ class _Term:
             self.made(Squeeze(), np.array(ones, np.int64))
             self.letters = [c for i, c in enumerate(self.letters) if i not in ones]
 
+    def widen_to(self, other: _Term, letters: Sequence[str]) -> None:
+        """Repeat along axes of which only a run tells whether they are of length 1 or as long as the other's."""
+        sizes = [1] * len(self.letters)
+        for letter in letters:
+            i, size = self.letters.index(letter), other.dims[other.letters.index(letter)]
+            if isinstance(self.dims[i], Sym) and self.dims[i] != size:
+                if isinstance(size, Sym):
+                    raise _UnknownSizeError
+                sizes[i] = size
+        if max(sizes, default=1) > 1:
+            self.made(Expand(), np.array(sizes, np.int64))
+
     def take_diagonals(self) -> None:
         """One axis for each letter: the elements whose indices on the axes of a letter are equal."""
         for letter in dict.fromkeys(self.letters):
@@ -116,24 +128,25 @@ def _join(a: _Term, z: _Term, wanted: set[str]) -> _Term:
     inner = [c for c in a.letters if c in z.letters and c not in wanted]
     rows = [c for c in a.letters if c not in z.letters]
     columns = [c for c in z.letters if c not in a.letters]
-    sizes = [a.size(batch), a.size(rows), z.size(columns)]
+    a.widen_to(z, inner)
+    z.widen_to(a, inner)
     a.arrange([*batch, *rows, *inner])
+    shared, others, own, last = a.size(batch), z.size(batch), a.size(rows), z.size(columns)
     if not inner:
         z.arrange([*batch, *columns])
-        a.reshape([[*sizes[0], *sizes[1]], [1] * len(columns)])
-        z.reshape([sizes[0], [1] * len(rows), sizes[2]])
+        a.reshape([[*shared, *own], [1] * len(columns)])
+        z.reshape([others, [1] * len(rows), last])
         a.made(Mul(), z.value)
     else:
+        depths = _product(a.size(inner)), _product(z.size(inner))
         z.arrange([*batch, *inner, *columns])
-        depth = _product(a.size(inner))
-        z.reshape([sizes[0], [depth], [_product(sizes[2])]])
+        z.reshape([others, [depths[1]], [_product(last)]])
         if batch or not rows:
-            a.reshape([sizes[0], [_product(sizes[1])] if len(rows) != 1 else sizes[1], [depth]])
+            a.reshape([shared, [_product(own)] if len(rows) != 1 else own, [depths[0]]])
         else:
-            a.reshape([sizes[1], [depth]])
+            a.reshape([own, [depths[0]]])
         a.made(MatMul(), z.value)
-        a.letters = [*batch, *rows, *columns]
-        a.reshape([[*sizes[0], *sizes[1]], sizes[2]])
+        a.reshape([[*a.dims[: len(batch)], *own], last])
     a.letters = [*batch, *rows, *columns]
     return a
 

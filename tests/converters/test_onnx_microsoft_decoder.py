@@ -305,12 +305,14 @@ def test_lengths_of_masks_of_any_number_of_sequences(ends: tuple[int, ...]) -> N
     """The number of sequences is a name, as in models of the BERT family."""
     inputs = {"x": real(2, 4, 12), "w": real(12, 72), "b": real(72), "mask": lengths(*ends)}
     model = node_model("Attention", inputs, 1, {"num_heads": 3})
-    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
-    model.graph.input[3].type.tensor_type.shape.dim[0].dim_param = "n" if len(ends) == 2 else ""
-    if len(ends) == 2:
-        data = model.SerializeToString()
-        wanted = onnxruntime.InferenceSession(data).run(None, inputs)
-        assert_near(bn.compile(data, threads=1).run(None, inputs)[0], wanted[0], 1e-5)
-    else:
-        with pytest.raises(UnsupportedOpError, match="a mask of"):
-            bn.load(model.SerializeToString())
+    for place, name in ((0, "n"), (3, "n" if len(ends) == 2 else "lengths")):
+        model.graph.input[place].type.tensor_type.shape.dim[0].dim_param = name
+    data = model.SerializeToString()
+    wanted = onnxruntime.InferenceSession(data).run(None, inputs)
+    assert_near(bn.compile(data, threads=1).run(None, inputs)[0], wanted[0], 1e-5)
+
+
+def test_a_mask_of_other_lengths_is_refused() -> None:
+    inputs = {"x": real(2, 4, 12), "w": real(12, 72), "b": real(72), "mask": lengths(1, 2, 3)}
+    with pytest.raises(UnsupportedOpError, match="a mask of 3 lengths for 2 sequences"):
+        bn.load(node_model("Attention", inputs, 1, {"num_heads": 3}).SerializeToString())

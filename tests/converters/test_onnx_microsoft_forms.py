@@ -81,6 +81,25 @@ def judgement(op: str, form: Form, dtype: Any) -> list[Array] | None:
     return made
 
 
+@pytest.mark.parametrize("op", [op for op in FORMS if ("Attention" in op and op != "QAttention") or "Rotary" in op])
+def test_forms_of_unknown_sizes(op: str) -> None:
+    """Every dimension but those of a projection is a name of its own."""
+    judged = 0
+    for form in list(FORMS[op]())[::5]:
+        arrays = rounded(form[0], F32, F32)
+        model = form_model(op, form, arrays, F32)
+        for value in model.graph.input:
+            for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+                if value.name != "w":
+                    dim.dim_param = f"{value.name}{axis}"
+        wanted = judgement(op, form, F32)
+        if wanted is not None:
+            judged += 1
+            for mine, theirs in zip(interpret(read_model(model), arrays).values(), wanted, strict=True):
+                assert_near(mine, theirs, 1e-5, f"{op} {form[2]}", floor=1)
+    assert judged
+
+
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("zeros", ["none", "codes", "fractional"])
 @pytest.mark.parametrize("groups", ["blocks", "shuffled", "ragged"])

@@ -340,7 +340,7 @@ class Expand(Op):
         want_dims(self, "shape", shape, None)
         wanted = known_dims(shape)
         if wanted is not None:
-            return TensorType(x.dtype, broadcast_shapes(self, x.shape, tuple(wanted)))
+            return TensorType(x.dtype, broadcast_shapes(self, tuple(wanted), x.shape))  # of two symbols that of shape
         count = known_length(shape)
         if count is None or x.shape is None:
             return TensorType(x.dtype, None)

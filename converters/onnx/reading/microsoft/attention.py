@@ -10,8 +10,9 @@ import ml_dtypes
 import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+from bolt_numba.converters.onnx.reading.microsoft.decoder import by_heads, merged
 from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.operands import dim_of, expanded, ints, joined, rank_of, static_dim
+from bolt_numba.converters.operands import dim_of, expanded, ints, joined, rank_of, size_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import GatherElements
 from bolt_numba.ops.arrays.generate import Range, Trilu
@@ -20,8 +21,8 @@ from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.attention import FusedAttention
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.pointwise import Add, And, Cast, Div, GreaterOrEqual, Less, Mul, Sub, Where
-from bolt_numba.types import BOOL, I32, I64
+from bolt_numba.ops.pointwise import Add, And, Cast, Div, GreaterOrEqual, Less, Mul, Sqrt, Sub, Where
+from bolt_numba.types import BOOL, I32, I64, Sym
 
 Ints = tuple[int, ...]
 microsoft = functools.partial(reader, domain="com.microsoft")
@@ -176,17 +177,20 @@ def _unpacked(b: NodeBuilder, query: Any, key: Any, value: Any) -> list[Any]:
 
 def biased(b: NodeBuilder, qkv: Sequence[Any], bias: Value | None) -> list[Any]:
     """Query, key and value plus their parts of a bias; those of keys and values that are split by heads are ignored."""
+    q, k, v = qkv
     if bias is None:
-        return list(qkv)
-    widths = [static_dim(b, v, -1) * (static_dim(b, v, 1) if rank_of(b, v) == 4 else 1) for v in qkv]
-    parts = b.node(Split(0, 3), bias, ints(widths)).outputs
-    return [b(Add(), v, part) if rank_of(b, v) == 3 else v for v, part in zip(qkv, parts, strict=True)]
+        return [q, k, v]
+    if rank_of(b, k) == 4:
+        return [b(Add(), q, b(Slice(), bias, ints([0]), joined(b, [size_of(b, q, -1)]))), k, v]
+    parts = b.node(Split(0, 3), bias, joined(b, [size_of(b, x, -1) for x in qkv])).outputs
+    return [b(Add(), x, part) for x, part in zip(qkv, parts, strict=True)]
 
 
 def _heads(b: NodeBuilder, x: Value, heads: int) -> Any:
     """[n, length, heads * size] -> [n, heads, length, size]."""
-    size = static_dim(b, x, -1) // max(heads, 1)
-    return b(Transpose((0, 2, 1, 3)), b(Reshape(), x, ints([0, 0, heads, size])))
+    if heads < 1:
+        raise b.invalid("num_heads", heads, "at least 1")
+    return b(Transpose((0, 2, 1, 3)), by_heads(b, x, heads))
 
 
 def masked(b: NodeBuilder, mask: Value | None, fill: float, keys: Any) -> Any:
@@ -212,15 +216,17 @@ def masked(b: NodeBuilder, mask: Value | None, fill: float, keys: Any) -> Any:
 def _between(b: NodeBuilder, ends: Value, keys: Any) -> Any:
     """Whether each key lies before the end, and not before the start, of its sequence: [n, 1, 1, keys]."""
     n, given = dim_of(b, keys, 0), dim_of(b, ends, 0)
-    if given not in (n, 2 * n):
+    if not isinstance(given - n, Sym) and given not in (n, 2 * n):
         raise b.unsupported(f"a mask of {given} lengths for {n} sequences")
     length = b(Squeeze(), b(Shape(2, 3), keys), ints([0]))
-    positions = b(Range(), np.array(0), length, np.array(1))
-    limits = b(Reshape(), b(Cast(I64), ends), ints([1 if given == n else 2, -1, 1, 1, 1]))
-    if given == n:
-        return b(Less(), positions, b(Squeeze(), limits, ints([0])))
-    end, start = (b(Squeeze(), v, ints([0])) for v in b.node(Split(0, 2), limits, ints([1, 1])).outputs)
-    return b(And(), b(Less(), positions, end), b(GreaterOrEqual(), positions, start))
+    positions, count = b(Range(), np.array(0), length, np.array(1)), b(Shape(0, 1), keys)
+    end, start = b(Cast(I64), ends), None
+    if given != n:  # starts are 0 where there are none
+        both = b(Concat(0), end, expanded(b, np.zeros((), I64), count))
+        end, start = b(Slice(), both, ints([0]), count), b(Slice(), both, count, b(Mul(), count, 2))
+    column = ints([-1, 1, 1, 1])
+    seen = b(Less(), positions, b(Reshape(), end, column))
+    return seen if start is None else b(And(), seen, b(GreaterOrEqual(), positions, b(Reshape(), start, column)))
 
 
 def _hidden(b: NodeBuilder, q: Any, k: Any, past: Value | None) -> Any:
@@ -242,20 +248,26 @@ def _attend(
     if causal and (dim_of(b, q, 2) != dim_of(b, k, 2) or b.wants(3)):
         added, causal = [*added, _hidden(b, q, k, past)], False
     total = _sum(b, *added)
-    y = b(FusedAttention(_scaling(b, q, scale), causal), *qkv, total)
-    heads = static_dim(b, v, 1) * static_dim(b, v, 3)
+    q, scale = _scaled(b, q, scale)
+    y = b(FusedAttention(scale, causal), q, k, v, total)
     scores = _scores(b, q, k, scale, total) if b.wants(3) else None
-    return b(Reshape(), b(Transpose((0, 2, 1, 3)), y), ints([0, 0, heads])), scores
+    return merged(b, b(Transpose((0, 2, 1, 3)), y)), scores
 
 
-def _scaling(b: NodeBuilder, q: Any, scale: float) -> float:
-    """The scale of the scores, by default the root of a head's size under 1."""
-    return scale or float(1 / np.sqrt(static_dim(b, q, -1)))
+def _scaled(b: NodeBuilder, q: Any, scale: float) -> tuple[Any, float]:
+    """Queries, and what the scores are multiplied by: without a scale 1 over the root of a head's size."""
+    size = size_of(b, q, -1)
+    if scale:
+        return q, scale
+    if isinstance(size, int):
+        return q, float(1 / np.sqrt(size))
+    return b(Div(), q, b(Sqrt(), b(Cast(q.type.dtype), size))), 1.0
 
 
 def _scores(b: NodeBuilder, q: Any, k: Any, scale: float, added: Any) -> Any:
     """What the softmax is taken of: [n, heads, queries, keys]."""
-    return _sum(b, b(MatMul(trans_b=True, alpha=_scaling(b, q, scale)), q, k), added)
+    q, scale = _scaled(b, q, scale)
+    return _sum(b, b(MatMul(trans_b=True, alpha=scale), q, k), added)
 
 
 def _sum(b: NodeBuilder, *terms: Any) -> Any:

@@ -9,27 +9,29 @@ import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.converters.operands import dim_of, ints, rank_of, reshaped, size_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.generate import Range
 from bolt_numba.ops.arrays.shape import Reshape, Shape, Split, Squeeze, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
-from bolt_numba.ops.pointwise import Add, Cast, Equal, Sub, Where
-from bolt_numba.types import I64
+from bolt_numba.ops.pointwise import Add, Cast, Div, Equal, Mul, Sub, Where
+from bolt_numba.types import I64, Sym
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 
 
 def by_heads(b: NodeBuilder, x: Any, heads: int) -> Any:
     """[n, s, heads * d] -> [n, s, heads, d]."""
-    return b(Reshape(), x, ints([0, 0, heads, static_dim(b, x, 2) // heads]))
+    size = dim_of(b, x, 2)
+    return b(Reshape(), x, ints([0, 0, heads, -1 if isinstance(size, Sym) else size // heads]))
 
 
 def merged(b: NodeBuilder, x: Any) -> Any:
     """[n, s, heads, d] -> [n, s, heads * d]."""
-    return b(Reshape(), x, ints([0, 0, static_dim(b, x, 2) * static_dim(b, x, 3)]))
+    width = dim_of(b, x, 2) * dim_of(b, x, 3)
+    return b(Reshape(), x, ints([0, 0, -1 if isinstance(width, Sym) else width]))
 
 
 def counted(b: NodeBuilder, x: Value, axis: int) -> Any:
@@ -62,10 +64,12 @@ def rotary_embedding(
     if rank_of(b, position_ids) == 1:
         counts = b(Unsqueeze(), counted(b, x, 1 if flat else 2), ints([0]))
         positions = b(Add(), counts, position_ids)
-    heads = num_heads or (static_dim(b, x, 2) // (2 * static_dim(b, cos_cache, 1)) if flat else 0)
-    operator = RotaryEmbedding(interleaved, "SHD" if flat else "HSD")
-    y = b(operator, by_heads(b, x, heads) if flat else x, cos_cache, sin_cache, positions)
-    return merged(b, y) if flat else y
+    if not flat:
+        return b(RotaryEmbedding(interleaved, "HSD"), x, cos_cache, sin_cache, positions)
+    half = size_of(b, cos_cache, 1)
+    size = 2 * half if isinstance(half, int) else b(Mul(), half, 2)
+    split = by_heads(b, x, num_heads) if num_heads else reshaped(b, x, [0, 0, -1, size], zero_keeps=True)
+    return merged(b, b(RotaryEmbedding(interleaved, "SHD"), split, cos_cache, sin_cache, positions))
 
 
 @reader("RotaryEmbedding", since=23)
@@ -149,8 +153,10 @@ def group_query_attention(
 
 def _unpacked(b: NodeBuilder, packed: Value, num_heads: int, kv_num_heads: int) -> Any:
     """Query, key and value that lie side by side."""
-    size = static_dim(b, packed, 2) // (num_heads + 2 * kv_num_heads)
-    return b.node(Split(-1, 3), packed, ints([num_heads * size, *(kv_num_heads * size,) * 2])).outputs
+    heads, width = (num_heads, kv_num_heads, kv_num_heads), size_of(b, packed, 2)
+    if isinstance(width, int):
+        return b.node(Split(-1, 3), packed, ints(h * (width // sum(heads)) for h in heads)).outputs
+    return b.node(Split(-1, 3), packed, b(Mul(), b(Div(), width, sum(heads)), ints(heads))).outputs
 
 
 def _positions(b: NodeBuilder, q: Value, seqlens_k: Value, total: Value) -> Any:

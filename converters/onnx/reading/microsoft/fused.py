@@ -10,11 +10,12 @@ from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.onnx.reading.tables.conv import check_auto_pad, check_kernel
 from bolt_numba.converters.onnx.reading.tables.norm import inverse_rms
 from bolt_numba.converters.onnx.reading.tables.reduce import gemm
-from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.converters.operands import ints, rank_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceSum
-from bolt_numba.ops.arrays.shape import Transpose
+from bolt_numba.ops.arrays.shape import Shape, Transpose
+from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.norm import LayerNormalization, RMSNormalization
@@ -197,8 +198,8 @@ def embed_layer_normalization(
     """Sum of word, position and segment embeddings, normalised.  Positions count from 0 unless they are given."""
     total = b(Gather(0), word_embedding, input_ids)
     if position_ids is None:
-        rows = static_dim(b, input_ids, 1)
-        total = b(Add(), total, b(Gather(0), position_embedding, ints(range(rows))))
+        rows = b(Slice(), position_embedding, ints([0]), b(Shape(1, 2), input_ids), ints([0]))
+        total = b(Add(), total, rows)
     else:
         total = b(Add(), total, b(Gather(0), position_embedding, position_ids))
     if segment_embedding is not None and segment_ids is not None:
