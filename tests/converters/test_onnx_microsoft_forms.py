@@ -14,7 +14,8 @@ import bolt_numba as bn
 from bolt_numba.converters.onnx.reading.read import read_model
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.types import Array
-from tests.converters.microsoft_forms import BF16, F16, F32, FORMS, HELD, U8, Form, codes, form_model, rounded
+from tests.converters.microsoft_forms import BF16, F16, F32, FORMS, U8, Form, codes, form_model, rounded
+from tests.converters.microsoft_layer_forms import HELD
 from tests.converters.test_onnx_microsoft_decoder import real
 from tests.near import assert_near
 

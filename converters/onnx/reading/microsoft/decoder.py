@@ -9,10 +9,11 @@ import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.operands import dim_of, ints, rank_of, reshaped, size_of, static_dim
+from bolt_numba.converters.operands import dim_of, ints, known_array, rank_of, reshaped, size_of, static_dim
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.generate import Range
-from bolt_numba.ops.arrays.shape import Reshape, Shape, Split, Squeeze, Unsqueeze
+from bolt_numba.ops.arrays.shape import Reshape, Shape, Split, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
@@ -167,3 +168,50 @@ def _positions(b: NodeBuilder, q: Value, seqlens_k: Value, total: Value) -> Any:
     start = b(Add(), b(Sub(), last, length), ints([1]))
     prompt = b(Equal(), b(Reshape(), b(Cast(I64), total), ints([1])), length)
     return b(Add(), b(Where(), prompt, ints([0]), start), b(Unsqueeze(), rows, ints([0])))
+
+
+@microsoft("SparseAttention")
+def sparse_attention(
+    b: NodeBuilder,
+    query: Value,
+    key: Value | None,
+    value: Value | None,
+    past_key: Value,
+    past_value: Value,
+    block_row_indices: Value,
+    block_col_indices: Value,
+    total_sequence_length: Value,
+    key_total_sequence_lengths: Value,
+    cos_cache: Value | None = None,
+    sin_cache: Value | None = None,
+    *,
+    num_heads: int,
+    kv_num_heads: int,
+    sparse_block_size: int,
+    do_rotary: int = 0,
+    rotary_interleaved: bool = False,
+    scale: float = 0.0,
+) -> Any:
+    """`group_query_attention` with blocks of keys hidden from blocks of queries, by layouts that heads take in turn.
+
+    Block i of queries sees the blocks of keys ``columns[rows[i] : rows[i + 1]]`` of its layout.
+    """
+    rows, columns = (known_array(b, v, "block mask") for v in (block_row_indices, block_col_indices))
+    blocks = rows.shape[1] - 1
+    seen = np.zeros((len(rows), blocks, blocks), bool)
+    for layout, ends in enumerate(rows):
+        for i in range(blocks):
+            seen[layout, i, columns[layout, ends[i] : ends[i + 1]]] = True
+    last = b(Sub(), key_total_sequence_lengths, np.array(1, np.int32))
+    q = query if key is not None else _unpacked(b, query, num_heads, kv_num_heads)[0]
+    size = np.array(sparse_block_size)
+    keys = b(Range(), np.array(0), b(Reshape(), b(Cast(I64), total_sequence_length), ints([])), np.array(1))
+    hidden = b(Where(), b.const(seen), np.zeros((), q.type.dtype), np.array(-np.inf, q.type.dtype))
+    by_queries = b(Gather(1), hidden, b(Div(), _positions(b, q, last, total_sequence_length), size))
+    by_keys = b(Gather(3), by_queries, b(Div(), keys, size))
+    bias = b(Transpose((1, 0, 2, 3)), b(Gather(0), by_keys, ints(np.arange(num_heads) % len(rows))))
+    return group_query_attention(
+        b, query, key, value, past_key, past_value, last, total_sequence_length, cos_cache, sin_cache, None, bias,
+        num_heads=num_heads, kv_num_heads=kv_num_heads, do_rotary=do_rotary, rotary_interleaved=rotary_interleaved,
+        scale=scale,
+    )  # fmt: skip

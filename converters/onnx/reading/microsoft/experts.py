@@ -1,0 +1,232 @@
+"""Readers of onnxruntime's mixtures of experts and products with weights of 4-bit floats (domain com.microsoft)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+from bolt_numba.converters.onnx.reading.microsoft.quantized import matmul_nbits
+from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.operands import expanded, ints, known_array, sliced, static_dim
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import Gather, GatherElements, ScatterElements
+from bolt_numba.ops.arrays.reduce import ReduceSum, Softmax, TopK
+from bolt_numba.ops.arrays.shape import Identity, Reshape, Shape
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.matmul_bits import unpacked
+from bolt_numba.ops.pointwise import Add, Cast, Clip, Div, Gelu, Min, Mul, Relu, Swish
+from bolt_numba.types import F32, Array
+
+microsoft = functools.partial(reader, domain="com.microsoft")
+Product = Callable[[Any, int], Any]
+"""Rows times the weights of one expert, its bias included."""
+
+_NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+_FP4 = (0.0, 1 / 192, 2 / 3, 1.0, 1 / 3, 1 / 2, 1 / 6, 1 / 4)
+_MEANINGS = tuple(np.array(v, F32) for v in ((*_FP4, *(-v for v in _FP4)), _NF4))
+"""What 4 bits mean: FP4, then NF4.  Source: QLoRA, appendix E, and its library."""
+
+
+@microsoft("MatMulBnb4")
+def matmul_bnb4(
+    b: NodeBuilder,
+    x: Value,
+    packed: Value,
+    absmax: Value,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    quant_type: int,
+    training_mode: int = 0,
+    transB: bool = True,
+) -> Any:
+    """Products with w^T, where w [N, K] is written row after row in blocks of one scale, high halves of bytes first."""
+    if not transB:
+        raise b.unsupported("transB 0")
+    if quant_type not in (0, 1) or block_size < 1:
+        raise b.invalid("quant_type and block_size", (quant_type, block_size), "0 or 1, and a size")
+    held = known_array(b, packed, "weights").reshape(-1)
+    meant = _MEANINGS[quant_type][np.stack([held >> 4, held & 15], axis=-1).reshape(-1)[: N * K]]
+    scales = np.repeat(known_array(b, absmax, "absmax").reshape(-1).astype(F32), block_size)[: N * K]
+    weight = (meant * scales).reshape(N, K).astype(x.type.dtype)
+    return b(MatMul(trans_b=True), x, b.const(weight))
+
+
+@microsoft("MoE")
+def moe(
+    b: NodeBuilder,
+    x: Value,
+    router: Value,
+    w1: Value,
+    b1: Value | None,
+    w2: Value,
+    b2: Value | None = None,
+    w3: Value | None = None,
+    b3: Value | None = None,
+    *,
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    activation_type: str = "relu",
+    k: int = 1,
+    normalize_routing_weights: bool = False,
+    swiglu_fusion: int = 0,
+    swiglu_limit: float | None = None,
+    swiglu_limit_after_activation: int = 0,
+    use_sparse_mixer: int = 0,
+) -> Any:
+    """The k likeliest experts of each row, weighed by their probabilities.  Weights: [experts, columns, rows]."""
+    if use_sparse_mixer or swiglu_limit_after_activation:
+        raise b.unsupported("use_sparse_mixer or swiglu_limit_after_activation")
+    gates = _gates(b, router, None, k, normalize_routing_weights)
+    activated = _activation(b, activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit)
+    third = None if w3 is None else _dense(b, w3, b3)
+    return _mixed(b, x, gates, static_dim(b, w1, 0), (_dense(b, w1, b1), _dense(b, w2, b2), third), activated)
+
+
+@microsoft("QMoE")
+def qmoe(
+    b: NodeBuilder,
+    x: Value,
+    router: Value,
+    w1: Value,
+    s1: Value | None,
+    b1: Value | None,
+    w2: Value,
+    s2: Value | None,
+    b2: Value | None = None,
+    w3: Value | None = None,
+    s3: Value | None = None,
+    b3: Value | None = None,
+    z1: Value | None = None,
+    z2: Value | None = None,
+    z3: Value | None = None,
+    router_weights: Value | None = None,
+    *,
+    accuracy_level: int = 0,
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    activation_type: str = "relu",
+    block_size: int = 0,
+    expert_weight_bits: int = 4,
+    fc1_expert_weight_bits: int = 0,
+    fc2_expert_weight_bits: int = 0,
+    fc3_expert_weight_bits: int = 0,
+    k: int = 1,
+    normalize_routing_weights: bool = False,
+    quant_type: str = "int",
+    swiglu_fusion: int = 0,
+    swiglu_limit: float | None = None,
+    swiglu_limit_after_activation: int = 0,
+    use_sparse_mixer: int = 0,
+    weights_prepacked: int = -1,
+) -> Any:
+    """`moe` over weights of 2, 4 or 8 bits, as `MatMulNBits` has them; without blocks a row has one scale.
+
+    The probabilities of the chosen experts always add up to 1, unless ``router_weights`` takes their place.
+    """
+    if quant_type != "int" or use_sparse_mixer or swiglu_limit_after_activation:
+        raise b.unsupported(f"quant_type {quant_type}, use_sparse_mixer or swiglu_limit_after_activation")
+    gates = _gates(b, router, router_weights, k, router_weights is None or normalize_routing_weights)
+    activated = _activation(b, activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit)
+    bits = [v or expert_weight_bits for v in (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)]
+    rows = ((w1, s1, z1, b1), (w2, s2, z2, b2), (w3, s3, z3, b3))
+    layers = [None if r[0] is None else _of_bits(b, r, n, block_size) for r, n in zip(rows, bits, strict=True)]
+    return _mixed(b, x, gates, static_dim(b, w1, 0), layers, activated)
+
+
+def _gates(b: NodeBuilder, router: Value, weights: Value | None, k: int, normalised: bool) -> Any:
+    """How much each expert adds to each row: [rows, experts], 0 for those that are not chosen."""
+    scores = b(Cast(F32), router)
+    _, experts = b.node(TopK(), scores, ints([k])).outputs
+    found = b(GatherElements(1), b(Softmax(-1), scores) if weights is None else b(Cast(F32), weights), experts)
+    found = b(Div(), found, b(ReduceSum(), found, ints([1]))) if normalised else found
+    made = b(ScatterElements(1), expanded(b, np.zeros((), F32), b(Shape(), router)), experts, found)
+    return b(Cast(router.type.dtype), made)
+
+
+def _activation(
+    b: NodeBuilder, kind: str, fusion: int, alpha: float, beta: float, limit: float | None
+) -> Callable[[Any, Any], Any]:
+    """A function of the first product and, for gates that are apart, the third."""
+    plain = {"relu": Relu(), "gelu": Gelu("tanh"), "silu": Swish(), "identity": Identity()}
+    if kind in plain:
+        return lambda h, third: b(plain[kind], h)
+    if kind != "swiglu" or fusion not in (0, 1, 2):
+        raise b.unsupported(f"activation {kind}, swiglu_fusion {fusion}")
+
+    def swiglu(h: Any, third: Any) -> Any:
+        if fusion == 0:
+            if third is None:
+                raise b.invalid("fc3_experts_weights", "none", "the gate's other factor")
+            gate, linear = h, third
+        elif fusion == 1:
+            gate, linear = (sliced(b, h, 1, start, step=2) for start in (0, 1))
+        else:
+            half = static_dim(b, h, 1) // 2
+            gate, linear = sliced(b, h, 1, 0, half), sliced(b, h, 1, half)
+        if limit is not None:
+            gate, linear = b(Min(), gate, limit), b(Clip(-limit, limit), linear)
+        return b(Mul(), b(Swish(alpha), gate), b(Add(), linear, beta))
+
+    return swiglu
+
+
+def _dense(b: NodeBuilder, weights: Value, bias: Value | None) -> Product:
+    """Products with weights [experts, columns, rows] of floats."""
+
+    def product(x: Any, expert: int) -> Any:
+        y = b(MatMul(trans_b=True), x, _row(b, weights, expert))
+        return y if bias is None else b(Add(), y, _row(b, bias, expert))
+
+    return product
+
+
+def _row(b: NodeBuilder, v: Value, place: int) -> Any:
+    return b.const(v.const[place]) if v.const is not None else b(Gather(0), v, np.array(place))
+
+
+def _of_bits(b: NodeBuilder, operands: Any, bits: int, block: int) -> Product:
+    """Products with weights [experts, columns, rows * bits / 8] of few bits, their scales, zero points and bias."""
+    packed, scales, zeros, bias = operands
+    if bits not in (2, 4, 8) or scales is None:
+        raise b.unsupported(f"weights of {bits} bits, scales {scales is not None}")
+    codes, scale = (known_array(b, v, "weights of experts") for v in (packed, scales))
+    points: Array | None = None if zeros is None else known_array(b, zeros, "zero points")
+    columns, depth = codes.shape[1], codes.shape[2] * 8 // bits
+
+    def product(x: Any, expert: int) -> Any:
+        if points is None:
+            held = None
+        elif block:
+            held = b.const(points[expert])
+        else:  # those of all columns lie one behind the other
+            held = b.const(unpacked(points[expert], bits)[:columns].astype(F32))
+        return matmul_nbits(
+            b, x, b.const(codes[expert]), b.const(scale[expert]), held, None,
+            None if bias is None else _row(b, bias, expert), K=depth, N=columns, bits=bits, block_size=block or depth,
+        )  # fmt: skip
+
+    return product
+
+
+def _mixed(
+    b: NodeBuilder, x: Value, gates: Any, experts: int, layers: Any, activated: Callable[[Any, Any], Any]
+) -> Any:
+    """The sum of what experts make of the rows of x [..., rows, width].  All compute all rows."""
+    first, second, third = layers
+    rows = b(Reshape(), x, ints([-1, static_dim(b, x, -1)]))
+    total: Any = None
+    for expert in range(experts):
+        hidden = activated(first(rows, expert), None if third is None else third(rows, expert))
+        part = b(Mul(), second(hidden, expert), sliced(b, gates, 1, expert, expert + 1))
+        total = part if total is None else b(Add(), total, part)
+    return b(Reshape(), total, b(Shape(), x))

@@ -1,0 +1,302 @@
+"""Readers of onnxruntime's layers that remember, cut out, unfold or forbid (domain com.microsoft)."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.operands import (
+    END,
+    dim_of,
+    expanded,
+    ints,
+    known_ints,
+    rank_of,
+    reshaped,
+    size_of,
+    sizes_of,
+    sliced,
+    squeezed,
+    static_dim,
+    unsqueezed,
+)
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ops.arrays.accumulate import Inverse
+from bolt_numba.ops.arrays.gather import Gather, GatherND, ScatterElements
+from bolt_numba.ops.arrays.generate import Range
+from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceSum
+from bolt_numba.ops.arrays.shape import Concat, Shape, Split, Squeeze, Transpose, Unsqueeze
+from bolt_numba.ops.control import Scan
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.pointwise import (
+    Add,
+    And,
+    Cast,
+    Equal,
+    Exp,
+    Floor,
+    GreaterOrEqual,
+    Less,
+    LessOrEqual,
+    Max,
+    Mul,
+    Sub,
+    Swish,
+    Tanh,
+    Where,
+)
+from bolt_numba.types import BOOL, F32, F64, I64, Sym, TensorType
+
+microsoft = functools.partial(reader, domain="com.microsoft")
+
+
+@microsoft("Inverse")
+def inverse(b: NodeBuilder, x: Value) -> Any:
+    dtype = x.type.dtype
+    return b(Inverse(), x) if dtype in (F32, F64) else b(Cast(dtype), b(Inverse(), b(Cast(F32), x)))
+
+
+@microsoft("UnfoldTensor")
+def unfold(b: NodeBuilder, x: Value, *, size: int, dim: int = -1, step: int = 1) -> Any:
+    """All slices of one length along an axis, each behind the other axes."""
+    rank = rank_of(b, x)
+    if not -rank <= dim < rank or size < 1 or step < 1:
+        raise b.invalid("dim, size and step", (dim, size, step), f"an axis of {rank}, and numbers from 1")
+    axis, length = dim % rank, dim_of(b, x, dim)
+    if isinstance(length, Sym):
+        last = b(Sub(), squeezed(b, size_of(b, x, axis), 0), size - 1)  # type: ignore[arg-type]
+        starts = unsqueezed(b, b(Range(), np.array(0), last, np.array(step)), 1)
+        windows = b(Add(), starts, ints(range(size)))
+    else:
+        windows = b.const(np.arange(0, length - size + 1, step)[:, None] + np.arange(size))
+    others = (i for i in range(rank + 1) if i != axis + 1)
+    return b(Transpose((*others, axis + 1)), b(Gather(axis), x, windows))
+
+
+@microsoft("NGramRepeatBlock")
+def forbid_repetition(b: NodeBuilder, input_ids: Value, scores: Value, *, ngram_size: int) -> Any:
+    """Scores [n, words], minus infinity for words that would make a sequence of so many words appear again."""
+    if ngram_size < 1:
+        raise b.invalid("ngram_size", ngram_size, "at least 1")
+    words = sliced(b, input_ids, 1, ngram_size - 1)  # each may come again behind what stands before it
+    matches: Any = b(GreaterOrEqual(), words, words)
+    for i in range(1, ngram_size):
+        earlier = sliced(b, input_ids, 1, ngram_size - 1 - i, -i)
+        now = sliced(b, input_ids, 1, -i, END if i == 1 else 1 - i)
+        matches = b(And(), matches, b(Equal(), earlier, now))
+    dtype = scores.type.dtype
+    limits = b(Where(), matches, np.array(-np.inf, dtype), np.array(np.inf, dtype))
+    return b(ScatterElements(1, "min"), scores, words, limits)
+
+
+@microsoft("CropAndResize")
+def crop_and_resize(
+    b: NodeBuilder,
+    x: Value,
+    rois: Value,
+    batch_indices: Value,
+    crop_size: Value,
+    *,
+    extrapolation_value: float = 0.0,
+    mode: str = "bilinear",
+) -> Any:
+    """Boxes of images [n, c, h, w] in one size; rois: y1, x1, y2, x2 as parts of the last row and column."""
+    if mode not in ("bilinear", "nearest"):
+        raise b.unsupported(f"mode {mode}")
+    corners = b.node(Split(1, 4), b(Cast(F32), rois), ints([1, 1, 1, 1])).outputs
+    images = b(Transpose((0, 2, 3, 1)), x)
+    inside: Any = None
+    places = []
+    for i, count in enumerate(known_ints(b, crop_size, "crop_size")):
+        last = b(Cast(F32), b(Sub(), b(Shape(2 + i, 3 + i), x), 1))
+        first, end = (b(Mul(), corners[i + k], last) for k in (0, 2))
+        if count < 2:
+            at: Any = b(Mul(), b(Add(), first, end), 0.5)
+        else:
+            part = b(Mul(), b(Sub(), end, first), 1 / (count - 1))
+            at = b(Add(), first, b(Mul(), part, np.arange(count, dtype=F32)))
+        within = b(And(), b(GreaterOrEqual(), at, 0.0), b(LessOrEqual(), at, last))
+        at = b(Where(), within, at, np.zeros((), F32))
+        places.append((at, last))
+        within = unsqueezed(b, within, 1 if i else 2)
+        inside = within if inside is None else b(And(), inside, within)
+    y = _sampled(b, images, batch_indices, places, mode)
+    outside = np.array(extrapolation_value, x.type.dtype)
+    return b(Transpose((0, 3, 1, 2)), b(Where(), unsqueezed(b, inside, 3), y, outside))
+
+
+def _sampled(b: NodeBuilder, images: Any, batch: Value, places: Any, mode: str) -> Any:
+    """Images [n, h, w, c] at rows and columns [boxes, height] and [boxes, width] of each box."""
+
+    def taken(rows: Any, columns: Any) -> Any:
+        axes = [unsqueezed(b, b(Cast(I64), batch), 1, 2), unsqueezed(b, rows, 2), unsqueezed(b, columns, 1)]
+        whole = functools.reduce(lambda p, q: b(Add(), p, q), [b(Mul(), v, 0) for v in axes])
+        index = b(Concat(-1), *(unsqueezed(b, b(Add(), v, whole), 3) for v in axes))
+        return b(GatherND(0), images, index)
+
+    if mode == "nearest":
+        return taken(*(b(Cast(I64), b(Floor(), b(Add(), at, 0.5))) for at, _ in places))
+    low = [b(Floor(), at) for at, _ in places]
+    near = [b(Cast(I64), v) for v in low]
+    far = [
+        b(Add(), v, b(Cast(I64), b(Less(), at, last))) for v, (at, last) in zip(near, places, strict=True)
+    ]  # the last one has none behind it
+    down, right = (b(Sub(), at, v) for v, (at, _) in zip(low, places, strict=True))
+    down, right = (b(Cast(images.type.dtype), v) for v in (unsqueezed(b, down, 2, 3), unsqueezed(b, right, 1, 3)))
+
+    def between(p: Any, q: Any, part: Any) -> Any:
+        return b(Add(), p, b(Mul(), b(Sub(), q, p), part))
+
+    top = between(taken(near[0], near[1]), taken(near[0], far[1]), right)
+    return between(top, between(taken(far[0], near[1]), taken(far[0], far[1]), right), down)
+
+
+@microsoft("CausalConvWithState")
+def causal_conv(
+    b: NodeBuilder,
+    x: Value,
+    weight: Value,
+    bias: Value | None = None,
+    past: Value | None = None,
+    *,
+    activation: str = "none",
+    channels_last: int = 0,
+    dilation: int = 1,
+    input_channel_offset: int = 0,
+    input_channels: int = 0,
+    ndim: int = 1,
+    state_channels_last: int = -1,
+    state_length: int = 0,
+    state_update_capacity: int = 0,
+    state_window: int = 0,
+) -> Any:
+    """Depthwise convolution of the past and x [n, c, length]; what of both the next call needs is the second result."""
+    others = (input_channel_offset, input_channels, state_length, state_update_capacity, state_window)
+    if ndim != 1 or any(others) or state_channels_last not in (-1, int(channels_last)):
+        raise b.unsupported("more than one axis, or a state that is cut or kept otherwise")
+    if activation not in ("none", "silu", "swish") or dilation < 1:
+        raise b.invalid("activation and dilation", (activation, dilation), "none, silu or swish, and at least 1")
+    channels, held = static_dim(b, weight, 0), (static_dim(b, weight, 2) - 1) * dilation
+    rows: Any = x
+    before: Any = past
+    if channels_last:
+        rows, before = (
+            None if v is None else b(Transpose((0, 2, 1)), reshaped(b, v, [0, 0, channels], zero_keeps=True))
+            for v in (x, past)
+        )
+    if before is None:
+        before = expanded(b, np.zeros((), x.type.dtype), b(Shape(0, 1), x), [channels, held])
+    whole = b(Concat(2), before, rows)
+    y = b(Conv(dilations=(dilation,), group=channels), whole, weight, bias)
+    y = y if activation == "none" else b(Swish(), y)
+    present = sliced(b, whole, 2, -held if held else END)
+    if channels_last:
+        tail = sizes_of(b, x, range(2, rank_of(b, x)))
+        y, present = (reshaped(b, b(Transpose((0, 2, 1)), v), [0, 0, *tail], zero_keeps=True) for v in (y, present))
+    return y, present
+
+
+@microsoft("LinearAttention")
+def linear_attention(
+    b: NodeBuilder,
+    query: Value,
+    key: Value,
+    value: Value,
+    past: Value | None = None,
+    decay: Value | None = None,
+    beta: Value | None = None,
+    *,
+    chunk_size: int = 64,
+    kv_num_heads: int,
+    q_num_heads: int,
+    scale: float = 0.0,
+    state_window: int = 0,
+    update_rule: str = "gated_delta",
+) -> Any:
+    """Attention by a state [n, heads, d, e] that each position changes: a scan over the positions.
+
+    Operands: [n, length, heads * size] · decay: by heads, or by elements of keys · beta: by heads, or one.
+    """
+    if state_window or q_num_heads != kv_num_heads:
+        raise b.unsupported(f"state_window {state_window}, {q_num_heads} heads of queries and {kv_num_heads} of keys")
+    gated, delta = "gated" in update_rule, "delta" in update_rule
+    if update_rule not in ("linear", "gated", "delta", "gated_delta"):
+        raise b.unsupported(f"update_rule {update_rule}")
+    if (gated and decay is None) or (delta and beta is None):
+        raise b.invalid("decay and beta", (decay, beta), f"those of update_rule {update_rule}")
+    heads, dtype = kv_num_heads, query.type.dtype
+    sizes = [static_dim(b, v, 2) // heads for v in (key, value)]
+    gates = [v for v, wanted in ((decay, gated), (beta, delta)) if v is not None and wanted]
+    operands = [query, key, value, *gates]
+    last = [sizes[0], sizes[0], sizes[1], *(static_dim(b, v, 2) // heads or 1 for v in operands[3:])]
+    split = [reshaped(b, v, [0, 0, -1, size], zero_keeps=True) for v, size in zip(operands, last, strict=True)]
+    if past is None:
+        past = expanded(b, np.zeros((), dtype), b(Shape(0, 1), query), [heads, *sizes])
+    body = Graph("positions")
+    n = dim_of(b, query, 0)
+    state = body.add_input("state", TensorType(dtype, (n, heads, *sizes)))
+    slices = [
+        body.add_input(f"x{i}", TensorType(dtype, (n, dim_of(b, v, 2), size)))
+        for i, (v, size) in enumerate(zip(split, last, strict=True))
+    ]
+    for made in _position(Builder(body), state, slices, gated, delta, scale or float(1 / np.sqrt(sizes[0]))):
+        body.add_output(made)
+    axes = (1,) * len(split)
+    present, y = b.node(Scan(body, 1, len(split), axes, (), (1,)), past, *split).outputs
+    return reshaped(b, y, [0, 0, heads * sizes[1]], zero_keeps=True), present
+
+
+def _position(b: Builder, state: Value, slices: list[Value], gated: bool, delta: bool, scale: float) -> Any:
+    """The state behind a position, and what its query sees of it.  slices: [n, heads, size]."""
+    q, k, v, *more = slices
+    held: Any = state
+    if gated:
+        held = b(Mul(), held, b(Exp(), _column(b, more[0])))
+    new: Any = v
+    if delta:
+        seen = b(MatMul(), _row(b, k), held)
+        new = b(Mul(), b(Sub(), v, _flat(b, seen)), more[-1])
+    held = b(Add(), held, b(Mul(), _column(b, k), _row(b, new)))
+    return held, _flat(b, b(MatMul(alpha=scale), _row(b, q), held))
+
+
+def _column(b: Builder, x: Any) -> Any:
+    return b(Unsqueeze(), x, ints([-1]))
+
+
+def _row(b: Builder, x: Any) -> Any:
+    return b(Unsqueeze(), x, ints([-2]))
+
+
+def _flat(b: Builder, x: Any) -> Any:
+    return b(Squeeze(), x, ints([-2]))
+
+
+@microsoft("WordConvEmbedding")
+def word_conv_embedding(
+    b: NodeBuilder,
+    sequence: Value,
+    weight: Value,
+    bias: Value,
+    table: Value,
+    *,
+    char_embedding_size: int = 0,
+    conv_window_size: int = 0,
+    embedding_size: int = 0,
+) -> Any:
+    """A vector for each word [words, letters] of numbers: the greatest of a convolution over its letters; 0 is none."""
+    window = static_dim(b, weight, 2)
+    letters = unsqueezed(b, b(Gather(0), table, sequence), 1)
+    found = b(Tanh(), squeezed(b, b(Conv(), letters, weight, bias), 3))
+    count = b(ReduceSum(), b(Cast(I64), b(Cast(BOOL), sequence)), ints([1]))
+    valid = b(Max(), b(Sub(), count, window - 1), b.const(np.array(1)))
+    length = squeezed(b, b(Shape(2, 3), found), 0)
+    seen = b(Less(), b(Range(), np.array(0), length, np.array(1)), unsqueezed(b, valid, 1))
+    greatest = b(ReduceMax(keepdims=False), b(Where(), seen, found, np.array(-2, F32)), ints([2]))
+    return b(Where(), b(Equal(), count, np.array(0)), np.zeros((), F32), greatest)

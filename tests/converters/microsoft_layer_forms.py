@@ -1,0 +1,137 @@
+"""Forms of onnxruntime's layers and mixtures of experts, as `microsoft_forms` has those of its fused operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from bolt_numba.types import Array
+from tests.converters.microsoft_forms import F32, HELD, U8, Form, codes, forms
+from tests.converters.test_onnx_microsoft_decoder import real
+
+HELD |= {
+    "MatMulBnb4": "wa", "CropAndResize": "c",
+    "QMoE": ["w1", "s1", "w2", "s2", "z1", "z2"],
+}  # fmt: skip
+
+
+def scores(rows: int, experts: int) -> Array:
+    """No two are equal in any dtype."""
+    return np.random.default_rng(3).permutation(rows * experts).reshape(rows, experts).astype(F32) / 8
+
+
+@forms("MatMulBnb4")
+def matmul_bnb4() -> Iterator[Form]:
+    for kind, block in product((0, 1), (16, 32)):
+        inputs = {"x": real(2, 20), "w": codes(U8, 60), "a": np.abs(real(-(-120 // block)))}
+        yield inputs, 1, {"K": 20, "N": 6, "block_size": block, "quant_type": kind}
+
+
+@forms("MoE")
+def moe() -> Iterator[Form]:
+    experts, width, inner = 4, 8, 6
+    for activation, k, normal, first, second, deep in product(
+        ("relu", "gelu", "silu", "identity", "swiglu"), (1, 2), (0, 1), (0, 1), (0, 1), (0, 1)
+    ):
+        twice = 2 if activation == "swiglu" else 1
+        yield {
+            "x": real(2, 3, width) if deep else real(6, width), "r": scores(6, experts),
+            "w1": real(experts, twice * inner, width), "b1": real(experts, twice * inner) if first else None,
+            "w2": real(experts, width, inner), "b2": real(experts, width) if second else None,
+        }, 1, {
+            "activation_type": activation, "k": k, "normalize_routing_weights": normal, "swiglu_fusion": twice - 1,
+            **({"activation_alpha": 1.7, "activation_beta": 1.0, "swiglu_limit": 2.0} if twice == 2 and k == 2 else {}),
+        }  # fmt: skip
+
+
+@forms("QMoE")
+def qmoe() -> Iterator[Form]:
+    experts, width, inner = 3, 32, 16
+    for bits, block, zeros, biased, swiglu, normal in product((2, 4, 8), (0, 16), (0, 1), (0, 1), (0, 1), (0, 1)):
+        if bits == 8 and block:
+            continue  # onnxruntime rounds activations to bytes
+        rows = inner * (2 if swiglu else 1)
+        shapes = (experts, rows, width), (experts, width, inner)
+        (w1, s1, z1), (w2, s2, z2) = (
+            (
+                codes(U8, e, n, depth * bits // 8),
+                np.abs(real(e, n, depth // block) if block else real(e, n)) * F32.type(0.02) + F32.type(0.01),
+                codes(U8, e, n, -(-depth // block * bits // 8)) if block else codes(U8, e, -(-n * bits // 8)),
+            )
+            for e, n, depth in shapes
+        )
+        yield {
+            "x": real(5, width), "r": scores(5, experts),
+            "w1": w1, "s1": s1, "b1": real(experts, rows) if biased else None,
+            "w2": w2, "s2": s2, "b2": real(experts, width) if biased else None,
+            "w3": None, "s3": None, "b3": None, "z1": z1 if zeros else None, "z2": z2 if zeros else None,
+        }, 1, {
+            "k": 2, "expert_weight_bits": bits, "normalize_routing_weights": normal, "weights_prepacked": 0,
+            **({"activation_type": "swiglu", "swiglu_fusion": 1} if swiglu else {"activation_type": "silu"}),
+            **({"block_size": block} if block else {}),
+        }  # fmt: skip
+
+
+@forms("Inverse")
+def inverse() -> Iterator[Form]:
+    for shape in ((3, 3), (2, 4, 4)):
+        yield {"x": real(*shape) + 4 * np.eye(shape[-1], dtype=F32)}, 1, {}
+
+
+@forms("UnfoldTensor")
+def unfold() -> Iterator[Form]:
+    for dim, size, step in product((-1, 0, 1, 2), (1, 3), (1, 2)):
+        yield {"x": real(4, 7, 5)}, 1, {"dim": dim, "size": size, "step": step}
+
+
+@forms("NGramRepeatBlock")
+def forbid_repetition() -> Iterator[Form]:
+    ids = np.array([[1, 2, 3, 1, 2, 1, 2], [4, 4, 4, 4, 4, 4, 4], [5, 3, 1, 0, 2, 4, 5]])
+    for size, length in product((1, 2, 3, 5), (1, 2, 3, 7)):
+        yield {"ids": ids[:, :length], "s": real(3, 6)}, 1, {"ngram_size": size}
+
+
+@forms("CropAndResize")
+def crop_and_resize() -> Iterator[Form]:
+    boxes = np.array([[0, 0, 1, 1], [0.21, 0.13, 0.71, 0.94], [-0.2, 0.05, 1.2, 1.01], [0.9, 0.8, 0.1, 0.2]], F32)
+    for mode, height, width in product(("bilinear", "nearest"), (1, 4), (1, 3)):
+        yield {
+            "x": real(2, 3, 5, 6), "r": boxes, "b": np.array([0, 1, 1, 0], np.int32),
+            "c": np.array([height, width], np.int32),
+        }, 1, {"mode": mode, "extrapolation_value": 7.0}  # fmt: skip
+
+
+@forms("CausalConvWithState")
+def causal_conv() -> Iterator[Form]:
+    n, c, s = 2, 4, 5
+    for activation, biased, past, last, dilation, size in product(
+        ("none", "silu"), (0, 1), (0, 1), (0, 1), (1, 2), (1, 3)
+    ):
+        held = (size - 1) * dilation
+        yield {
+            "x": real(n, s, c) if last else real(n, c, s), "w": real(c, 1, size), "b": real(c) if biased else None,
+            "p": (real(n, held, c) if last else real(n, c, held)) if past else None,
+        }, 2, {"activation": activation, "channels_last": last, "dilation": dilation}  # fmt: skip
+
+
+@forms("LinearAttention")
+def linear_attention() -> Iterator[Form]:
+    n, s, heads, d, e = 2, 3, 2, 4, 5
+    for rule, past, by_elements, one in product(("linear", "gated", "delta", "gated_delta"), (0, 1), (0, 1), (0, 1)):
+        yield {
+            "q": real(n, s, heads * d), "k": real(n, s, heads * d), "v": real(n, s, heads * e),
+            "p": real(n, heads, d, e) if past else None,
+            "d": -np.abs(real(n, s, heads * (d if by_elements else 1))) if "gated" in rule else None,
+            "b": np.abs(real(n, s, 1 if one else heads)) if "delta" in rule else None,
+        }, 2, {
+            "q_num_heads": heads, "kv_num_heads": heads, "update_rule": rule, "scale": 0.3 if one else 0.0,
+        }  # fmt: skip
+
+
+@forms("WordConvEmbedding")
+def word_conv_embedding() -> Iterator[Form]:
+    words = np.array([[1, 2, 3, 0, 0], [4, 2, 0, 1, 1], [3, 0, 0, 0, 0], [1, 2, 3, 4, 1]], np.int32)
+    for window in (1, 2, 3, 5):
+        yield {"s": words, "w": real(6, 1, window, 3), "b": real(6), "c": real(5, 3)}, 1, {}

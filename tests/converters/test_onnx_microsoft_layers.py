@@ -1,0 +1,99 @@
+"""Layers of onnxruntime's domain that its CPU judges otherwise than by a run, or not at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.converters.onnx.reading.read import read_model
+from bolt_numba.types import Array
+from tests.converters.microsoft_forms import F32, HELD, U8, codes, form_model, rounded
+from tests.converters.test_onnx_microsoft_decoder import lengths, node_model, real
+from tests.near import assert_near
+
+onnxruntime = pytest.importorskip("onnxruntime")
+ROWS = np.array([[0, 1, 3, 5, 8], [0, 1, 3, 6, 9]], np.int32)
+COLUMNS = np.array([[0, 0, 1, 1, 2, 1, 2, 3, -1], [0, 0, 1, 0, 1, 2, 0, 2, 3]], np.int32)
+HELD |= {"SparseAttention": ["rows", "columns"]}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("step", [False, True])
+@pytest.mark.parametrize("turned", [0, 1])
+@pytest.mark.parametrize("more", [{}, {"scale": 0.4}], ids=str)
+def test_sparse_attention(packed: bool, step: bool, turned: int, more: dict[str, float]) -> None:
+    """onnxruntime has it only where the present is the memory of the past, and where lengths are equal."""
+    n, heads, groups, size, room = 2, 4, 2, 16, 64
+    s, total, ends = (1, 40, lengths(40, 40)) if step else (35, 35, lengths(35, 35))
+    widths = [(heads + 2 * groups) * size] if packed else [heads * size, groups * size, groups * size]
+    operands = [real(n, s, w) for w in widths]
+    table = np.arange(room)[:, None] * 0.3 ** np.arange(size // 2)
+    inputs: dict[str, Array | None] = dict.fromkeys("qkv")
+    inputs |= dict(zip("qkv", operands, strict=False))
+    inputs |= {
+        "pk": real(n, groups, room, size), "pv": real(n, groups, room, size), "rows": ROWS, "columns": COLUMNS,
+        "total": lengths(total), "len": ends,
+        "cos": np.cos(table).astype(F32) if turned else None, "sin": np.sin(table).astype(F32) if turned else None,
+    }  # fmt: skip
+    attributes = {"num_heads": heads, "kv_num_heads": groups, "sparse_block_size": 16, "do_rotary": turned, **more}
+    arrays = rounded(inputs, F32, F32)
+    data = form_model("SparseAttention", (inputs, 3, attributes), arrays, F32).SerializeToString()
+    feeds = {name: a for name, a in arrays.items() if name not in HELD["SparseAttention"]}
+    judge = onnxruntime.InferenceSession(data)
+    binding = judge.io_binding()
+    held = {name: onnxruntime.OrtValue.ortvalue_from_numpy(a.copy()) for name, a in feeds.items()}
+    for name, value in held.items():
+        binding.bind_ortvalue_input(name, value)
+    binding.bind_output("y0")
+    for name, place in (("pk", "y1"), ("pv", "y2")):
+        binding.bind_ortvalue_output(place, held[name])
+    judge.run_with_iobinding(binding)
+    y, *caches = bn.compile(data, threads=1).run(None, feeds)
+    assert_near(y, binding.copy_outputs_to_cpu()[0], 1e-5)
+    for mine, name in zip(caches, ("pk", "pv"), strict=True):
+        for row, end in enumerate(ends):
+            assert_near(mine[row, :, :end], held[name].numpy()[row, :, :end], 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes", "message"),
+    [
+        ("MatMulBnb4", {"x": real(2, 6), "w": codes(U8, 60), "a": real(8)},
+         {"K": 20, "N": 6, "block_size": 16, "quant_type": 0, "transB": 0}, "transB 0"),
+        ("MoE", {"x": real(2, 4), "r": real(2, 3), "w1": real(3, 4, 4), "b1": None, "w2": real(3, 4, 4)},
+         {"activation_type": "geglu"}, "activation geglu"),
+        ("MoE", {"x": real(2, 4), "r": real(2, 3), "w1": real(3, 4, 4), "b1": None, "w2": real(3, 4, 4)},
+         {"use_sparse_mixer": 1}, "use_sparse_mixer"),
+        ("CausalConvWithState", {"x": real(2, 4, 5), "w": real(4, 1, 3)}, {"state_window": 2}, "cut or kept"),
+        ("LinearAttention", {n: real(1, 2, 4) for n in "qkv"}, {"q_num_heads": 2, "kv_num_heads": 1}, "2 heads"),
+        ("LinearAttention", {n: real(1, 2, 4) for n in "qkv"}, {"q_num_heads": 2, "kv_num_heads": 2}, "decay and beta"),
+        ("UnfoldTensor", {"x": real(2, 3)}, {"size": 0}, "numbers from 1"),
+        ("NGramRepeatBlock", {"i": np.ones((1, 3), np.int64), "s": real(1, 4)}, {"ngram_size": 0}, "at least 1"),
+    ],
+)  # fmt: skip
+def test_what_is_not_read_is_said(op: str, inputs: dict[str, Array | None], attributes: dict[str, object],
+                                  message: str) -> None:  # fmt: skip
+    with pytest.raises(bn.BoltError, match=message):
+        read_model(node_model(op, inputs, 1, attributes) if op != "MatMulBnb4" else form_model(
+            op, (inputs, 1, attributes), rounded(inputs, F32, F32), F32))  # fmt: skip
+
+
+def test_the_gate_of_an_expert_may_lie_apart_or_behind_the_other_factor() -> None:
+    """Layouts of GPUs, which mean what the interleaved one means."""
+    experts, width, inner = 3, 8, 6
+    gate, linear = real(experts, inner, width), real(experts, inner, width)
+    shared = {"x": real(4, width), "r": real(4, experts)}
+    out, results = real(experts, width, inner), []
+    forms: list[tuple[int, Array, Array | None]] = [
+        (1, np.stack([gate, linear], 2).reshape(experts, -1, width), None),
+        (2, np.concatenate([gate, linear], 1), None),
+        (0, gate, linear),
+    ]
+    for fusion, first, third in forms:
+        inputs = {**shared, "w1": first, "b1": None, "w2": out, "b2": None, "w3": third}
+        model = node_model("MoE", inputs, 1, {"activation_type": "swiglu", "swiglu_fusion": fusion, "k": 2})
+        session = bn.compile(model.SerializeToString(), threads=1)
+        results.append(session.run(None, {n: a for n, a in inputs.items() if a is not None})[0])
+    for result in results[1:]:
+        assert_near(result, results[0], 1e-5)
