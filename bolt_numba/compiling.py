@@ -16,13 +16,14 @@ from bolt_numba.base.border import border, leave
 from bolt_numba.base.budget import Budget, within
 from bolt_numba.base.config import MAX_PLANS
 from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.clones import MAX_WIDER
 from bolt_numba.devices import others
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import sized
 from bolt_numba.loading import File, Source, read_model
 from bolt_numba.outputs import Outputs
-from bolt_numba.session import MAX_WIDER, Session
+from bolt_numba.session import Session
 from bolt_numba.types import Array, precision_of
 
 if TYPE_CHECKING:
