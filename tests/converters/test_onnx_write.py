@@ -212,6 +212,8 @@ def test_coordinates_of_paddle() -> None:
                               None, i64(1, 2, size, 8))  # fmt: skip
 
     check(resized(3), "Resize", tolerance=1e-5, x=(1, 2, 5, 4))
+    spatial = make("Resize", mode="cubic", coordinate_transformation_mode="edge_half_pixel", axes=(2, 3))
+    check(lambda b, x: b(spatial, x, None, None, i64(3, 8)), "Resize", tolerance=1e-5, x=("n", 2, 5, 4))
     with pytest.raises(UnsupportedOpError, match="edge_half_pixel"):
         check(resized(1), "Resize", x=(1, 2, 5, 4))
 

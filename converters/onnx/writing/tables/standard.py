@@ -183,8 +183,8 @@ def resize(w: GraphWriter, op: Any, *terms: Named) -> Any:
     """Paddle's coordinates are those of pixels' centres where no axis becomes a single element."""
     made = op.infer(*(t.type if t.name else None for t in terms))
     if op.coordinate_transformation_mode == "edge_half_pixel":
-        pairs = list(zip(terms[0].type.shape or (None,), made.shape or (None,), strict=False))
-        if any(new in (1, None) and old != 1 for old, new in pairs) or any(isinstance(new, Sym) for _, new in pairs):
+        sizes = list(zip(terms[0].type.shape or (), made.shape or (), strict=True))
+        if not sizes or any(new != old and (new == 1 or isinstance(new, Sym)) for old, new in sizes):
             raise NoSpellingError("coordinates of edge_half_pixel with a size of 1, or one that is not known")
         op = dataclasses.replace(op, coordinate_transformation_mode="half_pixel")
     return w.plain(op, terms, [made])
