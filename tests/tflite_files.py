@@ -15,7 +15,7 @@ from bolt_numba.types import Array
 _CODES = {"b1": "<?", "i1": "<b", "u1": "<B", "i2": "<h", "u2": "<H", "i4": "<i", "u4": "<I", "i8": "<q", "u8": "<Q",
           "f4": "<f", "f8": "<d"}  # fmt: skip
 _TYPES = {"f4": "FLOAT32", "f2": "FLOAT16", "i1": "INT8", "u1": "UINT8", "i2": "INT16", "i4": "INT32", "i8": "INT64",
-          "b1": "BOOL"}  # fmt: skip
+          "b1": "BOOL", "c8": "COMPLEX64"}  # fmt: skip
 
 
 class FlatWriter:

@@ -37,7 +37,8 @@ DTYPES: dict[str, AnyDType] = {
                       "FLOAT8_E5M2": "float8_e5m2"}.items()
     if hasattr(ml_dtypes, name)
 }  # fmt: skip
-"""Dtypes by the schema's names.  A resource has none, nor have complex numbers."""
+"""Dtypes by the schema's names.  A resource has none, nor have complex numbers, which are two values."""
+COMPLEX = "COMPLEX64"
 RESOURCES = ("RESOURCE", "VARIANT")
 MAX_STRINGS = 1 << 24
 """Texts of one tensor."""
@@ -184,7 +185,8 @@ class Container:
 
     def _array(self, tensor: Table, data: Array, shape: tuple[int, ...]) -> Array:
         what = f"{self.file}: tensor '{tensor['name']}'"
-        count, dtype = count_of(shape, what), self.dtype_of(tensor)
+        is_complex = tensor["type"] == COMPLEX
+        count, dtype = count_of(shape, what), np.dtype(np.complex64) if is_complex else self.dtype_of(tensor)
         if dtype == STRING:
             return self._texts(data, shape, count, what)
         return array_of_bytes(unmapped(data[: nbytes_of(dtype, shape)]), dtype, shape, what)

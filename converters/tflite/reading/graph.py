@@ -14,7 +14,8 @@ from bolt_numba.converters.flat import Table
 from bolt_numba.converters.nodes import ForeignNode, NodeReader
 from bolt_numba.converters.readers import Reader
 from bolt_numba.converters.scope import take_captures
-from bolt_numba.converters.tflite.container import RESOURCES, Container
+from bolt_numba.converters.tflite.container import COMPLEX, RESOURCES, Container
+from bolt_numba.converters.tflite.reading.complexes import Complex
 from bolt_numba.converters.tflite.reading.options import options_of
 from bolt_numba.converters.tflite.reading.quantised import dequantised, quantised
 from bolt_numba.converters.tflite.reading.registry import TFLITE, cast
@@ -22,7 +23,7 @@ from bolt_numba.converters.tflite.reading.scope import Handle, Key, SubgraphScop
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.types import I8, STRING, Array, Sym, TensorType
+from bolt_numba.types import I8, STRING, Array, Sym, TensorType, type_of
 
 MAX_WORK = 1 << 24
 """Elementary operations that what initialises variables may take."""
@@ -56,6 +57,10 @@ class TfliteBuilder(nodes.ForeignBuilder):
     def declared(self, index: int = 0) -> TensorType:
         """Dtype and shape of a result, as the file declares them: hints, and the target of conversions."""
         return self.owner.type_of(self.scope, self._node.outputs[index])
+
+    def is_complex(self, index: int = 0) -> bool:
+        """Whether the file declares a result complex."""
+        return bool(self.scope.tensors[self.scope.number[self._node.outputs[index]]]["type"] == COMPLEX)
 
     def assign(self, index: int, value: Value) -> None:
         """Give the operand ``index``, a variable of the file, the value that the next run reads; a real one."""
@@ -124,7 +129,10 @@ class TfliteReader(NodeReader[SubgraphScope]):
                 continue
             tensor = scope.tensor(number)
             array = None if tensor["type"] in RESOURCES else self.container.array_of(tensor)
-            if array is not None:
+            if array is not None and array.dtype.kind == "c":
+                parts = (Value("", type_of(part), const=part) for part in (array.real.copy(), array.imag.copy()))
+                scope.values[scope.name(number)] = Complex(scope.graph, *parts)
+            elif array is not None:
                 self.add_constant(scope, scope.name(number), array)
 
     # --- subgraphs ---------------------------------------------------------------------------------------------------
@@ -248,21 +256,34 @@ class TfliteReader(NodeReader[SubgraphScope]):
         reader: Reader | None = TFLITE.find(node.raw["domain"], node.op, node.raw["version"])
         if reader is None:
             raise UnsupportedOpError(self.file, [self.describe(node, scope)])
+        of_complex = getattr(reader.function, "of_complex", "")
+        if of_complex == "whole" or not any(isinstance(x, Complex) for x in inputs):
+            return self._read(reader, node, inputs, scope, what)
+        b = TfliteBuilder(self, scope, node, inputs, what)
+        if not of_complex or not all(b.is_complex(i) for i, name in enumerate(node.outputs) if name):
+            raise UnsupportedOpError(self.file, [f"{self.describe(node, scope)} of complex numbers"])
+        parts = ([getattr(x, part) if isinstance(x, Complex) else x for x in inputs] for part in ("re", "im"))
+        made = (self._read(reader, node, operands, scope, what) for operands in parts)
+        return [re and im and Complex(scope.graph, re, im) for re, im in zip(*made, strict=True)]
+
+    def _read(
+        self, reader: Reader, node: ForeignNode, inputs: list[Value | None], scope: SubgraphScope, what: str
+    ) -> list[Value | None]:
         b = TfliteBuilder(self, scope, node, inputs, what)
         kind = getattr(reader.function, "operands", "real")
         if kind == "stored" and not _is_moved(b):
             kind = "real"
-        operands = inputs if kind not in ("real", "pairs") else [b.real(i) for i in range(len(inputs))]
+        operands = inputs if kind != "real" else [b.real(i) for i in range(len(inputs))]
         made = reader.read(b, operands, options_of(self.container, node.raw, reader, what), what)
         results = [made] if isinstance(made, Value) or made is None else list(made)
         return [self._result(b, value, i, kind) for i, value in enumerate(results)]
 
     def _again(self, value: Value, graph: Graph, name: str) -> Value:
-        return value if isinstance(value, Handle) else super()._again(value, graph, name)
+        return value if isinstance(value, Handle | Complex) else super()._again(value, graph, name)
 
     def _result(self, b: TfliteBuilder, value: Value | None, index: int, kind: str) -> Value | None:
         """A result as it is stored: quantised where it is real, whole numbers in the dtype that the file declares."""
-        if value is None or not b.wants(index) or value.type.dtype == STRING or kind == "pairs":
+        if value is None or not b.wants(index) or value.type.dtype == STRING or b.is_complex(index):
             return value
         dtype = b.declared(index).dtype
         q = b.result_quantisations[index]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bolt_numba.converters.bounded import Folders
 from bolt_numba.converters.flat import Table
 from bolt_numba.converters.survey import Survey
-from bolt_numba.converters.tflite.container import RESOURCES, Container
+from bolt_numba.converters.tflite.container import DTYPES, Container
 from bolt_numba.converters.tflite.metadata import metadata_of
 from bolt_numba.converters.tflite.reading.graph import TfliteReader, described
 from bolt_numba.converters.tflite.reading.registry import TFLITE
@@ -32,7 +32,7 @@ class TfliteSurvey(Survey[SubgraphScope], TfliteReader):
 
     def declared(self, name: str, scope: SubgraphScope) -> TensorType:
         kind = scope.tensors[scope.number[name]]["type"]
-        return self.type_of(scope, name) if kind not in RESOURCES else TensorType(F32, None)
+        return self.type_of(scope, name) if kind in DTYPES else TensorType(F32, None)
 
 
 def read_tflite(data: bytes | memoryview, name: str, folders: Folders = ()) -> Model:

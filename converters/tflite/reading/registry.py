@@ -33,7 +33,7 @@ def _taking(function: F, operands: str) -> F:
 
 def stored(function: F) -> F:
     """A reader that moves elements: it gets the stored numbers where operands and results are quantised alike."""
-    return _taking(function, "stored")
+    return by_parts(_taking(function, "stored"))
 
 
 def exact(function: F) -> F:
@@ -41,9 +41,25 @@ def exact(function: F) -> F:
     return _taking(function, "exact")
 
 
-def pairs(function: F) -> F:
-    """A reader whose complex results are pairs of floats along a last axis."""
-    return _taking(function, "pairs")
+def _of_complex(function: F, how: str) -> F:
+    marked: Any = function
+    marked.of_complex = how
+    return function
+
+
+def by_parts(function: F) -> F:
+    """A reader that is read for real and for imaginary parts where numbers are complex, as `stored` ones are."""
+    return _of_complex(function, "parts")
+
+
+def complexes(function: F) -> F:
+    """A reader that takes and gives complex numbers as they are, a `Complex` each."""
+    return _of_complex(function, "whole")
+
+
+def reals(function: F) -> F:
+    """A `stored` reader that compares numbers, for which complex ones must be whole."""
+    return _of_complex(function, "")
 
 
 def cast(b: Builder, x: Any, dtype: AnyDType) -> Any:

@@ -13,8 +13,9 @@ import numpy as np
 
 from bolt_numba.converters.loops import stable_body
 from bolt_numba.converters.operands import known_scalar
+from bolt_numba.converters.tflite.reading.complexes import Complex
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder, with_captures
-from bolt_numba.converters.tflite.reading.registry import TFLITE, exact
+from bolt_numba.converters.tflite.reading.registry import TFLITE, complexes, exact
 from bolt_numba.converters.tflite.reading.scope import Handle, Key, SubgraphScope
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.control import If, Loop
@@ -23,12 +24,14 @@ from bolt_numba.types import BOOL, I64, TensorType
 
 @TFLITE.reader("CALL")
 @exact
+@complexes
 def call(b: TfliteBuilder, *operands: Value, subgraph: int) -> Any:
     return b.owner.inline(b.scope, subgraph, operands)
 
 
 @TFLITE.reader("STABLEHLO_COMPOSITE")
 @exact
+@complexes
 def composite(
     b: TfliteBuilder,
     *operands: Value,
@@ -85,6 +88,8 @@ def _add_outputs(b: TfliteBuilder, scope: SubgraphScope, values: Sequence[Value 
     for i, value in enumerate(values):
         if value is None:
             raise b.invalid(f"output {i} of a subgraph", "nothing", "a tensor")
+        if isinstance(value, Complex):
+            raise b.unsupported("complex numbers as results of branches and loops")
         scope.graph.add_output(value, f"result_{i}")
 
 

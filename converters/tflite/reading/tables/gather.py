@@ -19,7 +19,7 @@ from bolt_numba.converters.operands import (
     unsqueezed,
 )
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
-from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast, exact, stored
+from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast, exact, reals, stored
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather, GatherND, NonZero, ScatterND, Unique
 from bolt_numba.ops.arrays.generate import ConstantOfShape, Range
@@ -112,6 +112,7 @@ def where(b: TfliteBuilder, condition: Value) -> Any:
 
 
 @TFLITE.reader("UNIQUE")
+@reals
 @stored
 def unique(b: TfliteBuilder, x: Value, *, idx_out_type: str = "INT32") -> Any:
     """In order of first occurrence."""

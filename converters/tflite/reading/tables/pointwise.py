@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.converters.operands import rank_of
+from bolt_numba.converters.tflite.reading.complexes import Complex, parts_of
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
-from bolt_numba.converters.tflite.reading.registry import TFLITE, activated, cast, exact
+from bolt_numba.converters.tflite.reading.registry import TFLITE, activated, by_parts, cast, complexes, exact
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.generate import ConstantOfShape
 from bolt_numba.ops.arrays.reduce import ReduceSum
@@ -104,7 +105,12 @@ def sub(
 
 
 @TFLITE.reader("MUL")
+@complexes
 def mul(b: TfliteBuilder, x: Value, y: Value, *, fused_activation_function: str = "NONE") -> Any:
+    if isinstance(x, Complex) or isinstance(y, Complex):
+        (a, i), (c, j) = parts_of(b, x), parts_of(b, y)
+        re = b(Sub(), b(Mul(), a, c), b(Mul(), i, j))
+        return Complex(b.graph, re, b(Add(), b(Mul(), a, j), b(Mul(), i, c)))
     return activated(b, b(Mul(), x, y), fused_activation_function)
 
 
@@ -207,6 +213,7 @@ def right_shift(b: TfliteBuilder, x: Value, y: Value) -> Any:
 
 
 @TFLITE.reader("SELECT")
+@by_parts
 def select(b: TfliteBuilder, condition: Value, x: Value, y: Value) -> Any:
     """A condition of rank 1 beside operands of more axes chooses whole entries of the first axis."""
     rank = rank_of(b, x)
@@ -216,6 +223,7 @@ def select(b: TfliteBuilder, condition: Value, x: Value, y: Value) -> Any:
 
 
 @TFLITE.reader("SELECT_V2")
+@by_parts
 def select_v2(b: TfliteBuilder, condition: Value, x: Value, y: Value) -> Any:
     return b(Where(), condition, x, y)
 
@@ -250,12 +258,15 @@ def fake_quant(
 
 @TFLITE.reader("CAST")
 @exact
+@complexes
 def convert(b: TfliteBuilder, x: Value, *, in_data_type: str = "FLOAT32", out_data_type: str = "FLOAT32") -> Any:
     """To the dtype of the result's tensor; the options may be missing.
 
-    Floats beyond an integer's range become its limits, NaN the upper one.
+    Floats beyond an integer's range become its limits, NaN the upper one.  Of complex numbers the real part counts.
     """
-    to = b.declared(0).dtype
+    if b.is_complex():
+        return Complex(b.graph, *parts_of(b, x))
+    to, x = b.declared(0).dtype, x.re if isinstance(x, Complex) else x
     if x.type.dtype.kind in "iub" or to.kind not in "iu":
         return cast(b, x, to)
     wide = x if x.type.dtype == F64 else cast(b, x, F32)

@@ -18,8 +18,9 @@ from bolt_numba.converters.operands import (
     static_dim,
     unsqueezed,
 )
+from bolt_numba.converters.tflite.reading.complexes import Complex
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
-from bolt_numba.converters.tflite.reading.registry import TFLITE, activated, as_i64, exact, stored
+from bolt_numba.converters.tflite.reading.registry import TFLITE, activated, as_i64, complexes, exact, stored
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.conversion import BitCast
 from bolt_numba.ops.arrays.gather import Gather
@@ -173,12 +174,14 @@ def broadcast_args(b: TfliteBuilder, x: Value, y: Value) -> Any:
 
 @TFLITE.reader("SHAPE")
 @exact
+@complexes
 def shape(b: TfliteBuilder, x: Value, *, out_type: str = "FLOAT32") -> Any:
-    return b(Shape(), x)
+    return b(Shape(), x.re if isinstance(x, Complex) else x)
 
 
 @TFLITE.reader("RANK")
 @exact
+@complexes
 def rank(b: TfliteBuilder, x: Value) -> Any:
     return b.const(np.array(rank_of(b, x), np.int32))
 

@@ -1,4 +1,4 @@
-"""Readers of Fourier transforms.  A complex number is a pair of floats along a last axis; no file's end may be one."""
+"""Readers of Fourier transforms, and of what makes real numbers of complex ones."""
 
 from __future__ import annotations
 
@@ -6,34 +6,47 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import END, ints, known_ints, rank_of, sliced, squeezed, unsqueezed
+from bolt_numba.converters.operands import known_ints, rank_of, size_of, sliced, squeezed, unsqueezed
+from bolt_numba.converters.tflite.reading.complexes import Complex, parts_of
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
-from bolt_numba.converters.tflite.reading.registry import TFLITE, pairs
+from bolt_numba.converters.tflite.reading.registry import TFLITE, complexes
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.arrays.reduce import ReduceL2
 from bolt_numba.ops.arrays.signal import DFT
+from bolt_numba.ops.pointwise import Abs, Add, Clip, Div, Max, Mul, Sqrt
 
 
 @TFLITE.reader("RFFT2D")
-@pairs
+@complexes
 def rfft2d(b: TfliteBuilder, x: Value, length: Value) -> Any:
     """[..., h, w] -> the frequencies [..., height, width / 2 + 1], where ``length`` has height and width."""
     rank, sizes = rank_of(b, x), known_ints(b, length, "fft_length")
     if rank < 2 or len(sizes) != 2:
         raise b.invalid("x and fft_length", (rank, sizes), "at least two axes, two numbers")
-    rows, columns = (np.array(n, np.int64) for n in sizes)
-    made = b(DFT(onesided=True), unsqueezed(b, x, rank), columns, np.array(rank - 1))
-    return b(DFT(), made, rows, np.array(rank - 2))
+    made = b(DFT(onesided=True), unsqueezed(b, x, rank), np.array(sizes[1], np.int64), np.array(rank - 1))
+    if sizes[0] != 1 or size_of(b, x, -2) != 1:
+        made = b(DFT(), made, np.array(sizes[0], np.int64), np.array(rank - 2))
+    parts = (squeezed(b, sliced(b, made, rank, i, i + 1), rank) for i in range(2))
+    return Complex(b.graph, *parts)
 
 
-def _part(index: int) -> Any:
-    def read(b: TfliteBuilder, x: Value) -> Any:
-        last = rank_of(b, x) - 1
-        return squeezed(b, sliced(b, x, last, index, index + 1 if index == 0 else END), last)
-
-    return read
+@TFLITE.reader("REAL")
+@complexes
+def real(b: TfliteBuilder, x: Value) -> Any:
+    return parts_of(b, x)[0]
 
 
-TFLITE.add("REAL", _part(0))
-TFLITE.add("IMAG", _part(1))
-TFLITE.add("COMPLEX_ABS", lambda b, x: b(ReduceL2(False), x, ints([-1])))
+@TFLITE.reader("IMAG")
+@complexes
+def imag(b: TfliteBuilder, x: Value) -> Any:
+    return parts_of(b, x)[1]
+
+
+@TFLITE.reader("COMPLEX_ABS")
+@complexes
+def complex_abs(b: TfliteBuilder, x: Value) -> Any:
+    """Over the greater part, so that no square leaves the range of f32."""
+    re, im = (b(Abs(), part) for part in parts_of(b, x))
+    limits = np.finfo(np.float32)
+    most = b(Clip(float(limits.tiny), float(limits.max)), b(Max(), re, im))
+    re, im = (b(Div(), part, most) for part in (re, im))
+    return b(Mul(), most, b(Sqrt(), b(Add(), b(Mul(), re, re), b(Mul(), im, im))))

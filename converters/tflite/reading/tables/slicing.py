@@ -21,7 +21,7 @@ from bolt_numba.converters.operands import (
     unsqueezed,
 )
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
-from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, stored
+from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, by_parts, stored
 from bolt_numba.converters.tflite.reading.shapes import part_of, times
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
@@ -188,6 +188,7 @@ def _pads(b: TfliteBuilder, paddings: Value) -> Any:
 
 
 @TFLITE.reader("PAD")
+@by_parts
 def pad(b: TfliteBuilder, x: Value, paddings: Value) -> Any:
     return b(Pad(), x, _pads(b, paddings))
 
