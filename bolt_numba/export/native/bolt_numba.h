@@ -18,7 +18,8 @@
    Shapes.  A program has one plan or several, each for one set of input shapes.  A session begins with the first;
    bn_session_resize chooses another.  Arrays are dense, in C order, of the dtype that bn_info names.
 
-   Pointers are not NULL unless a function says so.
+   Pointers are not NULL unless a function says so.  One that is makes the call BN_ARGUMENT, or what the function gives
+   for a number out of range: NULL, 0, or -1 for an index; bn_error_message says so.
 
    Ownership.  What a getter returns belongs to the session (names: to the model) and is valid until that is destroyed
    or, for dimensions and buffers, resized.  Memory that is bound stays the caller's.

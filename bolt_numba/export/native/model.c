@@ -253,9 +253,17 @@ bn_status bn_model_linked(const bn_linked *linked, const char *weights_path, bn_
     return finish(model, linked->program, linked->nbytes, linked, weights_path, made, error);
 }
 
-const char *bn_model_target(const bn_model *model) { return model->program.level; }
+const char *bn_model_target(const bn_model *model) {
+    if (model != NULL) return model->program.level;
+    bn_fail(bn_thread_error(), BN_ARGUMENT, "bn_model_target: got NULL");
+    return NULL;
+}
 
 int bn_model_plans(const bn_model *model) {
+    if (model == NULL) {
+        bn_fail(bn_thread_error(), BN_ARGUMENT, "bn_model_plans: got NULL");
+        return 0;
+    }
     const bn_program *program = &model->program;
     int plans = 0;
     for (int64_t i = 0; i < program->count[BNP_TABLE_PLANS]; plans++)

@@ -228,6 +228,7 @@ static void turn_states(bn_session *session) {
 }
 
 bn_status bn_session_run(bn_session *session) {
+    if (session == NULL) return bn_fail(bn_thread_error(), BN_ARGUMENT, "bn_session_run: got NULL");
     const stage *last = NULL;
     bn_team_begin(session->now.team);
     unsigned control = bn_flush_denormals();

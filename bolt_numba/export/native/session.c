@@ -7,6 +7,12 @@
 
 #include "session.h"
 
+/* For a pointer that must not be NULL; the message is the session's where there is one. */
+static bn_status got_null(const bn_session *session, const char *function) {
+    bn_error *error = session == NULL ? bn_thread_error() : &((bn_session *)(uintptr_t)session)->error;
+    return bn_fail(error, BN_ARGUMENT, "%s: got NULL", function);
+}
+
 static const bn_program *program_of(const bn_session *session) { return &session->model->program; }
 
 /* --- memory ------------------------------------------------------------------------------------------------------------ */
@@ -172,14 +178,14 @@ static bn_status check_threads(int threads, int least, bn_error *error) {
 bn_status bn_session_create(bn_model *model, const bn_options *options, bn_session **session) {
     bn_error *error = bn_thread_error();
     int threads = options == NULL ? 0 : options->threads;
-    if (model == NULL || session == NULL) return bn_fail(error, BN_ARGUMENT, "bn_session_create: got NULL");
+    if (model == NULL || session == NULL) return got_null(NULL, "bn_session_create");
     *session = NULL;
     bn_status status = check_threads(threads, 0, error);
     return status != BN_OK ? status : create(model, bn_row(&model->program, BNP_TABLE_PLANS, 0), threads, session, error);
 }
 
 bn_status bn_session_clone(const bn_session *session, bn_session **clone) {
-    if (session == NULL || clone == NULL) return bn_fail(bn_thread_error(), BN_ARGUMENT, "bn_session_clone: got NULL");
+    if (session == NULL || clone == NULL) return got_null(NULL, "bn_session_clone");
     *clone = NULL;
     return create(session->model, session->now.plan, session->threads, clone, bn_thread_error());
 }
@@ -194,6 +200,7 @@ void bn_session_destroy(bn_session *session) {
 }
 
 bn_status bn_session_set_threads(bn_session *session, int threads) {
+    if (session == NULL) return got_null(NULL, "bn_session_set_threads");
     bn_status status = check_threads(threads, 1, &session->error);
     if (status != BN_OK) return status;
     memory next = session->now;
@@ -209,6 +216,10 @@ bn_status bn_session_set_threads(bn_session *session, int threads) {
 /* --- inputs and outputs ------------------------------------------------------------------------------------------------ */
 
 static port *port_at(bn_session *session, int number, bool is_output) {
+    if (session == NULL) {
+        got_null(NULL, "session");
+        return NULL;
+    }
     int count = is_output ? session->outputs : session->inputs;
     if (number >= 0 && number < count)
         return &session->now.ports[session->places[number + (is_output ? session->inputs : 0)]];
@@ -225,16 +236,28 @@ static void tell(const port *p, bn_info *info) {
 }
 
 static bn_status info_of(const bn_session *session, int number, bool is_output, bn_info *info) {
+    if (info == NULL) return got_null(session, is_output ? "bn_session_output_info" : "bn_session_input_info");
     const port *p = port_at((bn_session *)(uintptr_t)session, number, is_output);
     if (p == NULL) return BN_ARGUMENT;
     tell(p, info);
     return BN_OK;
 }
 
-static int index_of(const bn_session *session, const char *name, int first, int count) {
-    for (int i = 0; i < count; i++)
-        if (strcmp(session->now.ports[session->places[first + i]].name, name) == 0) return i;
+static int index_of(const bn_session *session, const char *name, bool is_output) {
+    if (session == NULL || name == NULL) {
+        got_null(session, is_output ? "bn_session_output_index" : "bn_session_input_index");
+        return -1;
+    }
+    const int *places = session->places + (is_output ? session->inputs : 0);
+    for (int i = 0; i < (is_output ? session->outputs : session->inputs); i++)
+        if (strcmp(session->now.ports[places[i]].name, name) == 0) return i;
     return -1;
+}
+
+static int count_of(const bn_session *session, bool is_output) {
+    if (session != NULL) return is_output ? session->outputs : session->inputs;
+    got_null(NULL, is_output ? "bn_session_outputs" : "bn_session_inputs");
+    return 0;
 }
 
 void *bn_port_buffer(bn_session *session, port *p) {
@@ -249,8 +272,9 @@ void *bn_port_buffer(bn_session *session, port *p) {
 
 static bn_status bind(bn_session *session, port *p, void *data, size_t nbytes) {
     if (p == NULL) return BN_ARGUMENT;
-    if (data != NULL && nbytes != p->room)
-        return bn_fail(&session->error, BN_ARGUMENT, "%s: got %zu bytes, wanted %zu", p->name, nbytes, p->room);
+    if (nbytes != (data == NULL ? 0 : p->room))
+        return bn_fail(&session->error, BN_ARGUMENT, "%s: got %zu bytes%s, wanted %zu", p->name, nbytes,
+                       data == NULL ? " at NULL" : "", data == NULL ? 0 : p->room);
     size_t item = bn_dtype_size((bn_dtype)p->dtype);
     if ((uintptr_t)data % (item > 8 ? 8 : item) != 0)
         return bn_fail(&session->error, BN_ARGUMENT, "%s: got memory at an odd place, wanted a multiple of %zu", p->name,
@@ -260,8 +284,8 @@ static bn_status bind(bn_session *session, port *p, void *data, size_t nbytes) {
     return BN_OK;
 }
 
-int bn_session_inputs(const bn_session *session) { return session->inputs; }
-int bn_session_outputs(const bn_session *session) { return session->outputs; }
+int bn_session_inputs(const bn_session *session) { return count_of(session, false); }
+int bn_session_outputs(const bn_session *session) { return count_of(session, true); }
 
 bn_status bn_session_input_info(const bn_session *session, int input, bn_info *info) {
     return info_of(session, input, false, info);
@@ -277,11 +301,11 @@ size_t bn_session_output_capacity(const bn_session *session, int output) {
 }
 
 int bn_session_input_index(const bn_session *session, const char *name) {
-    return index_of(session, name, 0, session->inputs);
+    return index_of(session, name, false);
 }
 
 int bn_session_output_index(const bn_session *session, const char *name) {
-    return index_of(session, name, session->inputs, session->outputs);
+    return index_of(session, name, true);
 }
 
 void *bn_session_input(bn_session *session, int input) {
@@ -303,6 +327,10 @@ bn_status bn_session_bind_output(bn_session *session, int output, void *data, si
 }
 
 const void *bn_session_find(bn_session *session, const char *name, bn_info *info) {
+    if (session == NULL || name == NULL) {
+        got_null(session, "bn_session_find");
+        return NULL;
+    }
     for (int i = 0; i < program_of(session)->values; i++) {
         port *p = &session->now.ports[i];
         if (p->kind == BNP_VALUE_KIND_STATE_OUT || strcmp(p->name, name) != 0) continue;
@@ -314,6 +342,7 @@ const void *bn_session_find(bn_session *session, const char *name, bn_info *info
 }
 
 bn_status bn_session_reset_state(bn_session *session) {
+    if (session == NULL) return got_null(NULL, "bn_session_reset_state");
     reset_states(session->model, &session->now);
     return BN_OK;
 }
@@ -368,8 +397,11 @@ static void move_states(const bn_program *program, const memory *from, memory *t
 }
 
 bn_status bn_session_resize(bn_session *session, const int64_t *const *shapes) {
+    if (session == NULL || shapes == NULL) return got_null(session, "bn_session_resize");
+    for (int i = 0; i < session->inputs; i++)
+        if (shapes[i] == NULL && session->now.ports[session->places[i]].rank > 0)
+            return got_null(session, "bn_session_resize");
     const bn_program *program = program_of(session);
-    if (shapes == NULL) return bn_fail(&session->error, BN_ARGUMENT, "bn_session_resize: got NULL");
     const int64_t *plan = NULL;
     for (int64_t i = 0; i < program->count[BNP_TABLE_PLANS]; i += plan[BNP_PLAN_STAGES]) {
         plan = bn_row(program, BNP_TABLE_PLANS, i);

@@ -5,6 +5,7 @@ import java.nio.ByteOrder;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Objects;
 
 /**
  * A model that `bolt-numba export` wrote, ready to run.  Calls of one object run one after another; for threads of
@@ -18,12 +19,12 @@ public final class BoltModel implements AutoCloseable, Cloneable {
     }
 
     public BoltModel(String modelPath, AffinityType affinity) {
-        session = Native.open(modelPath, affinity.threads);
+        session = Native.open(Objects.requireNonNull(modelPath, "modelPath: got null"), affinity.threads);
     }
 
     /** Of the bytes of a file. */
     public BoltModel(byte[] data, AffinityType affinity) {
-        session = Native.openBytes(data, affinity.threads);
+        session = Native.openBytes(Objects.requireNonNull(data, "data: got null"), affinity.threads);
     }
 
     private BoltModel(long session) {
