@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 _HOME = {
     "BoltError": "errors", "BudgetError": "errors", "DTypeError": "errors", "DataError": "errors",
     "DeviceError": "errors", "InternalError": "errors", "InvalidModelError": "errors", "ShapeError": "errors",
-    "UnsupportedOpError": "errors",
+    "TimeLimitError": "errors", "UnsupportedOpError": "errors",
     "TensorSpec": "types", "Graph": "ir.graph", "Outputs": "outputs", "Session": "session", "compile": "compiling",
     "Model": "ir.model", "load_model": "loading",
     "Exported": "export.exporting", "export_model": "export.exporting",
@@ -27,8 +27,8 @@ _HOME = {
 __all__ = [
     "BoltError", "BudgetError", "DTypeError", "DataError", "DeviceError", "Exported", "Graph", "InferenceSession",
     "InternalError", "InvalidModelError", "Model", "Outputs", "Session", "SessionOptions", "ShapeError", "TensorSpec",
-    "UnsupportedOpError", "__version__", "compile", "device_array", "export_model", "load", "load_model", "read_mean",
-    "save", "verify",
+    "TimeLimitError", "UnsupportedOpError", "__version__", "compile", "device_array", "export_model", "load",
+    "load_model", "read_mean", "save", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         InternalError,
         InvalidModelError,
         ShapeError,
+        TimeLimitError,
         UnsupportedOpError,
     )
     from bolt_numba.export.exporting import Exported, export_model

@@ -48,6 +48,7 @@ def compile(
     threads: int | None = None,
     tune: bool = False,
     memory_limit: int | None = None,
+    time_limit: float | None = None,
     max_plans: int = MAX_PLANS,
     stages: Sequence[Stage] | None = None,
     stand_ins: bool | None = None,
@@ -64,8 +65,8 @@ def compile(
     """
     options: dict[str, Any] = {
         "device": device, "precision": precision_of(precision), "numerics": numerics, "tune": tune,
-        "memory_limit": memory_limit, "max_plans": max_plans, "stages": stages, "stand_ins": stand_ins,
-        "properties": properties, "fallback": fallback, "placement": placement,
+        "memory_limit": memory_limit, "time_limit": time_limit, "max_plans": max_plans, "stages": stages,
+        "stand_ins": stand_ins, "properties": properties, "fallback": fallback, "placement": placement,
     }  # fmt: skip
     if others(device) and weights is None and calibration is None and precision != INT8:
         from bolt_numba.plugged.known import session_of  # sessions without plug-ins do without

@@ -57,6 +57,13 @@ class BudgetError(BoltError, MemoryError):
     """
 
 
+class TimeLimitError(BoltError, TimeoutError):
+    """A run took longer than the session's ``time_limit``; the session goes on.
+
+    What to do: docs/troubleshooting.md#timelimiterror
+    """
+
+
 class KernelError(BoltError, RuntimeError):
     """The code of a kernel cannot be compiled; the message begins with the file and line to edit.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.base.border import border, leave
-from bolt_numba.base.budget import Budget, within
+from bolt_numba.base.budget import limits_of, within
 from bolt_numba.base.config import MAX_PLANS, default_stand_ins
 from bolt_numba.base.mapped import check_intact, drop_maps
 from bolt_numba.clones import apart, cloned, is_still_shared, run_apart, with_outputs
@@ -67,12 +67,12 @@ class Session:
         On a GPU all values are such halves (docs/cuda.md).
     numerics: how far algorithms may be from a direct sum: ``"strict"``, ``"default"`` or ``"fast"``; what each
         guarantees is in docs/numerics.md.
-    threads: how many threads share the work of one call; None: the processors this process may use
-        (or ``BOLT_NUMBA_NUM_THREADS``).
+    threads: that share the work of a call; None: the processors of this process (or ``BOLT_NUMBA_NUM_THREADS``).
     tune: measure the algorithms that can run a node when a plan is made, and take the fastest, instead of following
         the cost model; what was measured is kept with the compiled kernels.  Another algorithm rounds differently.
     memory_limit: bytes that the buffers of one plan, or one result whose size data decide, may take; None: a share of
         what is free (or ``BOLT_NUMBA_MEMORY``).  More is refused by a BudgetError before it is allocated.
+    time_limit: seconds of one run, behind which no loop begins an iteration: a TimeLimitError; None: no limit.
     max_plans: plans kept, one for each set of input shapes; all of them together keep to the same limit of memory.
     stages: what the passes do, with rules and passes of one's own (`passes.pipeline.with_rules`, `with_stage`);
         None: the usual ones.  A packed file is optimised already and takes none.
@@ -99,6 +99,7 @@ class Session:
         threads: int | None = None,
         tune: bool = False,
         memory_limit: int | None = None,
+        time_limit: float | None = None,
         max_plans: int = MAX_PLANS,
         stages: Sequence[Stage] | None = None,
         stand_ins: bool | None = None,
@@ -117,7 +118,7 @@ class Session:
         if stages is not None and graph.packed is not None:
             raise DeviceError(f"stages: graph {graph.name!r}: got a packed graph, wanted one that is not optimised yet")
         self.stages = None if stages is None else stages_of(stages)
-        self._budget = None if memory_limit is None else Budget(memory=memory_limit)
+        self.time_limit, self._budget = time_limit, limits_of(memory_limit, time_limit)
         self.threads = threads_of(threads)
         self.tune = flag_of("tune", tune)
         self.stand_ins = default_stand_ins() if stand_ins is None else flag_of("stand_ins", stand_ins)
@@ -256,7 +257,7 @@ class Session:
     def _go(self, arrays: list[Array], targets: Sequence[Array | None] | None) -> list[Array]:
         if self._budget is None:
             return self._runner.run(arrays, targets)
-        with within(self._budget):
+        with within(self._budget.begun()):
             return self._runner.run(arrays, targets)
 
     def _granted(self) -> AbstractContextManager[object]:
@@ -467,8 +468,8 @@ class Session:
 
     def _options(self) -> dict[str, Any]:
         """What the session was made with, but for its threads."""
-        names = ("device", "precision", "numerics", "tune", "memory_limit", "max_plans", "stages", "stand_ins",
-                 "properties", "fallback", "placement", "signatures")  # fmt: skip
+        names = ("device", "precision", "numerics", "tune", "memory_limit", "time_limit", "max_plans", "stages",
+                 "stand_ins", "properties", "fallback", "placement", "signatures")  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:

@@ -7,6 +7,8 @@ they need besides.  Nobody hands a budget on: the one in force belongs to the th
 from __future__ import annotations
 
 import functools
+import math
+import time
 from contextvars import ContextVar, Token
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.config import MEMORY, memory_limit
-from bolt_numba.errors import BoltError, BudgetError
+from bolt_numba.errors import BoltError, BudgetError, TimeLimitError
 
 MIB = 1 << 20
 GRANTED_BYTES = 16 * MIB
@@ -29,16 +31,36 @@ UNBOUNDED = 1 << 62
 
 
 class Budget:
-    """Limits in force: ``work`` left (None: any), ``memory`` in bytes (None: as outside of it)."""
+    """Limits in force: ``work`` left (None: any), ``memory`` in bytes (None: as outside of it).
 
-    __slots__ = ("memory", "work")
+    seconds: of a run that is `begun`, None: any.  ends: when that is over, by `time.monotonic`.
+    """
+
+    __slots__ = ("ends", "memory", "seconds", "work")
 
     memory: int | None
 
-    def __init__(self, work: int | None = None, memory: Any = None) -> None:
+    def __init__(self, work: int | None = None, memory: Any = None, seconds: Any = None) -> None:
+        is_number = isinstance(seconds, (int, float, np.number)) and not isinstance(seconds, bool)
+        if seconds is not None and not (is_number and 0 < seconds < math.inf):
+            raise BoltError(f"time_limit: got {seconds!r:.80}, wanted a number of seconds above 0")
+        self.seconds, self.ends = seconds, math.inf
         if memory is not None and (isinstance(memory, bool) or not isinstance(memory, (int, np.integer)) or memory < 1):
             raise BoltError(f"memory_limit: got {memory!r}, wanted a number of bytes from 1")
         self.work, self.memory = work, None if memory is None else int(memory)
+
+    def begun(self) -> Budget:
+        """What a run that begins now may take."""
+        if self.seconds is None:
+            return self
+        made = Budget(self.work, self.memory, self.seconds)
+        made.ends = time.monotonic() + float(self.seconds)
+        return made
+
+
+def limits_of(memory: Any, seconds: Any) -> Budget | None:
+    """A budget of a session; None where there is no limit."""
+    return None if memory is None and seconds is None else Budget(None, memory, seconds)
 
 
 _IN_FORCE: ContextVar[Budget] = ContextVar("bolt_numba_budget", default=Budget())  # noqa: B039  # never written to
@@ -96,8 +118,15 @@ def _allowed() -> int:
 
 
 def spend(operations: int, what: str) -> None:
-    """Take elementary operations from the work that is left; raises BudgetError when there is not enough."""
+    """Take elementary operations from the work that is left; raises BudgetError when there is not enough.
+
+    Raises TimeLimitError where the run has taken longer than it may.
+    """
     budget = _IN_FORCE.get()
+    if budget.seconds is not None and time.monotonic() > budget.ends:
+        raise TimeLimitError(
+            f"{what}: time: got a run of more than {budget.seconds:g} s, wanted at most that (raise it by time_limit=)"
+        )
     if budget.work is None:
         return
     if operations > budget.work:

@@ -50,6 +50,9 @@ def run(
     precision: Precision = "f32",
     numerics: Numerics = "default",
     tune: Tune = False,
+    time_limit: Annotated[
+        float | None, typer.Option("--time-limit", metavar="SECONDS", help="Behind which no loop begins an iteration.")
+    ] = None,
     device: Devices = "cpu",
     property_: PropertyTexts = [],
     fallback: Fallback = "allow",
@@ -62,7 +65,7 @@ def run(
     with console.progress(f"compiling {model.name}") as say:
         session = bn.compile(
             model, weights=weights, signature=signature, threads=threads, precision=precision, numerics=numerics,
-            tune=tune, **on_devices(device, property_, fallback, placement),
+            tune=tune, time_limit=time_limit, **on_devices(device, property_, fallback, placement),
         )  # fmt: skip
         feeds = read_feeds(session, shape, input_, seed)
         say(f"running {model.name}")

@@ -152,8 +152,8 @@ class FunctionNode(FlowNode):
 
 
 COMPILED = frozenset({
-    "device", "precision", "calibration", "numerics", "threads", "tune", "memory_limit", "max_plans", "stages",
-    "stand_ins", "properties", "fallback", "placement",
+    "device", "precision", "calibration", "numerics", "threads", "tune", "memory_limit", "time_limit", "max_plans",
+    "stages", "stand_ins", "properties", "fallback", "placement",
 })  # fmt: skip
 """Options of `bn.compile` that a node of a model may have; ``weights`` and ``signature`` are read with the model."""
 

@@ -97,6 +97,10 @@ class OrtBudgetError(ours.BudgetError, RuntimeException, Fail):
     """More memory or work than a session may take."""
 
 
+class OrtTimeLimitError(ours.TimeLimitError, RuntimeException, Fail):
+    """A run that took longer than it may."""
+
+
 class OrtDeviceError(ours.DeviceError, InvalidArgument, RuntimeException, Fail):
     """A device or a number of threads that does not exist here."""
 
@@ -132,6 +136,7 @@ KINDS: dict[type[Exception], type[Exception]] = {
     ours.DTypeError: OrtDTypeError,
     ours.UnsupportedOpError: OrtUnsupportedError,
     ours.BudgetError: OrtBudgetError,
+    ours.TimeLimitError: OrtTimeLimitError,
     ours.DeviceError: OrtDeviceError,
     ours.InternalError: OrtInternalError,
     ours.KernelError: OrtKernelError,

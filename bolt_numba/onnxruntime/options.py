@@ -20,8 +20,8 @@ FOLDER = "session.model_external_initializers_file_folder_path"
 OURS = "bolt_numba."
 """How keys of configuration begin that are options of `bolt_numba.Session`."""
 _READ: dict[str, Callable[[str], Any]] = {
-    "numerics": str, "precision": str, "tune": lambda t: bool(int(t)), "memory_limit": int, "max_plans": int,
-    "stand_ins": lambda t: bool(int(t)),
+    "numerics": str, "precision": str, "tune": lambda t: bool(int(t)), "memory_limit": int, "time_limit": float,
+    "max_plans": int, "stand_ins": lambda t: bool(int(t)),
 }  # fmt: skip
 """Those options, and how each is read from text."""
 
@@ -30,8 +30,8 @@ class SessionOptions(Configured):
     """How a session is made.
 
     Meant here: intra_op_num_threads, enable_profiling with profile_file_prefix, dimensions, initializers, and entries
-    ``bolt_numba.numerics``, ``.precision``, ``.tune``, ``.memory_limit``, ``.max_plans``, ``.stand_ins`` of the
-    configuration.
+    ``bolt_numba.numerics``, ``.precision``, ``.tune``, ``.memory_limit``, ``.time_limit``, ``.max_plans``,
+    ``.stand_ins`` of the configuration.
     """
 
     __slots__ = ("_cancelled", "_dimensions", "_files", "_initializers", "_meanings")

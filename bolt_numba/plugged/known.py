@@ -261,7 +261,7 @@ def session_of(model: Any, signature: str | None, threads: int | None, options: 
 def _asked(model: Any, signature: str | None, threads: int | None, options: Mapping[str, Any]) -> Opening | None:
     """What decides how a session begins; None where that is not remembered."""
     names = others(options["device"])
-    special = (options["stages"], options["placement"], options["memory_limit"])
+    special = (options["stages"], options["placement"], options["memory_limit"], options["time_limit"])
     if not isinstance(model, (str, os.PathLike)) or len(names) != 1 or any(x is not None for x in special):
         return None
     given = options["properties"] or {}
