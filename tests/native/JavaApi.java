@@ -48,6 +48,8 @@ public final class JavaApi {
             want(Arrays.equals(first.getResultDimension("y"), new long[] {1, 256}), "result");
             model.setNumThreads(3);
             refused("threads: got 0", BoltException.class, () -> model.setNumThreads(0));
+            refused("time limit: got -1", BoltException.class, () -> model.setTimeLimit(-1));
+            model.setTimeLimit(600);
             try (BoltModel copy = model.clone()) {
                 float[][] other = {new float[256]};
                 float[][] made = new float[1][];
@@ -78,6 +80,8 @@ public final class JavaApi {
             at.asLongBuffer().put(2, 5);
             refused("got 5, wanted -5 to 4", BoltException.class, () -> model.run(names, new ByteBuffer[] {at, table}));
         }
+        refused("modelPath: got null", NullPointerException.class, () -> new BoltModel(null));
+        refused("data: got null", NullPointerException.class, () -> new BoltModel((byte[]) null, AffinityType.CPU));
         refused("no native program", BoltException.class, () -> new BoltModel(new byte[99], AffinityType.CPU));
     }
 

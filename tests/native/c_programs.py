@@ -25,7 +25,7 @@ from bolt_numba.types import Array
 
 HERE = Path(__file__).parent
 STRESS = HERE / "stress.c"
-OK, ARGUMENT, FILE, DAMAGED, VERSION, TARGET, NO_PLAN, NO_MEMORY, DATA = range(9)
+OK, ARGUMENT, FILE, DAMAGED, VERSION, TARGET, NO_PLAN, NO_MEMORY, DATA, TIME = range(10)
 
 on_this_machine = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64", reason="code in .bolt files is for Linux on x86-64"

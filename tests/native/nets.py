@@ -11,7 +11,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.gather import Gather, NonZero
 from bolt_numba.ops.arrays.reduce import ReduceSum, Softmax
-from bolt_numba.ops.arrays.shape import Concat, Transpose
+from bolt_numba.ops.arrays.shape import Concat, Identity, Transpose
 from bolt_numba.ops.control import If, Loop
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Greater, Less, Mul, Relu
@@ -65,6 +65,19 @@ def selector() -> Graph:
     g.add_output(b(Mul(), b(Cast(F32), b(Transpose((1, 0)), places)), 0.5), "halves")
     above = b(Greater(), b(ReduceSum(keepdims=False), x, np.array([0, 1])), np.float32(0))
     g.add_output(b(If(branch(1), branch(2)), above, x), "times")
+    return g
+
+
+def counting() -> Graph:
+    """x and as many ones as n says."""
+    body = Graph("body")
+    body.add_input("i", TensorType(I64, ()))
+    go, v = body.add_input("go", TensorType(BOOL, ())), body.add_input("v", TensorType(F32, (3,)))
+    body.add_output(Builder(body)(Identity(), go), "go_on")
+    body.add_output(Builder(body)(Add(), v, np.float32(1)), "more")
+    g = Graph("counting")
+    n, x = g.add_input("n", TensorType(I64, ())), g.add_input("x", TensorType(F32, (3,)))
+    g.add_output(Builder(g)(Loop(body, 1), n, None, x), "y")
     return g
 
 

@@ -215,7 +215,7 @@ static bool is_lively(const int64_t *words, size_t nbytes, bool may_run) {
         if (strlen(info.name) > nbytes) exit(5);
         (void)bn_session_find(session_now, info.name, NULL);
     }
-    if (may_run && bn_session_run(session_now) > BN_DATA) exit(6);
+    if (may_run && bn_session_run(session_now) > BN_TIME) exit(6);
     bn_session_destroy(session_now);
     session_now = NULL;
     bn_model_close(model);

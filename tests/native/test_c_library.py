@@ -26,7 +26,7 @@ from bolt_numba.ops.pointwise import Add
 from bolt_numba.types import F32, Array, TensorType
 from tests.native import c_programs as c
 from tests.native.c_programs import CError, CSession, library, needs_cc, on_this_machine, program_bytes, stress
-from tests.native.nets import counter, dense, digits, doubling, lookup, nothing, selector
+from tests.native.nets import counter, counting, dense, digits, doubling, lookup, nothing, selector
 
 pytestmark = [needs_cc, on_this_machine]
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "c"
@@ -364,6 +364,32 @@ def test_clones_run_on_threads_of_their_own(dense_file: str) -> None:
 
 def test_threads_have_no_races(dense_file: str) -> None:
     run_stress(stress("-fsanitize=thread"), "clones", dense_file, 3, 10)
+
+
+def test_a_limit_of_time_ends_a_loop() -> None:
+    """Also in a clone; the session goes on, and without a limit a loop runs on."""
+    feeds = {"x": np.zeros(3, F32), "n": np.array(1 << 40)}
+    with CSession(program_bytes(counting())) as session:
+        for seconds in (-1.0, float("nan"), float("inf")):
+            with pytest.raises(CError, match=r"time limit: got .*, wanted 0 or more") as caught:
+                session.call("set_time_limit", ctypes.c_double(seconds))
+            assert caught.value.status == c.ARGUMENT
+        session.call("set_time_limit", ctypes.c_double(0.1))
+        for _ in range(2):
+            with pytest.raises(CError, match=r"run: got more than 0.1 s") as caught:
+                session.run(feeds)
+            assert caught.value.status == c.TIME
+            np.testing.assert_array_equal(session.run(feeds | {"n": np.array(7)})["y"], np.full(3, 7, F32))
+        clone = ctypes.c_void_p()
+        c.check(library().bn_session_clone(session.at, ctypes.byref(clone)))
+        for number, name in enumerate(session.names("input")):
+            info = session.info("input", number)
+            place = library().bn_session_input(clone, number)
+            ctypes.memmove(place, np.ascontiguousarray(feeds[name]).ctypes.data, info.nbytes)
+        assert library().bn_session_run(clone) == c.TIME
+        library().bn_session_destroy(clone)
+        session.call("set_time_limit", ctypes.c_double(0))
+        np.testing.assert_array_equal(session.run(feeds | {"n": np.array(5000)})["y"], np.full(3, 5000, F32))
 
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")

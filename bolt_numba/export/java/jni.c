@@ -69,6 +69,11 @@ METHOD(void, setThreads)(JNIEnv *env, jclass self, jlong session, jint threads) 
     refused(env, bn_session_set_threads(at(session), threads), at(session));
 }
 
+METHOD(void, setTimeLimit)(JNIEnv *env, jclass self, jlong session, jdouble seconds) {
+    (void)self;
+    refused(env, bn_session_set_time_limit(at(session), seconds), at(session));
+}
+
 METHOD(jint, count)(JNIEnv *env, jclass self, jlong session, jboolean outputs) {
     (void)env, (void)self;
     return outputs ? bn_session_outputs(at(session)) : bn_session_inputs(at(session));

@@ -60,7 +60,8 @@ typedef enum bn_status {
     BN_TARGET = 5,    /* a program for instructions that this processor lacks */
     BN_NO_PLAN = 6,   /* no plan for these shapes */
     BN_NO_MEMORY = 7, /* the system gives no memory, or no executable memory */
-    BN_DATA = 8       /* the content of an input asks for what is not there, such as an index out of range */
+    BN_DATA = 8,      /* the content of an input asks for what is not there, such as an index out of range */
+    BN_TIME = 9       /* a run took longer than bn_session_set_time_limit allows */
 } bn_status;
 
 /* The numbers of ONNX's TensorProto.DataType. */
@@ -152,7 +153,7 @@ BN_API void bn_model_close(bn_model *model);
 /* options: NULL for the defaults. */
 BN_API bn_status bn_session_create(bn_model *model, const bn_options *options, bn_session **session);
 
-/* Another session of the same model: same shapes and threads, own memory, states as at the beginning, nothing bound.
+/* Another session of the same model: same shapes, threads and limit of time, own memory, states as at the beginning, nothing bound.
    `session` must not be running meanwhile. */
 BN_API bn_status bn_session_clone(const bn_session *session, bn_session **clone);
 
@@ -161,6 +162,10 @@ BN_API void bn_session_destroy(bn_session *session);
 
 /* threads: 1 to 256. */
 BN_API bn_status bn_session_set_threads(bn_session *session, int threads);
+
+/* seconds: of one run, behind which no loop begins an iteration: the run is BN_TIME, and states are as before it.  0: no
+   limit, as at first. */
+BN_API bn_status bn_session_set_time_limit(bn_session *session, double seconds);
 
 /* Numbers of inputs and outputs that the caller gives and gets.  States and kept values are not among them. */
 BN_API int bn_session_inputs(const bn_session *session);

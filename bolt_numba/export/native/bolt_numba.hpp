@@ -192,6 +192,7 @@ public:
     }
 
     void set_threads(int threads) { check(bn_session_set_threads(get(), threads)); }
+    void set_time_limit(double seconds) { check(bn_session_set_time_limit(get(), seconds)); }
     void reset_state() { check(bn_session_reset_state(get())); }
     void run() { check(bn_session_run(get())); }
     bn_session *get() const noexcept { return session_.get(); }

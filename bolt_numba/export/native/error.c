@@ -30,6 +30,7 @@ const char *bn_status_text(bn_status status) {
     case BN_NO_PLAN: return "no plan for these shapes";
     case BN_NO_MEMORY: return "not enough memory";
     case BN_DATA: return "an input asks for what is not there";
+    case BN_TIME: return "a run took too long";
     }
     return "no status";
 }

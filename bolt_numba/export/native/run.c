@@ -1,8 +1,11 @@
 /* Runs: the images of the stages, the loop over their steps, what is next, and what the outputs are then. */
 
+#define _GNU_SOURCE
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "session.h"
 
@@ -156,9 +159,16 @@ static stage *next_stage(bn_session *session, const stage *s, int64_t *number) {
     return NULL;
 }
 
+static double seconds_now(void) {
+    struct timespec found;
+    clock_gettime(CLOCK_MONOTONIC, &found);
+    return (double)found.tv_sec + 1e-9 * (double)found.tv_nsec;
+}
+
 static bn_status run_stages(bn_session *session, const stage **last) {
     stage *s = session->now.stages;
     int64_t number = 0;
+    double ends = session->time_limit > 0 ? seconds_now() + session->time_limit : 0;
     while (s != NULL) {
         bn_status status = link_ports(session, s, number);
         if (status != BN_OK) return status;
@@ -167,6 +177,8 @@ static bn_status run_stages(bn_session *session, const stage **last) {
         if (status != BN_OK) return status;
         *last = s;
         s = next_stage(session, s, &number);
+        if (ends > 0 && s != NULL && s <= *last && seconds_now() > ends) /* it goes back, so it is a loop */
+            return bn_fail(&session->error, BN_TIME, "run: got more than %g s, wanted at most that", session->time_limit);
     }
     if ((*last)->plan[BNP_PLAN_CHOICES] == 0) return BN_OK;
     return bn_fail(&session->error, BN_DATA, "run: got a length of %" PRId64 ", wanted one that the export planned for", number);

@@ -1,6 +1,7 @@
 /* Sessions: the memory of a run, the shapes it has, and what goes in and out. */
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -187,7 +188,9 @@ bn_status bn_session_create(bn_model *model, const bn_options *options, bn_sessi
 bn_status bn_session_clone(const bn_session *session, bn_session **clone) {
     if (session == NULL || clone == NULL) return got_null(NULL, "bn_session_clone");
     *clone = NULL;
-    return create(session->model, session->now.plan, session->threads, clone, bn_thread_error());
+    bn_status status = create(session->model, session->now.plan, session->threads, clone, bn_thread_error());
+    if (status == BN_OK) (*clone)->time_limit = session->time_limit;
+    return status;
 }
 
 void bn_session_destroy(bn_session *session) {
@@ -210,6 +213,14 @@ bn_status bn_session_set_threads(bn_session *session, int threads) {
     bn_team_destroy(session->now.team);
     session->now = next;
     session->threads = threads;
+    return BN_OK;
+}
+
+bn_status bn_session_set_time_limit(bn_session *session, double seconds) {
+    if (session == NULL) return got_null(NULL, "bn_session_set_time_limit");
+    if (!(seconds >= 0 && seconds < HUGE_VAL))
+        return bn_fail(&session->error, BN_ARGUMENT, "time limit: got %g s, wanted 0 or more", seconds);
+    session->time_limit = seconds;
     return BN_OK;
 }
 

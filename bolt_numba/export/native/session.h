@@ -39,6 +39,7 @@ typedef struct memory {
 struct bn_session {
     bn_model *model;
     int threads; /* that the caller asked for, 0 for the plan's */
+    double time_limit; /* seconds of a run, 0 for any */
     int inputs, outputs;
     int *places; /* ports of the inputs, then of the outputs */
     memory now;

@@ -42,6 +42,11 @@ public final class BoltModel implements AutoCloseable, Cloneable {
         Native.setThreads(live(), threads);
     }
 
+    /** Seconds of one run, behind which no loop begins an iteration; 0 for no limit. */
+    public synchronized void setTimeLimit(double seconds) {
+        Native.setTimeLimit(live(), seconds);
+    }
+
     public synchronized List<String> getInputNames() {
         return names(false);
     }

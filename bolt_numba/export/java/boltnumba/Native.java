@@ -26,6 +26,8 @@ final class Native {
 
     static native void setThreads(long session, int threads);
 
+    static native void setTimeLimit(long session, double seconds);
+
     static native int count(long session, boolean outputs);
 
     static native String name(long session, boolean outputs, int number);
