@@ -39,6 +39,7 @@ from bolt_numba.kernels.cpu.signal.fourier import (
     SQUARE,
     STAGE,
     factors,
+    frames_step,
     gather_frames,
     scatter_frames,
     stages,
@@ -229,6 +230,14 @@ def _accepts(op: Any, ins: Types) -> bool:
     return n <= LONGEST and (lines >= FEW or (chirp(n).m if bends(n) else n) <= SHORT)
 
 
+def _accepts_frames(op: Any, ins: Types) -> bool:
+    extent, x = extent_of(op, ins), ins[0]
+    if extent is None or x is None or op.inverse or x.dims[-1] == 2 or axis_of(ins) != len(x.dims) - 2:
+        return False
+    n, lines = extent
+    return 1 < n <= min(LONGEST, x.dims[-2]) and not bends(n) and (lines >= FEW or n <= SHORT)
+
+
 def bends(n: int) -> bool:
     """Whether a length has a large prime factor."""
     return n > 1 and max(factors(n)) > GREATEST_PRIME
@@ -273,3 +282,12 @@ def dft(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> li
             lines * m * 20 >= PAYS_FLOPS,
         )
     ]  # fmt: skip
+
+
+@kernel(DFT, accepts=_accepts_frames, rank=1)
+def real_dft(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    """Real lines that lie together: frames without a window, one behind the other."""
+    x, n = ins[0], length_of(op, ins)
+    assert x is not None
+    lines, size = x.size // x.dims[-2], x.dims[-2]
+    return [frames_step(n, outs[0].dims[-2], (1, lines * size, lines, size), None, context)]

@@ -388,17 +388,22 @@ def stft(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> l
     assert step.known is not None
     assert n is not None
     signals, frames, bins, _ = outs[0].dims
+    counts = signals, signal.dims[1], frames, int(step.known.reshape(-1)[0])
+    return [frames_step(n, bins, counts, In(2) if len(ins) > 2 and ins[2] is not None else None, context)]
+
+
+def frames_step(n: int, bins: int, counts: tuple[int, int, int, int], window: In | None, context: Context) -> Step:
+    """Transforms of frames of ``n`` samples; counts: signals, samples of each, frames of each, samples between them."""
+    signals, length, frames, hop = counts
     made = stages(n)
     room = 3 * SQUARE + 2 * n * BYTES * (1 + n % 2) + bins * BYTES
-    return [
-        Step(
-            stft_frames,
-            {
-                "x": In(0), "y": Out(0), "window": In(2) if len(ins) > 2 and ins[2] is not None else None,
-                "stages": made.rows, "tables": made.tables, "room": Scratch(room * context.threads),
-                "signals": signals, "length": signal.dims[1], "frames": frames, "hop": int(step.known.reshape(-1)[0]),
-                "n": n, "bins": bins, "count": made.rows.shape[0], "halves_at": made.halves_at, "room_step": room,
-            },
-            signals * frames * n * 20 >= PAYS_FLOPS,
-        )
-    ]  # fmt: skip
+    return Step(
+        stft_frames,
+        {
+            "x": In(0), "y": Out(0), "window": window, "stages": made.rows, "tables": made.tables,
+            "room": Scratch(room * context.threads), "signals": signals, "length": length, "frames": frames,
+            "hop": hop, "n": n, "bins": bins, "count": made.rows.shape[0], "halves_at": made.halves_at,
+            "room_step": room,
+        },
+        signals * frames * n * 20 >= PAYS_FLOPS,
+    )  # fmt: skip
