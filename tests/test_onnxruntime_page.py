@@ -24,6 +24,8 @@ CLASSES = (
 )  # fmt: skip
 LEFT_OUT = {"contextlib", "onnxruntime_validation", "import_capi_exception", "annotations"}
 """What stands in onnxruntime's module without being meant for its users."""
+COMPILED = {"OrtDevice.cpu", "OrtDevice.cuda", "OrtDevice.default_memory", "OrtValue.to_dlpack"}
+"""What classes of onnxruntime's compiled part have that its Python classes lack; here they are one."""
 same_release = pytest.mark.skipif(
     theirs.__version__.split(".")[:2] != ours.__version__.split(".")[:2], reason="the table is of another release"
 )
@@ -50,7 +52,7 @@ def test_the_table_tells_the_truth(name: str) -> None:
 def test_the_table_has_every_name_of_ours() -> None:
     names = set(ours.__all__) - {"install", "__version__"}
     names |= {f"{cls}.{name}" for cls in CLASSES for name in public(getattr(ours, cls))}
-    assert names - ROWS.keys() == set()
+    assert names - ROWS.keys() - COMPILED == set()
 
 
 @same_release

@@ -18,6 +18,7 @@ from bolt_numba.onnxruntime.enums import (
     OrtAllocatorType,
     OrtDeviceMemoryType,
     OrtDeviceVendorId,
+    OrtMemoryInfoDeviceType,
     OrtMemType,
 )
 from bolt_numba.onnxruntime.memory import OrtArenaCfg, OrtMemoryInfo
@@ -52,7 +53,8 @@ package_name, cuda_version = "onnxruntime", ""
 __all__ = [
     "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "ModelMetadata",
     "NodeArg", "OrtAllocatorType", "OrtArenaCfg", "OrtDevice", "OrtDeviceMemoryType", "OrtDeviceVendorId", "OrtMemType",
-    "OrtMemoryInfo", "OrtValue", "RunOptions", "SessionOptions", "__version__", "copy_tensors",
+    "OrtMemoryInfo", "OrtMemoryInfoDeviceType", "OrtValue", "RunOptions", "SessionOptions", "__version__",
+    "copy_tensors",
     "create_and_register_allocator", "create_and_register_allocator_v2", "cuda_version", "disable_telemetry_events",
     "enable_telemetry_events", "get_all_providers", "get_available_providers", "get_build_info", "get_device",
     "get_ep_devices", "get_version_string", "has_collective_ops", "install", "package_name", "preload_dlls",
@@ -62,6 +64,7 @@ __all__ = [
 
 NAME = "onnxruntime"
 MODULES = (
+    "backend",
     "capi", "capi.onnxruntime_pybind11_state", "capi._pybind_state", "capi.onnxruntime_inference_collection",
     "transformers", "transformers.io_binding_helper",
 )  # fmt: skip

@@ -64,6 +64,15 @@ class OrtDeviceVendorId(IntEnum):
     INTEL = 0x8086
 
 
+class OrtMemoryInfoDeviceType(_Named):
+    """Of which kind a device is."""
+
+    CPU = 0
+    GPU = 1
+    FPGA = 2
+    NPU = 3
+
+
 class OrtDeviceMemoryType(_Named):
     """Which memory of a device is meant; the CPU has one."""
 

@@ -4,19 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from bolt_numba.onnxruntime.enums import OrtAllocatorType, OrtDeviceMemoryType, OrtMemType
+from bolt_numba.onnxruntime.enums import OrtAllocatorType, OrtDeviceMemoryType, OrtMemoryInfoDeviceType, OrtMemType
 from bolt_numba.onnxruntime.errors import OrtOptionError
 
 
 class OrtMemoryInfo:
     """The memory of the CPU."""
 
-    device_mem_type, device_vendor_id = OrtDeviceMemoryType.DEFAULT, 0
+    device_mem_type: OrtDeviceMemoryType = OrtDeviceMemoryType.DEFAULT
+    device_vendor_id: int = 0
 
     def __init__(self, name: str, allocator_type: OrtAllocatorType, device_id: int, mem_type: OrtMemType) -> None:
         if name != "Cpu":
             raise OrtOptionError(f"OrtMemoryInfo: device: got {name!r}, wanted 'Cpu'")
         self.name, self.allocator_type, self.device_id, self.mem_type = name, allocator_type, device_id, mem_type
+
+    @staticmethod
+    def create_v2(
+        name: str,
+        device_type: OrtMemoryInfoDeviceType,
+        vendor_id: int,
+        device_id: int,
+        device_mem_type: OrtDeviceMemoryType,
+        alignment: int,
+        allocator_type: OrtAllocatorType,
+    ) -> OrtMemoryInfo:
+        """A description under a name of the caller's; the alignment has no meaning here."""
+        if device_type != OrtMemoryInfoDeviceType.CPU:
+            raise OrtOptionError(f"OrtMemoryInfo: device: got {device_type!r}, wanted OrtMemoryInfoDeviceType.CPU")
+        made = OrtMemoryInfo("Cpu", allocator_type, device_id, OrtMemType.DEFAULT)
+        made.name, made.device_vendor_id, made.device_mem_type = name, vendor_id, device_mem_type
+        return made
 
 
 HOST = OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_DEVICE_ALLOCATOR, 0, OrtMemType.DEFAULT)

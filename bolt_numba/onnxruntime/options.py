@@ -149,6 +149,32 @@ def changes_of(options: SessionOptions, inputs: frozenset[str], loose: bool) -> 
     )  # fmt: skip
 
 
+def with_those_of_model(options: SessionOptions, metadata: Mapping[str, str]) -> SessionOptions:
+    """Options with what a model's metadata say under ``ort_config``: JSON with fields of `SessionOptions`."""
+    import copy
+    import json  # few sessions ask for it
+
+    if "ort_config" not in metadata:
+        return options
+    options = copy.copy(options)
+    options._settings = dict(options._settings)
+    try:
+        found = dict(json.loads(metadata["ort_config"]).get("session_options", {}))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise OrtOptionError(f"ort_config: got {metadata['ort_config']!r:.80}, wanted JSON: {error}") from error
+    enums = {
+        "graph_optimization_level": GraphOptimizationLevel, "execution_mode": ExecutionMode,
+    }  # fmt: skip
+    for name, value in found.items():
+        if not isinstance(getattr(type(options), name, None), Setting):
+            raise OrtOptionError(f"ort_config: got {name!r}, wanted a field of SessionOptions")
+        try:
+            setattr(options, name, enums[name](value) if name in enums else value)
+        except ValueError as error:
+            raise OrtOptionError(f"ort_config: {name}: got {value!r}: {error}") from error
+    return options
+
+
 class RunOptions(Configured):
     """How one run is done.  Meant here: ``terminate``, which is looked at before the run begins."""
 

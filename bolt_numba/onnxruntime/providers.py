@@ -28,7 +28,7 @@ def check_providers(providers: Any, options: Any, fallback: bool) -> None:
     try:
         names = _names(providers, options)
         if wrong := [name for name in names if name not in ELSEWHERE + PROVIDERS]:
-            raise OrtOptionError(f"providers: got {wrong}, wanted names of onnxruntime's providers")
+            raise OrtOptionError(f"Unknown Provider Type: {wrong[0]}, wanted names of onnxruntime's providers")
     except OrtOptionError as error:
         if not fallback:
             raise
@@ -39,6 +39,25 @@ def check_providers(providers: Any, options: Any, fallback: bool) -> None:
             warnings.warn(f"provider {name!r} is not available here, {PROVIDERS[0]} runs the model", stacklevel=3)
         elif names.count(name) > 1:
             warnings.warn(f"provider {name!r} is named twice", stacklevel=3)
+
+
+def check_and_normalize_provider_args(
+    providers: Sequence[Any] | None,
+    provider_options: Sequence[Mapping[Any, Any]] | None,
+    available_provider_names: Sequence[str],
+) -> tuple[list[str], list[dict[str, str]]]:
+    """Names of providers, each once, and the options of each as texts; those that are not available are warned of."""
+    names = _names(providers, provider_options)
+    given = provider_options or [row[1] if isinstance(row, tuple) else {} for row in providers or ()]
+    made: dict[str, dict[str, str]] = {}
+    for name, options in zip(names, given, strict=True):
+        if name not in available_provider_names:
+            warnings.warn(f"provider {name!r} is not available, available are {available_provider_names}", stacklevel=2)
+        elif name in made:
+            warnings.warn(f"provider {name!r} is named twice, the first one counts", stacklevel=2)
+        else:
+            made[name] = {str(key): str(value) for key, value in options.items()}
+    return list(made), list(made.values())
 
 
 def _names(providers: Any, options: Any) -> list[str]:

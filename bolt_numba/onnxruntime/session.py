@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import warnings
@@ -29,9 +30,10 @@ from bolt_numba.onnxruntime.options import (
     check_load,
     check_run,
     engine_arguments,
+    with_those_of_model,
 )
 from bolt_numba.onnxruntime.providers import PROVIDERS, check_providers
-from bolt_numba.onnxruntime.values import OrtValue, texts_of, want
+from bolt_numba.onnxruntime.values import OrtDevice, OrtValue, OrtValueVector, texts_of, want
 from bolt_numba.types import OptionalType
 
 if TYPE_CHECKING:
@@ -39,6 +41,36 @@ if TYPE_CHECKING:
     from bolt_numba.ir.model import Model
     from bolt_numba.session import Session
 T = TypeVar("T")
+
+FROM_MODEL = "ORT_LOAD_CONFIG_FROM_MODEL"
+"""Variable of the environment: 1 has sessions take the options that the model's file holds."""
+
+
+class Inner:
+    """What clients call of the compiled session that `InferenceSession` is around there."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+
+    def run(self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None) -> list[Any]:
+        return self._session.run(output_names, feeds, run_options)
+
+    def run_with_ort_values(
+        self, feeds: Mapping[str, OrtValue], output_names: Sequence[str], run_options: RunOptions | None
+    ) -> OrtValueVector:
+        return OrtValueVector(self._session.run_with_ort_values(output_names, feeds, run_options))
+
+    @property
+    def inputs_meta(self) -> list[NodeArg]:
+        return self._session.get_inputs()
+
+    @property
+    def outputs_meta(self) -> list[NodeArg]:
+        return self._session.get_outputs()
+
+    @property
+    def model_meta(self) -> ModelMetadata:
+        return self._session.get_modelmeta()
 
 
 class InferenceSession:
@@ -68,6 +100,7 @@ class InferenceSession:
             warnings.warn(f"InferenceSession: got {', '.join(kwargs)}, which are no options", stacklevel=2)
         self._sess_options = SessionOptions() if sess_options is None else sess_options
         check_providers(providers, provider_options, self._enable_fallback)
+        self._reads_options = os.environ.get(FROM_MODEL) == "1"
         self._source: Any = path_or_bytes.read() if hasattr(path_or_bytes, "read") else path_or_bytes
         is_path = isinstance(path_or_bytes, (str, os.PathLike))
         self._model_path = os.fspath(path_or_bytes) if is_path else None  # type: ignore[arg-type]
@@ -80,6 +113,7 @@ class InferenceSession:
         try:
             check_load(self._sess_options)
             self._make()
+            logging.getLogger("bolt_numba.onnxruntime").debug("session of %s", self._model_path or "bytes")
         except Exception as error:
             leave_as_theirs(error, str(self._model_path or "model"), OSError)
 
@@ -97,13 +131,18 @@ class InferenceSession:
         if self._sess_options.optimized_model_filepath:
             from bolt_numba.onnxruntime.saving import save_optimised  # few sessions ask for it
 
-            save_optimised(self._session.graph, self._source, self._sess_options.optimized_model_filepath)
+            path, entries = self._sess_options.optimized_model_filepath, self._sess_options._entries
+            save_optimised(self._session.graph, self._source, path, entries)
 
     def _engine(self, inputs: frozenset[str], loose: bool) -> tuple[Session, Declared]:
         """A session whose graph takes these initializers as inputs, and what the file declares; see `Changes`."""
         from bolt_numba.session import Session  # importing the drop-in is cheap
 
         graph, declared = read_declared(self._source, changes_of(self._sess_options, inputs, loose))
+        if self._reads_options:
+            self._sess_options = with_those_of_model(self._sess_options, declared.meta.custom_metadata_map)
+            self._began_ns = time.time_ns() if self._sess_options.enable_profiling else 0
+            self._reads_options = False
         return Session(graph, **engine_arguments(self._sess_options)), declared
 
     # --- running -----------------------------------------------------------------------------------------------------
@@ -126,6 +165,8 @@ class InferenceSession:
                     if not are_loose(self._inputs_meta, input_feed):
                         raise
             feeds = self._feeds(input_feed)
+            if len(feeds) < len(self._inputs_meta):
+                self._want_inputs(feeds)
             return self._with_engine(feeds, lambda engine: engine.run(names, feeds))
         except Exception as error:
             leave_as_theirs(error, "run")
@@ -217,7 +258,25 @@ class InferenceSession:
     def _want_inputs(self, feeds: Mapping[str, Any]) -> None:
         missing = [arg.name for arg in self._inputs_meta if arg.name not in feeds and arg.name not in self._optional]
         if missing:
-            raise OrtShapeError(f"inputs: got {list(feeds)}, missing {missing}")
+            raise OrtShapeError(f"Required inputs ({missing}) are missing from input feed ({list(feeds)})")
+
+    def run_with_ortvaluevector(
+        self,
+        run_options: RunOptions | None,
+        feed_names: Sequence[str],
+        feeds: Sequence[OrtValue],
+        fetch_names: Sequence[str],
+        fetches: OrtValueVector,
+        fetch_devices: Sequence[OrtDevice],
+    ) -> None:
+        """Run on values in a row, and add the results to ``fetches``; they are in the memory of the CPU."""
+        given = dict(zip(feed_names, feeds, strict=True))
+        fetches.extend(self.run_with_ort_values(fetch_names, given, run_options))
+
+    @property
+    def _sess(self) -> Inner:
+        """What onnxruntime's class keeps its compiled session in, for clients that call that one."""
+        return Inner(self)
 
     def io_binding(self) -> IOBinding:
         return IOBinding(self)
@@ -270,6 +329,10 @@ class InferenceSession:
     def disable_fallback(self) -> None:
         """The constructor's option, which `run` does not ask for here."""
         self._enable_fallback = False
+
+    def get_input_epdevices(self) -> list[None]:
+        """None for each input: the CPU is not chosen as a device."""
+        return [None] * len(self._inputs_meta)
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
         return [HOST] * len(self._inputs_meta)

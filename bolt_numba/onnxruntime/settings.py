@@ -61,7 +61,8 @@ class Configured:
 
     def _entry(self, key: str) -> str:
         if key not in self._entries:
-            raise OrtOptionError(f"configuration: got key {key!r}, wanted one that was added: {sorted(self._entries)}")
+            said = f"{type(self).__name__} does not have configuration with key: {key}"
+            raise OrtOptionError(f"{said}, wanted one of {sorted(self._entries)}")
         return self._entries[key]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,6 +18,8 @@ from bolt_numba.types import F32, STRING, AnyDType, Array
 
 DEVICES = {"cpu": 0, "cuda": 1, "gpu": 1, "dml": 1, "webgpu": 1, "npu": 2, "cann": 3}
 """Names of devices that onnxruntime knows, and its numbers for them."""
+VENDORS = {"cuda": 0x10DE, "dml": 0x1414, "cann": 0x19E5}
+"""Who makes devices of a name, where that is one, by the number on the PCI bus."""
 MAX_RANK, MAX_BYTES = 64, sys.maxsize
 """Of an array of NumPy's."""
 
@@ -39,24 +41,40 @@ def want(kind: Any, what: str, given: Any) -> None:
 class OrtDevice:
     """Where a value is: the CPU."""
 
-    def __init__(self, name: str = "cpu", device_id: int = 0, vendor_id: int = 0) -> None:
-        self._name, self._id, self._vendor = name, device_id, vendor_id
+    def __init__(self, device_type: int = 0, mem_type: int = 0, *vendor_and_id: int) -> None:
+        """Numbers of a device's kind and memory, its vendor's if four are given, and its own."""
+        self._type, self._memory = device_type, mem_type
+        self._vendor, self._id = (0, 0, *vendor_and_id)[-2:] if len(vendor_and_id) != 1 else (0, *vendor_and_id)
+
+    @staticmethod
+    def cpu() -> int:
+        """The number of the kind of devices; what others there are has a number and nothing more."""
+        return 0
+
+    @staticmethod
+    def cuda() -> int:
+        return 1
+
+    @staticmethod
+    def default_memory() -> int:
+        return 0
 
     @staticmethod
     def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
         """A device by name; others than the CPU can be named, and nothing can be placed there."""
         if ort_device_name not in DEVICES:
             raise OrtOptionError(f"OrtDevice: got {ort_device_name!r}, wanted one of {sorted(DEVICES)}")
-        return OrtDevice(ort_device_name, device_id, max(vendor_id, 0))
+        vendor = vendor_id if vendor_id >= 0 else VENDORS.get(ort_device_name, 0)
+        return OrtDevice(DEVICES[ort_device_name], 0, vendor, device_id)
 
     def device_type(self) -> int:
-        return DEVICES[self._name]
+        return self._type
 
     def device_id(self) -> int:
         return self._id
 
     def device_mem_type(self) -> int:
-        return 0
+        return self._memory
 
     def device_vendor_id(self) -> int:
         return self._vendor
@@ -119,13 +137,17 @@ class OrtValue:
         return cls(np.zeros(sizes, dtype))
 
     @classmethod
-    def from_dlpack(cls, data: Any, /) -> OrtValue:
-        """The value of an object with ``__dlpack__``, or of what that gives, in its memory."""
+    def from_dlpack(cls, data: Any, is_bool_tensor: bool = False, /) -> OrtValue:
+        """The value of an object with ``__dlpack__``, or of what that gives, in its memory.
+
+        is_bool_tensor: bytes that it holds are flags.
+        """
         try:
             found = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
         except (TypeError, ValueError, BufferError) as error:
             raise OrtDTypeError(f"from_dlpack: got a {type(data).__name__}, wanted DLPack: {error}") from error
-        return cls(found if found.flags.c_contiguous else np.ascontiguousarray(found))
+        found = found if found.flags.c_contiguous else np.ascontiguousarray(found)
+        return cls(found.view(bool) if is_bool_tensor and found.dtype == np.uint8 else found)
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -195,8 +217,44 @@ class OrtValue:
     def __dlpack__(self, *, stream: Any = None, **how: Any) -> Any:
         return self.numpy().__dlpack__(**how)
 
+    to_dlpack = __dlpack__
+
+    @property
+    def _ortvalue(self) -> OrtValue:
+        """The value as onnxruntime's compiled part has it: itself."""
+        return self
+
+    def _get_c_value(self) -> OrtValue:
+        return self
+
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
+
+
+class OrtValueVector(list[OrtValue]):
+    """Values in a row, as onnxruntime's compiled part takes and gives them."""
+
+    def push_back(self, value: Any) -> None:
+        """Add a value, or what ``__dlpack__`` gave."""
+        self.append(value if isinstance(value, OrtValue) else OrtValue.from_dlpack(value))
+
+    def reserve(self, count: int) -> None:
+        """Nothing: lists grow by themselves."""
+
+    def shrink_to_fit(self) -> None:
+        """Nothing: lists shrink by themselves."""
+
+    def element_type_at(self, index: int) -> int:
+        """Number of ONNX's for the dtype of a value."""
+        return self[index].element_type()
+
+    def dlpack_at(self, index: int) -> Any:
+        return self[index].to_dlpack()
+
+    def to_dlpacks(self, convert: Callable[[Any], Any] | None = None) -> list[Any]:
+        """DLPack of all values, each put through a function if there is one."""
+        made = [value.to_dlpack() for value in self]
+        return made if convert is None else list(map(convert, made))
 
 
 class _Capsule:

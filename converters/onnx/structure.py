@@ -6,6 +6,7 @@ Everything is plain Python over the protobuf messages, so that a hostile file ca
 from __future__ import annotations
 
 import heapq
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -28,15 +29,21 @@ def key_of(node: onnx.NodeProto) -> FunctionKey:
     return domain_of(node.domain), node.op_type, node.overload
 
 
+NEWEST = {"": 28, "ai.onnx.ml": 5}
+"""The newest versions of ONNX's domains that there are readers for; later ones may mean something else by a name."""
+
+
 def opsets_of(imports: Iterable[onnx.OperatorSetIdProto], what: str) -> dict[str, int]:
-    """Versions by domain; raises InvalidModelError for contradictions and impossible versions."""
+    """Versions by domain, of several the last, with a warning; raises InvalidModelError for impossible ones."""
     made: dict[str, int] = {}
     for entry in imports:
-        domain = domain_of(entry.domain)
-        if not 0 < entry.version < 1 << 31 or made.get(domain, entry.version) != entry.version:
-            got = f"{made[domain]} and {entry.version}" if domain in made else str(entry.version)
-            raise InvalidModelError(f"{what}: opset of domain '{domain or 'ai.onnx'}': got {got}, wanted one version")
-        made[domain] = entry.version
+        domain, version = domain_of(entry.domain), entry.version
+        named, newest = f"{what}: opset of domain '{domain or 'ai.onnx'}'", NEWEST.get(domain, (1 << 31) - 1)
+        if not 0 < version <= newest:
+            raise InvalidModelError(f"{named}: got {version}, wanted 1 to {newest}")
+        if made.get(domain, version) != version:
+            warnings.warn(f"{named}: got {made[domain]} and {version}, the last one counts", stacklevel=2)
+        made[domain] = version
     return made
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime  # type: ignore[import-untyped]
 import pytest
 from onnx import helper
 
 from bolt_numba.converters.onnx.reading.read import read_model
+from bolt_numba.converters.onnx.structure import NEWEST
 from bolt_numba.errors import DTypeError, InvalidModelError, ShapeError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
@@ -293,6 +295,55 @@ def test_impossible_opsets(version: int) -> None:
     model.opset_import[0].version = version
     with pytest.raises(InvalidModelError, match=r"opset of domain 'ai.onnx'"):
         read_model(model)
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx.ml"])
+def test_opsets_of_the_future_are_refused(domain: str) -> None:
+    imports = {"": 17, domain: NEWEST[domain]}
+    for version, refused in ((NEWEST[domain], False), (NEWEST[domain] + 1, True)):
+        imports[domain] = version
+        model = helper.make_model(helper.make_graph([], "g", [], []))
+        del model.opset_import[:]
+        model.opset_import.extend(helper.make_opsetid(d, v) for d, v in imports.items())
+        if not refused:
+            read_model(model)
+            continue
+        with pytest.raises(InvalidModelError, match=f"opset of domain .*: got {version}, wanted 1 to {version - 1}"):
+            read_model(model)
+        with pytest.raises(Exception, match="FAIL"):
+            onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def test_the_newest_opset_is_that_of_onnx() -> None:
+    assert NEWEST[""] >= onnx.defs.onnx_opset_version()
+
+
+@pytest.mark.parametrize("versions", [(17, 11), (11, 17)])
+def test_of_two_imports_of_a_domain_the_last_counts(versions: tuple[int, int]) -> None:
+    """Softmax of opset 11 normalises over all axes from the given one on."""
+    text = "g (float[1, 2, 3] x) => (float[1, 2, 3] y) { y = Softmax <axis = 1> (x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {versions[1]}]> {text}')
+    model.opset_import.insert(0, helper.make_opsetid("", versions[0]))
+    x = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
+    with pytest.warns(UserWarning, match=rf"'ai.onnx': got {versions[0]} and {versions[1]}, the last one counts"):
+        got = run(read_model(model), x=x)
+    theirs = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(got[0], theirs.run(None, {"x": x})[0], rtol=1e-6)
+
+
+def test_unknown_attributes_are_ignored_where_one_with_a_default_is_missing() -> None:
+    """Models were published that say epsion.  Where nothing can be meant, or in other domains, they are errors."""
+    text = """g (float[2, 3] x, float[3] s) => (float[2, 3] y) {
+        y = LayerNormalization <epsion = 1.0, axis = -1> (x, s) }"""
+    x = X.reshape(2, 3)
+    with pytest.warns(UserWarning, match=r"LayerNormalization: attributes: got unknown \['epsion'\]"):
+        got = run(read(text), x=x, s=np.ones(3, np.float32))
+    wanted = run(read(text.replace("epsion = 1.0, ", "")), x=x, s=np.ones(3, np.float32))
+    np.testing.assert_array_equal(got[0], wanted[0])
+    with pytest.raises(InvalidModelError, match="attribute 'axiss': got an unknown name"):
+        read("g (float[6] x) => (float[12] y) { y = Concat <axis = 0, axiss = 1> (x, x) }")
+    with pytest.raises(InvalidModelError, match="attribute 'scal': got an unknown name"):
+        read("g (float[6] x) => (float[6] y) { y = ai.onnx.ml.Scaler <scal = 1.0> (x) }", header=', "ai.onnx.ml": 3')
 
 
 def test_no_graph_and_no_opset() -> None:

@@ -8,6 +8,7 @@ from bolt_numba.onnxruntime.enums import (
     GraphOptimizationLevel,
     OrtAllocatorType,
     OrtDeviceMemoryType,
+    OrtMemoryInfoDeviceType,
     OrtMemType,
 )
 from bolt_numba.onnxruntime.errors import (
@@ -44,15 +45,15 @@ from bolt_numba.onnxruntime.process import (
 )
 from bolt_numba.onnxruntime.providers import get_all_providers, get_available_providers, get_device
 from bolt_numba.onnxruntime.session import InferenceSession
-from bolt_numba.onnxruntime.values import OrtDevice, OrtValue
+from bolt_numba.onnxruntime.values import OrtDevice, OrtValue, OrtValueVector
 
 __all__ = [
     "DeviceReset", "EPFail", "EngineError", "ExecutionMode", "ExecutionOrder", "Fail", "GraphOptimizationLevel",
     "InferenceSession", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "ModelLoadCanceled", "ModelLoaded",
     "ModelMetadata", "ModelRequiresCompilation", "NoModel", "NoSuchFile", "NodeArg", "NotFound", "NotImplemented",
-    "OrtAllocatorType", "OrtArenaCfg", "OrtDevice", "OrtDeviceMemoryType", "OrtMemType", "OrtMemoryInfo", "OrtValue",
-    "RunOptions", "RuntimeException", "SessionOptions", "disable_telemetry_events", "enable_telemetry_events",
-    "get_all_providers", "get_available_providers", "get_build_info", "get_device", "get_version_string",
-    "has_collective_ops", "set_default_logger_callback", "set_default_logger_severity", "set_default_logger_verbosity",
-    "set_global_thread_pool_sizes", "set_seed",
+    "OrtAllocatorType", "OrtArenaCfg", "OrtDevice", "OrtDeviceMemoryType", "OrtMemType", "OrtMemoryInfo",
+    "OrtMemoryInfoDeviceType", "OrtValue", "OrtValueVector", "RunOptions", "RuntimeException", "SessionOptions",
+    "disable_telemetry_events", "enable_telemetry_events", "get_all_providers", "get_available_providers",
+    "get_build_info", "get_device", "get_version_string", "has_collective_ops", "set_default_logger_callback",
+    "set_default_logger_severity", "set_default_logger_verbosity", "set_global_thread_pool_sizes", "set_seed",
 ]  # fmt: skip

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from bolt_numba.converters.bounded import Folders, text_of
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.tensor import array_of, dense_of
+from bolt_numba.converters.readers import Reader
 from bolt_numba.errors import InvalidModelError
 
 _A = onnx.AttributeProto
@@ -126,6 +128,19 @@ def values_of(
             raise InvalidModelError(f"{what}: attribute '{name}': got type {got}, wanted {known(wanted)}")
         made[name] = value_of(attribute, folders, f"{what}: attribute '{name}'")
     return made
+
+
+def without_unknown(values: dict[str, Any], reader: Reader, what: str) -> dict[str, Any]:
+    """The values of known names, with a warning, where an attribute that has a default is missing.
+
+    Exporters spell such an attribute wrongly, and other engines then run with the default.
+    """
+    unknown = sorted(values.keys() - reader.attributes)
+    spared = sorted(reader.attributes - reader.mandatory - values.keys())
+    if not spared:
+        return values
+    warnings.warn(f"{what}: attributes: got unknown {unknown}, which are ignored; known are {spared}", stacklevel=2)
+    return {name: value for name, value in values.items() if name in reader.attributes}
 
 
 def with_defaults(attributes: Attributes, schema: Any) -> Attributes:

@@ -22,6 +22,7 @@ from bolt_numba.converters.onnx.reading.attributes import (
     schema_of,
     values_of,
     with_defaults,
+    without_unknown,
 )
 from bolt_numba.converters.onnx.reading.registry import find_reader
 from bolt_numba.converters.onnx.reading.tensor import array_of, dense_of
@@ -196,6 +197,8 @@ class GraphReader(NodeReader[FunctionScope]):
         if reader is not None:
             key, legacy = (domain, node.op, version), domain == "" and version < 6
             values = values_of(attributes, key, reader.kinds, legacy, self.folders, what)
+            if not (domain or values.keys() <= reader.attributes):
+                values = without_unknown(values, reader, f"{self.file}: {node.op}")
             made = reader.read(NodeBuilder(self, scope, node, what, version), inputs, values, what)
             if made is not NotImplemented:
                 return (made,) if isinstance(made, Value) else made
