@@ -148,6 +148,28 @@ def test_a_logger_hears_of_new_sessions(ort: Any, state: Any, collection: Any) -
     assert all(list(map(type, said)) == [int, str, str, str, str] for said in heard)
 
 
+@both
+def test_bindings_of_the_compiled_session(ort: Any, state: Any, collection: Any) -> None:
+    inner = ort.InferenceSession(adding(), providers=CPU)._sess
+    device = state.OrtDevice(state.OrtDevice.cpu(), state.OrtDevice.default_memory(), 0)
+    bound = state.SessionIOBinding(inner)
+    bound.bind_ortvalue_input("x", state.OrtValue.ortvalue_from_numpy(X, device))
+    bound.bind_output("y", device)
+    inner.run_with_iobinding(bound, None)
+    np.testing.assert_array_equal(bound.get_outputs()[0].numpy(), SUM)
+
+
+@both
+def test_which_provider_runs_what(ort: Any, state: Any, collection: Any) -> None:
+    made = ort.SessionOptions()
+    made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    (part,) = ort.InferenceSession(adding(), made, providers=CPU).get_provider_graph_assignment_info()
+    (node,) = part.get_nodes()
+    assert (part.ep_name, node.domain, node.op_type) == (*CPU, "", "Add")
+    with pytest.raises(state.Fail, match=r"'session.record_ep_graph_assignment_info' must be set to .1."):
+        ort.InferenceSession(adding(), providers=CPU).get_provider_graph_assignment_info()
+
+
 def test_what_clients_look_for_in_messages() -> None:
     session = ours.InferenceSession(adding())
     for call in (lambda: session.run([], {}), lambda: session.run_async(["y"], {}, print, None)):

@@ -10,7 +10,8 @@ import sys
 from typing import Any
 
 from bolt_numba.onnxruntime import errors
-from bolt_numba.onnxruntime.binding import IOBinding
+from bolt_numba.onnxruntime.assigned import OrtEpAssignedNode, OrtEpAssignedSubgraph
+from bolt_numba.onnxruntime.binding import IOBinding, SessionIOBinding
 from bolt_numba.onnxruntime.enums import (
     ExecutionMode,
     ExecutionOrder,
@@ -52,14 +53,14 @@ package_name, cuda_version = "onnxruntime", ""
 
 __all__ = [
     "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "ModelMetadata",
-    "NodeArg", "OrtAllocatorType", "OrtArenaCfg", "OrtDevice", "OrtDeviceMemoryType", "OrtDeviceVendorId", "OrtMemType",
-    "OrtMemoryInfo", "OrtMemoryInfoDeviceType", "OrtValue", "RunOptions", "SessionOptions", "__version__",
-    "copy_tensors",
+    "NodeArg", "OrtAllocatorType", "OrtArenaCfg", "OrtDevice", "OrtDeviceMemoryType", "OrtDeviceVendorId",
+    "OrtEpAssignedNode", "OrtEpAssignedSubgraph", "OrtMemType", "OrtMemoryInfo", "OrtMemoryInfoDeviceType",
+    "OrtValue", "RunOptions", "SessionIOBinding", "SessionOptions", "__version__", "copy_tensors",
     "create_and_register_allocator", "create_and_register_allocator_v2", "cuda_version", "disable_telemetry_events",
     "enable_telemetry_events", "get_all_providers", "get_available_providers", "get_build_info", "get_device",
     "get_ep_devices", "get_version_string", "has_collective_ops", "install", "package_name", "preload_dlls",
-    "print_debug_info", "set_default_logger_callback", "set_default_logger_severity", "set_default_logger_verbosity",
-    "set_global_thread_pool_sizes", "set_seed", "version",
+    "print_debug_info", "set_default_logger_callback", "set_default_logger_severity",
+    "set_default_logger_verbosity", "set_global_thread_pool_sizes", "set_seed", "version",
 ]  # fmt: skip
 
 NAME = "onnxruntime"

@@ -15,7 +15,7 @@ from bolt_numba.onnxruntime.values import MAX_BYTES, OrtValue, element_dtype, sh
 from bolt_numba.types import Array
 
 if TYPE_CHECKING:
-    from bolt_numba.onnxruntime.session import InferenceSession
+    from bolt_numba.onnxruntime.session import InferenceSession, Inner
 
 
 class IOBinding:
@@ -143,3 +143,10 @@ def _array_at(address: int, element_type: Any, shape: Sequence[int]) -> Array:
     memory: Any = (ctypes.c_char * (math.prod(sizes) * dtype.itemsize)).from_address(int(address))
     made: Array = np.frombuffer(memory, dtype, math.prod(sizes)).reshape(sizes)
     return made
+
+
+class SessionIOBinding(IOBinding):
+    """A binding of the compiled session that `InferenceSession` is around."""
+
+    def __init__(self, session: Inner) -> None:
+        super().__init__(session._session)

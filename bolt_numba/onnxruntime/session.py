@@ -11,8 +11,9 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from bolt_numba.errors import ShapeError
 from bolt_numba.inputs import names_of
+from bolt_numba.onnxruntime.assigned import RECORD, OrtEpAssignedSubgraph, assigned
 from bolt_numba.onnxruntime.binding import IOBinding
-from bolt_numba.onnxruntime.errors import OrtDTypeError, OrtOptionError, OrtShapeError, leave_as_theirs
+from bolt_numba.onnxruntime.errors import OrtDTypeError, OrtOptionError, OrtRefusedError, OrtShapeError, leave_as_theirs
 from bolt_numba.onnxruntime.memory import HOST, OrtMemoryInfo
 from bolt_numba.onnxruntime.model import (
     Declared,
@@ -59,6 +60,9 @@ class Inner:
         self, feeds: Mapping[str, OrtValue], output_names: Sequence[str], run_options: RunOptions | None
     ) -> OrtValueVector:
         return OrtValueVector(self._session.run_with_ort_values(output_names, feeds, run_options))
+
+    def run_with_iobinding(self, binding: IOBinding, run_options: RunOptions | None) -> None:
+        self._session.run_with_iobinding(binding, run_options)
 
     @property
     def inputs_meta(self) -> list[NodeArg]:
@@ -345,6 +349,12 @@ class InferenceSession:
     ) -> OrtValue:
         """As `OrtValue.ortvalue_from_shape_and_type`."""
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, vendor_id)
+
+    def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
+        """The nodes of an ONNX file, each as a part of its own, which the CPU runs."""
+        if self._sess_options._entries.get(RECORD) != "1":
+            raise OrtRefusedError(f"Session configuration entry '{RECORD}' must be set to \"1\"")
+        return assigned(self._source)
 
     # --- profiling ---------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,9 @@ MAX_RANK, MAX_BYTES = 64, sys.maxsize
 
 
 def want_cpu(what: str, device: Any) -> None:
-    """Raise where memory of another device is asked for."""
+    """Raise where memory of another device is asked for, by a name or as an `OrtDevice`."""
+    if isinstance(device, OrtDevice):
+        device = "cpu" if device.device_type() == OrtDevice.cpu() else f"kind {device.device_type()}"
     if not isinstance(device, str) or device not in DEVICES:
         raise OrtOptionError(f"{what}: device: got {device!r}, wanted 'cpu'")
     if device != "cpu":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bolt_numba.onnxruntime.assigned import OrtEpAssignedNode, OrtEpAssignedSubgraph
+from bolt_numba.onnxruntime.binding import SessionIOBinding
 from bolt_numba.onnxruntime.enums import (
     ExecutionMode,
     ExecutionOrder,
@@ -51,9 +53,10 @@ __all__ = [
     "DeviceReset", "EPFail", "EngineError", "ExecutionMode", "ExecutionOrder", "Fail", "GraphOptimizationLevel",
     "InferenceSession", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "ModelLoadCanceled", "ModelLoaded",
     "ModelMetadata", "ModelRequiresCompilation", "NoModel", "NoSuchFile", "NodeArg", "NotFound", "NotImplemented",
-    "OrtAllocatorType", "OrtArenaCfg", "OrtDevice", "OrtDeviceMemoryType", "OrtMemType", "OrtMemoryInfo",
-    "OrtMemoryInfoDeviceType", "OrtValue", "OrtValueVector", "RunOptions", "RuntimeException", "SessionOptions",
-    "disable_telemetry_events", "enable_telemetry_events", "get_all_providers", "get_available_providers",
-    "get_build_info", "get_device", "get_version_string", "has_collective_ops", "set_default_logger_callback",
-    "set_default_logger_severity", "set_default_logger_verbosity", "set_global_thread_pool_sizes", "set_seed",
+    "OrtAllocatorType", "OrtArenaCfg", "OrtDevice", "OrtDeviceMemoryType", "OrtEpAssignedNode",
+    "OrtEpAssignedSubgraph", "OrtMemType", "OrtMemoryInfo", "OrtMemoryInfoDeviceType", "OrtValue", "OrtValueVector",
+    "RunOptions", "RuntimeException", "SessionIOBinding", "SessionOptions", "disable_telemetry_events",
+    "enable_telemetry_events", "get_all_providers", "get_available_providers", "get_build_info", "get_device",
+    "get_version_string", "has_collective_ops", "set_default_logger_callback", "set_default_logger_severity",
+    "set_default_logger_verbosity", "set_global_thread_pool_sizes", "set_seed",
 ]  # fmt: skip
