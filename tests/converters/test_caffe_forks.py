@@ -136,8 +136,15 @@ def test_colours_are_those_of_opencv(order: str) -> None:
     np.testing.assert_allclose(y, np.stack(wanted), atol=1)
     z = results("ConvertColor", f'convert_color_param {{ dst: "{order}_0_1" dt: FLOAT32 }}', x=image)[0]
     np.testing.assert_allclose(z * 255, y, atol=0.51)
-    with pytest.raises(UnsupportedOpError, match="colours from RGB_0_1 to YUV_NV21"):
-        bn.load(net("ConvertColor", 'convert_color_param { src: "RGB_0_1" dst: "YUV_NV21" }', x=image))
+    with pytest.raises(UnsupportedOpError, match="colours from RGB_0_1 to BGR_0_1"):
+        bn.load(net("ConvertColor", 'convert_color_param { src: "RGB_0_1" dst: "BGR_0_1" }', x=image))
+    colours = RNG.integers(0, 256, (8, 6, len(order)), np.uint8)
+    planes = cv2.cvtColor(colours, getattr(cv2, f"COLOR_{order}2YUV_I420"))
+    u, v = planes[8:].reshape(2, 4, 3)
+    param = f'convert_color_param {{ src: "{order}_0_255" dst: "YUV_NV21" }}'
+    made = results("ConvertColor", param, x=colours[None].astype(F32))[0][0, ..., 0]
+    np.testing.assert_allclose(made[:8], planes[:8], atol=1)
+    np.testing.assert_allclose(made[8:].reshape(4, 3, 2), np.stack([v, u], -1), atol=1)
 
 
 def test_a_depthwise_layer_has_as_many_groups_as_channels() -> None:

@@ -13,7 +13,7 @@ from bolt_numba.converters.caffe.binary import Blob
 from bolt_numba.converters.caffe.message import Message, last, messages, number, text
 from bolt_numba.converters.caffe.net import Layer, Net
 from bolt_numba.converters.caffe.reading.attributes import attributes_of
-from bolt_numba.converters.caffe.reading.registry import CAFFE
+from bolt_numba.converters.caffe.reading.registry import CAFFE, described
 from bolt_numba.converters.nodes import ForeignBuilder, ForeignNode, NodeReader
 from bolt_numba.converters.scope import Scope
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError
@@ -138,7 +138,7 @@ class CaffeReader(NodeReader[Scope]):
         self.weights, self.where = LayerWeights(blobs), where
 
     def describe(self, node: ForeignNode, scope: Scope) -> str:
-        return f"{node.op} at layer '{node.label}'"
+        return described(node.op, node.label)
 
     def results(self, node: ForeignNode, inputs: list[Value | None], scope: Scope, what: str) -> Sequence[Value | None]:
         found = CAFFE.find("", node.op)
@@ -150,7 +150,7 @@ class CaffeReader(NodeReader[Scope]):
 
     def unknown(self, net: Net) -> list[str]:
         """A line for each layer of a type that has no reader."""
-        return [f"{v.type} at layer '{v.name or v.type}'" for v in net.layers if CAFFE.find("", v.type) is None]
+        return [described(v.type, v.name or v.type) for v in net.layers if CAFFE.find("", v.type) is None]
 
     def read(self, net: Net) -> Graph:
         """The graph of a net.  Raises InvalidModelError where layers lack weights."""

@@ -12,3 +12,12 @@ KINDS = {"int": 1, "float": 2, "bool": 3, "str": 4, "Ints": 5, "Floats": 6, "Dim
 _PACKAGE = __name__.rpartition(".")[0]
 CAFFE = Readers("caffe", [f"{_PACKAGE}.tables"], Path(__file__).parents[1], KINDS)
 reader = CAFFE.reader
+
+NOT_READ = dict.fromkeys(("Repeat", "Jump"), "it moves Bolt's program counter, which a graph has not")
+"""Types of layers that are left out on purpose, and why."""
+
+
+def described(kind: str, label: str) -> str:
+    """A layer without a meaning here, for messages."""
+    why = NOT_READ.get(kind)
+    return f"{kind} at layer '{label}'" + (f": {why}" if why else "")

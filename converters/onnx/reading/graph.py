@@ -24,7 +24,7 @@ from bolt_numba.converters.onnx.reading.attributes import (
     with_defaults,
     without_unknown,
 )
-from bolt_numba.converters.onnx.reading.registry import find_reader
+from bolt_numba.converters.onnx.reading.registry import NOT_READ, find_reader
 from bolt_numba.converters.onnx.reading.tensor import array_of, dense_of
 from bolt_numba.converters.onnx.structure import (
     Functions,
@@ -285,7 +285,9 @@ def function_body(
 def describe(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str:
     """One line about a node that has no meaning here."""
     domain = domain_of(node.domain)
-    return f"{node.op_type} (domain {domain or 'ai.onnx'}, opset {opsets.get(domain, '?')}) at node '{label(node)}'"
+    why = "" if domain or node.op_type not in NOT_READ else f": {NOT_READ[node.op_type]}"
+    opset = opsets.get(domain, "?")
+    return f"{node.op_type} (domain {domain or 'ai.onnx'}, opset {opset}) at node '{label(node)}'{why}"
 
 
 def version_of(domain: str, opsets: Mapping[str, int]) -> int:

@@ -7,17 +7,19 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.converters import bolt_layers
 from bolt_numba.converters.bounded import count_of
 from bolt_numba.converters.caffe.reading.attributes import Dims
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
-from bolt_numba.converters.operands import ints, rank_of, static_dim
+from bolt_numba.converters.operands import dim_of, expanded, ints, rank_of, reshaped, sizes_of, sliced, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import OneHot
 from bolt_numba.ops.arrays.reduce import CumProd, CumSum, LogSoftmax, ReduceMean
-from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Split, Unsqueeze
+from bolt_numba.ops.arrays.shape import Concat, Expand, Transpose, Unsqueeze
+from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.pointwise import Add, Cast, Clip, Max, Mul, Round, Sub
+from bolt_numba.ops.pointwise import Cast, Equal, Greater, GreaterOrEqual, Mul, Sub, Where
 from bolt_numba.types import F32, I64
 
 HIDDEN = -10000.0
@@ -84,26 +86,107 @@ def pre_allocated_memory(b: LayerBuilder, *, shape: Dims, data_type: str = "FLOA
 def convert_color(
     b: LayerBuilder, x: Value, *, src: str = "YUV_NV21", dst: str = "RGB_0_255", dt: str = "UINT8"
 ) -> Any:
-    """A camera's image [n, 3 h / 2, w, 1], brightness and below it V and U of every second pixel, as [n, h, w, c].
+    return bolt_layers.convert_color(b, x, src, dst, as_bytes=dt in ("UINT8", "INT8"))
 
-    dst: the order of the colours, RGB, BGR, RGBA or BGRA, and their range.  Bytes are rounded.
-    Source: ITU-R BT.601, video range, with the coefficients of OpenCV.
+
+@reader("LutPreprocess")
+def lut_preprocess(b: LayerBuilder, x: Value) -> Any:
+    return bolt_layers.lut_preprocess(b, x)
+
+
+@reader("Lut")
+def lut(b: LayerBuilder, x: Value, table: Value, *, type: str = "YUV_NV21", mode: str = "CUBIC") -> Any:
+    """Linear at any ``mode``, as Bolt's only kernel is."""
+    return bolt_layers.lut(b, x, table, type)
+
+
+@reader("BilateralSliceApply")
+def bilateral_slice_apply(
+    b: LayerBuilder, x: Value, grid: Value, guide: Value | None = None, *, mode: str = "null"
+) -> Any:
+    return bolt_layers.bilateral_slice_apply(b, x, grid, guide, mode)
+
+
+@reader("Check")
+def check(b: LayerBuilder, x: Value, y: Value, *, operation: str = "EQUAL") -> Any:
+    """1 where the bottoms, broadcast, compare so, else 0."""
+    operators = {"EQUAL": Equal, "GREAT": Greater, "GREATEQUAL": GreaterOrEqual}
+    if operation not in operators:
+        raise b.unsupported(f"operation {operation}")
+    return b(Cast(F32), b(operators[operation](), x, y))
+
+
+@reader("AttentionMask")
+def attention_mask(
+    b: LayerBuilder, x: Value, *, attention_length: int = -1, same_length: bool = False, mask: float = 10000.0
+) -> Any:
+    """Weights x [..., q, k], and -mask where a query does not see a key.
+
+    A length above 0: query i sees that many keys before key k - q + i, and that one.  0: it sees all up to key q + i,
+    or, of the same length, the q before that one, and it.  Below 0: it sees all.
     """
-    order, _, most = dst.partition("_0_")
-    if src != "YUV_NV21" or order not in ("RGB", "BGR", "RGBA", "BGRA") or most not in ("1", "255"):
-        raise b.unsupported(f"colours from {src} to {dst}")
-    n, rows, w = (static_dim(b, x, i) for i in range(3))
-    if rank_of(b, x) != 4 or rows % 3 or w % 2 or static_dim(b, x, 3) != 1:
-        raise b.invalid("shape of the bottom", x.type, "[n, 3 h / 2, w, 1] of even sizes")
-    h = rows // 3 * 2
-    bright, rest = b.node(Split(1, 2), x, ints([h, rows - h])).outputs
-    pairs = b(Expand(), b(Reshape(), rest, ints([n, h // 2, 1, w // 2, 1, 2])), ints([n, h // 2, 2, w // 2, 2, 2]))
-    v, u = b.node(Split(3, 2), b(Sub(), b(Reshape(), pairs, ints([n, h, w, 2])), 128.0)).outputs
-    y = b(Mul(), b(Max(), b(Sub(), bright, 16.0), 0.0), 1.164)
-    green = b(Sub(), b(Sub(), y, b(Mul(), v, 0.813)), b(Mul(), u, 0.391))
-    colours = {"R": b(Add(), y, b(Mul(), v, 1.596)), "G": green, "B": b(Add(), y, b(Mul(), u, 2.018))}
-    made = b(Clip(0.0, 255.0), b(Concat(3), *(colours[c] for c in order[:3])))
-    made = b(Round(), made) if dt in ("UINT8", "INT8") and most == "255" else made
-    if len(order) == 4:
-        made = b(Concat(3), made, np.full((n, h, w, 1), 255, F32))
-    return made if most == "255" else b(Mul(), made, 1 / 255)
+    if attention_length < 0:
+        return x
+    q, k = (static_dim(b, x, i) for i in (-2, -1))
+    ask(8 * q * k, b.what)
+    at, key = np.arange(q)[:, None], np.arange(k)
+    last = at + (k - q if attention_length else q)
+    first = np.maximum(last - min(attention_length, q + k), 0) if attention_length else at * same_length
+    return b(Where(), (first <= key) & (key <= last), x, -mask)
+
+
+@reader("RelativePositionEmbed")
+def relative_position_embed(
+    b: LayerBuilder,
+    x: Value,
+    table: Value | None = None,
+    *,
+    num_output: int,
+    input_dim: int,
+    bias_term: bool = True,
+    transpose: bool = False,
+    axis: int = 1,
+) -> Any:
+    """[n, length, num_output] for an axis of x: the last rows of a table, with zeros before them where it has too few.
+
+    No bias is added, as Bolt adds none.
+    """
+    shape = (num_output, input_dim) if transpose else (input_dim, num_output)
+    table = b.blob(0, shape, "weight_filler") if table is None else table
+    if table.type.shape != shape:
+        raise b.invalid("shape of the table", table.type, list(shape))
+    rows: Any = b(Transpose((1, 0)), table) if transpose else table
+    length = static_dim(b, x, axis)
+    rows = b(Pad("constant"), rows, ints([length - input_dim, 0]), None, ints([0]))
+    return expanded(b, rows, sizes_of(b, x, [0]), [length, num_output])
+
+
+@reader("RelativeShift")
+def relative_shift(
+    b: LayerBuilder, x: Value, like: Value | None = None, *, axis: int = 1, shift_length: int = 1
+) -> Any:
+    """Rows along an axis, each of which begins ``shift_length`` places before the one above it (of Transformer-XL).
+
+    Without a second bottom they are read with that many zeros before each row, and the first places are left out, so
+    that as many stay.  With one, they are read without zeros, and cut to its length.
+    """
+    dim_of(b, x, axis)
+    axis += rank_of(b, x) if axis < 0 else 0
+    if axis == 0 and like is None:
+        return x
+    rows, length, step = static_dim(b, x, axis - 1), static_dim(b, x, axis), shift_length
+    keys = length if like is None else static_dim(b, like, axis)
+    kept = step * (length - rows + step) if like is None else length - step - keys
+    if axis == 0 or not 0 <= step <= (rows if like is None else length) or kept < 0:
+        raise b.invalid(
+            "axis and shift_length", (axis, step), f"those of rows [{rows}, {length}] that give {keys} places"
+        )
+    before, behind = sizes_of(b, x, range(axis - 1)), sizes_of(b, x, range(axis + 1, rank_of(b, x)))
+    flat = reshaped(b, x, before, [rows * length], behind)
+    if like is not None:
+        flat = sliced(b, flat, axis - 1, step * rows)
+        return sliced(b, reshaped(b, flat, before, [rows, length - step], behind), axis, 0, keys)
+    top = sliced(b, flat, axis - 1, step * length - kept, step * length)
+    rest = b(Pad("constant"), sliced(b, x, axis - 1, step), ints([step, 0]), None, ints([axis]))
+    rest = reshaped(b, rest, before, [(rows - step) * (step + length)], behind)
+    return reshaped(b, b(Concat(axis - 1), top, rest), before, [rows, length], behind)
