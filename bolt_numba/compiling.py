@@ -134,7 +134,7 @@ class SizedSession(Session):
 
     @border("warmup")
     def warmup(self, **shapes: Sequence[int]) -> None:
-        other = self._other({name: tuple(shape) for name, shape in shapes.items()})
+        other = self._other({name: _sizes_of(shape) for name, shape in shapes.items()})
         if other is None:
             super().warmup(**shapes)
         else:
@@ -154,9 +154,10 @@ class SizedSession(Session):
 
     def close(self) -> None:
         super().close()
-        for other in self._others.values():
-            other.close()
-        self._others.clear()
+        with self._lock:
+            for other in self._others.values():
+                other.close()
+            self._others.clear()
 
     def _other(self, given: Mapping[str, tuple[int, ...]]) -> Session | None:
         """The session for inputs of these shapes; None for this one."""
@@ -194,5 +195,18 @@ class SizedSession(Session):
 
 
 def _shapes_of(feeds: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Shapes of what is given; what is no mapping `Session` refuses."""
-    return {name: np.shape(given) for name, given in feeds.items()} if hasattr(feeds, "items") else {}
+    """Shapes of the arrays that are given; what is no mapping, or no array, `Session` refuses."""
+    return {name: _shape_of(given) for name, given in feeds.items()} if hasattr(feeds, "items") else {}
+
+
+def _shape_of(given: Any) -> tuple[int, ...]:
+    try:
+        return np.shape(given)
+    except ValueError:  # lists of different lengths
+        return ()
+
+
+def _sizes_of(shape: Any) -> tuple[int, ...]:
+    """Sizes that a caller names; what is no shape `Session` refuses."""
+    is_shape = np.iterable(shape) and all(isinstance(d, (int, np.integer)) for d in shape)
+    return tuple(shape) if is_shape else ()

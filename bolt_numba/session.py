@@ -448,7 +448,7 @@ class Session:
         if is_shared:
             self._runner = self._runner.anew(self.threads)
         self._runner.forget(self._packs, self._region)
-        for wider in self._wider.values():
+        for wider in list(self._wider.values()):
             wider.close()
         self._wider.clear()
 

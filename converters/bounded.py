@@ -173,11 +173,9 @@ def file_below(folders: Folders, location: str, what: str) -> Path:
     """
     if not folders:
         raise InvalidModelError(f"{what}: got {location!r}, wanted a model that is read from a file")
-    roots = [os.path.abspath(folder) for folder in folders] if location and "\0" not in location else []
-    paths = [Path(os.path.abspath(os.path.join(root, location))) for root in roots]
-    if not paths or ".." in Path(location).parts or not all(map(Path.is_relative_to, paths, roots)):
+    if not location or "\0" in location or os.path.isabs(location) or ".." in Path(location).parts:
         raise InvalidModelError(f"{what}: got {location!r}, wanted a path inside the model's folder")
-    path = next(filter(Path.is_file, paths), None)
+    path = next(filter(Path.is_file, (Path(os.path.abspath(folder / location)) for folder in folders)), None)
     if path is None:
         raise InvalidModelError(f"{what}: got {location!r}, wanted an existing file")
     named = _named.get()

@@ -92,11 +92,12 @@ class Flows:
 
         block, timeout and errors: as of `Flow.dequeue`.
         """
-        wait = want_seconds("timeout", timeout) if timeout is not None else None
+        wait = None if timeout is None else want_seconds("timeout", timeout)
+        wait = wait if block else 0.0
         with self._changed:
-            self._changed.wait_for(lambda: self._head() or (wait is None and not self._count), wait if block else 0.0)
+            self._changed.wait_for(lambda: self._head() or (wait is None and not self._count), wait)
             if not self._head():
-                why = "no task is left" if not self._count else f"no task was done within {timeout} s"
+                why = "no task is left" if not self._count else f"no task was done within {wait} s"
                 raise FlowEmptyError(f"flows {list(self.flows)}: {why}")
             self._count -= 1
             self._changed.notify_all()

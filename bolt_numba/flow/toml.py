@@ -252,4 +252,6 @@ def _toml(given: Any) -> str:
         return "[" + ", ".join(map(_toml, given)) + "]"
     if isinstance(given, str):
         return json.dumps(given, ensure_ascii=False).replace("\x7f", "\\u007f")  # else JSON's texts are TOML's
+    if isinstance(given, float):
+        return repr(float(given))  # NumPy's own say their type
     return str(given).lower() if isinstance(given, bool) else repr(given)

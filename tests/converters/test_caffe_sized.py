@@ -152,6 +152,31 @@ def test_sizes_that_are_refused_leave_nothing_behind() -> None:
     assert only(session, image((1, 3, 48, 40))).shape == (1, 5, 1, 1)
 
 
+@pytest.mark.parametrize("given", [[[1, 2], [3]], 3, "text", None])
+def test_what_is_no_array_is_refused_as_by_other_sessions(given: Any) -> None:
+    graph, session = graph_of("classifier"), session_of("classifier")
+    other = bn.Session(graph, threads=1)
+    for run in (lambda s: s(data=given), lambda s: s.run(None, {"data": given}), lambda s: s.warmup(data=given)):
+        with pytest.raises(bn.BoltError) as wanted:
+            run(other)
+        with pytest.raises(type(wanted.value)) as got:
+            run(session)
+        assert str(got.value) == str(wanted.value)
+
+
+def test_a_session_is_closed_while_threads_bring_sizes() -> None:
+    session = session_of("detector")
+
+    def run(side: int) -> int:
+        return only(session, image((1, 3, side, side))).ndim
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(run, 32 + 8 * (i % 7)) for i in range(40)]
+        while not all(each.done() for each in found):
+            session.close()
+    assert [each.result() for each in found] == [4] * 40
+
+
 def test_threads_share_the_session_of_a_size() -> None:
     session = session_of("detector")
     shapes = [(1, 3, 40, 40), (1, 3, 48, 48)] * 8

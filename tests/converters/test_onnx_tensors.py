@@ -154,6 +154,12 @@ def test_data_outside_the_folder_is_refused(tmp_path: Path, location: str) -> No
         load(write(folder, location))
 
 
+def test_an_absolute_name_is_refused_inside_the_folder_too(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
+    with pytest.raises(InvalidModelError, match="wanted a path inside the model's folder"):
+        load(write(tmp_path, str(tmp_path / "w.bin")))
+
+
 def linked(folder: Path, size: int = 6) -> Path:
     """A model and its data as caches of model hubs lay them out: links of a snapshot to files named by their hashes."""
     blobs, snapshot = folder / "blobs", folder / "snapshots" / "abc" / "onnx"

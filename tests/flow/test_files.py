@@ -301,7 +301,10 @@ def test_what_no_file_can_hold_is_listed(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.toml"))
 
 
-@given(st.text(), st.floats(allow_nan=False) | st.integers(-(2**63), 2**63 - 1) | st.booleans())
+FLOATS = st.floats(allow_nan=False)
+
+
+@given(st.text(), FLOATS | FLOATS.map(np.float64) | st.integers(-(2**63), 2**63 - 1) | st.booleans())
 def test_names_and_numbers_are_written_as_toml_reads_them(name: str, number: Any) -> None:
     given = {"a": {name: [number, name]}}
     assert tomllib.loads(f"a = {toml._toml(given['a'])}") == given
