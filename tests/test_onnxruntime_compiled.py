@@ -118,6 +118,18 @@ def test_options_that_a_file_holds(
     assert (again.inter_op_num_threads, own.inter_op_num_threads) == (wanted[0] or 3, 3)
 
 
+def test_a_file_names_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sets what onnxruntime lets it set; a path would let it write anywhere."""
+    model = onnx.load_from_string(adding())
+    fields = {"optimized_model_filepath": str(tmp_path / "written.onnx"), "intra_op_num_threads": 2}
+    model.metadata_props.add(key="ort_config", value=json.dumps({"session_options": fields}))
+    monkeypatch.setenv("ORT_LOAD_CONFIG_FROM_MODEL", "1")
+    with pytest.warns(UserWarning, match="ort_config: 'optimized_model_filepath' is left out"):
+        found = ours.InferenceSession(model.SerializeToString(), providers=CPU).get_session_options()
+    assert (found.optimized_model_filepath, found.intra_op_num_threads) == ("", 2)
+    assert not list(tmp_path.iterdir())
+
+
 @both
 def test_weights_of_an_optimised_model_beside_it(
     ort: Any, state: Any, collection: Any, tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -149,8 +150,19 @@ def changes_of(options: SessionOptions, inputs: frozenset[str], loose: bool) -> 
     )  # fmt: skip
 
 
+OF_MODELS: dict[str, Callable[[Any], Any]] = {
+    "intra_op_num_threads": lambda value: value, "inter_op_num_threads": lambda value: value,
+    "execution_mode": ExecutionMode, "graph_optimization_level": GraphOptimizationLevel,
+    "enable_profiling": lambda value: bool(value) if value in (0, 1) else value,
+}  # fmt: skip
+"""Fields that a model's file may set, as in onnxruntime: none that names a file."""
+
+
 def with_those_of_model(options: SessionOptions, metadata: Mapping[str, str]) -> SessionOptions:
-    """Options with what a model's metadata say under ``ort_config``: JSON with fields of `SessionOptions`."""
+    """Options with what a model's metadata say under ``ort_config``: JSON with fields of `OF_MODELS`.
+
+    Others are left out with a warning.
+    """
     import copy
     import json  # few sessions ask for it
 
@@ -162,16 +174,14 @@ def with_those_of_model(options: SessionOptions, metadata: Mapping[str, str]) ->
         found = dict(json.loads(metadata["ort_config"]).get("session_options", {}))
     except (ValueError, AttributeError, TypeError) as error:
         raise OrtOptionError(f"ort_config: got {metadata['ort_config']!r:.80}, wanted JSON: {error}") from error
-    enums = {
-        "graph_optimization_level": GraphOptimizationLevel, "execution_mode": ExecutionMode,
-    }  # fmt: skip
     for name, value in found.items():
-        if not isinstance(getattr(type(options), name, None), Setting):
-            raise OrtOptionError(f"ort_config: got {name!r}, wanted a field of SessionOptions")
+        if name not in OF_MODELS:
+            warnings.warn(f"ort_config: {name!r:.80} is left out, a model may set {', '.join(OF_MODELS)}", stacklevel=2)
+            continue
         try:
-            setattr(options, name, enums[name](value) if name in enums else value)
-        except ValueError as error:
-            raise OrtOptionError(f"ort_config: {name}: got {value!r}: {error}") from error
+            setattr(options, name, OF_MODELS[name](value))
+        except (ValueError, TypeError) as error:
+            raise OrtOptionError(f"ort_config: {name}: got {value!r:.80}: {error}") from error
     return options
 
 
