@@ -72,7 +72,8 @@ class Session:
         the cost model; what was measured is kept with the compiled kernels.  Another algorithm rounds differently.
     memory_limit: bytes that the buffers of one plan, or one result whose size data decide, may take; None: a share of
         what is free (or ``BOLT_NUMBA_MEMORY``).  More is refused by a BudgetError before it is allocated.
-    time_limit: seconds of one run, behind which no loop begins an iteration: a TimeLimitError; None: no limit.
+    time_limit: seconds of one run once it is planned, behind which no loop begins an iteration: a TimeLimitError;
+        None: no limit.
     max_plans: plans kept, one for each set of input shapes; all of them together keep to the same limit of memory.
     stages: what the passes do, with rules and passes of one's own (`passes.pipeline.with_rules`, `with_stage`);
         None: the usual ones.  A packed file is optimised already and takes none.
@@ -257,6 +258,8 @@ class Session:
     def _go(self, arrays: list[Array], targets: Sequence[Array | None] | None) -> list[Array]:
         if self._budget is None:
             return self._runner.run(arrays, targets)
+        with within(self._budget):
+            self._runner.prepare(arrays)  # a plan and its kernels take none of the run's time
         with within(self._budget.begun()):
             return self._runner.run(arrays, targets)
 

@@ -33,8 +33,8 @@ from bolt_numba.preprocessing import with_preprocessing
 from bolt_numba.types import Array, Sym, type_of
 
 __all__ = [
-    "channels_first", "extract", "names", "save_onnx", "simplify", "to_onnx", "unsupported", "with_outputs",
-    "with_preprocessing", "with_shapes", "with_states", "without_unused",
+    "channels_first", "extract", "names", "save_onnx", "simplify", "to_onnx", "unsupported", "with_names",
+    "with_outputs", "with_preprocessing", "with_shapes", "with_states", "without_unused",
 ]  # fmt: skip
 
 
@@ -146,6 +146,31 @@ def _find(graph: Graph, names: Iterable[str], what: str) -> list[Value]:
     if lines:
         raise BoltError(f"{graph.name}: {what}: {'; '.join(lines)}")
     return [known[n] for n in names]
+
+
+@border("with_names")
+def with_names(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """With other names for inputs and outputs: the new one by the old one.
+
+    Of an input that is an output under its own name both change.  Raises BoltError for unknown names, and for new ones
+    that are no text, empty, or those of another tensor.
+    """
+    made = deep_clone(graph)
+    ends = {v.name for v in made.caller_inputs} | {name for name, _ in made.caller_outputs}
+    taken = set(_named(made)) - set(names)
+    for old, new in names.items():
+        if old not in ends:
+            near = difflib.get_close_matches(str(old), ends, n=3) or sorted(ends)
+            raise BoltError(f"{graph.name}: input or output: got {old!r}, wanted {' or '.join(map(repr, near))}")
+        if not new or str(new) != new or new in taken:
+            raise BoltError(f"{graph.name}: name for {old!r}: got {new!r}, wanted a text that no other tensor has")
+        taken.add(new)
+    for value in made.values():
+        value.name = names.get(value.name, value.name)
+    made.output_names = [names.get(name, name) for name in made.output_names]
+    made.release_names(names)
+    made.reserve_names(names.values())
+    return made
 
 
 # --- layouts ---------------------------------------------------------------------------------------------------------

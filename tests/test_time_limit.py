@@ -14,6 +14,8 @@ from onnx import helper
 import bolt_numba as bn
 import bolt_numba.onnxruntime as ort
 from bolt_numba.cli.app import run
+from bolt_numba.ir.graph import Graph
+from bolt_numba.passes.pipeline import Stage, with_stage
 from tests.budget_cases import endless_loop, ints, model, node, value
 
 LIMIT = 0.2
@@ -64,6 +66,15 @@ def test_every_way_to_run_is_limited() -> None:
         with pytest.raises(bn.TimeLimitError):
             way()
     assert session.clone().time_limit == LIMIT
+
+
+def test_what_is_planned_takes_no_time_of_the_run() -> None:
+    def slow(graph: Graph, run: Any) -> None:
+        time.sleep(2 * LIMIT)
+
+    stages = with_stage(Stage("slow", (slow,)), after="partition")
+    session = bn.compile(looping("loop").SerializeToString(), time_limit=LIMIT, stages=stages)
+    np.testing.assert_array_equal(session(feeds("loop", 5))[0], np.full(3, 5, np.float32))
 
 
 def test_without_a_limit_a_loop_runs_on() -> None:

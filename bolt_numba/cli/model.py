@@ -60,7 +60,7 @@ def convert(  # budget: each option is one line or two
         ),
     ] = None,
     channels_first: Annotated[
-        bool, typer.Option("--channels-first", help="Images in and out as [n, c, h, w] where they are [n, h, w, c].")
+        bool, typer.Option("--channels-first", help="Images in and out as n, c, h, w where they are n, h, w, c.")
     ] = False,
     preprocess: Annotated[
         list[str],

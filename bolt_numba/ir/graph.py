@@ -175,6 +175,10 @@ class Graph:
         """Let other values have names whose own are no longer of this graph."""
         self._names.difference_update(names)
 
+    def reserve_names(self, names: Iterable[str]) -> None:
+        """Let no other value have these names."""
+        self._names.update(names)
+
     def add_input(self, name: str, type: TensorType) -> Value:
         value = Value(self.unique_name(name), type)
         self.inputs.insert(len(self.inputs) - len(self.states), value)
