@@ -14,6 +14,7 @@ from bolt_numba.base.budget import ask
 from bolt_numba.converters.nodes import ForeignBuilder
 from bolt_numba.converters.operands import expanded, ints, rank_of, reshaped, sliced, static_dim, unsqueezed
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.generate import ConstantOfShape
 from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Split, Transpose
 from bolt_numba.ops.layers.matmul import MatMul
@@ -51,7 +52,7 @@ def convert_color(b: ForeignBuilder, x: Value, src: str, dst: str, *, as_bytes: 
     made = b(Clip(0.0, 255.0), b(Concat(3), *(colours[c] for c in order[:3])))
     made = b(Round(), made) if as_bytes and most == "255" else made
     if len(order) == 4:
-        made = b(Concat(3), made, np.full((n, h, w, 1), 255, F32))
+        made = b(Concat(3), made, b(ConstantOfShape(255, F32), ints([n, h, w, 1])))
     return made if most == "255" else b(Mul(), made, 1 / 255)
 
 
@@ -110,13 +111,13 @@ def bilateral_slice_apply(b: ForeignBuilder, x: Value, grid: Value, guide: Value
     count, rows, columns, cells = (static_dim(b, grid, i) for i in range(4))
     if colours != 3 or count != n or cells % COEFFICIENTS or not cells or not h * w:
         raise b.invalid("shapes", (x.type, grid.type), "[n, h, w, 3] and [n, gh, gw, d * 12]")
-    ask(8 * h * w, b.what)
+    ask(40 * h * w, b.what)
     across, down = np.meshgrid((2 * np.arange(w) + 1) / w - 1, (2 * np.arange(h) + 1) / h - 1)
     places = expanded(b, np.stack([across, down], -1)[None, None].astype(F32), [n, 1, h, w, 2])
     depth = b(Sub(), b(Mul(), reshaped(b, guide, [n, 1, h, w, 1]), 2.0), 1.0)
     split = reshaped(b, grid, [n, rows, columns, cells // COEFFICIENTS, COEFFICIENTS])
     found = b(GridSample("linear", "border"), b(Transpose((0, 4, 1, 2, 3)), split), b(Concat(4), depth, places))
-    pixels = b(Concat(1), b(Transpose((0, 3, 1, 2)), x), np.ones((n, 1, h, w), F32))
+    pixels = b(Concat(1), b(Transpose((0, 3, 1, 2)), x), b(ConstantOfShape(1, F32), ints([n, 1, h, w])))
     each = b(Mul(), reshaped(b, found, [n, 3, 4, h, w]), unsqueezed(b, pixels, 1))
     return b(Transpose((0, 2, 3, 1)), b(ReduceSum(keepdims=False), each, ints([2])))
 

@@ -357,3 +357,13 @@ def test_layers_that_are_not_read_say_why(kind: str) -> None:
 def test_operators_that_are_not_read_say_why() -> None:
     with pytest.raises(UnsupportedOpError, match=r"GenerateProposals .* at node 'n': Bolt alone has this form"):
         read_model(onnx_model("GenerateProposals", {"x": ROWS}, {}, {}))
+
+
+def test_sizes_of_a_file_allocate_nothing_when_it_is_read() -> None:
+    """An image of 64 GiB is the caller's to bring."""
+    text = """
+    layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 196608 dim: 131072 dim: 1 } } }
+    layer { name: "c" type: "ConvertColor" bottom: "x" top: "y"
+            convert_color_param { src: YUV_NV21 dst: RGBA_0_255 } }
+    """
+    assert bn.load(text.encode()).outputs[0].type.shape == (1, 131072, 131072, 4)
