@@ -184,7 +184,7 @@ def test_entries_of_our_own_are_options_of_the_session(key: str, text: str, attr
     with pytest.raises(bn.BoltError, match=r"bolt_numba\.nothing"):
         made.add_session_config_entry("bolt_numba.nothing", "1")
     if key != "numerics" and key != "precision":
-        with pytest.raises(bn.BoltError, match="many"):
+        with pytest.raises(bn.BoltError, match=rf"bolt_numba.{key}: got 'many', wanted a number"):
             made.add_session_config_entry(f"bolt_numba.{key}", "many")
     assert made.get_session_config_entry(f"bolt_numba.{key}") == text
 

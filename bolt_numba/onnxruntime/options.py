@@ -68,11 +68,14 @@ class SessionOptions(Configured):
         Raises OrtOptionError for an unknown key that begins with ``bolt_numba.``, and for a value it cannot have.
         """
         if str(key).startswith(OURS):
-            try:
-                _READ[key.removeprefix(OURS)](value)
-            except (KeyError, ValueError) as error:
+            name = key.removeprefix(OURS)
+            if name not in _READ:
                 known = [OURS + name for name in _READ]
-                raise OrtOptionError(f"configuration: got {key}={value!r}, wanted one of {known}") from error
+                raise OrtOptionError(f"configuration: got {key}={value!r}, wanted one of {known}")
+            try:
+                _READ[name](value)
+            except ValueError as error:
+                raise OrtOptionError(f"configuration: {key}: got {value!r}, wanted a number") from error
         self._add_entry(key, value)
 
     def get_session_config_entry(self, key: str) -> str:

@@ -204,20 +204,6 @@ def test_what_nobody_reads_is_left_out() -> None:
     assert [bool(name) for name in model.graph.node[0].output] == [False, True]
 
 
-def test_coordinates_of_paddle() -> None:
-    """Written as pixels' centres, which they are but for a single element."""
-
-    def resized(size: int) -> Callable[[Builder, Value], Any]:
-        return lambda b, x: b(make("Resize", mode="cubic", coordinate_transformation_mode="edge_half_pixel"), x, None,
-                              None, i64(1, 2, size, 8))  # fmt: skip
-
-    check(resized(3), "Resize", tolerance=1e-5, x=(1, 2, 5, 4))
-    spatial = make("Resize", mode="cubic", coordinate_transformation_mode="edge_half_pixel", axes=(2, 3))
-    check(lambda b, x: b(spatial, x, None, None, i64(3, 8)), "Resize", tolerance=1e-5, x=("n", 2, 5, 4))
-    with pytest.raises(UnsupportedOpError, match="edge_half_pixel"):
-        check(resized(1), "Resize", x=(1, 2, 5, 4))
-
-
 def test_all_that_has_no_spelling_is_listed() -> None:
     graph = Graph("g")
     x = graph.add_input("x", TensorType(F32, None))
