@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -69,7 +71,8 @@ def test_sparse_attention(packed: bool, step: bool, turned: int, more: dict[str,
         ("LinearAttention", {n: real(1, 2, 4) for n in "qkv"}, {"q_num_heads": 2, "kv_num_heads": 1}, "2 heads"),
         ("LinearAttention", {n: real(1, 2, 4) for n in "qkv"}, {"q_num_heads": 2, "kv_num_heads": 2}, "decay and beta"),
         ("UnfoldTensor", {"x": real(2, 3)}, {"size": 0}, "numbers from 1"),
-        ("NGramRepeatBlock", {"i": np.ones((1, 3), np.int64), "s": real(1, 4)}, {"ngram_size": 0}, "at least 1"),
+        ("NGramRepeatBlock", {"i": np.ones((1, 3), np.int64), "s": real(1, 4)}, {"ngram_size": 0}, "1 to 256"),
+        ("NGramRepeatBlock", {"i": np.ones((1, 3), np.int64), "s": real(1, 4)}, {"ngram_size": 1 << 40}, "1 to 256"),
     ],
 )  # fmt: skip
 def test_what_is_not_read_is_said(op: str, inputs: dict[str, Array | None], attributes: dict[str, object],
@@ -77,6 +80,23 @@ def test_what_is_not_read_is_said(op: str, inputs: dict[str, Array | None], attr
     with pytest.raises(bn.BoltError, match=message):
         read_model(node_model(op, inputs, 1, attributes) if op != "MatMulBnb4" else form_model(
             op, (inputs, 1, attributes), rounded(inputs, F32, F32), F32))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes"),
+    [
+        ("MatMulBnb4", {"x": real(1, 16), "w": np.zeros(8, U8), "a": real(1)},
+         {"K": 16, "N": 1, "block_size": 1 << 40, "quant_type": 0}),
+        ("UnfoldTensor", {"x": np.broadcast_to(np.float32(0), (1 << 20,))}, {"size": 1 << 19}),
+    ],
+)  # fmt: skip
+def test_attributes_alone_make_nothing_large(op: str, inputs: dict[str, Array], attributes: dict[str, int]) -> None:
+    """Reading takes memory by what a file holds."""
+    made = form_model(op, (inputs, 1, attributes), rounded(inputs, F32, F32), F32)
+    tracemalloc.start()
+    read_model(made)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 26
+    tracemalloc.stop()
 
 
 def test_the_gate_of_an_expert_may_lie_apart_or_behind_the_other_factor() -> None:

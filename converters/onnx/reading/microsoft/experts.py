@@ -56,7 +56,7 @@ def matmul_bnb4(
         raise b.invalid("quant_type and block_size", (quant_type, block_size), "0 or 1, and a size")
     held = known_array(b, packed, "weights").reshape(-1)
     meant = _MEANINGS[quant_type][np.stack([held >> 4, held & 15], axis=-1).reshape(-1)[: N * K]]
-    scales = np.repeat(known_array(b, absmax, "absmax").reshape(-1).astype(F32), block_size)[: N * K]
+    scales = known_array(b, absmax, "absmax").reshape(-1).astype(F32)[np.arange(meant.size) // block_size]
     weight = (meant * scales).reshape(N, K).astype(x.type.dtype)
     return b(MatMul(trans_b=True), x, b.const(weight))
 

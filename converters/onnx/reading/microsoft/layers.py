@@ -54,6 +54,8 @@ from bolt_numba.ops.pointwise import (
 from bolt_numba.types import BOOL, F32, F64, I64, Sym, TensorType
 
 microsoft = functools.partial(reader, domain="com.microsoft")
+MOST_WORDS = 256
+"""Of a sequence that may not appear again: each takes nodes of its own."""
 
 
 @microsoft("Inverse")
@@ -70,11 +72,11 @@ def unfold(b: NodeBuilder, x: Value, *, size: int, dim: int = -1, step: int = 1)
         raise b.invalid("dim, size and step", (dim, size, step), f"an axis of {rank}, and numbers from 1")
     axis, length = dim % rank, dim_of(b, x, dim)
     if isinstance(length, Sym):
-        last = b(Sub(), squeezed(b, size_of(b, x, axis), 0), size - 1)  # type: ignore[arg-type]
-        starts = unsqueezed(b, b(Range(), np.array(0), last, np.array(step)), 1)
-        windows = b(Add(), starts, ints(range(size)))
+        end: Any = b(Sub(), squeezed(b, size_of(b, x, axis), 0), size - 1)  # type: ignore[arg-type]
     else:
-        windows = b.const(np.arange(0, length - size + 1, step)[:, None] + np.arange(size))
+        end = np.array(length - size + 1)
+    starts = unsqueezed(b, b(Range(), np.array(0), end, np.array(step)), 1)
+    windows = b(Add(), starts, b(Range(), np.array(0), np.array(size), np.array(1)))
     others = (i for i in range(rank + 1) if i != axis + 1)
     return b(Transpose((*others, axis + 1)), b(Gather(axis), x, windows))
 
@@ -82,8 +84,8 @@ def unfold(b: NodeBuilder, x: Value, *, size: int, dim: int = -1, step: int = 1)
 @microsoft("NGramRepeatBlock")
 def forbid_repetition(b: NodeBuilder, input_ids: Value, scores: Value, *, ngram_size: int) -> Any:
     """Scores [n, words], minus infinity for words that would make a sequence of so many words appear again."""
-    if ngram_size < 1:
-        raise b.invalid("ngram_size", ngram_size, "at least 1")
+    if not 0 < ngram_size <= MOST_WORDS:
+        raise b.invalid("ngram_size", ngram_size, f"1 to {MOST_WORDS}")
     words = sliced(b, input_ids, 1, ngram_size - 1)  # each may come again behind what stands before it
     matches: Any = b(GreaterOrEqual(), words, words)
     for i in range(1, ngram_size):
