@@ -22,6 +22,8 @@ HEAD = 64
 """Bytes from which a format, or what stands in the place of a model, is told."""
 MAX_EXPANDED = 200_000
 """Nodes that calls of functions and repeated subgraphs may add to a model."""
+MAX_MADE = 20_000
+"""Nodes that a reader may make of one of the file, whose attributes and shapes say how often it repeats something."""
 MAX_DEPTH = 60
 """Functions that may call each other, and subgraphs that may hold each other, in a chain."""
 MAPPED = 1 << 20

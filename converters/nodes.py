@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
+from bolt_numba.converters.bounded import MAX_MADE
 from bolt_numba.converters.scope import Scope
 from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
-from bolt_numba.ir.build import Builder
-from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ir.build import Builder, Operand
+from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.shape import Identity
+from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array, TensorType, type_of
 
 S = TypeVar("S", bound=Scope)
@@ -65,6 +67,14 @@ class ForeignBuilder(Builder):
         super().__init__(graph, prefix=f"{prefix}{first}/")
         self.what, self.version = what, version
         self.outputs = tuple(bool(name) for name in node.outputs)
+        self._made = 0
+
+    def node(self, op: Op, *operands: Operand, name: str = "") -> Node:
+        """As any builder's, while the node of the file does not become too many."""
+        self._made += 1
+        if self._made > MAX_MADE:
+            raise self.invalid("repetitions", f"more than {MAX_MADE} nodes of one", "fewer")
+        return super().node(op, *operands, name=name)
 
     def wants(self, index: int) -> bool:
         """Whether output ``index`` is used."""

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.base.budget import Budget, within
 from bolt_numba.converters.onnx.reading.read import read_model
 from bolt_numba.types import Array
-from tests.converters.microsoft_forms import F32, HELD, U8, codes, form_model, rounded
+from tests.converters.microsoft_forms import F32, U8, codes, form_model, rounded
+from tests.converters.microsoft_layer_forms import HELD
 from tests.converters.test_onnx_microsoft_decoder import lengths, node_model, real
 from tests.near import assert_near
 
@@ -117,3 +119,46 @@ def test_the_gate_of_an_expert_may_lie_apart_or_behind_the_other_factor() -> Non
         results.append(session.run(None, {n: a for n, a in inputs.items() if a is not None})[0])
     for result in results[1:]:
         assert_near(result, results[0], 1e-5)
+
+
+IMAGE = {"x": real(1, 1, 4, 4), "r": real(1, 4), "b": np.zeros(1, np.int32)}
+FEW = {"x": real(2, 20), "w": codes(U8, 60), "a": real(8)}
+"""Of K 20, N 6 and blocks of 16."""
+EXPERTS = 10**6
+
+
+def sparse(rows: Array, columns: Array) -> dict[str, Array | None]:
+    inputs: dict[str, Array | None] = {n: real(1, 4, 16 if n == "q" else 8) for n in "qkv"}
+    ends = {"total": lengths(4), "len": lengths(4)}
+    return inputs | {"pk": real(1, 1, 32, 8), "pv": real(1, 1, 32, 8), "rows": rows, "columns": columns, **ends}
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes", "message"),
+    [
+        ("MatMulBnb4", FEW, {"K": 20, "N": 6, "block_size": 2**40, "quant_type": 0}, "1.* elements for N 6"),
+        ("MatMulBnb4", FEW, {"K": 20, "N": -1, "block_size": 16, "quant_type": 0}, "for N -1"),
+        ("MatMulBnb4", FEW, {"K": 20, "N": 5, "block_size": 16, "quant_type": 0}, "for N 5"),
+        ("MoE", {"x": real(2, 4), "r": real(2, 8), "w1": real(3, 4, 4), "b1": None, "w2": real(3, 4, 4)}, {},
+         "router: got 8 experts, wanted 3"),
+        ("MoE", {"x": real(2, 1), "r": real(1, EXPERTS), "w1": real(EXPERTS, 1, 1), "b1": None,
+                 "w2": real(EXPERTS, 1, 1)}, {}, "repetitions"),
+        ("NGramRepeatBlock", {"i": np.ones((1, 3), np.int64), "s": real(1, 4)}, {"ngram_size": 2**62}, "repetitions"),
+        ("UnfoldTensor", {"x": real(5)}, {"size": 2**40}, "size: got 1099511627776, wanted at most 5"),
+        ("CropAndResize", {**IMAGE, "c": np.array([0, 2], np.int32)}, {}, "crop_size: got .0, 2."),
+        ("CropAndResize", {**IMAGE, "c": np.array([2], np.int32)}, {}, "crop_size"),
+        ("CropAndResize", {**IMAGE, "c": np.full(2, 2**31 - 1, np.int32)}, {}, "memory: got 16"),
+        ("SparseAttention", sparse(ROWS[:1], COLUMNS[:1]), {"sparse_block_size": 0}, "block mask, sparse_block_size"),
+        ("SparseAttention", sparse(ROWS[:1], COLUMNS[:1] - 1), {}, "numbers below 4"),
+        ("SparseAttention", sparse(ROWS[:1] - 1, COLUMNS[:1]), {}, "places of columns"),
+        ("SparseAttention", sparse(ROWS[:1], COLUMNS), {}, "two matrices"),
+        ("SparseAttention", sparse(np.zeros((1, 100001), np.int32), COLUMNS[:1]), {}, "memory: got 38147 MiB"),
+    ],
+)  # fmt: skip
+def test_what_would_take_all_memory_or_time_is_refused(op: str, inputs: dict[str, Array | None],
+                                                       attributes: dict[str, object], message: str) -> None:  # fmt: skip
+    if op == "SparseAttention":
+        attributes = {"num_heads": 2, "kv_num_heads": 1, "sparse_block_size": 16, **attributes}
+    model = form_model(op, (inputs, 1, attributes), rounded(inputs, F32, F32), F32)
+    with within(Budget(memory=1 << 30)), pytest.raises(bn.BoltError, match=message):
+        read_model(model)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.budget import ask
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.operands import dim_of, ints, known_array, rank_of, reshaped, size_of, static_dim
@@ -197,11 +198,20 @@ def sparse_attention(
     Block i of queries sees the blocks of keys ``columns[rows[i] : rows[i + 1]]`` of its layout.
     """
     rows, columns = (known_array(b, v, "block mask") for v in (block_row_indices, block_col_indices))
-    blocks = rows.shape[1] - 1
+    blocks = rows.shape[-1] - 1 if rows.ndim == 2 else 0
+    if columns.ndim != 2 or len(columns) != len(rows) or min(blocks, len(rows), sparse_block_size, num_heads) < 1:
+        got = rows.shape, columns.shape, sparse_block_size, num_heads
+        raise b.invalid("block mask, sparse_block_size and num_heads", got, "two matrices of as many rows, and from 1")
+    if num_heads % len(rows):
+        raise b.invalid("num_heads", num_heads, f"a multiple of the {len(rows)} layouts")
+    ask(4 * len(rows) * blocks**2 + 8 * num_heads, b.what)
     seen = np.zeros((len(rows), blocks, blocks), bool)
     for layout, ends in enumerate(rows):
         for i in range(blocks):
-            seen[layout, i, columns[layout, ends[i] : ends[i + 1]]] = True
+            chosen = columns[layout, ends[i] : ends[i + 1]]
+            if ends[i] < 0 or ends[i + 1] > columns.shape[1] or chosen.min(initial=0) < 0:
+                raise b.invalid("block mask", (ends, columns[layout]), f"places of columns, and numbers below {blocks}")
+            seen[layout, i, chosen] = True
     last = b(Sub(), key_total_sequence_lengths, np.array(1, np.int32))
     q = query if key is not None else _unpacked(b, query, num_heads, kv_num_heads)[0]
     size = np.array(sparse_block_size)

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.budget import ask
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.quantized import matmul_nbits
 from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.operands import expanded, ints, known_array, sliced, static_dim
+from bolt_numba.converters.operands import dim_of, expanded, ints, known_array, sliced, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, ScatterElements
 from bolt_numba.ops.arrays.reduce import ReduceSum, Softmax, TopK
@@ -19,7 +20,7 @@ from bolt_numba.ops.arrays.shape import Identity, Reshape, Shape
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.matmul_bits import unpacked
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Div, Gelu, Min, Mul, Relu, Swish
-from bolt_numba.types import F32, Array
+from bolt_numba.types import F32, Array, Sym
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 Product = Callable[[Any, int], Any]
@@ -54,10 +55,13 @@ def matmul_bnb4(
         raise b.unsupported("transB 0")
     if quant_type not in (0, 1) or block_size < 1:
         raise b.invalid("quant_type and block_size", (quant_type, block_size), "0 or 1, and a size")
-    held = known_array(b, packed, "weights").reshape(-1)
+    held, scales = (known_array(b, v, "weights and absmax").reshape(-1) for v in (packed, absmax))
+    wanted = -(-N * K // 2), -(-N * K // block_size)
+    if min(N, K) < 0 or held.dtype != np.uint8 or (len(held), len(scales)) != wanted:
+        raise b.invalid("weights and absmax", (packed.type, absmax.type), f"{wanted} elements for N {N} and K {K}")
+    ask(16 * N * K, b.what)
     meant = _MEANINGS[quant_type][np.stack([held >> 4, held & 15], axis=-1).reshape(-1)[: N * K]]
-    scales = known_array(b, absmax, "absmax").reshape(-1).astype(F32)[np.arange(meant.size) // block_size]
-    weight = (meant * scales).reshape(N, K).astype(x.type.dtype)
+    weight = (meant * scales.astype(F32)[np.arange(N * K) // block_size]).reshape(N, K).astype(x.type.dtype)
     return b(MatMul(trans_b=True), x, b.const(weight))
 
 
@@ -222,6 +226,9 @@ def _mixed(
     b: NodeBuilder, x: Value, gates: Any, experts: int, layers: Any, activated: Callable[[Any, Any], Any]
 ) -> Any:
     """The sum of what experts make of the rows of x [..., rows, width].  All compute all rows."""
+    chosen = dim_of(b, gates, 1)
+    if not isinstance(chosen, Sym) and chosen != experts:
+        raise b.invalid("router", f"{chosen} experts", f"{experts}, for which there are weights")
     first, second, third = layers
     rows = b(Reshape(), x, ints([-1, static_dim(b, x, -1)]))
     total: Any = None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.budget import ask
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.operands import (
@@ -71,6 +72,10 @@ def unfold(b: NodeBuilder, x: Value, *, size: int, dim: int = -1, step: int = 1)
     if not -rank <= dim < rank or size < 1 or step < 1:
         raise b.invalid("dim, size and step", (dim, size, step), f"an axis of {rank}, and numbers from 1")
     axis, length = dim % rank, dim_of(b, x, dim)
+    count = 1 if isinstance(length, Sym) else (length - size) // step + 1
+    if count < 1:
+        raise b.invalid("size", size, f"at most {length}, the length of axis {dim}")
+    ask(24 * size * count, b.what)
     if isinstance(length, Sym):
         end: Any = b(Sub(), squeezed(b, size_of(b, x, axis), 0), size - 1)  # type: ignore[arg-type]
     else:
@@ -115,7 +120,11 @@ def crop_and_resize(
     images = b(Transpose((0, 2, 3, 1)), x)
     inside: Any = None
     places = []
-    for i, count in enumerate(known_ints(b, crop_size, "crop_size")):
+    sizes = known_ints(b, crop_size, "crop_size")
+    if len(sizes) != 2 or min(sizes) < 1:
+        raise b.invalid("crop_size", sizes, "a height and a width, at least 1")
+    ask(8 * max(sizes), b.what)
+    for i, count in enumerate(sizes):
         last = b(Cast(F32), b(Sub(), b(Shape(2 + i, 3 + i), x), 1))
         first, end = (b(Mul(), corners[i + k], last) for k in (0, 2))
         if count < 2:
