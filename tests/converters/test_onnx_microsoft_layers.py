@@ -155,8 +155,9 @@ def sparse(rows: Array, columns: Array) -> dict[str, Array | None]:
         ("SparseAttention", sparse(np.zeros((1, 100001), np.int32), COLUMNS[:1]), {}, "memory: got 38147 MiB"),
     ],
 )  # fmt: skip
-def test_what_would_take_all_memory_or_time_is_refused(op: str, inputs: dict[str, Array | None],
-                                                       attributes: dict[str, object], message: str) -> None:  # fmt: skip
+def test_what_would_take_all_memory_or_time_is_refused(
+    op: str, inputs: dict[str, Array | None], attributes: dict[str, object], message: str
+) -> None:
     if op == "SparseAttention":
         attributes = {"num_heads": 2, "kv_num_heads": 1, "sparse_block_size": 16, **attributes}
     model = form_model(op, (inputs, 1, attributes), rounded(inputs, F32, F32), F32)
