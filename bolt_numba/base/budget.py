@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import time
 from contextvars import ContextVar, Token
 from pathlib import Path
@@ -42,7 +43,7 @@ class Budget:
 
     def __init__(self, work: int | None = None, memory: Any = None, seconds: Any = None) -> None:
         is_number = isinstance(seconds, (int, float, np.number)) and not isinstance(seconds, bool)
-        if seconds is not None and not (is_number and 0 < seconds < math.inf):
+        if seconds is not None and not (is_number and 0 < seconds <= sys.float_info.max):
             raise BoltError(f"time_limit: got {seconds!r:.80}, wanted a number of seconds above 0")
         self.seconds, self.ends = seconds, math.inf
         if memory is not None and (isinstance(memory, bool) or not isinstance(memory, (int, np.integer)) or memory < 1):
@@ -83,6 +84,11 @@ class within:  # noqa: N801  # a context manager, half as dear as one made of a 
 
     def __exit__(self, *exc: object) -> None:
         _IN_FORCE.reset(self.token)
+
+
+def one_run() -> within:
+    """Put in force what one run that begins now may take of the budget."""
+    return within(_IN_FORCE.get().begun())
 
 
 def unasked() -> int:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.budget import one_run
 from bolt_numba.base.notebook import html_table
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.runner import Prepared, Runner, finish
@@ -127,16 +128,19 @@ LONGEST_S = 20.0
 
 def profile_runs(runner: Runner, arrays: Sequence[Array], runs: int) -> Profile:
     """Run ``runs`` times, or fewer where that takes longer than `LONGEST_S`, and take the median of each job."""
-    runner.run(arrays)
+    with one_run():
+        runner.run(arrays)
     until = time.perf_counter() + LONGEST_S
     whole: list[float] = []
     samples: list[list[float]] = []
     labels: list[Label] = []
     for _ in range(runs):
         begin = time.perf_counter()
-        runner.run(arrays)
+        with one_run():
+            runner.run(arrays)
         whole.append(time.perf_counter() - begin)
-        labels, seconds = _timed_run(runner, arrays)
+        with one_run():
+            labels, seconds = _timed_run(runner, arrays)
         samples.append(seconds)
         if time.perf_counter() > until:
             break

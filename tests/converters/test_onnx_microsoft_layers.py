@@ -148,7 +148,7 @@ def sparse(rows: Array, columns: Array) -> dict[str, Array | None]:
         ("CropAndResize", {**IMAGE, "c": np.array([0, 2], np.int32)}, {}, "crop_size: got .0, 2."),
         ("CropAndResize", {**IMAGE, "c": np.array([2], np.int32)}, {}, "crop_size"),
         ("CropAndResize", {**IMAGE, "c": np.full(2, 2**31 - 1, np.int32)}, {}, "memory: got 16"),
-        ("SparseAttention", sparse(ROWS[:1], COLUMNS[:1]), {"sparse_block_size": 0}, "block mask, sparse_block_size"),
+        ("SparseAttention", sparse(ROWS[:1], COLUMNS[:1]), {"sparse_block_size": 0}, "sparse_block_size and"),
         ("SparseAttention", sparse(ROWS[:1], COLUMNS[:1] - 1), {}, "numbers below 4"),
         ("SparseAttention", sparse(ROWS[:1] - 1, COLUMNS[:1]), {}, "places of columns"),
         ("SparseAttention", sparse(ROWS[:1], COLUMNS), {}, "two matrices"),

@@ -19,7 +19,7 @@ from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.ops.pointwise import Add, Cast, Div, Equal, Mul, Sub, Where
-from bolt_numba.types import I64, Sym
+from bolt_numba.types import I64, Array, Sym
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 
@@ -198,20 +198,10 @@ def sparse_attention(
     Block i of queries sees the blocks of keys ``columns[rows[i] : rows[i + 1]]`` of its layout.
     """
     rows, columns = (known_array(b, v, "block mask") for v in (block_row_indices, block_col_indices))
-    blocks = rows.shape[-1] - 1 if rows.ndim == 2 else 0
-    if columns.ndim != 2 or len(columns) != len(rows) or min(blocks, len(rows), sparse_block_size, num_heads) < 1:
-        got = rows.shape, columns.shape, sparse_block_size, num_heads
-        raise b.invalid("block mask, sparse_block_size and num_heads", got, "two matrices of as many rows, and from 1")
-    if num_heads % len(rows):
-        raise b.invalid("num_heads", num_heads, f"a multiple of the {len(rows)} layouts")
-    ask(4 * len(rows) * blocks**2 + 8 * num_heads, b.what)
-    seen = np.zeros((len(rows), blocks, blocks), bool)
-    for layout, ends in enumerate(rows):
-        for i in range(blocks):
-            chosen = columns[layout, ends[i] : ends[i + 1]]
-            if ends[i] < 0 or ends[i + 1] > columns.shape[1] or chosen.min(initial=0) < 0:
-                raise b.invalid("block mask", (ends, columns[layout]), f"places of columns, and numbers below {blocks}")
-            seen[layout, i, chosen] = True
+    if min(sparse_block_size, num_heads) < 1:
+        raise b.invalid("sparse_block_size and num_heads", (sparse_block_size, num_heads), "at least 1")
+    ask(8 * num_heads, b.what)
+    seen = _seen_blocks(b, rows, columns)
     last = b(Sub(), key_total_sequence_lengths, np.array(1, np.int32))
     q = query if key is not None else _unpacked(b, query, num_heads, kv_num_heads)[0]
     size = np.array(sparse_block_size)
@@ -225,3 +215,20 @@ def sparse_attention(
         num_heads=num_heads, kv_num_heads=kv_num_heads, do_rotary=do_rotary, rotary_interleaved=rotary_interleaved,
         scale=scale,
     )  # fmt: skip
+
+
+def _seen_blocks(b: NodeBuilder, rows: Array, columns: Array) -> Array:
+    """Which blocks of keys each block of queries sees in each layout: [layouts, blocks, blocks] of flags."""
+    blocks = rows.shape[-1] - 1 if rows.ndim == 2 else 0
+    if columns.ndim != 2 or len(columns) != len(rows) or min(blocks, len(rows)) < 1:
+        raise b.invalid("block mask", (rows.shape, columns.shape), "two matrices of as many rows")
+    ask(4 * len(rows) * blocks**2, b.what)
+    seen = np.zeros((len(rows), blocks, blocks), bool)
+    for layout, ends in enumerate(rows):
+        for i in range(blocks):
+            chosen = columns[layout, ends[i] : ends[i + 1]]
+            least, most = chosen.min(initial=0), chosen.max(initial=0)
+            if ends[i] < 0 or ends[i + 1] > columns.shape[1] or least < 0 or most >= blocks:
+                raise b.invalid("block mask", (ends, columns[layout]), f"places of columns, and numbers below {blocks}")
+            seen[layout, i, chosen] = True
+    return seen
