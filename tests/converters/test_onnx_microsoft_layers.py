@@ -143,7 +143,7 @@ def sparse(rows: Array, columns: Array) -> dict[str, Array | None]:
          "router: got 8 experts, wanted 3"),
         ("MoE", {"x": real(2, 1), "r": real(1, EXPERTS), "w1": real(EXPERTS, 1, 1), "b1": None,
                  "w2": real(EXPERTS, 1, 1)}, {}, "repetitions"),
-        ("NGramRepeatBlock", {"i": np.ones((1, 3), np.int64), "s": real(1, 4)}, {"ngram_size": 2**62}, "repetitions"),
+        ("NGramRepeatBlock", {"i": np.ones((1, 3), np.int64), "s": real(1, 4)}, {"ngram_size": 2**62}, "1 to 256"),
         ("UnfoldTensor", {"x": real(5)}, {"size": 2**40}, "size: got 1099511627776, wanted at most 5"),
         ("CropAndResize", {**IMAGE, "c": np.array([0, 2], np.int32)}, {}, "crop_size: got .0, 2."),
         ("CropAndResize", {**IMAGE, "c": np.array([2], np.int32)}, {}, "crop_size"),
