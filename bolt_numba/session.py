@@ -258,8 +258,9 @@ class Session:
     def _go(self, arrays: list[Array], targets: Sequence[Array | None] | None) -> list[Array]:
         if self._budget is None:
             return self._runner.run(arrays, targets)
-        with within(self._budget):
-            self._runner.prepare(arrays)  # a plan and its kernels take none of the run's time
+        if self.time_limit is not None:
+            with within(self._budget):
+                self._runner.prepare(arrays)  # a plan and its kernels take none of the run's time
         with within(self._budget.begun()):
             return self._runner.run(arrays, targets)
 
