@@ -37,7 +37,7 @@ class Flows:
             raise FlowError(f"flows: got {flows!r:.80}, wanted flows by name")
         self.capacity, self.order = want_count("capacity", capacity), want_one_of("order", order, (FIFO, COMPLETED))
         self._line: deque[FlowTask] = deque()
-        self._count = 0
+        self._count, self._is_closed = 0, False
         self._changed = threading.Condition()
         renew_after_fork(self, "_changed", threading.Condition)
 
@@ -59,7 +59,10 @@ class Flows:
         left = None if timeout is None else want_seconds("timeout", timeout)
         until = None if left is None else time.perf_counter() + left
         with self._changed:
-            if not self._changed.wait_for(lambda: self._count < self.capacity, left):
+            has_room = self._changed.wait_for(lambda: self._is_closed or self._count < self.capacity, left)
+            if self._is_closed:
+                raise FlowError(f"flow {name!r}: got a task after the flows were closed, wanted it before")
+            if not has_room:
                 raise FlowFullError(f"flow {name!r}: got {self.capacity} tasks that are not done or not read, "
                                     f"wanted fewer within {timeout} s")  # fmt: skip
             self._count += 1  # room for it, also while the flow itself has none
@@ -108,7 +111,10 @@ class Flows:
         return self._count
 
     def close(self, cancel: bool = False) -> None:
-        """Close all flows, as `Flow.close`.  What is done can still be read."""
+        """Close all flows, as `Flow.close`.  What is done can still be read; who waits for room gets a FlowError."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
         for flow in self.flows.values():
             flow.close(cancel)
 

@@ -82,3 +82,22 @@ def test_threads_fill_and_read_without_loss() -> None:
         for thread in threads:
             thread.join(LONG)
     assert sorted(found) == [*range(-100, 0), *range(1, 101)]
+
+
+def test_who_waits_for_room_is_told_of_the_end() -> None:
+    gate, said = threading.Event(), list[str]()
+    flows = flows_of(gate=gate, capacity=1)
+    flows.enqueue("slow", x=1)
+
+    def waits() -> None:
+        with pytest.raises(FlowError) as caught:
+            flows.enqueue("quick", x=2)
+        said.append(str(caught.value))
+
+    thread = threading.Thread(target=waits, daemon=True)
+    thread.start()
+    gate.set()
+    flows.close()
+    thread.join(LONG)
+    assert said == ["flow 'quick': got a task after the flows were closed, wanted it before"]
+    assert flows.dequeue().result() == {"y": 1}
