@@ -306,12 +306,14 @@ NO_NUMBERS: dict[str, tuple[int, ...]] = {
     "DynamicQuantizeLSTM": (8, 10),
     "FitImage": (1, 2),
     "Histogram": (1, 2),
+    "QuantizeRows": (0,),
     **dict.fromkeys(("InstanceNormalization", "GroupNormalization"), (1,)),
     "GroupQueryAttention": (2, 4),
     **dict.fromkeys(("DFT", "STFT"), (0, 2)),
 }
 """Operands without such numbers, by operator: scales of codes, what preprocessing subtracts and divides by, limits that
-the data have, gains; values of a cache, of which those behind the mask are not read; spectra, which have own tests."""
+the data have, gains; values of a cache, of which those behind the mask are not read; spectra, which have own tests;
+rows whose scale is NaN then, so that their bytes mean nothing."""
 UNSIGNED_ZEROS = ("BinaryMatMul", "LayerNormalization", "MatMul", "Resize", "RoiAlign", "TreeEnsemble")
 """Operators that add zeros of their own, in another order."""
 

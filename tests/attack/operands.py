@@ -234,7 +234,7 @@ def is_for_content(error: Exception) -> bool:
 
 def names() -> list[str]:
     """Every operator with cases."""
-    return sorted(op.name for op in CASES if op.name in OPS)
+    return sorted(op.name for op in CASES if op.name in OPS and op.name != "RangeRounded")  # sessions leave that exact
 
 
 def attack_one_of(ops: Sequence[type[Op]], seed: int) -> tuple[str, str, str]:

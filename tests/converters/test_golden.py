@@ -27,6 +27,10 @@ NO_ONNX = {
     "caffe/SPP/h3_ave": "the same",
     "paddle/control/tensor_array__legacy": "onnx wants the rank of what a sequence holds",
     "paddle/control/tensor_array__pir": "the same",
+    **dict.fromkeys(
+        ("paddle/vision/bicubic_dyn__legacy", "paddle/vision/bicubic_dyn__pir"),
+        "only the run tells whether a size is 1, which lies elsewhere in Paddle than in ONNX",
+    ),
 }
 """Cases whose ONNX models onnx does not take, and why."""
 
