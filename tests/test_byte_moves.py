@@ -246,9 +246,9 @@ def to_floats(b: Builder, x: Value, y: Value) -> Value:
 
 
 def on_the_way(b: Builder, x: Value, y: Value) -> Value:
-    """Quantised between two operators, as quantisers write it."""
-    total = dq(b, q(b, b(o("Add"), dq(b, x, 0.0713, 131), dq(b, y, 0.0339, -7)), 0.1, 90), 0.1, 90)
-    return q(b, b(o("Mul"), total, dq(b, x, 0.0713, 131)), 0.7, 100)
+    """Quantised between two operators, as quantisers write it.  Scales are powers of two, for ties to be exact."""
+    total = dq(b, q(b, b(o("Add"), dq(b, x, 2**-4, 131), dq(b, y, 2**-5, -7)), 2**-3, 90), 2**-3, 90)
+    return q(b, b(o("Mul"), total, dq(b, x, 2**-4, 131)), 0.5, 100)
 
 
 PAIRS: dict[str, tuple[Build, tuple[int, ...], tuple[int, ...]]] = {

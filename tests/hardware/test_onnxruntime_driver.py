@@ -15,6 +15,7 @@ from bolt_numba.hardware.interface import Accelerator, CompileContext
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.layers.norm import LRN
+from bolt_numba.ops.layers.quantize import RangeRounded
 from bolt_numba.ops.layers.resize import GridSample
 from bolt_numba.ops.pointwise import Add
 from bolt_numba.ops.registry import Op
@@ -27,8 +28,8 @@ LACKS = {
     *("BinaryConv", "BinaryMatMul", "BinaryPack", "CumMax", "CumMin", "DFT", "Dropout", "DynamicQuantizeLSTM"),
     *("FitImage", "GatherTree", "GenerateProposals", "GroupQueryAttention", "Histogram", "ImageDecoder", "Inverse"),
     *("LogCumSumExp", "MatrixNMS", "MulticlassNMS", "Multinomial", "PSRoiPool", "PairwiseCoupling", "PriorBox"),
-    *("RandomNormal", "RandomUniform", "RegexFullMatch", "SearchSorted", "StringConcat", "StringNormalizer"),
-    *("LabelEncoder", "StringSplit", "Tokenizer", "TreeEnsemble", "WarpImage", "YuvToRgba"),
+    *("QuantizeRows", "RandomNormal", "RandomUniform", "RegexFullMatch", "SearchSorted", "StringConcat"),
+    *("LabelEncoder", "StringNormalizer", "StringSplit", "Tokenizer", "TreeEnsemble", "WarpImage", "YuvToRgba"),
 }
 """Operators that it does not get."""
 CONSTANTS = {"ConstantOfShape", "Range"}
@@ -43,7 +44,8 @@ def device() -> Accelerator:
 
 @pytest.mark.parametrize("op", SORTED, ids=[op.name for op in SORTED])
 def test_operator_agrees_with_its_reference(device: Accelerator, op: type[Op]) -> None:
-    ran, refused = agrees(device, op, 1e-3)
+    # What only our products of bytes make use of is written as the floats: half a level of 255 off.
+    ran, refused = agrees(device, op, 4e-3 if op is RangeRounded else 1e-3)
     if op.name in LACKS:
         assert not ran
         assert refused

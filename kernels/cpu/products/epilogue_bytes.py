@@ -67,6 +67,13 @@ def row_scale(p, row):
 
 
 @inline
+def scaled(columns, row):
+    """Scales of columns times the one of a row; the greatest finite number where that is more, as in `scale_ratio`."""
+    by, most = columns * row, splat(MOST)
+    return select(by > most, most, select(by < -most, -most, by))
+
+
+@inline
 def finish_stored(p, tile, mr, n, columns, width, c, res, row):
     """A tile of i32 in workspace, rows ``2 * BYTES`` apart, to results; row: the number of its first.
 
@@ -80,7 +87,7 @@ def finish_stored(p, tile, mr, n, columns, width, c, res, row):
             if p.kind == SUMS:
                 vstore_n(c + 4 * (ldc * i + v), vload_i32(at), m)
                 continue
-            by = vload(columns + 2 * width + 4 * v) * scale
+            by = scaled(vload(columns + 2 * width + 4 * v), scale)
             y = fma(to_f32(vload_i32(at)), by, vload(columns + 4 * width + 4 * v))
             if p.residual == BYTE_RESIDUAL:
                 seen = vload_u8_n(res + p.ldr * i + v, m) ^ splat(np.int32(p.flip_r))

@@ -44,7 +44,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vload_u8_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import L2
-from bolt_numba.kernels.cpu.products.epilogue_bytes import FIELDS, FLOAT_RESIDUAL, finish_stored, row_scale
+from bolt_numba.kernels.cpu.products.epilogue_bytes import FIELDS, FLOAT_RESIDUAL, finish_stored, row_scale, scaled
 from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.cpu.products.pack_bytes import (
     BYTE_RESULTS,
@@ -83,12 +83,12 @@ def _putting_floats(mr: int, nv: int) -> Any:
         for i in range(mr):
             lines.append(f"        to, scale = c + 4 * p.ldc * {i}, load_f32(scales + 4 * {i})")
             for j in range(nv):
-                made = f"fma(to_f32(bits_of(tile_get(acc, {i}, {j}))), f{j} * scale, a{j})"
+                made = f"fma(to_f32(bits_of(tile_get(acc, {i}, {j}))), scaled(f{j}, scale), a{j})"
                 end = "" if whole else f", min(n - {j} * LANES, LANES)"
                 stored = f"(to + {j} * BYTES, vmin(hi, vmax(lo, {made})){end})"
                 lines.append(f"        vstore{'_n' * (not whole)}{stored}")
     words = {name: getattr(lang, name) for name in PUT_WORDS}
-    return inline_source("\n".join(lines) + "\n", "put", BYTES=BYTES, LANES=LANES, **words)
+    return inline_source("\n".join(lines) + "\n", "put", BYTES=BYTES, LANES=LANES, scaled=scaled, **words)
 
 
 PUT_WORDS = ("splat", "vload", "load_f32", "fma", "to_f32", "bits_of", "tile_get", "vmin", "vmax", "vstore", "vstore_n")

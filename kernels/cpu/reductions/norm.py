@@ -126,11 +126,11 @@ def row_squares(x, n):
 def row_statistics(x, n):
     """A point near the mean of ``n`` contiguous f32, how far the mean is from it, the sum of squares around it.
 
-    A point further off than 1.7 deviations is replaced by the mean.
+    A point further off than 1.7 deviations, or with an infinite sum around it, is replaced by the mean.
     """
     point = sample_mean(x, n)
     off, squares = row_moments(x, n, point)
-    if off * off * np.float32(n) > np.float32(0.75) * squares:
+    if off * off * np.float32(n) > np.float32(0.75) * squares or squares == np.inf:
         point += off
         off, squares = row_moments(x, n, point)
     return point, off, squares
