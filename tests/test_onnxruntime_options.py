@@ -216,3 +216,39 @@ def test_an_optimised_model_is_written_and_runs(name: str, tmp_path: Path) -> No
     ours.InferenceSession(adding(), options(ours, lambda o: setattr(o, "optimized_model_filepath", str(path))))
     again = ours.InferenceSession(path)
     np.testing.assert_array_equal(again.run(None, {"x": X})[0], X + np.arange(4, dtype=np.float32))
+
+
+BESIDE = "session.optimized_model_external_initializers_file_name"
+
+
+@pytest.mark.parametrize(
+    ("written", "beside"), [("new.onnx", "m.data"), ("m.data", None), ("m.onnx", None), ("m.onnx", "w")]
+)
+def test_an_optimised_model_is_never_written_over_what_was_read(
+    written: str, beside: str | None, tmp_path: Path
+) -> None:
+    weights = np.arange(1024, dtype=np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])], "g",
+        *([helper.make_tensor_value_info(name, 1, [1024])] for name in "xy"), [numpy_helper.from_array(weights, "w")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data")
+    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    made = options(ours, lambda o: setattr(o, "optimized_model_filepath", str(tmp_path / "link" / written)))
+    if beside is not None:
+        made.add_session_config_entry(BESIDE, beside)
+        made.add_session_config_entry(BESIDE.replace("file_name", "min_size_in_bytes"), "100")
+    with pytest.raises(bn.BoltError, match=r"is what the session reads as .*wanted another"):
+        ours.InferenceSession(tmp_path / "m.onnx", made)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["", "../w", "a/w", "/w", "new.onnx"])
+def test_weights_of_an_optimised_model_lie_beside_it(name: str, tmp_path: Path) -> None:
+    made = options(ours, lambda o: setattr(o, "optimized_model_filepath", str(tmp_path / "new.onnx")))
+    made.add_session_config_entry(BESIDE, name)
+    with pytest.raises(bn.BoltError, match=f"got {name!r}, wanted the name of another file beside 'new.onnx'"):
+        ours.InferenceSession(adding(), made)
+    assert not list(tmp_path.iterdir())

@@ -122,7 +122,10 @@ class InferenceSession:
             leave_as_theirs(error, str(self._model_path or "model"), OSError)
 
     def _make(self) -> None:
-        self._session, declared = self._engine(frozenset(), loose=False)
+        from bolt_numba.converters.bounded import files_named
+
+        with files_named() as read:
+            self._session, declared = self._engine(frozenset(), loose=False)
         symbols = named_dimensions(declared.inputs)
         self._inputs_meta = args_of(self._session.inputs, declared.inputs, symbols, {})
         self._outputs_meta = args_of(self._session.outputs, declared.outputs, symbols, declared.kinds)
@@ -136,7 +139,7 @@ class InferenceSession:
             from bolt_numba.onnxruntime.saving import save_optimised  # few sessions ask for it
 
             path, entries = self._sess_options.optimized_model_filepath, self._sess_options._entries
-            save_optimised(self._session.graph, self._source, path, entries)
+            save_optimised(self._session.graph, self._source, path, entries, read)
 
     def _engine(self, inputs: frozenset[str], loose: bool) -> tuple[Session, Declared]:
         """A session whose graph takes these initializers as inputs, and what the file declares; see `Changes`."""

@@ -57,21 +57,25 @@ class Weights:
     """Makes the tensors of one model.
 
     file: where large ones are written as they come, under the name ``location``; None keeps them in the model.
-    apart: takes the large ones by name, where the caller hands them to the engine itself.
+    apart: takes the large ones by name, where the caller hands them to the engine itself.  least: bytes of a large one.
     """
 
     def __init__(
-        self, file: IO[bytes] | None = None, location: str = "", apart: dict[str, Array] | None = None
+        self,
+        file: IO[bytes] | None = None,
+        location: str = "",
+        apart: dict[str, Array] | None = None,
+        least: int = EXTERNAL,
     ) -> None:
-        self.file, self.location, self.apart = file, location, apart
+        self.file, self.location, self.apart, self.least = file, location, apart, least
         self.nbytes = 0
 
     def tensor(self, array: Array, name: str) -> onnx.TensorProto:
         """The tensor of an array, inside the model or outside."""
-        if self.apart is not None and array.dtype.kind in "fiu" and array.nbytes >= EXTERNAL:
+        if self.apart is not None and array.dtype.kind in "fiu" and array.nbytes >= self.least:
             self.apart[name] = np.ascontiguousarray(array)
             return _outside(array, name, self.location, 0)
-        if self.file is None or array.dtype == STRING or array.nbytes < EXTERNAL:
+        if self.file is None or array.dtype == STRING or array.nbytes < self.least:
             return tensor_of(array, name)
         align = PAGE if array.nbytes >= 1 << 20 else LINE
         gap = -self.nbytes % align

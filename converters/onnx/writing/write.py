@@ -15,7 +15,7 @@ from bolt_numba.base.replaced import replaced
 from bolt_numba.converters.onnx.structure import read_names
 from bolt_numba.converters.onnx.writing.graph import write_graph
 from bolt_numba.converters.onnx.writing.opset import OLDEST, expand, ir_version, needed, since, spell_older, too_new
-from bolt_numba.converters.onnx.writing.tensor import Weights, repeated
+from bolt_numba.converters.onnx.writing.tensor import EXTERNAL, Weights, repeated
 from bolt_numba.errors import BoltError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.types import Array, TensorType
@@ -63,10 +63,15 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
             file.write(data)
         return
     target = Path(path)
-    beside = target.with_name(f"{target.name}.data")
-    with replaced(target) as file:
+    save_onnx_apart(graph, target, target.with_name(f"{target.name}.data"), opset=opset)
+
+
+@border("save_onnx", OSError)
+def save_onnx_apart(graph: Graph, path: Path, beside: Path, least: int = EXTERNAL, opset: int | None = None) -> None:
+    """The same with the weights of ``least`` bytes and more in the file ``beside`` it, in the same folder."""
+    with replaced(path) as file:
         with replaced(beside) as data_file:
-            model = _model(graph, Weights(data_file, beside.name), opset)
+            model = _model(graph, Weights(data_file, beside.name, least=least), opset)
         file.write(model.SerializeToString())
 
 
