@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.regular import open_regular, read_regular
 from bolt_numba.errors import BoltError
 from bolt_numba.types import Array
 
@@ -56,11 +57,11 @@ def with_old_ir(model: Model) -> str | bytes:
     if isinstance(model, bytes):
         head = model[:2]
     else:
-        with open(model, "rb") as file:
+        with open_regular(model) as file:
             head = file.read(2)
     if len(head) < 2 or head[0] != 8 or not _NEWEST_IR < head[1] < 128:
         return model if isinstance(model, bytes) else os.fspath(model)
-    content = model if isinstance(model, bytes) else Path(model).read_bytes()
+    content = model if isinstance(model, bytes) else read_regular(model)
     return bytes([8, _NEWEST_IR]) + content[2:]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bolt_numba.base.regular import open_regular
 from bolt_numba.devices import in_order
 from bolt_numba.devices.foreign.device import Plugin
 from bolt_numba.devices.foreign.failures import Failures
@@ -175,12 +176,14 @@ def placement_of(given: Any) -> Placement:
 
 
 def _text_of_file(path: Path) -> str:
-    if path.exists() and not (path.is_file() and path.stat().st_size <= LARGEST):
-        what = f"a device, a folder or more than {LARGEST} bytes"
-        raise BoltError(f"{path}: placement: got {what}, wanted a file of lines")
     try:
-        return path.read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            held = file.read(LARGEST + 1)
     except OSError as error:
         raise BoltError(f"{path}: placement: got {error.strerror!r}, wanted a file of lines") from error
+    if len(held) > LARGEST:
+        raise BoltError(f"{path}: placement: got more than {LARGEST} bytes, wanted a file of lines")
+    try:
+        return held.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BoltError(f"{path}: placement: got other bytes at {error.start}, wanted a text in UTF-8") from error

@@ -10,6 +10,7 @@ from typing import IO, Any, TypeAlias
 from bolt_numba.base.border import border
 from bolt_numba.base.mapped import map_file
 from bolt_numba.base.records import record
+from bolt_numba.base.regular import open_regular, read_regular
 from bolt_numba.converters.bounded import HEAD, OTHERS, Folders, reading, refuse_no_model
 from bolt_numba.errors import DTypeError, InvalidModelError, UnsupportedOpError
 from bolt_numba.ir import MAGIC
@@ -70,7 +71,7 @@ class Content:
         if self._data is not None or self.path is None:
             return self.data[:HEAD]
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 return file.read(HEAD)
         except ValueError as error:  # no name that a file can have
             raise InvalidModelError(f"{self.name!r}: cannot be opened: {error}") from error
@@ -80,7 +81,7 @@ class Content:
         """All bytes, read once."""
         if self._data is None:
             assert self.path is not None, "a source has bytes or a path"
-            self._data = self.path.read_bytes()
+            self._data = read_regular(self.path)
         return self._data
 
     @property

@@ -14,7 +14,8 @@ import ml_dtypes
 import numpy as np
 
 from bolt_numba.base.border import as_bolt_error
-from bolt_numba.base.mapped import map_file
+from bolt_numba.base.mapped import map_opened
+from bolt_numba.base.regular import open_regular
 from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.types import STRING, AnyDType, Array
 
@@ -147,19 +148,16 @@ def array_in_file(
     """
     wanted = nbytes_of(dtype, dims)
     length = wanted if length is None else length
-    is_mapped = wanted >= MAPPED and dtype not in BITS and dtype.kind != "b"
-    data = map_file(path) if is_mapped and path.stat().st_size else b""
-    size = len(data) or path.stat().st_size
-    if length != wanted or offset + length > size:
-        with path.open("rb") as file:
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if length != wanted or offset + length > size:
             refuse_no_model(file.read(HEAD), path.name)
-        raise InvalidModelError(
-            f"{what} {path.name}: got {length} bytes from {offset} of {size}, "
-            f"wanted {wanted} for {dtype.name}{list(dims)}"
-        )
-    if is_mapped:
-        return np.frombuffer(data, dtype, math.prod(dims), offset).reshape(dims)
-    with path.open("rb") as file:
+            raise InvalidModelError(
+                f"{what} {path.name}: got {length} bytes from {offset} of {size}, "
+                f"wanted {wanted} for {dtype.name}{list(dims)}"
+            )
+        if wanted >= MAPPED and dtype not in BITS and dtype.kind != "b":
+            return np.frombuffer(map_opened(file, path), dtype, math.prod(dims), offset).reshape(dims)
         file.seek(offset)
         return array_of_bytes(file.read(length), dtype, dims, what)
 

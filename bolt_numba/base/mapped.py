@@ -11,11 +11,12 @@ import os
 import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
+from bolt_numba.base.regular import open_regular
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.types import Array
 
@@ -52,14 +53,19 @@ _maps_in_use: weakref.WeakValueDictionary[Stamp, FileMap] = weakref.WeakValueDic
 
 
 def map_file(path: Path) -> FileMap:
-    """The map of a file as it is, which is not empty; raises OSError."""
-    with path.open("rb") as file:
-        stamp = _stamp(os.fstat(file.fileno()))
-        made = _maps_in_use.get(stamp)
-        if made is None or made.path != path:
-            made = FileMap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            made.path, made._stamp = path, stamp
-            _maps_in_use[stamp] = made
+    """The map of a file as it is, which is not empty; raises OSError, and InvalidModelError for what is no file."""
+    with open_regular(path) as file:
+        return map_opened(file, path)
+
+
+def map_opened(file: BinaryIO, path: Path) -> FileMap:
+    """The same of a file that is opened, under its path."""
+    stamp = _stamp(os.fstat(file.fileno()))
+    made = _maps_in_use.get(stamp)
+    if made is None or made.path != path:
+        made = FileMap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        made.path, made._stamp = path, stamp
+        _maps_in_use[stamp] = made
     return made
 
 

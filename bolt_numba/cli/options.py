@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import typer
 
+from bolt_numba.base.regular import open_regular
 from bolt_numba.base.replaced import replaced
 from bolt_numba.cli import console
 from bolt_numba.devices import names as device_names
@@ -123,7 +124,7 @@ Inputs: TypeAlias = Annotated[
 
 
 def on_devices(device: str, properties: Sequence[str], fallback: str, placement: Path | None) -> dict[str, Any]:
-    """What `bolt_numba.compile` takes for these options.  Raises OSError where the file is not there."""
+    """What `bolt_numba.compile` takes for these options."""
     found: dict[str, dict[str, str]] = {}
     for text in properties:
         name, equals, value = text.partition("=")
@@ -132,8 +133,7 @@ def on_devices(device: str, properties: Sequence[str], fallback: str, placement:
             raise typer.BadParameter(f"got {text!r}, wanted DEVICE.NAME=VALUE", param_hint="--property")
         found.setdefault(of, {})[key] = value.strip()
     names = [name.strip() for name in device.split(",")]
-    rules = None if placement is None else placement.read_text(encoding="utf-8")
-    return {"device": names, "properties": found, "fallback": fallback, "placement": rules}
+    return {"device": names, "properties": found, "fallback": fallback, "placement": placement}
 
 
 def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -168,9 +168,9 @@ def read_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, 
 def load_arrays(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file by name."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
             return dict(archive)
-    except FileNotFoundError:
+    except (FileNotFoundError, BoltError):
         raise
     except Exception as error:  # of any kind: heads are read as Python, and may claim any size
         raise InvalidModelError(f"{path}: is no .npz file: {error}") from error
@@ -187,8 +187,9 @@ def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 def load_array(path: Path) -> Array:
     """The array of an .npy file."""
     try:
-        loaded = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
+        with open_regular(path) as file:
+            loaded = np.load(file, allow_pickle=False)
+    except (FileNotFoundError, BoltError):
         raise
     except Exception as error:  # of any kind: heads are read as Python, and may claim any size
         raise InvalidModelError(f"{path}: is no .npy file: {error}") from error

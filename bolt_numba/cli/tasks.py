@@ -15,6 +15,7 @@ from typing import IO, Any, Self
 import numpy as np
 import typer
 
+from bolt_numba.base.regular import read_regular
 from bolt_numba.cli import console
 from bolt_numba.cli.options import load_array, load_arrays, save_arrays
 from bolt_numba.errors import BoltError
@@ -58,7 +59,7 @@ def _value(text: str) -> Any:
 
 def _content(path: Path) -> Any:
     """The array of an .npy file, the bytes of any other."""
-    return load_array(path) if path.suffix == ".npy" else path.read_bytes()
+    return load_array(path) if path.suffix == ".npy" else read_regular(path)
 
 
 def tasks_of(source: Path | None, common: Mapping[str, Any], inputs: Sequence[str]) -> Iterator[Task]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.border import border
+from bolt_numba.base.regular import open_regular
 from bolt_numba.base.replaced import replaced
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.flow import Flow
@@ -64,7 +65,7 @@ def load(
 
 
 def _text_of(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         content = file.read(LONGEST + 1)
     if len(content) > LONGEST:
         raise FlowError(f"{path}: got more than {LONGEST} bytes, wanted the text of a flow")

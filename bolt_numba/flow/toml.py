@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.regular import open_regular
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.flow import Flow
 from bolt_numba.flow.named import FileNames, unknown_keys
@@ -141,7 +142,8 @@ def _fixed(where: str, port: str, given: Any, named: FileNames) -> Any:
     if not isinstance(given["file"], str):
         raise FlowError(f"{said}, wanted the name of an .npy file")
     try:
-        found = np.load(named.path(given["file"]), allow_pickle=False)
+        with open_regular(named.path(given["file"])) as file:
+            found = np.load(file, allow_pickle=False)
     except Exception as error:  # of any kind: heads of files are read as Python, and may claim any size
         raise FlowError(f"{said}: {type(error).__name__}: {error}") from error
     if not isinstance(found, np.ndarray):

@@ -19,6 +19,7 @@ import numpy as np
 
 from bolt_numba.base.config import default_stand_ins
 from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.regular import open_descriptor
 from bolt_numba.base.trusted import read_whole
 from bolt_numba.devices import others
 from bolt_numba.devices.foreign.failures import Failures
@@ -130,7 +131,7 @@ class KnownSession(Session):
     def __init__(self, asked: Opening, start: Start, opened: Opened, options: Mapping[str, Any]) -> None:
         self._asked, self._start, self._given = asked, start, dict(options)
         self._known = _Known(start, opened, options["precision"])
-        self._file = os.open(asked.path, os.O_RDONLY)  # another one may take its place
+        self._file = open_descriptor(asked.path)  # another one may take its place
         weakref.finalize(self, os.close, self._file)
         if not starts.is_same(os.fstat(self._file), start.files[0]):
             raise InvalidModelError(f"{asked.path}: was written to while it was looked at")

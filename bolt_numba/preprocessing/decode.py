@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from pathlib import Path
 
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.base.regular import read_regular
 from bolt_numba.errors import BoltError, BudgetError, DataError
 from bolt_numba.ops.data.image_decoder import pillow
 from bolt_numba.types import U8, Array
@@ -30,7 +30,7 @@ def open_image(source: str | os.PathLike[str] | bytes, color: str = "RGB") -> Ar
     if color not in (*MODES, "BGR"):
         raise BoltError(f"{name}: color: got {color!r}, wanted RGB, BGR, RGBA or gray")
     try:
-        held = source if isinstance(source, bytes) else Path(source).read_bytes()
+        held = source if isinstance(source, bytes) else read_regular(source)
     except OSError as error:
         raise BoltError(f"{name}: cannot read it: {error.strerror or error}") from error
     try:

@@ -6,11 +6,12 @@ import os
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
 from bolt_numba.base.border import theirs
+from bolt_numba.base.regular import open_regular
 from bolt_numba.errors import BoltError, DataError, DTypeError, InvalidModelError, ShapeError
 from bolt_numba.inputs import as_array, as_input
 from bolt_numba.types import Array, TensorSpec
@@ -56,11 +57,14 @@ def _load(path: Path) -> Any:
     """The content of an .npz file by name, or the array of an .npy file."""
     if path.suffix not in (".npz", ".npy"):
         raise BoltError(f"{path}: calibration data: got {path.suffix or 'no suffix'}, wanted .npz, .npy or a folder")
+    with open_regular(path) as file:
+        return _content(file, path)
+
+
+def _content(file: BinaryIO, path: Path) -> Any:
     try:
-        loaded = np.load(path, allow_pickle=False)
+        loaded = np.load(file, allow_pickle=False)
         return loaded if isinstance(loaded, np.ndarray) else dict(loaded)
-    except FileNotFoundError:
-        raise
     except _UNREADABLE as error:
         raise InvalidModelError(f"{path}: is no {path.suffix} file: {error}") from error
 

@@ -12,10 +12,10 @@ import math
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from bolt_numba.base.border import border
+from bolt_numba.base.regular import open_regular
 from bolt_numba.base.replaced import replaced
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.quantize.tool import Quantised
@@ -30,10 +30,12 @@ DYNAMIC = -1
 @border("read_scales", OSError)
 def read_scales(path: str | os.PathLike[str]) -> dict[str, tuple[float, float]]:
     """Ranges by tensor, for ``quantize(ranges=...)``; the kind of file is told by its content."""
-    if Path(path).stat().st_size > MOST_BYTES:
+    with open_regular(path) as file:
+        held = file.read(MOST_BYTES + 1)
+    if len(held) > MOST_BYTES:
         raise InvalidModelError(f"{path}: scales: got more than {MOST_BYTES} bytes, wanted a table")
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = held.decode("utf-8")
         pairs = _clips(json.loads(text)) if text.lstrip().startswith("{") else _table(text)
         return {name: (-reach, reach) for name, reach in pairs}
     except (ValueError, TypeError, RecursionError, struct.error, AttributeError) as error:

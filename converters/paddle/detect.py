@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bolt_numba.base.regular import open_regular
+
 PROGRAMS = ("__model__", "model.pdmodel", "inference.pdmodel", "model", "inference.json", "model.json")
 """Files of a folder that may be the program, in the order in which they are looked for."""
 
@@ -44,5 +46,5 @@ def program_of(folder: Path) -> Path | None:
 
 
 def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(HEAD)

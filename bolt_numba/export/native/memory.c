@@ -42,7 +42,8 @@ void bn_forget_pages(const void *from, size_t nbytes) {
 
 bn_status bn_map_file(const char *path, bn_file *file, bn_error *error) {
     struct stat about;
-    int number = open(path, O_RDONLY | O_CLOEXEC);
+    /* Opening a named pipe would wait for who writes to it. */
+    int number = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (number < 0) return bn_fail(error, BN_FILE, "%s: cannot be opened: %s", path, strerror(errno));
     if (fstat(number, &about) != 0 || !S_ISREG(about.st_mode) || about.st_size <= 0) {
         close(number);

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bolt_numba.base.mapped import map_file
+from bolt_numba.base.regular import read_regular
 from bolt_numba.converters.bounded import HEAD, refuse_no_model
 from bolt_numba.converters.caffe.binary import Blob, read_net, read_weights
 from bolt_numba.converters.caffe.format import is_text
@@ -80,7 +81,7 @@ def files_of(data: Bytes, path: Path | None, weights: Bytes | None) -> tuple[Byt
     """
     if weights is None and is_text(data) and path is not None:
         found = beside(path)
-        weights = None if found is None else found.read_bytes()
+        weights = None if found is None else read_regular(found)
     given = [data, b"" if weights is None else weights]
     text, model = given if is_text(data) else reversed(given)
     return text, model

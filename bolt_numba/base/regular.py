@@ -1,0 +1,55 @@
+"""Files that somebody names: opened without waiting, and refused where they are none.
+
+Opening a named pipe waits for whoever writes to it, and a device may never end.  A look before opening would not help:
+another file may take the place meanwhile.  So what has been opened is looked at.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import BinaryIO
+
+from bolt_numba.errors import InvalidModelError
+
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_NO_FILE = (errno.ENXIO, errno.ENODEV, getattr(errno, "EOPNOTSUPP", errno.ENXIO))
+"""What systems say of sockets, and of devices that are not there."""
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """A regular file for reading its bytes.
+
+    Raises InvalidModelError for pipes, sockets and devices, and what `open` raises for all else.
+    """
+    return open(path, "rb", opener=open_descriptor)
+
+
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """All bytes of a regular file; see `open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def open_descriptor(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+    """The number of the file in this process, which the caller closes; folders have one, too."""
+    try:
+        file = os.open(path, flags | _AT_ONCE)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            _check(path, os.stat(path))
+        raise
+    try:
+        _check(path, os.fstat(file))
+    except InvalidModelError:
+        os.close(file)
+        raise
+    return file
+
+
+def _check(path: str | os.PathLike[str], found: os.stat_result) -> None:
+    kind = stat.S_IFMT(found.st_mode)
+    if kind not in (stat.S_IFREG, stat.S_IFDIR):
+        raise InvalidModelError(f"{os.fspath(path)}: got {_KINDS.get(kind, 'no file')}, wanted a file")
