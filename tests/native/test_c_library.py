@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import shutil
 import subprocess
@@ -323,6 +324,15 @@ def test_a_missing_file_is_told() -> None:
     model = ctypes.c_void_p()
     assert library().bn_model_open(b"/nowhere/model.bolt", ctypes.byref(model)) == c.FILE
     assert b"/nowhere/model.bolt: cannot be opened" in library().bn_error_message(None)
+    assert not model
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_the_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.bolt")
+    model = ctypes.c_void_p()
+    assert library().bn_model_open(str(tmp_path / "model.bolt").encode(), ctypes.byref(model)) == c.FILE
+    assert b"model.bolt: got no file with content" in library().bn_error_message(None)
     assert not model
 
 
