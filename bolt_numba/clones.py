@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bolt_numba.errors import BoltError, ShapeError
@@ -44,6 +44,33 @@ def is_still_shared(session: Session) -> bool:
         return False
     sharers.discard(session)
     return len(sharers) > 0
+
+
+def inside(session: Session) -> list[Session]:
+    """A session, and those inside it."""
+    return [session, *(found for each in session._inner() for found in inside(each))]
+
+
+def taken(session: Session) -> str:
+    """What a session takes as inputs, as reports say it."""
+    shapes = {s.name: "?" if s.shape is None else f"[{', '.join(map(str, s.shape))}]" for s in session.inputs}
+    return ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+
+
+def memory_of(sessions: Sequence[Session]) -> dict[str, int]:
+    """As `Session.memory`, of a session and those inside it."""
+    from bolt_numba.runtime.runner import real_nbytes, uploaded
+
+    plans = [p.plan for s in sessions for p in list(s._runner.prepared.values())]
+    pinned = sum({id(device): device.pinned for s in sessions for device in s._far}.values())
+    states = {id(s._states): s._states.nbytes for s in sessions if s._states is not None}
+    kept = {"states": sum(states.values())} if states else {}
+    return uploaded(plans) | ({"pinned": pinned} if pinned else {}) | kept | {
+        "weights": sum({id(a): real_nbytes(a) for s in sessions for a in s._weights()}.values()),
+        "packed": sum(s._packs.nbytes for s in sessions),
+        "arena": max((p.memory.nbytes for p in plans), default=0),
+        "naive": max((p.memory.naive_nbytes for p in plans), default=0),
+    }
 
 
 def with_outputs(session: Session, extra: tuple[str, ...]) -> Session:

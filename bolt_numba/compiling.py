@@ -108,8 +108,9 @@ class SizedSession(Session):
 
     def _begin(self) -> None:
         self._others: dict[tuple[Any, ...], Session] = {}
-        self._lock = threading.Lock()
-        renew_after_fork(self, "_lock", threading.Lock)
+        self._lock, self._making = threading.Lock(), threading.Lock()  # the second for as long as a session is made
+        for name in ("_lock", "_making"):
+            renew_after_fork(self, name, threading.Lock)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Outputs:
         try:
@@ -155,9 +156,11 @@ class SizedSession(Session):
     def close(self) -> None:
         super().close()
         with self._lock:
-            for other in self._others.values():
-                other.close()
             self._others.clear()
+
+    def _inner(self) -> list[Session]:
+        with self._lock:
+            return [*super()._inner(), *self._others.values()]
 
     def _other(self, given: Mapping[str, tuple[int, ...]]) -> Session | None:
         """The session for inputs of these shapes; None for this one."""
@@ -169,29 +172,40 @@ class SizedSession(Session):
         sizes = tuple(given[name][i] for name, i in changed)
         if not changed or min(sizes) < 1:
             return None
-        with self._lock:
-            return self._made(tuple(changed), sizes, given)
+        keys = tuple(changed), (*changed, *sizes)
+        found = self._kept(*keys)
+        if found is None:
+            with self._making:
+                found = self._kept(*keys) or self._made(*keys, given)  # another thread may have made it
+        return found
 
-    def _made(self, changed: tuple[Any, ...], sizes: tuple[int, ...], given: Mapping[str, tuple[int, ...]]) -> Session:
-        """The session for these sizes, kept or new."""
-        for key in (changed, (*changed, *sizes)):
-            if key in self._others:
-                self._others[key] = made = self._others.pop(key)  # the last one used
-                return made
-        key, graph = self._anew(changed, sizes, given)
-        self._others[key] = made = Session(graph, threads=self.threads, **self._options())
-        for old in list(self._others)[:-MAX_WIDER]:
-            self._others.pop(old, None)
+    def _kept(self, *keys: tuple[Any, ...]) -> Session | None:
+        """The session that is known by one of these keys; it is the last one used."""
+        with self._lock:
+            for key in keys:
+                if key in self._others:
+                    self._others[key] = found = self._others.pop(key)
+                    return found
+        return None
+
+    def _made(self, changed: tuple[Any, ...], fixed: tuple[Any, ...], given: Mapping[str, tuple[int, ...]]) -> Session:
+        """A new session for these sizes; nobody waits for it who runs others."""
+        key, graph = self._anew(changed, fixed, given)
+        made = Session(graph, threads=self.threads, **self._options())
+        with self._lock:
+            self._others[key] = made
+            for old in list(self._others)[:-MAX_WIDER]:
+                self._others.pop(old, None)
         return made
 
     def _anew(
-        self, changed: tuple[Any, ...], sizes: tuple[int, ...], given: Mapping[str, tuple[int, ...]]
+        self, changed: tuple[Any, ...], fixed: tuple[Any, ...], given: Mapping[str, tuple[int, ...]]
     ) -> tuple[tuple[Any, ...], Graph]:
         """The graph with symbols in the place of what changed, or else with the sizes; what it is known by."""
         try:
             return changed, sized(self._source(), self._own, given)
         except BoltError:  # a layer asks for numbers; that it takes these is seen, and told if not, in the second try
-            return (*changed, *sizes), sized(self._source(), given)
+            return fixed, sized(self._source(), given)
 
 
 def _shapes_of(feeds: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

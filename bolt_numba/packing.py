@@ -39,6 +39,6 @@ def packed(
     for count in sorted(set(threads if threads is not None else (1, default_threads()))):
         session = Session(made, threads=count, precision=precision, numerics=numerics)
         session.warmup(**sizes)
-        found.rows.update(session.packs())
+        found.rows.update(session._packs.export())
         found.marks = marks_of(found.rows)
     return made

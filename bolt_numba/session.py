@@ -13,7 +13,7 @@ from bolt_numba.base.border import border, leave
 from bolt_numba.base.budget import limits_of, within
 from bolt_numba.base.config import MAX_PLANS, default_stand_ins
 from bolt_numba.base.mapped import check_intact, drop_maps
-from bolt_numba.clones import apart, cloned, is_still_shared, run_apart, with_outputs
+from bolt_numba.clones import apart, cloned, inside, is_still_shared, memory_of, run_apart, taken, with_outputs
 from bolt_numba.devices import in_order, plug_ins
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.inputs import (
@@ -409,31 +409,30 @@ class Session:
         ``pinned`` of the host for copies there, which all sessions share, and ``states``, if the model keeps any, with
         the second places of those on a device.
         """
-        from bolt_numba.runtime.runner import real_nbytes, uploaded
-
-        plans = [p.plan for p in self._runner.prepared.values()]
-        pinned = sum(device.pinned for device in self._far)
-        kept = {} if self._states is None else {"states": self._states.nbytes}
-        return uploaded(plans) | ({"pinned": pinned} if pinned else {}) | kept | {
-            "weights": sum(map(real_nbytes, {id(a): a for a in self._weights()}.values())),
-            "packed": self._packs.nbytes,
-            "arena": max((p.memory.nbytes for p in plans), default=0),
-            "naive": max((p.memory.naive_nbytes for p in plans), default=0),
-        }
+        return memory_of(inside(self))
 
     def packs(self) -> dict[tuple[int, str], Array]:
-        """Weights packed so far, by the place of the constant they were packed from and the key of the packing."""
-        return self._packs.export()
+        """Weights packed so far, by the place of the constant they were packed from and the key of the packing.
+
+        The sessions inside (of other sizes, or with other outputs) have theirs behind what they take as inputs.
+        """
+        rows = self._packs.export()
+        for each in inside(self)[1:]:
+            rows |= {(place, f"{taken(each)}: {key}"): a for (place, key), a in each._packs.export().items()}
+        return rows
 
     def report(self) -> Report:
         """What runs each node of the plans made so far.
 
         node, operator (op), output, runner: a kernel or ``reference``, device, packs: what it reads in the place of
-        constants.
+        constants.  Those of the sessions inside stand behind, and say by ``inputs`` what these take.
         """
         from bolt_numba.runtime.report import report_of
 
-        return report_of(self._runner) if self._plugins is None else self._plugins.report(self._runner)
+        made = report_of(self._runner) if self._plugins is None else self._plugins.report(self._runner)
+        for each in self._inner():
+            made += [{"inputs": taken(each), **row} for row in each.report()]
+        return made
 
     @border("clone")
     def clone(self, threads: int | None = None) -> Session:
@@ -452,9 +451,13 @@ class Session:
         if is_shared:
             self._runner = self._runner.anew(self.threads)
         self._runner.forget(self._packs, self._region)
-        for wider in list(self._wider.values()):
-            wider.close()
+        for each in self._inner():
+            each.close()
         self._wider.clear()
+
+    def _inner(self) -> list[Session]:
+        """The sessions inside this one, which run what it cannot."""
+        return list(self._wider.values())
 
     def __enter__(self) -> Session:
         return self

@@ -125,3 +125,15 @@ def test_closing_twice_leaves_a_plug_in_to_clones() -> None:
 def test_wrong_threads() -> None:
     with pytest.raises(bn.BoltError, match="threads: got 0"):
         bn.compile(DIGITS).clone(threads=0)
+
+
+def test_a_report_has_the_sessions_inside() -> None:
+    """Those that also return intermediate values."""
+    session = bn.compile(DIGITS, threads=1)
+    name = session.graph.nodes[-2].outputs[0].name
+    session.run([name], {session.inputs[0].name: IMAGES})
+    rows = session.report()
+    assert rows
+    assert {row["inputs"] for row in rows} == {"image [batch, 1, 8, 8]"}
+    assert session.memory()["packed"] > 0
+    assert session.packs()

@@ -15,8 +15,8 @@ class Report(list[dict[str, Any]]):
 
     A part that a plug-in has says more: nodes inside, state ("compiled", "cached" or "fallback: ..."), runs of the
     device, fallbacks and notes with how often by reason, copies and bytes.  A node of a loop or branch that ran says
-    within which node, and stands behind it.  devices: a row for each plug-in.  placed: where each node of the model's
-    graph went, and by device why not there.
+    within which node, and stands behind it.  A row of a session inside says its inputs.  devices: a row for each
+    plug-in.  placed: where each node of the model's graph went, and by device why not there.
     """
 
     def __init__(self, rows: Iterable[dict[str, Any]] = ()) -> None:
@@ -26,7 +26,7 @@ class Report(list[dict[str, Any]]):
 
     def _repr_html_(self) -> str:
         columns = ["node", "op", "output", "runner", "device", "packs"]
-        columns += [c for c in ("state", "within") if any(c in row for row in self)]
+        columns += [c for c in ("state", "within", "inputs") if any(c in row for row in self)]
         rows = [[", ".join(row[c]) if c == "packs" else row.get(c, "") for c in columns] for row in self]
         note = "; ".join(f"{row['device']}: {row['state']}" for row in self.devices)
         return html_table(f"{len(self)} nodes", columns, rows, (), note)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import bolt_numba as bn
-from bolt_numba import surgery
+from bolt_numba import compiling, surgery
 from bolt_numba.cli.app import app
 from bolt_numba.compiling import SizedSession
 from bolt_numba.export.plans import planned
@@ -26,6 +27,21 @@ with np.load(GOLDEN / "caffe_sizes" / "opencv.npz") as archive:
 OTHERS = ((1, 3, 48, 40), (3, 3, 37, 29), (1, 3, 33, 33), (2, 3, 32, 40))
 OPEN = ("classifier", "inception", "segmenter", "interpolated", "reshaped", "normalised")
 """Nets whose layers ask for no number, so that one session serves all sizes."""
+
+REFUSED = {
+    "LSTM": "operand 'x' whose dimension 2 is x_2",
+    "LSTMUnit": "operand 'c' whose dimension 2 is c_2",
+    "RNN": "operand 'x' whose dimension 2 is x_2",
+    "SPP": "operand 'data' whose dimension 2 is data_2",
+    "Convolution/axis2": "operand 'data' whose dimension 0 is data_0",
+    "Pooling/max_mask": "operand 'data' whose dimension 2 is data_2",
+    "Pooling/stride_gt_k": "a stride of 3 above the kernel of 2 along a size that only the run tells",
+    "Pooling/stride_gt_k_ave": "a stride of 3 above the kernel of 2 along a size that only the run tells",
+    "Slice/axis2": "operand 'data' whose dimension 2 is data_2",
+    "Slice/axis_neg": "operand 'data' whose dimension 2 is data_2",
+}
+"""Layers, and cases of them, that ask for a number, and what they say."""
+STATEFUL = ("LSTM", "LSTMUnit", "RNN")
 
 
 def graph_of(name: str) -> Any:
@@ -128,16 +144,24 @@ def test_what_is_no_size_for_the_net_is_refused(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("group", sorted(file.stem for file in (GOLDEN / "caffe").glob("*.npz")))
 def test_nets_read_with_symbols_give_what_caffe_gives(group: str, tmp_path: Path) -> None:
-    """Layers that ask for a number say so; the others compute the same without it."""
+    """Layers that ask for a number say so; the others compute the same without it.
+
+    Those that keep a state take any number of steps.
+    """
     for place, case in enumerate(formats.cases("caffe", f"^{group}/")):
         folder = tmp_path / str(place)
         folder.mkdir()
         graph = formats.load(case, folder)
         sizes = {v.name: [-1 if i != 1 else d for i, d in enumerate(v.type.shape or ())] for v in graph.caller_inputs}
-        try:
-            session = bn.compile(graph.anew(sizes), threads=1)
-        except bn.BoltError:
-            continue
+        refused = REFUSED.get(group) or REFUSED.get(f"{group}/{case.name}")
+        if refused is not None:
+            with pytest.raises(bn.UnsupportedOpError, match=f"{group} at layer 'l_.*': {refused}"):
+                bn.compile(graph.anew(sizes), threads=1)
+            if group not in STATEFUL:
+                continue
+            shapes = {v.name: list(v.type.shape or ()) for v in graph.caller_inputs}
+            sizes = {name: [-1, *shape[1:]] if name != "x_static" else shape for name, shape in shapes.items()}
+        session = bn.compile(graph.anew(sizes), threads=1)
         for run in case.runs:
             for spec, got in zip(session.outputs, session.run(None, run.inputs), strict=True):
                 wanted = run.outputs[spec.name]
@@ -184,6 +208,58 @@ def test_threads_share_the_session_of_a_size() -> None:
         found = list(pool.map(lambda shape: only(session, image(shape)), shapes))
     for one, two in zip(found, found[2:], strict=False):
         np.testing.assert_array_equal(one, two)
+
+
+def test_known_sizes_do_not_wait_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = session_of("detector")
+    known = image((1, 3, 40, 40))
+    wanted, own = only(session, known), only(session, image(SHAPE))
+    begun, goes_on, make = Event(), Event(), compiling.Session
+
+    def slow(*args: Any, **options: Any) -> bn.Session:
+        begun.set()
+        assert goes_on.wait(60)
+        return make(*args, **options)
+
+    monkeypatch.setattr(compiling, "Session", slow)
+    with ThreadPoolExecutor(3) as pool:
+        try:
+            new = [pool.submit(only, session, image((1, 3, 48, 48))) for _ in range(2)]
+            assert begun.wait(60)
+            np.testing.assert_array_equal(pool.submit(only, session, known).result(60), wanted)
+            np.testing.assert_array_equal(pool.submit(only, session, image(SHAPE)).result(60), own)
+            assert not any(each.done() for each in new)
+        finally:
+            goes_on.set()
+        np.testing.assert_array_equal(*(each.result() for each in new))
+    assert len(session._inner()) == 2, "both threads got one session"
+
+
+@pytest.mark.parametrize("name", ["segmenter", "detector"])
+def test_what_is_told_of_a_session_has_all_sizes(name: str) -> None:
+    session = session_of(name)
+    assert not session.report()
+    before = session.memory()
+    only(session, image((1, 3, 64, 80)))
+    (inner,) = session._inner()
+    said = {"segmenter": "data [1, 3, data_2, data_3]", "detector": "data [1, 3, 64, 80]"}[name]
+    assert session.report() == [{"inputs": said, **row} for row in inner.report()]
+    assert before["packed"] == before["arena"] == 0
+    assert session.memory()["packed"] == inner.memory()["packed"] > 0
+    assert session.memory()["arena"] == inner.memory()["arena"] > 0
+    packs = {(place, f"{said}: {key}"): array for (place, key), array in inner.packs().items()}
+    assert packs
+    assert session.packs() == packs
+    only(session, image(SHAPE))
+    rows = session.report()
+    assert [row for row in rows if "inputs" in row] == [{"inputs": said, **row} for row in inner.report()]
+    assert len(rows) > len(inner.report())
+    assert session.memory()["packed"] > inner.memory()["packed"]
+    assert session.memory()["arena"] == inner.memory()["arena"], "that of the largest plan"
+    assert len(session.packs()) > len(packs)
+    assert "inputs" in rows._repr_html_()
+    session.close()
+    assert not session.report()
 
 
 def test_a_crop_that_does_not_lie_within_is_refused() -> None:
