@@ -90,6 +90,17 @@ fires("ranged_conv", "QuantizeRows QLinearConv", 1e-6, x=(1, 4, 4, 2))(
 fires("ranged_conv", "QuantizeRows QLinearMatMul", 1e-6, x=(2, 4, 4, 2))(
     lambda b, x: ranged(b, o("Conv", layout="NHWC"), x, np.arange(-3, 3, dtype=I8).reshape(3, 2, 1, 1), -1, False)
 )
+fires("ranged_conv", "QuantizeRows QLinearConv", 1e-6, x=(3, 4, 4, 2))(
+    lambda b, x: ranged(b, o("Conv", layout="NHWC"), x, np.arange(-8, 8, dtype=I8).reshape(2, 2, 2, 2), 1)
+)
+fires("ranged_matmul", "QuantizeRows QLinearMatMul", 1e-6, x=(2, 3, 4))(
+    lambda b, x: b(o("MatMul"), b(o("RangeRounded"), x),
+                   b(o("DequantizeLinear"), np.arange(-20, 20, dtype=I8).reshape(2, 4, 5), np.float32(0.5)))
+)  # fmt: skip
+fires("ranged_conv_transpose", "QuantizeRows QLinearConv Reshape Transpose Reshape", 1e-6, x=(2, 4, 3, 2))(
+    lambda b, x: b(o("ConvTranspose", (2, 2), auto_pad="SAME_UPPER", layout="NHWC"), b(o("RangeRounded", 1), x),
+                   b(o("DequantizeLinear"), np.arange(-27, 27, dtype=I8).reshape(2, 3, 3, 3), np.float32(0.5)))
+)  # fmt: skip
 fires("exact_floats", "Neg", 0.02, x=(2, 5))(lambda b, x: b(o("Neg"), b(o("RangeRounded"), x)))
 
 

@@ -27,6 +27,8 @@ def _maybe_fused(draw: Draw, op: Any, operands: list[Array | None], filters: int
             operands[6:] = None, None
             if made.name == "QLinearMatMul":
                 _by_rows(draw, operands)
+        if made.name == "QLinearConv":
+            _by_images(draw, operands)
         bias = pick(draw, None, whole(draw, (filters,), -1000, 1000, I32), whole(draw, (filters,), -40, 40) * step)
         made = op(activation=pick(draw, *EXACT_ACTIVATIONS), residual=kind != "none")
         residual = whole(draw, shape, -90, 90) * step if kind == "f32" else some_bytes(draw, shape, pick(draw, U8, I8))
@@ -43,6 +45,13 @@ def _by_rows(draw: Draw, operands: list[Any]) -> None:
     a = operands[0]
     per = pick(draw, (), (a.shape[-2],), (*a.shape[:-1], 1))
     operands[1], operands[2] = some_scale(draw, per), some_bytes(draw, pick(draw, (), per), a.dtype)
+
+
+def _by_images(draw: Draw, operands: list[Any]) -> None:
+    """Scales and zero points of the images."""
+    x = operands[0]
+    per = pick(draw, (), (x.shape[0], *(1,) * (x.ndim - 1)))
+    operands[1], operands[2] = some_scale(draw, per), some_bytes(draw, per, x.dtype)
 
 
 def _product(draw: Draw) -> tuple[Array, Array, Any, Any]:

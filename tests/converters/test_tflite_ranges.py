@@ -110,14 +110,55 @@ def test_an_image_has_one_range_and_pixels_have_theirs(
     assert_near(session.run(None, {"t0": x})[0], wanted, 1e-5, product)
 
 
-@pytest.mark.parametrize(
-    ("images", "op", "w"),
-    [(2, "CONV_2D", weights((20, 3, 3, 8))), (1, "DEPTHWISE_CONV_2D", weights((1, 3, 3, 8), 3))],
-)
-def test_what_floats_are_as_fast_or_needed_for_stays_exact(images: int, op: str, w: Tensor) -> None:
-    """Several images would share a range; our depthwise layers of floats are faster than LiteRT's of bytes."""
-    sessions = [bn.compile(convolution(images, w, op), numerics=n) for n in ("default", "strict")]
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("filters", [(3, 3), (1, 5), (1, 1)])
+def test_each_image_has_a_range_of_its_own(filters: tuple[int, int], groups: int) -> None:
+    """So it does not depend on the others, and a NaN stays where it is."""
+    w, x = weights((20, *filters, 8 // groups)), drawn(3, 7, 6, 8) * np.array([1e-3, 1, 1e3], F32).reshape(-1, 1, 1, 1)
+    x[1] = np.abs(x[1])  # with another zero point
+    session, single = bn.compile(convolution(3, w)), bn.compile(convolution(1, w))
+    (whole,) = session.run(None, {"t0": x})
+    for i in range(3):
+        np.testing.assert_array_equal(whole[i], single.run(None, {"t0": x[i : i + 1]})[0][0])
+    x[1, 2, 3, 4] = np.nan
+    (got,) = session.run(None, {"t0": x})
+    np.testing.assert_array_equal(got[::2], whole[::2])
+    assert np.isnan(got[1]).any()
+
+
+def test_depthwise_layers_stay_exact() -> None:
+    """Ours of floats are faster than LiteRT's of bytes."""
+    file = convolution(1, weights((1, 3, 3, 8), 3), "DEPTHWISE_CONV_2D")
+    sessions = [bn.compile(file, numerics=n) for n in ("default", "strict")]
     assert all(operators(s) == ["Conv"] for s in sessions)
-    x = drawn(images, 7, 6, 8)
+    x = drawn(1, 7, 6, 8)
     first, second = (s.run(None, {"t0": x})[0] for s in sessions)
-    assert_near(first, second, 1e-5, op)
+    assert_near(first, second, 1e-5, "depthwise")
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_of_batched_products_have_ranges_of_their_own(turned: bool) -> None:
+    w = constant(np.random.default_rng(1).integers(-127, 128, (2, 48, 33)).astype(np.int8), scale=[0.01])
+    given = constant(w.data.swapaxes(1, 2).copy(), scale=[0.01]) if turned and w.data is not None else w
+    session = bn.compile(
+        model("BATCH_MATMUL", [Tensor((2, 5, 48)), given], [Tensor((2, 5, 33))], "BatchMatMul", adj_y=turned)
+    )
+    assert operators(session) == ["QuantizeRows", "QLinearMatMul"]
+    x = drawn(2, 5, 48) * np.geomspace(1e-3, 1e3, 5, dtype=F32)[:, None]
+    assert_near(session.run(None, {"t0": x})[0], ranged(x, -1) @ real(w), 1e-5, "batched")
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_images_of_transposed_convolutions_have_a_range(padding: str) -> None:
+    sizes = (14, 12) if padding == "SAME" else (15, 13)
+    shape, w = constant(np.array([2, *sizes, 5], np.int32)), weights((5, 3, 3, 8))
+    inputs = [shape, w, Tensor((2, 7, 6, 8)), constant(np.linspace(-1, 1, 5).astype(F32))]
+    file = model("TRANSPOSE_CONV", inputs, [Tensor((2, *sizes, 5))], "TransposeConv", stride_w=2, stride_h=2,
+                 padding=padding)  # fmt: skip
+    session, exact = (bn.compile(file, numerics=n) for n in ("default", "strict"))
+    assert "QLinearConv" in operators(session)
+    assert operators(exact) == ["ConvTranspose"]
+    x = drawn(2, 7, 6, 8) * np.array([1e-2, 1e2], F32).reshape(-1, 1, 1, 1)
+    (got,), (wanted,) = session.run(None, {"t2": x}), exact.run(None, {"t2": ranged(x, 1).astype(F32)})
+    for i in range(2):
+        assert_near(got[i], wanted[i], 1e-5, padding)

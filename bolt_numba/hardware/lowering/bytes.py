@@ -61,8 +61,8 @@ def real_product(m: Match, b: Builder) -> Result:
     op: Any = m.root.op
     given: list[Any] = [*m.root.inputs, *[None] * 6][:12]
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias, residual, r_scale, r_zero = given
-    if any(v is not None and len(v.type.shape or ()) > 1 for v in (x_scale, w_scale, y_scale)):
-        return m.refuse("scales for each row of each matrix")
+    if any(v is not None and len(v.type.shape or ()) > 1 for v in (x_scale, x_zero, w_scale, y_scale)):
+        return m.refuse("scales for each row of each matrix, or each image")
     if not all(v.type.is_static for v in (x_scale, x_zero, w_scale, w_zero)):
         return m.refuse("scales of a number that only the run tells")
     if bias is not None and bias.type.dtype == I32:

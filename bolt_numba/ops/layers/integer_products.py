@@ -96,6 +96,15 @@ def _want_per_filter(owner: Op, w: TensorType, **operands: TensorType | None) ->
             want_dims(owner, what, t, None if w.shape is None else w.shape[0])
 
 
+def _want_per_image(owner: Op, x: TensorType, **operands: TensorType) -> None:
+    """Raise ShapeError unless operands are one number or one per image of ``x``, of its rank."""
+    for what, t in operands.items():
+        if x.shape and t.shape is not None and len(t.shape) == len(x.shape):
+            want_dims(owner, what, t, (1, x.shape[0]), *(1 for _ in x.shape[1:]))
+        else:
+            want_one(owner, **{what: t})
+
+
 @op("ConvInteger")
 class ConvInteger(Convolution):
     """y = correlation of x - x_zero_point with w - w_zero_point, in i32; pads count as x_zero_point.
@@ -251,8 +260,8 @@ class QLinearConv(Convolution):
     Source: ONNX QLinearConv-10.
 
     Beyond ONNX: activation((sums + bias) * x_scale * w_scale + residual), in f32, is quantised at the end, or is the
-    result where y_scale is omitted.  bias: also f32, added to the real numbers · residual: like y, f32, or bytes with
-    residual_scale and residual_zero_point: [].
+    result where y_scale is omitted.  x_scale, x_zero_point: also [n, 1, 1, 1], one for each image · bias: also f32,
+    added to the real numbers · residual: like y, f32, or bytes with residual_scale and residual_zero_point: [].
     """
 
     activation: Op | None = None
@@ -290,7 +299,8 @@ class QLinearConv(Convolution):
             if scale is not None:
                 want_dtype(self, name, scale.dtype, F32)
                 _want_scale(self, name, scale)
-        want_one(self, x_scale=x_scale, x_zero_point=x_zero_point, y_scale=y_scale, y_zero_point=y_zero_point)
+        _want_per_image(self, x, x_scale=x_scale, x_zero_point=x_zero_point)
+        want_one(self, y_scale=y_scale, y_zero_point=y_zero_point)
         _want_per_filter(self, w, w_scale=w_scale, w_zero_point=w_zero_point)
         tail = y_scale, y_zero_point, bias, residual, residual_scale, residual_zero_point
         return _tail_type(self, self.output_shape(x, w), None if w.shape is None else w.shape[0], BYTES, tail)
@@ -318,7 +328,7 @@ class QLinearConv(Convolution):
         scale, zero = (None if v is None else v.reshape(()) for v in (y_scale, y_zero_point))
         added = None if bias is None else by_filter(bias)
         tail = scale, zero, added, residual, residual_scale, residual_zero_point
-        return _finished(self, sums, x_scale.reshape(()), by_filter(w_scale), tail)
+        return _finished(self, sums, x_scale if x_scale.size > 1 else x_scale.reshape(()), by_filter(w_scale), tail)
 
 
 def _by_row(v: Array) -> Array:

@@ -3,7 +3,8 @@
 scaled_matmul(Cast(MatMulInteger(x, w)) * s) -> QLinearMatMul(x, w)      s: x's scale times w's, or any number or column
 scaled_conv(Cast(ConvInteger(x, w)) * s)     -> QLinearConv(x, w)
 ranged_matmul(MatMul(RangeRounded(x), DQ(w))) -> QLinearMatMul(QuantizeRows(x), w)
-ranged_conv(Conv(RangeRounded(x), DQ(w)))    -> QLinearConv(QuantizeRows(x), w)     of one image; 1x1: as a matrix
+ranged_conv(Conv(RangeRounded(x), DQ(w)))    -> QLinearConv(QuantizeRows(x), w)     a range for each image, or pixel
+ranged_conv_transpose(ConvTranspose(RangeRounded(x), DQ(w)))    -> QLinearConv(QuantizeRows(x), w')    see `transposed`
 exact_floats(RangeRounded(x))                -> x              what products of bytes did not take in, and all if strict
 
 The same bits: the sums are rounded to f32 and multiplied by the product of the scales.  `tails` takes in what follows.
@@ -18,7 +19,7 @@ import numpy as np
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.integer_products import (
     ConvInteger,
     MatMulInteger,
@@ -30,6 +31,7 @@ from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeRows, RangeRounded
 from bolt_numba.ops.pointwise import Cast, Mul
 from bolt_numba.passes.quantised.products import Stored, known, stored
+from bolt_numba.passes.quantised.transposed import as_convolution
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.passes.views import reshaped
 from bolt_numba.types import F32, U8, Array, Dim, Shape
@@ -108,11 +110,11 @@ def ranged_matmul(m: Match, b: Builder) -> Result:
     if w is None or not _is_plain(op) or op.trans_a or op.alpha != 1:
         return m.refuse("weights that are no bytes, or fused already")
     data, along = known(w.data), -1 if op.trans_b else -2
-    if data is None or data.ndim != 2 or len(m["x"].type.shape or ()) < 2 or m.op("ranged").axis != -1:
+    if data is None or data.ndim < 2 or len(m["x"].type.shape or ()) < 2 or m.op("ranged").axis != -1:
         return m.refuse("no rows and columns")
-    if (w.axis is not None and w.axis - 2 == along) or not _fits(w, data.shape[along]):
+    if (w.axis is not None and w.axis - data.ndim not in {-1, -2} - {along}) or not _fits(w, data.shape[along]):
         return m.refuse("several scales in a sum, or one that may exceed 32 bits")
-    columns = np.ascontiguousarray(data.T) if op.trans_b else data
+    columns = np.ascontiguousarray(data.swapaxes(-1, -2)) if op.trans_b else data
     x, scale, zero = b(QuantizeRows(), m["x"])
     return b(QLinearMatMul(), x, scale, zero, columns, w.scale, w.zero, None, None, bias)
 
@@ -130,11 +132,15 @@ def ranged_conv(m: Match, b: Builder) -> Result:
         x, scale, zero = b(QuantizeRows(), m["x"])
         columns = np.ascontiguousarray(data.reshape(data.shape[:2]).T)
         return b(QLinearMatMul(), x, scale, zero, columns, w.scale, w.zero, None, None, bias)
-    if shape[0] != 1:
-        return m.refuse("several images, each with its range")
     made = QLinearConv(op.strides, op.pads, op.dilations, op.group, op.auto_pad, op.layout)
     x, scale, zero = b(QuantizeRows(1), m["x"])
     return b(made, x, scale, zero, w.data, w.scale, w.zero, None, None, bias)
+
+
+@rule(Pat(ConvTranspose, (_RANGED, _W)))
+def ranged_conv_transpose(m: Match, b: Builder) -> Result:
+    x, scale, zero = b(QuantizeRows(1), m["x"])
+    return as_convolution(m, b, Stored(x, scale, zero, U8))
 
 
 @rule(Pat(RangeRounded, (Pat(name="x"),)))
@@ -158,5 +164,5 @@ def _fits(w: Stored, depth: int) -> bool:
 
 
 RULES: tuple[Rule, ...] = (scaled_matmul, scaled_conv)
-RANGED: tuple[Rule, ...] = (ranged_matmul, ranged_conv)
+RANGED: tuple[Rule, ...] = (ranged_matmul, ranged_conv, ranged_conv_transpose)
 EXACT: tuple[Rule, ...] = (exact_floats,)

@@ -86,7 +86,7 @@ def bias_of_sums(value: Value | None, x: Stored, w: Stored, depth: Dim, factor: 
     if zero is not None and (zero.const is None or zero.const.any()):
         return value
     x_scale, w_scale = known(x.scale), known(w.scale)
-    if x_scale is None or w_scale is None or not sums_stay_within(x, w, depth, data.const):
+    if x_scale is None or x_scale.size != 1 or w_scale is None or not sums_stay_within(x, w, depth, data.const):
         return value
     unit = x_scale.astype(F64).reshape(()) * factor * w_scale.reshape(-1)
     given = scale.const.astype(F64).reshape(-1)

@@ -88,7 +88,7 @@ def integer_bias(m: Match, b: Builder) -> Result:
     made = np.broadcast_to(c.reshape(-1), (count,)).astype(I32 if c.dtype == I32 else F32)
     if before is not None:
         scales, old = (known(x.scale), known(w.scale)), before.const
-        if old is None or scales[0] is None or scales[1] is None:
+        if old is None or scales[0] is None or scales[0].size != 1 or scales[1] is None:
             return m.refuse("the bias is computed")
         unit = scales[0].reshape(()) * scales[1] if old.dtype == I32 else 1
         made = (old * unit + made).astype(F32)

@@ -9,6 +9,8 @@ Where sizes are known, and for other ranks, a Reshape, Transpose and Reshape sta
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,22 +24,29 @@ from bolt_numba.ops.layers.conv import ConvTranspose
 from bolt_numba.ops.layers.integer_products import QLinearConv
 from bolt_numba.ops.layers.quantize import DequantizeLinear
 from bolt_numba.ops.layers.windows import per_axis
-from bolt_numba.passes.quantised.products import bias_of_sums, constant_of, known, stored, sums_stay_within
+from bolt_numba.passes.quantised.products import Stored, bias_of_sums, constant_of, known, stored, sums_stay_within
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.types import Array
 
 
 @rule(Pat(ConvTranspose, (Pat(DequantizeLinear, name="x"), Pat(DequantizeLinear, name="w"))))
 def integer_conv_transpose(m: Match, b: Builder) -> Result:
+    x = stored(m["x"])
+    return m.refuse("no bytes") if x is None else as_convolution(m, b, x)
+
+
+def as_convolution(m: Match, b: Builder, x: Stored) -> Result:
+    """The transposed convolution ``m.root`` of bytes ``x`` with the dequantised filters ``w`` as one convolution."""
     op: Any = m.root.op
-    x, w = stored(m["x"]), stored(m["w"])
-    if x is None or w is None or op.activation is not None:
+    w = stored(m["w"])
+    if w is None or op.activation is not None:
         return m.refuse("no bytes, or fused already")
     data, scale, points = (known(v) for v in (w.data, w.scale, w.zero))
     if x.axis is not None or w.axis not in (None, 1) or data is None or scale is None or points is None:
         return m.refuse("several scales of x or of a filter, or filters that are computed")
-    if op.auto_pad not in ("NOTSET", "VALID") or op.output_shape or set(op.dilations) - {1}:
-        return m.refuse("dilated, or pads that follow from sizes")
+    op = _with_pads(op, m.root.inputs[0], data.shape[2:])
+    if op is None or set(op.dilations) - {1}:
+        return m.refuse("dilated, or pads that follow from sizes that only the run tells, or are negative")
     g = _Phases.of(op, data.shape)
     last = op.layout == "NHWC"
     depth = data.shape[0] // op.group * math.prod(g.taps)
@@ -53,6 +62,18 @@ def integer_conv_transpose(m: Match, b: Builder) -> Result:
     if y is None:
         return m.refuse("sizes that only the run tells, of unequal strides or groups")
     return g.cropped(b, y, 1 if last else 2)
+
+
+def _with_pads(op: ConvTranspose, x: Value | None, spans: Sequence[int]) -> Any:
+    """The operator with pads instead of what they follow from; None where that is not known, or more than all."""
+    if op.auto_pad in ("NOTSET", "VALID") and not op.output_shape:
+        return op
+    shape = None if x is None else x.type.shape
+    sizes = () if shape is None else shape[1:-1] if op.layout == "NHWC" else shape[2:]
+    if not sizes or not all(isinstance(d, int) for d in sizes):
+        return None
+    made = replace(op, pads=op.resolved_pads(sizes, spans), auto_pad="NOTSET", output_shape=())  # type: ignore[arg-type]
+    return made if made.output_dims(sizes, spans) == op.output_dims(sizes, spans) else None
 
 
 @record(frozen=True)

@@ -68,16 +68,14 @@ def sides(ins: Types, at: Operands) -> tuple[TensorType, TensorType]:
 
 
 def _accepts(op: Any, ins: Types) -> bool:
-    """Channels last, constant filters, one zero point of the image."""
+    """Channels last, constant filters, one zero point of an image."""
     at = operands_of(op)
     if op.layout != "NHWC" or not are_plain(op, ins, at):
         return False
     x, w = sides(ins, at)
-    zero = given(ins, at.zero_a)
-    scale = given(ins, at.scale_a)
-    if not sums_are_exact(ins, at, math.prod(w.dims[1:])) or (scale is not None and scale.size != 1):
+    if not sums_are_exact(ins, at, math.prod(w.dims[1:])):
         return False
-    if not x.size or w.known is None or (zero is not None and zero.size != 1) or math.prod(x.dims[:-1]) > MOST_PIXELS:
+    if not x.size or w.known is None or math.prod(x.dims[:-1]) > MOST_PIXELS:
         return False
     return all(t is None or t.size in (1, w.dims[0]) for t in (given(ins, at.zero_b), given(ins, at.scale_b)))
 
@@ -86,22 +84,24 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 
 @native(
-    x=PTR, to=PTR, zero=PTR, images=I64, h=I64, rows=I64, top=I64, row=I64, left=I64, width=I64,
-    extents=lambda a: {"x": a.images * a.h * a.row, "to": a.images * a.rows * a.width, "zero": 1},
+    x=PTR, to=PTR, zero=PTR, zeros=I64, images=I64, h=I64, rows=I64, top=I64, row=I64, left=I64, width=I64,
+    extents=lambda a: {"x": a.images * a.h * a.row, "to": a.images * a.rows * a.width, "zero": a.zeros},
 )  # fmt: skip
 def surround(p, tid, nthreads):
-    """Copy images of ``h`` rows of ``row`` bytes into zero points: ``rows`` of ``width``, ``top``, ``left`` first."""
-    zero = load_u8(p.zero)
+    """Copy images of ``h`` rows of ``row`` bytes into zero points: ``rows`` of ``width``, ``top``, ``left`` first.
+
+    zeros: how many zero points there are, one or one for each image.
+    """
     lo, hi = split(p.images * p.rows, tid, nthreads)
     for unit in range(lo, hi):
         at, y = p.to + p.width * unit, unit % p.rows - p.top
-        fill_bytes(at, zero, p.width)
+        fill_bytes(at, load_u8(p.zero + min(unit // p.rows, p.zeros - 1)), p.width)
         if y >= 0 and y < p.h:
             copy_bytes(at + p.left, p.x + p.row * (unit // p.rows * p.h + y), p.row)
 
 
 def _surrounded(
-    op: Any, x: TensorType, w: TensorType, zero: Argument, context: Context
+    op: Any, x: TensorType, w: TensorType, zero: Argument, zeros: int, context: Context
 ) -> tuple[Any, TensorType, list[Step]]:
     """The same convolution of images with zero points around them, and the step that makes these."""
     images, *sizes, c = x.dims
@@ -113,8 +113,8 @@ def _surrounded(
     made = TensorType(x.dtype, (images, *around, c))
     h, rows, top = (1, 1, 0) if rank == 1 else (sizes[0], around[0], pads[0])
     args: dict[str, Argument] = {
-        "x": In(0), "to": Scratch(made.nbytes), "zero": zero, "images": images, "h": h, "rows": rows, "top": top,
-        "row": c * sizes[-1], "left": c * pads[rank - 1], "width": c * around[-1],
+        "x": In(0), "to": Scratch(made.nbytes), "zero": zero, "zeros": zeros, "images": images, "h": h,
+        "rows": rows, "top": top, "row": c * sizes[-1], "left": c * pads[rank - 1], "width": c * around[-1],
     }  # fmt: skip
     step = Step(surround, args, is_parallel(context, 0, x.nbytes + made.nbytes))
     return replace(op, pads=(), auto_pad="NOTSET"), made, [step]
@@ -131,14 +131,21 @@ def _joins_taps(op: Any, x: TensorType, w: TensorType) -> bool:
     return op.group == 1 and dilation == 1 and w.dims[1] < FEW and width >= 4 and len(x.dims) in (3, 4)
 
 
-def _rows(op: Any, g: ConvBlocks, w: TensorType, c: int, width: int, image: Any) -> RowTables:
-    """Blocks are the groups of the images; ``width`` taps are a run."""
+def _rows(op: Any, g: ConvBlocks, w: TensorType, c: int, width: int, image: Any, separate: bool) -> RowTables:
+    """Blocks are the groups of the images; ``width`` taps are a run.  separate: images have their own numbers."""
     count, cg = w.dims[:2]
     taps = math.prod(w.dims[2:])
     i, group = (v.reshape(-1) for v in np.mgrid[: g.images, : op.group])
-    offsets = np.stack([i * g.rows * c + group * cg, group, group * (count // op.group), i * g.m], axis=1)
+    image_of = i if separate else 0 * i
+    offsets = np.stack([i * g.rows * c + group * cg, group, group * (count // op.group), i * g.m, image_of], axis=1)
     table = None if g.is_matrix else np.ascontiguousarray(g.taps.table[::width])
     return RowTables(offsets, g.m, taps * cg, c, table, taps // width, cg * width, image, g.taps.inside)
+
+
+def _of_each(op: Any, x: TensorType, w: TensorType, y: TensorType) -> ConvBlocks:
+    """`geometry` where each image is a block of its own."""
+    one = (TensorType(t.dtype, (1, *t.dims[1:])) for t in (x, y))
+    return replace(geometry(op, next(one), w, next(one)), images=x.dims[0])
 
 
 @kernel(ConvInteger, QLinearConv, accepts=_accepts)
@@ -149,10 +156,13 @@ def conv_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context
     steps: list[Step] = []
     width, image, groups = 1, None, op.group
     if _joins_taps(op, x, w):
-        zero = NO_ZERO if given(ins, at.zero_a) is None else In(at.zero_a)
-        op, x, steps = _surrounded(op, x, w, zero, context)
+        zero = given(ins, at.zero_a)
+        point, points = (NO_ZERO, 1) if zero is None else (In(at.zero_a), zero.size)
+        op, x, steps = _surrounded(op, x, w, point, points, context)
         width, image = w.dims[-1], steps[0].args["to"] if steps else None
-    rows = _rows(op, geometry(op, x, w, outs[0]), w, x.dims[-1], width, image)
+    separate = any(t is not None and t.size > 1 for t in (given(ins, at.zero_a), given(ins, at.scale_a)))
+    g = _of_each(op, x, w, outs[0]) if separate else geometry(op, x, w, outs[0])
+    rows = _rows(op, g, w, x.dims[-1], width, image, separate)
     panels = panels_of(rows, groups, w.dims[0] // groups)
 
     def matrix(filters: Array) -> Array:
@@ -224,7 +234,10 @@ def depthwise_bytes(p, tid, nthreads):
 def is_depthwise(op: Any, ins: Types) -> bool:
     if not _accepts(op, ins):
         return False
-    w = sides(ins, operands_of(op))[1]
+    at = operands_of(op)
+    w = sides(ins, at)[1]
+    if any(t is not None and t.size > 1 for t in (given(ins, at.zero_a), given(ins, at.scale_a))):
+        return False
     return bool(op.group > 1 and w.dims[1] == 1 and w.dims[0] == op.group)
 
 
@@ -242,7 +255,7 @@ def conv_bytes_depthwise(op: Any, ins: Types, outs: Sequence[TensorType], contex
         return packed
 
     assert w.known is not None
-    columns = column_step(op, ins, at, Panels(1, 1, taps, n), 0, np.zeros(width, np.int32), None)
+    columns = column_step(op, ins, at, Panels(1, 1, taps, n), 0, np.zeros(width, np.int32), 0)
     threads = context.threads if is_parallel(context, g.images * g.m * n * taps, x.nbytes) else 1
     table = g.taps.table if not g.is_matrix else np.arange(g.m, dtype=np.int32)
     args: dict[str, Argument] = {

@@ -66,7 +66,7 @@ def matmul_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
     assert a is not None
     assert b is not None
     g = geometry(MatMul(), a.dims, b.dims)
-    offsets = np.zeros((g.blocks, 4), np.int64)
+    offsets = np.zeros((g.blocks, 5), np.int64)
     offsets[:, 0] = block_index(g.batch, g.a_batch) * (g.m * g.k)
     offsets[:, 1] = block_index(g.batch, g.b_batch)
     offsets[:, 3] = np.arange(g.blocks) * g.m

@@ -179,9 +179,9 @@ def _prepared(a: Any) -> dict[str, Reach]:
 
     sums, one = a.blocks * whole_vectors(a.n), 4 if a.scale_b is not None else 0
     return {
-        "sums": sums, "to": ENDS + COLUMN_ROWS * sums, "zero_a": 1, "zero_b": each(a.zeros_b),
-        "bias": 4 * each(a.biases), "scale_a": one, "scale_b": one * each(a.scales_b), "scale_y": 4, "zero_y": 1,
-        "outside": a.length, "scale_r": 4, "zero_r": 1,
+        "sums": sums, "to": ENDS + a.images * COLUMN_ROWS * sums, "zero_a": a.zeros_a, "zero_b": each(a.zeros_b),
+        "bias": 4 * each(a.biases), "scale_a": one * a.scales_a, "scale_b": one * each(a.scales_b), "scale_y": 4,
+        "zero_y": 1, "outside": a.images * a.length, "scale_r": 4, "zero_r": 1,
     }  # fmt: skip
 
 
@@ -233,32 +233,33 @@ def write_ends(p):
 
 
 @native(
-    fastmath=EXACT, sums=PTR, to=PTR, blocks=I64, n=I64, k=I64, zero_a=PTR, flip_a=I64, zero_b=PTR, zeros_b=I64,
-    flip_b=I64, bias=PTR_OR_0, biases=I64, floats=I64, scale_a=PTR_OR_0, scale_b=PTR_OR_0, scales_b=I64,
-    scale_y=PTR_OR_0, zero_y=PTR_OR_0, flip_y=I64, lo=F32, hi=F32, activated=I64, scale_r=PTR_OR_0, zero_r=PTR_OR_0,
-    flip_r=I64, rows=I64, outside=PTR_OR_0, length=I64, extents=_prepared,
+    fastmath=EXACT, sums=PTR, to=PTR, images=I64, blocks=I64, n=I64, k=I64, zero_a=PTR, zeros_a=I64, flip_a=I64,
+    zero_b=PTR, zeros_b=I64, flip_b=I64, bias=PTR_OR_0, biases=I64, floats=I64, scale_a=PTR_OR_0, scales_a=I64,
+    scale_b=PTR_OR_0, scales_b=I64, scale_y=PTR_OR_0, zero_y=PTR_OR_0, flip_y=I64, lo=F32, hi=F32, activated=I64,
+    scale_r=PTR_OR_0, zero_r=PTR_OR_0, flip_r=I64, rows=I64, outside=PTR_OR_0, length=I64, extents=_prepared,
 )  # fmt: skip
 def prepare_columns(p, tid, nthreads):
-    """`ENDS` bytes, then for each block of B i32 or f32 [`COLUMN_ROWS`][columns of whole vectors].
+    """`ENDS` bytes, then for each image and block of B i32 or f32 [`COLUMN_ROWS`][columns of whole vectors].
 
-    zero_a: the one zero point of A; ``rows``: each row has its own, which are left to the sweep.  zeros_b, scales_b,
-    biases: how many there are, one, one a column, or one a column of each block.  bias, scales: or 0; floats: the
-    bias is f32.  flip_*: 128 or 0 by the signedness.  lo, hi: a clamp of the real numbers.  activated: another
-    activation comes before the division by scale_y.  scale_r, zero_r: of a residual.  outside: ``length`` bytes that
-    get A's zero point, or 0.
+    zeros_a, scales_a: how many numbers of A there are, one or one for each image; ``rows``: each row has its own zero
+    point, which are left to the sweep.  zeros_b, scales_b, biases: how many there are, one, one a column, or one a
+    column of each block.  bias, scales: or 0; floats: the bias is f32.  flip_*: 128 or 0 by the signedness.  lo, hi: a
+    clamp of the real numbers.  activated: another activation comes before the division by scale_y.  scale_r, zero_r:
+    of a residual.  outside: ``length`` bytes of each image that get its zero point, or 0.
     """
     n, columns = p.n, ceil_div(p.n, LANES)
-    zero_a = 0 if p.rows else load_u8(p.zero_a) ^ p.flip_a
     divided = write_ends(p)
     zero_r = np.float32(0) if p.zero_r == 0 else np.float32(load_u8(p.zero_r) ^ p.flip_r)
     residual = splat(np.float32(0) if zero_r == 0 else zero_r * load_f32(p.to + RESIDUAL_FACTOR))
     if p.outside != 0:
-        fill_bytes(p.outside, np.uint8(load_u8(p.zero_a) ^ p.flip_a), p.length)
+        for image in range(p.images):
+            point = load_u8(p.zero_a + min(image, p.zeros_a - 1)) ^ p.flip_a
+            fill_bytes(p.outside + p.length * image, np.uint8(point), p.length)
     safe = abs(load_f32(p.to + RESIDUAL_FACTOR)) * np.float32(256) < np.float32(SAFE_ADDEND)
-    for unit in range(p.blocks * columns):
-        block, j = unit // columns, unit % columns * LANES
-        left = n - j
-        to, width = p.to + ENDS + block * COLUMN_ROWS * columns * BYTES + 4 * j, columns * BYTES
+    for unit in range(p.images * p.blocks * columns):
+        image, block, j = unit // columns // p.blocks, unit // columns % p.blocks, unit % columns * LANES
+        left, zero_a = n - j, 0 if p.rows else load_u8(p.zero_a + min(image, p.zeros_a - 1)) ^ p.flip_a
+        to, width = p.to + ENDS + (image * p.blocks + block) * COLUMN_ROWS * columns * BYTES + 4 * j, columns * BYTES
         place = block * n + j if p.zeros_b > n else j
         zero = splat(np.int32(load_u8(p.zero_b))) if p.zeros_b == 1 else vload_u8_n(p.zero_b + place, left)
         zero = ((zero ^ splat(np.int32(p.flip_b))) << np.int32(24)) >> np.int32(24)
@@ -278,7 +279,7 @@ def prepare_columns(p, tid, nthreads):
         if p.scale_b != 0:
             place = block * n + j if p.scales_b > n else j
             scale = splat(load_f32(p.scale_b)) if p.scales_b == 1 else vload_n(p.scale_b + 4 * place, left)
-            factor = ratio(splat(load_f32(p.scale_a)), scale, splat(divided))
+            factor = ratio(splat(load_f32(p.scale_a + 4 * min(image, p.scales_a - 1))), scale, splat(divided))
             safe = safe and all_lanes((vabs(factor) < splat(np.float32(SAFE_FACTOR))) | ~lanes_below(left))
             vstore(to + 2 * width, factor)
     store_i32(p.to + UNSAFE, np.int32(not safe))

@@ -27,7 +27,8 @@ from bolt_numba.kernels.cpu.products.pack_bytes import (
 from bolt_numba.kernels.cpu.products.sweep import choose_share
 from bolt_numba.kernels.cpu.products.sweep_bytes import BLOCK_FIELDS, choose_span, scratch_bytes, sweep_bytes
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types
-from bolt_numba.ops.layers.integer_products import QLinearMatMul, sums_fit
+from bolt_numba.ops.layers.conv import Convolution
+from bolt_numba.ops.layers.integer_products import sums_fit
 from bolt_numba.types import F32, I8, I32, U8, Array, TensorType
 
 BYTE_TYPES = (U8, I8)
@@ -83,9 +84,12 @@ def by_rows(op: Any, ins: Types, at: Operands) -> tuple[bool, bool]:
     """Whether zero points, and scales, of A are numbers of rows, which the sweep uses; else the columns' numbers do.
 
     So are those that only the run tells where a matrix product gives floats: the columns' numbers are constant then.
+    Convolutions have numbers of images, and columns for each.
     """
+    if isinstance(op, Convolution):
+        return False, False
     scale, zero = given(ins, at.scale_a), given(ins, at.zero_a)
-    floats = isinstance(op, QLinearMatMul) and given(ins, at.scale_y) is None
+    floats = at.scale_y is not None and given(ins, at.scale_y) is None
     scales = floats and scale is not None and (scale.size > 1 or scale.known is None)
     return zero is not None and (zero.size > 1 or (scales and zero.known is None)), scales
 
@@ -149,8 +153,8 @@ class Panels:
 class RowTables:
     """Rows of A and of the result, see `sweep_bytes`.
 
-    offsets: byte offset of A, block of B, first column and first row of C for each block.  image: what is read instead
-    of the node's operand.  inside: no tap is outside.
+    offsets: byte offset of A, block of B, first column and first row of C, and image whose numbers hold for each
+    block.  image: what is read instead of the node's operand.  inside: no tap is outside.
     """
 
     offsets: Array
@@ -199,47 +203,51 @@ def _flip(t: TensorType | None, unsigned: bool = True) -> int:
 
 
 def column_step(
-    op: Any, ins: Types, at: Operands, panels: Panels, k: int, packed: Argument, outside: Scratch | None
+    op: Any, ins: Types, at: Operands, panels: Panels, k: int, packed: Argument, length: int
 ) -> Step:
-    """`prepare_columns`; packed: begins with the sums of the columns."""
+    """`prepare_columns`; packed: begins with the sums of the columns; length: of zero points of each image."""
     a, b, zero_a, zero_b, bias = (given(ins, i) for i in (at.a, at.b, at.zero_a, at.zero_b, at.bias))
-    scale_b, done = given(ins, at.scale_b), finish(getattr(op, "activation", None))
+    scale_a, scale_b, done = given(ins, at.scale_a), given(ins, at.scale_b), finish(getattr(op, "activation", None))
     rows, scales = by_rows(op, ins, at)
+    zeros = 1 if zero_a is None or rows else zero_a.size
+    factors = 1 if scale_a is None or scales else scale_a.size
+    images = max(zeros, factors)
     return Step(prepare_columns, {
-        "sums": packed, "to": Scratch(ENDS + panels.blocks * COLUMN_ROWS * panels.columns * BYTES),
-        "blocks": panels.blocks, "n": panels.n, "k": k,
-        "zero_a": NO_ZERO if zero_a is None or rows else In(at.zero_a), "flip_a": _flip(a),
+        "sums": packed, "to": Scratch(ENDS + images * panels.blocks * COLUMN_ROWS * panels.columns * BYTES),
+        "images": images, "blocks": panels.blocks, "n": panels.n, "k": k,
+        "zero_a": NO_ZERO if zero_a is None or rows else In(at.zero_a), "zeros_a": zeros, "flip_a": _flip(a),
         "zero_b": NO_ZERO if zero_b is None else In(at.zero_b), "zeros_b": 1 if zero_b is None else zero_b.size,
         "flip_b": _flip(b, False), "bias": operand(ins, at.bias),
         "biases": 0 if bias is None else bias.size, "floats": int(bias is not None and bias.dtype != I32),
-        "scale_a": ONE if scales else operand(ins, at.scale_a), "scale_b": operand(ins, at.scale_b),
-        "scales_b": 1 if scale_b is None else scale_b.size, "scale_y": operand(ins, at.scale_y),
-        "zero_y": operand(ins, at.zero_y), "flip_y": _flip(given(ins, at.zero_y), False), "lo": done.lo, "hi": done.hi,
-        "activated": int(done.act is not None), "scale_r": operand(ins, at.scale_r),
-        "zero_r": operand(ins, at.zero_r), "flip_r": _flip(given(ins, at.zero_r)),
-        "rows": int(rows), "outside": outside,
-        "length": 0 if outside is None else outside.nbytes,
+        "scale_a": ONE if scales else operand(ins, at.scale_a), "scales_a": factors,
+        "scale_b": operand(ins, at.scale_b), "scales_b": 1 if scale_b is None else scale_b.size,
+        "scale_y": operand(ins, at.scale_y), "zero_y": operand(ins, at.zero_y),
+        "flip_y": _flip(given(ins, at.zero_y), False), "lo": done.lo, "hi": done.hi,
+        "activated": int(done.act is not None), "scale_r": operand(ins, at.scale_r), "zero_r": operand(ins, at.zero_r),
+        "flip_r": _flip(given(ins, at.zero_r)), "rows": int(rows),
+        "outside": Scratch(images * length) if length else None, "length": length,
     }, False)  # fmt: skip
 
 
 def columns_of(
     op: Any, ins: Types, at: Operands, panels: Panels, k: int, packed: Argument, length: int, context: Context
 ) -> tuple[Argument, Argument, list[Step]]:
-    """What `prepare_columns` makes, ``length`` zero points of A, and the step that makes both at run time.
+    """What `prepare_columns` makes, ``length`` zero points of each image, and the step that makes both at run time.
 
     Where all that it reads is constant there is no step: the numbers are packed.
     """
-    outside = Scratch(length) if length else None
-    step = column_step(op, ins, at, panels, k, packed, outside)
+    step = column_step(op, ins, at, panels, k, packed, length)
     read = {name: ins[arg.index] for name, arg in step.args.items() if isinstance(arg, In)}
     known = {name: None if t is None else t.known for name, t in read.items()}
     b, zero = given(ins, at.b), known.get("zero_a", NO_ZERO)
     if b is None or b.known is None or not isinstance(packed, np.ndarray) or any(v is None for v in known.values()):
-        return step.args["to"], outside, [step]
-    values = {name: np.ascontiguousarray(v) for name, v in known.items()}
+        return step.args["to"], step.args["outside"], [step]
+    values, made, images = {k: np.ascontiguousarray(v) for k, v in known.items()}, step.args["to"], step.args["images"]
+    assert isinstance(made, Scratch)
+    assert isinstance(images, int)
 
     def pack(_: Array) -> Array:
-        to = aligned_zeros((ENDS // 4 + panels.blocks * COLUMN_ROWS * panels.columns * LANES,))
+        to = aligned_zeros((made.nbytes // 4,))
         fields = {name: 0 if arg is None else arg for name, arg in step.args.items()}
         run_shares(prepare_columns, 1, 0, **{**fields, **values, "to": to, "outside": 0, "length": 0})
         return to
@@ -250,7 +258,8 @@ def columns_of(
     if not length:
         return columns, None, []
     assert zero is not None
-    return columns, np.full(length, int(zero.reshape(-1).view(np.uint8)[0]) ^ _flip(given(ins, at.a)), np.uint8), []
+    zeros = zero.reshape(-1).view(np.uint8) ^ np.uint8(_flip(given(ins, at.a)))
+    return columns, np.resize(np.repeat(zeros, length), images * length), []
 
 
 def unsigned_step(a: TensorType, source: In | Scratch, context: Context) -> tuple[In | Scratch, list[Step]]:
@@ -296,9 +305,11 @@ def product_steps(
     threads = context.threads if is_parallel(context, blocks * rows.m * rows.k * panels.n // 2, b.nbytes) else 1
     per_thread = scratch_bytes(span, runs, copy_step)
     offsets = np.empty((blocks, BLOCK_FIELDS), np.int64)
-    offsets[:, 0], offsets[:, 3:] = rows.offsets[:, 0], rows.offsets[:, 2:]
+    offsets[:, 0], offsets[:, 3:5] = rows.offsets[:, 0], rows.offsets[:, 2:4]
     offsets[:, 1] = panels.head + panels.block * rows.offsets[:, 1]
-    offsets[:, 2] = ENDS + COLUMN_ROWS * panels.columns * BYTES * rows.offsets[:, 1]
+    image = rows.offsets[:, 4]
+    offsets[:, 2] = ENDS + COLUMN_ROWS * panels.columns * BYTES * (image * panels.blocks + rows.offsets[:, 1])
+    offsets[:, 5] = image * length
     ends = finish_args(op, ins, at)
     if ends["kind"] == FLOATS and ends["residual"] == NO_RESIDUAL and not ends["act"]:
         ends["quick"] = FLOATS

@@ -148,14 +148,14 @@ def single_height(left):
 
 
 @inline
-def copy_taps(p, a, row, to):
+def copy_taps(p, a, row, to, outside):
     """Copy what a filter sees at one pixel; taps that lie side by side in memory at once."""
     depth, t = p.depth, 0
     while t < p.taps:
         pixel = load_i32(p.table + 4 * (p.m * t + row))
         end = t + 1
         if pixel < 0:
-            copy_bytes(to + depth * t, p.outside, depth)
+            copy_bytes(to + depth * t, outside, depth)
         else:
             while p.lda == depth and end < p.taps and load_i32(p.table + 4 * (p.m * end + row)) == pixel + end - t:
                 end += 1
@@ -164,16 +164,16 @@ def copy_taps(p, a, row, to):
 
 
 @inline
-def place_rows(p, a, first, count, rows, copies):
+def place_rows(p, a, outside, first, count, rows, copies):
     """Write the addresses of the runs of rows to ``rows``; a row whose runs are short is copied first."""
-    run_step, lda, m, outside = 8 * (p.span + HEIGHT), p.lda, p.m, p.outside
+    run_step, lda, m = 8 * (p.span + HEIGHT), p.lda, p.m
     if p.copied != 0:
         for i in range(count):
             copy = copies + p.copy_step * i
             if p.table == 0:
                 copy_bytes(copy, a + lda * (first + i), p.depth)
             else:
-                copy_taps(p, a, first + i, copy)
+                copy_taps(p, a, first + i, copy, outside)
             for q in range(p.depth * p.taps, p.length):
                 store_u8(copy + q, np.uint8(0))
             store_i64(rows + 8 * i, copy)
@@ -242,7 +242,7 @@ def _swept(a: Any) -> dict[str, Reach]:
         "offsets": 8 * BLOCK_FIELDS * a.blocks,
         "table": 4 * a.taps * a.m,
         "shifts": 8 * a.taps,
-        "outside": a.depth,
+        "outside": greatest(a.offsets, a.blocks, 0, 5, 5) + a.depth,
         "columns": columns + COLUMN_ROWS * whole_vectors(a.n),
         "scratch": (a.threads - 1) * a.scratch_step + used,
         "zero_a": a.zeros_a,
@@ -263,8 +263,8 @@ def sweep_bytes(p, tid, nthreads):
     table: i32 [taps][m], input pixel of each tap at each output pixel or -1; 0 when row i of A is its i-th row.
     shifts: i64 [taps], bytes from the first tap to each, where no tap of any pixel is outside; or 0.
     depth: bytes of a tap; length: of a run as packed.  copied: whether a row is copied to one run of ``length`` bytes.
-    outside: ``depth`` zero points.  columns: see `prepare_columns`; sums: whether a zero point of B is not 0.
-    zeros_a: zero points of rows, 0 when `prepare_columns` has used the one.
+    outside: ``depth`` zero points of each image.  columns: see `prepare_columns`; sums: whether a zero point of B is
+    not 0.  zeros_a: zero points of rows, 0 when `prepare_columns` has used the one.
     scratch: ``scratch_step`` bytes a thread: a tile, sums, zero points and scales of rows, addresses of runs, copies
     (`scratch_bytes`).  The rest: see `epilogue_bytes.FIELDS`;
     quick is `FLOATS` where they become these in registers.
@@ -285,11 +285,12 @@ def sweep_bytes(p, tid, nthreads):
         entry = p.offsets + 8 * BLOCK_FIELDS * block
         a, b, first = p.a + load_i64(entry), p.b + load_i64(entry + 8), load_i64(entry + 32)
         columns, c = p.columns + load_i64(entry + 16), p.c + size * (p.ldc * first + load_i64(entry + 24))
+        outside = p.outside + load_i64(entry + 40)
         res = 0 if p.res == 0 else p.res + size_r * (p.ldr * first + load_i64(entry + 24))
         i0 = i_lo
         while i0 < i_hi:
             count = span if i_hi - i0 >= span + HEIGHT else i_hi - i0
-            place_rows(p, a, i0, count, rows, copies)
+            place_rows(p, a, outside, i0, count, rows, copies)
             place_numbers(p, rows, first + i0, count, totals, quick)
             for j in range(PANEL * j_lo, PANEL * j_hi, PANEL):
                 i, left = 0, min(n - j, PANEL)
@@ -307,8 +308,8 @@ def sweep_bytes(p, tid, nthreads):
             i0 += count
 
 
-BLOCK_FIELDS = 5
-"""Entries of a block: byte offsets of A, B and columns; first column and first row of C."""
+BLOCK_FIELDS = 6
+"""Entries of a block: byte offsets of A, B and columns; first column and row of C; byte offset of zero points."""
 A_BYTES = L2 // 4
 """What of A is kept in a second-level cache beside the rest."""
 

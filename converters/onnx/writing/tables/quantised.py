@@ -31,12 +31,12 @@ def integer_product(w: GraphWriter, op: Any, *terms: Any) -> Any:
     given: list[Any] = [t if t.name else None for t in terms] + [None] * (12 - len(terms))
     y_scale, y_zero, bias, residual, residual_scale, residual_zero = given[6:]
     if not is_fused(op, y_scale, None if bias is None else bias.type):
-        if isinstance(op, QLinearConv):
+        if isinstance(op, QLinearConv) and all(t.type.size == 1 for t in given[1:3]):
             return convolution(w, op, *terms)
-        if bias is None:
+        if bias is None and not isinstance(op, QLinearConv):
             return w.plain(op, terms, [op.infer(*(t.type for t in terms))])
-    if any(len(t.type.shape or ()) > 1 for t in (given[1], given[4], y_scale) if t is not None):
-        raise NoSpellingError("scales for each row of each matrix")
+    if any(len(t.type.shape or ()) > 1 for t in (*given[1:3], given[4], y_scale) if t is not None):
+        raise NoSpellingError("scales for each row of each matrix, or each image")
     y = _real_result(w, op, *given[:6], bias)
     if residual_scale is not None:
         residual = _real(w, residual, residual_scale, residual_zero, 0)

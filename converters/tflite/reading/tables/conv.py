@@ -135,7 +135,7 @@ def transpose_conv(
     """w: [k, h, w, c]."""
     turned = b(Transpose((3, 0, 1, 2)), w)
     operator = ConvTranspose((stride_h, stride_w), auto_pad=PADDING[padding], layout="NHWC")
-    return _spread(b, operator, output_shape, turned, x, bias, fused_activation_function)
+    return _spread(b, operator, output_shape, turned, ranged(b, x, 1, axis=1), bias, fused_activation_function)
 
 
 @TFLITE.reader("CONV_3D_TRANSPOSE")

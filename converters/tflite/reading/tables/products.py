@@ -46,4 +46,4 @@ def batch_matmul(
     adj_y: bool = False,
     asymmetric_quantize_inputs: bool = False,
 ) -> Any:
-    return b(MatMul(trans_a=adj_x, trans_b=adj_y), x, y)
+    return b(MatMul(trans_a=adj_x, trans_b=adj_y), x if adj_x else ranged(b, x, 1, axis=-1), y)
