@@ -83,7 +83,7 @@ WORDS = (
     # tiles
     "tile_zeros", "tile_cleared", "tile_row", "tile_row_narrow", "tile_load", "tile_load_n", "tile_store",
     "tile_store_n", "tile_rank1", "tile_rank1_rows", "tile_rank1_rows_as", "tile_dot_rows_bf16", "tile_dot_rows_bytes",
-    "tile_dot_rows_centred",
+    "tile_dot_rows_centred", "tile_add_sums",
     "rows_strided", "rows_load", "tile_get", "tile_set", "tile_add_row", "tile_add_row_n", "tile_add_tile",
     "tile_add_stored", "tile_scale", "tile_clamp", "tile_map", "tile_finish", "tile_prefetch",
     # tiles of sums of bytes

@@ -116,6 +116,21 @@ def tile_dot_rows_centred(tyctx, acc, rows, offset, shift, brow):
     return _dot_rows(acc, rows, dot_centred_value)
 
 
+@intrinsic
+def tile_add_sums(tyctx, x, y):
+    """Elementwise sum of tiles whose bits are i32."""
+    whole = ir.VectorType(I32, LANES)
+
+    def codegen(ctx, b, sig, args):
+        def one(i, j):
+            terms = (b.bitcast(_vec(b, x, tile, i, j), whole) for tile in args)
+            return b.bitcast(b.add(*terms), vector("f32"))
+
+        return _build(b, x, one)
+
+    return x(x, x), codegen
+
+
 # ------------------------------------------------------------------------------------------------------ sums to bytes
 
 
@@ -415,6 +430,6 @@ def pixels_store_bytes(tyctx, acc, address, ld, pixels, columns, ends):
 
 
 __all__ = [
-    "HIGH", "PixelTile", "pixels_dot", "pixels_row", "pixels_store", "pixels_store_bytes",
+    "HIGH", "PixelTile", "pixels_dot", "pixels_row", "pixels_store", "pixels_store_bytes", "tile_add_sums",
     "tile_dot_rows_bytes", "tile_dot_rows_centred", "tile_finish_bytes", "tile_take_outer",
 ]  # fmt: skip

@@ -26,7 +26,6 @@ from bolt_numba.kernels.cpu.language.lang import (
     load_i32,
     load_i64,
     load_u8,
-    prefetch,
     reduce_add,
     rows_load,
     splat,
@@ -66,8 +65,8 @@ HEIGHT = VARIANTS[0]
 SINGLE: tuple[int, ...] = (2 * HEIGHT, *VARIANTS)
 """Heights of tiles of one vector."""
 TALL = SINGLE[0]
-AHEAD = 32 * BYTES
-"""Bytes from what one or two rows are multiplied with to what is fetched: such products wait for memory."""
+FEW_ROWS, AHEAD = 4, 32 * BYTES
+"""Rows whose products wait for memory, and bytes from what they are multiplied with to what is fetched."""
 
 # ------------------------------------------------------------------------------------------------------------ the tile
 
@@ -94,9 +93,39 @@ def _putting_floats(mr: int, nv: int) -> Any:
 PUT_WORDS = ("splat", "vload", "load_f32", "fma", "to_f32", "bits_of", "tile_get", "vmin", "vmax", "vstore", "vstore_n")
 
 
+def _adding_fours(mr: int, nv: int) -> Any:
+    """``add(acc, at, length, b)``: a tile and the sums of the whole fours of a run.
+
+    Few rows are bound by memory, and by how long a sum waits for the one before: several are made beside each other.
+    """
+    sums = max(1, min(4, IN_FLIGHT // (mr * nv)))
+    names = ["acc", *(f"acc{i}" for i in range(1, sums))]
+    lines = ["def add(acc, at, length, b):", *(f"    {name} = tile_cleared(acc)" for name in names[1:])]
+    lines.append(f"    for q in range(0, length - {4 * sums - 1}, {4 * sums}):")
+    if mr <= FEW_ROWS:
+        lines += [f"        prefetch(b + AHEAD + {i} * BYTES)" for i in range(sums * nv)]
+    for i, name in enumerate(names):
+        lines.append(f"        {name} = tile_dot_rows_centred({name}, at, q + {4 * i}, 0, b + {i * nv} * BYTES)")
+    lines.append(f"        b += {sums * nv} * BYTES")
+    if sums > 1:
+        lines += [
+            f"    for q in range(length // {4 * sums} * {4 * sums}, length - 3, 4):",
+            "        acc = tile_dot_rows_centred(acc, at, q, 0, b)",
+            f"        b += {nv} * BYTES",
+        ]
+    lines += [f"    acc = tile_add_sums(acc, {name})" for name in names[1:]] + ["    return acc"]
+    words = {name: getattr(lang, name) for name in ADD_WORDS}
+    return inline_source("\n".join(lines) + "\n", "add", BYTES=BYTES, AHEAD=AHEAD, **words)
+
+
+ADD_WORDS = ("prefetch", "tile_cleared", "tile_dot_rows_centred", "tile_add_sums")
+IN_FLIGHT = target().registers // 2 if target().registers >= 32 else 4
+"""Vectors of sums that are made beside each other, as far as registers serve."""
+
+
 def _tile(mr: int, nv: int) -> Any:
     """The micro-kernel: one tile of sums, which become bytes or floats or are stored at ``sums``."""
-    put_floats = _putting_floats(mr, nv)
+    put_floats, add_fours = _putting_floats(mr, nv), _adding_fours(mr, nv)
 
     @inline
     def tile(p, rows, run_step, runs, length, b, columns, width, seen, n, quick, sums, c, res):
@@ -104,13 +133,8 @@ def _tile(mr: int, nv: int) -> Any:
         rest = length & 3
         for r in range(runs):
             at = rows_load(mr, rows + run_step * r, 8, 0 if p.shifts == 0 else load_i64(p.shifts + 8 * r))
-            for q in range(0, length - 3, 4):
-                if mr <= 2:
-                    prefetch(b + AHEAD)
-                    if nv > 1:
-                        prefetch(b + AHEAD + BYTES)
-                acc = tile_dot_rows_centred(acc, at, q, 0, b)
-                b += BYTES * nv
+            acc = add_fours(acc, at, length, b)
+            b += BYTES * nv * (length >> 2)
             if rest:
                 acc = tile_dot_rows_centred(acc, at, length - 4, 32 - 8 * rest, b)
                 b += BYTES * nv
