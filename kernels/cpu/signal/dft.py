@@ -18,17 +18,23 @@ from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     ceil_div,
+    even_lanes,
     fma,
+    interleave_low,
     load_f32,
     load_f64,
     load_i64,
+    odd_lanes,
     splat_f64,
     split,
     store_f32,
     store_f64,
     store_i64,
+    vload,
     vload_f64,
+    vload_widened,
     vstore,
+    vstore_n,
     vstore_narrowed,
 )
 from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
@@ -36,6 +42,7 @@ from bolt_numba.kernels.cpu.signal.fourier import (
     GREATEST_PRIME,
     LINES,
     LONGEST,
+    NEAR,
     SQUARE,
     STAGE,
     factors,
@@ -68,9 +75,28 @@ def find_lines(p, first, count, places):
 
 
 @inline
-def gather_lines(p, places, to):
-    """Complex vectors of lines that do not lie together."""
+def take_pairs(x, parts, real, other, near):
+    """Complex vector of f64 from pairs of f32 that lie together, or from real numbers; near: two vectors."""
+    if parts == 2:
+        v = vload(x)
+        vstore(near, even_lanes(v, v))
+        vstore(near + BYTES, odd_lanes(v, v))
+        vstore(real, vload_widened(near))
+        vstore(other, vload_widened(near + BYTES))
+    else:
+        vstore(real, vload_widened(x))
+        vstore(other, splat_f64(0.0))
+
+
+@inline
+def gather_lines(p, places, beside, to, near):
+    """Complex vectors of lines; beside: they lie beside one another."""
     step = 4 * p.parts * p.inner
+    if beside:
+        for k in range(p.given):
+            at = to + 2 * BYTES * k
+            take_pairs(load_i64(places) + k * step, p.parts, at, at + BYTES, near)
+        return
     for k in range(p.given):
         for f in range(LINES):
             at, place = load_i64(places + 8 * f) + k * step, to + 2 * BYTES * k + 8 * f
@@ -88,7 +114,7 @@ def fill_lines(p, a):
     for k in range(2 * p.given, 2 * p.m):
         vstore(a + BYTES * k, splat_f64(0.0))
     if p.mirrored:  # the first and the middle one are real, and the others come twice
-        for k in range(0, p.n // 2 + 1, p.n // 2 if p.n % 2 == 0 else p.n):
+        for k in range(0, p.n // 2 + 1, max(1, p.n // 2 if p.n % 2 == 0 else p.n)):
             at = a + 2 * BYTES * k
             vstore(at, fma(vload_f64(at + BYTES), splat_f64(0.0), vload_f64(at)))
             vstore(at + BYTES, splat_f64(0.0))
@@ -109,12 +135,12 @@ def times_table(a, count, table, taken, given):
 
 
 @inline
-def give_number(p, z, to, is_real):
+def give_number(p, real, other, to, is_real):
     """A result as half vectors of f32; where a part is not finite, both become NaN.
 
     is_real: of frequencies of real numbers, where rounding would leave a rest.
     """
-    re, im = vload_f64(z), vload_f64(z + BYTES)
+    re, im = vload_f64(real), vload_f64(other)
     nothing, scale = fma(re, splat_f64(0.0), im * 0.0), 1.0 / np.float64(p.n) if p.inverse else 1.0
     if is_real:
         im = im * 0.0
@@ -124,9 +150,16 @@ def give_number(p, z, to, is_real):
 
 
 @inline
-def scatter_lines(p, z, count, places):
-    """Half vectors of f32 to lines of y that do not lie together."""
+def scatter_lines(p, z, count, places, beside):
+    """Half vectors of f32 to lines of y; beside: they lie beside one another.  Reads a vector more."""
     for k in range(p.bins):
+        if beside:
+            at, v = load_i64(places + 8 * LINES) + k * 4 * p.last * p.inner, vload(z + BYTES // 2 * p.last * k)
+            if p.last == 2:
+                vstore(at, interleave_low(v, vload(z + BYTES * k + BYTES // 2)))
+            else:
+                vstore_n(at, v, LINES)
+            continue
         for f in range(count):
             at = load_i64(places + 8 * (LINES + f)) + k * 4 * p.last * p.inner
             store_f32(at, load_f32(z + BYTES // 2 * p.last * k + 4 * f))
@@ -154,40 +187,43 @@ def dft_lines(p, tid, nthreads):
     """[outer, size, inner, parts] f32 to [outer, bins, inner, last]; lines: outer * inner.
 
     given: numbers of a line that are read.  m: of what is transformed, n unless there is a chirp.  mirrored: lines of
-    y are real.  room: for each thread places of lines, two squares, two times m complex vectors, a square more.
+    y are real.  room: for each thread places of lines, `NEAR`, which holds two squares, two times m complex vectors, a
+    square more.
     """
     n, m = p.n, p.m
     places = p.room + tid * p.room_step
     square = places + PLACES
-    a = square + 2 * SQUARE
+    a = square + NEAR
     b = a + 2 * BYTES * m
     lo, hi = split(ceil_div(p.lines, LINES), tid, nthreads)
     for at in range(lo, hi):
         first, lanes = at * LINES, min(LINES, p.lines - at * LINES)
+        beside = lanes == LINES and first % p.inner <= p.inner - LINES
         if p.inner == 1:
             x, pitch = p.x + 4 * p.parts * p.size * first, p.parts * p.size
-            gather_frames(x, pitch, lanes - 1, 0, p.parts * p.given, BYTES * (3 - p.parts), a, square)
+            y, step = p.y + 4 * p.last * p.bins * first, 4 * p.last * p.bins
+            gather_frames(x, pitch, lanes - 1, 0, p.parts * p.given, BYTES * (3 - p.parts), a, square, y, step)
         else:
             find_lines(p, first, lanes, places)
-            gather_lines(p, places, a)
+            gather_lines(p, places, beside, a, square)
         fill_lines(p, a)
         if m != n:
             times_table(a, n, p.chirps, 0, 0)
-        z = transform(a, b, p.stages, p.count, p.tables)
+        z = transform(a, b, square, p.stages, p.count, p.tables)
         if m != n:
             times_table(z, m, p.chirps + 16 * n, 0, 1)
-            z = transform(z, a + b - z, p.stages, p.count, p.tables)
+            z = transform(z, a + b - z, square, p.stages, p.count, p.tables)
             times_table(z, n, p.chirps, 1, 0)
         made = a + b - z
         for k in range(p.bins):
             place = n - k if p.inverse and k else k
             is_real = p.parts == 1 and (k == 0 or 2 * k == n)
-            give_number(p, z + 2 * BYTES * place, made + BYTES // 2 * p.last * k, is_real)
+            at = z + 2 * BYTES * place
+            give_number(p, at, at + BYTES, made + BYTES // 2 * p.last * k, is_real)
         if p.inner == 1:
-            step = p.last * p.bins
-            scatter_frames(made, step, lanes, p.y + 4 * step * first, 4 * step, square)
+            scatter_frames(made, p.last * p.bins, lanes, p.y + 4 * p.last * p.bins * first, 4 * p.last * p.bins, square)
         else:
-            scatter_lines(p, made, lanes, places)
+            scatter_lines(p, made, lanes, places, beside)
 
 
 @record(frozen=True)
@@ -268,7 +304,7 @@ def dft(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> li
     assert x is not None
     inner, size, mirrored = int(np.prod(x.dims[axis + 1 : -1])), x.dims[axis], op.inverse and op.onesided
     m, chirps = (chirp(n).m, chirp(n).pairs) if bends(n) else (n, np.zeros((1, 2)))
-    made, lines, room = stages(m, False), x.size // size // x.dims[-1], PLACES + 3 * SQUARE + 4 * BYTES * m
+    made, lines, room = stages(m, False), x.size // size // x.dims[-1], PLACES + NEAR + SQUARE + 4 * BYTES * m
     return [
         Step(
             dft_lines,

@@ -9,6 +9,7 @@ al. 1967.
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -29,6 +30,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     load_f64,
     load_i64,
     odd_lanes,
+    prefetch_write,
     splat_f64,
     split,
     vload,
@@ -39,7 +41,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
     vstore_narrowed,
 )
-from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
+from bolt_numba.kernels.cpu.machine import L1, PAYS_FLOPS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
@@ -52,20 +54,31 @@ ROUNDS = LINES.bit_length() - 1
 """Rounds of shuffling that transpose `LINES` vectors of f32."""
 SQUARE = LINES * BYTES
 GREATEST_PRIME, LONGEST = 61, 1 << 14
-STAGE = 5
-"""Numbers of a stage: radix, parts, stride, and where its turns and the waves of its radix begin, in bytes."""
+STAGE = 14
+COUNT, SIDE, STEP, FAR, Y_SIDE, Y_STEP, NEXT, TURN, TURNS, WAVES, PARTS, BLOCKS, ASIDE = range(8, 8 * STAGE, 8)
+"""Where a row of `STAGE` numbers has what follows its radix; all but counts are bytes.
+
+The parts of a stage, and groups of each; in x from part to part, and between numbers of a group; in y from group to
+group, from part to part, and between results of a group; from part to part in the turns; where these and the waves of
+the radix begin.  Then stages that run block by block, one or two, and blocks one behind and one beside the other.
+"""
+PAIR = 64
+"""Numbers of a block at most: of two stages, between which it stays in the first cache."""
+NEAR = PAIR * 2 * BYTES
 
 
 @inline
-def gather_frames(x, hop, last, window, n, step, to, square):
+def gather_frames(x, hop, last, window, n, step, to, square, y, y_step):
     """Samples of `LINES` frames times the window, f64: those of one time in a vector each, ``step`` bytes apart.
 
-    last: the last frame there is, counted from the first of these; it stands for those behind it.
+    last: the last frame there is, counted from the first of these; it stands for those behind it.  y: where results
+    will go, ``y_step`` bytes apart, which come into the cache meanwhile.
     """
     for i in range(0, n, LANES):
         left, made, free = n - i, square, square + SQUARE
         for f in range(LINES):
             at = x + 4 * (min(f, last) * hop + i)
+            prefetch_write(y + min(f, last) * y_step + 4 * i)
             vstore(made + f * BYTES, vload(at) if left >= LANES else vload_n(at, left))
         for _ in range(ROUNDS):
             for k in range(0, SQUARE // 2, BYTES):
@@ -111,24 +124,31 @@ def turned(to, re, im, turn, is_last):
 
 
 @inline
-def radix_two(x, y, m, s, turns, is_last):
-    far = 2 * BYTES * s * m
-    for p in range(m):
-        for q in range(s):
-            at, to = x + 2 * BYTES * (q + s * p), y + 2 * BYTES * (q + 2 * s * p)
-            re, im, re2, im2 = vload_f64(at), vload_f64(at + BYTES), vload_f64(at + far), vload_f64(at + far + BYTES)
-            vstore(to, re + re2)
-            vstore(to + BYTES, im + im2)
-            turned(to + 2 * BYTES * s, re - re2, im - im2, turns + 32 * p + 16, is_last)
+def places(x, y, row, p, q):
+    """Of the first number and the first result of group ``q`` of part ``p``."""
+    at = x + p * load_i64(row + STEP) + 2 * BYTES * q
+    return at, y + p * load_i64(row + Y_STEP) + q * load_i64(row + Y_SIDE)
 
 
 @inline
-def radix_four(x, y, m, s, turns, is_last):
-    far, next_one = 2 * BYTES * s * m, 2 * BYTES * s
-    for p in range(m):
-        turn = turns + 64 * p
-        for q in range(s):
-            at, to = x + 2 * BYTES * (q + s * p), y + 2 * BYTES * (q + 4 * s * p)
+def radix_two(x, y, row, turns, is_last):
+    far, next_one = load_i64(row + FAR), load_i64(row + NEXT)
+    for p in range(load_i64(row + COUNT)):
+        for q in range(load_i64(row + SIDE)):
+            at, to = places(x, y, row, p, q)
+            re, im, re2, im2 = vload_f64(at), vload_f64(at + BYTES), vload_f64(at + far), vload_f64(at + far + BYTES)
+            vstore(to, re + re2)
+            vstore(to + BYTES, im + im2)
+            turned(to + next_one, re - re2, im - im2, turns + p * load_i64(row + TURN) + 16, is_last)
+
+
+@inline
+def radix_four(x, y, row, turns, is_last):
+    far, next_one = load_i64(row + FAR), load_i64(row + NEXT)
+    for p in range(load_i64(row + COUNT)):
+        turn = turns + p * load_i64(row + TURN)
+        for q in range(load_i64(row + SIDE)):
+            at, to = places(x, y, row, p, q)
             a, b, e, f = vload_f64(at), vload_f64(at + BYTES), vload_f64(at + 2 * far), vload_f64(at + 2 * far + BYTES)
             sum_re, sum_im, less_re, less_im = a + e, b + f, a - e, b - f
             at += far
@@ -142,12 +162,12 @@ def radix_four(x, y, m, s, turns, is_last):
 
 
 @inline
-def radix_eight(x, y, m, s, turns, is_last):
-    far, next_one, root = 2 * BYTES * s * m, 2 * BYTES * s, splat_f64(0.5**0.5)
-    for p in range(m):
-        turn = turns + 128 * p
-        for q in range(s):
-            at, to = x + 2 * BYTES * (q + s * p), y + 2 * BYTES * (q + 8 * s * p)
+def radix_eight(x, y, row, turns, is_last):
+    far, next_one, root = load_i64(row + FAR), load_i64(row + NEXT), splat_f64(0.5**0.5)
+    for p in range(load_i64(row + COUNT)):
+        turn = turns + p * load_i64(row + TURN)
+        for q in range(load_i64(row + SIDE)):
+            at, to = places(x, y, row, p, q)
             a, b = vload_f64(at), vload_f64(at + BYTES)
             e, f = vload_f64(at + 4 * far), vload_f64(at + 4 * far + BYTES)
             sum_re, sum_im, less_re, less_im = a + e, b + f, a - e, b - f
@@ -179,16 +199,17 @@ def radix_eight(x, y, m, s, turns, is_last):
 
 
 @inline
-def radix_odd(x, y, r, m, s, turns, waves, is_last):
+def radix_odd(x, y, row, turns, waves, is_last):
     """waves: cosines and sines of the r-th parts of a circle.  Numbers k and r - k share theirs, but for a sign.
 
     So their sums and differences, which take their places in x, serve results j and r - j.
     """
-    far, next_one, half = 2 * BYTES * s * m, 2 * BYTES * s, r // 2
-    for p in range(m):
-        turn = turns + 16 * r * p
-        for q in range(s):
-            at, to = x + 2 * BYTES * (q + s * p), y + 2 * BYTES * (q + r * s * p)
+    far, next_one, r = load_i64(row + FAR), load_i64(row + NEXT), load_i64(row)
+    half = r // 2
+    for p in range(load_i64(row + COUNT)):
+        turn = turns + p * load_i64(row + TURN)
+        for q in range(load_i64(row + SIDE)):
+            at, to = places(x, y, row, p, q)
             first_re, first_im = vload_f64(at), vload_f64(at + BYTES)
             re, im = first_re, first_im
             for k in range(1, half + 1):
@@ -215,29 +236,43 @@ def radix_odd(x, y, r, m, s, turns, waves, is_last):
 
 
 @inline
-def stage(x, y, r, m, s, turns, waves, is_last):
+def stage(x, y, row, turns, waves, is_last):
+    r = load_i64(row)
     if r == 8:
-        radix_eight(x, y, m, s, turns, is_last)
+        radix_eight(x, y, row, turns, is_last)
     elif r == 4:
-        radix_four(x, y, m, s, turns, is_last)
+        radix_four(x, y, row, turns, is_last)
     elif r == 2:
-        radix_two(x, y, m, s, turns, is_last)
+        radix_two(x, y, row, turns, is_last)
     else:
-        radix_odd(x, y, r, m, s, turns, waves, is_last)
+        radix_odd(x, y, row, turns, waves, is_last)
 
 
 @inline
-def transform(a, b, stages, count, tables):
-    """Fourier transform of complex vectors of f64 at a; b: workspace.  Gives the one where the result is."""
-    for i in range(count):
-        row = stages + 8 * STAGE * i
-        r, m, s = load_i64(row), load_i64(row + 8), load_i64(row + 16)
-        turns, waves = tables + load_i64(row + 24), tables + load_i64(row + 32)
-        if m == 1:  # code of its own
-            stage(a, b, r, 1, s, turns, waves, True)
-        else:
-            stage(a, b, r, m, s, turns, waves, False)
+def transform(a, b, near, stages, count, tables):
+    """Fourier transform of complex vectors of f64 at a; b, near: workspace.  Gives the one of a, b where the result is.
+
+    near: `NEAR` bytes, where a pair of stages has what is between them, block after block.
+    """
+    i = 0
+    while i < count:
+        pair = stages + 8 * STAGE * i
+        parts, side = load_i64(pair + PARTS), load_i64(pair + ASIDE)
+        blocks = load_i64(pair + BLOCKS)
+        for first in range(blocks):
+            for aside in range(0, 2 * BYTES * side, 2 * BYTES):
+                for part in range(parts):
+                    row = pair + 8 * STAGE * part
+                    step = load_i64(row) * first
+                    x = near if part else a + 2 * BYTES * side * first + aside
+                    y = near if part + 1 < parts else b + load_i64(row + NEXT) * step + aside
+                    turns, waves = tables + load_i64(row + TURNS) + 16 * step, tables + load_i64(row + WAVES)
+                    if blocks * load_i64(row + COUNT) == 1:  # code of its own
+                        stage(x, y, row, turns, waves, True)
+                    else:
+                        stage(x, y, row, turns, waves, False)
         a, b = b, a
+        i += parts
     return a
 
 
@@ -288,12 +323,12 @@ def _reached(a: Any) -> dict[str, Reach]:
 def stft_frames(p, tid, nthreads):
     """[signals, length] f32 to [signals, frames, bins] pairs.
 
-    room: for each thread two squares, samples, as much again, and frequencies.
+    room: for each thread `NEAR`, which holds two squares, samples, as much again, and frequencies.
     """
     n, bins, frames = p.n, p.bins, p.frames
     is_odd = n % 2
     square = p.room + tid * p.room_step
-    a = square + 2 * SQUARE
+    a = square + NEAR
     b, c = a + n * BYTES * (1 + is_odd), a + 2 * n * BYTES * (1 + is_odd)
     blocks = ceil_div(frames, LINES)
     lo, hi = split(p.signals * blocks, tid, nthreads)
@@ -302,11 +337,11 @@ def stft_frames(p, tid, nthreads):
         first = (at - signal * blocks) * LINES
         x = p.x + 4 * (signal * p.length + first * p.hop)
         y = p.y + 8 * (signal * frames + first) * bins
-        gather_frames(x, p.hop, frames - 1 - first, p.window, n, BYTES * (1 + is_odd), a, square)
+        gather_frames(x, p.hop, frames - 1 - first, p.window, n, BYTES * (1 + is_odd), a, square, y, 8 * bins)
         if is_odd:
             for i in range(n):
                 vstore(a + (2 * i + 1) * BYTES, splat_f64(0.0))
-        z = transform(a, b, p.stages, p.count, p.tables)
+        z = transform(a, b, square, p.stages, p.count, p.tables)
         if is_odd:
             for k in range(bins):
                 give_frequency(c + BYTES * k, vload_f64(z + 2 * BYTES * k), vload_f64(z + 2 * BYTES * k + BYTES))
@@ -349,13 +384,25 @@ def stages(n: int, is_real: bool = True) -> Stages:
     rest = n // 2 if is_real and n % 2 == 0 else n
     rows: list[tuple[int, ...]] = []
     parts, stride, at = [turns_of(np.arange(n // 2 + 1), n)], 1, 16 * (n // 2 + 1)
-    for r in factors(rest):
-        m = rest // r
-        turns, waves = turns_of(np.outer(np.arange(m), np.arange(r)), rest), turns_of(np.arange(r), r)
-        rows.append((r, m, stride, at, at + turns.nbytes))
-        parts += [turns, waves]
-        at += turns.nbytes + waves.nbytes
-        rest, stride = m, stride * r
+    radices, unit = factors(rest), 2 * BYTES
+    while radices:
+        pair = radices[: 2 if 4 * BYTES * rest > L1 and math.prod(radices[:2]) <= PAIR else 1]
+        blocks, side = (rest // math.prod(pair), stride) if len(pair) == 2 else (1, 1)
+        for i, r in enumerate(pair):
+            m = rest // r
+            turns, waves = turns_of(np.outer(np.arange(m), np.arange(r)), rest), turns_of(np.arange(r), r)
+            far, y_side, y_step, after = unit * stride * m, unit, unit * r * stride, unit * stride
+            counts = m, stride, unit * stride
+            if len(pair) == 2 and i == 0:
+                counts, y_step, after = (pair[1], 1, unit * stride * blocks), unit * r, unit
+            elif len(pair) == 2:
+                counts, far, y_side = (1, pair[0], 0), unit * pair[0], unit * side
+            turn = 16 * r * blocks if i == 0 and len(pair) == 2 else 16 * r
+            rows.append((r, *counts, far, y_side, y_step, after, turn, at, at + turns.nbytes, len(pair), blocks, side))
+            parts += [turns, waves]
+            at += turns.nbytes + waves.nbytes
+            rest, stride = m, stride * r
+        radices = radices[len(pair) :]
     return Stages(np.array(rows, np.int64).reshape(-1, STAGE), np.concatenate(parts), 0)
 
 
@@ -396,7 +443,7 @@ def frames_step(n: int, bins: int, counts: tuple[int, int, int, int], window: In
     """Transforms of frames of ``n`` samples; counts: signals, samples of each, frames of each, samples between them."""
     signals, length, frames, hop = counts
     made = stages(n)
-    room = 3 * SQUARE + 2 * n * BYTES * (1 + n % 2) + bins * BYTES
+    room = NEAR + SQUARE + 2 * n * BYTES * (1 + n % 2) + bins * BYTES
     return Step(
         stft_frames,
         {
