@@ -287,8 +287,8 @@ def scatter_tuples(p: Any, tid: int, nthreads: int) -> None:
 
 
 @cache
-def reduce_tuples(dtype: Any) -> Native:
-    """Kernel like `scatter_tuples` that combines rows of ``run`` bytes with what is there."""
+def reduce_tuples(dtype: Any, kind: int) -> Native:
+    """Kernel like `scatter_tuples` that combines rows of ``run`` bytes with what is there, by one of `_KINDS`."""
     unit = np.dtype(dtype).itemsize
     combined = combining(dtype)
 
@@ -301,12 +301,12 @@ def reduce_tuples(dtype: Any) -> Native:
                 break
             y, x = view(p.data + offset, n, dtype), view(p.dense + at * p.run, n, dtype)
             for i in range(n):
-                y[i] = combined(p.kind, y[i], x[i])
+                y[i] = combined(kind, y[i], x[i])
             at += 1
         report_tuple(p, at, offset)
 
-    body.__name__ = f"scatter_tuples_reduce_{np.dtype(dtype).name}"
-    return native(fastmath=None, extents=_tuple_rows, **_TUPLES, kind=I64)(body)
+    body.__name__ = f"scatter_tuples_{_NAMES[kind]}_{np.dtype(dtype).name}"
+    return native(fastmath=None, extents=_tuple_rows, **_TUPLES)(body)
 
 
 def _hot(a: Any) -> dict[str, Reach]:
@@ -463,8 +463,7 @@ def scatter_nd(op: ScatterND, ins: Types, outs: Sequence[TensorType], context: C
     args = _tuples(x, index, 0) | {"data": Out(0), "dense": In(2)}
     if op.reduction == "none":
         return [*_copied(x), Step(scatter_tuples, args, False)]
-    args["kind"] = _KINDS[op.reduction]
-    return [*_copied(x), Step(reduce_tuples(_REDUCED[x.dtype]), args, False)]
+    return [*_copied(x), Step(reduce_tuples(_REDUCED[x.dtype], _KINDS[op.reduction]), args, False)]
 
 
 def _one_hot(op: Any, ins: Types) -> bool:
