@@ -76,12 +76,19 @@ def whole_root(y, s):
 
 @inline
 def halves_div(high, low, n):
-    """(high * 2**32 + low) / n rounded toward zero, for a quotient of 64 bits and n < 2**31."""
-    q = high // n
-    rest = (np.uint64(high - q * n) << np.uint64(32)) + np.uint64(low)
-    part = rest // np.uint64(n)
-    q = (np.int64(q) << 32) + np.int64(part)
-    return q + 1 if (high < 0) & (q < 0) & (part * np.uint64(n) != rest) else q
+    """(high * 2**32 + low) / n rounded toward zero, for a quotient of 64 bits and n < 2**31; low is not negative.
+
+    A quotient of f64 is at most 2**12 off, and what is left is divided once more: vectors have no division of integers.
+    """
+    high += low >> 32
+    low, n = np.int64(low) & 0xFFFFFFFF, np.int64(n)
+    near = np.float64(high) * 4294967296.0 + np.float64(low)
+    size = np.int64(whole_u64(abs(near) / np.float64(n)))
+    q = -size if high < 0 else size
+    rest = (np.int64(high) << 32) + low - q * n
+    more = np.int64(np.float64(rest) / np.float64(n))
+    q, rest = q + more, rest - more * n
+    return q - 1 if (rest < 0) & (high >= 0) else q + 1 if (rest > 0) & (high < 0) else q
 
 
 @inline

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,15 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
 from bolt_numba.kernels.geometry.strides import broadcast_move
 from bolt_numba.kernels.jit import I64 as INT
-from bolt_numba.kernels.jit import PTR, Native
+from bolt_numba.kernels.jit import PTR, PTR_OR_0, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.types import BOOL, F64, I64, U8, U64, AnyDType, TensorType, dtype_name
 
 COLUMNS = 512
 """Columns that are folded together."""
+ROWS = 4
+"""Rows of columns that are folded into their sums at once."""
 LINES = 128
 """Partial results of a row where the order does not matter, but LLVM does not know it."""
 PARALLEL_ELEMENTS = PAYS_ELEMENTS
@@ -39,7 +41,7 @@ PARALLEL_ELEMENTS = PAYS_ELEMENTS
 class PlainFold:
     """``load(v)`` of each element is combined by ``join``; ``finish(s)`` is the result; start None: the first one.
 
-    A finish may read y, what stands in the result's place: another fold has left it there.
+    beside: what else is summed in the same loop, ``{t}`` of finish; its ``total`` is a dtype of 8 bytes, as that of s.
     """
 
     name: str
@@ -47,6 +49,8 @@ class PlainFold:
     start: int | None = 0
     load: str = "{v}"
     finish: str = "{s}"
+    beside: PlainFold | None = None
+    total: str = ""
 
 
 PLAIN_FOLDS: dict[type[Any], PlainFold] = {
@@ -59,28 +63,29 @@ PLAIN_FOLDS: dict[type[Any], PlainFold] = {
     ops.ReduceMax: PlainFold("max", "{v} if {v} > {s} else {s}", None),
     ops.ReduceMin: PlainFold("min", "{v} if {v} < {s} else {s}", None),
 }
-_WHOLE_MEAN = PlainFold("whole_mean", finish="integer_div({s}, p.count)")
+_WHOLE_MEAN = PlainFold("whole_mean", finish="halves_div({s} >> i64(32), {s} & i64(0xFFFFFFFF), p.count)")
 _WHOLE_L2 = PlainFold("whole_l2", load="{v} * {v}", finish="whole_root(math.sqrt({s}), {s})")
 
 
-def folds_of(op: Any, dtype: AnyDType) -> list[tuple[PlainFold, AnyDType]]:
-    """What is folded one after the other, and in which dtype: the last fold finishes the result.
+def fold_of(op: Any, dtype: AnyDType) -> tuple[PlainFold, AnyDType]:
+    """What is folded, and in which dtype.
 
     The sum behind a mean of integers, and behind a root, may be longer than they are.  Of 64 bits the high halves are
     summed by themselves, and the root of a sum in f64 is put right by the low bits of the true one.
     """
     if dtype.kind == "f" or not isinstance(op, (ops.ReduceMean, ops.ReduceL2)):
-        return [(PLAIN_FOLDS[type(op)], dtype)]
+        return PLAIN_FOLDS[type(op)], dtype
     if dtype.itemsize < 8:
-        return [(_WHOLE_L2, U64) if isinstance(op, ops.ReduceL2) else (_WHOLE_MEAN, I64)]
+        return (_WHOLE_L2, U64) if isinstance(op, ops.ReduceL2) else (_WHOLE_MEAN, I64)
     name = dtype_name(dtype)
     if isinstance(op, ops.ReduceL2):
         most = np.nextafter(float(np.iinfo(dtype).max), 0.0)
-        finish = f"whole_{name}(min(math.sqrt({{s}}), {most}))"
-        near = PlainFold("near_l2", load="f64({v}) * f64({v})", finish=finish)
-        return [(near, F64), (PlainFold("exact_l2", load="{v} * {v}", finish="whole_root({y}, {s})"), dtype)]
-    low = PlainFold("low_mean", load=f"{{v}} & {name}(0xFFFFFFFF)", finish=f"halves_div({{y}}, {{s}}, {name}(p.count))")
-    return [(PlainFold("high", load=f"{{v}} >> {name}(32)"), dtype), (low, dtype)]
+        exact = PlainFold("exact", load="{v} * {v}", total=name)
+        finish = f"whole_root({name}(whole_{name}(min(math.sqrt({{s}}), {most}))), {{t}})"
+        return PlainFold("near_l2", load="f64({v}) * f64({v})", finish=finish, beside=exact), F64
+    finish = f"halves_div({{s}}, {{t}} - ({{s}} << {name}(32)), {name}(p.count))"
+    all_bits = PlainFold("low", total=name)
+    return PlainFold("halves_mean", load=f"{{v}} >> {name}(32)", finish=finish, beside=all_bits), dtype
 
 
 def _lanes_text(join: str) -> str:
@@ -89,7 +94,7 @@ def _lanes_text(join: str) -> str:
     return f"""
             done = 0
             if n >= {LINES}:
-                parts = view(p.room + {8 * COLUMNS} * tid, {LINES}, f64)
+                parts = view(p.room + {16 * COLUMNS} * tid, {LINES}, f64)
                 for j in range({LINES}):
                     parts[j] = x[j]
                 done = n - n % {LINES}
@@ -110,6 +115,22 @@ def _lanes_text(join: str) -> str:
                     s = {step}"""
 
 
+def _rows_text(fold: PlainFold, load: str, join: str, views: str, rows: int) -> str:
+    """Fold so many rows of columns, one after the other, into the sums; load, views: of `{r}`, the row behind row i."""
+    lines = ["s, t = sums[j], more[j]"] if fold.beside else ["s = sums[j]"]
+    for r in range(rows):
+        lines += [f"v = {load.format(v=f'x{r}[j]')}", join]
+        if fold.beside:
+            lines.append(f"t = {fold.beside.total}(t + {fold.beside.load.format(v=f'x{r}[j]', w=f'w{r}[j]')})")
+    lines += ["sums[j] = s", *(["more[j] = t"] if fold.beside else [])]
+    body = "\n".join(" " * 16 + line for line in lines)
+    return f"""
+        while i + {rows} <= n:{"".join(views.format(r=r) for r in range(rows))}
+            for j in range(width):
+{body}
+            i += {rows}"""
+
+
 def _text(fold: PlainFold, name: str, source: str, total: str, result: str) -> str:
     """Text for elements of dtype ``source``, partial results of ``total``, results of ``result``."""
     v = f"{total}({fold.load.format(v='x[j]')})"
@@ -122,45 +143,62 @@ def _text(fold: PlainFold, name: str, source: str, total: str, result: str) -> s
         lines = _lanes_text(join)
     size = {"f64": 8, "i64": 8, "u64": 8, "i32": 4, "u32": 4, "i16": 2, "u16": 2}
     unit, out = size.get(source, 1), size.get(result, 1)
+    step = f"s = {total}({join.format(s='s', v='v')})"
+    at = "((o * n + i + {r}) * inner + column)"
+    views = "\n            x{r} = view(p.x + " + f"{unit} * {at}, width, {source})"
+    row = start = more = zero = add = give = give_all = ""
+    if fold.beside:
+        kind = fold.beside.total
+        start = f"\n            t = {kind}(0)"
+        add = f"\n                t = {kind}(t + {fold.beside.load.format(v='x[j]', w='w[j]')})"
+        more = f"\n        more = view(p.room + {16 * COLUMNS} * tid + {8 * COLUMNS}, width, {kind})"
+        zero = f"\n            more[j] = {kind}(0)"
+        if "{w}" in fold.beside.load:  # what a pass before has left
+            row = f"\n            w = view(p.more_x + 8 * item * n, n, {kind})"
+            views += "\n            w{r} = view(p.more_x + " + f"8 * {at}, width, {kind})"
+        if fold.finish == "{s}":  # what is left for the next pass
+            give = f"\n            z = view(p.more_y + 8 * item, 1, {kind})\n            z[0] = t"
+            more += f"\n        z = view(p.more_y + 8 * (o * inner + column), width, {kind})"
+            give_all = "\n            z[j] = more[j]"
+    load = f"{total}({fold.load})"
+    columns = "".join(_rows_text(fold, load, step, views, rows) for rows in (ROWS, 1))
     return f"""
 def {name}(p, tid, nthreads):
     n, inner, blocks = p.n, p.inner, p.blocks
     lo, hi = split(p.outer * blocks, tid, nthreads)
     for item in range(lo, hi):
         if inner == 1:
-            x, j = view(p.x + {unit} * item * n, n, {source}), 0
-            s = {first or v}{lines}
+            x, j = view(p.x + {unit} * item * n, n, {source}), 0{row}
+            s = {first or v}{start}{lines}
             for j in range({"done" if lines else "0"}, n):
                 v = {v}
-                s = {total}({join.format(s="s", v="v")})
+                {step}{add}
             y = view(p.y + {out} * item, 1, {result})
-            y[0] = {result}({fold.finish.format(s="s", y="y[0]")})
+            y[0] = {result}({fold.finish.format(s="s", t="t")}){give}
             continue
         o = item // blocks
         column = (item - o * blocks) * {COLUMNS}
         width = min({COLUMNS}, inner - column)
-        sums = view(p.room + {8 * COLUMNS} * tid, width, {total})
+        sums = view(p.room + {16 * COLUMNS} * tid, width, {total}){more}
         x = view(p.x + {unit} * (o * n * inner + column), width, {source})
         for j in range(width):
-            sums[j] = {first or v}
-        for i in range(n):
-            x = view(p.x + {unit} * ((o * n + i) * inner + column), width, {source})
-            for j in range(width):
-                v, s = {v}, sums[j]
-                sums[j] = {total}({join.format(s="s", v="v")})
+            sums[j] = {first or v}{zero}
+        i = 0{columns}
         y = view(p.y + {out} * (o * inner + column), width, {result})
         for j in range(width):
-            y[j] = {result}({fold.finish.format(s="sums[j]", y="y[j]")})
+            y[j] = {result}({fold.finish.format(s="sums[j]", t="more[j]")}){give_all}
 """
 
 
 _FIELDS = {"x": PTR, "y": PTR, "room": PTR, "outer": INT, "n": INT, "inner": INT, "blocks": INT, "count": INT}
+_FIELDS |= {"more_x": PTR_OR_0, "more_y": PTR_OR_0}
 _FREE = frozenset({"contract", "nsz", "arcp", "reassoc"})
 
 
 def _reach(unit: int, out: int, a: Any) -> dict[str, Reach]:
     lines = a.outer * a.inner
-    return {"x": unit * lines * a.n, "y": out * lines, "room": 8 * COLUMNS * a.threads}
+    beside = {"more_x": 8 * lines * a.n, "more_y": 8 * lines}
+    return {"x": unit * lines * a.n, "y": out * lines, "room": 16 * COLUMNS * a.threads, **beside}
 
 
 @functools.cache
@@ -187,8 +225,7 @@ def reduce_plain(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
     assert axes is not None, "accepts() has tested this"
     assert x is not None, "accepts() has tested this"
     dtype = U8 if x.dtype == BOOL else x.dtype
-    folds = folds_of(op, dtype)
-    return [step for fold, total in folds for step in _fold_steps(fold, total, x.dims, axes, dtype, context)]
+    return _fold_steps(*fold_of(op, dtype), x.dims, axes, dtype, context)
 
 
 def _fold_steps(
@@ -197,17 +234,21 @@ def _fold_steps(
     """One fold of all reduced axes, a pass for each group of them."""
     forms, made = passes(dims, axes), list[Step]()
     source: Argument = In(0)
+    more: Argument = None
     for i, (outer, n, inner) in enumerate(forms):
         final = i == len(forms) - 1
-        kind = PlainFold(fold.name, fold.join, fold.start, "{v}" if i else fold.load, fold.finish if final else "{s}")
+        kind = fold if final else replace(fold, finish="{s}")
+        if i:
+            kind = replace(kind, load="{v}", beside=kind.beside and replace(kind.beside, load="{w}"))
         target: Argument = Out(0) if final else Scratch(total.itemsize * outer * inner)
+        left = None if final or fold.beside is None else Scratch(8 * outer * inner)
         blocks = -(-inner // COLUMNS)
-        args: dict[str, Argument] = {"x": source, "y": target, "room": Scratch(8 * COLUMNS * context.threads)}
+        args: dict[str, Argument] = {"x": source, "y": target, "room": Scratch(16 * COLUMNS * context.threads)}
         args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks}
-        args["count"] = math.prod(dims[a] for a in axes)
+        args |= {"count": math.prod(dims[a] for a in axes), "more_x": more, "more_y": left}
         program = _fold(kind, dtype if i == 0 else total, total, dtype if final else total)
         made.append(Step(program, args, outer * n * inner > PARALLEL_ELEMENTS and outer * blocks > 1))
-        source = target
+        source, more = target, left
     return made
 
 
