@@ -97,8 +97,8 @@ def apart(session: Session, told: str) -> Session:
 
     from bolt_numba.ir import sizes
 
-    if session.graph.packed is not None or session._plugins is not None:
-        raise ShapeError(told)
+    if session.graph.packed is not None:
+        raise ShapeError(f"{told}; a packed model was optimised for one size of a symbol, wanted what it was packed of")
     if () not in session._wider:
         text = "%s: %s; no two dimensions are taken for one from now on"
         logging.getLogger("bolt_numba").warning(text, session._name, told)

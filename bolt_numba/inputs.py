@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -227,6 +227,16 @@ def wanted_threads(threads: Any) -> int:
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 1 <= given <= MAX_THREADS:
         raise DeviceError(f"threads: got {given!r:.80}, wanted a whole number from 1 to {MAX_THREADS}")
     return int(given)
+
+
+def want_options(what: str, given: Iterable[str], functions: Iterable[Callable[..., Any]], *without: str) -> None:
+    """Raise BoltError for options that are no parameters of these functions, or some that are to be left out."""
+    import inspect  # few calls need it
+
+    known = {name for function in functions for name in inspect.signature(function).parameters} - {*without}
+    unknown = sorted({*given} - known)
+    if unknown:
+        raise BoltError(f"{what}: options: got {unknown}, wanted some of {sorted(known)}")
 
 
 def zeros_of(spec: TensorSpec, given: Any) -> Array:

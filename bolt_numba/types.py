@@ -155,6 +155,17 @@ class Sym:
             return 0
         return Sym(_atom(f"({self})%({other})"))
 
+    def beside(self, other: Sym) -> Sym:
+        """The size of an axis along which these two are broadcast: this one where both are computed of one name."""
+        import re  # few models need it
+
+        both = f"{self}|{other}"
+        if re.search(r"[()*+]", both):
+            mine, theirs = ({*re.split(r"[\s()|*/%+-]+|\b\d+\b", str(dim))} - {""} for dim in (self, other))
+            if mine & theirs:
+                return self
+        return Sym(_atom("|".join(sorted({*both.split("|")}))))
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sym) and self.terms == other.terms and self.const == other.const
 

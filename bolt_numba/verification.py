@@ -13,6 +13,7 @@ import numpy as np
 from bolt_numba.base.border import border
 from bolt_numba.base.notebook import html_table
 from bolt_numba.guesses import model_feeds
+from bolt_numba.inputs import want_options
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import sized
 from bolt_numba.judges import Judge, judge_of
@@ -169,9 +170,11 @@ def verify(  # budget: each option is one line
     rtol: None for what `RTOL` holds for the precision.  weights, signature, devices: as `bolt_numba.compile`, which
     takes device, properties, fallback and placement.
     """
+    want_options("verify", devices, (Session, verify), "graph", "signatures", "model", "devices")
     loaded = load(model, weights=weights, signature=signature)
     arrays = model_feeds(loaded, shapes, seed, feeds)
     graph = sized(loaded, {name: np.shape(array) for name, array in arrays.items()})
+    want_options("verify", devices, (Session, verify), "graph", "signatures", "model", "devices")
     session = Session(graph, threads=threads, precision=precision, numerics=numerics, **devices)
     precision = session.precision
     steps = steps_of(graph)

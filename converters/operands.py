@@ -10,6 +10,7 @@ import numpy as np
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Squeeze, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
+from bolt_numba.ops.pointwise import Less, Sub, Where
 from bolt_numba.types import Array, Dim, Sym
 
 if TYPE_CHECKING:
@@ -136,6 +137,12 @@ def sliced(b: ForeignBuilder, x: Value, axis: int, start: int, end: int = END, s
 def unsqueezed(b: ForeignBuilder, x: Value, *axes: int) -> Value:
     """``x`` with axes of length 1 put in, counted in the result."""
     made: Value = b(Unsqueeze(), x, ints(axes)) if axes else x
+    return made
+
+
+def counted_up(b: ForeignBuilder, index: Value, size: Any) -> Value:
+    """Indices that may not count from the end: negative ones become such as no axis of this size has."""
+    made: Value = b(Where(), b(Less(), index, 0), b(Sub(), index, size), index)
     return made
 
 

@@ -22,10 +22,11 @@ from bolt_numba.flow.parts import (
     Workers,
     fits,
     names_in,
+    seconds_of,
     text_of,
     type_of,
+    wait_of,
     want_count,
-    want_seconds,
     workers_of,
 )
 from bolt_numba.flow.station import Station
@@ -319,15 +320,14 @@ class Flow:
         in_line: bool,
     ) -> FlowTask:  # fmt: skip
         task = self._task(values, named, stream, in_line)
-        wait = None if timeout is None else want_seconds("timeout", timeout)
-        self.engine.enter(task, wait, None if deadline is None else want_seconds("deadline", deadline))
+        self.engine.enter(task, seconds_of("timeout", timeout), seconds_of("deadline", deadline))
         return task
 
     async def _enter_async(
         self, values: Any, named: Mapping[str, Any], stream: Any, deadline: float | None, in_line: bool
     ) -> FlowTask:
         task = self._task(values, named, stream, in_line)
-        seconds = None if deadline is None else want_seconds("deadline", deadline)
+        seconds = seconds_of("deadline", deadline)
         while (waiting := self.engine.enter_or_wait(task, seconds)) is not None:
             await waiting
         return task
@@ -339,8 +339,7 @@ class Flow:
         block: wait for it.  timeout: seconds to wait, also for a task that nobody has given yet; None: as long as
         tasks are under way.  Raises FlowEmptyError where there is none by then.
         """
-        wait = None if timeout is None else want_seconds("timeout", timeout)
-        return self.engine.read(wait if block else 0.0, expects=wait is not None)
+        return self.engine.read(wait_of(block, timeout), expects=timeout is not None)
 
     def __iter__(self) -> Iterator[FlowTask]:
         """Tasks as `dequeue` gives them, until the flow is finished and all were read."""

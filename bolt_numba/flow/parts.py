@@ -154,6 +154,17 @@ def want_seconds(what: str, given: Any) -> float:
     return float(given)
 
 
+def seconds_of(what: str, given: Any) -> float | None:
+    """As `want_seconds`; None stays None."""
+    return None if given is None else want_seconds(what, given)
+
+
+def wait_of(block: bool, timeout: Any) -> float | None:
+    """Seconds that ``dequeue`` waits; None: as long as tasks are under way."""
+    seconds = seconds_of("timeout", timeout)
+    return seconds if block else 0.0
+
+
 def names_in(what: str, given: Any) -> tuple[str, ...]:
     """One name, or several that differ."""
     several = isinstance(given, Iterable) and not isinstance(given, Mapping)

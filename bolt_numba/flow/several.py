@@ -13,7 +13,7 @@ from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.flow.engine import COMPLETED, FIFO
 from bolt_numba.flow.errors import FlowEmptyError, FlowError, FlowFullError
 from bolt_numba.flow.flow import Flow
-from bolt_numba.flow.parts import want_count, want_seconds
+from bolt_numba.flow.parts import seconds_of, wait_of, want_count
 from bolt_numba.flow.task import FlowTask
 from bolt_numba.inputs import want_one_of
 
@@ -56,7 +56,7 @@ class Flows:
         """Add a task of the flow ``name``; all else is as of `Flow.enqueue`."""
         if name not in self.flows:
             raise FlowError(f"flow: got {name!r:.80}, wanted one of {list(self.flows)}")
-        left = None if timeout is None else want_seconds("timeout", timeout)
+        left = seconds_of("timeout", timeout)
         until = None if left is None else time.perf_counter() + left
         with self._changed:
             has_room = self._changed.wait_for(lambda: self._is_closed or self._count < self.capacity, left)
@@ -95,8 +95,7 @@ class Flows:
 
         block, timeout and errors: as of `Flow.dequeue`.
         """
-        wait = None if timeout is None else want_seconds("timeout", timeout)
-        wait = wait if block else 0.0
+        wait = wait_of(block, timeout)
         with self._changed:
             self._changed.wait_for(lambda: self._head() or (wait is None and not self._count), wait)
             if not self._head():

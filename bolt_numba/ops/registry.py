@@ -123,13 +123,21 @@ def normalise_axis(owner: Op, axis: int, rank: int) -> int:
 
 
 _fresh = 0
+_hints: set[str] = set()
 
 
 def fresh_dim(hint: str = "d") -> Sym:
     """A new symbol, for a dimension that only the run will tell."""
     global _fresh
     _fresh += 1
+    _hints.add(hint)
     return Sym(f"{hint}_{_fresh}")
+
+
+def is_made_up(dim: Sym) -> bool:
+    """Whether a dimension is one of `fresh_dim`, which says nothing."""
+    hint, _, number = str(dim).rpartition("_")
+    return hint in _hints and number.isdecimal() and int(number) <= _fresh
 
 
 def reserve_dims(number: int) -> None:
@@ -146,4 +154,7 @@ def result_tuple(result: Any) -> tuple[Any, ...]:
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
-__all__ = ["OPS", "Array", "Op", "fresh_dim", "normalise_axis", "op", "reserve_dims", "result_tuple", "want_dtype"]
+__all__ = [
+    "OPS", "Array", "Op", "fresh_dim", "is_made_up", "normalise_axis", "op", "reserve_dims", "result_tuple",
+    "want_dtype",
+]  # fmt: skip

@@ -6,24 +6,25 @@ import math
 from collections.abc import Iterable, Sequence
 
 from bolt_numba.errors import ShapeError
-from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis
+from bolt_numba.ops.registry import Op, fresh_dim, is_made_up, normalise_axis
 from bolt_numba.types import Dim, Shape, Sym, TensorType
 
 
 def broadcast_dim(owner: Op, a: Dim, b: Dim) -> Dim:
     """One dimension of a broadcast result; raises ShapeError.
 
-    A symbol against another dimension that is not 1 takes that dimension: were they different at run time, the
-    operator would fail there.
+    A symbol against a number that is not 1 takes that number: were they different at run time, the operator would fail
+    there, or the symbol is 1.  Two symbols that are told apart from each other make one of their own, as each may turn
+    out as 1.  Of those that are computed from the same one, or made up, the first is taken.
     """
     if a == b or (isinstance(b, int) and b == 1):
         return a
     if isinstance(a, int) and a == 1:
         return b
-    if isinstance(a, Sym):
-        return b if isinstance(b, int) else a
-    if isinstance(b, Sym):
-        return a
+    if isinstance(a, Sym) and isinstance(b, Sym):
+        return a if is_made_up(a) or is_made_up(b) else a.beside(b)
+    if isinstance(a, Sym) or isinstance(b, Sym):
+        return b if isinstance(a, Sym) else a
     raise owner.fail("shapes to broadcast", f"{a} against {b}", "equal dimensions or 1")
 
 

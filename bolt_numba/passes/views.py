@@ -66,6 +66,7 @@ def is_free(*nodes: Node) -> bool:
     return any(
         any(v is not None and v.type.value is None for v in node.inputs[1:])
         or (isinstance(node.op, Squeeze) and not _drops_ones(node))
+        or (isinstance(node.op, Reshape) and not _keeps_all(node))
         for node in nodes
     )
 
@@ -73,6 +74,16 @@ def is_free(*nodes: Node) -> bool:
 def _drops_ones(node: Node) -> bool:
     before, after = (None if v is None else v.type.shape for v in (node.inputs[0], node.output))
     return before is not None and after is not None and product(before) == product(after)
+
+
+def _keeps_all(node: Node) -> bool:
+    """Whether a Reshape has the elements of its operand whatever symbols turn out as; a -1 is solved."""
+    before, said = (None if v is None else v.type for v in node.inputs[:2])
+    rest = list(node.output.type.shape or ())
+    if before is None or before.shape is None or said is None or said.value is None or -1 in said.value.tolist():
+        return True
+    left = [d for d in before.shape if d not in rest or rest.remove(d)]  # type: ignore[func-returns-value]
+    return product(left) == product(rest)
 
 
 def reshaped(b: Builder, x: Value, wanted: Shape | None) -> Value | None:

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import helper
 
+import bolt_numba as bn
 from bolt_numba.errors import DeviceError, ShapeError
 from bolt_numba.onnx_backend import Backend
 from tests import onnx_score
@@ -53,6 +54,14 @@ def test_devices_and_errors() -> None:
     blob = helper.make_node("Blob", ["a"], ["b"], domain="acme")
     with pytest.raises(NotImplementedError, match="Blob"):
         Backend.run_node(blob, [X])
+
+
+def test_options_that_do_not_exist_are_told_with_those_that_do() -> None:
+    model = MODEL.SerializeToString()
+    for call in (lambda: bn.verify(model, thread=2), lambda: Backend.prepare(MODEL, thread=2)):
+        with pytest.raises(bn.BoltError, match=r"(verify|prepare): options: got .'thread'., wanted .*'threads'"):
+            call()
+    assert bn.verify(model, "reference", tune=True, device="cpu").ok
 
 
 @pytest.mark.timeout(1800)

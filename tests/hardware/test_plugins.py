@@ -17,7 +17,7 @@ from bolt_numba.errors import DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.types import BOOL, F32, I64, TensorType
+from bolt_numba.types import BOOL, F32, I64, Sym, TensorType
 from tests.graphs import integers, make
 from tests.hardware.plain_driver import PlainDriver, after, nth
 from tests.hardware.two_parts import BROKEN, GRAPH, cache, driver, expect, fails_in, session_of
@@ -41,6 +41,26 @@ def test_devices_serve_one_shape_or_many(driver: PlainDriver, shapes: Any) -> No
     for n in (2, 3, 4, 5, 2, 9, 16):
         expect(session, n)
     assert driver.calls["compile"] == {"fixed": 12, "ranges": 8, "free": 2}[shapes]
+
+
+@pytest.mark.parametrize("shapes", ["fixed", "free"])
+def test_a_symbol_may_have_several_sizes_on_a_device(
+    driver: PlainDriver, shapes: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver.shapes = shapes
+    graph = Graph("two")
+    x, y = (graph.add_input(name, TensorType(F32, (Sym("n"), 3))) for name in "xy")
+    build = Builder(graph)
+    graph.add_output(build(make("Relu"), build(make("Add"), x, y)), "z")
+    with bn.compile(graph, device=["plain", "cpu"], fallback="forbid", threads=1) as session:
+        for rows, others in ((4, 4), (1, 4), (4, 1), (2, 2), (1, 4)):
+            a, b = integers(np.random.default_rng(1), rows, 3), integers(np.random.default_rng(2), others, 3)
+            np.testing.assert_array_equal(session(a, b)["z"], np.maximum(a + b, 0))
+        assert {row["device"] for row in session.report()} == {"plain"}
+        with pytest.raises(bn.ShapeError, match=r"dimension 'n': got 3 in input 'y', but 2 in 'x': .*Add"):
+            session(np.zeros((2, 3), F32), np.zeros((3, 3), F32))
+    assert not +driver.live
+    assert sum("dimension 'n'" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_a_session_is_closed_and_used_again(driver: PlainDriver) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.converters.forms import Sizes
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.operands import dim_of, ints, known_array, rank_of, reshaped, size_of, static_dim
@@ -16,10 +17,11 @@ from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.generate import Range
 from bolt_numba.ops.arrays.shape import Reshape, Shape, Split, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
+from bolt_numba.ops.dtypes import FLOATS
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.ops.pointwise import Add, Cast, Div, Equal, Mul, Sub, Where
-from bolt_numba.types import I64, Array, Sym
+from bolt_numba.types import I32, I64, Array, Sym
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 
@@ -197,6 +199,16 @@ def sparse_attention(
 
     Block i of queries sees the blocks of keys ``columns[rows[i] : rows[i + 1]]`` of its layout.
     """
+    held = Sizes(b)
+    held.want("query", query, "n length width", *FLOATS)
+    held.want("key", key, "n length key_width", query.type.dtype)
+    held.want("value", value, "n length key_width", query.type.dtype)
+    for name, past in (("past_key", past_key), ("past_value", past_value)):
+        held.want(name, past, f"n {kv_num_heads} room size", query.type.dtype)
+    held.want("block_row_indices", block_row_indices, "layouts ends", I32)
+    held.want("block_col_indices", block_col_indices, "layouts places", I32)
+    held.want("total_sequence_length", total_sequence_length, "1|", I32)
+    held.want("key_total_sequence_lengths", key_total_sequence_lengths, "n", I32)
     rows, columns = (known_array(b, v, "block mask") for v in (block_row_indices, block_col_indices))
     if min(sparse_block_size, num_heads) < 1:
         raise b.invalid("sparse_block_size and num_heads", (sparse_block_size, num_heads), "at least 1")
@@ -219,9 +231,9 @@ def sparse_attention(
 
 def _seen_blocks(b: NodeBuilder, rows: Array, columns: Array) -> Array:
     """Which blocks of keys each block of queries sees in each layout: [layouts, blocks, blocks] of flags."""
-    blocks = rows.shape[-1] - 1 if rows.ndim == 2 else 0
-    if columns.ndim != 2 or len(columns) != len(rows) or min(blocks, len(rows)) < 1:
-        raise b.invalid("block mask", (rows.shape, columns.shape), "two matrices of as many rows")
+    blocks = rows.shape[1] - 1
+    if min(blocks, len(rows)) < 1:
+        raise b.invalid("block_row_indices", rows.shape, "at least one layout of one block")
     ask(4 * len(rows) * blocks**2, b.what)
     seen = np.zeros((len(rows), blocks, blocks), bool)
     for layout, ends in enumerate(rows):

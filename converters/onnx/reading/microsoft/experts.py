@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.converters.forms import Sizes
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.quantized import matmul_nbits
 from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.operands import dim_of, expanded, ints, known_array, sliced, static_dim
+from bolt_numba.converters.operands import expanded, ints, known_array, reshaped, sizes_of, sliced, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, ScatterElements
 from bolt_numba.ops.arrays.reduce import ReduceSum, Softmax, TopK
 from bolt_numba.ops.arrays.shape import Identity, Reshape, Shape
+from bolt_numba.ops.dtypes import FLOATS
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.matmul_bits import unpacked
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Div, Gelu, Min, Mul, Relu, Swish
-from bolt_numba.types import F32, Array, Sym
+from bolt_numba.ops.shapes import product
+from bolt_numba.types import F32, U8, AnyDType, Array
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 Product = Callable[[Any, int], Any]
@@ -90,6 +93,13 @@ def moe(
     """The k likeliest experts of each row, weighed by their probabilities.  Weights: [experts, columns, rows]."""
     if use_sparse_mixer or swiglu_limit_after_activation:
         raise b.unsupported("use_sparse_mixer or swiglu_limit_after_activation")
+    fused = activation_type == "swiglu" and swiglu_fusion > 0
+    sizes = _sizes(b, x, router, w1, static_dim(b, w2, 2), k, fused)
+    dtype = x.type.dtype
+    sizes.want("fc1_experts_weights", w1, "experts first width", dtype)
+    sizes.want("fc2_experts_weights", w2, "experts width inner", dtype)
+    sizes.want("fc3_experts_weights", w3, "experts inner width", dtype)
+    _want_biases(sizes, dtype, b1, b2, b3)
     gates = _gates(b, router, None, k, normalize_routing_weights)
     activated = _activation(b, activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit)
     third = None if w3 is None else _dense(b, w3, b3)
@@ -139,12 +149,64 @@ def qmoe(
     """
     if quant_type != "int" or use_sparse_mixer or swiglu_limit_after_activation:
         raise b.unsupported(f"quant_type {quant_type}, use_sparse_mixer or swiglu_limit_after_activation")
+    given = (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
+    bits = _widths(b, [v or expert_weight_bits for v in given], block_size)
+    rows = ((w1, s1, z1, b1), (w2, s2, z2, b2), (w3, s3, z3, b3))
+    inner, fused = static_dim(b, w2, 2) * 8 // bits[1], activation_type == "swiglu" and swiglu_fusion > 0
+    sizes = _sizes(b, x, router, w1, inner, k, fused)
+    sizes.want("router_weights", router_weights, "rows experts", router.type.dtype)
+    _want_rows(b, sizes, rows, bits, block_size, x.type.dtype)
     gates = _gates(b, router, router_weights, k, router_weights is None or normalize_routing_weights)
     activated = _activation(b, activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit)
-    bits = [v or expert_weight_bits for v in (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)]
-    rows = ((w1, s1, z1, b1), (w2, s2, z2, b2), (w3, s3, z3, b3))
     layers = [None if r[0] is None else _of_bits(b, r, n, block_size) for r, n in zip(rows, bits, strict=True)]
     return _mixed(b, x, gates, static_dim(b, w1, 0), layers, activated)
+
+
+def _sizes(b: NodeBuilder, x: Value, router: Value, w1: Value, inner: int, k: int, fused: bool) -> Sizes:
+    """The sizes of a mixture, once those of its rows are seen to agree.  fused: the first weights hold gates, too."""
+    experts, width = static_dim(b, w1, 0), static_dim(b, x, -1)
+    made = Sizes(b, experts=experts, width=width, inner=inner, first=2 * inner if fused else inner)
+    made.want("input", x, "rows width|n length width", *FLOATS)
+    made.known["rows"] = product((x.type.shape or ())[:-1])
+    made.want("router_probs", router, "rows experts", x.type.dtype)
+    if not 1 <= k <= experts:
+        raise b.invalid("k", k, f"1 to {experts}, the number of experts")
+    return made
+
+
+def _want_biases(sizes: Sizes, dtype: AnyDType, first: Value | None, second: Value | None, third: Value | None) -> None:
+    sizes.want("fc1_experts_bias", first, "experts first", dtype)
+    sizes.want("fc2_experts_bias", second, "experts width", dtype)
+    sizes.want("fc3_experts_bias", third, "experts inner", dtype)
+
+
+def _widths(b: NodeBuilder, bits: list[int], block: int) -> list[int]:
+    if not {*bits} <= {2, 4, 8} or block < 0:
+        raise b.unsupported(f"weights of {bits} bits, block_size {block}")
+    return bits
+
+
+def _want_rows(b: NodeBuilder, sizes: Sizes, rows: Any, bits: Sequence[int], block: int, dtype: AnyDType) -> None:
+    """Hold what products have, weights, scales, zero points and biases, against the sizes of a mixture."""
+    _want_biases(sizes, dtype, *(row[3] for row in rows))
+    for i, (held, n) in enumerate(zip(rows, bits, strict=True), 1):
+        if held[0] is not None:
+            _want_bits(b, sizes, f"fc{i}", held[:3], n, block)
+
+
+def _want_bits(b: NodeBuilder, sizes: Sizes, name: str, operands: Any, bits: int, block: int) -> None:
+    """Hold weights of few bits, their scales and zero points against the sizes of a mixture."""
+    weights, scales, zeros = operands
+    names = {"fc1": ("first", "width"), "fc2": ("width", "inner"), "fc3": ("inner", "width")}[name]
+    columns, depth = (sizes.known[n] for n in names)
+    blocks = -(-depth // block) if block else 1
+    held = Sizes(b, experts=sizes.known["experts"], columns=columns, bytes=depth * bits // 8, blocks=blocks,
+                 packed=-(-blocks * bits // 8) if block else -(-columns * bits // 8))  # fmt: skip
+    held.want(f"{name}_experts_weights", weights, "experts columns bytes", U8)
+    if scales is None:
+        raise b.invalid(f"{name}_scales", "none", "one for each row or block of weights")
+    held.want(f"{name}_scales", scales, "experts columns blocks" if block else "experts columns", *FLOATS)
+    held.want(f"{name}_zero_points", zeros, "experts columns packed" if block else "experts packed", U8)
 
 
 def _gates(b: NodeBuilder, router: Value, weights: Value | None, k: int, normalised: bool) -> Any:
@@ -201,8 +263,6 @@ def _row(b: NodeBuilder, v: Value, place: int) -> Any:
 def _of_bits(b: NodeBuilder, operands: Any, bits: int, block: int) -> Product:
     """Products with weights [experts, columns, rows * bits / 8] of few bits, their scales, zero points and bias."""
     packed, scales, zeros, bias = operands
-    if bits not in (2, 4, 8) or scales is None:
-        raise b.unsupported(f"weights of {bits} bits, scales {scales is not None}")
     codes, scale = (known_array(b, v, "weights of experts") for v in (packed, scales))
     points: Array | None = None if zeros is None else known_array(b, zeros, "zero points")
     columns, depth = codes.shape[1], codes.shape[2] * 8 // bits
@@ -226,11 +286,8 @@ def _mixed(
     b: NodeBuilder, x: Value, gates: Any, experts: int, layers: Any, activated: Callable[[Any, Any], Any]
 ) -> Any:
     """The sum of what experts make of the rows of x [..., rows, width].  All compute all rows."""
-    chosen = dim_of(b, gates, 1)
-    if not isinstance(chosen, Sym) and chosen != experts:
-        raise b.invalid("router", f"{chosen} experts", f"{experts}, for which there are weights")
     first, second, third = layers
-    rows = b(Reshape(), x, ints([-1, static_dim(b, x, -1)]))
+    rows = reshaped(b, x, sizes_of(b, gates, [0]), [static_dim(b, x, -1)])
     total: Any = None
     for expert in range(experts):
         hidden = activated(first(rows, expert), None if third is None else third(rows, expert))

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.converters.forms import Sizes
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.operands import (
     END,
+    counted_up,
     dim_of,
     expanded,
     ints,
@@ -33,6 +35,7 @@ from bolt_numba.ops.arrays.generate import Range
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Shape, Split, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.control import Scan
+from bolt_numba.ops.dtypes import FLOATS
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import (
@@ -52,7 +55,7 @@ from bolt_numba.ops.pointwise import (
     Tanh,
     Where,
 )
-from bolt_numba.types import BOOL, F32, F64, I64, Sym, TensorType
+from bolt_numba.types import BOOL, F32, F64, I32, I64, Sym, TensorType
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 MOST_WORDS = 256
@@ -89,6 +92,11 @@ def forbid_repetition(b: NodeBuilder, input_ids: Value, scores: Value, *, ngram_
     """Scores [n, words], minus infinity for words that would make a sequence of so many words appear again."""
     if not 0 < ngram_size <= MOST_WORDS:
         raise b.invalid("ngram_size", ngram_size, f"1 to {MOST_WORDS}")
+    sizes = Sizes(b)
+    sizes.want("input_ids", input_ids, "rows length", I64)
+    sizes.want("scores", scores, "rows words", *FLOATS)
+    input_ids = reshaped(b, input_ids, sizes_of(b, scores, [0]), sizes_of(b, input_ids, [1]))
+    input_ids = counted_up(b, input_ids, squeezed(b, b(Shape(1, 2), scores), 0))
     words = sliced(b, input_ids, 1, ngram_size - 1)  # each may come again behind what stands before it
     matches: Any = b(GreaterOrEqual(), words, words)
     for i in range(1, ngram_size):
@@ -114,12 +122,19 @@ def crop_and_resize(
     """Boxes of images [n, c, h, w] in one size; rois: y1, x1, y2, x2 as parts of the last row and column."""
     if mode not in ("bilinear", "nearest"):
         raise b.unsupported(f"mode {mode}")
+    held = Sizes(b)
+    held.want("X", x, "images channels height width", *FLOATS)
+    held.want("rois", rois, "boxes 4", *FLOATS)
+    held.want("batch_indices", batch_indices, "boxes", I32)
+    held.want("crop_size", crop_size, "2", I32)
+    batch = counted_up(b, b(Cast(I64), batch_indices), squeezed(b, b(Shape(0, 1), x), 0))
+    batch = reshaped(b, batch, sizes_of(b, rois, [0]))
     corners = b.node(Split(1, 4), b(Cast(F32), rois), ints([1, 1, 1, 1])).outputs
     images = b(Transpose((0, 2, 3, 1)), x)
     inside: Any = None
     places = []
     sizes = known_ints(b, crop_size, "crop_size")
-    if len(sizes) != 2 or min(sizes) < 1:
+    if min(sizes) < 1:
         raise b.invalid("crop_size", sizes, "a height and a width, at least 1")
     ask(8 * max(sizes), b.what)
     for i, count in enumerate(sizes):
@@ -135,7 +150,7 @@ def crop_and_resize(
         places.append((at, last))
         within = unsqueezed(b, within, 1 if i else 2)
         inside = within if inside is None else b(And(), inside, within)
-    y = _sampled(b, images, batch_indices, places, mode)
+    y = _sampled(b, images, batch, places, mode)
     outside = np.array(extrapolation_value, x.type.dtype)
     return b(Transpose((0, 3, 1, 2)), b(Where(), unsqueezed(b, inside, 3), y, outside))
 
@@ -144,7 +159,7 @@ def _sampled(b: NodeBuilder, images: Any, batch: Value, places: Any, mode: str) 
     """Images [n, h, w, c] at rows and columns [boxes, height] and [boxes, width] of each box."""
 
     def taken(rows: Any, columns: Any) -> Any:
-        axes = [unsqueezed(b, b(Cast(I64), batch), 1, 2), unsqueezed(b, rows, 2), unsqueezed(b, columns, 1)]
+        axes = [unsqueezed(b, batch, 1, 2), unsqueezed(b, rows, 2), unsqueezed(b, columns, 1)]
         whole = functools.reduce(lambda p, q: b(Add(), p, q), [b(Mul(), v, 0) for v in axes])
         index = b(Concat(-1), *(unsqueezed(b, b(Add(), v, whole), 3) for v in axes))
         return b(GatherND(0), images, index)
@@ -240,11 +255,15 @@ def linear_attention(
     if (gated and decay is None) or (delta and beta is None):
         raise b.invalid("decay and beta", (decay, beta), f"those of update_rule {update_rule}")
     heads, dtype = kv_num_heads, query.type.dtype
+    _want_operands(b, (query, key, value, past, decay, beta), heads)
     sizes = [static_dim(b, v, 2) // heads for v in (key, value)]
     gates = [v for v, wanted in ((decay, gated), (beta, delta)) if v is not None and wanted]
     operands = [query, key, value, *gates]
     last = [sizes[0], sizes[0], sizes[1], *(static_dim(b, v, 2) // heads or 1 for v in operands[3:])]
-    split = [reshaped(b, v, [0, 0, -1, size], zero_keeps=True) for v, size in zip(operands, last, strict=True)]
+    rows = sizes_of(b, query, (0, 1))
+    split = [
+        reshaped(b, v, rows, [static_dim(b, v, 2) // size, size]) for v, size in zip(operands, last, strict=True)
+    ]
     if past is None:
         past = expanded(b, np.zeros((), dtype), b(Shape(0, 1), query), [heads, *sizes])
     body = Graph("positions")
@@ -259,6 +278,24 @@ def linear_attention(
     axes = (1,) * len(split)
     present, y = b.node(Scan(body, 1, len(split), axes, (), (1,)), past, *split).outputs
     return reshaped(b, y, [0, 0, heads * sizes[1]], zero_keeps=True), present
+
+
+def _want_operands(b: NodeBuilder, operands: Any, heads: int) -> None:
+    """Refuse operands of linear attention of other shapes or dtypes."""
+    if heads < 1:
+        raise b.invalid("q_num_heads and kv_num_heads", heads, "at least 1")
+    query, key, value, past, decay, beta = operands
+    dtype = query.type.dtype
+    held = Sizes(b, heads=heads, one=1)
+    held.want("query", query, "n length width", *FLOATS)
+    held.want("key", key, "n length width", dtype)
+    held.want("value", value, "n length columns", dtype)
+    for name, v in (("key", key), ("value", value)):
+        if static_dim(b, v, 2) % heads:
+            raise b.invalid(f"size of {name}", static_dim(b, v, 2), f"a multiple of {heads} heads")
+    held.want("past_state", past, f"n heads {static_dim(b, key, 2) // heads} {static_dim(b, value, 2) // heads}", dtype)
+    held.want("decay", decay, "n length heads|n length width", dtype)
+    held.want("beta", beta, "n length heads|n length one", dtype)
 
 
 def _position(b: Builder, state: Value, slices: list[Value], gated: bool, delta: bool, scale: float) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.forms import Sizes
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_reader, reader
 from bolt_numba.converters.onnx.reading.tables.conv import average_pool, check_auto_pad
@@ -18,6 +19,7 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
 from bolt_numba.ops.arrays.shape import Concat, Transpose
+from bolt_numba.ops.dtypes import FLOATS
 from bolt_numba.ops.layers.integer_products import MatMulInteger
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.matmul_bits import MatMulNBits, unpacked
@@ -25,7 +27,7 @@ from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.pointwise import Add, Cast, Div, LeakyRelu, Mul, Sigmoid
-from bolt_numba.types import F32, F64
+from bolt_numba.types import F32, F64, I32, U8
 
 Ints = tuple[int, ...]
 Floats = tuple[float, ...]
@@ -273,7 +275,7 @@ def matmul_nbits(
     """
     if bits not in (2, 4, 8) or block_size < 1 or block_size * bits % 8:
         raise b.unsupported(f"bits {bits}, block_size {block_size}")
-    blocks = -(-K // block_size)
+    blocks = _held_blocks(b, (x, packed, scales, zero_points, group_index, bias), K, N, bits, block_size)
     codes = unpacked(known_array(b, packed, "weights").reshape(N, blocks * block_size * bits // 8), bits)
     scale = known_array(b, scales, "scales").reshape(N, blocks).astype(F32)
     zero = np.full_like(scale, 1 << (bits - 1))
@@ -298,6 +300,27 @@ def matmul_nbits(
     held = b.const(codes.reshape(N, blocks, -1)), b.const(scale)
     points = b.const(zero) if zero_points is not None or bits == 2 else None
     return b(MatMulNBits(max(bits, 4), block_size), x, *held, points, bias)
+
+
+def _held_blocks(b: NodeBuilder, operands: Any, K: int, N: int, bits: int, block_size: int) -> int:
+    """Blocks of a row of weights; operands of other shapes or dtypes are refused."""
+    if min(K, N) < 1:
+        raise b.invalid("K and N", (K, N), "at least 1")
+    x, packed, scales, zero_points, group_index, bias = operands
+    blocks = -(-K // block_size)
+    row = -(-blocks * bits // 8)
+    sizes = Sizes(b, K=K, N=N, blocks=blocks, bytes=block_size * bits // 8, all=N * blocks, row=row, rows=N * row,
+                  padded=blocks * block_size)  # fmt: skip
+    sizes.want("A", x, "... K", *FLOATS)
+    sizes.want("B", packed, "N blocks bytes", U8)
+    sizes.want("scales", scales, "N blocks|all", *FLOATS)
+    if zero_points is None or zero_points.type.dtype in FLOATS:
+        sizes.want("zero_points", zero_points, "N blocks|all", *FLOATS)
+    else:
+        sizes.want("zero_points", zero_points, "N row|rows", U8)
+    sizes.want("g_idx", group_index, "K|padded", I32)
+    sizes.want("bias", bias, "N", x.type.dtype)
+    return blocks
 
 
 @microsoft("DynamicQuantizeLSTM")

@@ -132,13 +132,19 @@ def gemm(
     operator = MatMul(transA, transB, alpha)
     if c is None or beta == 0:
         return b(operator, x, y)
+    if c.type.shape is not None and len(c.type.shape) > 2:
+        raise b.invalid(f"rank of '{c.name}'", len(c.type.shape), "at most 2")
     if beta != 1.0:
         factor = np.array(beta, c.type.dtype)
         scaled = None if c.const is None else b.const((c.const * factor).astype(c.type.dtype), f"{b.prefix}c")
         c = scaled or b(Mul(), c, factor)
-    if c is not None and c.type.shape == (dim_of(b, y, 0 if transB else 1),):
+    if c.type.shape == (dim_of(b, y, 0 if transB else 1),):
         return b(operator, x, y, c)
-    return b(Add(), b(operator, x, y), c)
+    product = b(operator, x, y)
+    summed = b(Add(), product, c)
+    if c.type.is_static and summed.type.shape == product.type.shape:
+        return summed
+    return b(Reshape(), summed, b(Shape(), product))  # c is broadcast to the product, never the other way
 
 
 @reader("Einsum")
