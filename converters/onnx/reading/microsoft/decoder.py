@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
-from bolt_numba.converters.forms import Sizes
+from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.operands import dim_of, ints, known_array, rank_of, reshaped, size_of, static_dim
@@ -199,16 +199,8 @@ def sparse_attention(
 
     Block i of queries sees the blocks of keys ``columns[rows[i] : rows[i + 1]]`` of its layout.
     """
-    held = Sizes(b)
-    held.want("query", query, "n length width", *FLOATS)
-    held.want("key", key, "n length key_width", query.type.dtype)
-    held.want("value", value, "n length key_width", query.type.dtype)
-    for name, past in (("past_key", past_key), ("past_value", past_value)):
-        held.want(name, past, f"n {kv_num_heads} room size", query.type.dtype)
-    held.want("block_row_indices", block_row_indices, "layouts ends", I32)
-    held.want("block_col_indices", block_col_indices, "layouts places", I32)
-    held.want("total_sequence_length", total_sequence_length, "1|", I32)
-    held.want("key_total_sequence_lengths", key_total_sequence_lengths, "n", I32)
+    operands = (query, key, value, past_key, past_value, total_sequence_length, key_total_sequence_lengths)
+    _want_operands(b, operands, kv_num_heads, (block_row_indices, block_col_indices))
     rows, columns = (known_array(b, v, "block mask") for v in (block_row_indices, block_col_indices))
     if min(sparse_block_size, num_heads) < 1:
         raise b.invalid("sparse_block_size and num_heads", (sparse_block_size, num_heads), "at least 1")
@@ -227,6 +219,21 @@ def sparse_attention(
         num_heads=num_heads, kv_num_heads=kv_num_heads, do_rotary=do_rotary, rotary_interleaved=rotary_interleaved,
         scale=scale,
     )  # fmt: skip
+
+
+def _want_operands(b: NodeBuilder, operands: Any, groups: int, layouts: tuple[Value, Value]) -> None:
+    """Refuse operands of sparse attention of other shapes or dtypes."""
+    query, key, value, past_key, past_value, total, lengths = operands
+    held, dtype = Forms(b), query.type.dtype
+    held.want("query", query, "n length width", *FLOATS)
+    held.want("key", key, "n length key_width", dtype)
+    held.want("value", value, "n length key_width", dtype)
+    held.want("past_key", past_key, f"n {groups} room size", dtype)
+    held.want("past_value", past_value, f"n {groups} room size", dtype)
+    held.want("block_row_indices", layouts[0], "layouts ends", I32)
+    held.want("block_col_indices", layouts[1], "layouts places", I32)
+    held.want("total_sequence_length", total, "1|", I32)
+    held.want("key_total_sequence_lengths", lengths, "n", I32)
 
 
 def _seen_blocks(b: NodeBuilder, rows: Array, columns: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
-from bolt_numba.converters.forms import Sizes
+from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.quantized import matmul_nbits
 from bolt_numba.converters.onnx.reading.registry import reader
@@ -147,25 +147,22 @@ def qmoe(
 
     The probabilities of the chosen experts always add up to 1, unless ``router_weights`` takes their place.
     """
-    if quant_type != "int" or use_sparse_mixer or swiglu_limit_after_activation:
-        raise b.unsupported(f"quant_type {quant_type}, use_sparse_mixer or swiglu_limit_after_activation")
-    given = (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
-    bits = _widths(b, [v or expert_weight_bits for v in given], block_size)
+    bits = [v or expert_weight_bits for v in (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)]
+    if quant_type != "int" or use_sparse_mixer or swiglu_limit_after_activation or not {*bits} <= {2, 4, 8}:
+        raise b.unsupported(f"quant_type {quant_type}, {bits} bits, use_sparse_mixer or swiglu_limit_after_activation")
     rows = ((w1, s1, z1, b1), (w2, s2, z2, b2), (w3, s3, z3, b3))
     inner, fused = static_dim(b, w2, 2) * 8 // bits[1], activation_type == "swiglu" and swiglu_fusion > 0
     sizes = _sizes(b, x, router, w1, inner, k, fused)
     sizes.want("router_weights", router_weights, "rows experts", router.type.dtype)
-    _want_rows(b, sizes, rows, bits, block_size, x.type.dtype)
     gates = _gates(b, router, router_weights, k, router_weights is None or normalize_routing_weights)
     activated = _activation(b, activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit)
-    layers = [None if r[0] is None else _of_bits(b, r, n, block_size) for r, n in zip(rows, bits, strict=True)]
-    return _mixed(b, x, gates, static_dim(b, w1, 0), layers, activated)
+    return _mixed(b, x, gates, static_dim(b, w1, 0), _layers(b, sizes, x.type.dtype, rows, bits, block_size), activated)
 
 
-def _sizes(b: NodeBuilder, x: Value, router: Value, w1: Value, inner: int, k: int, fused: bool) -> Sizes:
+def _sizes(b: NodeBuilder, x: Value, router: Value, w1: Value, inner: int, k: int, fused: bool) -> Forms:
     """The sizes of a mixture, once those of its rows are seen to agree.  fused: the first weights hold gates, too."""
     experts, width = static_dim(b, w1, 0), static_dim(b, x, -1)
-    made = Sizes(b, experts=experts, width=width, inner=inner, first=2 * inner if fused else inner)
+    made = Forms(b, experts=experts, width=width, inner=inner, first=2 * inner if fused else inner)
     made.want("input", x, "rows width|n length width", *FLOATS)
     made.known["rows"] = product((x.type.shape or ())[:-1])
     made.want("router_probs", router, "rows experts", x.type.dtype)
@@ -174,33 +171,32 @@ def _sizes(b: NodeBuilder, x: Value, router: Value, w1: Value, inner: int, k: in
     return made
 
 
-def _want_biases(sizes: Sizes, dtype: AnyDType, first: Value | None, second: Value | None, third: Value | None) -> None:
+def _want_biases(sizes: Forms, dtype: AnyDType, first: Value | None, second: Value | None, third: Value | None) -> None:
     sizes.want("fc1_experts_bias", first, "experts first", dtype)
     sizes.want("fc2_experts_bias", second, "experts width", dtype)
     sizes.want("fc3_experts_bias", third, "experts inner", dtype)
 
 
-def _widths(b: NodeBuilder, bits: list[int], block: int) -> list[int]:
-    if not {*bits} <= {2, 4, 8} or block < 0:
-        raise b.unsupported(f"weights of {bits} bits, block_size {block}")
-    return bits
-
-
-def _want_rows(b: NodeBuilder, sizes: Sizes, rows: Any, bits: Sequence[int], block: int, dtype: AnyDType) -> None:
-    """Hold what products have, weights, scales, zero points and biases, against the sizes of a mixture."""
+def _layers(
+    b: NodeBuilder, sizes: Forms, dtype: AnyDType, rows: Any, bits: Sequence[int], block: int
+) -> list[Product | None]:
+    """Products with weights, scales, zero points and biases that are seen to agree."""
     _want_biases(sizes, dtype, *(row[3] for row in rows))
+    if block < 0:
+        raise b.invalid("block_size", block, "0 or more")
     for i, (held, n) in enumerate(zip(rows, bits, strict=True), 1):
         if held[0] is not None:
             _want_bits(b, sizes, f"fc{i}", held[:3], n, block)
+    return [None if row[0] is None else _of_bits(b, row, n, block) for row, n in zip(rows, bits, strict=True)]
 
 
-def _want_bits(b: NodeBuilder, sizes: Sizes, name: str, operands: Any, bits: int, block: int) -> None:
+def _want_bits(b: NodeBuilder, sizes: Forms, name: str, operands: Any, bits: int, block: int) -> None:
     """Hold weights of few bits, their scales and zero points against the sizes of a mixture."""
     weights, scales, zeros = operands
     names = {"fc1": ("first", "width"), "fc2": ("width", "inner"), "fc3": ("inner", "width")}[name]
     columns, depth = (sizes.known[n] for n in names)
     blocks = -(-depth // block) if block else 1
-    held = Sizes(b, experts=sizes.known["experts"], columns=columns, bytes=depth * bits // 8, blocks=blocks,
+    held = Forms(b, experts=sizes.known["experts"], columns=columns, bytes=depth * bits // 8, blocks=blocks,
                  packed=-(-blocks * bits // 8) if block else -(-columns * bits // 8))  # fmt: skip
     held.want(f"{name}_experts_weights", weights, "experts columns bytes", U8)
     if scales is None:

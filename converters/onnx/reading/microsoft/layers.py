@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
-from bolt_numba.converters.forms import Sizes
+from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.operands import (
@@ -92,7 +92,7 @@ def forbid_repetition(b: NodeBuilder, input_ids: Value, scores: Value, *, ngram_
     """Scores [n, words], minus infinity for words that would make a sequence of so many words appear again."""
     if not 0 < ngram_size <= MOST_WORDS:
         raise b.invalid("ngram_size", ngram_size, f"1 to {MOST_WORDS}")
-    sizes = Sizes(b)
+    sizes = Forms(b)
     sizes.want("input_ids", input_ids, "rows length", I64)
     sizes.want("scores", scores, "rows words", *FLOATS)
     input_ids = reshaped(b, input_ids, sizes_of(b, scores, [0]), sizes_of(b, input_ids, [1]))
@@ -122,7 +122,7 @@ def crop_and_resize(
     """Boxes of images [n, c, h, w] in one size; rois: y1, x1, y2, x2 as parts of the last row and column."""
     if mode not in ("bilinear", "nearest"):
         raise b.unsupported(f"mode {mode}")
-    held = Sizes(b)
+    held = Forms(b)
     held.want("X", x, "images channels height width", *FLOATS)
     held.want("rois", rois, "boxes 4", *FLOATS)
     held.want("batch_indices", batch_indices, "boxes", I32)
@@ -261,9 +261,7 @@ def linear_attention(
     operands = [query, key, value, *gates]
     last = [sizes[0], sizes[0], sizes[1], *(static_dim(b, v, 2) // heads or 1 for v in operands[3:])]
     rows = sizes_of(b, query, (0, 1))
-    split = [
-        reshaped(b, v, rows, [static_dim(b, v, 2) // size, size]) for v, size in zip(operands, last, strict=True)
-    ]
+    split = [reshaped(b, v, rows, [static_dim(b, v, 2) // n, n]) for v, n in zip(operands, last, strict=True)]
     if past is None:
         past = expanded(b, np.zeros((), dtype), b(Shape(0, 1), query), [heads, *sizes])
     body = Graph("positions")
@@ -286,7 +284,7 @@ def _want_operands(b: NodeBuilder, operands: Any, heads: int) -> None:
         raise b.invalid("q_num_heads and kv_num_heads", heads, "at least 1")
     query, key, value, past, decay, beta = operands
     dtype = query.type.dtype
-    held = Sizes(b, heads=heads, one=1)
+    held = Forms(b, heads=heads, one=1)
     held.want("query", query, "n length width", *FLOATS)
     held.want("key", key, "n length width", dtype)
     held.want("value", value, "n length columns", dtype)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.forms import Sizes
+from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_reader, reader
 from bolt_numba.converters.onnx.reading.tables.conv import average_pool, check_auto_pad
@@ -309,7 +309,7 @@ def _held_blocks(b: NodeBuilder, operands: Any, K: int, N: int, bits: int, block
     x, packed, scales, zero_points, group_index, bias = operands
     blocks = -(-K // block_size)
     row = -(-blocks * bits // 8)
-    sizes = Sizes(b, K=K, N=N, blocks=blocks, bytes=block_size * bits // 8, all=N * blocks, row=row, rows=N * row,
+    sizes = Forms(b, K=K, N=N, blocks=blocks, bytes=block_size * bits // 8, all=N * blocks, row=row, rows=N * row,
                   padded=blocks * block_size)  # fmt: skip
     sizes.want("A", x, "... K", *FLOATS)
     sizes.want("B", packed, "N blocks bytes", U8)
