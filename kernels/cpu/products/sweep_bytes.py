@@ -62,8 +62,8 @@ from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, inline_source, na
 VARIANTS: tuple[int, ...] = (12, 8, 4, 2, 1) if target().registers >= 32 else (4, 2, 1)
 """Heights of tiles."""
 HEIGHT = VARIANTS[0]
-SINGLE: tuple[int, ...] = (2 * HEIGHT, *VARIANTS)
-"""Heights of tiles of one vector."""
+SINGLE: tuple[int, ...] = VARIANTS if target().is_x86 and HEIGHT > 8 else (2 * HEIGHT, *VARIANTS)
+"""Heights of tiles of one vector.  The addresses of more rows would not stay in the 16 registers of x86."""
 TALL = SINGLE[0]
 FEW_ROWS, AHEAD = 4, 32 * BYTES
 """Rows whose products wait for memory, and bytes from what they are multiplied with to what is fetched."""
