@@ -257,3 +257,20 @@ def test_few_long_lines_are_matrices(dims: tuple[int, ...], runner: str) -> None
     got, wanted = session(x)["y"], DFT().reference(x.astype(np.float64), None, np.array(1))
     assert [row["runner"] for row in session.report()] == [runner]
     close(got, wanted)
+
+
+@pytest.mark.parametrize("inner", [3, 8, 11, 16])
+@pytest.mark.parametrize("op", [DFT(), DFT(onesided=True), DFT(inverse=True), DFT(inverse=True, onesided=True)])
+def test_lines_beside_one_another_are_as_exact(op: DFT, inner: int) -> None:
+    """Those that fill a vector move as one; a vector may also hold lines of two rows, or the rest."""
+    n, parts = 60, 1 if op.onesided and not op.inverse else 2
+    x = np.random.default_rng(inner).standard_normal((2, n // 2 + 1 if op.inverse and op.onesided else n, inner, parts))
+    x = (x * 10.0 ** np.arange(inner)[:, None]).astype(F32)
+    graph = Graph("beside")
+    y = Builder(graph)(op, graph.add_input("x", TensorType(F32, x.shape)), np.array(n), np.array(1))
+    graph.add_output(y, "y")
+    session = bn.compile(graph, threads=2)
+    got, wanted = session(x)["y"], op.reference(x.astype(np.float64), np.array(n), np.array(1))
+    assert [row["runner"] for row in session.report()] == ["dft"]
+    for i in range(inner):
+        close(got[:, :, i], wanted[:, :, i])
