@@ -126,12 +126,15 @@ def test_each_image_has_a_range_of_its_own(filters: tuple[int, int], groups: int
     assert np.isnan(got[1]).any()
 
 
-def test_depthwise_layers_stay_exact() -> None:
+@pytest.mark.parametrize(("images", "op", "w"), [
+    (1, "DEPTHWISE_CONV_2D", weights((1, 3, 3, 8), 3)), (2, "CONV_2D", weights((8, 3, 3, 1))),
+])  # fmt: skip
+def test_depthwise_layers_stay_exact(images: int, op: str, w: Tensor) -> None:
     """Ours of floats are faster than LiteRT's of bytes."""
-    file = convolution(1, weights((1, 3, 3, 8), 3), "DEPTHWISE_CONV_2D")
+    file = convolution(images, w, op)
     sessions = [bn.compile(file, numerics=n) for n in ("default", "strict")]
     assert all(operators(s) == ["Conv"] for s in sessions)
-    x = drawn(1, 7, 6, 8)
+    x = drawn(images, 7, 6, 8)
     first, second = (s.run(None, {"t0": x})[0] for s in sessions)
     assert_near(first, second, 1e-5, "depthwise")
 

@@ -132,6 +132,8 @@ def ranged_conv(m: Match, b: Builder) -> Result:
         x, scale, zero = b(QuantizeRows(), m["x"])
         columns = np.ascontiguousarray(data.reshape(data.shape[:2]).T)
         return b(QLinearMatMul(), x, scale, zero, columns, w.scale, w.zero, None, None, bias)
+    if shape[0] != 1 and 1 < op.group == data.shape[0] and data.shape[1] == 1:
+        return m.refuse("one filter a channel, of several images, which are faster as floats")
     made = QLinearConv(op.strides, op.pads, op.dilations, op.group, op.auto_pad, op.layout)
     x, scale, zero = b(QuantizeRows(1), m["x"])
     return b(made, x, scale, zero, w.data, w.scale, w.zero, None, None, bias)

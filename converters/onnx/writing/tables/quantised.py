@@ -31,7 +31,7 @@ def integer_product(w: GraphWriter, op: Any, *terms: Any) -> Any:
     given: list[Any] = [t if t.name else None for t in terms] + [None] * (12 - len(terms))
     y_scale, y_zero, bias, residual, residual_scale, residual_zero = given[6:]
     if not is_fused(op, y_scale, None if bias is None else bias.type):
-        if isinstance(op, QLinearConv) and all(t.type.size == 1 for t in given[1:3]):
+        if isinstance(op, QLinearConv) and all(d == 1 for t in given[1:3] for d in t.type.shape or ()):
             return convolution(w, op, *terms)
         if bias is None and not isinstance(op, QLinearConv):
             return w.plain(op, terms, [op.infer(*(t.type for t in terms))])
