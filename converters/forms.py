@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Forms:
     """Names of sizes in which operands must agree: ``want("rows", x, "n k", F32)``, then ``want("bias", c, "k", F32)``.
 
-    known: sizes that attributes say.  Forms that only the run tells agree with all others here.
+    known: sizes that attributes say.  Sizes that only the run tells agree with all others here.
     """
 
     def __init__(self, b: ForeignBuilder, **known: Any) -> None:
