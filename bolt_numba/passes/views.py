@@ -78,11 +78,13 @@ def _drops_ones(node: Node) -> bool:
 
 def _keeps_all(node: Node) -> bool:
     """Whether a Reshape has the elements of its operand whatever symbols turn out as; a -1 is solved."""
-    before, said = (None if v is None else v.type for v in node.inputs[:2])
-    rest = list(node.output.type.shape or ())
-    if before is None or before.shape is None or said is None or said.value is None or -1 in said.value.tolist():
+    said = node.inputs[1].type.value  # type: ignore[union-attr]
+    if said is None or said.dtype != object or -1 in said.tolist():  # numbers stay, and the run compares them
         return True
-    left = [d for d in before.shape if d not in rest or rest.remove(d)]  # type: ignore[func-returns-value]
+    before, rest = node.inputs[0].type.shape, list(node.output.type.shape or ())  # type: ignore[union-attr]
+    if before is None:
+        return True
+    left = [d for d in before if d not in rest or rest.remove(d)]  # type: ignore[func-returns-value]
     return product(left) == product(rest)
 
 
