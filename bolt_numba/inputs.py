@@ -31,7 +31,7 @@ from bolt_numba.types import (
 if TYPE_CHECKING:
     from bolt_numba.passes.pipeline import Stage
     from bolt_numba.runtime.device import Device
-    from bolt_numba.runtime.runner import Prepared
+    from bolt_numba.runtime.prepared import Prepared
 
 
 def spec_of(name: str, t: TensorType) -> TensorSpec:

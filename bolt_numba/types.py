@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from bolt_numba.base.follow import followed_array, is_followed
 from bolt_numba.base.records import record
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -231,11 +232,13 @@ class TensorType:
 
     @property
     def known(self) -> Array | None:
-        """The value when it is known completely (no symbols), as an array of ``dtype``."""
+        """The value when it is known completely (no symbols), as an array of ``dtype``; a table where it is followed."""
         if self.value is None or self.value.dtype == self.dtype:
             return self.value
         if any(isinstance(v, Sym) for v in self.value.flat):
             return None
+        if is_followed(list(self.value.flat)):
+            return followed_array(self.value)  # type: ignore[no-any-return]
         return self.value.astype(self.dtype)
 
     def with_shape(self, shape: Sequence[Dim] | None) -> TensorType:

@@ -190,9 +190,13 @@ class Native(MachineCode):
 
     def call(self, record: Array, tid: int = 0, nthreads: int = 1) -> None:
         """Run on this thread with the GIL released."""
+        self.call_at(record.ctypes.data, tid, nthreads)
+
+    def call_at(self, record: int, tid: int = 0, nthreads: int = 1) -> None:
+        """The same with the address of a record."""
         if self._call is None:
             self._call = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(self.address)
-        self._call(record.ctypes.data, tid, nthreads)
+        self._call(record, tid, nthreads)
 
     def run(self, nthreads: int = 1, **values: Any) -> None:
         """Fill a record and run every share of the work, one after the other: for tests and tools."""

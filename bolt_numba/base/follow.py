@@ -24,6 +24,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 PLAIN = (int, float, bool, str, bytes, type(None))
 """Types of constants that are written into the text of a trail's function."""
 NUMBERS = (int, float, bool)
+MOST_ROWS = 128
+"""Rows up to which a table is followed number by number."""
 _SIMPLE = (np.ndarray, np.generic, np.dtype, type)
 _ANY = object()
 
@@ -35,10 +37,14 @@ class LostError(BaseException):
 class Trail:
     """Lines of a function, in order: what was computed, called and decided since its first numbers.
 
-    scope: names in it that are no results of lines.
+    scope: names in it that are no results of lines.  values: of numbers and lines, by name.  is_closed: no line may be
+    added any more, and nothing be decided that was not.
     """
 
     def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.symbols: dict[Any, Any] = {}
+        self.is_closed = False
         self.lines: list[tuple[str, str]] = []
         self.scope: dict[str, Any] = {}
         self._constants: dict[int, str] = {}
@@ -46,6 +52,7 @@ class Trail:
 
     def number(self, name: str, value: Any) -> Any:
         """A number that the function is given by this name."""
+        self.values[name] = value
         return Followed(self, name, value)
 
     def constant(self, value: Any) -> str:
@@ -65,6 +72,8 @@ class Trail:
             if value._trail is not self:
                 raise LostError("a number of another trail")
             return str(value._text)
+        if kind is FollowedTable:
+            return str(value.text())
         if kind is slice:
             return f"slice{self.text((value.start, value.stop, value.step))}"
         if kind is tuple or kind is list:
@@ -72,7 +81,7 @@ class Trail:
             return f"[{inner}]" if kind is list else f"({inner},)" if value else "()"
         if kind not in PLAIN and not isinstance(value, _SIMPLE) and not callable(value):
             fields = getattr(value, "__dict__", None)
-            if fields is None or any(map(_is_followed, fields.values())):
+            if fields is None or any(map(is_followed, fields.values())):
                 raise LostError(f"a {kind.__name__}")
         return self.constant(value)
 
@@ -83,25 +92,34 @@ class Trail:
         """
         made = self._seen.get(text, _ANY)
         if made is _ANY:
+            self._check_open()
             name = f"v{len(self.lines)}"
-            value = compute()
+            value = self.values[name] = compute()
             self.lines.append((name, text))
             made = self._seen[text] = Followed(self, name, value) if kind is bool else self._wrapped(name, value)
         return made
 
     def _wrapped(self, name: str, value: Any) -> Any:
-        if value is None or isinstance(value, (bool, np.bool_, str, bytes)):
+        if isinstance(value, (bool, np.bool_)):
+            self.decided(name if value else f"not {name}")
+            return value
+        if value is None or isinstance(value, (str, bytes)):
             self.decided(f"{name} == {value!r}" if value is not None else f"{name} is None")
             return value
-        if _is_followed(value):
+        if is_followed(value):
             raise LostError("a followed number within a result")
         return Followed(self, name, value)
 
     def decided(self, text: str) -> None:
         """What has to be true for the trail to be taken again."""
         if text not in self._seen:
+            self._check_open()
             self._seen[text] = None
             self.lines.append(("", text))
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise LostError("a line behind the end of its trail")
 
     def function(self, head: str, results: str) -> Callable[..., Any]:
         """``head`` is the text of the parameters and of what unpacks them, ``results`` of what is returned."""
@@ -122,8 +140,9 @@ _names = re.compile(r"\bv\d+\b").findall
 """Results of lines that a text reads."""
 
 
-def _is_followed(value: Any) -> bool:
-    return type(value) is Followed or (isinstance(value, (tuple, list)) and any(map(_is_followed, value)))
+def is_followed(value: Any) -> bool:
+    """Whether a value is followed, or holds what is."""
+    return type(value) in (Followed, FollowedTable) or (isinstance(value, (tuple, list)) and any(map(is_followed, value)))
 
 
 def _binary(symbol: str, compute: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Any, Any], Any]:
@@ -244,7 +263,15 @@ class Followed:
     __hash__ = _lost("a hash")
     __index__ = __int__ = __float__ = __complex__ = __trunc__ = _lost("a plain number")
     __str__ = __repr__ = __format__ = _lost("a text")
-    __array__ = __reversed__ = _lost("an array")
+    __reversed__ = _lost("an array")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """An array of objects around a number, as for content that holds symbols."""
+        if type(self._value) not in NUMBERS or dtype not in (None, object, np.dtype(object)):
+            raise LostError("an array")
+        made = np.empty((), object)
+        made[()] = self
+        return made
 
 
 for _symbol, _name in (
@@ -259,9 +286,21 @@ for _symbol, _name in (
 def _value(given: Any) -> Any:
     if type(given) is Followed:
         return given._value
+    if type(given) is FollowedTable:
+        return given.value
     if type(given) is slice:
         return slice(_value(given.start), _value(given.stop), _value(given.step))
     return type(given)(map(_value, given)) if type(given) in (tuple, list) else given
+
+
+def value_of(given: Any) -> Any:
+    """The plain number behind one that may be followed."""
+    return given._value if type(given) is Followed else given
+
+
+def greatest(a: Any, b: Any) -> Any:
+    """The greater one, as a line of its own where `max` would decide which it is."""
+    return followed(max, a, b)
 
 
 def _values(given: Any) -> list[Any]:
@@ -281,6 +320,8 @@ def _trail_of(args: Sequence[Any]) -> Trail | None:
     for arg in args:
         if type(arg) is Followed:
             return arg._trail
+        if type(arg) is FollowedTable:
+            return arg.trail
         if type(arg) is tuple or type(arg) is list:
             found = _trail_of(arg)
             if found is not None:
@@ -299,3 +340,130 @@ def pure(function: Function) -> Function:
         return function(*args) if _trail_of(args) is None else followed(function, *args)
 
     return called  # type: ignore[return-value]
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+
+
+class FollowedTable:
+    """An array of i64 of which some numbers are followed; it passes for an array in the words that makers use."""
+
+    __slots__ = ("cells", "trail")
+    __array_ufunc__ = None
+    dtype = np.dtype(np.int64)
+    __array__ = _lost("an array")
+
+    def __init__(self, trail: Trail, cells: Any) -> None:
+        self.trail, self.cells = trail, cells
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return np.ndarray
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name not in ("shape", "size", "ndim", "flags"):
+            raise LostError(f"{name} of a table")
+        return getattr(self.cells, name)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.cells.ndim != 1:
+            raise LostError("a loop over a table")
+        return iter(self.cells.tolist())
+
+    def __getitem__(self, key: Any) -> Any:
+        found = self.cells[_plain_key(key)]
+        return FollowedTable(self.trail, found if isinstance(found, np.ndarray) else _cell(found))
+
+    @property
+    def nbytes(self) -> int:
+        return 8 * int(self.cells.size)
+
+    @property
+    def value(self) -> Any:
+        """The array with its numbers as they are."""
+        return np.array([value_of(n) for n in self.cells.flat], np.int64).reshape(self.cells.shape)
+
+    def text(self) -> str:
+        """Of a call that makes the array."""
+        return f"{self.trail.constant(_filled)}({self.trail.text(list(self.cells.flat))}, {self.cells.shape})"
+
+    def reshape(self, *shape: int) -> FollowedTable:
+        return FollowedTable(self.trail, self.cells.reshape(*shape))
+
+    def tolist(self) -> Any:
+        return self.cells.tolist()
+
+    def item(self) -> Any:
+        return self.cells.item()
+
+    def max(self, axis: int | None = None, initial: int | None = None) -> FollowedTable:
+        return self._folded(max, axis, initial)
+
+    def min(self, axis: int | None = None, initial: int | None = None) -> FollowedTable:
+        return self._folded(min, axis, initial)
+
+    def _folded(self, function: Any, axis: int | None, initial: int | None) -> FollowedTable:
+        cells = self.cells if axis is not None else self.cells.reshape(-1)
+        rows = [] if initial is None else [np.full(cells.shape[1:], initial, object)]
+        rows += [np.asarray(row) for row in np.moveaxis(cells, axis or 0, 0)] if cells.ndim > 1 else []
+        if cells.ndim == 1:
+            numbers = ([] if initial is None else [initial]) + list(cells)
+            return FollowedTable(self.trail, _cell(functools.reduce(functools.partial(followed, function), numbers)))
+        made = rows[0].copy()
+        for row in rows[1:]:
+            for at in np.ndindex(made.shape):
+                made[at] = followed(function, made[at], row[at])
+        return FollowedTable(self.trail, made)
+
+
+def _plain_key(key: Any) -> Any:
+    """An index whose numbers are `fixed`."""
+    if type(key) is tuple:
+        return tuple(map(_plain_key, key))
+    return slice(fixed(key.start), fixed(key.stop), fixed(key.step)) if type(key) is slice else fixed(key)
+
+
+def _cell(number: Any) -> Any:
+    made = np.empty((), object)
+    made[()] = number
+    return made
+
+
+def _filled(numbers: list[int], shape: tuple[int, ...]) -> Any:
+    return np.array(numbers, np.int64).reshape(shape)
+
+
+def table(rows: Sequence[Any]) -> Any:
+    """An array of i64 of numbers, or of rows of them, some of which may be followed."""
+    trail = _trail_of(rows)
+    if trail is None:
+        return np.array(rows, np.int64)
+    flat = [n for row in rows for n in row] if isinstance(rows[0], (tuple, list)) else list(rows)
+    cells = np.empty(len(flat), object)
+    for i, number in enumerate(flat):
+        cells[i] = number
+    return FollowedTable(trail, cells.reshape(len(rows), -1) if len(flat) != len(rows) or isinstance(rows[0], (tuple, list)) else cells)
+
+
+def is_table(array: Any) -> bool:
+    return type(array) is FollowedTable
+
+
+def fixed(number: Any) -> Any:
+    """The plain number; a trail holds for this one alone."""
+    if type(number) is Followed:
+        number._trail.decided(f"{number._text} == {number._value}")
+        return number._value
+    return number
+
+
+def followed_array(numbers: Any) -> FollowedTable:
+    """A table of an array of objects, some of which are followed."""
+    trail = _trail_of(list(numbers.flat))
+    assert trail is not None
+    return FollowedTable(trail, numbers)

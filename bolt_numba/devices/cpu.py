@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
+from bolt_numba.base.follow import Trail
 from bolt_numba.devices.costs import bytes_of, work_of
 from bolt_numba.devices.program import Program, build_program
 from bolt_numba.kernels import registry
@@ -98,6 +99,13 @@ class Cpu(Device):
 
     def build(self, jobs: Sequence[Job], threads: int) -> Program:
         return build_program(jobs, threads)
+
+    def followed(
+        self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any], arena: Any
+    ) -> Any:
+        from bolt_numba.devices.followed import FollowedProgram
+
+        return FollowedProgram(jobs, threads, trail, numbers, dims, arena)
 
     @property
     def isa(self) -> Isa:

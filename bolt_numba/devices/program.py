@@ -140,7 +140,7 @@ def _as_f32(value: Any) -> Any:
     return math.copysign(math.inf, value) if type(value) is float and abs(value) > _MOST else value
 
 
-class _Image:
+class Image:
     """Fills parameter records one after another."""
 
     def __init__(self) -> None:
@@ -203,6 +203,14 @@ class _Image:
             return 0
         return arg
 
+    def places(self) -> Array:
+        """Which i64 are addresses within the arena, and how many bytes from its beginning."""
+        return np.array(self.arena, np.int64).reshape(-1, 2)
+
+    def flag(self, parallel: Any) -> bool:
+        """Whether all threads run a step."""
+        return bool(parallel)
+
     def kernel(self, kernel: Any) -> int:
         """Number of a kernel that the program calls."""
         return self.kernels.setdefault(id(kernel), (len(self.kernels), kernel))[0]
@@ -258,9 +266,9 @@ def build_program(jobs: Sequence[Job], threads: int) -> Program:
     return made
 
 
-def laid_out(jobs: Sequence[Job], threads: int) -> Program:
+def laid_out(jobs: Sequence[Job], threads: int, image: Image | None = None) -> Program:
     """The program without any address: its image is zero at all places that it names, and no kernel has code yet."""
-    image = _Image()
+    image = Image() if image is None else image
     steps: list[int] = []
     offsets: list[int] = []
     parallel: list[bool] = []
@@ -269,12 +277,12 @@ def laid_out(jobs: Sequence[Job], threads: int) -> Program:
         for step in job.steps or ():
             offsets.append(image.add(job, step))
             steps.append(image.kernel(step.kernel))
-            parallel.append(step.parallel and threads > 1)
+            parallel.append(image.flag(step.parallel) and threads > 1)
             step_jobs.append(number)
     faults_at, own_places = image.add_faults()
     own = np.array(own_places, np.int64).reshape(-1, 2)
     links = image.links(steps)
-    arena = np.array(image.arena, np.int64).reshape(-1, 2)
+    arena = image.places()
     return Program(
         image=np.frombuffer(b"".join(image.records) or bytes(8), np.uint8),
         links=links,
@@ -308,23 +316,23 @@ def linked(records: bytes, links: Links) -> tuple[Array, Array]:
     return image.view(np.uint8), kernels[links.steps]
 
 
-def fault_of(job: Job, operand: int, found: Sequence[int]) -> DataError:
-    """The error of one record: (position, value, low, high)."""
+def fault_of(job: Job, operand: int, found: Sequence[int], dims: tuple[int, ...] | None = None) -> DataError:
+    """The error of one record: (position, value, low, high).  dims: of the operand in the run."""
     slot = job.ins[operand]
     assert slot is not None, "a kernel checks what is there"
     position, value, low, high = found
-    dims = slot.type.dims
-    place = np.unravel_index(position, dims) if 0 <= position < slot.type.size and dims else ()
+    dims = slot.type.dims if dims is None else dims
+    place = np.unravel_index(position, dims) if 0 <= position < math.prod(dims) and dims else ()
     return DataError(f"node {job.name!r}: {refusal(job.op, operand, place, value, low, high)}")
 
 
 class NativeRun:
     """A program's own parameter image, for one run at a time; weights are shared with all other runs."""
 
-    __slots__ = ("address", "arena", "call", "counter", "image", "inputs", "outputs", "params", "program", "threads",
+    __slots__ = ("address", "arena", "call", "counter", "flags", "image", "inputs", "outputs", "params", "program", "threads",
                  "ticks", "words")  # fmt: skip
 
-    def __init__(self, program: Program, arena: Array | None) -> None:
+    def __init__(self, program: Program, arena: Array | None, flags: Array | None = None) -> None:
         self.program, self.threads, self.arena = program, program.threads, arena
         self.image = HOST.allocate(program.image.nbytes)
         self.image[:] = program.image
@@ -339,8 +347,9 @@ class NativeRun:
         self.inputs, self.outputs = list(program.inputs.items()), list(program.outputs.items())
         self.counter = program.faults_at if program.faults else 0  # records of steps come before it
         self.ticks = np.zeros(program.steps + 1, np.int64)
+        self.flags = program.flags if flags is None else flags
         self.call = run_steps.record(
-            kernels=program.kernels, params=self.params, flags=program.flags, ticks=self.ticks, steps=program.steps,
+            kernels=program.kernels, params=self.params, flags=self.flags, ticks=self.ticks, steps=program.steps,
             timed=0,
         )  # fmt: skip
         self.address = self.call.ctypes.data
@@ -382,5 +391,9 @@ class NativeRun:
             record = at + FAULT * (number + 1)
             if words[record]:
                 words[record] = 0
-                found.append(fault_of(job, operand, words[record + 1 : record + COUNTER].tolist()))
+                found.append(fault_of(job, operand, words[record + 1 : record + COUNTER].tolist(), self.dims(job, operand)))
         return found[0]
+
+    def dims(self, job: Job, operand: int) -> tuple[int, ...] | None:
+        """Of an operand in the run, where its slot does not tell."""
+        return None

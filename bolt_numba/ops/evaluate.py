@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.follow import LostError, is_table
 from bolt_numba.base.budget import Budget, ask, spend, within
 from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.ops.registry import Op, result_tuple
@@ -104,7 +105,7 @@ def _with_values(
         if t is None:
             args.append(None)
             continue
-        known = t.known
+        known = None if is_table(t.known) else t.known
         symbolic |= known is None
         args.append(t.value if known is None else known)
     if symbolic and not op.on_symbols:
@@ -112,7 +113,7 @@ def _with_values(
     try:
         with within(Budget(MAX_WORK)):
             values = result_tuple(op.reference(*args))
-    except Exception:  # a value that cannot be computed here is simply not known; the run will report the error
+    except (LostError, Exception):  # a value that cannot be computed here is not known; the run will report the error
         return types
     if symbolic:
         return tuple(

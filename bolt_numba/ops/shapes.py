@@ -125,7 +125,7 @@ def known_dims(t: TensorType) -> list[Dim] | None:
     """Content of an integer operand when it is known up to symbols."""
     if t.value is None:
         return [] if 0 in (t.shape or ()) else None
-    return [v if isinstance(v, Sym) else int(v) for v in t.value.flat]
+    return [v if isinstance(v, (Sym, int)) else int(v) for v in t.value.flat]
 
 
 def known_length(t: TensorType) -> int | None:

@@ -21,7 +21,7 @@ from bolt_numba.types import Array, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.plan import Plan
-    from bolt_numba.runtime.runner import Prepared
+    from bolt_numba.runtime.prepared import Prepared
 
 
 class Copy(Op):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from bolt_numba.base.follow import LostError, Trail
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
 from bolt_numba.errors import BudgetError
@@ -222,6 +223,15 @@ class Device:
     def build(self, jobs: Sequence[Job], threads: int) -> Executable:
         """Make consecutive jobs into something to run, on so many threads of the host."""
         raise NotImplementedError(self.name)
+
+    def followed(
+        self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any], arena: Any
+    ) -> Any:
+        """A program of jobs whose sizes are followed (`runtime.tape`); raises LostError where there is none.
+
+        numbers: names of the trail's own, of which a tape computes all else; dims: of results; arena: its bytes.
+        """
+        raise LostError(f"a program of {self.name}")
 
     def uploads(self, executable: Any) -> Mapping[int, int]:
         """Bytes of the constants that one of its executables has in a memory of the device, by address there."""

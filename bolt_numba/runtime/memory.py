@@ -7,8 +7,9 @@ get the lowest offsets, every later one goes into the smallest gap that is free 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from bolt_numba.base.follow import greatest, value_of
 from bolt_numba.base.records import record
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step
 from bolt_numba.runtime.device import HOST, Memory
@@ -75,8 +76,33 @@ def place(blocks: Iterable[Block]) -> int:
     return total
 
 
-def plan_memory(jobs: Sequence[Job], outputs: Sequence[Slot]) -> MemoryPlan:
-    """Share what can be shared, then place the rest; writes ``Slot.place`` and ``Job.scratch``."""
+def stacked(blocks: Iterable[Block]) -> int:
+    """`place` for sizes that are followed: what lies below what is as `place` has it, and holds for any sizes.
+
+    A block begins behind all that lie below it and live at the same time as it.
+    """
+    given = list(blocks)
+    plain = [Block(value_of(b.nbytes), b.first, b.last) for b in given]
+    place(plain)
+    total: int = 0
+    done: list[tuple[Block, int, int]] = []
+    for one, block in sorted(zip(plain, given, strict=True), key=lambda pair: pair[0].offset):
+        block.offset, below = 0, 0
+        for number in reversed(range(len(done))):  # the highest first: what lies below it lies below this one, too
+            other, end, under = done[number]
+            meet = other.first <= one.last and one.first <= other.last
+            if meet and not below >> number & 1 and other.offset + other.nbytes <= one.offset:
+                block.offset, below = greatest(block.offset, end), below | under | 1 << number
+        end = block.offset + -(-block.nbytes // ALIGN) * ALIGN
+        done.append((one, end, below))
+        total = greatest(total, end)
+    return total
+
+
+def plan_memory(
+    jobs: Sequence[Job], outputs: Sequence[Slot], placing: Callable[[Iterable[Block]], int] = place
+) -> MemoryPlan:
+    """Share what can be shared, then place the rest by ``placing``; writes ``Slot.place`` and ``Job.scratch``."""
     kept = _kept(outputs)
     alias_concats(jobs, kept)
     alias_inplace(jobs, kept)
@@ -105,7 +131,7 @@ def plan_memory(jobs: Sequence[Job], outputs: Sequence[Slot]) -> MemoryPlan:
             pending.append((job, id(scratch), block))
             blocks.append(block)
     memories = dict.fromkeys(block.memory for block in blocks)
-    arenas = {memory: place(b for b in blocks if b.memory is memory) for memory in memories}
+    arenas = {memory: placing(b for b in blocks if b.memory is memory) for memory in memories}
     for root, block in slots:
         root.place = block.offset
     for job, key, block in pending:

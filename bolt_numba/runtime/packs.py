@@ -219,6 +219,10 @@ class MakerContext:
         made.threads = 1
         return made
 
+    def apart(self) -> MakerContext:
+        """For the operands at hand, whatever this one turns to."""
+        return copy.copy(self)
+
     def contents(self, ins: Types) -> Types:
         """Types of the operands with all constants, those that are not in memory, too."""
         made = list(ins)

@@ -17,7 +17,7 @@ import numpy as np
 
 from bolt_numba.base.border import at_node
 from bolt_numba.base.budget import ask, unasked
-from bolt_numba.base.follow import LostError
+from bolt_numba.base.follow import LostError, Trail
 from bolt_numba.base.records import record
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import infer_types
@@ -34,11 +34,12 @@ from bolt_numba.runtime.bounds import fitting
 from bolt_numba.runtime.copies import Copy, copied
 from bolt_numba.runtime.device import HOST, Device, Memory, Segment, segments_of
 from bolt_numba.runtime.islands import NOT_WORTH_IT, islands
-from bolt_numba.runtime.memory import MemoryPlan, plan_memory
+from bolt_numba.runtime.opaque import chosen, steps_of, types_of
+from bolt_numba.runtime.memory import MemoryPlan, plan_memory, stacked
 from bolt_numba.runtime.packs import MakerContext, Pack
 from bolt_numba.runtime.recipes import Form, learn, made_before
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, resolved
-from bolt_numba.runtime.repeat import Packed, Selection, node_key
+from bolt_numba.runtime.repeat import Packed, Selection, node_key, remember
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, own
 from bolt_numba.runtime.stand_ins import STANDS_IN, Lacking
 from bolt_numba.types import STRING, NestedType, TensorType, only_in_python, type_of
@@ -93,13 +94,16 @@ class Planner:
     """Plans one region for one set of input types.
 
     lacking: takes note of the kernels that are not there, for which others stand in; None: kernels are waited for.
-    near: ids of values that are computed in the host's memory, whatever is preferred (`islands`).
+    near: ids of values that are computed in the host's memory, whatever is preferred (`islands`).  trail: of the sizes
+    of the types that are planned for, where these are followed (`runtime.tape`).
     """
 
     def __init__(
-        self, region: Region, context: MakerContext, lacking: Lacking | None = None, near: frozenset[int] = frozenset()
-    ) -> None:
-        self.region, self.lacking, self.near = region, lacking, near
+        self, region: Region, context: MakerContext, lacking: Lacking | None = None, near: frozenset[int] = frozenset(),
+        trail: Trail | None = None,
+    ) -> None:  # fmt: skip
+        self.region, self.lacking, self.near, self.trail = region, lacking, near, trail
+        self.selections = region.selections if trail is None else {}
         self.context, self.devices = context, context.devices
         self.is_mixed = any(device.memory is not HOST for device in self.devices)
         self.elsewhere: dict[tuple[int, Memory], Slot] = {}
@@ -108,7 +112,7 @@ class Planner:
         self.jobs: list[Job] = []
         self.cut: Cut | None = None
         self.unasked = unasked()
-        is_new = context.tuner is not None or region.plans < FEW_PLANS
+        is_new = context.tuner is not None or region.plans < FEW_PLANS or trail is not None
         self.forms: dict[int, Form] = {} if is_new else region.forms()
         self.has_weighed = self.is_near = False
 
@@ -139,9 +143,13 @@ class Planner:
         joined = in_bands(self.jobs, results, self.context.threads)
         if self.lacking is None or not any(self.lacking.of(job.device, job.steps) for job in joined):
             self.jobs = joined
-        own([*results, *(s for job in self.jobs if job.steps is None for s in job.ins)])
-        memory = plan_memory(self.jobs, [s for s in results if s.kind == TEMP])
-        given = [s.type.nbytes for s in results if s.kind == TEMP and s.result >= 0]
+        if self.trail is None:
+            own([*results, *(s for job in self.jobs if job.steps is None for s in job.ins)])
+        made = [s for s in results if s.kind == TEMP]
+        if self.trail is not None:
+            return Plan(self.jobs, [], plan_memory(self.jobs, made, stacked), results, self.cut)
+        memory = plan_memory(self.jobs, made)
+        given = [s.type.nbytes for s in made if s.result >= 0]
         ask(memory.arenas.get(HOST, 0) + sum(given), f"plan of {len(self.jobs)} steps: intermediate values and results")
         for device in dict.fromkeys(job.device for job in self.jobs):
             device.prepare([job for job in self.jobs if job.device is device])
@@ -251,13 +259,15 @@ class Planner:
         """A node planned for the types of its operands; None where its results are known, or the plan ends here."""
         op, context, in_types = node.op, self.context, [None if s is None else s.type for s in ins]
         number = self.region.operators.get(id(op))
-        alike = None if number is None or self.is_near else node_key(number, in_types)
-        how = self.region.selections.get(alike)
+        named = None if self.trail is None else self.trail.text
+        alike = None if number is None or self.is_near else node_key(number, in_types, named)
+        how = self.selections.get(alike)
         context.turn_to(ins)
         if how is not None and how.holds(op, in_types, context):
             context.turn_to(ins, how.device.layout)
             return how.types, how, how.steps_for(in_types, context), [pack for pack, *_ in context.asked]
-        types = infer_types(op, fitting(op, in_types, ins, self.region.bounds) if op.bounds else in_types)
+        infer = infer_types if self.trail is None else types_of
+        types = infer(op, fitting(op, in_types, ins, self.region.bounds) if op.bounds else in_types)
         self._ask_for(op, types)
         if self._is_known(node, types):
             self._read(ins)
@@ -267,13 +277,13 @@ class Planner:
             return None
         if _runs_nothing(op, ins, types):
             return types, None, None, ()
-        how = self._choose(op, in_types, types)
+        how = self._choose(op, in_types, types, self.trail is not None)
         if self.is_near:
             how.runner += NOT_WORTH_IT
         workspace = [a.nbytes for step in how.steps or () for a in step.args.values() if type(a) is Scratch]
         self._ask_for_workspace(op, how, sum(workspace))
         if how.by_types and alike is not None and context.is_complete and all(t.value is None for t in types):
-            self.region.remember(alike, how)
+            remember(self.selections, alike, how)
         return types, how, how.steps, [pack for pack, *_ in context.asked]
 
     def _by_recipe(self, form: Form, node: Node, ins: list[Slot | None]) -> Planned | None:
@@ -314,6 +324,8 @@ class Planner:
 
     def _ask_for(self, op: Op, types: Sequence[TensorType]) -> None:
         """Refuse what does not fit before its kernel is planned, so that the error can name the node."""
+        if self.trail is not None:
+            return
         nbytes = 0
         for t in types:
             if t.is_static:
@@ -323,7 +335,7 @@ class Planner:
             self.unasked = nbytes  # as much is granted to others, too: all together ask again
 
     def _ask_for_workspace(self, op: Op, how: Selection, nbytes: int) -> None:
-        if nbytes > self.unasked:
+        if self.trail is None and nbytes > self.unasked:
             ask(nbytes, f"{op.name}: workspace of {how.runner}")
             self.unasked = nbytes
 
@@ -371,13 +383,16 @@ class Planner:
         if len(outs) == 1:
             remember_result(op, ins, outs[0])
         for device in self.devices:
-            entry = device.select(op, ins, context)
+            if self.trail is None:
+                entry = device.select(op, ins, context)
+            else:
+                entry = chosen(ins, lambda types, device=device: device.select(op, types, context))
             if entry is not None or device.runs(op):
                 break
         self.has_weighed = bool(context.asked) or not context.is_complete
         if entry is None:
             return Selection(outs, device, None, device.runs(op), direct=frozenset(range(len(ins))))
-        if is_followed and not entry.by_types and context.packs.gone:
+        if is_followed and self.trail is None and not entry.by_types and context.packs.gone:
             raise LostError("content that is not in memory")
         ins = self._seen(entry, ins)
         if context.tuner is not None:
@@ -397,7 +412,7 @@ class Planner:
     ) -> Selection:  # fmt: skip
         """The steps of a maker."""
         context.turn_to(context.operands, device.layout)
-        steps = made_steps(entry, op, ins, outs, context)
+        steps = self._steps(entry, op, ins, outs, context)
         self.context.asked = context.asked
         if context.threads == 1:  # as measured may be best in a session of several, too
             for step in steps:
@@ -410,6 +425,17 @@ class Planner:
         ]  # fmt: skip
         self.context.is_complete = context.is_complete
         return Selection(outs, device, steps, entry.name, entry.inplace, states, entry.by_types, entry, direct, packs)
+
+    def _steps(
+        self, entry: Entry, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...], context: MakerContext
+    ) -> list[Step]:
+        try:
+            return made_steps(entry, op, ins, outs, context)
+        except LostError:
+            if self.trail is None:
+                raise
+        context = context.apart()
+        return steps_of(lambda ins, outs: made_steps(entry, op, ins, outs, context), ins, outs)
 
     def _make_cut(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> None:
         self._read(ins)

@@ -14,7 +14,8 @@ import numpy as np
 from bolt_numba.base.budget import one_run
 from bolt_numba.base.notebook import html_table
 from bolt_numba.runtime.device import HOST
-from bolt_numba.runtime.runner import Prepared, Runner, finish
+from bolt_numba.runtime.prepared import Prepared
+from bolt_numba.runtime.runner import Runner, finish
 from bolt_numba.runtime.slots import Job
 from bolt_numba.types import Array
 

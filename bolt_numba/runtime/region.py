@@ -17,8 +17,6 @@ VALUE_ELEMENTS = 64
 """Elements up to which an input that decides shapes is planned per value."""
 VALUE_FLOATS = 8
 """The same for floats, such as the scales of a Resize: a larger input of floats is data."""
-MOST_SELECTIONS = 1024
-"""Ways to plan a node that a region keeps."""
 
 
 @record(eq=False)
@@ -51,11 +49,6 @@ class Region:
         self.by_value = frozenset(self._deciding_inputs())
         self.bounds = tuple(bounds_of(self.inputs, self.nodes, self.resolve))
         self.operators = number_operators(self.nodes)
-
-    def remember(self, alike: Hashable, made: Selection) -> None:
-        if len(self.selections) >= MOST_SELECTIONS:
-            self.selections.clear()
-        self.selections[alike] = made
 
     def forms(self) -> dict[int, Form]:
         """By ``id`` of a node: what is known of it for any sizes."""

@@ -8,6 +8,7 @@ only what was packed from constants is packed anew.  This holds for makers regis
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
 
 from bolt_numba.base.records import record
 from bolt_numba.errors import ShapeError
@@ -42,8 +43,10 @@ def number_operators(nodes: Iterable[Node]) -> dict[int, int]:
     return numbers
 
 
-def node_key(number: int, ins: Sequence[TensorType | None]) -> Hashable | None:
-    """What nodes alike have in common; None where too little is known to say."""
+def node_key(
+    number: int, ins: Sequence[TensorType | None], named: Callable[[Any], Hashable] | None = None
+) -> Hashable | None:
+    """What nodes alike have in common; None where too little is known to say.  named: gives what stands for a shape."""
     parts: list[Hashable] = [number]
     for t in ins:
         if t is None:
@@ -51,15 +54,15 @@ def node_key(number: int, ins: Sequence[TensorType | None]) -> Hashable | None:
             continue
         if not t.is_static:
             return None
-        value = t.value
+        value, shape = t.value, t.shape if named is None else named(t.shape)
         if value is None:
-            parts.append((t.dtype, t.shape))
+            parts.append((t.dtype, shape))
         elif value.dtype != t.dtype:
             return None
         elif value.size <= KEYED_ELEMENTS:
-            parts.append((t.dtype, t.shape, value.tobytes()))
+            parts.append((t.dtype, shape, value.tobytes()))
         else:
-            parts.append((t.dtype, t.shape, True))
+            parts.append((t.dtype, shape, True))
     return tuple(parts)
 
 
@@ -112,3 +115,13 @@ class Selection:
         for number, given in arrays.items():
             made[number] = made[number].with_arrays(given)
         return made
+
+
+MOST_SELECTIONS = 1024
+"""Ways to plan a node that a region keeps."""
+
+
+def remember(selections: dict[Hashable, Selection], alike: Hashable, made: Selection) -> None:
+    if len(selections) >= MOST_SELECTIONS:
+        selections.clear()
+    selections[alike] = made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 from collections.abc import Callable, Hashable, Sequence
@@ -24,11 +23,12 @@ from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.runtime.bounds import outgrown
 from bolt_numba.runtime.copies import Home, elsewhere, homes, is_elsewhere, placed
 from bolt_numba.runtime.device import hold
-from bolt_numba.runtime.inplace import can_overwrite
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Cut, Plan, Planner
+from bolt_numba.runtime.prepared import Prepared, clock
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, region_of, resolved
 from bolt_numba.runtime.slots import INPUT, TEMP
+from bolt_numba.runtime.tape import Tapes
 from bolt_numba.runtime.stand_ins import Lacking, Serving, computed_now, planned_now
 from bolt_numba.runtime.turns import short_turns
 from bolt_numba.types import Array, NestedType, TensorType, only_in_python
@@ -38,69 +38,8 @@ if TYPE_CHECKING:
     from bolt_numba.runtime.tune import Tuner
 
 MAX_IDLE_CONTEXTS = 4
-_clock = itertools.count()
-"""Tells which plan was used last."""
-
-
-class RunMemory:
-    """Memory for one run of a plan at a time: its arenas, and what its segments keep beside them."""
-
-    __slots__ = ("runs",)
-
-    def __init__(self, plan: Plan) -> None:
-        arenas = {memory: memory.allocate(nbytes) for memory, nbytes in plan.memory.arenas.items()}
-        self.runs = [segment.executable.bind(arenas).run for segment in plan.segments]
-
-
-class Prepared:
-    """A plan with the idle memory of its runs and, after a cut, the runner of what follows.
-
-    stands_in: whether the plan does without kernels that it should have.
-    """
-
-    __slots__ = ("empties", "ends", "homes", "idle", "overwrites", "plain", "plan", "reads", "rest", "stands_in",
-                 "used")  # fmt: skip
-
-    def __init__(self, plan: Plan, rest: Runner | None = None, stands_in: bool = False) -> None:
-        self.plan, self.rest, self.stands_in = plan, rest, stands_in
-        self.reads = 0 if plan.cut is None else sum(1 for s in plan.cut.reads if s is not None)
-        self.ends = _ends(plan, self.reads)
-        self.idle: list[RunMemory] = []
-        self.empties = [(s.type.dims, s.type.dtype) if s.kind == TEMP else None for s in plan.results]
-        self.plain = all(e is not None for e in self.empties)
-        self.overwrites: dict[tuple[int, int], bool] = {}
-        self.homes: list[Home | None] | None = None
-        self.used = next(_clock)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory that goes with the plan: its contexts, and one more for a run."""
-        return (1 + len(self.idle)) * self.plan.nbytes
-
-    def can_overwrite(self, output: int, source: int) -> bool:
-        """Whether a run may write this output over this input.
-
-        Not by a stand-in: the plan that takes its place at any moment may read the input later.
-        """
-        if self.stands_in:
-            return False
-        found = self.overwrites.get((output, source))
-        if found is None:
-            found = self.overwrites[output, source] = can_overwrite(self.plan, output, source)
-        return found
-
-
-def _ends(plan: Plan, reads: int) -> list[int] | None:
-    """Which of the values behind a cut are the outputs, if nothing runs there and nobody else has these values."""
-    if plan.cut is None or plan.cut.rest.nodes:
-        return None
-    region, fresh = plan.cut.rest, plan.results[reads:]
-    places = {id(v): i for i, v in enumerate(region.inputs)}
-    found = [places.get(id(resolved(v, region.alias)), -1) for v in region.outputs]
-    own = [s.kind == TEMP for s in fresh] + [isinstance(v.type, NestedType) for v in region.inputs[len(fresh) :]]
-    return found if len(set(found)) == len(found) and all(i >= 0 and own[i] for i in found) else None
-
-
+MOST_DECIDED = 64
+"""Contents of inputs that decide shapes for which a region has tapes."""
 class Runner:
     """Runs one region for any shapes.  Safe to call from many threads at once.
 
@@ -126,6 +65,7 @@ class Runner:
         self.serving, self.is_first = Serving("") if serving is None else serving, True
         self.make: Callable[[], Region] | None = None
         self.prepared: dict[Hashable, Prepared] = {}
+        self.tapes: dict[Hashable, Tapes] = {}
         self.lock = threading.RLock()  # a signal handler may call the session that plans
         renew_after_fork(self, "lock", threading.RLock)
         self.bodies: dict[int, Runner] = {}
@@ -155,14 +95,18 @@ class Runner:
         """
         key = self.key(arrays)
         found = self.prepared.get(key)
+        if found is None and self.tapes:
+            found = self._taped(key, arrays)
         if found is None or (waits and found.stands_in):
             with self.lock, short_turns(), np.errstate(all="ignore"):
                 found = self.prepared.get(key)
                 if found is None or (waits and found.stands_in):
                     found = self._plan(arrays, waits)
                     self._keep(key, found)
+                    if not found.stands_in:
+                        self._follow(key, arrays)
         elif len(self.prepared) > 1:
-            found.used = next(_clock)
+            found.used = next(clock)
         return found
 
     def _keep(self, key: Hashable, made: Prepared) -> None:
@@ -175,6 +119,39 @@ class Runner:
                 return
             self.prepared.pop(old, None)
             nbytes -= prepared.nbytes
+
+    def _taped(self, key: Hashable, arrays: Sequence[Array]) -> Prepared | None:
+        """What a tape gives for these arrays' shapes, if one holds for them."""
+        tapes = self.tapes.get(self._decided(key))
+        found = None if tapes is None else tapes.at(arrays, partial(self._plan, arrays, True))
+        if found is not None:
+            with self.lock:
+                if len(self.prepared) >= self.max_plans:
+                    del self.prepared[next(iter(self.prepared))]  # a tape serves it, too
+                self.prepared[key] = found
+        return found
+
+    def _follow(self, key: Hashable, arrays: Sequence[Array]) -> None:
+        """Have another tape, where plans have become many enough for one to pay."""
+        if self.tuner is not None or self.nested or self.far:
+            return
+        decided = self._decided(key)
+        tapes = self.tapes.get(decided)
+        if tapes is None:
+            if len(self.tapes) >= MOST_DECIDED:
+                self.tapes.clear()
+            tapes = self.tapes[decided] = Tapes()
+        context = MakerContext(self.threads, self.packs, None, self.devices)
+        try:
+            tapes.follow(self.region, context, self._types(arrays), self._like)
+        finally:
+            self.packs.done()
+
+    def _decided(self, key: Any) -> Hashable:
+        """What a key holds besides shapes: the content that decides shapes."""
+        if not self.by_value:
+            return key[1:] if self.region.bounds else ()
+        return key[1], key[0][1:] if self.region.bounds else ()
 
     def _plan(self, arrays: Sequence[Array], waits: bool) -> Prepared:
         if self.make is not None:
@@ -233,7 +210,7 @@ class Runner:
             prepared = runner.prepare(given)
             if runner.far:
                 given = placed(prepared.plan, given)
-            cut = prepared.plan.cut
+            cut = prepared.cut
             try:
                 results = run_plan(prepared, given, targets if cut is None else None)
             except BudgetError:  # references take more memory than kernels
@@ -312,6 +289,7 @@ class Runner:
         """Drop all plans and the graph, which ``make`` gives anew for the next plan."""
         with self.lock:
             self.prepared.clear()
+            self.tapes.clear()
             self.bodies.clear()
             self.region = Region([Value(v.name, v.type) for v in self.region.inputs], [], [])
             self.packs, self.make = packs, make
@@ -357,26 +335,22 @@ def run_plan(
     else:
         wanted = targets or [None] * len(prepared.empties)
         outputs = [np.empty(*e) if e and t is None else t for e, t in zip(prepared.empties, wanted, strict=True)]
-    try:
-        context = prepared.idle.pop()
-    except IndexError:
-        context = RunMemory(prepared.plan)
+    context = prepared.context()
     try:
         for run in context.runs:
             run(arrays, outputs)
     except BaseException:
-        for segment in prepared.plan.segments:
-            segment.device.synchronise()  # before another run has the context
+        prepared.synchronise()  # before another run has the context
         raise
     finally:
         if len(prepared.idle) < MAX_IDLE_CONTEXTS:
             prepared.idle.append(context)
-    return outputs if prepared.plain else finish(prepared.plan, arrays, outputs)
+    return outputs if prepared.plain else finish(prepared, arrays, outputs)
 
 
-def finish(plan: Plan, arrays: Sequence[Array], outputs: list[Any]) -> list[Array]:
+def finish(prepared: Prepared, arrays: Sequence[Array], outputs: list[Any]) -> list[Array]:
     """Fill in the results that are inputs or constants themselves; final ones are copied, as they belong to others."""
-    for index, slot in enumerate(plan.results):
+    for index, slot in enumerate(prepared.results):
         if slot.kind == TEMP:
             continue
         source = arrays[slot.index] if slot.kind == INPUT else slot.const
@@ -385,7 +359,7 @@ def finish(plan: Plan, arrays: Sequence[Array], outputs: list[Any]) -> list[Arra
             continue
         assert source is not None, slot.kind
         if outputs[index] is None:
-            outputs[index] = source if plan.cut is not None else np.array(source).reshape(slot.type.dims)
+            outputs[index] = source if prepared.cut is not None else np.array(source)
         else:
             outputs[index][...] = source
     return outputs

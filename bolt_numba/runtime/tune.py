@@ -27,7 +27,8 @@ from bolt_numba.runtime.device import HOST, Device, segments_of
 from bolt_numba.runtime.memory import plan_memory
 from bolt_numba.runtime.packs import MakerContext
 from bolt_numba.runtime.plan import Plan
-from bolt_numba.runtime.runner import Prepared, run_plan
+from bolt_numba.runtime.prepared import Prepared
+from bolt_numba.runtime.runner import run_plan
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
 from bolt_numba.types import Array, TensorType
 

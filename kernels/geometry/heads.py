@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bolt_numba.base.follow import pure
+from bolt_numba.base.follow import MOST_ROWS, fixed, followed, is_followed, table
 from bolt_numba.kernels.registry import Argument, In, Types
 from bolt_numba.ops.layers.attention import swapped
 from bolt_numba.types import Array
@@ -62,7 +62,6 @@ def heads_first(op: Any, ins: Types) -> list[tuple[int, ...]]:
     return [swapped(s) if a == "SHD" else s for s, a in zip(shapes, op.layouts, strict=True)]
 
 
-@pure
 def head_table(
     lead: tuple[int, ...],
     operands: tuple[Operand, ...],
@@ -72,6 +71,36 @@ def head_table(
     size: int = 4,
 ) -> Array:
     """i64 [heads][`ENTRY`] of all heads (row-major over ``lead``), of ``n`` keys; others: mask and result."""
+    shapes = [dims for dims, _ in (*operands, *others)]
+    if not is_followed((*shapes, n, before)):
+        return _head_table(lead, operands, others, n, before, size)
+    if is_followed(lead) or math.prod(lead) > MOST_ROWS or len(operands) == 1:
+        return followed(_head_table, lead, operands, others, n, before, size)  # type: ignore[no-any-return]
+    columns = [_followed_offsets(lead, *x, size) for x in (*operands, *others)]
+    return table([(*row, n, before, 0) for row in zip(*columns, strict=True)])  # type: ignore[no-any-return]
+
+
+def _followed_offsets(heads: Sequence[int], dims: Sequence[int], layout: str, size: int) -> list[int]:
+    """`head_offsets` of sizes that are followed."""
+    rank = len(dims)
+    lead = [*range(rank - 3), rank - 2] if layout == "SHD" else list(range(rank - 2))
+    steps = [size * math.prod(dims[axis + 1 :]) for axis in lead]
+    counts = [fixed(dims[axis]) for axis in lead]
+    first = len(heads) - len(counts)
+    return [
+        sum(step * at for at, count, step in zip(index[first:], counts, steps, strict=True) if count > 1)
+        for index in np.ndindex(*heads)
+    ]
+
+
+def _head_table(
+    lead: tuple[int, ...],
+    operands: tuple[Operand, ...],
+    others: tuple[Operand, ...],
+    n: int,
+    before: int,
+    size: int = 4,
+) -> Array:
     if len(operands) == 1:
         dims, layout = operands[0]
         found = head_offsets((*lead[:-1], dims[-2]), dims, layout, size).reshape(*lead[:-1], 3, -1)

@@ -54,7 +54,7 @@ def plan_ints(ins: Types, index: int, default: Sequence[int]) -> list[int]:
     if given is None:
         return list(default)
     assert given.known is not None
-    return [int(v) for v in given.known.reshape(-1)]
+    return given.known.reshape(-1).tolist()  # type: ignore[no-any-return]
 
 
 def knows(*indices: int) -> Any:

@@ -35,13 +35,17 @@ __all__ = [
 
 def _ints(values: Array) -> list[Any]:
     """Content of a shape operand; `Sym` stays."""
-    return [v if isinstance(v, Sym) else int(v) for v in np.asarray(values).flat]
+    return [v if isinstance(v, (Sym, int)) else int(v) for v in np.asarray(values).flat]
 
 
 def _objects(dims: Sequence[Dim], shape: Dims) -> Array:
     """Dims as an i64 array, or as an object array when any is a symbol."""
-    symbolic = any(isinstance(d, Sym) for d in dims)
-    return np.array(list(dims), dtype=object if symbolic else I64).reshape(shape)  # type: ignore[arg-type]
+    if all(type(d) is int for d in dims):
+        return np.array(dims, I64).reshape(shape)  # type: ignore[arg-type]
+    made = np.empty(len(dims), object)
+    for i, d in enumerate(dims):
+        made[i] = d
+    return made.reshape(shape)  # type: ignore[arg-type]
 
 
 @op("Identity")

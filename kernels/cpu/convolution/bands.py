@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.kernels.cpu.convolution.depthwise import FIELDS as DEPTHWISE
 from bolt_numba.kernels.cpu.convolution.depthwise import depthwise_reach
 from bolt_numba.kernels.cpu.language.lang import address_of, call_kernel, ceil_div, copy_bytes, split, store_i64
@@ -119,6 +120,7 @@ BAND_BYTES = L2 * 7 // 16
 """Bytes of rows between the layers that are kept at once."""
 
 
+@pure
 def choose_rows(h: int, row: int, reach: int, threads: int) -> int:
     """Rows of a band: the most that divide the image and fit, at least as many as are kept; 0 if there are none.
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -196,6 +197,7 @@ class AxisTaps:
         return AxisTaps(tuple(found), dilation // math.gcd(stride, dilation))
 
 
+@pure
 @lru_cache(maxsize=256)
 def phase_tables(rows: AxisTaps, cols: AxisTaps, depth: int, width: int, groups: int) -> tuple[Array, Array]:
     """``phases`` and ``taps`` of the kernel."""

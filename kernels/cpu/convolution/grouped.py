@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, ceil_div, split
@@ -193,6 +194,7 @@ def pack_bias(k: int, step: int) -> Any:
     return pack
 
 
+@pure
 @lru_cache(maxsize=256)
 def lane_table(groups: int, cg: int, kg: int) -> Array:
     """i32 [blocks][c/g][LANES]: which lane of the block's input vector every lane of its result reads."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.kernels.cpu.convolution.conv_transpose import (
     PHASE_FIELDS,
     AxisTaps,
@@ -148,6 +149,7 @@ def transposed_groups_kernel(plain: bool, narrow: bool) -> Native:
     )  # fmt: skip
 
 
+@pure
 @lru_cache(maxsize=256)
 def group_phases(rows: AxisTaps, cols: AxisTaps, block_bytes: int) -> Array:
     """``phases`` of the kernel, whose taps begin with the last; block_bytes: filters of one tap, all blocks."""

@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.kernels.cpu.language.lang import copy_bytes, fill_bytes, load_i64, split
 from bolt_numba.kernels.cpu.movement.move import PARALLEL_BYTES, carried
 from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps
 from bolt_numba.kernels.geometry.transfers import (
     Transfer,
+    whole,
+    Transfer,
+    whole,
     concat_transfers,
     expand_transfers,
     fill,
@@ -31,7 +35,7 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types,
 from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range, Trilu
 from bolt_numba.ops.arrays.shape import Concat, Expand, Flatten, Identity, Reshape, Split, Squeeze, Tile, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Pad, Slice
-from bolt_numba.types import STRING, TensorType
+from bolt_numba.types import STRING, AnyDType, Array, TensorType
 
 
 @kernel(Identity, Reshape, Flatten, Squeeze, Unsqueeze, accepts=has_fixed_size)
@@ -76,7 +80,13 @@ def constant_of_shape(op: ConstantOfShape, ins: Types, outs: Sequence[TensorType
 @kernel(Range, accepts=lambda op, ins: all(t is not None and t.known is not None for t in ins))
 def arange(op: Range, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """A copy of the numbers, computed when planning."""
-    return carried(stored(op.reference(*(t.known for t in ins if t is not None))))  # type: ignore[arg-type]
+    numbers = _numbers(op, typed(ins).dtype, *(t.known.item() for t in ins if t is not None))  # type: ignore[union-attr]
+    return carried([Transfer(whole(outs[0].nbytes), numbers, Out(0))])
+
+
+@pure
+def _numbers(op: Range, dtype: AnyDType, *bounds: int | float) -> Array:
+    return np.ascontiguousarray(op.reference(*(np.array(n, dtype) for n in bounds)))
 
 
 @kernel(EyeLike, accepts=has_fixed_size)

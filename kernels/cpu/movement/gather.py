@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import table
 from bolt_numba.kernels.cpu.faults import FAULT_AT, report
 from bolt_numba.kernels.cpu.language.lang import (
     load_f32,
@@ -368,7 +369,7 @@ def _along(x: TensorType, index: TensorType, axis: int) -> dict[str, Argument]:
     strides = dense(x.dims, x.dtype.itemsize)
     rows = [(n, 0 if i == axis else s, 0) for i, (n, s) in enumerate(zip(index.dims, strides, strict=True))]
     return {
-        "outer": np.array(rows[:-1] or [(1, 0, 0)], dtype=np.int64),
+        "outer": table(rows[:-1] or [(1, 0, 0)]),
         "rank": len(rows) - 1,
         "fault": Fault(1),
         "count": math.prod(index.dims[:-1]),
@@ -433,7 +434,7 @@ def _tuples(x: TensorType, index: TensorType, batch_dims: int) -> dict[str, Argu
     count = math.prod(index.dims[:-1])
     batches = math.prod(x.dims[:batch_dims])
     return {
-        "table": np.array(rows or [(1, 0)], dtype=np.int64),
+        "table": table(rows or [(1, 0)]),
         "fault": Fault(1),
         "depth": depth,
         "wide": _is_wide(index),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import pure
+from bolt_numba.base.follow import table
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -317,7 +317,7 @@ def carried(transfers: Iterable[Transfer]) -> list[Step]:
 
 def _parts(m: Move) -> list[Move]:
     """A long move along one axis as a move along two, so that threads can share it, and the rest."""
-    if len(m.axes) != 1 or m.axes[0].size < PARALLEL_ELEMENTS or m.unit not in UNITS:
+    if len(m.axes) != 1 or m.axes[0].size < PARALLEL_ELEMENTS or _unit(m) is None:
         return [m]
     axis, row = m.axes[0], 4096
     rows, rest = divmod(axis.size, row)
@@ -326,6 +326,11 @@ def _parts(m: Move) -> list[Move]:
         src, dst = m.src_offset + rows * row * axis.src, m.dst_offset + rows * row * axis.dst
         made.append(Move((replace(axis, size=rest),), m.unit, src, dst))
     return made
+
+
+def _unit(m: Move) -> int | None:
+    """The bytes of an element that vectors and registers hold; None where a move is of longer runs."""
+    return next((unit for unit in UNITS if unit == m.unit), None)
 
 
 def _shifted(operand: Any, offset: int) -> Any:
@@ -341,12 +346,7 @@ def _shifted(operand: Any, offset: int) -> Any:
 
 def _outer(axes: Iterable[Axis]) -> dict[str, Any]:
     rows = [(a.size, a.src, a.dst) for a in axes]
-    return {"outer": _table(tuple(rows) or ((1, 0, 0),)), "rank": len(rows), "count": math.prod([r[0] for r in rows])}
-
-
-@pure
-def _table(rows: tuple[tuple[int, ...], ...]) -> Array:
-    return np.array(rows, np.int64)
+    return {"outer": table(rows or [(1, 0, 0)]), "rank": len(rows), "count": math.prod([r[0] for r in rows])}
 
 
 BYTE_BLOCK = 16
@@ -368,8 +368,10 @@ def _step(m: Move, src: Any, dst: Any) -> Step:
     ends: dict[str, Any] = {"src": src, "dst": dst}
     if not m.axes:
         return Step(copy_block, {**ends, "nbytes": m.nbytes}, m.nbytes >= PARALLEL_BYTES)
-    if m.unit not in UNITS:
+    unit = _unit(m)
+    if unit is None:
         return _rows_step(m, ends)
+    m = replace(m, unit=unit)
     crossed = _crossed(m)
     if crossed is not None:
         return _transposing_step(m, *crossed, ends)

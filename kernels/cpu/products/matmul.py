@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import pure
+from bolt_numba.base.follow import MOST_ROWS, is_followed, pure, table
 from bolt_numba.kernels.cpu.language.lang import load_f32, split, store_f32
 from bolt_numba.kernels.cpu.machine import L1_STRIDE, L1_WAYS, PAYS_BYTES, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish, padded_bias
@@ -77,7 +77,12 @@ def _offsets(g: ProductBlocks, unit: int) -> Array:
     """Entries of `sweep`'s blocks; unit: bytes of an element of B."""
     if not g.batch:
         return ONE_BLOCK
-    return _block_table(g.batch, g.a_batch, g.b_batch, g.m, unit * g.k * panel_columns(g.n))
+    panels = unit * g.k * panel_columns(g.n)
+    batches = g.batch, g.a_batch, g.b_batch
+    if is_followed((g.m, panels)) and not is_followed(batches) and math.prod(g.batch) <= MOST_ROWS:
+        ones = _block_table(*batches, 1, 1).tolist()
+        return table([(a * g.m, 0, b * panels, 0, i * g.m, 0) for a, _, b, _, i, _ in ones])
+    return _block_table(*batches, g.m, panels)
 
 
 ONE_BLOCK = np.zeros((1, 6), np.int64)
@@ -97,6 +102,7 @@ def _block_table(
     return out
 
 
+@pure
 @lru_cache(maxsize=256)
 def zero_bias(columns: int) -> Array:
     return aligned_zeros((columns,))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.base.huge_pages import line_aligned
 from bolt_numba.base.mapped import drop_pages
 from bolt_numba.kernels.cpu.language import lang
@@ -124,9 +125,15 @@ ROWS_AT_ONCE = 32
 """Source rows that are read along all columns before the next ones: what one row of B has is read as one stream."""
 
 
+@pure
+def _beyond(rows: Array, k: int) -> int:
+    """Rows that are not there, up to the last one that the table names."""
+    return max(int(rows[:k].max(initial=0)) + 1 - k, 0)
+
+
 def _packed(a: Any) -> dict[str, Reach]:
     size = 4 * a.k * panel_columns(a.n) * a.blocks
-    beyond = max(int(a.rows[: a.k].max(initial=0)) + 1 - a.k, 0)  # rows that are not there
+    beyond = _beyond(a.rows, a.k)
     source = box(4, (a.blocks, a.block), (a.k, a.row), (a.n, a.column))
     return {"b": source, "to": size + 4 * PANEL * beyond if size else 0, "rows": 4 * a.k}
 
@@ -157,6 +164,7 @@ def pack_b(p, tid, nthreads):
             read_columns(source, row, column, min(part, k - begin), have, width, p.alpha, to, p.rows + 4 * begin)
 
 
+@pure
 @lru_cache(maxsize=256)
 def source_rows(taps: int, depth: int) -> Array:
     """Where row (depth, tap) of filters goes when taps come first: i32."""

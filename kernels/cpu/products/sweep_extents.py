@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 from weakref import ReferenceType, ref
 
-from bolt_numba.base.follow import pure
+from bolt_numba.base.follow import greatest as most
+from bolt_numba.base.follow import is_table, pure
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES
 from bolt_numba.kernels.cpu.products.pack import panel_columns
@@ -70,6 +72,9 @@ def greatest(offsets: Array, blocks: int, step: int, row: int, column: int) -> i
         only = offsets[0]
         sizes: list[int] = [only[row].item(), only[column].item()]
         return step * sizes[0] + sizes[1]
+    if is_table(offsets):
+        sums: list[int] = [step * numbers[row] + numbers[column] for numbers in offsets[:blocks].tolist()]
+        return reduce(most, sums)
     return _greatest_sum(offsets[:blocks, row], step, offsets[:blocks, column])
 
 

@@ -1,0 +1,396 @@
+"""Programs of the CPU for any sizes: what varies in their records is computed by a tape, natively.
+
+The lines of a trail (`bolt_numba.base.follow`) become a tape of integer operations (`kernels.cpu.tape`).  Lines that are
+more than that, such as tables, run in Python between its parts, and what they gave for the same numbers before is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.base.follow import Followed, LostError, Trail, is_table, value_of
+from bolt_numba.base.mapped import for_kernels
+from bolt_numba.base.records import record
+from bolt_numba.devices.program import Image, NativeRun, laid_out, linked, pointer
+from bolt_numba.kernels.cpu.tape import ADDRESS, DOUBLE, FLOAT, HALF, MOST, OPERATIONS, WORD, evaluate, fill
+from bolt_numba.runtime.device import HOST
+from bolt_numba.runtime.slots import Job
+from bolt_numba.types import Array
+
+_NUMBER = {name: number for number, name in enumerate(OPERATIONS)}
+_ATOM = re.compile(r"v\d+|n\d+_\d+|\(-\d+\)|-?\d+|True|False").fullmatch
+_BINARY = re.compile(r"(\S+) (\S+|is not) (\S+)").fullmatch
+_UNARY = re.compile(r"(-|not )(\S+)").fullmatch
+_CALL = re.compile(r"(c\d+)\((\S+?)(?:, (\S+?))?\)").fullmatch
+_NAMES = re.compile(r"\b(?:v\d+|n\d+_\d+)\b").findall
+_NATIVE_CALLS = {max: "max", min: "min", abs: "abs"}
+_KEPT = 64
+"""Results of a part in Python that are kept, by the numbers that it read."""
+
+
+@record(eq=False)
+class _Part:
+    """Rows of a tape, and what runs in Python behind them.
+
+    reads: registers of the numbers that ``run`` is given; names: of the objects of earlier parts.  run: gives integers
+    for the registers from ``to`` on, and objects by name; None: something does not hold.
+    """
+
+    first: int
+    last: int
+    reads: Array = field(default_factory=lambda: np.empty(0, np.int64))
+    names: tuple[str, ...] = ()
+    run: Any = None
+    to: int = 0
+    kept: dict[tuple[int, ...], Any] = field(default_factory=dict)
+
+
+class Tape:
+    """What lines of a trail compute from its numbers.  wanted: followed numbers, tables and others that are asked for.
+
+    Raises LostError where that is not possible.
+    """
+
+    def __init__(self, trail: Trail, numbers: Sequence[str], wanted: Iterable[Any]) -> None:
+        self.trail = trail
+        self.registers: dict[str, int] = {name: 1 + i for i, name in enumerate(numbers)}
+        self.numbers, self.objects = len(numbers), set[str]()
+        self._constants: dict[int, int] = {}
+        names: set[str] = set()
+        for one in wanted:
+            if type(one) is Followed:
+                names.update(_NAMES(one._text))
+            else:
+                self._constant(str(one))
+        lines = self._needed(names)
+        levels = self._levels(lines)
+        self._lay_out(lines, levels)
+
+    # --- lines to parts ----------------------------------------------------------------------------------------------
+
+    def _needed(self, names: set[str]) -> list[tuple[str, str]]:
+        """The lines that these names and all guards come from, in order."""
+        made = []
+        for name, text in reversed(self.trail.lines):
+            if name and name not in names:
+                continue
+            names.update(_NAMES(text))
+            made.append((name, text))
+        return made[::-1]
+
+    def _operation(self, name: str, text: str) -> tuple[str, str, str] | None:
+        """A line as an operation on integers: what, and its operands; None where Python has to run it."""
+        if name and type(self.trail.values[name]) not in (int, bool):
+            return None
+        found: tuple[str, str, str] | None = None
+        if match := _BINARY(text):
+            found = match[2], match[1], match[3]
+        elif match := _UNARY(text):
+            found = {"-": "neg", "not ": "not" if name else "is not"}[match[1]], match[2], "0"
+        elif match := _CALL(text):
+            called = _NATIVE_CALLS.get(self.trail.scope.get(match[1]))
+            found = None if called is None else (called, match[2], match[3] or "0")
+        elif not name and _ATOM(text):
+            found = "is", text, "0"
+        if found is None or found[0] not in _NUMBER or not all(map(self._is_integer, found[1:])):
+            return None
+        return found if name or found[0].startswith("is") else None
+
+    def _is_integer(self, atom: str) -> bool:
+        if not _ATOM(atom):
+            return False
+        if atom[0] not in "vn":
+            return abs(_plain(atom)) < MOST
+        return type(self.trail.values[atom]) in (int, bool)
+
+    def _levels(self, lines: Sequence[tuple[str, str]]) -> list[tuple[int, tuple[str, str, str] | None]]:
+        """Of each line the part that it belongs to, and its operation if it is native."""
+        level: dict[str, tuple[int, bool]] = {}
+        made = []
+        for name, text in lines:
+            operation = self._operation(name, text)
+            is_native = operation is not None
+            found = 0
+            for other in _NAMES(text):
+                part, native = level.get(other, (0, True))
+                found = max(found, part + (is_native and not native))
+            if name:
+                level[name] = found, is_native
+            made.append((found, operation))
+        return made
+
+    def _lay_out(
+        self, lines: Sequence[tuple[str, str]], levels: Sequence[tuple[int, tuple[str, str, str] | None]]
+    ) -> None:
+        count = max((level for level, _ in levels), default=-1) + 1
+        native: list[list[tuple[str, tuple[str, str, str]]]] = [[] for _ in range(count)]
+        python: list[list[tuple[str, str]]] = [[] for _ in range(count)]
+        for (name, text), (level, operation) in zip(lines, levels, strict=True):
+            if operation is None:
+                python[level].append((name, text))
+            else:
+                native[level].append((name, operation))
+        for name, text in (line for part in native for line in part):
+            for atom in text[1:]:
+                self._constant(atom)
+        integers = [name for part in python for name, _ in part if name and self._is_integer(name)]
+        self._first_integer = 1 + self.numbers + len(self._constants)
+        for i, name in enumerate(integers):
+            self.registers[name] = self._first_integer + i
+        self.base = self._first_integer + len(integers)
+        rows: list[tuple[int, int, int]] = []
+        self.parts: list[_Part] = []
+        for operations, texts in zip(native, python, strict=True):
+            first = len(rows)
+            for name, (what, a, b) in operations:
+                if name:
+                    self.registers[name] = self.base + len(rows)
+                rows.append((_NUMBER[what], self._register(a), self._register(b)))
+            self.parts.append(_Part(first, len(rows)))
+            if texts:
+                self._python(self.parts[-1], texts)
+        self.rows = np.array(rows, np.int64).reshape(-1, 3)
+        self.start = np.zeros(self.base + len(rows), np.int64)
+        self.start[0] = 1
+        for number, register in self._constants.items():
+            self.start[register] = number
+        self.records = [np.array([self.rows.ctypes.data, 0, p.first, p.last, self.base], np.int64) for p in self.parts]
+
+    def _constant(self, atom: str) -> None:
+        if atom[0] not in "vn":
+            number = _plain(atom)
+            self._constants.setdefault(number, 1 + self.numbers + len(self._constants))
+
+    def _register(self, atom: str) -> int:
+        return self.registers[atom] if atom[0] in "vn" else self._constants[_plain(atom)]
+
+    def _python(self, part: _Part, texts: Sequence[tuple[str, str]]) -> None:
+        """The function that runs lines in Python."""
+        own = {name for name, _ in texts if name}
+        read = dict.fromkeys(n for _, text in texts for n in _NAMES(text) if n not in own)
+        numbers = [n for n in read if n in self.registers]
+        part.names = tuple(n for n in read if n not in self.registers)
+        part.reads = np.array([self.registers[n] for n in numbers], np.int64)
+        integers = [name for name, _ in texts if name and self._is_integer(name)]
+        objects = [name for name, _ in texts if name and not self._is_integer(name)]
+        part.to = self.registers[integers[0]] if integers else 0
+        self.objects.update(objects)
+        body = [f"    {name} = {text}\n" if name else f"    if not ({text}): return None\n" for name, text in texts]
+        given = f"    {', '.join(numbers)}, = numbers\n" if numbers else ""
+        given += f"    {', '.join(part.names)}, = objects\n" if part.names else ""
+        made = f"    return ({', '.join(integers)}{',' * bool(integers)}), {{{', '.join(f'{n!r}: {n}' for n in objects)}}}\n"
+        scope = dict(self.trail.scope)
+        exec(f"def made(numbers, objects):\n{given}{''.join(body)}{made}", scope)
+        part.run = scope["made"]
+
+    # --- use ---------------------------------------------------------------------------------------------------------
+
+    def register(self, number: Any) -> int:
+        """Where one of the integers that are wanted is found."""
+        found = self.registers.get(number._text) if type(number) is Followed else self._constants.get(number)
+        if found is None:
+            raise LostError("a number that no register holds")
+        return found
+
+    def at(self, sizes: Sequence[int]) -> tuple[Array, dict[str, Any]] | None:
+        """All registers and objects for these numbers; None where something does not hold."""
+        registers = self.start.copy()
+        registers[1 : 1 + self.numbers] = sizes
+        objects: dict[str, Any] = {}
+        address = pointer(registers)
+        for part, plain in zip(self.parts, self.records, strict=True):
+            if part.first < part.last:
+                row = plain.copy()
+                row[1] = address
+                evaluate.call_at(pointer(row))
+                if not registers[0]:
+                    return None
+            if part.run is not None:
+                made = self._run(part, registers, objects)
+                if made is None:
+                    return None
+                registers[part.to : part.to + len(made[0])] = made[0]
+                objects.update(made[1])
+        return registers, objects
+
+    def _run(self, part: _Part, registers: Array, objects: dict[str, Any]) -> Any:
+        numbers = tuple(registers[part.reads].tolist())
+        if part.names:
+            return _tried(part, numbers, [objects[name] for name in part.names])
+        made = part.kept.get(numbers, part)
+        if made is part:
+            if len(part.kept) >= _KEPT:
+                part.kept.clear()
+            made = part.kept[numbers] = _tried(part, numbers, ())
+        return made
+
+
+def _tried(part: _Part, numbers: Sequence[int], objects: Sequence[Any]) -> Any:
+    try:
+        made = part.run(numbers, objects)
+        return made if made is None else (np.array(made[0], np.int64), made[1])
+    except Exception:  # what it computes may end in an error before it comes to what decides otherwise
+        return None
+
+
+def _plain(atom: str) -> int:
+    return int(atom == "True") if atom in ("True", "False") else int(atom.strip("()"))
+
+
+# ------------------------------------------------------------------------------------------------------------ programs
+
+
+_KINDS = {"i8": WORD, "i4": HALF, "f4": FLOAT, "f8": DOUBLE}
+
+
+class _FollowedImage(Image):
+    """Takes note of what varies in records.
+
+    numbers: byte offset, kind of `kernels.cpu.tape` and number.  tables: i64 of the image and what it is the address
+    of, with an offset.  own_tables: those whose numbers the tape gives, which stand in the image themselves.  floats: byte offset, dtype and number.  flags: of steps, by their number.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: list[tuple[int, int, Followed]] = []
+        self.tables: list[tuple[int, Followed, int]] = []
+        self.own_tables: dict[int, tuple[Any, list[tuple[int, int]]]] = {}
+        self.floats: list[tuple[int, str, Followed]] = []
+        self.flags: list[tuple[int, Followed]] = []
+        self.steps = 0
+
+    def add(self, job: Job, step: Any) -> int:
+        self.params, self.record_at = step.kernel.params, self.nbytes
+        return super().add(job, step)
+
+    def add_faults(self) -> tuple[int, list[tuple[int, int]]]:
+        start, own = super().add_faults()
+        end = sum(map(len, self.records))
+        for array, places in self.own_tables.values():
+            own += [(place, end + offset) for place, offset in places]
+            for cell in array.cells.flat:
+                if type(cell) is Followed:
+                    self.numbers.append((end, WORD, cell))
+                self.records.append(int(value_of(cell)).to_bytes(8, "little", signed=True))
+                end += 8
+        return start, own
+
+    def places(self) -> Array:
+        """None that stays: where addresses in the arena go is in ``arena``."""
+        return np.empty((0, 2), np.int64)
+
+    def flag(self, parallel: Any) -> bool:
+        if type(parallel) is Followed:
+            self.flags.append((self.steps, parallel))
+        self.steps += 1
+        return type(parallel) is Followed or bool(parallel)
+
+    def _value(self, job: Job, arg: Any, where: int) -> Any:
+        if is_table(arg) or (type(arg) is Followed and isinstance(arg, np.ndarray)):
+            self._array(arg, 0, where)
+            return 0
+        made = arg if type(arg) is Followed else super()._value(job, arg, where)
+        if type(made) is not Followed:
+            return made
+        dtype = next(kind for kind, offset in self.params.fields.values() if offset == where - self.record_at)
+        if type(made._value) in (int, bool):
+            self.numbers.append((where, _KINDS[dtype.str[1:]], made))
+        else:
+            self.floats.append((where, dtype.str, made))
+        return value_of(made)
+
+    def _array(self, array: Array, offset: int, where: int) -> None:
+        if is_table(array):
+            self.own_tables.setdefault(id(array), (array, []))[1].append((where // 8, offset))
+            return
+        if type(array) is Followed:
+            self.tables.append((where // 8, array, offset))
+            return
+        if type(offset) is Followed:
+            raise LostError("a place within a constant")
+        super()._array(array, offset, where)
+
+
+class FollowedProgram:
+    """A program, and the tape of what varies in it.
+
+    numbers: names of the trail's own.  dims: dimensions of the results.  arena: its bytes.  Raises LostError for what
+    no tape can say.
+    """
+
+    def __init__(
+        self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any], arena: Any
+    ) -> None:
+        self.image = image = _FollowedImage()
+        self.program = program = laid_out(jobs, threads, image)
+        program.image, program.kernels = linked(program.image.tobytes(), program.links)
+        self.refused = {(id(job), at): job.ins[at].type.dims for job, at in program.faults}  # type: ignore[union-attr]
+        rows = [*program.inputs.values(), *program.outputs.values()]
+        moved = [offset for places in rows for _, offset in places]
+        self.is_moved = any(type(offset) is Followed for offset in moved)
+        addresses = [(8 * word, ADDRESS, offset) for word, offset in image.arena]
+        written = [*image.numbers, *addresses]
+        flags = [(8 * step, WORD, flag) for step, flag in image.flags]
+        objects = [table for _, table, _ in image.tables] + [number for *_, number in image.floats]
+        more = [d for dims in self.refused.values() for d in dims]
+        wanted = [number for *_, number in (*written, *flags)]
+        self.tape = tape = Tape(trail, numbers, [*wanted, *objects, *dims, arena, *more, *moved])
+        self.moved = np.array([tape.register(offset) for offset in moved], np.int64)
+        self.rows, self.flag_rows = (
+            np.array([(at, kind, tape.register(n)) for at, kind, n in rows], np.int64).reshape(-1, 3)
+            for rows in (written, flags)
+        )
+        self.arena, self.dims = tape.register(arena), np.array([tape.register(d) for d in dims], np.int64)
+        self.tables = [(word, table._text, offset) for word, table, offset in image.tables]
+        self.floats = [(where, dtype, number._text) for where, dtype, number in image.floats]
+
+    def bind(self) -> FollowedRun:
+        return FollowedRun(self)
+
+
+class FollowedRun(NativeRun):
+    """A followed program's own parameter image, for the sizes that it was turned to last."""
+
+    __slots__ = ("followed", "held", "registers", "views")
+
+    def __init__(self, followed: FollowedProgram) -> None:
+        super().__init__(followed.program, None, followed.program.flags.copy() if len(followed.flag_rows) else None)
+        self.followed, self.held, self.registers = followed, (), np.empty(0, np.int64)
+        self.arena = np.empty(0, np.uint8)
+        self.views = {kind: self.image.view(kind) for kind in ("<f4", "<f8")}
+
+    def turn_to(self, registers: Array, objects: dict[str, Any]) -> None:
+        """Fill in what the tape gives for other sizes."""
+        followed, self.registers = self.followed, registers
+        nbytes = int(registers[followed.arena])
+        if nbytes > len(self.arena):  # type: ignore[arg-type]
+            self.arena = HOST.allocate(nbytes)
+        record = np.array([
+            pointer(followed.rows), len(followed.rows), pointer(registers), pointer(self.image), pointer(self.arena),
+        ])  # fmt: skip
+        fill.call_at(pointer(record))
+        if len(followed.flag_rows):
+            record[:2], record[3] = (pointer(followed.flag_rows), len(followed.flag_rows)), pointer(self.flags)
+            fill.call_at(pointer(record))
+        if followed.is_moved:
+            offsets = iter(registers[followed.moved].tolist())
+            program = followed.program
+            self.inputs, self.outputs = (
+                [(which, [(word, next(offsets)) for word, _ in places]) for which, places in rows.items()]
+                for rows in (program.inputs, program.outputs)
+            )
+        if followed.tables:
+            self.held = arrays = [for_kernels(objects[name]) for _, name, _ in followed.tables]
+            for (word, _, offset), array in zip(followed.tables, arrays, strict=True):
+                self.words[word] = pointer(array) + offset
+        for where, kind, name in followed.floats:
+            self.views[kind][where // int(kind[2])] = objects[name]
+
+    def dims(self, job: Job, operand: int) -> tuple[int, ...] | None:
+        tape, dims = self.followed.tape, self.followed.refused[id(job), operand]
+        return tuple([int(self.registers[tape.register(d)]) for d in dims])
