@@ -232,7 +232,7 @@ class TensorType:
 
     @property
     def known(self) -> Array | None:
-        """The value when it is known completely (no symbols), as an array of ``dtype``; a table where it is followed."""
+        """The value when it is known completely (no symbols), as an array of ``dtype``, or a followed table."""
         if self.value is None or self.value.dtype == self.dtype:
             return self.value
         if any(isinstance(v, Sym) for v in self.value.flat):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import re
 from collections.abc import Callable, Iterator, Sequence
 from types import BuiltinFunctionType, MethodType
 from typing import Any, TypeVar
@@ -30,6 +29,9 @@ _SIMPLE = (np.ndarray, np.generic, np.dtype, type)
 _ANY = object()
 
 
+_UNARY = {"-": "neg", "+": "pos", "~": "invert"}
+
+
 class LostError(BaseException):
     """Something was done with a followed number that a trail cannot say; no error of the maker's, nor of the user's."""
 
@@ -37,12 +39,14 @@ class LostError(BaseException):
 class Trail:
     """Lines of a function, in order: what was computed, called and decided since its first numbers.
 
-    scope: names in it that are no results of lines.  values: of numbers and lines, by name.  is_closed: no line may be
+    scope: names in it that are no results of lines.  values: of numbers and lines, by name.  forms: of
+    lines that are an operation on one or two texts: its sign, and these.  is_closed: no line may be
     added any more, and nothing be decided that was not.
     """
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
+        self.forms: dict[str, tuple[str, str, str]] = {}
         self.symbols: dict[Any, Any] = {}
         self.is_closed = False
         self.lines: list[tuple[str, str]] = []
@@ -85,10 +89,12 @@ class Trail:
                 raise LostError(f"a {kind.__name__}")
         return self.constant(value)
 
-    def found(self, text: str, compute: Callable[[], Any], kind: Any = None) -> Any:
+    def found(
+        self, text: str, compute: Callable[[], Any], kind: Any = None, form: tuple[str, str, str] | None = None
+    ) -> Any:
         """The result of a line, which is the same as that of an equal line before.
 
-        It is followed; but what is no number is decided, unless it is of this kind.
+        It is followed; but what is no number is decided, unless it is of this kind.  form: see ``forms``.
         """
         made = self._seen.get(text, _ANY)
         if made is _ANY:
@@ -96,6 +102,8 @@ class Trail:
             name = f"v{len(self.lines)}"
             value = self.values[name] = compute()
             self.lines.append((name, text))
+            if form is not None:
+                self.forms[name] = form
             made = self._seen[text] = Followed(self, name, value) if kind is bool else self._wrapped(name, value)
         return made
 
@@ -121,28 +129,11 @@ class Trail:
         if self.is_closed:
             raise LostError("a line behind the end of its trail")
 
-    def function(self, head: str, results: str) -> Callable[..., Any]:
-        """``head`` is the text of the parameters and of what unpacks them, ``results`` of what is returned."""
-        needed, body = set(_names(results)), []
-        for name, text in reversed(self.lines):
-            if name and name not in needed:
-                continue
-            needed.update(_names(text))
-            body.append(f"    {name} = {text}\n" if name else f"    if not ({text}): return None\n")
-        source = f"{head}{''.join(reversed(body))}    return {results}\n"
-        scope = dict(self.scope)
-        exec(source, scope)
-        made: Callable[..., Any] = scope["made"]
-        return made
-
-
-_names = re.compile(r"\bv\d+\b").findall
-"""Results of lines that a text reads."""
-
 
 def is_followed(value: Any) -> bool:
     """Whether a value is followed, or holds what is."""
-    return type(value) in (Followed, FollowedTable) or (isinstance(value, (tuple, list)) and any(map(is_followed, value)))
+    kind = type(value)
+    return kind in (Followed, FollowedTable) or (kind in (tuple, list) and any(map(is_followed, value)))
 
 
 def _binary(symbol: str, compute: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Any, Any], Any]:
@@ -154,15 +145,16 @@ def _binary(symbol: str, compute: Callable[[Any, Any], Any], swapped: bool) -> C
             raise LostError(f"{symbol} with a {type(other).__name__}")
         one, two = self._text, trail.text(other)
         if swapped:
-            return trail.found(f"{two} {symbol} {one}", lambda: compute(value, self._value))
-        return trail.found(f"{one} {symbol} {two}", lambda: compute(self._value, value))
+            return trail.found(f"{two} {symbol} {one}", lambda: compute(value, self._value), None, (symbol, two, one))
+        return trail.found(f"{one} {symbol} {two}", lambda: compute(self._value, value), None, (symbol, one, two))
 
     return forward
 
 
 def _unary(symbol: str, compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def forward(self: Followed) -> Any:
-        return self._trail.found(f"{symbol}{self._text}", lambda: compute(self._value))
+        form = (_UNARY[symbol], self._text, "0")
+        return self._trail.found(f"{symbol}{self._text}", lambda: compute(self._value), None, form)
 
     return forward
 
@@ -176,8 +168,8 @@ def _compared(symbol: str, compute: Callable[[Any, Any], Any]) -> Callable[[Any,
         found = compute(self._value, _value(other))
         if not isinstance(found, (bool, np.bool_)):
             raise LostError("a comparison of arrays")
-        text = f"{self._text} {symbol} {self._trail.text(other)}"
-        return self._trail.found(text, lambda: found, bool)
+        form = symbol, self._text, self._trail.text(other)
+        return self._trail.found(f"{form[1]} {symbol} {form[2]}", lambda: found, bool, form)
 
     return forward
 
@@ -303,6 +295,11 @@ def greatest(a: Any, b: Any) -> Any:
     return followed(max, a, b)
 
 
+def least(a: Any, b: Any) -> Any:
+    """The lesser one, see `greatest`."""
+    return followed(min, a, b)
+
+
 def _values(given: Any) -> list[Any]:
     return [_value(g) for g in given]
 
@@ -312,8 +309,12 @@ def followed(function: Callable[..., Any], *args: Any) -> Any:
     trail = _trail_of(args)
     if trail is None:
         return function(*args)
-    text = f"{trail.constant(function)}({', '.join(map(trail.text, args))})"
-    return trail.found(text, lambda: function(*_values(args)))
+    texts = [trail.text(a) for a in args]
+    is_form = len(texts) <= 2 and any(function is f for f in (max, min, abs))
+    form = (function.__name__, texts[0], texts[-1]) if is_form else None
+    return trail.found(
+        f"{trail.constant(function)}({', '.join(texts)})", lambda: function(*_values(args)), None, form
+    )
 
 
 def _trail_of(args: Sequence[Any]) -> Trail | None:
@@ -443,11 +444,12 @@ def table(rows: Sequence[Any]) -> Any:
     trail = _trail_of(rows)
     if trail is None:
         return np.array(rows, np.int64)
-    flat = [n for row in rows for n in row] if isinstance(rows[0], (tuple, list)) else list(rows)
+    is_nested = type(rows[0]) in (tuple, list)
+    flat = [n for row in rows for n in row] if is_nested else list(rows)
     cells = np.empty(len(flat), object)
     for i, number in enumerate(flat):
         cells[i] = number
-    return FollowedTable(trail, cells.reshape(len(rows), -1) if len(flat) != len(rows) or isinstance(rows[0], (tuple, list)) else cells)
+    return FollowedTable(trail, cells.reshape(len(rows), -1) if is_nested else cells)
 
 
 def is_table(array: Any) -> bool:

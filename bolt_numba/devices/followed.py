@@ -1,7 +1,7 @@
 """Programs of the CPU for any sizes: what varies in their records is computed by a tape, natively.
 
-The lines of a trail (`bolt_numba.base.follow`) become a tape of integer operations (`kernels.cpu.tape`).  Lines that are
-more than that, such as tables, run in Python between its parts, and what they gave for the same numbers before is kept.
+The lines of a trail (`bolt_numba.base.follow`) become a tape of integer operations (`kernels.cpu.tape`).  Lines that
+are more than that, such as tables, run in Python between its parts, and what they gave for the same numbers is kept.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ from bolt_numba.types import Array
 
 _NUMBER = {name: number for number, name in enumerate(OPERATIONS)}
 _ATOM = re.compile(r"v\d+|n\d+_\d+|\(-\d+\)|-?\d+|True|False").fullmatch
-_BINARY = re.compile(r"(\S+) (\S+|is not) (\S+)").fullmatch
-_UNARY = re.compile(r"(-|not )(\S+)").fullmatch
-_CALL = re.compile(r"(c\d+)\((\S+?)(?:, (\S+?))?\)").fullmatch
 _NAMES = re.compile(r"\b(?:v\d+|n\d+_\d+)\b").findall
-_NATIVE_CALLS = {max: "max", min: "min", abs: "abs"}
 _KEPT = 64
 """Results of a part in Python that are kept, by the numbers that it read."""
 
@@ -85,21 +81,15 @@ class Tape:
 
     def _operation(self, name: str, text: str) -> tuple[str, str, str] | None:
         """A line as an operation on integers: what, and its operands; None where Python has to run it."""
-        if name and type(self.trail.values[name]) not in (int, bool):
-            return None
-        found: tuple[str, str, str] | None = None
-        if match := _BINARY(text):
-            found = match[2], match[1], match[3]
-        elif match := _UNARY(text):
-            found = {"-": "neg", "not ": "not" if name else "is not"}[match[1]], match[2], "0"
-        elif match := _CALL(text):
-            called = _NATIVE_CALLS.get(self.trail.scope.get(match[1]))
-            found = None if called is None else (called, match[2], match[3] or "0")
-        elif not name and _ATOM(text):
+        if name:
+            found = self.trail.forms.get(name)
+            if found is None or found[0] not in _NUMBER or type(self.trail.values[name]) not in (int, bool):
+                return None
+        elif text.startswith("not "):
+            found = "is not", text[4:], "0"
+        else:
             found = "is", text, "0"
-        if found is None or found[0] not in _NUMBER or not all(map(self._is_integer, found[1:])):
-            return None
-        return found if name or found[0].startswith("is") else None
+        return found if self._is_integer(found[1]) and self._is_integer(found[2]) else None
 
     def _is_integer(self, atom: str) -> bool:
         if not _ATOM(atom):
@@ -130,13 +120,13 @@ class Tape:
         count = max((level for level, _ in levels), default=-1) + 1
         native: list[list[tuple[str, tuple[str, str, str]]]] = [[] for _ in range(count)]
         python: list[list[tuple[str, str]]] = [[] for _ in range(count)]
-        for (name, text), (level, operation) in zip(lines, levels, strict=True):
-            if operation is None:
+        for (name, text), (level, found) in zip(lines, levels, strict=True):
+            if found is None:
                 python[level].append((name, text))
             else:
-                native[level].append((name, operation))
-        for name, text in (line for part in native for line in part):
-            for atom in text[1:]:
+                native[level].append((name, found))
+        for _, operation in (line for part in native for line in part):
+            for atom in operation[1:]:
                 self._constant(atom)
         integers = [name for part in python for name, _ in part if name and self._is_integer(name)]
         self._first_integer = 1 + self.numbers + len(self._constants)
@@ -183,7 +173,8 @@ class Tape:
         body = [f"    {name} = {text}\n" if name else f"    if not ({text}): return None\n" for name, text in texts]
         given = f"    {', '.join(numbers)}, = numbers\n" if numbers else ""
         given += f"    {', '.join(part.names)}, = objects\n" if part.names else ""
-        made = f"    return ({', '.join(integers)}{',' * bool(integers)}), {{{', '.join(f'{n!r}: {n}' for n in objects)}}}\n"
+        named = ", ".join(f"{name!r}: {name}" for name in objects)
+        made = f"    return [{', '.join(integers)}], {{{named}}}\n"
         scope = dict(self.trail.scope)
         exec(f"def made(numbers, objects):\n{given}{''.join(body)}{made}", scope)
         part.run = scope["made"]
@@ -252,7 +243,8 @@ class _FollowedImage(Image):
     """Takes note of what varies in records.
 
     numbers: byte offset, kind of `kernels.cpu.tape` and number.  tables: i64 of the image and what it is the address
-    of, with an offset.  own_tables: those whose numbers the tape gives, which stand in the image themselves.  floats: byte offset, dtype and number.  flags: of steps, by their number.
+    of, with an offset.  own_tables: those whose numbers the tape gives, which stand in the image themselves.
+    floats: byte offset, dtype and number.  flags: of steps, by their number.
     """
 
     def __init__(self) -> None:

@@ -329,8 +329,8 @@ def fault_of(job: Job, operand: int, found: Sequence[int], dims: tuple[int, ...]
 class NativeRun:
     """A program's own parameter image, for one run at a time; weights are shared with all other runs."""
 
-    __slots__ = ("address", "arena", "call", "counter", "flags", "image", "inputs", "outputs", "params", "program", "threads",
-                 "ticks", "words")  # fmt: skip
+    __slots__ = ("address", "arena", "call", "counter", "flags", "image", "inputs", "outputs", "params", "program",
+                 "threads", "ticks", "words")  # fmt: skip
 
     def __init__(self, program: Program, arena: Array | None, flags: Array | None = None) -> None:
         self.program, self.threads, self.arena = program, program.threads, arena
@@ -391,7 +391,8 @@ class NativeRun:
             record = at + FAULT * (number + 1)
             if words[record]:
                 words[record] = 0
-                found.append(fault_of(job, operand, words[record + 1 : record + COUNTER].tolist(), self.dims(job, operand)))
+                given = words[record + 1 : record + COUNTER].tolist()
+                found.append(fault_of(job, operand, given, self.dims(job, operand)))
         return found[0]
 
     def dims(self, job: Job, operand: int) -> tuple[int, ...] | None:

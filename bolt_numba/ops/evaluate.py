@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bolt_numba.base.follow import LostError, is_table
 from bolt_numba.base.budget import Budget, ask, spend, within
+from bolt_numba.base.follow import LostError, is_table
 from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.ops.shapes import want_possible

@@ -82,7 +82,7 @@ def stacked(blocks: Iterable[Block]) -> int:
     A block begins behind all that lie below it and live at the same time as it.
     """
     given = list(blocks)
-    plain = [Block(value_of(b.nbytes), b.first, b.last) for b in given]
+    plain = [Block(max(value_of(b.nbytes), 1), b.first, b.last) for b in given]  # what is empty now may not stay so
     place(plain)
     total: int = 0
     done: list[tuple[Block, int, int]] = []

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import field
-from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -34,18 +33,15 @@ from bolt_numba.runtime.bounds import fitting
 from bolt_numba.runtime.copies import Copy, copied
 from bolt_numba.runtime.device import HOST, Device, Memory, Segment, segments_of
 from bolt_numba.runtime.islands import NOT_WORTH_IT, islands
-from bolt_numba.runtime.opaque import chosen, steps_of, types_of
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory, stacked
+from bolt_numba.runtime.opaque import chosen, steps_of, types_of
 from bolt_numba.runtime.packs import MakerContext, Pack
-from bolt_numba.runtime.recipes import Form, learn, made_before
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, resolved
 from bolt_numba.runtime.repeat import Packed, Selection, node_key, remember
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, own
 from bolt_numba.runtime.stand_ins import STANDS_IN, Lacking
 from bolt_numba.types import STRING, NestedType, TensorType, only_in_python, type_of
 
-FEW_PLANS = 4
-"""Plans of a region after which more shapes are likely to come, so that recipes pay: one costs as much as ten nodes."""
 Planned: TypeAlias = "tuple[tuple[TensorType, ...], Selection | None, list[Step] | None, Sequence[Pack]]"
 """Types of a node's results, how it is planned (None: nothing runs), its steps, and what they read that is packed."""
 
@@ -112,9 +108,7 @@ class Planner:
         self.jobs: list[Job] = []
         self.cut: Cut | None = None
         self.unasked = unasked()
-        is_new = context.tuner is not None or region.plans < FEW_PLANS or trail is not None
-        self.forms: dict[int, Form] = {} if is_new else region.forms()
-        self.has_weighed = self.is_near = False
+        self.is_near = False
 
     def plan(self, types: Sequence[TensorType]) -> Plan:
         """``types``: static types of the region's inputs, with ``value`` where the content decides shapes."""
@@ -143,18 +137,20 @@ class Planner:
         joined = in_bands(self.jobs, results, self.context.threads)
         if self.lacking is None or not any(self.lacking.of(job.device, job.steps) for job in joined):
             self.jobs = joined
-        if self.trail is None:
-            own([*results, *(s for job in self.jobs if job.steps is None for s in job.ins)])
+        return self._placed(results)
+
+    def _placed(self, results: list[Slot]) -> Plan:
+        """The plan of the jobs, with places for all that they make."""
         made = [s for s in results if s.kind == TEMP]
         if self.trail is not None:
             return Plan(self.jobs, [], plan_memory(self.jobs, made, stacked), results, self.cut)
+        own([*results, *(s for job in self.jobs if job.steps is None for s in job.ins)])
         memory = plan_memory(self.jobs, made)
         given = [s.type.nbytes for s in made if s.result >= 0]
         ask(memory.arenas.get(HOST, 0) + sum(given), f"plan of {len(self.jobs)} steps: intermediate values and results")
         for device in dict.fromkeys(job.device for job in self.jobs):
             device.prepare([job for job in self.jobs if job.device is device])
         segments = segments_of(self.jobs, self.context.threads)
-        self.region.plans += 1
         return Plan(self.jobs, segments, memory, results, self.cut)
 
     # --- operands ----------------------------------------------------------------------------------------------------
@@ -200,7 +196,7 @@ class Planner:
         if self.near:
             self.is_near = id(node.outputs[0]) in self.near
             self.devices = [d for d in self.context.devices if d.memory is HOST or not self.is_near]
-        found = self._found(node, ins, queue) if self.lacking is None else self._found_now(node, ins, queue)
+        found = self._by_types(node, ins, queue) if self.lacking is None else self._found_now(node, ins, queue)
         if found is None:
             return
         types, how, steps, packs = found
@@ -218,17 +214,11 @@ class Planner:
             self._bring(job)
         self.jobs.append(job)
 
-    def _found(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> Planned | None:
-        """How a node is planned; None where its results are known, or the plan ends here."""
-        form = None if self.is_near else self.forms.get(id(node))
-        found = None if form is None else self._by_recipe(form, node, ins)
-        return self._by_types(node, ins, queue) if found is None else found
-
     def _found_now(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> Planned | None:
         """The same with kernels that are there."""
         assert self.lacking is not None
         try:
-            found = self._found(node, ins, queue)
+            found = self._by_types(node, ins, queue)
         except LackingError as error:  # a kernel that packs
             self.lacking.kernels.append(error.kernel)
         else:
@@ -277,7 +267,7 @@ class Planner:
             return None
         if _runs_nothing(op, ins, types):
             return types, None, None, ()
-        how = self._choose(op, in_types, types, self.trail is not None)
+        how = self._choose(op, in_types, types)
         if self.is_near:
             how.runner += NOT_WORTH_IT
         workspace = [a.nbytes for step in how.steps or () for a in step.args.values() if type(a) is Scratch]
@@ -285,37 +275,6 @@ class Planner:
         if how.by_types and alike is not None and context.is_complete and all(t.value is None for t in types):
             remember(self.selections, alike, how)
         return types, how, how.steps, [pack for pack, *_ in context.asked]
-
-    def _by_recipe(self, form: Form, node: Node, ins: list[Slot | None]) -> Planned | None:
-        """A node planned as others that differ in sizes alone; None where that leads nowhere."""
-        found = made_before(form, ins)
-        if found is None and learn(form, node, ins, partial(self._followed, node.op, ins)):
-            found = made_before(form, ins)
-        if found is None:
-            return None
-        recipe, (types, nbytes, workspace, steps) = found
-        if nbytes > self.unasked:
-            self._ask_for(node.op, types)
-        if recipe.how is None:
-            return types, None, None, ()
-        self._ask_for_workspace(node.op, recipe.how, workspace)
-        arrays, packs = recipe.packed_for(node, ins, self.context)
-        return types, recipe.how, None if steps is None else steps(arrays), packs
-
-    def _followed(
-        self, op: Op, slots: list[Slot | None], ins: list[TensorType | None]
-    ) -> tuple[tuple[TensorType, ...], Selection | None, list[Pack] | None]:
-        """How a node with followed sizes is planned; where that holds for it alone, with its packs."""
-        types = infer_types(op, ins)
-        if any(t.value is not None for t in types) or not _is_numeric(types, ins):
-            raise LostError("a result that is no plain array")
-        if _runs_nothing(op, slots, types):
-            return types, None, None
-        self.context.turn_to(slots)
-        how = self._choose(op, ins, types, is_followed=True)
-        is_alike = how.by_types and self.context.is_complete and not self.has_weighed
-        is_private = how.steps is not None and not is_alike
-        return types, how, [pack for pack, *_ in self.context.asked] if is_private else None
 
     def _read(self, slots: Iterable[Slot | None]) -> None:
         """Constants are about to be read as they are."""
@@ -375,9 +334,7 @@ class Planner:
         else:
             out.base, out.memory = source, source.memory
 
-    def _choose(
-        self, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...], is_followed: bool = False
-    ) -> Selection:
+    def _choose(self, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...]) -> Selection:
         """The best kernel's steps."""
         context = self.context
         if len(outs) == 1:
@@ -389,11 +346,8 @@ class Planner:
                 entry = chosen(ins, lambda types, device=device: device.select(op, types, context))
             if entry is not None or device.runs(op):
                 break
-        self.has_weighed = bool(context.asked) or not context.is_complete
         if entry is None:
             return Selection(outs, device, None, device.runs(op), direct=frozenset(range(len(ins))))
-        if is_followed and self.trail is None and not entry.by_types and context.packs.gone:
-            raise LostError("content that is not in memory")
         ins = self._seen(entry, ins)
         if context.tuner is not None:
             entry, context = context.tuner.choose(op, ins, outs, device, entry, context)

@@ -36,7 +36,7 @@ class Prepared:
     """
 
     __slots__ = (
-        "cut", "empties", "ends", "homes", "idle", "overwrites", "plain", "plan", "reads", "rest", "results",
+        "cut", "empties", "ends", "homes", "idle", "kept", "overwrites", "plain", "plan", "reads", "rest", "results",
         "stands_in", "used",
     )  # fmt: skip
 
@@ -49,7 +49,7 @@ class Prepared:
         self.plain = all(e is not None for e in self.empties)
         self.overwrites: dict[tuple[int, int], bool] = {}
         self.homes: list[Home | None] | None = None
-        self.used = next(clock)
+        self.used = self.kept = next(clock)
 
     def context(self) -> Any:
         """Memory for one run."""
@@ -77,8 +77,12 @@ class Prepared:
             return False
         found = self.overwrites.get((output, source))
         if found is None:
-            found = self.overwrites[output, source] = can_overwrite(self.plan, output, source)
+            found = self.overwrites[output, source] = self.overwrites_in(output, source)
         return found
+
+    def overwrites_in(self, output: int, source: int) -> bool:
+        """The same, worked out."""
+        return can_overwrite(self.plan, output, source)
 
 
 def ends_of(plan: Plan, reads: int) -> list[int] | None:

@@ -26,10 +26,10 @@ from bolt_numba.runtime.device import hold
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Cut, Plan, Planner
 from bolt_numba.runtime.prepared import Prepared, clock
-from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, region_of, resolved
+from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, region_of
 from bolt_numba.runtime.slots import INPUT, TEMP
-from bolt_numba.runtime.tape import Tapes
 from bolt_numba.runtime.stand_ins import Lacking, Serving, computed_now, planned_now
+from bolt_numba.runtime.tape import Tapes
 from bolt_numba.runtime.turns import short_turns
 from bolt_numba.types import Array, NestedType, TensorType, only_in_python
 
@@ -123,13 +123,22 @@ class Runner:
     def _taped(self, key: Hashable, arrays: Sequence[Array]) -> Prepared | None:
         """What a tape gives for these arrays' shapes, if one holds for them."""
         tapes = self.tapes.get(self._decided(key))
-        found = None if tapes is None else tapes.at(arrays, partial(self._plan, arrays, True))
+        found = None if tapes is None else tapes.at([a.shape for a in arrays])
         if found is not None:
             with self.lock:
-                if len(self.prepared) >= self.max_plans:
-                    del self.prepared[next(iter(self.prepared))]  # a tape serves it, too
+                while len(self.prepared) >= self.max_plans:
+                    old, prepared = next(iter(self.prepared.items()))
+                    del self.prepared[old]
+                    if prepared.used != prepared.kept:  # it was used since it came here
+                        prepared.kept = prepared.used
+                        self.prepared[old] = prepared
                 self.prepared[key] = found
         return found
+
+    def planned_for(self, types: Sequence[TensorType]) -> Plan:
+        """A plan of its own for types that a tape serves."""
+        with self.lock, short_turns(), np.errstate(all="ignore"):
+            return self._made(types, None).plan
 
     def _follow(self, key: Hashable, arrays: Sequence[Array]) -> None:
         """Have another tape, where plans have become many enough for one to pay."""
@@ -143,7 +152,7 @@ class Runner:
             tapes = self.tapes[decided] = Tapes()
         context = MakerContext(self.threads, self.packs, None, self.devices)
         try:
-            tapes.follow(self.region, context, self._types(arrays), self._like)
+            tapes.follow(self, context, self._types(arrays))
         finally:
             self.packs.done()
 
@@ -182,7 +191,7 @@ class Runner:
             self.packs.done()
         if self.tuner is not None:
             self.tuner.save()
-        rest = self._like(plan.cut.rest) if plan.cut is not None else None
+        rest = self.like(plan.cut.rest) if plan.cut is not None else None
         return Prepared(plan, rest, lacking is not None and bool(lacking.kernels))
 
     def _drop(self, old: Prepared) -> None:
@@ -276,13 +285,13 @@ class Runner:
         """The runner of a cut's node by itself."""
         runner = self.bodies.get(id(region))
         if runner is None:
-            runner = self.bodies.setdefault(id(region), self._like(region))
+            runner = self.bodies.setdefault(id(region), self.like(region))
         return runner
 
     def _inner(self, graph: Graph) -> Runner:
         runner = self.bodies.get(id(graph))
         if runner is None:
-            runner = self.bodies.setdefault(id(graph), self._like(region_of(graph)))
+            runner = self.bodies.setdefault(id(graph), self.like(region_of(graph)))
         return runner
 
     def forget(self, packs: Packs, make: Callable[[], Region]) -> None:
@@ -304,7 +313,7 @@ class Runner:
         tuner = None if self.tuner is None else type(self.tuner)(threads)
         return Runner(region, threads, self.packs, tuner, self.max_plans, self.devices, serving)
 
-    def _like(self, region: Region) -> Runner:
+    def like(self, region: Region) -> Runner:
         """A runner of another region of the same session."""
         made = Runner(region, self.threads, self.packs, self.tuner, self.max_plans, self.devices, self.serving)
         made.is_first = False

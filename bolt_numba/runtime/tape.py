@@ -1,20 +1,22 @@
 """A plan as a function of the sizes that vary: what one plan decided serves all shapes that decide alike.
 
-A region is planned once with *followed* sizes (`bolt_numba.base.follow`).  What is left of that is a `Tape`: the words of
-all parameter records, the places of buffers and the shapes of results as arithmetic on the sizes, and guards, which tell
-where inference, a maker or the memory plan would have decided otherwise.  Sizes that fail a guard are planned as before,
-and may get a tape of their own.
+A region is planned once with *followed* sizes (`bolt_numba.base.follow`).  What is left of that is a `Tape`: the words
+of all parameter records, the places of buffers and the shapes of results as arithmetic on the sizes, and guards, which
+tell where inference, a maker or the memory plan would have decided otherwise.  Sizes that fail a guard are planned as
+before, and may get a tape of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from bolt_numba.base.budget import ask
-from bolt_numba.base.follow import Followed, LostError, Trail
+from bolt_numba.base.follow import LostError, Trail, is_followed
 from bolt_numba.runtime.device import HOST
+from bolt_numba.runtime.inplace import can_overwrite
 from bolt_numba.runtime.plan import Plan, Planner
 from bolt_numba.runtime.prepared import Prepared, clock, ends_of
 from bolt_numba.runtime.slots import CONST, TEMP
@@ -22,13 +24,12 @@ from bolt_numba.types import Array, Sym, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.packs import MakerContext
-    from bolt_numba.runtime.region import Region
     from bolt_numba.runtime.runner import Runner
 
 MOST_TAPES = 16
 """Tapes of a region, for one content of the inputs that decide shapes."""
-FIRST = 2
-"""Plans before the first tape, which costs as much as some ten of them."""
+FIRST, NEXT = 4, 3
+"""Plans before the first tape, and between two: a tape costs as much as some ten of them."""
 
 
 class Tapes:
@@ -41,25 +42,22 @@ class Tapes:
         self.tapes: list[Tape] = []
         self.misses = self.tries = 0
 
-    def at(self, arrays: Sequence[Array], plan: Callable[[], Prepared]) -> Taped | None:
-        """What the first tape gives that holds for these arrays' shapes.  plan: makes the whole plan."""
-        shapes = [a.shape for a in arrays]
+    def at(self, shapes: Sequence[tuple[int, ...]]) -> Taped | None:
+        """What the first tape gives that holds for these shapes of the inputs."""
         for tape in self.tapes:
             found = tape.at(shapes)
             if found is not None:
-                return Taped(tape, *found, plan)
+                return found
         return None
 
-    def follow(
-        self, region: Region, context: MakerContext, types: Sequence[TensorType], like: Callable[[Region], Runner]
-    ) -> None:
-        """Another plan was made: have a tape of it, if that is due.  like: makes the runner of what follows a cut."""
+    def follow(self, runner: Runner, context: MakerContext, types: Sequence[TensorType]) -> None:
+        """Another plan was made: have a tape of it, if that is due."""
         self.misses += 1
-        if self.misses < FIRST + 2 * self.tries or self.tries >= MOST_TAPES:
+        if self.misses < FIRST + NEXT * self.tries or self.tries >= MOST_TAPES:
             return
         self.tries += 1
         try:
-            self.tapes.append(Tape(region, context, types, like))
+            self.tapes.append(Tape(runner, context, types))
         except (LostError, Exception):  # the ordinary way serves, and says what is wrong if anything is
             return
 
@@ -70,33 +68,39 @@ class Tape:
     plan: with followed sizes, for what does not depend on them.  ranks: of the inputs.  program: what its device made.
     """
 
-    def __init__(
-        self, region: Region, context: MakerContext, types: Sequence[TensorType], like: Callable[[Region], Runner]
-    ) -> None:
-        trail = Trail()
+    def __init__(self, runner: Runner, context: MakerContext, types: Sequence[TensorType]) -> None:
+        trail, region = Trail(), runner.region
+        self.runner, self.values = weakref.ref(runner), [t.value for t in types]
         self.ranks = [len(t.dims) for t in types]
         names = [[f"n{i}_{axis}" for axis in range(rank)] for i, rank in enumerate(self.ranks)]
         given = [_followed(trail, *row) for row in zip([v.type for v in region.inputs], types, names, strict=True)]
         self.plan = plan = Planner(region, context, trail=trail).plan(given)
         devices = list({id(job.device): job.device for job in plan.jobs}.values())
-        if len(devices) != 1 or any(s.kind == CONST and type(s.const) is Followed for s in plan.results):
-            raise LostError(f"a plan of several devices: {[(j.name, j.op.name) for j in plan.jobs if j.device.name != chr(99)+chr(112)+chr(117)]}")
+        if len(devices) != 1 or any(s.kind == CONST and is_followed(s.const) for s in plan.results):
+            raise LostError("a plan of several devices, or of none")
         dims = [d for slot in plan.results if slot.kind == TEMP for d in slot.type.dims]
         arena = plan.memory.arenas.get(HOST, 0)
         self.program = devices[0].followed(plan.jobs, context.threads, trail, [*chain(*names)], dims, arena)
         trail.is_closed = True
         self.results = [(len(s.type.dims), s.type.dtype) if s.kind == TEMP else None for s in plan.results]
         self.reads = 0 if plan.cut is None else sum(1 for s in plan.cut.reads if s is not None)
-        self.ends, self.rest = ends_of(plan, self.reads), None if plan.cut is None else like(plan.cut.rest)
+        self.ends, self.rest = ends_of(plan, self.reads), None if plan.cut is None else runner.like(plan.cut.rest)
         self.idle: list[_Context] = []
         self.overwrites: dict[tuple[int, int], bool] = {}
 
-    def at(self, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, dict[str, Any]] | None:
+    def at(self, shapes: Sequence[tuple[int, ...]]) -> Taped | None:
         """What the tape gives for these shapes of the inputs; None where it does not hold."""
         if list(map(len, shapes)) != self.ranks:
             return None
-        made: tuple[Array, dict[str, Any]] | None = self.program.tape.at([*chain(*shapes)])
-        return made
+        found = self.program.tape.at([*chain(*shapes)])
+        return None if found is None else Taped(self, shapes, *found)
+
+    def planned_for(self, shapes: Sequence[tuple[int, ...]]) -> Plan:
+        """The plan that it stands for."""
+        runner = self.runner()
+        assert runner is not None, "who has the plan's runner asks"
+        inputs = zip(runner.region.inputs, shapes, self.values, strict=True)
+        return runner.planned_for([TensorType(v.type.dtype, shape, value) for v, shape, value in inputs])
 
 
 def _followed(trail: Trail, declared: TensorType, t: TensorType, names: Sequence[str]) -> TensorType:
@@ -130,10 +134,12 @@ class _Context:
 class Taped(Prepared):
     """A tape at certain sizes; ``plan`` is made when somebody asks for it."""
 
-    __slots__ = ("make", "objects", "registers", "tape")
+    __slots__ = ("objects", "registers", "shapes", "tape")
 
-    def __init__(self, tape: Tape, registers: Array, objects: dict[str, Any], make: Callable[[], Prepared]) -> None:
-        self.tape, self.registers, self.objects, self.make = tape, registers, objects, make
+    def __init__(
+        self, tape: Tape, shapes: Sequence[tuple[int, ...]], registers: Array, objects: dict[str, Any]
+    ) -> None:
+        self.tape, self.shapes, self.registers, self.objects = tape, shapes, registers, objects
         self.cut, self.rest, self.stands_in = tape.plan.cut, tape.rest, False
         self.reads, self.ends, self.results = tape.reads, tape.ends, tape.plan.results
         self.idle = tape.idle  # type: ignore[assignment]
@@ -148,13 +154,20 @@ class Taped(Prepared):
                 self.empties.append(None)
         self.plain = at == len(dims) and None not in tape.results
         self.overwrites, self.homes = tape.overwrites, None
-        self.used = next(clock)
+        self.used = self.kept = next(clock)
+        ask(int(registers[tape.program.arena]), "intermediate values of a plan")
 
     def __getattr__(self, name: str) -> Any:
         if name != "plan":
             raise AttributeError(name)
-        self.plan: Plan = self.make().plan
+        self.plan: Plan = self.tape.planned_for(self.shapes)
         return self.plan
+
+    def overwrites_in(self, output: int, source: int) -> bool:
+        try:
+            return can_overwrite(self.tape.plan, output, source)
+        except LostError:  # it depends on the sizes
+            return False
 
     def context(self) -> Any:
         try:

@@ -15,19 +15,26 @@ from bolt_numba.kernels.cpu.language.lang import (
     load_i64,
     native,
     store_f32,
-    store_f64,
     store_i32,
     store_i64,
+    view,
 )
+from bolt_numba.kernels.jit import native_source
 
-OPERATIONS = (
-    "+", "-", "*", "//", "%", "max", "min", "<", "<=", ">", ">=", "==", "!=", "&", "|", "^", "<<", ">>", "neg", "abs",
-    "not", "is", "is not",
-)  # fmt: skip
-"""What rows name by their place here; ``is`` and ``is not`` are guards: that an operand is not 0, that it is 0."""
-(ADD, SUB, MUL, DIV, MOD, MAX, MIN, LT, LE, GT, GE, EQ, NE, AND, OR, XOR, SHL, SHR, NEG, ABS, NOT, IS, IS_NOT) = range(
-    len(OPERATIONS)
-)
+FORMULAS: dict[str, tuple[str, str]] = {
+    "+": ("a + b", ""), "-": ("a - b", ""), "*": ("a * b", "abs(f64(a) * f64(b)) < most"),
+    "//": ("a // (b + (b == 0))", "b != 0"), "%": ("a % (b + (b == 0))", "b != 0"),
+    "max": ("max(a, b)", ""), "min": ("min(a, b)", ""),
+    **{sign: (f"i64(a {sign} b)", "") for sign in ("<", "<=", ">", ">=", "==", "!=")},
+    **{sign: (f"a {sign} b", "") for sign in "&|^"},
+    "<<": ("a << (b & 63)", "(b >= 0) & (b < 62) & (abs(f64(a)) * f64(i64(1) << (b & 63)) < most)"),
+    ">>": ("a >> max(min(b, i64(63)), i64(0))", "b >= 0"),
+    "neg": ("-a", ""), "abs": ("abs(a)", ""), "not": ("i64(a == 0)", ""), "is": ("i64(0)", "a != 0"),
+    "is not": ("i64(0)", "a == 0"),
+}  # fmt: skip
+"""Of each operation its formula, and what has to hold; ``is`` and ``is not`` are guards: an operand is not 0, or is."""
+OPERATIONS = tuple(FORMULAS)
+"""What rows name by their place here."""
 MOST = 2.0**62
 ROW = 24
 
@@ -35,69 +42,33 @@ WORD, HALF, FLOAT, DOUBLE, ADDRESS = range(5)
 """Kinds of what `fill` writes of an integer: an i64, an i32, an f32, an f64, an address in the arena."""
 
 
-@native(ops=PTR, registers=PTR, first=I64, last=I64, base=I64)
-def evaluate(p, tid, nthreads):
-    """Operations ``first`` to ``last``."""
-    registers = p.registers
-    for i in range(p.first, p.last):
-        row = p.ops + ROW * i
-        what, a, b = load_i64(row), load_i64(registers + 8 * load_i64(row + 8)), load_i64(registers + 8 * load_i64(row + 16))
-        y, holds = np.int64(0), True
-        if what == ADD:
-            y = a + b
-        elif what == SUB:
-            y = a - b
-        elif what == MUL:
-            y = a * b
-            holds = abs(np.float64(a) * np.float64(b)) < MOST
-        elif what == DIV:
-            holds = b != 0
-            y = a // b if holds else np.int64(0)
-        elif what == MOD:
-            holds = b != 0
-            y = a % b if holds else np.int64(0)
-        elif what == MAX:
-            y = max(a, b)
-        elif what == MIN:
-            y = min(a, b)
-        elif what == LT:
-            y = np.int64(a < b)
-        elif what == LE:
-            y = np.int64(a <= b)
-        elif what == GT:
-            y = np.int64(a > b)
-        elif what == GE:
-            y = np.int64(a >= b)
-        elif what == EQ:
-            y = np.int64(a == b)
-        elif what == NE:
-            y = np.int64(a != b)
-        elif what == AND:
-            y = a & b
-        elif what == OR:
-            y = a | b
-        elif what == XOR:
-            y = a ^ b
-        elif what == SHL:
-            holds = (b >= 0) & (b < 62) & (abs(np.float64(a)) * np.float64(np.int64(1) << (b & 62)) < MOST)
-            y = a << b
-        elif what == SHR:
-            holds = b >= 0
-            y = a >> min(b, np.int64(63))
-        elif what == NEG:
-            y = -a
-        elif what == ABS:
-            y = abs(a)
-        elif what == NOT:
-            y = np.int64(a == 0)
-        elif what == IS:
-            holds = a != 0
-        else:
-            holds = a == 0
-        store_i64(registers + 8 * (p.base + i), y)
-        if not holds or abs(np.float64(y)) >= MOST:
-            store_i64(registers, 0)
-            return
+def _source() -> str:
+    lines = [
+        "def evaluate(p, tid, nthreads):",
+        "    registers = p.registers",
+        "    for i in range(p.first, p.last):",
+        f"        row = p.ops + {ROW} * i",
+        "        what = load_i64(row)",
+        "        a, b = load_i64(registers + 8 * load_i64(row + 8)), load_i64(registers + 8 * load_i64(row + 16))",
+        "        y, holds = i64(0), True",
+    ]
+    for number, (formula, holds) in enumerate(FORMULAS.values()):
+        lines += [f"        {'elif' if number else 'if'} what == {number}:", f"            y = {formula}"]
+        lines += [f"            holds = {holds}"] if holds else []
+    lines += [
+        "        store_i64(registers + 8 * (p.base + i), y)",
+        "        if not holds or abs(f64(y)) >= most:",
+        "            store_i64(registers, 0)",
+        "            return",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+evaluate = native_source(
+    _source(), "evaluate", {"ops": PTR, "registers": PTR, "first": I64, "last": I64, "base": I64}, frozenset(),
+    load_i64=load_i64, store_i64=store_i64, i64=np.int64, f64=np.float64, most=MOST,
+)  # fmt: skip
+"""Operations ``first`` to ``last``."""
 
 
 @native(rows=PTR, count=I64, registers=PTR, to=PTR, arena=I64)
@@ -113,6 +84,6 @@ def fill(p, tid, nthreads):
         elif kind == FLOAT:
             store_f32(at, np.float32(y))
         elif kind == DOUBLE:
-            store_f64(at, np.float64(y))
+            view(at, 1, np.float64)[0] = np.float64(y)
         else:
             store_i64(at, y + p.arena)

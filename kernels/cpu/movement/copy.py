@@ -13,9 +13,6 @@ from bolt_numba.kernels.cpu.movement.move import PARALLEL_BYTES, carried
 from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps
 from bolt_numba.kernels.geometry.transfers import (
     Transfer,
-    whole,
-    Transfer,
-    whole,
     concat_transfers,
     expand_transfers,
     fill,

@@ -1,0 +1,317 @@
+"""A tape gives what a plan made anew gives, for every operator and for graphs, or refuses the sizes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import bolt_numba as bn
+from bolt_numba.base.follow import Followed, LostError, Trail, value_of
+from bolt_numba.devices.followed import FollowedRun
+from bolt_numba.devices.followed import Tape as Lines
+from bolt_numba.devices.program import NativeRun, pointer
+from bolt_numba.errors import BoltError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ops.arrays.reduce import ReduceMean
+from bolt_numba.ops.arrays.shape import Concat, Reshape
+from bolt_numba.ops.control import ControlFlow
+from bolt_numba.ops.layers.attention import FusedAttention
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.norm import LayerNormalization
+from bolt_numba.ops.layers.pool import AveragePool
+from bolt_numba.ops.pointwise import Add, Mul, Relu, Sigmoid
+from bolt_numba.ops.registry import Op
+from bolt_numba.runtime import tape
+from bolt_numba.runtime.memory import Block, stacked
+from bolt_numba.runtime.packs import MakerContext, Packs
+from bolt_numba.runtime.plan import Planner
+from bolt_numba.runtime.region import region_of
+from bolt_numba.runtime.runner import Runner
+from bolt_numba.runtime.slots import TEMP
+from bolt_numba.runtime.tape import Tape, Taped
+from bolt_numba.types import F32, STRING, Sym, TensorType
+from tests.cases import CASES, Case
+
+EXAMPLES = int(os.environ.get("BOLT_NUMBA_TEST_EXAMPLES", "6"))
+SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 64, 100)
+THREADS = 2
+
+
+def same_words(taped: Taped, plan: Any) -> None:
+    """The program of a tape at its sizes has the numbers, tables and places of a plan made anew."""
+    (segment,) = plan.segments
+    fresh = segment.executable
+    run: FollowedRun = taped.context().run
+    arena = np.zeros(max(plan.memory.arenas.values(), default=0) + 64, np.uint8)
+    wanted, got = (np.array(r.image.view(np.int64)) for r in (NativeRun(fresh, arena), run))
+    got = got[: len(wanted)]
+    for place, which, offset in fresh.links.in_arrays.tolist():
+        array = fresh.links.arrays[which]
+        nbytes = array.nbytes - offset
+        assert ctypes.string_at(int(got[place]), nbytes) == array.reshape(-1).view(np.uint8)[offset:].tobytes()
+    addresses = [*fresh.arena_places.tolist(), *fresh.own_places.tolist(), *fresh.links.in_arrays[:, 0].tolist()]
+    for mine, others in ((run.inputs, fresh.inputs), (run.outputs, fresh.outputs)):
+        assert sorted(mine) == sorted(others.items())
+        addresses += [word for places in others.values() for word, _ in places]
+    got[addresses] = wanted[addresses] = 0
+    np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_array_equal(run.flags, fresh.flags)
+    assert taped.empties == [(s.type.dims, s.type.dtype) if s.kind == TEMP else None for s in plan.results]
+
+
+def check(graph: Graph, sizes: Sequence[Sequence[TensorType]]) -> int:
+    """Hold the tape of the first input types to plans for all; for how many it holds, 0 where there is no tape."""
+    runner = Runner(region_of(graph), THREADS, Packs())
+    try:
+        made = Tape(runner, MakerContext(THREADS, runner.packs), sizes[0])
+    except (LostError, BoltError):
+        return 0
+    held = 0
+    for types in sizes:
+        taped = made.at([t.dims for t in types])
+        try:
+            plan = Planner(region_of(graph), MakerContext(THREADS, Packs())).plan(types)
+        except BoltError:
+            assert taped is None, types
+            continue
+        if taped is not None:
+            same_words(taped, plan)
+            held += 1
+    assert held, "a tape holds for the sizes that it was made of"
+    return held
+
+
+def one_node(case: Case) -> Graph | None:
+    """A graph of one node whose operands that are no constants have sizes of their own."""
+    graph = Graph()
+    build = Builder(graph)
+    operands: list[Value | None] = []
+    for i, array in enumerate(case.inputs):
+        if array is None:
+            operands.append(None)
+        elif i in case.op.value_inputs or (i and array.size > 1):
+            operands.append(build.const(array))
+        else:
+            shape = tuple([Sym(f"d{i}_{axis}") for axis in range(array.ndim)])
+            operands.append(graph.add_input(f"x{i}", TensorType(array.dtype, shape)))
+    try:
+        made = build(case.op, *operands)
+    except BoltError:  # symbols leave too much open
+        return None
+    for value in made if isinstance(made, tuple) else [made]:
+        graph.add_output(value)
+    return graph
+
+
+def resized(case: Case, graph: Graph, change: dict[int, int]) -> list[TensorType]:
+    """Types of the inputs for a case, with other sizes; sizes that are equal stay so."""
+    arrays = [case.inputs[int(v.name[1:])] for v in graph.inputs]
+    return [TensorType(a.dtype, tuple([change.get(d, d) for d in a.shape])) for a in arrays if a is not None]
+
+
+def is_planned(op: type[Op]) -> bool:
+    return not issubclass(op, ControlFlow) and not op.has_side_state
+
+
+@pytest.mark.parametrize("op", sorted(filter(is_planned, CASES), key=lambda op: op.name), ids=lambda op: op.name)
+def test_every_operator(op: type[Op]) -> None:
+    held = 0
+
+    @settings(
+        deadline=None, database=None, derandomize=True, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck)
+    )
+    @given(case=CASES[op](), draw=st.data())
+    def run(case: Case, draw: st.DataObject) -> None:
+        nonlocal held
+        graph = one_node(case)
+        if graph is None or not graph.inputs or any(v.type.dtype == STRING for v in graph.inputs):
+            return
+        known = sorted({d for array in case.inputs if array is not None for d in array.shape})
+        changes: list[dict[int, int]] = [{}]
+        for _ in range(4):
+            some = draw.draw(st.sets(st.sampled_from(known), max_size=2)) if known else set()
+            changes.append({d: draw.draw(st.sampled_from(SIZES)) for d in sorted(some)})
+        held += check(graph, [resized(case, graph, change) for change in changes])
+
+    run()
+    assert held or EXAMPLES < 6 or op.name not in USUAL
+
+
+USUAL = {
+    "Add", "AveragePool", "Cast", "Clip", "Concat", "Conv", "ConvTranspose", "FusedAttention", "Gather", "Gemm",
+    "LayerNormalization", "MatMul", "MaxPool", "Mul", "ReduceMean", "Relu", "Reshape", "Slice", "Softmax", "Split",
+    "Transpose", "Unsqueeze",
+}  # fmt: skip
+"""Operators of most models: what is planned of them with other sizes comes from tapes."""
+
+
+def networks() -> Iterator[tuple[str, Graph, list[list[TensorType]]]]:
+    """Graphs with sizes that differ from plan to plan, and what to plan one after the other."""
+    rng = np.random.default_rng(0)
+
+    def weights(*shape: int) -> Any:
+        return rng.integers(-3, 4, shape).astype(F32)
+
+    graph = Graph()
+    build = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (Sym("n"), Sym("h"), Sym("w"), 3)))
+    for channels, stride, kernel in ((16, 2, 3), (32, 1, 1), (32, 1, 3)):
+        pads, c = (kernel // 2,) * 4, x.type.shape[-1]
+        conv = Conv(layout="NHWC", strides=(stride, stride), pads=pads, activation=Relu())
+        x = build(conv, x, weights(channels, c, kernel, kernel), weights(channels))
+    x = build(Conv(layout="NHWC", pads=(1, 1, 1, 1), group=32), x, weights(32, 1, 3, 3), weights(32))
+    pooled = build(AveragePool(kernel_shape=(2, 2), strides=(2, 2), layout="NHWC"), x)
+    joined = build(Concat(axis=3), pooled, build(Sigmoid(), pooled))
+    graph.add_output(build(Mul(), joined, build(ReduceMean(), joined, np.array([1, 2]))), "y")
+    images = [(1, 32, 32), (1, 32, 48), (1, 64, 48), (2, 64, 48), (1, 6, 8), (1, 320, 8), (1, 3, 1), (3, 33, 47)]
+    yield "images", graph, [[TensorType(F32, (*size, 3))] for size in images]
+    graph = Graph()
+    build = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (Sym("n"), Sym("length"), 64)))
+    for _ in range(2):
+        q, k, v = (
+            build(Reshape(), build(MatMul(), x, weights(64, 64), weights(64)), np.array([0, 0, 4, 16])) for _ in "qkv"
+        )
+        mixed = build(FusedAttention(0.25, False, "SHD", "SHD", "SHD", "SHD"), q, k, v)
+        x = build(Add(), x, build(Reshape(), mixed, np.array([0, 0, 64])))
+        x = build(LayerNormalization(), x, weights(64), weights(64))
+    graph.add_output(x, "y")
+    lengths = [(1, 16), (1, 32), (2, 32), (1, 1), (1, 7), (5, 130), (1, 16)]
+    yield "layers", graph, [[TensorType(F32, (*size, 64))] for size in lengths]
+
+
+NETWORKS = [pytest.param(*row[1:], id=row[0]) for row in networks()]
+
+
+@pytest.mark.parametrize(("graph", "sizes"), NETWORKS)
+def test_networks(graph: Graph, sizes: list[list[TensorType]]) -> None:
+    assert sum(check(graph, [first, *sizes]) for first in sizes) > len(sizes) + 3
+
+
+@pytest.mark.parametrize(("graph", "sizes"), NETWORKS)
+def test_a_guard_that_lacks_is_found(
+    graph: Graph, sizes: list[list[TensorType]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trail, "decided", lambda self, text: None)
+
+    def check_all() -> None:
+        for first in sizes:
+            check(graph, [first, *sizes])
+
+    with pytest.raises(AssertionError):
+        check_all()
+
+
+@pytest.mark.parametrize(("graph", "sizes"), NETWORKS)
+def test_sessions_have_the_same_bits(
+    graph: Graph, sizes: list[list[TensorType]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However a shape came to be served; a known shape is served as it was."""
+    monkeypatch.setattr(tape, "FIRST", 0)
+    monkeypatch.setattr(tape, "NEXT", 0)
+    rng = np.random.default_rng(0)
+    session = bn.compile(graph, threads=1)
+    possible = [types for types in sizes if min(types[0].dims[1:]) > 2]
+    feeds = [[rng.standard_normal(t.dims).astype(F32) for t in types] for types in possible]
+    wanted = [bn.compile(graph, threads=1)(*arrays)["y"].tobytes() for arrays in feeds]
+    for most in (32, 2, 32):
+        session._runner.max_plans = most
+        for arrays, bits in zip(feeds, wanted, strict=True):
+            for _ in range(2):
+                assert session(*arrays)["y"].tobytes() == bits
+    kinds = {type(prepared) for prepared in session._runner.prepared.values()}
+    assert Taped in kinds
+
+
+def evaluated(trail: Trail, numbers: Sequence[str], wanted: Sequence[Any], sizes: Sequence[int]) -> list[int] | None:
+    """Plain numbers of a tape of these lines."""
+    lines = Lines(trail, numbers, wanted)
+    found = lines.at(sizes)
+    return None if found is None else [int(found[0][lines.register(w)]) for w in wanted]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_stacked_blocks_never_meet(draw: st.DataObject) -> None:
+    count = draw.draw(st.integers(1, 12))
+    lives = [sorted(draw.draw(st.tuples(st.integers(0, 9), st.integers(0, 9)))) for _ in range(count)]
+    first, other = (draw.draw(st.lists(st.integers(1, 4000), min_size=count, max_size=count)) for _ in "ab")
+    trail = Trail()
+    blocks = [Block(trail.number(f"n{i}_0", n), *life) for i, (n, life) in enumerate(zip(first, lives, strict=True))]
+    total = stacked(blocks)
+    wanted = [b.offset for b in blocks]
+    names = [f"n{i}_0" for i in range(count)]
+    for sizes in (first, other):
+        made = evaluated(trail, names, [*wanted, total], sizes)
+        assert made is not None
+        *offsets, end = made
+        for i in range(count):
+            assert offsets[i] % 64 == 0
+            assert offsets[i] + sizes[i] <= end
+            for j in range(i):
+                apart = lives[i][1] < lives[j][0] or lives[j][1] < lives[i][0]
+                assert apart or offsets[i] + sizes[i] <= offsets[j] or offsets[j] + sizes[j] <= offsets[i]
+
+
+SIGNS = ("+", "-", "*", "//", "%", "<", "<=", ">", ">=", "==", "!=", "&", "|", "^", "<<", ">>", "max", "min")
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from(SIGNS), *[st.integers(-(2**40), 2**40) | st.integers(-9, 9)] * 4)
+def test_operations_are_those_of_python(sign: str, a: int, b: int, c: int, d: int) -> None:
+    """A number of 2 ** 62 and more, or a division by 0, and nothing holds."""
+    trail = Trail()
+    x, y = trail.number("n0_0", a), trail.number("n1_0", b)
+    text = f"{sign}(x, y)" if sign in ("max", "min") else f"x {sign} y"
+    try:
+        scope = {"x": x, "y": y, "max": bn.base.follow.greatest, "min": bn.base.follow.least}
+        made = eval(text, scope)
+    except (ZeroDivisionError, ValueError, OverflowError, MemoryError):
+        return
+    if type(made) is not Followed or abs(value_of(made)) >= 2**62:
+        return
+    for one, two in ((a, b), (c, d)):
+        try:
+            wanted: int | None = int(eval(text, {"x": one, "y": two}))
+        except (ZeroDivisionError, ValueError, OverflowError, MemoryError):
+            wanted = None
+        if sign == "<<" and (two > 61 or two < 0):
+            wanted = None
+        got = evaluated(trail, ["n0_0", "n1_0"], [made], [one, two])
+        assert got == (None if wanted is None or abs(wanted) >= 2**62 else [wanted])
+
+
+def test_a_session_is_no_larger_for_many_shapes() -> None:
+    graph = Graph()
+    x = graph.add_input("x", TensorType(F32, (Sym("n"), 16)))
+    graph.add_output(Builder(graph)(MatMul(), x, np.ones((16, 16), F32)), "y")
+    session = bn.compile(graph, threads=1)
+    for n in range(1, 400):
+        assert session(np.ones((n, 16), F32))["y"].shape == (n, 16)
+    assert len(session._runner.prepared) <= session._options()["max_plans"]
+    (tapes,) = session._runner.tapes.values()
+    assert len(tapes.tapes) <= 6
+
+
+def test_a_tape_holds_no_arrays_of_a_run() -> None:
+    graph = Graph()
+    x = graph.add_input("x", TensorType(F32, (Sym("n"), 16)))
+    graph.add_output(Builder(graph)(Relu(), x), "y")
+    session = bn.compile(graph, threads=1)
+    for n in range(1, 9):
+        session(np.ones((n, 16), F32))
+    taped = [p for p in session._runner.prepared.values() if isinstance(p, Taped)]
+    assert taped
+    assert pointer(taped[-1].registers)
+    assert taped[-1].plan.results[0].type.dims == taped[-1].shapes[0]
+    assert session.report()
+    assert session.profile(np.ones((8, 16), F32), runs=1).rows
