@@ -238,7 +238,8 @@ class TensorType:
         if any(isinstance(v, Sym) for v in self.value.flat):
             return None
         if is_followed(list(self.value.flat)):
-            return followed_array(self.value)  # type: ignore[no-any-return]
+            made: Array = followed_array(self.value)
+            return made
         return self.value.astype(self.dtype)
 
     def with_shape(self, shape: Sequence[Dim] | None) -> TensorType:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.base.turns import TURN_S, short_turns
 from bolt_numba.errors import BoltError
 from bolt_numba.runtime.runner import Prepared, Runner
-from bolt_numba.runtime.turns import TURN_S, short_turns
 from tests.test_session import two_layers
 
 WAIT_S = 60.0

@@ -464,7 +464,7 @@ def fixed(number: Any) -> Any:
     return number
 
 
-def followed_array(numbers: Any) -> FollowedTable:
+def followed_array(numbers: Any) -> Any:
     """A table of an array of objects, some of which are followed."""
     trail = _trail_of(list(numbers.flat))
     assert trail is not None

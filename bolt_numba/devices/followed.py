@@ -16,7 +16,7 @@ import numpy as np
 from bolt_numba.base.follow import Followed, LostError, Trail, is_table, value_of
 from bolt_numba.base.mapped import for_kernels
 from bolt_numba.base.records import record
-from bolt_numba.devices.program import Image, NativeRun, laid_out, linked, pointer
+from bolt_numba.devices.program import NativeRun, RecordImage, laid_out, linked, pointer
 from bolt_numba.kernels.cpu.tape import ADDRESS, DOUBLE, FLOAT, HALF, MOST, OPERATIONS, WORD, evaluate, fill
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.slots import Job
@@ -46,7 +46,7 @@ class _Part:
     kept: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
 
-class Tape:
+class TapeCode:
     """What lines of a trail compute from its numbers.  wanted: followed numbers, tables and others that are asked for.
 
     Raises LostError where that is not possible.
@@ -239,7 +239,7 @@ def _plain(atom: str) -> int:
 _KINDS = {"i8": WORD, "i4": HALF, "f4": FLOAT, "f8": DOUBLE}
 
 
-class _FollowedImage(Image):
+class _FollowedImage(RecordImage):
     """Takes note of what varies in records.
 
     numbers: byte offset, kind of `kernels.cpu.tape` and number.  tables: i64 of the image and what it is the address
@@ -283,7 +283,7 @@ class _FollowedImage(Image):
         return type(parallel) is Followed or bool(parallel)
 
     def _value(self, job: Job, arg: Any, where: int) -> Any:
-        if is_table(arg) or (type(arg) is Followed and isinstance(arg, np.ndarray)):
+        if is_table(arg) or (type(arg) is Followed and isinstance(value_of(arg), np.ndarray)):
             self._array(arg, 0, where)
             return 0
         made = arg if type(arg) is Followed else super()._value(job, arg, where)
@@ -296,7 +296,7 @@ class _FollowedImage(Image):
             self.floats.append((where, dtype.str, made))
         return value_of(made)
 
-    def _array(self, array: Array, offset: int, where: int) -> None:
+    def _array(self, array: Any, offset: Any, where: int) -> None:
         if is_table(array):
             self.own_tables.setdefault(id(array), (array, []))[1].append((where // 8, offset))
             return
@@ -323,7 +323,7 @@ class FollowedProgram:
         program.image, program.kernels = linked(program.image.tobytes(), program.links)
         self.refused = {(id(job), at): job.ins[at].type.dims for job, at in program.faults}  # type: ignore[union-attr]
         rows = [*program.inputs.values(), *program.outputs.values()]
-        moved = [offset for places in rows for _, offset in places]
+        moved: list[Any] = [offset for places in rows for _, offset in places]
         self.is_moved = any(type(offset) is Followed for offset in moved)
         addresses = [(8 * word, ADDRESS, offset) for word, offset in image.arena]
         written = [*image.numbers, *addresses]
@@ -331,7 +331,7 @@ class FollowedProgram:
         objects = [table for _, table, _ in image.tables] + [number for *_, number in image.floats]
         more = [d for dims in self.refused.values() for d in dims]
         wanted = [number for *_, number in (*written, *flags)]
-        self.tape = tape = Tape(trail, numbers, [*wanted, *objects, *dims, arena, *more, *moved])
+        self.tape = tape = TapeCode(trail, numbers, [*wanted, *objects, *dims, arena, *more, *moved])
         self.moved = np.array([tape.register(offset) for offset in moved], np.int64)
         self.rows, self.flag_rows = (
             np.array([(at, kind, tape.register(n)) for at, kind, n in rows], np.int64).reshape(-1, 3)
@@ -352,18 +352,19 @@ class FollowedRun(NativeRun):
 
     def __init__(self, followed: FollowedProgram) -> None:
         super().__init__(followed.program, None, followed.program.flags.copy() if len(followed.flag_rows) else None)
-        self.followed, self.held, self.registers = followed, (), np.empty(0, np.int64)
+        self.followed, self.registers = followed, np.empty(0, np.int64)
+        self.held: list[Array] = []
         self.arena = np.empty(0, np.uint8)
         self.views = {kind: self.image.view(kind) for kind in ("<f4", "<f8")}
 
     def turn_to(self, registers: Array, objects: dict[str, Any]) -> None:
         """Fill in what the tape gives for other sizes."""
         followed, self.registers = self.followed, registers
-        nbytes = int(registers[followed.arena])
-        if nbytes > len(self.arena):  # type: ignore[arg-type]
-            self.arena = HOST.allocate(nbytes)
+        nbytes, arena = int(registers[followed.arena]), self.arena
+        if arena is None or nbytes > len(arena):
+            self.arena = arena = HOST.allocate(nbytes)
         record = np.array([
-            pointer(followed.rows), len(followed.rows), pointer(registers), pointer(self.image), pointer(self.arena),
+            pointer(followed.rows), len(followed.rows), pointer(registers), pointer(self.image), pointer(arena),
         ])  # fmt: skip
         fill.call_at(pointer(record))
         if len(followed.flag_rows):

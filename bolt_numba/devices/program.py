@@ -140,7 +140,7 @@ def _as_f32(value: Any) -> Any:
     return math.copysign(math.inf, value) if type(value) is float and abs(value) > _MOST else value
 
 
-class Image:
+class RecordImage:
     """Fills parameter records one after another."""
 
     def __init__(self) -> None:
@@ -266,9 +266,9 @@ def build_program(jobs: Sequence[Job], threads: int) -> Program:
     return made
 
 
-def laid_out(jobs: Sequence[Job], threads: int, image: Image | None = None) -> Program:
+def laid_out(jobs: Sequence[Job], threads: int, image: RecordImage | None = None) -> Program:
     """The program without any address: its image is zero at all places that it names, and no kernel has code yet."""
-    image = Image() if image is None else image
+    image = RecordImage() if image is None else image
     steps: list[int] = []
     offsets: list[int] = []
     parallel: list[bool] = []

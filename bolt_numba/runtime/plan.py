@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import field
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -343,7 +344,7 @@ class Planner:
             if self.trail is None:
                 entry = device.select(op, ins, context)
             else:
-                entry = chosen(ins, lambda types, device=device: device.select(op, types, context))
+                entry = chosen(ins, partial(_selected, device, op, context))
             if entry is not None or device.runs(op):
                 break
         if entry is None:
@@ -463,6 +464,10 @@ class Planner:
         steps = [device.copy_step(In(0), Out(0), 1, nbytes, 1)] if nbytes else []
         check_steps(op, steps, [source.type], [target.type])
         return Job(f"{source.name} (copy)", op, device, [source], [target], steps, f"copy in {HOST.name}")
+
+
+def _selected(device: Device, op: Op, context: MakerContext, ins: Sequence[TensorType | None]) -> Entry | None:
+    return device.select(op, ins, context)
 
 
 def _runs_nothing(op: Op, ins: Sequence[Slot | None], types: Sequence[TensorType]) -> bool:

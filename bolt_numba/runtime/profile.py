@@ -191,4 +191,4 @@ def _timed_plan(prepared: Prepared, arrays: Sequence[Array]) -> tuple[list[Array
     seconds: list[float] = []
     for segment in plan.segments:
         seconds += segment.executable.bind(arenas).timed(arrays, outputs)
-    return finish(plan, arrays, outputs), seconds
+    return finish(prepared, arrays, outputs), seconds

@@ -15,6 +15,7 @@ from bolt_numba.base.budget import ask, is_granted
 from bolt_numba.base.config import MAX_PLANS
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.mapped import check_intact
+from bolt_numba.base.turns import short_turns
 from bolt_numba.errors import BudgetError
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import as_value
@@ -30,7 +31,6 @@ from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, region_of
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.stand_ins import Lacking, Serving, computed_now, planned_now
 from bolt_numba.runtime.tape import Tapes
-from bolt_numba.runtime.turns import short_turns
 from bolt_numba.types import Array, NestedType, TensorType, only_in_python
 
 if TYPE_CHECKING:

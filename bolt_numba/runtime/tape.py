@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 from bolt_numba.base.budget import ask
 from bolt_numba.base.follow import LostError, Trail, is_followed
 from bolt_numba.runtime.device import HOST
-from bolt_numba.runtime.inplace import can_overwrite
 from bolt_numba.runtime.plan import Plan, Planner
-from bolt_numba.runtime.prepared import Prepared, clock, ends_of
+from bolt_numba.runtime.prepared import Prepared, can_overwrite, clock, ends_of
 from bolt_numba.runtime.slots import CONST, TEMP
 from bolt_numba.types import Array, Sym, TensorType
 

@@ -72,7 +72,7 @@ evaluate = native_source(
 
 
 @native(rows=PTR, count=I64, registers=PTR, to=PTR, arena=I64)
-def fill(p, tid, nthreads):
+def fill(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """Write registers into parameter records; rows: byte offset, kind, register; arena: its address."""
     for i in range(p.count):
         row = p.rows + ROW * i

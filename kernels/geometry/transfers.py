@@ -54,7 +54,7 @@ def plan_ints(ins: Types, index: int, default: Sequence[int]) -> list[int]:
     if given is None:
         return list(default)
     assert given.known is not None
-    return given.known.reshape(-1).tolist()  # type: ignore[no-any-return]
+    return given.known.reshape(-1).tolist()
 
 
 def knows(*indices: int) -> Any:

@@ -41,7 +41,8 @@ class Range(Op):
         if d == 0:
             raise self.fail("delta", d, "not 0")
         if isinstance(d, int):
-            return max(-((a - b) // d), 0)
+            steps: int = -((a - b) // d)
+            return max(steps, 0)
         count = float((b - a) / d)
         if not math.isfinite(count):
             raise self.fail("start, limit and delta", (a, b, d), "a finite number of steps")

@@ -81,7 +81,8 @@ def _offsets(g: ProductBlocks, unit: int) -> Array:
     batches = g.batch, g.a_batch, g.b_batch
     if is_followed((g.m, panels)) and not is_followed(batches) and math.prod(g.batch) <= MOST_ROWS:
         ones = _block_table(*batches, 1, 1).tolist()
-        return table([(a * g.m, 0, b * panels, 0, i * g.m, 0) for a, _, b, _, i, _ in ones])
+        made: Array = table([(a * g.m, 0, b * panels, 0, i * g.m, 0) for a, _, b, _, i, _ in ones])
+        return made
     return _block_table(*batches, g.m, panels)
 
 
