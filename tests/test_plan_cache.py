@@ -1,4 +1,4 @@
-"""Plans by shape: known ones wait for nobody, new ones are made once, few are kept."""
+"""Shapes: known ones wait for nobody, new ones are planned once or not at all, few are kept."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.base.turns import TURN_S, short_turns
-from bolt_numba.errors import BoltError
+from bolt_numba.errors import BoltError, BudgetError
 from bolt_numba.runtime.runner import Prepared, Runner
+from bolt_numba.runtime.tape import Tape, Taped, Tapes
 from tests.test_session import two_layers
 
 WAIT_S = 60.0
@@ -60,6 +61,58 @@ def test_a_known_shape_does_not_wait_for_a_plan(monkeypatch: pytest.MonkeyPatch)
     assert not planning.is_alive()
 
 
+def taped(first: int = 101, **options: Any) -> bn.Session:
+    """A session with a tape that serves any number of rows beside ``first``, which it has from planning four."""
+    session = bn.compile(two_layers(), threads=1, **options)
+    for count in range(first, first + 5):
+        session(rows(count))
+    assert isinstance(list(session._runner.prepared.values())[-1], Taped)
+    return session
+
+
+def counts(session: bn.Session) -> list[int]:
+    """Rows of the shapes that are kept."""
+    return sorted(p.empties[0][0][0] for p in session._runner.prepared.values())  # type: ignore[index]
+
+
+def test_a_tape_serves_new_shapes_without_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, held = taped(), Held(monkeypatch)
+    wanted = bn.compile(two_layers(), threads=1, max_plans=1)
+    given = [np.random.default_rng(count).standard_normal((count, 8)).astype(np.float32) for count in range(90, 99)]
+    results = [session(x)["y"] for x in given]  # would wait for ever
+    buffers = [np.empty_like(y) for y in results]
+    for x, y in zip(given, buffers, strict=True):
+        session.run_into({"x": x}, {"y": y})
+    assert held.count == 0
+    held.free.set()
+    for x, y, z in zip(given, results, buffers, strict=True):
+        assert np.array_equal(y, wanted(x)["y"])
+        assert np.array_equal(y, z)
+
+
+@pytest.mark.parametrize("call", ["run", "run_into"])
+def test_a_tape_stands_for_a_plan_that_is_not_made(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    session = taped()
+    monkeypatch.setattr(Tape, "planned_for", lambda self, shapes: pytest.fail("somebody asked for the plan"))
+    x, y = rows(90), np.empty((90, 4), np.float32)
+    wanted = session(x)["y"] if call == "run" else session.run_into({"x": x}, {"y": y})
+    assert wanted is None or wanted.shape == y.shape
+
+
+def test_a_known_shape_of_a_tape_does_not_wait_for_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = taped()
+    wanted = session(rows(90))
+    session._runner.tapes.clear()
+    held = Held(monkeypatch)
+    (planning,) = in_threads(lambda: session(rows(91)))
+    assert held.begun.wait(WAIT_S)
+    assert np.array_equal(session(rows(90))["y"], wanted["y"])  # would wait for ever
+    assert planning.is_alive()
+    held.free.set()
+    planning.join(WAIT_S)
+    assert not planning.is_alive()
+
+
 def test_threads_that_want_one_new_shape_plan_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     session, held, results = bn.compile(two_layers(), threads=1), Held(monkeypatch), list[Any]()
     waiting = in_threads(*[lambda: results.append(session(rows(5))["y"])] * 4)
@@ -93,6 +146,55 @@ def test_the_plan_used_least_recently_goes_first() -> None:
         session(rows(count))
     kept = session._runner.prepared.values()
     assert sorted(p.plan.results[0].type.dims[0] for p in kept) == [1, 3, 4]
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
+def test_the_shape_of_a_tape_used_least_recently_goes_first(order: tuple[int, ...]) -> None:
+    """Whether it was used since it came, or not."""
+    session = taped(max_plans=3)
+    for count in (1, 2, 3, *order):
+        session(rows(90 + count))
+    assert counts(session) == [91, 92, 93]
+    for i, count in enumerate(order):
+        session(rows(80 + i))
+        assert 90 + count not in counts(session)
+        assert len(counts(session)) == 3
+
+
+def test_plans_and_tapes_are_kept_up_to_max_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = taped(max_plans=2)
+    at = Tapes.at
+    monkeypatch.setattr(Tapes, "at", lambda self, shapes: at(self, shapes) if shapes[0][0] % 3 else None)
+    for count in (80, 81, 82, 83, 84, 85, 86, 87, 81, 82):
+        assert session(rows(count))["y"].shape == (count, 4)
+        assert len(counts(session)) <= 2
+        assert count in counts(session)
+    kinds = {type(p) for p in session._runner.prepared.values()}
+    assert kinds == {Prepared, Taped}
+
+
+def test_a_tape_keeps_to_the_limit_of_memory() -> None:
+    """A session that has a tape refuses what one without refuses."""
+    large = rows(100_000)  # 1.6 MB of results, and what is between
+    for session in (bn.compile(two_layers(), threads=1, memory_limit=1_000_000), taped(memory_limit=1_000_000)):
+        with pytest.raises(BudgetError):
+            session(large)
+        assert session(rows(90))["y"].shape == (90, 4)
+
+
+def test_memory_of_a_large_shape_goes_with_it() -> None:
+    session = taped(max_plans=2)
+    small = idle(session)
+    session(rows(100_000))
+    for count in (91, 92, 93, 94):
+        session(rows(count))
+    assert idle(session) <= 4 * small
+
+
+def idle(session: bn.Session) -> int:
+    """Bytes that the runs of tapes keep."""
+    tapes = [one for tapes in session._runner.tapes.values() for one in tapes.tapes]
+    return sum(0 if c.run.arena is None else c.run.arena.nbytes for one in tapes for c in one.idle)
 
 
 def test_plans_share_the_limit_of_memory() -> None:

@@ -15,12 +15,13 @@ from bolt_numba.ops.arrays.shape import Slice
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Pow
-from bolt_numba.runtime import recipes, region
+from bolt_numba.runtime import repeat, tape
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Planner
 from bolt_numba.runtime.region import region_of
 from bolt_numba.runtime.repeat import number_operators
 from bolt_numba.runtime.runner import Runner
+from bolt_numba.runtime.tape import Taped
 from bolt_numba.types import F32, Array, Sym, TensorType
 from tests.near import assert_near
 
@@ -104,24 +105,44 @@ def test_another_shape_plans_only_what_it_changes() -> None:
     w = weights(80, 80)
     graph.add_output(build(MatMul(), kept, w), "y")
     graph.add_output(build(MatMul(), changed, w), "z")
-    runner = Runner(region_of(graph), 1, Packs())
-    for rows in (3, 4, 8, 3, 5, 6):
+    runner, ways = Runner(region_of(graph), 1, Packs()), []
+    for rows in (3, 4, 8, 3, 5, 6, 7):
         one, two = weights(8, 80), weights(rows, 80)
         y, z = runner.run([one, two])
         np.testing.assert_array_equal(y, one @ w)
         np.testing.assert_array_equal(z, two @ w)
-        assert len(runner.region.selections) <= 5
-    (form,) = runner.region.forms().values()
-    assert len(form.recipes) == 1  # from the fifth plan on, for all sizes
+        ways.append(len(runner.region.selections))
+    assert ways == [2, 3, 3, 3, 4, 4, 4]  # one for each height, and none from the fourth plan on
+    assert [type(prepared) is Taped for prepared in runner.prepared.values()] == [False] * 4 + [True] * 2
 
 
 def test_ways_to_plan_a_node_do_not_heap_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(region, "MOST_SELECTIONS", 2)
-    monkeypatch.setattr(recipes, "MOST", 0)
-    graph = Graph()
-    x = graph.add_input("x", TensorType(F32, (Sym("n"), 80)))
-    graph.add_output(Builder(graph)(MatMul(), x, weights(80, 80)), "y")
-    runner = Runner(region_of(graph), 1, Packs())
+    monkeypatch.setattr(repeat, "MOST_SELECTIONS", 2)
+    monkeypatch.setattr(tape, "MOST_TAPES", 0)
+    runner = products()
     for rows in range(1, 6):
         runner.run([weights(rows, 80)])
         assert len(runner.region.selections) <= 2
+    assert not any(isinstance(prepared, Taped) for prepared in runner.prepared.values())
+
+
+def test_tapes_do_not_heap_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever sizes come, and whatever contents."""
+    monkeypatch.setattr(tape, "FIRST", 0)
+    monkeypatch.setattr(tape, "NEXT", 0)
+    monkeypatch.setattr(tape.Tapes, "at", lambda self, shapes: None)  # nothing holds
+    monkeypatch.setattr(tape, "MOST_TAPES", 3)
+    runner = products()
+    for rows in range(1, 9):
+        runner.run([weights(rows, 80)])
+    (tapes,) = runner.tapes.values()
+    assert len(tapes.tapes) == tapes.tries == 3
+    assert tapes.misses == 8
+
+
+def products() -> Runner:
+    """A runner of a product of any number of rows."""
+    graph = Graph()
+    x = graph.add_input("x", TensorType(F32, (Sym("n"), 80)))
+    graph.add_output(Builder(graph)(MatMul(), x, weights(80, 80)), "y")
+    return Runner(region_of(graph), 1, Packs())

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import bolt_numba as bn
 from bolt_numba.base.follow import Followed, LostError, Trail, value_of
-from bolt_numba.devices.followed import FollowedRun
-from bolt_numba.devices.followed import Tape as Lines
+from bolt_numba.devices.followed import FollowedRun, TapeCode
 from bolt_numba.devices.program import NativeRun, pointer
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
@@ -77,7 +76,7 @@ def check(graph: Graph, sizes: Sequence[Sequence[TensorType]]) -> int:
         return 0
     held = 0
     for types in sizes:
-        taped = made.at([t.dims for t in types])
+        taped = made.at([np.broadcast_to(np.zeros((), t.dtype), t.dims) for t in types])
         try:
             plan = Planner(region_of(graph), MakerContext(THREADS, Packs())).plan(types)
         except BoltError:
@@ -234,7 +233,7 @@ def test_sessions_have_the_same_bits(
 
 def evaluated(trail: Trail, numbers: Sequence[str], wanted: Sequence[Any], sizes: Sequence[int]) -> list[int] | None:
     """Plain numbers of a tape of these lines."""
-    lines = Lines(trail, numbers, wanted)
+    lines = TapeCode(trail, numbers, wanted)
     found = lines.at(sizes)
     return None if found is None else [int(found[0][lines.register(w)]) for w in wanted]
 
@@ -312,6 +311,6 @@ def test_a_tape_holds_no_arrays_of_a_run() -> None:
     taped = [p for p in session._runner.prepared.values() if isinstance(p, Taped)]
     assert taped
     assert pointer(taped[-1].registers)
-    assert taped[-1].plan.results[0].type.dims == taped[-1].shapes[0]
+    assert list(taped[-1].plan.results[0].type.dims) == taped[-1].sizes
     assert session.report()
     assert session.profile(np.ones((8, 16), F32), runs=1).rows

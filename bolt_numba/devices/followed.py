@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import field
+from itertools import count
 from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.budget import ask
 from bolt_numba.base.follow import Followed, LostError, Trail, is_table, value_of
 from bolt_numba.base.mapped import for_kernels
 from bolt_numba.base.records import record
@@ -145,11 +147,13 @@ class TapeCode:
             if texts:
                 self._python(self.parts[-1], texts)
         self.rows = np.array(rows, np.int64).reshape(-1, 3)
-        self.start = np.zeros(self.base + len(rows), np.int64)
+        self.calls = self.base + len(rows)
+        self.start = np.zeros(self.calls + 5 * len(self.parts), np.int64)
         self.start[0] = 1
         for number, register in self._constants.items():
             self.start[register] = number
-        self.records = [np.array([self.rows.ctypes.data, 0, p.first, p.last, self.base], np.int64) for p in self.parts]
+        for part, at in zip(self.parts, range(self.calls, len(self.start), 5), strict=True):
+            self.start[at : at + 5] = self.rows.ctypes.data, 0, part.first, part.last, self.base
 
     def _constant(self, atom: str) -> None:
         if atom[0] not in "vn":
@@ -190,17 +194,16 @@ class TapeCode:
 
     def at(self, sizes: Sequence[int]) -> tuple[Array, dict[str, Any]] | None:
         """All registers and objects for these numbers; None where something does not hold."""
-        registers = self.start.copy()
+        registers = self.start.copy()  # behind them are the records of the calls of `evaluate`
         registers[1 : 1 + self.numbers] = sizes
+        address, call = pointer(registers), self.calls
+        registers[call + 1 :: 5] = address
         objects: dict[str, Any] = {}
-        address = pointer(registers)
-        for part, plain in zip(self.parts, self.records, strict=True):
-            if part.first < part.last:
-                row = plain.copy()
-                row[1] = address
-                evaluate.call_at(pointer(row))
-                if not registers[0]:
-                    return None
+        for part in self.parts:
+            evaluate.call_at(address + 8 * call)
+            if not registers[0]:
+                return None
+            call += 5
             if part.run is not None:
                 made = self._run(part, registers, objects)
                 if made is None:
@@ -324,7 +327,11 @@ class FollowedProgram:
         self.refused = {(id(job), at): job.ins[at].type.dims for job, at in program.faults}  # type: ignore[union-attr]
         rows = [*program.inputs.values(), *program.outputs.values()]
         moved: list[Any] = [offset for places in rows for _, offset in places]
-        self.is_moved = any(type(offset) is Followed for offset in moved)
+        self.is_moved, numbers_of = any(type(offset) is Followed for offset in moved), count()
+        self.places = [
+            [(which, [(word, next(numbers_of)) for word, _ in places]) for which, places in rows.items()]
+            for rows in (program.inputs, program.outputs)
+        ]
         addresses = [(8 * word, ADDRESS, offset) for word, offset in image.arena]
         written = [*image.numbers, *addresses]
         flags = [(8 * step, WORD, flag) for step, flag in image.flags]
@@ -348,13 +355,15 @@ class FollowedProgram:
 class FollowedRun(NativeRun):
     """A followed program's own parameter image, for the sizes that it was turned to last."""
 
-    __slots__ = ("followed", "held", "registers", "views")
+    __slots__ = ("followed", "held", "record", "record_at", "registers", "views")
 
     def __init__(self, followed: FollowedProgram) -> None:
         super().__init__(followed.program, None, followed.program.flags.copy() if len(followed.flag_rows) else None)
         self.followed, self.registers = followed, np.empty(0, np.int64)
         self.held: list[Array] = []
         self.arena = np.empty(0, np.uint8)
+        self.record = np.array([pointer(followed.rows), len(followed.rows), 0, pointer(self.image), 0])
+        self.record_at = pointer(self.record)
         self.views = {kind: self.image.view(kind) for kind in ("<f4", "<f8")}
 
     def turn_to(self, registers: Array, objects: dict[str, Any]) -> None:
@@ -362,20 +371,19 @@ class FollowedRun(NativeRun):
         followed, self.registers = self.followed, registers
         nbytes, arena = int(registers[followed.arena]), self.arena
         if arena is None or nbytes > len(arena):
+            ask(nbytes, "intermediate values of a plan")
             self.arena = arena = HOST.allocate(nbytes)
-        record = np.array([
-            pointer(followed.rows), len(followed.rows), pointer(registers), pointer(self.image), pointer(arena),
-        ])  # fmt: skip
-        fill.call_at(pointer(record))
+        record = self.record
+        record[2], record[4] = pointer(registers), pointer(arena)
+        fill.call_at(self.record_at)
         if len(followed.flag_rows):
-            record[:2], record[3] = (pointer(followed.flag_rows), len(followed.flag_rows)), pointer(self.flags)
-            fill.call_at(pointer(record))
+            flags = np.array([pointer(followed.flag_rows), len(followed.flag_rows), record[2], pointer(self.flags), 0])
+            fill.call_at(pointer(flags))
         if followed.is_moved:
-            offsets = iter(registers[followed.moved].tolist())
-            program = followed.program
+            offsets = registers[followed.moved].tolist()
             self.inputs, self.outputs = (
-                [(which, [(word, next(offsets)) for word, _ in places]) for which, places in rows.items()]
-                for rows in (program.inputs, program.outputs)
+                [(which, [(word, offsets[at]) for word, at in places]) for which, places in rows]
+                for rows in followed.places
             )
         if followed.tables:
             self.held = arrays = [for_kernels(objects[name]) for _, name, _ in followed.tables]

@@ -166,7 +166,7 @@ def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[Label], li
             for job in prepared.plan.jobs
         )
         seconds.extend(spent)
-        cut = prepared.plan.cut
+        cut = prepared.cut
         if cut is None:
             return labels, seconds
         reads = prepared.reads

@@ -45,8 +45,8 @@ def report_of(runner: Runner) -> Report:
                 rows.append({**row, **job.device.facts(job), **within})
             if prepared.rest is not None:
                 rest.append((prepared.rest, within))
-            if prepared.plan.cut is not None:
-                node, label = prepared.plan.cut.node, here.cut_label(prepared.plan.cut)
+            if prepared.cut is not None:
+                node, label = prepared.cut.node, here.cut_label(prepared.cut)
                 row = {"node": node.name, "op": node.op.name, "output": "by data", "runner": label}
                 rows.append(row | {"device": "host", "packs": []} | within)
                 rest += _bodies(here, node, within.get("within", ""))

@@ -123,7 +123,7 @@ class Runner:
     def _taped(self, key: Hashable, arrays: Sequence[Array]) -> Prepared | None:
         """What a tape gives for these arrays' shapes, if one holds for them."""
         tapes = self.tapes.get(self._decided(key))
-        found = None if tapes is None else tapes.at([a.shape for a in arrays])
+        found = None if tapes is None else tapes.at(arrays)
         if found is not None:
             with self.lock:
                 while len(self.prepared) >= self.max_plans:
@@ -157,10 +157,9 @@ class Runner:
             self.packs.done()
 
     def _decided(self, key: Any) -> Hashable:
-        """What a key holds besides shapes: the content that decides shapes."""
-        if not self.by_value:
-            return key[1:] if self.region.bounds else ()
-        return key[1], key[0][1:] if self.region.bounds else ()
+        """What a key holds besides shapes and content that decides them."""
+        shapes = key[0] if self.by_value else key
+        return shapes[1:] if self.region.bounds else ()
 
     def _plan(self, arrays: Sequence[Array], waits: bool) -> Prepared:
         if self.make is not None:

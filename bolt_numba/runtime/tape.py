@@ -10,23 +10,24 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
-from bolt_numba.base.budget import ask
+import numpy as np
+
 from bolt_numba.base.follow import LostError, Trail, is_followed
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.plan import Plan, Planner
 from bolt_numba.runtime.prepared import Prepared, can_overwrite, clock, ends_of
 from bolt_numba.runtime.slots import CONST, TEMP
-from bolt_numba.types import Array, Sym, TensorType
+from bolt_numba.types import I32, I64, Array, Sym, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.packs import MakerContext
     from bolt_numba.runtime.runner import Runner
 
 MOST_TAPES = 16
-"""Tapes of a region, for one content of the inputs that decide shapes."""
+"""Tapes of a region that are tried to be made."""
 FIRST, NEXT = 4, 3
 """Plans before the first tape, and between two: a tape costs as much as some ten of them."""
 
@@ -41,11 +42,13 @@ class Tapes:
         self.tapes: list[Tape] = []
         self.misses = self.tries = 0
 
-    def at(self, shapes: Sequence[tuple[int, ...]]) -> Taped | None:
-        """What the first tape gives that holds for these shapes of the inputs."""
-        for tape in self.tapes:
-            found = tape.at(shapes)
+    def at(self, arrays: Sequence[Array]) -> Taped | None:
+        """What the first tape gives that holds for these inputs."""
+        for number, tape in enumerate(self.tapes):
+            found = tape.at(arrays)
             if found is not None:
+                if number:  # the next sizes are likely to be near
+                    self.tapes = [tape, *(t for t in self.tapes if t is not tape)]
                 return found
         return None
 
@@ -55,68 +58,104 @@ class Tapes:
         if self.misses < FIRST + NEXT * self.tries or self.tries >= MOST_TAPES:
             return
         self.tries += 1
-        try:
-            self.tapes.append(Tape(runner, context, types))
-        except (LostError, Exception):  # the ordinary way serves, and says what is wrong if anything is
-            return
+        for is_open in (True, False):
+            if is_open or any(t.value is not None for t in types):
+                try:
+                    self.tapes = [Tape(runner, context, types, is_open), *self.tapes]
+                    return
+                except (LostError, Exception):  # the ordinary way serves, and says what is wrong if anything is
+                    continue
 
 
 class Tape:
     """One way to plan a region.
 
-    plan: with followed sizes, for what does not depend on them.  ranks: of the inputs.  program: what its device made.
+    is_open: whether the integers that decide shapes are followed, too, and not held to what they are.
+    plan: with followed sizes, for what does not depend on them.  ranks: of the inputs.  open: inputs whose content is
+    followed, and how much there is; fixed: what the content of others must be.  program: what its device made.
     """
 
-    def __init__(self, runner: Runner, context: MakerContext, types: Sequence[TensorType]) -> None:
-        trail, region = Trail(), runner.region
-        self.runner, self.values = weakref.ref(runner), [t.value for t in types]
+    def __init__(
+        self, runner: Runner, context: MakerContext, types: Sequence[TensorType], is_open: bool = True
+    ) -> None:
+        trail, self.runner, region = Trail(), weakref.ref(runner), runner.region
         self.ranks = [len(t.dims) for t in types]
+        decided = [(i, t.value) for i, t in enumerate(types) if t.value is not None]
+        self.open = [(i, v.size) for i, v in decided if is_open and v.dtype in (I32, I64)]
+        followed = {i for i, _ in self.open}
+        self.fixed = [(i, v.tobytes()) for i, v in decided if i not in followed]
+        self.values = [t.value for t in types]
         names = [[f"n{i}_{axis}" for axis in range(rank)] for i, rank in enumerate(self.ranks)]
-        given = [_followed(trail, *row) for row in zip([v.type for v in region.inputs], types, names, strict=True)]
+        more = {i: [f"n{i}_{self.ranks[i] + k}" for k in range(size)] for i, size in self.open}
+        inputs = zip([v.type for v in region.inputs], types, names, strict=True)
+        given = [_followed(trail, *row, more.get(i)) for i, row in enumerate(inputs)]
+        numbers = [*chain(*names), *chain(*more.values())]
         self.plan = plan = Planner(region, context, trail=trail).plan(given)
-        devices = list({id(job.device): job.device for job in plan.jobs}.values())
+        devices = {id(job.device): job.device for job in plan.jobs}.values() or context.devices[:1]
         if len(devices) != 1 or any(s.kind == CONST and is_followed(s.const) for s in plan.results):
-            raise LostError("a plan of several devices, or of none")
+            raise LostError("a plan of several devices, or results that are sizes")
         dims = [d for slot in plan.results if slot.kind == TEMP for d in slot.type.dims]
         arena = plan.memory.arenas.get(HOST, 0)
-        self.program = devices[0].followed(plan.jobs, context.threads, trail, [*chain(*names)], dims, arena)
+        self.program = next(iter(devices)).followed(plan.jobs, context.threads, trail, numbers, dims, arena)
         trail.is_closed = True
-        self.results = [(len(s.type.dims), s.type.dtype) if s.kind == TEMP else None for s in plan.results]
+        ends = [*accumulate([len(s.type.dims) if s.kind == TEMP else 0 for s in plan.results], initial=0)]
+        rows = zip(ends, ends[1:], plan.results, strict=False)
+        self.results = [(first, end, s.type.dtype) if s.kind == TEMP else None for first, end, s in rows]
+        self.plain = None not in self.results
         self.reads = 0 if plan.cut is None else sum(1 for s in plan.cut.reads if s is not None)
         self.ends, self.rest = ends_of(plan, self.reads), None if plan.cut is None else runner.like(plan.cut.rest)
         self.idle: list[_Context] = []
         self.overwrites: dict[tuple[int, int], bool] = {}
 
-    def at(self, shapes: Sequence[tuple[int, ...]]) -> Taped | None:
-        """What the tape gives for these shapes of the inputs; None where it does not hold."""
+    def at(self, arrays: Sequence[Array]) -> Taped | None:
+        """What the tape gives for these inputs; None where it does not hold."""
+        shapes = [a.shape for a in arrays]
         if list(map(len, shapes)) != self.ranks:
             return None
-        found = self.program.tape.at([*chain(*shapes)])
-        return None if found is None else Taped(self, shapes, *found)
+        sizes = [*chain(*shapes)]
+        for i, size in self.open:
+            if arrays[i].size != size:
+                return None
+            sizes += arrays[i].reshape(-1).tolist()
+        for i, content in self.fixed:
+            if arrays[i].tobytes() != content:
+                return None
+        found = self.program.tape.at(sizes)
+        return None if found is None else Taped(self, sizes, *found)
 
-    def planned_for(self, shapes: Sequence[tuple[int, ...]]) -> Plan:
-        """The plan that it stands for."""
-        runner = self.runner()
+    def planned_for(self, sizes: Sequence[int]) -> Plan:
+        """The plan that it stands for.  sizes: dimensions of all inputs, then the content that is followed."""
+        runner, values, rest, types = self.runner(), list(self.values), iter(sizes), []
         assert runner is not None, "who has the plan's runner asks"
-        inputs = zip(runner.region.inputs, shapes, self.values, strict=True)
-        return runner.planned_for([TensorType(v.type.dtype, shape, value) for v, shape, value in inputs])
+        shapes = [tuple([next(rest) for _ in range(rank)]) for rank in self.ranks]
+        for i, size in self.open:
+            value = values[i]
+            assert value is not None, "its content is followed"
+            values[i] = np.array([next(rest) for _ in range(size)], value.dtype).reshape(value.shape)
+        for v, shape, value in zip(runner.region.inputs, shapes, values, strict=True):
+            types.append(TensorType(v.type.dtype, shape, value))
+        return runner.planned_for(types)
 
 
-def _followed(trail: Trail, declared: TensorType, t: TensorType, names: Sequence[str]) -> TensorType:
-    """The type of an input whose sizes are followed, where the graph does not say them."""
+def _followed(
+    trail: Trail, declared: TensorType, t: TensorType, names: Sequence[str], content: Sequence[str] | None
+) -> TensorType:
+    """The type of an input whose sizes are followed, where the graph does not say them, and perhaps its content."""
     rank = len(names)
     shape = declared.shape if declared.shape is not None and len(declared.shape) == rank else (None,) * rank
-    dims = []
+    dims: list[Any] = []
     for name, size, said in zip(names, t.dims, shape, strict=True):
         number = trail.number(name, size)
         first = trail.symbols.setdefault(said, number) if isinstance(said, Sym) else number
-        if said is not None and not isinstance(said, Sym):
-            bool(number == size)
-            dims.append(size)
-        else:
-            bool(number == first)
-            dims.append(first)
-    return TensorType(t.dtype, tuple(dims), t.value)
+        is_said = said is not None and not isinstance(said, Sym)
+        dims.append(size if is_said else first)
+        bool(number == dims[-1])  # a guard
+    if content is None or t.value is None:
+        return TensorType(t.dtype, tuple(dims), t.value)
+    value = np.empty(t.value.size, object)
+    for k, (name, number) in enumerate(zip(content, t.value.reshape(-1).tolist(), strict=True)):
+        value[k] = trail.number(name, number)
+    return TensorType(t.dtype, tuple(dims), value.reshape(t.value.shape))
 
 
 class _Context:
@@ -133,33 +172,23 @@ class _Context:
 class Taped(Prepared):
     """A tape at certain sizes; ``plan`` is made when somebody asks for it."""
 
-    __slots__ = ("objects", "registers", "shapes", "tape")
+    __slots__ = ("objects", "registers", "sizes", "tape")
 
-    def __init__(
-        self, tape: Tape, shapes: Sequence[tuple[int, ...]], registers: Array, objects: dict[str, Any]
-    ) -> None:
-        self.tape, self.shapes, self.registers, self.objects = tape, shapes, registers, objects
+    def __init__(self, tape: Tape, sizes: Sequence[int], registers: Array, objects: dict[str, Any]) -> None:
+        self.tape, self.sizes, self.registers, self.objects = tape, sizes, registers, objects
         self.cut, self.rest, self.stands_in = tape.plan.cut, tape.rest, False
         self.reads, self.ends, self.results = tape.reads, tape.ends, tape.plan.results
         self.idle = tape.idle  # type: ignore[assignment]
-        self.empties, at = [], 0
         dims = registers[tape.program.dims].tolist()
-        for found in tape.results:
-            if found is not None:
-                rank, dtype = found
-                self.empties.append((tuple(dims[at : at + rank]), dtype))
-                at += rank
-            else:
-                self.empties.append(None)
-        self.plain = at == len(dims) and None not in tape.results
+        self.empties = [None if r is None else (tuple(dims[r[0] : r[1]]), r[2]) for r in tape.results]
+        self.plain = tape.plain
         self.overwrites, self.homes = tape.overwrites, None
         self.used = self.kept = next(clock)
-        ask(int(registers[tape.program.arena]), "intermediate values of a plan")
 
     def __getattr__(self, name: str) -> Any:
         if name != "plan":
             raise AttributeError(name)
-        self.plan: Plan = self.tape.planned_for(self.shapes)
+        self.plan: Plan = self.tape.planned_for(self.sizes)
         return self.plan
 
     def overwrites_in(self, output: int, source: int) -> bool:
