@@ -61,15 +61,16 @@ def memory_of(sessions: Sequence[Session]) -> dict[str, int]:
     """As `Session.memory`, of a session and those inside it."""
     from bolt_numba.runtime.runner import real_nbytes, uploaded
 
-    plans = [p.plan for s in sessions for p in list(s._runner.prepared.values())]
+    plans = [p for s in sessions for p in list(s._runner.prepared.values())]
+    arenas = [p.arenas_nbytes for p in plans]
     pinned = sum({id(device): device.pinned for s in sessions for device in s._far}.values())
     states = {id(s._states): s._states.nbytes for s in sessions if s._states is not None}
     kept = {"states": sum(states.values())} if states else {}
     return uploaded(plans) | ({"pinned": pinned} if pinned else {}) | kept | {
         "weights": sum({id(a): real_nbytes(a) for s in sessions for a in s._weights()}.values()),
         "packed": sum(s._packs.nbytes for s in sessions),
-        "arena": max((p.memory.nbytes for p in plans), default=0),
-        "naive": max((p.memory.naive_nbytes for p in plans), default=0),
+        "arena": max((shared for shared, _ in arenas), default=0),
+        "naive": max((naive for _, naive in arenas), default=0),
     }
 
 

@@ -188,9 +188,9 @@ def targets_among(
     targets: list[Array | None] = [None] * len(names)
     for index, name in enumerate(names):
         buffer = buffers.get(name)
-        if buffer is not None and prepared.plan.cut is None:
-            want = prepared.plan.results[index].type
-            check_buffer(name, buffer, want.dims, want.dtype)
+        if buffer is not None and prepared.cut is None:
+            shape, dtype = prepared.type_of(index)
+            check_buffer(name, buffer, shape, dtype)
             if can_write_into(prepared, index, buffer, arrays):
                 targets[index] = buffer
     return targets

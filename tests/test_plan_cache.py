@@ -14,8 +14,11 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.base.turns import TURN_S, short_turns
 from bolt_numba.errors import BoltError, BudgetError
-from bolt_numba.runtime.runner import Prepared, Runner
+from bolt_numba.ir.graph import Graph
+from bolt_numba.runtime.prepared import Prepared
+from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.tape import Tape, Taped, Tapes
+from tests.rule_cases import graph_of, o
 from tests.test_session import two_layers
 
 WAIT_S = 60.0
@@ -61,9 +64,9 @@ def test_a_known_shape_does_not_wait_for_a_plan(monkeypatch: pytest.MonkeyPatch)
     assert not planning.is_alive()
 
 
-def taped(first: int = 101, **options: Any) -> bn.Session:
-    """A session with a tape that serves any number of rows beside ``first``, which it has from planning four."""
-    session = bn.compile(two_layers(), threads=1, **options)
+def taped(first: int = 101, graph: Graph | None = None, **options: Any) -> bn.Session:
+    """A session with a tape that serves many numbers of rows around ``first``, which it has from planning four."""
+    session = bn.compile(two_layers() if graph is None else graph, threads=1, **options)
     for count in range(first, first + 5):
         session(rows(count))
     assert isinstance(list(session._runner.prepared.values())[-1], Taped)
@@ -76,18 +79,18 @@ def counts(session: bn.Session) -> list[int]:
 
 
 def test_a_tape_serves_new_shapes_without_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, held = taped(), Held(monkeypatch)
-    wanted = bn.compile(two_layers(), threads=1, max_plans=1)
+    graph = two_layers()
+    session = taped(graph=graph)
     given = [np.random.default_rng(count).standard_normal((count, 8)).astype(np.float32) for count in range(90, 99)]
+    wanted = [bn.compile(graph, threads=1)(x)["y"] for x in given]
+    held = Held(monkeypatch)
     results = [session(x)["y"] for x in given]  # would wait for ever
     buffers = [np.empty_like(y) for y in results]
     for x, y in zip(given, buffers, strict=True):
         session.run_into({"x": x}, {"y": y})
     assert held.count == 0
-    held.free.set()
-    for x, y, z in zip(given, results, buffers, strict=True):
-        assert np.array_equal(y, wanted(x)["y"])
-        assert np.array_equal(y, z)
+    for y, into, want in zip(results, buffers, wanted, strict=True):
+        assert y.tobytes() == into.tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize("call", ["run", "run_into"])
@@ -150,7 +153,7 @@ def test_the_plan_used_least_recently_goes_first() -> None:
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
 def test_the_shape_of_a_tape_used_least_recently_goes_first(order: tuple[int, ...]) -> None:
-    """Whether it was used since it came, or not."""
+    """Where all were used since they came, too."""
     session = taped(max_plans=3)
     for count in (1, 2, 3, *order):
         session(rows(90 + count))
@@ -164,7 +167,7 @@ def test_the_shape_of_a_tape_used_least_recently_goes_first(order: tuple[int, ..
 def test_plans_and_tapes_are_kept_up_to_max_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     session = taped(max_plans=2)
     at = Tapes.at
-    monkeypatch.setattr(Tapes, "at", lambda self, shapes: at(self, shapes) if shapes[0][0] % 3 else None)
+    monkeypatch.setattr(Tapes, "at", lambda self, arrays: at(self, arrays) if len(arrays[0]) % 3 else None)
     for count in (80, 81, 82, 83, 84, 85, 86, 87, 81, 82):
         assert session(rows(count))["y"].shape == (count, 4)
         assert len(counts(session)) <= 2
@@ -174,27 +177,30 @@ def test_plans_and_tapes_are_kept_up_to_max_plans(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_tape_keeps_to_the_limit_of_memory() -> None:
-    """A session that has a tape refuses what one without refuses."""
-    large = rows(100_000)  # 1.6 MB of results, and what is between
-    for session in (bn.compile(two_layers(), threads=1, memory_limit=1_000_000), taped(memory_limit=1_000_000)):
+    """A session that has a tape refuses what one without refuses: results count, too."""
+    graph = graph_of(lambda b, x: b(o("Relu"), x), {"x": ("n", 8)})
+    limit = 10_000_000
+    for session in (bn.compile(graph, threads=1, memory_limit=limit), taped(30_000, graph, memory_limit=limit)):
         with pytest.raises(BudgetError):
-            session(large)
-        assert session(rows(90))["y"].shape == (90, 4)
+            session(rows(600_000))
+        assert session(rows(29_000))[0].shape == (29_000, 8)
 
 
 def test_memory_of_a_large_shape_goes_with_it() -> None:
-    session = taped(max_plans=2)
+    w = np.ones((8, 8), np.float32)
+    graph = graph_of(lambda b, x: b(o("MatMul"), b(o("MatMul"), x, w), w), {"x": ("n", 8)})
+    session = taped(30_000, graph, max_plans=2)
     small = idle(session)
-    session(rows(100_000))
-    for count in (91, 92, 93, 94):
+    session(rows(600_000))
+    assert isinstance(list(session._runner.prepared.values())[-1], Taped)
+    for count in (30_100, 30_101, 30_102, 30_103):
         session(rows(count))
-    assert idle(session) <= 4 * small
+    assert 0 < idle(session) <= 2 * small
 
 
 def idle(session: bn.Session) -> int:
     """Bytes that the runs of tapes keep."""
-    tapes = [one for tapes in session._runner.tapes.values() for one in tapes.tapes]
-    return sum(0 if c.run.arena is None else c.run.arena.nbytes for one in tapes for c in one.idle)
+    return sum(arena.nbytes for tapes in session._runner.tapes.values() for arena in tapes.arenas)
 
 
 def test_plans_share_the_limit_of_memory() -> None:

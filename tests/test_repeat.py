@@ -15,7 +15,7 @@ from bolt_numba.ops.arrays.shape import Slice
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Pow
-from bolt_numba.runtime import repeat, tape
+from bolt_numba.runtime import recipes, region, tape
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Planner
 from bolt_numba.runtime.region import region_of
@@ -117,7 +117,8 @@ def test_another_shape_plans_only_what_it_changes() -> None:
 
 
 def test_ways_to_plan_a_node_do_not_heap_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeat, "MOST_SELECTIONS", 2)
+    monkeypatch.setattr(region, "MOST_SELECTIONS", 2)
+    monkeypatch.setattr(recipes, "MOST", 0)
     monkeypatch.setattr(tape, "MOST_TAPES", 0)
     runner = products()
     for rows in range(1, 6):
@@ -127,10 +128,10 @@ def test_ways_to_plan_a_node_do_not_heap_up(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_tapes_do_not_heap_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever sizes come, and whatever contents."""
+    """However many sizes come for which none holds."""
     monkeypatch.setattr(tape, "FIRST", 0)
     monkeypatch.setattr(tape, "NEXT", 0)
-    monkeypatch.setattr(tape.Tapes, "at", lambda self, shapes: None)  # nothing holds
+    monkeypatch.setattr(tape.Tapes, "at", lambda self, arrays: None)  # nothing holds
     monkeypatch.setattr(tape, "MOST_TAPES", 3)
     runner = products()
     for rows in range(1, 9):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Sequence
 from types import BuiltinFunctionType, MethodType
 from typing import Any, TypeVar
@@ -128,6 +129,24 @@ class Trail:
     def _check_open(self) -> None:
         if self.is_closed:
             raise LostError("a line behind the end of its trail")
+
+    def function(self, head: str, results: str) -> Callable[..., Any]:
+        """``head`` is the text of the parameters and of what unpacks them, ``results`` of what is returned."""
+        needed, body = set(_names(results)), []
+        for name, text in reversed(self.lines):
+            if name and name not in needed:
+                continue
+            needed.update(_names(text))
+            body.append(f"    {name} = {text}\n" if name else f"    if not ({text}): return None\n")
+        source = f"{head}{''.join(reversed(body))}    return {results}\n"
+        scope = dict(self.scope)
+        exec(source, scope)
+        made: Callable[..., Any] = scope["made"]
+        return made
+
+
+_names = re.compile(r"\bv\d+\b").findall
+"""Results of lines that a text reads."""
 
 
 def is_followed(value: Any) -> bool:

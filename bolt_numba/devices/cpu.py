@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
-from bolt_numba.base.follow import Trail
+from bolt_numba.base.follow import LostError, Trail
 from bolt_numba.devices.costs import bytes_of, work_of
 from bolt_numba.devices.program import Program, build_program
 from bolt_numba.kernels import registry
@@ -15,7 +15,7 @@ from bolt_numba.kernels.cpu.executor import copy_rows, run_steps, team_run, team
 from bolt_numba.kernels.cpu.isa import Isa
 from bolt_numba.kernels.cpu.machine import L2, PAYS_BYTES
 from bolt_numba.kernels.data_sized import DataSized, select_data_sized
-from bolt_numba.kernels.precompile import prepare
+from bolt_numba.kernels.precompile import compile_later, prepare
 from bolt_numba.kernels.registry import Context, Entry, In, Out, Pitch, Record, Step, Types
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import Device
@@ -31,7 +31,18 @@ STEP_S, BYTES_A_S, WORK_A_S = 2e-7, 2e10, 5e10
 """Seconds of a small step, and what a thread does in one: bytes, from caches mostly, and multiply-adds of f32."""
 
 OF_ALL = (run_steps, team_run, team_worker, copy_rows)
-"""Kernels that every model may come to need."""
+"""Kernels that every model may come to need; `_of_all` has those of tapes, too."""
+
+
+def _of_all() -> Iterator[Any]:
+    """Only where kernels lack is the module of tapes imported for this."""
+    from bolt_numba.kernels.cpu.tape import evaluate, fill
+
+    yield from (*OF_ALL, evaluate, fill)
+
+
+def _nothing() -> None:
+    """What waits for no kernel."""
 
 
 def kernels_of(calls: Iterable[Step | Record]) -> Iterator[Any]:
@@ -95,17 +106,22 @@ class Cpu(Device):
         return [kernel for kernel in kernels_of(steps) if not kernel.is_ready]
 
     def prepare(self, jobs: Sequence[Job]) -> None:
-        prepare([kernel for job in jobs for kernel in kernels_of(job.steps or ())], OF_ALL)
+        prepare([kernel for job in jobs for kernel in kernels_of(job.steps or ())], _of_all())
 
     def build(self, jobs: Sequence[Job], threads: int) -> Program:
         return build_program(jobs, threads)
 
     def followed(
-        self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any], arena: Any
-    ) -> Any:
+        self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any],
+        sums: Sequence[Any],
+    ) -> Any:  # fmt: skip
         from bolt_numba.devices.followed import FollowedProgram
+        from bolt_numba.kernels.cpu.tape import evaluate, fill
 
-        return FollowedProgram(jobs, threads, trail, numbers, dims, arena)
+        if not (evaluate.is_ready and fill.is_ready):
+            compile_later([evaluate, fill], _nothing)
+            raise LostError("kernels of tapes")
+        return FollowedProgram(jobs, threads, trail, numbers, dims, sums)
 
     @property
     def isa(self) -> Isa:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.budget import ask
 from bolt_numba.base.follow import Followed, LostError, Trail, is_table, value_of
 from bolt_numba.base.mapped import for_kernels
 from bolt_numba.base.records import record
@@ -27,7 +26,7 @@ from bolt_numba.types import Array
 _NUMBER = {name: number for number, name in enumerate(OPERATIONS)}
 _ATOM = re.compile(r"v\d+|n\d+_\d+|\(-\d+\)|-?\d+|True|False").fullmatch
 _NAMES = re.compile(r"\b(?:v\d+|n\d+_\d+)\b").findall
-_KEPT = 64
+_KEPT = 16
 """Results of a part in Python that are kept, by the numbers that it read."""
 
 
@@ -314,13 +313,15 @@ class _FollowedImage(RecordImage):
 class FollowedProgram:
     """A program, and the tape of what varies in it.
 
-    numbers: names of the trail's own.  dims: dimensions of the results.  arena: its bytes.  Raises LostError for what
+    numbers: names of the trail's own.  dims: dimensions of the results.  sums: more that is asked
+    for.  Raises LostError for what
     no tape can say.
     """
 
     def __init__(
-        self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any], arena: Any
-    ) -> None:
+        self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any],
+        sums: Sequence[Any],
+    ) -> None:  # fmt: skip
         self.image = image = _FollowedImage()
         self.program = program = laid_out(jobs, threads, image)
         program.image, program.kernels = linked(program.image.tobytes(), program.links)
@@ -338,13 +339,13 @@ class FollowedProgram:
         objects = [table for _, table, _ in image.tables] + [number for *_, number in image.floats]
         more = [d for dims in self.refused.values() for d in dims]
         wanted = [number for *_, number in (*written, *flags)]
-        self.tape = tape = TapeCode(trail, numbers, [*wanted, *objects, *dims, arena, *more, *moved])
+        self.tape = tape = TapeCode(trail, numbers, [*wanted, *objects, *dims, *sums, *more, *moved])
         self.moved = np.array([tape.register(offset) for offset in moved], np.int64)
         self.rows, self.flag_rows = (
             np.array([(at, kind, tape.register(n)) for at, kind, n in rows], np.int64).reshape(-1, 3)
             for rows in (written, flags)
         )
-        self.arena, self.dims = tape.register(arena), np.array([tape.register(d) for d in dims], np.int64)
+        self.sums, self.dims = (np.array([tape.register(n) for n in row], np.int64) for row in (sums, dims))
         self.tables = [(word, table._text, offset) for word, table, offset in image.tables]
         self.floats = [(where, dtype, number._text) for where, dtype, number in image.floats]
 
@@ -361,20 +362,28 @@ class FollowedRun(NativeRun):
         super().__init__(followed.program, None, followed.program.flags.copy() if len(followed.flag_rows) else None)
         self.followed, self.registers = followed, np.empty(0, np.int64)
         self.held: list[Array] = []
-        self.arena = np.empty(0, np.uint8)
         self.record = np.array([pointer(followed.rows), len(followed.rows), 0, pointer(self.image), 0])
         self.record_at = pointer(self.record)
         self.views = {kind: self.image.view(kind) for kind in ("<f4", "<f8")}
 
-    def turn_to(self, registers: Array, objects: dict[str, Any]) -> None:
-        """Fill in what the tape gives for other sizes."""
-        followed, self.registers = self.followed, registers
-        nbytes, arena = int(registers[followed.arena]), self.arena
+    def take(self, arenas: list[Array], nbytes: int) -> bool:
+        """Take one of these arenas for a run, or a new one; whether addresses have to be filled in."""
+        arena: Array | None
+        try:
+            arena = arenas.pop()
+        except IndexError:
+            arena = None
         if arena is None or nbytes > len(arena):
-            ask(nbytes, "intermediate values of a plan")
-            self.arena = arena = HOST.allocate(nbytes)
+            arena = HOST.allocate(nbytes)
+        self.arena = arena
+        return pointer(arena) != int(self.record[4])
+
+    def turn_to(self, registers: Array, objects: dict[str, Any]) -> None:
+        """Fill in what the tape gives for other sizes, and the addresses of the arena that was taken."""
+        followed, self.registers = self.followed, registers
         record = self.record
-        record[2], record[4] = pointer(registers), pointer(arena)
+        assert self.arena is not None, "it was taken"
+        record[2], record[4] = pointer(registers), pointer(self.arena)
         fill.call_at(self.record_at)
         if len(followed.flag_rows):
             flags = np.array([pointer(followed.flag_rows), len(followed.flag_rows), record[2], pointer(self.flags), 0])

@@ -21,8 +21,7 @@ from bolt_numba.ops.control import ControlFlow, Loop, Scan
 from bolt_numba.ops.pointwise import Add, And, Less, Sub
 from bolt_numba.passes.pipeline import deep_clone
 from bolt_numba.runtime.copies import Copy
-from bolt_numba.runtime.plan import Cut
-from bolt_numba.runtime.region import Region, region_of
+from bolt_numba.runtime.region import Cut, Region, region_of
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
 from bolt_numba.types import BOOL, I64, Array, TensorType, type_of
 

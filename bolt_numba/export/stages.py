@@ -22,8 +22,8 @@ from bolt_numba.kernels.extents import check_steps
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.runtime.memory import plan_memory
 from bolt_numba.runtime.packs import MakerContext
-from bolt_numba.runtime.plan import Cut, Plan, Planner
-from bolt_numba.runtime.region import Region, resolved
+from bolt_numba.runtime.plan import Plan, Planner
+from bolt_numba.runtime.region import Cut, Region, resolved
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
 from bolt_numba.types import I64, Array, TensorType, type_of
 

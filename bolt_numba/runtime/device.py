@@ -225,11 +225,12 @@ class Device:
         raise NotImplementedError(self.name)
 
     def followed(
-        self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any], arena: Any
-    ) -> Any:
+        self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any],
+        sums: Sequence[Any],
+    ) -> Any:  # fmt: skip
         """A program of jobs whose sizes are followed (`runtime.tape`); raises LostError where there is none.
 
-        numbers: names of the trail's own, of which a tape computes all else; dims: of results; arena: its bytes.
+        numbers: names of the trail's own, of which a tape computes all else; dims: of results; sums: more to compute.
         """
         raise LostError(f"a program of {self.name}")
 

@@ -16,7 +16,23 @@ from bolt_numba.base.mapped import for_kernels
 from bolt_numba.kernels.registry import Argument, Fault, In, Out, Pitch, Record, Scratch, Step, Types
 from bolt_numba.ops.evaluate import infer_types
 from bolt_numba.ops.registry import Op
+from bolt_numba.runtime.slots import Slot
 from bolt_numba.types import STRING, Array, TensorType
+
+
+def runs_nothing(op: Op, ins: Sequence[Slot | None], types: Sequence[TensorType]) -> bool:
+    """Whether the results are the first operand's memory, or all of them empty."""
+    if op.is_view and ins and ins[0] is not None:
+        return True
+    return all(0 in t.dims for t in types)
+
+
+def is_numeric(types: Sequence[TensorType], in_types: Sequence[TensorType | None]) -> bool:
+    """Whether a node's results have sizes, and neither they nor its operands are Python's own objects."""
+    for t in types:
+        if not t.is_static or t.dtype == STRING:
+            return False
+    return STRING not in [t.dtype for t in in_types if t is not None]
 
 
 def _open_numbers(types: Types) -> list[Any]:
@@ -63,7 +79,8 @@ def types_of(op: Op, ins: Types) -> tuple[TensorType, ...]:
         if any(t.value is not None or not t.is_static for t in found):
             raise LostError("content of a result")
         got = [(t.dtype, len(t.dims)) for t in found]
-        kinds.append(got)
+        if not kinds:
+            kinds.append(got)
         return [d for t in found for d in t.dims] if got == kinds[0] else None
 
     numbers, made = iter(_asked(ins, inferred)), []
@@ -81,8 +98,10 @@ def chosen(ins: Types, choose: Callable[[Types], Any]) -> Any:
     first: list[Any] = []
 
     def is_same(plain: Types) -> bool:
-        first.append(choose(plain))
-        return first[-1] is first[0]
+        found = choose(plain)
+        if not first:
+            first.append(found)
+        return found is first[0]
 
     if not _asked(ins, is_same):
         raise LostError("a choice that changes")
@@ -98,7 +117,8 @@ def steps_of(make: Callable[[Types, Sequence[TensorType]], list[Step]], ins: Typ
         steps = make(plain[:count], plain[count:])  # type: ignore[arg-type]
         apart = _Apart()
         form = [apart.step(step) for step in steps]
-        first.append((steps, form))
+        if not first:
+            first.append((steps, form))
         return apart.values if form == first[0][1] else None
 
     values = _asked([*ins, *outs], made)

@@ -23,46 +23,29 @@ from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.kernels.compiles import LackingError
-from bolt_numba.kernels.data_sized import DataSized
 from bolt_numba.kernels.extents import check_steps, made_steps
 from bolt_numba.kernels.registry import Entry, In, Out, Scratch, Step, forget_last, remember_result
 from bolt_numba.ops.control import ControlFlow
-from bolt_numba.ops.evaluate import Amounts, amounts_of
+from bolt_numba.ops.evaluate import amounts_of
 from bolt_numba.ops.registry import Op
-from bolt_numba.runtime.bands import in_bands
 from bolt_numba.runtime.bounds import fitting
 from bolt_numba.runtime.copies import Copy, copied
 from bolt_numba.runtime.device import HOST, Device, Memory, Segment, segments_of
 from bolt_numba.runtime.islands import NOT_WORTH_IT, islands
 from bolt_numba.runtime.memory import MemoryPlan, plan_memory, stacked
-from bolt_numba.runtime.opaque import chosen, steps_of, types_of
+from bolt_numba.runtime.opaque import chosen, is_numeric, runs_nothing, steps_of, types_of
 from bolt_numba.runtime.packs import MakerContext, Pack
-from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, resolved
-from bolt_numba.runtime.repeat import Packed, Selection, node_key, remember
-from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, own
+from bolt_numba.runtime.recipes import Form, learn, made_before
+from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, remember, resolved
+from bolt_numba.runtime.repeat import Packed, Selection, node_key
+from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, in_bands, own
 from bolt_numba.runtime.stand_ins import STANDS_IN, Lacking
-from bolt_numba.types import STRING, NestedType, TensorType, only_in_python, type_of
+from bolt_numba.types import NestedType, TensorType, only_in_python, type_of
 
+FEW_PLANS = 4
+"""Plans of a region after which more shapes are likely to come, so that recipes pay: one costs as much as ten nodes."""
 Planned: TypeAlias = "tuple[tuple[TensorType, ...], Selection | None, list[Step] | None, Sequence[Pack]]"
 """Types of a node's results, how it is planned (None: nothing runs), its steps, and what they read that is packed."""
-
-
-@record(eq=False)
-class Cut:
-    """Where a plan ends because a shape depends on data, or a value is no number.
-
-    node: runs by ``compute``; without one ``alone``, planned for the content of the operands that decide its shapes;
-    without either by its reference (or, an If, by its branch).  reads: its operands; rest: what runs afterwards.
-    amounts: what the reference takes, where the plan knows.  is_nested: all its results are lists, dictionaries...
-    """
-
-    node: Node
-    reads: list[Slot | None]
-    rest: Region
-    compute: DataSized | None = None
-    alone: Region | None = None
-    amounts: Amounts | None = None
-    is_nested: bool = False
 
 
 @record(eq=False)
@@ -109,7 +92,9 @@ class Planner:
         self.jobs: list[Job] = []
         self.cut: Cut | None = None
         self.unasked = unasked()
-        self.is_near = False
+        is_new = context.tuner is not None or region.plans < FEW_PLANS or trail is not None
+        self.forms: dict[int, Form] = {} if is_new else region.forms()
+        self.has_weighed = self.is_near = False
 
     def plan(self, types: Sequence[TensorType]) -> Plan:
         """``types``: static types of the region's inputs, with ``value`` where the content decides shapes."""
@@ -152,6 +137,7 @@ class Planner:
         for device in dict.fromkeys(job.device for job in self.jobs):
             device.prepare([job for job in self.jobs if job.device is device])
         segments = segments_of(self.jobs, self.context.threads)
+        self.region.plans += 1
         return Plan(self.jobs, segments, memory, results, self.cut)
 
     # --- operands ----------------------------------------------------------------------------------------------------
@@ -197,7 +183,7 @@ class Planner:
         if self.near:
             self.is_near = id(node.outputs[0]) in self.near
             self.devices = [d for d in self.context.devices if d.memory is HOST or not self.is_near]
-        found = self._by_types(node, ins, queue) if self.lacking is None else self._found_now(node, ins, queue)
+        found = self._found(node, ins, queue) if self.lacking is None else self._found_now(node, ins, queue)
         if found is None:
             return
         types, how, steps, packs = found
@@ -215,11 +201,17 @@ class Planner:
             self._bring(job)
         self.jobs.append(job)
 
+    def _found(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> Planned | None:
+        """How a node is planned; None where its results are known, or the plan ends here."""
+        form = None if self.is_near else self.forms.get(id(node))
+        found = None if form is None else self._by_recipe(form, node, ins)
+        return self._by_types(node, ins, queue) if found is None else found
+
     def _found_now(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> Planned | None:
         """The same with kernels that are there."""
         assert self.lacking is not None
         try:
-            found = self._by_types(node, ins, queue)
+            found = self._found(node, ins, queue)
         except LackingError as error:  # a kernel that packs
             self.lacking.kernels.append(error.kernel)
         else:
@@ -263,10 +255,10 @@ class Planner:
         if self._is_known(node, types):
             self._read(ins)
             return None
-        if not _is_numeric(types, in_types) or isinstance(op, ControlFlow):
+        if not is_numeric(types, in_types) or isinstance(op, ControlFlow):
             self._make_cut(node, ins, queue)
             return None
-        if _runs_nothing(op, ins, types):
+        if runs_nothing(op, ins, types):
             return types, None, None, ()
         how = self._choose(op, in_types, types)
         if self.is_near:
@@ -276,6 +268,37 @@ class Planner:
         if how.by_types and alike is not None and context.is_complete and all(t.value is None for t in types):
             remember(self.selections, alike, how)
         return types, how, how.steps, [pack for pack, *_ in context.asked]
+
+    def _by_recipe(self, form: Form, node: Node, ins: list[Slot | None]) -> Planned | None:
+        """A node planned as others that differ in sizes alone; None where that leads nowhere."""
+        found = made_before(form, ins)
+        if found is None and learn(form, node, ins, partial(self._followed, node.op, ins)):
+            found = made_before(form, ins)
+        if found is None:
+            return None
+        recipe, (types, nbytes, workspace, steps) = found
+        if nbytes > self.unasked:
+            self._ask_for(node.op, types)
+        if recipe.how is None:
+            return types, None, None, ()
+        self._ask_for_workspace(node.op, recipe.how, workspace)
+        arrays, packs = recipe.packed_for(node, ins, self.context)
+        return types, recipe.how, None if steps is None else steps(arrays), packs
+
+    def _followed(
+        self, op: Op, slots: list[Slot | None], ins: list[TensorType | None]
+    ) -> tuple[tuple[TensorType, ...], Selection | None, list[Pack] | None]:
+        """How a node with followed sizes is planned; where that holds for it alone, with its packs."""
+        types = infer_types(op, ins)
+        if any(t.value is not None for t in types) or not is_numeric(types, ins):
+            raise LostError("a result that is no plain array")
+        if runs_nothing(op, slots, types):
+            return types, None, None
+        self.context.turn_to(slots)
+        how = self._choose(op, ins, types, is_followed=True)
+        is_alike = how.by_types and self.context.is_complete and not self.has_weighed
+        is_private = how.steps is not None and not is_alike
+        return types, how, [pack for pack, *_ in self.context.asked] if is_private else None
 
     def _read(self, slots: Iterable[Slot | None]) -> None:
         """Constants are about to be read as they are."""
@@ -335,20 +358,23 @@ class Planner:
         else:
             out.base, out.memory = source, source.memory
 
-    def _choose(self, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...]) -> Selection:
+    def _choose(
+        self, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...], is_followed: bool = False
+    ) -> Selection:
         """The best kernel's steps."""
         context = self.context
         if len(outs) == 1:
             remember_result(op, ins, outs[0])
         for device in self.devices:
-            if self.trail is None:
-                entry = device.select(op, ins, context)
-            else:
-                entry = chosen(ins, partial(_selected, device, op, context))
+            select = partial(_selected, device, op, context)
+            entry = select(ins) if self.trail is None else chosen(ins, select)
             if entry is not None or device.runs(op):
                 break
+        self.has_weighed = bool(context.asked) or not context.is_complete
         if entry is None:
             return Selection(outs, device, None, device.runs(op), direct=frozenset(range(len(ins))))
+        if is_followed and not entry.by_types and context.packs.gone:
+            raise LostError("content that is not in memory")
         ins = self._seen(entry, ins)
         if context.tuner is not None:
             entry, context = context.tuner.choose(op, ins, outs, device, entry, context)
@@ -468,18 +494,3 @@ class Planner:
 
 def _selected(device: Device, op: Op, context: MakerContext, ins: Sequence[TensorType | None]) -> Entry | None:
     return device.select(op, ins, context)
-
-
-def _runs_nothing(op: Op, ins: Sequence[Slot | None], types: Sequence[TensorType]) -> bool:
-    """Whether the results are the first operand's memory, or all of them empty."""
-    if op.is_view and ins and ins[0] is not None:
-        return True
-    return all(0 in t.dims for t in types)
-
-
-def _is_numeric(types: Sequence[TensorType], in_types: Sequence[TensorType | None]) -> bool:
-    """Whether a node's results have sizes, and neither they nor its operands are Python's own objects."""
-    for t in types:
-        if not t.is_static or t.dtype == STRING:
-            return False
-    return STRING not in [t.dtype for t in in_types if t is not None]

@@ -10,12 +10,13 @@ from bolt_numba.kernels.registry import In, Out
 from bolt_numba.runtime.plan import Plan
 from bolt_numba.runtime.region import resolved
 from bolt_numba.runtime.slots import INPUT, TEMP, Job, Slot
-from bolt_numba.types import NestedType
+from bolt_numba.types import AnyDType, NestedType
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.copies import Home
     from bolt_numba.runtime.runner import Runner
 
+MAX_IDLE_CONTEXTS = 4
 clock = itertools.count()
 """Tells which plan was used last."""
 
@@ -37,7 +38,7 @@ class Prepared:
     """
 
     __slots__ = (
-        "cut", "empties", "ends", "homes", "idle", "kept", "overwrites", "plain", "plan", "reads", "rest", "results",
+        "cut", "empties", "ends", "homes", "idle", "overwrites", "plain", "plan", "reads", "rest", "results",
         "stands_in", "used",
     )  # fmt: skip
 
@@ -50,7 +51,7 @@ class Prepared:
         self.plain = all(e is not None for e in self.empties)
         self.overwrites: dict[tuple[int, int], bool] = {}
         self.homes: list[Home | None] | None = None
-        self.used = self.kept = next(clock)
+        self.used = next(clock)
 
     def context(self) -> Any:
         """Memory for one run."""
@@ -59,10 +60,31 @@ class Prepared:
         except IndexError:
             return RunMemory(self.plan)
 
+    def take_back(self, context: Any) -> None:
+        """It serves another run."""
+        if len(self.idle) < MAX_IDLE_CONTEXTS:
+            self.idle.append(context)
+
+    def type_of(self, index: int) -> tuple[tuple[int, ...], AnyDType]:
+        """Shape and dtype of a result."""
+        made, slot = self.empties[index], self.results[index]
+        return (slot.type.dims, slot.type.dtype) if made is None else made
+
     def synchronise(self) -> None:
         """Wait until all that a run began is done."""
         for segment in self.plan.segments:
             segment.device.synchronise()
+
+    @property
+    def arenas_nbytes(self) -> tuple[int, int]:
+        """Bytes of the arenas of a run, and of these without sharing."""
+        return self.plan.memory.nbytes, self.plan.memory.naive_nbytes
+
+    @property
+    def uploaded(self) -> dict[tuple[str, int], int]:
+        """Bytes of constants in memories of devices, by device and address there."""
+        rows = [(s.device.name, s.device.uploads(s.executable)) for s in self.plan.segments]
+        return {(name, address): n for name, uploads in rows for address, n in uploads.items()}
 
     @property
     def nbytes(self) -> int:

@@ -7,15 +7,21 @@ from dataclasses import field
 
 from bolt_numba.base.records import record
 from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.kernels.data_sized import DataSized
 from bolt_numba.ops.control import ControlFlow
+from bolt_numba.ops.evaluate import Amounts
 from bolt_numba.runtime.bounds import Bound, bound_of, bounds_of
+from bolt_numba.runtime.recipes import Form, forms_of
 from bolt_numba.runtime.repeat import Selection, number_operators
+from bolt_numba.runtime.slots import Slot
 from bolt_numba.types import NestedType, TensorType, only_in_python
 
 VALUE_ELEMENTS = 64
 """Elements up to which an input that decides shapes is planned per value."""
 VALUE_FLOATS = 8
 """The same for floats, such as the scales of a Resize: a larger input of floats is data."""
+MOST_SELECTIONS = 1024
+"""Ways to plan a node that a region keeps."""
 
 
 @record(eq=False)
@@ -33,8 +39,11 @@ class Region:
     by_value: frozenset[int] = frozenset()
     operators: dict[int, int] = field(default_factory=dict)
     bounds: tuple[Bound, ...] = ()
+    plans: int = 0
+    """How often it was planned."""
     selections: dict[Hashable, Selection] = field(default_factory=dict)
     """How nodes were planned, for nodes alike, of other shapes of the inputs, too: not all depends on these."""
+    _forms: dict[int, Form] | None = None
 
     @property
     def is_nested(self) -> bool:
@@ -45,6 +54,13 @@ class Region:
         self.by_value = frozenset(self._deciding_inputs())
         self.bounds = tuple(bounds_of(self.inputs, self.nodes, self.resolve))
         self.operators = number_operators(self.nodes)
+
+    def forms(self) -> dict[int, Form]:
+        """By ``id`` of a node: what is known of it for any sizes."""
+        if self._forms is None:
+            chosen = {id(v) for node in self.nodes if isinstance(node.op, ControlFlow) for v in node.outputs}
+            self._forms = forms_of(self.nodes, self.operators, chosen | self.alias.keys())
+        return self._forms
 
     def resolve(self, value: Value) -> Value:
         return resolved(value, self.alias)
@@ -81,11 +97,36 @@ def _deciding_captures(op: ControlFlow, node: Node, region: Region) -> set[int]:
     return found
 
 
+@record(eq=False)
+class Cut:
+    """Where a plan ends because a shape depends on data, or a value is no number.
+
+    node: runs by ``compute``; without one ``alone``, planned for the content of the operands that decide its shapes;
+    without either by its reference (or, an If, by its branch).  reads: its operands; rest: what runs afterwards.
+    amounts: what the reference takes, where the plan knows.  is_nested: all its results are lists, dictionaries...
+    """
+
+    node: Node
+    reads: list[Slot | None]
+    rest: Region
+    compute: DataSized | None = None
+    alone: Region | None = None
+    amounts: Amounts | None = None
+    is_nested: bool = False
+
+
 def resolved(value: Value, alias: dict[int, Value]) -> Value:
     """What a value stands for."""
     while id(value) in alias:
         value = alias[id(value)]
     return value
+
+
+def remember(selections: dict[Hashable, Selection], alike: Hashable, made: Selection) -> None:
+    """Keep a way to plan a node; all others go where there are too many."""
+    if len(selections) >= MOST_SELECTIONS:
+        selections.clear()
+    selections[alike] = made
 
 
 def region_of(graph: Graph) -> Region:

@@ -115,13 +115,3 @@ class Selection:
         for number, given in arrays.items():
             made[number] = made[number].with_arrays(given)
         return made
-
-
-MOST_SELECTIONS = 1024
-"""Ways to plan a node that a region keeps."""
-
-
-def remember(selections: dict[Hashable, Selection], alike: Hashable, made: Selection) -> None:
-    if len(selections) >= MOST_SELECTIONS:
-        selections.clear()
-    selections[alike] = made

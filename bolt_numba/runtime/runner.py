@@ -25,9 +25,9 @@ from bolt_numba.runtime.bounds import outgrown
 from bolt_numba.runtime.copies import Home, elsewhere, homes, is_elsewhere, placed
 from bolt_numba.runtime.device import hold
 from bolt_numba.runtime.packs import MakerContext, Packs
-from bolt_numba.runtime.plan import Cut, Plan, Planner
+from bolt_numba.runtime.plan import Plan, Planner
 from bolt_numba.runtime.prepared import Prepared, clock
-from bolt_numba.runtime.region import VALUE_ELEMENTS, Region, region_of
+from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, region_of
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.stand_ins import Lacking, Serving, computed_now, planned_now
 from bolt_numba.runtime.tape import Tapes
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from bolt_numba.runtime.device import Device, Memory
     from bolt_numba.runtime.tune import Tuner
 
-MAX_IDLE_CONTEXTS = 4
 MOST_DECIDED = 64
 """Contents of inputs that decide shapes for which a region has tapes."""
 class Runner:
@@ -113,7 +112,7 @@ class Runner:
         """Add a plan, and drop those that were used least recently where all are too many or too large."""
         others = sorted((row for row in self.prepared.items() if row[0] != key), key=lambda row: row[1].used)
         self.prepared[key] = made
-        nbytes = sum(p.nbytes for p in list(self.prepared.values()))
+        nbytes = sum(p.nbytes for p in list(self.prepared.values())) + sum(t.nbytes for t in list(self.tapes.values()))
         for number, (old, prepared) in enumerate(others):
             if len(others) - number < self.max_plans and is_granted(nbytes):
                 return
@@ -125,14 +124,10 @@ class Runner:
         tapes = self.tapes.get(self._decided(key))
         found = None if tapes is None else tapes.at(arrays)
         if found is not None:
-            with self.lock:
-                while len(self.prepared) >= self.max_plans:
-                    old, prepared = next(iter(self.prepared.items()))
-                    del self.prepared[old]
-                    if prepared.used != prepared.kept:  # it was used since it came here
-                        prepared.kept = prepared.used
-                        self.prepared[old] = prepared
-                self.prepared[key] = found
+            others = list(self.prepared.items())  # no lock: who plans has it for long
+            if len(others) >= self.max_plans:
+                self.prepared.pop(min(others, key=lambda row: row[1].used)[0], None)
+            self.prepared[key] = found
         return found
 
     def planned_for(self, types: Sequence[TensorType]) -> Plan:
@@ -351,8 +346,7 @@ def run_plan(
         prepared.synchronise()  # before another run has the context
         raise
     finally:
-        if len(prepared.idle) < MAX_IDLE_CONTEXTS:
-            prepared.idle.append(context)
+        prepared.take_back(context)
     return outputs if prepared.plain else finish(prepared, arrays, outputs)
 
 
@@ -373,10 +367,9 @@ def finish(prepared: Prepared, arrays: Sequence[Array], outputs: list[Any]) -> l
     return outputs
 
 
-def uploaded(plans: Sequence[Plan]) -> dict[str, int]:
+def uploaded(plans: Sequence[Prepared]) -> dict[str, int]:
     """Bytes of constants that plans have in memories of devices, as a row of `Session.memory` if there are any."""
-    rows = [(s.device.name, s.device.uploads(s.executable)) for plan in plans for s in plan.segments]
-    nbytes = {(name, address): n for name, uploads in rows for address, n in uploads.items()}
+    nbytes = {place: n for plan in plans for place, n in plan.uploaded.items()}
     return {"uploaded": sum(nbytes.values())} if nbytes else {}
 
 

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.budget import GRANTED_BYTES, ask, unasked
 from bolt_numba.base.follow import LostError, Trail, is_followed
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.plan import Plan, Planner
-from bolt_numba.runtime.prepared import Prepared, can_overwrite, clock, ends_of
+from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, can_overwrite, clock, ends_of
 from bolt_numba.runtime.slots import CONST, TEMP
 from bolt_numba.types import I32, I64, Array, Sym, TensorType
 
@@ -30,41 +31,56 @@ MOST_TAPES = 16
 """Tapes of a region that are tried to be made."""
 FIRST, NEXT = 4, 3
 """Plans before the first tape, and between two: a tape costs as much as some ten of them."""
+TRIAL, PAYS = 3, 4
+"""Tapes that are made in any case; then each must have served as many sizes."""
+ROOMY = 4
+"""An arena this many times larger than what a run needed is not kept."""
 
 
 class Tapes:
     """The tapes of a region.
 
-    misses: plans that were made, as no tape held.  tries: to make a tape, in vain or not.
+    misses: plans that were made, as no tape held; hits: sizes that one served.  tries: to make a tape, in vain or not;
+    refused: why it was in vain.  arenas: memory that no run has, for runs by any of them.
     """
 
     def __init__(self) -> None:
         self.tapes: list[Tape] = []
-        self.misses = self.tries = 0
+        self.last: Tape | None = None
+        self.misses = self.hits = self.tries = 0
+        self.arenas: list[Array] = []
+        self.refused: list[str] = []
+
+    @property
+    def nbytes(self) -> int:
+        return sum(arena.nbytes for arena in list(self.arenas))
 
     def at(self, arrays: Sequence[Array]) -> Taped | None:
         """What the first tape gives that holds for these inputs."""
-        for number, tape in enumerate(self.tapes):
+        last = self.last  # the next sizes are likely to be near
+        for tape in self.tapes if last is None else [last, *(t for t in self.tapes if t is not last)]:
             found = tape.at(arrays)
             if found is not None:
-                if number:  # the next sizes are likely to be near
-                    self.tapes = [tape, *(t for t in self.tapes if t is not tape)]
+                self.last = tape
+                self.hits += 1
                 return found
         return None
 
     def follow(self, runner: Runner, context: MakerContext, types: Sequence[TensorType]) -> None:
         """Another plan was made: have a tape of it, if that is due."""
         self.misses += 1
-        if self.misses < FIRST + NEXT * self.tries or self.tries >= MOST_TAPES:
+        is_due = self.misses >= FIRST + NEXT * self.tries and self.tries < MOST_TAPES
+        if not is_due or (self.tries >= TRIAL and self.hits < PAYS * self.tries):
             return
         self.tries += 1
         for is_open in (True, False):
             if is_open or any(t.value is not None for t in types):
                 try:
-                    self.tapes = [Tape(runner, context, types, is_open), *self.tapes]
+                    made = Tape(runner, context, types, is_open)
+                    made.arenas, self.tapes = self.arenas, [made, *self.tapes]
                     return
-                except (LostError, Exception):  # the ordinary way serves, and says what is wrong if anything is
-                    continue
+                except (LostError, Exception) as error:  # the ordinary way serves, and says what is wrong
+                    self.refused.append(f"{type(error).__name__}: {error}")
 
 
 class Tape:
@@ -95,8 +111,11 @@ class Tape:
         if len(devices) != 1 or any(s.kind == CONST and is_followed(s.const) for s in plan.results):
             raise LostError("a plan of several devices, or results that are sizes")
         dims = [d for slot in plan.results if slot.kind == TEMP for d in slot.type.dims]
-        arena = plan.memory.arenas.get(HOST, 0)
-        self.program = next(iter(devices)).followed(plan.jobs, context.threads, trail, numbers, dims, arena)
+        arena, naive = plan.memory.arenas.get(HOST, 0), plan.memory.naive_nbytes
+        all_bytes = arena + sum([s.type.nbytes for s in plan.results if s.kind == TEMP])
+        self.program = next(iter(devices)).followed(
+            plan.jobs, context.threads, trail, numbers, dims, (arena, naive, all_bytes)
+        )
         trail.is_closed = True
         ends = [*accumulate([len(s.type.dims) if s.kind == TEMP else 0 for s in plan.results], initial=0)]
         rows = zip(ends, ends[1:], plan.results, strict=False)
@@ -105,6 +124,7 @@ class Tape:
         self.reads = 0 if plan.cut is None else sum(1 for s in plan.cut.reads if s is not None)
         self.ends, self.rest = ends_of(plan, self.reads), None if plan.cut is None else runner.like(plan.cut.rest)
         self.idle: list[_Context] = []
+        self.arenas: list[Array] = []
         self.overwrites: dict[tuple[int, int], bool] = {}
 
     def at(self, arrays: Sequence[Array]) -> Taped | None:
@@ -125,16 +145,15 @@ class Tape:
 
     def planned_for(self, sizes: Sequence[int]) -> Plan:
         """The plan that it stands for.  sizes: dimensions of all inputs, then the content that is followed."""
-        runner, values, rest, types = self.runner(), list(self.values), iter(sizes), []
+        runner, values, rest = self.runner(), list(self.values), iter(sizes)
         assert runner is not None, "who has the plan's runner asks"
         shapes = [tuple([next(rest) for _ in range(rank)]) for rank in self.ranks]
         for i, size in self.open:
             value = values[i]
             assert value is not None, "its content is followed"
             values[i] = np.array([next(rest) for _ in range(size)], value.dtype).reshape(value.shape)
-        for v, shape, value in zip(runner.region.inputs, shapes, values, strict=True):
-            types.append(TensorType(v.type.dtype, shape, value))
-        return runner.planned_for(types)
+        inputs = zip(runner.region.inputs, shapes, values, strict=True)
+        return runner.planned_for([TensorType(v.type.dtype, shape, value) for v, shape, value in inputs])
 
 
 def _followed(
@@ -172,7 +191,7 @@ class _Context:
 class Taped(Prepared):
     """A tape at certain sizes; ``plan`` is made when somebody asks for it."""
 
-    __slots__ = ("objects", "registers", "sizes", "tape")
+    __slots__ = ("arena", "naive", "objects", "registers", "sizes", "tape")
 
     def __init__(self, tape: Tape, sizes: Sequence[int], registers: Array, objects: dict[str, Any]) -> None:
         self.tape, self.sizes, self.registers, self.objects = tape, sizes, registers, objects
@@ -183,7 +202,10 @@ class Taped(Prepared):
         self.empties = [None if r is None else (tuple(dims[r[0] : r[1]]), r[2]) for r in tape.results]
         self.plain = tape.plain
         self.overwrites, self.homes = tape.overwrites, None
-        self.used = self.kept = next(clock)
+        self.used = next(clock)
+        self.arena, self.naive, given = registers[tape.program.sums].tolist()
+        if given > unasked():
+            ask(given, f"plan of {len(tape.plan.jobs)} steps: intermediate values and results")
 
     def __getattr__(self, name: str) -> Any:
         if name != "plan":
@@ -202,13 +224,27 @@ class Taped(Prepared):
             found: Any = self.idle.pop()
         except IndexError:
             found = _Context(self.tape)
-        if found.taped is not self:
+        if found.run.take(self.tape.arenas, self.arena) or found.taped is not self:
             found.run.turn_to(self.registers, self.objects)
             found.taped = self
         return found
 
+    def take_back(self, context: Any) -> None:
+        arenas, arena, context.run.arena = self.tape.arenas, context.run.arena, None
+        if len(arenas) < MAX_IDLE_CONTEXTS and arena.nbytes <= max(ROOMY * self.arena, GRANTED_BYTES):
+            arenas.append(arena)
+        super().take_back(context)
+
     def synchronise(self) -> None:
         """Nothing goes on behind a run of the CPU."""
+
+    @property
+    def arenas_nbytes(self) -> tuple[int, int]:
+        return self.arena, self.naive
+
+    @property
+    def uploaded(self) -> dict[tuple[str, int], int]:
+        return {}
 
     @property
     def nbytes(self) -> int:
