@@ -31,7 +31,7 @@ MOST_TAPES = 16
 """Tapes of a region that are tried to be made."""
 FIRST, NEXT = 4, 3
 """Plans before the first tape, and between two: a tape costs as much as some ten of them."""
-TRIAL, PAYS = 3, 4
+TRIAL, PAYS = 4, 1
 """Tapes that are made in any case; then each must have served as many sizes."""
 ROOMY = 4
 """An arena this many times larger than what a run needed is not kept."""
