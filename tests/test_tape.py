@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import bolt_numba as bn
-from bolt_numba.base.follow import Followed, LostError, Trail, value_of
+from bolt_numba.base.follow import Followed, LostError, Trail, table, value_of
 from bolt_numba.devices.followed import FollowedRun, TapeCode
 from bolt_numba.devices.program import NativeRun, pointer
 from bolt_numba.errors import BoltError
@@ -262,6 +262,26 @@ def test_stacked_blocks_never_meet(draw: st.DataObject) -> None:
             for j in range(i):
                 apart = lives[i][1] < lives[j][0] or lives[j][1] < lives[i][0]
                 assert apart or offsets[i] + sizes[i] <= offsets[j] or offsets[j] + sizes[j] <= offsets[i]
+
+
+@pytest.mark.parametrize("ask", [lambda t: t == 3, lambda t: t[0] < 1, bool, int, hash, np.asarray, lambda t: t.any()])
+def test_a_table_says_nothing_that_no_guard_holds(ask: Any) -> None:
+    trail = Trail()
+    with pytest.raises(LostError):
+        ask(table([trail.number("n0_0", 3), 4]))
+    assert not trail.lines
+
+
+def test_a_table_folds_as_an_array() -> None:
+    trail = Trail()
+    names = [f"n0_{i}" for i in range(4)]
+    made = table([(trail.number(names[0], 5), 2), (trail.number(names[1], 1), 7)])
+    assert made.shape == (2, 2)
+    wanted = [*made.max(axis=0).tolist(), made[:, 1].min(initial=9).item(), *made.reshape(-1, 4)[0].tolist()]
+    for a, b in ((5, 1), (2, 8)):
+        plain = np.array([(a, 2), (b, 7)])
+        results = [*plain.max(axis=0), plain[:, 1].min(initial=9), *plain.reshape(-1, 4)[0]]
+        assert evaluated(trail, names[:2], wanted, [a, b]) == results
 
 
 SIGNS = ("+", "-", "*", "//", "%", "<", "<=", ">", ">=", "==", "!=", "&", "|", "^", "<<", ">>", "max", "min")

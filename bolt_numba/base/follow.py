@@ -372,6 +372,8 @@ class FollowedTable:
     __array_ufunc__ = None
     dtype = np.dtype(np.int64)
     __array__ = _lost("an array")
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _lost("a comparison of a table")
+    __hash__ = __bool__ = __int__ = __index__ = __float__ = _lost("a plain number")
 
     def __init__(self, trail: Trail, cells: Any) -> None:
         self.trail, self.cells = trail, cells
