@@ -53,7 +53,7 @@ def same_words(taped: Taped, plan: Any) -> None:
         return
     (segment,) = plan.segments
     fresh = segment.executable
-    run: FollowedRun = taped.context().run  # keeps its arena
+    run: FollowedRun = taped.turned().run  # keeps its arena
     arena = np.zeros(max(plan.memory.arenas.values(), default=0) + 64, np.uint8)
     wanted, got = (np.array(r.image.view(np.int64)) for r in (NativeRun(fresh, arena), run))
     got = got[: len(wanted)]

@@ -293,7 +293,10 @@ class _FollowedImage(RecordImage):
             return made
         dtype = next(kind for kind, offset in self.params.fields.values() if offset == where - self.record_at)
         if type(made._value) in (int, bool):
-            self.numbers.append((where, _KINDS[dtype.str[1:]], made))
+            kind = _KINDS[dtype.str[1:]]
+            if kind == HALF:  # a guard: no number is cut
+                bool(made + 2**31 >> 32 == 0)
+            self.numbers.append((where, kind, made))
         else:
             self.floats.append((where, dtype.str, made))
         return value_of(made)

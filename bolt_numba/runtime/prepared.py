@@ -41,6 +41,7 @@ class Prepared:
         "cut", "empties", "ends", "homes", "idle", "overwrites", "plain", "plan", "reads", "rest", "results",
         "stands_in", "used",
     )  # fmt: skip
+    is_taped = False
 
     def __init__(self, plan: Plan, rest: Runner | None = None, stands_in: bool = False) -> None:
         self.plan, self.cut, self.rest, self.stands_in = plan, plan.cut, rest, stands_in
@@ -53,17 +54,13 @@ class Prepared:
         self.homes: list[Home | None] | None = None
         self.used = next(clock)
 
-    def context(self) -> Any:
-        """Memory for one run."""
-        try:
-            return self.idle.pop()
-        except IndexError:
-            return RunMemory(self.plan)
+    def turned(self) -> Any:
+        """Memory for one run of a tape."""
+        raise NotImplementedError
 
     def take_back(self, context: Any) -> None:
-        """It serves another run."""
-        if len(self.idle) < MAX_IDLE_CONTEXTS:
-            self.idle.append(context)
+        """Memory of a tape's run serves another one."""
+        raise NotImplementedError
 
     def type_of(self, index: int) -> tuple[tuple[int, ...], AnyDType]:
         """Shape and dtype of a result."""

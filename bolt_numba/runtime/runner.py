@@ -26,7 +26,7 @@ from bolt_numba.runtime.copies import Home, elsewhere, homes, is_elsewhere, plac
 from bolt_numba.runtime.device import hold
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Plan, Planner
-from bolt_numba.runtime.prepared import Prepared, clock
+from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, RunMemory, clock
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, region_of
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.stand_ins import Lacking, Serving, computed_now, planned_now
@@ -338,7 +338,10 @@ def run_plan(
     else:
         wanted = targets or [None] * len(prepared.empties)
         outputs = [np.empty(*e) if e and t is None else t for e, t in zip(prepared.empties, wanted, strict=True)]
-    context = prepared.context()
+    try:
+        context = prepared.turned() if prepared.is_taped else prepared.idle.pop()
+    except IndexError:
+        context = RunMemory(prepared.plan)
     try:
         for run in context.runs:
             run(arrays, outputs)
@@ -346,7 +349,10 @@ def run_plan(
         prepared.synchronise()  # before another run has the context
         raise
     finally:
-        prepared.take_back(context)
+        if prepared.is_taped:
+            prepared.take_back(context)
+        elif len(prepared.idle) < MAX_IDLE_CONTEXTS:
+            prepared.idle.append(context)
     return outputs if prepared.plain else finish(prepared, arrays, outputs)
 
 

@@ -192,6 +192,7 @@ class Taped(Prepared):
     """A tape at certain sizes; ``plan`` is made when somebody asks for it."""
 
     __slots__ = ("arena", "naive", "objects", "registers", "sizes", "tape")
+    is_taped = True
 
     def __init__(self, tape: Tape, sizes: Sequence[int], registers: Array, objects: dict[str, Any]) -> None:
         self.tape, self.sizes, self.registers, self.objects = tape, sizes, registers, objects
@@ -219,7 +220,7 @@ class Taped(Prepared):
         except LostError:  # it depends on the sizes
             return False
 
-    def context(self) -> Any:
+    def turned(self) -> Any:
         try:
             found: Any = self.idle.pop()
         except IndexError:
@@ -233,7 +234,8 @@ class Taped(Prepared):
         arenas, arena, context.run.arena = self.tape.arenas, context.run.arena, None
         if len(arenas) < MAX_IDLE_CONTEXTS and arena.nbytes <= max(ROOMY * self.arena, GRANTED_BYTES):
             arenas.append(arena)
-        super().take_back(context)
+        if len(self.idle) < MAX_IDLE_CONTEXTS:
+            self.idle.append(context)
 
     def synchronise(self) -> None:
         """Nothing goes on behind a run of the CPU."""
