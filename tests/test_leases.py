@@ -234,8 +234,10 @@ def together(calls: list[Callable[[], Array]], seconds: float) -> list[set[bytes
     end = time.monotonic() + seconds
 
     def call(i: int) -> None:
-        while time.monotonic() < end:
+        while True:  # once at least, however long others compile
             found[i].add(calls[i]().tobytes())
+            if time.monotonic() >= end:
+                return
 
     callers = [threading.Thread(target=call, args=(i,)) for i in range(len(calls))]
     for caller in callers:

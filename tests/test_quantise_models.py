@@ -141,8 +141,13 @@ def quantised(folder: Path, net: str, scheme: str) -> onnx.ModelProto:
     dims = tuple(d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim)
     source, target = folder / "float.onnx", folder / "bytes.onnx"
     onnx.save(model, source)
-    logging.getLogger().setLevel(logging.ERROR)
-    quantization.quantize_static(str(source), str(target), Samples(dims), **SCHEMES[scheme])
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        quantization.quantize_static(str(source), str(target), Samples(dims), **SCHEMES[scheme])
+    finally:
+        root.setLevel(level)
     return onnx.load(target)
 
 

@@ -288,14 +288,15 @@ class _FollowedImage(RecordImage):
         if is_table(arg) or (type(arg) is Followed and isinstance(value_of(arg), np.ndarray)):
             self._array(arg, 0, where)
             return 0
-        made = arg if type(arg) is Followed else super()._value(job, arg, where)
+        made: Any = arg if type(arg) is Followed else super()._value(job, arg, where)
         if type(made) is not Followed:
             return made
         dtype = next(kind for kind, offset in self.params.fields.values() if offset == where - self.record_at)
         if type(made._value) in (int, bool):
             kind = _KINDS[dtype.str[1:]]
             if kind == HALF:  # a guard: no number is cut
-                bool(made + 2**31 >> 32 == 0)
+                shifted: Any = made
+                bool(shifted + 2**31 >> 32 == 0)
             self.numbers.append((where, kind, made))
         else:
             self.floats.append((where, dtype.str, made))

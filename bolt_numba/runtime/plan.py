@@ -17,7 +17,7 @@ import numpy as np
 
 from bolt_numba.base.border import at_node
 from bolt_numba.base.budget import ask, unasked
-from bolt_numba.base.follow import LostError, Trail
+from bolt_numba.base.follow import LostError, Trail, is_followed
 from bolt_numba.base.records import record
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import infer_types
@@ -32,13 +32,13 @@ from bolt_numba.runtime.bounds import fitting
 from bolt_numba.runtime.copies import Copy, copied
 from bolt_numba.runtime.device import HOST, Device, Memory, Segment, segments_of
 from bolt_numba.runtime.islands import NOT_WORTH_IT, islands
-from bolt_numba.runtime.memory import MemoryPlan, plan_memory, stacked
+from bolt_numba.runtime.memory import MemoryPlan, in_bands, plan_memory, stacked
 from bolt_numba.runtime.opaque import chosen, is_numeric, runs_nothing, steps_of, types_of
 from bolt_numba.runtime.packs import MakerContext, Pack
 from bolt_numba.runtime.recipes import Form, learn, made_before
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, remember, resolved
 from bolt_numba.runtime.repeat import Packed, Selection, node_key
-from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, in_bands, own
+from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, own
 from bolt_numba.runtime.stand_ins import STANDS_IN, Lacking
 from bolt_numba.types import NestedType, TensorType, only_in_python, type_of
 
@@ -432,6 +432,8 @@ class Planner:
             slot = self._slot(value)
             assert slot is not None
             if slot.kind == CONST:
+                if is_followed(slot.const):
+                    raise LostError("content of sizes behind a cut")
                 known[id(value)] = type_of(slot.const)  # type: ignore[arg-type]
             else:
                 needed[id(value)] = value

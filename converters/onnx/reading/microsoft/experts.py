@@ -262,6 +262,7 @@ def _of_bits(b: NodeBuilder, operands: Any, bits: int, block: int) -> Product:
     codes, scale = (known_array(b, v, "weights of experts") for v in (packed, scales))
     points: Array | None = None if zeros is None else known_array(b, zeros, "zero points")
     columns, depth = codes.shape[1], codes.shape[2] * 8 // bits
+    form = columns, -(-depth // (block or depth)), -1
 
     def product(x: Any, expert: int) -> Any:
         if points is None:
@@ -271,7 +272,7 @@ def _of_bits(b: NodeBuilder, operands: Any, bits: int, block: int) -> Product:
         else:  # those of all columns lie one behind the other
             held = b.const(unpacked(points[expert], bits)[:columns].astype(F32))
         return matmul_nbits(
-            b, x, b.const(codes[expert]), b.const(scale[expert]), held, None,
+            b, x, b.const(codes[expert].reshape(form)), b.const(scale[expert]), held, None,
             None if bias is None else _row(b, bias, expert), K=depth, N=columns, bits=bits, block_size=block or depth,
         )  # fmt: skip
 
