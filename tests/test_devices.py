@@ -131,7 +131,7 @@ def test_a_session_keeps_its_devices(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("device", ["tpu", 7, ["toy", "tpu"], None, [None], {"cpu": 1}])
 def test_unknown_devices_are_refused(device: Any) -> None:
-    with pytest.raises(DeviceError, match=r"device: got .*, wanted one of 'cpu', .*'host', 'toy'"):
+    with pytest.raises(DeviceError, match=r"device: got .*, wanted one of .*'cpu', .*'host', .*'toy'"):
         bn.compile(network(alone), device=device)
 
 
