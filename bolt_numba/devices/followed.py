@@ -56,7 +56,7 @@ class TapeCode:
     def __init__(self, trail: Trail, numbers: Sequence[str], wanted: Iterable[Any]) -> None:
         self.trail = trail
         self.registers: dict[str, int] = {name: 1 + i for i, name in enumerate(numbers)}
-        self.numbers, self.objects = len(numbers), set[str]()
+        self.numbers = len(numbers)
         self._constants: dict[int, int] = {}
         names: set[str] = set()
         for one in wanted:
@@ -130,10 +130,10 @@ class TapeCode:
             for atom in operation[1:]:
                 self._constant(atom)
         integers = [name for part in python for name, _ in part if name and self._is_integer(name)]
-        self._first_integer = 1 + self.numbers + len(self._constants)
+        first_integer = 1 + self.numbers + len(self._constants)
         for i, name in enumerate(integers):
-            self.registers[name] = self._first_integer + i
-        self.base = self._first_integer + len(integers)
+            self.registers[name] = first_integer + i
+        self.base = first_integer + len(integers)
         rows: list[tuple[int, int, int]] = []
         self.parts: list[_Part] = []
         for operations, texts in zip(native, python, strict=True):
@@ -172,7 +172,6 @@ class TapeCode:
         integers = [name for name, _ in texts if name and self._is_integer(name)]
         objects = [name for name, _ in texts if name and not self._is_integer(name)]
         part.to = self.registers[integers[0]] if integers else 0
-        self.objects.update(objects)
         body = [f"    {name} = {text}\n" if name else f"    if not ({text}): return None\n" for name, text in texts]
         given = f"    {', '.join(numbers)}, = numbers\n" if numbers else ""
         given += f"    {', '.join(part.names)}, = objects\n" if part.names else ""
@@ -317,16 +316,15 @@ class _FollowedImage(RecordImage):
 class FollowedProgram:
     """A program, and the tape of what varies in it.
 
-    numbers: names of the trail's own.  dims: dimensions of the results.  sums: more that is asked
-    for.  Raises LostError for what
-    no tape can say.
+    numbers: names of the trail's own.  dims: dimensions of the results.  sums: more that is asked for.  Raises
+    LostError for what no tape can say.
     """
 
     def __init__(
         self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any],
         sums: Sequence[Any],
     ) -> None:  # fmt: skip
-        self.image = image = _FollowedImage()
+        image = _FollowedImage()
         self.program = program = laid_out(jobs, threads, image)
         program.image, program.kernels = linked(program.image.tobytes(), program.links)
         self.refused = {(id(job), at): job.ins[at].type.dims for job, at in program.faults}  # type: ignore[union-attr]

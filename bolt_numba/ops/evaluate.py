@@ -105,7 +105,8 @@ def _with_values(
         if t is None:
             args.append(None)
             continue
-        known = None if is_table(t.known) else t.known
+        known = t.known
+        known = None if is_table(known) else known
         symbolic |= known is None
         args.append(t.value if known is None else known)
     if symbolic and not op.on_symbols:

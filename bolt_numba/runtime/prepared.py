@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bolt_numba.kernels.registry import In, Out
 from bolt_numba.runtime.plan import Plan
@@ -41,7 +41,6 @@ class Prepared:
         "cut", "empties", "ends", "homes", "idle", "overwrites", "plain", "plan", "reads", "rest", "results",
         "stands_in", "used",
     )  # fmt: skip
-    is_taped = False
 
     def __init__(self, plan: Plan, rest: Runner | None = None, stands_in: bool = False) -> None:
         self.plan, self.cut, self.rest, self.stands_in = plan, plan.cut, rest, stands_in
@@ -53,14 +52,6 @@ class Prepared:
         self.overwrites: dict[tuple[int, int], bool] = {}
         self.homes: list[Home | None] | None = None
         self.used = next(clock)
-
-    def turned(self) -> Any:
-        """Memory for one run of a tape."""
-        raise NotImplementedError
-
-    def take_back(self, context: Any) -> None:
-        """Memory of a tape's run serves another one."""
-        raise NotImplementedError
 
     def type_of(self, index: int) -> tuple[tuple[int, ...], AnyDType]:
         """Shape and dtype of a result."""

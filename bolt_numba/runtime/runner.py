@@ -30,7 +30,7 @@ from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, RunMemory, 
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, region_of
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.stand_ins import Lacking, Serving, computed_now, planned_now
-from bolt_numba.runtime.tape import Tapes
+from bolt_numba.runtime.tape import Taped, Tapes
 from bolt_numba.types import Array, NestedType, TensorType, only_in_python
 
 if TYPE_CHECKING:
@@ -145,6 +145,8 @@ class Runner:
             if len(self.tapes) >= MOST_DECIDED:
                 self.tapes.clear()
             tapes = self.tapes[decided] = Tapes()
+        if not tapes.is_due():
+            return
         context = MakerContext(self.threads, self.packs, None, self.devices)
         try:
             tapes.follow(self, context, self._types(arrays))
@@ -339,7 +341,7 @@ def run_plan(
         wanted = targets or [None] * len(prepared.empties)
         outputs = [np.empty(*e) if e and t is None else t for e, t in zip(prepared.empties, wanted, strict=True)]
     try:
-        context = prepared.turned() if prepared.is_taped else prepared.idle.pop()
+        context: Any = prepared.turned() if type(prepared) is Taped else prepared.idle.pop()
     except IndexError:
         context = RunMemory(prepared.plan)
     try:
@@ -349,7 +351,7 @@ def run_plan(
         prepared.synchronise()  # before another run has the context
         raise
     finally:
-        if prepared.is_taped:
+        if type(prepared) is Taped:
             prepared.take_back(context)
         elif len(prepared.idle) < MAX_IDLE_CONTEXTS:
             prepared.idle.append(context)

@@ -66,12 +66,14 @@ class Tapes:
                 return found
         return None
 
-    def follow(self, runner: Runner, context: MakerContext, types: Sequence[TensorType]) -> None:
-        """Another plan was made: have a tape of it, if that is due."""
+    def is_due(self) -> bool:
+        """Whether to try another tape, now that one more plan was made."""
         self.misses += 1
-        is_due = self.misses >= FIRST + NEXT * self.tries and self.tries < MOST_TAPES
-        if not is_due or (self.tries >= TRIAL and self.hits < PAYS * self.tries):
-            return
+        are_many = self.misses >= FIRST + NEXT * self.tries and self.tries < MOST_TAPES
+        return are_many and (self.tries < TRIAL or self.hits >= PAYS * self.tries)
+
+    def follow(self, runner: Runner, context: MakerContext, types: Sequence[TensorType]) -> None:
+        """Try to have a tape of a plan."""
         self.tries += 1
         for is_open in (True, False):
             if is_open or any(t.value is not None for t in types):
@@ -192,7 +194,6 @@ class Taped(Prepared):
     """A tape at certain sizes; ``plan`` is made when somebody asks for it."""
 
     __slots__ = ("arena", "naive", "objects", "registers", "sizes", "tape")
-    is_taped = True
 
     def __init__(self, tape: Tape, sizes: Sequence[int], registers: Array, objects: dict[str, Any]) -> None:
         self.tape, self.sizes, self.registers, self.objects = tape, sizes, registers, objects
@@ -220,9 +221,10 @@ class Taped(Prepared):
         except LostError:  # it depends on the sizes
             return False
 
-    def turned(self) -> Any:
+    def turned(self) -> _Context:
+        """Memory for one run, turned to these sizes."""
         try:
-            found: Any = self.idle.pop()
+            found: _Context = self.tape.idle.pop()
         except IndexError:
             found = _Context(self.tape)
         if found.run.take(self.tape.arenas, self.arena) or found.taped is not self:
@@ -231,6 +233,7 @@ class Taped(Prepared):
         return found
 
     def take_back(self, context: Any) -> None:
+        """Its memory serves another run; an arena that is far too large does not."""
         arenas, arena, context.run.arena = self.tape.arenas, context.run.arena, None
         if len(arenas) < MAX_IDLE_CONTEXTS and arena.nbytes <= max(ROOMY * self.arena, GRANTED_BYTES):
             arenas.append(arena)

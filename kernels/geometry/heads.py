@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bolt_numba.base.follow import MOST_ROWS, fixed, followed, is_followed, table
+from bolt_numba.base.follow import MOST_ROWS, fixed, is_followed, pure, table
 from bolt_numba.kernels.registry import Argument, In, Types
 from bolt_numba.ops.layers.attention import swapped
 from bolt_numba.types import Array
@@ -72,10 +72,9 @@ def head_table(
 ) -> Array:
     """i64 [heads][`ENTRY`] of all heads (row-major over ``lead``), of ``n`` keys; others: mask and result."""
     shapes = [dims for dims, _ in (*operands, *others)]
-    if not is_followed((*shapes, n, before)):
+    is_plain = not is_followed((*shapes, n, before))
+    if is_plain or is_followed(lead) or math.prod(lead) > MOST_ROWS or len(operands) == 1:
         return _head_table(lead, operands, others, n, before, size)
-    if is_followed(lead) or math.prod(lead) > MOST_ROWS or len(operands) == 1:
-        return followed(_head_table, lead, operands, others, n, before, size)  # type: ignore[no-any-return]
     columns = [_followed_offsets(lead, *x, size) for x in (*operands, *others)]
     return table([(*row, n, before, 0) for row in zip(*columns, strict=True)])  # type: ignore[no-any-return]
 
@@ -93,6 +92,7 @@ def _followed_offsets(heads: Sequence[int], dims: Sequence[int], layout: str, si
     ]
 
 
+@pure
 def _head_table(
     lead: tuple[int, ...],
     operands: tuple[Operand, ...],
