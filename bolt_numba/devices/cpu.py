@@ -35,10 +35,11 @@ OF_ALL = (run_steps, team_run, team_worker, copy_rows)
 
 
 def _of_all() -> Iterator[Any]:
-    """Only where kernels lack is the module of tapes imported for this."""
+    """Only where kernels lack are the modules of tapes and loops imported for this."""
+    from bolt_numba.kernels.cpu.loop import run_loop
     from bolt_numba.kernels.cpu.tape import evaluate, fill
 
-    yield from (*OF_ALL, evaluate, fill)
+    yield from (*OF_ALL, evaluate, fill, run_loop)
 
 
 def _nothing() -> None:
@@ -122,6 +123,15 @@ class Cpu(Device):
             compile_later([evaluate, fill], _nothing)
             raise LostError("kernels of tapes")
         return FollowedProgram(jobs, threads, trail, numbers, dims, sums)
+
+    def run_ahead(self, *given: Any) -> int:
+        from bolt_numba.devices.loops import run_ahead
+        from bolt_numba.kernels.cpu.loop import run_loop
+
+        if not run_loop.is_ready:
+            compile_later([run_loop], _nothing)
+            return 0
+        return run_ahead(*given)
 
     @property
     def isa(self) -> Isa:

@@ -18,7 +18,18 @@ from bolt_numba.base.follow import Followed, LostError, Trail, is_table, value_o
 from bolt_numba.base.mapped import for_kernels
 from bolt_numba.base.records import record
 from bolt_numba.devices.program import NativeRun, RecordImage, laid_out, linked, pointer
-from bolt_numba.kernels.cpu.tape import ADDRESS, DOUBLE, FLOAT, HALF, MOST, OPERATIONS, WORD, evaluate, fill
+from bolt_numba.kernels.cpu.tape import (
+    ADDRESS,
+    COMPARISONS,
+    DOUBLE,
+    FLOAT,
+    HALF,
+    MOST,
+    OPERATIONS,
+    WORD,
+    evaluate,
+    fill,
+)
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.slots import Job
 from bolt_numba.types import Array
@@ -26,6 +37,7 @@ from bolt_numba.types import Array
 _NUMBER = {name: number for number, name in enumerate(OPERATIONS)}
 _ATOM = re.compile(r"v\d+|n\d+_\d+|\(-\d+\)|-?\d+|True|False").fullmatch
 _NAMES = re.compile(r"\b(?:v\d+|n\d+_\d+)\b").findall
+_BEYOND = int(MOST)
 _KEPT = 16
 """Results of a part in Python that are kept, by the numbers that it read."""
 
@@ -90,13 +102,15 @@ class TapeCode:
             found = "is not", text[4:], "0"
         else:
             found = "is", text, "0"
+        if found[0] in COMPARISONS:
+            found = found[0], _clipped(found[1]), _clipped(found[2])
         return found if self._is_integer(found[1]) and self._is_integer(found[2]) else None
 
     def _is_integer(self, atom: str) -> bool:
         if not _ATOM(atom):
             return False
         if atom[0] not in "vn":
-            return abs(_plain(atom)) < MOST
+            return abs(_plain(atom)) <= _BEYOND
         return type(self.trail.values[atom]) in (int, bool)
 
     def _levels(self, lines: Sequence[tuple[str, str]]) -> list[tuple[int, tuple[str, str, str] | None]]:
@@ -228,6 +242,12 @@ def _tried(part: _Part, numbers: Sequence[int], objects: Sequence[Any]) -> Any:
         return made if made is None else (np.array(made[0], np.int64), made[1])
     except Exception:  # what it computes may end in an error before it comes to what decides otherwise
         return None
+
+
+def _clipped(atom: str) -> str:
+    """A number beyond all that registers hold compares with them as the first such one does."""
+    is_number = _ATOM(atom) and atom[0] not in "vn"
+    return str(max(-_BEYOND, min(_BEYOND, _plain(atom)))) if is_number else atom
 
 
 def _plain(atom: str) -> int:

@@ -367,7 +367,7 @@ class NativeRun:
                 words[at] = address + offset
         run_native(self.address, self.threads)
         if self.counter and words[self.counter]:
-            raise self._fault()
+            raise self.fault()
 
     def timed(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[float]:
         """The same; the time of the whole is divided by the cycles of each step."""
@@ -383,7 +383,7 @@ class NativeRun:
             seconds[job] += float(tick) * scale
         return seconds
 
-    def _fault(self) -> DataError:
+    def fault(self) -> DataError:
         """The first fault that steps reported; all are forgotten."""
         words, at, found = self.words, self.program.faults_at, []
         words[at] = 0

@@ -118,3 +118,13 @@ def run_native(address: int, threads: int) -> None:
     if crew.started < crew.room:
         crew.grow(threads)
     crew.together(crew.address, address, threads)
+
+
+def native_call(address: int, threads: int) -> tuple[int, int, int, int]:
+    """What `run_native` calls, for native code that does so: a kernel, its parameters, ``tid`` and ``nthreads``."""
+    crew = team()
+    if threads == 1:
+        return run_steps.address, address, crew.busy, crew.processors
+    if crew.started < crew.room:
+        crew.grow(threads)
+    return team_run.address, crew.address, address, threads

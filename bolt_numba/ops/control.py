@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from bolt_numba.base.budget import CALL, ask, spend, unasked
+from bolt_numba.base.records import record
 from bolt_numba.errors import DTypeError
 from bolt_numba.ops.content import bounded
 from bolt_numba.ops.evaluate import evaluate
@@ -38,6 +39,8 @@ if TYPE_CHECKING:  # operators know nothing of graphs at run time
 
 Run: TypeAlias = "Callable[[Graph, Sequence[Any]], Sequence[Any]]"
 """Runs a graph: its inputs in order to its outputs in order."""
+Ahead: TypeAlias = "Callable[[Graph, Trips], bool]"
+"""Runs iterations of a body without Python between them, if it can; whether it ran any."""
 
 
 class ControlFlow(Op):
@@ -55,8 +58,8 @@ class ControlFlow(Op):
         """The one of `branches` that runs for this content of operand 0."""
         raise NotImplementedError(self.name)
 
-    def execute(self, args: Sequence[Any], run: Run) -> Sequence[Any]:
-        """Outputs for the operands ``args`` (None for an omitted one), running graphs through ``run``."""
+    def execute(self, args: Sequence[Any], run: Run, ahead: Ahead | None = None) -> Sequence[Any]:
+        """Outputs for the operands ``args`` (None for an omitted one), running graphs through ``run`` or ``ahead``."""
         raise NotImplementedError(self.name)
 
     def reference(self, *args: Any) -> tuple[Any, ...]:
@@ -136,16 +139,17 @@ def _sizes(types: Sequence[TensorType], shapes: Sequence[Shape | None]) -> dict[
     return found
 
 
-def _stacked(owner: Op, arrays: Sequence[Array], like: TensorType, sizes: dict[str, int], axis: int = 0) -> Array:
-    """Results of all iterations along a new axis; raises ShapeError where they differ in shape.
+def _stacked(owner: Op, chunks: Sequence[Array], like: TensorType, sizes: dict[str, int], axis: int = 0) -> Array:
+    """Results of all iterations, some along the first axis of each chunk, along a new axis.
 
-    Of no iterations: as ``like`` says, where ``sizes`` knows its symbols; else 0.
+    Of no iterations: as ``like`` says, where ``sizes`` knows its symbols; else 0.  Raises ShapeError where results
+    differ in shape.
     """
-    if arrays:
+    if chunks:
         try:
-            return np.stack(arrays, axis)
+            return np.ascontiguousarray(np.moveaxis(np.concatenate(chunks), 0, axis))
         except ValueError as error:
-            shapes = sorted({np.shape(a) for a in arrays})
+            shapes = sorted({np.shape(a)[1:] for a in chunks})
             raise owner.fail(f"results to stack along axis {axis}", shapes, "one shape with such an axis") from error
     dims = [_size(d, sizes) for d in like.shape or ()]
     dims.insert(axis if axis >= 0 else axis + len(dims) + 1, 0)
@@ -175,6 +179,55 @@ class Growth:
 
 OBJECT = 128
 """Bytes of an array beside its elements."""
+
+
+@record(eq=False)
+class Trips:
+    """Iterations of a body: which is the next, and what it is given.
+
+    limit: how many at most, None: any.  is_counted: whether the body takes its number and whether it runs, and returns
+    whether another follows.  sliced: operands of which an iteration takes one row.  scanned: of each result that is
+    kept, chunks with the results of some iterations along the first axis.  pace: iterations that may run before Python
+    looks at limits again.  later: the first that may run ahead, ``wait`` after one that could not.
+    """
+
+    body: Graph
+    carried: list[Any]
+    captures: Sequence[Any]
+    limit: int | None
+    is_counted: bool
+    scanned: list[list[Array]]
+    sliced: Sequence[Array] = ()
+    keep: bool = True
+    number: int = 0
+    pace: int = 4
+    later: int = 0
+    wait: int = 1
+
+    def run(self, owner: Op, run: Run, ahead: Ahead | None) -> None:
+        """Run all iterations."""
+        room = Growth(owner.name)
+        while self.keep and (self.limit is None or self.number < self.limit):
+            spend(CALL, owner.name)
+            if ahead is None or not ahead(self.body, self):
+                self._one(owner, run)
+            room.add([kept[-1] for kept in self.scanned])
+
+    def inputs(self) -> list[Any]:
+        """What the next iteration is given."""
+        head = [np.array(self.number, I64), np.array(self.keep)] if self.is_counted else []
+        rows = [np.asarray(a[self.number, ...], order="C") for a in self.sliced]
+        return [*head, *self.carried, *rows, *self.captures]
+
+    def _one(self, owner: Op, run: Run) -> None:
+        outs = run(self.body, self.inputs())
+        if self.is_counted:
+            self.keep = bool(_first(owner, "the body's cond", outs[0]))
+            outs = outs[1:]
+        self.carried = list(outs[: len(self.carried)])
+        for kept, value in zip(self.scanned, outs[len(self.carried) :], strict=True):
+            kept.append(np.asarray(value)[np.newaxis])
+        self.number += 1
 
 
 @op("If")
@@ -212,7 +265,7 @@ class If(ControlFlow):
     def chosen(self, known: Array) -> Graph:
         return self.then_branch if _first(self, "cond", known) else self.else_branch
 
-    def execute(self, args: Sequence[Any], run: Run) -> Sequence[Any]:
+    def execute(self, args: Sequence[Any], run: Run, ahead: Ahead | None = None) -> Sequence[Any]:
         return run(self.chosen(args[0]), args[1:])
 
 
@@ -252,26 +305,17 @@ class Loop(ControlFlow):
         scanned = inner[1 + self.carried :]
         return (*last, *(_scan_type(t, fresh_dim("trips"), 0) for t in scanned))
 
-    def execute(self, args: Sequence[Any], run: Run) -> Sequence[Any]:
+    def execute(self, args: Sequence[Any], run: Run, ahead: Ahead | None = None) -> Sequence[Any]:
         limit = None if args[0] is None else int(_first(self, "trip_count", args[0]))
         keep = args[1] is None or bool(_first(self, "cond", args[1]))
-        carried, captures = list(args[2 : 2 + self.carried]), args[2 + self.carried :]
-        scanned: list[list[Any]] = [[] for _ in self.body.outputs[1 + self.carried :]]
-        trip = 0
-        room = Growth(self.name)
-        while keep and (limit is None or trip < limit):
-            spend(CALL, self.name)
-            outs = run(self.body, [np.array(trip, I64), np.array(keep), *carried, *captures])
-            keep = bool(_first(self, "the body's cond", outs[0]))
-            carried = list(outs[1 : 1 + self.carried])
-            for kept, value in zip(scanned, outs[1 + self.carried :], strict=True):
-                kept.append(value)
-            room.add(outs[1 + self.carried :])
-            trip += 1
         types = [v.type for v in self.body.outputs[1 + self.carried :]]
+        ends = 2 + self.carried
+        trips = Trips(self.body, list(args[2:ends]), args[ends:], limit, True, [[] for _ in types], keep=keep)
+        trips.run(self, run, ahead)
         shapes = [None, None, *(getattr(a, "shape", None) for a in args[2:])]
         sizes = _sizes([v.type for v in self.body.inputs], shapes)
-        return [*carried, *(_stacked(self, kept, t, sizes) for kept, t in zip(scanned, types, strict=True))]
+        stacked = (_stacked(self, kept, t, sizes) for kept, t in zip(trips.scanned, types, strict=True))
+        return [*trips.carried, *stacked]
 
 
 def _scan_type(t: TensorType, length: Dim, axis: int) -> TensorType:
@@ -332,31 +376,26 @@ class Scan(ControlFlow):
     def _axis(given: tuple[int, ...], i: int) -> int:
         return given[i] if i < len(given) else 0
 
-    def execute(self, args: Sequence[Any], run: Run) -> Sequence[Any]:
-        state, captures = list(args[: self.states]), args[self.states + self.scans :]
+    def execute(self, args: Sequence[Any], run: Run, ahead: Ahead | None = None) -> Sequence[Any]:
+        ends = self.states + self.scans
         scanned = [
             np.moveaxis(a, normalise_axis(self, self._axis(self.input_axes, i), a.ndim), 0)[
                 :: -1 if self._axis(self.input_directions, i) else 1
             ]
-            for i, a in enumerate(args[self.states : self.states + self.scans])
+            for i, a in enumerate(args[self.states : ends])
         ]
         lengths = {len(a) for a in scanned}
         if len(lengths) != 1:
             raise self.fail("lengths of the scanned inputs", sorted(lengths), "one length")
-        results: list[list[Any]] = [[] for _ in self.body.outputs[self.states :]]
-        room = Growth(self.name)
-        for trip in range(lengths.pop()):
-            spend(CALL, self.name)
-            outs = run(self.body, [*state, *(np.asarray(a[trip, ...], order="C") for a in scanned), *captures])
-            state = list(outs[: self.states])
-            for kept, value in zip(results, outs[self.states :], strict=True):
-                kept.append(value)
-            room.add(outs[self.states :])
+        kept: list[list[Array]] = [[] for _ in self.body.outputs[self.states :]]
+        trips = Trips(self.body, list(args[: self.states]), args[ends:], lengths.pop(), False, kept, scanned)
+        trips.run(self, run, ahead)
         shapes = [getattr(a, "shape", None) for a in args]
-        shapes[self.states : self.states + self.scans] = [a.shape[1:] for a in scanned]
+        shapes[self.states : ends] = [a.shape[1:] for a in scanned]
         sizes = _sizes([v.type for v in self.body.inputs], shapes)
         stacked = []
-        for i, (kept, value) in enumerate(zip(results, self.body.outputs[self.states :], strict=True)):
-            ordered = kept[::-1] if self._axis(self.output_directions, i) else kept
+        for i, (chunks, value) in enumerate(zip(kept, self.body.outputs[self.states :], strict=True)):
+            is_reversed = self._axis(self.output_directions, i)
+            ordered = [chunk[::-1] for chunk in chunks[::-1]] if is_reversed else chunks
             stacked.append(_stacked(self, ordered, value.type, sizes, self._axis(self.output_axes, i)))
-        return [*state, *stacked]
+        return [*trips.carried, *stacked]

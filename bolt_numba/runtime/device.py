@@ -10,7 +10,7 @@ import gc
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -233,6 +233,15 @@ class Device:
         numbers: names of the trail's own, of which a tape computes all else; dims: of results; sums: more to compute.
         """
         raise LostError(f"a program of {self.name}")
+
+    def run_ahead(
+        self, run: Any, prepared: Any, trips: Any, arrays: Sequence[Array], deciding: Iterable[int]
+    ) -> int:
+        """Run iterations of a loop natively (`devices.loops`): how many; 0 where each has to be run by itself.
+
+        run: what `Executable.bind` or a tape gave for the body's only segment.
+        """
+        return 0
 
     def uploads(self, executable: Any) -> Mapping[int, int]:
         """Bytes of the constants that one of its executables has in a memory of the device, by address there."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bolt_numba.kernels.registry import In, Out
+from bolt_numba.ops.control import Trips
 from bolt_numba.runtime.plan import Plan
 from bolt_numba.runtime.region import resolved
 from bolt_numba.runtime.slots import INPUT, TEMP, Job, Slot
-from bolt_numba.types import AnyDType, NestedType
+from bolt_numba.types import AnyDType, Array, NestedType
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.copies import Home
@@ -24,11 +25,12 @@ clock = itertools.count()
 class RunMemory:
     """Memory for one run of a plan at a time: its arenas, and what its segments keep beside them."""
 
-    __slots__ = ("runs",)
+    __slots__ = ("own", "runs")
 
     def __init__(self, plan: Plan) -> None:
         arenas = {memory: memory.allocate(nbytes) for memory, nbytes in plan.memory.arenas.items()}
-        self.runs = [segment.executable.bind(arenas).run for segment in plan.segments]
+        self.own = [segment.executable.bind(arenas) for segment in plan.segments]
+        self.runs = [own.run for own in self.own]
 
 
 class Prepared:
@@ -52,6 +54,24 @@ class Prepared:
         self.overwrites: dict[tuple[int, int], bool] = {}
         self.homes: list[Home | None] | None = None
         self.used = next(clock)
+
+    def run_ahead(self, trips: Trips, arrays: Sequence[Array], by_value: Iterable[int]) -> int:
+        """Run iterations of a loop whose body this is natively: how many; 0 where each has to be run by itself.
+
+        arrays: what the first of them is given; by_value: those for whose content it was planned.
+        """
+        segments = self.plan.segments
+        if self.cut is not None or self.stands_in or len(segments) != 1:
+            return 0
+        try:
+            context = self.idle.pop()
+        except IndexError:
+            context = RunMemory(self.plan)
+        try:
+            return segments[0].device.run_ahead(context.own[0], self, trips, arrays, by_value)
+        finally:
+            if len(self.idle) < MAX_IDLE_CONTEXTS:
+                self.idle.append(context)
 
     def type_of(self, index: int) -> tuple[tuple[int, ...], AnyDType]:
         """Shape and dtype of a result."""

@@ -19,7 +19,7 @@ from bolt_numba.base.turns import short_turns
 from bolt_numba.errors import BudgetError
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import as_value
-from bolt_numba.ops.control import ControlFlow
+from bolt_numba.ops.control import ControlFlow, Trips
 from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.runtime.bounds import outgrown
 from bolt_numba.runtime.copies import Home, elsewhere, homes, is_elsewhere, placed
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 MOST_DECIDED = 64
 """Contents of inputs that decide shapes for which a region has tapes."""
+FEW_TRIPS = 3
+"""Iterations of a loop from which it pays to run them in one call."""
+
 class Runner:
     """Runs one region for any shapes.  Safe to call from many threads at once.
 
@@ -260,12 +263,28 @@ class Runner:
             compute, by_reference = partial(cut.compute.compute, op, args, _empty), partial(evaluate, op, args)
             outs = computed_now(self.serving, compute, by_reference)
         elif isinstance(op, ControlFlow):
-            outs = tuple(op.execute(args, lambda graph, inputs: self._inner(graph).run(inputs)))
+            outs = tuple(op.execute(args, lambda graph, inputs: self._inner(graph).run(inputs), self._ahead))
         elif cut.alone is not None:
             return self._alone(cut.alone).run(results)
         else:
             outs = evaluate(op, args, cut.amounts)
         return [_dense(x, v.type) for x, v in zip(outs, cut.node.outputs, strict=True)]
+
+    def _ahead(self, graph: Graph, trips: Trips) -> bool:
+        """Run iterations of a body in one native call, if that can be."""
+        left = FEW_TRIPS if trips.limit is None else trips.limit - trips.number
+        inner = self._inner(graph)
+        if trips.number < trips.later or left < FEW_TRIPS or inner.nested or inner.far or inner.region.bounds:
+            return False
+        arrays = trips.inputs()
+        prepared = inner.prepare(arrays)
+        count = prepared.run_ahead(trips, arrays, inner.by_value)
+        if not count and inner.tapes and type(prepared) is not Taped:  # it serves this iteration alone
+            taped = inner._taped(inner.key(arrays), arrays)
+            count = 0 if taped is None else taped.run_ahead(trips, arrays, ())
+        if not count:  # not tried for every iteration where it is in vain
+            trips.later, trips.wait = trips.number + trips.wait, 2 * trips.wait
+        return count > 0
 
     def cut_label(self, cut: Cut) -> str:
         """What ran the node of a cut: a kernel, or ``host``."""

@@ -9,7 +9,7 @@ before, and may get a tape of their own.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from bolt_numba.base.budget import GRANTED_BYTES, ask, unasked
 from bolt_numba.base.follow import LostError, Trail, is_followed
+from bolt_numba.ops.control import Trips
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.plan import Plan, Planner
 from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, can_overwrite, clock, ends_of
@@ -115,7 +116,8 @@ class Tape:
         dims = [d for slot in plan.results if slot.kind == TEMP for d in slot.type.dims]
         arena, naive = plan.memory.arenas.get(HOST, 0), plan.memory.naive_nbytes
         all_bytes = arena + sum([s.type.nbytes for s in plan.results if s.kind == TEMP])
-        self.program = next(iter(devices)).followed(
+        self.device = next(iter(devices))
+        self.program = self.device.followed(
             plan.jobs, context.threads, trail, numbers, dims, (arena, naive, all_bytes)
         )
         trail.is_closed = True
@@ -231,6 +233,16 @@ class Taped(Prepared):
             found.run.turn_to(self.registers, self.objects)
             found.taped = self
         return found
+
+    def run_ahead(self, trips: Trips, arrays: Sequence[Array], by_value: Iterable[int]) -> int:
+        if self.cut is not None:
+            return 0
+        context = self.turned()
+        try:
+            return self.tape.device.run_ahead(context.run, self, trips, arrays, [i for i, _ in self.tape.fixed])
+        finally:
+            context.taped = None  # it was turned to other sizes
+            self.take_back(context)
 
     def take_back(self, context: Any) -> None:
         """Its memory serves another run; an arena that is far too large does not."""

@@ -21,11 +21,12 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.jit import native_source
 
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 FORMULAS: dict[str, tuple[str, str]] = {
     "+": ("a + b", ""), "-": ("a - b", ""), "*": ("a * b", "abs(f64(a) * f64(b)) < most"),
     "//": ("a // (b + (b == 0))", "b != 0"), "%": ("a % (b + (b == 0))", "b != 0"),
     "max": ("max(a, b)", ""), "min": ("min(a, b)", ""),
-    **{sign: (f"i64(a {sign} b)", "") for sign in ("<", "<=", ">", ">=", "==", "!=")},
+    **{sign: (f"i64(a {sign} b)", "") for sign in COMPARISONS},
     **{sign: (f"a {sign} b", "") for sign in "&|^"},
     "<<": ("a << (b & 63)", "(b >= 0) & (b < 62) & (abs(f64(a)) * f64(i64(1) << (b & 63)) < most)"),
     ">>": ("a >> max(min(b, i64(63)), i64(0))", "b >= 0"),
