@@ -22,6 +22,7 @@ from tests import (  # noqa: F401 - they register their cases
     rule_cases_binary,
     rule_cases_bytes,
     rule_cases_integers,
+    rule_cases_loops,
     rule_cases_products,
 )
 from tests.missing import rules_without_case, told

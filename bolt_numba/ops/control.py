@@ -17,7 +17,7 @@ from bolt_numba.errors import DTypeError
 from bolt_numba.ops.content import bounded
 from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import want_dim, want_dims, want_one
+from bolt_numba.ops.shapes import known_ints, want_dim, want_dims, want_one
 from bolt_numba.types import (
     BOOL,
     I64,
@@ -303,7 +303,15 @@ class Loop(ControlFlow):
         pairs = zip(values[: self.carried], inner[1 : 1 + self.carried], strict=True)
         last = [joined(self.name, a, b) for a, b in pairs]
         scanned = inner[1 + self.carried :]
-        return (*last, *(_scan_type(t, fresh_dim("trips"), 0) for t in scanned))
+        trips = self._trips(trip_count, cond)
+        return (*last, *(_scan_type(t, trips, 0) for t in scanned))
+
+    def _trips(self, trip_count: TensorType | None, cond: TensorType | None) -> Dim:
+        """How many iterations there are: the number given, where no condition may end the loop earlier."""
+        number = known_ints(trip_count) if trip_count is not None else None
+        again = self.body.outputs[0]
+        endless = again is self.body.inputs[1] or (again.const is not None and bool(again.const.all()))
+        return max(0, number[0]) if number and cond is None and endless else fresh_dim("trips")
 
     def execute(self, args: Sequence[Any], run: Run, ahead: Ahead | None = None) -> Sequence[Any]:
         limit = None if args[0] is None else int(_first(self, "trip_count", args[0]))

@@ -2,6 +2,7 @@
 
 inline_if(If(constant))             -> the nodes of the branch taken
 sink_if_constants(If(c, constants)) -> If(c) with the constants inside its branches; unused captures go too
+loops.bodies, loops.rows             -> what loops count, hand on and write row by row
 scan_of_distances(Scan over points) -> Transpose(Distances(x, Transpose(points))): a body that hands x on and sums
                                        squares, or absolute values, of x - point; sums are added in another order
 """
@@ -9,14 +10,15 @@ scan_of_distances(Scan over points) -> Transpose(Distances(x, Transpose(points))
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.reduce import ReduceSum, ReduceSumSquare
 from bolt_numba.ops.arrays.shape import Transpose
-from bolt_numba.ops.control import If, Scan
+from bolt_numba.ops.control import If, Loop, Scan
 from bolt_numba.ops.pointwise import Abs, Sub
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule
 from bolt_numba.types import F32, F64
@@ -125,5 +127,19 @@ def _along_the_last(axes: Any) -> bool:
     return known is not None and known.tolist() in ([1], [-1])
 
 
+def _of_loops(module: str, *names: str) -> tuple[Rule, ...]:
+    """Rules that rewrite a Loop, by the functions' names; few models need the module."""
+
+    def rewriting(name: str) -> Callable[[Match, Builder], Result]:
+        return lambda m, b: getattr(import_module(f"bolt_numba.passes.loops.{module}"), name)(m, b)
+
+    return tuple(Rule(name, Pat(Loop), rewriting(name)) for name in names)
+
+
 RULES: tuple[Rule, ...] = (inline_if, sink_if_constants)
-RECOGNISED: tuple[Rule, ...] = (scan_of_distances,)
+LOOPS: tuple[Rule, ...] = (
+    *_of_loops("bodies", "hand_on_as_capture", "trips_of_conditions", "counters_by_trip"),
+    *_of_loops("rows", "row_by_gather", "rows_as_results", "row_as_scatter"),
+    *_of_loops("bodies", "carried_twice", "fixed_sizes"),
+)
+RECOGNISED: tuple[Rule, ...] = (scan_of_distances, *_of_loops("recurrent", "loop_of_layer"))

@@ -194,7 +194,7 @@ def _partition(graph: Graph, run: PipelineRun) -> bool:
 
 STAGES: tuple[Stage, ...] = (
     # fold, drop, one spelling per idea; arithmetic in f32
-    Stage("canonical", (_dissolve, (*CLEAN, *einsum.RULES, exact_floats), _widen)),
+    Stage("canonical", (_dissolve, (*CLEAN, *control.LOOPS, *einsum.RULES, exact_floats), _widen)),
     # gelu, norms, attention; constants into weights
     Stage("recognise", (_KNOWN, _ABSORBED)),
     # conversions between integers and floats; what stays of them is folded
