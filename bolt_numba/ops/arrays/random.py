@@ -82,7 +82,8 @@ class RandomNormal(Op):
 class RandomUniform(Op):
     """y = numbers uniformly distributed in [low, high).
 
-    shape: [rank] i64 -> y: ``dtype``.  Source: ONNX RandomUniform-22.
+    shape: [rank] i64 · seed: one integer that the run tells, in place of ``seed`` -> y: ``dtype``.
+    Source: ONNX RandomUniform-22.
     """
 
     low: float = 0.0
@@ -90,16 +91,20 @@ class RandomUniform(Op):
     dtype: AnyDType = F32
     seed: float | None = None
     value_inputs = (0,)
-    data_bounds = bounded(shape=PLANNED)
+    data_bounds = bounded(shape=PLANNED, seed="of the generator; any number")
     has_side_state = True
 
-    def infer(self, shape: TensorType) -> TensorType:
+    def infer(self, shape: TensorType, seed: TensorType | None = None) -> TensorType:
+        want_one(self, seed=seed)
+        if seed is not None:
+            want_dtype(self, "seed", seed.dtype, *INDICES)
         if not 0 <= self.high - self.low < math.inf:
             raise self.fail("low and high", (self.low, self.high), "a finite range")
         return _result(self, self.dtype, shape)
 
-    def reference(self, shape: Array) -> Array:
-        return np.asarray(generator(self.seed).uniform(self.low, self.high, _room(self, shape))).astype(self.dtype)
+    def reference(self, shape: Array, seed: Array | None = None) -> Array:
+        numbers = generator(self.seed if seed is None else float(seed.reshape(-1)[0]))
+        return np.asarray(numbers.uniform(self.low, self.high, _room(self, shape))).astype(self.dtype)
 
 
 @op("Multinomial")

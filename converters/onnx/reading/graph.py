@@ -63,11 +63,18 @@ class NodeBuilder(nodes.ForeignBuilder):
 
     def __init__(self, owner: GraphReader, scope: FunctionScope, node: ForeignNode, what: str, version: int) -> None:
         super().__init__(scope.graph, node, what, version=version, prefix=scope.prefix)
-        self._owner, self._scope = owner, scope
+        self._owner, self._scope, self._node = owner, scope, node
 
-    def inline(self, graph: onnx.GraphProto) -> list[Value | None]:
-        """Results of a subgraph that is read as part of this graph."""
-        return self._owner.inline(graph, self._scope)
+    def inline(self, graph: onnx.GraphProto, *inputs: Value) -> list[Value | None]:
+        """Results of a subgraph that is read as part of this graph, with these values as its inputs."""
+        return self._owner.inline(graph, self._scope, inputs)
+
+    def inside(self, name: str) -> InnerBuilder:
+        """A builder of a body that the file does not have: subgraphs can be read into it."""
+        scope = FunctionScope(
+            Graph(name), self._scope.opsets, self._scope.attributes, outer=self._scope, depth=self._scope.depth + 1
+        )
+        return InnerBuilder(self._owner, scope, self._node, self.what, self.version)
 
     def branches(self, *graphs: onnx.GraphProto) -> tuple[list[Graph], list[Value]]:
         """Subgraphs without inputs that all take the same captures as inputs, and those captures."""
@@ -80,6 +87,21 @@ class NodeBuilder(nodes.ForeignBuilder):
         """
         graphs, captures = self._owner.bodies([graph], self._scope, inputs, scalars)
         return graphs[0], captures
+
+    def here(self, value: Value) -> Value:
+        """What stands in this graph for a value of it, or of the graph around a body that is made."""
+        return value
+
+
+class InnerBuilder(NodeBuilder):
+    """The builder of a body that is made, not read."""
+
+    def here(self, value: Value) -> Value:
+        return value if value.const is not None else self._scope.capture(value, value.name)
+
+    def captures(self) -> list[Value]:
+        """What the finished body captures, which becomes its last inputs."""
+        return take_captures([self._scope])
 
 
 class GraphReader(NodeReader[FunctionScope]):
@@ -107,8 +129,11 @@ class GraphReader(NodeReader[FunctionScope]):
         self._body(proto, scope)
         return graph
 
-    def inline(self, proto: onnx.GraphProto, outer: FunctionScope) -> list[Value | None]:
-        """Read a branch that is certain to be taken as part of the graph around it; returns its results."""
+    def inline(
+        self, proto: onnx.GraphProto, outer: FunctionScope, inputs: Sequence[Value] = ()
+    ) -> list[Value | None]:
+        """Read a subgraph that is certain to run as part of the graph around it; returns its results."""
+        self._want_inputs(proto, inputs)
         scope = FunctionScope(
             outer.graph,
             outer.opsets,
@@ -119,6 +144,7 @@ class GraphReader(NodeReader[FunctionScope]):
             shares_graph=True,
         )
         before = set(self.named)
+        scope.values.update(zip((info.name for info in proto.input), inputs, strict=True))
         self._constants(proto, scope)
         self._nodes(sorted_nodes(proto.node, set(scope.values), self.file), scope)
         results = [self.find(scope, info.name, f"{self.file}: output '{info.name}'") for info in proto.output]
@@ -140,10 +166,7 @@ class GraphReader(NodeReader[FunctionScope]):
     ) -> FunctionScope:
         graph = Graph(proto.name or "body")
         scope = FunctionScope(graph, outer.opsets, outer.attributes, outer=outer, depth=outer.depth + 1)
-        if len(proto.input) != len(inputs):
-            raise InvalidModelError(
-                f"{self.file}: inputs of subgraph '{graph.name}': got {len(proto.input)}, wanted {len(inputs)}"
-            )
+        self._want_inputs(proto, inputs)
         self._measure.add(len(proto.node), scope.depth, graph.name)
         for info, type_ in zip(proto.input, inputs, strict=True):
             self.add_input(scope, info.name, type_)
@@ -152,6 +175,13 @@ class GraphReader(NodeReader[FunctionScope]):
                 scope.values[info.name] = Builder(graph)(Unsqueeze(), scope.values[info.name], np.array([0]))
         self._body(proto, scope)
         return scope
+
+    def _want_inputs(self, proto: onnx.GraphProto, inputs: Sequence[Value | TensorType]) -> None:
+        if len(proto.input) != len(inputs):
+            raise InvalidModelError(
+                f"{self.file}: inputs of subgraph '{proto.name or 'body'}': got {len(proto.input)}, "
+                f"wanted {len(inputs)}"
+            )
 
     def _body(self, proto: onnx.GraphProto, scope: FunctionScope) -> None:
         """Initializers, nodes and outputs."""

@@ -95,6 +95,11 @@ def forbid_repetition(b: NodeBuilder, input_ids: Value, scores: Value, *, ngram_
     sizes = Forms(b)
     sizes.want("input_ids", input_ids, "rows length", I64)
     sizes.want("scores", scores, "rows words", *FLOATS)
+    return without_repetition(b, input_ids, scores, ngram_size, -np.inf)
+
+
+def without_repetition(b: NodeBuilder, input_ids: Value, scores: Value, ngram_size: int, least: float) -> Any:
+    """`forbid_repetition`, whose words get ``least``."""
     input_ids = reshaped(b, input_ids, sizes_of(b, scores, [0]), sizes_of(b, input_ids, [1]))
     input_ids = counted_up(b, input_ids, squeezed(b, b(Shape(1, 2), scores), 0))
     words = sliced(b, input_ids, 1, ngram_size - 1)  # each may come again behind what stands before it
@@ -104,7 +109,7 @@ def forbid_repetition(b: NodeBuilder, input_ids: Value, scores: Value, *, ngram_
         now = sliced(b, input_ids, 1, -i, END if i == 1 else 1 - i)
         matches = b(And(), matches, b(Equal(), earlier, now))
     dtype = scores.type.dtype
-    limits = b(Where(), matches, np.array(-np.inf, dtype), np.array(np.inf, dtype))
+    limits = b(Where(), matches, np.array(least, dtype), np.array(np.inf, dtype))
     return b(ScatterElements(1, "min"), scores, words, limits)
 
 

@@ -1,0 +1,98 @@
+"""The forms of decoders that searches run again and again, and what each run takes from the one before.
+
+`begin` gives the first state; `run` reads a graph and gives its logits and what it keeps; `after` is the next state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.converters.onnx.proto import onnx
+from bolt_numba.converters.onnx.reading.graph import NodeBuilder
+from bolt_numba.converters.onnx.reading.microsoft.choice import State
+from bolt_numba.converters.onnx.types import type_of_proto
+from bolt_numba.converters.operands import expanded, rank_of, reshaped, size_of, sizes_of, unsqueezed
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.reduce import CumSum, ReduceSum
+from bolt_numba.ops.arrays.shape import Concat, Shape
+from bolt_numba.ops.pointwise import Add, Cast, Equal, Not, Where
+from bolt_numba.types import I32, TensorType
+
+
+def declared(b: NodeBuilder, graph: onnx.GraphProto, *names: str) -> dict[str, TensorType]:
+    """Types of a subgraph's inputs, whose first must have these names."""
+    found = {info.name: info.type for info in graph.input}
+    if list(found)[: len(names)] != list(names):
+        raise b.invalid(f"inputs of '{graph.name}'", list(found), f"{', '.join(names)}, ...")
+    for name in ("past_sequence_length", "beam_width", "cache_indirection"):
+        if name in found:
+            raise b.unsupported(f"a decoder with an input {name}: one buffer for past and present")
+    return {name: type_of_proto(t, f"{b.what}: input '{name}' of '{graph.name}'") for name, t in found.items()}
+
+
+def tiled(b: NodeBuilder, x: Value, beams: Value | None) -> Value:
+    """Each row as often as an item has beams, side by side."""
+    if beams is None:
+        return x
+    rest = range(1, rank_of(b, x))
+    wide = expanded(b, unsqueezed(b, x, 1), sizes_of(b, x, [0]), unsqueezed(b, beams, 0), sizes_of(b, x, rest))
+    return reshaped(b, wide, [-1], sizes_of(b, x, rest))
+
+
+def nothing_past(b: NodeBuilder, t: TensorType, rows: Any, name: str, axis: int) -> Value:
+    """An empty past of a declared type, whose rows lie along an axis and whose length is the last but one."""
+    dims: list[Any] = list(t.shape or ())
+    if len(dims) < 4 or any(not isinstance(dims[i], int) for i in range(len(dims)) if i not in (axis, len(dims) - 2)):
+        raise b.unsupported(f"input {name} of a decoder, declared as {t}")
+    dims[axis], dims[-2] = rows, 0
+    return expanded(b, np.zeros((), t.dtype), dims)
+
+
+class Gpt:
+    """input_ids, position_ids, attention_mask, past_0, ... -> logits, present_0, ...
+
+    Its state: `ids` and `position`, what the next run takes; `next` [rows, 1], the position behind; `mask`; the pasts
+    [2, rows, heads, length, size].
+    """
+
+    axis = 1
+
+    def __init__(self, b: NodeBuilder, graph: onnx.GraphProto) -> None:
+        self.types = declared(b, graph, "input_ids", "position_ids", "attention_mask", "past_0")
+        self.pasts = list(self.types)[3:]
+        self.forms = {"ids": "rows seq", "position": "rows seq", "next": "rows 1", "mask": "rows total"}
+        self.forms |= dict.fromkeys(self.pasts, "2 rows heads past size")
+
+    def begin(self, b: NodeBuilder, ids: Value, mask: Value | None, pad: int, beams: Value | None) -> State:
+        seen = b(Cast(I32), b(Not(), b(Equal(), ids, pad)))
+        place = b(Where(), b(Equal(), seen, 0), np.array(0, I32), b(CumSum(True), seen, np.array(1)))
+        behind = b(ReduceSum(), seen, np.array([1]))
+        state = {"ids": ids, "position": place, "next": behind, "mask": seen if mask is None else mask}
+        state = {name: tiled(b, x, beams) for name, x in state.items()}
+        rows = size_of(b, state["ids"], 0)
+        return state | {name: nothing_past(b, self.types[name], rows, name, 1) for name in self.pasts}
+
+    def run(self, b: NodeBuilder, graph: onnx.GraphProto, state: State) -> tuple[Any, list[Any]]:
+        inputs = [state[name] for name in ("ids", "position", "mask", *self.pasts)]
+        logits, *kept = outputs_of(b, graph, inputs, 1 + len(self.pasts))
+        return logits, kept
+
+    def after(self, b: NodeBuilder, state: State, kept: Sequence[Any], words: Any, rows: Any) -> State:
+        """words: [rows] i32 that were chosen.  rows: which rows they follow; None: each its own."""
+        word, one = unsqueezed(b, words, 1), np.array(1, I32)
+        moved = kept if rows is None else [b(Gather(self.axis), x, rows) for x in kept]
+        mask = b(Concat(1), state["mask"], expanded(b, one, b(Shape(), word)))
+        made = {"ids": word, "position": state["next"], "next": b(Add(), state["next"], one), "mask": mask}
+        return made | dict(zip(self.pasts, moved, strict=True))
+
+
+def outputs_of(b: NodeBuilder, graph: onnx.GraphProto, inputs: Sequence[Value], count: int) -> list[Any]:
+    """Results of a subgraph that is read in place, so many."""
+    made = b.inline(graph, *inputs)
+    if len(made) != count or None in made:
+        raise b.invalid(f"outputs of '{graph.name}'", [o.name for o in graph.output], f"{count} tensors")
+    return made
