@@ -235,9 +235,8 @@ class Beams:
         added = b(Add(), reshaped(b, scores, b(Shape(), state["beam_scores"]), [words]),
                   unsqueezed(b, state["beam_scores"], 2))  # fmt: skip
         twice = b(Mul(), beams, 2)
-        ranked, places = b(
-            TopK(1), reshaped(b, added, sizes_of(b, state["beam_scores"], [0]), [-1]), unsqueezed(b, twice, 0)
-        )
+        flat = reshaped(b, added, unsqueezed(b, n, 0), unsqueezed(b, b(Mul(), beams, words), 0))
+        ranked, places = b(TopK(1), flat, unsqueezed(b, twice, 0))
         beam = b(Div(), places, words)
         word = b(Sub(), places, b(Mul(), beam, words))
         firsts = unsqueezed(b, b(Mul(), b(Range(), np.array(0), n, np.array(1)), beams), 1)
@@ -252,8 +251,8 @@ class Beams:
             for x, nothing in ((ranked, np.float32(0)), (word, np.array(self.pad)), (row, np.array(0)))
         )
         made["beam_scores"] = score
-        flat = (reshaped(b, x, [-1]) for x in (b(Cast(I32), chosen), follows))
-        return *flat, made, [added] if self.with_scores else []
+        rows = (reshaped(b, x, [-1]) for x in (b(Cast(I32), chosen), follows))
+        return *rows, made, [added] if self.with_scores else []
 
     def _ended(self, b: NodeBuilder, state: State, beams: Any, ranked: Value, row: Value, ends: Value) -> State:
         """The best sequences with those of the best candidates that end now, before the end."""
@@ -295,5 +294,5 @@ class Beams:
         score = b(
             Where(), unsqueezed(b, state["ended"], 1), np.float32(-np.inf), b(Div(), state["beam_scores"], power)
         )
-        made = self._better(b, state, score, reshaped(b, sequences, shape, [-1]))
+        made = self._better(b, state, score, reshaped(b, sequences, shape, sizes_of(b, sequences, [1])))
         return cut(b, made["best"], 1, many), cut(b, made["best_scores"], 1, many)

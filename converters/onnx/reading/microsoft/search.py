@@ -15,6 +15,7 @@ from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.choice import Beams, Greedy, Rules, Sampling, State, count
 from bolt_numba.converters.onnx.reading.microsoft.decoders import Gpt
+from bolt_numba.converters.onnx.reading.microsoft.layers import MOST_WORDS
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.onnx.types import type_of_proto
 from bolt_numba.converters.operands import (
@@ -32,11 +33,14 @@ from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.random import RandomUniform
 from bolt_numba.ops.arrays.shape import Concat, Shape
 from bolt_numba.ops.control import Loop
+from bolt_numba.ops.data.search import Between, BifurcationDetector
 from bolt_numba.ops.pointwise import Add, Cast, Equal, Sub
 from bolt_numba.types import BOOL, F16, F32, I32, I64, Sym, TensorType
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 Graph: TypeAlias = onnx.GraphProto
+MOST_LENGTH, MOST_BEAMS = 2**31 - 1, 128
+LEAST_PENALTY = np.finfo(F32).smallest_subnormal
 GROWING = ("seq", "total", "past")
 """Sizes of states that change from step to step."""
 
@@ -44,6 +48,17 @@ GROWING = ("seq", "total", "past")
 def scalar(b: NodeBuilder, x: Value | None, default: float, dtype: Any) -> Any:
     """An operand of one element as a scalar of a dtype."""
     return b.const(np.array(default, dtype)) if x is None else b(Cast(dtype), as_scalar(b, x))
+
+
+def within(b: NodeBuilder, what: str, x: Value, low: Any, high: Any) -> Any:
+    """A scalar that is in low…high; refused where it is not, now or in the run."""
+    numbers = [known_scalar(v) if isinstance(v, Value) else v for v in (x, low, high)]
+    if None in numbers:
+        return b(Between(what), x, low, high)
+    got, least, most = numbers
+    if not least <= got <= most:
+        raise b.invalid(what, got, f"{least} to {most}")
+    return x
 
 
 class Search:
@@ -134,7 +149,7 @@ def words_of(b: NodeBuilder, graph: Graph, vocab_size: int) -> int:
 class Task:
     """What the searches have in common: operands held against what they must be.
 
-    kinds of decoders by number: 0 takes what it gave, 1 translates.
+    length: scalar i64, of the sequences at most.  steps: scalar i64, how many words are to be found.
     """
 
     def __init__(self, b: NodeBuilder, input_ids: Value, max_length: Value, graph: Graph, vocab_size: int) -> None:
@@ -142,7 +157,9 @@ class Task:
         self.words = words_of(b, graph, vocab_size)
         self.sizes = Forms(b, words=self.words)
         self.sizes.want("input_ids", input_ids, "n length", I32)
-        self.length = scalar(b, max_length, 0, I64)
+        start = count(b, input_ids, 1)
+        self.length = within(b, "max_length", scalar(b, max_length, 0, I64), b(Add(), start, 1), MOST_LENGTH)
+        self.steps = b(Sub(), self.length, start)
 
     def rules(self, end: int, size: int, repetition: Value | None, masks: list[Value | None], shortest: Value | None,
               **more: Any) -> Rules:  # fmt: skip
@@ -150,22 +167,17 @@ class Task:
         words, firsts = masks
         self.sizes.want("vocab_mask", words, "words", I32)
         self.sizes.want("prefix_vocab_mask", firsts, "n words", I32)
+        if size > MOST_WORDS:
+            raise self.b.invalid("no_repeat_ngram_size", size, f"at most {MOST_WORDS}")
         penalty = None if repetition is None else scalar(self.b, repetition, 1, F32)
-        if penalty is not None and (known := known_scalar(penalty)) is not None and not known > 0:
-            raise self.b.invalid("repetition_penalty", known, "more than 0")
+        if penalty is not None:
+            penalty = within(self.b, "repetition_penalty", penalty, LEAST_PENALTY, np.finfo(F32).max)
         least = None if shortest is None else scalar(self.b, shortest, 0, I32)
         return Rules(end, penalty, size, words, firsts, least, **more)
 
     def run(self, decoder: Any, choice: Any, rules: Rules, state: State, first: Graph | None) -> tuple[State, list[Any]]:
-        sequences = state["sequences"]
-        state |= choice.begin(self.b, sequences)
-        steps = self.b(Sub(), self.length, count(self.b, sequences, 1))
-        if (known := known_scalar(steps)) is not None and known < 1:
-            raise self.b.invalid("max_length", known_scalar(self.length), "more than the length of the sequences")
-        return Search(self.b, decoder, choice, rules, self.graph, first, self.words).run(state, steps)
-
-    def steps(self) -> Any:
-        return self.b(Sub(), self.length, count(self.b, self.ids, 1))
+        state |= choice.begin(self.b, state["sequences"])
+        return Search(self.b, decoder, choice, rules, self.graph, first, self.words).run(state, self.steps)
 
 
 def of_decoder(b: NodeBuilder, model_type: int) -> None:
@@ -252,7 +264,7 @@ def sampling(
         eos_token_id, no_repeat_ngram_size, repetition_penalty, [vocab_mask, prefix_vocab_mask], min_length,
         temperature=temperature if temperature > 0 else None, presence=presence,
     )  # fmt: skip
-    shape = b(Concat(0), unsqueezed(b, task.steps(), 0), b(Shape(0, 1), input_ids))
+    shape = b(Concat(0), unsqueezed(b, task.steps, 0), b(Shape(0, 1), input_ids))
     choice = Sampling(
         eos_token_id, pad_token_id, share=top_p, keep=min_tokens_to_keep, filtered=filter_value,
         from_best=bool(custom), draws=b(RandomUniform(), shape, scalar(b, seed, 0, I64)),
@@ -296,15 +308,32 @@ def beam_search(
     rules = task.rules(
         eos_token_id, no_repeat_ngram_size, repetition_penalty, [vocab_mask, prefix_vocab_mask], min_length
     )
+    beams = within(b, "num_beams", scalar(b, num_beams, 1, I64), 1, MOST_BEAMS)
+    many = within(b, "num_return_sequences", scalar(b, num_return_sequences, 1, I64), 1, beams)
     choice = Beams(
-        eos_token_id, pad_token_id, beams=scalar(b, num_beams, 1, I64), penalty=scalar(b, length_penalty, 1, F32),
+        eos_token_id, pad_token_id, beams=beams, penalty=scalar(b, length_penalty, 1, F32),
         early=early_stopping == 1, scores=b.wants(2),
     )  # fmt: skip
     model = Gpt(b, decoder)
     state = start(task, model, attention_mask, pad_token_id, choice.beams)
-    steps = task.steps()
     last, scores = task.run(model, choice, rules, state, init_decoder)
-    best, best_scores = choice.finish(b, last, scalar(b, num_return_sequences, 1, I64))
+    best, best_scores = choice.finish(b, last, many)
     sequences = filled(b, best, 2, task.length, pad_token_id)
-    of_words = [filled(b, x, 0, steps, 0) for x in scores]
+    of_words = [filled(b, x, 0, task.steps, 0) for x in scores]
     return sequences, best_scores, *(of_words or [None])
+
+
+@microsoft("BifurcationDetector")
+def bifurcation_detector(
+    b: NodeBuilder,
+    src_tokens: Value,
+    cur_tokens: Value,
+    prev_suffix_match_idx: Value,
+    pred_tokens: Value | None = None,
+    *,
+    min_ngram_size: int = 1,
+    max_ngram_size: int = 3,
+) -> Any:
+    return b(
+        BifurcationDetector(min_ngram_size, max_ngram_size), src_tokens, cur_tokens, prev_suffix_match_idx, pred_tokens
+    )

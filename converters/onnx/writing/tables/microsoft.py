@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.converters.onnx.writing.registry import MICROSOFT, Named, NoSpellingError, writer
+from bolt_numba.ops.data.search import Between, BifurcationDetector
 from bolt_numba.ops.data.tokens import Tokenizer
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.matmul_bits import MatMulNBits
@@ -46,6 +47,18 @@ def tokenizer(w: GraphWriter, op: Any, x: Named) -> Any:
     given = {f.name: getattr(op, f.name) for f in dataclasses.fields(op)}
     given = {name: value for name, value in given.items() if value != ()} | {"mark": int(op.mark)}
     return w.node(op.name, [x], [v.type for v in w.reading.outputs], domain=MICROSOFT, **given)
+
+
+@writer(BifurcationDetector)
+def bifurcation_detector(w: GraphWriter, op: Any, *terms: Named) -> Any:
+    types = [v.type for v in w.reading.outputs]
+    return w.node(op.name, terms, types, domain=MICROSOFT, min_ngram_size=op.least, max_ngram_size=op.most)
+
+
+@writer(Between)
+def between(w: GraphWriter, op: Any, x: Named, low: Named, high: Named) -> Any:
+    """Nothing is checked there: ONNX has no way to refuse what the run tells."""
+    return w.node("Identity", [x], [x.type])
 
 
 @writer(GroupQueryAttention)

@@ -91,8 +91,10 @@ def tf_idf_vectorizer(w: GraphWriter, op: Any, x: Named) -> Any:
 
 
 @writer(RandomNormal, RandomUniform)
-def random(w: GraphWriter, op: Any, shape: Named) -> Any:
+def random(w: GraphWriter, op: Any, shape: Named, seed: Named | None = None) -> Any:
     """Where the run tells the shape: like a tensor of that shape."""
+    if seed is not None:
+        raise NoSpellingError("a seed that the run tells")
     names = ("mean", "scale") if isinstance(op, RandomNormal) else ("low", "high")
     attributes = {name: getattr(op, name) for name in names} | {"dtype": CODES[op.dtype]}
     if op.seed is not None:
