@@ -66,6 +66,8 @@ CONTENT = {
     "OneHotEncoder": "an element of no category",
     "TreeEnsemble": "nodes that lead outside",
     "GroupQueryAttention": "keys that no column of the bias is for",
+    "Between": "a number outside of the others",
+    "BifurcationDetector": "a guess that is not as long as the source from the start on",
 }
 """Operators whose reference may refuse what `infer` accepts, and for what content of an operand."""
 

@@ -76,7 +76,8 @@ def random_normal(draw: Draw, op: type[r.RandomNormal]) -> Case:
 
 @cases(r.RandomUniform)
 def random_uniform(draw: Draw, op: type[r.RandomUniform]) -> Case:
-    return Case(op(-1.0, 2.0, pick(draw, F32, F64, F16), pick(draw, None, 0.0, 0.5)), (ints(shapes(draw, 0, 3)),))
+    seed = np.array(draw(small), I64) if draw(flags) else None
+    return Case(op(-1.0, 2.0, pick(draw, F32, F64, F16), pick(draw, None, 0.0, 0.5)), (ints(shapes(draw, 0, 3)), seed))
 
 
 @cases(r.Multinomial)

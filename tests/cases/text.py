@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from bolt_numba.ops.data import text as t
 from bolt_numba.ops.data.image_decoder import ImageDecoder, pillow
+from bolt_numba.ops.data.search import Between, BifurcationDetector
 from bolt_numba.ops.data.tokens import Tokenizer
 from bolt_numba.types import I32, I64, Array
 from tests.cases import Case, cases
-from tests.cases.draw import Draw, flags, pick, shapes, whole
+from tests.cases.draw import Draw, flags, pick, shapes, small, whole
 
 WORDS = ("", "a", "ab", "Monday", "monday", "two words", " padded  text ", "a,b,,c", "naïve", "été", "x@y.org", "42")
 
@@ -57,6 +58,23 @@ def tokenizer(draw: Draw, op: type[Tokenizer]) -> Case:
     cut = pick(draw, (("",), ""), ((" ", ","), ""), ((), "[a-z]+"), ((), r"\w|\d+"))
     made = op(draw(flags), 1 if cut[0] == ("",) else pick(draw, 1, 2), "#", *cut)
     return Case(made, (strings(draw, shapes(draw, 1, 2, 12)),))
+
+
+@cases(Between)
+def between(draw: Draw, op: type[Between]) -> Case:
+    low, x, high = (np.array(v, I64) for v in sorted(draw(st.lists(small, min_size=3, max_size=3))))
+    return Case(op("x"), (x, low, high), exact=True)
+
+
+@cases(BifurcationDetector)
+def bifurcation_detector(draw: Draw, op: type[BifurcationDetector]) -> Case:
+    source, words = (whole(draw, (draw(st.integers(0, 8)),), 0, 2, I64) for _ in range(2))
+    start = draw(st.integers(0, len(source)))
+    guess = np.append(source[start:], draw(st.integers(0, 2)))
+    guess[draw(st.integers(0, len(guess) - 1))] += draw(st.integers(0, 1))
+    least = draw(st.integers(1, 3))
+    made = op(least, draw(st.integers(least, 4)))
+    return Case(made, (source, words, np.array([start]), guess if draw(flags) else None))
 
 
 @cases(t.TfIdfVectorizer)

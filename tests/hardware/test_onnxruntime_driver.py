@@ -25,7 +25,17 @@ from tests.hardware.drivers import agrees, layer, near, opened, run_graph, wante
 
 pytest.importorskip("onnxruntime", reason="the SDK of this device")
 LACKS = {
-    *("BinaryConv", "BinaryMatMul", "BinaryPack", "CumMax", "CumMin", "DFT", "Dropout", "DynamicQuantizeLSTM"),
+    *(
+        "Between",
+        "BinaryConv",
+        "BinaryMatMul",
+        "BinaryPack",
+        "CumMax",
+        "CumMin",
+        "DFT",
+        "Dropout",
+        "DynamicQuantizeLSTM",
+    ),
     *("FitImage", "GatherTree", "GenerateProposals", "GroupQueryAttention", "Histogram", "ImageDecoder", "Inverse"),
     *("LogCumSumExp", "MatrixNMS", "MulticlassNMS", "Multinomial", "PSRoiPool", "PairwiseCoupling", "PriorBox"),
     *("QuantizeRows", "RandomNormal", "RandomUniform", "RegexFullMatch", "SearchSorted", "StringConcat"),
@@ -114,8 +124,10 @@ def test_a_failure_of_a_run_is_an_exception(device: Accelerator) -> None:
 def test_every_level_gives_the_same(level: str) -> None:
     graph = layer(2)
     x = np.ones((2, 64), F32)
-    near(run_graph(opened(OrtDriver(), optimisation=level, spinning=False), graph, [x], wanted_of(graph, x)),
-         wanted_of(graph, x))
+    near(
+        run_graph(opened(OrtDriver(), optimisation=level, spinning=False), graph, [x], wanted_of(graph, x)),
+        wanted_of(graph, x),
+    )
 
 
 def test_an_unknown_provider_is_named() -> None:

@@ -40,6 +40,7 @@ LARGE, LINE = 1024, 64
 """Bytes from which a weight is kept beside the model, and of which the places of all are multiples."""
 LEVELS = ("disable", "basic", "extended", "all")
 WRONG: dict[str, Callable[[Any, Sequence[TensorType | None]], str]] = {
+    "Between": lambda op, types: "ONNX has no way to refuse what the run tells",
     "DFT": lambda op, types: "onnxruntime ends the process with it",
     "DynamicQuantizeLSTM": lambda op, types: "onnxruntime packs its weights in another way",
     "GroupQueryAttention": lambda op, types: "onnxruntime takes heads of a multiple of 8 elements only",

@@ -1,4 +1,4 @@
-"""What searches for sequences of words ask for beside arithmetic: bounds of what the run tells, guesses of what follows."""
+"""What searches for sequences of words need beside arithmetic: bounds of what the run tells, guesses that came true."""
 
 from __future__ import annotations
 

@@ -129,9 +129,7 @@ class GraphReader(NodeReader[FunctionScope]):
         self._body(proto, scope)
         return graph
 
-    def inline(
-        self, proto: onnx.GraphProto, outer: FunctionScope, inputs: Sequence[Value] = ()
-    ) -> list[Value | None]:
+    def inline(self, proto: onnx.GraphProto, outer: FunctionScope, inputs: Sequence[Value] = ()) -> list[Value | None]:
         """Read a subgraph that is certain to run as part of the graph around it; returns its results."""
         self._want_inputs(proto, inputs)
         scope = FunctionScope(

@@ -5,7 +5,8 @@ Rows are sequences; of a search over beams, those of a batch's item lie side by 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from bolt_numba.converters.operands import (
     expanded,
     known_scalar,
     reshaped,
-    size_of,
     sizes_of,
     sliced,
     squeezed,
@@ -40,6 +40,7 @@ from bolt_numba.ops.pointwise import (
     GreaterOrEqual,
     Less,
     LessOrEqual,
+    Max,
     Min,
     Mul,
     Not,
@@ -50,10 +51,14 @@ from bolt_numba.ops.pointwise import (
 )
 from bolt_numba.types import BOOL, F32, I32, I64
 
-State = dict[str, Any]
-LEAST = np.finfo(F32).min
+State: TypeAlias = dict[str, Any]
+Rule: TypeAlias = Callable[[NodeBuilder, Any, Value], Any]
+"""New scores for scores [rows, words] and the words so far [rows, length]."""
+LEAST = np.array(np.finfo(F32).min)
 """The score of a word that may not come; finite, as the score of a beam is added to it."""
-LATER = np.float32(-1e9)
+NONE = np.array(-np.inf, F32)
+"""The score of a sequence that is not there."""
+LATER = np.array(-1e9, F32)
 """The score of all beams but the first before the first word: they all say the same."""
 
 
@@ -80,6 +85,7 @@ class Rules:
     size: that many words may not appear twice in a row of a sequence.  words: [words] i32, 0 for those that may never
     come, and firsts: [n, words] i32 likewise for the first word.  shortest: scalar i32, the length before which no
     sequence ends.  temperature: divides scores.  presence: what is taken from the scores of [n, words] i32.
+    more: what else a kind of model asks for.
     """
 
     end: int
@@ -90,13 +96,14 @@ class Rules:
     shortest: Value | None = None
     temperature: Any = None
     presence: tuple[Value, float] | None = None
+    more: Rule | None = None
 
     def apply(self, b: NodeBuilder, scores: Any, sequences: Value, first: Value | bool) -> Any:
         """sequences: [rows, length] i32 so far.  first: whether their first word is chosen."""
         if self.repetition is not None and known_scalar(self.repetition) != 1:
             scores = self._repeated(b, scores, sequences, b.here(self.repetition))
         if self.size > 0:
-            scores = without_repetition(b, b(Cast(I64), sequences), scores, self.size, LEAST)
+            scores = without_repetition(b, b(Cast(I64), sequences), scores, self.size, float(LEAST))
         if self.words is not None:
             scores = b(Where(), b(Equal(), b.here(self.words), 0), LEAST, scores)
         if self.firsts is not None and first is not False:
@@ -108,11 +115,12 @@ class Rules:
             ends = np.arange(static_dim(b, scores, 1)) == self.end
             scores = b(Where(), b(And(), early, ends), LEAST, scores)
         if self.temperature is not None:
-            scores = b(Div(), scores, self.temperature)
+            heat = self.temperature
+            scores = b(Div(), scores, b.here(heat) if isinstance(heat, Value) else heat)
         if self.presence is not None:
             given, penalty = self.presence
             scores = b(Sub(), scores, b(Mul(), b(Cast(F32), b.here(given)), penalty))
-        return scores
+        return scores if self.more is None else self.more(b, scores, sequences)
 
     @staticmethod
     def _repeated(b: NodeBuilder, scores: Any, sequences: Value, penalty: Value) -> Any:
@@ -134,7 +142,7 @@ class Greedy:
     Its state is `ended`: [n] bool.
     """
 
-    forms = {"ended": "rows"}
+    forms: ClassVar = {"ended": "rows"}
     beams: Value | None = None
 
     def __init__(self, end: int, pad: int) -> None:
@@ -176,9 +184,11 @@ class Sampling(Greedy):
     def best(self, b: NodeBuilder, scores: Value, number: Any) -> Any:
         words = static_dim(b, scores, 1)
         ranked, places = b(TopK(1, self.from_best), scores, np.array([words]))
-        kept = b(Where(), self._left_out(b, ranked, words), np.float32(self.filtered), ranked)
+        kept = b(Where(), self._left_out(b, ranked, words), np.array(self.filtered, F32), ranked)
         sums = b(CumSum(), b(Softmax(1), kept), np.array(1))
-        draw = b(Min(), b(Gather(0), b.here(self.draws), number), np.float32(1 - 2**-23))  # below 1 times the sum, too
+        draw = b(
+            Min(), b(Gather(0), b.here(self.draws), number), np.array(1 - 2**-23, F32)
+        )  # below 1 times the sum, too
         spot = b(Mul(), unsqueezed(b, draw, 1), sliced(b, sums, 1, words - 1))
         place = b(ReduceSum(), b(Cast(I64), b(LessOrEqual(), sums, spot)), np.array([1]))
         return squeezed(b, b(GatherElements(1), places, place), 1)
@@ -187,8 +197,8 @@ class Sampling(Greedy):
         sums = b(CumSum(self.from_best), b(Softmax(1), ranked), np.array(1))
         place = np.arange(words)
         if self.from_best:
-            return b(And(), b(Greater(), sums, np.float32(self.share)), place > 0)
-        few = b(LessOrEqual(), sums, np.float32(1) - np.float32(self.share))
+            return b(And(), b(Greater(), sums, np.array(self.share, F32)), place > 0)
+        few = b(LessOrEqual(), sums, np.array(1 - self.share, F32))
         return b(And(), few, place < words - max(self.keep, 1))
 
 
@@ -201,7 +211,7 @@ class Beams:
     early: an item has ended when it has as many sequences as beams.  penalty: scalar, exponent of the length.
     """
 
-    forms = {
+    forms: ClassVar = {
         "beam_scores": "n beams", "best_scores": "n beams", "best": "n beams total", "found": "n", "ended": "n",
     }  # fmt: skip
 
@@ -214,10 +224,10 @@ class Beams:
         beams = unsqueezed(b, self.beams, 0)
         shape = b(Concat(0), n, beams)
         first = b(Equal(), b(Range(), np.array(0), self.beams, np.array(1)), 0)
-        scores = b(Where(), first, np.float32(0), LATER)
+        scores = b(Where(), first, np.array(0, F32), LATER)
         return {
             "beam_scores": expanded(b, scores, shape),
-            "best_scores": expanded(b, np.full((), -np.inf, F32), shape),
+            "best_scores": expanded(b, NONE, shape),
             "best": expanded(b, np.array(self.pad, I32), n, beams, b(Shape(1, 2), sequences)),
             "found": expanded(b, np.array(0), n),
             "ended": expanded(b, np.array(False), n),
@@ -231,14 +241,14 @@ class Beams:
 
     def choose(self, b: NodeBuilder, scores: Value, state: State, number: Any) -> tuple[Any, Any, State, list[Any]]:
         n, beams = (count(b, state["beam_scores"], i) for i in (0, 1))
-        words = static_dim(b, scores, 1)
-        added = b(Add(), reshaped(b, scores, b(Shape(), state["beam_scores"]), [words]),
+        size = static_dim(b, scores, 1)
+        added = b(Add(), reshaped(b, scores, b(Shape(), state["beam_scores"]), [size]),
                   unsqueezed(b, state["beam_scores"], 2))  # fmt: skip
         twice = b(Mul(), beams, 2)
-        flat = reshaped(b, added, unsqueezed(b, n, 0), unsqueezed(b, b(Mul(), beams, words), 0))
+        flat = reshaped(b, added, unsqueezed(b, n, 0), unsqueezed(b, b(Mul(), beams, size), 0))
         ranked, places = b(TopK(1), flat, unsqueezed(b, twice, 0))
-        beam = b(Div(), places, words)
-        word = b(Sub(), places, b(Mul(), beam, words))
+        beam = b(Div(), places, size)
+        word = b(Sub(), places, b(Mul(), beam, size))
         firsts = unsqueezed(b, b(Mul(), b(Range(), np.array(0), n, np.array(1)), beams), 1)
         row = b(Add(), beam, firsts)
         ends = b(Equal(), word, self.end)
@@ -248,18 +258,18 @@ class Beams:
         old = unsqueezed(b, state["ended"], 1)
         score, chosen, follows = (
             b(Where(), old, nothing, b(GatherElements(1), x, next_))
-            for x, nothing in ((ranked, np.float32(0)), (word, np.array(self.pad)), (row, np.array(0)))
+            for x, nothing in ((ranked, np.array(0, F32)), (word, np.array(self.pad)), (row, np.array(0)))
         )
         made["beam_scores"] = score
-        rows = (reshaped(b, x, [-1]) for x in (b(Cast(I32), chosen), follows))
-        return *rows, made, [added] if self.with_scores else []
+        words, rows = (reshaped(b, x, [-1]) for x in (b(Cast(I32), chosen), follows))
+        return words, rows, made, [added] if self.with_scores else []
 
     def _ended(self, b: NodeBuilder, state: State, beams: Any, ranked: Value, row: Value, ends: Value) -> State:
         """The best sequences with those of the best candidates that end now, before the end."""
         ending = b(And(), cut(b, ends, 1, beams), b(Not(), unsqueezed(b, state["ended"], 1)))
         sequences = state["sequences"]
         power = b(Pow(), b(Cast(F32), count(b, sequences, 1)), b.here(self.penalty))
-        score = b(Where(), ending, b(Div(), cut(b, ranked, 1, beams), power), np.float32(-np.inf))
+        score = b(Where(), ending, self._by_length(b, cut(b, ranked, 1, beams), power), NONE)
         best = b(Gather(0), sequences, cut(b, row, 1, beams))
         made = self._better(b, state, score, best)
         many = b(ReduceSum(keepdims=False), b(Cast(I64), ending), np.array([1]))
@@ -267,12 +277,26 @@ class Beams:
         full = b(GreaterOrEqual(), made["found"], beams)
         if not self.early:
             least = b(ReduceMin(keepdims=False), made["best_scores"], np.array([1]))
-            most = b(ReduceMax(keepdims=False), ranked, np.array([1]))
-            full = b(And(), full, b(GreaterOrEqual(), least, b(Div(), most, power)))
+            full = b(And(), full, b(GreaterOrEqual(), least, b(Div(), self._most(b, ranked, beams), power)))
         made["ended"] = b(Or(), state["ended"], full)
         blank = expanded(b, np.array(self.pad, I32), b(Shape(), score), [1])
         made["best"] = b(Concat(2), made["best"], blank)
         return made
+
+    @staticmethod
+    def _by_length(b: NodeBuilder, scores: Value, power: Value) -> Any:
+        """Scores of sequences, which are more than that of none."""
+        return b(Max(), b(Div(), scores, power), LEAST)
+
+    @staticmethod
+    def _most(b: NodeBuilder, ranked: Value, beams: Any) -> Any:
+        """The scores [n] that onnxruntime holds against those of sequences that have ended.
+
+        It takes those of item i from element i * beams on, not from 2 * i * beams: the greatest may be another item's.
+        """
+        halves = b(ReduceMax(keepdims=False), reshaped(b, ranked, [-1], unsqueezed(b, beams, 0)), np.array([1]))
+        n = count(b, ranked, 0)
+        return b(Max(), cut(b, halves, 0, n), cut(b, sliced(b, halves, 0, 1), 0, n))
 
     def _better(self, b: NodeBuilder, state: State, score: Value, sequences: Value) -> State:
         """The best of what there was and of other sequences [n, beams, length]; of equals the older."""
@@ -291,8 +315,7 @@ class Beams:
         """The best sequences [n, many, length] of all, ended or not, and their scores."""
         sequences, shape = state["sequences"], b(Shape(), state["beam_scores"])
         power = b(Pow(), b(Cast(F32), count(b, sequences, 1)), self.penalty)
-        score = b(
-            Where(), unsqueezed(b, state["ended"], 1), np.float32(-np.inf), b(Div(), state["beam_scores"], power)
-        )
+        score = self._by_length(b, state["beam_scores"], power)
+        score = b(Where(), unsqueezed(b, state["ended"], 1), NONE, score)
         made = self._better(b, state, score, reshaped(b, sequences, shape, sizes_of(b, sequences, [1])))
         return cut(b, made["best"], 1, many), cut(b, made["best_scores"], 1, many)

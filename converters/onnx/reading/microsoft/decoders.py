@@ -90,6 +90,65 @@ class Gpt:
         return made | dict(zip(self.pasts, moved, strict=True))
 
 
+class Translator:
+    """input_ids, encoder_..., past_key_self_0, ..., past_key_cross_0, ... -> logits, present_key_self_0, ...
+
+    Of the encoder it takes encoder_attention_mask, where that has one, and encoder_hidden_states, or neither.
+    Its state: `ids` [rows, 1], and what it keeps of itself, [rows, heads, length, size].  What it keeps of the encoder
+    is the same in all steps.
+    """
+
+    def __init__(self, b: NodeBuilder, graph: onnx.GraphProto, masked: bool) -> None:
+        first = ("input_ids", *["encoder_attention_mask"] * masked)
+        self.types = declared(b, graph, *first)
+        given = list(self.types)[1:]
+        self.fixed = [name for name in given[:2] if name.startswith("encoder_")]
+        pasts = given[len(self.fixed) :]
+        half = len(pasts) // 2
+        self.pasts, self.cross = pasts[:half], pasts[half:]
+        if not pasts or len(pasts) % 4:
+            raise b.invalid(f"inputs of '{graph.name}'", given, "four for each layer behind those of the encoder")
+        self.whole = (self.types["input_ids"].shape or (0, 0))[1:] != (1,)
+        self.forms = {"ids": "rows 1"} | dict.fromkeys(self.pasts, "rows heads past size")
+        self.held: dict[str, Value] = {}
+
+    def encode(
+        self, b: NodeBuilder, encoder: onnx.GraphProto, inputs: Sequence[Value], mask: Value | None, starts: Value,
+        beams: Value | None,
+    ) -> tuple[State, tuple[Any, list[Any]] | None]:  # fmt: skip
+        """The state before the first step, and what that step gives where the encoder runs it.
+
+        starts: [n, words] i32 the first words.
+        """
+        first = len(encoder.input) > len(inputs)
+        names = ["encoder_hidden_states"] * first + self.pasts * first + self.cross
+        logits, *made = [None] * (not first) + outputs_of(b, encoder, [*inputs, *[starts] * first], first + len(names))
+        found = {name: tiled(b, x, beams) for name, x in zip(names, made, strict=True)}
+        if mask is not None:
+            found["encoder_attention_mask"] = tiled(b, mask, beams)
+        for name in (*self.fixed, *self.cross):
+            if name not in found:
+                raise b.invalid(f"outputs of '{encoder.name}'", [o.name for o in encoder.output], f"{name} among them")
+            self.held[name] = found[name]
+        words = tiled(b, starts, beams)
+        state = {"ids": words, "sequences": words}
+        if first:
+            return state, (tiled(b, logits, beams), [found[name] for name in self.pasts])
+        rows = size_of(b, words, 0)
+        return state | {name: nothing_past(b, self.types[name], rows, name, 0) for name in self.pasts}, None
+
+    def run(self, b: NodeBuilder, graph: onnx.GraphProto, state: State) -> tuple[Any, list[Any]]:
+        ids = state["sequences"] if self.whole else state["ids"]
+        fixed, cross = ([b.here(self.held[name]) for name in names] for names in (self.fixed, self.cross))
+        pasts = [state[name] for name in self.pasts]
+        logits, *kept = outputs_of(b, graph, [ids, *fixed, *pasts, *cross], 1 + len(pasts))
+        return logits, kept
+
+    def after(self, b: NodeBuilder, state: State, kept: Sequence[Any], words: Any, rows: Any) -> State:
+        moved = [b(Gather(0), x, rows) for x in kept]
+        return {"ids": unsqueezed(b, words, 1)} | dict(zip(self.pasts, moved, strict=True))
+
+
 def outputs_of(b: NodeBuilder, graph: onnx.GraphProto, inputs: Sequence[Value], count: int) -> list[Any]:
     """Results of a subgraph that is read in place, so many."""
     made = b.inline(graph, *inputs)

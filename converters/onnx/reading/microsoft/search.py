@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,9 +14,10 @@ import numpy as np
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.microsoft.choice import Beams, Greedy, Rules, Sampling, State, count
-from bolt_numba.converters.onnx.reading.microsoft.decoders import Gpt
+from bolt_numba.converters.onnx.reading.microsoft.choice import Beams, Greedy, Rule, Rules, Sampling, State, count
+from bolt_numba.converters.onnx.reading.microsoft.decoders import Gpt, Translator, declared
 from bolt_numba.converters.onnx.reading.microsoft.layers import MOST_WORDS
+from bolt_numba.converters.onnx.reading.microsoft.stamps import Stamps
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.onnx.types import type_of_proto
 from bolt_numba.converters.operands import (
@@ -31,14 +33,19 @@ from bolt_numba.converters.operands import (
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.random import RandomUniform
+from bolt_numba.ops.arrays.reduce import CumSum
 from bolt_numba.ops.arrays.shape import Concat, Shape
 from bolt_numba.ops.control import Loop
 from bolt_numba.ops.data.search import Between, BifurcationDetector
-from bolt_numba.ops.pointwise import Add, Cast, Equal, Sub
+from bolt_numba.ops.pointwise import Add, Cast, Equal, Greater, Not, Sub
 from bolt_numba.types import BOOL, F16, F32, I32, I64, Sym, TensorType
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 Graph: TypeAlias = onnx.GraphProto
+Results: TypeAlias = "tuple[Any, list[Any]] | None"
+"""Logits of a step, and what the next one takes."""
+GPT, T5, WHISPER = range(3)
+"""Kinds of models, as files number them."""
 MOST_LENGTH, MOST_BEAMS = 2**31 - 1, 128
 LEAST_PENALTY = np.finfo(F32).smallest_subnormal
 GROWING = ("seq", "total", "past")
@@ -52,10 +59,9 @@ def scalar(b: NodeBuilder, x: Value | None, default: float, dtype: Any) -> Any:
 
 def within(b: NodeBuilder, what: str, x: Value, low: Any, high: Any) -> Any:
     """A scalar that is in low…high; refused where it is not, now or in the run."""
-    numbers = [known_scalar(v) if isinstance(v, Value) else v for v in (x, low, high)]
-    if None in numbers:
+    got, least, most = (known_scalar(v) if isinstance(v, Value) else v for v in (x, low, high))
+    if got is None or least is None or most is None:
         return b(Between(what), x, low, high)
-    got, least, most = numbers
     if not least <= got <= most:
         raise b.invalid(what, got, f"{least} to {most}")
     return x
@@ -64,11 +70,11 @@ def within(b: NodeBuilder, what: str, x: Value, low: Any, high: Any) -> Any:
 class Search:
     """Runs a decoder step after step.
 
-    graph: of the decoder.  first: the graph of the first step, where that is another one.  words: how many there are.
+    graph: of the decoder.  first: what the first step gives, where another graph makes it.  words: how many there are.
     """
 
     def __init__(
-        self, b: NodeBuilder, decoder: Any, choice: Any, rules: Rules, graph: Graph, first: Graph | None, words: int
+        self, b: NodeBuilder, decoder: Any, choice: Any, rules: Rules, graph: Graph, first: Results, words: int
     ) -> None:
         self.b, self.decoder, self.choice, self.rules, self.words = b, decoder, choice, rules, words
         self.graph, self.first = graph, first
@@ -79,8 +85,7 @@ class Search:
         goes_on: Any = np.array(True)
         before: list[Any] = []
         if self.first is not None:
-            logits, kept = self.decoder.run(b, self.first, state)
-            state, before = self.step(b, state, logits, kept, None)
+            state, before = self.step(b, state, *self.first, None)
             steps, goes_on = b(Sub(), steps, 1), self.choice.goes_on(b, state)
         inner = b.inside("search")
         number = inner.graph.add_input("step", TensorType(I64, ()))
@@ -89,7 +94,9 @@ class Search:
         logits, kept = self.decoder.run(inner, self.graph, held)
         after, results = self.step(inner, held, logits, kept, number)
         for name, value in held.items():
-            Forms(inner).want(f"{name} after a step", after[name], " ".join("x" * rank_of(inner, value)), value.type.dtype)
+            Forms(inner).want(
+                f"{name} after a step", after[name], " ".join("x" * rank_of(inner, value)), value.type.dtype
+            )
         for value in (self.choice.goes_on(inner, after), *(after[name] for name in held), *results):
             inner.graph.add_output(value)
         operands = (*(state[name] for name in held), *inner.captures())
@@ -138,6 +145,8 @@ def filled(b: NodeBuilder, x: Any, axis: int, length: Any, value: Any) -> Any:
 
 def words_of(b: NodeBuilder, graph: Graph, vocab_size: int) -> int:
     """How many words there are: the last dimension of the first output of a decoder."""
+    if not graph.output:
+        raise b.invalid("outputs of the decoder", "none", "logits, and what it keeps")
     declared = type_of_proto(graph.output[0].type, f"{b.what}: output of '{graph.name}'").shape or (None,)
     if not isinstance(declared[-1], int):
         raise b.unsupported(f"a decoder whose logits are declared as {declared}")
@@ -149,17 +158,27 @@ def words_of(b: NodeBuilder, graph: Graph, vocab_size: int) -> int:
 class Task:
     """What the searches have in common: operands held against what they must be.
 
+    kind: of the model, by its number.  starts: [n, m] i32, the words with which a translation begins.
     length: scalar i64, of the sequences at most.  steps: scalar i64, how many words are to be found.
     """
 
-    def __init__(self, b: NodeBuilder, input_ids: Value, max_length: Value, graph: Graph, vocab_size: int) -> None:
+    def __init__(
+        self, b: NodeBuilder, input_ids: Value, max_length: Value, graph: Graph, vocab_size: int,
+        kind: int = GPT, starts: Value | None = None,
+    ) -> None:  # fmt: skip
         self.b, self.graph, self.ids = b, graph, input_ids
         self.words = words_of(b, graph, vocab_size)
         self.sizes = Forms(b, words=self.words)
-        self.sizes.want("input_ids", input_ids, "n length", I32)
-        start = count(b, input_ids, 1)
-        self.length = within(b, "max_length", scalar(b, max_length, 0, I64), b(Add(), start, 1), MOST_LENGTH)
-        self.steps = b(Sub(), self.length, start)
+        if kind == WHISPER:
+            self.sizes.want("input_ids", input_ids, "n features frames", F32, F16)
+            self.sizes.want("decoder_input_ids", starts, "n start", I32)
+        else:
+            self.sizes.want("input_ids", input_ids, "n length", I32)
+        if kind == GPT:
+            starts = input_ids
+        before = b.const(np.array(1)) if starts is None else count(b, starts, 1)
+        self.length = within(b, "max_length", scalar(b, max_length, 0, I64), b(Add(), before, 1), MOST_LENGTH)
+        self.steps = b(Sub(), self.length, before)
 
     def rules(self, end: int, size: int, repetition: Value | None, masks: list[Value | None], shortest: Value | None,
               **more: Any) -> Rules:  # fmt: skip
@@ -175,22 +194,78 @@ class Task:
         least = None if shortest is None else scalar(self.b, shortest, 0, I32)
         return Rules(end, penalty, size, words, firsts, least, **more)
 
-    def run(self, decoder: Any, choice: Any, rules: Rules, state: State, first: Graph | None) -> tuple[State, list[Any]]:
+    def run(self, decoder: Any, choice: Any, rules: Rules, state: State, first: Results) -> tuple[State, list[Any]]:
         state |= choice.begin(self.b, state["sequences"])
         return Search(self.b, decoder, choice, rules, self.graph, first, self.words).run(state, self.steps)
 
 
-def of_decoder(b: NodeBuilder, model_type: int) -> None:
-    """Refuse models that onnxruntime does not run by this operator."""
-    if model_type != 0:
-        raise b.unsupported(f"model_type {model_type}")
-
-
-def start(task: Task, decoder: Gpt, mask: Value | None, pad: int, beams: Value | None) -> State:
-    """The state before the first step of a decoder that goes on with its input."""
+def going_on(
+    task: Task, choice: Any, rules: Rules, mask: Value | None, init_decoder: Graph | None
+) -> tuple[State, list[Any]]:
+    """A search by a decoder that goes on with its input."""
+    b = task.b
     task.sizes.want("attention_mask", mask, "n length", I32)
-    state = decoder.begin(task.b, task.ids, mask, pad, beams)
-    return state | {"sequences": state["ids"]}
+    decoder = Gpt(b, task.graph)
+    state = decoder.begin(b, task.ids, mask, choice.pad, choice.beams)
+    state["sequences"] = state["ids"]
+    return task.run(
+        decoder, choice, rules, state, None if init_decoder is None else decoder.run(b, init_decoder, state)
+    )
+
+
+def translating(
+    task: Task, choice: Any, rules: Rules, mask: Value | None, encoder: Graph | None, start: int
+) -> tuple[State, list[Any]]:
+    """A search by a decoder that translates what an encoder makes of words."""
+    b = task.b
+    task.sizes.want("attention_mask", mask, "n length", I32)
+    if mask is None:  # padding before the first word, none behind it
+        words = b(Cast(I32), b(Not(), b(Equal(), task.ids, choice.pad)))
+        mask = b(Cast(I32), b(Greater(), b(CumSum(), words, np.array(1)), 0))
+    return encoded(task, choice, rules, encoder, {"encoder_input_ids": task.ids, "encoder_attention_mask": mask}, start)
+
+
+def encoded(
+    task: Task, choice: Any, rules: Rules, encoder: Graph | None, inputs: dict[str, Value], start: int | Value
+) -> tuple[State, list[Any]]:
+    """A search by a decoder that translates.  inputs: of the encoder.  start: the first word, or [n, words] i32."""
+    b = task.b
+    if encoder is None:
+        raise b.invalid("attribute 'encoder'", "none", "a graph")
+    declared(b, encoder, *inputs)
+    if not isinstance(start, Value):
+        if not 0 <= start < task.words:
+            raise b.invalid("decoder_start_token_id", start, f"0 to {task.words - 1}")
+        start = expanded(b, np.array(start, I32), sizes_of(b, task.ids, [0]), [1])
+    mask = inputs.get("encoder_attention_mask")
+    decoder = Translator(b, task.graph, masked=mask is not None)
+    state, first = decoder.encode(b, encoder, [*inputs.values()], mask, start, choice.beams)
+    return task.run(decoder, choice, rules, state, first)
+
+
+def stamped(task: Task, stamps: Stamps, wanted: Value | None) -> Rule | None:
+    """The rule of Whisper for a search that may want it (1); words that are none of the model's only where it does."""
+    if wanted is None:
+        return None
+    most = MOST_LENGTH if 0 < stamps.first < task.words else 0
+    return stamps.rule(task.b, within(task.b, "logits_processor", scalar(task.b, wanted, 0, I64), 0, most))
+
+
+def found_by_beams(
+    task: Task, search: Callable[[Beams], tuple[State, list[Any]]], end: int, pad: int, num_beams: Value | None,
+    num_return_sequences: Value | None, length_penalty: Value | None, early_stopping: int,
+) -> list[Any]:  # fmt: skip
+    """The best sequences, their scores, and scores of all words in all steps, None where nobody wants them."""
+    b = task.b
+    beams = within(b, "num_beams", scalar(b, num_beams, 1, I64), 1, MOST_BEAMS)
+    many = within(b, "num_return_sequences", scalar(b, num_return_sequences, 1, I64), 1, beams)
+    choice = Beams(
+        end, pad, beams=beams, penalty=scalar(b, length_penalty, 1, F32), early=early_stopping == 1, scores=b.wants(2)
+    )
+    last, scores = search(choice)
+    best, best_scores = choice.finish(b, last, many)
+    of_words = [filled(b, x, 0, task.steps, 0) for x in scores] or [None]
+    return [filled(b, best, 2, task.length, pad), best_scores, *of_words]
 
 
 @microsoft("GreedySearch")
@@ -215,14 +290,13 @@ def greedy_search(
     vocab_size: int = -1,
 ) -> Any:
     """Sequences [n, max_length] i32, each with the best word in each step."""
-    of_decoder(b, model_type)
+    if model_type != 0:
+        raise b.unsupported(f"model_type {model_type}")
     task = Task(b, input_ids, max_length, decoder, vocab_size)
     rules = task.rules(
         eos_token_id, no_repeat_ngram_size, repetition_penalty, [vocab_mask, prefix_vocab_mask], min_length
     )
-    model = Gpt(b, decoder)
-    state = start(task, model, attention_mask, pad_token_id, None)
-    last, _ = task.run(model, Greedy(eos_token_id, pad_token_id), rules, state, init_decoder)
+    last, _ = going_on(task, Greedy(eos_token_id, pad_token_id), rules, attention_mask, init_decoder)
     return filled(b, last["sequences"], 1, task.length, pad_token_id)
 
 
@@ -256,7 +330,8 @@ def sampling(
     custom: int = 0,
 ) -> Any:
     """Sequences [n, max_length] i32, whose words are drawn from the most probable ones."""
-    of_decoder(b, model_type)
+    if model_type != 0:
+        raise b.unsupported(f"model_type {model_type}")
     task = Task(b, input_ids, max_length, decoder, vocab_size)
     task.sizes.want("presence_mask", presence_mask, "n words", I32)
     presence = None if presence_mask is None or not presence_penalty else (presence_mask, presence_penalty)
@@ -269,9 +344,7 @@ def sampling(
         eos_token_id, pad_token_id, share=top_p, keep=min_tokens_to_keep, filtered=filter_value,
         from_best=bool(custom), draws=b(RandomUniform(), shape, scalar(b, seed, 0, I64)),
     )  # fmt: skip
-    model = Gpt(b, decoder)
-    state = start(task, model, attention_mask, pad_token_id, None)
-    last, _ = task.run(model, choice, rules, state, init_decoder)
+    last, _ = going_on(task, choice, rules, attention_mask, init_decoder)
     return filled(b, last["sequences"], 1, task.length, pad_token_id), None
 
 
@@ -302,25 +375,81 @@ def beam_search(
     vocab_size: int = -1,
     early_stopping: int = 0,
 ) -> Any:
-    """The best sequences [n, num_return_sequences, max_length] i32, their scores, and scores of all words in all steps."""
-    of_decoder(b, model_type)
-    task = Task(b, input_ids, max_length, decoder, vocab_size)
+    """The best sequences [n, num_return_sequences, max_length] i32, their scores, those of all words in all steps."""
+    if model_type not in (GPT, T5, WHISPER):
+        raise b.unsupported(f"model_type {model_type}")
+    starts = decoder_input_ids if model_type == WHISPER else None
+    task = Task(b, input_ids, max_length, decoder, vocab_size, model_type, starts)
+    stamps = stamped(task, Stamps.of(eos_token_id), logits_processor) if model_type == WHISPER else None
     rules = task.rules(
-        eos_token_id, no_repeat_ngram_size, repetition_penalty, [vocab_mask, prefix_vocab_mask], min_length
+        eos_token_id, no_repeat_ngram_size, repetition_penalty, [vocab_mask, prefix_vocab_mask], min_length, more=stamps
     )
-    beams = within(b, "num_beams", scalar(b, num_beams, 1, I64), 1, MOST_BEAMS)
-    many = within(b, "num_return_sequences", scalar(b, num_return_sequences, 1, I64), 1, beams)
-    choice = Beams(
-        eos_token_id, pad_token_id, beams=beams, penalty=scalar(b, length_penalty, 1, F32),
-        early=early_stopping == 1, scores=b.wants(2),
+
+    def search(choice: Beams) -> tuple[State, list[Any]]:
+        if model_type == GPT:
+            return going_on(task, choice, rules, attention_mask, init_decoder)
+        if model_type == T5:
+            return translating(task, choice, rules, attention_mask, encoder, decoder_start_token_id)
+        return encoded(task, choice, rules, encoder, {"encoder_input_ids": input_ids},
+                       decoder_start_token_id if starts is None else starts)  # fmt: skip
+
+    return found_by_beams(
+        task, search, eos_token_id, pad_token_id, num_beams, num_return_sequences, length_penalty, early_stopping
+    )
+
+
+@microsoft("WhisperBeamSearch")
+def whisper_beam_search(
+    b: NodeBuilder,
+    input_ids: Value,
+    max_length: Value,
+    min_length: Value | None = None,
+    num_beams: Value | None = None,
+    num_return_sequences: Value | None = None,
+    length_penalty: Value | None = None,
+    repetition_penalty: Value | None = None,
+    vocab_mask: Value | None = None,
+    prefix_vocab_mask: Value | None = None,
+    attention_mask: Value | None = None,
+    decoder_input_ids: Value | None = None,
+    logits_processor: Value | None = None,
+    cross_qk_layer_head: Value | None = None,
+    extra_decoding_ids: Value | None = None,
+    temperature: Value | None = None,
+    *,
+    decoder: onnx.GraphProto,
+    encoder: onnx.GraphProto,
+    eos_token_id: int,
+    pad_token_id: int,
+    init_decoder: onnx.GraphProto | None = None,
+    model_type: int = WHISPER,
+    decoder_start_token_id: int = -1,
+    no_repeat_ngram_size: int = 0,
+    vocab_size: int = -1,
+    early_stopping: int = 0,
+    decoder_output_cross_qk: int = 0,
+    beginning_timestamp_token_id: int = -1,
+    no_speech_token_id: int = -1,
+    no_timestamps_token_id: int = -1,
+    start_of_lm_token_id: int = -1,
+    transcribe_token_id: int = -1,
+    translate_token_id: int = -1,
+) -> Any:
+    """As `beam_search`, of sound."""
+    if model_type != WHISPER or decoder_output_cross_qk or extra_decoding_ids is not None:
+        raise b.unsupported("another model_type than 2, decoder_output_cross_qk or extra_decoding_ids")
+    task = Task(b, input_ids, max_length, decoder, vocab_size, WHISPER, decoder_input_ids)
+    stamps = Stamps(eos_token_id, beginning_timestamp_token_id, (no_timestamps_token_id, start_of_lm_token_id),
+                    (decoder_start_token_id, translate_token_id, transcribe_token_id))  # fmt: skip
+    rules = task.rules(
+        eos_token_id, no_repeat_ngram_size, repetition_penalty, [vocab_mask, prefix_vocab_mask], min_length,
+        temperature=temperature and scalar(b, temperature, 1, F32), more=stamped(task, stamps, logits_processor),
     )  # fmt: skip
-    model = Gpt(b, decoder)
-    state = start(task, model, attention_mask, pad_token_id, choice.beams)
-    last, scores = task.run(model, choice, rules, state, init_decoder)
-    best, best_scores = choice.finish(b, last, many)
-    sequences = filled(b, best, 2, task.length, pad_token_id)
-    of_words = [filled(b, x, 0, task.steps, 0) for x in scores]
-    return sequences, best_scores, *(of_words or [None])
+    start = decoder_input_ids or decoder_start_token_id
+    return found_by_beams(
+        task, lambda choice: encoded(task, choice, rules, encoder, {"encoder_input_ids": input_ids}, start),
+        eos_token_id, pad_token_id, num_beams, num_return_sequences, length_penalty, early_stopping,
+    )  # fmt: skip
 
 
 @microsoft("BifurcationDetector")
