@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from bolt_numba.export.layout import (
     PatchKind,
     ProgramTable,
     ResultKind,
+    TapeOperation,
     ValueKind,
+    WriteKind,
 )
 from bolt_numba.kernels.machine_code import _function, _library
 from bolt_numba.runtime.device import HOST
@@ -73,9 +76,51 @@ class Interpreter:
             for value in self.values:
                 found.append(self.dims(at, value["rank"]))
                 at += value["rank"]
-            if plan["stages"] and found[: len(shapes)] == list(shapes):
-                return plans[number : number + plan["stages"]], found
+            if plan["stages"] and self._fits(plan, found, shapes):
+                return plans[number : number + plan["stages"]], [*shapes, *found[len(shapes) :]]
         raise LookupError(f"no plan for {shapes}")
+
+    def _fits(self, plan: dict[str, int], found: list[tuple[int, ...]], shapes: Sequence[tuple[int, ...]]) -> bool:
+        """Whether a plan is for these shapes of the inputs; those that it has are the greatest where it has a tape."""
+        if not plan["numbers"]:
+            return found[: len(shapes)] == list(shapes)
+        pairs = list(zip(found, shapes, strict=False))
+        are_small = all(len(a) == len(b) and all(n <= most for n, most in zip(b, a, strict=True)) for a, b in pairs)
+        return are_small and self.evaluated(plan, shapes) is not None
+
+    def evaluated(self, plan: dict[str, int], shapes: Sequence[tuple[int, ...]]) -> list[int] | None:
+        """The registers of a tape; None where it does not hold."""
+        numbers = self.rows(ProgramTable.NUMBERS, plan["first_number"], plan["numbers"])
+        registers = [1, *(shapes[row["value"]][row["axis"]] for row in numbers)]
+        finds = self.rows(ProgramTable.FINDS)
+        for row in self.rows(ProgramTable.OPERATIONS, plan["first_operation"], plan["operations"]):
+            what, a, b = TapeOperation(row["what"]), row["a"], row["b"]
+            if what is TapeOperation.CONST:
+                registers.append(a)
+                continue
+            if what is TapeOperation.FIND:
+                rows = finds[b : b + finds[b]["rows"]]
+                row = next((r for r in rows if r["first"] <= registers[a] <= r["last"]), None)
+                if row is None:
+                    return None
+                registers.append(row["value"] + row["slope"] * (registers[a] - row["first"]))
+                continue
+            made = _computed(what, registers[a], registers[b])
+            if made is None:
+                return None
+            registers.append(made)
+        return registers
+
+    def _write(self, plan: dict[str, int], image: Array, registers: Sequence[int]) -> None:
+        """What a tape writes into an image."""
+        kinds = {WriteKind.WORD: "<i8", WriteKind.HALF: "<i4", WriteKind.FLOAT: "<f4", WriteKind.DOUBLE: "<f8"}
+        for row in self.rows(ProgramTable.WRITES, plan["first_write"], plan["writes"]):
+            kind, at, number = WriteKind(row["kind"]), row["at"], registers[row["register"]]
+            if kind is WriteKind.ARRAY:
+                image[at : at + 8].view(np.int64)[0] += self.block.ctypes.data + self.arrays[number][0]
+            elif kind is not WriteKind.FLAG:
+                dtype = np.dtype(kinds[kind])
+                image[at : at + dtype.itemsize].view(dtype)[0] = np.int64(number).astype(dtype)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name, states too; states that are not given are as at first."""
@@ -110,6 +155,10 @@ class Interpreter:
         for row in self.rows(ProgramTable.FIELDS, plan["first_field"], plan["fields"]):
             if row["first"] <= number:
                 words[row["word"]] = row["value"] + row["slope"] * (number - row["first"])
+        if plan["numbers"]:
+            registers = self.evaluated(plan, [a.shape for a in arrays])
+            assert registers is not None, "it was chosen for these"
+            self._write(plan, image, registers)
         arena = HOST.allocate(plan["arena_nbytes"])
         self._patch(plan, words, arena, arrays, inputs)
         for row in self.rows(ProgramTable.STEPS, plan["first_step"], plan["steps"]):
@@ -178,3 +227,23 @@ def _shortened(array: Array, axis: int, length: int) -> Array:
     """The dense beginning of an array that is as long as data say."""
     shape = [*array.shape[:axis], length, *array.shape[axis + 1 :]]
     return array.reshape(-1)[: int(np.prod(shape, dtype=np.int64))].reshape(shape)
+
+
+def _computed(what: TapeOperation, a: int, b: int) -> int | None:
+    """The result of an operation on integers, None where it does not hold."""
+    formulas: dict[TapeOperation, Callable[[int, int], int]] = {
+        TapeOperation.ADD: operator.add, TapeOperation.SUBTRACT: operator.sub, TapeOperation.MULTIPLY: operator.mul,
+        TapeOperation.DIVIDE: operator.floordiv, TapeOperation.REMAINDER: operator.mod, TapeOperation.GREATEST: max,
+        TapeOperation.LEAST: min, TapeOperation.LESS: operator.lt, TapeOperation.LESS_EQUAL: operator.le,
+        TapeOperation.GREATER: operator.gt, TapeOperation.GREATER_EQUAL: operator.ge, TapeOperation.EQUAL: operator.eq,
+        TapeOperation.NOT_EQUAL: operator.ne, TapeOperation.AND: operator.and_, TapeOperation.OR: operator.or_,
+        TapeOperation.XOR: operator.xor, TapeOperation.SHIFT_LEFT: operator.lshift,
+        TapeOperation.SHIFT_RIGHT: operator.rshift, TapeOperation.NEGATE: lambda a, b: -a,
+        TapeOperation.ABSOLUTE: lambda a, b: abs(a), TapeOperation.NOT: lambda a, b: not a,
+    }  # fmt: skip
+    if what in (TapeOperation.IS, TapeOperation.IS_NOT):
+        return 0 if (a != 0) == (what is TapeOperation.IS) else None
+    if what in (TapeOperation.DIVIDE, TapeOperation.REMAINDER) and b == 0:
+        return None
+    made = int(formulas[what](a, b))
+    return made if abs(made) < 1 << 62 else None

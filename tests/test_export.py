@@ -317,6 +317,6 @@ def test_shapes_of_the_command_line() -> None:
     assert read_sets(["x:1x3,x:2x3", "x:"]) == [{"x": (1, 3)}, {"x": (2, 3)}, {"x": ()}]
     assert read_sets(["x:1..2x3,y:1..2"]) == [{"x": (1, 3), "y": (1,)}, {"x": (2, 3), "y": (2,)}]
     assert len(read_sets(["x:1..2x5..7"])) == 6
-    for text in ("x", "x:1,y", ":3", "x:1x", "x:3..1", "x:-1", "x:a", "x:1..2000", "x:1..40x1..50"):
+    for text in ("x", "x:1,y", ":3", "x:1x", "x:3..1", "x:-1", "x:a", "x:1..70000", "x:1..300x1..301"):
         with pytest.raises(typer.BadParameter):
             read_sets([text])

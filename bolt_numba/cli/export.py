@@ -16,7 +16,7 @@ from bolt_numba.cli.options import Json, ModelPath, Numerics, Precision, Signatu
 
 Sizes = tuple[int | range, ...]
 _LINKED, _BESIDE = "linked", "file"
-MOST_SETS = 1000
+MOST_SETS = 1 << 16
 """Sets of shapes that ranges may stand for."""
 
 
@@ -129,10 +129,12 @@ def export(  # budget: each option is one line or two
         )  # fmt: skip
     if as_json:
         files = {str(file): file.stat().st_size for file in [*made.files, *made.built]}
-        console.write_json({"level": made.level, "plans": made.plans, "bytes": made.nbytes, "files": files})
+        told = {"level": made.level, "plans": made.plans, "sets": made.sets, "bytes": made.nbytes, "files": files}
+        console.write_json(told)
         return
-    plans = "one set of shapes" if made.plans == 1 else f"{made.plans} sets of shapes"
-    console.write(f"{made.path}: {_size_text(made.nbytes)} for {made.level}, {plans}")
+    sets = "one set of shapes" if made.sets == 1 else f"{made.sets} sets of shapes"
+    by = f" by {made.plans} plans" if made.plans < made.sets else ""
+    console.write(f"{made.path}: {_size_text(made.nbytes)} for {made.level}, {sets}{by}")
     for file in made.built:
         console.write(f"{file}: {_size_text(file.stat().st_size)}")
     if made.path.is_dir() and not made.built and not one_file:

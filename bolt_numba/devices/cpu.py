@@ -122,7 +122,7 @@ class Cpu(Device):
         if not (evaluate.is_ready and fill.is_ready):
             compile_later([evaluate, fill], _nothing)
             raise LostError("kernels of tapes")
-        return FollowedProgram(jobs, threads, trail, numbers, dims, sums)
+        return FollowedProgram(jobs, threads, trail, numbers, dims, sums).linked()
 
     def run_ahead(self, *given: Any) -> int:
         from bolt_numba.devices.loops import run_ahead

@@ -38,6 +38,8 @@ _NUMBER = {name: number for number, name in enumerate(OPERATIONS)}
 _ATOM = re.compile(r"v\d+|n\d+_\d+|\(-\d+\)|-?\d+|True|False").fullmatch
 _NAMES = re.compile(r"\b(?:v\d+|n\d+_\d+)\b").findall
 _BEYOND = int(MOST)
+WRITTEN = {WORD: "word", HALF: "half", FLOAT: "float", DOUBLE: "double", ADDRESS: "address"}
+"""What numbers of kinds mean, in rows that say how registers are written."""
 _KEPT = 16
 """Results of a part in Python that are kept, by the numbers that it read."""
 
@@ -197,6 +199,16 @@ class TapeCode:
 
     # --- use ---------------------------------------------------------------------------------------------------------
 
+    @property
+    def constants(self) -> dict[int, int]:
+        """Numbers that are the same for all sizes, and their registers."""
+        return self._constants
+
+    @property
+    def integers(self) -> range:
+        """Registers of the integers that Python gives."""
+        return range(1 + self.numbers + len(self._constants), self.base)
+
     def register(self, number: Any) -> int:
         """Where one of the integers that are wanted is found."""
         found = self.registers.get(number._text) if type(number) is Followed else self._constants.get(number)
@@ -346,7 +358,6 @@ class FollowedProgram:
     ) -> None:  # fmt: skip
         image = _FollowedImage()
         self.program = program = laid_out(jobs, threads, image)
-        program.image, program.kernels = linked(program.image.tobytes(), program.links)
         self.refused = {(id(job), at): job.ins[at].type.dims for job, at in program.faults}  # type: ignore[union-attr]
         rows = [*program.inputs.values(), *program.outputs.values()]
         moved: list[Any] = [offset for places in rows for _, offset in places]
@@ -370,6 +381,12 @@ class FollowedProgram:
         self.sums, self.dims = (np.array([tape.register(n) for n in row], np.int64) for row in (sums, dims))
         self.tables = [(word, table._text, offset) for word, table, offset in image.tables]
         self.floats = [(where, dtype, number._text) for where, dtype, number in image.floats]
+
+    def linked(self) -> FollowedProgram:
+        """Itself, with the addresses of this process."""
+        program = self.program
+        program.image, program.kernels = linked(program.image.tobytes(), program.links)
+        return self
 
     def bind(self) -> FollowedRun:
         return FollowedRun(self)

@@ -47,11 +47,12 @@ def _lines() -> Iterator[str]:
     yield f"#define BNP_MOST_PROGRAMS {layout.TRAILER_PROGRAMS}"
     for name, number in (("MAGIC", layout.MAGIC), ("END_MAGIC", layout.TRAILER_MAGIC)):
         yield f"#define BNP_{name} INT64_C({number})"
-    yield f"#define BNP_STEP_WIDTH {len(layout.StepRow)}\n#define BNP_PLAN_WIDTH {len(layout.PlanRow)}"
+    for row in (layout.StepRow, layout.PlanRow, layout.OperationRow, layout.FindRow, layout.WriteRow):
+        yield f"#define BNP_{row.__name__.removesuffix('Row').upper()}_WIDTH {len(row)}"
     yield f"#define BNP_TABLE_COUNT {len(layout.ProgramTable)}"
     kinds: tuple[type[IntEnum], ...] = (
         layout.HeaderWord, layout.ProgramFlag, layout.ProgramTable, layout.ValueKind, layout.ResultKind,
-        layout.PatchKind, layout.TrailerWord, *layout.COLUMNS.values(),
+        layout.PatchKind, layout.TrailerWord, layout.TapeOperation, layout.WriteKind, *layout.COLUMNS.values(),
     )  # fmt: skip
     for kind in kinds:
         yield _enum(kind)

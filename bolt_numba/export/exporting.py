@@ -49,6 +49,8 @@ class Exported:
     files: list[Path]
     built: list[Path]
     plans: int
+    sets: int
+    """Of shapes, which the plans serve."""
     nbytes: int
     """Of what holds code, weights and tables."""
     level: str
@@ -129,7 +131,8 @@ def _told(made: list[NativeProgram], path: Path, files: list[Path], built: list[
     large = [file for file in files if file.suffix in (".o", ".weights")] or files[-1:]
     nbytes = sum(program.block.nbytes for program in made) if path.is_file() else sum(f.stat().st_size for f in large)
     levels = ", ".join(program.planned.cpu.isa.level for program in made)
-    return Exported(path, files, built, len(made[0].planned.chains), nbytes, levels)
+    chains = made[0].planned.chains
+    return Exported(path, files, built, len(chains), sum(chain.sets for chain in chains), nbytes, levels)
 
 
 def with_fixed(graph: Graph, fixed: Mapping[str, Any]) -> Graph:

@@ -19,7 +19,7 @@ from bolt_numba.ir.trailer import MAGIC as TRAILER_MAGIC
 from bolt_numba.ir.trailer import PROGRAMS as TRAILER_PROGRAMS
 from bolt_numba.ir.trailer import WORDS as TRAILER_WORDS
 
-VERSION = 2
+VERSION = 3
 MAGIC = int.from_bytes(b"BNPROG01", "little")
 HEADER_WORDS = 64
 PAGE, LINE = 4096, 64
@@ -79,6 +79,10 @@ class ProgramTable(IntEnum):
     PLACES = 14
     CHOICES = 15
     FIELDS = 16
+    NUMBERS = 17
+    OPERATIONS = 18
+    FINDS = 19
+    WRITES = 20
 
 
 AREAS = frozenset((ProgramTable.STRINGS, ProgramTable.CODE, ProgramTable.DATA, ProgramTable.IMAGES))
@@ -159,6 +163,10 @@ class PlanRow(IntEnum):
     results: of a last stage, the first row of RESULTS; there is one for each output.  sizes: index of the int64 of the
     image where the sizes of all outputs stand, -1 where they are those of dims.
     first_field, fields: rows of FIELDS, which hold for the number that led here.
+    first_number, numbers: rows of NUMBERS; where there are any, the stage has a *tape* and serves all sizes for which
+    that holds.  Those of dims are the greatest then, those of its arena and of places of results, too.
+    first_operation, operations, first_write, writes: rows of OPERATIONS and WRITES of the tape.
+    begin: of a first stage, sizes of all inputs with which a session begins, in DIMS.
     """
 
     DIMS = 0
@@ -183,6 +191,13 @@ class PlanRow(IntEnum):
     SIZES = 19
     FIRST_FIELD = 20
     FIELDS = 21
+    FIRST_NUMBER = 22
+    NUMBERS = 23
+    FIRST_OPERATION = 24
+    OPERATIONS = 25
+    FIRST_WRITE = 26
+    WRITES = 27
+    BEGIN = 28
 
 
 class PlaceRow(IntEnum):
@@ -218,6 +233,94 @@ class FieldRow(IntEnum):
     FIRST = 1
     VALUE = 2
     SLOPE = 3
+
+
+class NumberRow(IntEnum):
+    """What a tape is given: a size of an input."""
+
+    VALUE = 0
+    AXIS = 1
+
+
+class TapeOperation(IntEnum):
+    """What an operation does; the first ones are those of `kernels.cpu.tape`, in its order.
+
+    is, is_not: the tape does not hold where a register is 0, or is not.  const: the number ``a``.  find: of the rows of
+    FINDS from ``b`` on, what belongs to the key in register ``a``; the tape does not hold where none does.
+    """
+
+    ADD = 0
+    SUBTRACT = 1
+    MULTIPLY = 2
+    DIVIDE = 3
+    REMAINDER = 4
+    GREATEST = 5
+    LEAST = 6
+    LESS = 7
+    LESS_EQUAL = 8
+    GREATER = 9
+    GREATER_EQUAL = 10
+    EQUAL = 11
+    NOT_EQUAL = 12
+    AND = 13
+    OR = 14
+    XOR = 15
+    SHIFT_LEFT = 16
+    SHIFT_RIGHT = 17
+    NEGATE = 18
+    ABSOLUTE = 19
+    NOT = 20
+    IS = 21
+    IS_NOT = 22
+    CONST = 23
+    FIND = 24
+
+
+class OperationRow(IntEnum):
+    """An operation of a tape.  what: a `TapeOperation`.  a, b: registers of its operands.
+
+    Register 0 is 1, then come the numbers of the tape, then the results of its operations in order.
+    """
+
+    WHAT = 0
+    A = 1
+    B = 2
+
+
+class FindRow(IntEnum):
+    """What belongs to the keys first to last: value + slope * (key - first).  rows: of its list, from this one on.
+
+    Lists ascend.  A list is for what nobody computes from sizes in C, such as tables, which are numbers of arrays here.
+    """
+
+    FIRST = 0
+    LAST = 1
+    VALUE = 2
+    SLOPE = 3
+    ROWS = 4
+
+
+class WriteRow(IntEnum):
+    """What a tape writes into the image.  kind: a `WriteKind`.  at: byte offset.  register: of the number."""
+
+    KIND = 0
+    AT = 1
+    REGISTER = 2
+
+
+class WriteKind(IntEnum):
+    """How a number is written: as an i64, i32, f32 or f64.
+
+    array: as the address of the array of that number, added to what the word is.  flag: says of the step ``at``, not in
+    the image, whether threads share it.
+    """
+
+    WORD = 0
+    HALF = 1
+    FLOAT = 2
+    DOUBLE = 3
+    ARRAY = 4
+    FLAG = 5
 
 
 class ResultRow(IntEnum):
@@ -276,13 +379,15 @@ class PatchKind(IntEnum):
 class FaultRow(IntEnum):
     """What steps refuse in the content of an operand.  label: the node, text: operator and operand (strings).
 
-    dims, rank: shape of the operand, for the place of the element.
+    dims, rank: shape of the operand, for the place of the element.  word: index of the int64 of the image where that
+    stands instead, -1 where it is the one of dims.
     """
 
     LABEL = 0
     TEXT = 1
     RANK = 2
     DIMS = 3
+    WORD = 4
 
 
 FAULT_WORDS = 8
@@ -314,6 +419,10 @@ COLUMNS: dict[ProgramTable, type[IntEnum]] = {
     ProgramTable.PLACES: PlaceRow,
     ProgramTable.CHOICES: ChoiceRow,
     ProgramTable.FIELDS: FieldRow,
+    ProgramTable.NUMBERS: NumberRow,
+    ProgramTable.OPERATIONS: OperationRow,
+    ProgramTable.FINDS: FindRow,
+    ProgramTable.WRITES: WriteRow,
 }
 """What the numbers of a row mean, of each table that is no area."""
 FUNCTIONS = (
@@ -326,6 +435,7 @@ FUNCTIONS = (
 __all__ = [
     "AREAS", "COLUMNS", "FAULT_WORDS", "FUNCTIONS", "HEADER_WORDS", "LINE", "MAGIC", "PAGE", "TRAILER_MAGIC",
     "TRAILER_PROGRAMS", "TRAILER_WORDS", "VERSION", "ArrayRow", "ChoiceRow", "DimRow", "FaultRow", "FieldRow",
-    "HeaderWord", "ImportRow", "KernelRow", "PatchKind", "PatchRow", "PlaceRow", "PlanRow", "ProgramFlag",
-    "ProgramTable", "ResultKind", "ResultRow", "StepRow", "TrailerWord", "ValueKind", "ValueRow",
+    "FindRow", "HeaderWord", "ImportRow", "KernelRow", "NumberRow", "OperationRow", "PatchKind", "PatchRow", "PlaceRow",
+    "PlanRow", "ProgramFlag", "ProgramTable", "ResultKind", "ResultRow", "StepRow", "TapeOperation", "TrailerWord",
+    "ValueKind", "ValueRow", "WriteKind", "WriteRow",
 ]  # fmt: skip

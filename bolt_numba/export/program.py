@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,9 @@ from bolt_numba.export.layout import (
     ValueKind,
 )
 from bolt_numba.export.lengths import runs, with_sizes
-from bolt_numba.export.plans import Planned, Shapes, planned
+from bolt_numba.export.plans import Planned, PlannedSets, Shapes, planned
 from bolt_numba.export.tables import ProgramBlock, Tables
+from bolt_numba.export.tapes import Served, TapeWriter
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.kernels.machine_code import blob_parts
 from bolt_numba.kernels.targets import target_code
@@ -31,13 +33,16 @@ from bolt_numba.runtime.slots import INPUT, TEMP
 if TYPE_CHECKING:
     from bolt_numba.devices.program import Program
     from bolt_numba.export.stages import Lengths, RunStage, StagedPlan
-    from bolt_numba.runtime.slots import Slot
+    from bolt_numba.runtime.slots import Job, Slot
 
 
 _OF_STAGES = (
     ProgramTable.STEPS, ProgramTable.PATCHES, ProgramTable.FAULTS, ProgramTable.CHOICES, ProgramTable.FIELDS,
+    ProgramTable.NUMBERS, ProgramTable.OPERATIONS, ProgramTable.WRITES,
 )  # fmt: skip
 """Tables of which each stage has some rows."""
+_FIXED = (PatchKind.KERNEL, PatchKind.ARRAY, PatchKind.IMAGE)
+"""Addresses that have the same offset, whatever sizes a tape serves."""
 
 
 @record(eq=False)
@@ -67,8 +72,8 @@ def native_program(
     """
     found = planned(graph, shapes, target, threads, precision, numerics)
     writer = _Writer(found, flags)
-    for chain, inputs in zip(found.chains, found.inputs, strict=True):
-        writer.chain(chain, inputs)
+    for chain in found.chains:
+        writer.chain(chain)
     writer.values(set(kept))
     isa = found.cpu.isa
     block = writer.tables.block(isa.level, ",".join(isa.features), graph.name, bolt_numba.__version__, flags)
@@ -83,10 +88,12 @@ class _Writer:
         self.kernels: dict[int, Any] = {}
         self.numbers: dict[str, int] = {}
 
-    def chain(self, chain: StagedPlan, inputs: Sequence[tuple[int, ...]]) -> None:
-        """The stages of one set of shapes."""
-        tables, outputs = self.tables, chain.types[chain.first_output : chain.first_place]
-        dims = tables.dims([d for dims in (*inputs, *(place.type.dims for place in outputs)) for d in dims])
+    def chain(self, made: PlannedSets) -> None:
+        """The stages of some sets of shapes."""
+        chain, tables = made.plan, self.tables
+        outputs = [place.type.dims for place in chain.types[chain.first_output : chain.first_place]]
+        shapes = (*made.greatest, *outputs), made.begin
+        dims, begin = (tables.dims([d for dims in all_ for d in dims]) for all_ in shapes)
         first = tables.count(ProgramTable.PLACES)
         for place in chain.places:
             t = place.type
@@ -98,7 +105,7 @@ class _Writer:
             heads = {"stages": 0, "first_place": 0, "places": 0}
             if number == 0:
                 heads = {"stages": len(chain.stages), "first_place": first, "places": len(chain.places)}
-            self._stage(chain, stage, {"dims": dims, **heads}, is_first=number == 0)
+            self._stage(chain, stage, {"dims": dims, "begin": begin, **heads}, is_first=number == 0)
 
     def _stage(self, chain: StagedPlan, stage: RunStage, heads: dict[str, int], is_first: bool) -> None:
         tables, program = self.tables, stage.program
@@ -109,9 +116,12 @@ class _Writer:
         if program is not None:
             self._steps(stage, program)
             self._patches(stage, program)
-            self._faults(program)
+            if stage.served is None:
+                self._faults(program)
         image, sizes = b"" if program is None else program.image.tobytes(), -1
-        if stage.results is not None and not is_first:
+        if stage.served is not None:
+            image, sizes = self._tape(stage, stage.served)
+        elif stage.results is not None and not is_first:
             sizes, shapes = len(image) // 8, [self._dims(chain, stage, slot) for slot in stage.results]
             image = with_sizes(program, shapes).tobytes()
         if stage.lengths is not None:
@@ -124,9 +134,31 @@ class _Writer:
             first_fault=first[ProgramTable.FAULTS], faults=counts[ProgramTable.FAULTS],
             first_choice=first[ProgramTable.CHOICES], choices=counts[ProgramTable.CHOICES], choice=stage.choice,
             first_field=first[ProgramTable.FIELDS], fields=counts[ProgramTable.FIELDS],
+            first_number=first[ProgramTable.NUMBERS], numbers=counts[ProgramTable.NUMBERS],
+            first_operation=first[ProgramTable.OPERATIONS], operations=counts[ProgramTable.OPERATIONS],
+            first_write=first[ProgramTable.WRITES], writes=counts[ProgramTable.WRITES],
             fault_counter=program.faults_at if program is not None and program.faults else -1,
             arena_nbytes=stage.arena_nbytes, threads=1 if program is None else program.threads, **heads,
         )  # fmt: skip
+
+    def _tape(self, stage: RunStage, served: Served) -> tuple[bytes, int]:
+        """The rows of a tape; the image, with room for sizes behind it, and where those of outputs are."""
+        program, tables = served.tape.program, self.tables
+        image = np.array(program.program.image.view(np.int64))
+        for word, _, offset in program.tables:
+            image[word] = offset
+        writer = TapeWriter(tables, served)
+        writer.write()
+        writer.moved()
+        numbers = [r for output in range(len(stage.results or ())) for r in writer.dims_of(output)]
+        writer.sizes_at(len(image), numbers)
+        end = len(image) + len(numbers)
+        for job, operand in program.program.faults:
+            registers = writer.refused(job, operand)
+            writer.sizes_at(end, registers)
+            self._fault(job, operand, len(registers), end)
+            end += len(registers)
+        return np.append(image, np.zeros(end - len(image) or 1, np.int64)).tobytes(), len(image)
 
     def _dims(self, chain: StagedPlan, stage: RunStage, slot: Slot) -> tuple[int, ...]:
         return (chain.types[stage.inputs[slot.index]] if slot.kind == INPUT else slot).type.dims
@@ -173,6 +205,8 @@ class _Writer:
         rows += [(PatchKind.KERNEL, kernels[which], word, at) for word, which, at in links.in_kernels.tolist()]
         rows += [(PatchKind.ARRAY, arrays[which], word, at) for word, which, at in links.in_arrays.tolist()]
         arena = zip(program.arena_places.tolist(), program.arena_offsets.tolist(), strict=True)
+        if stage.served is not None:
+            arena = zip(stage.served.arena_words, itertools.repeat(0), strict=False)
         rows += [(PatchKind.ARENA, -1, word, at) for word, at in arena]
         own = zip(program.own_places.tolist(), program.own_offsets.tolist(), strict=True)
         rows += [(PatchKind.IMAGE, -1, word, at) for word, at in own]
@@ -181,18 +215,21 @@ class _Writer:
         for i, places in program.outputs.items():
             rows += [(PatchKind.OUTPUT, stage.outputs[i] - first, word, at) for word, at in places]
         for kind, which, word, at in rows:
-            offset = 0 if stage.lengths is not None else at
-            self.tables.add(ProgramTable.PATCHES, kind=kind, which=which, word=word, offset=offset)
+            is_in_word = stage.lengths is not None or (stage.served is not None and kind not in _FIXED)
+            self.tables.add(ProgramTable.PATCHES, kind=kind, which=which, word=word, offset=0 if is_in_word else at)
 
     def _faults(self, program: Program) -> None:
-        tables = self.tables
         for job, operand in program.faults:
             slot = job.ins[operand]
             assert slot is not None, "a kernel checks what is there"
-            tables.add(
-                ProgramTable.FAULTS, label=tables.string(job.name), text=tables.string(asked_for(job.op, operand)),
-                rank=len(slot.type.dims), dims=tables.dims(slot.type.dims),
-            )  # fmt: skip
+            self._fault(job, operand, len(slot.type.dims), -1, slot.type.dims)
+
+    def _fault(self, job: Job, operand: int, rank: int, word: int, dims: Sequence[int] = ()) -> None:
+        string = self.tables.string
+        self.tables.add(
+            ProgramTable.FAULTS, label=string(job.name), text=string(asked_for(job.op, operand)), rank=rank, word=word,
+            dims=self.tables.dims(dims),
+        )  # fmt: skip
 
     def kernel(self, kernel: Any) -> int:
         """Number of a kernel, of which equal ones are one."""
@@ -251,10 +288,11 @@ class _Writer:
         """Of a value whose rank only plans know."""
         graph, found = self.found.graph, self.found
         if value in graph.inputs:
-            ranks = {len(inputs[graph.inputs.index(value)]) for inputs in found.inputs}
+            ranks = {len(chain.begin[graph.inputs.index(value)]) for chain in found.chains}
         else:
             place = graph.outputs.index(value)
-            ranks = {len(chain.types[chain.first_output + place].type.dims) for chain in found.chains}
+            chains = [chain.plan for chain in found.chains]
+            ranks = {len(chain.types[chain.first_output + place].type.dims) for chain in chains}
         if len(ranks) > 1:
             raise ShapeError(
                 f"{graph.name}: export: value {name!r}: got ranks {sorted(ranks)}, wanted one of all plans"

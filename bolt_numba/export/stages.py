@@ -16,6 +16,7 @@ from bolt_numba.base.mapped import check_intact
 from bolt_numba.base.records import record
 from bolt_numba.devices.program import Program, laid_out
 from bolt_numba.errors import BoltError
+from bolt_numba.export.tapes import Served
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.kernels.data_sized import Sized, select_sized
 from bolt_numba.kernels.extents import check_steps
@@ -69,6 +70,7 @@ class RunStage:
 
     outputs: number of each result that steps make, -1 of others.  results: of a last stage, a slot for each output.
     inputs: number of each input.  choices: (low, high, stage) of what is next; ``choice`` is the number that decides.
+    served: the tape that it runs by, and for which sizes.
     """
 
     program: Program | None
@@ -80,6 +82,7 @@ class RunStage:
     choice: int = -1
     choices: list[tuple[int, int, int]] = field(default_factory=list)
     lengths: Lengths | None = None
+    served: Served | None = None
 
 
 Loops = Callable[
@@ -112,6 +115,17 @@ class StagedPlan:
         self.first_output, self.outputs = len(types), len(region.outputs)
         self.types = [*map(Place, types), *(Place(TensorType(I64, ())) for _ in range(self.outputs))]
         self._next(region, list(range(len(types))))
+
+    def take(self, served: Served, types: Sequence[TensorType]) -> None:
+        """The one stage of a tape.  types: of the inputs, with the greatest sizes."""
+        plan, numbers = served.tape.plan, list(range(len(types)))
+        self.first_output, self.outputs = len(types), len(plan.results)
+        self.least, self.greatest = map(list, zip(*map(served.result_dims, range(self.outputs)), strict=True))
+        outputs = zip(plan.results, self.greatest, strict=True)
+        self.types = [*map(Place, types), *(Place(TensorType(s.type.dtype, dims)) for s, dims in outputs)]
+        made = [self.first_output + i for i in range(self.outputs)]
+        program = served.tape.program.program
+        self.stage(RunStage(program, plan.jobs, served.arena_nbytes, numbers, made, plan.results, served=served))
 
     @property
     def first_place(self) -> int:

@@ -9,6 +9,7 @@ from hashlib import blake2b
 
 import numpy as np
 
+from bolt_numba.base.mapped import for_kernels
 from bolt_numba.base.records import record
 from bolt_numba.errors import InternalError
 from bolt_numba.export.layout import (
@@ -19,6 +20,7 @@ from bolt_numba.export.layout import (
     MAGIC,
     PAGE,
     VERSION,
+    ArrayRow,
     HeaderWord,
     ProgramFlag,
     ProgramTable,
@@ -41,6 +43,7 @@ class Tables:
         self._arrays: dict[bytes, int] = {}
         self._known: dict[int, tuple[Array, int]] = {}
         self._dims: dict[tuple[int, ...], int] = {}
+        self._begins: dict[bytes, list[tuple[bytes, int]]] = {}
 
     def add(self, table: ProgramTable, **values: int) -> int:
         """Append a row, whose columns are named in small letters; its number."""
@@ -101,6 +104,21 @@ class Tables:
             self._data_nbytes = offset + len(raw)
             number = self._arrays[key] = self.add(ProgramTable.ARRAYS, offset=offset + before, nbytes=len(raw) - before)
         self._known[id(array)] = array, number
+        return number
+
+    def table(self, array: Array) -> int:
+        """Number of an array that kernels read from its beginning; it may be the beginning of one that is longer."""
+        given = for_kernels(array)
+        if not given.flags.c_contiguous or given.nbytes < LINE:
+            return self.array(given)
+        raw = given.tobytes()
+        longer = self._begins.setdefault(raw[:LINE], [])
+        for other, number in longer:
+            if other.startswith(raw) and len(other) > len(raw):
+                offset = self.rows[ProgramTable.ARRAYS][number][ArrayRow.OFFSET]
+                return self.add(ProgramTable.ARRAYS, offset=offset, nbytes=len(raw))
+        number = self.array(given)
+        longer.append((raw, number))
         return number
 
     def block(self, level: str, features: str, name: str, producer: str, flags: int = 0) -> ProgramBlock:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+from bolt_numba.base.follow import Trail
 from bolt_numba.devices.cpu import Cpu
+from bolt_numba.devices.followed import FollowedProgram
 from bolt_numba.devices.program import Program, laid_out
 from bolt_numba.errors import DeviceError
 from bolt_numba.kernels.targets import TARGETS, is_foreign, packs_here
@@ -47,6 +50,13 @@ class PlannedCpu(Cpu):
 
     def build(self, jobs: Sequence[Job], threads: int) -> Program:
         return laid_out(jobs if self.lays_out else (), threads)
+
+    def followed(
+        self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any],
+        sums: Sequence[Any],
+    ) -> FollowedProgram:  # fmt: skip
+        self.prepare(jobs)
+        return FollowedProgram(jobs, threads, trail, numbers, dims, sums)
 
     @contextmanager
     def only_planned(self) -> Iterator[None]:

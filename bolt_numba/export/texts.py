@@ -11,6 +11,7 @@ from bolt_numba.types import dtype_name
 
 if TYPE_CHECKING:
     from bolt_numba.export.library import Library
+    from bolt_numba.export.plans import PlannedSets
 
 _CTYPES = {
     "f32": "float", "f64": "double", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t",
@@ -120,11 +121,18 @@ def _enum(names: Sequence[str], told: Sequence[str], prefix: str) -> list[str]:
     return ["enum {", *_constants(names, told, prefix), "};", ""] if names else []
 
 
+def _sets(names: Sequence[str], chain: PlannedSets) -> str:
+    """The shapes that a plan is for."""
+    most = "up to " if chain.sets > 1 else ""
+    made = ", ".join(f"{n} {most}{_shape(s)}" for n, s in zip(names, chain.greatest, strict=False))
+    return made if chain.sets == 1 else f"{made} ({chain.sets} sets of shapes)"
+
+
 def _header(library: Library) -> str:
     name, up = library.name, library.name.upper()
     ins, outs, in_types, out_types = _values(library)
     found = library.program.planned
-    sets = [", ".join(f"{n} {_shape(s)}" for n, s in zip(ins, shapes, strict=False)) for shapes in found.inputs]
+    sets = [_sets(ins, chain) for chain in found.chains]
     more = [f"   ... and {len(sets) - _SHOWN_SETS} more"] if len(sets) > _SHOWN_SETS else []
     given = "const char *weights_path, " if library.weights_file else ""
     where = f"   weights_path: the file {name}.weights.\n" if library.weights_file else ""

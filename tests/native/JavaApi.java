@@ -46,6 +46,12 @@ public final class JavaApi {
             refused("shapes: got x 2x256", BoltException.class, () -> model.run(names, new long[][] {{2, 256}}, data));
             BoltResult first = model.run(names, new long[][] {{1, 256}}, data);
             want(Arrays.equals(first.getResultDimension("y"), new long[] {1, 256}), "result");
+            refused("shapes: got x 3x256", BoltException.class, () -> model.setInputShape("x", new long[] {3, 256}));
+            refused("x: got 1 sizes, wanted 2", BoltException.class, () -> model.setInputShape("x", new long[] {3}));
+            model.setInputShape("x", new long[] {64, 256});
+            want(Arrays.equals(model.getOutputDimension("y"), new long[] {64, 256}), "shape of an output");
+            refused("output: got z", IllegalArgumentException.class, () -> model.getOutputDimension("z"));
+            model.setInputShape("x", new long[] {1, 256});
             model.setNumThreads(3);
             refused("threads: got 0", BoltException.class, () -> model.setNumThreads(0));
             refused("time limit: got -1", BoltException.class, () -> model.setTimeLimit(-1));

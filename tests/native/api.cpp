@@ -40,6 +40,12 @@ static void dense(const char *path) {
     const auto y = session.output<float>(0);
     const std::vector<float> found(y.begin(), y.end());
 
+    session.set_input_shape(0, {64, 256});
+    want(session.output_info(0).shape == std::vector<std::int64_t>{64, 256}, "shape of an output");
+    refused(BN_NO_PLAN, "got x 3x256", [&] { session.set_input_shape(0, {3, 256}); });
+    refused(BN_ARGUMENT, "x: got 1 sizes, wanted 2", [&] { session.set_input_shape(0, {3}); });
+    session.set_input_shape(0, {1, 256});
+
     bn::Session other = session.clone();
     std::vector<float> given(256, 0.5f), taken(256);
     other.set_threads(1);

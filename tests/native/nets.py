@@ -10,8 +10,9 @@ import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.gather import Gather, NonZero
+from bolt_numba.ops.arrays.generate import Range
 from bolt_numba.ops.arrays.reduce import ReduceSum, Softmax
-from bolt_numba.ops.arrays.shape import Concat, Identity, Transpose
+from bolt_numba.ops.arrays.shape import Concat, Identity, Shape, Transpose, Unsqueeze
 from bolt_numba.ops.control import If, Loop
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Greater, Less, Mul, Relu
@@ -33,6 +34,19 @@ def dense() -> Graph:
     for _ in range(3):
         x = b(Relu(), b(MatMul(), x, rng.standard_normal((256, 256), F32) / 16))
     g.add_output(b(Softmax(-1), x), "y")
+    return g
+
+
+def ranged() -> Graph:
+    """Rows of any number, with their number added: a tape with tables that depend on sizes."""
+    g = Graph("ranged")
+    b = Builder(g)
+    x = g.add_input("x", TensorType(F32, (Sym("n"), 24)))
+    y = b(MatMul(), x, np.random.default_rng(5).standard_normal((24, 24), F32) / 5)
+    count = b(Range(), np.int64(0), b(Gather(0), b(Shape(), x), np.int64(0)), np.int64(1))
+    g.add_output(b(Softmax(-1), b(Add(), y, b(Unsqueeze(), b(Cast(F32), count), np.array([1])))), "y")
+    g.add_output(b(Transpose((1, 0)), y), "turned")
+    g.add_output(x, "same")
     return g
 
 

@@ -4,6 +4,7 @@
                                      output; states go on from run to run
    stress cycles MODEL COUNT         create, run and destroy sessions, and now and then the model: prints growth in KiB
    stress clones MODEL THREADS RUNS  clones on threads of their own, each of two threads: the same bits
+   stress shapes MODEL COUNT         one session through many shapes, its first input of 1 to COUNT rows: prints growth in KiB
    stress mutants MODEL COUNT SEED   damaged copies are refused, or run; the checksum is mended in half of them */
 
 #include <inttypes.h>
@@ -156,6 +157,43 @@ static int clones(const char *path, int threads, int runs) {
     return wrong != 0;
 }
 
+/* --- shapes ---------------------------------------------------------------------------------------------------------- */
+
+static bn_status set_rows(bn_session *session, int input, int64_t rows) {
+    bn_info info;
+    int64_t dims[64];
+    WANT(bn_session_input_info(session, input, &info));
+    if (info.rank == 0) return BN_OK;
+    memcpy(dims, info.dims, (size_t)info.rank * sizeof *dims);
+    dims[0] = rows;
+    return bn_session_set_input_shape(session, input, dims, info.rank);
+}
+
+static int shapes(const char *path, int count) {
+    bn_model *model;
+    long before = 0;
+    const bn_options options = {2};
+    uint32_t *wanted = calloc((size_t)count + 1, sizeof *wanted);
+    WANT(bn_model_open(path, &model));
+    WANT(bn_session_create(model, &options, &session_now));
+    for (int i = 0; i < 6 * count; i++) {
+        int rows = 1 + (int)((unsigned)i * 7919u % (unsigned)count); /* in no order, and each several times */
+        WANT(set_rows(session_now, 0, rows));
+        fill(session_now, 1);
+        WANT(bn_session_run(session_now));
+        uint32_t sum = sum_of(session_now);
+        if (wanted[rows] != 0 && wanted[rows] != sum) return 3;
+        wanted[rows] = sum;
+        if (i == 2 * count) before = resident_kib();
+    }
+    if (set_rows(session_now, 0, count + 1) != BN_NO_PLAN || set_rows(session_now, 0, -1) != BN_NO_PLAN) return 4;
+    printf("%ld\n", resident_kib() - before);
+    bn_session_destroy(session_now);
+    bn_model_close(model);
+    free(wanted);
+    return 0;
+}
+
 /* --- mutants ----------------------------------------------------------------------------------------------------------- */
 
 static uint64_t state;
@@ -216,6 +254,8 @@ static bool is_lively(const int64_t *words, size_t nbytes, bool may_run) {
         (void)bn_session_find(session_now, info.name, NULL);
     }
     if (may_run && bn_session_run(session_now) > BN_TIME) exit(6);
+    for (int rows = 0; rows < 8; rows++) /* a damaged tape gives other sizes, or holds no more */
+        if (bn_session_inputs(session_now) > 0 && set_rows(session_now, 0, rows) > BN_TIME) exit(7);
     bn_session_destroy(session_now);
     session_now = NULL;
     bn_model_close(model);
@@ -260,6 +300,7 @@ int main(int argc, char **argv) {
     if (strcmp(what, "run") == 0) return run(argv[2], number, other);
     if (strcmp(what, "cycles") == 0) return cycles(argv[2], number);
     if (strcmp(what, "clones") == 0) return clones(argv[2], number, other);
+    if (strcmp(what, "shapes") == 0) return shapes(argv[2], number);
     if (strcmp(what, "mutants") == 0) return mutants(argv[2], number, (unsigned)other);
     return 2;
 }

@@ -47,7 +47,8 @@ def arguments(data: bytes, path: str, session: CSession) -> dict[str, Any]:
         "session": session.at, "options": None, "info": ctypes.byref(Info()), "name": b"x", "path": path.encode(),
         "clone": ctypes.byref(made), "data": memory, "nbytes": ctypes.c_size_t(4 * SIZES[0] * SIZES[1]),
         "linked": (ctypes.c_void_p * 7)(), "weights_path": None, "threads": 1, "input": 0, "output": 0,
-        "shapes": shapes, "made": made, "seconds": ctypes.c_double(1),
+        "shapes": shapes, "dims": (ctypes.c_int64 * 2)(*SIZES), "rank": 2, "made": made,
+        "seconds": ctypes.c_double(1),
     }  # fmt: skip
 
 

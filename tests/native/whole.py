@@ -11,12 +11,13 @@ from typing import Any
 
 from bolt_numba.export.c_library import SOURCES
 from tests.native.c_programs import program_bytes, scratch, stress
-from tests.native.nets import counter, dense, digits, doubling, lookup, selector
+from tests.native.nets import counter, dense, digits, doubling, lookup, ranged, selector
 
 _CHECKED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 _ENVIRONMENT = {"ASAN_OPTIONS": "allocator_may_return_null=1"}
 _VALGRIND = ("valgrind", "-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=all")
 SHAPES = [{"x": (64, 256)}, {"x": (1, 256)}]
+ROWS = [{"x": (n, 24)} for n in range(1, 200)]
 
 
 def models(target: str) -> dict[str, Path]:
@@ -28,6 +29,7 @@ def models(target: str) -> dict[str, Path]:
         "lookup": program_bytes(lookup(), target=target),
         "selector": program_bytes(selector(), target=target),
         "doubling": program_bytes(doubling(), target=target),
+        "ranged": program_bytes(ranged(), shapes=ROWS, target=target, threads=2),
     }
     paths = {name: scratch() / f"{name}.{target}" for name in made}
     for name, data in made.items():
@@ -45,6 +47,13 @@ def run(*command: Any, **more: Any) -> str:
 def cycles(native: dict[str, Path]) -> str:
     grown = int(run(stress(), "cycles", native["digits"], 100_000))
     assert grown < 1024, f"grown by {grown} KiB"
+    return f"grown by {grown} KiB"
+
+
+def shapes(native: dict[str, Path]) -> str:
+    grown = int(run(stress(), "shapes", native["ranged"], len(ROWS)))
+    assert grown < 1024, f"grown by {grown} KiB"
+    run(stress(*_CHECKED), "shapes", native["ranged"], len(ROWS), env=_ENVIRONMENT)
     return f"grown by {grown} KiB"
 
 
@@ -67,6 +76,7 @@ def valgrind(native: dict[str, Path]) -> str:
     older = models("x86-64-v3")  # valgrind knows no AVX-512
     for name in ("digits", "counter", "selector", "doubling"):
         run(*_VALGRIND, stress(), "cycles", older[name], 20)
+    run(*_VALGRIND, stress(), "shapes", older["ranged"], len(ROWS))
     run(*_VALGRIND, stress(), "clones", older["dense"], 2, 2)
     return "no error and no leak"
 
@@ -79,7 +89,7 @@ def cmake(native: dict[str, Path]) -> str:
 
 
 def main() -> None:
-    checks: tuple[Callable[[dict[str, Path]], str], ...] = (cycles, mutants, clones, valgrind, cmake)
+    checks: tuple[Callable[[dict[str, Path]], str], ...] = (cycles, shapes, mutants, clones, valgrind, cmake)
     native = models("native")
     for check in checks:
         start = time.perf_counter()

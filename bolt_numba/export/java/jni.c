@@ -138,6 +138,20 @@ METHOD(void, resize)(JNIEnv *env, jclass self, jlong session, jobjectArray shape
     free(rows);
 }
 
+METHOD(void, setInputShape)(JNIEnv *env, jclass self, jlong session, jint input, jlongArray shape) {
+    jsize rank = (*env)->GetArrayLength(env, shape);
+    (void)self;
+    int64_t *dims = calloc((size_t)rank + 1, sizeof *dims);
+    for (jsize axis = 0; dims != NULL && axis < rank; axis++) {
+        jlong size;
+        (*env)->GetLongArrayRegion(env, shape, axis, 1, &size);
+        dims[axis] = size;
+    }
+    bn_status status = dims == NULL ? BN_NO_MEMORY : bn_session_set_input_shape(at(session), input, dims, (int)rank);
+    refused(env, status, at(session));
+    free(dims);
+}
+
 METHOD(void, run)(JNIEnv *env, jclass self, jlong session) {
     (void)self;
     refused(env, bn_session_run(at(session)), at(session));

@@ -15,8 +15,9 @@
    Errors.  Every function that can fail returns a bn_status; BN_OK is 0.  bn_error_message says in words what was
    wrong.  A call that fails changes nothing but that message; a run that fails leaves the content of the outputs open.
 
-   Shapes.  A program has one plan or several, each for one set of input shapes.  A session begins with the first;
-   bn_session_resize chooses another.  Arrays are dense, in C order, of the dtype that bn_info names.
+   Shapes.  A program has one plan or several, each for one set of input shapes or for many.  A session begins with the
+   first set that was given to the export; bn_session_resize and bn_session_set_input_shape choose others.  Arrays are
+   dense, in C order, of the dtype that bn_info names.
 
    Pointers are not NULL unless a function says so.  One that is makes the call BN_ARGUMENT, or what the function gives
    for a number out of range: NULL, 0, or -1 for an index; bn_error_message says so.
@@ -142,7 +143,7 @@ BN_API bn_status bn_model_linked(const bn_linked *linked, const char *weights_pa
 /* What the program was made for, such as "x86-64-v3". */
 BN_API const char *bn_model_target(const bn_model *model);
 
-/* Number of sets of shapes that the model can run. */
+/* Number of plans; one may run many sets of shapes. */
 BN_API int bn_model_plans(const bn_model *model);
 
 /* Let go of the model; its memory goes with the last session that uses it.  NULL is allowed. */
@@ -181,10 +182,15 @@ BN_API size_t bn_session_output_capacity(const bn_session *session, int output);
 BN_API int bn_session_input_index(const bn_session *session, const char *name);
 BN_API int bn_session_output_index(const bn_session *session, const char *name);
 
-/* Choose the plan for these shapes: for each input a pointer to as many sizes as it has dimensions.  The session's own
-   buffers are new, what was bound is bound no more, and states begin anew where their shapes changed.  BN_NO_PLAN,
-   with the shapes that there are in the message, changes nothing. */
+/* Have inputs of these shapes: for each input a pointer to as many sizes as it has dimensions.  What was bound is bound no
+   more, and states begin anew where their shapes changed.  bn_session_output_info then tells the shapes of the outputs.
+   BN_NO_PLAN, with the shapes that there are in the message, changes nothing. */
 BN_API bn_status bn_session_resize(bn_session *session, const int64_t *const *shapes);
+
+/* The same for one input, the others keep theirs.  Where other inputs have to change, too, it is BN_OK as long as the input
+   may have this shape beside others; until these are set, calls that need buffers or shapes of outputs give
+   BN_NO_PLAN.  rank: how many sizes there are, those that the input has. */
+BN_API bn_status bn_session_set_input_shape(bn_session *session, int input, const int64_t *dims, int rank);
 
 /* The buffer that the next run reads, or writes: the session's own, 64-aligned, or what was bound.  The session's own is
    of any content at first.  NULL for a number out of range or when memory is short. */

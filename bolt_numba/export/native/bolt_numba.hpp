@@ -191,6 +191,11 @@ public:
         check(bn_session_resize(get(), places.data()));
     }
 
+    /* The shape of one input; the others keep theirs. */
+    void set_input_shape(int input, const std::vector<std::int64_t> &shape) {
+        check(bn_session_set_input_shape(get(), input, shape.data(), static_cast<int>(shape.size())));
+    }
+
     void set_threads(int threads) { check(bn_session_set_threads(get(), threads)); }
     void set_time_limit(double seconds) { check(bn_session_set_time_limit(get(), seconds)); }
     void reset_state() { check(bn_session_reset_state(get())); }

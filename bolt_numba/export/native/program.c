@@ -220,9 +220,14 @@ static bool check_values(bn_program *program, const reading *r) {
 
 static bool check_shapes(const reading *r, int64_t number, const int64_t *plan) {
     const bn_program *p = r->program;
-    int64_t ranks = 0;
-    for (int i = 0; i < p->values; i++) ranks += bn_row(p, BNP_TABLE_VALUES, i)[BNP_VALUE_RANK];
-    if (!is_span(r, BNP_TABLE_PLANS, number, "dims", plan[BNP_PLAN_DIMS], ranks, BNP_TABLE_DIMS)) return false;
+    int64_t ranks = 0, taken = 0;
+    for (int i = 0; i < p->values; i++) {
+        ranks += bn_row(p, BNP_TABLE_VALUES, i)[BNP_VALUE_RANK];
+        taken = i < p->inputs ? ranks : taken;
+    }
+    if (!is_span(r, BNP_TABLE_PLANS, number, "dims", plan[BNP_PLAN_DIMS], ranks, BNP_TABLE_DIMS) ||
+        !is_span(r, BNP_TABLE_PLANS, number, "begin", plan[BNP_PLAN_BEGIN], taken, BNP_TABLE_DIMS))
+        return false;
     for (int i = 0; i < p->values; i++) {
         const int64_t *value = bn_row(p, BNP_TABLE_VALUES, i), *dims = bn_dims_of(p, plan, i);
         int64_t nbytes = bn_nbytes(dims, value[BNP_VALUE_RANK], value[BNP_VALUE_DTYPE]);
@@ -239,12 +244,12 @@ static bool check_shapes(const reading *r, int64_t number, const int64_t *plan) 
     return true;
 }
 
-/* Inputs, outputs and places; of outputs, what a stage reads are only those of before. */
-static int64_t arrays_of(const reading *r) { return r->program->values + r->head[BNP_PLAN_PLACES]; }
-
-static bool is_read(const reading *r, int64_t number) {
-    return (number >= 0 && number < r->program->inputs) || (number >= r->program->values && number < arrays_of(r));
+/* What a stage reads: inputs and places; of outputs only those of before. */
+static bool is_read_of(const bn_program *p, const int64_t *head, int64_t number) {
+    return (number >= 0 && number < p->inputs) || (number >= p->values && number < p->values + head[BNP_PLAN_PLACES]);
 }
+
+static bool is_read(const reading *r, int64_t number) { return is_read_of(r->program, r->head, number); }
 
 static bool check_results(const reading *r, int64_t number, const int64_t *plan) {
     const bn_program *p = r->program;
@@ -284,9 +289,8 @@ static bool check_steps(const reading *r, const int64_t *plan) {
     return true;
 }
 
-/* How many things a patch may name, and from where to where its offset may lead in the one that it names. */
-static bool limits(const reading *r, const int64_t *plan, const int64_t *patch, int64_t *things, int64_t *low, int64_t *high) {
-    const bn_program *p = r->program;
+bool bn_patch_limits(const bn_program *p, const int64_t *head, const int64_t *plan, const int64_t *patch, int64_t *things,
+                     int64_t *low, int64_t *high) {
     int64_t which = patch[BNP_PATCH_WHICH];
     *things = *low = *high = 0;
     switch (patch[BNP_PATCH_KIND]) {
@@ -294,8 +298,8 @@ static bool limits(const reading *r, const int64_t *plan, const int64_t *patch, 
     case BNP_PATCH_KIND_ARRAY: *things = p->count[BNP_TABLE_ARRAYS]; break;
     case BNP_PATCH_KIND_ARENA: *high = plan[BNP_PLAN_ARENA_NBYTES]; return true;
     case BNP_PATCH_KIND_IMAGE: *high = plan[BNP_PLAN_IMAGE_NBYTES]; return true;
-    case BNP_PATCH_KIND_INPUT: *things = is_read(r, which) ? which + 1 : 0; break;
-    default: *things = arrays_of(r) - p->inputs; break;
+    case BNP_PATCH_KIND_INPUT: *things = is_read_of(p, head, which) ? which + 1 : 0; break;
+    default: *things = p->values + head[BNP_PLAN_PLACES] - p->inputs; break;
     }
     if (which < 0 || which >= *things) return false;
     if (patch[BNP_PATCH_KIND] == BNP_PATCH_KIND_ARRAY) {
@@ -303,7 +307,7 @@ static bool limits(const reading *r, const int64_t *plan, const int64_t *patch, 
         *low = -array[BNP_ARRAY_OFFSET]; /* arrays may be read backwards */
         *high = array[BNP_ARRAY_NBYTES];
     } else if (patch[BNP_PATCH_KIND] != BNP_PATCH_KIND_KERNEL)
-        *high = bn_array_nbytes(p, r->head, which + (patch[BNP_PATCH_KIND] == BNP_PATCH_KIND_OUTPUT ? p->inputs : 0));
+        *high = bn_array_nbytes(p, head, which + (patch[BNP_PATCH_KIND] == BNP_PATCH_KIND_OUTPUT ? p->inputs : 0));
     return true;
 }
 
@@ -316,7 +320,7 @@ static bool check_patches(const reading *r, const int64_t *plan) {
         if (!is_within(r, BNP_TABLE_PATCHES, i, "kind", patch[BNP_PATCH_KIND], 0, BNP_PATCH_KIND_OUTPUT) ||
             !is_within(r, BNP_TABLE_PATCHES, i, "word", patch[BNP_PATCH_WORD], 0, words - 1))
             return false;
-        if (!limits(r, plan, patch, &things, &low, &high))
+        if (!bn_patch_limits(p, r->head, plan, patch, &things, &low, &high))
             return is_within(r, BNP_TABLE_PATCHES, i, "which", patch[BNP_PATCH_WHICH], 0, things - 1);
         if (!is_within(r, BNP_TABLE_PATCHES, i, "offset", patch[BNP_PATCH_OFFSET], low, high)) return false;
     }
@@ -338,8 +342,72 @@ static bool check_faults(const reading *r, int64_t number, const int64_t *plan) 
             return false;
         if (bn_nbytes(bn_row(p, BNP_TABLE_DIMS, fault[BNP_FAULT_DIMS]), rank, BN_UINT8) < 0)
             return is_within(r, BNP_TABLE_FAULTS, i, "elements", -1, 0, MAX_NBYTES);
+        if (fault[BNP_FAULT_WORD] != -1 && !is_within(r, BNP_TABLE_FAULTS, i, "word", fault[BNP_FAULT_WORD], 0, words - rank))
+            return false;
     }
     return true;
+}
+
+/* --- tapes ----------------------------------------------------------------------------------------------------------- */
+
+static bool check_finds(const reading *r) {
+    const bn_program *p = r->program;
+    int64_t count = p->count[BNP_TABLE_FINDS];
+    for (int64_t i = 0; i < count; i++)
+        if (!is_within(r, BNP_TABLE_FINDS, i, "rows", bn_row(p, BNP_TABLE_FINDS, i)[BNP_FIND_ROWS], 1, count - i)) return false;
+    return true;
+}
+
+static bool check_operations(const reading *r, const int64_t *plan) {
+    const bn_program *p = r->program;
+    for (int64_t i = 0; i < plan[BNP_PLAN_OPERATIONS]; i++) {
+        int64_t at = plan[BNP_PLAN_FIRST_OPERATION] + i, before = plan[BNP_PLAN_NUMBERS] + i;
+        const int64_t *row = bn_row(p, BNP_TABLE_OPERATIONS, at);
+        int64_t what = row[BNP_OPERATION_WHAT];
+        int64_t most = what == BNP_TAPE_OPERATION_FIND ? p->count[BNP_TABLE_FINDS] - 1 : before;
+        if (!is_within(r, BNP_TABLE_OPERATIONS, at, "what", what, 0, BNP_TAPE_OPERATION_FIND)) return false;
+        if (what == BNP_TAPE_OPERATION_CONST) continue;
+        if (!is_within(r, BNP_TABLE_OPERATIONS, at, "a", row[BNP_OPERATION_A], 0, before) ||
+            !is_within(r, BNP_TABLE_OPERATIONS, at, "b", row[BNP_OPERATION_B], 0, most))
+            return false;
+    }
+    return true;
+}
+
+static bool check_writes(const reading *r, const int64_t *plan) {
+    const bn_program *p = r->program;
+    int64_t registers = 1 + plan[BNP_PLAN_NUMBERS] + plan[BNP_PLAN_OPERATIONS];
+    for (int64_t i = plan[BNP_PLAN_FIRST_WRITE]; i < plan[BNP_PLAN_FIRST_WRITE] + plan[BNP_PLAN_WRITES]; i++) {
+        const int64_t *row = bn_row(p, BNP_TABLE_WRITES, i);
+        int64_t kind = row[BNP_WRITE_KIND], nbytes = kind == BNP_WRITE_KIND_HALF || kind == BNP_WRITE_KIND_FLOAT ? 4 : 8;
+        int64_t last = kind == BNP_WRITE_KIND_FLAG ? plan[BNP_PLAN_STEPS] - 1 : plan[BNP_PLAN_IMAGE_NBYTES] - nbytes;
+        if (!is_within(r, BNP_TABLE_WRITES, i, "kind", kind, 0, BNP_WRITE_KIND_FLAG) ||
+            !is_within(r, BNP_TABLE_WRITES, i, "at", row[BNP_WRITE_AT], 0, last) ||
+            !is_within(r, BNP_TABLE_WRITES, i, "register", row[BNP_WRITE_REGISTER], 0, registers - 1))
+            return false;
+    }
+    return true;
+}
+
+static bool check_tape(const reading *r, int64_t number, const int64_t *plan) {
+    const bn_program *p = r->program;
+    int64_t first = plan[BNP_PLAN_FIRST_NUMBER];
+    if (!is_span(r, BNP_TABLE_PLANS, number, "numbers", first, plan[BNP_PLAN_NUMBERS], BNP_TABLE_NUMBERS) ||
+        !is_span(r, BNP_TABLE_PLANS, number, "operations", plan[BNP_PLAN_FIRST_OPERATION], plan[BNP_PLAN_OPERATIONS],
+                 BNP_TABLE_OPERATIONS) ||
+        !is_span(r, BNP_TABLE_PLANS, number, "writes", plan[BNP_PLAN_FIRST_WRITE], plan[BNP_PLAN_WRITES], BNP_TABLE_WRITES))
+        return false;
+    if (plan[BNP_PLAN_NUMBERS] > 0 && /* so far a tape runs all of a set of shapes, and gives the sizes of its outputs */
+        (!is_within(r, BNP_TABLE_PLANS, number, "stages of a tape", plan[BNP_PLAN_STAGES], 1, 1) ||
+         !is_within(r, BNP_TABLE_PLANS, number, "sizes of a tape", plan[BNP_PLAN_SIZES], 0, MAX_NBYTES)))
+        return false;
+    for (int64_t i = first; i < first + plan[BNP_PLAN_NUMBERS]; i++) {
+        const int64_t *row = bn_row(p, BNP_TABLE_NUMBERS, i);
+        if (!is_within(r, BNP_TABLE_NUMBERS, i, "value", row[BNP_NUMBER_VALUE], 0, p->inputs - 1)) return false;
+        int64_t rank = bn_row(p, BNP_TABLE_VALUES, row[BNP_NUMBER_VALUE])[BNP_VALUE_RANK];
+        if (!is_within(r, BNP_TABLE_NUMBERS, i, "axis", row[BNP_NUMBER_AXIS], 0, rank - 1)) return false;
+    }
+    return check_operations(r, plan) && check_writes(r, plan);
 }
 
 /* --- stages ---------------------------------------------------------------------------------------------------------- */
@@ -417,7 +485,7 @@ static bool check_plan(const reading *r, int64_t i) {
            is_within(r, BNP_TABLE_PLANS, i, "bytes of the arena", plan[BNP_PLAN_ARENA_NBYTES], 0, MAX_NBYTES) &&
            is_within(r, BNP_TABLE_PLANS, i, "threads", plan[BNP_PLAN_THREADS], 1, BN_MAX_THREADS) &&
            check_choices(r, i, plan) && check_results(r, i, plan) && check_steps(r, plan) && check_patches(r, plan) &&
-           check_faults(r, i, plan) && check_fields(r, i, plan);
+           check_faults(r, i, plan) && check_fields(r, i, plan) && check_tape(r, i, plan);
 }
 
 /* A set of shapes: its first stage, and those that follow it. */
@@ -437,7 +505,8 @@ bn_status bn_read_program(bn_program *program, const void *block, size_t nbytes,
     reading r = {program, error, NULL};
     bn_status status = read_header(program, block, (int64_t)nbytes, error);
     if (status != BN_OK) return status;
-    if (!check_strings(&r) || !check_code(&r) || !check_arrays(&r) || !check_values(program, &r)) return BN_DAMAGED;
+    if (!check_strings(&r) || !check_code(&r) || !check_arrays(&r) || !check_values(program, &r) || !check_finds(&r))
+        return BN_DAMAGED;
     int64_t plans = program->count[BNP_TABLE_PLANS];
     if (!is_within(&r, BNP_TABLE_PLANS, 0, "rows", plans, 1, 1 << 20)) return BN_DAMAGED;
     for (int64_t i = 0; i < plans; i += r.head[BNP_PLAN_STAGES])

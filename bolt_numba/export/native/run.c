@@ -41,14 +41,39 @@ static void set_fields(const bn_program *program, stage *s) {
     }
 }
 
-void bn_link_stage(const bn_model *model, const memory *m, stage *s) {
+bool bn_is_taped(const int64_t *plan) { return plan[BNP_PLAN_NUMBERS] > 0; }
+
+/* Write what follows from sizes; false where the tape does not hold. */
+static bool set_words(const bn_model *model, const memory *m, stage *s) {
+    return !bn_is_taped(s->plan) || (bn_evaluate(&model->program, s->plan, m->ports, m->registers) &&
+                                     bn_write_tape(model, s, m->registers));
+}
+
+/* Whether a word of a tape leads to a place within what it is of. */
+static bool is_inside(const bn_program *program, const memory *m, const stage *s, const int64_t *patch) {
+    int64_t things, low, high, word;
+    if (!bn_is_taped(s->plan)) return true;
+    memcpy(&word, s->image + 8 * patch[BNP_PATCH_WORD], sizeof word);
+    bn_patch_limits(program, m->plan, s->plan, patch, &things, &low, &high);
+    return word >= low - patch[BNP_PATCH_OFFSET] && word <= high - patch[BNP_PATCH_OFFSET];
+}
+
+bn_status bn_link_stage(const bn_model *model, const memory *m, stage *s, bn_error *error) {
     const bn_program *program = &model->program;
+    const int64_t *step = bn_row(program, BNP_TABLE_STEPS, s->plan[BNP_PLAN_FIRST_STEP]);
+    s->is_linked = s->is_fresh = false;
+    for (int64_t i = 0; i < s->plan[BNP_PLAN_STEPS]; i++, step += BNP_STEP_WIDTH) {
+        s->calls[i] = model->kernels[step[BNP_STEP_KERNEL]];
+        s->is_shared[i] = step[BNP_STEP_PARALLEL] != 0;
+    }
     memcpy(s->image, program->at[BNP_TABLE_IMAGES] + s->plan[BNP_PLAN_IMAGE], (size_t)s->plan[BNP_PLAN_IMAGE_NBYTES]);
     set_fields(program, s);
-    for (int64_t i = 0; i < s->plan[BNP_PLAN_PATCHES]; i++) {
+    bool is_good = set_words(model, m, s);
+    for (int64_t i = 0; is_good && i < s->plan[BNP_PLAN_PATCHES]; i++) {
         const int64_t *patch = patch_of(program, s, i);
         int64_t which = patch[BNP_PATCH_WHICH];
         uintptr_t base;
+        is_good = is_inside(program, m, s, patch);
         switch (patch[BNP_PATCH_KIND]) {
         case BNP_PATCH_KIND_KERNEL: memcpy(&base, &model->kernels[which], sizeof base); break;
         case BNP_PATCH_KIND_ARRAY: base = (uintptr_t)bn_array_at(model, which); break;
@@ -58,9 +83,8 @@ void bn_link_stage(const bn_model *model, const memory *m, stage *s) {
         }
         add_address(s, patch, base);
     }
-    for (int64_t i = 0; i < s->plan[BNP_PLAN_STEPS]; i++)
-        s->calls[i] = model->kernels[bn_row(program, BNP_TABLE_STEPS, s->plan[BNP_PLAN_FIRST_STEP] + i)[BNP_STEP_KERNEL]];
-    s->is_linked = false;
+    s->is_fresh = is_good;
+    return is_good ? BN_OK : bn_fail(error, BN_DAMAGED, "shapes: got places that the plan for them has not");
 }
 
 void bn_unlink(memory *m) {
@@ -71,18 +95,20 @@ void bn_unlink(memory *m) {
 static bn_status link_ports(bn_session *session, stage *s, int64_t number) {
     const bn_program *program = program_of(session);
     const memory *m = &session->now;
-    bool has_fields = s->plan[BNP_PLAN_FIELDS] > 0;
+    bool has_fields = s->plan[BNP_PLAN_FIELDS] > 0, varies = has_fields || bn_is_taped(s->plan);
     if (s->is_linked && (!has_fields || s->number == number)) return BN_OK;
     for (int i = 0; i < m->port_count; i++)
         if (bn_port_buffer(session, &m->ports[i]) == NULL) return BN_NO_MEMORY;
+    bool is_fresh = s->is_fresh && s->number == number;
     s->number = number;
-    if (has_fields) bn_link_stage(session->model, m, s);
+    if (varies && !is_fresh && bn_link_stage(session->model, m, s, &session->error) != BN_OK) return BN_DAMAGED;
+    s->is_fresh = false;
     for (int64_t i = 0; i < s->plan[BNP_PLAN_PATCHES]; i++) {
         const int64_t *patch = patch_of(program, s, i);
         if (!is_of_port(patch)) continue;
         bool is_output = patch[BNP_PATCH_KIND] == BNP_PATCH_KIND_OUTPUT;
         port *p = &m->ports[patch[BNP_PATCH_WHICH] + (is_output ? program->inputs : 0)];
-        if (!has_fields) memset(s->image + 8 * patch[BNP_PATCH_WORD], 0, 8);
+        if (!varies) memset(s->image + 8 * patch[BNP_PATCH_WORD], 0, 8);
         add_address(s, patch, (uintptr_t)bn_port_buffer(session, p));
     }
     s->is_linked = true;
@@ -95,7 +121,7 @@ static void run_steps(const bn_program *program, const memory *m, const stage *s
     const int64_t *step = bn_row(program, BNP_TABLE_STEPS, s->plan[BNP_PLAN_FIRST_STEP]);
     for (int64_t i = 0; i < s->plan[BNP_PLAN_STEPS]; i++, step += BNP_STEP_WIDTH) {
         void *record = s->image + step[BNP_STEP_RECORD];
-        if (m->team != NULL && step[BNP_STEP_PARALLEL] != 0) bn_team_share(m->team, s->calls[i], record);
+        if (m->team != NULL && s->is_shared[i]) bn_team_share(m->team, s->calls[i], record);
         else s->calls[i](record, 0, 1);
     }
 }
@@ -104,7 +130,8 @@ static void run_steps(const bn_program *program, const memory *m, const stage *s
 static void tell_fault(bn_session *session, const stage *s, int64_t number, const int64_t *record) {
     const bn_program *program = program_of(session);
     const int64_t *fault = bn_row(program, BNP_TABLE_FAULTS, s->plan[BNP_PLAN_FIRST_FAULT] + number);
-    const int64_t *dims = bn_row(program, BNP_TABLE_DIMS, fault[BNP_FAULT_DIMS]);
+    const int64_t *dims = fault[BNP_FAULT_WORD] < 0 ? bn_row(program, BNP_TABLE_DIMS, fault[BNP_FAULT_DIMS])
+                                                    : (int64_t *)(void *)s->image + fault[BNP_FAULT_WORD];
     char place[256] = "";
     int64_t elements = bn_nbytes(dims, fault[BNP_FAULT_RANK], BN_UINT8), rest = record[1];
     bool is_inside = rest >= 0 && rest < elements && fault[BNP_FAULT_RANK] > 0;
@@ -186,12 +213,11 @@ static bn_status run_stages(bn_session *session, const stage **last) {
 
 /* --- outputs --------------------------------------------------------------------------------------------------------------- */
 
-/* Give a port the sizes of what is in it now. */
-static bool set_dims(port *p, const int64_t *dims) {
+bool bn_set_dims(port *p, const int64_t *dims) {
     if (p->rank > 0) memcpy(p->dims, dims, (size_t)p->rank * sizeof *dims);
     int64_t nbytes = bn_nbytes(p->dims, p->rank, p->dtype);
     p->nbytes = nbytes < 0 ? 0 : (size_t)nbytes;
-    return nbytes >= 0 && p->nbytes <= p->room;
+    return nbytes >= 0 && p->nbytes <= p->most;
 }
 
 /* Sizes of a place whose length data decide. */
@@ -201,7 +227,7 @@ static bool set_length(bn_session *session, port *p) {
     const int64_t *place = bn_place(program, session->now.plan, p - session->now.ports);
     if (place[BNP_PLACE_LENGTH] < 0) return true;
     p->dims[place[BNP_PLACE_AXIS]] = number_in(session, place[BNP_PLACE_LENGTH]);
-    return set_dims(p, p->dims);
+    return bn_set_dims(p, p->dims);
 }
 
 /* Sizes of the outputs, and those outputs that no step makes. */
@@ -213,9 +239,10 @@ static bn_status copy_results(bn_session *session, const stage *s) {
         const int64_t *row = bn_row(program, BNP_TABLE_RESULTS, s->plan[BNP_PLAN_RESULTS] + i - program->inputs);
         int64_t kind = row[BNP_RESULT_KIND], which = row[BNP_RESULT_WHICH];
         port *p = &m->ports[i], *from = kind == BNP_RESULT_KIND_INPUT ? &m->ports[which] : NULL;
-        bool is_good = sizes == NULL || set_dims(p, sizes);
+        bool is_good = sizes == NULL || bn_set_dims(p, sizes);
         if (sizes != NULL) sizes += p->rank;
-        if (from != NULL && s->plan != m->plan) is_good = from->rank == p->rank && set_length(session, from) && set_dims(p, from->dims);
+        if (from != NULL && s->plan != m->plan) is_good = from->rank == p->rank && set_length(session, from) && bn_set_dims(p, from->dims);
+        is_good = is_good && p->nbytes <= p->room && (from == NULL || p->nbytes <= from->nbytes);
         if (!is_good || (kind == BNP_RESULT_KIND_ARRAY && (int64_t)p->nbytes > bn_row(program, BNP_TABLE_ARRAYS, which)[BNP_ARRAY_NBYTES]))
             return bn_fail(&session->error, BN_DATA, "%s: got sizes that it has no room for", p->name);
         if (kind == BNP_RESULT_KIND_MADE) continue;
@@ -242,6 +269,7 @@ static void turn_states(bn_session *session) {
 bn_status bn_session_run(bn_session *session) {
     if (session == NULL) return bn_fail(bn_thread_error(), BN_ARGUMENT, "bn_session_run: got NULL");
     const stage *last = NULL;
+    if (session->is_unsettled) return bn_no_plan(session);
     bn_team_begin(session->now.team);
     unsigned control = bn_flush_denormals();
     bn_status status = run_stages(session, &last);

@@ -63,6 +63,23 @@ public final class BoltModel implements AutoCloseable, Cloneable {
         return shape(false, index(name));
     }
 
+    /** For the shapes that the inputs have now; where data decide it, that of the last run. */
+    public synchronized long[] getOutputDimension(String name) {
+        int found = names(true).indexOf(name);
+        if (found < 0) {
+            throw new IllegalArgumentException("output: got " + name + ", wanted one of " + names(true));
+        }
+        return shape(true, found);
+    }
+
+    /**
+     * The shape of one input; the others keep theirs.  Where others have to change, too, a run and
+     * {@link #getOutputDimension} are refused until they have.
+     */
+    public synchronized void setInputShape(String name, long[] shape) {
+        Native.setInputShape(live(), index(name), Objects.requireNonNull(shape, "shape: got null"));
+    }
+
     /** Run with floats for each of the inputs named, which have the shapes that the model has now. */
     public synchronized BoltResult run(String[] names, float[][] data) {
         for (int i = 0; i < names.length; i++) {
@@ -77,7 +94,7 @@ public final class BoltModel implements AutoCloseable, Cloneable {
         return result();
     }
 
-    /** The same with other shapes, for which the program must have a plan. */
+    /** The same with other shapes, for which the program must have been exported. */
     public synchronized BoltResult run(String[] names, long[][] shapes, float[][] data) {
         resize(names, shapes);
         return run(names, data);
@@ -93,7 +110,7 @@ public final class BoltModel implements AutoCloseable, Cloneable {
         return result();
     }
 
-    /** Choose the plan for these shapes; inputs that are not named keep theirs. */
+    /** Have inputs of these shapes; inputs that are not named keep theirs. */
     public synchronized void resize(String[] names, long[][] shapes) {
         long[][] all = new long[Native.count(live(), false)][];
         for (int i = 0; i < all.length; i++) {

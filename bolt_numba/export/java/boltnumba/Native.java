@@ -39,6 +39,8 @@ final class Native {
 
     static native void resize(long session, long[][] shapes);
 
+    static native void setInputShape(long session, int input, long[] shape);
+
     static native void run(long session);
 
     static native void resetState(long session);
