@@ -44,6 +44,10 @@ _KEPT = 16
 """Results of a part in Python that are kept, by the numbers that it read."""
 
 
+_Last = tuple[Array, bytes, dict[str, Any]]
+"""Registers of some numbers, what Python read of them, and the objects that it gave."""
+
+
 @record(eq=False)
 class _Part:
     """Rows of a tape, and what runs in Python behind them.
@@ -163,12 +167,16 @@ class TapeCode:
                 self._python(self.parts[-1], texts)
         self.rows = np.array(rows, np.int64).reshape(-1, 3)
         self.calls = self.base + len(rows)
-        self.start = np.zeros(self.calls + 5 * len(self.parts), np.int64)
+        self.start = np.zeros(self.calls + 5 * (1 + len(self.parts)), np.int64)
         self.start[0] = 1
         for number, register in self._constants.items():
             self.start[register] = number
-        for part, at in zip(self.parts, range(self.calls, len(self.start), 5), strict=True):
-            self.start[at : at + 5] = self.rows.ctypes.data, 0, part.first, part.last, self.base
+        ranges = [(0, len(rows)), *((part.first, part.last) for part in self.parts)]
+        for (first, last), at in zip(ranges, range(self.calls, len(self.start), 5), strict=True):
+            self.start[at : at + 5] = self.rows.ctypes.data, 0, first, last, self.base
+        runs = [part for part in self.parts if part.run is not None]
+        self.reads = np.concatenate([part.reads for part in runs]) if runs else np.empty(0, np.int64)
+        self.last: _Last | None = None if runs else (self.start, b"", {})
 
     def _constant(self, atom: str) -> None:
         if atom[0] not in "vn":
@@ -217,10 +225,26 @@ class TapeCode:
         return found
 
     def at(self, sizes: Sequence[int]) -> tuple[Array, dict[str, Any]] | None:
-        """All registers and objects for these numbers; None where something does not hold."""
-        registers = self.start.copy()  # behind them are the records of the calls of `evaluate`
+        """All registers and objects for these numbers; None where something does not hold.
+
+        What Python gave last is tried first: all rows are then one native call, as long as Python would read the same.
+        """
+        call, last = self.calls, self.last
+        if last is not None:
+            registers = last[0].copy()  # behind them are the records of the calls of `evaluate`
+            registers[1 : 1 + self.numbers] = sizes
+            registers[call + 1] = address = pointer(registers)
+            evaluate.call_at(address + 8 * call)
+            if registers[0] and registers[self.reads].tobytes() == last[1]:
+                return registers, last[2]
+            if not len(self.reads):
+                return None
+        return self._by_parts(sizes)
+
+    def _by_parts(self, sizes: Sequence[int]) -> tuple[Array, dict[str, Any]] | None:
+        registers = self.start.copy()
         registers[1 : 1 + self.numbers] = sizes
-        address, call = pointer(registers), self.calls
+        address, call = pointer(registers), self.calls + 5
         registers[call + 1 :: 5] = address
         objects: dict[str, Any] = {}
         for part in self.parts:
@@ -234,6 +258,7 @@ class TapeCode:
                     return None
                 registers[part.to : part.to + len(made[0])] = made[0]
                 objects.update(made[1])
+        self.last = registers, registers[self.reads].tobytes(), objects
         return registers, objects
 
     def _run(self, part: _Part, registers: Array, objects: dict[str, Any]) -> Any:
@@ -379,6 +404,7 @@ class FollowedProgram:
             for rows in (written, flags)
         )
         self.sums, self.dims = (np.array([tape.register(n) for n in row], np.int64) for row in (sums, dims))
+        self.asked = np.concatenate([self.sums, self.dims])
         self.tables = [(word, table._text, offset) for word, table, offset in image.tables]
         self.floats = [(where, dtype, number._text) for where, dtype, number in image.floats]
 
@@ -401,8 +427,8 @@ class FollowedRun(NativeRun):
         super().__init__(followed.program, None, followed.program.flags.copy() if len(followed.flag_rows) else None)
         self.followed, self.registers = followed, np.empty(0, np.int64)
         self.held: list[Array] = []
-        self.record = np.array([pointer(followed.rows), len(followed.rows), 0, pointer(self.image), 0])
-        self.record_at = pointer(self.record)
+        kept = np.array([pointer(followed.rows), len(followed.rows), 0, pointer(self.image), 0])
+        self.record, self.record_at = memoryview(kept), pointer(kept)
         self.views = {kind: self.image.view(kind) for kind in ("<f4", "<f8")}
 
     def take(self, arenas: list[Array], nbytes: int) -> bool:
@@ -415,7 +441,7 @@ class FollowedRun(NativeRun):
         if arena is None or nbytes > len(arena):
             arena = HOST.allocate(nbytes)
         self.arena = arena
-        return pointer(arena) != int(self.record[4])
+        return pointer(arena) != self.record[4]
 
     def turn_to(self, registers: Array, objects: dict[str, Any]) -> None:
         """Fill in what the tape gives for other sizes, and the addresses of the arena that was taken."""

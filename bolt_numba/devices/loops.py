@@ -175,9 +175,6 @@ class _Iterations:
         assert isinstance(prepared, Taped)
         program: FollowedProgram = tape.program
         code = program.tape
-        is_more = program.tables or program.floats or len(code.parts) != 1
-        if is_more or code.parts[0].run is not None:
-            raise LostError("a tape with parts in Python")
         self.registers = registers = prepared.registers.copy()
         registers[code.calls + 1] = pointer(registers)
         self.first = first = [*accumulate(tape.ranks, initial=1)]
@@ -186,7 +183,8 @@ class _Iterations:
             item = self.arrays[i].itemsize
             opened += [(at + k, i, item * k, self.arrays[i].dtype == I32) for k in range(size)]
             at += size
-        held, rooms, flows = list[Row](), list[Row](), list[Row]()
+        reads = code.reads.tolist()  # what Python gave holds as long as it would read the same
+        held, rooms, flows = list(zip(reads, registers[code.reads].tolist(), strict=True)), list[Row](), list[Row]()
         for number, row in enumerate(tape.results):
             if row is None:
                 continue

@@ -202,12 +202,11 @@ class Taped(Prepared):
         self.cut, self.rest, self.stands_in = tape.plan.cut, tape.rest, False
         self.reads, self.ends, self.results = tape.reads, tape.ends, tape.plan.results
         self.idle = tape.idle  # type: ignore[assignment]
-        dims = registers[tape.program.dims].tolist()
+        self.arena, self.naive, given, *dims = registers[tape.program.asked].tolist()
         self.empties = [None if r is None else (tuple(dims[r[0] : r[1]]), r[2]) for r in tape.results]
         self.plain = tape.plain
         self.overwrites, self.homes = tape.overwrites, None
         self.used = next(clock)
-        self.arena, self.naive, given = registers[tape.program.sums].tolist()
         if given > unasked():
             ask(given, f"plan of {len(tape.plan.jobs)} steps: intermediate values and results")
 
