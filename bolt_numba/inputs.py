@@ -196,20 +196,22 @@ def targets_among(
     return targets
 
 
-def shared_symbols(specs: Sequence[TensorSpec]) -> bool:
-    """Whether a symbol stands for more than one dimension."""
-    symbols = [d for spec in specs for d in spec.shape or () if isinstance(d, str)]
-    return len(set(symbols)) < len(symbols)
+def shared_symbols(specs: Sequence[TensorSpec]) -> list[tuple[int, int, int, int]]:
+    """Dimensions that one symbol stands for: an input, its axis, and the input and axis that had the symbol first."""
+    first: dict[str, tuple[int, int]] = {}
+    places = [(d, (i, axis)) for i, s in enumerate(specs) for axis, d in enumerate(s.shape or ()) if isinstance(d, str)]
+    return [(*place, *first[d]) for d, place in places if first.setdefault(d, place) != place]
 
 
-def contradiction(specs: Sequence[TensorSpec], arrays: Sequence[Array]) -> str | None:
-    """What says that one symbol has several sizes, if it has."""
-    sizes: dict[str, tuple[int, str]] = {}
-    for spec, array in zip(specs, arrays, strict=False):
-        for want, got in zip(spec.shape or (), array.shape if spec.shape else (), strict=False):
-            if isinstance(want, str) and sizes.setdefault(want, (got, spec.name))[0] != got:
-                size, first = sizes[want]
-                return f"dimension {want!r}: got {got} in input {spec.name!r}, but {size} in {first!r}"
+def contradiction(
+    shared: Sequence[tuple[int, int, int, int]], specs: Sequence[TensorSpec], arrays: Sequence[Array]
+) -> str | None:
+    """What says that one symbol has several sizes, if it has.  shared: of `shared_symbols`."""
+    for i, axis, j, other in shared:
+        got, size = arrays[i].shape[axis], arrays[j].shape[other]
+        if got != size:
+            symbol = specs[i].shape[axis]  # type: ignore[index]
+            return f"dimension {symbol!r}: got {got} in input {specs[i].name!r}, but {size} in {specs[j].name!r}"
     return None
 
 

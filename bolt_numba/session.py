@@ -127,7 +127,7 @@ class Session:
         self.inputs = [spec_of(v.name, v.type) for v in graph.caller_inputs]
         self.outputs = [spec_of(n, v.type) for n, v in graph.caller_outputs]
         self._input_names, self._output_names = [s.name for s in self.inputs], [s.name for s in self.outputs]
-        self._shared_symbols = shared_symbols(self.inputs)
+        self._shared = shared_symbols(self.inputs)
         self._seen: Graph | None = None
         self._packs = self._new_packs()
         with self._granted():
@@ -244,7 +244,7 @@ class Session:
         return await asyncio.to_thread(self, *args, **kwargs)
 
     def _run(self, arrays: list[Array], choose: Choose | None = None) -> list[Array]:
-        if self._shared_symbols and (told := contradiction(self.inputs, arrays)) is not None:
+        if self._shared and (told := contradiction(self._shared, self.inputs, arrays)) is not None:
             return run_apart(self, told, arrays, choose)
         if self._states is None:
             return self._go(arrays, None if choose is None else choose(arrays))
@@ -358,7 +358,7 @@ class Session:
 
     def _fitting(self, arrays: Sequence[Array]) -> Session:
         """The session that runs these inputs: another one inside where a symbol has several sizes."""
-        told = contradiction(self.inputs, arrays) if self._shared_symbols else None
+        told = contradiction(self._shared, self.inputs, arrays)
         if told is None:
             return self
         return apart(self, told)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import bolt_numba as bn
 from bolt_numba.base.follow import Followed, LostError, Trail, table, value_of
-from bolt_numba.devices.followed import FollowedRun, TapeCode
+from bolt_numba.devices.followed import FollowedRun
 from bolt_numba.devices.program import NativeRun, pointer
+from bolt_numba.devices.tape_code import TapeCode
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
@@ -53,7 +54,9 @@ def same_words(taped: Taped, plan: Any) -> None:
         return
     (segment,) = plan.segments
     fresh = segment.executable
-    run: FollowedRun = taped.turned().run  # keeps its arena
+    run: FollowedRun = taped.turned()  # keeps its arena
+    arrays = [[np.zeros(1)] * (1 + max(used, default=0)) for used in run.followed.used]
+    run.fill(*arrays)
     arena = np.zeros(max(plan.memory.arenas.values(), default=0) + 64, np.uint8)
     wanted, got = (np.array(r.image.view(np.int64)) for r in (NativeRun(fresh, arena), run))
     got = got[: len(wanted)]
@@ -62,9 +65,11 @@ def same_words(taped: Taped, plan: Any) -> None:
         nbytes = array.nbytes - offset
         assert ctypes.string_at(int(got[place]), nbytes) == array.reshape(-1).view(np.uint8)[offset:].tobytes()
     addresses = [*fresh.arena_places.tolist(), *fresh.own_places.tolist(), *fresh.links.in_arrays[:, 0].tolist()]
-    for mine, others in ((run.inputs, fresh.inputs), (run.outputs, fresh.outputs)):
-        assert sorted(mine) == sorted(others.items())
-        addresses += [word for places in others.values() for word, _ in places]
+    for array_of, others in zip(arrays, (fresh.inputs, fresh.outputs), strict=True):
+        for which, places in others.items():
+            assert [got[word] - pointer(array_of[which]) for word, _ in places] == [offset for _, offset in places]
+            addresses += [word for word, _ in places]
+    assert [sorted(used) for used in run.followed.used] == [sorted(fresh.inputs), sorted(fresh.outputs)]
     got[addresses] = wanted[addresses] = 0
     np.testing.assert_array_equal(got, wanted)
     np.testing.assert_array_equal(run.flags, fresh.flags)

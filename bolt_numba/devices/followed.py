@@ -1,14 +1,9 @@
-"""Programs of the CPU for any sizes: what varies in their records is computed by a tape, natively.
-
-The lines of a trail (`bolt_numba.base.follow`) become a tape of integer operations (`kernels.cpu.tape`).  Lines that
-are more than that, such as tables, run in Python between its parts, and what they gave for the same numbers is kept.
-"""
+"""Programs of the CPU for any sizes: what varies in their records is computed by a tape (`devices.tape_code`)."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import field
+import struct
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -16,284 +11,16 @@ import numpy as np
 
 from bolt_numba.base.follow import Followed, LostError, Trail, is_table, value_of
 from bolt_numba.base.mapped import for_kernels
-from bolt_numba.base.records import record
 from bolt_numba.devices.program import NativeRun, RecordImage, laid_out, linked, pointer
-from bolt_numba.kernels.cpu.tape import (
-    ADDRESS,
-    COMPARISONS,
-    DOUBLE,
-    FLOAT,
-    HALF,
-    MOST,
-    OPERATIONS,
-    WORD,
-    evaluate,
-    fill,
-)
+from bolt_numba.devices.tape_code import Last, TapeCode
+from bolt_numba.devices.threads import run_native
+from bolt_numba.kernels.cpu.tape import ADDRESS, DOUBLE, FLOAT, HALF, WORD, evaluate, fill
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.slots import Job
 from bolt_numba.types import Array
 
-_NUMBER = {name: number for number, name in enumerate(OPERATIONS)}
-_ATOM = re.compile(r"v\d+|n\d+_\d+|\(-\d+\)|-?\d+|True|False").fullmatch
-_NAMES = re.compile(r"\b(?:v\d+|n\d+_\d+)\b").findall
-_BEYOND = int(MOST)
 WRITTEN = {WORD: "word", HALF: "half", FLOAT: "float", DOUBLE: "double", ADDRESS: "address"}
 """What numbers of kinds mean, in rows that say how registers are written."""
-_KEPT = 16
-"""Results of a part in Python that are kept, by the numbers that it read."""
-
-
-_Last = tuple[Array, bytes, dict[str, Any]]
-"""Registers of some numbers, what Python read of them, and the objects that it gave."""
-
-
-@record(eq=False)
-class _Part:
-    """Rows of a tape, and what runs in Python behind them.
-
-    reads: registers of the numbers that ``run`` is given; names: of the objects of earlier parts.  run: gives integers
-    for the registers from ``to`` on, and objects by name; None: something does not hold.
-    """
-
-    first: int
-    last: int
-    reads: Array = field(default_factory=lambda: np.empty(0, np.int64))
-    names: tuple[str, ...] = ()
-    run: Any = None
-    to: int = 0
-    kept: dict[tuple[int, ...], Any] = field(default_factory=dict)
-
-
-class TapeCode:
-    """What lines of a trail compute from its numbers.  wanted: followed numbers, tables and others that are asked for.
-
-    Raises LostError where that is not possible.
-    """
-
-    def __init__(self, trail: Trail, numbers: Sequence[str], wanted: Iterable[Any]) -> None:
-        self.trail = trail
-        self.registers: dict[str, int] = {name: 1 + i for i, name in enumerate(numbers)}
-        self.numbers = len(numbers)
-        self._constants: dict[int, int] = {}
-        names: set[str] = set()
-        for one in wanted:
-            if type(one) is Followed:
-                names.update(_NAMES(one._text))
-            else:
-                self._constant(str(one))
-        lines = self._needed(names)
-        levels = self._levels(lines)
-        self._lay_out(lines, levels)
-
-    # --- lines to parts ----------------------------------------------------------------------------------------------
-
-    def _needed(self, names: set[str]) -> list[tuple[str, str]]:
-        """The lines that these names and all guards come from, in order."""
-        made = []
-        for name, text in reversed(self.trail.lines):
-            if name and name not in names:
-                continue
-            names.update(_NAMES(text))
-            made.append((name, text))
-        return made[::-1]
-
-    def _operation(self, name: str, text: str) -> tuple[str, str, str] | None:
-        """A line as an operation on integers: what, and its operands; None where Python has to run it."""
-        if name:
-            found = self.trail.forms.get(name)
-            if found is None or found[0] not in _NUMBER or type(self.trail.values[name]) not in (int, bool):
-                return None
-        elif text.startswith("not "):
-            found = "is not", text[4:], "0"
-        else:
-            found = "is", text, "0"
-        if found[0] in COMPARISONS:
-            found = found[0], _clipped(found[1]), _clipped(found[2])
-        return found if self._is_integer(found[1]) and self._is_integer(found[2]) else None
-
-    def _is_integer(self, atom: str) -> bool:
-        if not _ATOM(atom):
-            return False
-        if atom[0] not in "vn":
-            return abs(_plain(atom)) <= _BEYOND
-        return type(self.trail.values[atom]) in (int, bool)
-
-    def _levels(self, lines: Sequence[tuple[str, str]]) -> list[tuple[int, tuple[str, str, str] | None]]:
-        """Of each line the part that it belongs to, and its operation if it is native."""
-        level: dict[str, tuple[int, bool]] = {}
-        made = []
-        for name, text in lines:
-            operation = self._operation(name, text)
-            is_native = operation is not None
-            found = 0
-            for other in _NAMES(text):
-                part, native = level.get(other, (0, True))
-                found = max(found, part + (is_native and not native))
-            if name:
-                level[name] = found, is_native
-            made.append((found, operation))
-        return made
-
-    def _lay_out(
-        self, lines: Sequence[tuple[str, str]], levels: Sequence[tuple[int, tuple[str, str, str] | None]]
-    ) -> None:
-        count = max((level for level, _ in levels), default=-1) + 1
-        native: list[list[tuple[str, tuple[str, str, str]]]] = [[] for _ in range(count)]
-        python: list[list[tuple[str, str]]] = [[] for _ in range(count)]
-        for (name, text), (level, found) in zip(lines, levels, strict=True):
-            if found is None:
-                python[level].append((name, text))
-            else:
-                native[level].append((name, found))
-        for _, operation in (line for part in native for line in part):
-            for atom in operation[1:]:
-                self._constant(atom)
-        integers = [name for part in python for name, _ in part if name and self._is_integer(name)]
-        first_integer = 1 + self.numbers + len(self._constants)
-        for i, name in enumerate(integers):
-            self.registers[name] = first_integer + i
-        self.base = first_integer + len(integers)
-        rows: list[tuple[int, int, int]] = []
-        self.parts: list[_Part] = []
-        for operations, texts in zip(native, python, strict=True):
-            first = len(rows)
-            for name, (what, a, b) in operations:
-                if name:
-                    self.registers[name] = self.base + len(rows)
-                rows.append((_NUMBER[what], self._register(a), self._register(b)))
-            self.parts.append(_Part(first, len(rows)))
-            if texts:
-                self._python(self.parts[-1], texts)
-        self.rows = np.array(rows, np.int64).reshape(-1, 3)
-        self.calls = self.base + len(rows)
-        self.start = np.zeros(self.calls + 5 * (1 + len(self.parts)), np.int64)
-        self.start[0] = 1
-        for number, register in self._constants.items():
-            self.start[register] = number
-        ranges = [(0, len(rows)), *((part.first, part.last) for part in self.parts)]
-        for (first, last), at in zip(ranges, range(self.calls, len(self.start), 5), strict=True):
-            self.start[at : at + 5] = self.rows.ctypes.data, 0, first, last, self.base
-        runs = [part for part in self.parts if part.run is not None]
-        self.reads = np.concatenate([part.reads for part in runs]) if runs else np.empty(0, np.int64)
-        self.last: _Last | None = None if runs else (self.start, b"", {})
-
-    def _constant(self, atom: str) -> None:
-        if atom[0] not in "vn":
-            number = _plain(atom)
-            self._constants.setdefault(number, 1 + self.numbers + len(self._constants))
-
-    def _register(self, atom: str) -> int:
-        return self.registers[atom] if atom[0] in "vn" else self._constants[_plain(atom)]
-
-    def _python(self, part: _Part, texts: Sequence[tuple[str, str]]) -> None:
-        """The function that runs lines in Python."""
-        own = {name for name, _ in texts if name}
-        read = dict.fromkeys(n for _, text in texts for n in _NAMES(text) if n not in own)
-        numbers = [n for n in read if n in self.registers]
-        part.names = tuple(n for n in read if n not in self.registers)
-        part.reads = np.array([self.registers[n] for n in numbers], np.int64)
-        integers = [name for name, _ in texts if name and self._is_integer(name)]
-        objects = [name for name, _ in texts if name and not self._is_integer(name)]
-        part.to = self.registers[integers[0]] if integers else 0
-        body = [f"    {name} = {text}\n" if name else f"    if not ({text}): return None\n" for name, text in texts]
-        given = f"    {', '.join(numbers)}, = numbers\n" if numbers else ""
-        given += f"    {', '.join(part.names)}, = objects\n" if part.names else ""
-        named = ", ".join(f"{name!r}: {name}" for name in objects)
-        made = f"    return [{', '.join(integers)}], {{{named}}}\n"
-        scope = dict(self.trail.scope)
-        exec(f"def made(numbers, objects):\n{given}{''.join(body)}{made}", scope)
-        part.run = scope["made"]
-
-    # --- use ---------------------------------------------------------------------------------------------------------
-
-    @property
-    def constants(self) -> dict[int, int]:
-        """Numbers that are the same for all sizes, and their registers."""
-        return self._constants
-
-    @property
-    def integers(self) -> range:
-        """Registers of the integers that Python gives."""
-        return range(1 + self.numbers + len(self._constants), self.base)
-
-    def register(self, number: Any) -> int:
-        """Where one of the integers that are wanted is found."""
-        found = self.registers.get(number._text) if type(number) is Followed else self._constants.get(number)
-        if found is None:
-            raise LostError("a number that no register holds")
-        return found
-
-    def at(self, sizes: Sequence[int]) -> tuple[Array, dict[str, Any]] | None:
-        """All registers and objects for these numbers; None where something does not hold.
-
-        What Python gave last is tried first: all rows are then one native call, as long as Python would read the same.
-        """
-        call, last = self.calls, self.last
-        if last is not None:
-            registers = last[0].copy()  # behind them are the records of the calls of `evaluate`
-            registers[1 : 1 + self.numbers] = sizes
-            registers[call + 1] = address = pointer(registers)
-            evaluate.call_at(address + 8 * call)
-            if registers[0] and registers[self.reads].tobytes() == last[1]:
-                return registers, last[2]
-            if not len(self.reads):
-                return None
-        return self._by_parts(sizes)
-
-    def _by_parts(self, sizes: Sequence[int]) -> tuple[Array, dict[str, Any]] | None:
-        registers = self.start.copy()
-        registers[1 : 1 + self.numbers] = sizes
-        address, call = pointer(registers), self.calls + 5
-        registers[call + 1 :: 5] = address
-        objects: dict[str, Any] = {}
-        for part in self.parts:
-            evaluate.call_at(address + 8 * call)
-            if not registers[0]:
-                return None
-            call += 5
-            if part.run is not None:
-                made = self._run(part, registers, objects)
-                if made is None:
-                    return None
-                registers[part.to : part.to + len(made[0])] = made[0]
-                objects.update(made[1])
-        self.last = registers, registers[self.reads].tobytes(), objects
-        return registers, objects
-
-    def _run(self, part: _Part, registers: Array, objects: dict[str, Any]) -> Any:
-        numbers = tuple(registers[part.reads].tolist())
-        if part.names:
-            return _tried(part, numbers, [objects[name] for name in part.names])
-        made = part.kept.get(numbers, part)
-        if made is part:
-            if len(part.kept) >= _KEPT:
-                part.kept.clear()
-            made = part.kept[numbers] = _tried(part, numbers, ())
-        return made
-
-
-def _tried(part: _Part, numbers: Sequence[int], objects: Sequence[Any]) -> Any:
-    try:
-        made = part.run(numbers, objects)
-        return made if made is None else (np.array(made[0], np.int64), made[1])
-    except Exception:  # what it computes may end in an error before it comes to what decides otherwise
-        return None
-
-
-def _clipped(atom: str) -> str:
-    """A number beyond all that registers hold compares with them as the first such one does."""
-    is_number = _ATOM(atom) and atom[0] not in "vn"
-    return str(max(-_BEYOND, min(_BEYOND, _plain(atom)))) if is_number else atom
-
-
-def _plain(atom: str) -> int:
-    return int(atom == "True") if atom in ("True", "False") else int(atom.strip("()"))
-
-
-# ------------------------------------------------------------------------------------------------------------ programs
-
-
 _KINDS = {"i8": WORD, "i4": HALF, "f4": FLOAT, "f8": DOUBLE}
 
 
@@ -405,6 +132,14 @@ class FollowedProgram:
         )
         self.sums, self.dims = (np.array([tape.register(n) for n in row], np.int64) for row in (sums, dims))
         self.asked = np.concatenate([self.sums, self.dims])
+        self.used = [*program.inputs], [*program.outputs]
+        base_of = {(k, which): ADDRESS + i for i, (k, which) in enumerate(
+            [(k, which) for k, used in enumerate(self.used) for which in used], 1)}
+        at_run = [
+            (8 * word, base_of[k, which], self.moved[at])
+            for k, rows in enumerate(self.places) for which, places in rows for word, at in places
+        ]  # fmt: skip
+        self.all_rows = np.concatenate([self.rows, np.array(at_run, np.int64).reshape(-1, 3)])
         self.tables = [(word, table._text, offset) for word, table, offset in image.tables]
         self.floats = [(where, dtype, number._text) for where, dtype, number in image.floats]
 
@@ -419,52 +154,95 @@ class FollowedProgram:
 
 
 class FollowedRun(NativeRun):
-    """A followed program's own parameter image, for the sizes that it was turned to last."""
+    """A followed program's own parameter image, filled for each run.
 
-    __slots__ = ("followed", "held", "record", "record_at", "registers", "views")
+    registers: of the sizes that it was turned to last; objects: what Python gave for them.  own: registers that serve
+    sizes that nobody keeps, last as of `TapeCode.last`.
+    """
+
+    __slots__ = (
+        "bases", "fills", "followed", "held", "last", "objects", "own", "pack_bases", "pack_sizes", "records",
+        "registers", "runs", "views",
+    )  # fmt: skip
 
     def __init__(self, followed: FollowedProgram) -> None:
         super().__init__(followed.program, None, followed.program.flags.copy() if len(followed.flag_rows) else None)
-        self.followed, self.registers = followed, np.empty(0, np.int64)
+        self.followed, self.runs = followed, [self.run]
+        self.objects: dict[str, Any] | None = None
         self.held: list[Array] = []
-        kept = np.array([pointer(followed.rows), len(followed.rows), 0, pointer(self.image), 0])
-        self.record, self.record_at = memoryview(kept), pointer(kept)
+        self.last: Last | None = None
+        code = followed.tape
+        self.own = self.registers = code.start.copy()
+        self.bases = np.zeros(1 + sum(map(len, followed.used)), np.int64)
+        self.pack_bases = struct.Struct(f"{len(self.bases)}q").pack_into
+        self.pack_sizes = struct.Struct(f"{1 + code.numbers}q").pack_into
+        targets = [(followed.all_rows, self.image), (followed.flag_rows, self.flags)]
+        made = [
+            np.array([pointer(r), len(r), pointer(self.own), pointer(to), pointer(self.bases)])
+            for r, to in targets
+            if len(r)
+        ]
+        self.records: list[Any] = [memoryview(one) for one in made]  # type: ignore[arg-type]
+        self.fills = [pointer(one) for one in made]
         self.views = {kind: self.image.view(kind) for kind in ("<f4", "<f8")}
 
-    def take(self, arenas: list[Array], nbytes: int) -> bool:
-        """Take one of these arenas for a run, or a new one; whether addresses have to be filled in."""
-        arena: Array | None
+    def take(self, arenas: list[Array], nbytes: int) -> None:
+        """Take one of these arenas for a run, or a new one."""
         try:
-            arena = arenas.pop()
+            self.arena = arenas.pop()
         except IndexError:
-            arena = None
-        if arena is None or nbytes > len(arena):
-            arena = HOST.allocate(nbytes)
-        self.arena = arena
-        return pointer(arena) != self.record[4]
+            self.arena = None
+        if self.arena is None or nbytes > len(self.arena):
+            self.arena = HOST.allocate(nbytes)
+
+    def at(self, sizes: Sequence[int]) -> list[int] | None:
+        """What is asked for at these sizes, to which it is turned; None where something does not hold.
+
+        As long as Python would give the same again: it is not asked.
+        """
+        code, own = self.followed.tape, self.own
+        last = code.last
+        if last is None:
+            return None
+        if last is not self.last:
+            own[:] = last[0]
+            own[code.calls + 1] = pointer(own)
+            self.last = last
+        self.pack_sizes(own, 0, 1, *sizes)  # type: ignore[arg-type]
+        evaluate.call_at(pointer(own) + 8 * code.calls)
+        if not own[0] or (len(code.reads) and own[code.reads].tobytes() != last[1]):
+            return None
+        self.turn_to(own, last[2])
+        return own[self.followed.asked].tolist()  # type: ignore[no-any-return]
 
     def turn_to(self, registers: Array, objects: dict[str, Any]) -> None:
-        """Fill in what the tape gives for other sizes, and the addresses of the arena that was taken."""
-        followed, self.registers = self.followed, registers
-        record = self.record
-        assert self.arena is not None, "it was taken"
-        record[2], record[4] = pointer(registers), pointer(self.arena)
-        fill.call_at(self.record_at)
-        if len(followed.flag_rows):
-            flags = np.array([pointer(followed.flag_rows), len(followed.flag_rows), record[2], pointer(self.flags), 0])
-            fill.call_at(pointer(flags))
-        if followed.is_moved:
-            offsets = registers[followed.moved].tolist()
-            self.inputs, self.outputs = (
-                [(which, [(word, offsets[at]) for word, at in places]) for which, places in rows]
-                for rows in followed.places
-            )
-        if followed.tables:
+        """Have the next runs for what a tape gives for other sizes."""
+        followed = self.followed
+        if registers is not self.registers:
+            self.registers = registers
+            for record in self.records:
+                record[2] = pointer(registers)
+        if objects is not self.objects:
+            self.objects = objects
             self.held = arrays = [for_kernels(objects[name]) for _, name, _ in followed.tables]
             for (word, _, offset), array in zip(followed.tables, arrays, strict=True):
                 self.words[word] = pointer(array) + offset
-        for where, kind, name in followed.floats:
-            self.views[kind][where // int(kind[2])] = objects[name]
+            for where, kind, name in followed.floats:
+                self.views[kind][where // int(kind[2])] = objects[name]
+
+    def fill(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Write what varies, and the addresses of a run's arrays, into the image."""
+        given, made = self.followed.used
+        addresses = [pointer(inputs[i]) for i in given] + [pointer(outputs[i]) for i in made]
+        self.pack_bases(self.bases, 0, pointer(self.arena), *addresses)  # type: ignore[arg-type]
+        for at in self.fills:
+            fill.call_at(at)
+
+    def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        self.fill(inputs, outputs)
+        run_native(self.address, self.threads)
+        if self.counter and self.words[self.counter]:
+            raise self.fault()
 
     def dims(self, job: Job, operand: int) -> tuple[int, ...] | None:
         tape, dims = self.followed.tape, self.followed.refused[id(job), operand]

@@ -184,7 +184,8 @@ class _Iterations:
             opened += [(at + k, i, item * k, self.arrays[i].dtype == I32) for k in range(size)]
             at += size
         reads = code.reads.tolist()  # what Python gave holds as long as it would read the same
-        held, rooms, flows = list(zip(reads, registers[code.reads].tolist(), strict=True)), list[Row](), list[Row]()
+        held, rooms, flows = list[Row](), list[Row](), list[Row]()
+        held += zip(reads, registers[code.reads].tolist(), strict=True)
         for number, row in enumerate(tape.results):
             if row is None:
                 continue
@@ -199,11 +200,12 @@ class _Iterations:
         assert arena is not None, "it was taken"
         if rooms and arena.nbytes < 2 * prepared.arena and is_granted(2 * prepared.arena + SPARE):
             arena = self.run.arena = HOST.allocate(2 * prepared.arena + SPARE)
+        bases = np.array([pointer(arena)])
         records = [
-            np.array([pointer(rows), len(rows), pointer(registers), pointer(to), pointer(arena)])
+            np.array([pointer(rows), len(rows), pointer(registers), pointer(to), pointer(bases)])
             for rows, to in ((program.rows, self.run.image), (program.flag_rows, self.run.flags))
         ]
-        self.kept += records
+        self.kept += [bases, *records]
         return {
             "evaluate": evaluate.address, "evaluate_record": pointer(registers) + 8 * code.calls,
             "registers": pointer(registers), "dims": pointer(program.dims), "arena": program.sums[0],

@@ -144,7 +144,7 @@ class KnownSession(Session):
         self.threads, self.signatures = start.threads, start.signatures
         self._name, self.inputs, self.outputs = start.name, list(start.inputs), list(start.outputs)
         self._input_names, self._output_names = [s.name for s in self.inputs], [s.name for s in self.outputs]
-        self._shared_symbols = shared_symbols(self.inputs)
+        self._shared = shared_symbols(self.inputs)
         self._states, self._far, self._budget, self._already = None, (), None, {opened.name: opened}
         self._is_completing, self._completing = False, threading.RLock()
         renew_after_fork(self, "_completing", threading.RLock)

@@ -30,7 +30,7 @@ from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, RunMemory, 
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, region_of
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.stand_ins import Lacking, Serving, computed_now, planned_now
-from bolt_numba.runtime.tape import Taped, Tapes
+from bolt_numba.runtime.tape import Tape, Taped, Tapes
 from bolt_numba.types import Array, NestedType, TensorType, only_in_python
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 MOST_DECIDED = 64
 """Contents of inputs that decide shapes for which a region has tapes."""
+MOST_SEEN = 256
+"""Shapes that tapes served once, of which one that comes again is kept."""
 FEW_TRIPS = 3
 """Iterations of a loop from which it pays to run them in one call."""
 
@@ -68,6 +70,7 @@ class Runner:
         self.make: Callable[[], Region] | None = None
         self.prepared: dict[Hashable, Prepared] = {}
         self.tapes: dict[Hashable, Tapes] = {}
+        self.seen: set[Hashable] = set()
         self.lock = threading.RLock()  # a signal handler may call the session that plans
         renew_after_fork(self, "lock", threading.RLock)
         self.bodies: dict[int, Runner] = {}
@@ -133,6 +136,23 @@ class Runner:
                 self.prepared.pop(old, None)
             self.prepared[key] = found
         return found
+
+    def _passing(
+        self, key: Hashable, arrays: Sequence[Array], targets: Sequence[Array | None] | None
+    ) -> tuple[Tape, list[Array]] | None:
+        """One run of shapes that come for the first time, if the last tape holds for them; nothing of it is kept."""
+        tapes = self.tapes.get(self._decided(key))
+        tape = None if tapes is None else tapes.last
+        if tape is None or key in self.seen:
+            return None
+        outputs = tape.run(arrays, targets)
+        if outputs is None:
+            return None
+        tapes.hits += 1  # type: ignore[union-attr]
+        if len(self.seen) >= MOST_SEEN:
+            self.seen.clear()
+        self.seen.add(key)
+        return tape, outputs if tape.plain else finish(tape.plan, arrays, outputs)
 
     def planned_for(self, types: Sequence[TensorType]) -> Plan:
         """A plan of its own for types that a tape serves."""
@@ -215,13 +235,23 @@ class Runner:
         targets: for each output the array to write it to, or None for a fresh one.
         """
         runner, given = self, arrays
+        prepared: Any
         while True:
-            prepared = runner.prepare(given)
+            key = runner.key(given)
+            prepared = runner.prepared.get(key)
+            if prepared is None:
+                found = runner._passing(key, given, targets) if runner.tapes else None
+                prepared, results = (runner.prepare(given), None) if found is None else found
+            else:
+                results = None
+                if len(runner.prepared) > 1:
+                    prepared.used = next(clock)
             if runner.far:
                 given = placed(prepared.plan, given)
             cut = prepared.cut
             try:
-                results = run_plan(prepared, given, targets if cut is None else None)
+                if results is None:
+                    results = run_plan(prepared, given, targets if cut is None else None)
             except BudgetError:  # references take more memory than kernels
                 if not prepared.stands_in:
                     raise
@@ -234,7 +264,7 @@ class Runner:
                 return results
             reads = prepared.reads
             made = runner.run_cut(cut, results[:reads])
-            runner, given = prepared.rest, [*results[reads:], *made]  # type: ignore[assignment]
+            runner, given = prepared.rest, [*results[reads:], *made]
             if prepared.ends is not None and targets is None:
                 return [given[i] for i in prepared.ends]
 
@@ -315,6 +345,7 @@ class Runner:
         with self.lock:
             self.prepared.clear()
             self.tapes.clear()
+            self.seen.clear()
             self.bodies.clear()
             self.region = Region([Value(v.name, v.type) for v in self.region.inputs], [], [])
             self.packs, self.make = packs, make
@@ -378,7 +409,7 @@ def run_plan(
     return outputs if prepared.plain else finish(prepared, arrays, outputs)
 
 
-def finish(prepared: Prepared, arrays: Sequence[Array], outputs: list[Any]) -> list[Array]:
+def finish(prepared: Prepared | Plan, arrays: Sequence[Array], outputs: list[Any]) -> list[Array]:
     """Fill in the results that are inputs or constants themselves; final ones are copied, as they belong to others."""
     for index, slot in enumerate(prepared.results):
         if slot.kind == TEMP:

@@ -125,14 +125,17 @@ class Tape:
         rows = zip(ends, ends[1:], plan.results, strict=False)
         self.results = [(first, end, s.type.dtype) if s.kind == TEMP else None for first, end, s in rows]
         self.plain = None not in self.results
+        self.no_targets: list[Array | None] = [None] * len(self.results)
         self.reads = 0 if plan.cut is None else sum(1 for s in plan.cut.reads if s is not None)
-        self.ends, self.rest = ends_of(plan, self.reads), None if plan.cut is None else runner.like(plan.cut.rest)
-        self.idle: list[_Context] = []
+        self.cut, self.ends = plan.cut, ends_of(plan, self.reads)
+        self.rest = None if plan.cut is None else runner.like(plan.cut.rest)
+        self.stands_in = False
+        self.idle: list[Any] = []
         self.arenas: list[Array] = []
         self.overwrites: dict[tuple[int, int], bool] = {}
 
-    def at(self, arrays: Sequence[Array]) -> Taped | None:
-        """What the tape gives for these inputs; None where it does not hold."""
+    def _sizes(self, arrays: Sequence[Array]) -> list[int] | None:
+        """Dimensions of all inputs, then the content that is followed; None where the tape cannot hold."""
         shapes = [a.shape for a in arrays]
         if list(map(len, shapes)) != self.ranks:
             return None
@@ -144,8 +147,57 @@ class Tape:
         for i, content in self.fixed:
             if arrays[i].tobytes() != content:
                 return None
-        found = self.program.tape.at(sizes)
-        return None if found is None else Taped(self, sizes, *found)
+        return sizes
+
+    def at(self, arrays: Sequence[Array]) -> Taped | None:
+        """What the tape gives for these inputs; None where it does not hold."""
+        sizes = self._sizes(arrays)
+        found = None if sizes is None else self.program.tape.at(sizes)
+        return None if found is None else Taped(self, sizes, *found)  # type: ignore[arg-type]
+
+    def run(self, arrays: Sequence[Array], targets: Sequence[Array | None] | None) -> list[Any] | None:
+        """The results of one run, for sizes that nobody keeps; None where something does not hold."""
+        sizes = self._sizes(arrays)
+        if sizes is None:
+            return None
+        context, nbytes = self.context(), 0
+        try:
+            found = context.at(sizes)
+            if found is None:
+                return None
+            nbytes, _, given, *dims = found
+            self.ask(given)
+            context.take(self.arenas, nbytes)
+            wanted = self.no_targets if targets is None or self.cut is not None else targets
+            outputs = [
+                np.empty(dims[r[0] : r[1]], r[2]) if t is None and r is not None else t
+                for r, t in zip(self.results, wanted, strict=True)
+            ]
+            context.run(arrays, outputs)
+            return outputs
+        finally:
+            self.take_back(context, nbytes)
+
+    def ask(self, nbytes: int) -> None:
+        """Raise BudgetError unless a run may take so much memory."""
+        if nbytes > unasked():
+            ask(nbytes, f"plan of {len(self.plan.jobs)} steps: intermediate values and results")
+
+    def context(self) -> Any:
+        """Memory of one run at a time."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return self.program.bind()
+
+    def take_back(self, context: Any, nbytes: int) -> None:
+        """Its memory serves another run; an arena that is far too large for one of ``nbytes`` does not."""
+        arena, context.arena = context.arena, None
+        is_fit = arena is not None and arena.nbytes <= max(ROOMY * nbytes, GRANTED_BYTES)
+        if is_fit and len(self.arenas) < MAX_IDLE_CONTEXTS:
+            self.arenas.append(arena)
+        if len(self.idle) < MAX_IDLE_CONTEXTS:
+            self.idle.append(context)
 
     def planned_for(self, sizes: Sequence[int]) -> Plan:
         """The plan that it stands for.  sizes: dimensions of all inputs, then the content that is followed."""
@@ -181,17 +233,6 @@ def _followed(
     return TensorType(t.dtype, tuple(dims), value.reshape(t.value.shape))
 
 
-class _Context:
-    """Memory of one run at a time; taped: the sizes that it is turned to."""
-
-    __slots__ = ("run", "runs", "taped")
-
-    def __init__(self, tape: Tape) -> None:
-        self.run = tape.program.bind()
-        self.runs = [self.run.run]
-        self.taped: Taped | None = None
-
-
 class Taped(Prepared):
     """A tape at certain sizes; ``plan`` is made when somebody asks for it."""
 
@@ -201,14 +242,13 @@ class Taped(Prepared):
         self.tape, self.sizes, self.registers, self.objects = tape, sizes, registers, objects
         self.cut, self.rest, self.stands_in = tape.plan.cut, tape.rest, False
         self.reads, self.ends, self.results = tape.reads, tape.ends, tape.plan.results
-        self.idle = tape.idle  # type: ignore[assignment]
+        self.idle = tape.idle
         self.arena, self.naive, given, *dims = registers[tape.program.asked].tolist()
         self.empties = [None if r is None else (tuple(dims[r[0] : r[1]]), r[2]) for r in tape.results]
         self.plain = tape.plain
         self.overwrites, self.homes = tape.overwrites, None
         self.used = next(clock)
-        if given > unasked():
-            ask(given, f"plan of {len(tape.plan.jobs)} steps: intermediate values and results")
+        tape.ask(given)
 
     def __getattr__(self, name: str) -> Any:
         if name != "plan":
@@ -222,15 +262,11 @@ class Taped(Prepared):
         except LostError:  # it depends on the sizes
             return False
 
-    def turned(self) -> _Context:
+    def turned(self) -> Any:
         """Memory for one run, turned to these sizes."""
-        try:
-            found: _Context = self.tape.idle.pop()
-        except IndexError:
-            found = _Context(self.tape)
-        if found.run.take(self.tape.arenas, self.arena) or found.taped is not self:
-            found.run.turn_to(self.registers, self.objects)
-            found.taped = self
+        found = self.tape.context()
+        found.take(self.tape.arenas, self.arena)
+        found.turn_to(self.registers, self.objects)
         return found
 
     def run_ahead(self, trips: Trips, arrays: Sequence[Array], by_value: Iterable[int]) -> int:
@@ -238,18 +274,13 @@ class Taped(Prepared):
             return 0
         context = self.turned()
         try:
-            return self.tape.device.run_ahead(context.run, self, trips, arrays, [i for i, _ in self.tape.fixed])
+            return self.tape.device.run_ahead(context, self, trips, arrays, [i for i, _ in self.tape.fixed])
         finally:
-            context.taped = None  # it was turned to other sizes
             self.take_back(context)
 
     def take_back(self, context: Any) -> None:
-        """Its memory serves another run; an arena that is far too large does not."""
-        arenas, arena, context.run.arena = self.tape.arenas, context.run.arena, None
-        if len(arenas) < MAX_IDLE_CONTEXTS and arena.nbytes <= max(ROOMY * self.arena, GRANTED_BYTES):
-            arenas.append(arena)
-        if len(self.idle) < MAX_IDLE_CONTEXTS:
-            self.idle.append(context)
+        """Its memory serves another run."""
+        self.tape.take_back(context, self.arena)
 
     def synchronise(self) -> None:
         """Nothing goes on behind a run of the CPU."""

@@ -40,7 +40,7 @@ MOST = 2.0**62
 ROW = 24
 
 WORD, HALF, FLOAT, DOUBLE, ADDRESS = range(5)
-"""Kinds of what `fill` writes of an integer: an i64, an i32, an f32, an f64, an address in the arena."""
+"""Kinds of what `fill` writes of an integer: an i64, an i32, an f32, an f64, an address in the arena (or another)."""
 
 
 def _source() -> str:
@@ -72,9 +72,12 @@ evaluate = native_source(
 """Operations ``first`` to ``last``."""
 
 
-@native(rows=PTR, count=I64, registers=PTR, to=PTR, arena=I64)
+@native(rows=PTR, count=I64, registers=PTR, to=PTR, bases=PTR)
 def fill(p, tid, nthreads):  # type: ignore[no-untyped-def]
-    """Write registers into parameter records; rows: byte offset, kind, register; arena: its address."""
+    """Write registers into parameter records; rows: byte offset, kind, register.
+
+    bases: addresses; kind ``ADDRESS + i`` is an address so many bytes behind the i-th of them.
+    """
     for i in range(p.count):
         row = p.rows + ROW * i
         at, kind, y = p.to + load_i64(row), load_i64(row + 8), load_i64(p.registers + 8 * load_i64(row + 16))
@@ -87,4 +90,4 @@ def fill(p, tid, nthreads):  # type: ignore[no-untyped-def]
         elif kind == DOUBLE:
             view(at, 1, np.float64)[0] = np.float64(y)
         else:
-            store_i64(at, y + p.arena)
+            store_i64(at, y + load_i64(p.bases + 8 * (kind - ADDRESS)))
