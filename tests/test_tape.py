@@ -82,9 +82,16 @@ def check(graph: Graph, sizes: Sequence[Sequence[TensorType]]) -> int:
         made = Tape(runner, MakerContext(THREADS, runner.packs), sizes[0])
     except (LostError, BoltError):
         return 0
-    held = 0
+    held, passing = 0, made.context()
     for types in sizes:
-        taped = made.at([np.broadcast_to(np.zeros((), t.dtype), t.dims) for t in types])
+        arrays = [np.broadcast_to(np.zeros((), t.dtype), t.dims) for t in types]
+        found = passing.at(made._sizes(arrays))  # as the sizes before have left it
+        taped = made.at(arrays)
+        if found is not None:
+            assert taped is not None
+            kept = made.program.tape.calls
+            np.testing.assert_array_equal(passing.own[:kept], taped.registers[:kept])
+            np.testing.assert_equal(passing.objects, taped.objects)
         try:
             plan = Planner(region_of(graph), MakerContext(THREADS, Packs())).plan(types)
         except BoltError:
