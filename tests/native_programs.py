@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from bolt_numba.converters.onnx.types import DTYPES
 from bolt_numba.export.layout import (
     COLUMNS,
+    CONTENT,
     FAULT_WORDS,
     HeaderWord,
     PatchKind,
@@ -86,12 +88,12 @@ class Interpreter:
             return found[: len(shapes)] == list(shapes)
         pairs = list(zip(found, shapes, strict=False))
         are_small = all(len(a) == len(b) and all(n <= most for n, most in zip(b, a, strict=True)) for a, b in pairs)
-        return are_small and self.evaluated(plan, shapes) is not None
+        return are_small and self.evaluated(plan, lambda value, axis: shapes[value][axis]) is not None
 
-    def evaluated(self, plan: dict[str, int], shapes: Sequence[tuple[int, ...]]) -> list[int] | None:
-        """The registers of a tape; None where it does not hold."""
+    def evaluated(self, plan: dict[str, int], number: Callable[[int, int], int]) -> list[int] | None:
+        """The registers of a tape, of which this gives the numbers; None where it does not hold."""
         numbers = self.rows(ProgramTable.NUMBERS, plan["first_number"], plan["numbers"])
-        registers = [1, *(shapes[row["value"]][row["axis"]] for row in numbers)]
+        registers = [1, *(number(row["value"], row["axis"]) for row in numbers)]
         finds = self.rows(ProgramTable.FINDS)
         for row in self.rows(ProgramTable.OPERATIONS, plan["first_operation"], plan["operations"]):
             what, a, b = TapeOperation(row["what"]), row["a"], row["b"]
@@ -132,9 +134,9 @@ class Interpreter:
         places = self.rows(ProgramTable.PLACES, stages[0]["first_place"], stages[0]["places"])
         between = [np.empty(self.dims(p["dims"], p["rank"]), DTYPES[p["dtype"]]) for p in places]
         arrays = [*inputs, *outputs, *between]
-        plan, number = stages[0], 0
+        plan = stages[0]
         while True:
-            image = self._run_stage(plan, arrays, len(inputs), number)
+            image = self._run_stage(plan, arrays, len(inputs), places)
             if not plan["choices"]:
                 break
             number = int(arrays[plan["choice"]].flat[0]) if plan["choice"] >= 0 else 0
@@ -146,17 +148,23 @@ class Interpreter:
         found = self._results(plan, image.view(np.int64), arrays, len(inputs), outputs)
         return {self.string(v["name"]): a for v, a in zip(given, found, strict=True)}
 
-    def _run_stage(self, plan: dict[str, int], arrays: list[Array], inputs: int, number: int) -> Array:
-        """Run the steps of a stage that this number led to; its image."""
+    def _number(self, arrays: list[Array], places: list[dict[str, int]], value: int, axis: int) -> int:
+        """A size of an array at this moment, or what it holds."""
+        place = places[value - len(self.values)] if value >= len(self.values) else {"length": -1, "axis": -1}
+        if axis == CONTENT or (place["length"] >= 0 and place["axis"] == axis):
+            return int(arrays[value if axis == CONTENT else place["length"]].flat[0])
+        return arrays[value].shape[axis]
+
+    def _run_stage(
+        self, plan: dict[str, int], arrays: list[Array], inputs: int, places: list[dict[str, int]]
+    ) -> Array:
+        """Run the steps of a stage; its image."""
         image = HOST.allocate(plan["image_nbytes"])
         at = self.place(ProgramTable.IMAGES)[0] + plan["image"]
         image[:] = self.block[at : at + len(image)]
         words = image.view(np.int64)
-        for row in self.rows(ProgramTable.FIELDS, plan["first_field"], plan["fields"]):
-            if row["first"] <= number:
-                words[row["word"]] = row["value"] + row["slope"] * (number - row["first"])
         if plan["numbers"]:
-            registers = self.evaluated(plan, [a.shape for a in arrays])
+            registers = self.evaluated(plan, partial(self._number, arrays, places))
             assert registers is not None, "it was chosen for these"
             self._write(plan, image, registers)
         arena = HOST.allocate(plan["arena_nbytes"])

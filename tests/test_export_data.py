@@ -16,9 +16,9 @@ import bolt_numba as bn
 from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.export import stages
 from bolt_numba.export.layout import ProgramTable
-from bolt_numba.export.lengths import runs
 from bolt_numba.export.program import native_program
 from bolt_numba.export.tables import rows_of
+from bolt_numba.export.tapes import runs
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.kernels.cpu.isa import target
@@ -300,8 +300,11 @@ def test_loops_that_stay_in_python_are_told() -> None:
 def test_words_are_kept_as_runs(values: list[int], data: st.DataObject) -> None:
     ns = np.cumsum(data.draw(st.lists(st.integers(1, 3), min_size=len(values), max_size=len(values))))
     rows = list(runs(ns, np.array(values, np.int64)))
-    for n, wanted in zip(ns.tolist(), values, strict=True):
-        first, value, slope = max(row for row in rows if row[0] <= n)
-        assert value + slope * (n - first) == wanted
+    known = dict(zip(ns.tolist(), values, strict=True))
+    for n in range(int(ns[-1]) + 2):
+        found = [row for row in rows if row[0] <= n <= row[1]]
+        assert len(found) == (n in known)
+        for first, _, value, slope in found:
+            assert (value + slope * (n - first) - known[n]) % (1 << 64) == 0
     line = list(runs(np.arange(100), np.arange(100) * 24 + 7))
-    assert line == [(0, 7, 24)]
+    assert line == [(0, 99, 7, 24)]

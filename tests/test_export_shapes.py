@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import bolt_numba as bn
 from bolt_numba.errors import ShapeError
-from bolt_numba.export import plans
+from bolt_numba.export import plans, stages, tapes
 from bolt_numba.export.layout import ProgramTable, TapeOperation
 from bolt_numba.export.program import NativeProgram, native_program
 from bolt_numba.export.tables import rows_of
@@ -134,7 +134,7 @@ def test_random_graphs(graph: Graph, last: int) -> None:
 
 def test_a_guard_that_is_planted_sends_its_sizes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tape made with one more guard serves the sizes that pass it, and plans or other tapes the rest."""
-    whole_tape = plans.Tape.__init__
+    whole_tape = stages.Tape.__init__
 
     def odd(self: Any, runner: Any, context: Any, types: Any, is_open: bool = True) -> None:
         whole_tape(self, runner, context, types, is_open)
@@ -142,7 +142,7 @@ def test_a_guard_that_is_planted_sends_its_sizes_elsewhere(monkeypatch: pytest.M
         old = code.at
         code.at = lambda sizes: old(sizes) if sizes[0] % 2 == types[0].dims[0] % 2 else None
 
-    monkeypatch.setattr(plans.Tape, "__init__", odd)
+    monkeypatch.setattr(stages.Tape, "__init__", odd)
     made = same(ranged(), [{"x": (n, 24)} for n in range(1, 41)])
     assert all(len({sizes[0] % 2 for sizes in chain.plan.stages[0].served.sizes}) == 1  # type: ignore[union-attr]
                for chain in made.planned.chains if chain.sets > 1)  # fmt: skip
@@ -150,7 +150,7 @@ def test_a_guard_that_is_planted_sends_its_sizes_elsewhere(monkeypatch: pytest.M
 
 def test_shapes_that_differ_in_what_they_run_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "MOST_PLANS", 5)
-    monkeypatch.setattr(plans, "FAILED", 0)
+    monkeypatch.setattr(tapes, "FAILED", 0)
     with pytest.raises(ShapeError, match="sets of shapes: got 6 that differ in what they run, wanted up to 5"):
         native_program(dense(), shapes=[{"x": (n, 256)} for n in range(6)])
 

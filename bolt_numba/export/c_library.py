@@ -42,7 +42,7 @@ def constants() -> str:
 
 
 def _lines() -> Iterator[str]:
-    for name in ("VERSION", "HEADER_WORDS", "PAGE", "LINE", "FAULT_WORDS", "TRAILER_WORDS"):
+    for name in ("VERSION", "HEADER_WORDS", "PAGE", "LINE", "FAULT_WORDS", "TRAILER_WORDS", "CONTENT"):
         yield f"#define BNP_{name} {getattr(layout, name)}"
     yield f"#define BNP_MOST_PROGRAMS {layout.TRAILER_PROGRAMS}"
     for name, number in (("MAGIC", layout.MAGIC), ("END_MAGIC", layout.TRAILER_MAGIC)):

@@ -23,6 +23,8 @@ VERSION = 3
 MAGIC = int.from_bytes(b"BNPROG01", "little")
 HEADER_WORDS = 64
 PAGE, LINE = 4096, 64
+CONTENT = -1
+"""In the place of an axis."""
 
 
 class HeaderWord(IntEnum):
@@ -78,11 +80,10 @@ class ProgramTable(IntEnum):
     FAULTS = 13
     PLACES = 14
     CHOICES = 15
-    FIELDS = 16
-    NUMBERS = 17
-    OPERATIONS = 18
-    FINDS = 19
-    WRITES = 20
+    NUMBERS = 16
+    OPERATIONS = 17
+    FINDS = 18
+    WRITES = 19
 
 
 AREAS = frozenset((ProgramTable.STRINGS, ProgramTable.CODE, ProgramTable.DATA, ProgramTable.IMAGES))
@@ -162,9 +163,8 @@ class PlanRow(IntEnum):
     of CHOICES, one of which is next; none behind the last stage.
     results: of a last stage, the first row of RESULTS; there is one for each output.  sizes: index of the int64 of the
     image where the sizes of all outputs stand, -1 where they are those of dims.
-    first_field, fields: rows of FIELDS, which hold for the number that led here.
     first_number, numbers: rows of NUMBERS; where there are any, the stage has a *tape* and serves all sizes for which
-    that holds.  Those of dims are the greatest then, those of its arena and of places of results, too.
+    that holds.  Those of dims are the greatest then, that of its arena, too.
     first_operation, operations, first_write, writes: rows of OPERATIONS and WRITES of the tape.
     begin: of a first stage, sizes of all inputs with which a session begins, in DIMS.
     """
@@ -189,15 +189,13 @@ class PlanRow(IntEnum):
     FIRST_CHOICE = 17
     CHOICES = 18
     SIZES = 19
-    FIRST_FIELD = 20
-    FIELDS = 21
-    FIRST_NUMBER = 22
-    NUMBERS = 23
-    FIRST_OPERATION = 24
-    OPERATIONS = 25
-    FIRST_WRITE = 26
-    WRITES = 27
-    BEGIN = 28
+    FIRST_NUMBER = 20
+    NUMBERS = 21
+    FIRST_OPERATION = 22
+    OPERATIONS = 23
+    FIRST_WRITE = 24
+    WRITES = 25
+    BEGIN = 26
 
 
 class PlaceRow(IntEnum):
@@ -222,21 +220,8 @@ class ChoiceRow(IntEnum):
     STAGE = 2
 
 
-class FieldRow(IntEnum):
-    """An int64 of the image that depends on the number n that led to the stage: value + slope * (n - first).
-
-    It holds from n = first on, up to the next row of the same word; rows of a word are together, and ascend.  Where a
-    patch is, too, the word is what is added to the address.
-    """
-
-    WORD = 0
-    FIRST = 1
-    VALUE = 2
-    SLOPE = 3
-
-
 class NumberRow(IntEnum):
-    """What a tape is given: a size of an input."""
+    """What a tape is given: a size of an input or place, or the int64 that a place holds, where axis is `CONTENT`."""
 
     VALUE = 0
     AXIS = 1
@@ -353,7 +338,7 @@ class StepRow(IntEnum):
 class PatchRow(IntEnum):
     """An address in the image.  kind: a `PatchKind`.  word: index of the int64.  offset: bytes from what is named.
 
-    The word holds 0, or, where FIELDS give it, what is added.
+    The word holds 0, or, where a tape writes it, what is added.
     """
 
     KIND = 0
@@ -418,7 +403,6 @@ COLUMNS: dict[ProgramTable, type[IntEnum]] = {
     ProgramTable.FAULTS: FaultRow,
     ProgramTable.PLACES: PlaceRow,
     ProgramTable.CHOICES: ChoiceRow,
-    ProgramTable.FIELDS: FieldRow,
     ProgramTable.NUMBERS: NumberRow,
     ProgramTable.OPERATIONS: OperationRow,
     ProgramTable.FINDS: FindRow,
@@ -433,9 +417,9 @@ FUNCTIONS = (
 """C functions that code may call; a program that calls another one is not made."""
 
 __all__ = [
-    "AREAS", "COLUMNS", "FAULT_WORDS", "FUNCTIONS", "HEADER_WORDS", "LINE", "MAGIC", "PAGE", "TRAILER_MAGIC",
-    "TRAILER_PROGRAMS", "TRAILER_WORDS", "VERSION", "ArrayRow", "ChoiceRow", "DimRow", "FaultRow", "FieldRow",
-    "FindRow", "HeaderWord", "ImportRow", "KernelRow", "NumberRow", "OperationRow", "PatchKind", "PatchRow", "PlaceRow",
+    "AREAS", "COLUMNS", "CONTENT", "FAULT_WORDS", "FUNCTIONS", "HEADER_WORDS", "LINE", "MAGIC", "PAGE", "TRAILER_MAGIC",
+    "TRAILER_PROGRAMS", "TRAILER_WORDS", "VERSION", "ArrayRow", "ChoiceRow", "DimRow", "FaultRow", "FindRow",
+    "HeaderWord", "ImportRow", "KernelRow", "NumberRow", "OperationRow", "PatchKind", "PatchRow", "PlaceRow",
     "PlanRow", "ProgramFlag", "ProgramTable", "ResultKind", "ResultRow", "StepRow", "TapeOperation", "TrailerWord",
     "ValueKind", "ValueRow", "WriteKind", "WriteRow",
 ]  # fmt: skip

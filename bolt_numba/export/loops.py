@@ -11,7 +11,8 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.devices.program import Program, laid_out
-from bolt_numba.export.stages import Lengths, NotAheadError, Place, RunStage, StagedPlan, with_inputs
+from bolt_numba.export.stages import NotAheadError, Place, RunStage, StagedPlan, with_inputs
+from bolt_numba.export.tapes import Slices
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.registry import In, Out
@@ -73,7 +74,7 @@ def loop_stages(
     _check_carried(chain, results, carried)
     scanned = [_stacked(chain, made, piece, i) for piece in slices]
     pairs = [(found[0], go), (found[1], i), *zip(results, carried, strict=True)]
-    ends = _copies(chain, pairs, list(zip(slices, scanned, strict=True)), made)
+    ends = _copies(chain, pairs, list(zip(slices, scanned, strict=True)), made, i)
     stage.choice = i if slices else -1
     stage.choices = [(0, (made.limit or 1) - 1, chain.stages.index(ends))]
     for one in (begins, ends):
@@ -188,7 +189,7 @@ def _check_carried(chain: StagedPlan, results: Sequence[int | Array], carried: S
 
 def _copies(
     chain: StagedPlan, pairs: Sequence[tuple[int | Array, int]], slices: Sequence[tuple[int | Array, int]] = (),
-    made: _Iteration | None = None,
+    made: _Iteration | None = None, i: int = -1,
 ) -> RunStage:
     """A stage that copies arrays to places; slices go to the part of a place that the iteration says."""
     targets = {to for _, to in pairs}
@@ -217,22 +218,21 @@ def _copies(
     stage = RunStage(program, jobs, 0, inputs, outputs)
     if slices:
         assert made is not None, "what a loop stacks"
-        stage.lengths = _by_iteration(program, made, [_type(chain, source).nbytes for source, _ in slices], len(first))
+        nbytes = [_type(chain, source).nbytes for source, _ in slices]
+        stage.served = _by_iteration(program, made, i, nbytes, len(first))
     chain.stage(stage)
     return stage
 
 
-def _by_iteration(program: Program, made: _Iteration, nbytes: Sequence[int], first: int) -> Lengths:
-    """Where slices go in the first two iterations, from which the others follow; first: number of the first slice."""
-    words = np.zeros((2, len(program.image) // 8), np.int64) + program.image.view(np.int64)
-    words[:, program.links.in_arrays[:, 0]] = program.links.in_arrays[:, 2]
+def _by_iteration(program: Program, made: _Iteration, i: int, nbytes: Sequence[int], first: int) -> Slices:
+    """Where slices go; i: the place with the number of the iteration, first: number of the first slice."""
     assert made.limit is not None, "as many slices have room"
+    rows = list[tuple[int, int, int]]()
     for k, each in enumerate(nbytes):
         backwards = k < len(made.backwards) and made.backwards[k]
-        places = ((made.limit - 1) * each, (made.limit - 2) * each) if backwards else (0, each)
-        for word, _ in program.outputs.get(first + k, ()):
-            words[:, word] = places
-    return Lengths(np.arange(2), words)
+        begin, step = ((made.limit - 1) * each, -each) if backwards else (0, each)
+        rows += [(word, begin, step) for word, _ in program.outputs.get(first + k, ())]
+    return Slices(i, rows)
 
 
 def in_order(region: Region, op: ControlFlow, results: Sequence[Value], types: Sequence[TensorType]) -> Region:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from bolt_numba.base.follow import LostError
 from bolt_numba.base.records import record
 from bolt_numba.devices import device
 from bolt_numba.errors import BoltError, ShapeError
-from bolt_numba.export.lengths import stages_by_length
 from bolt_numba.export.loops import loop_stages
-from bolt_numba.export.stages import StagedPlan, problems
-from bolt_numba.export.tapes import Served
+from bolt_numba.export.stages import StagedPlan
+from bolt_numba.export.tapes import Served, Sizes, shared
 from bolt_numba.export.targets import PlannedCpu
 from bolt_numba.guesses import complete_shapes
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import sized
-from bolt_numba.runtime.packs import MakerContext
-from bolt_numba.runtime.tape import Tape
 from bolt_numba.session import Session
 from bolt_numba.types import TensorType
 
@@ -27,12 +23,6 @@ if TYPE_CHECKING:
     from bolt_numba.runtime.device import Device
 
 Shapes = Mapping[str, Sequence[int]]
-Sizes = tuple[tuple[int, ...], ...]
-"""The shapes of all inputs, states with them."""
-LEAST, SERVES = 4, 3
-"""Sets of shapes from which on a tape is tried, and for how many it has to serve: it takes as much as two plans."""
-FAILED = 16
-"""Tapes that are tried in vain, one after another."""
 MOST_PLANS = 1000
 """Sets of shapes that have a plan each."""
 
@@ -66,31 +56,23 @@ class _Planned(Session):
         self.device, self._plugins, self._computes_halves = self._cpu.name, None, False
         return self._cpu, device("host")
 
-    def chains(self, sets: Sequence[Shapes]) -> Iterator[PlannedSets]:
+    def chains(self, sets: Sequence[Shapes]) -> list[PlannedSets]:
         """What runs for these shapes of the inputs, for the first of them first: tapes, and plans where none serves."""
         states = [array.shape for array in self.graph.states]
         dims = [(*(tuple(shapes[spec.name]) for spec in self.inputs), *states) for shapes in sets]
-        begin, left = dims[0], sorted(dict.fromkeys(dims), key=_order, reverse=True)
-        made, alone, failed = list[PlannedSets](), list[Sizes](), 0
-        while left:
-            served = self._served(left) if len(left) >= LEAST and failed < FAILED else None
-            if served is None:
-                alone.append(left.pop(0))
-                failed += 1
-                continue
-            tape, taken = served
-            failed, chosen = 0, set(taken)
-            made.append(self._taped(tape, begin if begin in chosen else taken[0]))
-            left = [sizes for sizes in left if sizes not in chosen]
+        begin, region, new = dims[0], self._runner.region, self._new()
+        largest_first = sorted(dict.fromkeys(dims), key=_order, reverse=True)
+        tapes, alone = shared(largest_first, lambda sizes: new.tape(region, self._types(sizes)))
+        made = [self._taped(served, begin if begin in taken else taken[0], taken) for served, taken in tapes]
         if len(alone) > MOST_PLANS:
             what = f"got {len(alone)} that differ in what they run, wanted up to {MOST_PLANS}"
             raise ShapeError(f"{self.graph.name}: export: sets of shapes: {what}")
         made += map(self._planned, alone)
-        return iter(sorted(made, key=lambda chain: chain.begin != begin))
+        return sorted(made, key=lambda chain: chain.begin != begin)
 
     def _new(self) -> StagedPlan:
         runner = self._runner
-        return StagedPlan(self._cpu, runner.threads, runner.packs, runner.devices, stages_by_length, loop_stages)
+        return StagedPlan(self._cpu, runner.threads, runner.packs, runner.devices, loop_stages)
 
     def _types(self, dims: Sizes) -> list[TensorType]:
         return [TensorType(v.type.dtype, d) for v, d in zip(self._runner.region.inputs, dims, strict=True)]
@@ -101,27 +83,11 @@ class _Planned(Session):
         made.build(self._runner.region, self._types(dims))
         return PlannedSets(made, dims, dims, 1)
 
-    def _served(self, left: Sequence[Sizes]) -> tuple[Served, list[Sizes]] | None:
-        """A tape that is made for the first of these shapes, and which of them it serves, if they are enough."""
-        runner = self._runner
-        try:
-            tape = Tape(runner, MakerContext(runner.threads, runner.packs, None, runner.devices),
-                        self._types(left[0]), False)  # fmt: skip
-        except (LostError, Exception):  # what is wrong with the shapes is told where they are planned
-            return None
-        finally:
-            runner.packs.done()
-        if tape.plan.cut is not None or any(problems(tape.plan)):
-            return None
-        served = Served(tape)
-        taken = [sizes for sizes in left if served.takes([d for dims in sizes for d in dims])]
-        return (served, taken) if len(taken) >= SERVES else None
-
-    def _taped(self, served: Served, begin: Sizes) -> PlannedSets:
-        made, rest = self._new(), iter(served.greatest)
-        greatest = tuple([tuple([next(rest) for _ in dims]) for dims in begin])
+    def _taped(self, served: Served, begin: Sizes, taken: Sequence[Sizes]) -> PlannedSets:
+        made = self._new()
+        greatest = tuple([tuple(map(max, *dims)) for dims in zip(*taken, strict=True)])
         made.take(served, self._types(greatest))
-        return PlannedSets(made, greatest, begin, len(served.sizes))
+        return PlannedSets(made, greatest, begin, len(taken))
 
     def deciding(self) -> list[str]:
         """Inputs whose content decides shapes."""
@@ -149,8 +115,7 @@ def planned(
     session = _Planned(graph, PlannedCpu(target), threads, precision, numerics)
     if strings := [spec.name for spec in (*session.inputs, *session.outputs) if spec.dtype == object]:
         raise BoltError(f"{graph.name}: export: values: got {', '.join(map(repr, strings))}, wanted tensors of numbers")
-    chains = list(session.chains([complete_shapes(graph, told) for told in shapes or ({},)]))
-
+    chains = session.chains([complete_shapes(graph, told) for told in shapes or ({},)])
     lacking = list(dict.fromkeys(text for chain in chains for text in chain.plan.problems))
     lines = "".join(f"\n  {text}" for text in lacking)
     if lacking and (deciding := session.deciding()):

@@ -20,10 +20,9 @@ from bolt_numba.export.layout import (
     ResultKind,
     ValueKind,
 )
-from bolt_numba.export.lengths import runs, with_sizes
 from bolt_numba.export.plans import Planned, PlannedSets, Shapes, planned
 from bolt_numba.export.tables import ProgramBlock, Tables
-from bolt_numba.export.tapes import Served, TapeWriter
+from bolt_numba.export.tapes import Served, Slices, TapeWriter
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.kernels.machine_code import blob_parts
 from bolt_numba.kernels.targets import target_code
@@ -32,12 +31,12 @@ from bolt_numba.runtime.slots import INPUT, TEMP
 
 if TYPE_CHECKING:
     from bolt_numba.devices.program import Program
-    from bolt_numba.export.stages import Lengths, RunStage, StagedPlan
+    from bolt_numba.export.stages import RunStage, StagedPlan
     from bolt_numba.runtime.slots import Job, Slot
 
 
 _OF_STAGES = (
-    ProgramTable.STEPS, ProgramTable.PATCHES, ProgramTable.FAULTS, ProgramTable.CHOICES, ProgramTable.FIELDS,
+    ProgramTable.STEPS, ProgramTable.PATCHES, ProgramTable.FAULTS, ProgramTable.CHOICES,
     ProgramTable.NUMBERS, ProgramTable.OPERATIONS, ProgramTable.WRITES,
 )  # fmt: skip
 """Tables of which each stage has some rows."""
@@ -116,16 +115,16 @@ class _Writer:
         if program is not None:
             self._steps(stage, program)
             self._patches(stage, program)
-            if stage.served is None:
+            if not isinstance(stage.served, Served):
                 self._faults(program)
         image, sizes = b"" if program is None else program.image.tobytes(), -1
-        if stage.served is not None:
+        if isinstance(stage.served, Slices):
+            stage.served.write(tables)
+        elif stage.served is not None:
             image, sizes = self._tape(stage, stage.served)
         elif stage.results is not None and not is_first:
             sizes, shapes = len(image) // 8, [self._dims(chain, stage, slot) for slot in stage.results]
-            image = with_sizes(program, shapes).tobytes()
-        if stage.lengths is not None:
-            image = self._fields(stage.lengths, image)
+            image += np.array([d for dims in shapes for d in dims] or [0], np.int64).tobytes()
         counts = {table: tables.count(table) - before for table, before in first.items()}
         tables.add(
             ProgramTable.PLANS, image=tables.image(image), image_nbytes=len(image), sizes=sizes, results=results,
@@ -133,7 +132,6 @@ class _Writer:
             first_patch=first[ProgramTable.PATCHES], patches=counts[ProgramTable.PATCHES],
             first_fault=first[ProgramTable.FAULTS], faults=counts[ProgramTable.FAULTS],
             first_choice=first[ProgramTable.CHOICES], choices=counts[ProgramTable.CHOICES], choice=stage.choice,
-            first_field=first[ProgramTable.FIELDS], fields=counts[ProgramTable.FIELDS],
             first_number=first[ProgramTable.NUMBERS], numbers=counts[ProgramTable.NUMBERS],
             first_operation=first[ProgramTable.OPERATIONS], operations=counts[ProgramTable.OPERATIONS],
             first_write=first[ProgramTable.WRITES], writes=counts[ProgramTable.WRITES],
@@ -147,7 +145,7 @@ class _Writer:
         image = np.array(program.program.image.view(np.int64))
         for word, _, offset in program.tables:
             image[word] = offset
-        writer = TapeWriter(tables, served)
+        writer = TapeWriter(tables, served, stage.inputs)
         writer.write()
         writer.moved()
         numbers = [r for output in range(len(stage.results or ())) for r in writer.dims_of(output)]
@@ -175,14 +173,6 @@ class _Writer:
                 kind, which = ResultKind.ARRAY, self.tables.array(np.ascontiguousarray(slot.const))
             self.tables.add(ProgramTable.RESULTS, kind=kind, which=which)
         return first
-
-    def _fields(self, lengths: Lengths, image: bytes) -> bytes:
-        """The image of the longest with what is the same for all lengths; the other words are rows."""
-        made, (ns, words) = np.frombuffer(bytearray(image), np.int64), (lengths.ns, lengths.words)
-        for word in np.flatnonzero((words != made).any(0)).tolist():
-            for first, value, slope in runs(ns, words[:, word]):
-                self.tables.add(ProgramTable.FIELDS, word=word, first=first, value=value, slope=slope)
-        return made.tobytes()
 
     def _steps(self, stage: RunStage, program: Program) -> None:
         tables, numbers = self.tables, [self.kernel(kernel) for kernel in program.links.kernels]
@@ -215,7 +205,7 @@ class _Writer:
         for i, places in program.outputs.items():
             rows += [(PatchKind.OUTPUT, stage.outputs[i] - first, word, at) for word, at in places]
         for kind, which, word, at in rows:
-            is_in_word = stage.lengths is not None or (stage.served is not None and kind not in _FIXED)
+            is_in_word = stage.served is not None and kind not in _FIXED
             self.tables.add(ProgramTable.PATCHES, kind=kind, which=which, word=word, offset=0 if is_in_word else at)
 
     def _faults(self, program: Program) -> None:

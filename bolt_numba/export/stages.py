@@ -6,17 +6,18 @@ number among them says which stage is next.  Values and places have one numberin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.follow import LostError
 from bolt_numba.base.mapped import check_intact
 from bolt_numba.base.records import record
 from bolt_numba.devices.program import Program, laid_out
 from bolt_numba.errors import BoltError
-from bolt_numba.export.tapes import Served
+from bolt_numba.export.tapes import Served, Sizes, Slices, runs, shared
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.kernels.data_sized import Sized, select_sized
 from bolt_numba.kernels.extents import check_steps
@@ -25,8 +26,10 @@ from bolt_numba.runtime.memory import plan_memory
 from bolt_numba.runtime.packs import MakerContext
 from bolt_numba.runtime.plan import Plan, Planner
 from bolt_numba.runtime.region import Cut, Region, resolved
+from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
-from bolt_numba.types import I64, Array, TensorType, type_of
+from bolt_numba.runtime.tape import Tape
+from bolt_numba.types import I64, AnyDType, Array, TensorType, type_of
 
 if TYPE_CHECKING:
     from bolt_numba.export.targets import PlannedCpu
@@ -54,17 +57,6 @@ class Place:
 
 
 @record(eq=False)
-class Lengths:
-    """The image of a stage for each length of ``ns``, which ascends: [lengths, words] i64, sizes of outputs at its end.
-
-    Where an address goes, a word has what is added to it.
-    """
-
-    ns: Array
-    words: Array
-
-
-@record(eq=False)
 class RunStage:
     """What runs between two decisions.
 
@@ -81,30 +73,24 @@ class RunStage:
     results: list[Slot] | None = None
     choice: int = -1
     choices: list[tuple[int, int, int]] = field(default_factory=list)
-    lengths: Lengths | None = None
-    served: Served | None = None
+    served: Served | Slices | None = None
 
 
 Loops = Callable[
     ["StagedPlan", Cut, "Sequence[int | Array | None]"],
     "tuple[RunStage, list[int], Region, tuple[RunStage, RunStage]]",
 ]
-ByLength = Callable[["StagedPlan", Region, "list[int]", int], "list[tuple[int, int, int]]"]
 
 
 class StagedPlan:
     """The stages of one set of shapes, the first of them first, and what is between them.
 
     problems: a line for each node that keeps the model from leaving Python.  least, greatest: sizes of the outputs.
-    by_length: adds the stages of a region that reads results of a length that data decide.  loops: those of a loop but
-    what follows it.
+    loops: adds the stages of a loop but what follows it.
     """
 
-    def __init__(
-        self, cpu: PlannedCpu, threads: int, packs: Packs, devices: Any, by_length: ByLength, loops: Loops
-    ) -> None:
-        self.cpu, self.threads, self.packs, self.devices = cpu, threads, packs, devices
-        self.by_length, self.loops = by_length, loops
+    def __init__(self, cpu: PlannedCpu, threads: int, packs: Packs, devices: Any, loops: Loops) -> None:
+        self.cpu, self.threads, self.packs, self.devices, self.loops = cpu, threads, packs, devices, loops
         self.stages: list[RunStage] = []
         self.types: list[Place] = []
         self.problems: list[str] = []
@@ -112,20 +98,17 @@ class StagedPlan:
 
     def build(self, region: Region, types: Sequence[TensorType]) -> None:
         """Plan a region and all that follows for inputs of these types."""
-        self.first_output, self.outputs = len(types), len(region.outputs)
-        self.types = [*map(Place, types), *(Place(TensorType(I64, ())) for _ in range(self.outputs))]
+        self._begin(types, len(region.outputs))
         self._next(region, list(range(len(types))))
 
     def take(self, served: Served, types: Sequence[TensorType]) -> None:
         """The one stage of a tape.  types: of the inputs, with the greatest sizes."""
-        plan, numbers = served.tape.plan, list(range(len(types)))
-        self.first_output, self.outputs = len(types), len(plan.results)
-        self.least, self.greatest = map(list, zip(*map(served.result_dims, range(self.outputs)), strict=True))
-        outputs = zip(plan.results, self.greatest, strict=True)
-        self.types = [*map(Place, types), *(Place(TensorType(s.type.dtype, dims)) for s, dims in outputs)]
-        made = [self.first_output + i for i in range(self.outputs)]
-        program = served.tape.program.program
-        self.stage(RunStage(program, plan.jobs, served.arena_nbytes, numbers, made, plan.results, served=served))
+        self._begin(types, len(served.tape.plan.results))
+        self.stage(self._taken(served, list(range(len(types)))))
+
+    def _begin(self, types: Sequence[TensorType], outputs: int) -> None:
+        self.first_output, self.outputs = len(types), outputs
+        self.types = [*map(Place, types), *(Place(TensorType(I64, ())) for _ in range(outputs))]
 
     @property
     def first_place(self) -> int:
@@ -184,10 +167,68 @@ class StagedPlan:
     def _by_length(
         self, region: Region, numbers: list[int], length: int | None = None
     ) -> tuple[int, list[tuple[int, int, int]]]:
+        """The stages of a region that reads results of a length; what tells it, and which of them is for which."""
         found = self._length_read(region, numbers) if length is None else length
         if found == TWO:
             raise NotAheadError("what follows depends on two lengths at once")
-        return found, self.by_length(self, region, numbers, found)
+        most = max(p.type.dims[p.axis] for p in (self.types[n] for n in numbers) if p.length == found)
+        if most >= MOST_LENGTHS:
+            raise NotAheadError(f"what follows depends on a length of up to {most}: wanted less than {MOST_LENGTHS}")
+        lengths = {self._sizes_at(numbers, found, n): n for n in range(most, -1, -1)}
+        self._planned_at(region, numbers, next(iter(lengths)))
+        tapes, alone = shared(list(lengths), lambda sizes: self.tape(region, self._types_at(numbers, sizes)))
+        outputs = [self.first_output + i for i in range(self.outputs)]
+        choices = list[tuple[int, int, int]]()
+        for served, taken in tapes:
+            stage = self.stage(self._taken(served, numbers))
+            ns = np.array(sorted(lengths[sizes] for sizes in taken))
+            choices += [(low, high, stage) for low, high, _, _ in runs(ns, np.zeros(len(ns), np.int64))]
+        for sizes in alone:
+            plan, n = self._planned_at(region, numbers, sizes), lengths[sizes]
+            self.ends(_results(plan.results, [Place(t) for t in self._types_at(numbers, sizes)]))
+            made = RunStage(program_of(plan), plan.jobs, arena_of(plan), numbers, outputs, plan.results)
+            choices.append((n, n, self.stage(made)))
+        return found, sorted(choices)
+
+    def _sizes_at(self, numbers: Sequence[int], length: int, n: int) -> Sizes:
+        """The shapes of inputs where a length is n."""
+
+        def of(place: Place) -> tuple[int, ...]:
+            at = place.axis if place.length == length else -1
+            return tuple([min(n, d) if axis == at else d for axis, d in enumerate(place.type.dims)])
+
+        return tuple([of(self.types[number]) for number in numbers])
+
+    def _types_at(self, numbers: Sequence[int], sizes: Sizes) -> list[TensorType]:
+        return [TensorType(self.types[n].type.dtype, dims) for n, dims in zip(numbers, sizes, strict=True)]
+
+    def _planned_at(self, region: Region, numbers: Sequence[int], sizes: Sizes) -> Plan:
+        """The plan of a region for these sizes.  Raises NotAheadError where C cannot run it."""
+        plan = self.plan(region, self._types_at(numbers, sizes))
+        if plan.cut is not None:
+            raise NotAheadError("what follows depends on a length, and data decide in it once more")
+        if found := list(problems(plan)):
+            raise NotAheadError("what follows has other nodes that need Python: " + "; ".join(found))
+        return plan
+
+    def tape(self, region: Region, types: Sequence[TensorType]) -> Tape | None:
+        """The tape of a region that is made for inputs of these types; None where there is none that C can run."""
+        runner = Runner(region, self.threads, self.packs, devices=self.devices)
+        try:
+            with np.errstate(all="ignore"):
+                made = Tape(runner, MakerContext(self.threads, self.packs, None, self.devices), types, False)
+        except (LostError, Exception):  # what is wrong with the sizes is told where they are planned
+            return None
+        finally:
+            self.packs.done()
+        return None if made.plan.cut is not None or any(problems(made.plan)) else made
+
+    def _taken(self, served: Served, numbers: list[int]) -> RunStage:
+        """The stage of a tape, of which all sets of shapes are known that it serves."""
+        plan, outputs = served.tape.plan, [self.first_output + i for i in range(self.outputs)]
+        self.ends((slot.type.dtype, *served.result_dims(i)) for i, slot in enumerate(plan.results))
+        program = served.tape.program.program
+        return RunStage(program, plan.jobs, served.arena_nbytes, numbers, outputs, plan.results, served=served)
 
     def _apart(self, region: Region, numbers: Sequence[int]) -> tuple[list[Node], list[Node]]:
         """The nodes that depend on no length, and the others."""
@@ -213,7 +254,7 @@ class StagedPlan:
         if plan.cut is None:
             self.problems += problems(plan)
             outputs = [self.first_output + i for i in range(self.outputs)]
-            self.ends(plan.results, [self.types[n] for n in numbers])
+            self.ends(_results(plan.results, [self.types[n] for n in numbers]))
             return self.stage(RunStage(program_of(plan), plan.jobs, arena_of(plan), numbers, outputs, plan.results))
         stage, made = self.left(plan, numbers)
         try:
@@ -236,12 +277,9 @@ class StagedPlan:
             stage.outputs.append(made[-1] if slot.kind == TEMP else -1)  # type: ignore[arg-type]
         return stage, made
 
-    def ends(self, slots: Sequence[Slot], inputs: Sequence[Place]) -> None:
-        """Take note of what a last stage gives: outputs are as small, and as large."""
-        for i, slot in enumerate(slots):
-            place = inputs[slot.index] if slot.kind == INPUT else Place(slot.type)
-            dims = place.type.dims
-            least = tuple(0 if place.length >= 0 and axis == place.axis else d for axis, d in enumerate(dims))
+    def ends(self, results: Iterable[tuple[AnyDType, tuple[int, ...], tuple[int, ...]]]) -> None:
+        """Take note of what a last stage gives: the dtype of each output, its least sizes and its greatest."""
+        for i, (dtype, least, dims) in enumerate(results):
             if i == len(self.greatest):
                 self.least.append(least)
                 self.greatest.append(dims)
@@ -249,7 +287,7 @@ class StagedPlan:
                 raise NotAheadError(f"output {i} has rank {len(self.greatest[i])} or {len(dims)}")
             self.least[i] = tuple(map(min, least, self.least[i]))
             self.greatest[i] = tuple(map(max, dims, self.greatest[i]))
-            self.types[self.first_output + i] = Place(TensorType(place.type.dtype, self.greatest[i]))
+            self.types[self.first_output + i] = Place(TensorType(dtype, self.greatest[i]))
 
     # --- nodes where data decide -------------------------------------------------------------------------------------
 
@@ -368,6 +406,17 @@ def with_inputs(region: Region, given: Sequence[int | Array]) -> tuple[Region, l
             inputs.append(value)
             numbers.append(operand)
     return Region(inputs, region.nodes, region.outputs, region.alias, known), numbers
+
+
+def _results(
+    slots: Sequence[Slot], inputs: Sequence[Place]
+) -> Iterator[tuple[AnyDType, tuple[int, ...], tuple[int, ...]]]:
+    """Of results their dtype, their least sizes and their greatest."""
+    for slot in slots:
+        place = inputs[slot.index] if slot.kind == INPUT else Place(slot.type)
+        dims = place.type.dims
+        least = tuple([0 if place.length >= 0 and axis == place.axis else d for axis, d in enumerate(dims)])
+        yield place.type.dtype, least, dims
 
 
 def constant(slot: Slot) -> Array:

@@ -7,13 +7,14 @@ in which C finds it by the sizes of a run.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.devices.followed import WRITTEN
-from bolt_numba.export.layout import ProgramTable, TapeOperation, WriteKind
+from bolt_numba.export.layout import CONTENT, ProgramTable, TapeOperation, WriteKind
 from bolt_numba.runtime.slots import CONST, INPUT
 from bolt_numba.types import Array
 
@@ -24,6 +25,53 @@ if TYPE_CHECKING:
 
 _KINDS = {kind: WriteKind.WORD if name == "address" else WriteKind[name.upper()] for kind, name in WRITTEN.items()}
 """An address is a number to which a patch adds where the arena is."""
+
+
+LEAST, SERVES = 4, 3
+"""Sets of shapes from which on a tape is tried, and for how many it has to serve: it takes as much as two plans."""
+FAILED = 16
+"""Tapes that are tried in vain, one after another."""
+Sizes = tuple[tuple[int, ...], ...]
+"""The shapes of all inputs."""
+
+
+def shared(
+    sets: Sequence[Sizes], make: Callable[[Sizes], Tape | None]
+) -> tuple[list[tuple[Served, list[Sizes]]], list[Sizes]]:
+    """Tapes for sets of shapes, each made for the first that those before do not serve, and the sets that are left."""
+    made, alone, left, failed = list[tuple[Served, list[Sizes]]](), list[Sizes](), list(sets), 0
+    while left:
+        tape = make(left[0]) if len(left) >= LEAST and failed < FAILED else None
+        served = None if tape is None else Served(tape)
+        taken = [] if served is None else [one for one in left if served.takes(one)]
+        if served is None or len(taken) < SERVES:
+            alone.append(left.pop(0))
+            failed += 1
+            continue
+        made.append((served, taken))
+        chosen, failed = set(taken), 0
+        left = [one for one in left if one not in chosen]
+    return made, alone
+
+
+@record(eq=False)
+class Slices:
+    """Where the slices of an iteration go, as a tape of the number that a place holds.
+
+    rows: index of an int64 of the image, what it is in the first iteration, and how much more in each one that follows.
+    """
+
+    iteration: int
+    rows: list[tuple[int, int, int]]
+    arena_words: Sequence[int] = ()
+
+    def write(self, tables: Tables) -> None:
+        tables.add(ProgramTable.NUMBERS, value=self.iteration, axis=CONTENT)
+        rows = _Rows(tables, 1)
+        for word, first, step in self.rows:
+            moved = rows.add(TapeOperation.MULTIPLY, 1, rows.constant(step))
+            register = rows.add(TapeOperation.ADD, moved, rows.constant(first))
+            tables.add(ProgramTable.WRITES, kind=WriteKind.WORD, at=8 * word, register=register)
 
 
 class Served:
@@ -40,23 +88,19 @@ class Served:
         self.results: list[Array] = []
         self.arena_nbytes = 0
 
-    def takes(self, sizes: Sequence[int]) -> bool:
+    def takes(self, shapes: Sizes) -> bool:
         """Add a set of shapes, if the tape holds for it."""
+        sizes = [d for dims in shapes for d in dims]
         found = self.code.at(sizes)
         if found is None:
             return False
         (registers, objects), program, code = found, self.tape.program, self.code
-        self.sizes.append(list(sizes))
+        self.sizes.append(sizes)
         self.integers.append(registers[code.integers.start : code.integers.stop])
         self.objects.append(objects)
         self.results.append(registers[program.dims])
         self.arena_nbytes = max(self.arena_nbytes, int(registers[program.sums[0]]))
         return True
-
-    @property
-    def greatest(self) -> list[int]:
-        """The greatest dimensions of all inputs."""
-        return np.max(self.sizes, 0).tolist()  # type: ignore[no-any-return]
 
     @property
     def arena_words(self) -> list[int]:
@@ -119,16 +163,13 @@ def runs(keys: Array, values: Array) -> Iterator[tuple[int, int, int, int]]:
 
 
 class TapeWriter:
-    """Writes a tape into tables.
+    """Writes a tape into tables.  inputs: the numbers of what the stage reads."""
 
-    places: number and axis of each of its numbers.
-    """
-
-    def __init__(self, tables: Tables, served: Served) -> None:
+    def __init__(self, tables: Tables, served: Served, inputs: Sequence[int]) -> None:
         self.tables, self.served = tables, served
         self.program, self.code = served.tape.program, served.code
         numbers = 0
-        for value, rank in enumerate(served.tape.ranks):
+        for value, rank in zip(inputs, served.tape.ranks, strict=True):
             for axis in range(rank):
                 tables.add(ProgramTable.NUMBERS, value=value, axis=axis)
                 numbers += 1

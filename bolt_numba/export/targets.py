@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from bolt_numba.base.follow import Trail
@@ -39,7 +38,6 @@ class PlannedCpu(Cpu):
     def __init__(self, target: str = NATIVE) -> None:
         self.target = _own_name(target)
         super().__init__(self.target)
-        self.lays_out = True
         self.is_foreign = bool(self.target) and is_foreign(self.target)
         if self.target and not packs_here(self.target):
             raise DeviceError(f"target: got {target!r}, wanted one whose vectors this processor has: they pack weights")
@@ -49,7 +47,7 @@ class PlannedCpu(Cpu):
             super().prepare(jobs)
 
     def build(self, jobs: Sequence[Job], threads: int) -> Program:
-        return laid_out(jobs if self.lays_out else (), threads)
+        return laid_out(jobs, threads)
 
     def followed(
         self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any],
@@ -57,12 +55,3 @@ class PlannedCpu(Cpu):
     ) -> FollowedProgram:  # fmt: skip
         self.prepare(jobs)
         return FollowedProgram(jobs, threads, trail, numbers, dims, sums)
-
-    @contextmanager
-    def only_planned(self) -> Iterator[None]:
-        """While it lasts, programs are empty: who wants one has its jobs."""
-        self.lays_out = False
-        try:
-            yield
-        finally:
-            self.lays_out = True

@@ -102,7 +102,10 @@ const int64_t *bn_place(const bn_program *program, const int64_t *head, int64_t 
 /* Bytes of a value or place at most. */
 int64_t bn_array_nbytes(const bn_program *program, const int64_t *head, int64_t number);
 
-/* How many things a patch may name, and from where to where its offset may lead in the one that it names. */
+/* Whether a stage may read an array of this number: inputs and places; of outputs only those of before. */
+bool bn_is_read(const bn_program *program, const int64_t *head, int64_t number);
+
+/* run.c: how many things a patch may name, and from where to where its offset may lead in the one that it names. */
 bool bn_patch_limits(const bn_program *program, const int64_t *head, const int64_t *plan, const int64_t *patch,
                      int64_t *things, int64_t *low, int64_t *high);
 

@@ -244,12 +244,11 @@ static bool check_shapes(const reading *r, int64_t number, const int64_t *plan) 
     return true;
 }
 
-/* What a stage reads: inputs and places; of outputs only those of before. */
-static bool is_read_of(const bn_program *p, const int64_t *head, int64_t number) {
+bool bn_is_read(const bn_program *p, const int64_t *head, int64_t number) {
     return (number >= 0 && number < p->inputs) || (number >= p->values && number < p->values + head[BNP_PLAN_PLACES]);
 }
 
-static bool is_read(const reading *r, int64_t number) { return is_read_of(r->program, r->head, number); }
+static bool is_read(const reading *r, int64_t number) { return bn_is_read(r->program, r->head, number); }
 
 static bool check_results(const reading *r, int64_t number, const int64_t *plan) {
     const bn_program *p = r->program;
@@ -289,28 +288,6 @@ static bool check_steps(const reading *r, const int64_t *plan) {
     return true;
 }
 
-bool bn_patch_limits(const bn_program *p, const int64_t *head, const int64_t *plan, const int64_t *patch, int64_t *things,
-                     int64_t *low, int64_t *high) {
-    int64_t which = patch[BNP_PATCH_WHICH];
-    *things = *low = *high = 0;
-    switch (patch[BNP_PATCH_KIND]) {
-    case BNP_PATCH_KIND_KERNEL: *things = p->count[BNP_TABLE_KERNELS]; break;
-    case BNP_PATCH_KIND_ARRAY: *things = p->count[BNP_TABLE_ARRAYS]; break;
-    case BNP_PATCH_KIND_ARENA: *high = plan[BNP_PLAN_ARENA_NBYTES]; return true;
-    case BNP_PATCH_KIND_IMAGE: *high = plan[BNP_PLAN_IMAGE_NBYTES]; return true;
-    case BNP_PATCH_KIND_INPUT: *things = is_read_of(p, head, which) ? which + 1 : 0; break;
-    default: *things = p->values + head[BNP_PLAN_PLACES] - p->inputs; break;
-    }
-    if (which < 0 || which >= *things) return false;
-    if (patch[BNP_PATCH_KIND] == BNP_PATCH_KIND_ARRAY) {
-        const int64_t *array = bn_row(p, BNP_TABLE_ARRAYS, which);
-        *low = -array[BNP_ARRAY_OFFSET]; /* arrays may be read backwards */
-        *high = array[BNP_ARRAY_NBYTES];
-    } else if (patch[BNP_PATCH_KIND] != BNP_PATCH_KIND_KERNEL)
-        *high = bn_array_nbytes(p, head, which + (patch[BNP_PATCH_KIND] == BNP_PATCH_KIND_OUTPUT ? p->inputs : 0));
-    return true;
-}
-
 static bool check_patches(const reading *r, const int64_t *plan) {
     const bn_program *p = r->program;
     int64_t end = plan[BNP_PLAN_FIRST_PATCH] + plan[BNP_PLAN_PATCHES], words = plan[BNP_PLAN_IMAGE_NBYTES] / 8;
@@ -346,6 +323,62 @@ static bool check_faults(const reading *r, int64_t number, const int64_t *plan) 
             return false;
     }
     return true;
+}
+
+/* --- stages ---------------------------------------------------------------------------------------------------------- */
+
+/* Whether an array holds a number that decides: i64, or a boolean. */
+static bool is_number(const reading *r, int64_t number, bool may_be_bool) {
+    const bn_program *p = r->program;
+    if (!is_read(r, number) || bn_array_nbytes(p, r->head, number) < 1) return false;
+    int64_t dtype = number < p->values ? bn_row(p, BNP_TABLE_VALUES, number)[BNP_VALUE_DTYPE]
+                                       : bn_place(p, r->head, number)[BNP_PLACE_DTYPE];
+    return dtype == BN_INT64 || (may_be_bool && dtype == BN_BOOL);
+}
+
+static bool check_places(const reading *r) {
+    const bn_program *p = r->program;
+    int64_t first = r->head[BNP_PLAN_FIRST_PLACE];
+    for (int64_t i = 0; i < r->head[BNP_PLAN_PLACES]; i++) {
+        const int64_t *place = bn_row(p, BNP_TABLE_PLACES, first + i);
+        int64_t dtype = place[BNP_PLACE_DTYPE], rank = place[BNP_PLACE_RANK];
+        if (!is_within(r, BNP_TABLE_PLACES, first + i, "rank", rank, 0, MAX_RANK) ||
+            !is_span(r, BNP_TABLE_PLACES, first + i, "dims", place[BNP_PLACE_DIMS], rank, BNP_TABLE_DIMS))
+            return false;
+        if (dtype < 0 || dtype > 64 || bn_dtype_size((bn_dtype)dtype) == 0 ||
+            bn_array_nbytes(p, r->head, p->values + i) < 0)
+            return is_within(r, BNP_TABLE_PLACES, first + i, "dtype or sizes", dtype, 0, -1);
+    }
+    for (int64_t i = 0; i < r->head[BNP_PLAN_PLACES]; i++) {
+        const int64_t *place = bn_row(p, BNP_TABLE_PLACES, first + i);
+        if (place[BNP_PLACE_LENGTH] == -1) continue;
+        if (!is_number(r, place[BNP_PLACE_LENGTH], false))
+            return is_within(r, BNP_TABLE_PLACES, first + i, "length", place[BNP_PLACE_LENGTH], 0, -1);
+        if (!is_within(r, BNP_TABLE_PLACES, first + i, "axis", place[BNP_PLACE_AXIS], 0, place[BNP_PLACE_RANK] - 1))
+            return false;
+    }
+    return true;
+}
+
+static bool check_choices(const reading *r, int64_t number, const int64_t *plan) {
+    const bn_program *p = r->program;
+    int64_t first = plan[BNP_PLAN_FIRST_CHOICE], choice = plan[BNP_PLAN_CHOICE];
+    if (!is_span(r, BNP_TABLE_PLANS, number, "choices", first, plan[BNP_PLAN_CHOICES], BNP_TABLE_CHOICES)) return false;
+    if (choice != -1 && !is_number(r, choice, true))
+        return is_within(r, BNP_TABLE_PLANS, number, "choice", choice, 0, -1);
+    for (int64_t i = first; i < first + plan[BNP_PLAN_CHOICES]; i++)
+        if (!is_within(r, BNP_TABLE_CHOICES, i, "stage", bn_row(p, BNP_TABLE_CHOICES, i)[BNP_CHOICE_STAGE], 0,
+                       r->head[BNP_PLAN_STAGES] - 1))
+            return false;
+    return true;
+}
+
+static bool check_sizes(const reading *r, int64_t number, const int64_t *plan) {
+    const bn_program *p = r->program;
+    int64_t words = plan[BNP_PLAN_IMAGE_NBYTES] / 8, sizes = 0;
+    if (plan[BNP_PLAN_SIZES] == -1) return true;
+    for (int i = p->inputs; i < p->values; i++) sizes += bn_row(p, BNP_TABLE_VALUES, i)[BNP_VALUE_RANK];
+    return is_within(r, BNP_TABLE_PLANS, number, "sizes", plan[BNP_PLAN_SIZES], 0, words - sizes);
 }
 
 /* --- tapes ----------------------------------------------------------------------------------------------------------- */
@@ -397,77 +430,20 @@ static bool check_tape(const reading *r, int64_t number, const int64_t *plan) {
                  BNP_TABLE_OPERATIONS) ||
         !is_span(r, BNP_TABLE_PLANS, number, "writes", plan[BNP_PLAN_FIRST_WRITE], plan[BNP_PLAN_WRITES], BNP_TABLE_WRITES))
         return false;
-    if (plan[BNP_PLAN_NUMBERS] > 0 && /* so far a tape runs all of a set of shapes, and gives the sizes of its outputs */
+    if (plan[BNP_PLAN_NUMBERS] > 0 && plan == r->head && /* it chooses the plan, and the sizes of the outputs are told at once */
         (!is_within(r, BNP_TABLE_PLANS, number, "stages of a tape", plan[BNP_PLAN_STAGES], 1, 1) ||
          !is_within(r, BNP_TABLE_PLANS, number, "sizes of a tape", plan[BNP_PLAN_SIZES], 0, MAX_NBYTES)))
         return false;
     for (int64_t i = first; i < first + plan[BNP_PLAN_NUMBERS]; i++) {
         const int64_t *row = bn_row(p, BNP_TABLE_NUMBERS, i);
-        if (!is_within(r, BNP_TABLE_NUMBERS, i, "value", row[BNP_NUMBER_VALUE], 0, p->inputs - 1)) return false;
-        int64_t rank = bn_row(p, BNP_TABLE_VALUES, row[BNP_NUMBER_VALUE])[BNP_VALUE_RANK];
-        if (!is_within(r, BNP_TABLE_NUMBERS, i, "axis", row[BNP_NUMBER_AXIS], 0, rank - 1)) return false;
+        int64_t value = row[BNP_NUMBER_VALUE], axis = row[BNP_NUMBER_AXIS];
+        if (!is_read(r, value)) return is_within(r, BNP_TABLE_NUMBERS, i, "value", value, 0, -1);
+        bool has_content = value >= p->values && is_number(r, value, false);
+        int64_t rank = value < p->values ? bn_row(p, BNP_TABLE_VALUES, value)[BNP_VALUE_RANK]
+                                         : bn_place(p, r->head, value)[BNP_PLACE_RANK];
+        if (!is_within(r, BNP_TABLE_NUMBERS, i, "axis", axis, has_content ? BNP_CONTENT : 0, rank - 1)) return false;
     }
     return check_operations(r, plan) && check_writes(r, plan);
-}
-
-/* --- stages ---------------------------------------------------------------------------------------------------------- */
-
-/* Whether an array holds a number that decides: i64, or a boolean. */
-static bool is_number(const reading *r, int64_t number, bool may_be_bool) {
-    const bn_program *p = r->program;
-    if (!is_read(r, number) || bn_array_nbytes(p, r->head, number) < 1) return false;
-    int64_t dtype = number < p->values ? bn_row(p, BNP_TABLE_VALUES, number)[BNP_VALUE_DTYPE]
-                                       : bn_place(p, r->head, number)[BNP_PLACE_DTYPE];
-    return dtype == BN_INT64 || (may_be_bool && dtype == BN_BOOL);
-}
-
-static bool check_places(const reading *r) {
-    const bn_program *p = r->program;
-    int64_t first = r->head[BNP_PLAN_FIRST_PLACE];
-    for (int64_t i = 0; i < r->head[BNP_PLAN_PLACES]; i++) {
-        const int64_t *place = bn_row(p, BNP_TABLE_PLACES, first + i);
-        int64_t dtype = place[BNP_PLACE_DTYPE], rank = place[BNP_PLACE_RANK];
-        if (!is_within(r, BNP_TABLE_PLACES, first + i, "rank", rank, 0, MAX_RANK) ||
-            !is_span(r, BNP_TABLE_PLACES, first + i, "dims", place[BNP_PLACE_DIMS], rank, BNP_TABLE_DIMS))
-            return false;
-        if (dtype < 0 || dtype > 64 || bn_dtype_size((bn_dtype)dtype) == 0 ||
-            bn_array_nbytes(p, r->head, p->values + i) < 0)
-            return is_within(r, BNP_TABLE_PLACES, first + i, "dtype or sizes", dtype, 0, -1);
-    }
-    for (int64_t i = 0; i < r->head[BNP_PLAN_PLACES]; i++) {
-        const int64_t *place = bn_row(p, BNP_TABLE_PLACES, first + i);
-        if (place[BNP_PLACE_LENGTH] == -1) continue;
-        if (!is_number(r, place[BNP_PLACE_LENGTH], false))
-            return is_within(r, BNP_TABLE_PLACES, first + i, "length", place[BNP_PLACE_LENGTH], 0, -1);
-        if (!is_within(r, BNP_TABLE_PLACES, first + i, "axis", place[BNP_PLACE_AXIS], 0, place[BNP_PLACE_RANK] - 1))
-            return false;
-    }
-    return true;
-}
-
-static bool check_choices(const reading *r, int64_t number, const int64_t *plan) {
-    const bn_program *p = r->program;
-    int64_t first = plan[BNP_PLAN_FIRST_CHOICE], choice = plan[BNP_PLAN_CHOICE];
-    if (!is_span(r, BNP_TABLE_PLANS, number, "choices", first, plan[BNP_PLAN_CHOICES], BNP_TABLE_CHOICES)) return false;
-    if (choice != -1 && !is_number(r, choice, true))
-        return is_within(r, BNP_TABLE_PLANS, number, "choice", choice, 0, -1);
-    for (int64_t i = first; i < first + plan[BNP_PLAN_CHOICES]; i++)
-        if (!is_within(r, BNP_TABLE_CHOICES, i, "stage", bn_row(p, BNP_TABLE_CHOICES, i)[BNP_CHOICE_STAGE], 0,
-                       r->head[BNP_PLAN_STAGES] - 1))
-            return false;
-    return true;
-}
-
-static bool check_fields(const reading *r, int64_t number, const int64_t *plan) {
-    const bn_program *p = r->program;
-    int64_t words = plan[BNP_PLAN_IMAGE_NBYTES] / 8, first = plan[BNP_PLAN_FIRST_FIELD], sizes = 0;
-    if (!is_span(r, BNP_TABLE_PLANS, number, "fields", first, plan[BNP_PLAN_FIELDS], BNP_TABLE_FIELDS)) return false;
-    for (int64_t i = first; i < first + plan[BNP_PLAN_FIELDS]; i++)
-        if (!is_within(r, BNP_TABLE_FIELDS, i, "word", bn_row(p, BNP_TABLE_FIELDS, i)[BNP_FIELD_WORD], 0, words - 1))
-            return false;
-    if (plan[BNP_PLAN_SIZES] == -1) return true;
-    for (int i = p->inputs; i < p->values; i++) sizes += bn_row(p, BNP_TABLE_VALUES, i)[BNP_VALUE_RANK];
-    return is_within(r, BNP_TABLE_PLANS, number, "sizes", plan[BNP_PLAN_SIZES], 0, words - sizes);
 }
 
 static bool check_plan(const reading *r, int64_t i) {
@@ -485,7 +461,7 @@ static bool check_plan(const reading *r, int64_t i) {
            is_within(r, BNP_TABLE_PLANS, i, "bytes of the arena", plan[BNP_PLAN_ARENA_NBYTES], 0, MAX_NBYTES) &&
            is_within(r, BNP_TABLE_PLANS, i, "threads", plan[BNP_PLAN_THREADS], 1, BN_MAX_THREADS) &&
            check_choices(r, i, plan) && check_results(r, i, plan) && check_steps(r, plan) && check_patches(r, plan) &&
-           check_faults(r, i, plan) && check_fields(r, i, plan) && check_tape(r, i, plan);
+           check_faults(r, i, plan) && check_sizes(r, i, plan) && check_tape(r, i, plan);
 }
 
 /* A set of shapes: its first stage, and those that follow it. */

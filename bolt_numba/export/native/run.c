@@ -30,15 +30,26 @@ static const int64_t *patch_of(const bn_program *program, const stage *s, int64_
     return bn_row(program, BNP_TABLE_PATCHES, s->plan[BNP_PLAN_FIRST_PATCH] + number);
 }
 
-/* What depends on the number that led to the stage. */
-static void set_fields(const bn_program *program, stage *s) {
-    for (int64_t i = 0; i < s->plan[BNP_PLAN_FIELDS]; i++) {
-        const int64_t *row = bn_row(program, BNP_TABLE_FIELDS, s->plan[BNP_PLAN_FIRST_FIELD] + i);
-        if (row[BNP_FIELD_FIRST] > s->number) continue; /* a later row of the same word writes over an earlier one */
-        uint64_t steps = (uint64_t)s->number - (uint64_t)row[BNP_FIELD_FIRST];
-        uint64_t value = (uint64_t)row[BNP_FIELD_VALUE] + (uint64_t)row[BNP_FIELD_SLOPE] * steps;
-        memcpy(s->image + 8 * row[BNP_FIELD_WORD], &value, sizeof value);
+bool bn_patch_limits(const bn_program *p, const int64_t *head, const int64_t *plan, const int64_t *patch, int64_t *things,
+                     int64_t *low, int64_t *high) {
+    int64_t which = patch[BNP_PATCH_WHICH];
+    *things = *low = *high = 0;
+    switch (patch[BNP_PATCH_KIND]) {
+    case BNP_PATCH_KIND_KERNEL: *things = p->count[BNP_TABLE_KERNELS]; break;
+    case BNP_PATCH_KIND_ARRAY: *things = p->count[BNP_TABLE_ARRAYS]; break;
+    case BNP_PATCH_KIND_ARENA: *high = plan[BNP_PLAN_ARENA_NBYTES]; return true;
+    case BNP_PATCH_KIND_IMAGE: *high = plan[BNP_PLAN_IMAGE_NBYTES]; return true;
+    case BNP_PATCH_KIND_INPUT: *things = bn_is_read(p, head, which) ? which + 1 : 0; break;
+    default: *things = p->values + head[BNP_PLAN_PLACES] - p->inputs; break;
     }
+    if (which < 0 || which >= *things) return false;
+    if (patch[BNP_PATCH_KIND] == BNP_PATCH_KIND_ARRAY) {
+        const int64_t *array = bn_row(p, BNP_TABLE_ARRAYS, which);
+        *low = -array[BNP_ARRAY_OFFSET]; /* arrays may be read backwards */
+        *high = array[BNP_ARRAY_NBYTES];
+    } else if (patch[BNP_PATCH_KIND] != BNP_PATCH_KIND_KERNEL)
+        *high = bn_array_nbytes(p, head, which + (patch[BNP_PATCH_KIND] == BNP_PATCH_KIND_OUTPUT ? p->inputs : 0));
+    return true;
 }
 
 bool bn_is_taped(const int64_t *plan) { return plan[BNP_PLAN_NUMBERS] > 0; }
@@ -67,7 +78,6 @@ bn_status bn_link_stage(const bn_model *model, const memory *m, stage *s, bn_err
         s->is_shared[i] = step[BNP_STEP_PARALLEL] != 0;
     }
     memcpy(s->image, program->at[BNP_TABLE_IMAGES] + s->plan[BNP_PLAN_IMAGE], (size_t)s->plan[BNP_PLAN_IMAGE_NBYTES]);
-    set_fields(program, s);
     bool is_good = set_words(model, m, s);
     for (int64_t i = 0; is_good && i < s->plan[BNP_PLAN_PATCHES]; i++) {
         const int64_t *patch = patch_of(program, s, i);
@@ -91,24 +101,53 @@ void bn_unlink(memory *m) {
     for (int64_t i = 0; i < m->plan[BNP_PLAN_STAGES]; i++) m->stages[i].is_linked = false;
 }
 
+static int64_t number_in(bn_session *session, int64_t number) {
+    const port *p = &session->now.ports[number];
+    const unsigned char *at = p->bound != NULL ? p->bound : p->own;
+    int64_t found = at[0] != 0;
+    if (p->dtype == BN_INT64) memcpy(&found, at, sizeof found);
+    return found;
+}
+
+/* Sizes of a place whose length data decide; whether it has room for them. */
+static bool set_length(bn_session *session, port *p) {
+    if (p->kind != BN_PLACE) return true;
+    const int64_t *place = bn_place(program_of(session), session->now.plan, p - session->now.ports);
+    if (place[BNP_PLACE_LENGTH] < 0) return true;
+    p->dims[place[BNP_PLACE_AXIS]] = number_in(session, place[BNP_PLACE_LENGTH]);
+    return bn_set_dims(p, p->dims);
+}
+
+/* Sizes of what the tape of a stage reads. */
+static bool has_sizes(bn_session *session, const stage *s) {
+    for (int64_t i = 0; i < s->plan[BNP_PLAN_NUMBERS]; i++) {
+        const int64_t *row = bn_row(program_of(session), BNP_TABLE_NUMBERS, s->plan[BNP_PLAN_FIRST_NUMBER] + i);
+        if (!set_length(session, &session->now.ports[row[BNP_NUMBER_VALUE]])) return false;
+    }
+    return true;
+}
+
 /* Make the image of a stage ready for the number that led to it, and for where the ports are. */
 static bn_status link_ports(bn_session *session, stage *s, int64_t number) {
     const bn_program *program = program_of(session);
     const memory *m = &session->now;
-    bool has_fields = s->plan[BNP_PLAN_FIELDS] > 0, varies = has_fields || bn_is_taped(s->plan);
-    if (s->is_linked && (!has_fields || s->number == number)) return BN_OK;
+    bool is_taped = bn_is_taped(s->plan);
+    if (s->is_linked && (!is_taped || s->plan == m->plan || s->number == number)) return BN_OK;
     for (int i = 0; i < m->port_count; i++)
         if (bn_port_buffer(session, &m->ports[i]) == NULL) return BN_NO_MEMORY;
-    bool is_fresh = s->is_fresh && s->number == number;
+    bool is_fresh = s->is_fresh && s->plan == m->plan;
     s->number = number;
-    if (varies && !is_fresh && bn_link_stage(session->model, m, s, &session->error) != BN_OK) return BN_DAMAGED;
+    if (is_taped && !is_fresh) {
+        if (!has_sizes(session, s)) return bn_fail(&session->error, BN_DATA, "run: got a length of %" PRId64 ", wanted less", number);
+        if (bn_link_stage(session->model, m, s, &session->error) != BN_OK) return BN_DAMAGED;
+    }
     s->is_fresh = false;
     for (int64_t i = 0; i < s->plan[BNP_PLAN_PATCHES]; i++) {
         const int64_t *patch = patch_of(program, s, i);
         if (!is_of_port(patch)) continue;
         bool is_output = patch[BNP_PATCH_KIND] == BNP_PATCH_KIND_OUTPUT;
         port *p = &m->ports[patch[BNP_PATCH_WHICH] + (is_output ? program->inputs : 0)];
-        if (!varies) memset(s->image + 8 * patch[BNP_PATCH_WORD], 0, 8);
+        if (!is_taped) memset(s->image + 8 * patch[BNP_PATCH_WORD], 0, 8);
         add_address(s, patch, (uintptr_t)bn_port_buffer(session, p));
     }
     s->is_linked = true;
@@ -166,14 +205,6 @@ static bn_status check_faults(bn_session *session, const stage *s) {
 
 /* --- what is next --------------------------------------------------------------------------------------------------------- */
 
-static int64_t number_in(bn_session *session, int64_t number) {
-    const port *p = &session->now.ports[number];
-    const unsigned char *at = p->bound != NULL ? p->bound : p->own;
-    int64_t found = at[0] != 0;
-    if (p->dtype == BN_INT64) memcpy(&found, at, sizeof found);
-    return found;
-}
-
 /* The stage behind one, NULL behind the last or where there is none for the number that decides. */
 static stage *next_stage(bn_session *session, const stage *s, int64_t *number) {
     const bn_program *program = program_of(session);
@@ -218,16 +249,6 @@ bool bn_set_dims(port *p, const int64_t *dims) {
     int64_t nbytes = bn_nbytes(p->dims, p->rank, p->dtype);
     p->nbytes = nbytes < 0 ? 0 : (size_t)nbytes;
     return nbytes >= 0 && p->nbytes <= p->most;
-}
-
-/* Sizes of a place whose length data decide. */
-static bool set_length(bn_session *session, port *p) {
-    const bn_program *program = program_of(session);
-    if (p->kind != BN_PLACE) return true;
-    const int64_t *place = bn_place(program, session->now.plan, p - session->now.ports);
-    if (place[BNP_PLACE_LENGTH] < 0) return true;
-    p->dims[place[BNP_PLACE_AXIS]] = number_in(session, place[BNP_PLACE_LENGTH]);
-    return bn_set_dims(p, p->dims);
 }
 
 /* Sizes of the outputs, and those outputs that no step makes. */

@@ -155,7 +155,7 @@ bn_status bn_set_shapes(const bn_model *model, memory *m, const port *asked, bn_
 static bn_status link_stages(const bn_model *model, memory *m, const port *asked, bn_error *error) {
     bn_status status = bn_set_shapes(model, m, asked, error);
     for (int64_t i = 0; status == BN_OK && i < m->plan[BNP_PLAN_STAGES]; i++)
-        if (m->stages[i].plan[BNP_PLAN_FIELDS] == 0 && !m->stages[i].is_fresh)
+        if (!bn_is_taped(m->stages[i].plan))
             status = bn_link_stage(model, m, &m->stages[i], error);
     return status;
 }

@@ -83,7 +83,9 @@ bool bn_evaluate(const bn_program *program, const int64_t *plan, const port *por
     registers[0] = 1;
     for (int64_t i = 0; i < numbers; i++) {
         const int64_t *number = bn_row(program, BNP_TABLE_NUMBERS, plan[BNP_PLAN_FIRST_NUMBER] + i);
-        registers[1 + i] = ports[number[BNP_NUMBER_VALUE]].dims[number[BNP_NUMBER_AXIS]];
+        const port *p = &ports[number[BNP_NUMBER_VALUE]];
+        if (number[BNP_NUMBER_AXIS] == BNP_CONTENT) memcpy(&registers[1 + i], p->own, sizeof(int64_t));
+        else registers[1 + i] = p->dims[number[BNP_NUMBER_AXIS]];
     }
     int64_t *y = registers + 1 + numbers;
     for (int64_t i = 0; i < plan[BNP_PLAN_OPERATIONS]; i++, row += BNP_OPERATION_WIDTH, y++) {
