@@ -176,17 +176,10 @@ class Native(MachineCode):
         """
         if self.extents is not None:
             check_arrays(self, values)
-        record = np.zeros(1, self.params)
-        for name in self.fields:
-            value = values.pop(name)
-            if isinstance(value, np.ndarray):
-                value = value.ctypes.data
-            elif isinstance(value, Native):
-                value = value.address
-            record[name] = 0 if value is None else value
+        numbers = [_number_for(values.pop(name)) for name in self.fields]
         if values:
             raise TypeError(f"{self.name}: parameters: got {sorted(values)} beyond {sorted(self.fields)}")
-        return record
+        return np.array([tuple(numbers)], self.params)
 
     def call(self, record: Array, tid: int = 0, nthreads: int = 1) -> None:
         """Run on this thread with the GIL released."""
@@ -203,6 +196,13 @@ class Native(MachineCode):
         record = self.record(**values)
         for tid in range(nthreads):
             self.call(record, tid, nthreads)
+
+
+def _number_for(value: Any) -> Any:
+    """What stands for an argument in a record."""
+    if isinstance(value, np.ndarray):
+        return value.ctypes.data
+    return 0 if value is None else getattr(value, "address", value)
 
 
 def native(

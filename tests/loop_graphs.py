@@ -44,7 +44,8 @@ def looped(
     for number, v in enumerate(values):
         axis = open_axes[number] if number < len(open_axes) else None
         dims = [Sym(f"loop_{900 + number}") if i == axis else d for i, d in enumerate(v.type.shape or ())]
-        inputs.append(g.add_input(f"carried{number}", TensorType(v.type.dtype, tuple(dims))))
+        kind = v.type if v.type.shape is None else TensorType(v.type.dtype, tuple(dims))
+        inputs.append(g.add_input(f"carried{number}", kind))
     for number, v in enumerate(captures):
         inputs.append(g.add_input(f"capture{number}", v.type))
     again, after, scanned = body(Builder(g), *inputs)

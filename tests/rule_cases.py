@@ -131,6 +131,10 @@ def batched_transpose(b: Builder, x: Value) -> Any:
     return b(o("Reshape"), moved, b(o("Concat", 0), b(o("Shape", 0, 1), x), i64(2, 3), b(o("Shape", 2, 3), x)))
 
 
+fires("select_once", "NonZero Reshape Gather Gather", x=(2, 3), y=(3,), c=(BOOL, 3))(
+    lambda b, x, y, c: (b(o("Compress", 1), x, c), b(o("Compress"), y, c))
+)
+
 # ---- arithmetic
 
 fires("constant_right", "Add", x=(2, 3))(lambda b, x: b(o("Add"), f32(1), x))

@@ -57,6 +57,13 @@ def _rows(b: Builder, x: Value, y: Value, axis: int, first: int = 0, shows: bool
     return tuple(looped(b, body, i64(3), [y], [x]))
 
 
+@fires("list_as_result", "Loop SequenceLength", x=(2,))
+def grown(b: Builder, x: Value) -> Any:
+    seq = b(o("SequenceEmpty"))
+    body = lambda i, t, g, s, v: (None, [i(o("SequenceInsert"), s, v)], [])  # noqa: E731
+    return b(o("SequenceLength"), looped(b, body, i64(3), [seq], [x])[0])
+
+
 fires("row_by_gather", "Loop", x=(3, 2), y=(3, 2))(lambda b, x, y: _rows(b, x, y, 0))
 fires("row_as_scatter", "Loop", x=(3, 2), y=(4, 2))(lambda b, x, y: _rows(b, x, y, 0, 1, True))
 fires("row_as_scatter", "Loop", x=(2, 3), y=(2, 3))(lambda b, x, y: _rows(b, x, y, 1, 0, True))

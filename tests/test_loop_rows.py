@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,53 @@ def test_sizes_that_only_the_run_tells(size: int) -> None:
     rng = np.random.default_rng(size)
     made = same(graph, {"x": some(rng, F32, size, 2), "t": some(rng, F32, size, 2)})
     assert "Concat" not in body_operators(made)
+
+
+# ---- sequences
+
+
+@pytest.mark.parametrize("trips", [0, 1, 4])
+@pytest.mark.parametrize("stacks", [False, True])
+def test_sequences_that_only_grow_are_lists_of_results(trips: int, stacks: bool, tmp_path: Path) -> None:
+    """Tensors of another size in each iteration; what is written to an ONNX file carries a sequence again."""
+    graph = Graph("growing")
+    b = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (5, 2)))
+
+    def body(inner: Builder, trip: Value, going_on: Value, total: Value, seq: Value, rows: Value) -> Any:
+        part = inner(o("Slice"), rows, i64(0), line(inner, trip, 1, 1), i64(0))
+        total = inner(o("Add"), total, inner(o("ReduceSum", keepdims=False), part, i64(0, 1)))
+        return None, [total, inner(o("SequenceInsert"), seq, part)], [total] if stacks else []
+
+    carried = [np.array(0, F32), b(o("SequenceEmpty"))]
+    total, seq, *more = looped(b, body, i64(trips), carried, [x])
+    for i, v in enumerate([total, *more, b(o("SequenceLength"), seq)]):
+        graph.add_output(v, f"out{i}")
+    if trips:
+        graph.add_output(b(o("ConcatFromSequence", 0), seq), "joined")
+    feeds = {"x": some(np.random.default_rng(trips), F32, 5, 2)}
+    made = same(graph, feeds)
+    (node,) = [n for n in made.nodes if n.op.name == "Loop"]
+    op: Any = node.op
+    assert op.listed == 1
+    bn.save(made, tmp_path / "again.onnx")
+    for name, array in bn.compile(tmp_path / "again.onnx")(**feeds).items():
+        np.testing.assert_array_equal(array, interpret(graph, feeds)[name])
+
+
+def test_a_sequence_that_is_read_is_carried() -> None:
+    graph = Graph("read")
+    b = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (2,)))
+
+    def body(inner: Builder, trip: Value, going_on: Value, seq: Value, row: Value) -> Any:
+        return None, [inner(o("SequenceInsert"), seq, row)], [inner(o("SequenceLength"), seq)]
+
+    seq, counts = looped(b, body, i64(3), [b(o("SequenceEmpty"))], [x])
+    graph.add_output(counts, "counts")
+    graph.add_output(b(o("ConcatFromSequence", 0), seq), "joined")
+    made = same(graph, {"x": np.array([1, 2], F32)})
+    assert [getattr(n.op, "listed", None) for n in made.nodes if n.op.name == "Loop"] == [0]
 
 
 # ---- counters and conditions

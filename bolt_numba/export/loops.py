@@ -108,7 +108,7 @@ def _known(operand: int | Array | None) -> int | None:
 
 
 def _of_loop(op: ControlFlow, operands: Sequence[int | Array | None]) -> _Iteration:
-    if not isinstance(op, Loop):
+    if not isinstance(op, Loop) or op.listed:
         raise NotAheadError("a body runs as often as data say")
     trips, cond, given = operands[0], operands[1], operands[2:]
     if any(a is None for a in given):

@@ -275,12 +275,13 @@ class Loop(ControlFlow):
 
     trip_count: i64 of one element or None · cond: bool of one element or None · ``carried`` values that each iteration
     takes and gives anew (their shapes may change) · captures.  body: (iteration i64, cond, carried…, captures…) ->
-    (cond, carried…, scanned…).  Outputs: the last carried values, and each scanned one stacked along a new first axis.
-    Source: ONNX Loop-25.
+    (cond, carried…, scanned…).  Outputs: the last carried values, and each scanned one stacked along a new first axis;
+    the last ``listed`` of them are sequences instead, of tensors of any shapes.  Source: ONNX Loop-25.
     """
 
     body: Graph
     carried: int
+    listed: int = 0
     data_bounds = bounded(
         trip_count="how often the body runs; read in Python",
         cond="whether the body runs; read in Python",
@@ -299,12 +300,15 @@ class Loop(ControlFlow):
             raise self.fail("operands after trip_count and cond", len(values), wanted)
         if not 0 <= self.carried <= min(len(values), len(inner) - 1):
             raise self.fail("carried", self.carried, f"0 to {min(len(values), len(inner) - 1)}")
+        stacked = len(inner) - self.listed
+        if not 1 + self.carried <= stacked <= len(inner):
+            raise self.fail("listed", self.listed, f"0 to {len(inner) - 1 - self.carried}")
         _want_captures(self, self.body, 2 + self.carried, values[self.carried :])
         pairs = zip(values[: self.carried], inner[1 : 1 + self.carried], strict=True)
         last = [joined(self.name, a, b) for a, b in pairs]
-        scanned = inner[1 + self.carried :]
         trips = self._trips(trip_count, cond)
-        return (*last, *(_scan_type(t, trips, 0) for t in scanned))
+        scanned = [_scan_type(t, trips, 0) for t in inner[1 + self.carried : stacked]]
+        return (*last, *scanned, *(sequence_of(TensorType(t.dtype, None)) for t in inner[stacked:]))
 
     def _trips(self, trip_count: TensorType | None, cond: TensorType | None) -> Dim:
         """How many iterations there are: the number given, where no condition may end the loop earlier."""
@@ -322,8 +326,9 @@ class Loop(ControlFlow):
         trips.run(self, run, ahead)
         shapes = [None, None, *(getattr(a, "shape", None) for a in args[2:])]
         sizes = _sizes([v.type for v in self.body.inputs], shapes)
-        stacked = (_stacked(self, kept, t, sizes) for kept, t in zip(trips.scanned, types, strict=True))
-        return [*trips.carried, *stacked]
+        chunks, count = list(zip(trips.scanned, types, strict=True)), len(types) - self.listed
+        lists = ([x for chunk in kept for x in chunk] for kept, _ in chunks[count:])
+        return [*trips.carried, *(_stacked(self, kept, t, sizes) for kept, t in chunks[:count]), *lists]
 
 
 def _scan_type(t: TensorType, length: Dim, axis: int) -> TensorType:

@@ -21,6 +21,7 @@ drop_reduce(Reduce over nothing)  -> x | Reshape(x)
 prelu_to_leaky(PRelu(x, scalar))  -> LeakyRelu(x)
 lookup_before_scale(Gather(Cast(w) * s)) -> Cast(Gather(w)) * Gather(s)
 drop_where(Where(known, x, y))    -> x | y
+select_once(Compress(x, c), Compress(y, c)) -> Gather(x, NonZero(c)), Gather(y, NonZero(c))
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ import numpy as np
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.gather import Compress, Gather, NonZero
 from bolt_numba.ops.arrays.reduce import (
     ReduceL1,
     ReduceL2,
@@ -47,6 +48,7 @@ from bolt_numba.ops.arrays.reduce import (
     ReduceSum,
     ReduceSumSquare,
 )
+from bolt_numba.ops.arrays.shape import Reshape
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
 from bolt_numba.ops.layers.windows import per_axis, resolve_pads
@@ -84,7 +86,7 @@ from bolt_numba.ops.pointwise import (
 from bolt_numba.passes.constants import joined_product, joined_sum
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 from bolt_numba.passes.views import reshaped
-from bolt_numba.types import F32, F64, Array
+from bolt_numba.types import F32, F64, I64, Array
 
 COMMUTATIVE = (Add, Mul, Max, Min, And, Or, Xor, Equal, BitwiseAnd, BitwiseOr, BitwiseXor)
 REDUCTIONS = (
@@ -393,6 +395,20 @@ def drop_where(m: Match, b: Builder) -> Result:
     return None
 
 
+@rule(Pat(Compress, (Pat(name="x"), Pat(name="cond"))))
+def select_once(m: Match, b: Builder) -> Result:
+    """What several tensors keep is counted once; a plan goes on behind it where each Compress would end it."""
+    others = [node for node in m["cond"].uses if node is not m.root and isinstance(node.op, (Compress, NonZero))]
+    shape, op = m["x"].type.shape, m.root.op
+    assert isinstance(op, Compress)
+    if not others or not shape or (op.axis is None and len(shape) != 1):
+        return None
+    axis = (op.axis or 0) % len(shape)
+    if m["cond"].type.shape != (shape[axis],):
+        return m.refuse("the condition may be longer than the axis")
+    return b(Gather(axis), m["x"], b(Reshape(), b(NonZero(), m["cond"]), np.array([-1], I64)))
+
+
 RULES: tuple[Rule, ...] = (
     constant_right,
     drop_neutral,
@@ -420,4 +436,5 @@ RULES: tuple[Rule, ...] = (
     lookup_before_scale,
     lookup_before_cast,
     drop_where,
+    select_once,
 )

@@ -139,7 +139,7 @@ def _of_loops(module: str, *names: str) -> tuple[Rule, ...]:
 RULES: tuple[Rule, ...] = (inline_if, sink_if_constants)
 LOOPS: tuple[Rule, ...] = (
     *_of_loops("bodies", "hand_on_as_capture", "trips_of_conditions", "counters_by_trip"),
-    *_of_loops("rows", "row_by_gather", "rows_as_results", "row_as_scatter"),
+    *_of_loops("rows", "list_as_result", "row_by_gather", "rows_as_results", "row_as_scatter"),
     *_of_loops("bodies", "carried_twice", "fixed_sizes"),
 )
 RECOGNISED: tuple[Rule, ...] = (scan_of_distances, *_of_loops("recurrent", "loop_of_layer"))

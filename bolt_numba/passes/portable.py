@@ -36,7 +36,7 @@ from bolt_numba.types import F32, I8, U8, Array
 
 GROWN_BYTES = 16 << 10
 """Bytes up to which a folded constant may be larger than what it is made of."""
-LONGER = frozenset({"pow_to_products", "split_batch_norm", "lookup_before_scale"})
+LONGER = frozenset({"pow_to_products", "split_batch_norm", "lookup_before_scale", "select_once"})
 """Rules of other stages that make two nodes of one, for the sake of kernels."""
 RECOGNISED = frozenset(
     f"recognise_{name}"

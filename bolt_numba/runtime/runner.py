@@ -369,7 +369,8 @@ class Runner:
 
 def _empty(shape: Any, dtype: Any) -> Array:
     """Memory for what data sizes, once it is granted."""
-    ask(math.prod(np.atleast_1d(shape).tolist()) * np.dtype(dtype).itemsize, "result by data")
+    count = math.prod(shape) if isinstance(shape, tuple) else int(shape)
+    ask(count * np.dtype(dtype).itemsize, "result by data")
     return np.empty(shape, dtype)
 
 

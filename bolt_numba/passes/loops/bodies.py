@@ -108,27 +108,35 @@ class LoopParts:
         self.body.add_input(inner, outer.type.with_value(None))
 
     def finished(
-        self, b: Builder, trips: Any = None, condition: Value | None = None, scanned: Sequence[Value] = ()
+        self,
+        b: Builder,
+        trips: Any = None,
+        condition: Value | None = None,
+        scanned: Sequence[Value] = (),
+        listed: Sequence[Value] = (),
     ) -> tuple[list[Value | None], Sequence[Value]]:
-        """The loop, and which of its results stand for those of the old one; None for carried values that went.
+        """The loop's results that stand for those of the old one, None for carried values that went; the further ones.
 
-        scanned: further results of the new body, which are given as well.
+        scanned, listed: further results of the new body, to be stacked and as sequences.
         """
         course, op = self.course, self.course.op
         node, body = course.node, op.body
         again = self.body.b.const(np.array(True)) if course.is_exact else condition
         ends = [self.body.of(body.outputs[0]) if again is None else again]
         ends += [self.body.of(course.result(i)) for i in self.carried]
-        ends += [*(self.body.of(v) for v in body.outputs[1 + op.carried :]), *scanned]
+        rest = [self.body.of(v) for v in body.outputs[1 + op.carried :]]
+        stacked = len(rest) - op.listed
+        ends += [*rest[:stacked], *scanned, *rest[stacked:], *listed]
         count = node.inputs[0] if trips is None else np.array(trips, I64)
         initial = [course.initial(i) for i in self.carried]
-        loop = Loop(self.body.ends(ends), len(initial))
+        loop = Loop(self.body.ends(ends), len(initial), op.listed + len(listed))
         made = b.node(loop, count, course.condition, *initial, *self.captures, name=node.name).outputs
         by_number: list[Value | None] = [None] * op.carried
         for i, value in zip(self.carried, made, strict=False):
             by_number[i] = value
-        more = len(made) - len(scanned)
-        return [*by_number, *made[len(initial) : more]], made[more:]
+        first, last = len(initial) + stacked, len(made) - len(listed)
+        behind = first + len(scanned)
+        return [*by_number, *made[len(initial) : first], *made[behind:last]], [*made[first:behind], *made[last:]]
 
 
 def hand_on_as_capture(m: Match, b: Builder) -> Result:

@@ -279,7 +279,9 @@ def _rnn(states: Sequence[Formula]) -> Cell | None:
 def loop_of_layer(m: Match, b: Builder) -> Result:
     course = Course(m.root)
     count = course.op.carried
-    if not course.is_exact or not isinstance(course.trips, int) or not course.trips or count not in (1, 2):
+    if not course.is_exact or not isinstance(course.trips, int) or not course.trips:
+        return None
+    if course.op.listed or count not in (1, 2):
         return None
     reading = Reading(course)
     states = [reading.of(course.result(i)) for i in range(count)]

@@ -2,6 +2,7 @@
 
 row_by_gather(Loop)      -> in the body, Slice(x, [k], [k + n]) is Gather(x, [k, …]), of which the shape is known
 row_as_scatter(Loop)     -> in the body, Concat(Slice(x, [0], [k]), row, Slice(x, [k + 1], [end])) is a scatter
+list_as_result(Loop)     -> a carried sequence to which each iteration only adds a tensor becomes a list of results
 rows_as_results(Loop)    -> a carried tensor of which each iteration only writes a row becomes a scanned result
 
 A number k out of range gives another shape: Concat would make a longer tensor of it.  So these rules want it shown that
@@ -177,6 +178,24 @@ def _between(b: Builder, course: Course, x: Value, rows: Value, found: RowWrite)
         parts.append(b(Slice(), x, np.array([first + trips], I64), np.array([_LAST], I64), axes))
     made: Value = b(Concat(found.axis), *parts) if len(parts) > 1 else rows
     return made
+
+
+def list_as_result(m: Match, b: Builder) -> Result:
+    """The body then has tensors only, so that its plans need not end where a sequence gets longer."""
+    course = Course(m.root)
+    for i in range(course.op.carried):
+        first, inner, made = course.initial(i).node, course.body.inputs[2 + i], course.result(i).node
+        if first is None or made is None or (first.op.name, made.op.name) != ("SequenceEmpty", "SequenceInsert"):
+            continue
+        others = course.body.is_output(inner) or made.output.uses or course.body.outputs.count(made.output) > 1
+        if list(inner.uses) == [made] and made.inputs[0] is inner and len(made.inputs) == 2 and not others:
+            parts, element = LoopParts(course, drop=[i]), made.inputs[1]
+            assert element is not None
+            parts.body.build(n for n in course.body.nodes if n is not made)
+            results, more = parts.finished(b, listed=[parts.body.of(element)])
+            results[i] = more[0]
+            return tuple(results)
+    return None
 
 
 def row_by_gather(m: Match, b: Builder) -> Result:

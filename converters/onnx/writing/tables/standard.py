@@ -9,13 +9,15 @@ import numpy as np
 
 from bolt_numba.converters.onnx.types import CODES, proto_of_type
 from bolt_numba.converters.onnx.writing.registry import Named, NoSpellingError, writer
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.generate import ConstantOfShape, Range, Trilu
 from bolt_numba.ops.arrays.reduce import ReduceSum, ReduceSumSquare, Softmax
 from bolt_numba.ops.arrays.shape import Reshape, Shape, Split, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.signal import MelWeightMatrix
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.control import If, Loop, Scan
-from bolt_numba.ops.data.sequence import OptionalEmpty
+from bolt_numba.ops.data.sequence import OptionalEmpty, SequenceEmpty, SequenceInsert
 from bolt_numba.ops.foreign import Foreign
 from bolt_numba.ops.layers.attention import FusedAttention, swapped
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
@@ -26,7 +28,7 @@ from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Abs, Add, Clip, Mul, Sub
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import BOOL, F32, I64, Sym, TensorType
+from bolt_numba.types import BOOL, F32, I64, Sym, TensorType, sequence_of
 
 if TYPE_CHECKING:
     from bolt_numba.converters.onnx.writing.graph import GraphWriter
@@ -203,11 +205,32 @@ def foreign(w: GraphWriter, op: Any, *terms: Named) -> Any:
 
 @writer(Loop)
 def loop(w: GraphWriter, op: Any, *terms: Named) -> Any:
+    """Results that are lists are sequences that the loop carries, from empty ones on."""
+    if op.listed:
+        count, kinds = op.carried, [v.type.dtype for v in op.body.outputs[len(op.body.outputs) - op.listed :]]
+        empty = [w.write(SequenceEmpty(kind)) for kind in kinds]
+        made = loop(w, _carrying_lists(op), *terms[: 2 + count], *empty, *terms[2 + count :])
+        return *made[:count], *made[count + op.listed :], *made[count : count + op.listed]
     own = [TensorType(I64, ()), TensorType(BOOL, ()), *(v.type for v in op.body.inputs[2 : 2 + op.carried])]
     operands, captures = terms[: 2 + op.carried], terms[2 + op.carried :]
     body = w.subgraph(op.body, captures, own)
     types = op.infer(*(t.type if t.name else None for t in terms))
     return w.node("Loop", operands, types, body=body)
+
+
+def _carrying_lists(op: Loop) -> Loop:
+    """The same loop with each list as a carried sequence behind the other carried values."""
+    body, last = op.body.clone(), 1 + op.carried
+    b, first = Builder(body), len(body.outputs) - op.listed
+    lists = []
+    for number, value in enumerate(body.outputs[first:]):
+        kind = sequence_of(TensorType(value.type.dtype, None))
+        body.inputs.insert(1 + last + number, Value(body.unique_name(f"list{number}"), kind))
+        lists.append(b(SequenceInsert(), body.inputs[1 + last + number], value))
+    names = body.output_names
+    body.outputs = [*body.outputs[:last], *lists, *body.outputs[last:first]]
+    body.output_names = [*names[:last], *names[first:], *names[last:first]]
+    return Loop(body, op.carried + op.listed)
 
 
 @writer(Scan)
