@@ -158,7 +158,7 @@ def test_a_decoder_may_read_what_is_outside() -> None:
 
 
 def test_decoders_of_half_precision() -> None:
-    """onnxruntime's CPU has none; the scores are of full precision."""
+    """onnxruntime's CPU has none.  Scores are computed in full precision, and have the dtype of the penalties."""
     decoder = gpt(sharp=12)
     for tensor in decoder.initializer:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
@@ -168,6 +168,33 @@ def test_decoders_of_half_precision() -> None:
     assert np.array_equal(
         run("GreedySearch", feeds, decoder=decoder)[0], run("GreedySearch", feeds, decoder=gpt(sharp=12))[0]
     )
+    beams = {**feeds, **BEAMS, "length_penalty": np.ones(1, np.float16)}
+    halves, full = run("BeamSearch", beams, decoder=decoder), run("BeamSearch", {**feeds, **BEAMS}, decoder=decoder)
+    assert [a.dtype for a in halves] == [np.int32, np.float16, np.float16]
+    assert np.array_equal(halves[0], full[0])
+    assert np.array_equal(halves[1], full[1].astype(np.float16))
+
+
+def test_operators_of_a_decoder_that_nobody_has_are_listed() -> None:
+    decoder = gpt()
+    decoder.node[0].op_type = "Gathers"
+    with pytest.raises(
+        bn.UnsupportedOpError, match=r"1 unsupported:\n *Gathers \(domain ai.onnx, opset 17\) at node 'word'"
+    ):
+        run("GreedySearch", GREEDY, decoder=decoder)
+
+
+def test_logits_may_be_padded() -> None:
+    """Kernels of GPUs like multiples of eight."""
+    feeds = {"input_ids": IDS, "max_length": i32(9), **BEAMS}
+    narrow, wide = gpt(), gpt()
+    for tensor in narrow.initializer:
+        if tensor.name == "head":
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:, :10], "head"))
+    narrow.output[0].type.tensor_type.shape.dim[2].dim_value = 10
+    wanted = run("BeamSearch", feeds, decoder=narrow)
+    for got, want in zip(run("BeamSearch", feeds, decoder=wide, vocab_size=10), wanted, strict=True):
+        assert_near(got, want, 1e-6)
 
 
 def test_a_search_is_kept_and_written_as_loops_of_the_standard(tmp_path: Path) -> None:
@@ -272,7 +299,7 @@ def test_numbers_that_cannot_be_are_refused(op: str, feeds: dict[str, Array], sa
     [
         ("GreedySearch", GREEDY, {"model_type": 1}, "unsupported:\n  model_type 1"),
         ("BeamSearch", FOUND, {"model_type": 3}, "unsupported:\n  model_type 3"),
-        ("GreedySearch", GREEDY, {"vocab_size": 10}, "vocab_size: got 10, wanted 12, as many"),
+        ("GreedySearch", GREEDY, {"vocab_size": 13}, "vocab_size: got 13, wanted at most 12, as many"),
         ("GreedySearch", GREEDY, {"no_repeat_ngram_size": 1 << 40}, "no_repeat_ngram_size: got 1099511627776, wanted"),
         ("BeamSearch", FOUND, {"model_type": 1}, "attribute 'encoder': got none, wanted a graph"),
         ("BeamSearch", FOUND, {"model_type": 1, **translator()}, "decoder_start_token_id: got -1, wanted 0 to 11"),

@@ -148,9 +148,7 @@ def group_query_attention(
         turn = RotaryEmbedding(rotary_interleaved, "SHD")
         pairs = ((q, num_heads), (k, kv_num_heads))
         q, k = (merged(b, b(turn, by_heads(b, x, n), cos_cache, sin_cache, positions)) for x, n in pairs)
-    operator = GroupQueryAttention(
-        num_heads, kv_num_heads, scale, softcap, local_window_size, smooth_softmax == 1
-    )
+    operator = GroupQueryAttention(num_heads, kv_num_heads, scale, softcap, local_window_size, smooth_softmax == 1)
     operands = (q, k, v, past_key, past_value, seqlens_k, total_sequence_length, attention_bias, head_sink)
     return b(operator, *operands)
 

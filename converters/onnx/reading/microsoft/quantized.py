@@ -88,7 +88,6 @@ def qlinear_mul(
     return stored(b, b(Mul(), product, ratio), one, z_zero)
 
 
-
 @microsoft("QLinearSigmoid")
 def qlinear_sigmoid(
     b: NodeBuilder, x: Value, x_scale: Value, x_zero: Value | None, y_scale: Value, y_zero: Value | None = None
@@ -196,9 +195,7 @@ def nhwc_max_pool(
     pads: Ints = (),
     strides: Ints = (),
 ) -> Any:
-    operator = MaxPool(
-        kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), ceil_mode, layout="NHWC"
-    )
+    operator = MaxPool(kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), ceil_mode, layout="NHWC")
     return b(operator, x)
 
 

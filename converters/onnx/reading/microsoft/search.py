@@ -1,6 +1,6 @@
 """Readers of onnxruntime's searches for sequences: a loop over the graph of a decoder (domain com.microsoft).
 
-`decoders` has what a decoder takes and gives, `choice` how words are chosen.
+`search_decoders` has what a decoder takes and gives, `search_choice` how words are chosen.
 """
 
 from __future__ import annotations
@@ -14,10 +14,18 @@ import numpy as np
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.microsoft.choice import Beams, Greedy, Rule, Rules, Sampling, State, count
-from bolt_numba.converters.onnx.reading.microsoft.decoders import Gpt, Translator, declared
 from bolt_numba.converters.onnx.reading.microsoft.layers import MOST_WORDS
-from bolt_numba.converters.onnx.reading.microsoft.stamps import Stamps
+from bolt_numba.converters.onnx.reading.microsoft.search_choice import (
+    Beams,
+    Greedy,
+    Rule,
+    Rules,
+    Sampling,
+    State,
+    count,
+)
+from bolt_numba.converters.onnx.reading.microsoft.search_decoders import Gpt, Translator, declared
+from bolt_numba.converters.onnx.reading.microsoft.search_stamps import Stamps
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.onnx.types import type_of_proto
 from bolt_numba.converters.operands import (
@@ -120,8 +128,8 @@ class Search:
 
     def step(self, b: NodeBuilder, state: State, logits: Value, kept: Any, number: Any) -> tuple[State, list[Any]]:
         """The state after a step, and its results.  number: of the step in the loop; None for one before it."""
-        Forms(b, words=self.words).want("logits", logits, "rows seq words", F32, F16)
-        last = reshaped(b, b(Cast(F32), sliced(b, logits, 1, -1)), [-1, self.words])
+        Forms(b).want("logits", logits, "rows seq words", F32, F16)
+        last = reshaped(b, sliced(b, b(Cast(F32), sliced(b, logits, 1, -1)), 2, 0, self.words), [-1, self.words])
         first: Any = number is None
         if number is None:
             number = np.array(0)
@@ -144,15 +152,15 @@ def filled(b: NodeBuilder, x: Any, axis: int, length: Any, value: Any) -> Any:
 
 
 def words_of(b: NodeBuilder, graph: Graph, vocab_size: int) -> int:
-    """How many words there are: the last dimension of the first output of a decoder."""
+    """How many words there are: those of the decoder, or the first of them where others only pad its logits."""
     if not graph.output:
         raise b.invalid("outputs of the decoder", "none", "logits, and what it keeps")
     declared = type_of_proto(graph.output[0].type, f"{b.what}: output of '{graph.name}'").shape or (None,)
     if not isinstance(declared[-1], int):
         raise b.unsupported(f"a decoder whose logits are declared as {declared}")
-    if vocab_size > 0 and vocab_size != declared[-1]:
-        raise b.invalid("vocab_size", vocab_size, f"{declared[-1]}, as many as the decoder has logits")
-    return declared[-1]
+    if vocab_size > declared[-1]:
+        raise b.invalid("vocab_size", vocab_size, f"at most {declared[-1]}, as many as the decoder has logits")
+    return vocab_size if vocab_size > 0 else declared[-1]
 
 
 class Task:
@@ -264,8 +272,11 @@ def found_by_beams(
     )
     last, scores = search(choice)
     best, best_scores = choice.finish(b, last, many)
-    of_words = [filled(b, x, 0, task.steps, 0) for x in scores] or [None]
-    return [filled(b, best, 2, task.length, pad), best_scores, *of_words]
+    kind = F32 if length_penalty is None else length_penalty.type.dtype
+    best_scores, *of_words = (
+        b(Cast(kind), x) for x in (best_scores, *(filled(b, x, 0, task.steps, 0) for x in scores))
+    )
+    return [filled(b, best, 2, task.length, pad), best_scores, *(of_words or [None])]
 
 
 @microsoft("GreedySearch")

@@ -8,7 +8,7 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.microsoft.choice import LEAST, Rule, count
+from bolt_numba.converters.onnx.reading.microsoft.search_choice import LEAST, Rule, count
 from bolt_numba.converters.operands import expanded, sizes_of, sliced, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import GatherElements

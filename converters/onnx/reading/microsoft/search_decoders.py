@@ -12,7 +12,7 @@ import numpy as np
 
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.microsoft.choice import State
+from bolt_numba.converters.onnx.reading.microsoft.search_choice import State
 from bolt_numba.converters.onnx.types import type_of_proto
 from bolt_numba.converters.operands import expanded, rank_of, reshaped, size_of, sizes_of, unsqueezed
 from bolt_numba.ir.graph import Value
