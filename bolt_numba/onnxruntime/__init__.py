@@ -52,7 +52,8 @@ __version__ = version = VERSION
 package_name, cuda_version = "onnxruntime", ""
 
 __all__ = [
-    "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "ModelMetadata",
+    "AdapterFormat", "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "IOBinding", "InferenceSession",
+    "LoraAdapter", "ModelMetadata",
     "NodeArg", "OrtAllocatorType", "OrtArenaCfg", "OrtDevice", "OrtDeviceMemoryType", "OrtDeviceVendorId",
     "OrtEpAssignedNode", "OrtEpAssignedSubgraph", "OrtMemType", "OrtMemoryInfo", "OrtMemoryInfoDeviceType",
     "OrtValue", "RunOptions", "SessionIOBinding", "SessionOptions", "__version__", "copy_tensors",
@@ -90,6 +91,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("AdapterFormat", "LoraAdapter"):  # few clients have any
+        return getattr(importlib.import_module(f"{__name__}.adapters"), name)
     if name == "capi":  # its modules are named without being imported
         for module in MODULES:
             importlib.import_module(f"{__name__}.{module}")

@@ -255,5 +255,3 @@ def are_loose(args: Sequence[NodeArg], feeds: Mapping[str, Any]) -> bool:
 
 def named_dimensions(declared: Mapping[str, Shape | None]) -> set[str]:
     return {d for shape in declared.values() for d in shape or () if isinstance(d, str)}
-
-

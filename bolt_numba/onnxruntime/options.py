@@ -12,7 +12,7 @@ from bolt_numba.onnxruntime.errors import Fail, ModelLoadCanceled, OrtDTypeError
 from bolt_numba.onnxruntime.model import Changes
 from bolt_numba.onnxruntime.process import pool_threads
 from bolt_numba.onnxruntime.settings import Configured, Setting, count, flag, one_of, text
-from bolt_numba.onnxruntime.values import OrtValue
+from bolt_numba.onnxruntime.values import OrtValue, want
 from bolt_numba.types import Array
 
 MAX_SEVERITY = 4
@@ -189,9 +189,9 @@ def with_those_of_model(options: SessionOptions, metadata: Mapping[str, str]) ->
 
 
 class RunOptions(Configured):
-    """How one run is done.  Meant here: ``terminate``, which is looked at before the run begins."""
+    """How one run is done.  Meant here: ``terminate``, which is looked at before the run begins, and adapters."""
 
-    __slots__ = ()
+    __slots__ = ("_adapters",)
 
     terminate = Setting(flag, False)
     only_execute_path_to_fetches = Setting(flag, False)
@@ -206,9 +206,22 @@ class RunOptions(Configured):
     def get_run_config_entry(self, key: str) -> str:
         return self._entry(key)
 
-    def add_active_adapter(self, adapter: Any) -> NoReturn:
-        """Refused: adapters are not provided."""
-        raise OrtRefusedError(f"add_active_adapter: got a {type(adapter).__name__}, wanted none: weights are constants")
+    def __init__(self) -> None:
+        super().__init__()
+        self._adapters: list[Any] = []
+
+    def add_active_adapter(self, adapter: Any) -> None:
+        """Let the parameters of a `LoraAdapter` take the place of initializers of their names."""
+        from bolt_numba.onnxruntime.adapters import LoraAdapter  # few clients have any
+
+        want(LoraAdapter, "add_active_adapter", adapter)
+        self._adapters.append(adapter)
+
+    def _adapted(self, feeds: Any) -> Any:
+        """The inputs of a run, with the parameters of adapters."""
+        if not self._adapters or not isinstance(feeds, Mapping):
+            return feeds
+        return {n: v for part in (*(a._parameters for a in self._adapters), feeds) for n, v in part.items()}
 
 
 class OrtCancelledError(OrtOptionError, ModelLoadCanceled):

@@ -164,6 +164,7 @@ class InferenceSession:
         try:
             if run_options is not None:
                 check_run(run_options)
+                input_feed = run_options._adapted(input_feed)
             names = self._names(output_names) if output_names else None
             if self._is_plain and type(input_feed) is dict and len(input_feed) == len(self._inputs_meta):
                 try:
@@ -293,6 +294,8 @@ class InferenceSession:
         try:
             check_run(run_options)
             want(IOBinding, "iobinding", iobinding)
+            if run_options is not None and run_options._adapters:
+                warnings.warn("run_with_iobinding: adapters: got some, which it does not use", stacklevel=2)
             if iobinding._session is not self:
                 raise OrtOptionError("iobinding: got that of another session, wanted one of this session")
             iobinding._run()

@@ -450,17 +450,15 @@ def whisper_beam_search(
     if model_type != WHISPER or decoder_output_cross_qk or extra_decoding_ids is not None:
         raise b.unsupported("another model_type than 2, decoder_output_cross_qk or extra_decoding_ids")
     task = Task(b, input_ids, max_length, decoder, vocab_size, WHISPER, decoder_input_ids)
-    stamps = Stamps(eos_token_id, beginning_timestamp_token_id, (no_timestamps_token_id, start_of_lm_token_id),
-                    (decoder_start_token_id, translate_token_id, transcribe_token_id))  # fmt: skip
+    later = (decoder_start_token_id, translate_token_id, transcribe_token_id)
+    stamps = Stamps(eos_token_id, beginning_timestamp_token_id, (no_timestamps_token_id, start_of_lm_token_id), later)
     rules = task.rules(
         eos_token_id, no_repeat_ngram_size, repetition_penalty, [vocab_mask, prefix_vocab_mask], min_length,
         temperature=temperature and scalar(b, temperature, 1, F32), more=stamped(task, stamps, logits_processor),
     )  # fmt: skip
-    start = decoder_input_ids or decoder_start_token_id
-    return found_by_beams(
-        task, lambda choice: encoded(task, choice, rules, encoder, {"encoder_input_ids": input_ids}, start),
-        eos_token_id, pad_token_id, num_beams, num_return_sequences, length_penalty, early_stopping,
-    )  # fmt: skip
+    given = {"encoder_input_ids": input_ids}, decoder_input_ids or decoder_start_token_id
+    return found_by_beams(task, lambda c: encoded(task, c, rules, encoder, *given), eos_token_id, pad_token_id,
+                          num_beams, num_return_sequences, length_penalty, early_stopping)  # fmt: skip
 
 
 @microsoft("BifurcationDetector")
