@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import bolt_numba as bn
+from bench.decoders import DECODERS, generate
 from bench.measure import geometric_mean, interleave
 from bench.models import MODELS, Feeds
 from bench.peak import peak_gflops
@@ -193,6 +194,26 @@ def shapes() -> None:
             spent.append(time.perf_counter() - start)
         nodes = len(session.optimised.nodes)
         console.print(f"{name}: {nodes} nodes, median {1e3 * sorted(spent[8:])[8]:.1f} ms of 16 new shapes")
+
+
+@app.command()
+def growing(turns: int = 5) -> None:
+    """Decoders whose past grows by one a step, against onnxruntime and against a past that stays, one thread."""
+    for name, make in DECODERS.items():
+        model = make()
+        runs = {"bolt": bn.compile(model, threads=1, stand_ins=False).run, "ort": ort_session(model, 1).run}
+        spent: dict[tuple[str, bool], list[float]] = {}
+        for _ in range(turns):
+            for engine, run in runs.items():
+                for grows in (False, True):
+                    steps = generate(run, name, grows)[5:]
+                    spent.setdefault((engine, grows), []).append(float(np.median(steps)))
+        ms = {row: 1e3 * float(np.median(times)) for row, times in spent.items()}
+        console.print(
+            f"{name:10} stays: bolt {ms['bolt', False]:.3f} ms, ort {ms['ort', False]:.3f}; "
+            f"grows: bolt {ms['bolt', True]:.3f}, ort {ms['ort', True]:.3f}, "
+            f"ratio {ms['ort', True] / ms['bolt', True]:.2f}"
+        )
 
 
 @app.command()

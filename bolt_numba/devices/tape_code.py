@@ -24,7 +24,7 @@ _ATOM = re.compile(r"v\d+|n\d+_\d+|\(-\d+\)|-?\d+|True|False").fullmatch
 _NAMES = re.compile(r"\b(?:v\d+|n\d+_\d+)\b").findall
 _BEYOND = int(MOST)
 _KEPT = 16
-"""Results of a part in Python that are kept, by the numbers that it read."""
+"""Results of a piece in Python that are kept, by the numbers that it read."""
 
 
 Last = tuple[Array, bytes, dict[str, Any]]
@@ -32,20 +32,27 @@ Last = tuple[Array, bytes, dict[str, Any]]
 
 
 @record(eq=False)
-class _Part:
-    """Rows of a tape, and what runs in Python behind them.
+class _Piece:
+    """Lines that Python runs and that have results in common.
 
     reads: registers of the numbers that ``run`` is given; names: of the objects of earlier parts.  run: gives integers
     for the registers from ``to`` on, and objects by name; None: something does not hold.
     """
 
+    reads: Array
+    names: tuple[str, ...]
+    run: Any
+    to: int
+    kept: dict[tuple[int, ...], Any] = field(default_factory=dict)
+
+
+@record(eq=False)
+class _Part:
+    """Rows of a tape, and what runs in Python behind them."""
+
     first: int
     last: int
-    reads: Array = field(default_factory=lambda: np.empty(0, np.int64))
-    names: tuple[str, ...] = ()
-    run: Any = None
-    to: int = 0
-    kept: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    pieces: list[_Piece]
 
 
 class TapeCode:
@@ -123,31 +130,31 @@ class TapeCode:
     ) -> None:
         count = max((level for level, _ in levels), default=-1) + 1
         native: list[list[tuple[str, tuple[str, str, str]]]] = [[] for _ in range(count)]
-        python: list[list[tuple[str, str]]] = [[] for _ in range(count)]
+        lines_of: list[list[tuple[str, str]]] = [[] for _ in range(count)]
         for (name, text), (level, found) in zip(lines, levels, strict=True):
             if found is None:
-                python[level].append((name, text))
+                lines_of[level].append((name, text))
             else:
                 native[level].append((name, found))
         for _, operation in (line for part in native for line in part):
             for atom in operation[1:]:
                 self._constant(atom)
-        integers = [name for part in python for name, _ in part if name and self._is_integer(name)]
+        python = list(map(_apart, lines_of))
+        texts = [line for part in python for piece in part for line in piece]
+        integers = [name for name, _ in texts if name and self._is_integer(name)]
         first_integer = 1 + self.numbers + len(self._constants)
         for i, name in enumerate(integers):
             self.registers[name] = first_integer + i
         self.base = first_integer + len(integers)
         rows: list[tuple[int, int, int]] = []
         self.parts: list[_Part] = []
-        for operations, texts in zip(native, python, strict=True):
+        for operations, pieces in zip(native, python, strict=True):
             first = len(rows)
             for name, (what, a, b) in operations:
                 if name:
                     self.registers[name] = self.base + len(rows)
                 rows.append((_NUMBER[what], self._register(a), self._register(b)))
-            self.parts.append(_Part(first, len(rows)))
-            if texts:
-                self._python(self.parts[-1], texts)
+            self.parts.append(_Part(first, len(rows), list(map(self._python, pieces))))
         self.rows = np.array(rows, np.int64).reshape(-1, 3)
         self.calls = self.base + len(rows)
         self.start = np.zeros(self.calls + 5 * (1 + len(self.parts)), np.int64)
@@ -157,9 +164,9 @@ class TapeCode:
         ranges = [(0, len(rows)), *((part.first, part.last) for part in self.parts)]
         for (first, last), at in zip(ranges, range(self.calls, len(self.start), 5), strict=True):
             self.start[at : at + 5] = self.rows.ctypes.data, 0, first, last, self.base
-        runs = [part for part in self.parts if part.run is not None]
-        self.reads = np.concatenate([part.reads for part in runs]) if runs else np.empty(0, np.int64)
-        self.last: Last | None = None if runs else (self.start, b"", {})
+        reads = [piece.reads for part in self.parts for piece in part.pieces]
+        self.reads = np.unique(np.concatenate(reads)) if reads else np.empty(0, np.int64)
+        self.last: Last | None = None if reads else (self.start, b"", {})
 
     def _constant(self, atom: str) -> None:
         if atom[0] not in "vn":
@@ -169,24 +176,23 @@ class TapeCode:
     def _register(self, atom: str) -> int:
         return self.registers[atom] if atom[0] in "vn" else self._constants[_plain(atom)]
 
-    def _python(self, part: _Part, texts: Sequence[tuple[str, str]]) -> None:
-        """The function that runs lines in Python."""
+    def _python(self, texts: Sequence[tuple[str, str]]) -> _Piece:
+        """Lines as a function."""
         own = {name for name, _ in texts if name}
         read = dict.fromkeys(n for _, text in texts for n in _NAMES(text) if n not in own)
         numbers = [n for n in read if n in self.registers]
-        part.names = tuple(n for n in read if n not in self.registers)
-        part.reads = np.array([self.registers[n] for n in numbers], np.int64)
+        given_objects = tuple(n for n in read if n not in self.registers)
         integers = [name for name, _ in texts if name and self._is_integer(name)]
         objects = [name for name, _ in texts if name and not self._is_integer(name)]
-        part.to = self.registers[integers[0]] if integers else 0
         body = [f"    {name} = {text}\n" if name else f"    if not ({text}): return None\n" for name, text in texts]
         given = f"    {', '.join(numbers)}, = numbers\n" if numbers else ""
-        given += f"    {', '.join(part.names)}, = objects\n" if part.names else ""
+        given += f"    {', '.join(given_objects)}, = objects\n" if given_objects else ""
         named = ", ".join(f"{name!r}: {name}" for name in objects)
         made = f"    return [{', '.join(integers)}], {{{named}}}\n"
         scope = dict(self.trail.scope)
         exec(f"def made(numbers, objects):\n{given}{''.join(body)}{made}", scope)
-        part.run = scope["made"]
+        reads = np.array([self.registers[n] for n in numbers], np.int64)
+        return _Piece(reads, given_objects, scope["made"], self.registers[integers[0]] if integers else 0)
 
     # --- use ---------------------------------------------------------------------------------------------------------
 
@@ -235,30 +241,43 @@ class TapeCode:
             if not registers[0]:
                 return None
             call += 5
-            if part.run is not None:
-                made = self._run(part, registers, objects)
+            for piece in part.pieces:
+                made = self._run(piece, registers, objects)
                 if made is None:
                     return None
-                registers[part.to : part.to + len(made[0])] = made[0]
+                registers[piece.to : piece.to + len(made[0])] = made[0]
                 objects.update(made[1])
         self.last = registers, registers[self.reads].tobytes(), objects
         return registers, objects
 
-    def _run(self, part: _Part, registers: Array, objects: dict[str, Any]) -> Any:
-        numbers = tuple(registers[part.reads].tolist())
-        if part.names:
-            return _tried(part, numbers, [objects[name] for name in part.names])
-        made = part.kept.get(numbers, part)
-        if made is part:
-            if len(part.kept) >= _KEPT:
-                part.kept.clear()
-            made = part.kept[numbers] = _tried(part, numbers, ())
+    def _run(self, piece: _Piece, registers: Array, objects: dict[str, Any]) -> Any:
+        numbers = tuple(registers[piece.reads].tolist())
+        if piece.names:
+            return _tried(piece, numbers, [objects[name] for name in piece.names])
+        made = piece.kept.get(numbers, piece)
+        if made is piece:
+            if len(piece.kept) >= _KEPT:
+                piece.kept.clear()
+            made = piece.kept[numbers] = _tried(piece, numbers, ())
         return made
 
 
-def _tried(part: _Part, numbers: Sequence[int], objects: Sequence[Any]) -> Any:
+def _apart(lines: Sequence[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+    """Lines in pieces, in order, of which none reads a result of another."""
+    own, pieces = {name for name, _ in lines if name}, list[list[tuple[str, str]]]()
+    piece_of: dict[str, list[tuple[str, str]]] = {}
+    for name, text in lines:
+        joined = list({id(p): p for n in _NAMES(text) if n in own for p in [piece_of[n]]}.values())
+        piece = [line for p in joined for line in p]
+        pieces = [p for p in pieces if all(p is not other for other in joined)]
+        pieces.append(piece := [*piece, (name, text)])
+        piece_of |= {n: piece for n, _ in piece if n}
+    return pieces
+
+
+def _tried(piece: _Piece, numbers: Sequence[int], objects: Sequence[Any]) -> Any:
     try:
-        made = part.run(numbers, objects)
+        made = piece.run(numbers, objects)
         return made if made is None else (np.array(made[0], np.int64), made[1])
     except Exception:  # what it computes may end in an error before it comes to what decides otherwise
         return None

@@ -181,7 +181,7 @@ class TapeWriter:
         """All operations, then what writes into the image."""
         for number, register in self.code.constants.items():
             self.registers[register] = self.rows.constant(number)
-        if any(part.run is not None for part in self.code.parts):
+        if any(part.pieces for part in self.code.parts):
             self._found()
         for i, (what, a, b) in enumerate(self.code.rows.tolist()):
             made = self.rows.add(TapeOperation(what), self.registers[a], self.registers[b])

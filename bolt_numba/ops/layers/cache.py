@@ -10,7 +10,7 @@ from bolt_numba.ops.arrays.reduce import masked_softmax
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, INDICES, same_dtype, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import shape_of, want_dims, want_one
+from bolt_numba.ops.shapes import known_ints, shape_of, want_dims, want_one
 from bolt_numba.types import I32, Array, Dim, TensorType
 
 OptionalArray: TypeAlias = "Array | None"
@@ -106,7 +106,7 @@ class GroupQueryAttention(Op):
         length: Dim = fresh_dim("present")
         scores: Dim | None = None
         if total.known is not None and isinstance(held, int):
-            whole = int(total.known.reshape(-1)[0])
+            (whole,) = known_ints(total) or [0]
             if whole < 0 or (isinstance(s, int) and held < whole < s):
                 raise self.fail("total", whole, f"at least the {s} new keys")
             length, scores = max(held, whole), whole if whole > held else None

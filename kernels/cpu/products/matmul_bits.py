@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import fixed
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import (
@@ -289,7 +290,7 @@ def matmul_bits(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
     assert codes.known is not None
     assert scales is not None
     assert scales.known is not None
-    k, (n, blocks, _) = x.dims[-1], codes.dims
+    k, (n, blocks, _) = fixed(x.dims[-1]), codes.dims
     rows, bits = x.size // k, op.bits
     parts = -(-k // TERMS) if blocks == 1 else 1
     blocks, block = blocks * parts, min(op.block, TERMS) if parts > 1 else op.block
@@ -309,7 +310,7 @@ def matmul_bits(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
         given: dict[str, Argument] = {"x": In(0), "to": sums, "rows": rows, "k": k}
         steps.append(Step(sums_of_blocks, given | {"blocks": blocks, "block": block}, False))
     main = held | {"x": In(0), "n": n, "y": Out(0), "sums": sums, "bias": None if bias is None else In(4)}
-    return [*steps, Step(few_rows(rows, bits), main, is_parallel(context, 2 * rows * n * k, codes.nbytes))]
+    return [*steps, Step(few_rows(fixed(rows), bits), main, is_parallel(context, 2 * rows * n * k, codes.nbytes))]
 
 
 def _many(op: Any, ins: Types, held: dict[str, Argument], context: Context) -> list[Step]:
