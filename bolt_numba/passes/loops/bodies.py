@@ -230,11 +230,11 @@ def carried_twice(m: Match, b: Builder) -> Result:
     inner, count = course.body.inputs[2 : 2 + course.op.carried], course.op.carried
     if not course.is_exact or not isinstance(course.trips, int) or not course.trips:
         return None
-    shown = [_seen(course.result(i)) for i in range(count)]
+    same = [shown(course.result(i)) for i in range(count)]
     for i, value in enumerate(inner):
         if value.uses or course.body.is_output(value) or not course.result(i).type.is_static:
             continue
-        j = next((j for j in range(count) if j != i and course.result(j) is shown[i]), None)
+        j = next((j for j in range(count) if j != i and course.result(j) is same[i]), None)
         if j is not None:
             parts = LoopParts(course, drop=[i])
             parts.body.build(course.body.nodes)
@@ -244,8 +244,8 @@ def carried_twice(m: Match, b: Builder) -> Result:
     return None
 
 
-def _seen(value: Value) -> Value | None:
-    """What a value shows in another shape."""
+def shown(value: Value) -> Value | None:
+    """What a value shows in another shape, or itself."""
     return value.node.inputs[0] if value.node is not None and value.node.op.name in ("Reshape", "Unsqueeze") else value
 
 

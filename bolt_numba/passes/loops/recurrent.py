@@ -21,6 +21,7 @@ from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Reshape, Split, Squeeze, Transpose
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
+from bolt_numba.passes.loops.bodies import shown
 from bolt_numba.passes.loops.course import Course, Progress
 from bolt_numba.passes.loops.rows import taken
 from bolt_numba.passes.rewrite import Match, Result
@@ -220,15 +221,15 @@ def _lstm(states: Sequence[Formula]) -> Cell | None:
         for kept, new in _terms(states[c], "Add"):
             for forget, old in _terms(kept, "Mul"):
                 for enter, made in _terms(new, "Mul"):
-                    for out, shown in _terms(states[h], "Mul"):
+                    for out, seen in _terms(states[h], "Mul"):
                         gates = [_gate(v) for v in (enter, out, forget, made)]
                         if None in gates or not isinstance(old, Given) or old.state != c:
                             continue
-                        if not isinstance(shown, Tree) or len(shown.args) != 1 or shown.args[0] is not states[c]:
+                        if not isinstance(seen, Tree) or len(seen.args) != 1 or seen.args[0] is not states[c]:
                             continue
                         (i, wi), (o, wo), (f, wf), (g, wc) = gates  # type: ignore[misc]
                         if i == o == f:
-                            return Cell(LSTM(activations=(i, g, shown.name)), (wi, wo, wf, wc), (h, c))
+                            return Cell(LSTM(activations=(i, g, seen.name)), (wi, wo, wf, wc), (h, c))
     return None
 
 
@@ -295,15 +296,10 @@ def loop_of_layer(m: Match, b: Builder) -> Result:
     if cell.behind is not None and (rows[0] in cell.behind.products or len(cell.gates[2].products) != 1):
         return m.refuse("what is reset is not of the state alone")
     h = course.result(cell.states[0])
-    if any(_shown(v) is not h for v in course.body.outputs[1 + count :]):
+    scanned = course.body.outputs[1 + count :]
+    if any(v is not h and (shown(v) is not h or not v.type.is_static) for v in scanned):
         return m.refuse("the loop gives more than the state")
     return _built(course, cell, rows[0], b)
-
-
-def _shown(value: Value) -> Value | None:
-    """What a scanned result shows, in whatever shape."""
-    node = value.node
-    return node.inputs[0] if node is not None and isinstance(node.op, Reshape) and value.type.is_static else value
 
 
 def _built(course: Course, cell: Cell, row: Given, b: Builder) -> Result:
