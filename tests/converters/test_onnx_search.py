@@ -79,7 +79,7 @@ def drawn(kind: str, seed: int) -> tuple[str, dict[str, Array], list[str], dict[
     return op, feeds, held, attributes
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", FORMS)
 def test_searches_find_what_onnxruntime_finds(kind: str, seed: int) -> None:
     """What comes behind the step in which all have ended it leaves as its memory was; here it is padding and zeros."""

@@ -157,6 +157,17 @@ def test_a_decoder_may_read_what_is_outside() -> None:
     assert np.array_equal(bn.compile(model.SerializeToString()).run(None, {**feeds, "half": halves})[0], wanted)
 
 
+@pytest.mark.parametrize("name", ["past", "seq", "total", "rows", "source"])
+def test_names_of_sizes_outside_mean_nothing_in_the_loop(name: str) -> None:
+    feeds = {"input_ids": IDS, "max_length": i32(6), **BEAMS}
+    given = {**translator(), **ENDS, "model_type": 1, "decoder_start_token_id": 1}
+    model = search("BeamSearch", feeds, **given)
+    wanted = bn.compile(model.SerializeToString(), threads=1).run(None, feeds)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = name
+    for got, want in zip(bn.compile(model.SerializeToString(), threads=1).run(None, feeds), wanted, strict=True):
+        assert np.array_equal(got, want)
+
+
 def test_decoders_of_half_precision() -> None:
     """onnxruntime's CPU has none.  Scores are computed in full precision, and have the dtype of the penalties."""
     decoder = gpt(sharp=12)

@@ -46,7 +46,8 @@ from bolt_numba.ops.arrays.shape import Concat, Shape
 from bolt_numba.ops.control import Loop
 from bolt_numba.ops.data.search import Between, BifurcationDetector
 from bolt_numba.ops.pointwise import Add, Cast, Equal, Greater, Not, Sub
-from bolt_numba.types import BOOL, F16, F32, I32, I64, Sym, TensorType
+from bolt_numba.ops.registry import fresh_dim
+from bolt_numba.types import BOOL, F16, F32, I32, I64, TensorType
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 Graph: TypeAlias = onnx.GraphProto
@@ -120,10 +121,10 @@ class Search:
         sizes: dict[str, Any] = {}
         for name, form in forms.items():
             for size, dim in zip(form.split(), state[name].type.shape or (), strict=True):
-                if size in GROWING:
-                    sizes[size] = Sym(size)
-                elif not isinstance(sizes.get(size), int):
-                    sizes[size] = dim if isinstance(dim, int) else Sym(f"search_{size}")
+                if size not in GROWING and isinstance(dim, int):
+                    sizes[size] = dim
+                else:
+                    sizes.setdefault(size, fresh_dim(size))
         return {n: TensorType(state[n].type.dtype, tuple(sizes[size] for size in f.split())) for n, f in forms.items()}
 
     def step(self, b: NodeBuilder, state: State, logits: Value, kept: Any, number: Any) -> tuple[State, list[Any]]:
