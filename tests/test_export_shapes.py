@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bolt_numba as bn
+from bolt_numba.cli.app import run
 from bolt_numba.errors import ShapeError
 from bolt_numba.export import plans, stages, tapes
 from bolt_numba.export.layout import ProgramTable, TapeOperation
@@ -32,7 +35,7 @@ from tests.graphs import graphs
 from tests.native.nets import dense, ranged
 from tests.native_programs import Interpreter
 from tests.rule_cases import graph_of, whole
-from tests.test_export import attention
+from tests.test_export import DIGITS, attention
 
 pytestmark = pytest.mark.skipif(not target().is_x86, reason="programs that need no linker are of x86-64")
 Sets = Sequence[dict[str, tuple[int, ...]]]
@@ -161,6 +164,15 @@ def test_a_session_begins_with_the_first_set() -> None:
         block = native_program(ranged(), shapes=sets).block.tobytes()
         (plan, *_), dims = rows_of(block, ProgramTable.PLANS), list(rows_of(block, ProgramTable.DIMS))
         assert [row[0] for row in dims[plan[-1] : plan[-1] + 2]] == [first, 24]
+
+
+def test_ranges_of_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", str(DIGITS), "-o", str(tmp_path / "digits.bolt"), "--shapes", "image:1..40x1x8x8"]) == 0
+    found = re.search(r"40 sets of shapes by (\d+) plans", capsys.readouterr().out)
+    assert found is not None
+    assert int(found[1]) < 15
+    bn.export_model(dense(), tmp_path / "dense", shapes=[{"x": (n, 256)} for n in range(1, 31)], threads=1)
+    assert re.search(r"   x up to \[30, 256\] \(\d+ sets of shapes\)\n", (tmp_path / "dense" / "dense.h").read_text())
 
 
 def test_runs_are_the_longest_pieces() -> None:

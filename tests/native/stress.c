@@ -224,7 +224,7 @@ static bool mutate(int64_t *words, const int64_t *clean) {
     int64_t before = *place;
     switch (drawn(3)) {
     case 0: *place = odd_numbers[drawn(sizeof odd_numbers / sizeof odd_numbers[0])]; break;
-    case 1: *place += (int64_t)drawn(129) - 64; break;
+    case 1: *place = (int64_t)((uint64_t)*place + drawn(129) - 64); break;
     default: *place = (int64_t)((uint64_t)*place ^ (UINT64_C(1) << drawn(64))); break;
     }
     return may_run || *place == before;

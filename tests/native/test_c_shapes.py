@@ -12,8 +12,9 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.export.layout import COLUMNS, HeaderWord, ProgramTable
 from bolt_numba.ir.build import Builder
-from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Mul
 from bolt_numba.types import F32, I64, Array, Sym, TensorType
@@ -138,6 +139,22 @@ def test_bound_memory_has_the_size_of_the_shapes(ranged_bytes: bytes) -> None:
         set_shape(session, 0, (8, 24))  # nothing is bound any more
         held(session, ranged(), {"x": whole(8, 24)})
         assert y.tobytes() == wanted(ranged(), {"x": x})["y"].tobytes()
+
+
+def test_states_go_on_when_shapes_change() -> None:
+    graph = Graph("sums")
+    b, x = Builder(graph), graph.add_input("x", TensorType(F32, (Sym("n"), 3)))
+    s = Value(graph.unique_name("s"), TensorType(F32, (3,)))
+    total = b(Add(), s, b(ReduceSum(keepdims=False), x, np.array([0])), name="total")
+    graph.add_state(s, total, np.array([0, 10, 20], F32))
+    graph.add_output(b(Mul(), x, total), "y")
+    ours = bn.compile(graph, threads=1, stand_ins=False)
+    with CSession(program_bytes(graph, shapes=[{"x": (n, 3)} for n in range(1, 40)])) as session:
+        for n in (4, 30, 1, 39, 4):
+            set_shape(session, 0, (n, 3))
+            x_now = whole(n, 3, seed=n)
+            assert session.run({"x": x_now})["y"].tobytes() == ours(x=x_now)["y"].tobytes()
+            assert session.find("s").tobytes() == ours.states["s"].tobytes()
 
 
 def test_memory_does_not_grow_with_shapes(ranged_bytes: bytes) -> None:

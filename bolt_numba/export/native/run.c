@@ -13,13 +13,10 @@ static const bn_program *program_of(const bn_session *session) { return &session
 
 /* --- images ------------------------------------------------------------------------------------------------------------ */
 
-/* Add an address to a word: 0, or how far on it is. */
-static void add_address(const stage *s, const int64_t *patch, uintptr_t base) {
-    unsigned char *word = s->image + 8 * patch[BNP_PATCH_WORD];
-    uintptr_t address;
-    memcpy(&address, word, sizeof address);
-    address += base + (uintptr_t)patch[BNP_PATCH_OFFSET];
-    memcpy(word, &address, sizeof address);
+/* Put an address into the word of a patch: of what that names, and how far on. */
+static void put_address(const stage *s, int64_t number, const int64_t *patch, uintptr_t base) {
+    uintptr_t address = base + s->offsets[number];
+    memcpy(s->image + 8 * patch[BNP_PATCH_WORD], &address, sizeof address);
 }
 
 static bool is_of_port(const int64_t *patch) {
@@ -60,10 +57,9 @@ static bool set_words(const bn_model *model, const memory *m, stage *s) {
                                      bn_write_tape(model, s, m->registers));
 }
 
-/* Whether a word of a tape leads to a place within what it is of. */
+/* Whether a patch leads to a place within what it names, with what its word holds. */
 static bool is_inside(const bn_program *program, const memory *m, const stage *s, const int64_t *patch) {
     int64_t things, low, high, word;
-    if (!bn_is_taped(s->plan)) return true;
     memcpy(&word, s->image + 8 * patch[BNP_PATCH_WORD], sizeof word);
     bn_patch_limits(program, m->plan, s->plan, patch, &things, &low, &high);
     return word >= low - patch[BNP_PATCH_OFFSET] && word <= high - patch[BNP_PATCH_OFFSET];
@@ -84,6 +80,8 @@ bn_status bn_link_stage(const bn_model *model, const memory *m, stage *s, bn_err
         int64_t which = patch[BNP_PATCH_WHICH];
         uintptr_t base;
         is_good = is_inside(program, m, s, patch);
+        memcpy(&s->offsets[i], s->image + 8 * patch[BNP_PATCH_WORD], sizeof *s->offsets); /* 0 but for a tape */
+        s->offsets[i] += (uintptr_t)patch[BNP_PATCH_OFFSET];
         switch (patch[BNP_PATCH_KIND]) {
         case BNP_PATCH_KIND_KERNEL: memcpy(&base, &model->kernels[which], sizeof base); break;
         case BNP_PATCH_KIND_ARRAY: base = (uintptr_t)bn_array_at(model, which); break;
@@ -91,7 +89,7 @@ bn_status bn_link_stage(const bn_model *model, const memory *m, stage *s, bn_err
         case BNP_PATCH_KIND_IMAGE: base = (uintptr_t)s->image; break;
         default: continue;
         }
-        add_address(s, patch, base);
+        put_address(s, i, patch, base);
     }
     s->is_fresh = is_good;
     return is_good ? BN_OK : bn_fail(error, BN_DAMAGED, "shapes: got places that the plan for them has not");
@@ -131,24 +129,21 @@ static bool has_sizes(bn_session *session, const stage *s) {
 static bn_status link_ports(bn_session *session, stage *s, int64_t number) {
     const bn_program *program = program_of(session);
     const memory *m = &session->now;
-    bool is_taped = bn_is_taped(s->plan);
-    if (s->is_linked && (!is_taped || s->plan == m->plan || s->number == number)) return BN_OK;
+    bool is_same = s->is_fresh && (s->number == number || s->plan == m->plan || !bn_is_taped(s->plan));
+    if (s->is_linked && is_same) return BN_OK;
     for (int i = 0; i < m->port_count; i++)
         if (bn_port_buffer(session, &m->ports[i]) == NULL) return BN_NO_MEMORY;
-    bool is_fresh = s->is_fresh && s->plan == m->plan;
     s->number = number;
-    if (is_taped && !is_fresh) {
+    if (!is_same) {
         if (!has_sizes(session, s)) return bn_fail(&session->error, BN_DATA, "run: got a length of %" PRId64 ", wanted less", number);
         if (bn_link_stage(session->model, m, s, &session->error) != BN_OK) return BN_DAMAGED;
     }
-    s->is_fresh = false;
     for (int64_t i = 0; i < s->plan[BNP_PLAN_PATCHES]; i++) {
         const int64_t *patch = patch_of(program, s, i);
         if (!is_of_port(patch)) continue;
         bool is_output = patch[BNP_PATCH_KIND] == BNP_PATCH_KIND_OUTPUT;
         port *p = &m->ports[patch[BNP_PATCH_WHICH] + (is_output ? program->inputs : 0)];
-        if (!is_taped) memset(s->image + 8 * patch[BNP_PATCH_WORD], 0, 8);
-        add_address(s, patch, (uintptr_t)bn_port_buffer(session, p));
+        put_address(s, i, patch, (uintptr_t)bn_port_buffer(session, p));
     }
     s->is_linked = true;
     return BN_OK;

@@ -25,6 +25,7 @@ void bn_free_memory(memory *m, const memory *other) {
         bn_release(m->stages[i].image);
         free(m->stages[i].calls);
         free(m->stages[i].is_shared);
+        free(m->stages[i].offsets);
     }
     free(m->stages);
     free(m->ports);
@@ -106,7 +107,8 @@ static bool has_stages(const bn_program *program, memory *m, const memory *befor
         s->image = bn_allocate((size_t)s->plan[BNP_PLAN_IMAGE_NBYTES]);
         s->calls = calloc((size_t)s->plan[BNP_PLAN_STEPS] + 1, sizeof *s->calls);
         s->is_shared = calloc((size_t)s->plan[BNP_PLAN_STEPS] + 1, sizeof *s->is_shared);
-        if (s->image == NULL || s->calls == NULL || s->is_shared == NULL) return false;
+        s->offsets = calloc((size_t)s->plan[BNP_PLAN_PATCHES] + 1, sizeof *s->offsets);
+        if (s->image == NULL || s->calls == NULL || s->is_shared == NULL || s->offsets == NULL) return false;
         if (s->plan[BNP_PLAN_ARENA_NBYTES] > m->arena_nbytes) m->arena_nbytes = s->plan[BNP_PLAN_ARENA_NBYTES];
     }
     bool is_large = before != NULL && before->arena_nbytes >= m->arena_nbytes;

@@ -23,9 +23,10 @@ typedef struct stage {
     unsigned char *image;
     bn_kernel *calls; /* of each step */
     bool *is_shared;  /* whether threads share it, of each step */
+    uintptr_t *offsets; /* of each patch: how far on in what it names */
     int64_t number;   /* that led here when the image was made */
     bool is_linked;   /* whether the image has the addresses that the ports have now */
-    bool is_fresh;    /* whether it has those of no ports, and all else for the sizes that they have now */
+    bool is_fresh;    /* whether all else in it is for the sizes that the ports had at that number */
 } stage;
 
 /* What changes when the session is resized. */
