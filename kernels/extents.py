@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.selects import either
 from bolt_numba.errors import InternalError, ShapeError
 from bolt_numba.kernels.registry import (
     Argument,
@@ -130,7 +131,7 @@ def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[Tensor
     made: dict[int, int] = {}
     for step in steps:
         kernel, args = step.kernel, step.args
-        sharing = threads if threads > 1 and step.parallel else 1
+        sharing = 1 if threads == 1 else either(step.parallel, threads, 1)
         for name, reach in reaches(kernel, numbers_of(step, ins, outs), sharing).items():
             if reach == 0:
                 continue
@@ -202,9 +203,7 @@ def _fits(reach: Reach, offset: int, there: int | None, optional: bool) -> bool:
     return first + offset >= 0 and first < end and end + offset <= there  # type: ignore[operator]
 
 
-def _misfit(
-    who: str, kernel: Kernel, name: str, reach: Reach, offset: int, there: int | None, what: str
-) -> ShapeError:
+def _misfit(who: str, kernel: Kernel, name: str, reach: Reach, offset: int, there: int | None, what: str) -> ShapeError:
     first, end = ends(reach)
     got = "none" if there is None else f"{there} bytes"
     wanted = f"bytes {first + offset} to {end + offset}" if first + offset else f"{end + offset} bytes"

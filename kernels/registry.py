@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from bolt_numba.ops.registry import Op
 from bolt_numba.types import BF16, F16, NUMERICS, Array, TensorType
 
 Types: TypeAlias = Sequence[TensorType | None]
+
 
 @record(frozen=True)
 class In:
@@ -116,7 +117,8 @@ class Step:
     args: a value for each field of the kernel; an array or a kernel is passed by address and kept alive; None is
     address 0.  They are not changed afterwards.  parallel: whether all threads call it (each with its tid) or only one
     with ``nthreads == 1``.  Steps of under about 3 us of work should not be parallel: a barrier costs more than it
-    brings.  in_bands: whether its device may know how to run it a band of rows at a time behind another step.
+    brings.  in_bands: whether its device may know how to run it a band of rows at a time behind another step.  when:
+    whether it runs at all, and not others in its place; a followed comparison where sizes decide (`runtime.tape`).
 
     Raises InternalError for arguments that are not the kernel's fields, and for numbers where an address belongs.
     """
@@ -125,6 +127,7 @@ class Step:
     args: Mapping[str, Argument]
     parallel: bool = True
     in_bands: bool = False
+    when: Any = True
 
     def __post_init__(self) -> None:
         _check(self.kernel, self.args)
@@ -221,6 +224,8 @@ class Entry:
     """Architecture of a GPU for which alone it is, such as ``sm_90a``; "" for all."""
 
 
+KEYED_ELEMENTS = 64
+"""Elements up to which a constant is small: its content is a part of what nodes alike have in common."""
 KERNELS: dict[tuple[type[Op], str], list[Entry]] = {}
 _loaded: set[str] = set()
 _loaded_for: set[tuple[str, str, str]] = set()
@@ -294,8 +299,20 @@ def kernel(
         for op in ops:
             name = make.__name__
             entry = Entry(
-                op, device, precision, make, accepts, rank, name, inplace, works, by_types, numerics, error,
-                states, arch,
+                op,
+                device,
+                precision,
+                make,
+                accepts,
+                rank,
+                name,
+                inplace,
+                works,
+                by_types,
+                numerics,
+                error,
+                states,
+                arch,
             )
             # A new list, as another thread may go through the old one.
             KERNELS[op, device] = sorted([*KERNELS.get((op, device), ()), entry], key=lambda e: -e.rank)
@@ -357,17 +374,32 @@ class QueryContext:
 QUERY = QueryContext()
 
 
+def ways(
+    op: Op, ins: Types, context: Context = QUERY, device: str = "cpu", arch: str = ""
+) -> Iterator[tuple[Any, Entry]]:
+    """The makers that the session's context allows and that may accept, the best first, each with whether it does.
+
+    Of sizes that are followed that is a comparison.
+    """
+    for entry in _allowed(type(op), op.name, context, device, arch):
+        accepts = entry.accepts(op, ins)
+        if accepts is not False:
+            yield accepts, entry
+    if any(t is not None and t.dtype in (F16, BF16) for t in ins) or getattr(op, "to", None) in (F16, BF16):
+        widen = _widener(device)
+        wide = None if widen is None else widen.select_wide(op, ins, context)
+        if wide is not None:
+            yield True, wide
+
+
 def select(op: Op, ins: Types, context: Context = QUERY, device: str = "cpu", arch: str = "") -> Entry | None:
     """The best maker that the session's context allows and that accepts, or None (the reference will run).
 
     arch: of the device, where it has makers of its own.
     """
-    for entry in _allowed(type(op), op.name, context, device, arch):
-        if entry.accepts(op, ins) and (entry.error is None or is_exact(entry, op, ins, context)):
+    for accepts, entry in ways(op, ins, context, device, arch):
+        if accepts and (entry.error is None or is_exact(entry, op, ins, context)):
             return entry
-    if any(t is not None and t.dtype in (F16, BF16) for t in ins) or getattr(op, "to", None) in (F16, BF16):
-        widen = _widener(device)
-        return None if widen is None else widen.select_wide(op, ins, context)
     return None
 
 

@@ -22,6 +22,7 @@ from bolt_numba.kernels.cpu.convolution.depthwise import depthwise
 from bolt_numba.kernels.registry import Entry
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
+from bolt_numba.runtime.device import Device
 from bolt_numba.types import Array, TensorType
 from tests.harness import PlainContext, Planned, run_planned, types_of
 
@@ -119,8 +120,10 @@ def _graph(rng: np.random.Generator) -> Graph:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_session_joins_them_and_keeps_the_bits(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     feeds = {"x": np.random.default_rng(1).standard_normal((1, 16, 24, 20), np.float32)}
+    monkeypatch.setattr(cpu.Cpu, "join", Device.join)
     apart = compile(_graph(np.random.default_rng(0)), threads=threads)
     (wanted,) = apart.run(None, feeds)
+    monkeypatch.undo()
     monkeypatch.setattr(cpu, "BETWEEN_BYTES", 0)
     together = compile(_graph(np.random.default_rng(0)), threads=threads)
     (got,) = together.run(None, feeds)
@@ -133,4 +136,5 @@ def test_rows_of_a_band_divide_the_image(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(bands, "BAND_BYTES", 448 << 10)
     assert choose_rows(112, 43008, 2, 1) == 8
     assert 112 % choose_rows(112, 43008, 2, 2) == 0
-    assert choose_rows(7, 1 << 20, 2, 1) == 0
+    assert choose_rows(7, 1 << 20, 2, 1) == 7
+    assert choose_rows(7, 1 << 20, 2, 2) == 0

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import bolt_numba as bn
 from bolt_numba.cli.app import app
+from bolt_numba.devices.cpu import Cpu
 from bolt_numba.errors import DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -33,6 +34,7 @@ from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM
 from bolt_numba.ops.pointwise import Clip, Gelu, Relu
+from bolt_numba.runtime.device import Device
 from bolt_numba.types import F32, Array, TensorType
 from bolt_numba.verification import compare
 from tests.harness import plans, run_kernel, run_planned
@@ -163,10 +165,12 @@ def test_bands_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     filters = rng.standard_normal((96, 1, 3, 3), np.float32)
     graph.add_output(b(Conv(strides=(2, 2), pads=(1, 1, 1, 1), group=96), value, filters), "y")
     x = real(1, 20, 90, 90)
+    joins = Cpu.join, Device.join
     for threads in (1, 2):
         sessions = []
-        for least in (1 << 20, 1 << 40):
-            monkeypatch.setattr("bolt_numba.devices.cpu.BETWEEN_BYTES", least)
+        for join in joins:
+            monkeypatch.setattr("bolt_numba.devices.cpu.BETWEEN_BYTES", 1 << 20)
+            monkeypatch.setattr(Cpu, "join", join)
             sessions.append(bn.compile(graph, precision="bf16", threads=threads))
             sessions[-1](x)
         joined = [any(r["runner"] == "conv_bf16 + depthwise" for r in s.report()) for s in sessions]

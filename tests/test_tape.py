@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 import bolt_numba as bn
 from bolt_numba.base.follow import Followed, LostError, Trail, table, value_of
+from bolt_numba.base.selects import greatest, least
 from bolt_numba.devices.followed import FollowedRun
-from bolt_numba.devices.program import NativeRun, pointer
+from bolt_numba.devices.program import NativeRun, _layout, pointer
 from bolt_numba.devices.tape_code import TapeCode
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.kernels.cpu.tape import nothing
 from bolt_numba.ops.arrays.reduce import ReduceMean
 from bolt_numba.ops.arrays.shape import Concat, Reshape
 from bolt_numba.ops.control import ControlFlow
@@ -59,31 +61,52 @@ def same_words(taped: Taped, plan: Any) -> None:
     run.fill(*arrays)
     arena = np.zeros(max(plan.memory.arenas.values(), default=0) + 64, np.uint8)
     wanted, got = (np.array(r.image.view(np.int64)) for r in (NativeRun(fresh, arena), run))
-    got = got[: len(wanted)]
+    places = places_of(run, fresh)
+    assert len(places) == len(wanted)
+    got = got[places]
     for place, which, offset in fresh.links.in_arrays.tolist():
         array = fresh.links.arrays[which]
         nbytes = array.nbytes - offset
         assert ctypes.string_at(int(got[place]), nbytes) == array.reshape(-1).view(np.uint8)[offset:].tobytes()
     addresses = [*fresh.arena_places.tolist(), *fresh.own_places.tolist(), *fresh.links.in_arrays[:, 0].tolist()]
     for array_of, others in zip(arrays, (fresh.inputs, fresh.outputs), strict=True):
-        for which, places in others.items():
-            assert [got[word] - pointer(array_of[which]) for word, _ in places] == [offset for _, offset in places]
-            addresses += [word for word, _ in places]
+        for which, rows in others.items():
+            assert [got[word] - pointer(array_of[which]) for word, _ in rows] == [offset for _, offset in rows]
+            addresses += [word for word, _ in rows]
     assert [sorted(used) for used in run.followed.used] == [sorted(fresh.inputs), sorted(fresh.outputs)]
     got[addresses] = wanted[addresses] = 0
     np.testing.assert_array_equal(got, wanted)
-    np.testing.assert_array_equal(run.flags, fresh.flags)
+    np.testing.assert_array_equal(run.flags[run.kernels != nothing.address], fresh.flags)
+
+
+def places_of(run: FollowedRun, fresh: Any) -> list[int]:
+    """Where each i64 of a program of certain sizes is in that of a tape, which has steps that other sizes have, too."""
+    run_steps, made = np.flatnonzero(run.kernels != nothing.address), []
+    np.testing.assert_array_equal(run.kernels[run_steps], fresh.kernels)
+    ends = []
+    for step, first, own in zip(run_steps, run.program.record_offsets[run_steps], fresh.record_offsets, strict=True):
+        words = _layout(run.program.links.kernels[run.program.links.steps[step]].params).packer.size // 8
+        made += [int(first) // 8 + i for i in range(words)]
+        ends.append(int(own) // 8 + words)
+    last = run.program.links.kernels[run.program.links.steps[-1]].params
+    end = int(run.program.record_offsets[-1]) // 8 + _layout(last).packer.size // 8
+    return made + [end + i for i in range(len(fresh.image) // 8 - ends[-1])]
 
 
 def check(graph: Graph, sizes: Sequence[Sequence[TensorType]]) -> int:
     """Hold the tape of the first input types to plans for all; for how many it holds, 0 where there is no tape."""
-    runner = Runner(region_of(graph), THREADS, Packs())
+    runner, plans = Runner(region_of(graph), THREADS, Packs()), []
+    for types in sizes:
+        try:
+            plans.append(Planner(region_of(graph), MakerContext(THREADS, runner.packs)).plan(types))
+        except BoltError:
+            plans.append(None)
     try:
-        made = Tape(runner, MakerContext(THREADS, runner.packs), sizes[0])
+        made = Tape(runner, MakerContext(THREADS, runner.packs, chooses=True), sizes[0])
     except (LostError, BoltError):
         return 0
     held, passing = 0, made.context()
-    for types in sizes:
+    for types, plan in zip(sizes, plans, strict=True):
         arrays = [np.broadcast_to(np.zeros((), t.dtype), t.dims) for t in types]
         found = passing.at(made._sizes(arrays))  # as the sizes before have left it
         taped = made.at(arrays)
@@ -92,12 +115,9 @@ def check(graph: Graph, sizes: Sequence[Sequence[TensorType]]) -> int:
             kept = made.program.tape.calls
             np.testing.assert_array_equal(passing.own[:kept], taped.registers[:kept])
             np.testing.assert_equal(passing.objects, taped.objects)
-        try:
-            plan = Planner(region_of(graph), MakerContext(THREADS, Packs())).plan(types)
-        except BoltError:
+        if plan is None:
             assert taped is None, types
-            continue
-        if taped is not None:
+        elif taped is not None:
             same_words(taped, plan)
             held += 1
     assert held, "a tape holds for the sizes that it was made of"
@@ -307,7 +327,7 @@ def test_operations_are_those_of_python(sign: str, a: int, b: int, c: int, d: in
     x, y = trail.number("n0_0", a), trail.number("n1_0", b)
     text = f"{sign}(x, y)" if sign in ("max", "min") else f"x {sign} y"
     try:
-        scope = {"x": x, "y": y, "max": bn.base.follow.greatest, "min": bn.base.follow.least}
+        scope = {"x": x, "y": y, "max": greatest, "min": least}
         made = eval(text, scope)
     except (ZeroDivisionError, ValueError, OverflowError, MemoryError):
         return
@@ -349,3 +369,33 @@ def test_a_tape_holds_no_arrays_of_a_run() -> None:
     assert list(taped[-1].plan.results[0].type.dims) == taped[-1].sizes
     assert session.report()
     assert session.profile(np.ones((8, 16), F32), runs=1).rows
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_tape_has_every_algorithm_that_was_used(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that choose another one, and bands or not, need no tape of their own, and get the bits of a plan."""
+    monkeypatch.setattr("bolt_numba.devices.cpu.BETWEEN_BYTES", 1 << 17)
+    rng = np.random.default_rng(0)
+    graph = Graph()
+    build = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (1, Sym("h"), Sym("w"), 64)))
+    y = build(Conv(layout="NHWC", pads=(1,) * 4), x, rng.standard_normal((64, 64, 3, 3), np.float32) / 16)
+    y = build(Conv(layout="NHWC"), y, rng.standard_normal((128, 64, 1, 1), np.float32) / 8)
+    y = build(Conv(layout="NHWC", pads=(1,) * 4, group=128), y, rng.standard_normal((128, 1, 3, 3), np.float32))
+    graph.add_output(build(ReduceMean(), y, np.array([1, 2])), "y")
+    session = bn.compile(graph, threads=threads, numerics="fast")
+    runner = session._runner
+
+    def run(*size: int) -> tuple[Any, set[str]]:
+        feed = rng.standard_normal((1, *size, 64), np.float32)
+        (wanted,) = bn.compile(graph, threads=threads, numerics="fast").run(None, {"x": feed})
+        (got,) = session.run(None, {"x": feed})
+        assert got.tobytes() == wanted.tobytes()
+        prepared = runner.prepare([feed])
+        return prepared, {job.runner for job in prepared.plan.jobs}
+
+    ways = set().union(*(run(*size)[1] for size in ((6, 6), (24, 24), (8, 9), (42, 42))))
+    assert {"winograd_2", "winograd_4", "winograd_6"} <= ways
+    later = [run(*size) for size in ((7, 6), (25, 22), (14, 16), (48, 36), (60, 30))]
+    assert all(isinstance(prepared, Taped) for prepared, _ in later)
+    assert len(set().union(*(runners for _, runners in later)) & {"winograd_2", "winograd_4", "winograd_6"}) == 3

@@ -37,6 +37,10 @@ class LostError(BaseException):
     """Something was done with a followed number that a trail cannot say; no error of the maker's, nor of the user's."""
 
 
+class UnpackedError(LostError):
+    """Weights would have to be packed that no plan has packed so far."""
+
+
 class Trail:
     """Lines of a function, in order: what was computed, called and decided since its first numbers.
 
@@ -86,8 +90,11 @@ class Trail:
             return f"[{inner}]" if kind is list else f"({inner},)" if value else "()"
         if kind not in PLAIN and not isinstance(value, _SIMPLE) and not callable(value):
             fields = getattr(value, "__dict__", None)
-            if fields is None or any(map(is_followed, fields.values())):
+            if fields is None:
                 raise LostError(f"a {kind.__name__}")
+            if any(map(is_followed, fields.values())):
+                inner = ", ".join([f"{name!r}: {self.text(field)}" for name, field in fields.items()])
+                return f"{self.constant(_object)}({self.constant(kind)}, {{{inner}}})"
         return self.constant(value)
 
     def found(
@@ -163,9 +170,10 @@ def _binary(symbol: str, compute: Callable[[Any, Any], Any], swapped: bool) -> C
         elif type(other) not in NUMBERS and not isinstance(other, np.generic):
             raise LostError(f"{symbol} with a {type(other).__name__}")
         one, two = self._text, trail.text(other)
+        kind = bool if symbol in "&|^" else None  # of comparisons: a number, too, which decides nothing yet
         if swapped:
-            return trail.found(f"{two} {symbol} {one}", lambda: compute(value, self._value), None, (symbol, two, one))
-        return trail.found(f"{one} {symbol} {two}", lambda: compute(self._value, value), None, (symbol, one, two))
+            return trail.found(f"{two} {symbol} {one}", lambda: compute(value, self._value), kind, (symbol, two, one))
+        return trail.found(f"{one} {symbol} {two}", lambda: compute(self._value, value), kind, (symbol, one, two))
 
     return forward
 
@@ -301,22 +309,22 @@ def _value(given: Any) -> Any:
         return given.value
     if type(given) is slice:
         return slice(_value(given.start), _value(given.stop), _value(given.step))
+    fields = None if callable(given) else getattr(given, "__dict__", None)
+    if fields and any(map(is_followed, fields.values())):
+        return _object(type(given), {name: _value(field) for name, field in fields.items()})
     return type(given)(map(_value, given)) if type(given) in (tuple, list) else given
+
+
+def _object(kind: Any, fields: dict[str, Any]) -> Any:
+    """One like that which had these fields."""
+    made = object.__new__(kind)
+    made.__dict__.update(fields)
+    return made
 
 
 def value_of(given: Any) -> Any:
     """The plain number behind one that may be followed."""
     return given._value if type(given) is Followed else given
-
-
-def greatest(a: Any, b: Any) -> Any:
-    """The greater one, as a line of its own where `max` would decide which it is."""
-    return followed(max, a, b)
-
-
-def least(a: Any, b: Any) -> Any:
-    """The lesser one, see `greatest`."""
-    return followed(min, a, b)
 
 
 def _values(given: Any) -> list[Any]:
@@ -331,9 +339,7 @@ def followed(function: Callable[..., Any], *args: Any) -> Any:
     texts = [trail.text(a) for a in args]
     is_form = len(texts) <= 2 and any(function is f for f in (max, min, abs))
     form = (function.__name__, texts[0], texts[-1]) if is_form else None
-    return trail.found(
-        f"{trail.constant(function)}({', '.join(texts)})", lambda: function(*_values(args)), None, form
-    )
+    return trail.found(f"{trail.constant(function)}({', '.join(texts)})", lambda: function(*_values(args)), None, form)
 
 
 def _trail_of(args: Sequence[Any]) -> Trail | None:

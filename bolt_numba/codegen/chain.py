@@ -97,8 +97,9 @@ def geometry(shape: Sequence[int], operands: Sequence[Sequence[int]], short: int
 
 @pure
 def _part(size: int, inner: int) -> int:
-    """How many indices of a loop its inner one takes in: a divisor."""
-    return max((k for k in range(1, min(size, ITEM // inner) + 1) if size % k == 0), default=1)
+    """How many indices of a loop its inner one takes in: a divisor, or all where that would be few of not too many."""
+    part = next(k for k in range(max(min(size, ITEM // inner), 1), 0, -1) if size % k == 0)
+    return size if part * inner < ITEM // 64 and size * inner <= 16 * ITEM else part
 
 
 @pure
@@ -111,12 +112,7 @@ def _lengthened(sizes: list[int], columns: list[list[int]], inner: int, innermos
     """Nest whose innermost loop takes in a part of the next: a run of few elements costs as much as a long one."""
     size, steps = sizes[-1], columns[-1]
     part = _part(size, inner)
-    if part * inner < ITEM // 64 and size * inner <= 16 * ITEM:
-        part = size
-    outer_sizes, outer_columns = list(sizes[:-1]), list(columns[:-1])
-    if part < size:
-        outer_sizes.append(size // part)
-        outer_columns.append([s * part for s in steps])
+    outer_sizes, outer_columns = [*sizes[:-1], size // part], [*columns[:-1], [s * part for s in steps]]
     forms, tables = "", []
     for step, unit in zip(steps, innermost, strict=True):
         jumps = part > 1 and (step, unit) != (0, 0) and (step, unit) != (inner, 1)

@@ -25,7 +25,8 @@ from bolt_numba.types import TensorType
 PARALLEL_BYTES = 2 * PAYS_BYTES
 """Bytes from which threads share a copy."""
 BETWEEN_BYTES = 2 * L2
-"""Bytes between two layers from which bands pay: less stays near enough as it is.  Measured on MobileNets."""
+"""Bytes between two layers from which threads compute them in bands: they would rather share less as it is.  Measured
+on MobileNets, where one thread has them in bands always."""
 
 STEP_S, BYTES_A_S, WORK_A_S = 2e-7, 2e10, 5e10
 """Seconds of a small step, and what a thread does in one: bytes, from caches mostly, and multiply-adds of f32."""
@@ -37,9 +38,9 @@ OF_ALL = (run_steps, team_run, team_worker, copy_rows)
 def _of_all() -> Iterator[Any]:
     """Only where kernels lack are the modules of tapes and loops imported for this."""
     from bolt_numba.kernels.cpu.loop import run_loop
-    from bolt_numba.kernels.cpu.tape import evaluate, fill
+    from bolt_numba.kernels.cpu.tape import OF_TAPES
 
-    yield from (*OF_ALL, evaluate, fill, run_loop)
+    yield from (*OF_ALL, *OF_TAPES, run_loop)
 
 
 def _nothing() -> None:
@@ -82,6 +83,9 @@ class Cpu(Device):
     def select(self, op: Op, ins: Types, context: Context) -> Entry | None:
         return registry.select(op, ins, context, self.name)
 
+    def ways(self, op: Op, ins: Types, context: Context) -> Iterable[tuple[Any, Entry]]:
+        return registry.ways(op, ins, context, self.name)
+
     def candidates(self, op: Op, ins: Types, context: Context) -> list[Entry]:
         return registry.candidates(op, ins, context, self.name)
 
@@ -92,10 +96,12 @@ class Cpu(Device):
         return STEP_S + max(bytes_of(ins, outs) / BYTES_A_S, work_of(op, ins, outs) / WORK_A_S) / threads
 
     def join(self, one: Step, two: Step, operands: int, between: TensorType, threads: int) -> Step | None:
-        if len(between.dims) != 4 or between.nbytes < BETWEEN_BYTES:
+        if len(between.dims) != 4:
             return None
         bands = import_module(f"bolt_numba.kernels.{self.name}.convolution.bands")  # only few models have such pairs
         joined: Step | None = bands.joined(one, two, operands, between.dims[1], threads)
+        if joined is not None and threads > 1:
+            joined.when = joined.when & (between.nbytes >= BETWEEN_BYTES)
         return joined
 
     def copy_step(self, source: In, target: Out, rows: int, nbytes: int, itemsize: int) -> Step:
@@ -117,10 +123,10 @@ class Cpu(Device):
         sums: Sequence[Any],
     ) -> Any:  # fmt: skip
         from bolt_numba.devices.followed import FollowedProgram
-        from bolt_numba.kernels.cpu.tape import evaluate, fill
+        from bolt_numba.kernels.cpu.tape import OF_TAPES
 
-        if not (evaluate.is_ready and fill.is_ready):
-            compile_later([evaluate, fill], _nothing)
+        if not all(kernel.is_ready for kernel in OF_TAPES):
+            compile_later(OF_TAPES, _nothing)
             raise LostError("kernels of tapes")
         return FollowedProgram(jobs, threads, trail, numbers, dims, sums).linked()
 

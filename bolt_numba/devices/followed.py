@@ -11,10 +11,11 @@ import numpy as np
 
 from bolt_numba.base.follow import Followed, LostError, Trail, is_table, value_of
 from bolt_numba.base.mapped import for_kernels
+from bolt_numba.base.selects import either
 from bolt_numba.devices.program import NativeRun, RecordImage, laid_out, linked, pointer
 from bolt_numba.devices.tape_code import Last, TapeCode
 from bolt_numba.devices.threads import run_native
-from bolt_numba.kernels.cpu.tape import ADDRESS, DOUBLE, FLOAT, HALF, WORD, evaluate, fill
+from bolt_numba.kernels.cpu.tape import ADDRESS, DOUBLE, FLOAT, HALF, WORD, evaluate, fill, nothing
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.slots import Job
 from bolt_numba.types import Array
@@ -29,7 +30,7 @@ class _FollowedImage(RecordImage):
 
     numbers: byte offset, kind of `kernels.cpu.tape` and number.  tables: i64 of the image and what it is the address
     of, with an offset.  own_tables: those whose numbers the tape gives, which stand in the image themselves.
-    floats: byte offset, dtype and number.  flags: of steps, by their number.
+    floats: byte offset, dtype and number.  flags: of steps, by their number; whens: whether steps run.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class _FollowedImage(RecordImage):
         self.own_tables: dict[int, tuple[Any, list[tuple[int, int]]]] = {}
         self.floats: list[tuple[int, str, Followed]] = []
         self.flags: list[tuple[int, Followed]] = []
+        self.whens: list[tuple[int, Followed]] = []
         self.steps = 0
 
     def add(self, job: Job, step: Any) -> int:
@@ -61,7 +63,11 @@ class _FollowedImage(RecordImage):
         """None that stays: where addresses in the arena go is in ``arena``."""
         return np.empty((0, 2), np.int64)
 
-    def flag(self, parallel: Any) -> bool:
+    def flag(self, step: Any) -> bool:
+        parallel: Any = step.parallel
+        if type(step.when) is Followed:
+            self.whens.append((self.steps, step.when))
+            parallel = parallel is not False and step.when & parallel
         if type(parallel) is Followed:
             self.flags.append((self.steps, parallel))
         self.steps += 1
@@ -121,6 +127,9 @@ class FollowedProgram:
         addresses = [(8 * word, ADDRESS, offset) for word, offset in image.arena]
         written = [*image.numbers, *addresses]
         flags = [(8 * step, WORD, flag) for step, flag in image.flags]
+        for step, when in image.whens:
+            kernel = either(when, program.links.kernels[program.links.steps[step]].address, nothing.address)
+            flags.append((8 * (program.steps + step), WORD, kernel))
         objects = [table for _, table, _ in image.tables] + [number for *_, number in image.floats]
         more = [d for dims in self.refused.values() for d in dims]
         wanted = [number for *_, number in (*written, *flags)]
@@ -161,12 +170,15 @@ class FollowedRun(NativeRun):
     """
 
     __slots__ = (
-        "bases", "fills", "followed", "held", "last", "objects", "own", "pack_bases", "pack_sizes", "records",
-        "registers", "runs", "views",
+        "bases", "fills", "followed", "held", "kernels", "last", "objects", "own", "pack_bases", "pack_sizes",
+        "records", "registers", "runs", "views",
     )  # fmt: skip
 
     def __init__(self, followed: FollowedProgram) -> None:
-        super().__init__(followed.program, None, followed.program.flags.copy() if len(followed.flag_rows) else None)
+        program = followed.program
+        words = np.concatenate([program.flags, program.kernels])  # rows of flags may write into both
+        self.kernels = words[program.steps :]
+        super().__init__(program, None, words[: program.steps], self.kernels)
         self.followed, self.runs = followed, [self.run]
         self.objects: dict[str, Any] | None = None
         self.held: list[Array] = []

@@ -207,9 +207,9 @@ class RecordImage:
         """Which i64 are addresses within the arena, and how many bytes from its beginning."""
         return np.array(self.arena, np.int64).reshape(-1, 2)
 
-    def flag(self, parallel: Any) -> bool:
+    def flag(self, step: Any) -> bool:
         """Whether all threads run a step."""
-        return bool(parallel)
+        return bool(step.parallel)
 
     def kernel(self, kernel: Any) -> int:
         """Number of a kernel that the program calls."""
@@ -277,7 +277,7 @@ def laid_out(jobs: Sequence[Job], threads: int, image: RecordImage | None = None
         for step in job.steps or ():
             offsets.append(image.add(job, step))
             steps.append(image.kernel(step.kernel))
-            parallel.append(image.flag(step.parallel) and threads > 1)
+            parallel.append(image.flag(step) and threads > 1)
             step_jobs.append(number)
     faults_at, own_places = image.add_faults()
     own = np.array(own_places, np.int64).reshape(-1, 2)
@@ -332,7 +332,9 @@ class NativeRun:
     __slots__ = ("address", "arena", "call", "counter", "flags", "image", "inputs", "outputs", "params", "program",
                  "threads", "ticks", "words")  # fmt: skip
 
-    def __init__(self, program: Program, arena: Array | None, flags: Array | None = None) -> None:
+    def __init__(
+        self, program: Program, arena: Array | None, flags: Array | None = None, kernels: Array | None = None
+    ) -> None:
         self.program, self.threads, self.arena = program, program.threads, arena
         self.image = HOST.allocate(program.image.nbytes)
         self.image[:] = program.image
@@ -349,8 +351,8 @@ class NativeRun:
         self.ticks = np.zeros(program.steps + 1, np.int64)
         self.flags = program.flags if flags is None else flags
         self.call = run_steps.record(
-            kernels=program.kernels, params=self.params, flags=self.flags, ticks=self.ticks, steps=program.steps,
-            timed=0,
+            kernels=program.kernels if kernels is None else kernels, params=self.params, flags=self.flags,
+            ticks=self.ticks, steps=program.steps, timed=0,
         )  # fmt: skip
         self.address = self.call.ctypes.data
 

@@ -181,6 +181,11 @@ class Device:
         """The best maker of steps for a node, or None."""
         return None
 
+    def ways(self, op: Op, ins: Types, context: Context) -> Iterable[tuple[Any, Entry]]:
+        """The makers that may be selected, the best first, each with whether it accepts; see `registry.ways`."""
+        entry = self.select(op, ins, context)
+        return [] if entry is None else [(True, entry)]
+
     def runs(self, op: Op) -> str:
         """What people are told runs a node without steps, for which `select` gives no maker; "": it does not."""
         return ""

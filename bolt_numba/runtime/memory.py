@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
-from bolt_numba.base.follow import greatest, value_of
+from bolt_numba.base.follow import value_of
 from bolt_numba.base.records import record
+from bolt_numba.base.selects import either, greatest
 from bolt_numba.kernels.extents import check_steps
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step
 from bolt_numba.runtime.device import HOST, Memory
@@ -127,9 +129,9 @@ def plan_memory(
             block.first, block.last = min(block.first, number), max(block.last, number)
     pending: list[tuple[Job, int, Block]] = []
     for number, job in enumerate(jobs):
-        for scratch in _scratches(job):
+        for scratch, when in _scratches(job):
             name, memory = f"{job.name} (scratch)", job.device.memory
-            block = Block(scratch.nbytes, number, number, name=name, memory=memory)
+            block = Block(either(when, scratch.nbytes, 0), number, number, name=name, memory=memory)
             pending.append((job, id(scratch), block))
             blocks.append(block)
     memories = dict.fromkeys(block.memory for block in blocks)
@@ -141,8 +143,13 @@ def plan_memory(
     return MemoryPlan(arenas, blocks, sum(b.nbytes for b in blocks))
 
 
-def _scratches(job: Job) -> list[Scratch]:
-    found = {id(a): a for step in job.steps or () for a in step.args.values() if type(a) is Scratch}
+def _scratches(job: Job) -> list[tuple[Scratch, Any]]:
+    """Workspace of a job, and when a step has it."""
+    found: dict[int, tuple[Scratch, Any]] = {}
+    for step in job.steps or ():
+        for arg in step.args.values():
+            if type(arg) is Scratch:
+                found[id(arg)] = arg, step.when | found[id(arg)][1] if id(arg) in found else step.when
     return list(found.values())
 
 
@@ -308,22 +315,30 @@ def alias_inplace(jobs: Sequence[Job], kept: set[int]) -> None:
 # --- pairs of steps that run a band at a time, with few rows between them -------------------------------------------
 
 
-def _pair(one: Job, two: Job, readers: dict[int, int], threads: int) -> Step | None:
-    """The joined step of two jobs, if they are a pair."""
-    if not two.steps or not two.steps[0].in_bands or not one.steps or len(one.steps) > 1 or len(two.steps) > 1:
-        return None
+def _pairs(one: Job, two: Job, readers: dict[int, int], threads: int, chooses: bool) -> list[Step]:
+    """The joined steps of two jobs if they are a pair: each runs when a step of the first would."""
+    if not two.steps or not two.steps[0].in_bands or not one.steps or len(two.steps) > 1:
+        return []
     between = one.outs[0]
     if two.ins[0] is not between or readers.get(id(between)) != 1 or len(one.outs) > 1:
-        return None
-    if between.base is not None or between.result >= 0:
-        return None
-    if one.device is not two.device:
-        return None
-    return one.device.join(one.steps[0], two.steps[0], len(one.ins), between.type, threads)
+        return []
+    if between.base is not None or between.result >= 0 or one.device is not two.device:
+        return []
+    if len(one.steps) > 1 and any(step.when is True for step in one.steps):
+        return []
+    made = []
+    for step in one.steps:
+        joined = one.device.join(step, two.steps[0], len(one.ins), between.type, threads)
+        if joined is not None and joined.when is not False and (chooses or joined.when):
+            made.append(replace(joined, when=step.when & joined.when if chooses else True))
+    return made
 
 
-def in_bands(jobs: Sequence[Job], results: Sequence[Slot], threads: int) -> list[Job]:
-    """Join steps that can run in bands with those before them, where their device knows one step for both."""
+def in_bands(jobs: Sequence[Job], results: Sequence[Slot], threads: int, chooses: bool = False) -> list[Job]:
+    """Join steps that can run in bands with those before them, where their device knows one step for both.
+
+    chooses: whether sizes that are followed choose whether they do.
+    """
     if not any(job.steps and job.steps[0].in_bands for job in jobs):
         return list(jobs)
     readers: dict[int, int] = {}
@@ -332,13 +347,36 @@ def in_bands(jobs: Sequence[Job], results: Sequence[Slot], threads: int) -> list
         readers[id(root)] = readers.get(id(root), 0) + 1
     made: list[Job] = []
     for job in jobs:
-        step = _pair(made[-1], job, readers, threads) if made else None
-        if step is None:
+        steps = _pairs(made[-1], job, readers, threads, chooses) if made else []
+        if not steps:
             made.append(job)
             continue
         one = made.pop()
         name, runner = f"{one.name} + {job.name}", f"{one.runner} + {job.runner}"
         ins = [*one.ins, *job.ins[1:]]
-        check_steps(job.op, [step], [None if s is None else s.type for s in ins], [s.type for s in job.outs], threads)
-        made.append(replace(job, name=name, ins=ins, steps=[step], runner=runner, inplace=(), scratch={}))
+        check_steps(job.op, steps, [None if s is None else s.type for s in ins], [s.type for s in job.outs], threads)
+        if steps[0].when is not True:
+            made.append(replace(one, steps=[_unless(step, steps) for step in one.steps or ()], scratch={}))
+            ins, steps = [*ins, one.outs[0]], [*steps, *(_unless(step, steps) for step in _moved(job, len(one.ins)))]
+        made.append(replace(job, name=name, ins=ins, steps=steps, runner=runner, inplace=(), scratch={}))
     return made
+
+
+def _unless(step: Step, others: Sequence[Step]) -> Step:
+    """A step that runs when none of others does."""
+    when = step.when
+    for other in others:
+        when = when & (other.when ^ True)
+    return replace(step, when=when)
+
+
+def _moved(job: Job, first: int) -> list[Step]:
+    """The steps of a job, all of whose operands come ``first`` further but for the first one, which comes last."""
+    places = [first + len(job.ins) - 1, *range(first, first + len(job.ins) - 1)]
+
+    def moved(arg: Any) -> Any:
+        if type(arg) is Pitch:
+            return Pitch(moved(arg.of))
+        return replace(arg, index=places[arg.index]) if type(arg) is In else arg
+
+    return [replace(step, args={name: moved(arg) for name, arg in step.args.items()}) for step in job.steps or ()]

@@ -1,21 +1,44 @@
-"""Nodes that do what cannot be followed: a tape asks Python for what they need, and keeps it by their sizes.
+"""Nodes that do what cannot be followed, and those whose sizes choose an algorithm.
+
+Of the former a tape asks Python for what they need, and keeps it by their sizes.
 
 A maker that fills tables by NumPy, or an operator whose types need more than arithmetic, is one function of its sizes
 for a trail.  What it gives is taken apart into numbers and arrays; all else must come out as it did first.
+
+A node that several makers may run has the steps of all that were used, and sizes choose.  What no plan of the session
+has packed, or no kernel was compiled for, is not made for a tape: sizes that would choose it fail a guard, and get a
+plan of their own.  The next tape then has it, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import LostError, fixed, followed, is_followed, value_of
+from bolt_numba.base.follow import Followed, LostError, UnpackedError, fixed, followed, is_followed, value_of
 from bolt_numba.base.mapped import for_kernels
-from bolt_numba.kernels.registry import Argument, Fault, In, Out, Pitch, Record, Scratch, Step, Types
+from bolt_numba.base.records import record
+from bolt_numba.kernels.registry import (
+    Argument,
+    Entry,
+    Fault,
+    In,
+    Out,
+    Pitch,
+    Record,
+    Scratch,
+    Step,
+    Types,
+    is_exact,
+)
 from bolt_numba.ops.evaluate import infer_types
 from bolt_numba.ops.registry import Op
+from bolt_numba.runtime.device import Device
+from bolt_numba.runtime.packs import MakerContext
+from bolt_numba.runtime.repeat import Packed, Selection
 from bolt_numba.runtime.slots import Slot
 from bolt_numba.types import STRING, Array, TensorType
 
@@ -134,7 +157,8 @@ class _Apart:
         self._scratch: dict[int, int] = {}
 
     def step(self, step: Step) -> Any:
-        return step.kernel, bool(step.parallel), bool(step.in_bands), self._args(step.args)
+        self.values.append(int(step.parallel))
+        return step.kernel, bool(step.in_bands), self._args(step.args)
 
     def _args(self, args: Mapping[str, Argument]) -> Any:
         return [(name, self._arg(arg)) for name, arg in args.items()]
@@ -170,7 +194,8 @@ class _Together:
         self._scratch: dict[int, Scratch] = {}
 
     def step(self, step: Step) -> Step:
-        return Step(step.kernel, self._args(step.args), step.parallel, step.in_bands)
+        parallel = next(self.values)
+        return Step(step.kernel, self._args(step.args), parallel, step.in_bands)
 
     def _args(self, args: Mapping[str, Argument]) -> dict[str, Argument]:
         return {name: self._arg(arg) for name, arg in args.items()}
@@ -190,4 +215,95 @@ class _Together:
         return arg
 
 
+# --------------------------------------------------------------------------------------------------- several makers
 
+
+@record(eq=False)
+class Ways:
+    """Makers that may run a node, each with when it does: one of them; none where a device has none.
+
+    refused: those that would, but are not exact enough for the node's weights.
+    """
+
+    makers: list[tuple[Any, Entry]] = field(default_factory=list)
+    refused: list[Entry] = field(default_factory=list)
+
+
+def ways_of(device: Device, op: Op, ins: Types, context: MakerContext, is_followed: bool) -> Ways:
+    """How a device may run a node; is_followed: on a trail."""
+    try:
+        return _ways(device, op, ins, context)
+    except LostError:
+        if not is_followed:
+            raise
+        entry = chosen(ins, lambda plain: device.select(op, plain, context))
+        return Ways() if entry is None else Ways([(True, entry)])
+
+
+def _ways(device: Device, op: Op, ins: Types, context: MakerContext) -> Ways:
+    made, rest = Ways(), True
+    for accepts, entry in device.ways(op, ins, context):
+        may_decide = context.chooses and type(accepts) is Followed
+        if not may_decide and not accepts:
+            continue
+        if not _may_be_exact(entry, op, ins, context):
+            made.refused.append(entry)
+        elif not may_decide:
+            made.makers.append((rest, entry))
+            return made
+        else:
+            made.makers.append((accepts & rest, entry))
+            rest = (accepts ^ True) & rest
+    if rest:
+        made.makers.clear()
+    return made
+
+
+def _may_be_exact(entry: Entry, op: Op, ins: Types, context: MakerContext) -> bool:
+    """Whether it is not known that a maker's results are not exact enough for these weights."""
+    try:
+        return entry.error is None or is_exact(entry, op, ins, context)
+    except UnpackedError:  # nobody has asked that yet
+        return True
+
+
+def all_of(found: Ways, context: MakerContext, select: Callable[[Entry], Selection]) -> Selection:
+    """How a node runs one of several ways."""
+    ways = found.makers
+    at = 0 if len(ways) == 1 else next(number for number, (when, _) in enumerate(ways) if value_of(when))
+    kept = [(ways[at][0], select(ways[at][1]))]
+    kept[0][1].refused = found.refused
+    if len(ways) == 1:
+        return kept[0][1]
+    asked = list(context.asked)
+    for number, (when, entry) in enumerate(ways):
+        made = None if number == at else _tried(entry, select, kept[0][1])
+        if made is not None:
+            kept.append((when, made))
+            asked += context.asked
+        elif number != at:
+            bool(when)  # a guard
+    context.asked = asked
+    return kept[0][1] if len(kept) == 1 else _merged(kept)
+
+
+def _tried(entry: Entry, select: Callable[[Entry], Selection], like: Selection) -> Selection | None:
+    """Another way to run a node for which all is there."""
+    try:
+        made = select(entry)
+    except (LostError, Exception):  # weights that were not packed, or it does not work for these very sizes
+        return None
+    is_alike = (made.inplace, made.states, made.by_types) == (like.inplace, like.states, like.by_types)
+    return None if not is_alike or made.device.lacking(made.steps or ()) else made
+
+
+def _merged(ways: Sequence[tuple[Any, Selection]]) -> Selection:
+    first = ways[0][1]
+    steps: list[Step] = []
+    packs: list[Packed] = []
+    for when, how in ways:
+        packs += [replace(p, step=p.step + len(steps)) for p in how.packs]
+        steps += [replace(step, when=when & step.when) for step in how.steps or ()]
+    entries = [how.entry for _, how in ways if how.entry is not None]
+    direct = frozenset().union(*(how.direct for _, how in ways))
+    return replace(first, steps=steps, packs=packs, direct=direct, others=entries[1:])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from bolt_numba.base.follow import UnpackedError
 from bolt_numba.base.mapped import LARGE, drop_pages, map_of
 from bolt_numba.devices import in_order
 from bolt_numba.devices.seals import check_sources, key_of_seals, sealed, sealed_copy
@@ -166,6 +167,10 @@ class Packs:
             self._made[pack] = made
         return made
 
+    def has(self, pack: Pack) -> bool:
+        """Whether a pack is in memory."""
+        return pack in self._made
+
     def _from_file(self, pack: Pack) -> Array | None:
         place = self._places.get(pack.constant) if isinstance(pack.constant, Value) else None
         if self._stored is None or place is None:
@@ -195,16 +200,19 @@ class MakerContext:
     devices: in order of preference; the last one takes all.
     asked: what was packed of the operands of the node at hand: pack, its array, operand, layout and how it is made.
     is_complete: whether nothing else was packed for the node.
+    chooses: whether sizes that are followed choose among makers, of which plans of before have packed all that they
+    need: nothing is packed anew, and UnpackedError says what would have to be.
     """
 
     def __init__(
-        self, threads: int, packs: Packs, tuner: Tuner | None = None, devices: Sequence[Device] | None = None
-    ) -> None:
+        self, threads: int, packs: Packs, tuner: Tuner | None = None, devices: Sequence[Device] | None = None,
+        chooses: bool = False,
+    ) -> None:  # fmt: skip
         self.threads = threads
         self.devices = in_order() if devices is None else devices
         self.precision, self.numerics = packs.precision, packs.numerics
         self.packs = packs
-        self.tuner = tuner
+        self.tuner, self.chooses = tuner, chooses
         self.turn_to(())
 
     def turn_to(self, operands: Sequence[Slot | None], device: str = "") -> None:
@@ -238,6 +246,8 @@ class MakerContext:
             return pack(array)
         constant, index = found
         wanted = Pack(constant, (self.device, key) if self.device else key)
+        if self.chooses and not self.packs.has(wanted):
+            raise UnpackedError(str(wanted))
         made = self.packs.get(wanted, array, pack)
         self.asked.append((wanted, made, index, key, pack))
         return made

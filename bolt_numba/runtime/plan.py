@@ -17,7 +17,7 @@ import numpy as np
 
 from bolt_numba.base.border import at_node
 from bolt_numba.base.budget import ask, unasked
-from bolt_numba.base.follow import LostError, Trail, is_followed
+from bolt_numba.base.follow import LostError, Trail, UnpackedError, is_followed
 from bolt_numba.base.records import record
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import infer_types
@@ -33,7 +33,7 @@ from bolt_numba.runtime.copies import Copy, copied
 from bolt_numba.runtime.device import HOST, Device, Memory, Segment, segments_of
 from bolt_numba.runtime.islands import NOT_WORTH_IT, islands
 from bolt_numba.runtime.memory import MemoryPlan, in_bands, plan_memory, stacked
-from bolt_numba.runtime.opaque import chosen, is_numeric, runs_nothing, steps_of, types_of
+from bolt_numba.runtime.opaque import all_of, is_numeric, runs_nothing, steps_of, types_of, ways_of
 from bolt_numba.runtime.packs import MakerContext, Pack
 from bolt_numba.runtime.recipes import Form, learn, made_before
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, remember, resolved
@@ -120,7 +120,7 @@ class Planner:
             if self.lacking is not None:
                 self.lacking.kernels.clear()  # nodes that stay on the host do without them
             return Planner(self.region, self.context, self.lacking, near).plan(types)
-        joined = in_bands(self.jobs, results, self.context.threads)
+        joined = in_bands(self.jobs, results, self.context.threads, self.context.chooses)
         if self.lacking is None or not any(self.lacking.of(job.device, job.steps) for job in joined):
             self.jobs = joined
         return self._placed(results)
@@ -366,19 +366,19 @@ class Planner:
         if len(outs) == 1:
             remember_result(op, ins, outs[0])
         for device in self.devices:
-            select = partial(_selected, device, op, context)
-            entry = select(ins) if self.trail is None else chosen(ins, select)
-            if entry is not None or device.runs(op):
+            ways = ways_of(device, op, ins, context, self.trail is not None)
+            if ways.makers or device.runs(op):
                 break
         self.has_weighed = bool(context.asked) or not context.is_complete
-        if entry is None:
+        if not ways.makers:
             return Selection(outs, device, None, device.runs(op), direct=frozenset(range(len(ins))))
+        entry = ways.makers[0][1]
         if is_followed and not entry.by_types and context.packs.gone:
             raise LostError("content that is not in memory")
+        if context.tuner is None:
+            return all_of(ways, context, lambda e: self._selection(op, self._seen(e, ins), outs, device, e, context))
         ins = self._seen(entry, ins)
-        if context.tuner is not None:
-            entry, context = context.tuner.choose(op, ins, outs, device, entry, context)
-        return self._selection(op, ins, outs, device, entry, context)
+        return self._selection(op, ins, outs, device, *context.tuner.choose(op, ins, outs, device, entry, context))
 
     def _seen(self, entry: Entry, ins: list[TensorType | None]) -> list[TensorType | None]:
         """Types of the operands with the content that a maker may look at."""
@@ -394,6 +394,7 @@ class Planner:
         """The steps of a maker."""
         context.turn_to(context.operands, device.layout)
         steps = self._steps(entry, op, ins, outs, context)
+        steps = [s for s in steps if (context.chooses and not device.lacking([s])) or s.when]
         self.context.asked = context.asked
         if context.threads == 1:  # as measured may be best in a session of several, too
             for step in steps:
@@ -412,8 +413,8 @@ class Planner:
     ) -> list[Step]:
         try:
             return made_steps(entry, op, ins, outs, context)
-        except LostError:
-            if self.trail is None:
+        except LostError as error:
+            if self.trail is None or isinstance(error, UnpackedError):
                 raise
         context = context.apart()
         return steps_of(lambda ins, outs: made_steps(entry, op, ins, outs, context), ins, outs)
@@ -492,7 +493,3 @@ class Planner:
         steps = [device.copy_step(In(0), Out(0), 1, nbytes, 1)] if nbytes else []
         check_steps(op, steps, [source.type], [target.type])
         return Job(f"{source.name} (copy)", op, device, [source], [target], steps, f"copy in {HOST.name}")
-
-
-def _selected(device: Device, op: Op, context: MakerContext, ins: Sequence[TensorType | None]) -> Entry | None:
-    return device.select(op, ins, context)

@@ -19,9 +19,9 @@ from bolt_numba.base.records import record
 from bolt_numba.errors import ShapeError
 from bolt_numba.ir.graph import Node
 from bolt_numba.kernels.compiles import LackingError
-from bolt_numba.kernels.registry import Argument, In, Out, Record, Scratch, Step, checked_step
+from bolt_numba.kernels.registry import KEYED_ELEMENTS, Argument, In, Out, Record, Scratch, Step, checked_step
 from bolt_numba.runtime.packs import MakerContext, Pack
-from bolt_numba.runtime.repeat import KEYED_ELEMENTS, Selection
+from bolt_numba.runtime.repeat import Selection
 from bolt_numba.runtime.slots import Slot
 from bolt_numba.types import STRING, Array, Sym, TensorType
 

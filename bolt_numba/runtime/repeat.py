@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
+from bolt_numba.base.follow import UnpackedError
 from bolt_numba.base.records import record
 from bolt_numba.errors import ShapeError
 from bolt_numba.ir.graph import Node
-from bolt_numba.kernels.registry import Context, Entry, Step, is_exact
+from bolt_numba.kernels.registry import KEYED_ELEMENTS, Context, Entry, Step, is_exact
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import Device
 from bolt_numba.types import Array, TensorType
-
-KEYED_ELEMENTS = 64
-"""Elements up to which a constant's content is a part of what nodes must have in common."""
 
 
 def number_operators(nodes: Iterable[Node]) -> dict[int, int]:
@@ -81,7 +79,8 @@ class Packed:
 class Selection:
     """How a node was planned: what a node like it takes over.
 
-    steps: None when its device runs it without.  direct: operands of which more is read than packs.
+    steps: None when its device runs it without.  direct: operands of which more is read than packs.  others: makers of
+    some of the steps, of which sizes decide which run (`runtime.opaque`).  refused: makers that were not exact enough.
     """
 
     types: tuple[TensorType, ...]
@@ -94,10 +93,18 @@ class Selection:
     entry: Entry | None = None
     direct: frozenset[int] = frozenset()
     packs: Sequence[Packed] = ()
+    others: Sequence[Entry] = ()
+    refused: Sequence[Entry] = ()
 
     def holds(self, op: Op, ins: Sequence[TensorType | None], context: Context) -> bool:
-        """Whether the kernel is exact enough for these operands, too."""
-        return self.entry is None or self.entry.error is None or is_exact(self.entry, op, ins, context)
+        """Whether the same kernels are exact enough for these operands, too."""
+        entries = self.others if self.entry is None else [self.entry, *self.others]
+        try:
+            return all(entry.error is None or is_exact(entry, op, ins, context) for entry in entries) and not any(
+                is_exact(entry, op, ins, context) for entry in self.refused
+            )
+        except UnpackedError:  # no plan has asked that yet
+            return False
 
     def steps_for(self, ins: Sequence[TensorType | None], context: Context) -> list[Step] | None:
         """The steps with what is packed from these operands."""

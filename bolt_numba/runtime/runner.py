@@ -171,7 +171,7 @@ class Runner:
             tapes = self.tapes[decided] = Tapes()
         if not tapes.is_due():
             return
-        context = MakerContext(self.threads, self.packs, None, self.devices)
+        context = MakerContext(self.threads, self.packs, None, self.devices, chooses=True)
         try:
             tapes.follow(self, context, self._types(arrays))
         finally:
@@ -431,7 +431,6 @@ def uploaded(plans: Sequence[Prepared]) -> dict[str, int]:
     """Bytes of constants that plans have in memories of devices, as a row of `Session.memory` if there are any."""
     nbytes = {place: n for plan in plans for place, n in plan.uploaded.items()}
     return {"uploaded": sum(nbytes.values())} if nbytes else {}
-
 
 
 def real_nbytes(array: Array) -> int:

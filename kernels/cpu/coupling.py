@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bolt_numba.base.selects import either
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -124,8 +125,8 @@ def _accepts(op: PairwiseCoupling, ins: Types) -> bool:
 def pairwise_coupling(op: PairwiseCoupling, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     n, k = outs[0].dims
     step = (k + 2) * k * BYTES
-    parallel = n > LANES and n * k * k > PAYS_ELEMENTS // 16
-    work = Scratch((context.threads if parallel else 1) * step)
+    parallel = (n > LANES) & (n * k * k > PAYS_ELEMENTS // 16)
+    work = Scratch(either(parallel, context.threads, 1) * step)
     args: dict[str, Argument] = {
         "pairs": In(0), "y": Out(0), "work": work, "step": step, "n": n, "k": k, "near": 0.005 / k,
     }  # fmt: skip

@@ -353,7 +353,7 @@ def tree_ensemble(op: TreeEnsemble, ins: Types, outs: Sequence[TensorType], cont
         "room": len(padded), "bits": bits, "chunk": max(CHUNK_BYTES // (4 * WALKS * max(features, 1)), 1),
         "outs": op.n_targets, "base": np.zeros(op.n_targets, F32) if len(ins) < 11 or ins[10] is None else In(10),
     }  # fmt: skip
-    parallel = n > 1 and n * len(roots) > PARALLEL_WALKS
+    parallel = (n > 1) & (n * len(roots) > PARALLEL_WALKS)
     if op.n_targets == 1 and np.diff(starts).max(initial=0) <= 1:
         args["weights"] = context.packed(weights, "by node", lambda w: _node_weights(leaf, starts, w))
         return [Step(ensemble(flagged, True), args, parallel)]

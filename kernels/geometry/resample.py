@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
 from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Types
 from bolt_numba.ops.layers.resize import AxisPlan, Resize
@@ -59,6 +61,28 @@ def nearest_tables(op: Resize, ins: Types) -> list[Array]:
     for p in plans_of(op, ins):
         tables[own_axis(op, p.axis, len(dims))] = op.taps(p)[0][:, 0]
     return tables
+
+
+def repeated_tables(op: Resize, ins: Types, outs: Sequence[int]) -> list[Array | None] | None:
+    """`nearest_tables` of what is enlarged by constant factors, None for axes that stay; None for all else."""
+    x, scales = typed(ins), _known(ins, 2)
+    if scales is None or scales.dtype == object or op.coordinate_transformation_mode == "tf_crop_and_resize":
+        return None
+    factors = [float(s) for s in scales.reshape(-1)]
+    if min(factors) < 1 or max(factors) == 1:
+        return None
+    tables: list[Array | None] = [None] * len(x.dims)
+    for axis, factor in zip(op.resized_axes(len(x.dims)), factors, strict=True):
+        own = own_axis(op, axis, len(x.dims))
+        if factor > 1:
+            tables[own] = _nearest_table(op, x.dims[own], outs[own], factor)
+    return tables
+
+
+@pure
+@lru_cache(maxsize=256)
+def _nearest_table(op: Resize, size: int, out: int, factor: float) -> Array:
+    return np.ascontiguousarray(op.taps(AxisPlan(0, size, out, factor))[0][:, 0], np.int64)
 
 
 def passes_of(op: Resize, ins: Types) -> list[Pass]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.selects import least
 from bolt_numba.kernels.cpu.attention.score_rows import (
     KEYS_AT_ONCE,
     PANEL,
@@ -260,17 +261,23 @@ def accepts_attention(op: Any, ins: Types) -> bool:
     return mask_fits(op, ins)
 
 
-def block_rows(m: int) -> int:
-    """Queries of a block: those of a register tile or two thirds of them, whichever leaves fewer rows empty."""
+def block_rows(m: int) -> list[tuple[int, Any]]:
+    """Queries of a block, and when there are so many.
+
+    Those of a register tile or two thirds of them, whichever leaves fewer rows empty.
+    """
     most = target().rows
-    return min((most, most * 2 // 3), key=lambda mr: -(-m // mr) * mr)
+    few = most * 2 // 3
+    are_few = -(-m // few) * few < -(-m // most) * most
+    return [(most, are_few ^ True), (few, are_few)]
 
 
 def _chunks(heads: int, m: int, mr: int, threads: int) -> int:
     """Parts of a head that are separate work items: only where heads alone do not share evenly."""
     if heads % threads == 0 or heads >= 4 * threads:
         return 1
-    return min(-(-m // mr), 2 * threads)
+    parts: int = least(-(-m // mr), 2 * threads)
+    return parts
 
 
 @record(frozen=True)
@@ -308,8 +315,8 @@ def attention_steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Co
     args |= {"mask_step": 4 * n if masks[-2] > 1 else 0, "window": UNBOUNDED, "scale": op.scale, "cap": 0.0}
     parallel = heads * m * n * (d + width) > PARALLEL_FLOPS
     if m <= FEW_QUERIES:
-        return [Step(attention_few, args | few(context.threads, heads, 1, m, n), parallel and heads > 1)]
-    return [Step(form.kernel(block_rows(m)), args | blocks(context.threads, heads, args, n, form), parallel)]
+        return [Step(attention_few, args | few(context.threads, heads, 1, m, n), parallel & (heads > 1))]
+    return block_steps(context.threads, heads, args, n, parallel, form)
 
 
 def few(threads: int, items: int, group: int, m: int, n: int) -> dict[str, Argument]:
@@ -318,13 +325,24 @@ def few(threads: int, items: int, group: int, m: int, n: int) -> dict[str, Argum
     return scores | {"items": items, "group": group, "q_head": 0, "y_head": 0, "mask_head": 0}
 
 
-def blocks(threads: int, heads: int, args: dict[str, Any], n: int, form: BlockForm = PLAIN) -> dict[str, Argument]:
-    """Parameters of `attention_kernel` that say how work and memory are shared; ``args``: the shared ones, n: keys."""
-    m, d, width, mr = args["m"], args["d"], args["width"], block_rows(args["m"])
+def block_steps(
+    threads: int, heads: int, args: dict[str, Any], n: int, parallel: bool, form: BlockForm = PLAIN
+) -> list[Step]:
+    """The step of `attention_kernel` for blocks of either height; ``args``: the shared parameters, n: keys."""
+    return [
+        Step(form.kernel(mr), args | _blocks(threads, heads, args, n, mr, form), parallel, when=when)
+        for mr, when in block_rows(args["m"])
+        if when is not False
+    ]
+
+
+def _blocks(threads: int, heads: int, args: dict[str, Any], n: int, mr: int, form: BlockForm) -> dict[str, Argument]:
+    """Parameters of `attention_kernel` that say how work and memory are shared."""
+    m, d, width = args["m"], args["d"], args["width"]
     layout = form.workspace(mr, n, d, width, width % PANEL != 0 or args["v_step"] != 4 * width)
     chunks = _chunks(heads, m, mr, threads)
-    chunk = math.ceil(math.ceil(m / chunks) / mr) * mr
-    chunks = math.ceil(m / chunk)
+    chunk = -(-m // (chunks * mr)) * mr
+    chunks = -(-m // chunk)
     made: dict[str, Argument] = {"work": Scratch(layout.size * threads), "work_size": layout.size}
     made |= {"items": heads * chunks, "chunks": chunks, "chunk": chunk, "pitch": layout.pitch}
     made |= {"values_at": layout.values_at, "rows_at": layout.rows_at, "order": np.arange(d, dtype=np.int32)}

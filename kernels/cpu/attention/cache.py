@@ -17,9 +17,7 @@ from bolt_numba.kernels.cpu.attention.attention import (
     FEW_QUERIES,
     PARALLEL_FLOPS,
     attention_few,
-    attention_kernel,
-    block_rows,
-    blocks,
+    block_steps,
     few,
 )
 from bolt_numba.kernels.cpu.faults import FAULT_AT, report
@@ -169,6 +167,5 @@ def attention_cached(op: Any, ins: Types, outs: Sequence[TensorType], context: C
     if s <= FEW_QUERIES:
         more = few(context.threads, n * units, group, s, room)
         more |= {"q_head": 4 * d, "y_head": 4 * d, "mask_head": strides["mask"]}
-        return [first, second, Step(attention_few, args | more, parallel and n * units > 1)]
-    more = blocks(context.threads, n * units, args, room)
-    return [first, second, Step(attention_kernel(block_rows(s)), args | more, parallel)]
+        return [first, second, Step(attention_few, args | more, parallel & (n * units > 1))]
+    return [first, second, *block_steps(context.threads, n * units, args, room, parallel)]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.selects import either
 from bolt_numba.kernels.cpu.binary.sweep import BLOCK_FIELDS, choose_span, scratch_bytes, sweep_bits
 from bolt_numba.kernels.cpu.convolution.conv import MOST_PIXELS, geometry
 from bolt_numba.kernels.cpu.language.lang import LANES
@@ -138,7 +139,7 @@ def _steps(
     copy_step = 8 * -(-(2 if apart else 1) * length // 2) if copied else 0
     span, runs = choose_span(rows.m, length), 1 if copied or rows.table is None else f.taps
     work = len(offsets) * rows.m * f.n * length
-    threads = context.threads if is_parallel(context, 2 * work, panels.nbytes) else 1
+    threads = either(is_parallel(context, 2 * work, panels.nbytes), context.threads, 1)
     per_thread = scratch_bytes(span, runs, copy_step)
     residual = In(RESIDUAL) if op.residual else None
     args: dict[str, Argument] = {

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.follow import pure
+from bolt_numba.base.selects import either, greatest
 from bolt_numba.kernels.cpu.convolution.depthwise import FIELDS as DEPTHWISE
 from bolt_numba.kernels.cpu.convolution.depthwise import depthwise_reach
 from bolt_numba.kernels.cpu.language.lang import address_of, call_kernel, ceil_div, copy_bytes, split, store_i64
@@ -67,7 +68,7 @@ def _reach(first: Native, a: Any) -> dict[str, Reach]:
         for part in (FIRST, SECOND)
     )
     reach = {FIRST + name: value for name, value in {**first.extents(one), "c": 0, "scratch": 0}.items()}
-    reach |= {SECOND + name: value for name, value in {**depthwise_reach(True, two), "x": 0}.items()}
+    reach |= {SECOND + name: value for name, value in {**depthwise_reach(two), "x": 0}.items()}
     used = RECORDS + one.scratch_step + (a.rows + a.reach) * a.row
     return {**reach, "work": (a.threads - 1) * a.work_step + used}
 
@@ -122,13 +123,14 @@ BAND_BYTES = L2 * 7 // 16
 
 @pure
 def choose_rows(h: int, row: int, reach: int, threads: int) -> int:
-    """Rows of a band: the most that divide the image and fit, at least as many as are kept; 0 if there are none.
+    """Rows of a band: the most that divide the image and fit, at least as many as are kept.
 
-    Every thread but the first computes one band twice, so that bands are small where threads share them.
+    Where there are none, they are the whole image for one thread, and 0 for several.  Every thread but the first
+    computes one band twice, so that bands are small where threads share them.
     """
-    most = h // 2 if threads == 1 else max(h // (12 * threads), reach)
-    fit = [r for r in range(max(reach, 1), most + 1) if h % r == 0 and (r + reach) * row <= BAND_BYTES]
-    return max(fit, default=0)
+    most = h if threads == 1 else max(h // (12 * threads), reach)
+    most = min(most, BAND_BYTES // row - reach)
+    return next((r for r in range(most, max(reach, 1) - 1, -1) if h % r == 0), h if threads == 1 else 0)
 
 
 def _moved(arg: Argument, offset: int, between: int) -> Argument:
@@ -154,11 +156,14 @@ def joined(one: Step, two: Step, inputs: int, h: int, threads: int) -> Step | No
     b: Mapping[str, Any] = two.args
     width, c, images, reach = b["wd"], b["c"], b["images"], (b["rows"] - 1) * b["dh"]
     row = 4 * width * c
+    if one.kernel not in (sweep, sweep_bf16) or a["blocks"] != 1 or a["m"] != images * h * width:
+        return None
     rows = choose_rows(h, row, reach, threads)
-    if one.kernel not in (sweep, sweep_bf16) or a["blocks"] != 1 or rows == 0 or a["m"] != images * h * width:
+    are_some, rows = rows > 0, greatest(rows, 1)
+    if are_some is False:
         return None
     parallel = threads > 1 and images * h // rows >= 2 * threads
-    count = threads if parallel else 1
+    count = either(parallel, threads, 1)
     work_step = RECORDS + a["scratch_step"] + (rows + reach) * row
     work_step = -(-work_step // 64) * 64
     args: dict[str, Argument] = {FIRST + name: _moved(arg, 0, c) for name, arg in a.items()}
@@ -168,4 +173,4 @@ def joined(one: Step, two: Step, inputs: int, h: int, threads: int) -> Step | No
         "work": Scratch(count * work_step), "work_step": work_step, "images": images, "bands": h // rows, "rows": rows,
         "row": row, "reach": reach, "outs": b["oh"],
     }  # fmt: skip
-    return Step(bands if one.kernel is sweep else bands_bf16, args, parallel)
+    return Step(bands if one.kernel is sweep else bands_bf16, args, parallel, when=are_some)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.follow import pure
+from bolt_numba.base.selects import either
 from bolt_numba.kernels.cpu.language.lang import LANES, copy_bytes, fill_bytes, split
 from bolt_numba.kernels.cpu.machine import L2, PAYS_BYTES
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish
@@ -314,7 +315,7 @@ def filter_steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
     bias_at, bias_steps = packed_bias(None if last else bias, 2, kg, context, groups)
     span = choose_span(g.m, kg, k)
     kind, pack_ld = choose_kind(g, x.dims[-1], cg, kg, span, op.strides[-1] if op.strides else 1)
-    threads = context.threads if is_parallel(context, 2 * g.images * g.m * count * k, w.nbytes) else 1
+    threads = either(is_parallel(context, 2 * g.images * g.m * count * k, w.nbytes), context.threads, 1)
     per_thread = scratch_bytes(span, len(g.run), taps, pack_ld)
     args: dict[str, Argument] = {
         "a": source, "lda": lda, "b": filters, "bias": bias_at,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.selects import either
 from bolt_numba.kernels.cpu.convolution.conv import MOST_PIXELS, ConvBlocks, geometry
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -256,7 +257,7 @@ def conv_bytes_depthwise(op: Any, ins: Types, outs: Sequence[TensorType], contex
 
     assert w.known is not None
     columns = column_step(op, ins, at, Panels(1, 1, taps, n), 0, np.zeros(width, np.int32), 0)
-    threads = context.threads if is_parallel(context, g.images * g.m * n * taps, x.nbytes) else 1
+    threads = either(is_parallel(context, g.images * g.m * n * taps, x.nbytes), context.threads, 1)
     table = g.taps.table if not g.is_matrix else np.arange(g.m, dtype=np.int32)
     args: dict[str, Argument] = {
         "a": In(at.a), "b": context.packed(w.known, "depthwise bytes", pack), "c": Out(0), "ldc": Pitch(Out(0)),

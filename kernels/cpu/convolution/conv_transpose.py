@@ -18,6 +18,7 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
+from bolt_numba.base.selects import either
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -317,7 +318,7 @@ def transposed(op: Any, ins: Types, outs: Sequence[TensorType], context: Context
     if bias is not None and bias.known is not None:
         bias_at = context.packed(bias.known, ("transposed", groups, kg, repeat), pack_bias(groups, kg, repeat))
     parallel = context.threads > 1 and x.size * kg * kh * kw > PAYS_FLOPS * 5 // 2
-    threads = context.threads if parallel else 1
+    threads = either(parallel, context.threads, 1)
     args: dict[str, Argument] = {
         "x": In(0), "bias": bias_at, "y": Out(0), "zeros": zero_bias(c // groups),
         "w": context.packed(

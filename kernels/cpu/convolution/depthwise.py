@@ -8,12 +8,14 @@ for all pixels of the tile.  Columns and rows outside the image are left out; no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.follow import pure
+from bolt_numba.base.selects import either
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, ceil_div, split
@@ -142,8 +144,13 @@ def _tile(cols: int, stride: int, pixels: int, narrow: bool, guarded: bool) -> s
     return "\n".join(" " * 20 + line for line in [*lines, *_finish(pixels, narrow, guarded)])
 
 
-def depthwise_reach(any_taps: bool, a: Any) -> dict[str, Reach]:
-    """Extents of the kernels of `FIELDS`; any_taps: the one that reads the table of taps."""
+def is_special(a: Any) -> bool:
+    """Whether a kernel of its own, which needs no table of taps, has these parameters."""
+    return a.dw == 1 and (a.cols, a.sw) in SPECIAL and a.c >= LANES
+
+
+def depthwise_reach(a: Any) -> dict[str, Reach]:
+    """Extents of the kernels of `FIELDS`."""
     vectors, pixels = BYTES * -(-a.c // LANES), a.images * a.oh * a.ow
     return {
         "x": 4 * ((a.images * a.h * a.wd - 1) * a.xp + a.c) if pixels else 0,
@@ -151,7 +158,7 @@ def depthwise_reach(any_taps: bool, a: Any) -> dict[str, Reach]:
         "bias": vectors,
         "res": 4 * ((pixels - 1) * a.rp + a.c) if pixels else 0,
         "y": 4 * ((pixels - 1) * a.yp + a.c) if pixels else 0,
-        "taps": 16 * a.rows * a.cols if any_taps else 0,
+        "taps": 0 if is_special(a) else 16 * a.rows * a.cols,
     }
 
 
@@ -170,7 +177,7 @@ def depthwise_kernel(cols: int, stride: int, narrow: bool) -> Native:
     text += _tile(cols, stride, pixels, narrow, True) + _TAIL
     words = {w: getattr(lang, w) for w in WORDS}
     return native_source(
-        text, name, FIELDS, extents=partial(depthwise_reach, cols == 0), ceil_div=ceil_div, split=split, BYTES=BYTES,
+        text, name, FIELDS, extents=depthwise_reach, ceil_div=ceil_div, split=split, BYTES=BYTES,
         LANES=LANES, PIXELS=pixels, **words,
     )  # fmt: skip
 
@@ -210,6 +217,10 @@ def no_bias(c: int) -> Array:
     return aligned_zeros((len(block_starts(c)), LANES))
 
 
+NO_TAPS = np.zeros(1, np.int64)
+"""For kernels of `SPECIAL` filters, which do not look."""
+
+
 @pure
 @cache
 def tap_table(kernel: tuple[int, int], dilations: tuple[int, int], width: int) -> Array:
@@ -237,7 +248,7 @@ CHUNK_BYTES = L2 * 3 // 32
 @pure
 def choose_chunk(c: int, line: int, rows: int, units: int, threads: int) -> int:
     """Channel blocks that are swept together: so many that their rows stay in cache and every thread has its share."""
-    blocks = len(block_starts(c))
+    blocks = -(-c // LANES)
     fit = min(max(CHUNK_BYTES // max(line * rows * BYTES, 1), 4), 10)
     parts = -(-blocks // fit)
     if threads > 1 and units < 4 * threads:
@@ -262,7 +273,7 @@ def depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
     (h, wd), (oh, ow) = (*ones, *sizes), (*ones, *outs[0].dims[1:-1])
     (rows, cols), (sh, sw), (dh, dw) = ((*ones, *t) for t in (windows.kernel, windows.strides, windows.dilations))
     top, left = (windows.pads[0], windows.pads[1]) if len(sizes) == 2 else (0, windows.pads[0])
-    special = dw == 1 and (cols, sw) in SPECIAL and c >= LANES
+    special = is_special(SimpleNamespace(dw=dw, cols=cols, sw=sw, c=c))
     bias_at, last = no_bias(c), bias_last(op, bias, c, context)
     if bias is not None and bias.known is not None and not last:
         bias_at = context.packed(bias.known, ("depthwise bias", c), pack_bias(c))
@@ -273,8 +284,8 @@ def depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
         "xp": Pitch(In(0)), "rp": Pitch(In(3)) if op.residual else 0, "yp": Pitch(Out(0)),
         "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow, "rows": rows, "cols": cols,
         "sh": sh, "sw": sw, "dh": dh, "dw": dw, "top": top, "left": left,
-        "taps": tap_table((rows, cols), (dh, dw), wd),
-        "chunk": choose_chunk(c, wd, rows, images * oh, context.threads if parallel else 1),
+        "taps": NO_TAPS if special else tap_table((rows, cols), (dh, dw), wd),
+        "chunk": choose_chunk(c, wd, rows, images * oh, either(parallel, context.threads, 1)),
         **finish(op.activation).args,
     }  # fmt: skip
     program = depthwise_kernel(cols if special else 0, sw if special else 0, c < LANES)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.selects import either
 from bolt_numba.kernels.cpu.convolution.conv_integer import is_depthwise, operands_of, sides
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
@@ -329,7 +330,7 @@ def conv_bytes_pixels(op: Any, ins: Types, outs: Sequence[TensorType], context: 
         "y": Out(0), "ldc": Pitch(Out(0)), "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow,
         "rows": rows, "cols": cols, "sh": sh, "sw": sw, "dh": dh, "dw": dw, "top": top, "left": left,
         "outside": outside, "columns": columns, "blocks": table, "count": len(table),
-        "scratch": Scratch((context.threads if parallel else 1) * step), "scratch_step": step,
+        "scratch": Scratch(either(parallel, context.threads, 1) * step), "scratch_step": step,
         **{name: arg for name, arg in finish_args(op, ins, at).items() if name in FIELDS},
     }  # fmt: skip
     return [*steps, *made, Step(depthwise_kernel(cols, sw), args, parallel)]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.follow import pure
+from bolt_numba.base.selects import either
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, ceil_div, split
@@ -256,7 +257,7 @@ def grouped(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
         "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow, "k": k, "rows": rows, "cols": cols,
         "sh": sh, "sw": sw, "dh": dh, "dw": dw, "top": top, "left": left,
         "depth": cg, "step_in": step // kg * cg, "step_out": step, "index": lane_table(op.group, cg, kg),
-        "chunk": choose_chunk(blocks, rows * cols * cg * BYTES, images * oh, context.threads if parallel else 1),
+        "chunk": choose_chunk(blocks, rows * cols * cg * BYTES, images * oh, either(parallel, context.threads, 1)),
         **finish(op.activation).args,
     }  # fmt: skip
     special = (cols, sw) in SPECIAL and dw == 1

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.follow import pure
+from bolt_numba.base.selects import either
 from bolt_numba.kernels.cpu.convolution.conv_transpose import (
     PHASE_FIELDS,
     AxisTaps,
@@ -202,7 +203,7 @@ def transposed_groups(op: Any, ins: Types, outs: Sequence[TensorType], context: 
     if bias is not None and bias.known is not None:
         bias_at = context.packed(bias.known, ("grouped bias", k, step), pack_bias(k, step))
     parallel = context.threads > 1 and x.size * kg * taps > 5 * PAYS_FLOPS
-    chunk = choose_chunk(blocks, taps * cg * BYTES, images * oh, context.threads if parallel else 1)
+    chunk = choose_chunk(blocks, taps * cg * BYTES, images * oh, either(parallel, context.threads, 1))
     args: dict[str, Argument] = {
         "x": In(0), "bias": bias_at, "y": Out(0), "xp": Pitch(In(0)), "yp": Pitch(Out(0)),
         "w": context.packed(w.known, ("transposed groups", rows, cols, group), pack_group_phases(rows, cols, group)),

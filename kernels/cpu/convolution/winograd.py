@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
+from bolt_numba.base.selects import either, greatest
 from bolt_numba.kernels.cpu.convolution.winograd_error import error_of, greatest_error
 from bolt_numba.kernels.cpu.convolution.winograd_layers import (
-    SlicedLayer,
     flat_dims,
     flat_filters,
     is_winograd,
@@ -288,14 +288,11 @@ def choose_blocks(planes: int, tiles: int, c: int, k: int, threads: int) -> Bloc
     tile_bytes = planes * 4 * (c + PANEL)
     fit = max(BLOCK_BYTES // tile_bytes, LEAST_TILES)
     blocks = -(-tiles // fit)
-    if threads == 1:
-        return Blocking(tiles, blocks, False, c)
     panels = -(-k // PANEL)
-    even = -(-panels // threads) * threads <= 1.15 * panels
-    large = k > tiles and 4 * planes * c * k > FILTER_BYTES
-    if tiles < 2 * threads or (large and even and tiles * tile_bytes <= SHARED_BYTES):
-        return Blocking(tiles, 1, True, c)
-    return Blocking(tiles, -(-max(blocks, threads) // threads) * threads, False, c)
+    even = (-(-panels // threads) * threads * 100 <= 115 * panels) & (4 * planes * c * k > FILTER_BYTES)
+    shared = (tiles < 2 * threads) | even & (k > tiles) & (tiles * tile_bytes <= SHARED_BYTES)
+    shared = (threads > 1) & shared
+    return Blocking(tiles, either(shared, 1, -(-greatest(blocks, threads) // threads) * threads), shared, c)
 
 
 def packed_filters(size: int, threads: int, w: Array) -> Array:
@@ -319,10 +316,9 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
     sizes = tile_sizes(size, layer.taps)
     (down, across), planes = layer.tiles(sizes), math.prod(sides(sizes))
     parallel = context.threads > 1 and outs[0].size * terms > SERIAL_PRODUCTS
-    threads = context.threads if parallel else 1
-    b = choose_blocks(planes, layer.slices.shape[0] * down * across, terms, k, threads)
+    threads = either(parallel, context.threads, 1)
+    b = choose_blocks(planes, layer.images * down * across, terms, k, threads)
     work_step = planes * (8 + BYTES + b.m_plane)
-    v_step = 0 if b.shared else planes * b.v_plane
     filters = context.packed(w.known, ("winograd", size), partial(packed_filters, size, context.threads))
     bias_at = zero_row(-(-k // PANEL) * PANEL)
     if bias is not None and bias.known is not None:
@@ -331,19 +327,21 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
         "x": In(0), "u": filters, "bias": bias_at,
         "res": In(3) if op.residual else None, "y": Out(0), "zeros": zero_row(c),
         "xp": Pitch(In(0)), "rp": Pitch(In(3)) if op.residual else 0, "yp": Pitch(Out(0)),
-        "slices": layer.slices, "deep": layer.slices.shape[1], "h": layer.h, "wd": layer.wd, "c": c, "oh": layer.oh,
+        "slices": layer.slices, "deep": layer.deep, "h": layer.h, "wd": layer.wd, "c": c, "oh": layer.oh,
         "ow": layer.ow, "k": k, "top": layer.top, "left": layer.left, "dy": layer.dy, "dx": layer.dx,
         "across": across, "down": down, "tiles": b.tiles, "blocks": b.blocks,
         "work": Scratch(threads * work_step), "work_step": work_step,
-        "v": Scratch(max(threads * v_step, planes * b.v_plane)), "v_step": v_step,
+        "v": Scratch(either(b.shared, 1, threads) * planes * b.v_plane),
+        "v_step": either(b.shared, 0, planes * b.v_plane),
         "v_row": b.v_row, "v_plane": b.v_plane, "m_plane": b.m_plane,
-        "phase": 3, "shared": int(b.shared), "repair": winograd_repair,
+        "phase": either(b.shared, 1, 3), "shared": either(b.shared, 1, 0), "repair": winograd_repair,
         "rows": sizes[0], "columns": sizes[1], "recovery": recovery(sizes), **finish(op.activation).args,
     }  # fmt: skip
     program = winograd_kernel(sizes)
-    if not b.shared:
-        return [Step(program, args, parallel)]
-    return [Step(program, {**args, "phase": phase}, parallel) for phase in (1, 2)]
+    steps = [Step(program, args, parallel)]
+    if b.shared is not False:
+        steps.append(Step(program, {**args, "phase": 2}, parallel, when=b.shared))
+    return steps
 
 
 MOST_FILTERS = {6: 20 * 1024 * 1024, 4: 64 * 1024 * 1024}
@@ -353,53 +351,76 @@ WORTH = 0.97 if LANES == 16 else 0.9
 they take longer than estimated."""
 
 
+@lru_cache(maxsize=1024)
+def _estimates(taps: tuple[int, int], c: int, k: int) -> list[tuple[int, int, int, float, float, int]]:
+    """What cycles of a layer follow from, a row for each size of tiles.
+
+    That is the size, the outputs of a tile along both axes, cycles of the products of a tile, the least ones of all
+    products, and cycles of the transforms of a tile.
+    """
+    made, panels = [], -(-k // PANEL)
+    for size in (2, 4, 6):
+        sizes = tile_sizes(size, taps)
+        terms = math.prod(sides(sizes)) * c
+        if 4 * terms * k <= MOST_FILTERS.get(size, 4 * terms * k):
+            inputs, results = (LINE_CYCLES if min(sizes) == 1 else TRANSFORM_CYCLES)[size]
+            least_of_all = terms * panels * max(5, PANEL * 4 / STREAM)
+            transforms = -(-c // LANES) * inputs + 2 * panels * results
+            made.append((size, *sizes, 2.08 * terms * panels, least_of_all, transforms))
+    return made
+
+
+def costs(layer: Sequence[int], taps: tuple[int, int], c: int, k: int) -> dict[int, float]:
+    """Estimated cycles by tile size of a layer with so many channels in a transformed tile; 0: the direct sum.
+
+    layer: images, and outputs and dilations along both axes.
+    """
+    images, oh, ow, dy, dx = layer
+    terms = math.prod(taps) * c
+    found = {0: max(1.03 * images * oh * ow * terms * -(-k // LANES), 4 * terms * k / STREAM)}
+    for size, high, wide, product, least_of_all, transforms in _estimates(taps, c, k):
+        tiles = images * dy * -(-oh // (dy * high)) * dx * -(-ow // (dx * wide))
+        found[size] = max(product * tiles, least_of_all) + tiles * transforms
+    return found
+
+
 @pure
-def greatest(*numbers: float) -> float:
-    return max(numbers)
+def _best_size(most: int, layer: tuple[int, ...], taps: tuple[int, int], c: int, k: int) -> int:
+    estimates = costs(layer, taps, c, k)
+    best = 4 if 4 in estimates and estimates[4] < estimates[2] else 2
+    if most == 6 and estimates.get(6, math.inf) < WORTH * estimates[best]:
+        best = 6
+    return best if estimates[best] < 0.92 * estimates[0] else 0
 
 
-def cost(size: int, layer: SlicedLayer, c: int, k: int) -> float:
-    """Estimated cycles of a layer with so many channels in a transformed tile; size 0: the direct sum."""
-    if size == 0:
-        count, pixels = math.prod(layer.taps), layer.slices.shape[0] * layer.oh * layer.ow
-        return greatest(1.03 * pixels * count * c * -(-k // LANES), 4 * count * c * k / STREAM)
-    sizes = tile_sizes(size, layer.taps)
-    images: int = layer.slices.shape[0]
-    tiles, panels = images * math.prod(layer.tiles(sizes)), -(-k // PANEL)
-    products = math.prod(sides(sizes)) * c * panels * greatest(2.08 * tiles, 5, PANEL * 4 / STREAM)
-    inputs, results = (LINE_CYCLES if min(sizes) == 1 else TRANSFORM_CYCLES)[size]
-    return products + tiles * (-(-c // LANES) * inputs + 2 * panels * results)
+@pure
+def _part_of_direct(size: int, layer: tuple[int, ...], taps: tuple[int, int], c: int, k: int) -> float:
+    estimates = costs(layer, taps, c, k)
+    return estimates[size] / estimates[0]
 
 
-def costs(op: Any, ins: Types) -> dict[int, float]:
-    """Estimated cycles by tile size; 0: the direct sum."""
+@remember_last
+def _estimated(op: Any, ins: Types) -> tuple[Any, ...]:
+    """What estimates follow from: the layer, its taps and channels."""
     x, w = ins[:2]
     assert x is not None
     assert w is not None
     k, c, *_ = flat_dims(w.dims)
-    layer = layer_of(op, x, w, result_of(op, ins))
-    found = {size: cost(size, layer, c, k) for size in (0, 2, 4, 6)}
-    for size in (6, 4):
-        if 4 * math.prod(sides(tile_sizes(size, layer.taps))) * c * k > MOST_FILTERS[size]:
-            del found[size]
-    return found
+    found = layer_of(op, x, w, result_of(op, ins))
+    return (found.images, found.oh, found.ow, found.dy, found.dx), found.taps, c, k
 
 
-@remember_last
-def sizes_by_cost(op: Any, ins: Types) -> tuple[int, ...]:
-    """Tile sizes that are faster than the direct sum, the fastest first; larger ones than the next must be worth it."""
-    if not is_winograd(op, ins):
-        return ()
-    estimates = costs(op, ins)
-    found = [2] if 4 not in estimates else [4, 2] if estimates[4] < estimates[2] else [2, 4]
-    if estimates.get(6, math.inf) < WORTH * estimates[found[0]]:
-        found.insert(0, 6)
-    return tuple(size for size in found if estimates[size] < 0.92 * estimates[0])
+def best_size(op: Any, ins: Types, most: int = 6) -> int:
+    """Tile size of least cost, up to one; 0 when the direct sum is as fast or no Winograd algorithm applies.
+
+    Tiles of 6 must be worth it.
+    """
+    return _best_size(most, *_estimated(op, ins)) if is_winograd(op, ins) else 0
 
 
-def best_size(op: Any, ins: Types) -> int:
-    """Tile size of least cost; 0 when the direct sum is as fast or no Winograd algorithm applies."""
-    return (*sizes_by_cost(op, ins), 0)[0]
+def part_of_direct(op: Any, ins: Types, size: int) -> float:
+    """What tiles of a size cost, over the direct sum."""
+    return _part_of_direct(size, *_estimated(op, ins))
 
 
 def prefers_6(op: Any, ins: Types) -> bool:
@@ -408,12 +429,12 @@ def prefers_6(op: Any, ins: Types) -> bool:
 
 def prefers_4(op: Any, ins: Types) -> bool:
     """Whether tiles of 4 are the best but for those of 6, which may not be exact enough."""
-    return [size for size in sizes_by_cost(op, ins) if size < 6][:1] == [4]
+    return best_size(op, ins, 4) == 4
 
 
 def prefers_2(op: Any, ins: Types) -> bool:
     """The same of tiles of 2."""
-    return [size for size in sizes_by_cost(op, ins) if size < 6][:1] == [2]
+    return best_size(op, ins, 4) == 2
 
 
 def error(size: int) -> Error:
@@ -423,9 +444,9 @@ def error(size: int) -> Error:
         w = ins[1]
         assert w is not None
         assert w.known is not None
-        least = greatest_error(size, flat_dims(w.dims))
-        if least <= LIMIT:
-            return least
+        bound = greatest_error(size, flat_dims(w.dims))
+        if bound <= LIMIT:
+            return bound
         return float(context.packed(w.known, ("winograd error", size), lambda w: error_of(flat_filters(w), size))[0])
 
     return of

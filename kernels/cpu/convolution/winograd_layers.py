@@ -70,12 +70,14 @@ def slice_table(images: int, size: int, out: int, begin: int, taps: tuple[int, i
 
 @record(frozen=True)
 class SlicedLayer:
-    """slices: see `slice_table`.  h, wd, oh, ow: of the images.  top, left: begin pads.  taps: along their axes.
+    """slices: see `slice_table`, [images, deep].  h, wd, oh, ow: of the images.  top, left: begin pads.
 
-    dy, dx: dilations along the axes that have taps.
+    taps: along their axes.  dy, dx: dilations along the axes that have taps.
     """
 
     slices: Array
+    images: int
+    deep: int
     h: int
     wd: int
     oh: int
@@ -103,13 +105,14 @@ def layer_of(op: Any, x: TensorType, w: TensorType, out: TensorType) -> SlicedLa
         steps = steps[:2]
     if len(sizes) == 3:
         across = taps[0], windows.strides[0], steps[0]
-        slices = slice_table(images, sizes[0], outs[0], pads[0], across)
+        slices, images = slice_table(images, sizes[0], outs[0], pads[0], across), images * outs[0]
     else:
-        slices = slice_table(images, 1, 1, 0, (1, 1, 1))
+        across = 1, 1, 1
+        slices = slice_table(images, 1, 1, 0, across)
     (h, wd), (oh, ow), (top, left) = (1, *sizes)[-2:], (1, *outs)[-2:], (0, *pads)[-2:]
     high, wide = plane_taps(taps)
     dy, dx = (d if count > 1 else 1 for d, count in zip((1, *steps)[-2:], (high, wide), strict=True))
-    return SlicedLayer(slices, h, wd, oh, ow, top, left, (high, wide), dy, dx)
+    return SlicedLayer(slices, images, across[0], h, wd, oh, ow, top, left, (high, wide), dy, dx)
 
 
 @remember_last

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import followed, is_followed
 from bolt_numba.codegen.chain import (
     ITEM,
     LoopNest,
@@ -33,7 +34,7 @@ from bolt_numba.kernels.cpu.machine import PAYS_NS
 from bolt_numba.kernels.geometry.chains import FIELDS, OPERATORS, loops_of, loops_reach, may_write_over, seen_chain
 from bolt_numba.kernels.geometry.scalars import SCALARS, TYPES
 from bolt_numba.kernels.jit import Inline, Native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last
+from bolt_numba.kernels.registry import KEYED_ELEMENTS, Argument, Context, In, Out, Step, Types, kernel, remember_last
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.types import AnyDType, Array, TensorType
@@ -116,8 +117,10 @@ def _spread(nest: LoopNest, ins: Sequence[TensorType], context: Context) -> tupl
         known = ins[k].known
         if table is None or known is None or not _is_spreadable(nest, k, ins[k]):
             continue
-        take = functools.partial(_take, table)
-        made[k] = context.packed(known, ("spread", table.tobytes()), take)
+        if is_followed(table) and known.size <= KEYED_ELEMENTS:
+            made[k] = followed(_take, table, known)
+        else:
+            made[k] = context.packed(known, ("spread", table.tobytes()), functools.partial(_take, table))
         forms[k], tables[k] = "v", None
     return (replace(nest, forms="".join(forms), tables=tuple(tables)) if made else nest), made
 
@@ -153,8 +156,7 @@ def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     dtypes = tuple([t.dtype for t in known])
     args |= operand_strides(nest, dtypes)
     args |= number_args(chain, dtypes)
-    work = nest.size * unit_cost(chain)
-    parallel = context.threads > 1 and work > PAYS_NS and nest.rows * nest.blocks > 1
+    parallel = context.threads > 1 and (nest.size > int(PAYS_NS / unit_cost(chain))) & (nest.rows * nest.blocks > 1)
     made = _kernel(chain, dtypes, known_powers(chain, known), len(nest.outer), nest.forms)
     return [Step(made, args, parallel)]
 

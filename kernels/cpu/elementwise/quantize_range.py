@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.selects import either
 from bolt_numba.kernels.cpu.elementwise.quantize import EXACT, FUSED, LEAST, MOST, PARALLEL_ELEMENTS, in_fours
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
@@ -101,7 +102,7 @@ def quantize_by_range(p, tid, nthreads):
 def range_steps(x: Argument, y: Argument, scale: Argument, zero: Argument, size: int, context: Context) -> list[Step]:
     """The range of ``size`` numbers, then their bytes."""
     parallel = size >= PARALLEL_ELEMENTS
-    parts = context.threads if parallel else 1
+    parts = either(parallel, context.threads, 1)
     shared: dict[str, Argument] = {"x": x, "ranges": Scratch(8 * parts), "size": size, "parts": parts}
     made = Step(range_of_parts, shared, parallel)
     return [made, Step(quantize_by_range, shared | {"y": y, "scale": scale, "zero": zero}, parallel)]

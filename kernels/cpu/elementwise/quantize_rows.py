@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.selects import either
 from bolt_numba.kernels.cpu.elementwise.quantize import EXACT, PARALLEL_ELEMENTS
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -109,6 +110,6 @@ def quantize_by_rows(op: Any, ins: Types, outs: Sequence[TensorType], context: C
     parallel = context.threads > 1 and x.size >= PARALLEL_ELEMENTS
     args: dict[str, Argument] = {
         "x": In(0), "y": Out(0), "scale": Out(1), "zero": Out(2), "rows": rows, "size": x.size // max(rows, 1),
-        "parts": context.threads if parallel and rows < 4 * context.threads else 1,
+        "parts": either(parallel & (rows < 4 * context.threads), context.threads, 1),
     }  # fmt: skip
     return [Step(quantize_rows, args, parallel)]

@@ -138,7 +138,9 @@ def select_wide(op: Op, ins: Types, context: Context) -> Entry | None:
         return _steps_around(entry, op, ins, outs, context)
 
     name = f"{entry.name} (f32)"
-    return replace(entry, op=type(op), make=make, name=name, inplace=(), works=None, by_types=False, states=None)
+    return replace(
+        entry, op=type(op), make=make, name=name, inplace=(), works=None, by_types=False, states=None, error=None
+    )
 
 
 def _steps_around(entry: Entry, op: Op, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:

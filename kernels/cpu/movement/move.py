@@ -306,8 +306,9 @@ def transpose_f32() -> Native:
 
 def steps(moves: Iterable[Move], src: In | Out | Scratch | Array, dst: Out | Scratch) -> list[Step]:
     """Steps of the moves that move anything; offsets of the moves are added to the operands' own."""
-    parts = [part for m in moves if m.nbytes for part in _parts(m)]
-    return [_step(m, _shifted(src, m.src_offset), _shifted(dst, m.dst_offset)) for m in parts]
+    parts = [part for m in moves if m.nbytes for part in _parts(m) if part[0] is not False]
+    made = [(when, _step(m, _shifted(src, m.src_offset), _shifted(dst, m.dst_offset))) for when, m in parts]
+    return [replace(step, when=when) for when, step in made]
 
 
 def carried(transfers: Iterable[Transfer]) -> list[Step]:
@@ -315,17 +316,19 @@ def carried(transfers: Iterable[Transfer]) -> list[Step]:
     return [step for t in transfers for step in steps([t.move], t.src, t.dst)]
 
 
-def _parts(m: Move) -> list[Move]:
-    """A long move along one axis as a move along two, so that threads can share it, and the rest."""
-    if len(m.axes) != 1 or m.axes[0].size < PARALLEL_ELEMENTS or _unit(m) is None:
-        return [m]
+def _parts(m: Move) -> list[tuple[Any, Move]]:
+    """Moves and when they are made: a long one along one axis along two, so that threads can share it, and the rest."""
+    if len(m.axes) != 1 or _unit(m) is None:
+        return [(True, m)]
     axis, row = m.axes[0], 4096
     rows, rest = divmod(axis.size, row)
-    made = [replace(m, axes=(Axis(rows, row * axis.src, row * axis.dst), replace(axis, size=row)))]
-    if rest:
-        src, dst = m.src_offset + rows * row * axis.src, m.dst_offset + rows * row * axis.dst
-        made.append(Move((replace(axis, size=rest),), m.unit, src, dst))
-    return made
+    src, dst = m.src_offset + rows * row * axis.src, m.dst_offset + rows * row * axis.dst
+    is_long = axis.size >= PARALLEL_ELEMENTS
+    return [
+        (is_long ^ True, m),
+        (is_long, replace(m, axes=(Axis(rows, row * axis.src, row * axis.dst), replace(axis, size=row)))),
+        (is_long & (rest > 0), Move((replace(axis, size=rest),), m.unit, src, dst)),
+    ]
 
 
 def _unit(m: Move) -> int | None:

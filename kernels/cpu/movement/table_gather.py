@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import pure
+from bolt_numba.base.follow import table as rows_of
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -137,6 +139,48 @@ def table_gather_elements(unit: int) -> Native:
 
     body.__name__ = f"take_elements_{8 * unit}"
     return native(fastmath=None, extents=lambda a: _taken(a, unit, unit), **_FIELDS)(body)
+
+
+@pure
+def _offsets(table: Array | None, size: int, stride: int) -> Array:
+    """Bytes to the element of each index."""
+    return np.arange(0, size * stride, stride) if table is None else table * stride
+
+
+@pure
+def _joined(*tables: Array) -> Array:
+    return np.concatenate([*tables, np.zeros(1, np.int64)])
+
+
+@pure
+def _row_windows(inner: Array, run: int) -> tuple[Array, Array] | None:
+    """`windows` of rows of ``run`` bytes."""
+    return windows((inner[:, None] // 4 + np.arange(run // 4)).reshape(-1))
+
+
+def repeating_steps(shape: Sequence[int], out: Sequence[int], indices: Sequence[Array | None], unit: int) -> list[Step]:
+    """`table_gather_steps` where it is known which axes stay as they are (None), and that not all do."""
+    strides, last = dense(shape, unit), max(axis for axis, index in enumerate(indices) if index is not None)
+    run = unit * math.prod(shape[last + 1 :])
+    outer = [
+        _offsets(index, n, stride)
+        for n, index, stride in zip(out[:last], indices[:last], strides[:last], strict=True)
+        if index is not None or n != 1
+    ]
+    sizes = [n for n, index in zip(out[:last], indices[:last], strict=True) if index is not None or n != 1]
+    begins = [sum(sizes[:i]) for i in range(len(sizes))]
+    inner = _offsets(indices[last], out[last], strides[last])
+    args: dict[str, Any] = {
+        "src": In(0), "dst": Out(0), "tables": _joined(*outer), "inner": inner, "rank": len(sizes),
+        "meta": rows_of([*zip(sizes, begins, strict=True), (1, 0)]), "count": math.prod(sizes), "n": out[last],
+    }  # fmt: skip
+    nbytes = math.prod(out) * unit
+    spread = _row_windows(inner, run) if run % 4 == 0 and run < NARROW else None
+    if run in UNITS and spread is None:
+        return [Step(table_gather_elements(run), args, nbytes >= run * PARALLEL_ELEMENTS)]
+    args |= {"run": run, "unit": unit, "pitch": Pitch(Out(0)) if last == len(out) - 2 else run // unit}
+    args["first"], args["order"] = spread or (None, None)
+    return [Step(table_gather_rows, args, nbytes >= PARALLEL_BYTES)]
 
 
 def table_gather_steps(shape: Sequence[int], indices: Sequence[Array], unit: int) -> list[Step]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.follow import MOST_ROWS, is_followed, pure, table
+from bolt_numba.base.selects import either
 from bolt_numba.kernels.cpu.language.lang import load_f32, split, store_f32
 from bolt_numba.kernels.cpu.machine import L1_STRIDE, L1_WAYS, PAYS_BYTES, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish, padded_bias
@@ -113,7 +114,7 @@ ORIGIN = np.zeros(1, np.int64)
 
 
 def is_parallel(context: Context, flops: int, nbytes: int) -> bool:
-    return context.threads > 1 and (flops > SERIAL_FLOPS or nbytes > SERIAL_BYTES)
+    return context.threads > 1 and (flops > SERIAL_FLOPS) | (nbytes > SERIAL_BYTES)
 
 
 def _packed_b(
@@ -170,7 +171,7 @@ def accepts_matmul(op: Any, ins: Types) -> bool:
 
 def conflicting(row_bytes: int, rows: int) -> bool:
     """Whether the rows of a tile fill the one set of the first-level cache into which they fall."""
-    return row_bytes % L1_STRIDE == 0 and min(rows, MR) >= L1_WAYS
+    return MR >= L1_WAYS and (row_bytes % L1_STRIDE == 0) & (rows >= L1_WAYS)
 
 
 @kernel(MatMul, accepts=accepts_matmul, by_types=True)
@@ -199,10 +200,11 @@ def product_steps(op: Any, ins: Types, context: Context, form: PanelForm) -> lis
         }  # fmt: skip
         steps.append(Step(transpose_blocks, args, is_parallel(context, 0, 4 * a.nbytes)))
     flat = len(b.dims) == 1
-    threads = context.threads if is_parallel(context, 2 * g.blocks * g.m * g.n * g.k, 4 * g.b_blocks * g.k * g.n) else 1
-    copies = conflicting(4 * g.k, g.m) and g.n > PANEL
+    flops, nbytes = 2 * g.blocks * g.m * g.n * g.k, 4 * g.b_blocks * g.k * g.n
+    threads = either(is_parallel(context, flops, nbytes), context.threads, 1)
+    copies = conflicting(4 * g.k, g.m) & (g.n > PANEL)
     span = choose_span(g.m, g.n, g.k)
-    pack_ld = pack_stride(4 * g.k) if copies else 0
+    pack_ld = either(copies, pack_stride(4 * g.k), 0)
     per_thread = scratch_bytes(span, 1, 1, pack_ld)
     main: dict[str, Argument] = {
         "a": source, "lda": lda, "b": panels, "bias": bias_at,
@@ -211,7 +213,7 @@ def product_steps(op: Any, ins: Types, context: Context, form: PanelForm) -> lis
         "ldr": 0 if not op.residual else 1 if flat else Pitch(In(3)),
         "blocks": g.blocks, "offsets": _offsets(g, form.unit), "m": g.m, "n": g.n, "k": g.k,
         "table": None, "edges": None, "taps": 1, "depth": g.k, "runs": 1, "length": g.k, "run_rows": ORIGIN,
-        "kind": COPIED if copies else INSIDE, "zeros": None,
+        "kind": either(copies, COPIED, INSIDE), "zeros": None,
         "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld, "scratch_step": per_thread, "span": span,
         "share": choose_share(g.blocks, g.m, g.n, g.k, threads), "terms": choose_terms(context),
         "paired": PAIRED, **finish(op.activation).args,

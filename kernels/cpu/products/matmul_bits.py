@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.follow import fixed
+from bolt_numba.base.selects import either
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import (
@@ -331,7 +332,7 @@ def _many(op: Any, ins: Types, held: dict[str, Argument], context: Context) -> l
 
 
 def _sweep(m: int, n: int, k: int, panels: Argument, bias: Argument, start: int, ldc: int, context: Context) -> Step:
-    threads = context.threads if is_parallel(context, 2 * m * n * k, 4 * n * k) else 1
+    threads = either(is_parallel(context, 2 * m * n * k, 4 * n * k), context.threads, 1)
     copies = conflicting(4 * k, m) and n > PANEL
     span, pack_ld = choose_span(m, n, k), pack_stride(4 * k) if copies else 0
     per_thread = scratch_bytes(span, 1, 1, pack_ld)

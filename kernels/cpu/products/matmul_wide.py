@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.selects import either
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     ceil_div,
@@ -202,7 +203,7 @@ def matmul_wide(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
     offsets[:, 0] = block_index(g.batch, g.a_batch) * (size * g.m * g.k)
     offsets[:, 1] = block_index(g.batch, g.b_batch) * (width * g.k)
     offsets[:, 2] = np.arange(g.blocks) * g.m
-    threads = context.threads if is_parallel(context, 4 * g.blocks * g.m * g.n * g.k, b.nbytes) else 1
+    threads = either(is_parallel(context, 4 * g.blocks * g.m * g.n * g.k, b.nbytes), context.threads, 1)
     copied = pack_stride(size * g.k) if conflicting(size * g.k, g.m) else 0
     step = (WIDTH + copied) * HEIGHT
     args: dict[str, Argument] = {

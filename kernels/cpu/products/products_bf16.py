@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.selects import either
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv, block_offsets
 from bolt_numba.kernels.cpu.convolution.conv import geometry as windows_geometry
-from bolt_numba.kernels.cpu.convolution.winograd import best_size, costs
+from bolt_numba.kernels.cpu.convolution.winograd import best_size, part_of_direct
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products.epilogue import finish
@@ -123,7 +124,7 @@ def product_step(
 ) -> Step:
     """The call of `sweep_bf16` for a product of ``sizes`` m, n and k."""
     m, n, k = sizes
-    threads = context.threads if is_parallel(context, m * n * k, panels.nbytes) else 1
+    threads = either(is_parallel(context, m * n * k, panels.nbytes), context.threads, 1)
     args: dict[str, Argument] = {
         "lda": Pitch(In(0)), "b": panels, "bias": bias, "blocks": 1, "offsets": ONE_BLOCK, "table": None,
         "edges": None, "taps": 1, "depth": k, "runs": 1, "length": k, "run_rows": ORIGIN, "kind": kind,
@@ -136,7 +137,7 @@ def is_direct(op: Any, ins: Types) -> bool:
     size = best_size(op, ins)
     if size == 0:
         return True
-    return target().has_bf16 and costs(op, ins)[size] > 0.5 * costs(op, ins)[0]
+    return target().has_bf16 and part_of_direct(op, ins, size) > 0.5
 
 
 def works_filters(op: Any, ins: Types) -> bool:
@@ -167,7 +168,7 @@ def conv_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
     g, k = windows_geometry(op, x, w, outs[0]), taps * cg
     filters = context.packed(w.known, ("filter pairs", groups), pack_filters(groups, context.threads))
     bias_at, steps = packed_bias(bias, 2, kg, context, groups)
-    threads = context.threads if is_parallel(context, g.images * g.m * count * k, filters.nbytes) else 1
+    threads = either(is_parallel(context, g.images * g.m * count * k, filters.nbytes), context.threads, 1)
     args: dict[str, Argument] = {
         "lda": x.dims[-1] if g.merged else Pitch(In(0)), "b": filters, "bias": bias_at, "blocks": g.images * groups,
         "offsets": block_offsets(g.images, groups, g.rows, g.m, cg, kg, 4 * -(-k // 2)),

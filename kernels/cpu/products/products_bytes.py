@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.selects import either
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
 from bolt_numba.kernels.cpu.products.epilogue import can_finish, finish
 from bolt_numba.kernels.cpu.products.epilogue_bytes import BYTE_RESIDUAL, FLOAT_RESIDUAL, NO_RESIDUAL
@@ -302,7 +303,7 @@ def product_steps(
     columns, outside, made = columns_of(op, ins, at, panels, rows.k, packed, length, context)
     blocks, span, runs = len(rows.offsets), choose_span(rows.m, rows.k), panels.runs
     copy_step = 64 * (-(-rows.k // 64) | 1) if rows.copied else 0
-    threads = context.threads if is_parallel(context, blocks * rows.m * rows.k * panels.n // 2, b.nbytes) else 1
+    threads = either(is_parallel(context, blocks * rows.m * rows.k * panels.n // 2, b.nbytes), context.threads, 1)
     per_thread = scratch_bytes(span, runs, copy_step)
     offsets = np.empty((blocks, BLOCK_FIELDS), np.int64)
     offsets[:, 0], offsets[:, 3:5] = rows.offsets[:, 0], rows.offsets[:, 2:4]

@@ -29,6 +29,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.base.follow import is_followed, pure
+from bolt_numba.base.selects import either, greatest, least
 from bolt_numba.kernels.cpu.convolution.conv import accepts_rows, along_batch, packed_filters, pixel_table
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -286,7 +288,8 @@ MOST_BYTES = 4 << 20
 
 def choose_span(groups: int, n: int, k: int) -> int:
     """Pairs of tiles to a span: one if all of B stays in cache, else what fits; spans are even."""
-    fit = 1 if 8 * n * k <= B_BYTES else max(min(SUM_BYTES // (8 * k * PAIR), groups), 1)
+    groups = greatest(groups, 1)
+    fit = 1 if 8 * n * k <= B_BYTES else least(max(SUM_BYTES // (8 * k * PAIR), 1), groups)
     return -(-groups // -(-groups // fit))
 
 
@@ -331,18 +334,25 @@ def _balance(filters: Array, context: Context) -> Array:
     return context.packed(filters, "strassen balance", lambda w: balance(w.reshape(w.shape[:2])))
 
 
+@pure
+def _choose_share(m: int, n: int, k: int, threads: int) -> int:
+    """What threads divide: 0 rows, 1 columns."""
+    rows, columns = longest(m // PAIR, threads), longest(-(-n // (2 * PANEL)), threads)
+    return rows_or_columns(rows, columns, (m, n, k)) if threads > 1 else 0
+
+
 def step_of(
     source: Argument, lda: Argument, table: Argument, row_bytes: int, sizes: tuple[int, int, int], b: Argument,
     scales: Array, bias: Argument, op: Any, context: Context,
 ) -> Step:  # fmt: skip
     """The step of a product of ``sizes`` m, n, k; row_bytes: between rows of A as they are read."""
     m, n, k = sizes
-    threads = context.threads if is_parallel(context, 2 * m * n * k, 4 * n * k) else 1
-    groups, units = m // PAIR, -(-n // (2 * PANEL))
-    share = rows_or_columns(longest(groups, threads), longest(units, threads), sizes)
-    span = choose_span(groups if share else -(-groups // threads), n, k)
+    threads = either(is_parallel(context, 2 * m * n * k, 4 * n * k), context.threads, 1)
+    groups = m // PAIR
+    share = _choose_share(m, n, k, threads) if is_followed(threads) or threads > 1 else 0
+    span = choose_span(either(share, groups, -(-groups // threads)), n, k)
     ld = pack_stride(2 * k)
-    copy_ld = pack_stride(4 * k) if conflicting(row_bytes, m) else 0
+    copy_ld = either(conflicting(row_bytes, m), pack_stride(4 * k), 0)
     per_thread = workspace(span, ld, copy_ld)
     args: dict[str, Argument] = {
         "a": source, "lda": lda, "table": table, "b": b, "sums": 4 * k * panel_columns(n), "bias": bias,
@@ -356,13 +366,18 @@ def step_of(
 
 
 @remember_last
-def is_pointwise_conv(op: Any, ins: Types) -> bool:
+def _is_pointwise(op: Any, ins: Types) -> bool:
     """1x1, one group, no padding: rows of a matrix, perhaps not all of them."""
     if not accepts_rows(op, ins) or op.group != 1:
         return False
     w = ins[1]
     assert w is not None
-    return all(size == 1 for size in w.dims[2:]) and not any(op.pads) and can_pair(*_sizes(op, ins))
+    return all(size == 1 for size in w.dims[2:]) and not any(op.pads)
+
+
+def is_pointwise_conv(op: Any, ins: Types) -> bool:
+    """1x1, and enough pixels and channels for a pair of tiles and panels."""
+    return _is_pointwise(op, ins) and can_pair(*_sizes(op, ins))
 
 
 def _sizes(op: Any, ins: Types) -> tuple[int, int, int]:
@@ -372,12 +387,17 @@ def _sizes(op: Any, ins: Types) -> tuple[int, int, int]:
     return out.size // out.dims[-1], w.dims[0], w.dims[1]
 
 
+@pure
+def _gains(m: int, n: int, k: int) -> int:
+    return int(m >= LEAST_ROWS and gain(m, n, k) > GAIN)
+
+
 def pays(op: Any, ins: Types) -> bool:
     """Whether a 1x1 convolution of one image is large enough."""
-    if not is_pointwise_conv(op, ins) or ins[0].dims[0] > 1:  # type: ignore[union-attr]
+    if not _is_pointwise(op, ins) or ins[0].dims[0] > 1:  # type: ignore[union-attr]
         return False
     m, n, k = _sizes(op, ins)
-    return m >= LEAST_ROWS and gain(m, n, k) > GAIN and 4 * n * k <= MOST_BYTES
+    return can_pair(LEAST_ROWS, n, k) and 4 * n * k <= MOST_BYTES and _gains(m, n, k) == 1
 
 
 def error(op: Any, ins: Types, context: Context) -> float:

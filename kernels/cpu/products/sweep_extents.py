@@ -6,8 +6,8 @@ from functools import reduce
 from typing import Any
 from weakref import ReferenceType, ref
 
-from bolt_numba.base.follow import greatest as most
 from bolt_numba.base.follow import is_table, pure
+from bolt_numba.base.selects import greatest as most
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES
 from bolt_numba.kernels.cpu.products.pack import panel_columns

@@ -328,7 +328,7 @@ def steps_of(
         args["claims"] = Scratch(lines)
         return [*made, Step(clear, {"to": args["claims"], "nbytes": lines}, False), Step(program, args)]
     flops = layer.t * layer.n * d * (layer.h + (layer.i if fused else 0)) * layer.h * count
-    return [*made, Step(program, args, layer.groups > 1 and flops >= PARALLEL_FLOPS)]
+    return [*made, Step(program, args, (layer.groups > 1) & (flops >= PARALLEL_FLOPS))]
 
 
 def state_buffers(op: Any, ins: Types) -> frozenset[tuple[int, int]]:

@@ -204,7 +204,7 @@ def _step(x: TensorType, form: tuple[int, int, int], sign: str, last: bool, y: A
     outer = -(-outer // LANES) if short else outer
     args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks, "short": short}
     extents = partial(_reach, x.dtype.itemsize, not vectors)
-    return Step(generated(text, name, extents, **_FIELDS), args, x.size > PARALLEL_ELEMENTS and outer * blocks > 1)
+    return Step(generated(text, name, extents, **_FIELDS), args, (x.size > PARALLEL_ELEMENTS) & (outer * blocks > 1))
 
 
 def _has_form(op: Any, ins: Types) -> bool:

@@ -144,4 +144,4 @@ def running(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
     blocks, grouped = -(-inner // COLUMNS), outer // ROWS if inner == 1 and x.dtype.kind == "f" else 0
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "room": Scratch(8 * COLUMNS * context.threads)}
     args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks, "grouped": grouped}
-    return [Step(made, args, outer * n * inner > PARALLEL_ELEMENTS and outer * blocks > 1)]
+    return [Step(made, args, (outer * n * inner > PARALLEL_ELEMENTS) & (outer * blocks > 1))]

@@ -220,7 +220,7 @@ def row_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: 
     args |= {"mean": Out(1) if stats else None, "inverse": Out(2) if stats else None}
     args |= {"rows": x.size // n, "n": n, "epsilon": op.epsilon}
     args["centred"] = int(isinstance(op, ops.LayerNormalization))
-    return [Step(normalise_rows, args, x.size > PARALLEL_ELEMENTS and x.size > n)]
+    return [Step(normalise_rows, args, (x.size > PARALLEL_ELEMENTS) & (x.size > n))]
 
 
 # ----------------------------------------------------------------------------------- groups of channels, channels first
@@ -380,7 +380,7 @@ def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context
     if op.layout == "NCHW":
         planes: dict[str, Argument] = {"x": In(0), "scale": In(1), "bias": In(2), "y": Out(0), "rows": n * groups}
         planes |= {"channels": c // groups, "groups": groups, "spatial": spatial, "epsilon": op.epsilon}
-        return [Step(normalise_planes, planes, parallel and n * groups > 1)]
+        return [Step(normalise_planes, planes, parallel & (n * groups > 1))]
     sums, squares, mean, factor, shift = (Scratch(4 * n * c) for _ in range(5))
     blocks = -(-c // LANES)
     common: dict[str, Argument] = {"sums": sums, "n": n, "c": c}
@@ -392,9 +392,9 @@ def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context
     return [
         fold_step(FOLDS[ReduceSum], In(0), sums, (n, spatial, c)),
         Step(group_means, {**grouped, "mean": mean}, False),
-        Step(column_moments, moments, parallel and n * blocks > 1),
+        Step(column_moments, moments, parallel & (n * blocks > 1)),
         Step(group_factors, {**factors, "epsilon": op.epsilon}, False),
-        Step(affine_pixels, affine, parallel and n * spatial > 1),
+        Step(affine_pixels, affine, parallel & (n * spatial > 1)),
     ]
 
 
@@ -442,6 +442,6 @@ def batch_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context
     parallel = n * c * spatial > PARALLEL_ELEMENTS
     if op.layout == "NCHW":
         args |= {"rows": n * c, "spatial": spatial}
-        return [Step(factors_of_variance, prepare, False), Step(affine_planes, args, parallel and n * c > 1)]
+        return [Step(factors_of_variance, prepare, False), Step(affine_planes, args, parallel & (n * c > 1))]
     args |= {"rows": n * spatial, "spatial": spatial, "step": 0}
-    return [Step(factors_of_variance, prepare, False), Step(affine_pixels, args, parallel and n * spatial > 1)]
+    return [Step(factors_of_variance, prepare, False), Step(affine_pixels, args, parallel & (n * spatial > 1))]

@@ -102,9 +102,9 @@ def local_response_normalisation(op: Any, ins: Types, outs: Sequence[TensorType]
     parallel = n * c * spatial > PARALLEL_ELEMENTS // 4
     if op.layout == "NCHW":
         args |= {"outer": n, "inner": spatial, "after": op.size - 1 - before}
-        return [Step(response_columns, args, parallel and n * c > 1)]
+        return [Step(response_columns, args, parallel & (n * c > 1))]
     args |= {"padded": Scratch(4 * (c + op.size) * context.threads), "rows": n * spatial, "size": op.size}
-    return [Step(response_pixels, args, parallel and n * spatial > 1)]
+    return [Step(response_pixels, args, parallel & (n * spatial > 1))]
 
 
 @inline
@@ -167,7 +167,7 @@ def lp_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: C
     parallel = outer * n * inner > PARALLEL_ELEMENTS
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "n": n, "squared": int(op.p == 2)}
     if inner == 1:
-        return [Step(lp_rows, {**args, "rows": outer}, parallel and outer > 1)]
+        return [Step(lp_rows, {**args, "rows": outer}, parallel & (outer > 1))]
     blocks = -(-inner // LANES)
     args |= {"outer": outer, "inner": inner, "blocks": blocks}
-    return [Step(lp_columns, args, parallel and outer * blocks > 1)]
+    return [Step(lp_columns, args, parallel & (outer * blocks > 1))]

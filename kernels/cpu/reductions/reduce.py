@@ -184,28 +184,28 @@ def fold_step(fold: Fold, x: Argument, y: Argument, form: tuple[int, int, int], 
         text, name = _rows_text(fold), f"{fold.name}_rows"
         args: dict[str, Argument] = {"x": x, "y": y, "rows": outer, "n": n, "gap": n, "scale": scale}
         made = native_source(text, name, _ROWS, extents=_rows_reach, **scope_of(text))
-        return Step(made, args, parallel and outer > 1)
+        return Step(made, args, parallel & (outer > 1))
     blocks = -(-inner // (4 * LANES))
     text, name = _columns_text(fold), f"{fold.name}_columns"
     args = {"x": x, "y": y, "outer": outer, "n": n, "inner": inner, "blocks": blocks, "scale": scale}
     made = native_source(text, name, _COLUMNS, extents=_columns_reach, **scope_of(text))
-    return Step(made, args, parallel and outer * blocks > 1)
+    return Step(made, args, parallel & (outer * blocks > 1))
 
 
 def _share_few(forms: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Fold few and long lines in two passes, so that threads can share them."""
     outer, n, inner = forms[0]
     lines = outer * -(-inner // (4 * LANES)) if inner > 1 else outer
-    if len(forms) > 1 or lines >= 4 or n * inner < 4 * CHUNK_ELEMENTS:
+    if len(forms) > 1 or lines >= 4:
         return forms
-    parts = _even_parts(n)
-    return [(outer * parts, n // parts, inner), (outer, parts, inner)] if parts > 1 else forms
+    parts = _even_parts(n, n * inner >= 4 * CHUNK_ELEMENTS)
+    return [(outer * parts, n // parts, inner), (outer, parts, inner)]
 
 
 @pure
-def _even_parts(n: int) -> int:
-    """The most parts of one length, from 4 to 64, or 1."""
-    return next((parts for parts in range(64, 3, -1) if n % parts == 0), 1)
+def _even_parts(n: int, pays: bool) -> int:
+    """The most parts of one length, from 4 to 64, or 1; that is so where no threads can share, too."""
+    return next((parts for parts in range(64, 3, -1) if n % parts == 0), 1) if pays else 1
 
 
 def _is_f32(op: Any, ins: Types) -> bool:

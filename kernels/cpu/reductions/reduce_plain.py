@@ -247,7 +247,7 @@ def _fold_steps(
         args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks}
         args |= {"count": math.prod(dims[a] for a in axes), "more_x": more, "more_y": left}
         program = _fold(kind, dtype if i == 0 else total, total, dtype if final else total)
-        made.append(Step(program, args, outer * n * inner > PARALLEL_ELEMENTS and outer * blocks > 1))
+        made.append(Step(program, args, (outer * n * inner > PARALLEL_ELEMENTS) & (outer * blocks > 1)))
         source, more = target, left
     return made
 

@@ -198,8 +198,8 @@ def softmax_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
     parallel = outer * n * inner > PARALLEL_ELEMENTS
     if inner == 1:
         made = log_softmax_rows if logarithm else softmax_rows
-        return [Step(made, {"x": In(0), "y": Out(0), "rows": outer, "n": n}, parallel and outer > 1)]
+        return [Step(made, {"x": In(0), "y": Out(0), "rows": outer, "n": n}, parallel & (outer > 1))]
     blocks = -(-inner // (4 * LANES))
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner, "blocks": blocks}
     args["logarithm"] = int(logarithm)
-    return [Step(softmax_columns, args, parallel and outer * blocks > 1)]
+    return [Step(softmax_columns, args, parallel & (outer * blocks > 1))]

@@ -31,10 +31,10 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.move import steps as move_steps
-from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps, windows
+from bolt_numba.kernels.cpu.movement.table_gather import repeating_steps, table_gather_steps, windows
 from bolt_numba.kernels.cpu.spatial.roi_align import WIDEST
 from bolt_numba.kernels.extents import Reach, both, ends, offsets
-from bolt_numba.kernels.geometry.resample import Pass, is_inside, nearest_tables, passes_of, plans_of
+from bolt_numba.kernels.geometry.resample import Pass, is_inside, nearest_tables, passes_of, plans_of, repeated_tables
 from bolt_numba.kernels.geometry.strides import move
 from bolt_numba.kernels.geometry.transfers import has_fixed_size
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, native
@@ -245,7 +245,7 @@ def blend_lines(p, tid, nthreads):
 
 def _accepts(op: Any, ins: Types) -> bool:
     x = ins[0]
-    if x is None or not x.is_static or not x.size or not has_fixed_size(op, ins) or max(x.dims, default=0) > WIDEST:
+    if x is None or not x.is_static or not x.size or not has_fixed_size(op, ins) or any(d > WIDEST for d in x.dims):
         return False
     if any(t is not None and t.known is None for t in ins[1:]):
         return False
@@ -321,6 +321,8 @@ def resize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     if not outs[0].size:
         return []
     if op.mode == "nearest":
+        if (tables := repeated_tables(op, ins, outs[0].dims)) is not None:
+            return repeating_steps(x.dims, outs[0].dims, tables, x.dtype.itemsize)
         return table_gather_steps(x.dims, nearest_tables(op, ins), x.dtype.itemsize)
     passes, shape = passes_of(op, ins), list(x.dims)
     if not passes:

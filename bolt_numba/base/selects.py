@@ -1,0 +1,22 @@
+"""Choices between numbers that a trail (`bolt_numba.base.follow`) has as lines, where an ``if`` would decide them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bolt_numba.base.follow import followed
+
+
+def greatest(a: Any, b: Any) -> Any:
+    """The greater one, where `max` would decide which it is."""
+    return followed(max, a, b)
+
+
+def least(a: Any, b: Any) -> Any:
+    """The lesser one, see `greatest`."""
+    return followed(min, a, b)
+
+
+def either(condition: Any, one: Any, other: Any) -> Any:
+    """One of two integers."""
+    return one if condition is True else other if condition is False else other + condition * (one - other)
