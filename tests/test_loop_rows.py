@@ -194,6 +194,24 @@ def test_sequences_that_only_grow_are_lists_of_results(trips: int, stacks: bool,
         np.testing.assert_array_equal(array, interpret(graph, feeds)[name])
 
 
+def test_numbers_in_a_list_are_tensors() -> None:
+    """Also where the iterations run in one native call, whose results lie beside each other."""
+    graph = Graph("numbers")
+    b = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, ()))
+
+    def body(inner: Builder, trip: Value, going_on: Value, total: Value, seq: Value, step: Value) -> Any:
+        total = inner(o("Add"), total, step)
+        return None, [total, inner(o("SequenceInsert"), seq, total)], []
+
+    seq = looped(b, body, i64(50), [np.array(0, F32), b(o("SequenceEmpty"))], [x])[1]
+    graph.add_output(seq, "seq")
+    session = bn.compile(graph, threads=1)
+    for _ in range(2):
+        (got,) = session.run(None, {"x": np.array(2, F32)})
+        assert [(type(v), v.shape, float(v)) for v in got] == [(np.ndarray, (), 2.0 * i) for i in range(1, 51)]
+
+
 def test_a_sequence_that_is_read_is_carried() -> None:
     graph = Graph("read")
     b = Builder(graph)

@@ -327,7 +327,7 @@ class Loop(ControlFlow):
         shapes = [None, None, *(getattr(a, "shape", None) for a in args[2:])]
         sizes = _sizes([v.type for v in self.body.inputs], shapes)
         chunks, count = list(zip(trips.scanned, types, strict=True)), len(types) - self.listed
-        lists = ([x for chunk in kept for x in chunk] for kept, _ in chunks[count:])
+        lists = ([chunk[i, ...] for chunk in kept for i in range(len(chunk))] for kept, _ in chunks[count:])
         return [*trips.carried, *(_stacked(self, kept, t, sizes) for kept, t in chunks[:count]), *lists]
 
 
