@@ -99,6 +99,18 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
                 "s = Identity (row)" + ON),
         {"a0": X[:2]},
     ),
+    "growth beside what changes places": (
+        looping("float[m, 4] a; float[4] u; float[4] v", "float[m2, 4] a2; float[4] v2; float[4] u2; float[4] s",
+                "float[w, 4] p; float[4] q; float[4] r; float[t, 4] z",
+                "k = Unsqueeze (row, zero); a2 = Concat <axis = 0> (a, k); v2 = Identity (v); u2 = Identity (u);"
+                "s = Identity (u)" + ON),
+        {"a0": X[:2], "u0": A, "v0": A[::-1].copy()},
+    ),
+    "growth that is handed on late": (
+        looping("float[m, 4] a; float[k, 4] b", "float[m2, 4] a2; float[k2, 4] b2", "float[u, 4] p; float[v, 4] q",
+                "k3 = Unsqueeze (row, zero); a2 = Concat <axis = 0> (a, k3); b2 = Identity (a)" + ON),
+        {"a0": X[:2], "b0": X[:1]},
+    ),
     "no elements": (looping("float[0] a", "float[0] b", "float[0] p", "b = Add (a, a)" + ON), {"a0": A[:0]}),
     "f64 and i32": (
         looping("double[2] a; int32[3] k", "double[2] b; int32[3] k2; int32[3] s",
@@ -154,7 +166,7 @@ def test_iterations_in_one_call_give_the_same_bits(
                 assert one.shape == other.shape
                 assert one.tobytes() == other.tobytes(), (name, TRIPS[number])
             assert all(np.array_equal(given[key], before[key]) for key in given)
-    assert max(native, default=0) > {"slices": 1, "no elements": -1}.get(name, 3)
+    assert max(native, default=0) > {"slices": 1, "growth that is handed on late": -1, "no elements": -1}.get(name, 3)
 
 
 def scanning(**attributes: Any) -> bytes:

@@ -85,6 +85,9 @@ class _Iterations:
         for which in range(len(trips.carried)):
             self._carried(which)
         self.chunks = self._chunks()
+        grown = {self.head + which for which, (_, _, shape) in self.own.items() if shape is None}
+        if any(source in grown for source, *_ in self.copies):
+            raise LostError("a result that is an operand which grows")
         self.values = self._turning() if self.tape is not None else {}
 
     def _varies(self, index: int) -> bool:
@@ -96,11 +99,19 @@ class _Iterations:
         slot = self.prepared.results[self.tail + index - self.head]
         return slot.kind != INPUT or slot.index != index
 
+    def _type(self, number: int) -> tuple[Sequence[int], Any]:
+        """Shape and dtype of a result."""
+        slot = self.prepared.results[number]
+        if slot.kind == TEMP:
+            return self.prepared.type_of(number)
+        source: Any = self.arrays[slot.index] if slot.kind == INPUT else slot.const
+        return source.shape, source.dtype
+
     def _condition(self) -> tuple[str, int] | None:
         """Where an iteration finds whether another follows: among its results or operands, which; None: always."""
         if not self.trips.is_counted:
             return None
-        shape, dtype = self.prepared.type_of(0)
+        shape, dtype = self._type(0)
         slot = self.prepared.results[0]
         if slot.kind == TEMP:
             made = np.empty(shape, dtype)
@@ -115,7 +126,7 @@ class _Iterations:
     def _carried(self, which: int) -> None:
         """Arrays for a value that iterations hand on."""
         number, source, old = self.tail + which, self.head + which, self.trips.carried[which]
-        shape, dtype = self.prepared.type_of(number)
+        shape, dtype = self._type(number)
         slot, is_tensor = self.prepared.results[number], isinstance(old, np.ndarray)
         if not is_tensor or dtype.kind == "O" or old.dtype != dtype or old.ndim != len(shape):
             raise LostError("a carried value that is not of one type")
@@ -144,8 +155,6 @@ class _Iterations:
         if slot.kind == TEMP:
             return
         if slot.kind == INPUT:
-            if slot.type.dims != self.arrays[slot.index].shape:
-                raise LostError("a result of another shape than the operand that it is")
             self.copies.append((slot.index, number, self.arrays[slot.index].nbytes))
             return
         const = np.ascontiguousarray(slot.const)
@@ -156,7 +165,7 @@ class _Iterations:
     def _chunks(self) -> list[Array]:
         """Arrays for what is kept of all iterations, for as many as this call may run."""
         trips = self.trips
-        types = [self.prepared.type_of(n) for n in range(self.tail + len(trips.carried), len(self.to))]
+        types = [self._type(n) for n in range(self.tail + len(trips.carried), len(self.to))]
         if any(dtype.kind == "O" for _, dtype in types):
             raise LostError("results that are Python's objects")
         rows = [math.prod(shape) * dtype.itemsize for shape, dtype in types]
