@@ -36,11 +36,12 @@ class RunMemory:
 class Prepared:
     """A plan with the idle memory of its runs and, after a cut, the runner of what follows.
 
-    stands_in: whether the plan does without kernels that it should have.
+    stands_in: whether the plan does without kernels that it should have.  pace: iterations that took as long as runs
+    of a loop should before Python looks at limits, as the last loop found.
     """
 
     __slots__ = (
-        "cut", "empties", "ends", "homes", "idle", "overwrites", "plain", "plan", "reads", "rest", "results",
+        "cut", "empties", "ends", "homes", "idle", "overwrites", "pace", "plain", "plan", "reads", "rest", "results",
         "stands_in", "used",
     )  # fmt: skip
 
@@ -53,7 +54,14 @@ class Prepared:
         self.plain = all(e is not None for e in self.empties)
         self.overwrites: dict[tuple[int, int], bool] = {}
         self.homes: list[Home | None] | None = None
-        self.used = next(clock)
+        self.used, self.pace = next(clock), 0
+
+    def ahead(self, trips: Trips, arrays: Sequence[Array], by_value: Iterable[int]) -> int:
+        """Run iterations of a loop whose body this is natively, as many as last time: how many, 0 if it cannot be."""
+        trips.pace = max(trips.pace, self.pace)
+        count = self.run_ahead(trips, arrays, by_value)
+        self.pace = trips.pace
+        return count
 
     def run_ahead(self, trips: Trips, arrays: Sequence[Array], by_value: Iterable[int]) -> int:
         """Run iterations of a loop whose body this is natively: how many; 0 where each has to be run by itself.

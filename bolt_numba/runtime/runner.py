@@ -309,10 +309,10 @@ class Runner:
             return False
         arrays = trips.inputs()
         prepared = inner.prepare(arrays)
-        count = prepared.run_ahead(trips, arrays, inner.by_value)
+        count = prepared.ahead(trips, arrays, inner.by_value)
         if not count and inner.tapes and type(prepared) is not Taped:  # it serves this iteration alone
             taped = inner._taped(inner.key(arrays), arrays)
-            count = 0 if taped is None else taped.run_ahead(trips, arrays, ())
+            count = 0 if taped is None else taped.ahead(trips, arrays, ())
         if not count:  # not tried for every iteration where it is in vain
             trips.later, trips.wait = trips.number + trips.wait, 2 * trips.wait
         return count > 0

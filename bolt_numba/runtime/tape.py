@@ -247,7 +247,7 @@ class Taped(Prepared):
         self.empties = [None if r is None else (tuple(dims[r[0] : r[1]]), r[2]) for r in tape.results]
         self.plain = tape.plain
         self.overwrites, self.homes = tape.overwrites, None
-        self.used = next(clock)
+        self.used, self.pace = next(clock), 0
         tape.ask(given)
 
     def __getattr__(self, name: str) -> Any:
