@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,6 +55,13 @@ class Pair:
 
     def reference(self) -> Array:
         return self.second.reference(self.first.reference(*self.one), *self.two)  # type: ignore[arg-type, return-value]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_images_too() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bands, "WHOLE_BYTES", 0)
+        yield
 
 
 @st.composite

@@ -26,7 +26,8 @@ PARALLEL_BYTES = 2 * PAYS_BYTES
 """Bytes from which threads share a copy."""
 BETWEEN_BYTES = 2 * L2
 """Bytes between two layers from which threads compute them in bands: they would rather share less as it is.  Measured
-on MobileNets, where one thread has them in bands always."""
+on MobileNets.  One thread has both layers as one step whatever their size: `bands.choose_rows` says how many rows of it
+are a band."""
 
 STEP_S, BYTES_A_S, WORK_A_S = 2e-7, 2e10, 5e10
 """Seconds of a small step, and what a thread does in one: bytes, from caches mostly, and multiply-adds of f32."""

@@ -119,15 +119,19 @@ bands_bf16 = native(extents=partial(_reach, sweep_bf16), **FIELDS)(bands.body)
 
 BAND_BYTES = L2 * 7 // 16
 """Bytes of rows between the layers that are kept at once."""
+WHOLE_BYTES = L2
+"""Bytes of an image between the layers under which one thread has it as one band: most of it stays in cache."""
 
 
 @pure
 def choose_rows(h: int, row: int, reach: int, threads: int) -> int:
     """Rows of a band: the most that divide the image and fit, at least as many as are kept.
 
-    Where there are none, they are the whole image for one thread, and 0 for several.  Every thread but the first
-    computes one band twice, so that bands are small where threads share them.
+    Where there are none, or less than `WHOLE_BYTES`, they are the whole image for one thread; for several they are 0.
+    Every thread but the first computes one band twice, so that bands are small where threads share them.
     """
+    if threads == 1 and h * row < WHOLE_BYTES:
+        return h
     most = h if threads == 1 else max(h // (12 * threads), reach)
     most = min(most, BAND_BYTES // row - reach)
     return next((r for r in range(most, max(reach, 1) - 1, -1) if h % r == 0), h if threads == 1 else 0)
