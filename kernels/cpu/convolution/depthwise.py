@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import pure
-from bolt_numba.base.selects import either
+from bolt_numba.base.follow import is_followed, pure
+from bolt_numba.base.selects import either, greatest, least
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, ceil_div, split
@@ -245,9 +245,16 @@ CHUNK_BYTES = L2 * 3 // 32
 """Bytes of input rows under one output row that are swept together."""
 
 
-@pure
 def choose_chunk(c: int, line: int, rows: int, units: int, threads: int) -> int:
     """Channel blocks that are swept together: so many that their rows stay in cache and every thread has its share."""
+    if is_followed((c, threads)) or threads > 1 or c % LANES:
+        return _choose_chunk(c, line, rows, units, threads)
+    fit: int = least(greatest(CHUNK_BYTES // greatest(line * rows * BYTES, 1), 4), 10)
+    return -(-(c // LANES) // -(-(c // LANES) // fit))
+
+
+@pure
+def _choose_chunk(c: int, line: int, rows: int, units: int, threads: int) -> int:
     blocks = -(-c // LANES)
     fit = min(max(CHUNK_BYTES // max(line * rows * BYTES, 1), 4), 10)
     parts = -(-blocks // fit)

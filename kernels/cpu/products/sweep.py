@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import is_followed, pure
+from bolt_numba.base.follow import followed, is_followed, pure
 from bolt_numba.base.selects import least
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
@@ -437,12 +437,9 @@ B_BYTES, A_BYTES = L2 * 7 // 16, L2 * 5 // 16
 def choose_span(m: int, n: int, k: int) -> int:
     """Rows swept over each panel: one tile when all of B stays in cache, else as many as stay there themselves."""
     if is_followed((n, k)):
-        return _choose_span(m, n, k)
+        return followed(choose_span, m, n, k)  # type: ignore[no-any-return]
     most = max(min(A_BYTES // max(4 * k, 1), 16 * MR) // MR, 1)
     return MR if 4 * k * n <= B_BYTES else least(most, m // MR + 1) * MR
-
-
-_choose_span = pure(choose_span)
 
 
 def pack_stride(nbytes: int) -> int:
@@ -483,15 +480,17 @@ def longest(count: int, threads: int) -> float:
     return -(-count // threads) * threads / max(count, 1)
 
 
-@pure
 def choose_share(blocks: int, m: int, n: int, k: int, threads: int) -> int:
     """How threads divide the work: 0 rows, 1 columns, 2 blocks."""
-    if threads == 1:
-        return 0
-    if blocks > 1 and longest(blocks, threads) <= 1.05:
+    return _choose_share(blocks, m, n, k, threads) if is_followed(threads) or threads > 1 else 0
+
+
+@pure
+def _choose_share(blocks: int, m: int, n: int, k: int, threads: int) -> int:
+    if threads > 1 and blocks > 1 and longest(blocks, threads) <= 1.05:
         return 2
     rows = threads * rows_cost(-(-m // threads)) / rows_cost(m)
-    return rows_or_columns(rows, longest(-(-n // PANEL), threads), (m, n, k))
+    return rows_or_columns(rows, longest(-(-n // PANEL), threads), (m, n, k)) if threads > 1 else 0
 
 
 __all__ = [
