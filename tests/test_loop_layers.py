@@ -121,6 +121,15 @@ def gru_of_another_rest(w: Writing, b: Builder, x: Value, states: list[Value]) -
     return [b(o("Add"), b(o("Mul"), b(o("Sub"), np.array(1, F32), r), new), b(o("Mul"), h, z))]
 
 
+def gru_of_the_state_alone(w: Writing, b: Builder, x: Value, states: list[Value]) -> list[Value]:
+    """No GRU: what is new has a product with the state that is not reset, and none with the input."""
+    h = states[0]
+    z, r = (b(o("Sigmoid"), v) for v in w.gates(b, x, h, 2))
+    plain, reset = (w.gates(b, None, h, 1)[0] for _ in range(2))
+    new = b(o("Tanh"), b(o("Add"), plain, b(o("Mul"), r, reset)))
+    return [b(o("Add"), b(o("Mul"), z, h), b(o("Mul"), b(o("Sub"), np.array(1, F32), z), new))]
+
+
 def lstm_of_its_cell(w: Writing, b: Builder, x: Value, states: list[Value]) -> list[Value]:
     """No LSTM: gates see the cell, and not the state."""
     return lstm(w, b, x, [states[1], states[1]])
@@ -138,6 +147,7 @@ LAYERS: list[tuple[Any, int, str]] = [
 ]  # fmt: skip
 OTHERS: list[tuple[Any, int, str]] = [
     (gru_of_another_rest, 1, "Loop"), (lstm_of_its_cell, 2, "Loop"), (lstm_of_a_bent_state, 2, "Loop"),
+    (gru_of_the_state_alone, 1, "Loop"),
 ]  # fmt: skip
 
 

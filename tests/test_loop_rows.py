@@ -304,3 +304,31 @@ def test_the_row_written_last_is_the_state() -> None:
         graph.add_output(v, f"out{i}")
     made = same(graph, {"t": some(np.random.default_rng(0), F32, 5, 1, 3)})
     assert [getattr(n.op, "carried", None) for n in made.nodes][:1] == [1]
+
+
+@pytest.mark.parametrize("grows", [-1, 0, 1])
+def test_sizes_that_an_iteration_changes_are_not_those_before_the_loop(grows: int) -> None:
+    """A tensor that loses its first row (-1), or becomes longer along an axis, while its rows are read and written."""
+    graph = Graph("changing")
+    b = Builder(graph)
+    x = graph.add_input("x", TensorType(F32, (6, 4)))
+
+    def body(inner: Builder, trip: Value, going_on: Value, changes: Value, total: Value, other: Value) -> Any:
+        place = line(inner, trip, 1, 0)
+        behind = inner(o("Add"), place, i64(1))
+        first, last = (inner(o("Concat", 0), v, i64(end)) for v, end in ((place, 0), (behind, 4)))
+        row = inner(o("Slice"), changes, first, last, i64(0, 1))
+        total = inner(o("Add"), total, inner(o("ReduceSum"), row))
+        ends = inner(o("Concat", 0), place, i64(4)), inner(o("Concat", 0), behind, i64(0))
+        head = inner(o("Slice"), changes, i64(0, 0), ends[0], i64(0, 1))
+        tail = inner(o("Slice"), changes, ends[1], i64(6, 4), i64(0, 1))
+        after = inner(o("Slice"), changes, i64(1), i64(99), i64(0))
+        if grows >= 0:
+            after = inner(o("Concat", grows), changes, changes)
+        return None, [after, total, inner(o("Concat", 0), head, inner.const(np.ones((1, 4), F32)), tail)], []
+
+    carried = [x, np.zeros((1, 1), F32), np.zeros((1, 4), F32)]
+    made = looped(b, body, i64(4), carried, open_axes=[max(grows, 0), None, 0])
+    for i, v in enumerate(made):
+        graph.add_output(v, f"out{i}")
+    same(graph, {"x": some(np.random.default_rng(0), F32, 6, 4)})

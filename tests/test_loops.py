@@ -111,6 +111,11 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
                 "k3 = Unsqueeze (row, zero); a2 = Concat <axis = 0> (a, k3); b2 = Identity (a)" + ON),
         {"a0": X[:2], "b0": X[:1]},
     ),
+    "sizes that are handed on": (
+        looping("float[m, 4] a; float[k, 4] b", "float[m2, 4] a2; float[k2, 4] b2", "float[u, 4] p; float[v, 4] q",
+                "k3 = Unsqueeze (row, zero); a2 = Concat <axis = 0> (a, k3); b2 = Mul (a, a)" + ON),
+        {"a0": X[:2], "b0": X[:1]},
+    ),
     "no elements": (looping("float[0] a", "float[0] b", "float[0] p", "b = Add (a, a)" + ON), {"a0": A[:0]}),
     "f64 and i32": (
         looping("double[2] a; int32[3] k", "double[2] b; int32[3] k2; int32[3] s",

@@ -201,7 +201,7 @@ class _Iterations:
             places, which = program.dims[row[0] : row[1]].tolist(), number - self.tail
             if which in self.own and self.own[which][2] is None:
                 rooms.append((row[0], row[1], row[2].itemsize, self.own[which][0].nbytes))
-                flows += [(place, first[self.head + which] + axis) for axis, place in enumerate(places)]
+                flows += [(place, first[self.head + which] + axis, 0) for axis, place in enumerate(places)]
             else:
                 held += zip(places, prepared.type_of(number)[0], strict=True)
         self.tables |= {"open": opened, "held": held, "rooms": rooms, "flows": flows}

@@ -130,8 +130,8 @@ class Runner:
         tapes = self.tapes.get(self._decided(key))
         found = None if tapes is None else tapes.at(arrays)
         if found is not None:
-            if len(self.prepared) >= self.max_plans:  # no lock: who plans has it for long
-                others = list(self.prepared.items())
+            others = list(self.prepared.items())  # no lock: who plans has it for long, and who drops empties it
+            if len(others) >= self.max_plans:
                 old = next((key for key, row in others if type(row) is Taped), others[0][0])  # the first that came
                 self.prepared.pop(old, None)
             self.prepared[key] = found

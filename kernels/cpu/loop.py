@@ -21,7 +21,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     store_i64,
 )
 
-ROW, PLACE, COPY, SWAP, OPEN, PAIR, ROOM = 32, 16, 24, 16, 32, 16, 32
+ROW, PLACE, COPY, SWAP, OPEN, PAIR, ROOM, FLOW = 32, 16, 24, 16, 32, 16, 32, 24
 """Bytes of a row of each table."""
 RAN, ENDED, FAULT, LOST, FULL = range(5)
 """Why iterations stopped: all that were wanted ran; the body's condition; a fault; a guard; a buffer is too small."""
@@ -92,7 +92,8 @@ def run_loop(p, tid, nthreads):  # type: ignore[no-untyped-def]
 
     kernel, first, second, third: what runs the body once, and its arguments.  copies: rows of ``ins`` and ``outs``, and
     bytes; swaps: likewise, arrays that change places.  cond: row of the body's condition, 0: none.  trip: number of the
-    iteration.  evaluate: 0 where nothing varies.  flows: registers of dimensions of results, and of those of operands.
+    iteration.  evaluate: 0 where nothing varies.  flows: registers of dimensions of results, and of those of operands;
+    a register may be both, so all are read before any is written, by way of a third word.
     """
     done, why = 0, RAN
     while done < p.most and why == RAN:
@@ -118,8 +119,11 @@ def run_loop(p, tid, nthreads):  # type: ignore[no-untyped-def]
                 store_i64(one, load_i64(two))
                 store_i64(two, address)
             for i in range(p.count_flows):
-                row = p.flows + PAIR * i
-                store_i64(p.registers + 8 * load_i64(row + 8), load_i64(p.registers + 8 * load_i64(row)))
+                row = p.flows + FLOW * i
+                store_i64(row + 16, load_i64(p.registers + 8 * load_i64(row)))
+            for i in range(p.count_flows):
+                row = p.flows + FLOW * i
+                store_i64(p.registers + 8 * load_i64(row + 8), load_i64(row + 16))
             stride(p.ins, p.count_ins)
             stride(p.outs, p.count_outs)
             store_i64(p.trip, load_i64(p.trip) + 1)

@@ -14,7 +14,7 @@ import numpy as np
 from bolt_numba.base.records import record
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.control import Loop
-from bolt_numba.types import BOOL, Dim
+from bolt_numba.types import BOOL, Dim, Shape
 
 MOST = 64
 """Elements of a tensor of integers that is looked at: places and lengths along axes."""
@@ -45,7 +45,7 @@ class Course:
     """The iterations of a loop.
 
     trips: how many there are at most, None when the loop says nothing of it.  is_exact: there are as many.
-    condition: what may keep the loop from beginning.
+    condition: what may keep the loop from beginning.  kept: sizes of carried values that keep them (`loops.rows`).
     """
 
     def __init__(self, node: Node, trips: Dim | None = None) -> None:
@@ -62,6 +62,7 @@ class Course:
         self.is_exact = self.trips is not None and endless and self.condition is None
         self.counters = {id(op.body.inputs[2 + i]): line for i, line in counters(node).items()}
         self._found: dict[int, list[Known] | None] = {}
+        self.kept: dict[int, Shape | None] | None = None
 
     def initial(self, index: int) -> Value:
         """What carried value ``index`` is before the first iteration."""

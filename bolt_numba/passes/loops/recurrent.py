@@ -293,8 +293,8 @@ def loop_of_layer(m: Match, b: Builder) -> Result:
     rows = [s for s in leaves if isinstance(s, Given) and s.value is not None]
     if len(rows) != 1 or any(not isinstance(s, Given) or s.state not in (None, cell.states[0]) for s in leaves):
         return m.refuse("not one input and one state")
-    if cell.behind is not None and (rows[0] in cell.behind.products or len(cell.gates[2].products) != 1):
-        return m.refuse("what is reset is not of the state alone")
+    if cell.behind is not None and (rows[0] in cell.behind.products or cell.gates[2].products.keys() != {rows[0]}):
+        return m.refuse("what is reset is not of the state alone, or the rest is not of the input alone")
     h = course.result(cell.states[0])
     scanned = course.body.outputs[1 + count :]
     if any(v is not h and (shown(v) is not h or not v.type.is_static) for v in scanned):

@@ -7,7 +7,7 @@ rows_as_results(Loop)    -> a carried tensor of which each iteration only writes
 
 A number k out of range gives another shape: Concat would make a longer tensor of it.  So these rules want it shown that
 k is in range in every iteration; `Course` does so by the number of trips.  The sizes of a carried tensor are those that
-it has before the loop: the first iteration gets them, and what writes a row gives the sizes that it gets.
+it has before the loop where no iteration changes them: what writes a row gives the sizes that it gets.
 """
 
 from __future__ import annotations
@@ -35,11 +35,25 @@ _LAST = int(np.iinfo(I64).max)
 
 
 def _shape_in(course: Course, x: Value) -> Shape | None:
-    """Sizes of an operand of the body: of a carried value those that it has before the loop."""
-    for i in range(course.op.carried):
-        if x is course.body.inputs[2 + i]:
-            return course.initial(i).type.shape
-    return x.type.shape
+    """Sizes of an operand of the body: of a carried value those that it has before the loop, if it keeps them."""
+    inner = course.body.inputs[2 : 2 + course.op.carried]
+    if all(x is not value for value in inner):
+        return x.type.shape
+    if course.kept is None:  # by induction: all that are left give what they get
+        course.kept = {id(value): course.initial(i).type.shape for i, value in enumerate(inner)}
+        while gone := [v for i, v in enumerate(inner) if id(v) in course.kept and not _keeps(course, i)]:
+            for value in gone:
+                del course.kept[id(value)]
+    return course.kept.get(id(x))
+
+
+def _keeps(course: Course, number: int) -> bool:
+    """Whether an iteration gives a carried value the sizes that it has before the loop, where it gets them."""
+    x, made, shape = course.body.inputs[2 + number], course.result(number), course.initial(number).type.shape
+    if shape is None or made is x or (made.type.is_static and made.type.shape == shape):
+        return shape is not None
+    write = None if made.node is None else row_write(course, made.node)
+    return write is not None and write.shape == shape
 
 
 def taken(course: Course, node: Node | None, shape: Shape) -> dict[int, tuple[Progress, Progress]] | None:
