@@ -290,3 +290,13 @@ def test_inner_loops_run_natively_in_outer_ones(native: list[int], monkeypatch: 
     got = bn.compile(model, threads=1).run(None, feeds[0])
     assert [g.tobytes() for g in got] == [w.tobytes() for w in want]
     assert sum(native) == 400
+
+
+def test_a_number_of_trips_that_is_given_holds_beside_a_condition(native: list[int]) -> None:
+    """The counter ends the loop after 8 trips, the caller's number before or never."""
+    body = "b = Add (a, row); s = Identity (i); most = Constant <value = int64 {7}> (); d = Less (i, most)"
+    model = looping("float[4] a", "float[4] b; int64 s", "float[4] p; int64[t] q", body)
+    session = bn.compile(model, threads=1)
+    for n in (0, 3, 8, 20, 3):
+        _, numbers = session.run(None, {"n": np.array(n), "x": X, "a0": A})
+        assert numbers.tolist() == [*range(min(n, 8))]

@@ -161,11 +161,11 @@ def trips_of_conditions(m: Match, b: Builder) -> Result:
     conditions = conjuncts(first.body.outputs[0])
     found = [bound(first, c) for c in conditions]
     limits = [n for n in found if n is not None]
-    given = Course(m.root).trips
-    if not limits or not (given is None or isinstance(given, int)):
+    given, is_any = Course(m.root).trips, m.root.inputs[0] is None
+    if not limits or not (is_any or isinstance(given, int)):  # a number that the run is given may be less
         return None
     least = min(limits)
-    course = Course(m.root, least if given is None else min(least, given))
+    course = Course(m.root, min(least, given) if isinstance(given, int) else least)
     if any(n is not None and bound(course, c) != n for n, c in zip(found, conditions, strict=True)):
         return m.refuse("a counter may not fit its dtype")
     parts = LoopParts(course)
