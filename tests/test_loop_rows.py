@@ -266,6 +266,24 @@ def test_conditions_become_numbers_of_trips(
     assert op.carried == (2 if more else 1)  # the counter's end is wanted, and only the run tells it
 
 
+@pytest.mark.parametrize("trips", [0, 2, 5, 9])
+def test_a_condition_does_not_replace_a_number_of_trips_that_only_the_run_tells(trips: int) -> None:
+    graph = Graph("both")
+    b = Builder(graph)
+    count, x = graph.add_input("count", TensorType(I64, ())), graph.add_input("x", TensorType(F32, ()))
+
+    def body(inner: Builder, trip: Value, going_on: Value, total: Value) -> Any:
+        again = inner(o("Less"), trip, inner.const(np.array(5, I64)))
+        return again, [inner(o("Add"), total, inner.const(np.array(1, F32)))], [inner(o("Identity"), total)]
+
+    for i, v in enumerate(looped(b, body, count, [x])):
+        graph.add_output(v, f"out{i}")
+    feeds = {"count": np.array(trips, I64), "x": np.array(0.5, F32)}
+    same(graph, feeds)
+    total, kept = interpret(run_pipeline(graph), feeds).values()
+    assert (total, len(kept)) == (0.5 + min(trips, 6), min(trips, 6))
+
+
 def test_a_counter_that_leaves_its_dtype_is_no_number_of_trips() -> None:
     graph = counting(2**31 - 3, 1, 2**31 - 1, "LessOrEqual", I32, False)
     made = run_pipeline(graph)

@@ -71,7 +71,7 @@ class Builder:
         """Add a node and return it; operands as for a call."""
         like = next((x.type.dtype for x in operands if isinstance(x, Value)), None)
         values = [self._value(x, like) for x in operands]
-        while values and values[-1] is None:
+        while len(values) > op.least_operands and values[-1] is None:
             values.pop()
         types = infer_types(op, [None if v is None else v.type for v in values])
         label = self.graph.unique_name(name or f"{self.prefix}{op.name}")

@@ -282,6 +282,7 @@ class Loop(ControlFlow):
     body: Graph
     carried: int
     listed: int = 0
+    least_operands = 2
     data_bounds = bounded(
         trip_count="how often the body runs; read in Python",
         cond="whether the body runs; read in Python",

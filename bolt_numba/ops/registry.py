@@ -31,6 +31,8 @@ class Op:
     """The reference also works on object arrays that hold `Sym` dimensions (shape arithmetic)."""
     value_inputs: ClassVar[tuple[int, ...]] = ()
     """Operands whose content decides shapes or branches (shape, axes, pads, cond…): planned per value."""
+    least_operands: ClassVar[int] = 0
+    """Operands that a node always has; the last of them may be None."""
     bounds: ClassVar[dict[int, tuple[int, int]]] = {}
     """Those of them whose content decides only where it is greater than a dimension: (operand, axis)."""
     data_bounds: ClassVar[dict[str, str]] = {}

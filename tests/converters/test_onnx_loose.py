@@ -106,3 +106,16 @@ def test_number_and_condition_of_a_loop_have_the_axis_that_its_body_declares(num
     dims: Any = flag
     true = np.ones(dims, bool)
     hold([loop], inputs, feeds, one=np.array([1]), zero=np.array([0]), start=np.array([5]), true=true)
+
+
+@pytest.mark.parametrize("operands", [["count", ""], ["count", "true"]], ids=["none", "constant"])
+def test_a_loop_that_carries_and_captures_nothing(operands: list[str]) -> None:
+    nodes = [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Mul", ["i", "i"], ["square"])]
+    body = helper.make_graph(
+        nodes,
+        "body",
+        [Info("i", TensorProto.INT64, []), Info("go", TensorProto.BOOL, [])],
+        [onnx.ValueInfoProto(name=n) for n in ("go_on", "square")],
+    )
+    loop = helper.make_node("Loop", operands, ["squares"], body=body)
+    hold([loop], [Info("count", TensorProto.INT64, [])], {"count": np.array(5)}, true=np.array(True))
