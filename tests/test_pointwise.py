@@ -391,7 +391,7 @@ def test_geometry_merges_axes() -> None:
 
 def test_geometry_lengthens_short_runs() -> None:
     nest = geometry((100, 40, 3), [(100, 40, 3), (3,), (40, 1)], short=32)
-    assert (nest.outer, nest.inner, nest.forms) == ((100,), 120, "vgg")
+    assert (nest.outer, nest.inner, nest.forms) == ((100, 1), 120, "vgg")
     assert nest.tables[0] is None
     assert nest.tables[1] is not None
     assert nest.tables[2] is not None

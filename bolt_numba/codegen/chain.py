@@ -99,7 +99,7 @@ def geometry(shape: Sequence[int], operands: Sequence[Sequence[int]], short: int
 def _part(size: int, inner: int) -> int:
     """How many indices of a loop its inner one takes in: a divisor, or all where that would be few of not too many."""
     part = next(k for k in range(max(min(size, ITEM // inner), 1), 0, -1) if size % k == 0)
-    return size if part * inner < ITEM // 64 and size * inner <= 16 * ITEM else part
+    return max(size, 1) if part * inner < ITEM // 64 and size * inner <= 16 * ITEM else part
 
 
 @pure

@@ -132,8 +132,7 @@ class Runner:
         if found is not None:
             others = list(self.prepared.items())  # no lock: who plans has it for long, and who drops empties it
             if len(others) >= self.max_plans:
-                old = next((key for key, row in others if type(row) is Taped), others[0][0])  # the first that came
-                self.prepared.pop(old, None)
+                self.prepared.pop(min(others, key=lambda row: row[1].used)[0], None)
             self.prepared[key] = found
         return found
 

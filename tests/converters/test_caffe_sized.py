@@ -315,7 +315,7 @@ def test_commands_take_shapes(tmp_path: Path) -> None:
 def test_plans_for_other_sizes_are_exported(tmp_path: Path) -> None:
     graph = graph_of("segmenter")
     made = planned(graph, [{"data": (1, 3, 32, 40)}, {"data": (1, 3, 48, 64)}], "avx2", 1)
-    assert [sizes[0] for sizes in made.inputs] == [(1, 3, 32, 40), (1, 3, 48, 64)]
+    assert [chain.begin[0] for chain in made.chains] == [(1, 3, 32, 40), (1, 3, 48, 64)]
 
 
 def test_calibration_of_another_size() -> None:
