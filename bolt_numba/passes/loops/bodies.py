@@ -150,7 +150,8 @@ def hand_on_as_capture(m: Match, b: Builder) -> Result:
         parts.capture(op.body.inputs[2 + i], outer)
     parts.body.build(op.body.nodes)
     if len(same) == len(op.body.outputs) - 1:  # nothing is left to do
-        return tuple(given.values())
+        again = op.body.outputs[0].type
+        return tuple(given.values()) if again.is_static and again.size == 1 else m.refuse("a condition of any shape")
     results, _ = parts.finished(b)
     return tuple(given.get(i, v) for i, v in enumerate(results))
 
