@@ -257,6 +257,24 @@ def test_what_iterations_leave_is_asked_for(native: list[int]) -> None:
         session.run(None, {"n": np.array(1 << 40), "x": X, **given})
 
 
+def test_what_a_call_did_not_run_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A condition ends the loop long before the iterations that a call had room for."""
+    model, given = CASES["until"]
+    kept: list[Any] = []
+    take_over = loops._Iterations._take_over
+
+    def watched(self: Any, *args: Any) -> None:
+        take_over(self, *args)
+        kept.extend(chunks[-1] for chunks in self.trips.scanned)
+
+    monkeypatch.setattr(loops._Iterations, "_take_over", watched)
+    session = bn.compile(model, threads=1)
+    for start in (80, -10_000, 80):  # the last begins at the pace of the second
+        session.run(None, {"n": np.array(0), "x": X, **given, "k0": np.array(start)})
+    assert kept
+    assert all(chunk.base is None or chunk.base.nbytes <= 2 * chunk.nbytes for chunk in kept)
+
+
 def test_threads_share_a_session(native: list[int]) -> None:
     model, given = CASES["sums"]
     session = bn.compile(model, threads=1)

@@ -280,4 +280,4 @@ class _Iterations:
             last = one if now[source] == pointer(one) else two
             trips.carried[which] = last[: math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
         for kept, chunk in zip(trips.scanned, self.chunks, strict=True):
-            kept.append(chunk[:done])
+            kept.append(chunk if done == self.count else chunk[:done].copy())  # a view would keep all of it

@@ -315,7 +315,8 @@ class Loop(ControlFlow):
         """How many iterations there are: the number given, where no condition may end the loop earlier."""
         number = known_ints(trip_count) if trip_count is not None else None
         again = self.body.outputs[0]
-        endless = again is self.body.inputs[1] or (again.const is not None and bool(again.const.all()))
+        is_true = again.const is not None and again.const.size == 1 and bool(again.const.all())
+        endless = again is self.body.inputs[1] or is_true
         return max(0, number[0]) if number and cond is None and endless else fresh_dim("trips")
 
     def execute(self, args: Sequence[Any], run: Run, ahead: Ahead | None = None) -> Sequence[Any]:

@@ -129,7 +129,6 @@ class Tape:
         self.reads = 0 if plan.cut is None else sum(1 for s in plan.cut.reads if s is not None)
         self.cut, self.ends = plan.cut, ends_of(plan, self.reads)
         self.rest = None if plan.cut is None else runner.like(plan.cut.rest)
-        self.stands_in = False
         self.idle: list[Any] = []
         self.arenas: list[Array] = []
         self.overwrites: dict[tuple[int, int], bool] = {}
