@@ -31,6 +31,7 @@ from bench.decoders import DECODERS, generate
 from bench.measure import geometric_mean, interleave
 from bench.models import MODELS, Feeds
 from bench.peak import peak_gflops
+from bench.shapes import SIZED, cost_of
 from bench.zoo import ZOO
 from bolt_numba.packing import packed
 
@@ -182,18 +183,14 @@ def overhead() -> None:
 
 
 @app.command()
-def shapes() -> None:
-    """Time to plan a new shape: nothing is compiled, read or packed."""
-    for name, axis, step in (("minilm_128", 1, 16), ("ppocr_rec", 3, 32), ("ppocr_det", 3, 32)):
-        entry = MODELS[name]
-        session, feeds, spent = bn.compile(str(entry.path()), threads=1), entry.feeds(), []
-        for turn in range(24):
-            sizes = {k: _with(x.shape, axis, step * (turn + 2)) for k, x in feeds.items()}
-            start = time.perf_counter()
-            session.warmup(**sizes)
-            spent.append(time.perf_counter() - start)
-        nodes = len(session.optimised.nodes)
-        console.print(f"{name}: {nodes} nodes, median {1e3 * sorted(spent[8:])[8]:.1f} ms of 16 new shapes")
+def shapes(model: Annotated[list[str] | None, typer.Option(help="only these models")] = None, count: int = 100) -> None:
+    """What sizes cost that a session has not seen, one thread: beside known ones, where tapes serve both."""
+    for name in model or list(SIZED):
+        cost, nodes = cost_of(SIZED[name], count)
+        console.print(
+            f"{name:10} {nodes} nodes: known {cost.known:.2f} ms, new {cost.new:.2f}, {cost.more:+.3f} ms each; "
+            f"{cost.counted} sizes, {cost.planned} others planned"
+        )
 
 
 @app.command()

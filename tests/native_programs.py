@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.selects import divisor
 from bolt_numba.converters.onnx.types import DTYPES
 from bolt_numba.export.layout import (
     COLUMNS,
@@ -116,13 +117,15 @@ class Interpreter:
     def _write(self, plan: dict[str, int], image: Array, registers: Sequence[int]) -> None:
         """What a tape writes into an image."""
         kinds = {WriteKind.WORD: "<i8", WriteKind.HALF: "<i4", WriteKind.FLOAT: "<f4", WriteKind.DOUBLE: "<f8"}
+        kinds[WriteKind.ROUNDED] = "<f4"
         for row in self.rows(ProgramTable.WRITES, plan["first_write"], plan["writes"]):
             kind, at, number = WriteKind(row["kind"]), row["at"], registers[row["register"]]
             if kind is WriteKind.ARRAY:
                 image[at : at + 8].view(np.int64)[0] += self.block.ctypes.data + self.arrays[number][0]
             elif kind is not WriteKind.FLAG:
                 dtype = np.dtype(kinds[kind])
-                image[at : at + dtype.itemsize].view(dtype)[0] = np.int64(number).astype(dtype)
+                made = np.int64(number) if kind is not WriteKind.ROUNDED else np.int64(number).view(np.float64)
+                image[at : at + dtype.itemsize].view(dtype)[0] = made.astype(dtype)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name, states too; states that are not given are as at first."""
@@ -155,9 +158,7 @@ class Interpreter:
             return int(arrays[value if axis == CONTENT else place["length"]].flat[0])
         return arrays[value].shape[axis]
 
-    def _run_stage(
-        self, plan: dict[str, int], arrays: list[Array], inputs: int, places: list[dict[str, int]]
-    ) -> Array:
+    def _run_stage(self, plan: dict[str, int], arrays: list[Array], inputs: int, places: list[dict[str, int]]) -> Array:
         """Run the steps of a stage; its image."""
         image = HOST.allocate(plan["image_nbytes"])
         at = self.place(ProgramTable.IMAGES)[0] + plan["image"]
@@ -238,7 +239,9 @@ def _shortened(array: Array, axis: int, length: int) -> Array:
 
 
 def _computed(what: TapeOperation, a: int, b: int) -> int | None:
-    """The result of an operation on integers, None where it does not hold."""
+    """The result of an operation on registers, None where it does not hold."""
+    if TapeOperation.REAL_LESS <= what <= TapeOperation.REAL:
+        return _computed_real(what, a, b)
     formulas: dict[TapeOperation, Callable[[int, int], int]] = {
         TapeOperation.ADD: operator.add, TapeOperation.SUBTRACT: operator.sub, TapeOperation.MULTIPLY: operator.mul,
         TapeOperation.DIVIDE: operator.floordiv, TapeOperation.REMAINDER: operator.mod, TapeOperation.GREATEST: max,
@@ -248,6 +251,7 @@ def _computed(what: TapeOperation, a: int, b: int) -> int | None:
         TapeOperation.XOR: operator.xor, TapeOperation.SHIFT_LEFT: operator.lshift,
         TapeOperation.SHIFT_RIGHT: operator.rshift, TapeOperation.NEGATE: lambda a, b: -a,
         TapeOperation.ABSOLUTE: lambda a, b: abs(a), TapeOperation.NOT: lambda a, b: not a,
+        TapeOperation.DIVISOR: divisor,
     }  # fmt: skip
     if what in (TapeOperation.IS, TapeOperation.IS_NOT):
         return 0 if (a != 0) == (what is TapeOperation.IS) else None
@@ -255,3 +259,19 @@ def _computed(what: TapeOperation, a: int, b: int) -> int | None:
         return None
     made = int(formulas[what](a, b))
     return made if abs(made) < 1 << 62 else None
+
+
+def _computed_real(what: TapeOperation, a: int, b: int) -> int | None:
+    u, v = np.array([a, b], np.int64).view(np.float64).tolist()
+    formulas: dict[TapeOperation, Callable[[float, float], float]] = {
+        TapeOperation.REAL_LESS: operator.lt, TapeOperation.REAL_LESS_EQUAL: operator.le,
+        TapeOperation.REAL_GREATER: operator.gt, TapeOperation.REAL_GREATER_EQUAL: operator.ge,
+        TapeOperation.REAL_EQUAL: operator.eq, TapeOperation.REAL_NOT_EQUAL: operator.ne,
+        TapeOperation.REAL_ADD: operator.add, TapeOperation.REAL_SUBTRACT: operator.sub,
+        TapeOperation.REAL_MULTIPLY: operator.mul, TapeOperation.REAL_DIVIDE: operator.truediv,
+        TapeOperation.REAL_GREATEST: max, TapeOperation.REAL_LEAST: min, TapeOperation.REAL: lambda u, v: float(a),
+    }  # fmt: skip
+    if (what is TapeOperation.REAL_DIVIDE and v == 0) or (what is TapeOperation.REAL and abs(a) > 1 << 53):
+        return None
+    made = formulas[what](u, v)
+    return int(made) if isinstance(made, bool) else int(np.float64(made).view(np.int64))

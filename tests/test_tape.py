@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import bolt_numba as bn
 from bolt_numba.base.follow import Followed, LostError, Trail, table, value_of
-from bolt_numba.base.selects import greatest, least
+from bolt_numba.base.selects import divisor, greatest, least
 from bolt_numba.devices.followed import FollowedRun
 from bolt_numba.devices.program import NativeRun, _layout, pointer
 from bolt_numba.devices.tape_code import TapeCode
@@ -314,6 +314,46 @@ def test_a_table_folds_as_an_array() -> None:
         plain = np.array([(a, 2), (b, 7)])
         results = [*plain.max(axis=0), plain[:, 1].min(initial=9), *plain.reshape(-1, 4)[0]]
         assert evaluated(trail, names[:2], wanted, [a, b]) == results
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.sampled_from(("+", "-", "*", "/", "<", "<=", ">", ">=", "==", "!=", "max", "min")),
+    *[st.integers(-(2**54), 2**54) | st.integers(-9, 9)] * 4, st.floats(-1e9, 1e9), st.booleans(),
+)  # fmt: skip
+def test_operations_on_reals_are_those_of_python(
+    sign: str, a: int, b: int, c: int, d: int, real: float, is_first: bool
+) -> None:
+    """An integer that f64 does not hold, or a division by 0, and nothing holds."""
+    trail, scope = Trail(), {"max": greatest, "min": least, "real": real}
+    x, y = trail.number("n0_0", a), trail.number("n1_0", b)
+    text = "real * x, y / 3.0" if is_first else "x / y, real"
+    text = f"{sign}({text})" if sign in ("max", "min") else f"({text.replace(', ', f') {sign} (')})"
+    try:
+        made = eval(text, scope | {"x": x, "y": y})
+    except ZeroDivisionError:
+        return
+    for one, two in ((a, b), (c, d)):
+        try:
+            wanted = eval(text, scope | {"x": one, "y": two})
+        except ZeroDivisionError:
+            wanted = None
+        got = evaluated(trail, ["n0_0", "n1_0"], [made], [one, two])
+        if wanted is None or (abs(two) > 2**53 or abs(one) > 2**53):
+            assert got is None
+        elif isinstance(wanted, bool):
+            assert got == [wanted]
+        else:
+            assert got == np.array([wanted]).view(np.int64).tolist()
+
+
+@pytest.mark.parametrize(("n", "most"), [(12, 5), (12, 64), (97, 64), (0, 7), (5, 0), (6, -1), (1, 1)])
+def test_divisors_are_those_of_python(n: int, most: int) -> None:
+    trail = Trail()
+    made = divisor(trail.number("n0_0", 8), trail.number("n1_0", 3))
+    wanted = next((d for d in range(most, 0, -1) if n % d == 0), 0)
+    assert divisor(n, most) == wanted
+    assert evaluated(trail, ["n0_0", "n1_0"], [made], [n, most]) == [wanted]
 
 
 SIGNS = ("+", "-", "*", "//", "%", "<", "<=", ">", ">=", "==", "!=", "&", "|", "^", "<<", ">>", "max", "min")

@@ -331,14 +331,23 @@ def _values(given: Any) -> list[Any]:
     return [_value(g) for g in given]
 
 
+def divisor_of(n: int, most: int) -> int:
+    """See `base.selects.divisor`."""
+    return next((d for d in range(min(most, n) if n > 0 else most, 0, -1) if n % d == 0), 0)
+
+
+_FORMS: dict[Any, str] = {max: "max", min: "min", abs: "abs", divisor_of: "divisor"}
+"""Functions whose calls are forms of lines."""
+
+
 def followed(function: Callable[..., Any], *args: Any) -> Any:
     """``function(*args)`` as one line of the trail of the followed numbers among the arguments."""
     trail = _trail_of(args)
     if trail is None:
         return function(*args)
     texts = [trail.text(a) for a in args]
-    is_form = len(texts) <= 2 and any(function is f for f in (max, min, abs))
-    form = (function.__name__, texts[0], texts[-1]) if is_form else None
+    sign = _FORMS.get(function)
+    form = None if sign is None or len(texts) > 2 else (sign, texts[0], texts[-1])
     return trail.found(f"{trail.constant(function)}({', '.join(texts)})", lambda: function(*_values(args)), None, form)
 
 
@@ -486,8 +495,9 @@ def is_table(array: Any) -> bool:
 def fixed(number: Any) -> Any:
     """The plain number; a trail holds for this one alone."""
     if type(number) is Followed:
-        number._trail.decided(f"{number._text} == {number._value}")
-        return number._value
+        value = number._value
+        bool(number == (value.item() if isinstance(value, np.generic) else value))  # a guard
+        return value
     return number
 
 

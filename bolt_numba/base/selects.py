@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bolt_numba.base.follow import followed
+from bolt_numba.base.follow import divisor_of, followed
 
 
 def greatest(a: Any, b: Any) -> Any:
@@ -20,3 +20,8 @@ def least(a: Any, b: Any) -> Any:
 def either(condition: Any, one: Any, other: Any) -> Any:
     """One of two integers."""
     return one if condition is True else other if condition is False else other + condition * (one - other)
+
+
+def divisor(n: Any, most: Any) -> Any:
+    """The greatest divisor of ``n``, of which ``most`` is the greatest that counts; 0 where that is less than 1."""
+    return followed(divisor_of, n, most)

@@ -17,6 +17,7 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
+from bolt_numba.base.selects import divisor, either, greatest, least
 from bolt_numba.codegen.conversions import conversion_text, known_sums, limited_text, open_codes
 from bolt_numba.codegen.formula import Term, UntranslatableError, parameters, scalar_text, special_power, vector_text
 from bolt_numba.ops.chain import CONVERSIONS, Chain, ChainStep, step_dtype
@@ -95,11 +96,12 @@ def geometry(shape: Sequence[int], operands: Sequence[Sequence[int]], short: int
     return LoopNest(tuple(sizes), inner, outer, forms, (None,) * len(forms))
 
 
-@pure
 def _part(size: int, inner: int) -> int:
     """How many indices of a loop its inner one takes in: a divisor, or all where that would be few of not too many."""
-    part = next(k for k in range(max(min(size, ITEM // inner), 1), 0, -1) if size % k == 0)
-    return max(size, 1) if part * inner < ITEM // 64 and size * inner <= 16 * ITEM else part
+    part = divisor(size, greatest(least(size, ITEM // inner), 1))
+    is_small = (part * inner < ITEM // 64) & (size * inner <= 16 * ITEM)
+    made: int = either(is_small, greatest(size, 1), part)
+    return made
 
 
 @pure

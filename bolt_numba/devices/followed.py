@@ -9,20 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import Followed, LostError, Trail, is_table, value_of
+from bolt_numba.base.follow import Followed, LostError, Trail, followed, is_table, value_of
 from bolt_numba.base.mapped import for_kernels
 from bolt_numba.base.selects import either
 from bolt_numba.devices.program import NativeRun, RecordImage, laid_out, linked, pointer
 from bolt_numba.devices.tape_code import Last, TapeCode
 from bolt_numba.devices.threads import run_native
-from bolt_numba.kernels.cpu.tape import ADDRESS, DOUBLE, FLOAT, HALF, WORD, evaluate, fill, nothing
+from bolt_numba.kernels.cpu.tape import ADDRESS, DOUBLE, FLOAT, HALF, ROUNDED, WORD, evaluate, fill, nothing
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.slots import Job
 from bolt_numba.types import Array
 
-WRITTEN = {WORD: "word", HALF: "half", FLOAT: "float", DOUBLE: "double", ADDRESS: "address"}
+WRITTEN = {WORD: "word", HALF: "half", FLOAT: "float", DOUBLE: "double", ROUNDED: "rounded", ADDRESS: "address"}
 """What numbers of kinds mean, in rows that say how registers are written."""
 _KINDS = {"i8": WORD, "i4": HALF, "f4": FLOAT, "f8": DOUBLE}
+_REALS = {"f4": ROUNDED, "f8": WORD}
 
 
 class _FollowedImage(RecordImage):
@@ -30,7 +31,7 @@ class _FollowedImage(RecordImage):
 
     numbers: byte offset, kind of `kernels.cpu.tape` and number.  tables: i64 of the image and what it is the address
     of, with an offset.  own_tables: those whose numbers the tape gives, which stand in the image themselves.
-    floats: byte offset, dtype and number.  flags: of steps, by their number; whens: whether steps run.
+    flags: of steps, by their number; whens: whether steps run.
     """
 
     def __init__(self) -> None:
@@ -38,7 +39,6 @@ class _FollowedImage(RecordImage):
         self.numbers: list[tuple[int, int, Followed]] = []
         self.tables: list[tuple[int, Followed, int]] = []
         self.own_tables: dict[int, tuple[Any, list[tuple[int, int]]]] = {}
-        self.floats: list[tuple[int, str, Followed]] = []
         self.flags: list[tuple[int, Followed]] = []
         self.whens: list[tuple[int, Followed]] = []
         self.steps = 0
@@ -88,7 +88,8 @@ class _FollowedImage(RecordImage):
                 bool(shifted + 2**31 >> 32 == 0)
             self.numbers.append((where, kind, made))
         else:
-            self.floats.append((where, dtype.str, made))
+            number = made if type(made._value) is float else followed(float, made)
+            self.numbers.append((where, _REALS[dtype.str[1:]], number))
         return value_of(made)
 
     def _array(self, array: Any, offset: Any, where: int) -> None:
@@ -130,7 +131,7 @@ class FollowedProgram:
         for step, when in image.whens:
             kernel = either(when, program.links.kernels[program.links.steps[step]].address, nothing.address)
             flags.append((8 * (program.steps + step), WORD, kernel))
-        objects = [table for _, table, _ in image.tables] + [number for *_, number in image.floats]
+        objects = [table for _, table, _ in image.tables]
         more = [d for dims in self.refused.values() for d in dims]
         wanted = [number for *_, number in (*written, *flags)]
         self.tape = tape = TapeCode(trail, numbers, [*wanted, *objects, *dims, *sums, *more, *moved])
@@ -142,15 +143,16 @@ class FollowedProgram:
         self.sums, self.dims = (np.array([tape.register(n) for n in row], np.int64) for row in (sums, dims))
         self.asked = np.concatenate([self.sums, self.dims])
         self.used = [*program.inputs], [*program.outputs]
-        base_of = {(k, which): ADDRESS + i for i, (k, which) in enumerate(
-            [(k, which) for k, used in enumerate(self.used) for which in used], 1)}
+        base_of = {
+            (k, which): ADDRESS + i
+            for i, (k, which) in enumerate([(k, which) for k, used in enumerate(self.used) for which in used], 1)
+        }
         at_run = [
             (8 * word, base_of[k, which], self.moved[at])
             for k, rows in enumerate(self.places) for which, places in rows for word, at in places
         ]  # fmt: skip
         self.all_rows = np.concatenate([self.rows, np.array(at_run, np.int64).reshape(-1, 3)])
         self.tables = [(word, table._text, offset) for word, table, offset in image.tables]
-        self.floats = [(where, dtype, number._text) for where, dtype, number in image.floats]
 
     def linked(self) -> FollowedProgram:
         """Itself, with the addresses of this process."""
@@ -171,7 +173,7 @@ class FollowedRun(NativeRun):
 
     __slots__ = (
         "bases", "fills", "followed", "held", "kernels", "last", "objects", "own", "pack_bases", "pack_sizes",
-        "records", "registers", "runs", "views",
+        "records", "registers", "runs",
     )  # fmt: skip
 
     def __init__(self, followed: FollowedProgram) -> None:
@@ -196,7 +198,6 @@ class FollowedRun(NativeRun):
         ]
         self.records: list[Any] = [memoryview(one) for one in made]  # type: ignore[arg-type]
         self.fills = [pointer(one) for one in made]
-        self.views = {kind: self.image.view(kind) for kind in ("<f4", "<f8")}
 
     def take(self, arenas: list[Array], nbytes: int) -> None:
         """Take one of these arenas for a run, or a new one."""
@@ -239,8 +240,6 @@ class FollowedRun(NativeRun):
             self.held = arrays = [for_kernels(objects[name]) for _, name, _ in followed.tables]
             for (word, _, offset), array in zip(followed.tables, arrays, strict=True):
                 self.words[word] = pointer(array) + offset
-            for where, kind, name in followed.floats:
-                self.views[kind][where // int(kind[2])] = objects[name]
 
     def fill(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Write what varies, and the addresses of a run's arrays, into the image."""

@@ -7,7 +7,8 @@ are more than that, such as tables, run in Python between its parts, and what th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -16,17 +17,22 @@ import numpy as np
 from bolt_numba.base.follow import Followed, LostError, Trail
 from bolt_numba.base.records import record
 from bolt_numba.devices.program import pointer
-from bolt_numba.kernels.cpu.tape import COMPARISONS, MOST, OPERATIONS, evaluate
+from bolt_numba.kernels.cpu.tape import COMPARISONS, EXACT, MOST, OPERATIONS, evaluate
 from bolt_numba.types import Array
 
 _NUMBER = {name: number for number, name in enumerate(OPERATIONS)}
-_ATOM = re.compile(r"v\d+|n\d+_\d+|\(-\d+\)|-?\d+|True|False").fullmatch
+_NUMERAL = re.compile(r"\(-\d+\)|-?\d+|True|False").fullmatch
+_REAL = re.compile(r"\(?-?\d+\.?\d*(e[+-]?\d+)?\)?").fullmatch
 _NAMES = re.compile(r"\b(?:v\d+|n\d+_\d+)\b").findall
 _BEYOND = int(MOST)
+_EXACT = int(EXACT)
 _KEPT = 16
 """Results of a piece in Python that are kept, by the numbers that it read."""
 
 
+_Operation = tuple[str, str, str]
+_Line = tuple[str, str, _Operation | None]
+"""Name of the result, text, and what that is on registers; None: Python runs the text."""
 Last = tuple[Array, bytes, dict[str, Any]]
 """Registers of some numbers, what Python read of them, and the objects that it gave."""
 
@@ -35,8 +41,8 @@ Last = tuple[Array, bytes, dict[str, Any]]
 class _Piece:
     """Lines that Python runs and that have results in common.
 
-    reads: registers of the numbers that ``run`` is given; names: of the objects of earlier parts.  run: gives integers
-    for the registers from ``to`` on, and objects by name; None: something does not hold.
+    reads: registers of the numbers that ``run`` is given; names: of the objects of earlier parts.  run: gives what
+    registers from ``to`` on hold, and objects by name; None: something does not hold.
     """
 
     reads: Array
@@ -72,9 +78,8 @@ class TapeCode:
                 names.update(_NAMES(one._text))
             else:
                 self._constant(str(one))
-        lines = self._needed(names)
-        levels = self._levels(lines)
-        self._lay_out(lines, levels)
+        lines = list(self._operations(self._needed(names)))
+        self._lay_out(lines, self._levels(lines))
 
     # --- lines to parts ----------------------------------------------------------------------------------------------
 
@@ -88,50 +93,70 @@ class TapeCode:
             made.append((name, text))
         return made[::-1]
 
-    def _operation(self, name: str, text: str) -> tuple[str, str, str] | None:
-        """A line as an operation on integers: what, and its operands; None where Python has to run it."""
+    def _operations(self, lines: Iterable[tuple[str, str]]) -> Iterator[_Line]:
+        """The lines with what they are as operations, and lines between them that make reals of integers."""
+        made = set[str]()
+        for name, text in lines:
+            found = self._operation(name, text)
+            for atom in found[1:] if found else ():
+                if atom[0] == "f" and atom not in made:
+                    made.add(atom)
+                    yield atom, "", ("float", atom[1:], "0")
+            yield name, text, found
+
+    def _operation(self, name: str, text: str) -> _Operation | None:
+        """A line as an operation on registers: what, and its operands; None where Python has to run it."""
         if name:
             found = self.trail.forms.get(name)
-            if found is None or found[0] not in _NUMBER or type(self.trail.values[name]) not in (int, bool):
-                return None
         elif text.startswith("not "):
             found = "is not", text[4:], "0"
         else:
             found = "is", text, "0"
-        if found[0] in COMPARISONS:
-            found = found[0], _clipped(found[1]), _clipped(found[2])
-        return found if self._is_integer(found[1]) and self._is_integer(found[2]) else None
+        if found is None or (name and self._kind(name) is None):
+            return None
+        sign, atoms = found[0], [*found[1:]]
+        kinds = [self._kind(atom) for atom in atoms]
+        if None in kinds:
+            return None
+        if sign == "/" or float in kinds:
+            sign, is_choice = f"f{sign}", sign in ("max", "min")
+            atoms = [_as_real(atom, kind) for atom, kind in zip(atoms, kinds, strict=True)]
+            if "" in atoms or (is_choice and kinds[0] is not kinds[1]):
+                return None
+        elif sign in COMPARISONS:
+            atoms = list(map(_clipped, atoms))
+        elif any(_NUMERAL(atom) and abs(_plain(atom)) > _BEYOND for atom in atoms):
+            return None
+        return (sign, *atoms) if sign in _NUMBER else None  # type: ignore[return-value]
 
-    def _is_integer(self, atom: str) -> bool:
-        if not _ATOM(atom):
-            return False
+    def _kind(self, atom: str) -> Any:
+        """What a register holds of a name or a numeral: an int, a float; None: nothing."""
         if atom[0] not in "vn":
-            return abs(_plain(atom)) <= _BEYOND
-        return type(self.trail.values[atom]) in (int, bool)
+            return int if _NUMERAL(atom) else float if _REAL(atom) else None
+        if _NAMES(atom) != [atom]:
+            return None
+        return {bool: int, int: int, float: float}.get(type(self.trail.values[atom]))
 
-    def _levels(self, lines: Sequence[tuple[str, str]]) -> list[tuple[int, tuple[str, str, str] | None]]:
-        """Of each line the part that it belongs to, and its operation if it is native."""
+    def _levels(self, lines: Sequence[_Line]) -> list[int]:
+        """Of each line the part that it belongs to."""
         level: dict[str, tuple[int, bool]] = {}
         made = []
-        for name, text in lines:
-            operation = self._operation(name, text)
+        for name, text, operation in lines:
             is_native = operation is not None
             found = 0
-            for other in _NAMES(text):
+            for other in operation[1:] if operation is not None else _NAMES(text):
                 part, native = level.get(other, (0, True))
                 found = max(found, part + (is_native and not native))
             if name:
                 level[name] = found, is_native
-            made.append((found, operation))
+            made.append(found)
         return made
 
-    def _lay_out(
-        self, lines: Sequence[tuple[str, str]], levels: Sequence[tuple[int, tuple[str, str, str] | None]]
-    ) -> None:
-        count = max((level for level, _ in levels), default=-1) + 1
-        native: list[list[tuple[str, tuple[str, str, str]]]] = [[] for _ in range(count)]
+    def _lay_out(self, lines: Sequence[_Line], levels: Sequence[int]) -> None:
+        count = max(levels, default=-1) + 1
+        native: list[list[tuple[str, _Operation]]] = [[] for _ in range(count)]
         lines_of: list[list[tuple[str, str]]] = [[] for _ in range(count)]
-        for (name, text), (level, found) in zip(lines, levels, strict=True):
+        for (name, text, found), level in zip(lines, levels, strict=True):
             if found is None:
                 lines_of[level].append((name, text))
             else:
@@ -141,11 +166,11 @@ class TapeCode:
                 self._constant(atom)
         python = list(map(_apart, lines_of))
         texts = [line for part in python for piece in part for line in piece]
-        integers = [name for name, _ in texts if name and self._is_integer(name)]
-        first_integer = 1 + self.numbers + len(self._constants)
-        for i, name in enumerate(integers):
-            self.registers[name] = first_integer + i
-        self.base = first_integer + len(integers)
+        numbers = [name for name, _ in texts if name and self._kind(name)]
+        first_number = 1 + self.numbers + len(self._constants)
+        for i, name in enumerate(numbers):
+            self.registers[name] = first_number + i
+        self.base = first_number + len(numbers)
         rows: list[tuple[int, int, int]] = []
         self.parts: list[_Part] = []
         for operations, pieces in zip(native, python, strict=True):
@@ -169,12 +194,12 @@ class TapeCode:
         self.last: Last | None = None if reads else (self.start, b"", {})
 
     def _constant(self, atom: str) -> None:
-        if atom[0] not in "vn":
+        if atom[0] not in "vnf":
             number = _plain(atom)
             self._constants.setdefault(number, 1 + self.numbers + len(self._constants))
 
     def _register(self, atom: str) -> int:
-        return self.registers[atom] if atom[0] in "vn" else self._constants[_plain(atom)]
+        return self.registers[atom] if atom[0] in "vnf" else self._constants[_plain(atom)]
 
     def _python(self, texts: Sequence[tuple[str, str]]) -> _Piece:
         """Lines as a function."""
@@ -182,17 +207,19 @@ class TapeCode:
         read = dict.fromkeys(n for _, text in texts for n in _NAMES(text) if n not in own)
         numbers = [n for n in read if n in self.registers]
         given_objects = tuple(n for n in read if n not in self.registers)
-        integers = [name for name, _ in texts if name and self._is_integer(name)]
-        objects = [name for name, _ in texts if name and not self._is_integer(name)]
+        made_numbers = [name for name, _ in texts if name and self._kind(name)]
+        objects = [name for name, _ in texts if name and not self._kind(name)]
         body = [f"    {name} = {text}\n" if name else f"    if not ({text}): return None\n" for name, text in texts]
         given = f"    {', '.join(numbers)}, = numbers\n" if numbers else ""
+        given += "".join([f"    {name} = real_of({name})\n" for name in numbers if self._kind(name) is float])
         given += f"    {', '.join(given_objects)}, = objects\n" if given_objects else ""
         named = ", ".join(f"{name!r}: {name}" for name in objects)
-        made = f"    return [{', '.join(integers)}], {{{named}}}\n"
-        scope = dict(self.trail.scope)
+        bits = [f"bits_of({name})" if self._kind(name) is float else name for name in made_numbers]
+        made = f"    return [{', '.join(bits)}], {{{named}}}\n"
+        scope = {**self.trail.scope, "bits_of": _bits_of, "real_of": _real_of}
         exec(f"def made(numbers, objects):\n{given}{''.join(body)}{made}", scope)
         reads = np.array([self.registers[n] for n in numbers], np.int64)
-        return _Piece(reads, given_objects, scope["made"], self.registers[integers[0]] if integers else 0)
+        return _Piece(reads, given_objects, scope["made"], self.registers[made_numbers[0]] if made_numbers else 0)
 
     # --- use ---------------------------------------------------------------------------------------------------------
 
@@ -202,12 +229,12 @@ class TapeCode:
         return self._constants
 
     @property
-    def integers(self) -> range:
-        """Registers of the integers that Python gives."""
+    def given(self) -> range:
+        """Registers of the numbers that Python gives."""
         return range(1 + self.numbers + len(self._constants), self.base)
 
     def register(self, number: Any) -> int:
-        """Where one of the integers that are wanted is found."""
+        """Where one of the numbers that are wanted is found."""
         found = self.registers.get(number._text) if type(number) is Followed else self._constants.get(number)
         if found is None:
             raise LostError("a number that no register holds")
@@ -284,9 +311,25 @@ def _tried(piece: _Piece, numbers: Sequence[int], objects: Sequence[Any]) -> Any
 
 
 def _clipped(atom: str) -> str:
-    """A number beyond all that registers hold compares with them as the first such one does."""
-    is_number = _ATOM(atom) and atom[0] not in "vn"
-    return str(max(-_BEYOND, min(_BEYOND, _plain(atom)))) if is_number else atom
+    """An integer beyond all that registers hold compares with them as the first such one does."""
+    return str(max(-_BEYOND, min(_BEYOND, _plain(atom)))) if _NUMERAL(atom) else atom
+
+
+def _as_real(atom: str, kind: Any) -> str:
+    """The atom of the same number as an f64; '' where f64 may not hold it."""
+    if atom[0] in "vn":
+        return f"f{atom}" if kind is int else atom
+    if kind is int and abs(_plain(atom)) > _EXACT:
+        return ""
+    return str(_bits_of(float(_plain(atom) if kind is int else atom.strip("()"))))
+
+
+def _bits_of(real: float) -> int:
+    return int(struct.unpack("q", struct.pack("d", real))[0])
+
+
+def _real_of(bits: int) -> float:
+    return float(struct.unpack("d", struct.pack("q", bits))[0])
 
 
 def _plain(atom: str) -> int:

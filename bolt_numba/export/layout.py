@@ -19,7 +19,7 @@ from bolt_numba.ir.trailer import MAGIC as TRAILER_MAGIC
 from bolt_numba.ir.trailer import PROGRAMS as TRAILER_PROGRAMS
 from bolt_numba.ir.trailer import WORDS as TRAILER_WORDS
 
-VERSION = 3
+VERSION = 4
 MAGIC = int.from_bytes(b"BNPROG01", "little")
 HEADER_WORDS = 64
 PAGE, LINE = 4096, 64
@@ -230,8 +230,10 @@ class NumberRow(IntEnum):
 class TapeOperation(IntEnum):
     """What an operation does; the first ones are those of `kernels.cpu.tape`, in its order.
 
-    is, is_not: the tape does not hold where a register is 0, or is not.  const: the number ``a``.  find: of the rows of
-    FINDS from ``b`` on, what belongs to the key in register ``a``; the tape does not hold where none does.
+    is, is_not: the tape does not hold where a register is 0, or is not.  divisor: the greatest divisor of ``a`` that is
+    ``b`` at most.  real: the number as an f64, whose bits are in the register; operations on such ones begin so.
+    const: the number ``a``.  find: of the rows of FINDS from ``b`` on, what belongs to the key in register ``a``; the
+    tape does not hold where none does.
     """
 
     ADD = 0
@@ -257,8 +259,22 @@ class TapeOperation(IntEnum):
     NOT = 20
     IS = 21
     IS_NOT = 22
-    CONST = 23
-    FIND = 24
+    DIVISOR = 23
+    REAL_LESS = 24
+    REAL_LESS_EQUAL = 25
+    REAL_GREATER = 26
+    REAL_GREATER_EQUAL = 27
+    REAL_EQUAL = 28
+    REAL_NOT_EQUAL = 29
+    REAL_ADD = 30
+    REAL_SUBTRACT = 31
+    REAL_MULTIPLY = 32
+    REAL_DIVIDE = 33
+    REAL_GREATEST = 34
+    REAL_LEAST = 35
+    REAL = 36
+    CONST = 37
+    FIND = 38
 
 
 class OperationRow(IntEnum):
@@ -296,16 +312,17 @@ class WriteRow(IntEnum):
 class WriteKind(IntEnum):
     """How a number is written: as an i64, i32, f32 or f64.
 
-    array: as the address of the array of that number, added to what the word is.  flag: says of the step ``at``, not in
-    the image, whether threads share it.
+    rounded: the number is an f64, and is written as an f32.  array: as the address of the array of that number, added
+    to what the word is.  flag: says of the step ``at``, not in the image, whether threads share it.
     """
 
     WORD = 0
     HALF = 1
     FLOAT = 2
     DOUBLE = 3
-    ARRAY = 4
-    FLAG = 5
+    ROUNDED = 4
+    ARRAY = 5
+    FLAG = 6
 
 
 class ResultRow(IntEnum):

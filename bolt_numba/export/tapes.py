@@ -77,13 +77,13 @@ class Slices:
 class Served:
     """A tape, and the sets of shapes that it serves.
 
-    sizes: dimensions of all inputs of each set.  integers, objects: what Python gave for them.
+    sizes: dimensions of all inputs of each set.  given, objects: what Python gave for them.
     """
 
     def __init__(self, tape: Tape) -> None:
         self.tape, self.code = tape, tape.program.tape
         self.sizes: list[list[int]] = []
-        self.integers: list[Array] = []
+        self.given: list[Array] = []
         self.objects: list[dict[str, Any]] = []
         self.results: list[Array] = []
         self.arena_nbytes = 0
@@ -96,7 +96,7 @@ class Served:
             return False
         (registers, objects), program, code = found, self.tape.program, self.code
         self.sizes.append(sizes)
-        self.integers.append(registers[code.integers.start : code.integers.stop])
+        self.given.append(registers[code.given.start : code.given.stop])
         self.objects.append(objects)
         self.results.append(registers[program.dims])
         self.arena_nbytes = max(self.arena_nbytes, int(registers[program.sums[0]]))
@@ -192,9 +192,6 @@ class TapeWriter:
             self.put(WriteKind.FLAG, at // 8, self.registers[register])
         for word, name, _ in self.program.tables:
             self.put(WriteKind.ARRAY, 8 * word, self.objects[name])
-        for at, dtype, name in self.program.floats:
-            kind = WriteKind.WORD if dtype == "<f8" else WriteKind.HALF
-            self.put(kind, at, self.objects[dtype + name])
 
     def put(self, kind: WriteKind, at: int, register: int) -> None:
         self.tables.add(ProgramTable.WRITES, kind=kind, at=at, register=register)
@@ -234,17 +231,14 @@ class TapeWriter:
         order = np.argsort(keys)
         keys = keys[order]
         self.rows.found(key, keys, np.zeros(len(keys), np.int64))
-        for i, register in enumerate(self.code.integers):
-            column = np.array([row[i] for row in self.served.integers], np.int64)[order]
+        for i, register in enumerate(self.code.given):
+            column = np.array([row[i] for row in self.served.given], np.int64)[order]
             self.registers[register] = self._column(key, keys, column)
         objects = [self.served.objects[i] for i in order.tolist()]
         for _, name, _ in self.program.tables:
             if name not in self.objects:
                 arrays = [self.tables.table(one[name]) for one in reversed(objects)]
                 self.objects[name] = self._column(key, keys, np.array(arrays[::-1], np.int64))
-        for _, dtype, name in self.program.floats:
-            bits = np.array([one[name] for one in objects], dtype).view(dtype.replace("f", "i"))
-            self.objects[dtype + name] = self._column(key, keys, bits.astype(np.int64))
 
     def _column(self, key: int, keys: Array, values: Array) -> int:
         if (values == values[0]).all() and abs(int(values[0])) < 1 << 62:

@@ -1,8 +1,8 @@
 """Tapes of integer arithmetic, evaluated in one call: what a plan holds for the sizes at hand (`runtime.tape`).
 
 An operation is a row of three words: what to do, and the registers of its operands.  The operation in row i writes
-register ``base + i``.  Register 0 is 1 until something does not hold: a guard, a division by 0, or a number of 2 ** 62
-and more.
+register ``base + i``.  Register 0 is 1 until something does not hold: a guard, a division by 0, or an integer of
+2 ** 62 and more.  Operations whose names begin with ``f`` are on f64, whose bits are in the registers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 from bolt_numba.kernels.cpu.language.lang import (
     I64,
     PTR,
+    inline,
     load_i64,
     native,
     store_f32,
@@ -23,24 +24,40 @@ from bolt_numba.kernels.jit import native_source
 
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 FORMULAS: dict[str, tuple[str, str]] = {
-    "+": ("a + b", ""), "-": ("a - b", ""), "*": ("a * b", "abs(f64(a) * f64(b)) < most"),
+    **{sign: (f"a {sign} b", f"abs(f64(a) {sign} f64(b)) < most") for sign in "+-*"},
     "//": ("a // (b + (b == 0))", "b != 0"), "%": ("a % (b + (b == 0))", "b != 0"),
     "max": ("max(a, b)", ""), "min": ("min(a, b)", ""),
     **{sign: (f"i64(a {sign} b)", "") for sign in COMPARISONS},
     **{sign: (f"a {sign} b", "") for sign in "&|^"},
     "<<": ("a << (b & 63)", "(b >= 0) & (b < 62) & (abs(f64(a)) * f64(i64(1) << (b & 63)) < most)"),
     ">>": ("a >> max(min(b, i64(63)), i64(0))", "b >= 0"),
-    "neg": ("-a", ""), "abs": ("abs(a)", ""), "not": ("i64(a == 0)", ""), "is": ("i64(0)", "a != 0"),
-    "is not": ("i64(0)", "a == 0"),
+    "neg": ("-a", "abs(f64(a)) < most"), "abs": ("abs(a)", "abs(f64(a)) < most"), "not": ("i64(a == 0)", ""),
+    "is": ("i64(0)", "a != 0"), "is not": ("i64(0)", "a == 0"), "divisor": ("divisor(a, b)", ""),
+    **{f"f{sign}": (f"i64(u {sign} v)", "") for sign in COMPARISONS},
 }  # fmt: skip
 """Of each operation its formula, and what has to hold; ``is`` and ``is not`` are guards: an operand is not 0, or is."""
-OPERATIONS = tuple(FORMULAS)
+REALS: dict[str, tuple[str, str]] = {
+    **{f"f{sign}": (f"u {sign} v", "") for sign in "+-*"}, "f/": ("u / (v + f64(v == 0))", "v != 0"),
+    "fmax": ("v if v > u else u", ""), "fmin": ("v if v < u else u", ""), "float": ("f64(a)", "abs(f64(a)) <= exact"),
+}  # fmt: skip
+"""The same of those whose result is an f64.  ``float`` converts an integer that f64 holds."""
+OPERATIONS = (*FORMULAS, *REALS)
 """What rows name by their place here."""
-MOST = 2.0**62
+MOST, EXACT = 2.0**62, 2.0**53
 ROW = 24
 
-WORD, HALF, FLOAT, DOUBLE, ADDRESS = range(5)
-"""Kinds of what `fill` writes of an integer: an i64, an i32, an f32, an f64, an address in the arena (or another)."""
+WORD, HALF, FLOAT, DOUBLE, ROUNDED, ADDRESS = range(6)
+"""Kinds of what `fill` writes: of an integer an i64, an i32, an f32, an f64; of an f64 that as an f32 (its bits are an
+i64); an address in the arena, or behind another base."""
+
+
+@inline
+def divisor(n, most):  # type: ignore[no-untyped-def]
+    """See `base.selects.divisor`."""
+    found = min(most, n) if n > 0 else most
+    while found > 1 and n % found != 0:
+        found -= 1
+    return max(found, 0)
 
 
 def _source() -> str:
@@ -48,17 +65,19 @@ def _source() -> str:
         "def evaluate(p, tid, nthreads):",
         "    registers = p.registers",
         "    for i in range(p.first, p.last):",
-        f"        row = p.ops + {ROW} * i",
-        "        what = load_i64(row)",
-        "        a, b = load_i64(registers + 8 * load_i64(row + 8)), load_i64(registers + 8 * load_i64(row + 16))",
-        "        y, holds = i64(0), True",
+        f"        row, y, to = p.ops + {ROW} * i, i64(0), registers + 8 * (p.base + i)",
+        "        what, one, two = load_i64(row), registers + 8 * load_i64(row + 8), registers + 8 * load_i64(row + 16)",
+        "        a, b, holds = load_i64(one), load_i64(two), True",
+        "        u, v = view(one, 1, real)[0], view(two, 1, real)[0]",
     ]
-    for number, (formula, holds) in enumerate(FORMULAS.values()):
-        lines += [f"        {'elif' if number else 'if'} what == {number}:", f"            y = {formula}"]
+    for number, (name, (formula, holds)) in enumerate({**FORMULAS, **REALS}.items()):
+        lines.append(f"        {'elif' if number else 'if'} what == {number}:")
+        lines += [f"            view(to, 1, real)[0] = {formula}"] if name in REALS else [f"            y = {formula}"]
+        lines += ["            y = load_i64(to)"] if name in REALS else []
         lines += [f"            holds = {holds}"] if holds else []
     lines += [
-        "        store_i64(registers + 8 * (p.base + i), y)",
-        "        if not holds or abs(f64(y)) >= most:",
+        "        store_i64(to, y)",
+        "        if not holds:",
         "            store_i64(registers, 0)",
         "            return",
     ]
@@ -67,7 +86,8 @@ def _source() -> str:
 
 evaluate = native_source(
     _source(), "evaluate", {"ops": PTR, "registers": PTR, "first": I64, "last": I64, "base": I64}, frozenset(),
-    load_i64=load_i64, store_i64=store_i64, i64=np.int64, f64=np.float64, most=MOST,
+    load_i64=load_i64, store_i64=store_i64, view=view, divisor=divisor, i64=np.int64, f64=np.float64, real=np.float64,
+    most=MOST, exact=EXACT,
 )  # fmt: skip
 """Operations ``first`` to ``last``."""
 
@@ -89,6 +109,8 @@ def fill(p, tid, nthreads):  # type: ignore[no-untyped-def]
             store_f32(at, np.float32(y))
         elif kind == DOUBLE:
             view(at, 1, np.float64)[0] = np.float64(y)
+        elif kind == ROUNDED:
+            store_f32(at, np.float32(view(p.registers + 8 * load_i64(row + 16), 1, np.float64)[0]))
         else:
             store_i64(at, y + load_i64(p.bases + 8 * (kind - ADDRESS)))
 

@@ -412,7 +412,9 @@ static bool check_writes(const reading *r, const int64_t *plan) {
     int64_t registers = 1 + plan[BNP_PLAN_NUMBERS] + plan[BNP_PLAN_OPERATIONS];
     for (int64_t i = plan[BNP_PLAN_FIRST_WRITE]; i < plan[BNP_PLAN_FIRST_WRITE] + plan[BNP_PLAN_WRITES]; i++) {
         const int64_t *row = bn_row(p, BNP_TABLE_WRITES, i);
-        int64_t kind = row[BNP_WRITE_KIND], nbytes = kind == BNP_WRITE_KIND_HALF || kind == BNP_WRITE_KIND_FLOAT ? 4 : 8;
+        int64_t kind = row[BNP_WRITE_KIND];
+        bool is_half = kind == BNP_WRITE_KIND_HALF || kind == BNP_WRITE_KIND_FLOAT || kind == BNP_WRITE_KIND_ROUNDED;
+        int64_t nbytes = is_half ? 4 : 8;
         int64_t last = kind == BNP_WRITE_KIND_FLAG ? plan[BNP_PLAN_STEPS] - 1 : plan[BNP_PLAN_IMAGE_NBYTES] - nbytes;
         if (!is_within(r, BNP_TABLE_WRITES, i, "kind", kind, 0, BNP_WRITE_KIND_FLAG) ||
             !is_within(r, BNP_TABLE_WRITES, i, "at", row[BNP_WRITE_AT], 0, last) ||

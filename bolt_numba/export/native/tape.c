@@ -5,7 +5,8 @@
 
 #include "session.h"
 
-#define MOST 4611686018427387904.0 /* 2^62: numbers are smaller */
+#define MOST 4611686018427387904.0 /* 2^62: integers are smaller */
+#define EXACT 9007199254740992.0 /* 2^53: an f64 holds integers up to it */
 
 static int64_t divided(int64_t a, int64_t b) {
     if (b == -1) return (int64_t)(0 - (uint64_t)a);
@@ -16,9 +17,45 @@ static int64_t times(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uin
 
 static int64_t minus(int64_t a, int64_t b) { return (int64_t)((uint64_t)a - (uint64_t)b); }
 
+static int64_t divisor(int64_t n, int64_t most) {
+    int64_t found = n > 0 && n < most ? n : most;
+    while (found > 1 && n % found != 0) found--;
+    return found > 0 ? found : 0;
+}
+
+/* One operation on two numbers, of which one is an f64 or becomes one. */
+static bool computed_real(int64_t what, int64_t a, int64_t b, int64_t *y) {
+    double u, v, made;
+    memcpy(&u, &a, sizeof u);
+    memcpy(&v, &b, sizeof v);
+    switch (what) {
+    case BNP_TAPE_OPERATION_REAL_LESS: *y = u < v; return true;
+    case BNP_TAPE_OPERATION_REAL_LESS_EQUAL: *y = u <= v; return true;
+    case BNP_TAPE_OPERATION_REAL_GREATER: *y = u > v; return true;
+    case BNP_TAPE_OPERATION_REAL_GREATER_EQUAL: *y = u >= v; return true;
+    case BNP_TAPE_OPERATION_REAL_EQUAL: *y = u == v; return true;
+    case BNP_TAPE_OPERATION_REAL_NOT_EQUAL: *y = u != v; return true;
+    case BNP_TAPE_OPERATION_REAL_ADD: made = u + v; break;
+    case BNP_TAPE_OPERATION_REAL_SUBTRACT: made = u - v; break;
+    case BNP_TAPE_OPERATION_REAL_MULTIPLY: made = u * v; break;
+    case BNP_TAPE_OPERATION_REAL_DIVIDE:
+        if (v == 0) return false;
+        made = u / v;
+        break;
+    case BNP_TAPE_OPERATION_REAL_GREATEST: made = v > u ? v : u; break;
+    case BNP_TAPE_OPERATION_REAL_LEAST: made = v < u ? v : u; break;
+    default:
+        made = (double)a;
+        if (!(fabs(made) <= EXACT)) return false;
+    }
+    memcpy(y, &made, sizeof made);
+    return true;
+}
+
 /* One operation on two numbers; false where it does not hold. */
 static bool computed(int64_t what, int64_t a, int64_t b, int64_t *y) {
     *y = 0;
+    if (what >= BNP_TAPE_OPERATION_REAL_LESS && what <= BNP_TAPE_OPERATION_REAL) return computed_real(what, a, b, y);
     switch (what) {
     case BNP_TAPE_OPERATION_ADD: *y = minus(a, minus(0, b)); break;
     case BNP_TAPE_OPERATION_SUBTRACT: *y = minus(a, b); break;
@@ -58,6 +95,7 @@ static bool computed(int64_t what, int64_t a, int64_t b, int64_t *y) {
     case BNP_TAPE_OPERATION_NOT: *y = a == 0; break;
     case BNP_TAPE_OPERATION_IS: return a != 0;
     case BNP_TAPE_OPERATION_IS_NOT: return a == 0;
+    case BNP_TAPE_OPERATION_DIVISOR: *y = divisor(a, b); break;
     default: *y = a; return true; /* a constant, which may be 2^62 */
     }
     return fabs((double)*y) < MOST;
@@ -107,13 +145,18 @@ bool bn_write_tape(const bn_model *model, stage *s, const int64_t *registers) {
         int64_t number = registers[row[BNP_WRITE_REGISTER]], at = row[BNP_WRITE_AT];
         int32_t half = (int32_t)(uint32_t)((uint64_t)number & UINT32_MAX);
         float single = (float)number;
-        double real = (double)number;
+        double real = (double)number, exact;
         uintptr_t address;
         switch (row[BNP_WRITE_KIND]) {
         case BNP_WRITE_KIND_WORD: put(s, at, &number, sizeof number); break;
         case BNP_WRITE_KIND_HALF: put(s, at, &half, sizeof half); break;
         case BNP_WRITE_KIND_FLOAT: put(s, at, &single, sizeof single); break;
         case BNP_WRITE_KIND_DOUBLE: put(s, at, &real, sizeof real); break;
+        case BNP_WRITE_KIND_ROUNDED:
+            memcpy(&exact, &number, sizeof exact);
+            single = (float)exact;
+            put(s, at, &single, sizeof single);
+            break;
         case BNP_WRITE_KIND_ARRAY:
             if (number < 0 || number >= program->count[BNP_TABLE_ARRAYS]) return false;
             memcpy(&address, s->image + at, sizeof address); /* how far on */

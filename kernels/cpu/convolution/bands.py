@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import pure
-from bolt_numba.base.selects import either, greatest
+from bolt_numba.base.selects import divisor, either, greatest, least
 from bolt_numba.kernels.cpu.convolution.depthwise import FIELDS as DEPTHWISE
 from bolt_numba.kernels.cpu.convolution.depthwise import depthwise_reach
 from bolt_numba.kernels.cpu.language.lang import address_of, call_kernel, ceil_div, copy_bytes, split, store_i64
@@ -123,18 +122,17 @@ WHOLE_BYTES = L2
 """Bytes of an image between the layers under which one thread has it as one band: most of it stays in cache."""
 
 
-@pure
 def choose_rows(h: int, row: int, reach: int, threads: int) -> int:
     """Rows of a band: the most that divide the image and fit, at least as many as are kept.
 
     Where there are none, or less than `WHOLE_BYTES`, they are the whole image for one thread; for several they are 0.
     Every thread but the first computes one band twice, so that bands are small where threads share them.
     """
-    if threads == 1 and h * row < WHOLE_BYTES:
-        return h
-    most = h if threads == 1 else max(h // (12 * threads), reach)
-    most = min(most, BAND_BYTES // row - reach)
-    return next((r for r in range(most, max(reach, 1) - 1, -1) if h % r == 0), h if threads == 1 else 0)
+    most = h if threads == 1 else greatest(h // (12 * threads), reach)
+    rows = divisor(h, least(most, BAND_BYTES // row - reach))
+    rows = either(rows >= greatest(reach, 1), rows, h if threads == 1 else 0)
+    made: int = either((h * row < WHOLE_BYTES) & (threads == 1), h, rows)
+    return made
 
 
 def _moved(arg: Argument, offset: int, between: int) -> Argument:

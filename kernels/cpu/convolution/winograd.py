@@ -24,7 +24,7 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
-from bolt_numba.base.selects import either, greatest
+from bolt_numba.base.selects import either, greatest, least
 from bolt_numba.kernels.cpu.convolution.winograd_error import error_of, greatest_error
 from bolt_numba.kernels.cpu.convolution.winograd_layers import (
     flat_dims,
@@ -377,20 +377,23 @@ def costs(layer: Sequence[int], taps: tuple[int, int], c: int, k: int) -> dict[i
     """
     images, oh, ow, dy, dx = layer
     terms = math.prod(taps) * c
-    found = {0: max(1.03 * images * oh * ow * terms * -(-k // LANES), 4 * terms * k / STREAM)}
+    found: dict[int, float] = {0: greatest(1.03 * images * oh * ow * terms * -(-k // LANES), 4 * terms * k / STREAM)}
     for size, high, wide, product, least_of_all, transforms in _estimates(taps, c, k):
         tiles = images * dy * -(-oh // (dy * high)) * dx * -(-ow // (dx * wide))
-        found[size] = max(product * tiles, least_of_all) + tiles * transforms
+        found[size] = greatest(product * tiles, least_of_all) + tiles * transforms
     return found
 
 
-@pure
 def _best_size(most: int, layer: tuple[int, ...], taps: tuple[int, int], c: int, k: int) -> int:
     estimates = costs(layer, taps, c, k)
-    best = 4 if 4 in estimates and estimates[4] < estimates[2] else 2
-    if most == 6 and estimates.get(6, math.inf) < WORTH * estimates[best]:
-        best = 6
-    return best if estimates[best] < 0.92 * estimates[0] else 0
+    cost, limit = estimates[2], 0.92 * estimates[0]
+    size: int = 2
+    if 4 in estimates:
+        size, cost = either(estimates[4] < cost, 4, 2), least(cost, estimates[4])
+    size = either(cost < limit, size, 0)
+    if most == 6 and 6 in estimates:
+        size = either(estimates[6] < WORTH * cost, either(estimates[6] < limit, 6, 0), size)
+    return size
 
 
 @pure

@@ -310,7 +310,8 @@ def gain(m: int, n: int, k: int) -> float:
     """
     groups, pairs = m // PAIR, count_pairs(n)
     saved = 1 / 8 - 4 / k - 0.1 / pairs - 5 / m
-    return saved * min(groups * PAIR / m, 1) * min(pairs * 2 * PANEL / n, 1)
+    made: float = saved * least(groups * PAIR / m, 1.0) * least(pairs * 2 * PANEL / n, 1.0)
+    return made
 
 
 def _filters(w: TensorType, context: Context) -> tuple[Argument, Array, list[Step]]:
@@ -387,17 +388,12 @@ def _sizes(op: Any, ins: Types) -> tuple[int, int, int]:
     return out.size // out.dims[-1], w.dims[0], w.dims[1]
 
 
-@pure
-def _gains(m: int, n: int, k: int) -> int:
-    return int(m >= LEAST_ROWS and gain(m, n, k) > GAIN)
-
-
 def pays(op: Any, ins: Types) -> bool:
     """Whether a 1x1 convolution of one image is large enough."""
     if not _is_pointwise(op, ins) or ins[0].dims[0] > 1:  # type: ignore[union-attr]
         return False
     m, n, k = _sizes(op, ins)
-    return can_pair(LEAST_ROWS, n, k) and 4 * n * k <= MOST_BYTES and _gains(m, n, k) == 1
+    return can_pair(LEAST_ROWS, n, k) and 4 * n * k <= MOST_BYTES and (m >= LEAST_ROWS) & (gain(m, n, k) > GAIN)
 
 
 def error(op: Any, ins: Types, context: Context) -> float:

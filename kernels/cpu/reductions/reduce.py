@@ -12,8 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
+from bolt_numba.base.selects import divisor, either
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import LANES, native_source
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES, PAYS_ELEMENTS
@@ -202,10 +202,11 @@ def _share_few(forms: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     return [(outer * parts, n // parts, inner), (outer, parts, inner)]
 
 
-@pure
 def _even_parts(n: int, pays: bool) -> int:
     """The most parts of one length, from 4 to 64, or 1; that is so where no threads can share, too."""
-    return next((parts for parts in range(64, 3, -1) if n % parts == 0), 1) if pays else 1
+    parts = divisor(n, 64)
+    made: int = either((parts >= 4) & pays, parts, 1)
+    return made
 
 
 def _is_f32(op: Any, ins: Types) -> bool:
