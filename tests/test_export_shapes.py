@@ -23,7 +23,7 @@ from bolt_numba.export.tapes import runs
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.tape import FORMULAS
+from bolt_numba.kernels.cpu.tape import OPERATIONS
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Reshape, Transpose
 from bolt_numba.ops.layers.conv import Conv
@@ -183,7 +183,10 @@ def test_runs_are_the_longest_pieces() -> None:
 
 
 def test_operations_are_those_of_sessions() -> None:
-    names = ["+", "-", "*", "//", "%", "max", "min", "<", "<=", ">", ">=", "==", "!=", "&", "|", "^", "<<", ">>", "neg",
-             "abs", "not", "is", "is not"]  # fmt: skip
-    assert names == list(FORMULAS)
-    assert [names.index(sign) for sign in ("//", "is not")] == [TapeOperation.DIVIDE, TapeOperation.IS_NOT]
+    compared = ["<", "<=", ">", ">=", "==", "!="]
+    names = ["+", "-", "*", "//", "%", "max", "min", *compared, "&", "|", "^", "<<", ">>", "neg", "abs", "not", "is",
+             "is not", "divisor", *(f"f{sign}" for sign in compared), "f+", "f-", "f*", "f/", "fmax", "fmin", "float"]  # fmt: skip
+    assert names == list(OPERATIONS)
+    signs = {"//": TapeOperation.DIVIDE, "is not": TapeOperation.IS_NOT, "f<": TapeOperation.REAL_LESS,
+             "float": TapeOperation.REAL}  # fmt: skip
+    assert {sign: names.index(sign) for sign in signs} == signs

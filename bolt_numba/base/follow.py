@@ -28,9 +28,9 @@ MOST_ROWS = 128
 """Rows up to which a table is followed number by number."""
 _SIMPLE = (np.ndarray, np.generic, np.dtype, type)
 _ANY = object()
-
-
 _UNARY = {"-": "neg", "+": "pos", "~": "invert"}
+FORMS: dict[Any, str] = {max: "max", min: "min", abs: "abs"}
+"""Functions whose calls are forms of lines."""
 
 
 class LostError(BaseException):
@@ -331,22 +331,13 @@ def _values(given: Any) -> list[Any]:
     return [_value(g) for g in given]
 
 
-def divisor_of(n: int, most: int) -> int:
-    """See `base.selects.divisor`."""
-    return next((d for d in range(min(most, n) if n > 0 else most, 0, -1) if n % d == 0), 0)
-
-
-_FORMS: dict[Any, str] = {max: "max", min: "min", abs: "abs", divisor_of: "divisor"}
-"""Functions whose calls are forms of lines."""
-
-
 def followed(function: Callable[..., Any], *args: Any) -> Any:
     """``function(*args)`` as one line of the trail of the followed numbers among the arguments."""
     trail = _trail_of(args)
     if trail is None:
         return function(*args)
     texts = [trail.text(a) for a in args]
-    sign = _FORMS.get(function)
+    sign = FORMS.get(function)
     form = None if sign is None or len(texts) > 2 else (sign, texts[0], texts[-1])
     return trail.found(f"{trail.constant(function)}({', '.join(texts)})", lambda: function(*_values(args)), None, form)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bolt_numba.base.follow import divisor_of, followed
+from bolt_numba.base.follow import FORMS, followed
 
 
 def greatest(a: Any, b: Any) -> Any:
@@ -24,4 +24,11 @@ def either(condition: Any, one: Any, other: Any) -> Any:
 
 def divisor(n: Any, most: Any) -> Any:
     """The greatest divisor of ``n``, of which ``most`` is the greatest that counts; 0 where that is less than 1."""
-    return followed(divisor_of, n, most)
+    return followed(_divisor, n, most)
+
+
+def _divisor(n: int, most: int) -> int:
+    return next((d for d in range(min(most, n) if n > 0 else most, 0, -1) if n % d == 0), 0)
+
+
+FORMS[_divisor] = "divisor"
