@@ -78,7 +78,8 @@ MAX_TEXT = 256
 _WORD = 1 << 64
 
 
-def _atom(text: str) -> str:
+def atom_of(text: str) -> str:
+    """Name of the atom that stands for an expression."""
     if len(text) <= MAX_TEXT:
         return text
     from bolt_numba.base.digest import sha256  # few models need it
@@ -108,7 +109,7 @@ class Sym:
             return const
         made = Sym(terms=kept, const=const)
         if len(kept) > MAX_TERMS or abs(const) > _WORD or any(abs(v) > _WORD for _, v in kept):
-            return Sym(_atom(f"({made})"))
+            return Sym(atom_of(f"({made})"))
         return made
 
     def __add__(self, other: Dim) -> Dim:
@@ -133,28 +134,35 @@ class Sym:
     def __mul__(self, other: Dim) -> Dim:
         if isinstance(other, Sym):
             a, b = sorted((str(self), str(other)))
-            return Sym(_atom(f"({a})*({b})"))
+            return Sym(atom_of(f"({a})*({b})"))
         return self._make({k: v * int(other) for k, v in self.terms}, self.const * int(other))
 
     __rmul__ = __mul__
 
+    @property
+    def is_count(self) -> bool:
+        """Whether it is not negative, whatever sizes its names stand for."""
+        return self.const >= 0 and all(factor > 0 and atom.isidentifier() for atom, factor in self.terms)
+
     def __floordiv__(self, other: Dim) -> Dim:
+        """What a division by 0 gives is as unknown as any other atom."""
         if isinstance(other, Sym):
-            return 1 if other == self else Sym(_atom(f"({self})//({other})"))
+            return 1 if other == self and self.const and self.is_count else Sym(atom_of(f"({self})//({other})"))
         other = int(other)
         if other == 1:
             return self
-        if self.const % other == 0 and all(v % other == 0 for _, v in self.terms):
+        if other and self.const % other == 0 and all(v % other == 0 for _, v in self.terms):
             return self._make({k: v // other for k, v in self.terms}, self.const // other)
-        return Sym(_atom(f"({self})//{other}"))
+        return Sym(atom_of(f"({self})//{other}"))
 
     def __rfloordiv__(self, other: Dim) -> Dim:
-        return Sym(_atom(f"{other}//({self})"))
+        return Sym(atom_of(f"{other}//({self})"))
 
     def __mod__(self, other: Dim) -> Dim:
-        if not isinstance(other, Sym) and all(v % int(other) == 0 for v in (self.const, *(v for _, v in self.terms))):
+        factors = (self.const, *(factor for _, factor in self.terms))
+        if not isinstance(other, Sym) and other and not any(v % int(other) for v in factors):
             return 0
-        return Sym(_atom(f"({self})%({other})"))
+        return Sym(atom_of(f"({self})%({other})"))
 
     def beside(self, other: Sym) -> Sym:
         """The size of an axis along which these two are broadcast: this one where both are computed of one name."""
@@ -165,7 +173,7 @@ class Sym:
             mine, theirs = ({*re.split(r"[\s()|*/%+-]+|\b\d+\b", str(dim))} - {""} for dim in (self, other))
             if mine & theirs:
                 return self
-        return Sym(_atom("|".join(sorted({*both.split("|")}))))
+        return Sym(atom_of("|".join(sorted({*both.split("|")}))))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sym) and self.terms == other.terms and self.const == other.const

@@ -13,7 +13,6 @@ from typing import Any
 
 from onnx import defs
 
-from bolt_numba import passes
 from bolt_numba.converters.onnx.writing.graph import BY_OUTPUTS, NEUTRAL
 from bolt_numba.converters.onnx.writing.registry import schema_by_name
 from bolt_numba.converters.readers import Reader
@@ -44,32 +43,37 @@ def file_of(op: type[Op]) -> str:
     return _shown(sys.modules[op.__module__].__file__ or op.__module__)
 
 
-def modules_of_passes() -> Iterator[Any]:
-    for info in pkgutil.iter_modules(passes.__path__):
-        yield importlib.import_module(f"{passes.__name__}.{info.name}")
+def modules_of(*packages: Any) -> Iterator[Any]:
+    """Modules of packages, at every depth."""
+    for package in packages:
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            yield importlib.import_module(info.name)
 
 
-def written_rules(modules: Iterable[Any]) -> dict[str, tuple[Rule, Any]]:
-    """Rules that are names of modules, or in tuples of theirs, by name, with the module."""
-    found: dict[str, tuple[Rule, Any]] = {}
+def written_rules(modules: Iterable[Any]) -> list[tuple[Rule, Any]]:
+    """Rules that are names of modules, or in tables of theirs, with a module that has them; each rule once."""
+    found: dict[int, tuple[Rule, Any]] = {}
     for module in modules:
         for value in vars(module).values():
-            for each in value if isinstance(value, (tuple, list)) else (value,):
-                if isinstance(each, Rule):
-                    found[each.name] = each, module
-    return found
+            listed = value.values() if isinstance(value, dict) else value
+            for each in listed if isinstance(value, (tuple, list, set, frozenset, dict)) else (value,):
+                if isinstance(each, Rule) and (id(each) not in found or each.rewrite.__module__ == module.__name__):
+                    found[id(each)] = each, module
+    return list(found.values())
 
 
-def rules_without_stage(modules: Iterable[Any], known: Collection[str]) -> Iterator[str]:
-    for name, (rule, module) in written_rules(modules).items():
-        if name in known:
+def rules_without_stage(modules: Iterable[Any], known: Iterable[Rule]) -> Iterator[str]:
+    """known: what stages, packages of lowerings and the like have.  Equal names do not make one rule of two."""
+    ids = set(map(id, known))
+    for rule, module in written_rules(modules):
+        if id(rule) in ids:
             continue
         file, listed = _shown(module.__file__), rule in getattr(module, "RULES", ())
-        place, line = file, f"RULES: tuple[Rule, ...] = (..., {name})"
+        place, line = file, f"RULES: tuple[Rule, ...] = (..., {rule.name})"
         if listed:
             short = module.__name__.rpartition(".")[2]
             place, line = "bolt_numba/passes/pipeline.py", f'Stage("canonical", ((*CLEAN, *{short}.RULES),))'
-        yield f"rule {name} ({_shown(rule.where)}): no stage has it, so it never runs: add to {place}: {line}"
+        yield f"rule {rule.name} ({_shown(rule.where)}): no stage has it, so it never runs: add to {place}: {line}"
 
 
 def rules_without_case(rules: Mapping[str, Rule], tested: Collection[str]) -> Iterator[str]:

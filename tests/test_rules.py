@@ -12,10 +12,10 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
-from bolt_numba.ops.pointwise import Add, Clip, Neg, Relu
+from bolt_numba.ops.pointwise import Abs, Add, Clip, Neg, Relu
 from bolt_numba.passes.fold import FoldConstant, fold_rules
 from bolt_numba.passes.pipeline import all_rules
-from bolt_numba.passes.rewrite import Pat, Rule, rewrite
+from bolt_numba.passes.rewrite import Pat, Rule, match, rewrite
 from bolt_numba.passes.trace import Trace
 from bolt_numba.types import BOOL, F32, I64, Array, Sym, TensorType
 from tests import (  # noqa: F401 - they register their cases
@@ -162,6 +162,31 @@ def test_rule_refuses_with_the_reason(
     if name != "affine_into_weights" or "goes on" not in reason:
         assert [n.op for n in graph.nodes] == before
     assert any(reason in why for why in said), said
+
+
+@pytest.mark.parametrize(("innermost", "fits"), [("Abs", True), ("Neg", False)])
+def test_commutative_patterns_of_any_depth_match_at_once(innermost: str, fits: bool) -> None:
+    """Both operands may be the next level at each of 60 levels: trying each order of each would take 2^60 ways."""
+    pattern = Pat(Abs)
+    for _ in range(60):
+        pattern = Pat(Add, (pattern, Pat()), commutative=True)
+
+    def build(b: Builder, x: Value) -> Any:
+        y = b(o(innermost), x)
+        for _ in range(60):
+            y = b(o("Add"), y, y)
+        return y
+
+    graph = graph_of(build, {"x": (2,)})
+    assert (match(pattern, graph, graph.nodes[-1]) is not None) == fits
+
+
+def test_a_commutative_pattern_tries_the_other_order_where_names_want_it() -> None:
+    pattern = Pat(Add, (Pat(Neg, (Pat(name="x"),)), Pat(name="x")), commutative=True)
+    graph = graph_of(lambda b, x: (lambda y: b(o("Add"), y, b(o("Neg"), y)))(b(o("Neg"), x)), {"x": (2,)})
+    found = match(pattern, graph, graph.nodes[-1])
+    assert found is not None
+    assert found["x"] is graph.nodes[0].output
 
 
 def test_folding_keeps_to_its_budget() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba import passes
 from bolt_numba.errors import BoltError, DeviceError
+from bolt_numba.hardware import lowering
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.layers.matmul import MatMul
@@ -21,7 +25,10 @@ from bolt_numba.passes.portable import RULES as PORTABLE
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rewrite, rule
 from bolt_numba.passes.trace import Trace
 from bolt_numba.types import F32, TensorType
-from tests.missing import modules_of_passes, rules_without_stage, told, written_rules
+from tests.missing import ROOT, modules_of, rules_without_stage, told, written_rules
+
+LOWERINGS = [rule for rule, _ in written_rules([lowering])]
+"""What drivers can list."""
 
 
 @rule(Pat(Relu, (Pat(Abs, name="inner"),)))
@@ -117,10 +124,33 @@ def test_a_rule_that_fails_is_passed_over_or_told(monkeypatch: pytest.MonkeyPatc
 
 
 def test_every_rule_that_is_written_belongs_to_a_stage() -> None:
-    """A rule that no stage has would do nothing, and nobody would notice."""
-    known = {r.name for r in (*all_rules(), *PORTABLE)}
-    told(rules_without_stage(modules_of_passes(), known))
-    assert len(written_rules(modules_of_passes())) > 80
+    """A rule that no stage has, and that no driver can list, would do nothing, and nobody would notice."""
+    known = [*all_rules(), *PORTABLE, *LOWERINGS]
+    told(rules_without_stage(modules_of(passes, lowering), known))
+    assert len(written_rules(modules_of(passes, lowering))) > 170
+    places = [text.relative_to(ROOT) for text in (ROOT / "bolt_numba").rglob("*.py") if "@rule(" in text.read_text()]
+    assert {place.parts[1:3] if place.parts[1] == "hardware" else place.parts[1] for place in places} == {
+        "passes",
+        ("hardware", "lowering"),
+    }
+
+
+@pytest.mark.parametrize("package", ["passes.quantised", "passes.partition", "passes.loops", "hardware.lowering"])
+def test_a_rule_that_no_stage_has_is_found_in_any_package(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its name is that of one that runs."""
+    module = next(modules_of(importlib.import_module(f"bolt_numba.{package}")))
+    for name in ("planted", all_rules()[0].name):
+        planted = Rule(name, Pat(Abs), lambda match, build: None)
+        for value in (planted, (planted,), {"planted": planted}):
+            monkeypatch.setattr(module, "PLANTED", value, raising=False)
+            (line,) = rules_without_stage(modules_of(passes, lowering), [*all_rules(), *PORTABLE, *LOWERINGS])
+            assert line.startswith(f"rule {name} (")
+
+
+def test_no_two_rules_share_a_name() -> None:
+    """Traces, refusals and cases tell rules by their names."""
+    names = Counter(rule.name for rule, _ in written_rules(modules_of(passes)))
+    assert {name: count for name, count in names.items() if count > 1} == {}
 
 
 # ------------------------------------------------------------------------------------------------ integer constants

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import pickle
@@ -219,6 +220,19 @@ def test_records_have_the_fields_of_their_bases_and_no_class_variables() -> None
     assert Cube.corners == Cube(1).corners == 8
     with pytest.raises(dataclasses.FrozenInstanceError):
         Cube(1).depth = 2  # type: ignore[misc]
+
+
+def test_what_is_kept_beside_the_fields_is_refused() -> None:
+    """Records are equal, and have one hash, by what their dictionaries hold."""
+
+    class Base:
+        @functools.cached_property
+        def area(self) -> int:
+            return 5
+
+    for bases in ((Base,), (Point, Base)):
+        with pytest.raises(TypeError, match="Square: area: got a cached property, wanted"):
+            record(frozen=True)(type("Square", bases, {"__annotations__": {"side": int}}))
 
 
 @pytest.mark.parametrize("kind", [Cube, Point, Bag, Node])

@@ -13,7 +13,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops import pointwise as ops
-from bolt_numba.ops.arrays.shape import Expand, Reshape, Shape, Slice, Squeeze, Tile, Unsqueeze
+from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Slice, Squeeze, Tile, Unsqueeze
 from bolt_numba.types import BOOL, F32, I64, Array, Sym, TensorType
 from tests.graphs import choice
 
@@ -125,3 +125,57 @@ def test_branches_are_held_to_what_they_declare(conditions: int, size: int) -> N
     captures = [x if v is not None and v.type.dtype == F32 else v for v in made.inputs[1:]]
     other.add_output(Builder(other).node(made.op, cond, *captures).outputs[0], "y")
     held(other, {"cond": np.ones(conditions, bool), "x": np.arange(size, dtype=F32)})
+
+
+N, M = Sym("n"), Sym("m")
+
+
+@pytest.mark.parametrize(
+    ("quotient", "wanted"),
+    [
+        (N // N, "(n)//(n)"), ((N + 1) // (N + 1), 1), ((N - 1) // (N - 1), "(n + -1)//(n + -1)"), (N // M, "(n)//(m)"),
+        (N // 0, "(n)//0"), (N % 0, "(n)%(0)"), (4 // N, "4//(n)"), ((2 * N) // 2, "n"), ((2 * N) % 2, 0),
+        (N % N, "(n)%(n)"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_quotients_claim_nothing_that_a_size_of_0_belies(quotient: Any, wanted: Any) -> None:
+    assert (str(quotient) if isinstance(quotient, Sym) else quotient) == wanted
+
+
+@pytest.mark.parametrize("shift", [0, -5])
+@pytest.mark.parametrize("divisor", ["itself", 0, 3, -2, 1])
+@pytest.mark.parametrize("op", [ops.Div(), ops.Mod(), ops.Mod(True)], ids=str)
+def test_sizes_are_divided_as_numbers_are(op: Any, divisor: Any, shift: int) -> None:
+    """Of an axis of no elements by itself, by 0, of less than 0: what inference knows is what the run gives."""
+    graph = Graph("divided")
+    b = Builder(graph)
+    size = b(ops.Add(), b(Shape(), graph.add_input("x", TensorType(F32, (N,)))), np.array([shift]))
+    quotient = b(op, size, size if divisor == "itself" else np.array([divisor]))
+    graph.add_output(b(Expand(), np.ones(1, F32), b(ops.Abs(), quotient)), "y")
+    graph.add_output(quotient, "q")
+    for n in (0, 1, 5, 7):
+        feeds = {"x": np.ones(n, F32)}
+        (y, q), given = interpret(graph, feeds).values(), np.array([n + shift])
+        np.testing.assert_array_equal(q, op.reference(given, given if divisor == "itself" else np.array([divisor])))
+        got = bn.compile(graph, threads=1)(feeds)
+        np.testing.assert_array_equal(got["q"], q)
+        assert got["y"].shape == y.shape == (abs(int(q[0])),)
+
+
+def test_a_division_that_cuts_is_not_named_as_one_that_floors() -> None:
+    """(n - 5) // 3 of a window is not what ONNX's Div gives where n is 1."""
+    content = np.array([N - 5], object)
+    (cut,) = ops.Div().reference(content, np.array([3], object))
+    assert cut != (N - 5) // 3
+    (even,) = ops.Div().reference(np.array([2 * N - 6], object), np.array([2], object))
+    assert even == N - 3
+
+
+def test_a_reshape_that_keeps_the_elements_before_it_has_one_column() -> None:
+    """A divisor of no elements is refused there, so that the quotient of equals is 1."""
+    graph = Graph("columns")
+    b, x = Builder(graph), graph.add_input("x", TensorType(F32, (N, 4)))
+    count = b(ops.Mul(), b(Shape(0, 1), x), np.array([4]))
+    y = b(Reshape(), x, b(Concat(0), count, np.array([-1])))
+    assert y.type.shape == (4 * N, 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import field
+from functools import cached_property
 from typing import Any, TypeVar, dataclass_transform, get_origin
 
 T = TypeVar("T", bound=type)
@@ -144,11 +145,15 @@ def _compiled(cls: Any) -> Callable[..., None]:
 def record(*, frozen: bool = False, eq: bool = True) -> Callable[[T], T]:
     """Make the annotated names of a class, after those of its bases, its fields, as `dataclasses.dataclass` does.
 
-    Defaults may be ``field(default_factory=...)``.  Methods that a class or a base of it has stay.
+    Defaults may be ``field(default_factory=...)``.  Methods that a class or a base of it has stay.  Raises TypeError
+    for a `functools.cached_property`: what it keeps beside the fields would make equal records unequal.
     """
 
     def make(cls: T) -> T:
         made: Any = cls
+        own = (base for base in cls.__mro__ if base is cls or _FIELDS not in vars(base))
+        for name in (name for base in own for name, value in vars(base).items() if isinstance(value, cached_property)):
+            raise TypeError(f"{cls.__name__}: {name}: got a cached property, wanted a property, or a field with a default")
         fields = dict(getattr(cls, _FIELDS, {}))
         for name, kind in cls.__annotations__.items():
             if not (kind if isinstance(kind, str) else str(get_origin(kind))).startswith(_NO_FIELD):

@@ -38,6 +38,7 @@ from bolt_numba.types import (
     Array,
     Sym,
     TensorType,
+    atom_of,
     dtype_name,
 )
 
@@ -207,7 +208,9 @@ def _scalar(f: Callable[[Any, Any], Any]) -> Callable[[Array, Array], Array]:
 
 def _divide_dims(a: Any, b: Any) -> Any:
     if isinstance(a, Sym) or isinstance(b, Sym):
-        return a // b  # dimensions are not negative: flooring is truncation
+        q = a // b
+        floors = all(d.is_count if isinstance(d, Sym) else d >= 0 for d in (a, b))  # then flooring is truncation
+        return q if floors or q * b == a else Sym(atom_of(f"({a})/({b})"))
     q = abs(a) // abs(b)
     return q if (a < 0) == (b < 0) else -q
 

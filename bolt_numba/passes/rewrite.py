@@ -192,9 +192,36 @@ def _may_match(pattern: Pat, makers: Sequence[Maker]) -> bool:
     return pattern.commutative and False not in map(_may_fit, pattern.args, (*makers[:2][::-1], *makers[2:]))
 
 
+def _operands_of(pat: Pat, value: Value) -> list[tuple[Value | None, ...]]:
+    """Operands of the node that makes a value, for each order in which a pattern's arguments may take them."""
+    operands = value.node.inputs if value.node else ()
+    operands += (None,) * (len(pat.args) - len(operands))
+    return [operands, (operands[1], operands[0], *operands[2:])] if pat.commutative else [operands]
+
+
+def _may_be(pat: Pat | None, value: Value | None, known: dict[tuple[int, int], bool]) -> bool:
+    """Whether a pattern matches a value but for what its names bind; each pair is looked at once."""
+    if pat is None or value is None:
+        return pat is None and value is None
+    key = id(pat), id(value)
+    if key not in known:
+        known[key] = _fits(pat, value) and (not pat.args or bool(_orders(pat, value, known)))
+    return known[key]
+
+
+def _orders(pat: Pat, value: Value, known: dict[tuple[int, int], bool]) -> list[tuple[Value | None, ...]]:
+    """Orders of operands that may match, of a commutative node that would else double the work at each depth."""
+    return [
+        operands
+        for operands in _operands_of(pat, value)
+        if all(_may_be(p, v, known) for p, v in zip(pat.args, operands, strict=False))
+    ]
+
+
 def match(pattern: Pat, graph: Graph, root: Node) -> Match | None:
     """Match a pattern at a node; a match with ``reason`` set fits but for a value that has another reader."""
     blocked: Match | None = None
+    known: dict[tuple[int, int], bool] = {}
     choices: list[tuple[list[tuple[Pat | None, Value | None]], dict[str, Value], str]] = [
         ([(pattern, root.outputs[0])], {}, "")
     ]
@@ -214,12 +241,11 @@ def match(pattern: Pat, graph: Graph, root: Node) -> Match | None:
             if pat.sole_use and graph.sole_use(value) is None:
                 reason = f"%{value.name} has another reader"
             if pat.args:
-                operands = value.node.inputs if value.node else ()
-                operands += (None,) * (len(pat.args) - len(operands))
-                if pat.commutative:
-                    swapped = (operands[1], operands[0], *operands[2:])
+                orders = _orders(pat, value, known) if pat.commutative else _operands_of(pat, value)
+                for swapped in orders[1:]:
                     choices.append(([*goals, *zip(pat.args, swapped, strict=False)], dict(bound), reason))
-                goals += zip(pat.args, operands, strict=False)
+                fits = bool(orders)
+                goals += zip(pat.args, orders[0] if fits else (), strict=False)
         if fits and not reason:
             return Match(graph, root, bound)
         if fits and blocked is None:

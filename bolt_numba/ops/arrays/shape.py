@@ -117,7 +117,7 @@ class Reshape(Op):
         total, divisor = product(left), product(rest)
         if divisor == 0 or (isinstance(total, int) and isinstance(divisor, int) and total % divisor):
             raise self.fail("shape", wanted, f"a divisor of the elements of {x}")
-        return total // divisor
+        return 1 if total == divisor else total // divisor  # a divisor of 0 elements is refused by the run
 
     def reference(self, x: Array, shape: Array) -> Array:
         dims = _ints(shape)

@@ -36,9 +36,7 @@ def slice_bounds(size: int, start: int, end: int, step: int) -> tuple[int, int]:
 
 def _is_least(size: Dim, number: int) -> bool:
     """Whether a symbolic size is at least a number that is not negative, whatever the run brings."""
-    if not isinstance(size, Sym) or not 0 <= number <= size.const:
-        return False
-    return all(factor > 0 and atom.isidentifier() for atom, factor in size.terms)
+    return isinstance(size, Sym) and 0 <= number <= size.const and size.is_count
 
 
 def _symbolic_length(size: Dim, start: Dim, end: Dim, step: int) -> Dim | None:
