@@ -153,7 +153,9 @@ def record(*, frozen: bool = False, eq: bool = True) -> Callable[[T], T]:
         made: Any = cls
         own = (base for base in cls.__mro__ if base is cls or _FIELDS not in vars(base))
         for name in (name for base in own for name, value in vars(base).items() if isinstance(value, cached_property)):
-            raise TypeError(f"{cls.__name__}: {name}: got a cached property, wanted a property, or a field with a default")
+            raise TypeError(
+                f"{cls.__name__}: {name}: got a cached property, wanted a property, or a field with a default"
+            )
         fields = dict(getattr(cls, _FIELDS, {}))
         for name, kind in cls.__annotations__.items():
             if not (kind if isinstance(kind, str) else str(get_origin(kind))).startswith(_NO_FIELD):

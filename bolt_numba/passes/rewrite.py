@@ -27,6 +27,8 @@ FIRED: Counter[str] = Counter()
 """How often each rule fired in this process: the coverage check of the tests reads it."""
 SMALL_VALUE = 1024
 """A newly known value of at most this many elements makes its readers' types worth inferring again."""
+FEW_WAYS = 8
+"""Ways of matching that are tried before `match` looks ahead, which costs more than most patterns take."""
 
 
 @record(frozen=True)
@@ -192,42 +194,35 @@ def _may_match(pattern: Pat, makers: Sequence[Maker]) -> bool:
     return pattern.commutative and False not in map(_may_fit, pattern.args, (*makers[:2][::-1], *makers[2:]))
 
 
-def _operands_of(pat: Pat, value: Value) -> list[tuple[Value | None, ...]]:
-    """Operands of the node that makes a value, for each order in which a pattern's arguments may take them."""
-    operands = value.node.inputs if value.node else ()
-    operands += (None,) * (len(pat.args) - len(operands))
-    return [operands, (operands[1], operands[0], *operands[2:])] if pat.commutative else [operands]
-
-
 def _may_be(pat: Pat | None, value: Value | None, known: dict[tuple[int, int], bool]) -> bool:
     """Whether a pattern matches a value but for what its names bind; each pair is looked at once."""
     if pat is None or value is None:
         return pat is None and value is None
     key = id(pat), id(value)
     if key not in known:
-        known[key] = _fits(pat, value) and (not pat.args or bool(_orders(pat, value, known)))
+        operands = value.node.inputs if value.node else ()
+        ways = (operands, (*operands[1::-1], *operands[2:])) if pat.commutative else (operands,)
+        known[key] = _fits(pat, value) and any(_may_take(pat, way, known) for way in ways)
     return known[key]
 
 
-def _orders(pat: Pat, value: Value, known: dict[tuple[int, int], bool]) -> list[tuple[Value | None, ...]]:
-    """Orders of operands that may match, of a commutative node that would else double the work at each depth."""
-    return [
-        operands
-        for operands in _operands_of(pat, value)
-        if all(_may_be(p, v, known) for p, v in zip(pat.args, operands, strict=False))
-    ]
+def _may_take(pat: Pat, operands: Sequence[Value | None], known: dict[tuple[int, int], bool]) -> bool:
+    """Whether a pattern's arguments match operands in this order but for what names bind."""
+    operands = (*operands, *(None,) * (len(pat.args) - len(operands)))
+    return all(_may_be(p, v, known) for p, v in zip(pat.args, operands, strict=False))
 
 
 def match(pattern: Pat, graph: Graph, root: Node) -> Match | None:
     """Match a pattern at a node; a match with ``reason`` set fits but for a value that has another reader."""
     blocked: Match | None = None
     known: dict[tuple[int, int], bool] = {}
+    tried = 0
     choices: list[tuple[list[tuple[Pat | None, Value | None]], dict[str, Value], str]] = [
         ([(pattern, root.outputs[0])], {}, "")
     ]
     while choices:
         goals, bound, reason = choices.pop()
-        fits = True
+        fits, tried = True, tried + 1
         while goals and fits:
             pat, value = goals.pop()
             if pat is None or value is None:
@@ -241,11 +236,14 @@ def match(pattern: Pat, graph: Graph, root: Node) -> Match | None:
             if pat.sole_use and graph.sole_use(value) is None:
                 reason = f"%{value.name} has another reader"
             if pat.args:
-                orders = _orders(pat, value, known) if pat.commutative else _operands_of(pat, value)
-                for swapped in orders[1:]:
-                    choices.append(([*goals, *zip(pat.args, swapped, strict=False)], dict(bound), reason))
-                fits = bool(orders)
-                goals += zip(pat.args, orders[0] if fits else (), strict=False)
+                operands = value.node.inputs if value.node else ()
+                operands += (None,) * (len(pat.args) - len(operands))
+                if pat.commutative:
+                    swapped = (operands[1], operands[0], *operands[2:])
+                    if tried <= FEW_WAYS or _may_take(pat, swapped, known):
+                        choices.append(([*goals, *zip(pat.args, swapped, strict=False)], dict(bound), reason))
+                    fits = tried <= FEW_WAYS or _may_take(pat, operands, known)
+                goals += zip(pat.args, operands, strict=False)
         if fits and not reason:
             return Match(graph, root, bound)
         if fits and blocked is None:
