@@ -9,11 +9,11 @@ STAMP := $(VENV)/.installed
 help: ## Show the targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml simulator/pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet -e '.[dev]'
+	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet -e '.[dev]' -e ./simulator
 	@touch $@
 
 demo: $(STAMP) ## Read handwritten digits: pictures, accuracy, latency, profile.

@@ -11,12 +11,17 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, settings
 
+import bolt_numba_simulator
 from bolt_numba.ir.text import diff
 
 # A cold cache must not decide what runs: tests of stand-ins ask for them.
 os.environ.setdefault("BOLT_NUMBA_STAND_INS", "0")
 # The suite has a process for each processor already: tests of assistants ask for them.
 os.environ.setdefault("BOLT_NUMBA_COMPILERS", "1")
+
+# The simulated GPU need not be installed: processes that tests start find it, too.
+SIMULATOR = str(Path(bolt_numba_simulator.__file__).parent.parent)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), SIMULATOR)))
 
 GOLDEN = Path(__file__).parent / "golden"
 

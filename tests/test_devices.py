@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,9 @@ import pytest
 import bolt_numba as bn
 from bolt_numba import devices
 from bolt_numba.errors import DeviceError
+from bolt_numba.flow.errors import FlowError
+from bolt_numba.flow.parts import want_devices
+from bolt_numba.hardware import registry
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
@@ -138,6 +143,65 @@ def test_unknown_devices_are_refused(device: Any) -> None:
 def test_a_name_is_taken_once() -> None:
     with pytest.raises(DeviceError, match="got a second 'cpu'"):
         devices.register("cpu", Toy)
+
+
+ANNOUNCED = """
+import sys
+sys.path[:0] = {paths!r}
+import bolt_numba as bn
+from bolt_numba import devices
+from bolt_numba.flow.parts import want_devices
+from bolt_numba.ops.pointwise import Relu
+from bolt_numba.ir.build import Builder
+from bolt_numba.types import F32, TensorType
+graph = bn.Graph("g")
+graph.add_output(Builder(graph)(Relu(), graph.add_input("x", TensorType(F32, (2,)))), "y")
+for name in {names!r}:
+    try:
+        want_devices("device", name)
+        print(devices.device(name).name, bn.compile(graph, device=name).device)
+    except bn.BoltError as error:
+        print(error)
+"""
+
+
+def announced(folder: Path, lines: Sequence[str], names: Sequence[str]) -> list[str]:
+    """What a process says of devices where a package announces some."""
+    info = folder / "vendor-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vendor\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("\n".join(["[bolt_numba.devices]", *lines]) + "\n")
+    shutil.copy(EXAMPLES / "toy_device.py", folder / "vendor_toy.py")
+    (folder / "vendor_broken.py").write_text("raise RuntimeError('no such chip')\n")
+    code = ANNOUNCED.format(paths=[str(folder), str(EXAMPLES.parent)], names=list(names))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_packages_announce_devices(tmp_path: Path) -> None:
+    lines = ["toy = vendor_toy", "broken = vendor_broken", "several = vendor_several"]
+    (tmp_path / "vendor_several.py").write_text(
+        "from bolt_numba import devices\nfrom vendor_toy import Toy\n"
+        "class Several(Toy):\n    def __init__(self, which):\n        super().__init__()\n"
+        "        self.name = f'several:{which or 0}'\n"
+        "devices.register_family('several', Several)\n"
+    )
+    told = announced(tmp_path, lines, ("toy", "several", "several:7", "broken"))
+    assert told[:3] == ["toy toy", "several:0 several", "several:7 several:7"]
+    assert told[3] == "device 'broken': vendor_broken: cannot be loaded: RuntimeError: no such chip"
+
+
+@pytest.mark.parametrize("device", ["cuda-sim", "cuda-sim:sm_90a", ["cuda-sim", "cpu"]])
+def test_without_the_simulator_the_error_names_its_package(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    monkeypatch.delitem(devices._families, "cuda-sim")
+    monkeypatch.setattr(registry, "announced", lambda group: {})
+    monkeypatch.setattr(devices, "_known", {})
+    assert "cuda-sim" not in devices.names()
+    wanted = r"wanted the package bolt-numba-simulator beside it: pip install \./simulator, in a copy of the repository"
+    with pytest.raises(DeviceError, match=rf"^device: got .*cuda-sim.*, {wanted}$"):
+        bn.compile(network(alone), device=device)
+    with pytest.raises(FlowError, match=rf"^device: got 'cuda-sim.*, {wanted}$"):
+        want_devices("device", device)
 
 
 def test_the_example_shows_what_runs_where() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import bolt_numba
+from bolt_numba import devices
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -34,7 +35,7 @@ def test_every_package_is_listed() -> None:
 
 
 def test_every_folder_of_modules_is_a_package() -> None:
-    for top in ("bolt_numba", "converters", "kernels"):
+    for top in ("bolt_numba", "converters", "kernels", "simulator/bolt_numba_simulator"):
         for file in (ROOT / top).rglob("*.py"):
             assert (file.parent / "__init__.py").exists(), f"{file.parent} has modules but no __init__.py"
 
@@ -51,6 +52,17 @@ def test_version_is_stated_once_for_each_reader() -> None:
     assert PROJECT["project"]["version"] == bolt_numba.__version__
     changes = (ROOT / "CHANGELOG.md").read_text()
     assert re.search(rf"^## {re.escape(bolt_numba.__version__)}\b", changes, re.MULTILINE)
+
+
+def test_the_simulator_is_of_the_same_version_and_whole() -> None:
+    about = tomllib.loads((ROOT / "simulator" / "pyproject.toml").read_text())
+    assert about["project"]["version"] == bolt_numba.__version__
+    assert about["project"]["dependencies"] == [f"bolt-numba[cuda]=={bolt_numba.__version__}"]
+    assert about["project"]["name"] in devices.APART.values()
+    inits = (ROOT / "simulator").rglob("__init__.py")
+    assert {".".join(init.parent.relative_to(ROOT / "simulator").parts) for init in inits} == set(
+        about["tool"]["setuptools"]["packages"]
+    )
 
 
 def test_every_dependency_is_explained() -> None:

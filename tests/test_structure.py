@@ -27,7 +27,7 @@ SUPPRESSED = re.compile(r"#\s*budget:\s*\S{3,}")
 
 SOURCES = sorted(
     file
-    for top in ("bolt_numba", "converters", "kernels", "tests", "bench", "examples")
+    for top in ("bolt_numba", "converters", "kernels", "simulator", "tests", "bench", "examples")
     for file in (ROOT / top).rglob("*.py")
     if not {"converters", "kernels"} & set(file.relative_to(ROOT).parts[1:-1]) or top == "tests"
 )
@@ -45,12 +45,14 @@ ALLOWED: dict[str, set[str]] = {
     "kernels": MEANING - {"ir"} | {"codegen", "kernels"},
     "converters": MEANING | {"converters"},
     "runtime": MEANING | {"codegen", "passes", "runtime", "kernels", "devices"},
-    "ptx": FOUNDATION | {"ptx"},
-    "devices": MEANING | {"devices", "runtime", "kernels", "ptx", "hardware"},
+    "devices": MEANING | {"devices", "runtime", "kernels", "hardware"},
     "hardware": MEANING | {"hardware", "passes", "converters"},
     "preprocessing": MEANING | {"preprocessing", "passes"},
+    "simulator": FOUNDATION | {"devices", "kernels", "runtime", "simulator"},
 }
 """Part of the package -> parts it may import; a part that is not listed (session, command line) may import any."""
+INTERPRETER = FOUNDATION | {"simulator"}
+"""What `bolt_numba_simulator.ptx` may import."""
 
 
 @cache
@@ -63,9 +65,15 @@ def name_of(file: Path) -> str:
 
 
 def module_path(file: Path) -> tuple[str, ...]:
-    """Parts of a file's module below ``bolt_numba``."""
+    """Parts of a file's module below ``bolt_numba``; those of the simulator are below ``simulator``."""
     parts = file.relative_to(ROOT).with_suffix("").parts
-    return parts[1:] if parts[0] == "bolt_numba" else parts
+    return parts[1:] if parts[0] == "bolt_numba" else parts[:1] + parts[2:] if parts[0] == "simulator" else parts
+
+
+def module_name(file: Path) -> str:
+    """As it is imported."""
+    parts = [part for part in module_path(file) if part != "__init__"]
+    return ".".join(["bolt_numba_simulator", *parts[1:]] if parts[:1] == ["simulator"] else ["bolt_numba", *parts])
 
 
 def for_checkers_only(file: Path) -> set[int]:
@@ -92,19 +100,21 @@ def imports(file: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, node.module
 
 
-PACKAGE = [f for f in SOURCES if f.relative_to(ROOT).parts[0] in ("bolt_numba", "converters", "kernels")]
+PACKAGE = [f for f in SOURCES if f.relative_to(ROOT).parts[0] in ("bolt_numba", "converters", "kernels", "simulator")]
 
 
 @pytest.mark.parametrize("file", PACKAGE, ids=name_of)
 def test_imports_go_in_the_allowed_direction(file: Path) -> None:
     part = module_path(file)[0]
-    allowed = ALLOWED.get(part)
-    if allowed is None:
-        return
+    allowed = INTERPRETER if module_path(file)[:2] == ("simulator", "ptx") else ALLOWED.get(part)
     for line, name in imports(file):
-        parts = name.split(".")
-        if parts[0] == "bolt_numba" and len(parts) > 1:
-            assert parts[1] in allowed, f"{name_of(file)}:{line}: {part} imports {name}"
+        package, *parts = name.split(".")
+        if package == "bolt_numba_simulator":
+            parts = ["simulator"]
+        elif package != "bolt_numba" or not parts:
+            continue
+        is_allowed = parts[0] != "simulator" if allowed is None else parts[0] in allowed
+        assert is_allowed, f"{name_of(file)}:{line}: {part} imports {name}"
 
 
 def test_flows_stand_on_top() -> None:
@@ -118,7 +128,7 @@ def test_flows_stand_on_top() -> None:
 @pytest.mark.parametrize("file", PACKAGE, ids=name_of)
 def test_only_the_planner_and_devices_import_kernels(file: Path) -> None:
     part = module_path(file)[0]
-    if part in ("kernels", "devices"):
+    if part in ("kernels", "devices", "simulator"):
         return
     barred = "bolt_numba.kernels.cpu" if part in ("runtime", "cli", "export") else "bolt_numba.kernels"
     for line, name in imports(file):
@@ -144,7 +154,7 @@ def test_the_runtime_knows_no_operator_and_no_kernel_by_name(file: Path) -> None
 
 def test_modules_import_each_other_in_one_direction() -> None:
     """Also in functions: an import that waits is an import."""
-    modules = {".".join(["bolt_numba", *(p for p in module_path(f) if p != "__init__")]): f for f in PACKAGE}
+    modules = {module_name(file): file for file in PACKAGE}
     graph = {name: set(imported_modules(file)) & modules.keys() - {name} for name, file in modules.items()}
     while leaves := {name for name, wanted in graph.items() if not wanted}:
         graph = {name: wanted - leaves for name, wanted in graph.items() if name not in leaves}
@@ -160,7 +170,8 @@ def imported_modules(file: Path) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.module is not None and node.lineno not in skipped:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
-                path = ROOT.joinpath(*inner.split("."))
+                top = ROOT / "simulator" if inner.startswith("bolt_numba_simulator.") else ROOT
+                path = top.joinpath(*inner.split("."))
                 yield inner if path.with_suffix(".py").exists() or (path / "__init__.py").exists() else node.module
         elif isinstance(node, ast.Import) and node.lineno not in skipped:
             yield from (alias.name for alias in node.names)
@@ -256,11 +267,7 @@ def test_operators_are_imported_by_name() -> None:
 
 
 def test_importing_everything_but_kernels_leaves_numba_alone() -> None:
-    modules = [
-        ".".join(["bolt_numba", *(p for p in module_path(f) if p != "__init__")])
-        for f in PACKAGE
-        if module_path(f)[0] not in ("kernels", "__main__")
-    ]
+    modules = [module_name(file) for file in PACKAGE if module_path(file)[0] not in ("kernels", "__main__")]
     code = f"import sys, importlib\nfor m in {modules!r}: importlib.import_module(m)\nassert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -19,9 +19,9 @@ from bench.gpu.checks import DEVICE, ROOT, files
 from bench.gpu.launches import nothing
 from bolt_numba import devices
 from bolt_numba.devices.cuda.device import Cuda
-from bolt_numba.devices.cuda.simulated import SimulatedGpu
 from bolt_numba.kernels.cuda import code
 from bolt_numba.kernels.cuda.code import CUBIN
+from bolt_numba_simulator.gpu import SimulatedGpu
 
 NAME = "compiles-only"
 CUBINS = "BOLT_NUMBA_TEST_CUBINS"

@@ -9,7 +9,7 @@ from bolt_numba.base.records import record
 from bolt_numba.cli import console
 from bolt_numba.cli.options import Json
 from bolt_numba.compiling import compile as compile_model
-from bolt_numba.devices import LAST, device
+from bolt_numba.devices import LAST, device, names
 from bolt_numba.errors import BoltError
 from bolt_numba.hardware import registry
 from bolt_numba.hardware.interface import COMMON
@@ -74,7 +74,15 @@ def _ours() -> list[_Listed]:
         rows.append(_Listed("cuda", "kernels", "", "", str(error), []))
     else:
         rows += [_Listed(f"cuda:{i}", "kernels", "", text, "ready", []) for i, text in enumerate(gpus)]
-    return [*rows, _Listed("cuda-sim", "kernels", "", "an interpreter of PTX", "ready", [])]
+    return rows + [_joined(name) for name in names() if name not in registry.OURS]
+
+
+def _joined(name: str) -> _Listed:
+    """A device with kernels that is none of this package."""
+    try:
+        return _Listed(name, "kernels", "", device(name).describe(), "ready", [])
+    except BoltError as error:
+        return _Listed(name, "kernels", "", "", str(error), [])
 
 
 def _plug_in(name: str) -> _Listed:

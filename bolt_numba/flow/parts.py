@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.config import MAX_THREADS
-from bolt_numba.devices import names, others, plug_ins
+from bolt_numba.devices import choices, is_known, plug_ins
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.types import TensorSpec, dtype_from_name, dtype_name
 
@@ -128,9 +128,9 @@ def want_devices(what: str, given: Any) -> None:
     """A device that there is, or several; plug-ins are not opened."""
     named = [given] if isinstance(given, str) else given
     is_list = isinstance(named, (list, tuple)) and named and all(isinstance(n, str) for n in named)
-    if not is_list or (unknown := {*others(named)} - {*plug_ins(named)}):
-        wanted = ", ".join(map(repr, names())) + " or that of a plug-in"
-        raise FlowError(f"{what}: got {(sorted(unknown)[0] if is_list else given)!r:.80}, wanted {wanted}")
+    if not is_list or (unknown := [name for name in named if not plug_ins(name) and not is_known(name)]):
+        wrong = unknown[0] if is_list else given
+        raise FlowError(f"{what}: got {wrong!r:.80}, wanted {choices(wrong)}")
 
 
 def is_count(given: Any) -> bool:

@@ -10,7 +10,9 @@ import importlib
 import re
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bolt_numba.base.forks import renew_after_fork
@@ -18,13 +20,15 @@ from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.interface import COMMON, INTERFACE, Accelerator, DeviceDriver, MakeDriver, Property, Setting
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from bolt_numba.passes.rewrite import Rule
 
 GROUP = "bolt_numba.hardware"
 """Of the entry points that name drivers."""
 STAY = "off"
 """What a placement calls no device."""
-OURS = ("cpu", "cuda", "cuda-sim", "host")
+OURS = ("cpu", "cuda", "host")
 """Devices of this package, whose names no plug-in may have."""
 WITH_US = {
     "onnxruntime": "bolt_numba.hardware.drivers.onnxruntime:OrtDriver",
@@ -42,7 +46,6 @@ Made = TypeVar("Made", bound=MakeDriver)
 
 _makers: dict[str, MakeDriver] = {}
 _drivers: dict[str, DeviceDriver] = {}
-_announced: dict[str, Any] | None = None
 _lock = threading.RLock()
 renew_after_fork(sys.modules[__name__], "_lock", threading.RLock)
 
@@ -88,13 +91,8 @@ def driver(name: str) -> DeviceDriver:
         entry = _entry_points().get(name)
         if entry is None:
             raise DeviceError(f"device: got {name!r}, wanted one of {', '.join(map(repr, names())) or 'no plug-in'}")
-        try:
-            made = _checked(entry.load()(), name)
-        except DeviceError:
-            raise
-        except Exception as error:  # whatever is wrong with somebody's package
-            raise DeviceError(f"device {name!r}: {entry.value}: cannot be loaded: {text_of(error)}") from error
-        return _drivers.setdefault(name, made)
+        with loading(entry):
+            return _drivers.setdefault(name, _checked(entry.load()(), name))
 
 
 def source_of(name: str) -> tuple[str, bool]:
@@ -121,6 +119,17 @@ def known_driver(name: str, value: str, is_announced: bool) -> DeviceDriver | No
             made: Any = getattr(importlib.import_module(module), attribute)
             _drivers[name] = _checked(made(), name)
         return _drivers[name]
+
+
+@contextmanager
+def loading(entry: EntryPoint) -> Iterator[None]:
+    """Within, what a package announces as a device is loaded; whatever is wrong with it is a DeviceError."""
+    try:
+        yield
+    except DeviceError:
+        raise
+    except Exception as error:
+        raise DeviceError(f"device {entry.name!r}: {entry.value}: cannot be loaded: {text_of(error)}") from error
 
 
 def obstacle(name: str) -> str:
@@ -224,12 +233,18 @@ def _checked(driver: Any, name: str) -> DeviceDriver:
     return driver
 
 
-def _entry_points() -> dict[str, Any]:
-    """What installed packages announce, looked for once."""
-    global _announced
-    if _announced is None:
-        from importlib.metadata import EntryPoint, entry_points  # 10 ms that sessions without plug-ins do without
+@cache
+def announced(group: str) -> dict[str, EntryPoint]:
+    """What installed packages announce, by name, looked for once."""
+    from importlib.metadata import entry_points  # 10 ms that sessions without plug-ins do without
 
-        found = {name: EntryPoint(name, value, GROUP) for name, value in WITH_US.items()}
-        _announced = found | {e.name: e for e in entry_points(group=GROUP) if e.name not in OURS}
-    return _announced
+    return {entry.name: entry for entry in entry_points(group=group)}
+
+
+@cache
+def _entry_points() -> dict[str, EntryPoint]:
+    """The drivers that come with this package, and those of others."""
+    from importlib.metadata import EntryPoint
+
+    found = {name: EntryPoint(name, value, GROUP) for name, value in WITH_US.items()}
+    return found | {name: entry for name, entry in announced(GROUP).items() if name not in OURS}

@@ -17,7 +17,7 @@ import numpy as np
 from cuda.bindings import driver as real
 
 from bolt_numba.devices.cuda.tensor_maps import Encode
-from bolt_numba.ptx import GlobalMemory, Module, TensorMap
+from bolt_numba_simulator.ptx import GlobalMemory, Module, TensorMap
 
 Result = real.CUresult
 _KINDS = {"u64": "q", "b64": "q", "s64": "q", "u32": "i", "b32": "i", "s32": "i", "f32": "f", "f64": "d"}

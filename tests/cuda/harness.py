@@ -24,9 +24,9 @@ from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.registry import Scratch
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.registry import Op, result_tuple
-from bolt_numba.ptx import SimulationReport
 from bolt_numba.runtime.slots import CONST, TEMP, Job, Slot
 from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorType, type_of
+from bolt_numba_simulator.ptx import SimulationReport
 from tests.harness import PlainContext, contexts
 
 GPU: Any = devices.device(os.environ.get("BOLT_NUMBA_TEST_GPU", "cuda-sim"))

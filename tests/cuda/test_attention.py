@@ -18,8 +18,8 @@ from bolt_numba.kernels.cuda.attention.tiles import attention_tiles, shared_byte
 from bolt_numba.ops.layers.attention import FusedAttention
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
-from bolt_numba.ptx import SimulationReport
 from bolt_numba.types import BF16, F16, F32, I32, Array, TensorType
+from bolt_numba_simulator.ptx import SimulationReport
 from tests.cases.attention import group_query_attention, rotary_embedding
 from tests.cuda.harness import GPU, expect, run_op
 

@@ -24,7 +24,6 @@ from bolt_numba.devices.cuda import driver, library
 from bolt_numba.devices.cuda.device import Cuda
 from bolt_numba.devices.cuda.driver import Gpu
 from bolt_numba.devices.cuda.faults import Faults
-from bolt_numba.devices.cuda.simulated import SimulatedGpu
 from bolt_numba.errors import BudgetError, DataError, DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -34,6 +33,7 @@ from bolt_numba.kernels.cuda.language.lang import store_f32
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.types import F32, Sym, TensorType
+from bolt_numba_simulator.gpu import SimulatedGpu
 from tests.cuda.fake_driver import FakeDriver, Result
 from tests.cuda.test_sessions import expect, network, whole
 

@@ -12,7 +12,6 @@ import pytest
 import bolt_numba as bn
 from bolt_numba import devices
 from bolt_numba.devices.cuda.device import Cuda
-from bolt_numba.devices.cuda.simulated import SimulatedGpu
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
@@ -21,6 +20,7 @@ from bolt_numba.ops.pointwise import Relu
 from bolt_numba.runtime import stand_ins
 from bolt_numba.runtime.islands import NOT_WORTH_IT
 from bolt_numba.types import F32, Array, Sym, TensorType
+from bolt_numba_simulator.gpu import SimulatedGpu
 
 _numbers = itertools.count()
 CODES = tuple(np.array(values, F32) for values in ([0, 1, 2], [5, -6, 7], [9]))

@@ -20,8 +20,8 @@ from bolt_numba.kernels.cuda.language.instructions import _HOPPER, INSTRUCTIONS,
 from bolt_numba.kernels.cuda.language.lang import cuda, static, static_range
 from bolt_numba.kernels.cuda.language.macros import MACROS
 from bolt_numba.kernels.declare import Inline, Source, inline
-from bolt_numba.ptx import GlobalMemory, Module
 from bolt_numba.types import BF16
+from bolt_numba_simulator.ptx import GlobalMemory, Module
 
 
 def generated(lines: list[str], scope: dict[str, Any], arch: str = SM_80, threads: int = 128) -> CudaKernel:

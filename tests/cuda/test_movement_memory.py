@@ -10,8 +10,8 @@ import pytest
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Concat, Transpose
 from bolt_numba.ops.layers.pool import MaxPool
-from bolt_numba.ptx import Module, SimulationReport
 from bolt_numba.types import AnyDType
+from bolt_numba_simulator.ptx import Module, SimulationReport
 from tests.cuda.harness import expect
 
 RNG = np.random.default_rng(0)

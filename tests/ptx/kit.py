@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ptx import GlobalMemory, Module
+from bolt_numba_simulator.ptx import GlobalMemory, Module
 
 REGISTERS = """
 .reg .pred %p<20>; .reg .b16 %h<40>; .reg .b32 %r<80>; .reg .b64 %a<80>; .reg .f32 %f<80>; .reg .f64 %d<40>;

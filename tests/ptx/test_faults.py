@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from bolt_numba.errors import BoltError, UnsupportedOpError
-from bolt_numba.ptx import Checks, GlobalMemory, Module, SimulationError, SimulationReport
-from bolt_numba.ptx import machine as machines
-from bolt_numba.ptx import program as programs
+from bolt_numba_simulator.ptx import Checks, GlobalMemory, Module, SimulationError, SimulationReport
+from bolt_numba_simulator.ptx import machine as machines
+from bolt_numba_simulator.ptx import program as programs
 from tests.ptx.kit import HEAD, kernel, put, run
 
 X = np.arange(256, dtype=np.uint32)

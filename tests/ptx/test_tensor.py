@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bolt_numba.ptx import GlobalMemory, Module
+from bolt_numba_simulator.ptx import GlobalMemory, Module
 from tests.ptx.kit import HEAD, REGISTERS, kernel, put, run
 
 F16, F32, I32, U32 = np.float16, np.float32, np.int32, np.uint32

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bolt_numba.ptx import GlobalMemory, Module
-from bolt_numba.ptx.arithmetic import from_bf16, to_bf16
+from bolt_numba_simulator.ptx import GlobalMemory, Module
+from bolt_numba_simulator.ptx.arithmetic import from_bf16, to_bf16
 from tests.ptx.kit import put
 
 TEXTS = sorted((Path(__file__).parent / "triton").glob("*.ptx"))

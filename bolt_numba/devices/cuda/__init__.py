@@ -1,1 +1,1 @@
-"""NVIDIA GPUs, and one that is simulated: `device` is what the runtime knows, `driver` and `simulated` are below it."""
+"""NVIDIA GPUs: `device` is what the runtime knows; below it stands `driver`, or the simulator of another package."""

@@ -10,6 +10,7 @@ from bolt_numba.devices.cuda.arrays import DeviceArray, empty, imported
 from bolt_numba.devices.cuda.interface import Driver
 from bolt_numba.devices.cuda.memory import CudaMemory
 from bolt_numba.devices.cuda.program import CudaProgram
+from bolt_numba.errors import DeviceError
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.cuda import code
 from bolt_numba.kernels.registry import Context, Entry, Step, Types
@@ -81,3 +82,13 @@ class Cuda(Device):
 
     def describe(self) -> str:
         return self.driver.describe()
+
+
+def gpu(which: str) -> Cuda:
+    """The GPU of a number, ``""`` for the first.  Raises DeviceError when there is none."""
+    from bolt_numba.devices.cuda.driver import Gpu
+
+    if which and not which.isdecimal():
+        raise DeviceError(f"device: got 'cuda:{which}', wanted the number of a GPU such as 'cuda:1'")
+    driver = Gpu(int(which or 0))
+    return Cuda(driver.name, driver)

@@ -318,7 +318,7 @@ class Gpu:
 
     # --- time --------------------------------------------------------------------------------------------------------
 
-    def timed(self, groups: Sequence[Sequence[Call]], stream: Stream, reports: Any = None) -> list[float]:
+    def timed(self, groups: Sequence[Sequence[Call]], stream: Stream, counts: Any = None) -> list[float]:
         cu, what, events = self.cu, "measuring time", []
         with self.here:
             try:

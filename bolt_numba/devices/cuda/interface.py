@@ -9,7 +9,6 @@ from bolt_numba.types import Array
 
 if TYPE_CHECKING:
     from bolt_numba.kernels.cuda.declare import CudaKernel, MappedTensor
-    from bolt_numba.ptx import SimulationReport
 
 Call: TypeAlias = Callable[[], None]
 """A launch with all its arguments: asks the GPU, and waits for nothing."""
@@ -92,11 +91,11 @@ class Driver(Protocol):
         ...
 
     def timed(
-        self, groups: Sequence[Sequence[Call]], stream: Any, reports: list[SimulationReport] | None = None
+        self, groups: Sequence[Sequence[Call]], stream: Any, counts: list[dict[str, int]] | None = None
     ) -> list[float]:
         """Do calls of one stream group by group; seconds that each group took.
 
-        reports: gets one for each group, by a driver that counts what kernels do.
+        counts: gets those of each group by name, for people, from a driver that counts what kernels do.
         """
         ...
 

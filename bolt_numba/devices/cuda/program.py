@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from bolt_numba.kernels.registry import Fault, In, Out, Pitch, Scratch, Step
 from bolt_numba.runtime.device import Arenas
 from bolt_numba.runtime.slots import CONST, Job, Slot
 from bolt_numba.types import Array
-
-if TYPE_CHECKING:
-    from bolt_numba.ptx import SimulationReport
 
 _WORDS = {
     "ptr": ctypes.c_int64,
@@ -64,17 +61,6 @@ def _constant(job: Job, arg: Any) -> Array | None:
     slot = job.ins[arg.index] if type(arg) is In else None
     root = None if slot is None else slot.root()[0]
     return root.const if root is not None and root.kind == CONST else None
-
-
-def _counts(report: SimulationReport | None) -> dict[str, int]:
-    """What a simulated GPU counted, for people."""
-    if report is None:
-        return {}
-    found = report.total()
-    return {
-        "instructions": report.executed(), "% of sectors used": round(100 * report.efficiency()),
-        "bank conflicts": found.wavefronts - found.ideal,
-    }  # fmt: skip
 
 
 class CudaRun:
@@ -154,9 +140,9 @@ class CudaRun:
 
     def timed(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[float]:
         self.faults.begin()
-        reports: list[SimulationReport] = []
-        seconds = self.driver.timed(self.calls, self.arena.stream, reports)
-        for job, calls, report in zip_longest(self.program.jobs, self.calls, reports):
-            self.program.memory.counts[job] = {"launches": len(calls), **_counts(report)}
+        counts: list[dict[str, int]] = []
+        seconds = self.driver.timed(self.calls, self.arena.stream, counts)
+        for job, calls, counted in zip_longest(self.program.jobs, self.calls, counts):
+            self.program.memory.counts[job] = {"launches": len(calls), **(counted or {})}
         self.faults.check()
         return seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import deque
@@ -11,15 +12,19 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.devices.cuda.device import Cuda
 from bolt_numba.devices.cuda.interface import Call
+from bolt_numba.devices.cuda.library import want_arch
 from bolt_numba.devices.cuda.limits import check_launch, most_shared
+from bolt_numba.errors import DeviceError
 from bolt_numba.kernels.cuda.code import PTX, ptx
 from bolt_numba.kernels.cuda.declare import SM_80, CudaKernel, MappedTensor
-from bolt_numba.ptx import GlobalMemory, Module, SimulationReport, TensorMap
 from bolt_numba.types import Array
+from bolt_numba_simulator.ptx import GlobalMemory, Module, SimulationReport, TensorMap
 
 SWIZZLE = 128
 """Bytes within which boxes of tensors are swizzled."""
+_ARCH = re.compile(r"sm_\d{2,3}[af]?")
 
 
 class SimulatedGpu:
@@ -105,28 +110,44 @@ class SimulatedGpu:
         return lambda: self.run(calls)
 
     def timed(
-        self, groups: Sequence[Sequence[Call]], stream: None, reports: list[SimulationReport] | None = None
+        self, groups: Sequence[Sequence[Call]], stream: None, counts: list[dict[str, int]] | None = None
     ) -> list[float]:
         clock = [time.perf_counter()]
         for calls in groups:
-            if reports is None:
+            if counts is None:
                 self.run(calls)
             else:
-                reports.append(SimulationReport())
-                self._run_counted(calls, reports[-1])
+                counts.append(self._counted(calls))
             clock.append(time.perf_counter())
         return np.diff(clock).tolist()
 
-    def _run_counted(self, calls: Sequence[Call], report: SimulationReport) -> None:
+    def _counted(self, calls: Sequence[Call]) -> dict[str, int]:
+        """What calls do, which are run, for people."""
         with self._lock:
-            before, self.counts = self.counts, report
+            before, self.counts = self.counts, SimulationReport()
             try:
                 self.run(calls)
+                report = self.counts
             finally:
                 self.counts = before
+        found = report.total()
+        return {
+            "instructions": report.executed(), "% of sectors used": round(100 * report.efficiency()),
+            "bank conflicts": found.wavefronts - found.ideal,
+        }  # fmt: skip
 
     def synchronise(self, stream: None) -> None:
         pass
 
     def describe(self) -> str:
         return f"simulated GPU ({self.arch})"
+
+
+def simulated(which: str) -> Cuda:
+    """The device ``cuda-sim``, or that of an architecture, as ``sm_90a``.  Raises DeviceError where it is none."""
+    if which and not _ARCH.fullmatch(which):
+        raise DeviceError(f"device: got 'cuda-sim:{which}', wanted an architecture such as 'cuda-sim:sm_90a'")
+    arch = which or SM_80
+    want_arch(arch, f"cuda-sim:{arch}")
+    name = "cuda-sim" if arch == SM_80 else f"cuda-sim:{arch}"
+    return Cuda(name, SimulatedGpu(name, arch), weighs=False)

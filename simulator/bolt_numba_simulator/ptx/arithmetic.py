@@ -9,9 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ptx.table import OPCODES, opcode
-from bolt_numba.ptx.text import Statement
-from bolt_numba.ptx.types import BOOL, F16, F32, F64, I8, I32, U8, U16, U32, U64, RefusedError, Values, dtype_of, wider
+from bolt_numba_simulator.ptx.table import OPCODES, opcode
+from bolt_numba_simulator.ptx.text import Statement
+from bolt_numba_simulator.ptx.types import (
+    BOOL,
+    F16,
+    F32,
+    F64,
+    I8,
+    I32,
+    U8,
+    U16,
+    U32,
+    U64,
+    RefusedError,
+    Values,
+    dtype_of,
+    wider,
+)
 
 Decode = Any
 
