@@ -108,7 +108,8 @@ def ops_without_spelling(ops: Mapping[str, type[Op]], writers: Collection[type[O
         elif op not in writers and name not in none:
             why = f"ONNX's {name} has no attribute {', '.join(ours)}" if ours else "ONNX has no operator of that name"
             line = f"@writer({name}) on a function (w, op, *terms) that returns w.node(...)"
-            yield f"{name} ({file_of(op)}): {why}: add to converters/onnx/writing/tables/standard.py: {line}"
+            other = f"or to bolt_numba/ops/decomposed what it is made of, under @decomposes({name})"
+            yield f"{name} ({file_of(op)}): {why}: add to converters/onnx/writing/tables/standard.py: {line}, {other}"
 
 
 def readers_of_nothing(readers: Mapping[tuple[str, str], list[Reader]], others: Collection[str]) -> Iterator[str]:

@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from bolt_numba.cli.app import app
 from bolt_numba.converters import load
 from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.errors import DTypeError, ShapeError
+from bolt_numba.hardware.lowering import apart
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.dot import Mark, colour_of, to_dot
 from bolt_numba.ir.drawing import to_svg
@@ -36,7 +36,7 @@ from bolt_numba.passes.partition.marking import lowered
 from bolt_numba.passes.partition.partition import Candidate, Partition
 from bolt_numba.passes.partition.placement import Placement
 from bolt_numba.passes.pipeline import run_pipeline
-from bolt_numba.passes.rewrite import Match, Pat, Result, nested, rule
+from bolt_numba.passes.rewrite import nested
 from bolt_numba.types import F32, I64, STRING, Sym, TensorType, type_of
 from tests.graphs import choice, feeds_of, graphs, integers, make
 from tests.hardware.picky import Picky, chain, parted, parts_of, same
@@ -271,20 +271,7 @@ def test_a_driver_that_fails_when_it_is_asked_refuses() -> None:
     assert partition.decisions[1].reasons == {"npu": "it fails to say: OSError: the cable is loose"}
 
 
-@rule(Pat(HardSwish))
-def hard_swish_by_hard_sigmoid(m: Match, b: Builder) -> Result:
-    x = m.root.operands[0]
-    return b(make("Mul"), x, b(make("HardSigmoid", alpha=1 / 6, beta=0.5), x))
-
-
-@rule(Pat(HardSigmoid))
-def hard_sigmoid_by_clip(m: Match, b: Builder) -> Result:
-    op: Any = m.root.op
-    line = b(make("Add"), b(make("Mul"), m.root.operands[0], op.alpha), op.beta)
-    return b(make("Clip", lo=0.0, hi=1.0), line)
-
-
-LOWERINGS = hard_swish_by_hard_sigmoid, hard_sigmoid_by_clip
+LOWERINGS = apart(HardSwish, HardSigmoid)
 
 
 def test_what_a_device_lacks_is_marked_where_its_lowerings_take_it_apart() -> None:

@@ -17,7 +17,6 @@ from onnx import helper
 from bolt_numba.converters.onnx.structure import read_names
 from bolt_numba.converters.onnx.types import CODES, proto_of_type
 from bolt_numba.converters.onnx.writing.registry import (
-    WHOLE,
     WRITERS,
     Named,
     NoSpellingError,
@@ -29,11 +28,10 @@ from bolt_numba.errors import BoltError, UnsupportedOpError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.shape import Transpose
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.pointwise import Add, Cast
+from bolt_numba.ops.decompose import DECOMPOSITIONS, WholeError, channels_first, decompose, load_decompositions, unfused
+from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.registry import Op, result_tuple
-from bolt_numba.types import F32, I32, I64, Array, NestedType, TensorType, type_of
+from bolt_numba.types import I32, I64, Array, NestedType, TensorType, type_of
 
 LOCAL = 1024
 """Elements up to which a constant of a subgraph stands in the subgraph itself, where shape inference sees it."""
@@ -51,6 +49,7 @@ class ModelWriter:
 
     def __init__(self, weights: Weights) -> None:
         load_writers()
+        load_decompositions()
         self.weights = weights
         self.types: dict[str, TensorType] = {}
         self.missing: list[str] = []
@@ -94,7 +93,7 @@ class GraphWriter:
         self.terms: dict[int, Named] = {id(v): t for v, t in zip(graph.inputs, given, strict=True)}
         self._constants: dict[Any, Named] = {}
         self._same: dict[int, tuple[Array, Named]] = {}
-        self._first: dict[str, Named] = {}  # by the name of an image with its channels last, the one with them first
+        self._turns: dict[str, tuple[tuple[int, ...], Named]] = {}  # by name, what a transpose of it would be
         self.base = ""
         self.reading: Node
 
@@ -180,15 +179,16 @@ class GraphWriter:
         for value, result, name in zip(values, results, wanted, strict=True):
             final = name if name is not None else self.model.unique(value.name)
             names[result.name] = final
-            if result.name in self._first:
-                self._first[final] = self._first.pop(result.name)
-            self.terms[id(value)] = self.model.term(final, value.type)
+            made = self.terms[id(value)] = self.model.term(final, value.type)
+            if result.name in self._turns:
+                perm, other = self._turns.pop(result.name)
+                self._pair(made, perm, other)
         unread = {self.terms[id(v)].name for v, name in zip(values, wanted, strict=True) if not v.uses and not name}
-        for made in nodes:
-            for field in (made.input, made.output):
+        for node in nodes:
+            for field in (node.input, node.output):
                 for i, name in enumerate(field):
                     field[i] = names.get(name, name)
-            _drop_unread(made, unread)
+            _drop_unread(node, unread)
 
     def write(self, op: Op, *terms: Named, types: Sequence[TensorType] | None = None) -> Any:
         """Results of an operator of ours, as nodes of ONNX.
@@ -197,53 +197,77 @@ class GraphWriter:
         """
         if types is None:
             types = result_tuple(infer_types(op, [t.type if t.name else None for t in terms]))
-        if isinstance(op, (Conv, MatMul)) and op.to is not None:
-            return self._between_casts(op, terms)
-        residual, activation = getattr(op, "residual", False), getattr(op, "activation", None)
-        if (residual or activation is not None) and type(op) not in WHOLE:
-            return self._with_epilogue(op, terms, residual, activation)
-        if getattr(op, "layout", None) == "NHWC":
-            return self._channels_first(op, terms, residual)
-        function = WRITERS.get(type(op))
-        results = self.plain(op, terms, types) if function is None else result_tuple(function(self, op, *terms))
+        made = self._stripped(op, terms)
+        if made is None:
+            function = WRITERS.get(type(op))
+            made = self._plain_or_apart(op, terms, types) if function is None else function(self, op, *terms)
+        results = result_tuple(made)
         return results[0] if len(results) == 1 else results
 
-    def _between_casts(self, op: Conv | MatMul, terms: Sequence[Named]) -> Named:
-        wide = [t if not t.name or t.type.dtype == F32 else self.write(Cast(F32), t) for t in terms]
-        made: Named = self.write(dataclasses.replace(op, to=None), *wide)
-        return made if op.to in (None, F32) else self.write(Cast(op.to), made)
+    def _stripped(self, op: Op, terms: Sequence[Named]) -> Any:
+        """What is fused to an operator behind it, and one whose channels are last between transposes; else None."""
+        values = [t if t.name else None for t in terms]
+        made = self._in_words(unfused, op, values)
+        return made if made is not None else self._in_words(channels_first, op, values)
 
-    def _with_epilogue(self, op: Any, terms: Sequence[Named], residual: bool, activation: Op | None) -> Named:
-        names = {f.name for f in dataclasses.fields(op)}
-        bare = dataclasses.replace(op, activation=None, **({"residual": False} if "residual" in names else {}))
-        operands = list(terms[:-1] if residual else terms)
-        while not operands[-1].name:
-            operands.pop()
-        made: Named = self.write(bare, *operands)
-        if residual:
-            made = self.write(Add(), made, terms[-1])
-        return made if activation is None else self.write(activation, made)
+    def _plain_or_apart(self, op: Op, terms: Sequence[Named], types: Sequence[TensorType]) -> Any:
+        try:
+            return self.plain(op, terms, types)
+        except NoSpellingError as error:
+            if type(op) not in DECOMPOSITIONS:
+                raise
+            reason = str(error)
+        try:
+            return self.apart(op, *terms)
+        except NoSpellingError as error:
+            raise NoSpellingError(reason or str(error)) from error
 
-    def _channels_first(self, op: Any, terms: Sequence[Named], residual: bool) -> Any:
-        """An operator on images whose channels are last, between transposes; ONNX has no such layout."""
-        spatial = (0, op.residual_at) if residual else (0,)
-        given = [self._turned(t, first=True) if i in spatial else t for i, t in enumerate(terms)]
-        made = result_tuple(self.write(dataclasses.replace(op, layout="NCHW"), *given))
-        results = tuple(self._turned(t, first=False) for t in made)
-        return results[0] if len(results) == 1 else results
+    def apart(self, op: Op, *terms: Named) -> Any:
+        """Results of an operator in terms of others, as nodes of ONNX.  Raises NoSpellingError."""
+        return self._in_words(decompose, op, [t if t.name else None for t in terms])
 
-    def _turned(self, term: Named, first: bool) -> Named:
-        """An image with its channels moved to the other place; one that came from there is taken as it was."""
-        if term.type.shape is None:
-            raise NoSpellingError("layout NHWC of an unknown rank")
-        if first and term.name in self._first:
-            return self._first[term.name]
-        rank = len(term.type.shape)
-        perm = (0, rank - 1, *range(1, rank - 1)) if first else (0, *range(2, rank), 1)
-        made: Named = self.write(Transpose(perm), term)
-        self._first[term.name if first else made.name] = made if first else term
-        self.model.loose = True  # the next layer may take what was there before
+    def _in_words(self, function: Any, op: Op, values: Sequence[Named | None]) -> Any:
+        try:
+            return function(op, self, *values)
+        except WholeError as error:
+            raise NoSpellingError(str(error)) from error
+
+    def __call__(self, op: Op, *operands: Any) -> Any:
+        """The same for decompositions: arrays and numbers are constants, and what follows from constants is one.
+
+        A transpose of what was turned the other way is what was there before.
+        """
+        like = next((x.type.dtype for x in operands if isinstance(x, Named)), None)
+        terms = [self._as_term(x, like) for x in operands]
+        while terms and not terms[-1].name:
+            terms.pop()
+        known = [t.known for t in terms if t.known is not None]
+        if known and len(known) == len(terms):
+            types = infer_types(op, [t.type for t in terms])
+            if all(t.is_static for t in types) and sum(t.nbytes for t in types) <= sum(a.nbytes for a in known):
+                self.model.loose = True  # nobody may read what it was computed from any more
+                made = tuple(self.const(array) for array in result_tuple(op.reference(*known)))
+                return made[0] if len(made) == 1 else made
+        return self._turned(op, terms[0]) if isinstance(op, Transpose) else self.write(op, *terms)
+
+    def _turned(self, op: Any, term: Named) -> Named:
+        perm, back = self._turns.get(term.name, ((), term))
+        if perm == op.perm:
+            self.model.loose = True
+            return back
+        made: Named = self.write(op, term)
+        self._pair(term, op.perm, made)
         return made
+
+    def _pair(self, term: Named, perm: tuple[int, ...], made: Named) -> None:
+        """Note that one is the other transposed."""
+        self._turns[term.name] = perm, made
+        self._turns[made.name] = tuple(map(perm.index, range(len(perm)))), term
+
+    def _as_term(self, x: Any, like: Any) -> Named:
+        if x is None or isinstance(x, Named):
+            return x or _NOTHING
+        return self.const(np.asarray(x, like if isinstance(x, (bool, int, float)) else None))
 
     def plain(
         self, op: Op, terms: Sequence[Named], types: Sequence[TensorType], name: str = "", **more: Any

@@ -1,6 +1,7 @@
 """The table of writers: operator of the graph -> function that adds the ONNX nodes of one node.
 
 Operators whose name, operands and attributes are ONNX's need no row: `writing.graph` writes them from the schema.
+Those that ONNX lacks are taken apart by `bolt_numba.ops.decompose`.
 """
 
 from __future__ import annotations
@@ -46,20 +47,14 @@ WRITERS: dict[type[Op], Function] = {}
 """Writers by operator: ``(writer, op, *terms) -> Named | tuple[Named, ...]``."""
 
 
-WHOLE: set[type[Op]] = set()
-"""Operators whose writers take care of what is fused to them."""
-
-
-def writer(*kinds: type[Op], whole: bool = False) -> Callable[[Function], Function]:
-    """Register a writer for these operators.  whole: it writes the residual and the activation, too."""
+def writer(*kinds: type[Op]) -> Callable[[Function], Function]:
+    """Register a writer for these operators."""
 
     def register(function: Function) -> Function:
         for kind in kinds:
             if kind in WRITERS:
                 raise ValueError(f"operator {kind.name} has two writers")
             WRITERS[kind] = function
-        if whole:
-            WHOLE.update(kinds)
         return function
 
     return register

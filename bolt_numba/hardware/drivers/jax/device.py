@@ -96,7 +96,7 @@ class JaxAccelerator(Accelerator):
     def lowerings(self) -> Sequence[Rule]:  # type: ignore[override]  # nobody sets it
         from bolt_numba.hardware.lowering import BYTES, CHANNELS_FIRST, FUSED  # what starts from a blob needs none
 
-        return (*CHANNELS_FIRST, *FUSED, *BYTES[:2])
+        return (*CHANNELS_FIRST, *FUSED, *BYTES)
 
     def scope(self) -> AbstractContextManager[object]:
         """In which functions are traced: JAX would make numbers of 32 bits of those of 64 otherwise."""

@@ -91,7 +91,7 @@ class OvAccelerator(Accelerator):
             NORMS,
         )
 
-        return (*CHANNELS_FIRST, *FUSED, *BYTES[:2], *ACTIVATIONS, *NORMS)
+        return (*CHANNELS_FIRST, *FUSED, *BYTES, *ACTIVATIONS, *NORMS)
 
     def supports(self, node: Node) -> bool | str:
         if why := loose(node, self.shapes == "fixed"):

@@ -11,30 +11,23 @@ from bolt_numba.converters.onnx.types import CODES, proto_of_type
 from bolt_numba.converters.onnx.writing.registry import Named, NoSpellingError, writer
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.arrays.generate import ConstantOfShape, Range, Trilu
-from bolt_numba.ops.arrays.reduce import ReduceSum, ReduceSumSquare, Softmax
-from bolt_numba.ops.arrays.shape import Reshape, Shape, Split, Transpose, Unsqueeze
+from bolt_numba.ops.arrays.generate import ConstantOfShape, Range
+from bolt_numba.ops.arrays.shape import Reshape, Split
 from bolt_numba.ops.arrays.signal import MelWeightMatrix
-from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.control import If, Loop, Scan
 from bolt_numba.ops.data.sequence import OptionalEmpty, SequenceEmpty, SequenceInsert
 from bolt_numba.ops.foreign import Foreign
-from bolt_numba.ops.layers.attention import FusedAttention, swapped
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.detection import DeformConv
-from bolt_numba.ops.layers.distances import Distances
 from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.resize import Resize
-from bolt_numba.ops.pointwise import Abs, Add, Clip, Mul, Sub
+from bolt_numba.ops.pointwise import Clip
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import BOOL, F32, I64, Sym, TensorType, sequence_of
 
 if TYPE_CHECKING:
     from bolt_numba.converters.onnx.writing.graph import GraphWriter
-
-MASKED = -1e30
-"""What keeps a query from a key; -inf would make NaN of a line of them."""
 
 
 @writer(Clip)
@@ -47,17 +40,9 @@ def clip(w: GraphWriter, op: Any, x: Named) -> Any:
     return w.node("Clip", [x, *terms], [x.type])
 
 
-@writer(Chain)
-def chain(w: GraphWriter, op: Any, *terms: Named) -> Any:
-    values = list(terms)
-    for step, operands in op.steps:
-        values.append(w.write(step, *(values[i] for i in operands)))
-    return tuple(values[i] for i in op.results)
-
-
 @writer(MatMul)
 def matmul(w: GraphWriter, op: Any, a: Named, b: Named, bias: Named | None = None) -> Any:
-    """Gemm where both operands are matrices; elsewhere its flags are nodes of their own."""
+    """Gemm where both operands are matrices."""
     bias = bias if bias is not None and bias.name else None
     plain = not (op.trans_a or op.trans_b) and op.alpha == 1
     shapes = a.type.shape, b.type.shape
@@ -67,67 +52,9 @@ def matmul(w: GraphWriter, op: Any, a: Named, b: Named, bias: Named | None = Non
         given = {k: v for k, v in flags.items() if v != (1 if k == "alpha" else 0)}
         terms = [a, b] if bias is None else [a, b, bias]
         return w.node("Gemm", terms, [TensorType(a.type.dtype, (rows, columns))], **given)
-    a, b = (_swapped(w, t) if flag else t for t, flag in ((a, op.trans_a), (b, op.trans_b)))
-    (made,) = w.node("MatMul", [a, b], [MatMul().infer(a.type, b.type)])
-    if op.alpha != 1:
-        made = w.write(Mul(), made, w.const(np.array(op.alpha, a.type.dtype)))
-    return made if bias is None else w.write(Add(), made, bias)
-
-
-@writer(Distances)
-def distances(w: GraphWriter, op: Any, x: Named, points: Named) -> Any:
-    """Every row less every point, and a sum along the middle."""
-    places = [w.const(np.array([axis], I64)) for axis in (2, 0, 1)]
-    apart = w.write(Sub(), w.write(Unsqueeze(), x, places[0]), w.write(Unsqueeze(), points, places[1]))
-    if op.power == 2:
-        return w.write(ReduceSumSquare(keepdims=False), apart, places[2])
-    return w.write(ReduceSum(keepdims=False), w.write(Abs(), apart), places[2])
-
-
-def _swapped(w: GraphWriter, x: Named) -> Named:
-    """The last two axes swapped; a vector stays."""
-    if x.type.shape is None:
-        raise NoSpellingError(f"the transpose of '{x.name}', whose rank is not known")
-    rank = len(x.type.shape)
-    if rank < 2:
-        return x
-    if x.known is not None:
-        return w.const(np.ascontiguousarray(np.swapaxes(x.known, -1, -2)), f"{x.name}/transposed")
-    made: Named = w.write(Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
-    return made
-
-
-@writer(FusedAttention)
-def attention(
-    w: GraphWriter, op: Any, q: Named, k: Named | None = None, v: Named | None = None, mask: Named | None = None
-) -> Any:
-    """Two products and the softmax between them, around Transposes where heads lie inside."""
-    parts: Any = (q, k, v)
-    if op.packed:
-        parts = w.write(Split(-2, 3), q, w.const(np.array([(q.type.shape or (0, 0))[-2] // 3] * 3, np.int64)))
-    given = zip(parts, op.layouts, strict=True)
-    q, k, v = (_heads_exchanged(w, x) if layout == "SHD" else x for x, layout in given)
-    scores = w.write(MatMul(trans_b=True, alpha=op.scale), q, k)
-    if mask is not None and mask.name:
-        scores = w.write(Add(), scores, mask)
-    if op.causal:
-        scores = w.write(Add(), scores, _causal(w, scores))
-    y = w.write(MatMul(), w.write(Softmax(-1), scores), v)
-    return _heads_exchanged(w, y) if op.y_layout == "SHD" else y
-
-
-def _heads_exchanged(w: GraphWriter, x: Named) -> Named:
-    made: Named = w.write(Transpose(swapped(tuple(range(len(x.type.shape or ()))))), x)
-    return made
-
-
-def _causal(w: GraphWriter, scores: Named) -> Named:
-    """0 where the key is not after the query, else a number that no score outweighs."""
-    dtype = scores.type.dtype
-    low = max(MASKED, float(np.finfo(dtype).min) / 2) if dtype.kind == "f" else MASKED
-    full = w.write(ConstantOfShape(low, dtype), w.write(Shape(start=-2), scores))
-    made: Named = w.write(Trilu(upper=True), full, w.const(np.array(1, I64)))
-    return made
+    if plain and bias is None:
+        return w.node("MatMul", [a, b], [op.infer(a.type, b.type)])
+    return w.apart(op, a, b, *([] if bias is None else [bias]))
 
 
 @writer(ConstantOfShape)

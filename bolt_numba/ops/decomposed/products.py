@@ -1,0 +1,205 @@
+"""Products and what holds several of them, chains, rotations; integer products as floats between conversions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.ops.arrays.byte_table import ByteTable
+from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.generate import ConstantOfShape, Trilu
+from bolt_numba.ops.arrays.reduce import ReduceSum, ReduceSumSquare, Softmax
+from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Split, Squeeze, Transpose, Unsqueeze
+from bolt_numba.ops.chain import Chain
+from bolt_numba.ops.decompose import Terms, WholeError, decomposes
+from bolt_numba.ops.layers.attention import FusedAttention, swapped
+from bolt_numba.ops.layers.between_bytes import BetweenBytes
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.distances import Distances
+from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
+from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear, limits
+from bolt_numba.ops.layers.rotary import RotaryEmbedding
+from bolt_numba.ops.pointwise import Abs, Add, Cast, Clip, Div, Mul, Round, Sub
+from bolt_numba.types import F32, I8, I32, I64, U8
+
+MASKED = -1e30
+"""What keeps a query from a key; -inf would make NaN of a line of them."""
+SHARED = ("strides", "pads", "dilations", "group", "auto_pad", "layout")
+"""Attributes of both convolutions."""
+
+
+def _i64(*numbers: int) -> Any:
+    return np.array(numbers, I64)
+
+
+@decomposes(Chain)
+def chain(op: Any, b: Terms, *given: Any) -> Any:
+    """Its operators."""
+    values = list(given)
+    for step, operands in op.steps:
+        values.append(b(step, *(values[i] for i in operands)))
+    return tuple(values[i] for i in op.results)
+
+
+@decomposes(MatMul)
+def product(op: Any, b: Terms, x: Any, y: Any, bias: Any = None) -> Any:
+    """``MatMul(Transpose(a), Transpose(b)) * alpha + c``."""
+    if op == MatMul() and bias is None:
+        raise WholeError("it is a product and nothing else")
+    made = b(MatMul(), _turned(b, x, op.trans_a), _turned(b, y, op.trans_b))
+    made = made if op.alpha == 1 else b(Mul(), made, op.alpha)
+    return made if bias is None else b(Add(), made, bias)
+
+
+def _turned(b: Terms, x: Any, swap: bool) -> Any:
+    """The last two axes exchanged; a vector stays."""
+    if not swap:
+        return x
+    if x.type.shape is None:
+        raise WholeError("the rank is not known")
+    rank = len(x.type.shape)
+    return x if rank < 2 else b(Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
+
+
+@decomposes(Distances)
+def distances(op: Any, b: Terms, x: Any, points: Any) -> Any:
+    """``ReduceSumSquare(Unsqueeze(x) - Unsqueeze(w))``, or of Abs where the power is 1."""
+    apart = b(Sub(), b(Unsqueeze(), x, _i64(2)), b(Unsqueeze(), points, _i64(0)))
+    if op.power == 2:
+        return b(ReduceSumSquare(keepdims=False), apart, _i64(1))
+    return b(ReduceSum(keepdims=False), b(Abs(), apart), _i64(1))
+
+
+@decomposes(FusedAttention)
+def attention(op: Any, b: Terms, q: Any, k: Any = None, v: Any = None, mask: Any = None) -> Any:
+    """``MatMul(Softmax(MatMul(q, k^T) * scale + mask), v)``."""
+    if op.packed:
+        q, k, v = b(Split(-2, 3), q)
+    if not all(x.type.shape for x in (q, k, v)):
+        raise WholeError("the rank is not known")
+    given = zip((q, k, v), op.layouts, strict=True)
+    q, k, v = (_heads_exchanged(b, x) if layout == "SHD" else x for x, layout in given)
+    scores = b(MatMul(trans_b=True), q, k)
+    scores = scores if op.scale == 1 else b(Mul(), scores, op.scale)
+    scores = scores if mask is None else b(Add(), scores, mask)
+    scores = b(Add(), scores, _causal(b, scores)) if op.causal else scores
+    y = b(MatMul(), b(Softmax(-1), scores), v)
+    return _heads_exchanged(b, y) if op.y_layout == "SHD" else y
+
+
+def _heads_exchanged(b: Terms, x: Any) -> Any:
+    return b(Transpose(swapped(tuple(range(len(x.type.shape))))), x)
+
+
+def _causal(b: Terms, scores: Any) -> Any:
+    """0 where the key is not after the query, else a number that no score outweighs."""
+    dtype = scores.type.dtype
+    low = max(MASKED, float(np.finfo(dtype).min) / 2) if dtype.kind == "f" else MASKED
+    return b(Trilu(upper=True), b(ConstantOfShape(low, dtype), b(Shape(start=-2), scores)), np.array(1, I64))
+
+
+@decomposes(RotaryEmbedding)
+def rotary(op: Any, b: Terms, x: Any, cos: Any, sin: Any, positions: Any = None) -> Any:
+    """``Concat(x1 * cos - x2 * sin, x1 * sin + x2 * cos)`` of the halves of each head, or the neighbours in it."""
+    half, size = (() if t.type.shape is None else t.type.shape[-1:] for t in (cos, x))
+    if not half or not size or not isinstance(half[0], int) or not isinstance(size[0], int):
+        raise WholeError("heads of a size that is not known")
+    turning, rest = 2 * half[0], size[0] - 2 * half[0]
+    x, *tail = b(Split(-1, 2), x, _i64(turning, rest)) if rest else (x,)
+    tables = [t if positions is None else b(Gather(0), t, positions) for t in (cos, sin)]
+    c, s = (b(Unsqueeze(), t, _i64(1 if op.layout == "HSD" else 2)) for t in tables)
+    if op.interleaved:
+        pairs = b(Split(-1, 2), b(Reshape(), x, _i64(0, 0, 0, half[0], 2)), _i64(1, 1))
+        first, second = (b(Squeeze(), pair, _i64(-1)) for pair in pairs)
+    else:
+        first, second = b(Split(-1, 2), x, _i64(half[0], half[0]))
+    turned = [b(Sub(), b(Mul(), first, c), b(Mul(), second, s)), b(Add(), b(Mul(), first, s), b(Mul(), second, c))]
+    if op.interleaved:
+        y = b(Concat(-1), *(b(Unsqueeze(), t, _i64(-1)) for t in turned))
+        turned = [b(Reshape(), y, _i64(0, 0, 0, turning))]
+    return b(Concat(-1), *turned, *tail) if len(turned) + len(tail) > 1 else turned[0]
+
+
+# --- bytes -----------------------------------------------------------------------------------------------------------
+
+
+@decomposes(ByteTable)
+def byte_table(op: Any, b: Terms, x: Any, table: Any) -> Any:
+    """``Gather(table, Cast(x))``: negative indices count from the end, as the entries of negative bytes do."""
+    return b(Gather(0), table, b(Cast(I32), x))
+
+
+@decomposes(BetweenBytes)
+def between_bytes(op: Any, b: Terms, x: Any, scale: Any, zero: Any, y_scale: Any, y_zero: Any, *others: Any) -> Any:
+    """``QuantizeLinear(op(DequantizeLinear(x)))``."""
+    return b(QuantizeLinear(), b(op.op, b(DequantizeLinear(), x, scale, zero), *others), y_scale, y_zero)
+
+
+@decomposes(QLinearConv, QLinearMatMul, whole=True)
+def real_product(op: Any, b: Terms, *given: Any) -> Any:
+    """``QuantizeLinear(Conv(DequantizeLinear(x), ...))``, or MatMul; a byte may differ by one."""
+    operands = [*given, *[None] * 6][:12]
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias, residual, r_scale, r_zero = operands
+    if any(len(v.type.shape or ()) > 1 for v in (x_scale, x_zero, w_scale, y_scale) if v is not None):
+        raise WholeError("scales for each row of each matrix, or each image")
+    if not all(v is None or v.type.is_static for v in (x_scale, x_zero, w_scale, w_zero)):
+        raise WholeError("scales of a number that only the run tells")
+    if bias is not None and bias.type.dtype == I32:
+        bias = _real(b, bias, b(Mul(), _expanded(b, x_scale, []), w_scale), None, 0)
+    is_conv = isinstance(op, QLinearConv)
+    left, right = _real(b, x, x_scale, x_zero, -2), _real(b, w, w_scale, w_zero, 0 if is_conv else -1)
+    if is_conv:
+        plain: Any = Conv(**{name: getattr(op, name) for name in SHARED})
+        y = b(plain, left, right, *([] if bias is None else [bias]))
+    else:
+        y = b(MatMul(), left, right)
+        y = y if bias is None else b(Add(), y, bias)
+    if residual is not None:
+        y = b(Add(), y, residual if r_scale is None else _real(b, residual, r_scale, r_zero, 0))
+    y = y if op.activation is None else b(op.activation, y)
+    return y if y_scale is None else b(QuantizeLinear(axis=-2), y, y_scale, y_zero)
+
+
+def _real(b: Terms, x: Any, scale: Any, zero: Any, axis: int) -> Any:
+    """The numbers that integers stand for; scale and zero point may be one number and several."""
+    operands = [v for v in (scale, zero) if v is not None]
+    length = max(v.type.size for v in operands)
+    shape = [length] if length > 1 else []
+    return b(DequantizeLinear(axis=axis), x, *(_expanded(b, v, shape) for v in operands))
+
+
+def _expanded(b: Terms, v: Any, shape: list[int]) -> Any:
+    """One number as several, or in the shape of one."""
+    if v.type.shape == tuple(shape) or v.type.size > 1:
+        return v
+    if v.type.known is not None:
+        return b.const(np.broadcast_to(v.type.known.reshape(()), shape).copy())
+    return b(Expand() if shape else Reshape(), v, np.array(shape, I64))
+
+
+def _is_one(*values: Any) -> bool:
+    """Whether each is one number."""
+    return all(v is None or v.type.shape in ((), (1,)) for v in values)
+
+
+@decomposes(DequantizeLinear)
+def dequantise(op: Any, b: Terms, x: Any, scale: Any, zero: Any = None) -> Any:
+    """``(Cast(x) - zero_point) * scale``, where there is one scale."""
+    if not _is_one(scale, zero) or not x.type.shape or scale.type.dtype != F32 or x.type.dtype not in (I8, U8):
+        raise WholeError("several scales, or other numbers than bytes")
+    y = b(Cast(F32), x)
+    return b(Mul(), y if zero is None else b(Sub(), y, b(Cast(F32), zero)), scale)
+
+
+@decomposes(QuantizeLinear)
+def quantise(op: Any, b: Terms, x: Any, scale: Any, zero: Any = None) -> Any:
+    """``Cast(Clip(Round(x / scale) + zero_point))``, where there is one scale."""
+    target = op.infer(*(v.type for v in (x, scale, zero) if v is not None)).dtype
+    is_wide = not _is_one(scale, zero) or not x.type.shape
+    if is_wide or target not in (I8, U8) or x.type.dtype != F32 or scale.type.dtype != F32:
+        raise WholeError("several scales, or other numbers than bytes")
+    y = b(Round(), b(Div(), x, scale))
+    y = y if zero is None else b(Add(), y, b(Cast(F32), zero))
+    return b(Cast(target), b(Clip(*limits(target)), y))
