@@ -11,6 +11,7 @@ import numpy as np
 from bolt_numba import ops
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ops.decompose import decompose
 from bolt_numba.ops.registry import OPS
 from bolt_numba.types import BOOL, F32, I8, I64, Array, Sym, TensorType
 
@@ -188,37 +189,25 @@ def gelu_erf_half_first(b: Builder, x: Value) -> Any:
     return b(o("Mul"), b(o("Mul"), f32(0.5), x), inner)
 
 
-@fires("recognise_gelu", "Gelu", 1e-6, x=(2, 3))
-def gelu_tanh(b: Builder, x: Value) -> Any:
-    cube = b(o("Mul"), b(o("Mul"), b(o("Mul"), x, x), x), f32(0.044715))
-    inner = b(o("Tanh"), b(o("Mul"), b(o("Add"), x, cube), f32(0.7978845608)))
-    return b(o("Mul"), x, b(o("Mul"), b(o("Add"), inner, f32(1)), f32(0.5)))
-
-
-fires("recognise_swish", "Swish", 1e-6, x=(2, 3))(
-    lambda b, x: b(o("Mul"), b(o("Sigmoid"), b(o("Mul"), x, f32(1.702))), x)
-)
 fires("recognise_hard_swish", "HardSwish", 1e-6, x=(2, 3))(
     lambda b, x: b(o("Div"), b(o("Mul"), x, b(o("Clip", 0.0, 6.0), b(o("Add"), x, f32(3)))), f32(6))
 )
-fires("recognise_hard_swish", "HardSwish", 1e-6, x=(2, 3))(
-    lambda b, x: b(o("Mul"), x, b(o("HardSigmoid", 0.1666667, 0.5), x))
-)
-fires("recognise_mish", "Mish", 1e-6, x=(2, 3))(lambda b, x: b(o("Mul"), x, b(o("Tanh"), b(o("Softplus"), x))))
 fires("recognise_hard_sigmoid", "HardSigmoid", 1e-6, x=(2, 3))(
     lambda b, x: b(o("Mul"), b(o("Clip", 0.0, 6.0), b(o("Add"), x, f32(3))), f32(1 / 6))
-)
-fires("recognise_hard_sigmoid", "HardSigmoid", 1e-6, x=(2, 3))(
-    lambda b, x: b(o("Clip", 0.0, 1.0), b(o("Add"), b(o("Mul"), x, f32(0.25)), f32(0.5)))
 )
 fires("recognise_clip", "Clip", x=(2, 3))(lambda b, x: b(o("Min"), x, f32(2)))
 fires("recognise_relu", "Relu", x=(2, 3))(lambda b, x: b(o("Clip", 0.0, None), x))
 fires("recognise_leaky_relu", "LeakyRelu", 1e-6, x=(2, 3))(lambda b, x: b(o("Max"), b(o("Mul"), x, f32(0.1)), x))
 fires("recognise_softplus", "Softplus", 1e-6, x=(2, 3))(lambda b, x: b(o("Log"), b(o("Add"), b(o("Exp"), x), f32(1))))
-fires("recognise_softsign", "Softsign", 1e-6, x=(2, 3))(
-    lambda b, x: b(o("Div"), x, b(o("Add"), b(o("Abs"), x), f32(1)))
-)
 fires("recognise_log_softmax", "LogSoftmax", 1e-5, x=(2, 3))(lambda b, x: b(o("Log"), b(o("Softmax"), x)))
+for _rule, _op in (
+    ("gelu", o("Gelu", "none")), ("gelu", o("Gelu", "tanh")), ("swish", o("Swish", 1.702)), ("mish", o("Mish")),
+    ("hard_swish", o("HardSwish")), ("hard_sigmoid", o("HardSigmoid", 0.25, 0.5)), ("softsign", o("Softsign")),
+    ("safe_softplus", o("Softplus")), ("prelu", o("PRelu")), ("softmax", o("Softmax", 0)), ("l2", o("ReduceL2")),
+):  # fmt: skip
+    fires(f"recognise_{_rule}", _op.name, 1e-6, x=(2, 3))(
+        lambda b, x, op=_op: decompose(op, b, x, *([f32(0.1, 0.2, 0.3)] if op.name == "PRelu" else []))
+    )
 
 
 def _root_mean_square(b: Builder, x: Value) -> Any:

@@ -30,7 +30,12 @@ from tests.near import assert_near
 from tests.rule_cases import CASES, Case, f32, graph_of, i64, o, whole
 
 RULES = {r.name: r for r in all_rules()}
-HELPERS = {"mul_by_zero": "", "inline_if": "", "select_once": "share_equal"}
+HELPERS = {
+    "recognise_safe_softplus": "recognise_softplus",
+    "mul_by_zero": "",
+    "inline_if": "",
+    "select_once": "share_equal",
+}
 """Rules that only make sense beside another one."""
 
 

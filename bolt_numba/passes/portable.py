@@ -41,16 +41,8 @@ LONGER = frozenset({"pow_to_products", "split_batch_norm", "lookup_before_scale"
 RECOGNISED = frozenset(
     f"recognise_{name}"
     for name in (
-        "hard_swish",
-        "hard_sigmoid",
-        "mish",
-        "clip",
-        "relu",
-        "leaky_relu",
-        "softplus",
-        "softsign",
-        "log_softmax",
-        "l2",
+        *("hard_swish", "hard_sigmoid", "mish", "clip", "relu", "leaky_relu", "prelu", "softplus", "safe_softplus"),
+        *("softsign", "softmax", "log_softmax", "l2"),
     )
 )
 """What is recognised: operators that ONNX has had since opset 18 or longer."""

@@ -8,8 +8,10 @@ recognise_hard_sigmoid(clip(a x + b, 0, 1))       -> HardSigmoid(x)     also cli
 recognise_clip(Max(x, c) | Min(x, c))             -> Clip(x)
 recognise_relu(Clip(x, 0, inf))                   -> Relu(x)
 recognise_leaky_relu(Max(x, c x))                 -> LeakyRelu(x)       0 < c < 1
-recognise_softplus(log(exp(x) + 1))               -> Softplus(x)
+recognise_prelu(Relu(x) - c Relu(-x))             -> PRelu(x, c)
+recognise_softplus(log(exp(x) + 1))               -> Softplus(x)        also Relu(x) + Softplus(-|x|)
 recognise_softsign(x / (1 + |x|))                 -> Softsign(x)
+recognise_softmax(e / sum(e)), e = exp(x - max)   -> Softmax(x)
 recognise_log_softmax(Log(Softmax(x)))            -> LogSoftmax(x)
 recognise_global_pool(pool of the whole image)    -> ReduceMean | ReduceMax
 recognise_l2(sqrt(sum(x x)))                      -> ReduceL2(x)
@@ -25,7 +27,15 @@ import numpy as np
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.arrays.reduce import LogSoftmax, ReduceL2, ReduceMax, ReduceMean, ReduceSum, Softmax
+from bolt_numba.ops.arrays.reduce import (
+    LogSoftmax,
+    ReduceL2,
+    ReduceMax,
+    ReduceMean,
+    ReduceSum,
+    ReduceSumSquare,
+    Softmax,
+)
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
 from bolt_numba.ops.pointwise import (
     Abs,
@@ -43,6 +53,8 @@ from bolt_numba.ops.pointwise import (
     Min,
     Mish,
     Mul,
+    Neg,
+    PRelu,
     Relu,
     Sigmoid,
     Softplus,
@@ -52,7 +64,7 @@ from bolt_numba.ops.pointwise import (
     Swish,
     Tanh,
 )
-from bolt_numba.passes.canonical import all_equal, keeps_shape
+from bolt_numba.passes.canonical import all_equal, keeps_shape, reduced_axes
 from bolt_numba.passes.constants import is_mild
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar, scalar_of
 from bolt_numba.types import F32, TensorType
@@ -274,8 +286,21 @@ def recognise_leaky_relu(m: Match, b: Builder) -> Result:
     return b(LeakyRelu(c), m["x"])
 
 
+@rule(Pat(Sub, (Pat(Relu, (Pat(name="x"),)), Pat(Mul, (Pat(Relu, (Pat(Neg, (Pat(name="x"),)),)), const("c"))))))
+def recognise_prelu(m: Match, b: Builder) -> Result:
+    return b(PRelu(), m["x"], m["c"]) if m["x"].type.dtype.kind == "f" else None
+
+
 @rule(Pat(Log, (Pat(Add, (Pat(Exp, (Pat(name="x"),)), scalar(1.0))),)))
 def recognise_softplus(m: Match, b: Builder) -> Result:
+    return b(Softplus(), m["x"])
+
+
+_OF_ABS = Pat(Softplus, (Pat(Neg, (Pat(Abs, (Pat(name="x"),)),)),))
+
+
+@rule(Pat(Add, (Pat(Relu, (Pat(name="x"),)), _OF_ABS), commutative=True))
+def recognise_safe_softplus(m: Match, b: Builder) -> Result:
     return b(Softplus(), m["x"])
 
 
@@ -284,12 +309,21 @@ def recognise_softsign(m: Match, b: Builder) -> Result:
     return b(Softsign(), m["x"])
 
 
+_BELOW = Pat(Sub, (Pat(name="x"), Pat(ReduceMax, (Pat(name="x"),), name="top")))
+
+
+@rule(Pat(Div, (Pat(Exp, (_BELOW,), name="e"), Pat(ReduceSum, (Pat(name="e"),), name="sum"))))
+def recognise_softmax(m: Match, b: Builder) -> Result:
+    nodes = m.node("top"), m.node("sum")
+    axes = [reduced_axes(node.op, node.inputs) for node in nodes]
+    if axes[0] is None or axes[0] != axes[1] or len(axes[0]) != 1 or not all(m.op(n).keepdims for n in ("top", "sum")):
+        return m.refuse("not along one axis")
+    return b(Softmax(axes[0][0]), m["x"])
+
+
 @rule(Pat(Log, (Pat(Softmax, (Pat(name="x"),), name="softmax", sole_use=True),)))
 def recognise_log_softmax(m: Match, b: Builder) -> Result:
     return b(LogSoftmax(m.op("softmax").axis), m["x"])
-
-
-_SQUARE = Pat(Mul, (Pat(name="x"), Pat(name="x")))
 
 
 @rule(Pat((AveragePool, MaxPool), (Pat(name="x"),)))
@@ -306,11 +340,15 @@ def recognise_global_pool(m: Match, b: Builder) -> Result:
     return b(reduce, m["x"], np.arange(first, first + rank, dtype=np.int64))
 
 
-@rule(Pat(Sqrt, (Pat(ReduceSum, (_SQUARE,), name="sum", sole_use=True),)))
+@rule(Pat(Sqrt, (Pat((ReduceSum, ReduceSumSquare), name="sum", sole_use=True),)))
 def recognise_l2(m: Match, b: Builder) -> Result:
     op: Any = m.op("sum")
-    made = ReduceL2(keepdims=op.keepdims, noop_with_empty_axes=op.noop_with_empty_axes)
-    return b(made, m["x"], *m.node("sum").inputs[1:])
+    x, *axes = m.node("sum").inputs
+    if isinstance(op, ReduceSum):
+        x, other = _made_by(x, Mul) or (None, x)
+        if x is not other:
+            return None
+    return b(ReduceL2(keepdims=op.keepdims, noop_with_empty_axes=op.noop_with_empty_axes), x, *axes)
 
 
 RULES: tuple[Rule, ...] = (
@@ -322,8 +360,11 @@ RULES: tuple[Rule, ...] = (
     recognise_clip,
     recognise_relu,
     recognise_leaky_relu,
+    recognise_prelu,
     recognise_softplus,
+    recognise_safe_softplus,
     recognise_softsign,
+    recognise_softmax,
     recognise_log_softmax,
     recognise_global_pool,
     recognise_l2,
