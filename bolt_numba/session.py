@@ -367,12 +367,15 @@ class Session:
 
     @border("warmup")
     def warmup(self, **shapes: Sequence[int]) -> None:
-        """Plan for these shapes (a static input may be left out), and wait for what is to compile; nothing runs."""
+        """Plan for these shapes (a static input may be left out), and wait for kernels and tapes; nothing runs."""
         self._check_known(shapes)
+        from bolt_numba.runtime.behind import wait
+
         arrays = [zeros_of(spec, shapes.get(spec.name, spec.shape)) for spec in self.inputs]
         with self._granted():
             runner = self._fitting(arrays)._runner
             runner.prepare(arrays if self._states is None else arrays + self._states.values, waits=True)
+        wait(runner.serving)
 
     @border("reset_state")
     def reset_state(self, states: Mapping[str, Array] | None = None) -> None:

@@ -15,6 +15,7 @@ import bolt_numba as bn
 from bolt_numba.base.turns import TURN_S, short_turns
 from bolt_numba.errors import BoltError, BudgetError
 from bolt_numba.ir.graph import Graph
+from bolt_numba.runtime import behind
 from bolt_numba.runtime.prepared import Prepared
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.tape import Tape, Taped, Tapes
@@ -65,10 +66,13 @@ def test_a_known_shape_does_not_wait_for_a_plan(monkeypatch: pytest.MonkeyPatch)
 
 
 def taped(first: int = 101, graph: Graph | None = None, **options: Any) -> bn.Session:
-    """A session with a tape that serves many numbers of rows around ``first``, which it has from planning four."""
+    """A session with a tape that serves many numbers of rows around ``first``, which it has from planning three."""
     session = bn.compile(two_layers() if graph is None else graph, threads=1, **options)
-    for count in range(first, first + 5):
+    for count in range(first, first + 4):
         session(rows(count))
+    assert behind.idle()
+    for _ in range(2):
+        session(rows(first + 4))
     assert isinstance(list(session._runner.prepared.values())[-1], Taped)
     return session
 

@@ -41,15 +41,20 @@ class UnpackedError(LostError):
     """Weights would have to be packed that no plan has packed so far."""
 
 
+def no_turn() -> None:
+    """Nobody waits for what is followed to let others work."""
+
+
 class Trail:
     """Lines of a function, in order: what was computed, called and decided since its first numbers.
 
     scope: names in it that are no results of lines.  values: of numbers and lines, by name.  forms: of
     lines that are an operation on one or two texts: its sign, and these.  is_closed: no line may be
-    added any more, and nothing be decided that was not.
+    added any more, and nothing be decided that was not.  turn: called often, where it lets others work.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, turn: Callable[[], None] = no_turn) -> None:
+        self.turn = turn
         self.values: dict[str, Any] = {}
         self.forms: dict[str, tuple[str, str, str]] = {}
         self.symbols: dict[Any, Any] = {}
@@ -104,6 +109,7 @@ class Trail:
 
         It is followed; but what is no number is decided, unless it is of this kind.  form: see ``forms``.
         """
+        self.turn()
         made = self._seen.get(text, _ANY)
         if made is _ANY:
             self._check_open()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -34,8 +34,9 @@ class _FollowedImage(RecordImage):
     flags: of steps, by their number; whens: whether steps run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, turn: Callable[[], None]) -> None:
         super().__init__()
+        self.turn = turn
         self.numbers: list[tuple[int, int, Followed]] = []
         self.tables: list[tuple[int, Followed, int]] = []
         self.own_tables: dict[int, tuple[Any, list[tuple[int, int]]]] = {}
@@ -44,6 +45,7 @@ class _FollowedImage(RecordImage):
         self.steps = 0
 
     def add(self, job: Job, step: Any) -> int:
+        self.turn()
         self.params, self.record_at = step.kernel.params, self.nbytes
         return super().add(job, step)
 
@@ -115,7 +117,7 @@ class FollowedProgram:
         self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any],
         sums: Sequence[Any],
     ) -> None:  # fmt: skip
-        image = _FollowedImage()
+        image = _FollowedImage(trail.turn)
         self.program = program = laid_out(jobs, threads, image)
         self.refused = {(id(job), at): job.ins[at].type.dims for job, at in program.faults}  # type: ignore[union-attr]
         rows = [*program.inputs.values(), *program.outputs.values()]

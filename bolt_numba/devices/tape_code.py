@@ -87,6 +87,7 @@ class TapeCode:
         """The lines that these names and all guards come from, in order."""
         made = []
         for name, text in reversed(self.trail.lines):
+            self.trail.turn()
             if name and name not in names:
                 continue
             names.update(_NAMES(text))
@@ -97,6 +98,7 @@ class TapeCode:
         """The lines with what they are as operations, and lines between them that make reals of integers."""
         made = set[str]()
         for name, text in lines:
+            self.trail.turn()
             found = self._operation(name, text)
             for atom in found[1:] if found else ():
                 if atom[0] == "f" and atom not in made:
@@ -142,6 +144,7 @@ class TapeCode:
         level: dict[str, tuple[int, bool]] = {}
         made = []
         for name, text, operation in lines:
+            self.trail.turn()
             is_native = operation is not None
             found = 0
             for other in operation[1:] if operation is not None else _NAMES(text):
@@ -162,6 +165,7 @@ class TapeCode:
             else:
                 native[level].append((name, found))
         for _, operation in (line for part in native for line in part):
+            self.trail.turn()
             for atom in operation[1:]:
                 self._constant(atom)
         python = list(map(_apart, lines_of))
@@ -176,6 +180,7 @@ class TapeCode:
         for operations, pieces in zip(native, python, strict=True):
             first = len(rows)
             for name, (what, a, b) in operations:
+                self.trail.turn()
                 if name:
                     self.registers[name] = self.base + len(rows)
                 rows.append((_NUMBER[what], self._register(a), self._register(b)))

@@ -42,8 +42,8 @@ from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, own
 from bolt_numba.runtime.stand_ins import STANDS_IN, Lacking
 from bolt_numba.types import NestedType, TensorType, only_in_python, type_of
 
-FEW_PLANS = 4
-"""Plans of a region after which more shapes are likely to come, so that recipes pay: one costs as much as ten nodes."""
+FEW_PLANS = 8
+"""Plans of a region from which on recipes pay, as no tape has come meanwhile: one costs as much as ten nodes."""
 Planned: TypeAlias = "tuple[tuple[TensorType, ...], Selection | None, list[Step] | None, Sequence[Pack]]"
 """Types of a node's results, how it is planned (None: nothing runs), its steps, and what they read that is packed."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import as_value
 from bolt_numba.ops.control import ControlFlow, Trips
 from bolt_numba.ops.evaluate import evaluate
+from bolt_numba.runtime.behind import hurry, is_wanted, later, stop
 from bolt_numba.runtime.bounds import outgrown
 from bolt_numba.runtime.copies import Home, elsewhere, homes, is_elsewhere, placed
 from bolt_numba.runtime.device import hold
@@ -66,7 +68,8 @@ class Runner:
     ) -> None:
         self.region, self.threads, self.packs, self.tuner = region, threads, packs, tuner
         self.max_plans, self.devices = max_plans, devices
-        self.serving, self.is_first = Serving("") if serving is None else serving, True
+        self.serving = Serving("") if serving is None else serving
+        self.is_first, self.is_looped = True, False
         self.make: Callable[[], Region] | None = None
         self.prepared: dict[Hashable, Prepared] = {}
         self.tapes: dict[Hashable, Tapes] = {}
@@ -106,10 +109,11 @@ class Runner:
             with self.lock, short_turns(), np.errstate(all="ignore"):
                 found = self.prepared.get(key)
                 if found is None or (waits and found.stands_in):
+                    began = time.perf_counter()
                     found = self._plan(arrays, waits)
                     self._keep(key, found)
                     if not found.stands_in:
-                        self._follow(key, arrays)
+                        self._follow(key, arrays, time.perf_counter() - began)
         elif len(self.prepared) > 1:
             found.used = next(clock)
         return found
@@ -129,6 +133,9 @@ class Runner:
         """What a tape gives for these arrays' shapes, if one holds for them."""
         tapes = self.tapes.get(self._decided(key))
         found = None if tapes is None else tapes.at(arrays)
+        if found is None and tapes is not None and is_wanted(tapes):
+            hurry(tapes, tapes.plan_s)  # as long as a plan would take, which it may save
+            found = tapes.at(arrays)
         if found is not None:
             others = list(self.prepared.items())  # no lock: who plans has it for long, and who drops empties it
             if len(others) >= self.max_plans:
@@ -158,8 +165,11 @@ class Runner:
         with self.lock, short_turns(), np.errstate(all="ignore"):
             return self._made(types, None).plan
 
-    def _follow(self, key: Hashable, arrays: Sequence[Array]) -> None:
-        """Have another tape, where plans have become many enough for one to pay."""
+    def _follow(self, key: Hashable, arrays: Sequence[Array], spent: float) -> None:
+        """Have another tape, where plans have become many enough for one to pay: behind the back of runs.
+
+        A loop waits for that of its body, which serves the iterations that are left.
+        """
         if self.tuner is not None or self.nested or self.far:
             return
         decided = self._decided(key)
@@ -168,13 +178,14 @@ class Runner:
             if len(self.tapes) >= MOST_DECIDED:
                 self.tapes.clear()
             tapes = self.tapes[decided] = Tapes()
-        if not tapes.is_due():
+        tapes.plan_s = spent
+        if is_wanted(tapes) or not tapes.is_due():
             return
-        context = MakerContext(self.threads, self.packs, None, self.devices, chooses=True)
-        try:
-            tapes.follow(self, context, self._types(arrays))
-        finally:
-            self.packs.done()
+        follow = partial(tapes.follow, self, self._types(arrays))
+        if self.is_looped:
+            follow()
+        else:
+            later(self.serving, tapes, follow)
 
     def _decided(self, key: Any) -> Hashable:
         """What a key holds besides shapes and content that decides them."""
@@ -293,7 +304,12 @@ class Runner:
             compute, by_reference = partial(cut.compute.compute, op, args, _empty), partial(evaluate, op, args)
             outs = computed_now(self.serving, compute, by_reference)
         elif isinstance(op, ControlFlow):
-            outs = tuple(op.execute(args, lambda graph, inputs: self._inner(graph).run(inputs), self._ahead))
+            is_looped = not op.branches
+
+            def run(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
+                return self._inner(graph, is_looped).run(inputs)
+
+            outs = tuple(op.execute(args, run, self._ahead))
         elif cut.alone is not None:
             return self._alone(cut.alone).run(results)
         else:
@@ -303,7 +319,7 @@ class Runner:
     def _ahead(self, graph: Graph, trips: Trips) -> bool:
         """Run iterations of a body in one native call, if that can be."""
         left = FEW_TRIPS if trips.limit is None else trips.limit - trips.number
-        inner = self._inner(graph)
+        inner = self._inner(graph, True)
         if trips.number < trips.later or left < FEW_TRIPS or inner.nested or inner.far or inner.region.bounds:
             return False
         arrays = trips.inputs()
@@ -333,14 +349,16 @@ class Runner:
             runner = self.bodies.setdefault(id(region), self.like(region))
         return runner
 
-    def _inner(self, graph: Graph) -> Runner:
+    def _inner(self, graph: Graph, is_looped: bool) -> Runner:
         runner = self.bodies.get(id(graph))
         if runner is None:
             runner = self.bodies.setdefault(id(graph), self.like(region_of(graph)))
+            runner.is_looped |= is_looped
         return runner
 
     def forget(self, packs: Packs, make: Callable[[], Region]) -> None:
         """Drop all plans and the graph, which ``make`` gives anew for the next plan."""
+        stop(self.serving)
         with self.lock:
             self.prepared.clear()
             self.tapes.clear()
@@ -362,7 +380,7 @@ class Runner:
     def like(self, region: Region) -> Runner:
         """A runner of another region of the same session."""
         made = Runner(region, self.threads, self.packs, self.tuner, self.max_plans, self.devices, self.serving)
-        made.is_first = False
+        made.is_first, made.is_looped = False, self.is_looped
         return made
 
 

@@ -9,28 +9,32 @@ before, and may get a tape of their own.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bolt_numba.base.budget import GRANTED_BYTES, ask, unasked
-from bolt_numba.base.follow import LostError, Trail, is_followed
+from bolt_numba.base.follow import LostError, Trail, is_followed, no_turn
 from bolt_numba.ops.control import Trips
+from bolt_numba.runtime.behind import StoppedError
 from bolt_numba.runtime.device import HOST
+from bolt_numba.runtime.packs import MakerContext
 from bolt_numba.runtime.plan import Plan, Planner
 from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, can_overwrite, clock, ends_of
 from bolt_numba.runtime.slots import CONST, TEMP
 from bolt_numba.types import I32, I64, Array, Sym, TensorType
 
 if TYPE_CHECKING:
-    from bolt_numba.runtime.packs import MakerContext
     from bolt_numba.runtime.runner import Runner
+
+Turn = Callable[[], None]
+"""Lets others have Python's lock; raises StoppedError where nobody wants a tape any more."""
 
 MOST_TAPES = 16
 """Tapes of a region that are tried to be made."""
-FIRST, NEXT = 4, 3
+FIRST, NEXT = 3, 3
 """Plans before the first tape, and between two: a tape costs as much as some ten of them."""
 TRIAL, PAYS = 4, 1
 """Tapes that are made in any case; then each must have served as many sizes."""
@@ -42,7 +46,8 @@ class Tapes:
     """The tapes of a region.
 
     misses: plans that were made, as no tape held; hits: sizes that one served.  tries: to make a tape, in vain or not;
-    refused: why it was in vain.  arenas: memory that no run has, for runs by any of them.
+    refused: why it was in vain.  plan_s: seconds that the last plan took, for which a run waits for a tape.  arenas:
+    memory that no run has, for runs by any of them.
     """
 
     def __init__(self) -> None:
@@ -51,6 +56,7 @@ class Tapes:
         self.misses = self.hits = self.tries = 0
         self.arenas: list[Array] = []
         self.refused: list[str] = []
+        self.plan_s = 0.0
 
     @property
     def nbytes(self) -> int:
@@ -73,17 +79,24 @@ class Tapes:
         are_many = self.misses >= FIRST + NEXT * self.tries and self.tries < MOST_TAPES
         return are_many and (self.tries < TRIAL or self.hits >= PAYS * self.tries)
 
-    def follow(self, runner: Runner, context: MakerContext, types: Sequence[TensorType]) -> None:
+    def follow(self, runner: Runner, types: Sequence[TensorType], turn: Turn = no_turn) -> None:
         """Try to have a tape of a plan."""
         self.tries += 1
-        for is_open in (True, False):
-            if is_open or any(t.value is not None for t in types):
-                try:
-                    made = Tape(runner, context, types, is_open)
-                    made.arenas, self.tapes = self.arenas, [made, *self.tapes]
-                    return
-                except (LostError, Exception) as error:  # the ordinary way serves, and says what is wrong
-                    self.refused.append(f"{type(error).__name__}: {error}")
+        context = MakerContext(runner.threads, runner.packs, None, runner.devices, chooses=True)
+        try:
+            for is_open in (True, False):
+                if is_open or any(t.value is not None for t in types):
+                    try:
+                        with np.errstate(all="ignore"):
+                            made = Tape(runner, context, types, is_open, turn)
+                        made.arenas, self.tapes = self.arenas, [made, *self.tapes]
+                        return
+                    except StoppedError:
+                        raise
+                    except (LostError, Exception) as error:  # the ordinary way serves, and says what is wrong
+                        self.refused.append(f"{type(error).__name__}: {error}")
+        finally:
+            context.packs.done()
 
 
 class Tape:
@@ -95,9 +108,10 @@ class Tape:
     """
 
     def __init__(
-        self, runner: Runner, context: MakerContext, types: Sequence[TensorType], is_open: bool = True
-    ) -> None:
-        trail, self.runner, region = Trail(), weakref.ref(runner), runner.region
+        self, runner: Runner, context: MakerContext, types: Sequence[TensorType], is_open: bool = True,
+        turn: Turn = no_turn,
+    ) -> None:  # fmt: skip
+        trail, self.runner, region = Trail(turn), weakref.ref(runner), runner.region
         self.ranks = [len(t.dims) for t in types]
         decided = [(i, t.value) for i, t in enumerate(types) if t.value is not None]
         self.open = [(i, v.size) for i, v in decided if is_open and v.dtype in (I32, I64)]
@@ -120,7 +134,7 @@ class Tape:
         self.program = self.device.followed(
             plan.jobs, context.threads, trail, numbers, dims, (arena, naive, all_bytes)
         )
-        trail.is_closed = True
+        trail.is_closed, trail.turn = True, no_turn
         ends = [*accumulate([len(s.type.dims) if s.kind == TEMP else 0 for s in plan.results], initial=0)]
         rows = zip(ends, ends[1:], plan.results, strict=False)
         self.results = [(first, end, s.type.dtype) if s.kind == TEMP else None for first, end, s in rows]

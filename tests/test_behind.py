@@ -1,0 +1,248 @@
+"""Tapes are made where no call waits for them, and what makes them ends with its session, its process, or its work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.base.budget import Budget, unasked, within
+from bolt_numba.base.turns import short_turns
+from bolt_numba.ir.graph import Graph
+from bolt_numba.runtime import behind, runner
+from bolt_numba.runtime.tape import FIRST, Tape, Taped, Tapes
+from bolt_numba.types import F32, Sym, TensorType
+from tests.loop_graphs import i64, looped
+from tests.rule_cases import graph_of, o
+
+WAIT_S = 60.0
+Turn = Callable[[], None]
+
+
+def scaled() -> Graph:
+    w = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    return graph_of(lambda b, x: b(o("Relu"), b(o("MatMul"), x, w)), {"x": ("n", 8)})
+
+
+def rows(count: int) -> Any:
+    return np.random.default_rng(count).standard_normal((count, 8)).astype(np.float32)
+
+
+def endless(turn: Turn) -> None:
+    while True:
+        turn()
+
+
+def last(session: bn.Session) -> type:
+    return type(list(session._runner.prepared.values())[-1])
+
+
+def tries(session: bn.Session) -> int:
+    return sum(tapes.tries for tapes in session._runner.tapes.values())
+
+
+def test_no_call_waits_for_a_tape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are the same before it is there and later; the calls of the meantime make no second one."""
+    free, follow, graph = threading.Event(), Tapes.follow, scaled()
+
+    def held(self: Tapes, *args: Any) -> None:
+        assert free.wait(WAIT_S)
+        follow(self, *args)
+
+    monkeypatch.setattr(Tapes, "follow", held)
+    session = bn.compile(graph, threads=1)
+    before = [session(rows(n))[0].tobytes() for n in range(1, 20)]  # would wait for ever
+    assert tries(session) == 0
+    free.set()
+    assert behind.idle(WAIT_S)
+    assert [len(tapes.tapes) for tapes in session._runner.tapes.values()] == [1]
+    assert [session(rows(n))[0].tobytes() for n in range(1, 20)] == before
+    for n in range(20, 40):
+        other = bn.compile(graph, threads=1, max_plans=1)
+        assert session(rows(n))[0].tobytes() == session(rows(n))[0].tobytes() == other(rows(n))[0].tobytes()
+    assert Taped in map(type, session._runner.prepared.values())
+
+
+def test_one_or_two_shapes_have_no_tape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "later", lambda *args: pytest.fail("somebody has a tape made"))
+    session = bn.compile(scaled(), threads=1)
+    for n in (1, 2) * 5:
+        session(rows(n))
+
+
+def test_warming_up_waits_for_the_tape() -> None:
+    session = bn.compile(scaled(), threads=1)
+    for n in range(1, FIRST + 1):
+        session.warmup(x=(n, 8))
+    assert [len(tapes.tapes) for tapes in session._runner.tapes.values()] == [1]
+
+
+def test_a_loop_has_the_tape_of_its_body_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It serves the iterations that are left."""
+
+    def build(b: Any, x: Any) -> Any:
+        def body(g: Any, number: Any, going_on: Any, grown: Any, more: Any) -> Any:
+            return None, [g(o("Concat", axis=0), grown, more)], []
+
+        return looped(b, body, i64(40).reshape(()), [x], [x], open_axes=[0])[0]
+
+    monkeypatch.setattr(runner, "later", lambda *args: pytest.fail("it is made behind the loop's back"))
+    session = bn.compile(graph_of(build, {"x": (1, 8)}), threads=1)
+    assert session(rows(1))[0].shape == (41, 8)
+    bodies = session._runner.bodies.values()
+    assert [tapes.tries for body in bodies for tapes in body.tapes.values()] == [1]
+
+
+@pytest.mark.parametrize("end", ["close", "drop"])
+def test_a_session_that_is_closed_leaves_nothing_at_work(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    monkeypatch.setattr(Tape, "__init__", lambda self, runner, context, types, is_open, turn: endless(turn))
+    session = bn.compile(scaled(), threads=1)
+    for n in range(1, FIRST + 3):
+        session(rows(n))
+    (tapes,) = session._runner.tapes.values()
+    assert behind.is_wanted(tapes)
+    if end == "close":
+        session.close()
+    else:
+        behind.stop()
+    assert behind.idle(0)
+    assert not [t for t in threading.enumerate() if t.name == "bolt_numba tapes"]
+    assert tapes.refused == []
+    assert session(rows(3))[0].shape == (3, 8)
+
+
+def test_other_sessions_keep_what_is_made_for_them() -> None:
+    began, stopped = threading.Event(), threading.Event()
+
+    def first(turn: Turn) -> None:
+        began.set()
+        try:
+            endless(turn)
+        finally:
+            stopped.set()
+
+    one, two, made = object(), object(), list[int]()
+    behind.later(one, one, first)
+    behind.later(two, two, lambda turn: made.append(2))
+    behind.later(one, one, lambda turn: made.append(1))
+    assert began.wait(WAIT_S)
+    behind.stop(one)
+    assert stopped.is_set()
+    behind.wait(two)
+    assert behind.idle(WAIT_S)
+    assert made == [2]
+
+
+def test_it_rests_while_somebody_plans() -> None:
+    turns, began = [0], threading.Event()
+
+    def work(turn: Turn) -> None:
+        while True:
+            turn()
+            turns[0] += 1
+            began.set()
+
+    behind.later(turns, turns, work)
+    assert began.wait(WAIT_S)
+    with short_turns():
+        time.sleep(0.01)
+        before = turns[0]
+        time.sleep(0.05)
+        assert turns[0] <= before + 1  # it had asked before
+    deadline = time.monotonic() + WAIT_S
+    while turns[0] <= before + 1 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert turns[0] > before + 1
+    behind.stop(turns)
+
+
+def test_the_limit_of_memory_goes_with_the_work() -> None:
+    seen: list[int] = []
+    with within(Budget(memory=123456, seconds=1e-9).begun()):
+        behind.later(seen, seen, lambda turn: seen.append(unasked()))
+    assert behind.idle(WAIT_S)
+    assert seen == [123456]
+
+
+def test_who_fails_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: told.append(str(args.exc_value)))
+    behind.later(told, told, lambda turn: 1 // 0)  # type: ignore[arg-type,return-value]
+    behind.wait(told)
+    behind.later(told, told, lambda turn: told.append("done"))
+    assert behind.idle(WAIT_S)
+    deadline = time.monotonic() + WAIT_S
+    while len(told) < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert sorted(told) == ["done", "integer division or modulo by zero"]
+
+
+def test_a_child_of_fork_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the parent is making does not keep it from having a tape."""
+    monkeypatch.setattr(Tapes, "follow", lambda self, runner, types, turn: endless(turn))
+    session = bn.compile(scaled(), threads=1)
+    for n in range(1, FIRST + 2):
+        session(rows(n))
+    monkeypatch.undo()
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            session(rows(50))
+            done = behind.idle(WAIT_S)
+            session(rows(51)), session(rows(51))
+            code = 0 if done and last(session) is Taped else 2
+        finally:
+            os._exit(code)
+    os.close(write), os.close(read)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    (tapes,) = session._runner.tapes.values()
+    assert behind.is_wanted(tapes)
+    session.close()
+
+
+def test_a_process_ends_in_the_midst_of_it() -> None:
+    code = """
+from tests.test_behind import endless
+from bolt_numba.runtime import behind
+import threading
+began = threading.Event()
+def work(turn):
+    began.set()
+    endless(turn)
+behind.later(work, work, work)
+behind.later(work, work, work)
+began.wait()
+"""
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert time.monotonic() - started < WAIT_S
+
+
+def test_many_threads_and_shapes_have_the_bits_of_a_session_without_tapes() -> None:
+    graph = scaled()
+    session, alone = bn.compile(graph, threads=1, max_plans=4), bn.compile(graph, threads=1)
+    wanted = {n: alone(rows(n))[0].tobytes() for n in range(1, 60)}
+    wrong: list[int] = []
+
+    def run(seed: int) -> None:
+        for n in np.random.default_rng(seed).permutation(np.arange(1, 60)).tolist():
+            if session(rows(n))[0].tobytes() != wanted[n]:
+                wrong.append(n)
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert wrong == []
+    assert TensorType(F32, (Sym("n"), 8)) == graph.inputs[0].type
