@@ -53,6 +53,8 @@ class _Task:
                     self.work(self.turn)
         except StoppedError:
             pass
+        except Exception:  # told as that of any thread; those of making a tape are in reports
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
         finally:
             self.done.set()
 

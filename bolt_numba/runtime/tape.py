@@ -34,7 +34,7 @@ Turn = Callable[[], None]
 
 MOST_TAPES = 16
 """Tapes of a region that are tried to be made."""
-FIRST, NEXT = 3, 3
+FIRST, NEXT = 4, 3
 """Plans before the first tape, and between two: a tape costs as much as some ten of them."""
 TRIAL, PAYS = 4, 1
 """Tapes that are made in any case; then each must have served as many sizes."""
