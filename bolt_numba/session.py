@@ -369,7 +369,7 @@ class Session:
     def warmup(self, **shapes: Sequence[int]) -> None:
         """Plan for these shapes (a static input may be left out), and wait for kernels and tapes; nothing runs."""
         self._check_known(shapes)
-        from bolt_numba.runtime.behind import wait
+        from bolt_numba.base.turns import wait
 
         arrays = [zeros_of(spec, shapes.get(spec.name, spec.shape)) for spec in self.inputs]
         with self._granted():

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.base import turns as behind
 from bolt_numba.base.budget import Budget, unasked, within
 from bolt_numba.base.turns import short_turns
 from bolt_numba.ir.graph import Graph
-from bolt_numba.runtime import behind, runner
+from bolt_numba.runtime import runner
 from bolt_numba.runtime.tape import FIRST, Tape, Taped, Tapes
 from tests.loop_graphs import i64, looped
 from tests.rule_cases import graph_of, o
@@ -210,7 +211,7 @@ def test_a_child_of_fork_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_process_ends_in_the_midst_of_it() -> None:
     code = """
 from tests.test_behind import endless
-from bolt_numba.runtime import behind
+from bolt_numba.base import turns as behind
 import threading
 began = threading.Event()
 def work(turn):
@@ -234,8 +235,7 @@ def test_many_threads_and_shapes_have_the_bits_of_a_session_without_tapes() -> N
 
     def run(seed: int) -> None:
         for n in np.random.default_rng(seed).permutation(np.arange(1, 60)).tolist():
-            if session(rows(n))[0].tobytes() != wanted[n]:
-                wrong.append(n)
+            wrong.extend([n] * (session(rows(n))[0].tobytes() != wanted[n]))
 
     for thread in in_threads(*[partial(run, seed) for seed in range(4)]):
         thread.join(WAIT_S)

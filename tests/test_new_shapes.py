@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.base import turns as behind
 from bolt_numba.cli.family import relatives
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels import compiles, jit, precompile
@@ -56,6 +57,7 @@ def serve() -> dict[str, Any]:
         results = [session(feed(*shape))[0] for shape in TEN]
         runners = [row["runner"] for prepared in session._runner.prepared.values() for row in _rows(prepared)]
     assert precompile.idle()
+    assert behind.idle()
     with compiles.waited() as waited_later:
         later = [session(feed(*shape))[0] for shape in TEN]
         more = [session(feed(*shape))[0] for shape in MORE]

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.base import turns as behind
 from bolt_numba.base.turns import TURN_S, short_turns
 from bolt_numba.errors import BoltError, BudgetError
 from bolt_numba.ir.graph import Graph
-from bolt_numba.runtime import behind
 from bolt_numba.runtime.prepared import Prepared
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.tape import Tape, Taped, Tapes

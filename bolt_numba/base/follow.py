@@ -374,9 +374,6 @@ def pure(function: Function) -> Function:
     return called  # type: ignore[return-value]
 
 
-# -------------------------------------------------------------------------------------------------------------- tables
-
-
 class FollowedTable:
     """An array of i64 of which some numbers are followed; it passes for an array in the words that makers use."""
 

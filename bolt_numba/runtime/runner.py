@@ -16,13 +16,12 @@ from bolt_numba.base.budget import ask, is_granted
 from bolt_numba.base.config import MAX_PLANS
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.mapped import check_intact
-from bolt_numba.base.turns import short_turns
+from bolt_numba.base.turns import hurry, is_wanted, later, short_turns, stop
 from bolt_numba.errors import BudgetError
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import as_value
 from bolt_numba.ops.control import ControlFlow, Trips
 from bolt_numba.ops.evaluate import evaluate
-from bolt_numba.runtime.behind import hurry, is_wanted, later, stop
 from bolt_numba.runtime.bounds import outgrown
 from bolt_numba.runtime.copies import Home, elsewhere, homes, is_elsewhere, placed
 from bolt_numba.runtime.device import hold

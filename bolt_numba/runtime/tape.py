@@ -17,8 +17,8 @@ import numpy as np
 
 from bolt_numba.base.budget import GRANTED_BYTES, ask, unasked
 from bolt_numba.base.follow import LostError, Trail, is_followed, no_turn
+from bolt_numba.base.turns import StoppedError
 from bolt_numba.ops.control import Trips
-from bolt_numba.runtime.behind import StoppedError
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.packs import MakerContext
 from bolt_numba.runtime.plan import Plan, Planner
