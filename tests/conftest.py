@@ -50,10 +50,9 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture
 def tapes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call that would have a tape made behind its back makes it: for tests that look for tapes after each call."""
-    from bolt_numba.base.follow import no_turn
     from bolt_numba.runtime import runner
 
-    monkeypatch.setattr(runner, "later", lambda owner, key, work: work(no_turn))
+    monkeypatch.setattr(runner, "later", lambda owner, key, work: work(tuple))
 
 
 @pytest.fixture

@@ -41,10 +41,6 @@ class UnpackedError(LostError):
     """Weights would have to be packed that no plan has packed so far."""
 
 
-def no_turn() -> None:
-    """Nobody waits for what is followed to let others work."""
-
-
 class Trail:
     """Lines of a function, in order: what was computed, called and decided since its first numbers.
 
@@ -53,7 +49,7 @@ class Trail:
     added any more, and nothing be decided that was not.  turn: called often, where it lets others work.
     """
 
-    def __init__(self, turn: Callable[[], None] = no_turn) -> None:
+    def __init__(self, turn: Callable[[], Any] = tuple) -> None:
         self.turn = turn
         self.values: dict[str, Any] = {}
         self.forms: dict[str, tuple[str, str, str]] = {}

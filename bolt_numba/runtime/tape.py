@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.base.budget import GRANTED_BYTES, ask, unasked
-from bolt_numba.base.follow import LostError, Trail, is_followed, no_turn
+from bolt_numba.base.follow import LostError, Trail, is_followed
 from bolt_numba.base.turns import StoppedError
 from bolt_numba.ops.control import Trips
 from bolt_numba.runtime.device import HOST
@@ -29,8 +29,8 @@ from bolt_numba.types import I32, I64, Array, Sym, TensorType
 if TYPE_CHECKING:
     from bolt_numba.runtime.runner import Runner
 
-Turn = Callable[[], None]
-"""Lets others have Python's lock; raises StoppedError where nobody wants a tape any more."""
+Turn = Callable[[], Any]
+"""Lets others have Python's lock; raises StoppedError where nobody wants a tape any more; `tuple` does nothing."""
 
 MOST_TAPES = 16
 """Tapes of a region that are tried to be made."""
@@ -79,7 +79,7 @@ class Tapes:
         are_many = self.misses >= FIRST + NEXT * self.tries and self.tries < MOST_TAPES
         return are_many and (self.tries < TRIAL or self.hits >= PAYS * self.tries)
 
-    def follow(self, runner: Runner, types: Sequence[TensorType], turn: Turn = no_turn) -> None:
+    def follow(self, runner: Runner, types: Sequence[TensorType], turn: Turn = tuple) -> None:
         """Try to have a tape of a plan."""
         self.tries += 1
         context = MakerContext(runner.threads, runner.packs, None, runner.devices, chooses=True)
@@ -109,7 +109,7 @@ class Tape:
 
     def __init__(
         self, runner: Runner, context: MakerContext, types: Sequence[TensorType], is_open: bool = True,
-        turn: Turn = no_turn,
+        turn: Turn = tuple,
     ) -> None:  # fmt: skip
         trail, self.runner, region = Trail(turn), weakref.ref(runner), runner.region
         self.ranks = [len(t.dims) for t in types]
@@ -134,7 +134,7 @@ class Tape:
         self.program = self.device.followed(
             plan.jobs, context.threads, trail, numbers, dims, (arena, naive, all_bytes)
         )
-        trail.is_closed, trail.turn = True, no_turn
+        trail.is_closed, trail.turn = True, tuple
         ends = [*accumulate([len(s.type.dims) if s.kind == TEMP else 0 for s in plan.results], initial=0)]
         rows = zip(ends, ends[1:], plan.results, strict=False)
         self.results = [(first, end, s.type.dtype) if s.kind == TEMP else None for first, end, s in rows]
