@@ -428,13 +428,16 @@ class Session:
         """What runs each node of the plans made so far.
 
         node, operator (op), output, runner: a kernel or ``reference``, device, packs: what it reads in the place of
-        constants.  Those of the sessions inside stand behind, and say by ``inputs`` what these take.
+        constants.  Those of the sessions inside stand behind, and say by ``inputs`` what these take.  ``.tapes`` says
+        which new shapes need no plan, and why others do.
         """
         from bolt_numba.runtime.report import report_of
 
         made = report_of(self._runner) if self._plugins is None else self._plugins.report(self._runner)
         for each in self._inner():
-            made += [{"inputs": taken(each), **row} for row in each.report()]
+            inner = each.report()
+            made += [{"inputs": taken(each), **row} for row in inner]
+            made.tapes += [{"inputs": taken(each), **row} for row in inner.tapes]
         return made
 
     @border("clone")

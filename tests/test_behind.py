@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -240,3 +240,43 @@ def test_many_threads_and_shapes_have_the_bits_of_a_session_without_tapes() -> N
     for thread in in_threads(*[partial(run, seed) for seed in range(4)]):
         thread.join(WAIT_S)
     assert wrong == []
+
+
+def told(session: bn.Session, shapes: Iterable[Any]) -> list[dict[str, Any]]:
+    """What reports say of tapes once these came."""
+    for x in shapes:
+        session(x)
+    assert behind.idle(WAIT_S)
+    return session.report().tapes
+
+
+def test_reports_say_what_tapes_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = bn.compile(scaled(), threads=1)
+    (row,) = told(session, map(rows, range(1, FIRST + 1)))
+    assert row == {"nodes": 1, "plans": 4, "tapes": 1, "served": 0, "is_making": False, "refused": {}}
+    (row,) = told(session, map(rows, (5, 6, 7)))
+    assert (row["plans"] + row["served"], row["tapes"]) == (7, 1)
+    assert row["served"] > 0
+
+
+def test_reports_say_why_there_is_no_tape(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = [rows(n) for n in range(1, FIRST + 1)]
+    (row,) = told(bn.compile(scaled(), threads=1, tune=True), some[:1])
+    assert row["refused"] == {"kernels are measured for each shape (tune=True)": 1}
+    (row,) = told(bn.compile(scaled(), device="host"), some)
+    assert row["refused"] == {"LostError: a plan of host": 1}
+
+    def fail(*args: Any) -> None:
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(Tape, "__init__", fail)
+    (row,) = told(bn.compile(scaled(), threads=1), some)
+    assert row["refused"] == {"ValueError: a fault of ours": 1}
+
+
+def test_nodes_on_the_host_are_named_where_they_keep_a_plan_from_a_tape() -> None:
+    graph = graph_of(lambda b, x: b(o("Relu"), b(o("Det"), b(o("Relu"), x))), {"x": ("n", 3, 3)})
+    session = bn.compile(graph, threads=1)
+    (row,) = told(session, [np.ones((n, 3, 3), np.float32) for n in range(1, FIRST + 1)])
+    assert [r["runner"] for r in session.report()].count("reference") == 1
+    assert row["refused"] == {"LostError: a plan of several devices: Det on host": 1}

@@ -237,7 +237,7 @@ class Device:
 
         numbers: names of the trail's own, of which a tape computes all else; dims: of results; sums: more to compute.
         """
-        raise LostError(f"a program of {self.name}")
+        raise LostError(f"a plan of {self.name}")
 
     def run_ahead(
         self, run: Any, prepared: Any, trips: Any, arrays: Sequence[Array], deciding: Iterable[int]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from bolt_numba.base.notebook import html_table
+from bolt_numba.base.turns import is_wanted
 from bolt_numba.ir.graph import Node, graph_attributes
 from bolt_numba.runtime.runner import Runner
 
@@ -17,12 +19,17 @@ class Report(list[dict[str, Any]]):
     device, fallbacks and notes with how often by reason, copies and bytes.  A node of a loop or branch that ran says
     within which node, and stands behind it.  A row of a session inside says its inputs.  devices: a row for each
     plug-in.  placed: where each node of the model's graph went, and by device why not there.
+
+    tapes: a row for each region, the model's first and then what follows a cut or is the body of a node: nodes, plans
+    made of it, tapes that stand for others, shapes that these served, whether one is being made, and why there is none
+    (``refused``: what stood in the way, with how often).
     """
 
     def __init__(self, rows: Iterable[dict[str, Any]] = ()) -> None:
         super().__init__(rows)
         self.devices: list[dict[str, Any]] = []
         self.placed: list[dict[str, Any]] = []
+        self.tapes: list[dict[str, Any]] = []
 
     def _repr_html_(self) -> str:
         columns = ["node", "op", "output", "runner", "device", "packs"]
@@ -37,6 +44,7 @@ def report_of(runner: Runner) -> Report:
     rows, rest = Report(), [(runner, dict[str, str]())]
     while rest:
         here, within = rest.pop()
+        rows.tapes.append(within | _tapes(here))
         for prepared in sorted(here.prepared.values(), key=lambda p: p.used)[-1:]:
             for job in prepared.plan.jobs:
                 outs = ", ".join(str(s.type) for s in job.outs)
@@ -51,6 +59,15 @@ def report_of(runner: Runner) -> Report:
                 rows.append(row | {"device": "host", "packs": []} | within)
                 rest += _bodies(here, node, within.get("within", ""))
     return rows
+
+
+def _tapes(runner: Runner) -> dict[str, Any]:
+    found = list(runner.tapes.values())
+    refused = Counter([why for tapes in found for why in tapes.refused] or filter(None, [runner.untaped]))
+    return {
+        "nodes": len(runner.region.nodes), "plans": runner.region.plans, "tapes": sum(len(t.tapes) for t in found),
+        "served": sum(t.hits for t in found), "is_making": any(map(is_wanted, found)), "refused": dict(refused),
+    }  # fmt: skip
 
 
 def _bodies(runner: Runner, node: Node, outer: str) -> list[tuple[Runner, dict[str, str]]]:

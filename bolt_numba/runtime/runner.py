@@ -82,6 +82,15 @@ class Runner:
             hold(self)
         self.nested = region.is_nested
 
+    @property
+    def untaped(self) -> str:
+        """Why no tape of the region is tried; "" where one is."""
+        if self.tuner is not None:
+            return "kernels are measured for each shape (tune=True)"
+        if self.far:
+            return f"{', '.join([device.name for device in self.far])}: a memory of its own"
+        return "an input is a list, a dictionary or None" if self.nested else ""
+
     def key(self, arrays: Sequence[Any]) -> Hashable:
         shapes: Hashable
         if self.nested:
@@ -169,7 +178,7 @@ class Runner:
 
         A loop waits for that of its body, which serves the iterations that are left.
         """
-        if self.tuner is not None or self.nested or self.far:
+        if self.untaped:
             return
         decided = self._decided(key)
         tapes = self.tapes.get(decided)

@@ -124,13 +124,16 @@ class Tape:
         given = [_followed(trail, *row, more.get(i)) for i, row in enumerate(inputs)]
         numbers = [*chain(*names), *chain(*more.values())]
         self.plan = plan = Planner(region, context, trail=trail).plan(given)
-        devices = {id(job.device): job.device for job in plan.jobs}.values() or context.devices[:1]
-        if len(devices) != 1 or any(s.kind == CONST and is_followed(s.const) for s in plan.results):
-            raise LostError("a plan of several devices, or results that are sizes")
+        devices = [*{id(job.device): job.device for job in plan.jobs}.values()] or context.devices[:1]
+        if len(devices) != 1:
+            others = dict.fromkeys(f"{j.op.name} on {j.device.name}" for j in plan.jobs if j.device is not devices[0])
+            raise LostError(f"a plan of several devices: {', '.join(others)}")
+        if any(s.kind == CONST and is_followed(s.const) for s in plan.results):
+            raise LostError("a result that is made of sizes alone")
         dims = [d for slot in plan.results if slot.kind == TEMP for d in slot.type.dims]
         arena, naive = plan.memory.arenas.get(HOST, 0), plan.memory.naive_nbytes
         all_bytes = arena + sum([s.type.nbytes for s in plan.results if s.kind == TEMP])
-        self.device = next(iter(devices))
+        self.device = devices[0]
         self.program = self.device.followed(
             plan.jobs, context.threads, trail, numbers, dims, (arena, naive, all_bytes)
         )
