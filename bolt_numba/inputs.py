@@ -188,7 +188,7 @@ def targets_among(
     targets: list[Array | None] = [None] * len(names)
     for index, name in enumerate(names):
         buffer = buffers.get(name)
-        if buffer is not None and prepared.cut is None:
+        if buffer is not None and prepared.cut is None and not prepared.late:
             shape, dtype = prepared.type_of(index)
             check_buffer(name, buffer, shape, dtype)
             if can_write_into(prepared, index, buffer, arrays):

@@ -44,14 +44,16 @@ class UnpackedError(LostError):
 class Trail:
     """Lines of a function, in order: what was computed, called and decided since its first numbers.
 
-    scope: names in it that are no results of lines.  values: of numbers and lines, by name.  forms: of
-    lines that are an operation on one or two texts: its sign, and these.  is_closed: no line may be
-    added any more, and nothing be decided that was not.  turn: called often, where it lets others work.
+    scope: names in it that are no results of lines.  values: of numbers and lines, by name.  stages: of numbers that
+    are told one after another, behind how many others.  forms: of lines that are an operation on one or two texts: its
+    sign, and these.  is_closed: no line may be added any more, and nothing be decided that was not.  turn: called
+    often, where it lets others work.
     """
 
     def __init__(self, turn: Callable[[], Any] = tuple) -> None:
         self.turn = turn
         self.values: dict[str, Any] = {}
+        self.stages: dict[str, int] = {}
         self.forms: dict[str, tuple[str, str, str]] = {}
         self.symbols: dict[Any, Any] = {}
         self.is_closed = False
@@ -60,9 +62,11 @@ class Trail:
         self._constants: dict[int, str] = {}
         self._seen: dict[str, Any] = {}
 
-    def number(self, name: str, value: Any) -> Any:
+    def number(self, name: str, value: Any, stage: int = 0) -> Any:
         """A number that the function is given by this name."""
         self.values[name] = value
+        if stage:
+            self.stages[name] = stage
         return Followed(self, name, value)
 
     def constant(self, value: Any) -> str:

@@ -14,12 +14,13 @@ from bolt_numba.kernels import registry
 from bolt_numba.kernels.cpu.executor import copy_rows, run_steps, team_run, team_worker
 from bolt_numba.kernels.cpu.isa import Isa
 from bolt_numba.kernels.cpu.machine import L2, PAYS_BYTES
-from bolt_numba.kernels.data_sized import DataSized, select_data_sized
+from bolt_numba.kernels.data_sized import DataSized, Sized, select_data_sized, select_sized
 from bolt_numba.kernels.precompile import compile_later, prepare
 from bolt_numba.kernels.registry import Context, Entry, In, Out, Pitch, Record, Step, Types
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.slots import Job
+from bolt_numba.runtime.stops import Stop
 from bolt_numba.types import TensorType
 
 PARALLEL_BYTES = 2 * PAYS_BYTES
@@ -39,9 +40,10 @@ OF_ALL = (run_steps, team_run, team_worker, copy_rows)
 def _of_all() -> Iterator[Any]:
     """Only where kernels lack are the modules of tapes and loops imported for this."""
     from bolt_numba.kernels.cpu.loop import run_loop
+    from bolt_numba.kernels.cpu.stages import OF_STAGES
     from bolt_numba.kernels.cpu.tape import OF_TAPES
 
-    yield from (*OF_ALL, *OF_TAPES, run_loop)
+    yield from (*OF_ALL, *OF_TAPES, *OF_STAGES, run_loop)
 
 
 def _nothing() -> None:
@@ -93,6 +95,9 @@ class Cpu(Device):
     def data_sized(self, op: Op, ins: Types) -> DataSized | None:
         return select_data_sized(op, ins, self.name)
 
+    def sized(self, op: Op, ins: Types) -> Sized | None:
+        return select_sized(op, ins, self.name)
+
     def seconds(self, op: Op, ins: Types, outs: Sequence[TensorType], threads: int) -> float:
         return STEP_S + max(bytes_of(ins, outs) / BYTES_A_S, work_of(op, ins, outs) / WORK_A_S) / threads
 
@@ -110,6 +115,16 @@ class Cpu(Device):
         sizes = {"rows": rows, "nbytes": nbytes, "itemsize": itemsize, "x_pitch": x_pitch, "y_pitch": y_pitch}
         return Step(copy_rows, {"x": source, "y": target, **sizes}, parallel=rows * nbytes > PARALLEL_BYTES)
 
+    def numbers_step(self, table: Any, target: Out, itemsize: int) -> Step:
+        pitches = {"x_pitch": 8 // itemsize, "y_pitch": 1}
+        args = {"x": table, "y": target, "rows": table.size, "nbytes": itemsize, "itemsize": itemsize, **pitches}
+        return Step(copy_rows, args, parallel=False)
+
+    def read_step(self, source: In) -> Step:
+        from bolt_numba.kernels.cpu.tape import nothing
+
+        return Step(nothing, {"unused": source}, parallel=False)
+
     def lacking(self, steps: Sequence[Step]) -> list[Any]:
         return [kernel for kernel in kernels_of(steps) if not kernel.is_ready]
 
@@ -121,15 +136,17 @@ class Cpu(Device):
 
     def followed(
         self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any],
-        sums: Sequence[Any],
+        sums: Sequence[Any], stops: Sequence[Stop],
     ) -> Any:  # fmt: skip
         from bolt_numba.devices.followed import FollowedProgram
+        from bolt_numba.kernels.cpu.stages import OF_STAGES
         from bolt_numba.kernels.cpu.tape import OF_TAPES
 
-        if not all(kernel.is_ready for kernel in OF_TAPES):
-            compile_later(OF_TAPES, _nothing)
+        wanted = (*OF_TAPES, *OF_STAGES) if stops else OF_TAPES
+        if not all(kernel.is_ready for kernel in wanted):
+            compile_later(wanted, _nothing)
             raise LostError("kernels of tapes")
-        return FollowedProgram(jobs, threads, trail, numbers, dims, sums).linked()
+        return FollowedProgram(jobs, threads, trail, numbers, dims, sums, stops).linked()
 
     def run_ahead(self, *given: Any) -> int:
         from bolt_numba.devices.loops import run_ahead

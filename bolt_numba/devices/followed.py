@@ -13,12 +13,14 @@ from bolt_numba.base.follow import Followed, LostError, Trail, followed, is_tabl
 from bolt_numba.base.mapped import for_kernels
 from bolt_numba.base.selects import either
 from bolt_numba.devices.program import NativeRun, RecordImage, laid_out, linked, pointer
-from bolt_numba.devices.tape_code import Last, TapeCode
+from bolt_numba.devices.stages import SPARE, StagedRun, Stages
+from bolt_numba.devices.tape_code import Found, TapeCode
 from bolt_numba.devices.threads import run_native
 from bolt_numba.kernels.cpu.tape import ADDRESS, DOUBLE, FLOAT, HALF, ROUNDED, WORD, evaluate, fill, nothing
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.slots import Job
-from bolt_numba.types import Array
+from bolt_numba.runtime.stops import Stop
+from bolt_numba.types import AnyDType, Array
 
 WRITTEN = {WORD: "word", HALF: "half", FLOAT: "float", DOUBLE: "double", ROUNDED: "rounded", ADDRESS: "address"}
 """What numbers of kinds mean, in rows that say how registers are written."""
@@ -109,15 +111,16 @@ class _FollowedImage(RecordImage):
 class FollowedProgram:
     """A program, and the tape of what varies in it.
 
-    numbers: names of the trail's own.  dims: dimensions of the results.  sums: more that is asked for.  Raises
-    LostError for what no tape can say.
+    numbers: names of the trail's own.  dims: dimensions of the results.  sums: more that is asked for, first the bytes
+    of the arena.  stops: where it reads numbers.  sized: of each result that is made, the stage that tells its sizes,
+    and their registers.  Raises LostError for what no tape can say.
     """
 
     def __init__(
         self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any],
-        sums: Sequence[Any],
+        sums: Sequence[Any], stops: Sequence[Stop] = (),
     ) -> None:  # fmt: skip
-        image = _FollowedImage(trail.turn)
+        image, self.stops, self.jobs = _FollowedImage(trail.turn), stops, jobs
         self.program = program = laid_out(jobs, threads, image)
         self.refused = {(id(job), at): job.ins[at].type.dims for job, at in program.faults}  # type: ignore[union-attr]
         rows = [*program.inputs.values(), *program.outputs.values()]
@@ -134,7 +137,7 @@ class FollowedProgram:
             kernel = either(when, program.links.kernels[program.links.steps[step]].address, nothing.address)
             flags.append((8 * (program.steps + step), WORD, kernel))
         objects = [table for _, table, _ in image.tables]
-        more = [d for dims in self.refused.values() for d in dims]
+        more = [d for dims in self.refused.values() for d in dims] + [d for stop in stops for d in stop.wanted()]
         wanted = [number for *_, number in (*written, *flags)]
         self.tape = tape = TapeCode(trail, numbers, [*wanted, *objects, *dims, *sums, *more, *moved])
         self.moved = np.array([tape.register(offset) for offset in moved], np.int64)
@@ -154,7 +157,20 @@ class FollowedProgram:
             for k, rows in enumerate(self.places) for which, places in rows for word, at in places
         ]  # fmt: skip
         self.all_rows = np.concatenate([self.rows, np.array(at_run, np.int64).reshape(-1, 3)])
+        self.stages = Stages(self) if stops else None
         self.tables = [(word, table._text, offset) for word, table, offset in image.tables]
+
+    def take_results(self, results: Sequence[tuple[int, int, AnyDType] | None]) -> set[int]:
+        """Which results have sizes of later stages.  results: first and end in ``dims``, and dtype, of those made."""
+        self.sized: list[tuple[int, list[int]] | None] = [None] * len(results)
+        for number, row in enumerate(results):
+            registers = [] if row is None else self.dims[row[0] : row[1]].tolist()
+            stage = max(map(self.tape.stage_of, registers), default=0)
+            self.sized[number] = None if row is None else (stage, registers)
+            if row is not None and stage and self.stages is not None:
+                self.stages.late[stage].append((number, *row))
+                self.stages.rooms[number] = SPARE
+        return set() if self.stages is None else set(self.stages.rooms)
 
     def linked(self) -> FollowedProgram:
         """Itself, with the addresses of this process."""
@@ -170,12 +186,12 @@ class FollowedRun(NativeRun):
     """A followed program's own parameter image, filled for each run.
 
     registers: of the sizes that it was turned to last; objects: what Python gave for them.  own: registers that serve
-    sizes that nobody keeps, last as of `TapeCode.last`.
+    sizes that nobody keeps, found as of `TapeCode.last`; with stages they serve all runs.
     """
 
     __slots__ = (
-        "bases", "fills", "followed", "held", "kernels", "last", "objects", "own", "pack_bases", "pack_sizes",
-        "records", "registers", "runs",
+        "bases", "fills", "followed", "found", "held", "kernels", "objects", "own", "pack_bases", "pack_sizes",
+        "records", "registers", "runs", "stages",
     )  # fmt: skip
 
     def __init__(self, followed: FollowedProgram) -> None:
@@ -186,20 +202,23 @@ class FollowedRun(NativeRun):
         self.followed, self.runs = followed, [self.run]
         self.objects: dict[str, Any] | None = None
         self.held: list[Array] = []
-        self.last: Last | None = None
         code = followed.tape
-        self.own = self.registers = code.start.copy()
+        self.found: Found = code.last
+        self.own = self.registers = code.own(self.found[0])
         self.bases = np.zeros(1 + sum(map(len, followed.used)), np.int64)
         self.pack_bases = struct.Struct(f"{len(self.bases)}q").pack_into
         self.pack_sizes = struct.Struct(f"{1 + code.numbers}q").pack_into
-        targets = [(followed.all_rows, self.image), (followed.flag_rows, self.flags)]
-        made = [
-            np.array([pointer(r), len(r), pointer(self.own), pointer(to), pointer(self.bases)])
-            for r, to in targets
-            if len(r)
-        ]
+        rows = (followed.all_rows, followed.flag_rows) if followed.stages is None else followed.stages.rows[0]
+        made = self.filling(*rows)
         self.records: list[Any] = [memoryview(one) for one in made]  # type: ignore[arg-type]
         self.fills = [pointer(one) for one in made]
+        self.stages = None if followed.stages is None else StagedRun(self, followed.stages)
+
+    def filling(self, rows: Array, flag_rows: Array) -> list[Array]:
+        """Records of `fill`: one writes rows into the image, another one into flags and kernels, if there are any."""
+        targets = [(rows, self.image), *([(flag_rows, self.flags)] if len(flag_rows) else [])]
+        own, bases = pointer(self.own), pointer(self.bases)
+        return [np.array([pointer(r), len(r), own, pointer(to), bases]) for r, to in targets]
 
     def take(self, arenas: list[Array], nbytes: int) -> None:
         """Take one of these arenas for a run, or a new one."""
@@ -207,6 +226,8 @@ class FollowedRun(NativeRun):
             self.arena = arenas.pop()
         except IndexError:
             self.arena = None
+        if self.stages is not None:
+            nbytes = max(nbytes, self.stages.stages.arena_nbytes)
         if self.arena is None or nbytes > len(self.arena):
             self.arena = HOST.allocate(nbytes)
 
@@ -216,32 +237,38 @@ class FollowedRun(NativeRun):
         As long as Python would give the same again: it is not asked.
         """
         code, own = self.followed.tape, self.own
-        last = code.last
-        if last is None:
-            return None
-        if last is not self.last:
-            own[:] = last[0]
-            own[code.calls + 1] = pointer(own)
-            self.last = last
+        found = code.last
+        if found is not self.found:
+            own[: code.calls] = found[0][: code.calls]
+            self.found = found
         self.pack_sizes(own, 0, 1, *sizes)  # type: ignore[arg-type]
         evaluate.call_at(pointer(own) + 8 * code.calls)
-        if not own[0] or (len(code.reads) and own[code.reads].tobytes() != last[1]):
+        if not own[0] or (found[2][0] and own[code.reads].tobytes() != found[2][0]):
             return None
-        self.turn_to(own, last[2])
+        self.turn_to((own, found[1], found[2]))
         return own[self.followed.asked].tolist()  # type: ignore[no-any-return]
 
-    def turn_to(self, registers: Array, objects: dict[str, Any]) -> None:
+    def turn_to(self, found: Found) -> None:
         """Have the next runs for what a tape gives for other sizes."""
         followed = self.followed
+        registers, objects, reads = found
+        if self.stages is not None:
+            self.stages.hold(reads)
+            if registers is not self.own:  # they change in each run
+                calls = followed.tape.calls
+                self.own[:calls] = registers[:calls]
+                self.found, registers = found, self.own
         if registers is not self.registers:
             self.registers = registers
             for record in self.records:
                 record[2] = pointer(registers)
         if objects is not self.objects:
             self.objects = objects
-            self.held = arrays = [for_kernels(objects[name]) for _, name, _ in followed.tables]
-            for (word, _, offset), array in zip(followed.tables, arrays, strict=True):
-                self.words[word] = pointer(array) + offset
+            self.held = []
+            for word, name, offset in followed.tables:
+                if name in objects:  # else a later stage has it
+                    self.held.append(for_kernels(objects[name]))
+                    self.words[word] = pointer(self.held[-1]) + offset
 
     def fill(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Write what varies, and the addresses of a run's arrays, into the image."""
@@ -252,6 +279,9 @@ class FollowedRun(NativeRun):
             fill.call_at(at)
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        if self.stages is not None:
+            self.stages.run(inputs, outputs)  # type: ignore[arg-type]
+            return
         self.fill(inputs, outputs)
         run_native(self.address, self.threads)
         if self.counter and self.words[self.counter]:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, count
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.budget import is_granted, unasked
 from bolt_numba.base.follow import LostError
-from bolt_numba.devices.followed import FollowedProgram
+from bolt_numba.devices.followed import FollowedProgram, FollowedRun
 from bolt_numba.devices.program import NativeRun, pointer
+from bolt_numba.devices.stages import turning
 from bolt_numba.devices.threads import native_call
-from bolt_numba.kernels.cpu.loop import ENDED, FAULT, ROW, run_loop
-from bolt_numba.kernels.cpu.tape import evaluate, fill
+from bolt_numba.kernels.cpu.loop import ROW, run_loop
+from bolt_numba.kernels.cpu.stages import ENDED, FAULT, FULL, run_stages, turn
 from bolt_numba.ops.control import Trips
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.prepared import Prepared
@@ -78,7 +79,11 @@ class _Iterations:
                 raise LostError("rows that are not contiguous")
             self.now[self.sliced + k] = [pointer(row), given.strides[0]]
         self.copies, self.swaps = list[Row](), list[Row]()
-        self.tables: dict[str, list[Row]] = {"copies": self.copies, "swaps": self.swaps}
+        self.tables: dict[str, list[Row]] = {"copies": self.copies, "swaps": self.swaps, "logs": [], "flows": []}
+        self.late = set() if self.tape is None else self.tape.late
+        listed = range(len(prepared.results) - trips.listed, len(prepared.results))
+        self.listed: dict[int, tuple[int, int]] = dict.fromkeys(self.late & {*listed}, (0, 0))
+        self.opened = np.empty((0, 4), np.int64)
         self.own: dict[int, tuple[Array, Array, Any]] = {}
         self.kept: list[Array] = []
         self.condition = self._condition()
@@ -102,10 +107,24 @@ class _Iterations:
     def _type(self, number: int) -> tuple[Sequence[int], Any]:
         """Shape and dtype of a result."""
         slot = self.prepared.results[number]
+        if number in self.late:
+            return self._late_shape(number - self.tail), slot.type.dtype
         if slot.kind == TEMP:
             return self.prepared.type_of(number)
         source: Any = self.arrays[slot.index] if slot.kind == INPUT else slot.const
         return source.shape, source.dtype
+
+    def _late_shape(self, which: int) -> Sequence[int]:
+        """The shape that a result whose size data decide had last; the condition is none."""
+        assert self.tape is not None, "it has them"
+        number, ends = self.tail + which, len(self.trips.carried)
+        if 0 <= which < ends and isinstance(self.trips.carried[which], np.ndarray):
+            return self.trips.carried[which].shape  # type: ignore[no-any-return]
+        if which >= ends and self.trips.scanned[which - ends]:
+            return self.trips.scanned[which - ends][-1].shape[1:]
+        if which < ends or number not in self.tape.program.stages.shapes:
+            raise LostError("results of a size that no iteration has told")
+        return self.tape.program.stages.shapes[number]  # type: ignore[no-any-return]
 
     def _condition(self) -> tuple[str, int] | None:
         """Where an iteration finds whether another follows: among its results or operands, which; None: always."""
@@ -132,7 +151,7 @@ class _Iterations:
             raise LostError("a carried value that is not of one type")
         if not self._varies(source):
             return
-        grows = old.shape != tuple(shape)
+        grows = number in self.late or old.shape != tuple(shape)
         if grows and (self.tape is None or slot.kind != TEMP):
             raise LostError("a carried value that grows")
         room = max(old.nbytes, math.prod(shape) * dtype.itemsize)
@@ -168,24 +187,32 @@ class _Iterations:
         types = [self._type(n) for n in range(self.tail + len(trips.carried), len(self.to))]
         if any(dtype.kind == "O" for _, dtype in types):
             raise LostError("results that are Python's objects")
+        first = self.tail + len(trips.carried)
         rows = [math.prod(shape) * dtype.itemsize for shape, dtype in types]
+        rows = [-(-2 * n // 64) * 64 + SPARE if first + i in self.listed else n for i, n in enumerate(rows)]
         left = MOST_TRIPS if trips.limit is None else trips.limit - trips.number
         self.count = max(1, min(left, trips.pace, min(MOST_BYTES, unasked()) // max(1, sum(rows))))
         made = [np.empty((self.count, *shape), dtype) for shape, dtype in types]
-        for number, (chunk, row) in enumerate(zip(made, rows, strict=True), self.tail + len(trips.carried)):
+        for number in self.listed:
+            made[number - first] = np.empty((self.count, rows[number - first]), np.uint8)
+        for number, (chunk, row) in enumerate(zip(made, rows, strict=True), first):
             self.to[number] = [pointer(chunk), row]
             self._copied(number)
         return made
 
     def _turning(self) -> dict[str, Any]:
-        """What turns the body's program to the sizes of an iteration; a copy of its registers is turned with it."""
-        tape, prepared = self.tape, self.prepared
+        """What turns the body's program to the sizes of an iteration; its own registers are turned with it."""
+        tape, prepared, run = self.tape, self.prepared, self.run
         assert tape is not None
         assert isinstance(prepared, Taped)
+        assert isinstance(run, FollowedRun)
         program: FollowedProgram = tape.program
-        code = program.tape
-        self.registers = registers = prepared.registers.copy()
-        registers[code.calls + 1] = pointer(registers)
+        code, late = program.tape, run.stages
+        if run.registers is not run.own:
+            run.own[: code.calls] = prepared.registers[: code.calls]
+            run.found = prepared.found
+            run.turn_to((run.own, *prepared.found[1:]))
+        self.registers = registers = run.own
         self.first = first = [*accumulate(tape.ranks, initial=1)]
         at, opened = first[-1], list[Row]()
         for i, size in tape.open:
@@ -193,53 +220,57 @@ class _Iterations:
             opened += [(at + k, i, item * k, self.arrays[i].dtype == I32) for k in range(size)]
             at += size
         reads = code.reads.tolist()  # what Python gave holds as long as it would read the same
-        held, rooms, flows = list[Row](), list[Row](), list[Row]()
-        held += zip(reads, registers[code.reads].tolist(), strict=True)
+        held, rooms = [list[Row]() for _ in code.stages], [list[Row]() for _ in code.stages]
+        held[0] += zip(reads, registers[code.reads].tolist(), strict=True)
         for number, row in enumerate(tape.results):
             if row is None:
                 continue
-            places, which = program.dims[row[0] : row[1]].tolist(), number - self.tail
+            (stage, places), which = program.sized[number], number - self.tail  # type: ignore[misc]
             if which in self.own and self.own[which][2] is None:
-                rooms.append((row[0], row[1], row[2].itemsize, self.own[which][0].nbytes))
-                flows += [(place, first[self.head + which] + axis, 0) for axis, place in enumerate(places)]
+                rooms[stage].append((row[0], row[1], row[2].itemsize, self.own[which][0].nbytes))
+                flows = [(place, first[self.head + which] + axis, 0) for axis, place in enumerate(places)]
+                self.tables["flows"] += flows
+            elif number in self.listed:
+                rooms[stage].append((row[0], row[1], row[2].itemsize, self.to[number][1]))
+                self.listed[number] = len(self.tables["logs"]), len(self.tables["logs"]) + len(places)
+                self.tables["logs"] += [(place,) for place in places]
             else:
-                held += zip(places, prepared.type_of(number)[0], strict=True)
-        self.tables |= {"open": opened, "held": held, "rooms": rooms, "flows": flows}
-        arena = self.run.arena
+                held[stage] += zip(places, self._type(number)[0], strict=True)
+        arena = run.arena
         assert arena is not None, "it was taken"
-        if rooms and arena.nbytes < 2 * prepared.arena and is_granted(2 * prepared.arena + SPARE):
-            arena = self.run.arena = HOST.allocate(2 * prepared.arena + SPARE)
-        bases = np.array([pointer(arena)])
-        records = [
-            np.array([pointer(rows), len(rows), pointer(registers), pointer(to), pointer(bases)])
-            for rows, to in ((program.rows, self.run.image), (program.flag_rows, self.run.flags))
-        ]
-        self.kept += [bases, *records]
-        return {
-            "evaluate": evaluate.address, "evaluate_record": pointer(registers) + 8 * code.calls,
-            "registers": pointer(registers), "dims": pointer(program.dims), "arena": program.sums[0],
-            "arena_nbytes": arena.nbytes, "fill": fill.address, "fill_record": pointer(records[0]),
-            "flags_record": pointer(records[1]) if len(program.flag_rows) else 0,
+        if any(rooms) and arena.nbytes < 2 * prepared.arena and is_granted(2 * prepared.arena + SPARE):
+            arena = run.arena = HOST.allocate(2 * prepared.arena + SPARE)
+        run.bases[0] = pointer(arena)
+        self.log, self.why = np.empty((self.count, len(self.tables["logs"])), np.int64), np.zeros(1, np.int64)
+        self.opened, room = (np.array(rows, np.int64).reshape(-1, 4) for rows in (opened, rooms[0]))
+        must = np.array(held[0], np.int64).reshape(-1, 2)
+        record = turning(run, 0, int(program.sums[0]), run.fills, self.opened, must, room, self.why)
+        self.kept += [room, must, record]
+        values = {
+            "turn": turn.address, "turn_record": pointer(record), "why": pointer(self.why), "log": pointer(self.log),
+            "registers": pointer(registers),
         }  # fmt: skip
+        if late is not None:
+            values |= {"kernel": run_stages.address, "first": late.of_loop(held, rooms), "third": 1}
+            values["inner"] = pointer(late.end) + 8
+        return values
 
     def _add_places(self) -> None:
-        """Tables of all arrays and of the places in the image where the body has their addresses; which of these move.
-
-        A place that moves has the offset of a register.
-        """
-        image, run, places, moved = pointer(self.run.image), self.run, list[Row](), list[Row]()
-        program = self.tape.program if self.tape is not None and self.tape.program.is_moved else None
-        found = [run.inputs, run.outputs] if program is None else program.places
-        for name, rows, of in zip(("ins", "outs"), (self.now, self.to), map(dict, found), strict=True):
+        """Tables of all arrays and of the places where the body has their addresses: of a tape, among the bases."""
+        run, places = self.run, list[Row]()
+        if isinstance(run, FollowedRun):
+            numbers, bases = count(1), pointer(run.bases)
+            found = [{which: [(bases + 8 * next(numbers), 0)] for which in used} for used in run.followed.used]
+        else:
+            image = pointer(run.image)
+            found = [{w: [(image + 8 * at, to) for at, to in rows] for w, rows in x} for x in (run.inputs, run.outputs)]
+        for name, rows, of in zip(("ins", "outs"), (self.now, self.to), found, strict=True):
             made = self.tables[name] = list[Row]()
             for number, row in enumerate(rows):
                 first = len(places)
-                for word, offset in of.get(number, ()):
-                    if program is not None:
-                        moved.append((len(places), int(program.moved[offset])))
-                    places.append((image + 8 * word, offset))
+                places += of.get(number, ())
                 made.append((*row, first, len(places)))
-        self.tables |= {"places": places, "moved": moved}
+        self.tables["places"] = places
 
     def go(self) -> int:
         """Run them; takes over what they leave."""
@@ -253,17 +284,21 @@ class _Iterations:
             words += chain.from_iterable(rows)
         tables = np.array(words)
         values |= {name: pointer(tables) + offset for name, offset in at.items()}
+        self.opened[:, 1] = values["ins"] + ROW * self.opened[:, 1]
         if self.condition is not None:
             table, number = self.condition
             values["cond"] = values[table] + ROW * number
         values["fault"] = pointer(run.image) + 8 * run.counter if run.counter else 0
-        values |= zip(("kernel", "first", "second", "third"), native_call(run.address, run.threads), strict=True)
+        if "kernel" not in values:
+            values |= zip(("kernel", "first", "second", "third"), native_call(run.address, run.threads), strict=True)
         record = np.array([values.get(name, 0) for name in run_loop.fields])
         start = time.perf_counter()
         run_loop.call_at(pointer(record))
         done, why = self.end.tolist()
         if why == FAULT:
             raise run.fault()
+        if why == FULL and isinstance(run, FollowedRun) and run.stages is not None:
+            run.stages.learn()
         if done:
             self._take_over(done, tables[at["ins"] // 8 :].reshape(-1)[::4])
             self.trips.keep = why != ENDED
@@ -279,5 +314,11 @@ class _Iterations:
                 shape = self.registers[self.first[source] : self.first[source + 1]].tolist()
             last = one if now[source] == pointer(one) else two
             trips.carried[which] = last[: math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
-        for kept, chunk in zip(trips.scanned, self.chunks, strict=True):
-            kept.append(chunk if done == self.count else chunk[:done].copy())  # a view would keep all of it
+        first = self.tail + len(trips.carried)
+        for number, (kept, chunk) in enumerate(zip(trips.scanned, self.chunks, strict=True), first):
+            if number not in self.listed:
+                kept.append(chunk if done == self.count else chunk[:done].copy())  # a view would keep all of it
+                continue
+            (begin, end), dtype = self.listed[number], self.prepared.results[number].type.dtype
+            for row, dims in zip(chunk[:done], self.log[:done, begin:end].tolist(), strict=True):
+                kept.append(row[: math.prod(dims) * dtype.itemsize].view(dtype).reshape(1, *dims).copy())

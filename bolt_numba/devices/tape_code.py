@@ -2,6 +2,7 @@
 
 The lines of a trail (`bolt_numba.base.follow`) become a tape of integer operations (`kernels.cpu.tape`).  Lines that
 are more than that, such as tables, run in Python between its parts, and what they gave for the same numbers is kept.
+Numbers of later stages (`runtime.stops`) are told when a program has run so far; what they decide is evaluated then.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _REAL = re.compile(r"\(?-?\d+\.?\d*(e[+-]?\d+)?\)?").fullmatch
 _NAMES = re.compile(r"\b(?:v\d+|n\d+_\d+)\b").findall
 _BEYOND = int(MOST)
 _EXACT = int(EXACT)
+NOTHING = b"-"
+"""In the place of what Python read where it has not been asked yet."""
 _KEPT = 16
 """Results of a piece in Python that are kept, by the numbers that it read."""
 
@@ -33,8 +36,10 @@ _KEPT = 16
 _Operation = tuple[str, str, str]
 _Line = tuple[str, str, _Operation | None]
 """Name of the result, text, and what that is on registers; None: Python runs the text."""
-Last = tuple[Array, bytes, dict[str, Any]]
-"""Registers of some numbers, what Python read of them, and the objects that it gave."""
+_Level = tuple[int, int]
+"""Stage and part of a line."""
+Found = tuple[Array, dict[str, Any], tuple[bytes, ...]]
+"""Registers of some numbers, the objects that Python gave, and of each stage what it read for that."""
 
 
 @record(eq=False)
@@ -61,16 +66,33 @@ class _Part:
     pieces: list[_Piece]
 
 
+@record(eq=False)
+class _Stage:
+    """Parts of a tape that need no numbers of later stages.
+
+    call: where its record of `evaluate` for all rows is behind the registers; those of its parts begin at ``calls``.
+    reads: registers that Python reads.
+    """
+
+    parts: list[_Part]
+    call: int
+    calls: int
+    reads: Array
+
+
 class TapeCode:
     """What lines of a trail compute from its numbers.  wanted: followed numbers, tables and others that are asked for.
 
-    Raises LostError where that is not possible.
+    numbers: names, those of later stages last; ``numbers`` is how many are of the first stage.  Raises LostError where
+    that is not possible.
     """
 
     def __init__(self, trail: Trail, numbers: Sequence[str], wanted: Iterable[Any]) -> None:
         self.trail = trail
         self.registers: dict[str, int] = {name: 1 + i for i, name in enumerate(numbers)}
-        self.numbers = len(numbers)
+        self.numbers = len(numbers) - len(trail.stages)
+        self.told, self.later = len(numbers), trail.stages
+        self._stage_of: dict[int, int] = {self.registers[name]: stage for name, stage in trail.stages.items()}
         self._constants: dict[int, int] = {}
         names: set[str] = set()
         for one in wanted:
@@ -139,69 +161,78 @@ class TapeCode:
             return None
         return {bool: int, int: int, float: float}.get(type(self.trail.values[atom]))
 
-    def _levels(self, lines: Sequence[_Line]) -> list[int]:
-        """Of each line the part that it belongs to."""
-        level: dict[str, tuple[int, bool]] = {}
+    def _levels(self, lines: Sequence[_Line]) -> list[_Level]:
+        """Of each line the stage and the part of it that it belongs to."""
+        level: dict[str, tuple[_Level, bool]] = {name: ((stage, 0), True) for name, stage in self.later.items()}
         made = []
         for name, text, operation in lines:
             self.trail.turn()
             is_native = operation is not None
-            found = 0
+            found = 0, 0
             for other in operation[1:] if operation is not None else _NAMES(text):
-                part, native = level.get(other, (0, True))
-                found = max(found, part + (is_native and not native))
+                (stage, part), native = level.get(other, ((0, 0), True))
+                found = max(found, (stage, part + (is_native and not native)))
             if name:
                 level[name] = found, is_native
             made.append(found)
         return made
 
-    def _lay_out(self, lines: Sequence[_Line], levels: Sequence[int]) -> None:
-        count = max(levels, default=-1) + 1
-        native: list[list[tuple[str, _Operation]]] = [[] for _ in range(count)]
-        lines_of: list[list[tuple[str, str]]] = [[] for _ in range(count)]
+    def _lay_out(self, lines: Sequence[_Line], levels: Sequence[_Level]) -> None:
+        stages = range(1 + max(self.later.values(), default=0))
+        order = sorted({*levels, *((stage, 0) for stage in stages)})
+        native: dict[_Level, list[tuple[str, _Operation]]] = {level: [] for level in order}
+        lines_of: dict[_Level, list[tuple[str, str]]] = {level: [] for level in order}
         for (name, text, found), level in zip(lines, levels, strict=True):
             if found is None:
                 lines_of[level].append((name, text))
             else:
                 native[level].append((name, found))
-        for _, operation in (line for part in native for line in part):
+        for _, operation in (line for part in native.values() for line in part):
             self.trail.turn()
             for atom in operation[1:]:
                 self._constant(atom)
-        python = list(map(_apart, lines_of))
-        texts = [line for part in python for piece in part for line in piece]
-        numbers = [name for name, _ in texts if name and self._kind(name)]
-        first_number = 1 + self.numbers + len(self._constants)
-        for i, name in enumerate(numbers):
-            self.registers[name] = first_number + i
-        self.base = first_number + len(numbers)
+        python = {level: _apart(lines_of[level]) for level in order}
+        self.base = 1 + self.told + len(self._constants)
+        for level in order:
+            for name in [name for piece in python[level] for name, _ in piece if name and self._kind(name)]:
+                self.registers[name], self._stage_of[self.base] = self.base, level[0]
+                self.base += 1
         rows: list[tuple[int, int, int]] = []
-        self.parts: list[_Part] = []
-        for operations, pieces in zip(native, python, strict=True):
+        parts: list[list[_Part]] = [[] for _ in stages]
+        for level in order:
             first = len(rows)
-            for name, (what, a, b) in operations:
+            for name, (what, a, b) in native[level]:
                 self.trail.turn()
                 if name:
                     self.registers[name] = self.base + len(rows)
                 rows.append((_NUMBER[what], self._register(a), self._register(b)))
-            self.parts.append(_Part(first, len(rows), list(map(self._python, pieces))))
+            parts[level[0]].append(_Part(first, len(rows), list(map(self._python, python[level]))))
         self.rows = np.array(rows, np.int64).reshape(-1, 3)
         self.calls = self.base + len(rows)
-        self.start = np.zeros(self.calls + 5 * (1 + len(self.parts)), np.int64)
+        self._add_calls(parts)
+        nothing = tuple([bool(len(stage.reads)) * NOTHING for stage in self.stages])
+        self.last: Found = self.start, {}, nothing
+
+    def _add_calls(self, parts: Sequence[Sequence[_Part]]) -> None:
+        """Stages of parts, and the records of their calls of `evaluate` behind the registers."""
+        at, ranges, self.stages = self.calls, list[tuple[int, int]](), list[_Stage]()
+        for own in parts:
+            reads = [piece.reads for part in own for piece in part.pieces]
+            read = np.unique(np.concatenate(reads)) if reads else np.empty(0, np.int64)
+            self.stages.append(_Stage(list(own), at, at + 5, read))
+            ranges += [(own[0].first, own[-1].last), *((part.first, part.last) for part in own)]
+            at += 5 * (1 + len(own))
+        self.start = np.zeros(at, np.int64)
         self.start[0] = 1
         for number, register in self._constants.items():
             self.start[register] = number
-        ranges = [(0, len(rows)), *((part.first, part.last) for part in self.parts)]
-        for (first, last), at in zip(ranges, range(self.calls, len(self.start), 5), strict=True):
-            self.start[at : at + 5] = self.rows.ctypes.data, 0, first, last, self.base
-        reads = [piece.reads for part in self.parts for piece in part.pieces]
-        self.reads = np.unique(np.concatenate(reads)) if reads else np.empty(0, np.int64)
-        self.last: Last | None = None if reads else (self.start, b"", {})
+        for (first, last), call in zip(ranges, range(self.calls, at, 5), strict=True):
+            self.start[call : call + 5] = self.rows.ctypes.data, 0, first, last, self.base
 
     def _constant(self, atom: str) -> None:
         if atom[0] not in "vnf":
             number = _plain(atom)
-            self._constants.setdefault(number, 1 + self.numbers + len(self._constants))
+            self._constants.setdefault(number, 1 + self.told + len(self._constants))
 
     def _register(self, atom: str) -> int:
         return self.registers[atom] if atom[0] in "vnf" else self._constants[_plain(atom)]
@@ -236,7 +267,30 @@ class TapeCode:
     @property
     def given(self) -> range:
         """Registers of the numbers that Python gives."""
-        return range(1 + self.numbers + len(self._constants), self.base)
+        return range(1 + self.told + len(self._constants), self.base)
+
+    @property
+    def reads(self) -> Array:
+        """Registers that Python reads in the first stage."""
+        return self.stages[0].reads
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether anything runs in Python."""
+        return any(part.pieces for stage in self.stages for part in stage.parts)
+
+    def stage_of(self, register: int) -> int:
+        """The stage in which a register is known."""
+        if register >= self.base:
+            row = register - self.base
+            return next(i for i, stage in enumerate(self.stages) if row < stage.parts[-1].last)
+        return self._stage_of.get(register, 0)
+
+    def own(self, registers: Array) -> Array:
+        """A copy of registers, whose calls are of the copy."""
+        made = registers.copy()
+        made[self.calls + 1 :: 5] = pointer(made)
+        return made
 
     def register(self, number: Any) -> int:
         """Where one of the numbers that are wanted is found."""
@@ -245,30 +299,26 @@ class TapeCode:
             raise LostError("a number that no register holds")
         return found
 
-    def at(self, sizes: Sequence[int]) -> tuple[Array, dict[str, Any]] | None:
-        """All registers and objects for these numbers; None where something does not hold.
+    def at(self, sizes: Sequence[int]) -> Found | None:
+        """All registers and objects of the first stage for these numbers; None where something does not hold.
 
         What Python gave last is tried first: all rows are then one native call, as long as Python would read the same.
         """
-        call, last = self.calls, self.last
-        if last is not None:
-            registers = last[0].copy()  # behind them are the records of the calls of `evaluate`
-            registers[1 : 1 + self.numbers] = sizes
-            registers[call + 1] = address = pointer(registers)
-            evaluate.call_at(address + 8 * call)
-            if registers[0] and registers[self.reads].tobytes() == last[1]:
-                return registers, last[2]
-            if not len(self.reads):
-                return None
-        return self._by_parts(sizes)
-
-    def _by_parts(self, sizes: Sequence[int]) -> tuple[Array, dict[str, Any]] | None:
-        registers = self.start.copy()
+        last = self.last
+        registers = self.own(last[0])
         registers[1 : 1 + self.numbers] = sizes
-        address, call = pointer(registers), self.calls + 5
-        registers[call + 1 :: 5] = address
-        objects: dict[str, Any] = {}
-        for part in self.parts:
+        evaluate.call_at(pointer(registers) + 8 * self.calls)
+        if registers[0] and registers[self.reads].tobytes() == last[2][0]:
+            return registers, *last[1:]
+        return self.by_parts(0, registers, *last[1:]) if len(self.reads) else None
+
+    def by_parts(
+        self, stage: int, registers: Array, objects: dict[str, Any], reads: tuple[bytes, ...]
+    ) -> Found | None:
+        """The same for one stage, with what Python gives; registers: those of the numbers that it reads are set."""
+        address, objects, call = pointer(registers), dict(objects), self.stages[stage].calls
+        registers[0] = 1
+        for part in self.stages[stage].parts:
             evaluate.call_at(address + 8 * call)
             if not registers[0]:
                 return None
@@ -279,8 +329,9 @@ class TapeCode:
                     return None
                 registers[piece.to : piece.to + len(made[0])] = made[0]
                 objects.update(made[1])
-        self.last = registers, registers[self.reads].tobytes(), objects
-        return registers, objects
+        reads = *reads[:stage], registers[self.stages[stage].reads].tobytes(), *reads[stage + 1 :]
+        self.last = registers.copy(), objects, reads
+        return registers, objects, reads
 
     def _run(self, piece: _Piece, registers: Array, objects: dict[str, Any]) -> Any:
         numbers = tuple(registers[piece.reads].tolist())

@@ -94,7 +94,7 @@ class Served:
         found = self.code.at(sizes)
         if found is None:
             return False
-        (registers, objects), program, code = found, self.tape.program, self.code
+        (registers, objects, _), program, code = found, self.tape.program, self.code
         self.sizes.append(sizes)
         self.given.append(registers[code.given.start : code.given.stop])
         self.objects.append(objects)
@@ -181,7 +181,7 @@ class TapeWriter:
         """All operations, then what writes into the image."""
         for number, register in self.code.constants.items():
             self.registers[register] = self.rows.constant(number)
-        if any(part.pieces for part in self.code.parts):
+        if self.code.has_pieces:
             self._found()
         for i, (what, a, b) in enumerate(self.code.rows.tolist()):
             made = self.rows.add(TapeOperation(what), self.registers[a], self.registers[b])

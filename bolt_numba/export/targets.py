@@ -12,6 +12,7 @@ from bolt_numba.devices.program import Program, laid_out
 from bolt_numba.errors import DeviceError
 from bolt_numba.kernels.targets import TARGETS, is_foreign, packs_here
 from bolt_numba.runtime.slots import Job
+from bolt_numba.runtime.stops import Stop
 
 NATIVE = "native"
 """The target that is the instruction set of this process."""
@@ -51,7 +52,7 @@ class PlannedCpu(Cpu):
 
     def followed(
         self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any],
-        sums: Sequence[Any],
+        sums: Sequence[Any], stops: Sequence[Stop],
     ) -> FollowedProgram:  # fmt: skip
         self.prepare(jobs)
         return FollowedProgram(jobs, threads, trail, numbers, dims, sums)

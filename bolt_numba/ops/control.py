@@ -187,7 +187,8 @@ class Trips:
 
     limit: how many at most, None: any.  is_counted: whether the body takes its number and whether it runs, and returns
     whether another follows.  sliced: operands of which an iteration takes one row.  scanned: of each result that is
-    kept, chunks with the results of some iterations along the first axis.  pace: iterations that may run before Python
+    kept, chunks with the results of some iterations along the first axis; of the last ``listed`` they may be of any
+    shapes, a chunk each.  pace: iterations that may run before Python
     looks at limits again.  later: the first that may run ahead, ``wait`` after one that could not.
     """
 
@@ -199,6 +200,7 @@ class Trips:
     scanned: list[list[Array]]
     sliced: Sequence[Array] = ()
     keep: bool = True
+    listed: int = 0
     number: int = 0
     pace: int = 4
     later: int = 0
@@ -324,7 +326,8 @@ class Loop(ControlFlow):
         keep = args[1] is None or bool(_first(self, "cond", args[1]))
         types = [v.type for v in self.body.outputs[1 + self.carried :]]
         ends = 2 + self.carried
-        trips = Trips(self.body, list(args[2:ends]), args[ends:], limit, True, [[] for _ in types], keep=keep)
+        kept: list[list[Array]] = [[] for _ in types]
+        trips = Trips(self.body, list(args[2:ends]), args[ends:], limit, True, kept, keep=keep, listed=self.listed)
         trips.run(self, run, ahead)
         shapes = [None, None, *(getattr(a, "shape", None) for a in args[2:])]
         sizes = _sizes([v.type for v in self.body.inputs], shapes)

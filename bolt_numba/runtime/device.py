@@ -22,10 +22,11 @@ from bolt_numba.errors import BudgetError
 from bolt_numba.types import AnyDType, Array, TensorType
 
 if TYPE_CHECKING:
-    from bolt_numba.kernels.data_sized import DataSized
+    from bolt_numba.kernels.data_sized import DataSized, Sized
     from bolt_numba.kernels.registry import Context, Entry, In, Out, Step, Types
     from bolt_numba.ops.registry import Op
     from bolt_numba.runtime.slots import Job
+    from bolt_numba.runtime.stops import Stop
 
 
 Made = TypeVar("Made")
@@ -163,7 +164,7 @@ class Device:
     may be given parts of buffers, the slices of a concatenation; `copy_step` then fills those that no step writes.
     halves: whether it computes on values of f16 and bf16, which sessions of these precisions then have.  weighs:
     whether nodes for which it has kernels are left to the host where the copies take longer than what they gain
-    (`runtime.islands`).
+    (`runtime.copies`).
     """
 
     name: str
@@ -199,6 +200,10 @@ class Device:
         """What computes a node on arrays of the host if the size of its result depends on data, or None."""
         return None
 
+    def sized(self, op: Op, ins: Types) -> Sized | None:
+        """Steps of a node whose results are as long as data say, or None."""
+        return None
+
     def seconds(self, op: Op, ins: Types, outs: Sequence[TensorType], threads: int) -> float:
         """Roughly what a node takes here, on so many threads of the host."""
         return 0.0
@@ -218,6 +223,14 @@ class Device:
         """A step that copies rows of ``nbytes`` bytes, which lie as far apart as the pitches of both operands say."""
         raise NotImplementedError(self.name)
 
+    def numbers_step(self, table: Any, target: Out, itemsize: int) -> Step:
+        """A step that writes a table of i64 as integers of ``itemsize`` bytes."""
+        raise LostError(f"numbers of {self.name}")
+
+    def read_step(self, source: In) -> Step:
+        """A step that does nothing, in whose record a tape finds the address of integers (`runtime.stops`)."""
+        raise LostError(f"stops of {self.name}")
+
     def lacking(self, steps: Sequence[Step]) -> list[Any]:
         """Kernels of steps that would have to be compiled before these can run."""
         return []
@@ -231,11 +244,12 @@ class Device:
 
     def followed(
         self, jobs: Sequence[Job], threads: int, trail: Trail, numbers: Sequence[str], dims: Sequence[Any],
-        sums: Sequence[Any],
+        sums: Sequence[Any], stops: Sequence[Stop],
     ) -> Any:  # fmt: skip
         """A program of jobs whose sizes are followed (`runtime.tape`); raises LostError where there is none.
 
-        numbers: names of the trail's own, of which a tape computes all else; dims: of results; sums: more to compute.
+        numbers: names of the trail's own, of which a tape computes all else; dims: of results; sums: more to compute;
+        stops: where it reads more numbers.
         """
         raise LostError(f"a plan of {self.name}")
 

@@ -26,7 +26,10 @@ LOOKS = 8_000_000
 
 @record()
 class Block:
-    """A piece of an arena: ``nbytes`` at ``offset``, used from job ``first`` to job ``last``."""
+    """A piece of an arena: ``nbytes`` at ``offset``, used from job ``first`` to job ``last``.
+
+    stage: how many stops come before its size is known (`runtime.stops`).
+    """
 
     nbytes: int
     first: int
@@ -34,6 +37,7 @@ class Block:
     offset: int = -1
     name: str = ""
     memory: Memory = HOST
+    stage: int = 0
 
 
 @record()
@@ -80,26 +84,30 @@ def place(blocks: Iterable[Block]) -> int:
     return total
 
 
-def stacked(blocks: Iterable[Block]) -> int:
+def stacked(blocks: Iterable[Block], ends: list[Any]) -> int:
     """`place` for sizes that are followed: what lies below what is as `place` has it, and holds for any sizes.
 
-    A block begins behind all that lie below it and live at the same time as it.
+    A block begins behind all that lie below it and live at the same time as it; those of earlier stages lie below it.
+    ends: gets the size of the arena in each stage.
     """
     given = list(blocks)
     plain = [Block(max(value_of(b.nbytes), 1), b.first, b.last) for b in given]  # what is empty now may not stay so
     place(plain)
     total: int = 0
     done: list[tuple[Block, int, int]] = []
-    for one, block in sorted(zip(plain, given, strict=True), key=lambda pair: pair[0].offset):
-        block.offset, below = 0, 0
+    for one, block in sorted(zip(plain, given, strict=True), key=lambda pair: (pair[1].stage, pair[0].offset)):
+        block.offset, below, one.stage = 0, 0, block.stage
+        ends += [total] * (block.stage - len(ends))
         for number in reversed(range(len(done))):  # the highest first: what lies below it lies below this one, too
             other, end, under = done[number]
             meet = other.first <= one.last and one.first <= other.last
-            if meet and not below >> number & 1 and other.offset + other.nbytes <= one.offset:
+            is_under = other.stage < one.stage or other.offset + other.nbytes <= one.offset
+            if meet and not below >> number & 1 and is_under:
                 block.offset, below = greatest(block.offset, end), below | under | 1 << number
         end = block.offset + -(-block.nbytes // ALIGN) * ALIGN
         done.append((one, end, below))
         total = greatest(total, end)
+    ends.append(total)
     return total
 
 
@@ -122,7 +130,8 @@ def plan_memory(
                 continue
             block = owners.get(id(root))
             if block is None:
-                block = Block(root.type.nbytes, number, number, name=root.name, memory=root.memory)
+                nbytes, stage = root.type.nbytes, job.stage
+                block = Block(nbytes, number, number, name=root.name, memory=root.memory, stage=stage)
                 owners[id(root)] = block
                 slots.append((root, block))
                 blocks.append(block)
@@ -131,7 +140,8 @@ def plan_memory(
     for number, job in enumerate(jobs):
         for scratch, when in _scratches(job):
             name, memory = f"{job.name} (scratch)", job.device.memory
-            block = Block(either(when, scratch.nbytes, 0), number, number, name=name, memory=memory)
+            nbytes = either(when, scratch.nbytes, 0)
+            block = Block(nbytes, number, number, name=name, memory=memory, stage=job.stage)
             pending.append((job, id(scratch), block))
             blocks.append(block)
     memories = dict.fromkeys(block.memory for block in blocks)
@@ -218,8 +228,9 @@ def alias_concats(jobs: Sequence[Job], kept: set[int]) -> None:
         if _is_join(job):
             _alias_concat(job, users, kept)
     for job in jobs:  # what a join reads may since lie apart in another one, and its own kernel cannot read that
-        is_own = all(s is not None and s.base is not job.outs[0] for s in job.ins)
-        if is_own and _joins_rows(job) and any(s is not None and s.pitch is not None for s in job.ins):
+        if not _joins_rows(job) or any(s is None or s.base is job.outs[0] for s in job.ins):
+            continue
+        if any(s is not None and s.pitch is not None for s in job.ins):
             _copy_all(job)
 
 
@@ -245,7 +256,7 @@ def _alias_concat(job: Job, users: _Users, kept: set[int]) -> None:
         size = slot.type.dims[axis] * inner
         free = (
             slot.kind == TEMP and slot.base is None and slot.result < 0 and id(slot) not in kept
-            and times[id(slot)] == 1 and id(slot) in users.maker
+            and times[id(slot)] == 1 and id(slot) in users.maker and users.maker[id(slot)][0].stage == job.stage
         )  # fmt: skip
         dense = outer == 1 and out.pitch is None
         if free and (dense or (last and id(slot) not in users.shared and users.pitched(slot))):
@@ -306,6 +317,7 @@ def alias_inplace(jobs: Sequence[Job], kept: set[int]) -> None:
                 continue
             root = slot.root()[0]
             mine = root.kind == TEMP and root.result < 0 and id(root) not in kept and members.get(id(root)) == 1
+            mine = mine and not root.is_room
             if mine and last_read.get(id(root)) == number and root.type.nbytes == out.type.nbytes:
                 out.base, out.offset = root, 0
                 last_read[id(root)] = max(last_read[id(root)], last_read.get(id(out), number))

@@ -8,10 +8,10 @@ and the nodes after it are a new region, planned when the shapes are there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -29,9 +29,8 @@ from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.evaluate import amounts_of
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.bounds import fitting
-from bolt_numba.runtime.copies import Copy, copied
+from bolt_numba.runtime.copies import NOT_WORTH_IT, Copy, copied, islands
 from bolt_numba.runtime.device import HOST, Device, Memory, Segment, segments_of
-from bolt_numba.runtime.islands import NOT_WORTH_IT, islands
 from bolt_numba.runtime.memory import MemoryPlan, in_bands, plan_memory, stacked
 from bolt_numba.runtime.opaque import all_of, is_numeric, runs_nothing, steps_of, types_of, ways_of
 from bolt_numba.runtime.packs import MakerContext, Pack
@@ -40,6 +39,7 @@ from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, remember, res
 from bolt_numba.runtime.repeat import Packed, Selection, node_key
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, own
 from bolt_numba.runtime.stand_ins import STANDS_IN, Lacking
+from bolt_numba.runtime.stops import REPLANNED, Stop, Stops, behind
 from bolt_numba.types import NestedType, TensorType, only_in_python, type_of
 
 FEW_PLANS = 8
@@ -61,6 +61,7 @@ class Plan:
     memory: MemoryPlan
     results: list[Slot]
     cut: Cut | None = None
+    stops: Sequence[Stop] = ()
     elsewhere: dict[tuple[int, Memory], bool] = field(default_factory=dict)
     """By input and memory: whether only copies there read it.  By ~output and memory: whether one from it makes it."""
 
@@ -75,12 +76,13 @@ class Planner:
 
     lacking: takes note of the kernels that are not there, for which others stand in; None: kernels are waited for.
     near: ids of values that are computed in the host's memory, whatever is preferred (`islands`).  trail: of the sizes
-    of the types that are planned for, where these are followed (`runtime.tape`).
+    of the types that are planned for, where these are followed (`runtime.tape`).  data: by id of a node what data last
+    decided of it: shapes of its results, or content of the operands that decide; the trail then has stops there.
     """
 
     def __init__(
         self, region: Region, context: MakerContext, lacking: Lacking | None = None, near: frozenset[int] = frozenset(),
-        trail: Trail | None = None,
+        trail: Trail | None = None, data: Mapping[int, Sequence[Sequence[int]]] | None = None,
     ) -> None:  # fmt: skip
         self.region, self.lacking, self.near, self.trail = region, lacking, near, trail
         self.selections = region.selections if trail is None else {}
@@ -90,6 +92,7 @@ class Planner:
         self.slots: dict[int, Slot] = {}
         self.alias = dict(region.alias)
         self.jobs: list[Job] = []
+        self.stops = Stops(region, trail, data or {}, self.alias, self.slots, self.jobs, self._slot, self.devices)
         self.cut: Cut | None = None
         self.unasked = unasked()
         is_new = context.tuner is not None or region.plans < FEW_PLANS or trail is not None
@@ -129,7 +132,7 @@ class Planner:
         """The plan of the jobs, with places for all that they make."""
         made = [s for s in results if s.kind == TEMP]
         if self.trail is not None:
-            return Plan(self.jobs, [], plan_memory(self.jobs, made, stacked), results, self.cut)
+            return self._stacked(made, results)
         own([*results, *(s for job in self.jobs if job.steps is None for s in job.ins)])
         memory = plan_memory(self.jobs, made)
         given = [s.type.nbytes for s in made if s.result >= 0]
@@ -139,6 +142,18 @@ class Planner:
         segments = segments_of(self.jobs, self.context.threads)
         self.region.plans += 1
         return Plan(self.jobs, segments, memory, results, self.cut)
+
+    def _stacked(self, made: list[Slot], results: list[Slot]) -> Plan:
+        """The same where sizes are followed."""
+        stops, ends = self.stops.found, list[Any]()
+        self.stops.number(self.jobs)
+        memory = plan_memory(self.jobs, made, partial(stacked, ends=ends))
+        ends += (ends[-1:] or [0]) * (1 + len(stops) - len(ends))
+        for stop, end in zip(stops, ends[1:], strict=True):
+            stop.arena = end
+        if stops:
+            memory.arenas[HOST] = ends[0]
+        return Plan(self.jobs, [], memory, results, self.cut, stops=stops)
 
     # --- operands ----------------------------------------------------------------------------------------------------
 
@@ -256,8 +271,11 @@ class Planner:
             self._read(ins)
             return None
         if not is_numeric(types, in_types) or isinstance(op, ControlFlow):
-            self._make_cut(node, ins, queue)
-            return None
+            goes_on = self.stops.goes_on(node, ins, in_types, queue)
+            if not goes_on:
+                self._make_cut(node, ins, queue)
+            self._read(ins)
+            return self._by_types(node, ins, queue) if goes_on == REPLANNED else None
         if runs_nothing(op, ins, types):
             return types, None, None, ()
         how = self._choose(op, in_types, types)
@@ -420,33 +438,14 @@ class Planner:
         return steps_of(lambda ins, outs: made_steps(entry, op, ins, outs, context), ins, outs)
 
     def _make_cut(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> None:
-        self._read(ins)
-        rest = list(queue)
-        made = {id(resolved(v, self.alias)) for v in node.outputs} | {id(v) for n in rest for v in n.outputs}
-        needed: dict[int, Value] = {}
-        reads = [v for n in rest for v in n.inputs if v is not None]
-        known: dict[int, TensorType] = {}
-        for raw in [*reads, *self.region.outputs]:
-            value = resolved(raw, self.alias)
-            if id(value) in made or value.const is not None:
-                continue
-            slot = self._slot(value)
-            assert slot is not None
-            if slot.kind == CONST:
-                if is_followed(slot.const):
-                    raise LostError("content of sizes behind a cut")
-                known[id(value)] = type_of(slot.const)  # type: ignore[arg-type]
-            else:
-                needed[id(value)] = value
-        inputs = [*needed.values(), *node.outputs]
-        region = Region(inputs, rest, list(self.region.outputs), dict(self.alias), known)
+        region, needed = behind(queue, node.outputs, self.region, self.alias, self._slot)
         types = [None if s is None else s.type for s in ins]
         compute = next(filter(None, (device.data_sized(node.op, types) for device in self.devices)), None)
         by_types = not node.op.value_inputs and not any(t is not None and only_in_python(t) for t in types)
         amounts = amounts_of(node.op, types) if by_types and not isinstance(node.op, ControlFlow) else None
         is_nested = not isinstance(node.op, ControlFlow) and all(isinstance(v.type, NestedType) for v in node.outputs)
         self.cut = Cut(node, ins, region, compute, self._alone(node, ins), amounts, is_nested)
-        self._boundary = list(needed.values())
+        self._boundary = needed
 
     def _alone(self, node: Node, ins: list[Slot | None]) -> Region | None:
         """The node by itself, if the content of few numbers decides what keeps it out of this plan."""
@@ -474,10 +473,15 @@ class Planner:
                 continue
             slot = self._at(slot, HOST)
             root, offset = slot.root()
-            if slot.kind != TEMP:
+            if slot.kind == CONST and is_followed(slot.const):
+                results.append(self.stops.written(slot, len(results)))
+            elif slot.kind != TEMP:
                 self._read([slot])
                 results.append(slot)
-            elif root.kind == TEMP and root.result < 0 and offset == 0 and root.type.nbytes == slot.type.nbytes:
+            elif (
+                root.kind == TEMP and root.result < 0 and not root.is_room and offset == 0
+                and root.type.nbytes == slot.type.nbytes
+            ):  # fmt: skip
                 root.result = len(results)
                 results.append(slot)
             else:
@@ -490,6 +494,6 @@ class Planner:
         """The job of a copy within the host's memory."""
         device = next(d for d in self.devices if d.aliases and d.memory is HOST)
         nbytes, op = source.type.nbytes, Copy()
-        steps = [device.copy_step(In(0), Out(0), 1, nbytes, 1)] if nbytes else []
+        steps = [device.copy_step(In(0), Out(0), 1, nbytes, 1)] if is_followed(nbytes) or nbytes else []
         check_steps(op, steps, [source.type], [target.type])
         return Job(f"{source.name} (copy)", op, device, [source], [target], steps, f"copy in {HOST.name}")

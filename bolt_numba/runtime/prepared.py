@@ -37,12 +37,13 @@ class Prepared:
     """A plan with the idle memory of its runs and, after a cut, the runner of what follows.
 
     stands_in: whether the plan does without kernels that it should have.  pace: iterations that took as long as runs
-    of a loop should before Python looks at limits, as the last loop found.
+    of a loop should before Python looks at limits, as the last loop found.  late: whether runs tell sizes of results.
+    passed: runs that went on behind its cut, where a tape might have.
     """
 
     __slots__ = (
-        "cut", "empties", "ends", "homes", "idle", "overwrites", "pace", "plain", "plan", "reads", "rest", "results",
-        "stands_in", "used",
+        "cut", "empties", "ends", "homes", "idle", "late", "overwrites", "pace", "passed", "plain", "plan", "reads",
+        "rest", "results", "stands_in", "used",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, rest: Runner | None = None, stands_in: bool = False) -> None:
@@ -54,7 +55,7 @@ class Prepared:
         self.plain = all(e is not None for e in self.empties)
         self.overwrites: dict[tuple[int, int], bool] = {}
         self.homes: list[Home | None] | None = None
-        self.used, self.pace = next(clock), 0
+        self.used, self.pace, self.late, self.passed = next(clock), 0, False, 0
 
     def ahead(self, trips: Trips, arrays: Sequence[Array], by_value: Iterable[int]) -> int:
         """Run iterations of a loop whose body this is natively, as many as last time: how many, 0 if it cannot be."""

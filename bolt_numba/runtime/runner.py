@@ -31,7 +31,7 @@ from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, RunMemory, 
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, region_of
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.stand_ins import Lacking, Serving, computed_now, planned_now
-from bolt_numba.runtime.tape import Tape, Taped, Tapes
+from bolt_numba.runtime.tape import Final, Tape, Taped, Tapes
 from bolt_numba.types import Array, NestedType, TensorType, only_in_python
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ MOST_DECIDED = 64
 """Contents of inputs that decide shapes for which a region has tapes."""
 MOST_SEEN = 256
 """Shapes that tapes served once, of which one that comes again is kept."""
+FEW_PASSES, MOST_PASSES = 4, 1024
+"""Runs behind a cut of data after which a tape is tried first, and last: it is tried whenever they have doubled."""
 FEW_TRIPS = 3
 """Iterations of a loop from which it pays to run them in one call."""
 
@@ -76,6 +78,7 @@ class Runner:
         self.lock = threading.RLock()  # a signal handler may call the session that plans
         renew_after_fork(self, "lock", threading.RLock)
         self.bodies: dict[int, Runner] = {}
+        self.data: dict[int, Sequence[Sequence[int]]] = {}  # see `runtime.stops.Data`; of all runners of a session
         self.by_value = sorted(region.by_value)
         self.far = elsewhere(devices or ())
         if self.far:
@@ -162,6 +165,8 @@ class Runner:
         outputs = tape.run(arrays, targets)
         if outputs is None:
             return None
+        if type(outputs) is Final:
+            return tape, outputs
         tapes.hits += 1  # type: ignore[union-attr]
         if len(self.seen) >= MOST_SEEN:
             self.seen.clear()
@@ -173,10 +178,11 @@ class Runner:
         with self.lock, short_turns(), np.errstate(all="ignore"):
             return self._made(types, None).plan
 
-    def _follow(self, key: Hashable, arrays: Sequence[Array], spent: float) -> None:
+    def _follow(self, key: Hashable, arrays: Sequence[Array], spent: float, behind_cuts: bool = False) -> None:
         """Have another tape, where plans have become many enough for one to pay: behind the back of runs.
 
-        A loop waits for that of its body, which serves the iterations that are left.
+        A loop waits for that of its body, which serves the iterations that are left.  behind_cuts: one in any case, if
+        it goes on where data decide.
         """
         if self.untaped:
             return
@@ -186,10 +192,10 @@ class Runner:
             if len(self.tapes) >= MOST_DECIDED:
                 self.tapes.clear()
             tapes = self.tapes[decided] = Tapes()
-        tapes.plan_s = spent
-        if is_wanted(tapes) or not tapes.is_due():
+        tapes.plan_s = tapes.plan_s if behind_cuts else spent
+        if is_wanted(tapes) or not (behind_cuts or tapes.is_due()):
             return
-        follow = partial(tapes.follow, self, self._types(arrays))
+        follow = partial(tapes.follow, self, self._types(arrays), behind_cuts)
         if self.is_looped:
             follow()
         else:
@@ -276,15 +282,32 @@ class Runner:
                 runner._drop(prepared)
                 runner.prepare(given, waits=True)
                 continue
-            if cut is None:
+            if cut is None or type(results) is Final:
                 if self is not runner and self.is_first:
                     self.serving.is_running = True  # what follows a cut has its kernels now, too
                 return results
             reads = prepared.reads
             made = runner.run_cut(cut, results[:reads])
+            runner._pass(key, given, prepared)
             runner, given = prepared.rest, [*results[reads:], *made]
             if prepared.ends is not None and targets is None:
                 return [given[i] for i in prepared.ends]
+
+    def _pass(self, key: Hashable, given: Sequence[Array], prepared: Any) -> None:
+        """A run has gone on behind a cut of data: try to have a tape that does so, after a few, then more seldom."""
+        if id(prepared.cut.node) not in self.data or prepared.stands_in:
+            return
+        prepared.passed += 1
+        if prepared.passed < FEW_PASSES or prepared.passed & (prepared.passed - 1) or prepared.passed > MOST_PASSES:
+            return
+        with self.lock, short_turns():
+            self._follow(key, given, 0.0, True)
+
+    def drop_cuts(self) -> None:
+        """Have plans that end where data decide give way to a tape that goes on there."""
+        for key, prepared in list(self.prepared.items()):
+            if prepared.cut is not None and not prepared.late:
+                self.prepared.pop(key, None)
 
     def homes(self, arrays: Sequence[Any], count: int) -> list[Home | None]:
         """Where results may stay; ``count`` of them, the last ones, are the last inputs of the next run."""
@@ -311,6 +334,7 @@ class Runner:
         if cut.compute is not None:
             compute, by_reference = partial(cut.compute.compute, op, args, _empty), partial(evaluate, op, args)
             outs = computed_now(self.serving, compute, by_reference)
+            self._note(cut, [x.shape for x in outs])
         elif isinstance(op, ControlFlow):
             is_looped = not op.branches
 
@@ -319,10 +343,17 @@ class Runner:
 
             outs = tuple(op.execute(args, run, self._ahead))
         elif cut.alone is not None:
+            deciding: list[Any] = [args[i] for i in op.value_inputs if i < len(args)]
+            self._note(cut, [() if a is None else a.reshape(-1).tolist() for a in deciding])
             return self._alone(cut.alone).run(results)
         else:
             outs = evaluate(op, args, cut.amounts)
         return [_dense(x, v.type) for x, v in zip(outs, cut.node.outputs, strict=True)]
+
+    def _note(self, cut: Cut, found: Sequence[Sequence[int]]) -> None:
+        """Keep what data have decided, for a tape; rather where something is there than nothing."""
+        if id(cut.node) not in self.data or all(0 not in numbers for numbers in found):
+            self.data[id(cut.node)] = found
 
     def _ahead(self, graph: Graph, trips: Trips) -> bool:
         """Run iterations of a body in one native call, if that can be."""
@@ -372,6 +403,7 @@ class Runner:
             self.tapes.clear()
             self.seen.clear()
             self.bodies.clear()
+            self.data.clear()
             self.region = Region([Value(v.name, v.type) for v in self.region.inputs], [], [])
             self.packs, self.make = packs, make
 
@@ -388,7 +420,7 @@ class Runner:
     def like(self, region: Region) -> Runner:
         """A runner of another region of the same session."""
         made = Runner(region, self.threads, self.packs, self.tuner, self.max_plans, self.devices, self.serving)
-        made.is_first, made.is_looped = False, self.is_looped
+        made.is_first, made.is_looped, made.data = False, self.is_looped, self.data
         return made
 
 
@@ -413,7 +445,7 @@ def run_plan(
     """One run of one plan, segment by segment, in a context of its own."""
     outputs: list[Any]
     if targets is None and prepared.plain:
-        outputs = [np.empty(*e) for e in prepared.empties]  # type: ignore[misc]
+        outputs = [e and np.empty(*e) for e in prepared.empties]
     else:
         wanted = targets or [None] * len(prepared.empties)
         outputs = [np.empty(*e) if e and t is None else t for e, t in zip(prepared.empties, wanted, strict=True)]
@@ -424,6 +456,8 @@ def run_plan(
     try:
         for run in context.runs:
             run(arrays, outputs)
+        if prepared.late:
+            outputs = prepared.tape.ended(context, arrays, outputs, targets)  # type: ignore[attr-defined]
     except BaseException:
         prepared.synchronise()  # before another run has the context
         raise
@@ -432,7 +466,7 @@ def run_plan(
             prepared.take_back(context)
         elif len(prepared.idle) < MAX_IDLE_CONTEXTS:
             prepared.idle.append(context)
-    return outputs if prepared.plain else finish(prepared, arrays, outputs)
+    return outputs if prepared.plain or type(outputs) is Final else finish(prepared, arrays, outputs)
 
 
 def finish(prepared: Prepared | Plan, arrays: Sequence[Array], outputs: list[Any]) -> list[Array]:

@@ -30,7 +30,7 @@ class Slot:
     pitch: elements between rows (last axis) when they are not dense.  result: index of the output array that this
     buffer *is*; such buffers are the caller's memory, not the arena's.  memory: of the devices that compute and read
     it; of inputs, constants and results the host's.  place: bytes into the arena of that memory.  source: the constant
-    of the graph that it is.
+    of the graph that it is.  is_room: whether it has room for a result as long as data say, which is a view of it.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Slot:
     place: int = -1
     memory: Memory = HOST
     source: Value | None = None
+    is_room: bool = False
 
     def root(self) -> tuple[Slot, int]:
         """The slot that owns the memory, and this slot's byte offset in it."""
@@ -69,6 +70,7 @@ class Job:
 
     runner: what does it, for people.  inplace: operands that the only result may take the memory of.  states: pairs of
     an operand and a result that may be one buffer of the caller's.  packs: what steps read in the place of constants.
+    stage: how many stops come before it (`runtime.stops`).
     """
 
     name: str
@@ -81,6 +83,7 @@ class Job:
     inplace: tuple[int, ...] = ()
     states: frozenset[tuple[int, int]] = frozenset()
     packs: Sequence[Pack] = ()
+    stage: int = 0
     scratch: dict[int, int] = field(default_factory=dict)
     """id(Scratch) -> arena offset."""
 

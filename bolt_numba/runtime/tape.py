@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.packs import MakerContext
 from bolt_numba.runtime.plan import Plan, Planner
 from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, can_overwrite, clock, ends_of
-from bolt_numba.runtime.slots import CONST, TEMP
+from bolt_numba.runtime.slots import TEMP
 from bolt_numba.types import I32, I64, Array, Sym, TensorType
 
 if TYPE_CHECKING:
@@ -79,37 +79,48 @@ class Tapes:
         are_many = self.misses >= FIRST + NEXT * self.tries and self.tries < MOST_TAPES
         return are_many and (self.tries < TRIAL or self.hits >= PAYS * self.tries)
 
-    def follow(self, runner: Runner, types: Sequence[TensorType], turn: Turn = tuple) -> None:
-        """Try to have a tape of a plan."""
-        self.tries += 1
+    def follow(
+        self, runner: Runner, types: Sequence[TensorType], behind_cuts: bool = False, turn: Turn = tuple
+    ) -> None:
+        """Try to have a tape of a plan.  behind_cuts: only one that goes on where data decide."""
+        self.tries += not behind_cuts
+        reads = (True,) if behind_cuts else (True, False) if runner.data else (False,)
+        opens = (True, False) if any(t.value is not None for t in types) else (True,)
         context = MakerContext(runner.threads, runner.packs, None, runner.devices, chooses=True)
         try:
-            for is_open in (True, False):
-                if is_open or any(t.value is not None for t in types):
-                    try:
-                        with np.errstate(all="ignore"):
-                            made = Tape(runner, context, types, is_open, turn)
-                        made.arenas, self.tapes = self.arenas, [made, *self.tapes]
-                        return
-                    except StoppedError:
-                        raise
-                    except (LostError, Exception) as error:  # the ordinary way serves, and says what is wrong
-                        self.refused.append(f"{type(error).__name__}: {error}")
+            for stops, is_open in product(reads, opens):
+                try:
+                    with np.errstate(all="ignore"):
+                        made = Tape(runner, context, types, is_open, turn, stops)
+                    made.arenas, self.tapes, self.last = self.arenas, [made, *self.tapes], None
+                    if made.stops:
+                        runner.drop_cuts()
+                    return
+                except StoppedError:
+                    raise
+                except (LostError, Exception) as error:  # the ordinary way serves, and says what is wrong
+                    self.refused.append(f"{type(error).__name__}: {error}")
         finally:
             context.packs.done()
+
+
+class Final(list[Any]):
+    """All results of a region, whatever its plan would leave for others."""
 
 
 class Tape:
     """One way to plan a region.
 
-    is_open: whether the integers that decide shapes are followed, too, and not held to what they are.
+    is_open: whether the integers that decide shapes are followed, too, and not held to what they are.  stops: whether
+    it reads what data decide on the way.
+    served, stopped: runs that it served to the end, and those that another runner had to end (`runtime.stops`).
     plan: with followed sizes, for what does not depend on them.  ranks: of the inputs.  open: inputs whose content is
     followed, and how much there is; fixed: what the content of others must be.  program: what its device made.
     """
 
     def __init__(
         self, runner: Runner, context: MakerContext, types: Sequence[TensorType], is_open: bool = True,
-        turn: Turn = tuple,
+        turn: Turn = tuple, stops: bool = True,
     ) -> None:  # fmt: skip
         trail, self.runner, region = Trail(turn), weakref.ref(runner), runner.region
         self.ranks = [len(t.dims) for t in types]
@@ -122,30 +133,34 @@ class Tape:
         more = {i: [f"n{i}_{self.ranks[i] + k}" for k in range(size)] for i, size in self.open}
         inputs = zip([v.type for v in region.inputs], types, names, strict=True)
         given = [_followed(trail, *row, more.get(i)) for i, row in enumerate(inputs)]
-        numbers = [*chain(*names), *chain(*more.values())]
-        self.plan = plan = Planner(region, context, trail=trail).plan(given)
+        self.plan = plan = Planner(region, context, trail=trail, data=runner.data if stops else None).plan(given)
+        numbers = [*chain(*names), *chain(*more.values()), *chain(*(stop.names for stop in plan.stops))]
         devices = [*{id(job.device): job.device for job in plan.jobs}.values()] or context.devices[:1]
         if len(devices) != 1:
             others = dict.fromkeys(f"{j.op.name} on {j.device.name}" for j in plan.jobs if j.device is not devices[0])
             raise LostError(f"a plan of several devices: {', '.join(others)}")
-        if any(s.kind == CONST and is_followed(s.const) for s in plan.results):
-            raise LostError("a result that is made of sizes alone")
-        dims = [d for slot in plan.results if slot.kind == TEMP for d in slot.type.dims]
-        arena, naive = plan.memory.arenas.get(HOST, 0), plan.memory.naive_nbytes
-        all_bytes = arena + sum([s.type.nbytes for s in plan.results if s.kind == TEMP])
-        self.device = devices[0]
-        self.program = self.device.followed(
-            plan.jobs, context.threads, trail, numbers, dims, (arena, naive, all_bytes)
-        )
+        made = [slot for slot in plan.results if slot.kind == TEMP]
+        dims = [d for slot in made for d in slot.type.dims]
+        arena = plan.memory.arenas.get(HOST, 0)
+        first = [b.nbytes for b in plan.memory.blocks if not b.stage]
+        given_bytes = [slot.type.nbytes for slot in made if not (plan.stops and is_followed(slot.type.dims))]
+        sums = arena, sum(first), arena + sum(given_bytes)
+        self.device, self.stops = devices[0], bool(plan.stops)
+        self.program = self.device.followed(plan.jobs, context.threads, trail, numbers, dims, sums, plan.stops)
         trail.is_closed, trail.turn = True, tuple
         ends = [*accumulate([len(s.type.dims) if s.kind == TEMP else 0 for s in plan.results], initial=0)]
         rows = zip(ends, ends[1:], plan.results, strict=False)
         self.results = [(first, end, s.type.dtype) if s.kind == TEMP else None for first, end, s in rows]
+        self.late = self.program.take_results(self.results)
+        self.made = [None if i in self.late else row for i, row in enumerate(self.results)]
         self.plain = None not in self.results
         self.no_targets: list[Array | None] = [None] * len(self.results)
         self.reads = 0 if plan.cut is None else sum(1 for s in plan.cut.reads if s is not None)
         self.cut, self.ends = plan.cut, ends_of(plan, self.reads)
         self.rest = None if plan.cut is None else runner.like(plan.cut.rest)
+        self.behind = [runner.like(stop.rest) for stop in plan.stops]
+        self.served = self.stopped = self.passed = 0
+        self.stands_in = False
         self.idle: list[Any] = []
         self.arenas: list[Array] = []
         self.overwrites: dict[tuple[int, int], bool] = {}
@@ -169,7 +184,7 @@ class Tape:
         """What the tape gives for these inputs; None where it does not hold."""
         sizes = self._sizes(arrays)
         found = None if sizes is None else self.program.tape.at(sizes)
-        return None if found is None else Taped(self, sizes, *found)  # type: ignore[arg-type]
+        return None if found is None else Taped(self, sizes, found)  # type: ignore[arg-type]
 
     def run(self, arrays: Sequence[Array], targets: Sequence[Array | None] | None) -> list[Any] | None:
         """The results of one run, for sizes that nobody keeps; None where something does not hold."""
@@ -187,12 +202,27 @@ class Tape:
             wanted = self.no_targets if targets is None or self.cut is not None else targets
             outputs = [
                 np.empty(dims[r[0] : r[1]], r[2]) if t is None and r is not None else t
-                for r, t in zip(self.results, wanted, strict=True)
+                for r, t in zip(self.made, wanted, strict=True)
             ]
             context.run(arrays, outputs)
-            return outputs
+            return outputs if context.stages is None else self.ended(context, arrays, outputs, targets)
         finally:
             self.take_back(context, nbytes)
+
+    def ended(
+        self, context: Any, arrays: Sequence[Array], outputs: list[Any], targets: Sequence[Array | None] | None
+    ) -> list[Any]:
+        """The results of a run with stages; `Final` where another runner went on from a stop."""
+        stage = context.stages.stopped
+        if stage:
+            self.stopped += 1
+            return Final(self.behind[stage - 1].run(context.stages.needed(arrays, outputs), targets))
+        self.served += 1
+        for i, target in enumerate(targets or ()):
+            if target is not None and target is not outputs[i]:
+                target[...] = outputs[i]
+                outputs[i] = target
+        return outputs
 
     def ask(self, nbytes: int) -> None:
         """Raise BudgetError unless a run may take so much memory."""
@@ -252,18 +282,18 @@ def _followed(
 class Taped(Prepared):
     """A tape at certain sizes; ``plan`` is made when somebody asks for it."""
 
-    __slots__ = ("arena", "naive", "objects", "registers", "sizes", "tape")
+    __slots__ = ("arena", "found", "naive", "registers", "sizes", "tape")
 
-    def __init__(self, tape: Tape, sizes: Sequence[int], registers: Array, objects: dict[str, Any]) -> None:
-        self.tape, self.sizes, self.registers, self.objects = tape, sizes, registers, objects
+    def __init__(self, tape: Tape, sizes: Sequence[int], found: tuple[Array, dict[str, Any], Any]) -> None:
+        self.tape, self.sizes, self.found, self.registers = tape, sizes, found, found[0]
         self.cut, self.rest, self.stands_in = tape.plan.cut, tape.rest, False
-        self.reads, self.ends, self.results = tape.reads, tape.ends, tape.plan.results
+        self.reads, self.ends, self.results, self.late = tape.reads, tape.ends, tape.plan.results, tape.stops
         self.idle = tape.idle
-        self.arena, self.naive, given, *dims = registers[tape.program.asked].tolist()
-        self.empties = [None if r is None else (tuple(dims[r[0] : r[1]]), r[2]) for r in tape.results]
+        self.arena, self.naive, given, *dims = self.registers[tape.program.asked].tolist()
+        self.empties = [None if r is None else (tuple(dims[r[0] : r[1]]), r[2]) for r in tape.made]
         self.plain = tape.plain
         self.overwrites, self.homes = tape.overwrites, None
-        self.used, self.pace = next(clock), 0
+        self.used, self.pace, self.passed = next(clock), 0, 0
         tape.ask(given)
 
     def __getattr__(self, name: str) -> Any:
@@ -273,6 +303,8 @@ class Taped(Prepared):
         return self.plan
 
     def overwrites_in(self, output: int, source: int) -> bool:
+        if self.late:  # an iteration that stops half way is run again
+            return False
         try:
             return can_overwrite(self.tape.plan, output, source)
         except LostError:  # it depends on the sizes
@@ -282,7 +314,7 @@ class Taped(Prepared):
         """Memory for one run, turned to these sizes."""
         found = self.tape.context()
         found.take(self.tape.arenas, self.arena)
-        found.turn_to(self.registers, self.objects)
+        found.turn_to(self.found)
         return found
 
     def run_ahead(self, trips: Trips, arrays: Sequence[Array], by_value: Iterable[int]) -> int:

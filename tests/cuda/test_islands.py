@@ -18,7 +18,7 @@ from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.data.ml import LabelEncoder
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.runtime import stand_ins
-from bolt_numba.runtime.islands import NOT_WORTH_IT
+from bolt_numba.runtime.copies import NOT_WORTH_IT
 from bolt_numba.types import F32, Array, Sym, TensorType
 from bolt_numba_simulator.gpu import SimulatedGpu
 

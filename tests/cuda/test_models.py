@@ -13,7 +13,7 @@ import pytest
 import bolt_numba as bn
 from bench import zoo
 from bolt_numba.quantize import quantize
-from bolt_numba.runtime.islands import NOT_WORTH_IT
+from bolt_numba.runtime.copies import NOT_WORTH_IT
 from bolt_numba.types import Array
 from tests.cuda.networks import NAMES, light
 

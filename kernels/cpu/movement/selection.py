@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import table
+from bolt_numba.base.selects import least
 from bolt_numba.errors import DataError
 from bolt_numba.kernels.cpu.language.lang import copy_bytes, load_i64, load_u8, store_i64, view
 from bolt_numba.kernels.cpu.movement.move import DTYPES, UNITS
@@ -134,7 +136,7 @@ def sized_nonzero(op: NonZero, ins: Types) -> Sized | None:
     steps = [Step(count_nonzero(unit), counting, parallel=False)]
     if rank:
         writing: dict[str, Argument] = {
-            "x": In(0), "y": Out(0), "sizes": np.array(shape[:-1] or (1,), np.int64), "count": Out(1),
+            "x": In(0), "y": Out(0), "sizes": table(shape[:-1] or (1,)), "count": Out(1),
             "found": Scratch(8), "rows": size // shape[-1] if size else 0, "n": shape[-1], "mask": mask,
             "room": rank * size, "rank": rank,
         }  # fmt: skip
@@ -231,7 +233,7 @@ def sized_compress(op: Compress, ins: Types) -> Sized | None:
         return None
     axis = 0 if op.axis is None else normalise_axis(op, op.axis, len(x.dims))
     outer, n, inner = (1, x.size, 1) if op.axis is None else around_axis(x.dims, axis)
-    m = min(kept.size, n)
+    m = least(kept.size, n)
     shape = (m,) if op.axis is None else (*x.dims[:axis], m, *x.dims[axis + 1 :])
     counting: dict[str, Argument] = {"x": In(1), "count": Out(1), "n": m, "mask": -1}
     steps = [Step(count_nonzero(1), counting, parallel=False)]

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import table
+from bolt_numba.base.selects import greatest, least
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     any_lane,
@@ -148,14 +150,14 @@ def suppress_within(p, tid, nthreads):
 
 
 def _number(operand: Any) -> float:
-    return 0.0 if operand is None else operand.reshape(-1)[0]
+    return 0 if operand is None else operand.reshape(-1)[0].item()
 
 
 def _numbers(op: NonMaxSuppression, shape: Sequence[int], most: Any, overlap: Any, threshold: Any) -> dict[str, Any]:
     """Fields of a call that are no addresses, for scores of this shape and the contents of the last operands."""
     images, classes, count = shape
     return {
-        "images": images, "classes": classes, "count": count, "most": max(min(int(_number(most)), count), 0),
+        "images": images, "classes": classes, "count": count, "most": greatest(least(_number(most), count), 0),
         "limit": _number(overlap), "threshold": _number(threshold), "limited": int(threshold is not None),
         "center": int(bool(op.center_point_box)),
     }  # fmt: skip
@@ -186,9 +188,9 @@ def sized_non_max_suppression(op: NonMaxSuppression, ins: Types) -> Sized | None
     if scores is None:
         return None
     is_known = all(t is None or t.known is not None for t in limits)
-    greatest = limits[0] is not None and limits[0].known is None
+    is_open = limits[0] is not None and limits[0].known is None
     known = [None if t is None else t.known for t in limits]
-    numbers = _numbers(op, scores.dims, np.array(scores.dims[2]) if greatest else known[0], *known[1:])
+    numbers = _numbers(op, scores.dims, table([scores.dims[2]]) if is_open else known[0], *known[1:])
     count, most = numbers["count"], numbers["most"]
     result = TensorType(INT64, (numbers["images"] * numbers["classes"] * most, 3))
     args: dict[str, Argument] = {
