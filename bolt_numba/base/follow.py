@@ -56,8 +56,7 @@ class Trail:
         self.stages: dict[str, int] = {}
         self.forms: dict[str, tuple[str, str, str]] = {}
         self.symbols: dict[Any, Any] = {}
-        self.is_closed = False
-        self.lines: list[tuple[str, str]] = []
+        self.is_closed, self.lines = False, list[tuple[str, str]]()
         self.scope: dict[str, Any] = {}
         self._constants: dict[int, str] = {}
         self._seen: dict[str, Any] = {}
@@ -65,8 +64,7 @@ class Trail:
     def number(self, name: str, value: Any, stage: int = 0) -> Any:
         """A number that the function is given by this name."""
         self.values[name] = value
-        if stage:
-            self.stages[name] = stage
+        self.stages |= {name: stage} if stage else {}
         return Followed(self, name, value)
 
     def constant(self, value: Any) -> str:

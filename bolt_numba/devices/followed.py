@@ -13,7 +13,7 @@ from bolt_numba.base.follow import Followed, LostError, Trail, followed, is_tabl
 from bolt_numba.base.mapped import for_kernels
 from bolt_numba.base.selects import either
 from bolt_numba.devices.program import NativeRun, RecordImage, laid_out, linked, pointer
-from bolt_numba.devices.stages import SPARE, StagedRun, Stages
+from bolt_numba.devices.stages import SPARE, StagedRun, Staging
 from bolt_numba.devices.tape_code import Found, TapeCode
 from bolt_numba.devices.threads import run_native
 from bolt_numba.kernels.cpu.tape import ADDRESS, DOUBLE, FLOAT, HALF, ROUNDED, WORD, evaluate, fill, nothing
@@ -157,7 +157,7 @@ class FollowedProgram:
             for k, rows in enumerate(self.places) for which, places in rows for word, at in places
         ]  # fmt: skip
         self.all_rows = np.concatenate([self.rows, np.array(at_run, np.int64).reshape(-1, 3)])
-        self.stages = Stages(self) if stops else None
+        self.stages = Staging(self) if stops else None
         self.tables = [(word, table._text, offset) for word, table, offset in image.tables]
 
     def take_results(self, results: Sequence[tuple[int, int, AnyDType] | None]) -> set[int]:

@@ -26,7 +26,7 @@ from bolt_numba.ops.control import Trips
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.prepared import Prepared
 from bolt_numba.runtime.slots import INPUT, TEMP
-from bolt_numba.runtime.tape import Taped
+from bolt_numba.runtime.tape import Tape, Taped
 from bolt_numba.types import I32, Array
 
 LOOK_S = 0.02
@@ -213,29 +213,13 @@ class _Iterations:
             run.found = prepared.found
             run.turn_to((run.own, *prepared.found[1:]))
         self.registers = registers = run.own
-        self.first = first = [*accumulate(tape.ranks, initial=1)]
-        at, opened = first[-1], list[Row]()
+        self.first = [*accumulate(tape.ranks, initial=1)]
+        at, opened = self.first[-1], list[Row]()
         for i, size in tape.open:
             item = self.arrays[i].itemsize
             opened += [(at + k, i, item * k, self.arrays[i].dtype == I32) for k in range(size)]
             at += size
-        reads = code.reads.tolist()  # what Python gave holds as long as it would read the same
-        held, rooms = [list[Row]() for _ in code.stages], [list[Row]() for _ in code.stages]
-        held[0] += zip(reads, registers[code.reads].tolist(), strict=True)
-        for number, row in enumerate(tape.results):
-            if row is None:
-                continue
-            (stage, places), which = program.sized[number], number - self.tail  # type: ignore[misc]
-            if which in self.own and self.own[which][2] is None:
-                rooms[stage].append((row[0], row[1], row[2].itemsize, self.own[which][0].nbytes))
-                flows = [(place, first[self.head + which] + axis, 0) for axis, place in enumerate(places)]
-                self.tables["flows"] += flows
-            elif number in self.listed:
-                rooms[stage].append((row[0], row[1], row[2].itemsize, self.to[number][1]))
-                self.listed[number] = len(self.tables["logs"]), len(self.tables["logs"]) + len(places)
-                self.tables["logs"] += [(place,) for place in places]
-            else:
-                held[stage] += zip(places, self._type(number)[0], strict=True)
+        held, rooms = self._wanted(tape)
         arena = run.arena
         assert arena is not None, "it was taken"
         if any(rooms) and arena.nbytes < 2 * prepared.arena and is_granted(2 * prepared.arena + SPARE):
@@ -254,6 +238,27 @@ class _Iterations:
             values |= {"kernel": run_stages.address, "first": late.of_loop(held, rooms), "third": 1}
             values["inner"] = pointer(late.end) + 8
         return values
+
+    def _wanted(self, tape: Tape) -> tuple[list[list[Row]], list[list[Row]]]:
+        """Of each stage, what registers must be, and which results have how much room."""
+        code, tables = tape.program.tape, self.tables
+        held, rooms = [list[Row]() for _ in code.stages], [list[Row]() for _ in code.stages]
+        # What Python gave holds as long as it would read the same.
+        held[0] += zip(code.reads.tolist(), self.registers[code.reads].tolist(), strict=True)
+        for number, row in enumerate(tape.results):
+            if row is None:
+                continue
+            (stage, places), which = tape.program.sized[number], number - self.tail
+            if which in self.own and self.own[which][2] is None:
+                rooms[stage].append((row[0], row[1], row[2].itemsize, self.own[which][0].nbytes))
+                tables["flows"] += [(p, self.first[self.head + which] + axis, 0) for axis, p in enumerate(places)]
+            elif number in self.listed:
+                rooms[stage].append((row[0], row[1], row[2].itemsize, self.to[number][1]))
+                self.listed[number] = len(tables["logs"]), len(tables["logs"]) + len(places)
+                tables["logs"] += [(place,) for place in places]
+            else:
+                held[stage] += zip(places, self._type(number)[0], strict=True)
+        return held, rooms
 
     def _add_places(self) -> None:
         """Tables of all arrays and of the places where the body has their addresses: of a tape, among the bases."""

@@ -30,7 +30,7 @@ Late = tuple[int, int, int, AnyDType]
 """A result whose size a later stage tells: its number, first and end of its dimensions, its dtype."""
 
 
-class Stages:
+class Staging:
     """What is between the stages of a followed program, for any sizes.
 
     rows: of each stage, those of `kernels.cpu.tape.fill` for the image, and for flags and kernels.  late: results whose
@@ -114,7 +114,7 @@ class StagedRun:
     lent: tables of a loop.  stopped: the stage whose numbers the tape does not hold for, 0: it has run.
     """
 
-    def __init__(self, run: Any, stages: Stages) -> None:
+    def __init__(self, run: Any, stages: Staging) -> None:
         self.run_, self.stages, self.code = run, stages, stages.code
         self.kept: list[Any] = []
         self.end, self.why, self.stopped = np.zeros(2, np.int64), np.zeros(1, np.int64), 0

@@ -160,6 +160,7 @@ def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[Label], li
     given = arrays
     while True:
         prepared = runner.prepare(given)
+        prepared = runner.apart(given) if prepared.late else prepared
         results, spent = _timed_plan(prepared, given)
         labels.extend(
             (job.name, job.op.name, _runner(job), ", ".join(str(s.type) for s in job.outs), job.device.counts(job))

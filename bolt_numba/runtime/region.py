@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Container, Hashable, Iterable
 from dataclasses import field
 
 from bolt_numba.base.records import record
@@ -113,6 +113,11 @@ class Cut:
     alone: Region | None = None
     amounts: Amounts | None = None
     is_nested: bool = False
+
+    def is_told(self, data: Container[int]) -> bool:
+        """Whether it is known what data decided here (`runtime.stops.Data`)."""
+        deciding = [v for i, v in enumerate(self.node.operands) if i in self.node.op.value_inputs and v is not None]
+        return id(self.node) in data or any(id(resolved(v, self.rest.alias)) in data for v in deciding)
 
 
 def resolved(value: Value, alias: dict[int, Value]) -> Value:

@@ -6,10 +6,14 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from bolt_numba.base.follow import is_followed
 from bolt_numba.base.notebook import html_table
 from bolt_numba.base.turns import is_wanted
 from bolt_numba.ir.graph import Node, graph_attributes
 from bolt_numba.runtime.runner import Runner
+from bolt_numba.runtime.stops import Read
+from bolt_numba.runtime.tape import Taped
+from bolt_numba.types import Sym, TensorType
 
 
 class Report(list[dict[str, Any]]):
@@ -46,8 +50,10 @@ def report_of(runner: Runner) -> Report:
         here, within = rest.pop()
         rows.tapes.append(within | _tapes(here))
         for prepared in sorted(here.prepared.values(), key=lambda p: p.used)[-1:]:
-            for job in prepared.plan.jobs:
-                outs = ", ".join(str(s.type) for s in job.outs)
+            for job in prepared.tape.plan.jobs if isinstance(prepared, Taped) and prepared.late else prepared.plan.jobs:
+                if type(job.op) is Read:
+                    continue
+                outs = ", ".join(_text(s.type) for s in job.outs)
                 row: dict[str, Any] = {"node": job.name, "op": job.op.name, "output": outs, "runner": job.runner}
                 row |= {"device": job.device.name, "packs": [str(pack) for pack in job.packs]}
                 rows.append({**row, **job.device.facts(job), **within})
@@ -68,6 +74,11 @@ def _tapes(runner: Runner) -> dict[str, Any]:
         "nodes": len(runner.region.nodes), "plans": runner.region.plans, "tapes": sum(len(t.tapes) for t in found),
         "served": sum(t.hits for t in found), "is_making": any(map(is_wanted, found)), "refused": dict(refused),
     }  # fmt: skip
+
+
+def _text(t: TensorType) -> str:
+    """A type, in which sizes that a tape works out are "?"."""
+    return str(t if t.shape is None else t.with_shape([Sym("?") if is_followed(d) else d for d in t.shape]))
 
 
 def _bodies(runner: Runner, node: Node, outer: str) -> list[tuple[Runner, dict[str, str]]]:

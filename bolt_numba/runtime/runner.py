@@ -28,7 +28,7 @@ from bolt_numba.runtime.device import hold
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Plan, Planner
 from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, RunMemory, clock
-from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, region_of
+from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, region_of, resolved
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.stand_ins import Lacking, Serving, computed_now, planned_now
 from bolt_numba.runtime.tape import Final, Tape, Taped, Tapes
@@ -178,6 +178,14 @@ class Runner:
         with self.lock, short_turns(), np.errstate(all="ignore"):
             return self._made(types, None).plan
 
+    def apart(self, arrays: Sequence[Array]) -> Prepared:
+        """The plan up to the first cut for which a tape with stops stands."""
+        key = "apart", self.key(arrays)
+        if key not in self.prepared:
+            with self.lock, np.errstate(all="ignore"):
+                self._keep(key, self._made(self._types(arrays), None))
+        return self.prepared[key]
+
     def _follow(self, key: Hashable, arrays: Sequence[Array], spent: float, behind_cuts: bool = False) -> None:
         """Have another tape, where plans have become many enough for one to pay: behind the back of runs.
 
@@ -212,6 +220,8 @@ class Runner:
         reads = [v for node in self.region.nodes for v in node.operands if v is not None]
         check_intact([v.const for v in (*self.region.outputs, *reads) if v.const is not None])
         types = self._types(arrays)
+        for i in () if self.is_first else self.by_value:
+            self._note_content(self.region.inputs[i], arrays[i])
         if self.is_first and self.prepared and not waits:
             self.serving.is_running = True
         return planned_now(self.serving, partial(self._made, types), self._drop, waits)
@@ -295,7 +305,7 @@ class Runner:
 
     def _pass(self, key: Hashable, given: Sequence[Array], prepared: Any) -> None:
         """A run has gone on behind a cut of data: try to have a tape that does so, after a few, then more seldom."""
-        if id(prepared.cut.node) not in self.data or prepared.stands_in:
+        if prepared.stands_in or not prepared.cut.is_told(self.data):
             return
         prepared.passed += 1
         if prepared.passed < FEW_PASSES or prepared.passed & (prepared.passed - 1) or prepared.passed > MOST_PASSES:
@@ -334,7 +344,7 @@ class Runner:
         if cut.compute is not None:
             compute, by_reference = partial(cut.compute.compute, op, args, _empty), partial(evaluate, op, args)
             outs = computed_now(self.serving, compute, by_reference)
-            self._note(cut, [x.shape for x in outs])
+            self._note(id(cut.node), [x.shape for x in outs])
         elif isinstance(op, ControlFlow):
             is_looped = not op.branches
 
@@ -342,18 +352,23 @@ class Runner:
                 return self._inner(graph, is_looped).run(inputs)
 
             outs = tuple(op.execute(args, run, self._ahead))
-        elif cut.alone is not None:
-            deciding: list[Any] = [args[i] for i in op.value_inputs if i < len(args)]
-            self._note(cut, [() if a is None else a.reshape(-1).tolist() for a in deciding])
-            return self._alone(cut.alone).run(results)
         else:
+            for i, value in enumerate(cut.node.operands):
+                if i in op.value_inputs and value is not None:
+                    self._note_content(resolved(value, cut.rest.alias), args[i])
+            if cut.alone is not None:
+                return self._alone(cut.alone).run(results)
             outs = evaluate(op, args, cut.amounts)
         return [_dense(x, v.type) for x, v in zip(outs, cut.node.outputs, strict=True)]
 
-    def _note(self, cut: Cut, found: Sequence[Sequence[int]]) -> None:
+    def _note(self, key: int, found: Sequence[Sequence[int]]) -> None:
         """Keep what data have decided, for a tape; rather where something is there than nothing."""
-        if id(cut.node) not in self.data or all(0 not in numbers for numbers in found):
-            self.data[id(cut.node)] = found
+        if key not in self.data or all(0 not in numbers for numbers in found):
+            self.data[key] = found
+
+    def _note_content(self, value: Value, array: Any) -> None:
+        if type(array) is np.ndarray and array.dtype.kind == "i" and array.size <= VALUE_ELEMENTS:
+            self._note(id(value), [array.reshape(-1).tolist()])
 
     def _ahead(self, graph: Graph, trips: Trips) -> bool:
         """Run iterations of a body in one native call, if that can be."""

@@ -28,7 +28,7 @@ from bolt_numba.types import I32, I64, TensorType, type_of
 REPLANNED, DONE = 1, 2
 """How a plan goes on at a node: it is planned with what is known now; it has its steps."""
 Data = Mapping[int, Sequence[Sequence[int]]]
-"""By id of a node what data last decided of it: the shapes of its results, or what the operands held that decide."""
+"""What data last decided: by id of a node the shapes of its results, by id of a value that decides its content."""
 
 
 class Read(Op):
@@ -107,12 +107,12 @@ class Stops:
     ) -> int:
         """Go on at a node where a plan would end; 0 where that cannot be.  ins: get what is known of them."""
         found = self.data.get(id(node))
-        if found is None or self.trail is None or isinstance(node.op, ControlFlow):
+        if self.trail is None or isinstance(node.op, ControlFlow):
             return 0
         device = self._device()
-        sized = device.sized(node.op, types)
-        if sized is None:
-            return self._content(node, ins, queue, found)
+        sized = None if found is None else device.sized(node.op, types)
+        if sized is None or found is None:
+            return self._content(node, ins, queue)
         check_steps(node.op, sized.steps, types, [*sized.results, _COUNT])
         rooms = [Slot(v.name, t, TEMP, is_room=True) for v, t in zip(node.outputs, sized.results, strict=True)]
         count = Slot(f"{node.name} (count)", _COUNT, TEMP)
@@ -125,23 +125,22 @@ class Stops:
         self._stop(queue, node.outputs, count)
         return DONE
 
-    def _content(
-        self, node: Node, ins: list[Slot | None], queue: Sequence[Node], found: Sequence[Sequence[int]]
-    ) -> int:
+    def _content(self, node: Node, ins: list[Slot | None], queue: Sequence[Node]) -> int:
         """Read the operands that decide."""
         done = 0
-        for i, content in zip([i for i in node.op.value_inputs if i < len(ins)], found, strict=False):
-            slot = ins[i]
-            if slot is None or slot.type.known is not None:
+        for i in [i for i in node.op.value_inputs if i < len(ins)]:
+            slot, operand = ins[i], node.operands[i]
+            if slot is None or operand is None or slot.type.known is not None:
                 continue
-            if slot.type.dtype not in (I64, I32) or slot.type.size != len(content):
+            value = resolved(operand, self.alias)
+            (content,) = self.data.get(id(value), [()])
+            if slot.type.dtype not in (I64, I32) or slot.type.size != len(content) or not content:
                 return 0
-            value, done = np.empty(len(content), object), REPLANNED
-            value[:] = self._numbers(content)
+            cells, done = np.empty(len(content), object), REPLANNED
+            cells[:] = self._numbers(content)
             self._stop([node, *queue], (), slot)
-            known = slot.type.with_value(value.reshape(slot.type.dims))
-            ins[i] = Slot(slot.name, known, slot.kind, slot.index, base=slot)
-            self.slots[id(resolved(node.operands[i], self.alias))] = ins[i]  # type: ignore[arg-type, assignment]
+            known = slot.type.with_value(cells.reshape(slot.type.dims))
+            ins[i] = self.slots[id(value)] = Slot(slot.name, known, slot.kind, slot.index, base=slot)
         return done
 
     def _device(self) -> Device:

@@ -113,7 +113,8 @@ class Tape:
 
     is_open: whether the integers that decide shapes are followed, too, and not held to what they are.  stops: whether
     it reads what data decide on the way.
-    served, stopped: runs that it served to the end, and those that another runner had to end (`runtime.stops`).
+    served, stopped: runs that it served to the end, and those that another runner had to end (`runtime.stops`); ahead:
+    iterations that ran natively.
     plan: with followed sizes, for what does not depend on them.  ranks: of the inputs.  open: inputs whose content is
     followed, and how much there is; fixed: what the content of others must be.  program: what its device made.
     """
@@ -159,7 +160,7 @@ class Tape:
         self.cut, self.ends = plan.cut, ends_of(plan, self.reads)
         self.rest = None if plan.cut is None else runner.like(plan.cut.rest)
         self.behind = [runner.like(stop.rest) for stop in plan.stops]
-        self.served = self.stopped = self.passed = 0
+        self.served = self.stopped = self.passed = self.ahead = 0
         self.stands_in = False
         self.idle: list[Any] = []
         self.arenas: list[Array] = []
@@ -322,7 +323,9 @@ class Taped(Prepared):
             return 0
         context = self.turned()
         try:
-            return self.tape.device.run_ahead(context, self, trips, arrays, [i for i, _ in self.tape.fixed])
+            done = self.tape.device.run_ahead(context, self, trips, arrays, [i for i, _ in self.tape.fixed])
+            self.tape.ahead += done
+            return done
         finally:
             self.take_back(context)
 

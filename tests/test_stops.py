@@ -1,0 +1,167 @@
+"""Tapes go on where data decide sizes: they give what the interpreter gives, whatever the data say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.runtime.runner import Runner
+from bolt_numba.types import Array
+
+HEAD = '<ir_version: 9, opset_import: ["" : 18]>'
+CONSTANTS = """
+    zero = Constant <value = float {0.0}> ()
+    i0 = Constant <value = int64[1] {0}> ()
+    i1 = Constant <value = int64[1] {1}> ()
+    m1 = Constant <value = int64[1] {-1}> ()
+    s0 = Constant <value = int64 {0}> ()
+    s1 = Constant <value = int64 {1}> ()
+"""
+COUNTED = """
+    p = Greater (x, zero)
+    ones = Cast <to = 7> (p)
+    count = ReduceSum <keepdims = 0> (ones)
+    c1 = Reshape (count, i1)
+    flat = Reshape (x, m1)
+"""
+MODELS = {
+    "NonZero": ("float[r, c] y, int64[2] size, int64[2, k] ids", """
+        p = Greater (x, zero)
+        ids = NonZero (p)
+        rows = Transpose (ids)
+        found = GatherND (x, rows)
+        pos = Relu (found)
+        y = Unsqueeze (pos, i1)
+        size = Shape (y)
+    """),
+    "Compress": ("float[k, 6] y, float[k, 6] z, float[m, 6] all", """
+        sums = ReduceSum <keepdims = 0> (x, i1)
+        p = Greater (sums, zero)
+        kept = Compress <axis = 0> (x, p)
+        ks = Compress <axis = 0> (sums, p)
+        k2 = Unsqueeze (ks, i1)
+        y = Mul (kept, k2)
+        z = Transpose <perm = [0, 1]> (kept)
+        all = Concat <axis = 0> (y, x)
+    """),
+    "Unique": ("float[k] y, float[k] z, int64[k] first", """
+        u, first, inverse, counts = Unique <sorted = 1> (x)
+        y = Add (u, u)
+        real = Cast <to = 1> (counts)
+        z = Mul (real, u)
+    """),
+    "TopK": ("float[k] y, int64[k] places, float[m] all", COUNTED + """
+        y, places = TopK (flat, c1)
+        all = Concat <axis = 0> (y, flat)
+    """),
+    "Slice and Range": ("float[k] y, float[k] z, int64[k] numbers", COUNTED + """
+        y = Slice (flat, i0, c1)
+        numbers = Range (s0, count, s1)
+        z = Gather (flat, numbers)
+    """),
+}  # fmt: skip
+LOOP = """
+    t = Constant <value = bool {1}> ()
+    e = Constant <value = int64[0] {}> ()
+    i2 = Constant <value = int64[1] {2}> ()
+    start = Slice (x, i0, i0, i0)
+    shape = Shape (x)
+    first = Gather (shape, i0)
+    trips = Reshape (first, e)
+    grown, parts, same = Loop (trips, t, start) <body = b (int64 i, bool go, float[g, c] so_far) =>
+      (bool on, float[h, c] more, float[k] part, float[2] sizes) {
+        row = Gather (x, i)
+        q = Greater (row, zero)
+        chosen = Compress <axis = 0> (row, q)
+        squares = Mul (chosen, chosen)
+        part = Slice (squares, i0, i2)
+        any = ReduceMax <keepdims = 1> (row)
+        two = Unsqueeze (row, i0)
+        rows = Concat <axis = 0> (two, two, two, two, two, two)
+        added = Compress <axis = 0> (rows, q)
+        more = Concat <axis = 0> (so_far, added)
+        len = Shape (squares)
+        real = Cast <to = 1> (len)
+        sizes = Concat <axis = 0> (real, any)
+        on = Identity (go)
+      }>
+"""
+
+
+def parsed(outputs: str, body: str) -> bytes:
+    text = f"{HEAD} g (float[n, 6] x) => ({outputs}) {{ {CONSTANTS} {body} }}"
+    made: bytes = onnx.parser.parse_model(text).SerializeToString()
+    return made
+
+
+def runners(runner: Runner) -> Iterator[Runner]:
+    """A runner, those of its bodies, and those behind its cuts."""
+    yield runner
+    inner = [*runner.bodies.values(), *(p.rest for p in runner.prepared.values() if p.rest is not None)]
+    for other in inner:
+        yield from runners(other)
+
+
+def told(session: Any) -> tuple[int, int]:
+    """Runs that tapes with stops served to the end, and that they left at one."""
+    tapes = [tape for r in runners(session._runner) for t in r.tapes.values() for tape in t.tapes if tape.stops]
+    return sum(t.served for t in tapes), sum(t.stopped for t in tapes)
+
+
+def draw(rng: np.random.Generator, number: int) -> Array:
+    """Whole numbers, so that sums are exact: mostly of 12 rows; at times all are chosen, and at times none."""
+    rows = 12 if number % 3 else int(rng.choice([1, 2, 5, 7, 20, 50]))
+    shift = rng.choice([-40, -1, 0, 0, 0, 0, 0, 1, 40])
+    return np.round(3 * rng.normal(size=(rows, 6)) + shift).astype(np.float32)
+
+
+def hold_to_interpreter(model: bytes, threads: int, runs: int = 60) -> tuple[int, int]:
+    session, graph, rng = bn.compile(model, threads=threads), bn.load(model), np.random.default_rng(0)
+    for number in range(runs):
+        x = draw(rng, number)
+        for got, want in zip(session.run(None, {"x": x}), interpret(graph, {"x": x}).values(), strict=True):
+            assert (got.dtype, got.shape) == (want.dtype, want.shape), (number, x.shape)
+            np.testing.assert_array_equal(got, want)
+    return told(session)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", MODELS)
+def test_sizes_by_data(name: str, threads: int) -> None:
+    served, stopped = hold_to_interpreter(parsed(*MODELS[name]), threads)
+    assert served >= 20, "tapes serve most runs"
+    assert stopped or name == "Unique", "what the tapes do not hold for goes on elsewhere"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_iterations_of_sizes_by_data(threads: int) -> None:
+    """A value grows by what data choose, and rows are of a size that two sizes by data have in common."""
+    model = parsed("float[k, 6] grown, float[n, p] parts, float[n, 2] same", LOOP)
+    session, graph, rng = bn.compile(model, threads=threads), bn.load(model), np.random.default_rng(0)
+    for number in range(60):
+        x = draw(rng, number)
+        x[:, :3] = np.abs(x[:, :3]) + 1  # at least three of a row are chosen, but in some runs
+        x[0, 1:] = -1 if number % 8 == 7 and len(x) == 1 else x[0, 1:]
+        for got, want in zip(session.run(None, {"x": x}), interpret(graph, {"x": x}).values(), strict=True):
+            assert (got.dtype, got.shape) == (want.dtype, want.shape), (number, x.shape)
+            np.testing.assert_array_equal(got, want)
+    tapes = [tape for r in runners(session._runner) for t in r.tapes.values() for tape in t.tapes if tape.stops]
+    assert any(tape.ahead >= 100 for tape in tapes), "iterations run natively"
+
+
+def test_reports_and_profiles_tell_what_runs_behind_a_stop() -> None:
+    session, x = bn.compile(parsed(*MODELS["Compress"]), threads=1), draw(np.random.default_rng(0), 1)
+    before = [row["op"] for _ in range(3) if session.run(None, {"x": x}) for row in session.report()]
+    for _ in range(20):
+        session.run(None, {"x": x})
+    assert told(session)[0]
+    rows = session.report()
+    assert {row["op"] for row in rows} >= {*before}
+    assert any("?" in row["output"] for row in rows)
+    assert {row.op for row in session.profile({"x": x}, runs=2).rows} >= {"NonZero", "Mul"}
