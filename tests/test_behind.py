@@ -105,7 +105,7 @@ def test_a_loop_has_the_tape_of_its_body_at_once(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("end", ["close", "drop"])
 def test_a_session_that_is_closed_leaves_nothing_at_work(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
-    monkeypatch.setattr(Tape, "__init__", lambda self, runner, context, types, is_open, turn: endless(turn))
+    monkeypatch.setattr(Tape, "__init__", lambda self, runner, context, types, is_open, turn, stops: endless(turn))
     session = bn.compile(scaled(), threads=1)
     for n in range(1, FIRST + 3):
         session(rows(n))
@@ -186,7 +186,7 @@ def test_who_fails_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_child_of_fork_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the parent is making does not keep it from having a tape."""
-    monkeypatch.setattr(Tapes, "follow", lambda self, runner, types, turn: endless(turn))
+    monkeypatch.setattr(Tapes, "follow", lambda self, runner, types, behind_cuts, turn: endless(turn))
     session = bn.compile(scaled(), threads=1)
     for n in range(1, FIRST + 2):
         session(rows(n))

@@ -165,13 +165,11 @@ class Runner:
         outputs = tape.run(arrays, targets)
         if outputs is None:
             return None
-        if type(outputs) is Final:
-            return tape, outputs
         tapes.hits += 1  # type: ignore[union-attr]
         if len(self.seen) >= MOST_SEEN:
             self.seen.clear()
         self.seen.add(key)
-        return tape, outputs if tape.plain else finish(tape.plan, arrays, outputs)
+        return tape, outputs if tape.plain or type(outputs) is Final else finish(tape.plan, arrays, outputs)
 
     def planned_for(self, types: Sequence[TensorType]) -> Plan:
         """A plan of its own for types that a tape serves."""
@@ -315,9 +313,8 @@ class Runner:
 
     def drop_cuts(self) -> None:
         """Have plans that end where data decide give way to a tape that goes on there."""
-        for key, prepared in list(self.prepared.items()):
-            if prepared.cut is not None and not prepared.late:
-                self.prepared.pop(key, None)
+        for key in [k for k, p in list(self.prepared.items()) if p.cut is not None and not p.late]:
+            self.prepared.pop(key, None)
 
     def homes(self, arrays: Sequence[Any], count: int) -> list[Home | None]:
         """Where results may stay; ``count`` of them, the last ones, are the last inputs of the next run."""
