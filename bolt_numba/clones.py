@@ -59,7 +59,7 @@ def taken(session: Session) -> str:
 
 def memory_of(sessions: Sequence[Session]) -> dict[str, int]:
     """As `Session.memory`, of a session and those inside it."""
-    from bolt_numba.runtime.runner import real_nbytes, uploaded
+    from bolt_numba.runtime.prepared import real_nbytes, uploaded
 
     plans = [p for s in sessions for p in list(s._runner.prepared.values())]
     arenas = [p.arenas_nbytes for p in plans]

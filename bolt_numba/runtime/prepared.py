@@ -136,6 +136,17 @@ def ends_of(plan: Plan, reads: int) -> list[int] | None:
     return found if len(set(found)) == len(found) and all(i >= 0 and own[i] for i in found) else None
 
 
+def uploaded(plans: Sequence[Prepared]) -> dict[str, int]:
+    """Bytes of constants that plans have in memories of devices, as a row of `Session.memory` if there are any."""
+    nbytes = {place: n for plan in plans for place, n in plan.uploaded.items()}
+    return {"uploaded": sum(nbytes.values())} if nbytes else {}
+
+
+def real_nbytes(array: Array) -> int:
+    """Bytes behind an array; a broadcast constant holds less than it shows."""
+    return array.itemsize if 0 in array.strides and array.size > 1 else array.nbytes
+
+
 # ------------------------------------------------------------------------------------- state that is passed in and out
 
 Moment = tuple[int, int]

@@ -496,14 +496,3 @@ def finish(prepared: Prepared | Plan, arrays: Sequence[Array], outputs: list[Any
         else:
             outputs[index][...] = source
     return outputs
-
-
-def uploaded(plans: Sequence[Prepared]) -> dict[str, int]:
-    """Bytes of constants that plans have in memories of devices, as a row of `Session.memory` if there are any."""
-    nbytes = {place: n for plan in plans for place, n in plan.uploaded.items()}
-    return {"uploaded": sum(nbytes.values())} if nbytes else {}
-
-
-def real_nbytes(array: Array) -> int:
-    """Bytes behind an array; a broadcast constant holds less than it shows."""
-    return array.itemsize if 0 in array.strides and array.size > 1 else array.nbytes
