@@ -394,6 +394,17 @@ def test_operations_are_those_of_python(sign: str, a: int, b: int, c: int, d: in
         assert got == (None if wanted is None or abs(wanted) >= 2**62 else [wanted])
 
 
+def test_what_changes_nothing_is_no_line() -> None:
+    trail = Trail()
+    n, x = trail.number("n0_0", 5), trail.number("n0_1", 0.5)
+    assert all(same is n for same in (n + 0, 0 + n, n - 0, n * 1, 1 * n, n // 1))
+    assert (n * 0, 0 * n, n == n, n < n) == (0, 0, True, False)
+    assert not trail.lines
+    made = [0 - n, 1 // n, x * 0, x + 0, x == x, (n > 3) * 1, n * 1.0]
+    assert all(type(one) is Followed for one in made)
+    assert list(map(value_of, made)) == [-5, 0, 0.0, 0.5, True, 1, 5.0]
+
+
 def test_a_session_is_no_larger_for_many_shapes() -> None:
     graph = Graph()
     x = graph.add_input("x", TensorType(F32, (Sym("n"), 16)))

@@ -28,6 +28,8 @@ MOST_ROWS = 128
 """Rows up to which a table is followed number by number."""
 _SIMPLE = (np.ndarray, np.generic, np.dtype, type)
 _ANY = object()
+_SAME = {"+": (0,), "-": (0,), "*": (0, 1), "//": (1,)}
+"""Integers behind which a number is what it was, or 0."""
 _UNARY = {"-": "neg", "+": "pos", "~": "invert"}
 FORMS: dict[Any, str] = {max: "max", min: "min", abs: "abs"}
 """Functions whose calls are forms of lines."""
@@ -167,17 +169,18 @@ def is_followed(value: Any) -> bool:
 
 
 def _binary(symbol: str, compute: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Any, Any], Any]:
+    kind = bool if symbol in "&|^" else None  # of comparisons: a number, too, which decides nothing yet
+    plain = () if swapped and symbol in "-//" else _SAME.get(symbol, ())
+
     def forward(self: Followed, other: Any) -> Any:
-        trail, value = self._trail, other
-        if type(other) is Followed:
-            value = other._value
-        elif type(other) not in NUMBERS and not isinstance(other, np.generic):
+        trail, value = self._trail, value_of(other)
+        if type(other) is int and other in plain and type(self._value) is int:
+            return self if other or symbol != "*" else 0
+        if type(other) is not Followed and type(other) not in NUMBERS and not isinstance(other, np.generic):
             raise LostError(f"{symbol} with a {type(other).__name__}")
-        one, two = self._text, trail.text(other)
-        kind = bool if symbol in "&|^" else None  # of comparisons: a number, too, which decides nothing yet
-        if swapped:
-            return trail.found(f"{two} {symbol} {one}", lambda: compute(value, self._value), kind, (symbol, two, one))
-        return trail.found(f"{one} {symbol} {two}", lambda: compute(self._value, value), kind, (symbol, one, two))
+        sides = [(self._text, self._value), (trail.text(other), value)]
+        (one, a), (two, b) = reversed(sides) if swapped else sides
+        return trail.found(f"{one} {symbol} {two}", lambda: compute(a, b), kind, (symbol, one, two))
 
     return forward
 
@@ -200,6 +203,8 @@ def _compared(symbol: str, compute: Callable[[Any, Any], Any]) -> Callable[[Any,
         if not isinstance(found, (bool, np.bool_)):
             raise LostError("a comparison of arrays")
         form = symbol, self._text, self._trail.text(other)
+        if form[1] == form[2] and type(self._value) is int:
+            return found
         return self._trail.found(f"{form[1]} {symbol} {form[2]}", lambda: found, bool, form)
 
     return forward
@@ -237,7 +242,7 @@ class Followed:
         if not isinstance(self._value, (MethodType, BuiltinFunctionType)):
             raise LostError("a call")
         texts = [self._trail.text(a) for a in args] + [f"{k}={self._trail.text(a)}" for k, a in kwargs.items()]
-        compute = functools.partial(self._value, *_values(args), **{k: _value(a) for k, a in kwargs.items()})
+        compute = functools.partial(self._value, *map(_value, args), **{k: _value(a) for k, a in kwargs.items()})
         return self._trail.found(f"{self._text}({', '.join(texts)})", compute)
 
     def __getitem__(self, key: Any) -> Any:
@@ -331,10 +336,6 @@ def value_of(given: Any) -> Any:
     return given._value if type(given) is Followed else given
 
 
-def _values(given: Any) -> list[Any]:
-    return [_value(g) for g in given]
-
-
 def followed(function: Callable[..., Any], *args: Any) -> Any:
     """``function(*args)`` as one line of the trail of the followed numbers among the arguments."""
     trail = _trail_of(args)
@@ -343,7 +344,7 @@ def followed(function: Callable[..., Any], *args: Any) -> Any:
     texts = [trail.text(a) for a in args]
     sign = FORMS.get(function)
     form = None if sign is None or len(texts) > 2 else (sign, texts[0], texts[-1])
-    return trail.found(f"{trail.constant(function)}({', '.join(texts)})", lambda: function(*_values(args)), None, form)
+    return trail.found(f"{trail.constant(function)}({', '.join(texts)})", lambda: function(*map(_value, args)), None, form)
 
 
 def _trail_of(args: Sequence[Any]) -> Trail | None:
