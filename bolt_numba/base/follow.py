@@ -344,7 +344,8 @@ def followed(function: Callable[..., Any], *args: Any) -> Any:
     texts = [trail.text(a) for a in args]
     sign = FORMS.get(function)
     form = None if sign is None or len(texts) > 2 else (sign, texts[0], texts[-1])
-    return trail.found(f"{trail.constant(function)}({', '.join(texts)})", lambda: function(*map(_value, args)), None, form)
+    text = f"{trail.constant(function)}({', '.join(texts)})"
+    return trail.found(text, lambda: function(*map(_value, args)), None, form)
 
 
 def _trail_of(args: Sequence[Any]) -> Trail | None:
