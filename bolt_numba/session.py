@@ -195,17 +195,18 @@ class Session:
         if self._seen is not None:
             return self._seen.clone()
         source = self._source()
-        if source.packed is not None:
-            made = source.clone()
-        else:
+        how: Any = {"numerics": self.numerics, "precision": self.precision, "halves": self._computes_halves}
+        if source.packed is None:
             from bolt_numba.passes.pipeline import run_pipeline  # packed files do without
 
-            made = run_pipeline(source, numerics=self.numerics, stages=self.stages, partition=self._plugins)
+            made = run_pipeline(source, stages=self.stages, partition=self._plugins, **how)
             drop_maps(self._weights())
-        if self.precision != "f32" or self._computes_halves:
-            from bolt_numba.passes.quantised.all_halves import narrow_for  # few sessions need it
+        else:  # all stages are done but the last one, "precision"
+            made = source.clone()
+            if self.precision != "f32" or self._computes_halves:
+                from bolt_numba.passes.quantised.all_halves import narrow_for
 
-            narrow_for(made, self.precision, self.numerics, self._computes_halves)
+                narrow_for(made, **how)
         if self._plugins is not None:  # a device that answers otherwise the next time would cut another graph
             self._seen = made
             return made.clone()

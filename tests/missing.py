@@ -44,8 +44,11 @@ def file_of(op: type[Op]) -> str:
 
 
 def modules_of(*packages: Any) -> Iterator[Any]:
-    """Modules of packages, at every depth."""
+    """Modules of packages, at every depth; modules that are none stand for themselves."""
     for package in packages:
+        if not hasattr(package, "__path__"):
+            yield package
+            continue
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             yield importlib.import_module(info.name)
 

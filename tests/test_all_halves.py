@@ -18,8 +18,9 @@ from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Add, Cast, Greater, Mul, Relu
-from bolt_numba.passes.pipeline import run_pipeline
+from bolt_numba.passes.pipeline import STAGES, run_pipeline
 from bolt_numba.passes.quantised.all_halves import narrow_all, narrow_for
+from bolt_numba.passes.trace import Trace
 from bolt_numba.types import BF16, BOOL, F16, F32, I64, U8, AnyDType, Array, TensorType
 
 RNG = np.random.default_rng(5)
@@ -70,6 +71,18 @@ def test_a_model_of_halves_stays_one() -> None:
     assert set(dtypes(graph)) == {F16}
     assert all(v.const is None or v.const.dtype != F32 for v in graph.constants())
     assert not any(isinstance(n.op, Cast) for n in graph.nodes), "inputs and outputs are halves, too"
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_narrowing_is_the_last_stage(half: AnyDType) -> None:
+    """What it makes obeys the spec, and it is in the trace; sessions whose stages lack it keep f32."""
+    trace, how = Trace(), {"precision": "f16" if half == F16 else "bf16", "halves": True}
+    made = run_pipeline(network(), check=True, trace=trace, **how)
+    assert half in dtypes(made)
+    assert [name for name, _, _ in trace.stages] == [stage.name for stage in STAGES]
+    assert trace.stages[-1][0] == "precision"
+    assert half not in dtypes(run_pipeline(network(), until="fuse", check=True, **how))
+    assert half not in dtypes(run_pipeline(network(), stages=STAGES[:-1], **how))
 
 
 @pytest.mark.parametrize(("numerics", "halves"), [("default", False), ("strict", True)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bolt_numba.ir.graph import Graph
 from bolt_numba.passes.pipeline import STAGES, run_pipeline
-from bolt_numba.passes.quantised.all_halves import narrow_for
 
 AFTER = [stage.name for stage in STAGES].index("partition") + 1
 """Where the stages begin that a part has not been through."""
@@ -12,7 +11,4 @@ AFTER = [stage.name for stage in STAGES].index("partition") + 1
 
 def finished(graph: Graph, precision: str, numerics: str) -> Graph:
     """An optimised copy of a part as it was at the stage "partition"."""
-    made = run_pipeline(graph, stages=STAGES[AFTER:], numerics=numerics)
-    if precision != "f32":
-        narrow_for(made, precision, numerics, False)
-    return made
+    return run_pipeline(graph, stages=STAGES[AFTER:], numerics=numerics, precision=precision)

@@ -13,7 +13,7 @@ from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
 from bolt_numba.ops.registry import OPS
 from bolt_numba.types import BOOL, Dim, NestedType, Sym, TensorType, type_of
 
-STAGES = ("import", "canonical", "recognise", "quantise", "partition", "precision", "layout", "fuse", "plan")
+STAGES = ("import", "canonical", "recognise", "quantise", "partition", "layout", "fuse", "precision", "plan")
 
 
 @record(frozen=True)

@@ -2,8 +2,7 @@
 
 A `Stage` is a name and its parts, in order: sets of rules, each applied until none fires, and functions that rewrite a
 graph in place.  `bolt_numba.compile` takes ``stages=`` made by `with_rules` and `with_stage`, so that a rule, a pass or
-a plug-in of one's own takes part.  A session's ``precision="bf16"`` chooses among kernels, and narrows values behind
-all stages (`quantised.narrow`).
+a plug-in of one's own takes part.
 """
 
 from __future__ import annotations
@@ -69,11 +68,13 @@ class Parts(Protocol):
 
 @record()
 class PipelineRun:
-    """What the stages of one run of the pipeline share.  numerics: of the session to come."""
+    """What the stages of a run share.  numerics, precision, halves (its device computes on them): of the session."""
 
     trace: Trace | None = None
     strict: bool = False
     numerics: str = "default"
+    precision: str = "f32"
+    halves: bool = False
     settled: tuple[Rule, ...] = ()
     """Rules of which none applies to the graph as it is."""
     chosen: dict[Chosen, tuple[Rule, ...]] = field(default_factory=dict)
@@ -115,10 +116,6 @@ class Stage:
                 run.settled = ()
 
 
-def _place_transposes(graph: Graph, run: PipelineRun) -> bool:
-    return sum(map(move_transposes, nested(graph))) > 0
-
-
 def folding(run: PipelineRun) -> tuple[Rule, ...]:
     """Rules that fold, with a budget for the run."""
     return fold_rules()
@@ -132,10 +129,6 @@ def absorbing(run: PipelineRun) -> tuple[Rule, ...]:
 def exact_floats(run: PipelineRun) -> tuple[Rule, ...]:
     """What leaves activations unrounded, where the level asks for that."""
     return dynamic.EXACT if run.numerics == "strict" else ()
-
-
-def _chains(run: PipelineRun) -> tuple[Rule, ...]:
-    return fuse.chain_rules()
 
 
 CLEAN: RuleSet = (folding, *control.RULES, *views.RULES, *canonical.RULES)
@@ -192,6 +185,16 @@ def _partition(graph: Graph, run: PipelineRun) -> bool:
     return run.partition is not None
 
 
+def _narrow(graph: Graph, run: PipelineRun) -> bool:
+    """Values get the dtypes that the precision asks for."""
+    if run.precision == "f32" and not run.halves:
+        return False
+    from bolt_numba.passes.quantised.all_halves import narrow_for  # few sessions need it
+
+    narrow_for(graph, run.precision, run.numerics, run.halves)
+    return True
+
+
 STAGES: tuple[Stage, ...] = (
     # fold, drop, one spelling per idea; arithmetic in f32
     Stage("canonical", (_dissolve, (*CLEAN, *control.LOOPS, *einsum.RULES, exact_floats), _widen)),
@@ -201,19 +204,19 @@ STAGES: tuple[Stage, ...] = (
     Stage("quantise", ((*CLEAN, *_INTEGERS), (*dynamic.EXACT, *weights.RULES), _fold_integers, _use_unsigned_bytes)),
     # subgraphs for plug-ins
     Stage("partition", (_partition,)),
-    # narrower types
-    Stage("precision"),
     # channels last, transposes where they are cheapest
     Stage(
         "layout",
         (
             (*layout.SPATIAL_RULES, *CLEAN, absorbing),
-            _place_transposes,
+            lambda graph, run: sum(map(move_transposes, nested(graph))) > 0,
             (*layout.FINAL_RULES, *CLEAN, absorbing),
         ),
     ),
     # epilogues, chains
-    Stage("fuse", ((*CLEAN, *products.LATE_RULES, *rows.RULES, *fuse.RULES), (_chains,))),
+    Stage("fuse", ((*CLEAN, *products.LATE_RULES, *rows.RULES, *fuse.RULES), (lambda run: fuse.chain_rules(),))),
+    # narrower values: rules know those of f32
+    Stage("precision", (_narrow,)),
 )
 
 
@@ -275,6 +278,8 @@ def run_pipeline(
     stages: Sequence[Stage] | None = None,
     numerics: str = "default",
     partition: Parts | None = None,
+    precision: str = "f32",
+    halves: bool = False,
 ) -> Graph:
     """An optimised copy of ``graph``.
 
@@ -282,7 +287,7 @@ def run_pipeline(
     of rewrites after which to stop (to find a bad one by bisection).  check: verify the graph after every stage and
     treat a rule's failure as an error; None asks the environment variable BOLT_NUMBA_CHECK.  stages: None: `STAGES`.
     numerics: of the sessions to come; ``"strict"`` does without `absorb.LAX_RULES`.  partition: puts nodes into parts
-    for devices of plug-ins.
+    for devices of plug-ins.  precision, halves: as those of `PipelineRun`.
     Raises InvalidModelError when a check fails, BoltError when rules do not reach a fixed point.
     """
     checked = CHECK.value not in ("", "0") if check is None else check
@@ -292,7 +297,7 @@ def run_pipeline(
     if isinstance(until, int):
         trace = trace or Trace()
         trace.until = until
-    run, spec = PipelineRun(trace, checked, numerics, partition=partition), SPEC_STAGES[0]
+    run, spec = PipelineRun(trace, checked, numerics, precision, halves, partition=partition), SPEC_STAGES[0]
     made = deep_clone(graph)
     for stage in stages:
         start = time.perf_counter()

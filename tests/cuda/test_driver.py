@@ -32,6 +32,7 @@ from bolt_numba.kernels.cuda.declare import PTR, cuda_kernel
 from bolt_numba.kernels.cuda.language.lang import store_f32
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.pointwise import Relu
+from bolt_numba.passes.pipeline import STAGES
 from bolt_numba.types import F32, Sym, TensorType
 from bolt_numba_simulator.gpu import SimulatedGpu
 from tests.cuda.fake_driver import FakeDriver, Result
@@ -48,7 +49,7 @@ def gpu_of(fake: FakeDriver, number: int = 0) -> Gpu:
 def session_on(fake: FakeDriver, graph: Graph, number: int = 0, precision: str = "f32") -> bn.Session:
     name = f"fake{next(_numbers)}"
     devices.register(name, lambda: Cuda(name, gpu_of(fake, number)))
-    return bn.compile(graph, device=name, threads=1, stages=(), precision=precision)
+    return bn.compile(graph, device=name, threads=1, stages=STAGES[-1:], precision=precision)
 
 
 def chain(length: int = 3) -> Graph:

@@ -63,5 +63,3 @@ def narrow_for(graph: Graph, precision: str, numerics: str, halves: bool) -> Non
 
 
 _DTYPES = {"f16": F16, "bf16": BF16}
-
-__all__ = ["narrow_all", "narrow_for"]
