@@ -180,8 +180,10 @@ def hurry(key: object, seconds: float) -> None:
     for task in list(_worker.tasks):
         if task.key is key:
             task.waiting += 1
-            task.done.wait(seconds)
-            task.waiting -= 1
+            try:
+                task.done.wait(seconds)
+            finally:  # an interrupt may come
+                task.waiting -= 1
 
 
 def stop(owner: object = None) -> None:
