@@ -82,12 +82,12 @@ class StoppedError(LostError):
 
 
 class _Task:
-    """Something to make.  owner: whose it is; key: for what.  waiting: how many have nothing else to do."""
+    """Something to make.  owner: whose it is; key: for what.  until: when somebody waits for it that long."""
 
     def __init__(self, owner: object, key: object, work: Callable[[Callable[[], None]], None]) -> None:
         self.owner, self.key = owner, key
         self.context, self.work = copy_context(), work  # with the caller's limit of memory
-        self.is_stopped, self.done, self.began, self.waiting = False, threading.Event(), 0.0, 0
+        self.is_stopped, self.done, self.began, self.until = False, threading.Event(), 0.0, 0.0
 
     def turn(self) -> None:
         """Let others have Python's lock, where this thread has had it for a moment."""
@@ -95,7 +95,7 @@ class _Task:
             raise StoppedError("nobody wants it")
         if _interval.wanted:
             _interval.is_usual.wait()
-        if not self.waiting and time.perf_counter() - self.began > MOMENT_S:
+        if time.perf_counter() > max(self.began + MOMENT_S, self.until):
             time.sleep(REST_S)
             self.began = time.perf_counter()
 
@@ -179,11 +179,8 @@ def hurry(key: object, seconds: float) -> None:
     """Wait so long for what has this key; it takes no rests meanwhile."""
     for task in list(_worker.tasks):
         if task.key is key:
-            task.waiting += 1
-            try:
-                task.done.wait(seconds)
-            finally:  # an interrupt may come
-                task.waiting -= 1
+            task.until = time.perf_counter() + seconds
+            task.done.wait(seconds)
 
 
 def stop(owner: object = None) -> None:
