@@ -20,6 +20,7 @@ from typing import Any
 from bolt_numba.base.config import CACHE_DIR, compilers
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.kept import folders, tell_cost
+from bolt_numba.base.swallowed import swallowed
 from bolt_numba.errors import KernelError
 from bolt_numba.kernels import compiles
 from bolt_numba.kernels.code_files import MachineCode
@@ -240,6 +241,7 @@ def _compile_here(kernel: MachineCode) -> None:
     try:
         kernel.compile()
     except Exception as error:
+        swallowed(f"kernel {kernel.name!r}", error)
         compiles.logger().warning("kernel %s: cannot be compiled, another runs in its place: %s", kernel.name, error)
 
 

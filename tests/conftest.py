@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Generator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import bolt_numba_simulator
+from bolt_numba.base.swallowed import FAULTS
 from bolt_numba.ir.text import diff
 
 # A cold cache must not decide what runs: tests of stand-ins ask for them.
@@ -45,6 +47,14 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def nothing_swallowed() -> Iterator[Counter[str]]:
+    """No test may end with an internal error that the package passed over; one that causes some takes them away."""
+    FAULTS.clear()
+    yield FAULTS
+    assert not FAULTS, f"errors that nobody saw: {dict(FAULTS)}"
 
 
 @pytest.fixture

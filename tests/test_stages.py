@@ -114,10 +114,14 @@ def test_wrong_stages_are_refused() -> None:
         bn.compile(packed(graph_of_abs(), threads=(1,)), stages=STAGES)
 
 
-def test_a_rule_that_fails_is_passed_over_or_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_that_fails_is_passed_over_or_told(
+    monkeypatch: pytest.MonkeyPatch, nothing_swallowed: Counter[str]
+) -> None:
     text = Rule("text", Pat(Abs), lambda match, build: "text")
     stages = with_rules("canonical", text)
     assert bn.compile(graph_of_abs(), stages=stages)(X)["y"].tolist() == [2, 1, 0, 3]
+    assert {text.partition(":")[0] for text in nothing_swallowed} == {"rule 'text'"}
+    nothing_swallowed.clear()
     monkeypatch.setenv("BOLT_NUMBA_CHECK", "1")
     with pytest.raises(BoltError, match="rule 'text': results: got str, wanted values"):
         bn.compile(graph_of_abs(), stages=stages)

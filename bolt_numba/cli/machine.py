@@ -20,11 +20,13 @@ import bolt_numba as bn
 from bolt_numba import ops as operators
 from bolt_numba.base.config import SWITCHES, default_threads
 from bolt_numba.base.kept import folders
+from bolt_numba.base.swallowed import FAULTS
 from bolt_numba.base.trusted import obstacle, unusable
 from bolt_numba.cli import console
 from bolt_numba.cli.formats import formats_markdown, names_read
 from bolt_numba.cli.options import Json
 from bolt_numba.devices import device
+from bolt_numba.errors import InternalError
 from bolt_numba.kernels import jit, registry
 from bolt_numba.kernels.built_in import count_built_in
 from bolt_numba.kernels.data_sized import DATA_SIZED
@@ -271,6 +273,13 @@ def _self_test() -> str:
     return f"exact, by {', '.join(runners)}"
 
 
+def _swallowed() -> str:
+    """Of this process, whose self-test ran before."""
+    if FAULTS:
+        raise InternalError("; ".join(f"{text} ({count} times)" for text, count in FAULTS.most_common()))
+    return "none"
+
+
 _CHECKS: dict[str, Callable[[], str]] = {
     "versions": _versions,
     "peers": _peers,
@@ -281,4 +290,5 @@ _CHECKS: dict[str, Callable[[], str]] = {
     "kernels in the package": lambda: f"{count_built_in(jit.package_name())} for this level",
     "kernel cache": _cache_folders,
     "self-test": _self_test,
+    "errors passed over": _swallowed,
 }

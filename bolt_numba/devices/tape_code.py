@@ -17,6 +17,7 @@ import numpy as np
 
 from bolt_numba.base.follow import Followed, LostError, Trail
 from bolt_numba.base.records import record
+from bolt_numba.base.swallowed import swallowed
 from bolt_numba.devices.program import pointer
 from bolt_numba.kernels.cpu.tape import COMPARISONS, EXACT, MOST, OPERATIONS, evaluate
 from bolt_numba.types import Array
@@ -362,7 +363,8 @@ def _tried(piece: _Piece, numbers: Sequence[int], objects: Sequence[Any]) -> Any
     try:
         made = piece.run(numbers, objects)
         return made if made is None else (np.array(made[0], np.int64), made[1])
-    except Exception:  # what it computes may end in an error before it comes to what decides otherwise
+    except Exception as error:  # what it computes may end in one before it comes to what decides otherwise
+        swallowed("tape", error, ArithmeticError, ValueError)
         return None
 
 

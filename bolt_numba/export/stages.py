@@ -15,6 +15,7 @@ import numpy as np
 from bolt_numba.base.follow import LostError
 from bolt_numba.base.mapped import check_intact
 from bolt_numba.base.records import record
+from bolt_numba.base.swallowed import swallowed
 from bolt_numba.devices.program import Program, laid_out
 from bolt_numba.errors import BoltError
 from bolt_numba.export.tapes import Served, Sizes, Slices, runs, shared
@@ -217,7 +218,8 @@ class StagedPlan:
         try:
             with np.errstate(all="ignore"):
                 made = Tape(runner, MakerContext(self.threads, self.packs, None, self.devices), types, False)
-        except (LostError, Exception):  # what is wrong with the sizes is told where they are planned
+        except (LostError, Exception) as error:  # what is wrong with the sizes is told where they are planned
+            swallowed("tape", error, LostError, ArithmeticError, ValueError)
             return None
         finally:
             self.packs.done()
@@ -446,4 +448,3 @@ def told(cut: Cut) -> str:
     types = ", ".join("-" if v is None else str(v.type) for v in cut.node.operands)
     why = "its branch or count" if isinstance(cut.node.op, ControlFlow) else "the size of its result"
     return f"{cut.node.name}: {cut.node.op.name}({types}): data decide {why}, and what follows is not planned ahead"
-

@@ -24,6 +24,7 @@ from bolt_numba.base.digest import sha256
 from bolt_numba.base.folder_index import state_of
 from bolt_numba.base.kept import contents, keep
 from bolt_numba.base.records import record
+from bolt_numba.base.swallowed import swallowing
 from bolt_numba.hardware import blobs, registry
 from bolt_numba.hardware.interface import INTERFACE, Accelerator, DeviceDriver
 from bolt_numba.types import STRING, Array, TensorSpec, dtype_from_name, dtype_name
@@ -36,6 +37,8 @@ FORMATS = (".onnx", ".tflite", ".bolt")
 """Models that are one file, or name the others that they have."""
 SOURCES = ("converters", "devices/foreign", "hardware", "ir", "ops", "passes")
 """Folders of this package on which it depends what a device gets."""
+DAMAGED = (LookupError, ValueError, TypeError, OSError, RecursionError)
+"""What reading a damaged file, or an option that is none, ends in; all else is a fault of ours or of a driver."""
 _ANNOUNCED = (".dist-info", ".egg-info")
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -105,7 +108,7 @@ class Start:
 def find(asked: Opening) -> Start | None:
     """How a session began that was asked for the same; None where nothing is known, or anything has changed."""
     # whatever a driver's package does, a file holds, or an option is: the session begins from the model
-    with suppress(Exception):
+    with swallowing("start", *DAMAGED):
         document = _document(asked)
         if (
             document is not None
@@ -137,7 +140,7 @@ def write(
     names = (shapes, layout.blob, layout.stamp, layout.part, layout.nodes)
     row = [*names, layout.ins, layout.outs, layout.shapes, constants]
     rest: list[Any] = []
-    with suppress(Exception):  # nothing of what is damaged is kept
+    with swallowing("start", *DAMAGED):  # nothing of what is damaged is kept
         rest = [each for each in rows if _tuples(each[0]) != shapes][1 - MAX_PLANS :]
     text = json.dumps(same | {"layouts": [*rest, row]}).encode()
     keep(asked.name, sha256(text).hexdigest().encode() + text)
@@ -198,7 +201,7 @@ def _start(asked: Opening, document: Mapping[str, Any]) -> Start | None:
     inputs, outputs = (tuple(map(_spec, document[key])) for key in ("inputs", "outputs"))
     layouts: dict[Shapes, Layout] = {}
     for row in document["layouts"]:
-        with suppress(Exception):  # what is damaged is not there; it goes when others are remembered
+        with swallowing("start", *DAMAGED):  # what is damaged is not there; it goes when others are remembered
             shapes, made = _layout(row)
             _want_sound(made, shapes, inputs, outputs)
             layouts[shapes] = made

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError
+from bolt_numba.base.swallowed import swallowed
+from bolt_numba.errors import BoltError, InternalError
 from bolt_numba.ir.build import Builder, infer_types, merged_type
 from bolt_numba.ir.graph import Graph, Node, Value, subgraphs_of
 from bolt_numba.ops.registry import Op
@@ -167,11 +168,8 @@ def _fits(pat: Pat, value: Value) -> bool:
         or (pat.where is not None and not pat.where(node.op))
     ):
         return False
-    return (not pat.known or value.type.value is not None) and (not pat.all_const or node is None or _all_const(node))
-
-
-def _all_const(node: Node) -> bool:
-    return not any(v is not None and v.const is None for v in node.inputs)
+    is_all_const = node is None or not pat.all_const or all(v is None or v.const is not None for v in node.inputs)
+    return is_all_const and (not pat.known or value.type.value is not None)
 
 
 Maker: TypeAlias = "type[Op] | bool | None"
@@ -416,10 +414,11 @@ class Rewriter:
             values = result if isinstance(result, tuple) else () if result is None else (result,)
             wrong = [type(v).__name__ for v in values if not isinstance(v, Value | None)]
             if wrong:
-                raise BoltError(f"rule {r.name!r}: results: got {', '.join(wrong)}, wanted values")
+                raise InternalError(f"rule {r.name!r}: results: got {', '.join(wrong)}, wanted values")
         except Exception as error:
             if self.strict:
                 raise
+            swallowed(f"rule {r.name!r}", error)
             found.reason = f"error: {error}"
             return ()
         return () if all(a is b for a, b in zip(values, found.root.outputs, strict=False)) else values

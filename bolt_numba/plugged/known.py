@@ -20,6 +20,7 @@ import numpy as np
 from bolt_numba.base.config import default_stand_ins
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.regular import open_descriptor
+from bolt_numba.base.swallowed import swallowing
 from bolt_numba.base.trusted import read_whole
 from bolt_numba.devices import others
 from bolt_numba.devices.foreign.failures import Failures
@@ -271,7 +272,8 @@ def _asked(model: Any, signature: str | None, threads: int | None, options: Mapp
     text = os.fspath(model)
     if not isinstance(text, str) or os.path.splitext(text)[1].lower() not in starts.FORMATS:
         return None
-    with suppress(Exception):  # what is wrong with an option is told by the session that begins from its model
+    # what is wrong with an option is told by the session that begins from its model
+    with swallowing("start", *starts.DAMAGED):
         decide = {
             "devices": options["device"], "signature": signature, "threads": wanted_threads(threads),
             "precision": options["precision"], "numerics": options["numerics"],

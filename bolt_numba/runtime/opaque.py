@@ -21,6 +21,7 @@ import numpy as np
 from bolt_numba.base.follow import Followed, LostError, UnpackedError, fixed, followed, is_followed, value_of
 from bolt_numba.base.mapped import for_kernels
 from bolt_numba.base.records import record
+from bolt_numba.base.swallowed import swallowed
 from bolt_numba.kernels.registry import (
     Argument,
     Entry,
@@ -291,7 +292,8 @@ def _tried(entry: Entry, select: Callable[[Entry], Selection], like: Selection) 
     """Another way to run a node for which all is there."""
     try:
         made = select(entry)
-    except (LostError, Exception):  # weights that were not packed, or it does not work for these very sizes
+    except (LostError, Exception) as error:  # weights that were not packed, or it does not work for these very sizes
+        swallowed(f"maker {entry.name!r}", error, LostError, ArithmeticError, ValueError)
         return None
     is_alike = (made.inplace, made.states, made.by_types) == (like.inplace, like.states, like.by_types)
     return None if not is_alike or made.device.lacking(made.steps or ()) else made

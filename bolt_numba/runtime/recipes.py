@@ -16,6 +16,7 @@ import numpy as np
 
 from bolt_numba.base.follow import PLAIN, Followed, LostError, Trail, is_table
 from bolt_numba.base.records import record
+from bolt_numba.base.swallowed import swallowed
 from bolt_numba.errors import ShapeError
 from bolt_numba.ir.graph import Node
 from bolt_numba.kernels.compiles import LackingError
@@ -149,7 +150,8 @@ def made_before(form: Form, ins: Sequence[Slot | None]) -> tuple[Recipe, Made] |
     for recipe in recipes:
         try:
             made = recipe.make(*shapes)
-        except Exception:  # what it computes may end in an error before it comes to what decides otherwise
+        except Exception as error:  # what it computes may end in one before it comes to what decides otherwise
+            swallowed("recipe", error, ArithmeticError, ValueError)
             continue
         if made is not None:
             return recipe, made
@@ -188,8 +190,9 @@ def learn(form: Form, node: Node, ins: Sequence[Slot | None], choose: Choose) ->
     except LackingError:
         kind.tries -= 1
         raise
-    except (LostError, Exception):
-        return None  # the ordinary way says what is wrong, if anything is
+    except (LostError, Exception) as error:  # the ordinary way says what is wrong with the node, if anything is
+        swallowed("recipe", error, LostError)
+        return None
     if packs is not None:
         form.kind.is_private, kind = True, form.own
         recipe.packed[id(node)] = [], packs

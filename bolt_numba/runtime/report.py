@@ -8,6 +8,7 @@ from typing import Any
 
 from bolt_numba.base.follow import is_followed
 from bolt_numba.base.notebook import html_table
+from bolt_numba.base.swallowed import FAULTS
 from bolt_numba.base.turns import is_wanted
 from bolt_numba.ir.graph import Node, graph_attributes
 from bolt_numba.runtime.runner import Runner
@@ -22,7 +23,8 @@ class Report(list[dict[str, Any]]):
     A part that a plug-in has says more: nodes inside, state ("compiled", "cached" or "fallback: ..."), runs of the
     device, fallbacks and notes with how often by reason, copies and bytes.  A node of a loop or branch that ran says
     within which node, and stands behind it.  A row of a session inside says its inputs.  devices: a row for each
-    plug-in.  placed: where each node of the model's graph went, and by device why not there.
+    plug-in.  placed: where each node of the model's graph went, and by device why not there.  swallowed: faults of
+    bolt-numba in this process that only cost speed, and how often (`base.swallowed`).
 
     tapes: a row for each region, the model's first and then what follows a cut or is the body of a node: nodes, plans
     made of it, tapes that stand for others, shapes that these served, whether one is being made, and why there is none
@@ -34,12 +36,14 @@ class Report(list[dict[str, Any]]):
         self.devices: list[dict[str, Any]] = []
         self.placed: list[dict[str, Any]] = []
         self.tapes: list[dict[str, Any]] = []
+        self.swallowed = dict(FAULTS)
 
     def _repr_html_(self) -> str:
         columns = ["node", "op", "output", "runner", "device", "packs"]
         columns += [c for c in ("state", "within", "inputs") if any(c in row for row in self)]
         rows = [[", ".join(row[c]) if c == "packs" else row.get(c, "") for c in columns] for row in self]
-        note = "; ".join(f"{row['device']}: {row['state']}" for row in self.devices)
+        told = [f"{row['device']}: {row['state']}" for row in self.devices]
+        note = "; ".join(told + [f"passed over: {text}" for text in self.swallowed])
         return html_table(f"{len(self)} nodes", columns, rows, (), note)
 
 

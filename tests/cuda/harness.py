@@ -67,12 +67,13 @@ def _address(program: CudaProgram, slot: Slot | None, buffers: dict[int, Buffer]
 
 
 def run_op(
-    op: Op, *arrays: Array | None, constants: Sequence[int] = (), maker: str = "", context: PlainContext | None = None
-) -> tuple[Array, ...]:
+    op: Op, *arrays: Array | None, constants: Sequence[int] = (), maker: str = "", context: PlainContext | None = None,
+    over: int = -1,
+) -> tuple[Array, ...]:  # fmt: skip
     """Results of the best CUDA maker (or of the one named) on the simulator; AssertionError where none accepts.
 
-    constants: indices of the operands that are weights.  context: notes what the maker looks at.  Results begin as NaN
-    or -1.
+    constants: indices of the operands that are weights.  context: notes what the maker looks at.  over: the operand
+    whose memory the first result takes over.  Results begin as NaN or -1.
     """
     context = context or PlainContext(1)
     ins: list[TensorType | None] = []
@@ -98,6 +99,8 @@ def run_op(
     made = [Slot(f"y{i}", t, TEMP, memory=GPU.memory) for i, t in enumerate(outs)]
     for slot in made:
         buffers[id(slot)] = GPU.memory.upload(np.full(max(slot.type.nbytes, 1), 0xFF, np.uint8))
+    if over >= 0:
+        buffers[id(made[0])] = buffers[id(slots[over])]
     job = Job(op.name, op, GPU, slots, made, steps)
     if CUBINS:
         code.prepare([step.kernel for step in steps], CUBINS, CUBIN)  # type: ignore[misc]
