@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import types
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -272,13 +273,17 @@ def test_a_request_that_waits_is_a_warning(monkeypatch: pytest.MonkeyPatch, capl
     assert line.endswith("for 1 kernels: slow")
 
 
-def test_a_kernel_that_nobody_can_compile_leaves_its_stand_in(caplog: pytest.LogCaptureFixture, cache: Path) -> None:
+def test_a_kernel_that_nobody_can_compile_leaves_its_stand_in(
+    caplog: pytest.LogCaptureFixture, cache: Path, nothing_swallowed: Counter[str]
+) -> None:
     caplog.set_level(logging.WARNING, "bolt_numba")
     called: list[int] = []
     precompile.compile_later([probe(5, "pass"), probe(501)], lambda: called.append(1))
     assert precompile.idle()
     assert called == []
     assert "kernel pass: cannot be compiled" in caplog.text
+    assert [text.partition(": ")[0] for text in nothing_swallowed] == ["kernel 'pass'"]
+    nothing_swallowed.clear()
     precompile.compile_later([probe(501), probe(502)], lambda: called.append(2))
     assert precompile.idle()
     assert called == [2]

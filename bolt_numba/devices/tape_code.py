@@ -364,7 +364,7 @@ def _tried(piece: _Piece, numbers: Sequence[int], objects: Sequence[Any]) -> Any
         made = piece.run(numbers, objects)
         return made if made is None else (np.array(made[0], np.int64), made[1])
     except Exception as error:  # what it computes may end in one before it comes to what decides otherwise
-        swallowed("tape", error, ArithmeticError, ValueError)
+        swallowed("tape", error, ArithmeticError, ValueError, TypeError)  # TypeError: of a part that gave None
         return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -199,11 +200,13 @@ def test_a_compiler_that_gives_nothing_is_a_failure(driver: PlainDriver, monkeyp
     assert any("compile: got a NoneType, wanted a Compiled" in reason for reason in fails_in(session.report()))
 
 
-def test_a_lowering_that_raises_leaves_the_node_here(driver: PlainDriver) -> None:
+def test_a_lowering_that_raises_leaves_the_node_here(driver: PlainDriver, nothing_swallowed: Counter[str]) -> None:
     driver.lowerings = (raises,)
     session = session_of()
     expect(session)
     assert {row["device"] for row in session.report()} == {"plain", "cpu"}
+    assert [text.partition(":")[0] for text in session.report().swallowed] == ["rule 'raises'"]
+    nothing_swallowed.clear()
 
 
 def test_a_report_tells_of_the_shape_that_ran_last(driver: PlainDriver) -> None:
