@@ -177,3 +177,20 @@ def test_reports_and_profiles_tell_what_runs_behind_a_stop() -> None:
     assert {row["op"] for row in rows} >= {*before}
     assert any("?" in row["output"] for row in rows)
     assert {row.op for row in session.profile({"x": x}, runs=2).rows} >= {"NonZero", "Mul"}
+
+
+def test_slices_of_no_rows_are_interpreted_as_sessions_run_them() -> None:
+    text = f"""{HEAD} g (float[k, 2] x) => (float[m, 2] y, float[l, 2] z) {{ {CONSTANTS}
+        big = Constant <value = int64[1] {{9223372036854775807}}> ()
+        tail = Slice (x, i1, big)
+        y = Neg (tail)
+        head = Slice (x, i0, m1)
+        z = Concat <axis = 0> (tail, head, x)
+    }}"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    for rows in (0, 1, 3):
+        x = np.ones((rows, 2), np.float32)
+        got, want = bn.compile(model).run(None, {"x": x}), interpret(bn.load(model), {"x": x}).values()
+        assert [a.shape for a in got] == [a.shape for a in want]
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_array_equal(a, b)

@@ -110,9 +110,9 @@ class Sizes:
         if not isinstance(dim, Sym):
             return size == dim
         if dim.const == 0 and len(dim.terms) == 1 and dim.terms[0][1] == 1:
-            self._known.setdefault(dim.terms[0][0], size)
+            return size == self._known.setdefault(dim.terms[0][0], size) or self._known[dim.terms[0][0]] is None
         sizes = [self._known.get(atom) for atom, _ in dim.terms]
-        if any(s is None for s in sizes):
+        if None in sizes or 0 in sizes:  # formulas of slices hold for sizes from 1 on: of none there is nothing to take
             return True
         return size == dim.const + sum(f * s for (_, f), s in zip(dim.terms, sizes, strict=True) if s is not None)
 
