@@ -46,7 +46,7 @@ LEAST = "x86-64-v3"
 RUN_ONLY = ("numpy", "ml_dtypes", "platformdirs")
 EXTRAS = {"onnx": ("onnx", "protobuf"), "cli": ("typer", "rich")}
 FOLDER = "bolt_numba/built_in"
-INDEXED = {"cpu": "bolt_numba/kernels/cpu", "ops": "bolt_numba/ops"}
+INDEXED = {"cpu": ("bolt_numba/kernels/cpu", "bolt_numba/kernels/common"), "ops": ("bolt_numba/ops",)}
 _FIXED = (2020, 1, 1, 0, 0, 0)
 """The time of all entries: equal content, equal wheel."""
 
@@ -88,9 +88,9 @@ def kernels_in(level: str, folder: Path) -> dict[str, bytes]:
 
 def indexes(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Lists of what modules hold, as a cache folder has them: names that the package looks for, and content."""
-    for name, place in (*INDEXED.items(), *((f, f"bolt_numba/converters/{f}") for f in ("onnx", "tflite"))):
+    for name, places in (*INDEXED.items(), *((f, (f"bolt_numba/converters/{f}",)) for f in ("onnx", "tflite"))):
         for file in folder.glob(f"*/{name}-*.json"):
-            yield built_in_name(file.parent.name, ROOT / place), file.read_bytes()
+            yield built_in_name(file.parent.name, *(ROOT / place for place in places)), file.read_bytes()
 
 
 def record_line(name: str, data: bytes) -> str:

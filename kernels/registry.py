@@ -19,7 +19,7 @@ import numpy as np
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
 from bolt_numba.errors import InternalError
-from bolt_numba.kernels.maker_index import makers_of, write_index
+from bolt_numba.kernels.maker_index import COMMON, makers_of, write_index
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import BF16, F16, NUMERICS, Array, TensorType
 
@@ -238,6 +238,10 @@ def always(op: Any, ins: Types) -> bool:
     return True
 
 
+def never(op: Any, ins: Types) -> bool:
+    return False
+
+
 Decision = TypeVar("Decision")
 
 
@@ -297,23 +301,10 @@ def kernel(
 
     def register(make: Maker) -> Maker:
         for op in ops:
-            name = make.__name__
             entry = Entry(
-                op,
-                device,
-                precision,
-                make,
-                accepts,
-                rank,
-                name,
-                inplace,
-                works,
-                by_types,
-                numerics,
-                error,
-                states,
-                arch,
-            )
+                op, device, precision, make, accepts, rank, make.__name__, inplace, works, by_types, numerics, error,
+                states, arch,
+            )  # fmt: skip
             # A new list, as another thread may go through the old one.
             KERNELS[op, device] = sorted([*KERNELS.get((op, device), ()), entry], key=lambda e: -e.rank)
         return make
@@ -321,16 +312,65 @@ def kernel(
     return register
 
 
+CommonMaker: TypeAlias = "Callable[[Any, Types, Sequence[TensorType], Context, Any], list[Step]]"
+_common: dict[str, list[tuple[Any, ...]]] = {}
+_entered: set[tuple[str, str]] = set()
+
+
+def everywhere(
+    *ops: type[Op], accepts: Accepts = always, few: bool = False, computes: Accepts = never, **options: Any
+) -> Callable[[CommonMaker], CommonMaker]:
+    """Register a maker of ``kernels/common`` for every device of ours; options: keywords of `kernel`.
+
+    Its last argument is what the device's kernels are made by, a `kernels.geometry.elements.DeviceParts`.  few=True: a
+    device that counts elements in 32 bits only has it where they are few enough.  computes: whether it looks at
+    elements, so that a device needs words for the dtypes of all operands.
+    """
+
+    def declare(make: CommonMaker) -> CommonMaker:
+        _common.setdefault(make.__module__, []).append((ops, make, accepts, few, computes, options))
+        return make
+
+    return declare
+
+
+def _enter(module: str, device: str) -> None:
+    """Register the makers of a common module for a device, once."""
+    if (module, device) in _entered:
+        return
+    _entered.add((module, device))
+    for ops, make, accepts, few, computes, options in _common.get(module, ()):
+        taken = parts_of(device).limited(accepts, few, computes)
+        kernel(*ops, device=device, accepts=taken, **options)(_made_on(make, device))
+
+
+def _made_on(make: CommonMaker, device: str) -> Maker:
+    @functools.wraps(make)
+    def made(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+        return make(op, ins, outs, context, parts_of(device))
+
+    return made
+
+
+@functools.cache
+def parts_of(device: str) -> Any:
+    """What kernels of a device are made by: a `kernels.geometry.elements.DeviceParts`."""
+    return importlib.import_module(f"bolt_numba.kernels.{device}.elements").PARTS
+
+
 def load(device: str) -> None:
-    """Import every module below ``kernels/<device>``: registering is all that they do."""
+    """Import every module below ``kernels/<device>`` and ``kernels/common``: registering is all that they do."""
     if device in _loaded:
         return
     import pkgutil
 
-    package = importlib.import_module(f"bolt_numba.kernels.{device}")
-    for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if not any(part in info.name for part in _NO_MAKERS):
-            importlib.import_module(info.name)
+    own, of = f"bolt_numba.kernels.{device}", f"bolt_numba.kernels.{device}.{COMMON}"  # a twin has its own
+    for name in (own, of if importlib.util.find_spec(of) else f"bolt_numba.kernels.{COMMON}"):
+        package = importlib.import_module(name)
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not any(part in info.name for part in _NO_MAKERS):
+                importlib.import_module(info.name)
+                _enter(info.name, device)
     _loaded.add(device)
 
 
@@ -342,12 +382,14 @@ def _load_for(kind: type[Op], name: str, device: str, precision: str) -> None:
         known = makers_of(device)
         if known is None:
             load(device)
-            write_index(device, {kind.name: [_place(e) for e in rows] for (kind, _), rows in KERNELS.items()})
+            found = {kind.name: [_place(e) for e in rows] for (kind, of), rows in KERNELS.items() if of == device}
+            write_index(device, found)
             return
         order = {place: i for i, place in enumerate(known.get(name, ()))}
         for module, _, narrow in order:
             if narrow in ("f32", precision):
                 importlib.import_module(module)
+                _enter(module, device)
         # Of makers of equal rank, the first one wins that registers when all modules are imported.
         rows = KERNELS.get((kind, device), [])
         if all(_place(e) in order for e in rows):

@@ -28,6 +28,7 @@ from bolt_numba.kernels import registry
 from bolt_numba.kernels.code_files import found, made_once
 from bolt_numba.kernels.cpu.isa import LEVELS, Isa, levels_of, lower_levels, on_x86, own
 from bolt_numba.kernels.machine_code import blob_of
+from bolt_numba.kernels.maker_index import COMMON
 
 TARGETS = {
     "avx512": LEVELS["x86-64-v4"],
@@ -42,8 +43,8 @@ TARGETS = {
 
 _ROOT, _FOLDER = "bolt_numba.kernels", Path(__file__).parent
 _OWN, _PREFIX = f"{_ROOT}.cpu", f"{_ROOT}.cpu_"
-_LANGUAGE = frozenset(("jit", "declare", "compiler", "geometry.scalars"))
-"""Files beside ``cpu/`` that know the target, too, or declare helpers of kernels."""
+_LANGUAGE = frozenset(("jit", "declare", "compiler", "geometry.scalars", "geometry.elements"))
+"""Files beside ``cpu/`` that know the target, too, or declare helpers of kernels; so do all of ``common/``."""
 _BOUND = frozenset(("isa", "registry", "data_sized"))
 """Modules that a twin has without a file: those of the same name, bound to the target or to its device."""
 
@@ -119,6 +120,10 @@ def _module_of(kernel: Any, name: str) -> Any:
     return importlib.import_module(f"{type(kernel).__module__.rpartition('.')[0]}.{name}")
 
 
+def _knows_target(inner: str) -> bool:
+    return inner in _LANGUAGE or inner.partition(".")[0] == COMMON
+
+
 class _Finder:
     """Finds the modules of twins; before others, which would take their files as they are."""
 
@@ -128,9 +133,8 @@ class _Finder:
         name, _, inner = fullname.removeprefix(_PREFIX).partition(".")
         if not fullname.startswith(_PREFIX) or name not in TARGETS:
             return None
-        place = (_FOLDER if inner in _LANGUAGE | {"geometry"} else _FOLDER / "cpu").joinpath(
-            *filter(None, inner.split("."))
-        )
+        is_beside = inner == "geometry" or _knows_target(inner)
+        place = (_FOLDER if is_beside else _FOLDER / "cpu").joinpath(*filter(None, inner.split(".")))
         is_package = place.is_dir()
         file = place / "__init__.py" if is_package else place.with_suffix(".py")
         if inner not in _BOUND and not file.is_file():
@@ -182,6 +186,6 @@ class _Renamed(ast.NodeTransformer):
         inner = own.removeprefix(f"{_ROOT}.")
         if own == _OWN or own.startswith(f"{_OWN}."):
             node.module = made + own.removeprefix(_OWN)
-        elif own.startswith(f"{_ROOT}.") and inner in _LANGUAGE | _BOUND:
+        elif own.startswith(f"{_ROOT}.") and (inner in _BOUND or _knows_target(inner)):
             node.module = f"{made}.{inner}"
         return node

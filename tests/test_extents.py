@@ -21,8 +21,10 @@ from bolt_numba.errors import ShapeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels import registry
+from bolt_numba.kernels.common.gather import reverse_rows
+from bolt_numba.kernels.common.scatter import scatter_rows
 from bolt_numba.kernels.cpu.convolution.conv import pixel_table
-from bolt_numba.kernels.cpu.movement.sequences import reverse_rows, scatter_rows
+from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.products.sweep_extents import last_row
 from bolt_numba.kernels.extents import KEPT, both, box, check_steps, made_steps, offsets, span
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, native
@@ -129,14 +131,15 @@ def test_a_declaration_names_every_address() -> None:
 
 def test_calls_by_hand_are_compared_too() -> None:
     x = np.zeros(24, np.uint8)
-    rows = {"wide": 1, "times": 3, "batches": 2, "time_step": 8, "batch_step": 4, "run": 4}
-    reverse_rows.record(x=x, y=x, lengths=np.zeros(2, np.int64), **rows)
-    with pytest.raises(ShapeError, match=r"array \('lengths' of kernel reverse_rows\): got 8 bytes, wanted 16 bytes"):
-        reverse_rows.record(x=x, y=x, lengths=np.zeros(1, np.int64), **rows)
-    lines = {"wide": 1, "batches": 1, "middle": 1, "count": 1, "size": 6, "run": 4, "circular": 0}
-    scatter_rows.record(new=x, y=x, starts=None, **lines)
-    with pytest.raises(ShapeError, match=r"array \('new' of kernel scatter_rows\): got none, wanted 4 bytes"):
-        scatter_rows.record(new=None, y=x, starts=None, **lines)
+    reverse, rows = PARTS.kernel(reverse_rows, 8, True, run=4), {"first": 3, "second": 2, "run": 4, "fault": None}
+    reverse.record(x=x, y=x, lengths=np.zeros(2, np.int64), **rows)
+    with pytest.raises(ShapeError, match=r"array \('lengths' of kernel reverse_\w+\): got 8 bytes, wanted 16 bytes"):
+        reverse.record(x=x, y=x, lengths=np.zeros(1, np.int64), **rows)
+    scatter = PARTS.kernel(scatter_rows, 8, False, run=4)
+    lines = {"batches": 1, "middle": 1, "count": 1, "size": 6, "run": 4, "fault": None}
+    scatter.record(new=x, y=x, starts=None, **lines)
+    with pytest.raises(ShapeError, match=r"array \('new' of kernel scatter_\w+\): got none, wanted 4 bytes"):
+        scatter.record(new=None, y=x, starts=None, **lines)
 
 
 @native(x=PTR)

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bolt_numba.kernels import cuda
-from bolt_numba.kernels.cuda import code
+from bolt_numba.kernels import common, cuda
+from bolt_numba.kernels.cuda import code, elements
 from bolt_numba.kernels.cuda.code import CUBIN
 from bolt_numba.kernels.cuda.declare import SM_80, SM_90A, CudaKernel
 from bolt_numba.kernels.cuda.resources import resources
@@ -45,16 +45,21 @@ _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_]+)"
 
 
 def modules() -> Iterator[str]:
-    """Names below `kernels.cuda` of modules with kernels."""
+    """Names below `kernels.cuda` of modules with kernels, and of those below `kernels` that all devices share."""
     for found in pkgutil.walk_packages(cuda.__path__, f"{cuda.__name__}."):
         name = found.name.removeprefix(f"{cuda.__name__}.")
         if not found.ispkg and "." in name and not name.startswith("language."):
             yield name
+    yield from (f"common.{found.name}" for found in pkgutil.iter_modules(common.__path__))
 
 
 def samples(module: str) -> dict[str, CudaKernel]:
     """The kernels that a module offers; of those of a list that share a name the second is "name 2", and so on."""
-    given: Any = getattr(importlib.import_module(f"{cuda.__name__}.{module}"), "samples", dict)()
+    if module.startswith("common."):
+        place = importlib.import_module(f"bolt_numba.kernels.{module}")
+        given: Any = getattr(place, "samples", lambda on: {})(elements.PARTS)
+    else:
+        given = getattr(importlib.import_module(f"{cuda.__name__}.{module}"), "samples", dict)()
     if isinstance(given, dict):
         return given
     found: dict[str, CudaKernel] = {}
@@ -68,7 +73,8 @@ def unnamed() -> list[str]:
     """Modules with kernels of which no sample is one."""
     known = {kernel.body.__module__ for module in modules() for kernel in samples(module).values()}
     folder = Path(cuda.__path__[0])
-    texts = {module: (folder / f"{module.replace('.', '/')}.py").read_text() for module in modules()}
+    own = [module for module in modules() if not module.startswith("common.")]
+    texts = {module: (folder / f"{module.replace('.', '/')}.py").read_text() for module in own}
     return [m for m, text in texts.items() if "@cuda_kernel(" in text and f"{cuda.__name__}.{m}" not in known]
 
 

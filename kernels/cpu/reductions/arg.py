@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.kernels.common.gather import hot_args, set_hot
+from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.language.lang import I64, LANES, PTR
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.cpu.movement.gather import set_hot
 from bolt_numba.kernels.cpu.movement.move import steps as move_steps
 from bolt_numba.kernels.cpu.reductions.reduce import generated
 from bolt_numba.kernels.extents import Reach
@@ -229,7 +230,6 @@ def hardmax(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
     assert x is not None, "accepts() has tested this"
     outer, n, inner = form
     places, unit = Scratch(8 * outer * inner), x.dtype.itemsize
-    args: dict[str, Argument] = {"index": places, "hot": np.ones(1, x.dtype), "dst": Out(0), "kind": 1, "unit": unit}
-    args |= {"outer": outer, "inner": inner, "depth": n}
+    args = hot_args(outer, n, inner, unit) | {"index": places, "hot": np.ones(1, x.dtype)}
     zeros = move_steps([broadcast_move((), (x.size,), unit)], np.zeros(1, x.dtype), Out(0))
-    return [_step(x, form, ">", False, places, context.threads), *zeros, Step(set_hot, args, False)]
+    return [_step(x, form, ">", False, places, context.threads), *zeros, PARTS.step(set_hot, ("i64",), args, False)]

@@ -15,6 +15,8 @@ from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     bits_of,
     load_f32,
+    load_i32,
+    load_i64,
     select,
     splat,
     split,
@@ -28,7 +30,6 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.cpu.movement.gather import index_bytes, load_index
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
@@ -110,11 +111,17 @@ def blend(x, index, weights, taps, total, greatest):
     return total
 
 
+@inline
+def image_of(images, region, wide):
+    """Number of a region's image, i64 (``wide``) or i32."""
+    return load_i64(images + 8 * region) if wide else load_i32(images + 4 * region)
+
+
 def _aligned(a: Any) -> dict[str, Reach]:
     return {
         "x": 4 * max(a.count, 1) * a.channels * a.h * a.w,
         "rois": 16 * a.regions,
-        "images": index_bytes(a.regions, a.wide),
+        "images": (8 if a.wide else 4) * a.regions,
         "y": 4 * a.regions * a.channels * a.oh * a.ow,
         "room": ROOM * a.threads,
     }
@@ -142,7 +149,7 @@ def roi_align(p, tid, nthreads):
         region = item // blocks
         first = (item - region * blocks) * LANES
         left = min(LANES, bins - first)
-        x = p.x + load_index(p.images, region, p.wide) * p.channels * plane
+        x = p.x + image_of(p.images, region, p.wide) * p.channels * plane
         corner = p.rois + 16 * region
         x1, y1 = load_f32(corner) * p.scale - shift, load_f32(corner + 4) * p.scale - shift
         wide, high = load_f32(corner + 8) * p.scale - shift - x1, load_f32(corner + 12) * p.scale - shift - y1

@@ -1,0 +1,120 @@
+"""Operators that join, cut, turn, repeat, surround or fill arrays: strided moves of any rank and element size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.base.follow import pure
+from bolt_numba.kernels.geometry import transfers as plans
+from bolt_numba.kernels.geometry.elements import DeviceParts
+from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, knows, typed, whole
+from bolt_numba.kernels.registry import Context, In, Out, Step, Types, everywhere
+from bolt_numba.ops.arrays.conversion import BitCast
+from bolt_numba.ops.arrays.gather import Compress
+from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range
+from bolt_numba.ops.arrays.shape import (
+    Concat,
+    DepthToSpace,
+    Expand,
+    Flatten,
+    Identity,
+    Reshape,
+    SpaceToDepth,
+    Split,
+    Squeeze,
+    Tile,
+    Transpose,
+    Unsqueeze,
+)
+from bolt_numba.ops.arrays.slicing import Pad, Slice
+from bolt_numba.types import BOOL, STRING, AnyDType, Array, TensorType
+
+Outs = Sequence[TensorType]
+
+
+@everywhere(Identity, Reshape, Flatten, Squeeze, Unsqueeze, accepts=has_fixed_size)
+def copy(op: Any, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+    """Views are copied only where the planner cannot make them an alias."""
+    return on.carried([Transfer(whole(outs[0].nbytes), In(0), Out(0))])
+
+
+@everywhere(BitCast, accepts=lambda op, ins: has_fixed_size(op, ins) and op.to != BOOL, inplace=(0,))
+def bit_cast(op: Any, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+    """A copy, or nothing where the result takes over the operand's memory; bool has bits that are none."""
+    return copy(op, ins, outs, context, on)
+
+
+@everywhere(Transpose, DepthToSpace, SpaceToDepth, accepts=has_fixed_size, by_types=True)
+def transpose(op: Any, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+    """DepthToSpace and SpaceToDepth turn arrays of six axes."""
+    return on.carried(plans.transpose_transfers(op, ins, outs))
+
+
+@everywhere(Concat, accepts=has_fixed_size, by_types=True)
+def concat(op: Concat, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+    """One move per operand."""
+    return on.carried(plans.concat_transfers(op, ins, outs))
+
+
+@everywhere(Split, accepts=has_fixed_size, by_types=True)
+def split_axis(op: Split, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+    """One move per part."""
+    return on.carried(plans.split_transfers(op, ins, outs))
+
+
+@everywhere(Slice, accepts=knows(1, 2, 3, 4), by_types=True)
+def slice_axes(op: Slice, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+    """One move; negative steps are negative strides."""
+    return on.carried(plans.slice_transfers(op, ins, outs))
+
+
+@everywhere(Expand, accepts=has_fixed_size, by_types=True)
+def expand(op: Expand, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+    return on.carried(plans.expand_transfers(op, ins, outs))
+
+
+@everywhere(Tile, accepts=knows(1), by_types=True)
+def tile(op: Tile, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+    return on.carried(plans.tile_transfers(op, ins, outs))
+
+
+@everywhere(ConstantOfShape, accepts=lambda op, ins: op.dtype != STRING)
+def constant_of_shape(op: ConstantOfShape, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+    return on.carried(plans.fill(np.full(1, op.value, dtype=op.dtype), outs[0].dims, op.dtype.itemsize))
+
+
+@everywhere(Range, accepts=lambda op, ins: all(t is not None and t.known is not None for t in ins))
+def arange(op: Range, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+    """A copy of the numbers, computed when planning."""
+    numbers = _numbers(op, typed(ins).dtype, *(t.known.item() for t in ins if t is not None))  # type: ignore[union-attr]
+    return on.carried([Transfer(whole(outs[0].nbytes), numbers, Out(0))])
+
+
+@pure
+def _numbers(op: Range, dtype: AnyDType, *bounds: int | float) -> Array:
+    return np.ascontiguousarray(op.reference(*(np.array(n, dtype) for n in bounds)))
+
+
+@everywhere(EyeLike, accepts=has_fixed_size)
+def eye_like(op: EyeLike, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+    """A copy of the matrix, computed when planning."""
+    x = typed(ins)
+    return on.carried(plans.stored(op.reference(np.broadcast_to(np.zeros((), x.dtype), x.dims))))
+
+
+@everywhere(Pad, accepts=knows(1, 3), by_types=True)
+def pad(op: Pad, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+    """Constant: a move of what is kept and fills around it; other modes: tables of source indices."""
+    if op.mode == "constant":
+        return on.carried(plans.pad_transfers(op, ins, outs))
+    x = typed(ins)
+    return on.table_gather_steps(x.dims, plans.pad_tables(op, ins), x.dtype.itemsize)
+
+
+@everywhere(Compress, accepts=plans.knows_condition)
+def compress_known(op: Compress, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+    """What a known condition keeps, as a table."""
+    return on.table_gather_steps(*plans.compress_tables(op, ins), typed(ins).dtype.itemsize)
