@@ -213,8 +213,8 @@ def tensor_scatter(op: TensorScatter, ins: Types, outs: Outs, context: Context, 
     axis = normalise_axis(op, op.axis, len(past.dims))
     starts = ins[2] if len(ins) > 2 else None
     args: dict[str, Argument] = {"new": In(1), "y": Out(0), "starts": None if starts is None else In(2)}
-    args |= {"fault": Fault(2), "batches": past.dims[0], "middle": math.prod(past.dims[1:axis])}
-    args |= {"count": new.dims[axis], "size": past.dims[axis]}
+    args |= {"fault": None if starts is None else Fault(2), "batches": past.dims[0]}
+    args |= {"middle": math.prod(past.dims[1:axis]), "count": new.dims[axis], "size": past.dims[axis]}
     args["run"] = past.dtype.itemsize * math.prod(past.dims[axis + 1 :])
     step = 8 if starts is None else starts.dtype.itemsize
     return [*copied, on.step(scatter_rows, (step, op.mode == "circular"), args, on.pays(new.nbytes))]
