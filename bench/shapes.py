@@ -76,7 +76,7 @@ SIZED = {
     "ppocr_rec": Sized(MODELS["ppocr_rec"].path, pictures("x", 32, 960, 8, height=48)),
     "ppocr_det": Sized(MODELS["ppocr_det"].path, pictures("x", 96, 512, 32)),
     "yolo_n": Sized(any_yolo, pictures("input", 96, 480, 32)),
-    "isbn_yolo": Sized(path_of("isbn_yolo.onnx"), pictures("images", 96, 480, 32)),
+    "isbn_yolo": Sized(path_of("isbn_yolo.onnx"), pictures("images", 160, 480, 32)),
 }
 
 
