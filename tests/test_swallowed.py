@@ -88,7 +88,8 @@ def silent(node: ast.AST, within: tuple[str, ...] = ()) -> Iterator[str]:
         within = (*within, node.name)
     if isinstance(node, ast.ExceptHandler) and is_broad(node.type):
         inner = [each for part in node.body for each in ast.walk(part)]
-        if not any(isinstance(n, ast.Raise) or (isinstance(n, ast.Name) and n.id == node.name) for n in inner):
+        used = {n.id if isinstance(n, ast.Name) else n.attr for n in inner if isinstance(n, (ast.Name, ast.Attribute))}
+        if not used & {node.name, "exc_info"} and not any(isinstance(n, ast.Raise) for n in inner):
             yield ".".join(within)
     is_call = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "suppress"
     if is_call and any(map(is_broad, node.args)):
