@@ -30,6 +30,7 @@ from bolt_numba.ops.layers.distances import Distances
 from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.ops.registry import Op
 from bolt_numba.passes.layout import SPATIAL_RULES
@@ -39,8 +40,8 @@ from bolt_numba.passes.transposes import move_transposes
 from bolt_numba.types import F32, F64, I8, U8
 
 __all__ = [
-    "ACTIVATIONS", "BYTES", "CHANNELS_FIRST", "CHANNELS_LAST", "CONVERSIONS", "FUSED", "NORMS", "SIGNED", "SUMS",
-    "apart", "with_channels_last",
+    "ACTIVATIONS", "BYTES", "CHANNELS_FIRST", "CHANNELS_LAST", "CONVERSIONS", "FUSED", "NORMS", "SIGNED",
+    "STEPS_FIRST", "SUMS", "apart", "with_channels_last",
 ]  # fmt: skip
 
 
@@ -112,6 +113,7 @@ NORMS = apart(
     n.LpNormalization,
 )  # fmt: skip
 SUMS = apart(r.Softmax, r.LogSoftmax, r.ReduceL1, r.ReduceL2, r.ReduceSumSquare, r.ReduceLogSum)
+STEPS_FIRST = apart(LSTM, GRU, RNN)
 CHANNELS_FIRST: tuple[Rule, ...] = (channels_first,)
 CHANNELS_LAST: tuple[Rule, ...] = SPATIAL_RULES
 

@@ -28,12 +28,14 @@ from bolt_numba.passes.layout import to_last
 from bolt_numba.passes.rewrite import FIRED, Rule, rewrite
 from bolt_numba.types import F32, TensorType
 from tests.cases import CASES, Case
+from tests.graphs import make
 from tests.hardware.drivers import ROUNDED, few, graph_of
 from tests.near import assert_near
 
-SETS = ("ACTIVATIONS", "BYTES", "CHANNELS_FIRST", "CONVERSIONS", "FUSED", "NORMS", "SIGNED", "SUMS")
+SETS = ("ACTIVATIONS", "BYTES", "CHANNELS_FIRST", "CONVERSIONS", "FUSED", "NORMS", "SIGNED", "STEPS_FIRST", "SUMS")
 RULES: list[Rule] = [rule for name in SETS for rule in getattr(lowering, name)]
 LAYOUT = {"channels_first"}
+STEPS = {rule.name for rule in lowering.STEPS_FIRST}
 ops.load_all()
 
 
@@ -45,7 +47,24 @@ def roots(rule: Rule) -> list[type[Op]]:
     return list(kinds) if isinstance(kinds, tuple) else [kinds]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=[rule.name for rule in RULES])
+@pytest.mark.parametrize("name", sorted(STEPS))
+def test_layers_whose_batch_stands_first(name: str) -> None:
+    rng, graph = np.random.default_rng(0), Graph("layer")
+    build, op = Builder(graph), make(name, direction="bidirectional", layout=1)
+    x = graph.add_input("x", TensorType(F32, (5, 4, 3)))
+    weights = [rng.standard_normal((2, 2 * op.gates, n)).astype(F32) for n in (3, 2)]
+    states = [graph.add_input(f"s{i}", TensorType(F32, (5, 2, 2))) for i in range(op.states)]
+    for value in build.node(op, x, *weights, None, np.array([4, 1, 2, 4, 3], np.int32), *states).outputs:
+        graph.add_output(value)
+    feeds = {v.name: rng.standard_normal(v.type.dims).astype(F32) for v in graph.inputs}
+    want = interpret(graph, feeds)
+    rewrite(graph, lowering.STEPS_FIRST, strict=True)
+    assert {getattr(node.op, "layout", 0) for node in graph.nodes} == {0}
+    for key, got in interpret(graph, feeds).items():
+        assert_near(got, want[key], 1e-5)
+
+
+@pytest.mark.parametrize("rule", [r for r in RULES if r.name not in STEPS], ids=lambda rule: rule.name)
 def test_rule_fires_and_keeps_what_is_computed(rule: Rule) -> None:
     fired = 0
 

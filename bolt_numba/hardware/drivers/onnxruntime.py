@@ -118,10 +118,10 @@ class OrtAccelerator(Accelerator):
 
     @cached_property
     def lowerings(self) -> Sequence[Rule]:  # type: ignore[override]  # nobody sets it
-        from bolt_numba.hardware.lowering import apart  # what starts from a blob needs none
+        from bolt_numba.hardware.lowering import STEPS_FIRST, apart  # what starts from a blob needs none
         from bolt_numba.ops.pointwise import Swish
 
-        return apart(Swish)
+        return (*STEPS_FIRST, *apart(Swish))
 
     def supports(self, node: Node) -> bool | str:
         types = [None if v is None else v.type for v in node.inputs]

@@ -44,10 +44,10 @@ class Translation:
 
 
 class Table:
-    """Translations by the names of operators.  package: the one whose modules fill it when it is first asked."""
+    """Translations by the names of operators.  package: whose modules fill it when it is first asked; "" for none."""
 
     def __init__(self, package: str) -> None:
-        self.package, self._translations, self._is_whole = package, dict[str, Translation](), False
+        self.package, self._translations, self._is_whole = package, dict[str, Translation](), not package
 
     def builds(
         self,

@@ -1,7 +1,8 @@
-"""Products and what holds several of them, chains, rotations; integer products as floats between conversions."""
+"""Products and what holds several, recurrent layers, rotations; integer products as floats between conversions."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from bolt_numba.ops.layers.distances import Distances
 from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear, limits
+from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.ops.pointwise import Abs, Add, Cast, Clip, Div, Mul, Round, Sub
 from bolt_numba.types import F32, I8, I32, I64, U8
@@ -120,6 +122,17 @@ def rotary(op: Any, b: Terms, x: Any, cos: Any, sin: Any, positions: Any = None)
         y = b(Concat(-1), *(b(Unsqueeze(), t, _i64(-1)) for t in turned))
         turned = [b(Reshape(), y, _i64(0, 0, 0, turning))]
     return b(Concat(-1), *turned, *tail) if len(turned) + len(tail) > 1 else turned[0]
+
+
+@decomposes(LSTM, GRU, RNN)
+def steps_first(op: Any, b: Terms, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = None, *rest: Any) -> Any:
+    """``Transpose`` of the layer whose steps stand first, before the batch."""
+    if not op.layout:
+        raise WholeError("the steps stand first already")
+    turn = Transpose((1, 0, 2))
+    states = [v if v is None or i >= op.states else b(turn, v) for i, v in enumerate(rest)]
+    y, *last = b(dataclasses.replace(op, layout=0), b(turn, x), w, r, bias, lengths, *states)
+    return b(Transpose((2, 0, 1, 3)), y), *(b(turn, v) for v in last)
 
 
 # --- bytes -----------------------------------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""OpenVINO as a device: `device` opens it, `table` has a function for each operator, written in `nodes`."""
+"""OpenVINO as a device: `device` opens it, `table` says what it gets."""

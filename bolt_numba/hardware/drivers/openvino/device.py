@@ -1,4 +1,4 @@
-"""OpenVINO as a device: graphs as its nodes, weights and operands where they lie in our memory."""
+"""OpenVINO as a device: graphs as ONNX models, weights and operands where they lie in our memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.drivers.alone import alone, kind_of
 from bolt_numba.hardware.drivers.buffers import Bindings, borrowed
 from bolt_numba.hardware.drivers.indices import loose
-from bolt_numba.hardware.drivers.openvino.table import TABLE, NotThereError, constant, nodes_of
+from bolt_numba.hardware.drivers.openvino.table import TABLE, NotThereError, want
 from bolt_numba.hardware.drivers.packages import lacking, processor_digest, threads_of, version_of
 from bolt_numba.hardware.interface import (
     Accelerator,
@@ -26,8 +26,8 @@ from bolt_numba.hardware.interface import (
     Request,
     Setting,
 )
-from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.types import Array, Sym, TensorType
+from bolt_numba.ir.graph import Graph, Node
+from bolt_numba.types import Array
 
 if TYPE_CHECKING:
     from bolt_numba.passes.rewrite import Rule
@@ -67,9 +67,8 @@ class OvAccelerator(Accelerator):
 
     def __init__(self, properties: Mapping[str, Setting]) -> None:
         import openvino  # type: ignore[import-untyped]
-        from openvino import opset15
 
-        self.sdk, self.opset, self.properties = openvino, opset15, properties
+        self.sdk, self.properties = openvino, properties
         self.core = openvino.Core()
         self.device, self.threads = str(properties["device"]), threads_of("openvino", properties["threads"])
         # Looking for devices takes as long as a small model, and its own processor is always there.
@@ -89,9 +88,10 @@ class OvAccelerator(Accelerator):
             CHANNELS_FIRST,
             FUSED,
             NORMS,
+            STEPS_FIRST,
         )
 
-        return (*CHANNELS_FIRST, *FUSED, *BYTES, *ACTIVATIONS, *NORMS)
+        return (*CHANNELS_FIRST, *STEPS_FIRST, *FUSED, *BYTES, *ACTIVATIONS, *NORMS)
 
     def supports(self, node: Node) -> bool | str:
         if why := loose(node, self.shapes == "fixed"):
@@ -104,19 +104,14 @@ class OvAccelerator(Accelerator):
 
     def _asked(self, node: Node) -> bool | str:
         try:
-            model = OvModel(self, "node")
-            one = alone(node)
-            for value in one.inputs:
-                model.input(value)
-            (node,) = one.nodes
-            model.add(node)
-            made = model.made(node.outputs)
-            if self.device == "CPU":  # it has all that the table builds, and takes 40 ms to say so
+            want(node, self.wide)
+            made, _ = self._model(alone(node))
+            if self.device == "CPU":  # it has all that the table has, and takes 40 ms to say so
                 return True
             missed = {x.get_friendly_name() for x in made.get_ops()} - set(self.core.query_model(made, self.device))
         except NotThereError as error:
             return str(error)
-        except Exception as error:  # what OpenVINO's nodes refuse, they refuse by errors of several kinds
+        except Exception as error:  # ours say that ONNX has no words for it, OpenVINO's that it lacks it
             return " ".join(str(error).split())[-300:]
         return f"{self.device} has no {', '.join(sorted(missed))}" if missed else True
 
@@ -131,16 +126,35 @@ class OvAccelerator(Accelerator):
         return made
 
     def compile(self, graph: Graph, context: CompileContext) -> OvCompiled:
-        model = OvModel(self, graph.name)
-        for value in graph.inputs:
-            model.input(value)
-        for node in graph.nodes:
-            model.add(node)
         try:
-            compiled = self.core.compile_model(model.made(graph.outputs), self.device, self.settings(context))
+            model, weights = self._model(graph)
+            compiled = self.core.compile_model(model, self.device, self.settings(context))
         except Exception as error:
             raise _error(error) from error
-        return OvCompiled(self, compiled, graph)
+        return OvCompiled(self, compiled, weights)
+
+    def _model(self, graph: Graph) -> tuple[Any, Mapping[str, Array]]:
+        """A graph as a model of OpenVINO, and its large weights: inputs of the file, then constants where they lie."""
+        import onnx  # what starts from a blob needs neither
+
+        from bolt_numba.converters.onnx.types import CODES
+        from bolt_numba.converters.onnx.writing.write import to_onnx_apart
+
+        model, weights = to_onnx_apart(graph)
+        kept = [t for t in model.graph.initializer if t.name not in weights]
+        for name, array in weights.items():
+            model.graph.input.append(onnx.helper.make_tensor_value_info(name, CODES[array.dtype], array.shape))
+        del model.graph.initializer[:]
+        model.graph.initializer.extend(kept)
+        made = self.core.read_model(model.SerializeToString())
+        for parameter in made.get_parameters():
+            array = weights.get(parameter.get_friendly_name())
+            if array is not None:
+                shared = self.sdk.op.Constant(borrowed(array, array.ctypes.data), shared_memory=True)
+                parameter.output(0).replace(shared.output(0))
+                made.remove_parameter(parameter)
+        made.validate_nodes_and_infer_types()
+        return made, weights
 
     def restore(self, blob: bytes, graph: Graph, context: CompileContext) -> OvCompiled:
         return self.start(memoryview(blob), context)
@@ -155,43 +169,8 @@ class OvAccelerator(Accelerator):
         return OvCompiled(self, compiled, array)
 
 
-class OvModel:
-    """A model of OpenVINO while it is made of our nodes."""
-
-    def __init__(self, device: OvAccelerator, name: str) -> None:
-        self._device, self._v, self._name = device, device.opset, name
-        self._parameters: list[Any] = []
-        self._terms: dict[int, Any] = {}
-
-    def input(self, value: Value) -> None:
-        """Declare an input; one that is declared stays."""
-        if id(value) not in self._terms:
-            parameter = self._v.parameter(_shape(value.type), value.type.dtype.type)
-            self._parameters.append(parameter)
-            self._terms[id(value)] = parameter.output(0)
-
-    def _term(self, value: Value | None) -> Any:
-        if value is None:
-            return None
-        if id(value) not in self._terms:
-            assert value.const is not None, "its node comes first"
-            self._terms[id(value)] = constant(self._v, value.const).output(0)
-        return self._terms[id(value)]
-
-    def add(self, node: Node) -> None:
-        """Add a node; raises NotThereError."""
-        made = nodes_of(self._v, node, [self._term(v) for v in node.inputs], self._device.wide)
-        for value, output in zip(node.outputs, made, strict=True):
-            self._terms[id(value)] = output
-
-    def made(self, outputs: Sequence[Value]) -> Any:
-        """The model with these results."""
-        results = [self._v.result(self._term(value)) for value in outputs]
-        return self._device.sdk.Model(results, self._parameters, self._name)
-
-
 class OvCompiled(Compiled):
-    """A compiled model of OpenVINO.  memory: holds what the model shares: a graph with its constants, or a blob."""
+    """A compiled model of OpenVINO.  memory: holds what the model shares: weights, or a blob."""
 
     def __init__(self, device: OvAccelerator, model: Any, memory: object) -> None:
         self.device, self.model, self.memory = device, model, memory
@@ -232,11 +211,6 @@ class OvRequest(Request):
             self._infer({}, share_outputs=True, decode_strings=False)
         except Exception as error:
             raise _error(error) from error
-
-
-def _shape(t: TensorType) -> list[int]:
-    """Sizes, -1 where only the run tells."""
-    return [-1 if isinstance(d, Sym) else d for d in t.shape or ()]
 
 
 def _error(error: Exception) -> Exception:

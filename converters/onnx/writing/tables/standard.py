@@ -21,6 +21,7 @@ from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.detection import DeformConv
 from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
 from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Clip
 from bolt_numba.ops.registry import Op
@@ -105,6 +106,14 @@ def convolution(w: GraphWriter, op: Op, *terms: Named) -> Any:
     made = op.infer(*(t.type if t.name else None for t in terms))
     assert isinstance(made, TensorType)
     return w.plain(op, terms, [made], kernel_shape=kernel)
+
+
+@writer(LSTM, GRU, RNN)
+def recurrent(w: GraphWriter, op: Any, *terms: Named) -> Any:
+    """The size of the states is an attribute too, which other tools rely on."""
+    size = None if terms[2].type.shape is None else terms[2].type.shape[-1]
+    types = op.infer(*(t.type if t.name else None for t in terms))
+    return w.plain(op, terms, types, hidden_size=size if isinstance(size, int) else op.hidden_size)
 
 
 @writer(Resize)
