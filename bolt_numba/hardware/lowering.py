@@ -107,7 +107,7 @@ BYTES = apart(QLinearConv, QLinearMatMul, BetweenBytes, ByteTable)
 CONVERSIONS = apart(DequantizeLinear, QuantizeLinear)
 SIGNED: tuple[Rule, ...] = (signed_weights,)
 """For devices whose weights are signed; before the others."""
-FUSED: tuple[Rule, ...] = (unfused, *apart(MatMul, Chain, FusedAttention, RotaryEmbedding, Distances))
+FUSED: tuple[Rule, ...] = (unfused, *apart(MatMul, ConvTranspose, Chain, FusedAttention, RotaryEmbedding, Distances))
 NORMS = apart(
     n.BatchNormalization, n.LayerNormalization, n.RMSNormalization, n.InstanceNormalization, n.GroupNormalization,
     n.LpNormalization,

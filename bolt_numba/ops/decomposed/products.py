@@ -16,7 +16,7 @@ from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.decompose import Terms, WholeError, decomposes
 from bolt_numba.ops.layers.attention import FusedAttention, swapped
 from bolt_numba.ops.layers.between_bytes import BetweenBytes
-from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.distances import Distances
 from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.ops.layers.matmul import MatMul
@@ -63,6 +63,22 @@ def _turned(b: Terms, x: Any, swap: bool) -> Any:
         raise WholeError("the rank is not known")
     rank = len(x.type.shape)
     return x if rank < 2 else b(Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
+
+
+@decomposes(ConvTranspose)
+def sized(op: Any, b: Terms, x: Any, w: Any, *bias: Any) -> Any:
+    """``ConvTranspose`` with the pads and the room that follow from the sizes of its result."""
+    if not (op.output_shape or op.auto_pad.startswith("SAME")) or not (x.type.is_static and w.type.is_static):
+        raise WholeError("its pads are given, or follow from sizes that only the run tells")
+    sizes, kernel = x.type.dims[2:] if op.layout == "NCHW" else x.type.dims[1:-1], w.type.dims[2:]
+    windows, pads = op.windows(kernel), op.resolved_pads(sizes, kernel)
+    room = []
+    for i, (size, out) in enumerate(zip(sizes, op.output_dims(sizes, kernel), strict=True)):
+        room.append(out - (size - 1) * windows.strides[i] - windows.spans[i] + pads[i] + pads[len(sizes) + i])
+        if not 0 <= room[-1] < windows.strides[i]:
+            raise WholeError("a result that is larger than what its input reaches")
+    plain = {"output_shape": (), "auto_pad": "NOTSET", "pads": pads, "output_padding": tuple(room)}
+    return b(dataclasses.replace(op, **plain), x, w, *bias)
 
 
 @decomposes(Distances)
@@ -192,27 +208,31 @@ def _expanded(b: Terms, v: Any, shape: list[int]) -> Any:
     return b(Expand() if shape else Reshape(), v, np.array(shape, I64))
 
 
-def _is_one(*values: Any) -> bool:
-    """Whether each is one number."""
-    return all(v is None or v.type.shape in ((), (1,)) for v in values)
+def _along(op: Any, b: Terms, v: Any, x: Any) -> Any:
+    """One number, or one for each index of the axis shaped to broadcast against ``x``."""
+    if not x.type.shape or op.block_size or v.type.shape is None or len(v.type.shape) > 1:
+        raise WholeError("scales in blocks, or of one number alone")
+    behind = len(x.type.shape) - 1 - op.axis % len(x.type.shape)
+    one = v.type.shape in ((), (1,))
+    return v if one or not behind else b(Reshape(), v, _i64(-1, *[1] * behind))
 
 
 @decomposes(DequantizeLinear)
 def dequantise(op: Any, b: Terms, x: Any, scale: Any, zero: Any = None) -> Any:
-    """``(Cast(x) - zero_point) * scale``, where there is one scale."""
-    if not _is_one(scale, zero) or not x.type.shape or scale.type.dtype != F32 or x.type.dtype not in (I8, U8):
-        raise WholeError("several scales, or other numbers than bytes")
+    """``(Cast(x) - zero_point) * scale``."""
+    if scale.type.dtype != F32 or x.type.dtype not in (I8, U8):
+        raise WholeError("other numbers than bytes")
     y = b(Cast(F32), x)
-    return b(Mul(), y if zero is None else b(Sub(), y, b(Cast(F32), zero)), scale)
+    y = y if zero is None else b(Sub(), y, _along(op, b, b(Cast(F32), zero), x))
+    return b(Mul(), y, _along(op, b, scale, x))
 
 
 @decomposes(QuantizeLinear)
 def quantise(op: Any, b: Terms, x: Any, scale: Any, zero: Any = None) -> Any:
-    """``Cast(Clip(Round(x / scale) + zero_point))``, where there is one scale."""
+    """``Cast(Clip(Round(x / scale) + zero_point))``."""
     target = op.infer(*(v.type for v in (x, scale, zero) if v is not None)).dtype
-    is_wide = not _is_one(scale, zero) or not x.type.shape
-    if is_wide or target not in (I8, U8) or x.type.dtype != F32 or scale.type.dtype != F32:
-        raise WholeError("several scales, or other numbers than bytes")
-    y = b(Round(), b(Div(), x, scale))
-    y = y if zero is None else b(Add(), y, b(Cast(F32), zero))
+    if target not in (I8, U8) or x.type.dtype != F32 or scale.type.dtype != F32:
+        raise WholeError("other numbers than bytes")
+    y = b(Round(), b(Div(), x, _along(op, b, scale, x)))
+    y = y if zero is None else b(Add(), y, _along(op, b, b(Cast(F32), zero), x))
     return b(Cast(target), b(Clip(*limits(target)), y))

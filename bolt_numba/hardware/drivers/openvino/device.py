@@ -91,7 +91,9 @@ class OvAccelerator(Accelerator):
             STEPS_FIRST,
         )
 
-        return (*CHANNELS_FIRST, *STEPS_FIRST, *FUSED, *BYTES, *ACTIVATIONS, *NORMS)
+        # A rotation that OpenVINO has joined comes back from a kept model as another one.
+        fused = [rule for rule in FUSED if rule.name != "RotaryEmbedding"]
+        return (*CHANNELS_FIRST, *STEPS_FIRST, *fused, *BYTES, *ACTIVATIONS, *NORMS)
 
     def supports(self, node: Node) -> bool | str:
         if why := loose(node, self.shapes == "fixed"):
@@ -139,7 +141,11 @@ class OvAccelerator(Accelerator):
 
         from bolt_numba.converters.onnx.types import CODES
         from bolt_numba.converters.onnx.writing.write import to_onnx_apart
+        from bolt_numba.hardware.lowering import CONVERSIONS
+        from bolt_numba.passes.rewrite import rewrite
 
+        graph = graph.clone()
+        rewrite(graph, CONVERSIONS)  # what stands between ONNX's it would compute in fewer bits
         model, weights = to_onnx_apart(graph)
         kept = [t for t in model.graph.initializer if t.name not in weights]
         for name, array in weights.items():
