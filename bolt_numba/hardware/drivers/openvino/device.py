@@ -14,8 +14,9 @@ from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.drivers.alone import alone, kind_of
 from bolt_numba.hardware.drivers.buffers import Bindings, borrowed
 from bolt_numba.hardware.drivers.indices import loose
-from bolt_numba.hardware.drivers.openvino.table import TABLE, NotThereError, want
+from bolt_numba.hardware.drivers.openvino.table import TABLE, want
 from bolt_numba.hardware.drivers.packages import lacking, processor_digest, threads_of, version_of
+from bolt_numba.hardware.drivers.table import NotThereError
 from bolt_numba.hardware.interface import (
     Accelerator,
     CompileContext,
@@ -154,9 +155,9 @@ class OvAccelerator(Accelerator):
         model.graph.initializer.extend(kept)
         made = self.core.read_model(model.SerializeToString())
         for parameter in made.get_parameters():
-            array = weights.get(parameter.get_friendly_name())
-            if array is not None:
-                shared = self.sdk.op.Constant(borrowed(array, array.ctypes.data), shared_memory=True)
+            weight = weights.get(parameter.get_friendly_name())
+            if weight is not None:
+                shared = self.sdk.op.Constant(borrowed(weight, weight.ctypes.data), shared_memory=True)
                 parameter.output(0).replace(shared.output(0))
                 made.remove_parameter(parameter)
         made.validate_nodes_and_infer_types()
