@@ -15,8 +15,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.follow import value_of
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either
+from bolt_numba.base.unseen import Packed, Unseen
 from bolt_numba.errors import InternalError, ShapeError
 from bolt_numba.kernels.registry import (
     Argument,
@@ -125,7 +127,8 @@ def check_arrays(kernel: Kernel, values: Mapping[str, Any]) -> None:
 def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[TensorType], threads: int = 1) -> None:
     """Refuse steps whose kernels reach beyond their operands, results, workspace or tables: a ShapeError says which.
 
-    Every new shape is planned anew, so this is written for speed.
+    What is packed takes note of the bytes that it must have; sizes that would ask more of it are other ones for a
+    trail.  Every new shape is planned anew, so this is written for speed.
     """
     given: dict[int, int | None] = {}
     made: dict[int, int] = {}
@@ -149,16 +152,21 @@ def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[Tensor
                 if index not in made:
                     made[index] = _nbytes(outs[index])
                 there = made[index]
-            elif kind is Scratch:
-                there = arg.nbytes
-            elif isinstance(arg, np.ndarray):
-                offset, there = span(arg)
             else:
-                there = None
+                offset, there = _room(arg, reach)
             if type(reach) is int and there is not None and 0 < reach <= there - offset and offset >= 0:
                 continue
             if not _fits(reach, offset, there, kernel.pointers[name]):
                 raise _misfit(op.name, kernel, name, reach, offset, there, _called(arg))
+
+
+def _room(arg: Any, reach: Reach) -> tuple[int, int | None]:
+    """Bytes before the address of what is no operand, and all of it."""
+    if type(arg) is Scratch:
+        return 0, arg.nbytes
+    if type(arg) is Packed:
+        return 0, arg.need(value_of(ends(reach)[1]))
+    return span(arg) if isinstance(arg, np.ndarray) else (0, None)
 
 
 def _nbytes(t: TensorType) -> int:
@@ -220,7 +228,7 @@ def made_steps(entry: Entry, op: Any, ins: Types, outs: Sequence[TensorType], co
 # ------------------------------------------------------------------------------------------------- steps of others
 
 
-Place: TypeAlias = "In | Out | Scratch | Array"
+Place: TypeAlias = "In | Out | Scratch | Packed | Array"
 
 
 @record(frozen=True)
@@ -236,9 +244,13 @@ class Lent:
     rows: bool = False
 
     @staticmethod
-    def constant(array: Array) -> Lent:
-        """An operand that is known when the steps are made."""
-        return Lent(TensorType(array.dtype, array.shape, value=array), array)
+    def constant(known: Any, t: TensorType | None = None, context: Any = None) -> Lent:
+        """A constant: an array, its content as makers see it, or what ``context`` packed, which is of this type."""
+        if type(known) is Packed:
+            assert t is not None, "it does not say its shape itself"
+            known = Unseen(t.dtype, t.dims, known, context)
+        at: Any = known.of if type(known) is Unseen else known
+        return Lent(TensorType(known.dtype, known.shape, value=known), at)
 
 
 def borrowed(make: Maker, op: Op, ins: Sequence[Lent | None], outs: Sequence[Lent], context: Context) -> list[Step]:

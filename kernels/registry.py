@@ -18,6 +18,7 @@ import numpy as np
 
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
+from bolt_numba.base.unseen import Making, Packed, Unseen
 from bolt_numba.errors import InternalError
 from bolt_numba.kernels.maker_index import COMMON, makers_of, write_index
 from bolt_numba.ops.registry import Op
@@ -73,6 +74,23 @@ class Pitch:
     of: In | Out
 
 
+class Operands(list["TensorType | None"]):
+    """The types of a node's operands as makers see them, and what was found of them (`once`)."""
+
+    def __init__(self, types: Types, result: TensorType | None = None) -> None:
+        super().__init__(types)
+        self.answers: dict[Any, Any] = {} if result is None else {result_of: result}
+
+
+def unseen(types: Types, node: Any, outs: Sequence[TensorType] = ()) -> Operands:
+    """Types for makers: with large constants unseen.  node: shows them.  outs: types of the results, where known."""
+    made = Operands(types, outs[0] if len(outs) == 1 else None)
+    for i, t in enumerate(types):
+        if t is not None and t.value is not None and t.value.size > KEYED_ELEMENTS and t.value.dtype == t.dtype:
+            made[i] = TensorType(t.dtype, t.shape, Unseen(t.dtype, t.value.shape, i, node))  # type: ignore[arg-type]
+    return made
+
+
 class Kernel(Protocol):
     """What computes: a function with a documented argument record; what else it has is between it and its device.
 
@@ -105,8 +123,8 @@ class Record:
                 raise _misplaced(self.kernel, name, arg, frozenset((Record, np.ndarray)))
 
 
-Argument: TypeAlias = "In | Out | Scratch | Pitch | Fault | Kernel | Record | Array | int | float | None"
-MEMORY: frozenset[type] = frozenset((In, Out, Scratch, np.ndarray))
+Argument: TypeAlias = "In | Out | Scratch | Pitch | Fault | Kernel | Record | Packed | Array | int | float | None"
+MEMORY: frozenset[type] = frozenset((In, Out, Scratch, Packed, np.ndarray))
 """Arguments that are addresses of data."""
 
 
@@ -131,13 +149,6 @@ class Step:
 
     def __post_init__(self) -> None:
         _check(self.kernel, self.args)
-
-    def with_arrays(self, arrays: Mapping[str, Array]) -> Step:
-        """The same step with other arrays in the place of some, which is checked already."""
-        made = object.__new__(Step)
-        made.__dict__.update(self.__dict__)
-        made.args = {**self.args, **arrays}
-        return made
 
 
 def checked_step(fields: dict[str, Any]) -> Step:
@@ -182,8 +193,15 @@ class Context(Protocol):
     precision: str
     numerics: str
 
-    def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
-        """``pack(array)``, computed once for this array and key and shared by all plans of the session."""
+    def packed(self, known: Any, key: Hashable, pack: Making) -> Any:
+        """What steps read in the place of a constant: ``pack`` of it, once for this constant and key in a session.
+
+        known: `TensorType.known` of an operand, what was packed before, or a tuple of these for as many arguments.
+        """
+        ...
+
+    def weighed(self, entry: Entry, ask: Callable[[], bool]) -> bool:
+        """What ``ask`` says of a maker's exactness for this node's weights; it may look at content freely."""
         ...
 
 
@@ -211,8 +229,6 @@ class Entry:
     """Inputs whose memory the output may take over (same size, read before or as it is written)."""
     works: Accepts | None = None
     """Where the algorithm is correct, when ``accepts`` says where it is expected to be the fastest."""
-    by_types: bool = False
-    """Steps follow from operator, types and small constants alone; content of large ones enters through `packed`."""
     numerics: str = "strict"
     """The strictest of `NUMERICS` whose sessions may have it."""
     error: Error | None = None
@@ -245,42 +261,25 @@ def never(op: Any, ins: Types) -> bool:
 Decision = TypeVar("Decision")
 
 
-_last: dict[Any, tuple[Any, Types, Any]] = {}
-"""Operator, operands and answer that each function of `remember_last` gave last."""
-
-
-def remember_last(decide: Callable[[Any, Types], Decision]) -> Callable[[Any, Types], Decision]:
-    """Keep the last answer about a node: several makers of one operator ask in turn, then one makes its steps."""
+def once(decide: Callable[[Any, Types], Decision]) -> Callable[[Any, Types], Decision]:
+    """Keep the answer about a node beside its operands: several makers ask in turn, then one makes its steps."""
 
     def remembered(op: Any, ins: Types) -> Decision:
-        last = _last.get(decide)
-        if last is not None and last[0] is op and last[1] is ins:
-            return last[2]  # type: ignore[no-any-return]
-        made = decide(op, ins)
-        _last[decide] = op, ins, made  # one assignment, so that threads see a whole one
-        return made
+        if type(ins) is not Operands:
+            return decide(op, ins)
+        if remembered not in ins.answers:
+            ins.answers[remembered] = decide(op, ins)
+        return ins.answers[remembered]  # type: ignore[no-any-return]
 
     return functools.wraps(decide)(remembered)
 
 
-def forget_last() -> None:
-    """Let go of the nodes that were asked about last, with the weights that they read."""
-    _last.clear()
-
-
-def _only_result(op: Op, ins: Types) -> TensorType:
+@once
+def result_of(op: Op, ins: Types) -> TensorType:
+    """The type of an operator's only result."""
     made = op.infer(*ins)
     assert isinstance(made, TensorType)
     return made
-
-
-result_of = remember_last(_only_result)
-"""The type of an operator's only result."""
-
-
-def remember_result(op: Op, ins: Types, made: TensorType) -> None:
-    """Let `result_of` know what was inferred from these very operands."""
-    _last[_only_result] = op, ins, made
 
 
 def kernel(
@@ -291,7 +290,6 @@ def kernel(
     accepts: Accepts = always,
     inplace: tuple[int, ...] = (),
     works: Accepts | None = None,
-    by_types: bool = False,
     numerics: str = "strict",
     error: Error | None = None,
     states: States | None = None,
@@ -302,7 +300,7 @@ def kernel(
     def register(make: Maker) -> Maker:
         for op in ops:
             entry = Entry(
-                op, device, precision, make, accepts, rank, make.__name__, inplace, works, by_types, numerics, error,
+                op, device, precision, make, accepts, rank, make.__name__, inplace, works, numerics, error,
                 states, arch,
             )  # fmt: skip
             # A new list, as another thread may go through the old one.
@@ -409,8 +407,11 @@ class QueryContext:
     precision: str = "f32"
     numerics: str = "default"
 
-    def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
-        return pack(array)
+    def packed(self, known: Any, key: Hashable, pack: Making) -> Array:
+        return pack(*known) if type(known) is tuple else pack(known)
+
+    def weighed(self, entry: Entry, ask: Callable[[], bool]) -> bool:
+        return ask()
 
 
 QUERY = QueryContext()
@@ -477,7 +478,8 @@ def _is_allowed(entry: Entry, context: Context) -> bool:
 def is_exact(entry: Entry, op: Op, ins: Types, context: Context) -> bool:
     """Whether the bound of a maker's error, which may follow from weights, is within the session's limit."""
     lax = context.numerics == "fast" and entry.precision == "f32"  # else an error says that weights do not fit
-    return entry.error is None or lax or entry.error(op, ins, context) <= LIMIT
+    error = entry.error
+    return error is None or lax or context.weighed(entry, lambda: error(op, ins, context) <= LIMIT)
 
 
 def candidates(op: Op, ins: Types, context: Context = QUERY, device: str = "cpu", arch: str = "") -> list[Entry]:

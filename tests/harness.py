@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.unseen import Packed, content
 from bolt_numba.ir.build import infer_types
 from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
 from bolt_numba.kernels.extents import KEPT, ends, made_steps, reaches
 from bolt_numba.kernels.jit import Native
-from bolt_numba.kernels.registry import Argument, Entry, Fault, In, Out, Pitch, Record, Scratch, Step, select
+from bolt_numba.kernels.registry import Argument, Entry, Fault, In, Out, Pitch, Record, Scratch, Step, select, unseen
 from bolt_numba.ops.content import refusal
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorType
@@ -63,18 +64,37 @@ class PlainContext:
     numerics: str = "default"
     asked: set[str] = field(default_factory=set)
     """Which of ``precision`` and ``numerics`` was read."""
-    _packed: dict[Hashable, tuple[Array, Array]] = field(default_factory=dict)
+    _packed: dict[Hashable, tuple[list[Array], Array]] = field(default_factory=dict)
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("precision", "numerics"):
             self.asked.add(name)
         return super().__getattribute__(name)
 
-    def packed(self, array: Array, key: Hashable, pack: Callable[[Array], Array]) -> Array:
-        at = (id(array), key)
+    def packed(self, known: Any, key: Hashable, pack: Callable[..., Array]) -> Array:
+        arrays = [content(one) for one in (known if type(known) is tuple else (known,))]
+        at = (*map(id, arrays), key)
         if at not in self._packed:
-            self._packed[at] = array, pack(array)  # the key is the array's id, so the array must stay
+            self._packed[at] = arrays, pack(*arrays)  # the key is the arrays' ids, so the arrays must stay
         return self._packed[at][1]
+
+    def weighed(self, entry: Entry, ask: Callable[[], bool]) -> bool:
+        return ask()
+
+
+@dataclass
+class Shown:
+    """Shows content of operands to makers that ask for it."""
+
+    ins: Sequence[TensorType | None]
+    context: PlainContext
+
+    def content(self, of: int | Packed) -> Any:
+        if isinstance(of, Packed):
+            return self.context.packed(tuple(self.content(o) for o in of.operands), of.layout, of.make)
+        t = self.ins[of]
+        assert t is not None
+        return t.value
 
 
 def default_constants(inputs: Sequence[Array | None]) -> list[bool]:
@@ -110,13 +130,13 @@ def plan(
     if isinstance(op, Entry):
         if instance is None:
             raise ValueError("an Entry needs the operator as `instance`")
-        entry, node = (op if op.accepts(instance, ins) else None), instance
+        node: Op = instance
     else:
-        entry, node = select(op, ins, context), op
-    if entry is None:
-        return None
+        node = op
     outs = [t.with_value(None) for t in infer_types(node, ins)]
-    return Planned(node, entry, ins, outs, made_steps(entry, node, ins, outs, context))
+    seen = unseen(ins, Shown(ins, context), outs)
+    entry = select(node, seen, context) if not isinstance(op, Entry) else op if op.accepts(node, seen) else None
+    return None if entry is None else Planned(node, entry, ins, outs, made_steps(entry, node, seen, outs, context))
 
 
 def plans(

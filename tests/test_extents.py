@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.base.unseen import Packed
 from bolt_numba.devices import device
 from bolt_numba.errors import ShapeError
 from bolt_numba.ir.build import Builder
@@ -33,9 +34,9 @@ from bolt_numba.ops.arrays.gather import GatherElements, ScatterElements
 from bolt_numba.ops.arrays.slicing import ReverseSequence
 from bolt_numba.ops.layers.cache import TensorScatter
 from bolt_numba.ops.layers.windows import Windows
-from bolt_numba.ops.pointwise import Add
-from bolt_numba.runtime.packs import MakerContext, Packs
-from bolt_numba.runtime.repeat import Packed, Selection
+from bolt_numba.ops.pointwise import Add, Relu
+from bolt_numba.runtime.packs import MakerContext, NodeContext, Packs
+from bolt_numba.runtime.slots import CONST, Job, Slot
 from bolt_numba.runtime.tune import Tuner
 from bolt_numba.types import F32, Array, TensorType
 from bolt_numba.types import I64 as INT64
@@ -230,7 +231,7 @@ def test_a_tuner_runs_nothing_that_does_not_fit() -> None:
     entry = select(op, ins)
     assert entry is not None
     with pytest.raises(ShapeError, match="operand 1"):
-        Tuner(2).choose(op, ins, outs, device("cpu"), entry, MakerContext(2, Packs()))
+        Tuner(2).choose(op, ins, outs, device("cpu"), entry, NodeContext(MakerContext(2, Packs()), []))
 
 
 @pytest.mark.parametrize("less", ["x", "y"])
@@ -252,12 +253,16 @@ def test_a_kernel_that_reaches_further_than_it_says_is_found(less: str) -> None:
 
 
 def test_packed_operands_of_nodes_alike_are_compared() -> None:
-    """A file may hold packed weights: those of the node that was planned have passed the gate, these have not."""
-    first, known = np.zeros(9, np.float32), np.zeros(3, np.float32)
-    step = Step(example, {"x": first, "y": Out(), "more": None, "n": 9})
-    made = Selection((TEN,), device("cpu"), [step], "example", packs=[Packed(0, "x", 0, "key", np.copy)])
-    with pytest.raises(ShapeError, match="example: packed operand 0: got 12 bytes, wanted 36"):
-        made.steps_for([TEN.with_value(known)], PlainContext())
+    """A file may hold packed weights: the gate says how far steps reach into them, and they are measured when linked."""
+    packed = Packed((0,), "key", np.copy)
+    step = Step(example, {"x": packed, "y": Out(), "more": None, "n": 9})
+    check_steps(Relu(), [step], [TEN], [TEN])
+    slots = [Slot("w", TEN, CONST, const=np.zeros(n, np.float32)) for n in (9, 3)]
+    slots = [replace(slot, type=TEN.with_value(slot.const)) for slot in slots]
+    jobs = [Job("example", Relu(), device("cpu"), [slot], [], [step]) for slot in slots]
+    Packs().pack(jobs[:1])
+    with pytest.raises(ShapeError, match="got 12 bytes, wanted 36"):
+        Packs().pack(jobs)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])

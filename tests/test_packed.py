@@ -209,16 +209,16 @@ def test_what_is_packed_anew_is_what_was_looked_at(files: tuple[Path, Path], mon
     assert graph.packed is not None
     graph.packed.rows.clear()
     seen: list[Array] = []
-    plain = packs.MakerContext.packed
+    plain = packs.NodeContext.packed
 
-    def watched(self: packs.MakerContext, array: Array, key: Any, pack: Any) -> Array:
+    def watched(self: packs.NodeContext, array: Any, key: Any, pack: Any) -> Array:
         def noted(source: Array) -> Array:
             seen.append(source)
             return np.asarray(pack(source))
 
         return plain(self, array, key, noted)
 
-    monkeypatch.setattr(packs.MakerContext, "packed", watched)
+    monkeypatch.setattr(packs.NodeContext, "packed", watched)
     want = bn.compile(files[0], threads=1)(_x())["y"]
     seen.clear()
     np.testing.assert_array_equal(bn.compile(graph, threads=1)(_x())["y"], want)

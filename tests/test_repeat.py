@@ -15,11 +15,11 @@ from bolt_numba.ops.arrays.shape import Slice
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Pow
-from bolt_numba.runtime import recipes, region, tape
+from bolt_numba.runtime import choices, recipes, tape
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Planner
 from bolt_numba.runtime.region import region_of
-from bolt_numba.runtime.repeat import number_operators
+from bolt_numba.runtime.choices import number_operators
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.tape import Taped
 from bolt_numba.types import F32, Array, Sym, TensorType
@@ -46,7 +46,7 @@ def layers(op: Any, constants: list[list[Array]], *shape: int) -> Graph:
 def selections(graph: Graph) -> int:
     planner = Planner(region_of(graph), MakerContext(1, Packs()))
     planner.plan([v.type for v in graph.inputs])
-    return len(planner.region.selections)
+    return len(planner.region.choices)
 
 
 def check(graph: Graph, tolerance: float = 0.0) -> None:
@@ -112,19 +112,19 @@ def test_another_shape_plans_only_what_it_changes() -> None:
         y, z = runner.run([one, two])
         np.testing.assert_array_equal(y, one @ w)
         np.testing.assert_array_equal(z, two @ w)
-        ways.append(len(runner.region.selections))
+        ways.append(len(runner.region.choices))
     assert ways == [2, 3, 3, 3, 4, 4, 4]  # one for each height, and none from the fourth plan on
     assert [type(prepared) is Taped for prepared in runner.prepared.values()] == [False] * 4 + [True]  # 7 came once
 
 
 def test_ways_to_plan_a_node_do_not_heap_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(region, "MOST_SELECTIONS", 2)
+    monkeypatch.setattr(choices, "MOST_CHOICES", 2)
     monkeypatch.setattr(recipes, "MOST", 0)
     monkeypatch.setattr(tape, "MOST_TAPES", 0)
     runner = products()
     for rows in range(1, 6):
         runner.run([weights(rows, 80)])
-        assert len(runner.region.selections) <= 2
+        assert len(runner.region.choices) <= 2
     assert not any(isinstance(prepared, Taped) for prepared in runner.prepared.values())
 
 

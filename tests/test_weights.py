@@ -137,7 +137,7 @@ def test_another_layout_is_packed_of_weights_that_the_passes_compute_once_more(
     session, want = bn.compile(path, threads=1), bn.compile(path, threads=1)(_x(2))
     session(_x(1))
     session._packs._made.clear()
-    session._runner.region.selections.clear()
+    session._runner.region.choices.clear()
     runs = _passes_run(monkeypatch)
     assert_same(list(session(_x(2))), list(want))
     assert len(runs) == 1
@@ -169,7 +169,7 @@ def test_passes_that_give_another_graph_are_an_error_and_no_other_weights(tmp_pa
     session(_x(1))
     packs, region = session._packs, session._runner.region
     packs._made.clear()
-    region.selections.clear()
+    region.choices.clear()
     for graph in (bn.Graph(), session.graph):
         packs._compute = lambda graph=graph: graph  # type: ignore[misc]
         with pytest.raises(InternalError, match="from the passes, wanted"):

@@ -17,6 +17,7 @@ import numpy as np
 
 from bolt_numba.base.mapped import for_kernels
 from bolt_numba.base.records import record
+from bolt_numba.base.unseen import Packed
 from bolt_numba.devices.threads import run_native
 from bolt_numba.errors import DataError
 from bolt_numba.kernels.cpu.executor import run_steps
@@ -194,6 +195,9 @@ class RecordImage:
             return 0
         if isinstance(arg, np.ndarray):
             self._array(arg, 0, where)
+            return 0
+        if kind is Packed:
+            self._array(job.arrays[arg], 0, where)
             return 0
         if hasattr(kind, "address"):
             self.in_kernels.append((where // 8, self.kernel(arg), 0))

@@ -14,6 +14,7 @@ from typing import Any
 from bolt_numba.base.follow import value_of
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either, greatest
+from bolt_numba.base.unseen import Packed
 from bolt_numba.kernels.extents import check_steps
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step
 from bolt_numba.runtime.device import HOST, Memory
@@ -364,13 +365,16 @@ def in_bands(jobs: Sequence[Job], results: Sequence[Slot], threads: int, chooses
             made.append(job)
             continue
         one = made.pop()
+        leaving = [*one.leaving, *job.leaving]
         name, runner = f"{one.name} + {job.name}", f"{one.runner} + {job.runner}"
         ins = [*one.ins, *job.ins[1:]]
         check_steps(job.op, steps, [None if s is None else s.type for s in ins], [s.type for s in job.outs], threads)
         if steps[0].when is not True:
-            made.append(replace(one, steps=[_unless(step, steps) for step in one.steps or ()], scratch={}))
+            made.append(replace(one, steps=[_unless(step, steps) for step in one.steps or ()], leaving=(), scratch={}))
             ins, steps = [*ins, one.outs[0]], [*steps, *(_unless(step, steps) for step in _moved(job, len(one.ins)))]
-        made.append(replace(job, name=name, ins=ins, steps=steps, runner=runner, inplace=(), scratch={}))
+        made.append(
+            replace(job, name=name, ins=ins, steps=steps, runner=runner, inplace=(), leaving=leaving, scratch={})
+        )
     return made
 
 
@@ -389,6 +393,8 @@ def _moved(job: Job, first: int) -> list[Step]:
     def moved(arg: Any) -> Any:
         if type(arg) is Pitch:
             return Pitch(moved(arg.of))
+        if type(arg) is Packed:
+            return arg.moved(places.__getitem__)
         return replace(arg, index=places[arg.index]) if type(arg) is In else arg
 
     return [replace(step, args={name: moved(arg) for name, arg in step.args.items()}) for step in job.steps or ()]

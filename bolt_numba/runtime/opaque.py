@@ -22,11 +22,13 @@ from bolt_numba.base.follow import Followed, LostError, UnpackedError, fixed, fo
 from bolt_numba.base.mapped import for_kernels
 from bolt_numba.base.records import record
 from bolt_numba.base.swallowed import swallowed
+from bolt_numba.base.unseen import Packed
 from bolt_numba.kernels.registry import (
     Argument,
     Entry,
     Fault,
     In,
+    Operands,
     Out,
     Pitch,
     Record,
@@ -37,9 +39,9 @@ from bolt_numba.kernels.registry import (
 )
 from bolt_numba.ops.evaluate import infer_types
 from bolt_numba.ops.registry import Op
+from bolt_numba.runtime.choices import Selection
 from bolt_numba.runtime.device import Device
-from bolt_numba.runtime.packs import MakerContext
-from bolt_numba.runtime.repeat import Packed, Selection
+from bolt_numba.runtime.packs import NodeContext
 from bolt_numba.runtime.slots import Slot
 from bolt_numba.types import STRING, Array, TensorType
 
@@ -138,7 +140,7 @@ def steps_of(make: Callable[[Types, Sequence[TensorType]], list[Step]], ins: Typ
     count = len(ins)
 
     def made(plain: Sequence[TensorType | None]) -> list[Any] | None:
-        steps = make(plain[:count], plain[count:])  # type: ignore[arg-type]
+        steps = make(Operands(plain[:count], *plain[count:][:2][:1]), plain[count:])  # type: ignore[arg-type]
         apart = _Apart()
         form = [apart.step(step) for step in steps]
         if not first:
@@ -184,6 +186,8 @@ class _Apart:
         if isinstance(arg, (int, float, np.number)) and kind is not bool:
             self.values.append(arg.item() if isinstance(arg, np.number) else arg)
             return float if isinstance(self.values[-1], float) else int
+        if kind is Packed:
+            return arg, arg.least
         return arg if kind in (Pitch, Fault, bool) or arg is None else (kind, id(arg))
 
 
@@ -221,16 +225,12 @@ class _Together:
 
 @record(eq=False)
 class Ways:
-    """Makers that may run a node, each with when it does: one of them; none where a device has none.
-
-    refused: those that would, but are not exact enough for the node's weights.
-    """
+    """Makers that may run a node, each with when it does: one of them; none where a device has none."""
 
     makers: list[tuple[Any, Entry]] = field(default_factory=list)
-    refused: list[Entry] = field(default_factory=list)
 
 
-def ways_of(device: Device, op: Op, ins: Types, context: MakerContext, is_followed: bool) -> Ways:
+def ways_of(device: Device, op: Op, ins: Types, context: NodeContext, is_followed: bool) -> Ways:
     """How a device may run a node; is_followed: on a trail."""
     try:
         return _ways(device, op, ins, context)
@@ -241,26 +241,25 @@ def ways_of(device: Device, op: Op, ins: Types, context: MakerContext, is_follow
         return Ways() if entry is None else Ways([(True, entry)])
 
 
-def _ways(device: Device, op: Op, ins: Types, context: MakerContext) -> Ways:
+def _ways(device: Device, op: Op, ins: Types, context: NodeContext) -> Ways:
     made, rest = Ways(), True
     for accepts, entry in device.ways(op, ins, context):
-        may_decide = context.chooses and type(accepts) is Followed
+        may_decide = context.session.chooses and type(accepts) is Followed
         if not may_decide and not accepts:
             continue
         if not _may_be_exact(entry, op, ins, context):
-            made.refused.append(entry)
-        elif not may_decide:
+            continue
+        if not may_decide:
             made.makers.append((rest, entry))
             return made
-        else:
-            made.makers.append((accepts & rest, entry))
-            rest = (accepts ^ True) & rest
+        made.makers.append((accepts & rest, entry))
+        rest = (accepts ^ True) & rest
     if rest:
         made.makers.clear()
     return made
 
 
-def _may_be_exact(entry: Entry, op: Op, ins: Types, context: MakerContext) -> bool:
+def _may_be_exact(entry: Entry, op: Op, ins: Types, context: NodeContext) -> bool:
     """Whether it is not known that a maker's results are not exact enough for these weights."""
     try:
         return entry.error is None or is_exact(entry, op, ins, context)
@@ -268,24 +267,21 @@ def _may_be_exact(entry: Entry, op: Op, ins: Types, context: MakerContext) -> bo
         return True
 
 
-def all_of(found: Ways, context: MakerContext, select: Callable[[Entry], Selection]) -> Selection:
+def all_of(found: Ways, context: NodeContext, select: Callable[[Entry], Selection]) -> Selection:
     """How a node runs one of several ways."""
     ways = found.makers
     at = 0 if len(ways) == 1 else next(number for number, (when, _) in enumerate(ways) if value_of(when))
     kept = [(ways[at][0], select(ways[at][1]))]
-    kept[0][1].refused = found.refused
-    if len(ways) == 1:
-        return kept[0][1]
-    asked = list(context.asked)
     for number, (when, entry) in enumerate(ways):
         made = None if number == at else _tried(entry, select, kept[0][1])
         if made is not None:
             kept.append((when, made))
-            asked += context.asked
         elif number != at:
             bool(when)  # a guard
-    context.asked = asked
-    return kept[0][1] if len(kept) == 1 else _merged(kept)
+    if len(kept) == 1:
+        return kept[0][1]
+    steps = [replace(step, when=when & step.when) for when, how in kept for step in how.steps or ()]
+    return replace(kept[0][1], steps=steps)
 
 
 def _tried(entry: Entry, select: Callable[[Entry], Selection], like: Selection) -> Selection | None:
@@ -295,17 +291,5 @@ def _tried(entry: Entry, select: Callable[[Entry], Selection], like: Selection) 
     except (LostError, Exception) as error:  # weights that were not packed, or it does not work for these very sizes
         swallowed(f"maker {entry.name!r}", error, LostError, ArithmeticError, ValueError)
         return None
-    is_alike = (made.inplace, made.states, made.by_types) == (like.inplace, like.states, like.by_types)
+    is_alike = (made.inplace, made.states) == (like.inplace, like.states)
     return None if not is_alike or made.device.lacking(made.steps or ()) else made
-
-
-def _merged(ways: Sequence[tuple[Any, Selection]]) -> Selection:
-    first = ways[0][1]
-    steps: list[Step] = []
-    packs: list[Packed] = []
-    for when, how in ways:
-        packs += [replace(p, step=p.step + len(steps)) for p in how.packs]
-        steps += [replace(step, when=when & step.when) for step in how.steps or ()]
-    entries = [how.entry for _, how in ways if how.entry is not None]
-    direct = frozenset().union(*(how.direct for _, how in ways))
-    return replace(first, steps=steps, packs=packs, direct=direct, others=entries[1:])

@@ -8,38 +8,36 @@ it is, the passes compute it again.  Constants that a model file holds stay in t
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterable, Sequence, Set
-from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bolt_numba.base.follow import UnpackedError
 from bolt_numba.base.mapped import LARGE, drop_pages, map_of
+from bolt_numba.base.unseen import Making, Packed, Unseen, content, is_unseen
 from bolt_numba.devices import in_order
 from bolt_numba.devices.seals import check_sources, key_of_seals, sealed, sealed_copy
-from bolt_numba.errors import InternalError
+from bolt_numba.errors import InternalError, ShapeError
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.types import PRECISIONS, VALUES_WERE, Array
+from bolt_numba.types import PRECISIONS, VALUES_WERE, Array, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.ir.packed import PackedWeights
-    from bolt_numba.kernels.registry import Types
+    from bolt_numba.kernels.registry import Entry
+    from bolt_numba.runtime.choices import Selection
     from bolt_numba.runtime.device import Device
-    from bolt_numba.runtime.slots import Slot
+    from bolt_numba.runtime.slots import Job, Slot
     from bolt_numba.runtime.tune import Tuner
-
-Making = Callable[[Array], Array]
 
 
 class Pack(NamedTuple):
-    """What a kernel reads in the place of a constant, which may be a pack itself.  layout: what the maker calls it."""
+    """What a kernel reads in the place of constants, or of packs.  layout: what the maker calls it."""
 
-    constant: Value | Pack
+    constants: tuple[Value | Pack, ...]
     layout: Hashable
 
     def __str__(self) -> str:
-        source = f"%{self.constant.name}" if isinstance(self.constant, Value) else self.constant
-        return f"Pack[{self.layout!r}]({source})"
+        sources = [f"%{c.name}" if isinstance(c, Value) else str(c) for c in self.constants]
+        return f"Pack[{self.layout!r}]({', '.join(sources)})"
 
 
 class Packs:
@@ -118,8 +116,10 @@ class Packs:
                 self.gone.discard(slot.source)
                 self.unread.discard(slot.source)
 
-    def planned(self, node: Node, ins: Sequence[Slot | None], direct: Set[int], by_types: bool) -> None:
-        """A node has its steps.  direct: operands that they read as they are.  by_types: as of the maker's `Entry`."""
+    def planned(self, node: Node, ins: Sequence[Slot | None], how: Selection) -> list[Slot]:
+        """A node has its steps; constants that need not be in memory once all is packed, as nobody else reads them."""
+        leaving: list[Slot] = []
+        direct = how.direct
         for index, slot in enumerate(ins):
             if slot is None or slot.source is None:
                 continue
@@ -128,11 +128,26 @@ class Packs:
                 self.read(slot)
             elif readers is not None:
                 readers.discard(node)
-                if not by_types:  # the maker may look at content again
+                if index in how.looked:  # and so does the next plan
                     self._readers.pop(slot.source, None)
-                elif not readers and self._readers.pop(slot.source, None) is not None:  # another thread may plan, too
-                    self.gone.add(slot.source)
-                    _put(slot.source, slot, _placeholder(slot.source))
+                elif not readers:
+                    leaving.append(slot)
+        return leaving
+
+    def pack(self, jobs: Iterable[Job]) -> None:
+        """Make what the steps of a plan's jobs read in the place of constants, which may leave memory then."""
+        for job in jobs:
+            for packed in job.packed:
+                made = job.arrays.get(packed)
+                if made is None or made.nbytes < packed.least:
+                    job.arrays[packed] = self.array(packed, job.ins, job.device.layout)
+            for slot in job.leaving:
+                value = slot.source
+                assert value is not None
+                if self._readers.pop(value, None) is not None:  # another thread may pack, too
+                    self.gone.add(value)
+                    assert value.const is not None
+                    _put(value, slot, Unseen(value.const.dtype, value.const.shape, -1))
 
     def content(self, value: Value) -> Array:
         """A constant: from memory; from a packed file, looked at; or computed again, until `done`."""
@@ -156,50 +171,85 @@ class Packs:
 
     # --- packs -------------------------------------------------------------------------------------------------------
 
-    def get(self, pack: Pack, array: Array, make: Making) -> Array:
-        """A pack, from memory or the model's file if it was made before.  array: what stands for its constant."""
-        made = self._made.get(pack)
+    def array(self, packed: Packed, slots: Sequence[Slot | None], device: str) -> Array:
+        """What stands for a reference to what is packed of these operands: from memory or the model's file.
+
+        device: the layout of the device that packs.  Raises ShapeError for less than the steps reach.
+        """
+        pack = pack_of(packed, slots, device)
+        made = None if pack is None else self._made.get(pack)
         if made is None:
-            made = self._from_file(pack)
+            made = None if pack is None else self._from_file(pack)
             if made is None:
-                made = make(self.content(pack.constant) if isinstance(pack.constant, Value) else array)
-                drop_pages(array)
-            self._made[pack] = made
+                made = packed.make(*[self.operand(o, slots, device) for o in packed.operands])
+                for leaf in packed.leaves:
+                    drop_pages(slots[leaf].const)  # type: ignore[union-attr, arg-type]
+            if pack is not None:
+                self._made[pack] = made
+        if made.nbytes < packed.least:
+            raise ShapeError(f"{packed}: got {made.nbytes} bytes, wanted {packed.least}, as its steps reach")
         return made
+
+    def operand(self, of: int | Packed, slots: Sequence[Slot | None], device: str = "") -> Array:
+        """The content of a constant operand, or what is packed."""
+        if isinstance(of, Packed):
+            return self.array(of, slots, device)
+        slot = slots[of]
+        assert slot is not None
+        if slot.source is not None:
+            return self.content(slot.source)
+        assert slot.type.known is not None, "a constant"
+        return slot.type.known
 
     def has(self, pack: Pack) -> bool:
         """Whether a pack is in memory."""
         return pack in self._made
 
-    def _from_file(self, pack: Pack) -> Array | None:
-        place = self._places.get(pack.constant) if isinstance(pack.constant, Value) else None
-        if self._stored is None or place is None:
+    def _where(self, pack: Pack) -> tuple[int, str] | None:
+        """Place of the first of its constants, and a text that tells apart what is packed of it, if there is one."""
+        first, *rest = pack.constants
+        if not rest and isinstance(first, Value):
+            place = self._places.get(first)
+            return (place, repr(pack.layout)) if place is not None and _is_plain(pack.layout) else None
+        inner = [(self._places.get(c), "") if isinstance(c, Value) else self._where(c) for c in pack.constants]
+        if not _is_plain(pack.layout) or any(w is None or w[0] is None for w in inner):
             return None
-        where = place, repr(pack.layout)
+        return inner[0][0], repr((pack.layout, *inner))  # type: ignore[index, return-value]
+
+    def _from_file(self, pack: Pack) -> Array | None:
+        where = None if self._stored is None else self._where(pack)
+        if self._stored is None or where is None:
+            return None
         found, mark = self._stored.rows.get(where), self._stored.marks.get(where)
         if found is None or mark is None:
             return None
-        return sealed_copy(found, self._key, mark, f"packed weight of constant {place}")
+        return sealed_copy(found, self._key, mark, f"packed weight of constant {where[0]}")
 
     def export(self) -> dict[tuple[int, str], Array]:
         """What was packed of the graph's constants, by place and layout, as far as layouts can be written."""
-        rows = {}
-        for (constant, layout), array in self._made.items():
-            if isinstance(constant, Value) and constant in self._places and _is_plain(layout):
-                rows[self._places[constant], repr(layout)] = array
-        return rows
+        rows = [(self._where(pack), array) for pack, array in self._made.items()]
+        return {where: array for where, array in rows if where is not None}
 
     @property
     def nbytes(self) -> int:
         return sum(packed.nbytes for packed in self._made.values())
 
 
+def pack_of(packed: Packed, slots: Sequence[Slot | None], device: str) -> Pack | None:
+    """What all plans share of a reference; None for what is of this plan alone."""
+    constants: list[Value | Pack] = []
+    for of in packed.operands:
+        found = pack_of(of, slots, device) if isinstance(of, Packed) else slots[of].source  # type: ignore[union-attr]
+        if found is None:
+            return None
+        constants.append(found)
+    return Pack(tuple(constants), (device, packed.layout) if device else packed.layout)
+
+
 class MakerContext:
-    """What kernel makers see of the session (`kernels.registry.Context`), and what the planner needs besides.
+    """What the planner needs to know of the session.
 
     devices: in order of preference; the last one takes all.
-    asked: what was packed of the operands of the node at hand: pack, its array, operand, layout and how it is made.
-    is_complete: whether nothing else was packed for the node.
     chooses: whether sizes that are followed choose among makers, of which plans of before have packed all that they
     need: nothing is packed anew, and UnpackedError says what would have to be.
     """
@@ -208,71 +258,86 @@ class MakerContext:
         self, threads: int, packs: Packs, tuner: Tuner | None = None, devices: Sequence[Device] | None = None,
         chooses: bool = False,
     ) -> None:  # fmt: skip
-        self.threads = threads
+        self.threads, self.packs, self.tuner, self.chooses = threads, packs, tuner, chooses
         self.devices = in_order() if devices is None else devices
-        self.precision, self.numerics = packs.precision, packs.numerics
-        self.packs = packs
-        self.tuner, self.chooses = tuner, chooses
-        self.turn_to(())
 
-    def turn_to(self, operands: Sequence[Slot | None], device: str = "") -> None:
-        """What is packed from now on is of these operands; device: the layout of the device that packs it."""
-        self.operands, self.device = operands, device
-        self.asked: list[tuple[Pack, Array, int, Hashable, Making]] = []
-        self.is_complete = True
 
-    def alone(self) -> MakerContext:
+class NodeContext:
+    """What kernel makers see of the session for one node (`kernels.registry.Context`), and what they asked.
+
+    device: the layout of the device that packs.  looked: large constants whose content decided something.  exact:
+    whether makers are exact enough for the node's weights, which others' may be asked, too.
+    """
+
+    def __init__(self, session: MakerContext, slots: Sequence[Slot | None]) -> None:
+        self.session, self.slots, self.threads, self.device = session, slots, session.threads, ""
+        self.precision, self.numerics = session.packs.precision, session.packs.numerics
+        self.looked: set[int] = set()
+        self.exact: dict[Entry, bool] = {}
+        self._is_weighing = False
+
+    def alone(self) -> NodeContext:
         """For a node that one thread runs."""
         made = copy.copy(self)
         made.threads = 1
         return made
 
-    def apart(self) -> MakerContext:
-        """For the operands at hand, whatever this one turns to."""
-        return copy.copy(self)
+    def packed(self, known: Any, key: Hashable, pack: Making) -> Any:
+        given = known if type(known) is tuple else (known,)
+        operands = [self._operand(one) for one in given]
+        if None in operands:  # content that is the same for nodes alike
+            return pack(*[self.content(one) if type(one) is Packed else content(one) for one in given])
+        made = Packed(tuple(operands), key, pack)  # type: ignore[arg-type]
+        if self.session.chooses:
+            self._want(made)
+        return made
 
-    def contents(self, ins: Types) -> Types:
-        """Types of the operands with all constants, those that are not in memory, too."""
+    def shown(self, ins: Sequence[TensorType | None]) -> list[TensorType | None]:
+        """Types with all content."""
+        packs = self.session.packs
         made = list(ins)
-        for index, slot in enumerate(self.operands):
-            if slot is not None and slot.source is not None and slot.source in self.packs.gone:
-                made[index] = slot.type.with_value(self.packs.content(slot.source))
+        for i, t in enumerate(ins):
+            if t is not None and is_unseen(t.value):
+                made[i] = t.with_value(packs.operand(i, self.slots))
         return made
 
-    def packed(self, array: Array, key: Hashable, pack: Making) -> Array:
-        found = self._operand(array)
-        if found is None:  # of this plan alone
-            self.is_complete = False
-            return pack(array)
-        constant, index = found
-        wanted = Pack(constant, (self.device, key) if self.device else key)
-        if self.chooses and not self.packs.has(wanted):
-            raise UnpackedError(str(wanted))
-        made = self.packs.get(wanted, array, pack)
-        self.asked.append((wanted, made, index, key, pack))
-        return made
+    def weighed(self, entry: Entry, ask: Callable[[], bool]) -> bool:
+        if entry not in self.exact:
+            self._is_weighing = True
+            try:
+                self.exact[entry] = ask()
+            finally:
+                self._is_weighing = False
+        return self.exact[entry]
 
-    def _operand(self, array: Array) -> tuple[Value | Pack, int] | None:
-        """What an array is: the constant of an operand and its number, or a pack that was asked for."""
-        for index, slot in enumerate(self.operands):
-            if slot is not None and slot.type.value is array:
-                return None if slot.source is None else (slot.source, index)
-        for pack, made, index, *_ in self.asked:
-            if made is array:
-                self.is_complete = False  # it would have to be packed for other nodes first
-                return pack, index
-        return None
+    def content(self, of: int | Packed) -> Array:
+        """What a `Unseen` has within."""
+        if type(of) is Packed and self.session.chooses:
+            self._want(of)
+        if not self._is_weighing:
+            leaves = of.leaves if type(of) is Packed else [of]
+            self.looked.update(leaves)  # type: ignore[arg-type]
+        if type(of) is int and not self._is_weighing:
+            self.session.packs.read(self.slots[of])
+        return self.session.packs.operand(of, self.slots, self.device)
+
+    def _want(self, packed: Packed) -> None:
+        pack = pack_of(packed, self.slots, self.device)
+        if pack is not None and not self.session.packs.has(pack):
+            raise UnpackedError(str(pack))
+
+    def _operand(self, known: Any) -> int | Packed | None:
+        """What a constant is: the number of an operand, or what was packed."""
+        if type(known) is Unseen:
+            return known.of
+        if type(known) is Packed:
+            return known
+        return next((i for i, s in enumerate(self.slots) if s is not None and s.type.value is known), None)
 
 
-def _put(value: Value, slot: Slot, array: Array) -> None:
+def _put(value: Value, slot: Slot, array: Any) -> None:
     value.const = slot.const = array
     value.type = slot.type = value.type.with_value(array)
-
-
-def _placeholder(value: Value) -> Array:
-    """An array of a constant's type that takes no memory."""
-    assert value.const is not None
-    return np.broadcast_to(np.zeros((), value.const.dtype), value.const.shape)
 
 
 def _is_plain(layout: Hashable) -> bool:

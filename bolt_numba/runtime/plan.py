@@ -19,24 +19,25 @@ from bolt_numba.base.border import at_node
 from bolt_numba.base.budget import ask, unasked
 from bolt_numba.base.follow import LostError, Trail, UnpackedError, is_followed
 from bolt_numba.base.records import record
+from bolt_numba.base.unseen import is_unseen
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.kernels.compiles import LackingError
 from bolt_numba.kernels.extents import check_steps, made_steps
-from bolt_numba.kernels.registry import Entry, In, Out, Scratch, Step, forget_last, remember_result
+from bolt_numba.kernels.registry import Entry, In, Operands, Out, Scratch, Step, unseen
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.evaluate import amounts_of
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.bounds import fitting
+from bolt_numba.runtime.choices import Choices, Selection, node_key
 from bolt_numba.runtime.copies import NOT_WORTH_IT, Copy, copied, islands
 from bolt_numba.runtime.device import HOST, Device, Memory, Segment, segments_of
 from bolt_numba.runtime.memory import MemoryPlan, in_bands, plan_memory, stacked
 from bolt_numba.runtime.opaque import all_of, is_numeric, runs_nothing, steps_of, types_of, ways_of
-from bolt_numba.runtime.packs import MakerContext, Pack
+from bolt_numba.runtime.packs import MakerContext, NodeContext
 from bolt_numba.runtime.recipes import Form, learn, made_before
-from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, remember, resolved
-from bolt_numba.runtime.repeat import Packed, Selection, node_key
+from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, resolved
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, own
 from bolt_numba.runtime.stand_ins import STANDS_IN, Lacking
 from bolt_numba.runtime.stops import REPLANNED, Stop, Stops, behind
@@ -44,8 +45,8 @@ from bolt_numba.types import NestedType, TensorType, only_in_python, type_of
 
 FEW_PLANS = 8
 """Plans of a region from which on recipes pay, as no tape has come meanwhile: one costs as much as ten nodes."""
-Planned: TypeAlias = "tuple[tuple[TensorType, ...], Selection | None, list[Step] | None, Sequence[Pack]]"
-"""Types of a node's results, how it is planned (None: nothing runs), its steps, and what they read that is packed."""
+Planned: TypeAlias = "tuple[tuple[TensorType, ...], Selection | None, list[Step] | None]"
+"""Types of a node's results, how it is planned (None: nothing runs), and its steps."""
 
 
 @record(eq=False)
@@ -85,7 +86,7 @@ class Planner:
         trail: Trail | None = None, data: Mapping[int, Sequence[Sequence[int]]] | None = None,
     ) -> None:  # fmt: skip
         self.region, self.lacking, self.near, self.trail = region, lacking, near, trail
-        self.selections = region.selections if trail is None else {}
+        self.choices = region.choices if trail is None else Choices()
         self.context, self.devices = context, context.devices
         self.is_mixed = any(device.memory is not HOST for device in self.devices)
         self.elsewhere: dict[tuple[int, Memory], Slot] = {}
@@ -97,7 +98,7 @@ class Planner:
         self.unasked = unasked()
         is_new = context.tuner is not None or region.plans < FEW_PLANS or trail is not None
         self.forms: dict[int, Form] = {} if is_new else region.forms()
-        self.has_weighed = self.is_near = False
+        self.is_near = False
 
     def plan(self, types: Sequence[TensorType]) -> Plan:
         """``types``: static types of the region's inputs, with ``value`` where the content decides shapes."""
@@ -115,8 +116,6 @@ class Planner:
                 raise
             except Exception as error:
                 raise at_node(error, node.op.name, node.name) from error
-        self.context.turn_to(())
-        forget_last()
         results = self._results()
         is_first = self.is_mixed and not self.near
         if is_first and (near := islands(self.jobs, self.slots, self.devices, self.context.threads)):
@@ -131,6 +130,7 @@ class Planner:
     def _placed(self, results: list[Slot]) -> Plan:
         """The plan of the jobs, with places for all that they make."""
         made = [s for s in results if s.kind == TEMP]
+        self.context.packs.pack(self.jobs)
         if self.trail is not None:
             return self._stacked(made, results)
         own([*results, *(s for job in self.jobs if job.steps is None for s in job.ins)])
@@ -201,7 +201,7 @@ class Planner:
         found = self._found(node, ins, queue) if self.lacking is None else self._found_now(node, ins, queue)
         if found is None:
             return
-        types, how, steps, packs = found
+        types, how, steps = found
         outs = [Slot(v.name, t, TEMP) for v, t in zip(node.outputs, types, strict=True)]
         for value, slot in zip(node.outputs, outs, strict=True):
             self.slots[id(value)] = slot
@@ -209,9 +209,9 @@ class Planner:
             if op.is_view and ins and ins[0] is not None:
                 self._view(ins[0], outs[0])
             return
-        job = Job(node.name, op, how.device, ins, outs, steps, how.runner, how.inplace, how.states, packs)
+        job = Job(node.name, op, how.device, ins, outs, steps, how.runner, how.inplace, how.states)
         if not self.context.packs.is_settled:
-            self.context.packs.planned(node, ins, how.direct, how.by_types)
+            job.leaving = self.context.packs.planned(node, ins, how)
         if self.is_mixed:
             self._bring(job)
         self.jobs.append(job)
@@ -220,50 +220,58 @@ class Planner:
         """How a node is planned; None where its results are known, or the plan ends here."""
         form = None if self.is_near else self.forms.get(id(node))
         found = None if form is None else self._by_recipe(form, node, ins)
-        return self._by_types(node, ins, queue) if found is None else found
+        return self._chosen(node, ins, queue) if found is None else found
 
     def _found_now(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> Planned | None:
         """The same with kernels that are there."""
         assert self.lacking is not None
         try:
             found = self._found(node, ins, queue)
-        except LackingError as error:  # a kernel that packs
-            self.lacking.kernels.append(error.kernel)
-        else:
-            if found is None or found[1] is None or not self.lacking.of(found[1].device, found[2]):
+            if found is None or found[1] is None or self._is_there(found[1].device, found[2], ins, self.lacking):
                 return found
+        except LackingError as error:  # of one that tells how exact a maker is
+            self.lacking.kernels.append(error.kernel)
         return self._stand_in(node.op, ins)
+
+    def _is_there(
+        self, device: Device, steps: Sequence[Step] | None, ins: Sequence[Slot | None], lacking: Lacking
+    ) -> bool:
+        """Whether all kernels of steps are there, those that pack, too; what is lacking is noted."""
+        try:
+            for packed in Job("", Copy(), device, list(ins), [], list(steps or ())).packed:
+                self.context.packs.array(packed, ins, device.layout)
+        except LackingError as error:
+            lacking.kernels.append(error.kernel)
+            return False
+        return not lacking.of(device, steps)
 
     def _stand_in(self, op: Op, slots: list[Slot | None]) -> Planned:
         """The best of the other makers whose kernels are there, else the reference."""
         ins = [None if s is None else s.type for s in slots]
         types = infer_types(op, fitting(op, ins, slots, self.region.bounds) if op.bounds else ins)
         for device in self.devices:
-            self.context.turn_to(slots)
-            for entry in device.candidates(op, ins, self.context):
+            context = NodeContext(self.context, slots)
+            shown = unseen(ins, context, types)
+            for entry in device.candidates(op, shown, context):
                 try:
-                    self.context.turn_to(slots)
-                    how = self._selection(op, self._seen(entry, ins), types, device, entry, self.context)
+                    how = self._selection(op, shown, types, device, entry, context)
                 except LackingError:
                     continue
-                if not device.lacking(how.steps or ()):
+                if self._is_there(device, how.steps, slots, Lacking()):
                     how.runner += STANDS_IN
-                    return types, how, how.steps, [pack for pack, *_ in self.context.asked]
-        runner = f"reference{STANDS_IN}"
-        how = Selection(types, self.devices[-1], None, runner, direct=frozenset(range(len(ins))))
-        return types, how, None, ()
+                    return types, how, how.steps
+        how = Selection(types, self.devices[-1], None, f"reference{STANDS_IN}")
+        return types, how, None
 
-    def _by_types(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> Planned | None:
+    def _chosen(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> Planned | None:
         """A node planned for the types of its operands; None where its results are known, or the plan ends here."""
-        op, context, in_types = node.op, self.context, [None if s is None else s.type for s in ins]
+        op, in_types = node.op, [None if s is None else s.type for s in ins]
         number = self.region.operators.get(id(op))
         named = None if self.trail is None else self.trail.text
         alike = None if number is None or self.is_near else node_key(number, in_types, named)
-        how = self.selections.get(alike)
-        context.turn_to(ins)
-        if how is not None and how.holds(op, in_types, context):
-            context.turn_to(ins, how.device.layout)
-            return how.types, how, how.steps_for(in_types, context), [pack for pack, *_ in context.asked]
+        how = None if alike is None else self.choices.found(alike, op, ins, self.context)
+        if how is not None:
+            return how.types, how, how.steps
         infer = infer_types if self.trail is None else types_of
         types = infer(op, fitting(op, in_types, ins, self.region.bounds) if op.bounds else in_types)
         self._ask_for(op, types)
@@ -275,22 +283,22 @@ class Planner:
             if not goes_on:
                 self._make_cut(node, ins, queue)
             self._read(ins)
-            return self._by_types(node, ins, queue) if goes_on == REPLANNED else None
+            return self._chosen(node, ins, queue) if goes_on == REPLANNED else None
         if runs_nothing(op, ins, types):
-            return types, None, None, ()
-        how = self._choose(op, in_types, types)
+            return types, None, None
+        how = self._choose(op, ins, in_types, types)
         if self.is_near:
             how.runner += NOT_WORTH_IT
         workspace = [a.nbytes for step in how.steps or () for a in step.args.values() if type(a) is Scratch]
         self._ask_for_workspace(op, how, sum(workspace))
-        if how.by_types and alike is not None and context.is_complete and all(t.value is None for t in types):
-            remember(self.selections, alike, how)
-        return types, how, how.steps, [pack for pack, *_ in context.asked]
+        if alike is not None and all(t.value is None for t in types):
+            self.choices.remember(alike, ins, how)
+        return types, how, how.steps
 
     def _by_recipe(self, form: Form, node: Node, ins: list[Slot | None]) -> Planned | None:
         """A node planned as others that differ in sizes alone; None where that leads nowhere."""
         found = made_before(form, ins)
-        if found is None and learn(form, node, ins, partial(self._followed, node.op, ins)):
+        if found is None and learn(form, ins, partial(self._followed, node.op, ins)):
             found = made_before(form, ins)
         if found is None:
             return None
@@ -298,25 +306,18 @@ class Planner:
         if nbytes > self.unasked:
             self._ask_for(node.op, types)
         if recipe.how is None:
-            return types, None, None, ()
+            return types, None, None
         self._ask_for_workspace(node.op, recipe.how, workspace)
-        arrays, packs = recipe.packed_for(node, ins, self.context)
-        return types, recipe.how, None if steps is None else steps(arrays), packs
+        return types, recipe.how, None if steps is None else steps()
 
     def _followed(
         self, op: Op, slots: list[Slot | None], ins: list[TensorType | None]
-    ) -> tuple[tuple[TensorType, ...], Selection | None, list[Pack] | None]:
-        """How a node with followed sizes is planned; where that holds for it alone, with its packs."""
+    ) -> tuple[tuple[TensorType, ...], Selection | None]:
+        """How a node with followed sizes is planned."""
         types = infer_types(op, ins)
         if any(t.value is not None for t in types) or not is_numeric(types, ins):
             raise LostError("a result that is no plain array")
-        if runs_nothing(op, slots, types):
-            return types, None, None
-        self.context.turn_to(slots)
-        how = self._choose(op, ins, types, is_followed=True)
-        is_alike = how.by_types and self.context.is_complete and not self.has_weighed
-        is_private = how.steps is not None and not is_alike
-        return types, how, [pack for pack, *_ in self.context.asked] if is_private else None
+        return types, None if runs_nothing(op, slots, types) else self._choose(op, slots, ins, types)
 
     def _read(self, slots: Iterable[Slot | None]) -> None:
         """Constants are about to be read as they are."""
@@ -377,64 +378,47 @@ class Planner:
             out.base, out.memory = source, source.memory
 
     def _choose(
-        self, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...], is_followed: bool = False
+        self, op: Op, slots: list[Slot | None], types: list[TensorType | None], outs: tuple[TensorType, ...]
     ) -> Selection:
         """The best kernel's steps."""
-        context = self.context
-        if len(outs) == 1:
-            remember_result(op, ins, outs[0])
+        context = NodeContext(self.context, slots)
+        ins = unseen(types, context, outs)
         for device in self.devices:
             ways = ways_of(device, op, ins, context, self.trail is not None)
             if ways.makers or device.runs(op):
                 break
-        self.has_weighed = bool(context.asked) or not context.is_complete
         if not ways.makers:
-            return Selection(outs, device, None, device.runs(op), direct=frozenset(range(len(ins))))
-        entry = ways.makers[0][1]
-        if is_followed and not entry.by_types and context.packs.gone:
-            raise LostError("content that is not in memory")
-        if context.tuner is None:
-            return all_of(ways, context, lambda e: self._selection(op, self._seen(e, ins), outs, device, e, context))
-        ins = self._seen(entry, ins)
-        return self._selection(op, ins, outs, device, *context.tuner.choose(op, ins, outs, device, entry, context))
-
-    def _seen(self, entry: Entry, ins: list[TensorType | None]) -> list[TensorType | None]:
-        """Types of the operands with the content that a maker may look at."""
-        if entry.by_types or not self.context.packs.gone:
-            return ins
-        self._read(self.context.operands)
-        return [None if s is None else s.type for s in self.context.operands]
+            made = Selection(outs, device, None, device.runs(op))
+        elif self.context.tuner is None:
+            made = all_of(ways, context, lambda entry: self._selection(op, ins, outs, device, entry, context))
+        else:
+            entry, tuned = self.context.tuner.choose(op, ins, outs, device, ways.makers[0][1], context)
+            made = self._selection(op, ins, outs, device, entry, tuned)
+        deciding = {i for i, t in enumerate(ins) if i in op.value_inputs and t is not None and is_unseen(t.value)}
+        made.looked, made.exact = frozenset(context.looked | deciding), context.exact
+        return made
 
     def _selection(
-        self, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...], device: Device, entry: Entry,
-        context: MakerContext,
-    ) -> Selection:  # fmt: skip
+        self, op: Op, ins: Operands, outs: tuple[TensorType, ...], device: Device, entry: Entry, context: NodeContext
+    ) -> Selection:
         """The steps of a maker."""
-        context.turn_to(context.operands, device.layout)
+        context.device = device.layout
         steps = self._steps(entry, op, ins, outs, context)
-        steps = [s for s in steps if (context.chooses and not device.lacking([s])) or s.when]
-        self.context.asked = context.asked
+        steps = [s for s in steps if (self.context.chooses and not device.lacking([s])) or s.when]
         if context.threads == 1:  # as measured may be best in a session of several, too
             for step in steps:
                 step.parallel = False
         states = frozenset() if entry.states is None else entry.states(op, ins)
-        direct = frozenset(a.index for step in steps for a in step.args.values() if isinstance(a, In))
-        packs = [
-            Packed(number, name, index, layout, make) for number, step in enumerate(steps)
-            for name, arg in step.args.items() for _, made, index, layout, make in context.asked if arg is made
-        ]  # fmt: skip
-        self.context.is_complete = context.is_complete
-        return Selection(outs, device, steps, entry.name, entry.inplace, states, entry.by_types, entry, direct, packs)
+        return Selection(outs, device, steps, entry.name, entry.inplace, states)
 
     def _steps(
-        self, entry: Entry, op: Op, ins: list[TensorType | None], outs: tuple[TensorType, ...], context: MakerContext
+        self, entry: Entry, op: Op, ins: Operands, outs: tuple[TensorType, ...], context: NodeContext
     ) -> list[Step]:
         try:
             return made_steps(entry, op, ins, outs, context)
         except LostError as error:
             if self.trail is None or isinstance(error, UnpackedError):
                 raise
-        context = context.apart()
         return steps_of(lambda ins, outs: made_steps(entry, op, ins, outs, context), ins, outs)
 
     def _make_cut(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> None:

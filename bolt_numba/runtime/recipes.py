@@ -10,28 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.follow import PLAIN, Followed, LostError, Trail, is_table
 from bolt_numba.base.records import record
 from bolt_numba.base.swallowed import swallowed
-from bolt_numba.errors import ShapeError
 from bolt_numba.ir.graph import Node
 from bolt_numba.kernels.compiles import LackingError
 from bolt_numba.kernels.registry import KEYED_ELEMENTS, Argument, In, Out, Record, Scratch, Step, checked_step
-from bolt_numba.runtime.packs import MakerContext, Pack
-from bolt_numba.runtime.repeat import Selection
+from bolt_numba.runtime.choices import Selection
 from bolt_numba.runtime.slots import Slot
-from bolt_numba.types import STRING, Array, Sym, TensorType
+from bolt_numba.types import STRING, Sym, TensorType
 
 MOST = 8
 """Tries to make recipes for nodes alike, each for another way to decide."""
 
-Steps = Callable[[list[Array]], list[Step]]
-Made = tuple[tuple[TensorType, ...], int, int, "Steps | None"]
-"""Types of the results, their bytes, those of workspace, and what gives the steps, from packed arrays."""
+Made = tuple[tuple[TensorType, ...], int, int, "Callable[[], list[Step]] | None"]
+"""Types of the results, their bytes, those of workspace, and what gives the steps."""
 
 
 @record(eq=False)
@@ -39,37 +36,19 @@ class Recipe:
     """One way to plan nodes alike.
 
     make: shapes of the operands that are no constants to `Made`, or None.  how: the rest of what was decided, but no
-    steps; None: nothing runs.  nbytes: what steps need at least of each packed array.
+    steps; None: nothing runs.
     """
 
     make: Callable[..., Made | None]
     how: Selection | None
-    nbytes: list[int]
-    packed: dict[int, tuple[list[Array], list[Pack]]] = field(default_factory=dict)
-    """By ``id`` of a node: what is packed of its constants, in the order in which ``how`` has it, and what it is."""
-
-    def packed_for(
-        self, node: Node, ins: Sequence[Slot | None], context: MakerContext
-    ) -> tuple[list[Array], list[Pack]]:
-        """What steps for these operands read in the place of constants."""
-        found = self.packed.get(id(node))
-        if found is None:
-            assert self.how is not None
-            context.turn_to(ins, self.how.device.layout)
-            arrays = [context.packed(ins[p.operand].type.value, p.layout, p.make) for p in self.how.packs]  # type: ignore[union-attr, arg-type]
-            for p, array, nbytes in zip(self.how.packs, arrays, self.nbytes, strict=True):
-                if array.nbytes < nbytes:
-                    raise ShapeError(f"packed operand {p.operand}: got {array.nbytes} bytes, wanted {nbytes}")
-            found = self.packed[id(node)] = arrays, [pack for pack, *_ in context.asked]
-        return found
 
 
 @record(eq=False)
 class Kind:
     """Nodes alike but for their sizes.
 
-    misses: times that no recipe fitted.  tries: to make one, in vain or not.  is_private: whether a maker looked at
-    what a node's weights hold.
+    misses: times that no recipe fitted.  tries: to make one, in vain or not.  is_private: whether something was decided
+    by what a node's weights hold.
     """
 
     recipes: list[Recipe] = field(default_factory=list)
@@ -158,11 +137,11 @@ def made_before(form: Form, ins: Sequence[Slot | None]) -> tuple[Recipe, Made] |
     return None
 
 
-Choose = Callable[["list[TensorType | None]"], "tuple[tuple[TensorType, ...], Selection | None, list[Pack] | None]"]
-"""Plans a node for operand types: types of its results, how, and its packs where that holds for this node alone."""
+Choose = Callable[["list[TensorType | None]"], "tuple[tuple[TensorType, ...], Selection | None]"]
+"""Plans a node for operand types: types of its results, and how."""
 
 
-def learn(form: Form, node: Node, ins: Sequence[Slot | None], choose: Choose) -> Recipe | None:
+def learn(form: Form, ins: Sequence[Slot | None], choose: Choose) -> Recipe | None:
     """A recipe from the way in which a node is planned now; None where it cannot be followed."""
     kind = form.own if form.kind.is_private else form.kind
     if not kind.is_due():
@@ -183,9 +162,7 @@ def learn(form: Form, node: Node, ins: Sequence[Slot | None], choose: Choose) ->
             if fixed is not None:
                 head.append(f"    if {name} != {fixed}: return None\n")
     try:
-        results, how, packs = choose(types)
-        if how is not None and packs is not None:  # arrays of this node, which may be packed of each other
-            how = replace(how, packs=())
+        results, how = choose(types)
         recipe = _written(trail, "".join(head), results, how)
     except LackingError:
         kind.tries -= 1
@@ -193,9 +170,8 @@ def learn(form: Form, node: Node, ins: Sequence[Slot | None], choose: Choose) ->
     except (LostError, Exception) as error:  # the ordinary way says what is wrong with the node, if anything is
         swallowed("recipe", error, LostError)
         return None
-    if packs is not None:
+    if how is not None and (how.looked or how.exact):
         form.kind.is_private, kind = True, form.own
-        recipe.packed[id(node)] = [], packs
     kind.recipes.append(recipe)
     return recipe
 
@@ -203,22 +179,21 @@ def learn(form: Form, node: Node, ins: Sequence[Slot | None], choose: Choose) ->
 def _written(trail: Trail, head: str, types: tuple[TensorType, ...], how: Selection | None) -> Recipe:
     """The recipe of a trail that ends in these results and steps."""
     made = ", ".join([f"{trail.constant(TensorType)}({trail.constant(t.dtype)}, {trail.text(t.dims)})" for t in types])
-    nbytes, workspace, steps, least = trail.text(sum([t.nbytes for t in types])), "0", "None", []
+    nbytes, workspace, steps = trail.text(sum([t.nbytes for t in types])), "0", "None"
     if how is not None and how.steps is not None:
-        packed = [cast(Array, how.steps[p.step].args[p.field]) for p in how.packs]
-        writer, least = _Steps(trail, packed), [array.nbytes for array in packed]
-        steps = f"lambda packed: [{', '.join([writer.step(step) for step in how.steps])}]"
+        writer = _Steps(trail)
+        steps = f"lambda: [{', '.join([writer.step(step) for step in how.steps])}]"
         workspace = trail.text(sum([s.nbytes for s in writer.scratch.values()]))
     if how is not None:
         how = replace(how, types=(), steps=None)
-    return Recipe(trail.function(head, f"(({made},), {nbytes}, {workspace}, {steps})"), how, least)
+    return Recipe(trail.function(head, f"(({made},), {nbytes}, {workspace}, {steps})"), how)
 
 
 class _Steps:
-    """Writes steps as text; packed: arrays that depend on the node."""
+    """Writes steps as text."""
 
-    def __init__(self, trail: Trail, packed: Sequence[Array]) -> None:
-        self.trail, self.packed = trail, {id(array): f"packed[{i}]" for i, array in enumerate(packed)}
+    def __init__(self, trail: Trail) -> None:
+        self.trail = trail
         self.scratch: dict[int, Scratch] = {}
         self._names: dict[int, str] = {}
 
@@ -232,8 +207,6 @@ class _Steps:
 
     def _arg(self, arg: Any) -> str:
         trail, kind = self.trail, type(arg)
-        if id(arg) in self.packed:
-            return self.packed[id(arg)]
         if kind is Scratch:
             if id(arg) not in self._names:
                 self.scratch[id(arg)] = arg

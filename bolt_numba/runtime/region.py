@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable
+from collections.abc import Container, Iterable
 from dataclasses import field
 
 from bolt_numba.base.records import record
@@ -11,8 +11,8 @@ from bolt_numba.kernels.data_sized import DataSized
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.evaluate import Amounts
 from bolt_numba.runtime.bounds import Bound, bound_of, bounds_of
+from bolt_numba.runtime.choices import Choices, number_operators
 from bolt_numba.runtime.recipes import Form, forms_of
-from bolt_numba.runtime.repeat import Selection, number_operators
 from bolt_numba.runtime.slots import Slot
 from bolt_numba.types import NestedType, TensorType, only_in_python
 
@@ -20,8 +20,6 @@ VALUE_ELEMENTS = 64
 """Elements up to which an input that decides shapes is planned per value."""
 VALUE_FLOATS = 8
 """The same for floats, such as the scales of a Resize: a larger input of floats is data."""
-MOST_SELECTIONS = 1024
-"""Ways to plan a node that a region keeps."""
 
 
 @record(eq=False)
@@ -41,7 +39,7 @@ class Region:
     bounds: tuple[Bound, ...] = ()
     plans: int = 0
     """How often it was planned."""
-    selections: dict[Hashable, Selection] = field(default_factory=dict)
+    choices: Choices = field(default_factory=Choices)
     """How nodes were planned, for nodes alike, of other shapes of the inputs, too: not all depends on these."""
     _forms: dict[int, Form] | None = None
 
@@ -125,13 +123,6 @@ def resolved(value: Value, alias: dict[int, Value]) -> Value:
     while id(value) in alias:
         value = alias[id(value)]
     return value
-
-
-def remember(selections: dict[Hashable, Selection], alike: Hashable, made: Selection) -> None:
-    """Keep a way to plan a node; all others go where there are too many."""
-    if len(selections) >= MOST_SELECTIONS:
-        selections.clear()
-    selections[alike] = made
 
 
 def region_of(graph: Graph) -> Region:

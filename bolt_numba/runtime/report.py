@@ -11,7 +11,9 @@ from bolt_numba.base.notebook import html_table
 from bolt_numba.base.swallowed import FAULTS
 from bolt_numba.base.turns import is_wanted
 from bolt_numba.ir.graph import Node, graph_attributes
+from bolt_numba.runtime.packs import pack_of
 from bolt_numba.runtime.runner import Runner
+from bolt_numba.runtime.slots import Job
 from bolt_numba.runtime.stops import Read
 from bolt_numba.runtime.tape import Taped
 from bolt_numba.types import Sym, TensorType
@@ -47,6 +49,12 @@ class Report(list[dict[str, Any]]):
         return html_table(f"{len(self)} nodes", columns, rows, (), note)
 
 
+def packs_of(job: Job) -> list[str]:
+    """What its steps read in the place of constants."""
+    packs = [pack_of(packed, job.ins, job.device.layout) for packed in job.packed]
+    return [*dict.fromkeys(str(pack) for pack in packs if pack is not None)]
+
+
 def report_of(runner: Runner) -> Report:
     """The rows of the plan used last, of the bodies that its cuts ran, and of the plans that follow them."""
     rows, rest = Report(), [(runner, dict[str, str]())]
@@ -59,7 +67,7 @@ def report_of(runner: Runner) -> Report:
                     continue
                 outs = ", ".join(_text(s.type) for s in job.outs)
                 row: dict[str, Any] = {"node": job.name, "op": job.op.name, "output": outs, "runner": job.runner}
-                row |= {"device": job.device.name, "packs": [str(pack) for pack in job.packs]}
+                row |= {"device": job.device.name, "packs": packs_of(job)}
                 rows.append({**row, **job.device.facts(job), **within})
             if prepared.rest is not None:
                 rest.append((prepared.rest, within))

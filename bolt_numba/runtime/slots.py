@@ -10,14 +10,15 @@ import numpy as np
 
 from bolt_numba.base.mapped import for_runs
 from bolt_numba.base.records import record
+from bolt_numba.base.unseen import Packed
 from bolt_numba.ir.graph import Value
+from bolt_numba.kernels.registry import Record
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import HOST, Device, Memory
 from bolt_numba.types import Array, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.kernels.registry import Step
-    from bolt_numba.runtime.packs import Pack
 
 INPUT, CONST, TEMP = "input", "const", "temp"
 
@@ -69,8 +70,9 @@ class Job:
     """One node to run: steps of its device, or what that does without (the host: the operator's reference).
 
     runner: what does it, for people.  inplace: operands that the only result may take the memory of.  states: pairs of
-    an operand and a result that may be one buffer of the caller's.  packs: what steps read in the place of constants.
-    stage: how many stops come before it (`runtime.stops`).
+    an operand and a result that may be one buffer of the caller's.  stage: how many stops come before it
+    (`runtime.stops`).  leaving: constants that need not stay in memory once all is packed.  arrays: what is packed, once
+    the plan is linked.
     """
 
     name: str
@@ -82,10 +84,24 @@ class Job:
     runner: str = "reference"
     inplace: tuple[int, ...] = ()
     states: frozenset[tuple[int, int]] = frozenset()
-    packs: Sequence[Pack] = ()
     stage: int = 0
+    leaving: Sequence[Slot] = ()
     scratch: dict[int, int] = field(default_factory=dict)
     """id(Scratch) -> arena offset."""
+    arrays: dict[Packed, Array] = field(default_factory=dict)
+
+    @property
+    def packed(self) -> list[Packed]:
+        """What its steps read in the place of constants."""
+        calls: list[Any] = list(self.steps or ())
+        found = []
+        for call in calls:
+            for arg in call.args.values():
+                if type(arg) is Packed:
+                    found.append(arg)
+                elif type(arg) is Record:
+                    calls.append(arg)
+        return found
 
 
 def own(slots: Iterable[Slot | None]) -> None:

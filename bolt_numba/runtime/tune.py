@@ -25,7 +25,7 @@ from bolt_numba.kernels.registry import Entry, QueryContext, Types
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import HOST, Device, segments_of
 from bolt_numba.runtime.memory import plan_memory
-from bolt_numba.runtime.packs import MakerContext
+from bolt_numba.runtime.packs import NodeContext
 from bolt_numba.runtime.plan import Plan
 from bolt_numba.runtime.prepared import Prepared
 from bolt_numba.runtime.runner import run_plan
@@ -68,8 +68,8 @@ class Tuner:
         self._sweep = np.zeros(EVICTED, np.uint8)
 
     def choose(
-        self, op: Op, ins: Types, outs: Sequence[TensorType], device: Device, entry: Entry, context: MakerContext
-    ) -> tuple[Entry, MakerContext]:
+        self, op: Op, ins: Types, outs: Sequence[TensorType], device: Device, entry: Entry, context: NodeContext
+    ) -> tuple[Entry, NodeContext]:
         """The fastest kernel for a node and the context to make its steps in; as given where there is only one."""
         if device.memory is not HOST:  # its operands are elsewhere
             return entry, context
@@ -80,7 +80,7 @@ class Tuner:
         with self._lock:
             choice = self._known.get(key)
         if choice is None or all(e.name != choice.kernel for e in found):
-            runs = self._runs(device, found, op, context.contents(ins), outs, context)
+            runs = self._runs(device, found, op, context.shown(ins), outs, context)
             if len(runs) < 2:
                 return entry, context
             choice = self._fastest(runs)
@@ -102,8 +102,13 @@ class Tuner:
             self.measured = 0
 
     def _runs(
-        self, device: Device, found: Sequence[Entry], op: Op, ins: Types, outs: Sequence[TensorType],
-        session: MakerContext,
+        self,
+        device: Device,
+        found: Sequence[Entry],
+        op: Op,
+        ins: Types,
+        outs: Sequence[TensorType],
+        session: NodeContext,
     ) -> dict[Choice, Run]:
         """Something to call for every way to run a node, the cost model's first."""
         runs: dict[Choice, Run] = {}

@@ -47,36 +47,36 @@ def bit_cast(op: Any, ins: Types, outs: Outs, context: Context, on: DeviceParts)
     return copy(op, ins, outs, context, on)
 
 
-@everywhere(Transpose, DepthToSpace, SpaceToDepth, accepts=has_fixed_size, by_types=True)
+@everywhere(Transpose, DepthToSpace, SpaceToDepth, accepts=has_fixed_size)
 def transpose(op: Any, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """DepthToSpace and SpaceToDepth turn arrays of six axes."""
     return on.carried(plans.transpose_transfers(op, ins, outs))
 
 
-@everywhere(Concat, accepts=has_fixed_size, by_types=True)
+@everywhere(Concat, accepts=has_fixed_size)
 def concat(op: Concat, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """One move per operand."""
     return on.carried(plans.concat_transfers(op, ins, outs))
 
 
-@everywhere(Split, accepts=has_fixed_size, by_types=True)
+@everywhere(Split, accepts=has_fixed_size)
 def split_axis(op: Split, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """One move per part."""
     return on.carried(plans.split_transfers(op, ins, outs))
 
 
-@everywhere(Slice, accepts=knows(1, 2, 3, 4), by_types=True)
+@everywhere(Slice, accepts=knows(1, 2, 3, 4))
 def slice_axes(op: Slice, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """One move; negative steps are negative strides."""
     return on.carried(plans.slice_transfers(op, ins, outs))
 
 
-@everywhere(Expand, accepts=has_fixed_size, by_types=True)
+@everywhere(Expand, accepts=has_fixed_size)
 def expand(op: Expand, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     return on.carried(plans.expand_transfers(op, ins, outs))
 
 
-@everywhere(Tile, accepts=knows(1), by_types=True)
+@everywhere(Tile, accepts=knows(1))
 def tile(op: Tile, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     return on.carried(plans.tile_transfers(op, ins, outs))
 
@@ -105,7 +105,7 @@ def eye_like(op: EyeLike, ins: Types, outs: Outs, context: Context, on: DevicePa
     return on.carried(plans.stored(op.reference(np.broadcast_to(np.zeros((), x.dtype), x.dims))))
 
 
-@everywhere(Pad, accepts=knows(1, 3), by_types=True)
+@everywhere(Pad, accepts=knows(1, 3))
 def pad(op: Pad, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """Constant: a move of what is kept and fills around it; other modes: tables of source indices."""
     if op.mode == "constant":

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.unseen import content
 from bolt_numba.kernels.cpu.language.lang import (
     atomic_add,
     atomic_compare_exchange,
@@ -74,7 +75,7 @@ def held(op: Op, ins: Types, operand: int, name: str, count: int, low: int, high
     t = ins[operand]
     assert t is not None, "the caller has tested this"
     if t.known is not None:
-        want_between(op, name, t.known, low, high)
+        want_between(op, name, content(t.known), low, high)
     to, wide = Scratch(count * t.dtype.itemsize), int(t.dtype.itemsize == 8)
     args: dict[str, Any] = {"x": In(operand), "y": to, "fault": Fault(operand), "n": count, "wide": wide}
     return to, [Step(hold, args | {"low": low, "high": high}, False)]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.unseen import content
 from bolt_numba.kernels.cpu.language.lang import (
     I64,
     LANES,
@@ -323,7 +324,7 @@ def _node_weights(leaf: Array, starts: Array, weights: Array) -> Array:
 
 def _known(ins: Types) -> tuple[Array, ...] | None:
     """Contents of the operands from feature to weights, None unless all are constant."""
-    found = tuple(t.known for t in ins[1:10] if t is not None and t.known is not None)
+    found = tuple(content(t.known) for t in ins[1:10] if t is not None and t.known is not None)
     return found if len(found) == 9 else None
 
 

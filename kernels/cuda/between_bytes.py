@@ -15,7 +15,7 @@ from bolt_numba.kernels.registry import (
     Step,
     Types,
     kernel,
-    remember_last,
+    once,
     select,
 )
 from bolt_numba.ops.layers.between_bytes import BetweenBytes
@@ -54,7 +54,7 @@ def _parts_of(op: BetweenBytes, ins: Types) -> tuple[_Part, _Part, _Part] | None
     return None if None in (before.entry, inner.entry, after.entry) else (before, inner, after)
 
 
-parts_of = remember_last(_parts_of)
+parts_of = once(_parts_of)
 
 
 def _accepts(op: Any, ins: Types) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from bolt_numba.codegen.chain import MAX_OUTER, LoopNest, as_chain, value_dtypes
 from bolt_numba.kernels.declare import F32, F64, I64, PTR
 from bolt_numba.kernels.extents import Reach, box
-from bolt_numba.kernels.registry import Types, remember_last, result_of
+from bolt_numba.kernels.registry import Types, once, result_of
 from bolt_numba.ops import pointwise
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.pointwise import Pointwise
@@ -26,7 +26,7 @@ FIELDS = {"ptr": PTR, "i64": I64, "f32": F32, "f64": F64}
 """By the kinds that generators name."""
 
 
-@remember_last
+@once
 def seen_chain(op: Pointwise | Chain, ins: Types) -> tuple[Chain, list[TensorType], tuple[AnyDType, ...]] | None:
     """The chain, its operands, and the dtypes of all values; None when an operand is omitted or unknown."""
     known = [t for t in ins if t is not None and t.is_static]
@@ -36,7 +36,7 @@ def seen_chain(op: Pointwise | Chain, ins: Types) -> tuple[Chain, list[TensorTyp
     return chain, known, value_dtypes(chain, [t.dtype for t in known])
 
 
-@remember_last
+@once
 def common_shape(op: Pointwise | Chain, ins: Types) -> tuple[int, ...] | None:
     """Of all results, to which the operands are broadcast; None where they differ."""
     seen = seen_chain(op, ins)

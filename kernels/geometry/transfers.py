@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.unseen import content
 from bolt_numba.kernels.geometry.strides import (
     Move,
     broadcast_move,
@@ -54,7 +55,7 @@ def plan_ints(ins: Types, index: int, default: Sequence[int]) -> list[int]:
     if given is None:
         return list(default)
     assert given.known is not None
-    return given.known.reshape(-1).tolist()
+    return content(given.known).reshape(-1).tolist()  # type: ignore[no-any-return]
 
 
 def knows(*indices: int) -> Any:
@@ -210,7 +211,7 @@ def compress_tables(op: Compress, ins: Types) -> tuple[tuple[int, ...], list[Arr
     assert condition.known is not None
     dims = (x.size,) if op.axis is None else x.dims
     axis = 0 if op.axis is None else normalise_axis(op, op.axis, len(dims))
-    kept = np.flatnonzero(condition.known[: dims[axis]])
+    kept = np.flatnonzero(content(condition.known)[: dims[axis]])
     return dims, [kept if i == axis else np.arange(n) for i, n in enumerate(dims)]
 
 
@@ -220,7 +221,7 @@ MAX_TABLE = 1 << 16
 
 def gather_tables(op: Gather, ins: Types) -> tuple[tuple[int, ...], list[Array]]:
     """Dimensions of x, and the indices of each axis; raises DataError."""
-    x, known = typed(ins), typed(ins, 1).known
+    x, known = typed(ins), content(typed(ins, 1).known)
     assert known is not None
     axis = normalise_axis(op, op.axis, len(x.dims))
     want_index(op, "indices", known, x.dims[axis])

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.unseen import Packed
 from bolt_numba.devices.cuda.faults import Faults
 from bolt_numba.devices.cuda.interface import Call
 from bolt_numba.devices.cuda.memory import Buffer, Constant, CudaMemory
@@ -58,6 +59,8 @@ def _constant(job: Job, arg: Any) -> Array | None:
     """The array that an argument of a step is, or that its operand is."""
     if isinstance(arg, np.ndarray):
         return arg
+    if type(arg) is Packed:
+        return job.arrays[arg]
     slot = job.ins[arg.index] if type(arg) is In else None
     root = None if slot is None else slot.root()[0]
     return root.const if root is not None and root.kind == CONST else None
@@ -110,6 +113,8 @@ class CudaRun:
                 return job.outs[index].row
             case np.ndarray():
                 return self.program.constants[id(arg)].buffer.address
+            case Packed():
+                return self.program.constants[id(job.arrays[arg])].buffer.address
             case Fault(operand=operand):
                 return self.faults.address(job, operand)
             case None:

@@ -291,7 +291,7 @@ class BlockForm:
 PLAIN = BlockForm(attention_kernel, workspace)
 
 
-@kernel(FusedAttention, accepts=accepts_attention, by_types=True)
+@kernel(FusedAttention, accepts=accepts_attention)
 def attention_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Register tiles over packed keys and values, softmax on scores in cache; products in place for few queries."""
     return attention_steps(op, ins, outs, context, PLAIN)

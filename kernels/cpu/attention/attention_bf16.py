@@ -189,7 +189,7 @@ def accepts_blocks(op: Any, ins: Types) -> bool:
     return target().has_bf16 and works_blocks(op, ins)
 
 
-@kernel(FusedAttention, accepts=accepts_blocks, works=works_blocks, precision="bf16", rank=1, by_types=True)
+@kernel(FusedAttention, accepts=accepts_blocks, works=works_blocks, precision="bf16", rank=1)
 def attention_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Register tiles of dot products of pairs over packed queries, keys and values."""
     return attention_steps(op, ins, outs, context, PAIRS)

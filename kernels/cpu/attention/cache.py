@@ -140,7 +140,7 @@ def _shares(op: Any, ins: Types, room: int) -> tuple[dict[str, Argument], dict[s
 
 
 @kernel(
-    GroupQueryAttention, accepts=_accepts, by_types=True,
+    GroupQueryAttention, accepts=_accepts,
     states=lambda op, ins: frozenset({(3, 1), (4, 2)}),  # a cache is appended to where it lies
 )  # fmt: skip
 def attention_cached(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:

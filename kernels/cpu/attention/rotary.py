@@ -109,7 +109,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return all(t is not None and t.dtype == F32 for t in ins[:3])
 
 
-@kernel(RotaryEmbedding, accepts=_accepts, inplace=(0,), by_types=True)
+@kernel(RotaryEmbedding, accepts=_accepts, inplace=(0,))
 def rotary_embedding(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Pairs in vectors, one read and one write."""
     x, cos = ins[0], ins[1]

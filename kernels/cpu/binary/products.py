@@ -28,7 +28,7 @@ from bolt_numba.ops.layers.binary import (
     signs_of,
     words_of,
 )
-from bolt_numba.types import F32, Array, TensorType
+from bolt_numba.types import Array, TensorType
 
 FEW_WORDS = 2
 """Words a tap up to which rows are copied: their addresses would take as much room."""
@@ -102,7 +102,7 @@ class PixelRows:
 
 def _packed(
     op: Any, ins: Types, f: Filters, patterns: Array, by_filter: Callable[[Array], Array], context: Context
-) -> tuple[Array, Array, Array]:
+) -> tuple[Argument, Argument, Argument]:
     """Panels, numbers of columns and bases; by_filter: weights as [filters, taps, channels]."""
     known = [None if t is None else t.known for t in (*ins, None, None, None)]
     w, bias, thresholds = known[1], known[BIAS], known[THRESHOLDS]
@@ -113,9 +113,12 @@ def _packed(
     bases = context.packed(w, base_key, lambda a: f.bases(by_filter(a), zero_one, outside, patterns))
     if thresholds is not None:
         return panels, context.packed(thresholds, key, f.in_columns), bases
-    scales = context.packed(w, (*key, "scales"), lambda a: f.in_columns(magnitudes(by_filter(a), 0)))
-    added = np.zeros_like(scales) if bias is None else context.packed(bias, (*key, "bias"), f.in_columns)
-    return panels, np.concatenate([scales, added]), bases
+
+    def ends(w: Array, bias: Array | None = None) -> Array:
+        scales = magnitudes(by_filter(w), 0)
+        return f.in_columns(scales, np.zeros_like(scales) if bias is None else bias)
+
+    return panels, context.packed((w,) if bias is None else (w, bias), (*key, "ends"), ends), bases
 
 
 def _offsets(f: Filters, rows: PixelRows) -> Array:
@@ -139,7 +142,7 @@ def _steps(
     copy_step = 8 * -(-(2 if apart else 1) * length // 2) if copied else 0
     span, runs = choose_span(rows.m, length), 1 if copied or rows.table is None else f.taps
     work = len(offsets) * rows.m * f.n * length
-    threads = either(is_parallel(context, 2 * work, panels.nbytes), context.threads, 1)
+    threads = either(is_parallel(context, 2 * work, 4 * f.groups * length * f.width), context.threads, 1)
     per_thread = scratch_bytes(span, runs, copy_step)
     residual = In(RESIDUAL) if op.residual else None
     args: dict[str, Argument] = {
@@ -148,7 +151,7 @@ def _steps(
         "blocks": len(offsets), "offsets": offsets, "m": rows.m, "n": f.n, "table": rows.table,
         "patterns": rows.kind_of, "kinds": len(rows.patterns), "taps": f.taps, "words": f.words, "copied": int(copied),
         "zeros": np.zeros(apart // 4 + f.words, np.int32), "columns": columns, "width": 4 * f.groups * f.width,
-        "base": bases, "scaled": int(columns.dtype == F32), "half": int(op.zero_one),
+        "base": bases, "scaled": int(len(ins) <= THRESHOLDS or ins[THRESHOLDS] is None), "half": int(op.zero_one),
         "scratch": Scratch(threads * per_thread), "scratch_step": per_thread, "copy_step": copy_step, "span": span,
         "share": choose_share(len(offsets), rows.m, f.n, length, threads), **finish(op.activation).args,
     }  # fmt: skip

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.selects import divisor, either, greatest, least
+from bolt_numba.base.unseen import Packed
 from bolt_numba.kernels.cpu.convolution.depthwise import FIELDS as DEPTHWISE
 from bolt_numba.kernels.cpu.convolution.depthwise import depthwise_reach
 from bolt_numba.kernels.cpu.language.lang import address_of, call_kernel, ceil_div, copy_bytes, split, store_i64
@@ -141,6 +142,8 @@ def _moved(arg: Argument, offset: int, between: int) -> Argument:
         return between if _is_between(arg.of, offset) else Pitch(_moved(arg.of, offset, between))  # type: ignore[arg-type]
     if isinstance(arg, In):
         return 0 if _is_between(arg, offset) else replace(arg, index=arg.index + offset)
+    if isinstance(arg, Packed):
+        return arg.moved(lambda index: index + offset) if offset else arg
     return 0 if isinstance(arg, Out) and _is_between(arg, offset) else arg
 
 

@@ -55,7 +55,7 @@ from bolt_numba.kernels.registry import (
     Step,
     Types,
     kernel,
-    remember_last,
+    once,
     result_of,
 )
 from bolt_numba.ops.layers.conv import Conv
@@ -151,7 +151,7 @@ def _block_table(images: int, groups: int, rows: int, pixels: int, cg: int, kg: 
     ).astype(np.int64)
 
 
-@remember_last
+@once
 def accepts_rows(op: Any, ins: Types) -> bool:
     """Channels last, f32, a residual of the result's shape."""
     if op.layout != "NHWC" or op.to is not None:
@@ -166,7 +166,7 @@ def accepts_rows(op: Any, ins: Types) -> bool:
     return residual is None or residual.dims == result_of(op, ins).dims
 
 
-@remember_last
+@once
 def accepts_conv(op: Any, ins: Types) -> bool:
     """What `conv` accepts, with constant filters and bias."""
     _, w, bias, _ = (*ins, None, None)[:4]
@@ -290,7 +290,7 @@ def padded(op: Any, x: TensorType, w: TensorType) -> tuple[Any, TensorType, Step
     return replace(op, pads=(), auto_pad="NOTSET"), made, Step(pad_images, args, made.nbytes > PARALLEL_BYTES)
 
 
-@kernel(Conv, accepts=accepts_rows, by_types=True)
+@kernel(Conv, accepts=accepts_rows)
 def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters under tiles of output pixels."""
     return filter_steps(op, ins, outs, context, PLAIN)

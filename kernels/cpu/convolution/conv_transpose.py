@@ -295,7 +295,7 @@ def transposed_axes(
     return (1,) * line + sizes, (1,) * line + y.dims[1:-1], down, across
 
 
-@kernel(ConvTranspose, accepts=accepts_transposed, by_types=True)
+@kernel(ConvTranspose, accepts=accepts_transposed)
 def transposed(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters under tiles of pixels of one phase."""
     x, w, bias = (*ins, None)[:3]

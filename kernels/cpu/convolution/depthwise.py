@@ -267,7 +267,7 @@ def _choose_chunk(c: int, line: int, rows: int, units: int, threads: int) -> int
     return chunk
 
 
-@kernel(Conv, accepts=accepts_depthwise, rank=20, by_types=True)
+@kernel(Conv, accepts=accepts_depthwise, rank=20)
 def depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vectors of channels, tiles of pixels along a row."""
     x, w, bias, _ = (*ins, None, None)[:4]

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.selects import either
+from bolt_numba.base.unseen import content
 from bolt_numba.kernels.cpu.convolution.conv_integer import is_depthwise, operands_of, sides
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
@@ -310,7 +311,7 @@ def conv_bytes_pixels(op: Any, ins: Types, outs: Sequence[TensorType], context: 
     (rows, cols), (sh, sw), (dh, dw) = ((*ones, *t) for t in (windows.kernel, windows.strides, windows.dilations))
     top, left = (windows.pads[0], windows.pads[1]) if len(sizes) == 2 else (0, windows.pads[0])
     given_zero = given(ins, at.zero_b)
-    zero = None if given_zero is None else given_zero.known
+    zero = None if given_zero is None else content(given_zero.known)
 
     def sums(filters: Array) -> Array:
         made = np.zeros(whole_vectors(c) // 4, np.int32)
@@ -318,7 +319,7 @@ def conv_bytes_pixels(op: Any, ins: Types, outs: Sequence[TensorType], context: 
         return made
 
     source, steps = unsigned_step(x, In(at.a), context)
-    table = block_table(w.known, zero, sw)
+    table = block_table(content(w.known), zero, sw)
     key = None if zero is None else zero.tobytes()
     total = context.packed(w.known, "sums of filters", sums)
     panels = Panels(1, 1, rows * cols, c)

@@ -230,7 +230,7 @@ def choose_chunk(blocks: int, filter_bytes: int, lines: int, threads: int) -> in
     return -(-blocks // parts)
 
 
-@kernel(Conv, accepts=accepts_grouped, rank=15, by_types=True)
+@kernel(Conv, accepts=accepts_grouped, rank=15)
 def grouped(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vectors of whole groups, tiles of pixels along a row."""
     x, w, bias, _ = (*ins, None, None)[:4]

@@ -187,7 +187,7 @@ def accepts_groups(op: Any, ins: Types) -> bool:
     return groups_per_block(x.dims[-1] // op.group, w.dims[1]) >= 1
 
 
-@kernel(ConvTranspose, accepts=accepts_groups, rank=10, by_types=True)
+@kernel(ConvTranspose, accepts=accepts_groups, rank=10)
 def transposed_groups(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vectors of whole groups, tiles of pixels of one phase."""
     x, w, bias = (*ins, None)[:3]

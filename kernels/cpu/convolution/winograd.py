@@ -25,6 +25,7 @@ import numpy as np
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either, greatest, least
+from bolt_numba.base.unseen import content, derived
 from bolt_numba.kernels.cpu.convolution.winograd_error import error_of, greatest_error
 from bolt_numba.kernels.cpu.convolution.winograd_layers import (
     flat_dims,
@@ -85,11 +86,11 @@ from bolt_numba.kernels.registry import (
     Step,
     Types,
     kernel,
-    remember_last,
+    once,
     result_of,
 )
 from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.types import Array, TensorType
+from bolt_numba.types import F32, Array, TensorType
 
 
 def _product(mr: int) -> Any:
@@ -402,7 +403,7 @@ def _part_of_direct(size: int, layer: tuple[int, ...], taps: tuple[int, int], c:
     return estimates[size] / estimates[0]
 
 
-@remember_last
+@once
 def _estimated(op: Any, ins: Types) -> tuple[Any, ...]:
     """What estimates follow from: the layer, its taps and channels."""
     x, w = ins[:2]
@@ -450,24 +451,25 @@ def error(size: int) -> Error:
         bound = greatest_error(size, flat_dims(w.dims))
         if bound <= LIMIT:
             return bound
-        return float(context.packed(w.known, ("winograd error", size), lambda w: error_of(flat_filters(w), size))[0])
+        bounds = derived(w.known, ("winograd error", size), lambda w: error_of(flat_filters(w), size), F32)
+        return float(content(bounds)[0])
 
     return of
 
 
-@kernel(Conv, accepts=prefers_6, works=is_winograd, rank=11, by_types=True, numerics="default", error=error(6))
+@kernel(Conv, accepts=prefers_6, works=is_winograd, rank=11, numerics="default", error=error(6))
 def winograd_6(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 6 outputs along each axis."""
     return steps(6, op, ins, outs, context)
 
 
-@kernel(Conv, accepts=prefers_4, works=is_winograd, rank=10, by_types=True, numerics="default", error=error(4))
+@kernel(Conv, accepts=prefers_4, works=is_winograd, rank=10, numerics="default", error=error(4))
 def winograd_4(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 4 outputs along each axis."""
     return steps(4, op, ins, outs, context)
 
 
-@kernel(Conv, accepts=prefers_2, works=is_winograd, rank=9, by_types=True, numerics="default", error=error(2))
+@kernel(Conv, accepts=prefers_2, works=is_winograd, rank=9, numerics="default", error=error(2))
 def winograd_2(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 2 outputs along each axis."""
     return steps(2, op, ins, outs, context)

@@ -19,7 +19,7 @@ from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
 from bolt_numba.kernels.cpu.language.lang import LANES
-from bolt_numba.kernels.registry import Types, remember_last
+from bolt_numba.kernels.registry import Types, once
 from bolt_numba.types import Array, TensorType
 
 TAPS = ((3, 3), (1, 3), (3, 1))
@@ -115,7 +115,7 @@ def layer_of(op: Any, x: TensorType, w: TensorType, out: TensorType) -> SlicedLa
     return SlicedLayer(slices, images, across[0], h, wd, oh, ow, top, left, (high, wide), dy, dx)
 
 
-@remember_last
+@once
 def is_winograd(op: Any, ins: Types) -> bool:
     """3x3, 1x3 or 3x1 along two axes, or 3 along one, of stride 1 there, one group, wide enough."""
     if not accepts_conv(op, ins):

@@ -50,7 +50,7 @@ def byte_lookup() -> Native:
     return native(x=PTR, y=PTR, table=PTR, n=I64, extents=extents)(body)
 
 
-@kernel(ByteTable, inplace=(0,), by_types=True)
+@kernel(ByteTable, inplace=(0,))
 def byte_table(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any shape."""
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "table": In(1), "n": outs[0].size}

@@ -34,7 +34,7 @@ from bolt_numba.kernels.cpu.machine import PAYS_NS
 from bolt_numba.kernels.geometry.chains import FIELDS, OPERATORS, loops_of, loops_reach, may_write_over, seen_chain
 from bolt_numba.kernels.geometry.scalars import SCALARS, TYPES
 from bolt_numba.kernels.jit import Inline, Native
-from bolt_numba.kernels.registry import KEYED_ELEMENTS, Argument, Context, In, Out, Step, Types, kernel, remember_last
+from bolt_numba.kernels.registry import KEYED_ELEMENTS, Argument, Context, In, Out, Step, Types, kernel, once
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.types import AnyDType, Array, TensorType
@@ -82,7 +82,7 @@ def _kernel(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers, outer: int,
     return native_source(made.text, made.name, fields, freedoms, extents=extents, **scope_of(made.text))
 
 
-@remember_last
+@once
 def _nest(op: Pointwise | Chain, ins: Types) -> LoopNest | None:
     return loops_of(op, ins, _lengthen)
 
@@ -129,7 +129,7 @@ def _take(table: Array, array: Array) -> Array:
     return np.ascontiguousarray(array.reshape(-1)[table])
 
 
-@remember_last
+@once
 def _accepts(op: Any, ins: Types) -> bool:
     seen = seen_chain(op, ins)
     return seen is not None and can_generate(seen[0], seen[1]) and _nest(op, ins) is not None
@@ -161,13 +161,13 @@ def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     return [Step(made, args, parallel)]
 
 
-@kernel(*OPERATORS, accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1, by_types=True)
+@kernel(*OPERATORS, accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1)
 def pointwise_in_place(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Generated loop whose result may take over an operand's memory: each index is read before it is written."""
     return _steps(op, ins, outs, context)
 
 
-@kernel(*OPERATORS, accepts=_accepts, by_types=True)
+@kernel(*OPERATORS, accepts=_accepts)
 def pointwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Generated loop with operands wider than the result."""
     return _steps(op, ins, outs, context)

@@ -211,7 +211,7 @@ def _quantizes(op: Any, ins: Types) -> bool:
     return x is not None and x.dtype == F32 and target in (U8, I8) and _has_plain_scale(op, ins)
 
 
-@kernel(QuantizeLinear, accepts=_quantizes, by_types=True)
+@kernel(QuantizeLinear, accepts=_quantizes)
 def quantize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     return _steps(quantize_bytes(outs[0].dtype == I8), op, ins)
 
@@ -221,7 +221,7 @@ def _dequantizes(op: Any, ins: Types) -> bool:
     return x is not None and x.dtype in (U8, I8) and op.output_dtype in (None, F32) and _has_plain_scale(op, ins)
 
 
-@kernel(DequantizeLinear, accepts=_dequantizes, by_types=True)
+@kernel(DequantizeLinear, accepts=_dequantizes)
 def dequantize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     x = ins[0]
     assert x is not None

@@ -108,7 +108,7 @@ def range_steps(x: Argument, y: Argument, scale: Argument, zero: Argument, size:
     return [made, Step(quantize_by_range, shared | {"y": y, "scale": scale, "zero": zero}, parallel)]
 
 
-@kernel(DynamicQuantizeLinear, by_types=True)
+@kernel(DynamicQuantizeLinear)
 def dynamic_quantize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Two passes: the range, then the bytes."""
     x = ins[0]

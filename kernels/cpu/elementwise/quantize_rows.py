@@ -101,7 +101,7 @@ def quantize_rows(p, tid, nthreads):
             store_u8(p.zero + row, np.uint8(lane(add, 0)))
 
 
-@kernel(QuantizeRows, by_types=True, accepts=lambda op, ins: ins[0] is not None and ins[0].is_static)
+@kernel(QuantizeRows, accepts=lambda op, ins: ins[0] is not None and ins[0].is_static)
 def quantize_by_rows(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Threads share rows, or parts of few ones."""
     x = ins[0]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.unseen import derived
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
@@ -104,7 +105,7 @@ def _wide(t: TensorType | None) -> TensorType | None:
     if t is None or t.dtype not in HALVES:
         return t
     made = TensorType(F32, t.shape)
-    return made if t.known is None else made.with_value(t.known.astype(F32))
+    return made if t.known is None else made.with_value(derived(t.known, "f32", _to_f32, F32))
 
 
 def _wide_op(op: Op) -> Op:
@@ -138,9 +139,7 @@ def select_wide(op: Op, ins: Types, context: Context) -> Entry | None:
         return _steps_around(entry, op, ins, outs, context)
 
     name = f"{entry.name} (f32)"
-    return replace(
-        entry, op=type(op), make=make, name=name, inplace=(), works=None, by_types=False, states=None, error=None
-    )
+    return replace(entry, op=type(op), make=make, name=name, inplace=(), works=None, states=None, error=None)
 
 
 def _steps_around(entry: Entry, op: Op, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
@@ -167,5 +166,5 @@ def _widened(t: TensorType, at: In | Out, context: Context) -> Lent:
     if t.dtype not in HALVES:
         return Lent(t, at, rows=True)
     if t.known is not None:
-        return Lent.constant(context.packed(t.known, "f32", _to_f32))
+        return Lent.constant(derived(t.known, "f32", _to_f32, F32))
     return Lent(TensorType(F32, t.shape), Scratch(2 * t.nbytes))

@@ -41,7 +41,7 @@ def _triangular(op: Any, ins: Types) -> bool:
     return has_fixed_size(op, ins) and (len(ins) < 2 or ins[1] is None or ins[1].dtype.itemsize == 8)
 
 
-@kernel(Trilu, accepts=_triangular, by_types=True)
+@kernel(Trilu, accepts=_triangular)
 def trilu(op: Trilu, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     x = typed(ins)
     if not x.size:

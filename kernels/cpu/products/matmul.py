@@ -174,7 +174,7 @@ def conflicting(row_bytes: int, rows: int) -> bool:
     return MR >= L1_WAYS and (row_bytes % L1_STRIDE == 0) & (rows >= L1_WAYS)
 
 
-@kernel(MatMul, accepts=accepts_matmul, by_types=True)
+@kernel(MatMul, accepts=accepts_matmul)
 def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of B (packed once when constant) under row tiles of A."""
     return product_steps(op, ins, context, PLAIN)

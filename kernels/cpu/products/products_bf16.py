@@ -105,7 +105,7 @@ def accepts_weights(op: Any, ins: Types) -> bool:
     return k >= SHORT_SUM and n >= NARROW
 
 
-@kernel(MatMul, accepts=accepts_weights, precision="bf16", rank=RANK, by_types=True)
+@kernel(MatMul, accepts=accepts_weights, precision="bf16", rank=RANK)
 def matmul_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of weights in bfloat16 under row tiles of A."""
     a, b, bias, _ = (*ins, None, None)[:4]
@@ -156,7 +156,7 @@ def accepts_filters(op: Any, ins: Types) -> bool:
     return works_filters(op, ins) and (op.to is not None or is_direct(op, ins))
 
 
-@kernel(Conv, accepts=accepts_filters, works=works_filters, precision="bf16", rank=RANK, by_types=True)
+@kernel(Conv, accepts=accepts_filters, works=works_filters, precision="bf16", rank=RANK)
 def conv_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters in bfloat16 under tiles of output pixels."""
     x, w, bias, _ = (*ins, None, None)[:4]

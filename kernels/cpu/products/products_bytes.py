@@ -9,6 +9,7 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either
+from bolt_numba.base.unseen import content
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
 from bolt_numba.kernels.cpu.products.epilogue import can_finish, finish
 from bolt_numba.kernels.cpu.products.epilogue_bytes import BYTE_RESIDUAL, FLOAT_RESIDUAL, NO_RESIDUAL
@@ -103,8 +104,8 @@ def sums_are_exact(ins: Types, at: Operands, depth: int) -> bool:
         return True
     if bias is not None and bias.dtype == I32 and bias.known is None:
         return False
-    added = None if bias is None or bias.dtype != I32 else bias.known
-    return sums_fit(a.dtype, zero_a.known, b.dtype, zero_b.known, depth, added)
+    added = None if bias is None or bias.dtype != I32 else content(bias.known)
+    return sums_fit(a.dtype, content(zero_a.known), b.dtype, content(zero_b.known), depth, added)
 
 
 @record(frozen=True)
@@ -137,7 +138,7 @@ class Panels:
             "runs": self.runs, "length": self.length, "n": self.n,
         }  # fmt: skip
 
-    def packed(self, context: Context, b: TensorType, key: Hashable, matrix: Callable[[Array], Array]) -> Array:
+    def packed(self, context: Context, b: TensorType, key: Hashable, matrix: Callable[[Array], Array]) -> Any:
         """Constant weights, packed once; matrix: to [..., rows, n]."""
 
         def pack(array: Array) -> Array:
@@ -195,7 +196,7 @@ def has_zero(b: TensorType, zero: TensorType | None) -> bool:
     nothing = 128 if b.dtype == U8 else 0
     if zero is None:
         return nothing != 0
-    return zero.known is None or bool((zero.known != nothing).any())
+    return zero.known is None or bool((content(zero.known) != nothing).any())
 
 
 def _flip(t: TensorType | None, unsigned: bool = True) -> int:
@@ -203,9 +204,7 @@ def _flip(t: TensorType | None, unsigned: bool = True) -> int:
     return 128 if t is not None and t.dtype == (I8 if unsigned else U8) else 0
 
 
-def column_step(
-    op: Any, ins: Types, at: Operands, panels: Panels, k: int, packed: Argument, length: int
-) -> Step:
+def column_step(op: Any, ins: Types, at: Operands, panels: Panels, k: int, packed: Argument, length: int) -> Step:
     """`prepare_columns`; packed: begins with the sums of the columns; length: of zero points of each image."""
     a, b, zero_a, zero_b, bias = (given(ins, i) for i in (at.a, at.b, at.zero_a, at.zero_b, at.bias))
     scale_a, scale_b, done = given(ins, at.scale_a), given(ins, at.scale_b), finish(getattr(op, "activation", None))
@@ -241,25 +240,25 @@ def columns_of(
     read = {name: ins[arg.index] for name, arg in step.args.items() if isinstance(arg, In)}
     known = {name: None if t is None else t.known for name, t in read.items()}
     b, zero = given(ins, at.b), known.get("zero_a", NO_ZERO)
-    if b is None or b.known is None or not isinstance(packed, np.ndarray) or any(v is None for v in known.values()):
+    if b is None or b.known is None or isinstance(packed, Scratch) or any(v is None for v in known.values()):
         return step.args["to"], step.args["outside"], [step]
-    values, made, images = {k: np.ascontiguousarray(v) for k, v in known.items()}, step.args["to"], step.args["images"]
+    made, images = step.args["to"], step.args["images"]
     assert isinstance(made, Scratch)
     assert isinstance(images, int)
 
-    def pack(_: Array) -> Array:
+    def pack(sums: Array, *given: Array) -> Array:
         to = aligned_zeros((made.nbytes // 4,))
         fields = {name: 0 if arg is None else arg for name, arg in step.args.items()}
-        run_shares(prepare_columns, 1, 0, **{**fields, **values, "to": to, "outside": 0, "length": 0})
+        values = {name: np.ascontiguousarray(array) for name, array in zip(known, given, strict=True)}
+        run_shares(prepare_columns, 1, 0, **{**fields, **values, "sums": sums, "to": to, "outside": 0, "length": 0})
         return to
 
     rest = tuple(v for v in step.args.values() if isinstance(v, (int, float)))
-    key = "columns", panels, rest, tuple((name, v.tobytes()) for name, v in values.items())
-    columns = context.packed(b.known, key, pack)
+    columns = context.packed((packed, *known.values()), ("columns", panels, rest, *known), pack)
     if not length:
         return columns, None, []
     assert zero is not None
-    zeros = zero.reshape(-1).view(np.uint8) ^ np.uint8(_flip(given(ins, at.a)))
+    zeros = content(zero).reshape(-1).view(np.uint8) ^ np.uint8(_flip(given(ins, at.a)))
     return columns, np.resize(np.repeat(zeros, length), images * length), []
 
 

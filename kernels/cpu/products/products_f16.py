@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.huge_pages import line_aligned
+from bolt_numba.base.unseen import content, derived
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv, filter_steps
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
@@ -36,7 +37,7 @@ from bolt_numba.kernels.jit import native
 from bolt_numba.kernels.registry import Context, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.types import F16, Array, TensorType
+from bolt_numba.types import BOOL, F16, Array, TensorType
 
 UNIT = 2
 """Bytes of an element of B."""
@@ -108,8 +109,8 @@ def fits(w: Array, axis: int, alpha: float = 1.0) -> Array:
 def unfit(w: TensorType, axis: int, alpha: float, context: Context) -> float:
     """What makers tell as their error: 0, or infinity where weights do not fit."""
     assert w.known is not None
-    found = context.packed(w.known, ("fits f16", axis, alpha), lambda w: fits(w, axis, alpha))
-    return 0.0 if found[0] else np.inf
+    found = derived(w.known, ("fits f16", axis, alpha), lambda w: fits(w, axis, alpha), BOOL)
+    return 0.0 if content(found)[0] else np.inf
 
 
 def _error_of_matrix(op: Any, ins: Types, context: Context) -> float:
@@ -128,7 +129,7 @@ def accepts_weights(op: Any, ins: Types) -> bool:
     return b is not None and b.known is not None and len(b.dims) > 1 and accepts_matmul(op, ins)
 
 
-@kernel(MatMul, accepts=accepts_weights, precision="f16", rank=1, by_types=True, error=_error_of_matrix)
+@kernel(MatMul, accepts=accepts_weights, precision="f16", rank=1, error=_error_of_matrix)
 def matmul_f16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """As `matmul`, panels in float16."""
     return product_steps(op, ins, context, HALF_PANELS)
@@ -140,9 +141,7 @@ def accepts_filters(op: Any, ins: Types) -> bool:
     return 0 < math.prod(out[:-1]) <= MOST_PIXELS and accepts_conv(op, ins)
 
 
-@kernel(
-    Conv, accepts=accepts_filters, works=accepts_conv, precision="f16", rank=1, by_types=True, error=_error_of_filters
-)
+@kernel(Conv, accepts=accepts_filters, works=accepts_conv, precision="f16", rank=1, error=_error_of_filters)
 def conv_f16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """As `conv`, panels in float16."""
     return filter_steps(op, ins, outs, context, HALF_PANELS)

@@ -31,6 +31,7 @@ from typing import Any
 
 from bolt_numba.base.follow import is_followed, pure
 from bolt_numba.base.selects import either, greatest, least
+from bolt_numba.base.unseen import content, derived
 from bolt_numba.kernels.cpu.convolution.conv import accepts_rows, along_batch, packed_filters, pixel_table
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -83,11 +84,12 @@ from bolt_numba.kernels.registry import (
     Step,
     Types,
     kernel,
-    remember_last,
+    once,
     result_of,
 )
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.types import F32 as FLOATS
 from bolt_numba.types import Array, TensorType
 
 PAIR = 2 * MR
@@ -314,7 +316,7 @@ def gain(m: int, n: int, k: int) -> float:
     return made
 
 
-def _filters(w: TensorType, context: Context) -> tuple[Argument, Array, list[Step]]:
+def _filters(w: TensorType, context: Context) -> tuple[Argument, Argument, list[Step]]:
     """Filters and sums of filters, their scales, and the steps that make them at run time."""
     (n, k), threads = w.dims[:2], context.threads
     if w.known is not None:
@@ -322,7 +324,7 @@ def _filters(w: TensorType, context: Context) -> tuple[Argument, Array, list[Ste
         def pack(filters: Array) -> Array:
             return with_sums(pack_taps(filters, 1, threads), scales_of(filters.reshape(n, k)), n, k, threads)
 
-        return context.packed(w.known, "strassen", pack), _balance(w.known, context), []
+        return context.packed(w.known, "strassen", pack), context.packed(w.known, *_BALANCE), []
     to, made = packed_filters(w, 1, context)
     assert isinstance(to, Scratch)
     sums, pairs, scales = to.nbytes, count_pairs(n), even_scales(k // 2)
@@ -331,8 +333,8 @@ def _filters(w: TensorType, context: Context) -> tuple[Argument, Array, list[Ste
     return to, scales, [*made, Step(sum_panels, args, is_parallel(context, 0, 2 * sums))]
 
 
-def _balance(filters: Array, context: Context) -> Array:
-    return context.packed(filters, "strassen balance", lambda w: balance(w.reshape(w.shape[:2])))
+_BALANCE = "strassen balance", lambda w: balance(w.reshape(w.shape[:2]))
+"""What is packed of filters beside their panels: scales, and the bound of the error."""
 
 
 @pure
@@ -344,7 +346,7 @@ def _choose_share(m: int, n: int, k: int, threads: int) -> int:
 
 def step_of(
     source: Argument, lda: Argument, table: Argument, row_bytes: int, sizes: tuple[int, int, int], b: Argument,
-    scales: Array, bias: Argument, op: Any, context: Context,
+    scales: Argument, bias: Argument, op: Any, context: Context,
 ) -> Step:  # fmt: skip
     """The step of a product of ``sizes`` m, n, k; row_bytes: between rows of A as they are read."""
     m, n, k = sizes
@@ -366,7 +368,7 @@ def step_of(
     return Step(strassen, args, threads > 1)
 
 
-@remember_last
+@once
 def _is_pointwise(op: Any, ins: Types) -> bool:
     """1x1, one group, no padding: rows of a matrix, perhaps not all of them."""
     if not accepts_rows(op, ins) or op.group != 1:
@@ -401,10 +403,10 @@ def error(op: Any, ins: Types, context: Context) -> float:
     x, w = ins[:2]
     assert x is not None
     assert w is not None
-    return math.inf if w.known is None or x.dims[0] > 1 else float(_balance(w.known, context)[-1])
+    return math.inf if w.known is None or x.dims[0] > 1 else float(content(derived(w.known, *_BALANCE, FLOATS))[-1])
 
 
-@kernel(Conv, accepts=pays, works=is_pointwise_conv, rank=5, by_types=True, numerics="default", error=error)
+@kernel(Conv, accepts=pays, works=is_pointwise_conv, rank=5, numerics="default", error=error)
 def conv_strassen(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """1x1 convolutions with an eighth fewer multiplications."""
     x, w, bias, _ = (*ins, None, None)[:4]
@@ -421,7 +423,7 @@ def conv_strassen(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
     return [*before, *bias_steps, made]
 
 
-@remember_last
+@once
 def is_dense(op: Any, ins: Types) -> bool:
     """A product with a constant matrix that all rows share."""
     if not accepts_matmul(op, ins):
@@ -435,7 +437,7 @@ def is_dense(op: Any, ins: Types) -> bool:
     return can_pair(g.m, g.n, g.k)
 
 
-@kernel(MatMul, accepts=lambda op, ins: False, works=is_dense, rank=5, by_types=True, numerics="fast")
+@kernel(MatMul, accepts=lambda op, ins: False, works=is_dense, rank=5, numerics="fast")
 def matmul_strassen(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Products with a constant matrix, with an eighth fewer multiplications."""
     a, b, bias, _ = (*ins, None, None)[:4]

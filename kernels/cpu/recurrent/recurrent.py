@@ -191,7 +191,12 @@ class RecurrentLayer:
     def optional(self, index: int) -> In | None:
         return In(index) if self.given(index) is not None else None
 
-    def packed(self, context: Context, index: int, key: Any, pack: Any) -> Array:
+    @property
+    def gate_columns(self) -> int:
+        """Columns of all gates, in whole vectors."""
+        return self.op.directions * self.blocks * self.op.gates * self.vectors * LANES
+
+    def packed(self, context: Context, index: int, key: Any, pack: Any) -> Any:
         """What ``pack`` makes of a constant operand."""
         source = self.given(index)
         assert source is not None
@@ -228,16 +233,18 @@ def can_walk(op: Any, ins: Types) -> bool:
 
 # -------------------------------------------------------------------------------------------------------------- makers
 
-Products: TypeAlias = "Callable[[RecurrentLayer, Array, Context], tuple[Scratch, list[Step]]]"
+Products: TypeAlias = "Callable[[RecurrentLayer, Argument, Context], tuple[Scratch, list[Step]]]"
 
 
-def _input_products(layer: RecurrentLayer, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
+def _input_products(layer: RecurrentLayer, bias: Argument, context: Context) -> tuple[Scratch, list[Step]]:
     """Steps of x w^T + bias for all steps, [rows of x, columns of `pack_columns`]."""
     count = layer.op.gates
     if layer.deep == PAIRS:
         return _input_pairs(layer, bias, context)
     matrix = layer.packed(context, 1, ("columns", count), lambda w, v: pack_columns(w, count, v))
-    return products_by(matmul, layer, [Lent.constant(matrix), Lent.constant(bias)], context)
+    wanted = TensorType(F32, (layer.i, layer.gate_columns)), TensorType(F32, (layer.gate_columns,))
+    rest = [Lent.constant(made, t, context) for made, t in zip((matrix, bias), wanted, strict=True)]
+    return products_by(matmul, layer, rest, context)
 
 
 def products_by(
@@ -250,9 +257,9 @@ def products_by(
     return to, borrowed(make, MatMul(), [x, *rest], [Lent(TensorType(F32, (rows, columns)), to)], context)
 
 
-def _input_pairs(layer: RecurrentLayer, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
+def _input_pairs(layer: RecurrentLayer, bias: Argument, context: Context) -> tuple[Scratch, list[Step]]:
     """The same of pairs."""
-    count, sizes = layer.op.gates, (layer.t * layer.n, bias.size, layer.i)
+    count, sizes = layer.op.gates, (layer.t * layer.n, layer.gate_columns, layer.i)
 
     def pack(w: Array, vectors: int) -> Array:
         matrix = pack_columns(w, count, vectors)
@@ -263,17 +270,17 @@ def _input_pairs(layer: RecurrentLayer, bias: Array, context: Context) -> tuple[
     def make(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
         return [product_step(op, panels, bias, sizes, context)]
 
-    return products_by(make, layer, [Lent(TensorType(F32, (layer.i, bias.size)), None)], context)
+    return products_by(make, layer, [Lent(TensorType(F32, (layer.i, layer.gate_columns)), None)], context)
 
 
-def _bias(layer: RecurrentLayer, context: Context) -> Array:
+def _bias(layer: RecurrentLayer, context: Context) -> Any:
     count, after = layer.op.gates, layer.kind == "gru_after"
     if layer.given(3) is None:
-        return aligned_zeros((layer.op.directions * layer.blocks * count * layer.vectors * LANES,))
+        return aligned_zeros((layer.gate_columns,))
     return layer.packed(context, 3, ("bias", count, after), lambda b, v: pack_bias(b, count, v, after))
 
 
-def _weights(layer: RecurrentLayer, context: Context, index: int, gates: Sequence[int]) -> Array:
+def _weights(layer: RecurrentLayer, context: Context, index: int, gates: Sequence[int]) -> Any:
     count, pack = layer.op.gates, {PAIRS: pack_pairs, HALVES: pack_halves}.get(layer.deep, pack_gates)
     return layer.packed(context, index, (layer.deep, count, *gates), lambda w, v: pack(w, gates, count, v))
 
@@ -286,7 +293,7 @@ def steps_of(
     extra: fields of the walk.  products: makes gates without the state's part, and the steps that do.
     """
     op, count, d = layer.op, layer.op.gates, layer.op.directions
-    bias, made = _bias(layer, context), []  # type: tuple[Array, list[Step]]
+    bias, made = _bias(layer, context), []  # type: tuple[Argument, list[Step]]
     lengths: Argument = None
     if layer.given(4) is not None:
         lengths, checks = held(op, layer.ins, 4, "sequence_lens", layer.n, 0, layer.t)

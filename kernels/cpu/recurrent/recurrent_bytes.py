@@ -24,10 +24,10 @@ from bolt_numba.kernels.cpu.recurrent.recurrent import (
 )
 from bolt_numba.kernels.cpu.recurrent.recurrent_cells import FOURS
 from bolt_numba.kernels.extents import Lent, borrowed
-from bolt_numba.kernels.registry import Context, In, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.integer_products import QLinearMatMul
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
-from bolt_numba.types import F32, U8, Array, TensorType
+from bolt_numba.types import F32, U8, AnyDType, Array, TensorType
 
 GATES = 4
 W_NUMBERS, R_NUMBERS = (8, 9), (10, 11)
@@ -59,33 +59,44 @@ def pack_row_sums(w: Array, vectors: int) -> Array:
     return pack_gates(sums, range(GATES), GATES, vectors).reshape(-1).astype(np.int32)
 
 
-def _input_bytes(layer: RecurrentLayer, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
+def _input_bytes(layer: RecurrentLayer, bias: Argument, context: Context) -> tuple[Scratch, list[Step]]:
     """Steps of x w^T + bias for all steps of time, [rows of x, columns of `pack_columns`]."""
     w = layer.ins[1]
     assert w is not None
     assert w.known is not None
-    rows, columns, k = layer.t * layer.n, bias.size, layer.i
+    rows, columns, k = layer.t * layer.n, layer.gate_columns, layer.i
     middle = centre(w.dtype)
     scales = _in_columns(layer, W_NUMBERS[0], w.dims[1], context)
-    zeros = (_in_columns(layer, W_NUMBERS[1], w.dims[1], context, middle) + middle).astype(w.dtype)
+    zeros = _in_columns(layer, W_NUMBERS[1], w.dims[1], context, middle, w.dtype)
     levels, scale, zero = Scratch(rows * k), Scratch(4), Scratch(1)
     steps = range_steps(In(0), levels, scale, zero, rows * k, context)
     matrix = layer.packed(context, 1, ("bytes",), lambda v, n: pack_columns(v, GATES, n).astype(v.dtype))
     x = Lent(TensorType(U8, (rows, k)), levels), Lent(TensorType(F32, ()), scale), Lent(TensorType(U8, ()), zero)
-    ins = (*x, *map(Lent.constant, (matrix, scales, zeros)), None, None, Lent.constant(bias))
+
+    def lent(made: Any, dtype: AnyDType, *dims: int) -> Lent:
+        return Lent.constant(made, TensorType(dtype, (*dims, columns)), context)
+
+    weights = lent(matrix, w.dtype, k), lent(scales, F32), lent(zeros, w.dtype)
+    ins = (*x, *weights, None, None, lent(bias, F32))
     to = Scratch(4 * rows * columns)
     out = Lent(TensorType(F32, (rows, columns)), to)
     return to, [*steps, *borrowed(matmul_bytes, QLinearMatMul(), ins, [out], context)]
 
 
-def _in_columns(layer: RecurrentLayer, index: int, rows: int, context: Context, less: int = 0) -> Array:
-    """Scales or zero points [d] or [d, rows] less a number, one for each column of packed gates."""
+def _in_columns(
+    layer: RecurrentLayer, index: int, rows: int, context: Context, less: int = 0, of: AnyDType | None = None
+) -> Any:
+    """Scales or zero points [d] or [d, rows] less a number, one for each column of packed gates.
+
+    of: as bytes of this dtype, with ``less`` where there are no rows.
+    """
 
     def pack(v: Array, vectors: int) -> Array:
         each = np.broadcast_to(v.reshape(len(v), -1), (len(v), rows)).astype(np.float32) - less
-        return pack_gates(each[..., None], range(GATES), GATES, vectors).reshape(-1)
+        made = pack_gates(each[..., None], range(GATES), GATES, vectors).reshape(-1)
+        return made if of is None else (made + less).astype(of)
 
-    return layer.packed(context, index, ("in columns", rows, less), pack)
+    return layer.packed(context, index, ("in columns", rows, less, *(() if of is None else (of.str,))), pack)
 
 
 def _accepts(op: Any, ins: Types) -> bool:

@@ -22,14 +22,14 @@ from bolt_numba.kernels.cpu.recurrent.recurrent import (
 )
 from bolt_numba.kernels.cpu.recurrent.recurrent_cells import HALVES
 from bolt_numba.kernels.extents import Lent
-from bolt_numba.kernels.registry import Context, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.recurrent import GRU, LSTM
 from bolt_numba.types import F32, Array, TensorType
 
 
-def _input_products(layer: RecurrentLayer, bias: Array, context: Context) -> tuple[Scratch, list[Step]]:
+def _input_products(layer: RecurrentLayer, bias: Argument, context: Context) -> tuple[Scratch, list[Step]]:
     """As `recurrent`'s, from panels of float16."""
-    count, columns = layer.op.gates, bias.size
+    count, columns = layer.op.gates, layer.gate_columns
 
     def pack(w: Array, vectors: int) -> Array:
         return pack_panels_f16(pack_columns(w, count, vectors), threads=context.threads)
@@ -42,7 +42,7 @@ def _input_products(layer: RecurrentLayer, bias: Array, context: Context) -> tup
     def make(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
         return product_steps(op, ins, context, form)
 
-    return products_by(make, layer, [matrix, Lent.constant(bias)], context)
+    return products_by(make, layer, [matrix, Lent.constant(bias, TensorType(F32, (columns,)), context)], context)
 
 
 def _accepts(op: Any, ins: Types) -> bool:

@@ -212,7 +212,7 @@ def _has_form(op: Any, ins: Types) -> bool:
     return _form(op, ins) is not None
 
 
-@kernel(ops.ArgMax, ops.ArgMin, accepts=_has_form, by_types=True)
+@kernel(ops.ArgMax, ops.ArgMin, accepts=_has_form)
 def arg(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any integers, f32, f64."""
     form, x = _form(op, ins), ins[0]
@@ -222,7 +222,7 @@ def arg(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> li
     return [_step(x, form, sign, op.select_last_index, Out(0), context.threads)]
 
 
-@kernel(ops.Hardmax, accepts=_has_form, by_types=True)
+@kernel(ops.Hardmax, accepts=_has_form)
 def hardmax(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Positions of the greatest, a fill with zeros, the ones."""
     form, x = _form(op, ins), ins[0]

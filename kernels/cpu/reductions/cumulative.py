@@ -129,7 +129,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return x.dtype.kind in "iu" or x.dtype in (F32, F64)
 
 
-@kernel(CumSum, CumProd, accepts=_accepts, inplace=(0,), by_types=True)
+@kernel(CumSum, CumProd, accepts=_accepts, inplace=(0,))
 def running(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Lines in order, some floats' side by side; beside the last axis blocks of columns, row after row."""
     x, axis = ins[0], ins[1]

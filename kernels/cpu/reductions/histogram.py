@@ -96,7 +96,7 @@ def _is_static(op: Any, ins: Types) -> bool:
     return ins[0] is not None and ins[0].is_static
 
 
-@kernel(Histogram, accepts=_is_static, by_types=True)
+@kernel(Histogram, accepts=_is_static)
 def histogram(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tables of parts, then their sum."""
     n = ins[0].size  # type: ignore[union-attr]

@@ -208,7 +208,7 @@ def _has_rows(op: Any, ins: Types) -> bool:
     return _row_length(op, ins) is not None
 
 
-@kernel(ops.LayerNormalization, ops.RMSNormalization, accepts=_has_rows, inplace=(0,), by_types=True)
+@kernel(ops.LayerNormalization, ops.RMSNormalization, accepts=_has_rows, inplace=(0,))
 def row_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Three passes over a row that stays in cache."""
     n, x = _row_length(op, ins), ins[0]
@@ -369,7 +369,7 @@ def has_image(op: Any, ins: Types) -> bool:
     return image_dims(op, ins) is not None
 
 
-@kernel(ops.InstanceNormalization, ops.GroupNormalization, accepts=has_image, inplace=(0,), by_types=True)
+@kernel(ops.InstanceNormalization, ops.GroupNormalization, accepts=has_image, inplace=(0,))
 def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Rows of planes for channels first; column sums, their groups, and a row-wise pass for channels last."""
     image = image_dims(op, ins)
@@ -430,7 +430,7 @@ def affine_planes(p, tid, nthreads):
             vstore_n(y + 4 * i, fma(vload_n(x + 4 * i, spatial - i) - m, f, b), spatial - i)
 
 
-@kernel(ops.BatchNormalization, accepts=has_image, inplace=(0,), by_types=True)
+@kernel(ops.BatchNormalization, accepts=has_image, inplace=(0,))
 def batch_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """The factor of each channel, then one pass."""
     image = image_dims(op, ins)

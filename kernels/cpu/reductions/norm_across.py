@@ -90,7 +90,7 @@ def response_pixels(p, tid, nthreads):
             vstore_n(y + 4 * i, vload_n(x + 4 * i, c - i) * decay(fma(alpha, total, bias), beta), c - i)
 
 
-@kernel(ops.LRN, accepts=has_image, by_types=True)
+@kernel(ops.LRN, accepts=has_image)
 def local_response_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Sums of squares over neighbouring channels."""
     image = image_dims(op, ins)
@@ -158,7 +158,7 @@ def _has_axis(op: Any, ins: Types) -> bool:
     return axis_form(op, ins) is not None
 
 
-@kernel(ops.LpNormalization, accepts=_has_axis, inplace=(0,), by_types=True)
+@kernel(ops.LpNormalization, accepts=_has_axis, inplace=(0,))
 def lp_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Two passes, along rows or columns."""
     form = axis_form(op, ins)

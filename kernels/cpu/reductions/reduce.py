@@ -231,7 +231,7 @@ def _fold_all(
     return steps
 
 
-@kernel(*FOLDS, accepts=_is_f32, by_types=True)
+@kernel(*FOLDS, accepts=_is_f32)
 def reduce_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vector folds, a pass for each group of reduced axes."""
     axes, dims = reduced_axes(op, ins), ins[0].dims  # type: ignore[union-attr]
@@ -286,7 +286,7 @@ def log_sum_exp(p, tid, nthreads):
 """
 
 
-@kernel(ops.ReduceLogSumExp, accepts=_is_f32, by_types=True)
+@kernel(ops.ReduceLogSumExp, accepts=_is_f32)
 def log_sum_exp_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """The maximum, then the sum of what is left of it; a pass for each group of reduced axes."""
     axes, dims = reduced_axes(op, ins), ins[0].dims  # type: ignore[union-attr]

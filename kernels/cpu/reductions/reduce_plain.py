@@ -218,7 +218,7 @@ def _has_plain(op: Any, ins: Types) -> bool:
     return x.dtype.kind in "iu" or x.dtype in (BOOL, F64)
 
 
-@kernel(*PLAIN_FOLDS, accepts=_has_plain, by_types=True)
+@kernel(*PLAIN_FOLDS, accepts=_has_plain)
 def reduce_plain(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any integers, bool (greatest and least), f64."""
     axes, x = reduced_axes(op, ins), ins[0]

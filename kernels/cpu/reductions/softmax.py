@@ -188,7 +188,7 @@ def _has_form(op: Any, ins: Types) -> bool:
     return axis_form(op, ins) is not None
 
 
-@kernel(ops.Softmax, ops.LogSoftmax, accepts=_has_form, inplace=(0,), by_types=True)
+@kernel(ops.Softmax, ops.LogSoftmax, accepts=_has_form, inplace=(0,))
 def softmax_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Rows for the last axis, columns for the others; each element is written after its last read."""
     form = axis_form(op, ins)

@@ -321,7 +321,7 @@ def _can_order(op: Any, ins: Types) -> bool:
     return bool(x.dims[op.axis] <= GREATEST)
 
 
-@kernel(TopK, accepts=_can_order, by_types=True)
+@kernel(TopK, accepts=_can_order)
 def topk(op: TopK, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any dtype, any k; lines are shared by the threads."""
     x = ins[0]

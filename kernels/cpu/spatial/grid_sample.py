@@ -175,7 +175,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return len(x.dims) in (3, 4, 5) and math.prod(x.dims[2:]) <= WIDEST and max(x.dims[2:]) <= EXACT
 
 
-@kernel(GridSample, accepts=_accepts, by_types=True)
+@kernel(GridSample, accepts=_accepts)
 def sample(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """1 to 3 spatial axes, all modes and paddings."""
     x, out = ins[0], outs[0]

@@ -358,7 +358,7 @@ def _step(op: Any, program: Native, x: TensorType, out: TensorType) -> list[Step
     return [Step(program, window_args(op, x, out), out.size * math.prod(op.kernel_shape) >= PARALLEL_LOADS)]
 
 
-@kernel(MaxPool, accepts=_accepts, by_types=True)
+@kernel(MaxPool, accepts=_accepts)
 def max_pool(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Channels-last f32, 1 to 3 spatial axes, no indices."""
     x = ins[0]
@@ -366,7 +366,7 @@ def max_pool(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Conte
     return _step(op, max_pool_f32, x, outs[0])
 
 
-@kernel(AveragePool, accepts=_accepts, by_types=True)
+@kernel(AveragePool, accepts=_accepts)
 def average_pool(op: AveragePool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Channels-last f32, 1 to 3 spatial axes."""
     x = ins[0]
@@ -374,7 +374,7 @@ def average_pool(op: AveragePool, ins: Types, outs: Sequence[TensorType], contex
     return _step(op, average_pool_f32, x, outs[0])
 
 
-@kernel(LpPool, accepts=lambda op, ins: 1 <= op.p <= MAX_POWER and _accepts(op, ins), by_types=True)
+@kernel(LpPool, accepts=lambda op, ins: 1 <= op.p <= MAX_POWER and _accepts(op, ins))
 def lp_pool(op: LpPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Channels-last f32, 1 to 3 spatial axes."""
     x = ins[0]

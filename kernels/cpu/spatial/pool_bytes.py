@@ -163,7 +163,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return len(op.kernel_shape) <= 3
 
 
-@kernel(MaxPool, accepts=_accepts, rank=1, by_types=True)
+@kernel(MaxPool, accepts=_accepts, rank=1)
 def max_pool_of_bytes(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """u8 and i8, 1 to 3 spatial axes, no indices."""
     x = ins[0]

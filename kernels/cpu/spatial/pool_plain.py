@@ -94,7 +94,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return x.dtype.kind in "iu" or (op.indices and x.dtype in (F32, F64))
 
 
-@kernel(MaxPool, accepts=_accepts, by_types=True)
+@kernel(MaxPool, accepts=_accepts)
 def max_pool_any(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Channels last, 1 to 3 spatial axes: integers, and any number with indices."""
     x = ins[0]

@@ -201,7 +201,7 @@ def _is_f32(op: Any, ins: Types) -> bool:
     return math.prod(x.dims[2:]) <= WIDEST and max(x.dims[2:]) <= EXACT
 
 
-@kernel(RoiAlign, accepts=_is_f32, by_types=True)
+@kernel(RoiAlign, accepts=_is_f32)
 def sample_rois(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Both modes, any number of samples."""
     x, images = ins[0], ins[2]

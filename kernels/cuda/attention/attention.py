@@ -40,7 +40,7 @@ def accepts(op: Any, ins: Types) -> bool:
     return max(math.prod(q[:-2]), math.prod(k[:-2]), v[-1]) <= MOST_UNITS and mask_fits(op, ins)
 
 
-@kernel(FusedAttention, device="cuda", accepts=accepts, by_types=True)
+@kernel(FusedAttention, device="cuda", accepts=accepts)
 def attention(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Sums in f32 arithmetic, for any size of heads."""
     args = attention_args(op, ins, outs)
@@ -66,7 +66,7 @@ def flash_fits(d: int, width: int) -> bool:
     return d % 8 == 0 and width % 8 == 0 and max(d, width) <= 128
 
 
-@kernel(FusedAttention, device="cuda", accepts=_accepts_flash, rank=1, by_types=True)
+@kernel(FusedAttention, device="cuda", accepts=_accepts_flash, rank=1)
 def flash(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tensor cores; few rows share their keys among several blocks."""
     k, mask = heads_first(op, ins)[1], ins[3] if len(ins) > 3 else None

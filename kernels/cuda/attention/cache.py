@@ -167,7 +167,7 @@ def _shared(op: Any, ins: Types, room: int, together: int) -> tuple[dict[str, Ar
 
 
 @kernel(
-    GroupQueryAttention, device="cuda", accepts=_accepts, by_types=True,
+    GroupQueryAttention, device="cuda", accepts=_accepts,
     states=lambda op, ins: frozenset({(3, 1), (4, 2)}),  # a cache is appended to where it lies
 )  # fmt: skip
 def attention_cached(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:

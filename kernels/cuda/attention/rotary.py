@@ -42,9 +42,7 @@ def rotate_kernel(dtype: str) -> CudaKernel:
         x=PTR, y=PTR, cos=PTR, sin=PTR, positions=PTR_OR_0, fault=FAULT_AT, n=I64, outer=I64, inner=I64, d=I64,
         half=I64, is_outer=I64, neighbours=I64, rows=I64, image=I64,
     )  # fmt: skip
-    def rotate(
-        x, y, cos, sin, positions, fault, n, outer, inner, d, half, is_outer, neighbours, rows, image
-    ):
+    def rotate(x, y, cos, sin, positions, fault, n, outer, inner, d, half, is_outer, neighbours, rows, image):
         index = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
         item = np.uint32(index // np.uint32(d - half))
         i = np.int64(index) - np.int64(item) * (d - half)
@@ -79,7 +77,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return x is not None and x.dtype in (F32, F16, BF16) and x.size < 2**31
 
 
-@kernel(RotaryEmbedding, device="cuda", accepts=_accepts, inplace=(0,), by_types=True)
+@kernel(RotaryEmbedding, device="cuda", accepts=_accepts, inplace=(0,))
 def rotary_embedding(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One read and one write."""
     x, cos = ins[0], ins[1]

@@ -106,7 +106,7 @@ def accepts(op: Any, ins: Types) -> bool:
     return all(t is not None and t.is_static and t.dtype == F32 and 0 < t.size < 1 << 31 for t in ins)
 
 
-@kernel(BinaryPack, device="cuda", accepts=accepts, by_types=True)
+@kernel(BinaryPack, device="cuda", accepts=accepts)
 def binary_pack(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Along the last axis by votes, else by planes."""
     x, bound = ins

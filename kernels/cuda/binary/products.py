@@ -190,7 +190,7 @@ def _steps(
     assert x is not None
     assert w is not None
     assert w.known is not None
-    k, row = filters(w.known).shape[0], x.dims[-1]
+    k, row = w.dims[isinstance(op, BinaryMatMul)], x.dims[-1]
     words = words_of(channels)
     form = BitForm(
         op.zero_one,
@@ -199,7 +199,7 @@ def _steps(
         no_activation if thresholds is not None else activation(op.activation),
     )
 
-    def packed(name: str, pack: Any) -> Array:
+    def packed(name: str, pack: Any) -> Any:
         assert w.known is not None
         return context.packed(w.known, ("cuda bits", name), lambda array: pack(filters(array)))
 

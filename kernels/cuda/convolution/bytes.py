@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.unseen import content
 from bolt_numba.kernels.cuda.convolution.axes import axes_of
 from bolt_numba.kernels.cuda.convolution.conv import MOST, is_wide_enough, warp_tile
 from bolt_numba.kernels.cuda.convolution.direct import Direct, direct_args, direct_kernel
@@ -127,12 +128,12 @@ def in_bytes(w: Array) -> list[Array]:
 def known(t: TensorType) -> Array:
     """Of a constant."""
     assert t.known is not None
-    return t.known
+    return content(t.known)  # type: ignore[no-any-return]
 
 
 def zero_of(ins: Types, at: ByteOperands) -> Array:
     t = operand(ins, at.w_zero)
-    return np.zeros(1, np.int32) if t is None or t.known is None else t.known
+    return np.zeros(1, np.int32) if t is None or t.known is None else content(t.known)
 
 
 def accepts_bytes(op: Any, ins: Types) -> bool:
@@ -167,8 +168,8 @@ def _accepts_tail(op: Any, ins: Types) -> bool:
     assert x is not None
     if any(t is not None and t.size > 1 for t in (x_scale, x_zero)):
         return False  # those of images
-    added = None if bias is None or bias.dtype != I32 else bias.known
-    return sums_fit(x.dtype, x_zero.known, w.dtype, w_zero.known, math.prod(w.dims[1:]), added)
+    added = None if bias is None or bias.dtype != I32 else content(bias.known)
+    return sums_fit(x.dtype, x_zero.known, w.dtype, content(w_zero.known), math.prod(w.dims[1:]), added)
 
 
 @record(frozen=True)
@@ -191,10 +192,10 @@ def ending_of(op: Any, ins: Types, y: TensorType, zeros: Array) -> BytesEnd:
     target = np.asarray(number(ins, 6) if y_scale is not None and not fused else 1, np.float32)
     assert x_scale is not None
     assert w_scale is not None
-    factors = scale_ratio(np.asarray(x_scale.known).reshape(()), np.asarray(w_scale.known).reshape(-1), target)
+    factors = scale_ratio(np.asarray(x_scale.known).reshape(()), np.asarray(content(w_scale.known)).reshape(-1), target)
     columns, floats = zeros, bias is not None and bias.dtype == F32
     if bias is not None and not floats:
-        columns = (zeros.astype(np.int64) + np.asarray(bias.known)).astype(np.int32)
+        columns = (zeros.astype(np.int64) + np.asarray(content(bias.known))).astype(np.int32)
     scales = np.array(
         [number(ins, 6) if y_scale is not None else 1, number(ins, 7), number(ins, 10), number(ins, 11)], F32
     )
@@ -251,7 +252,7 @@ def bytes_product(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
     reading = reading_args(phase, axes, x.dims[0], wide, k // group, group, len(parts))
     of = Lines("s8" if x.dtype == I8 else "u8s8", 1, end.ending, math.prod(w.dims[2:]) * len(parts) > 31, False)
     args: dict[str, Argument] = {
-        "x": image, "w": context.packed(known(w), key, pack), "y": Out(), "ldy": k, **reading, **end.args,
+        "x": image, "w": context.packed(w.known, key, pack), "y": Out(), "ldy": k, **reading, **end.args,
         "outside": np.full(16, zero, x.dtype),
     }  # fmt: skip
     tile = warp_tile(y.size // k, k // group, group)
@@ -269,7 +270,7 @@ def bytes_direct(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
         return np.ascontiguousarray(centred(array, zero_of(ins, at)).astype(np.int16).transpose(1, 2, 0))
 
     args: dict[str, Argument] = {
-        "x": In(at.x), "w": context.packed(known(w), ("cuda direct", zero_of(ins, at).tobytes()), pack), "y": Out(),
+        "x": In(at.x), "w": context.packed(w.known, ("cuda direct", zero_of(ins, at).tobytes()), pack), "y": Out(),
         "zero": int(number(ins, at.x_zero)), **direct_args(op, x, w, y), **end.args,
         "wk": 1, "wc": math.prod(w.dims[2:]) * w.dims[0], "wt": w.dims[0],
     }  # fmt: skip

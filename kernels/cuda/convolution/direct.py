@@ -185,7 +185,7 @@ def accepts_direct(op: Any, ins: Types) -> bool:
     return all(0 < t.size <= MOST for t in (*given, result_of(op, ins)))
 
 
-@kernel(Conv, ConvTranspose, device="cuda", accepts=accepts_direct, rank=-10, by_types=True)
+@kernel(Conv, ConvTranspose, device="cuda", accepts=accepts_direct, rank=-10)
 def direct(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One thread an element."""
     x, w, bias, res = (*ins, None, None)[:4]

@@ -12,7 +12,7 @@ from bolt_numba.kernels.cuda.declare import SM_90A
 from bolt_numba.kernels.cuda.products.matmul import product_steps
 from bolt_numba.kernels.cuda.products.matmul_wgmma import accepts_groups, by_groups, works_by_groups
 from bolt_numba.kernels.extents import Lent, borrowed
-from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel, remember_last, result_of
+from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel, once, result_of
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.types import TensorType
@@ -33,7 +33,7 @@ def _product(op: Any, ins: Types) -> tuple[MatMul, list[TensorType | None]] | No
     return MatMul(trans_b=True, residual=op.residual, activation=op.activation), [*given, bias, rows]
 
 
-product = remember_last(_product)
+product = once(_product)
 
 
 def _accepts(op: Any, ins: Types) -> bool:
@@ -46,7 +46,7 @@ def _works(op: Any, ins: Types) -> bool:
     return found is not None and works_by_groups(*found)
 
 
-@kernel(Conv, device="cuda", arch=SM_90A, accepts=_accepts, works=_works, rank=1, by_types=True)
+@kernel(Conv, device="cuda", arch=SM_90A, accepts=_accepts, works=_works, rank=1)
 def pixels_wgmma(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f16 and bf16, by ``wgmma``."""
     found = product(op, ins)

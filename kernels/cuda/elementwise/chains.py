@@ -17,7 +17,7 @@ from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
 from bolt_numba.kernels.cuda.language.division import divider
 from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.geometry.chains import FIELDS, OPERATORS, loops_of, loops_reach, may_write_over, seen_chain
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, remember_last
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, once
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
@@ -47,7 +47,7 @@ def chain_kernel(
     )  # fmt: skip
 
 
-@remember_last
+@once
 def _nest(op: Pointwise | Chain, ins: Types) -> LoopNest | None:
     nest = loops_of(op, ins, lambda chain, shape, known, dtypes: geometry(shape, [t.dims for t in known]))
     return nest if nest is not None and nest.size < LIMIT else None
@@ -61,7 +61,7 @@ def elements_of_thread(n: int, itemsize: int, is_flat: bool) -> int:
     return per
 
 
-@remember_last
+@once
 def _accepts(op: Any, ins: Types) -> bool:
     seen = seen_chain(op, ins)
     if seen is None or _nest(op, ins) is None:
@@ -111,13 +111,13 @@ def _loops(
     return [Step(chain_kernel(chain, given, known_powers(chain, ins), outer, nest.forms, per), args)]
 
 
-@kernel(*OPERATORS, device="cuda", accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1, by_types=True)
+@kernel(*OPERATORS, device="cuda", accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1)
 def pointwise_in_place(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """A result that may take over an operand's memory: a thread loads its elements before it stores any there."""
     return _steps(op, ins)
 
 
-@kernel(*OPERATORS, device="cuda", accepts=_accepts, by_types=True)
+@kernel(*OPERATORS, device="cuda", accepts=_accepts)
 def pointwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Operands that are wider than the result."""
     return _steps(op, ins)

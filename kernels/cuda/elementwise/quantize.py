@@ -45,7 +45,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return lines is not None and _shapes(op, known[0], known[1]) is not None
 
 
-@kernel(QuantizeLinear, DequantizeLinear, device="cuda", accepts=_accepts, by_types=True)
+@kernel(QuantizeLinear, DequantizeLinear, device="cuda", accepts=_accepts)
 def convert_codes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Per tensor, per axis, or by blocks that are whole."""
     known = [t for t in ins if t is not None]

@@ -38,7 +38,7 @@ def scale_of_range(least, most, scale, zero):
 
 
 @kernel(
-    DynamicQuantizeLinear, device="cuda", by_types=True,
+    DynamicQuantizeLinear, device="cuda",
     accepts=lambda op, ins: ins[0] is not None and ins[0].is_static and 0 < ins[0].size < LIMIT,
 )  # fmt: skip
 def dynamic_quantize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:

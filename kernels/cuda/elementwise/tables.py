@@ -55,7 +55,7 @@ def lookup(source: str, index: str, unit: int) -> CudaKernel:
     )  # fmt: skip
 
 
-@kernel(ByteTable, device="cuda", inplace=(0,), by_types=True)
+@kernel(ByteTable, device="cuda", inplace=(0,))
 def byte_table(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any shape."""
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "table": In(1), "n": outs[0].size}

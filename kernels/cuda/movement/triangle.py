@@ -54,7 +54,7 @@ def _triangular(op: Any, ins: Types) -> bool:
     return len(ins) < 2 or ins[1] is None or ins[1].dtype.itemsize == 8
 
 
-@kernel(Trilu, device="cuda", accepts=_triangular, by_types=True)
+@kernel(Trilu, device="cuda", accepts=_triangular)
 def trilu(op: Trilu, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """A thread for each element."""
     x = typed(ins)

@@ -63,9 +63,14 @@ def turned(rows: int) -> Callable[[Array], Array]:
 
     def pack(array: Array) -> Array:
         swapped = np.swapaxes(array, -1, -2)
-        return np.ascontiguousarray(np.pad(swapped, [(0, 0)] * (array.ndim - 1) + [(0, -rows % WIDE)]))
+        return np.ascontiguousarray(np.pad(swapped, [(0, 0)] * (array.ndim - 1) + [(0, turned_row(rows) - rows)]))
 
     return pack
+
+
+def turned_row(rows: int) -> int:
+    """Elements from one of its columns to the next."""
+    return rows + -rows % WIDE
 
 
 def lying(op: MatMul, a: TensorType, b: TensorType) -> ProductOperands:
@@ -214,25 +219,25 @@ def product_steps(way: Any, op: Any, ins: Types, y: TensorType, context: Context
     return split_steps(op, ins, y, of, *way(of, dtype_name(a.dtype)))
 
 
-@kernel(MatMul, device="cuda", accepts=accepts_f32, by_types=True)
+@kernel(MatMul, device="cuda", accepts=accepts_f32)
 def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f32, on plain cores."""
     return product_steps(by_simt, op, ins, outs[0], context)
 
 
-@kernel(MatMul, device="cuda", accepts=accepts_halves, by_types=True)
+@kernel(MatMul, device="cuda", accepts=accepts_halves)
 def matmul_halves(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f16 and bf16 on tensor cores, with sums in f32."""
     return product_steps(by_tensor, op, ins, outs[0], context)
 
 
-@kernel(MatMul, device="cuda", accepts=accepts_few, rank=3, by_types=True)
+@kernel(MatMul, device="cuda", accepts=accepts_few, rank=3)
 def matmul_few(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Up to 4 rows, at the speed of the memory."""
     return product_steps(by_few, op, ins, outs[0], context)
 
 
-@kernel(MatMul, device="cuda", accepts=accepts_tf32, rank=1, numerics="fast", by_types=True)
+@kernel(MatMul, device="cuda", accepts=accepts_tf32, rank=1, numerics="fast")
 def matmul_tf32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f32 on tensor cores, which read the first 10 bits of each fraction and add in f32."""
     return tf32_steps(by_tensor, op, ins, outs[0], context)
@@ -249,5 +254,5 @@ def tf32_steps(way: Any, op: Any, ins: Types, y: TensorType, context: Context) -
     if of.b_order.dense == "m":
         assert b.known is not None, "accepts_tf32() has tested this"
         packed = context.packed(b.known, ("turned",), turned(of.g.k))
-        of = replace(of, b_order=Order("k", True), args={**of.args, "b": packed, "ldb": packed.shape[-1]})
+        of = replace(of, b_order=Order("k", True), args={**of.args, "b": packed, "ldb": turned_row(of.g.k)})
     return split_steps(op, ins, y, of, *way(of, "tf32"))

@@ -75,7 +75,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return math.prod(x.dims[:-1]) <= MOST
 
 
-@kernel(MatMulNBits, device="cuda", accepts=_accepts, by_types=True)
+@kernel(MatMulNBits, device="cuda", accepts=_accepts)
 def matmul_bits(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Codes become floats of the dtype of x, then a product follows."""
     x, codes, _, zeros, bias = (*ins, None, None)[:5]

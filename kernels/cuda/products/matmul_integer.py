@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.unseen import content
 from bolt_numba.kernels.cuda.declare import CudaKernel
 from bolt_numba.kernels.cuda.movement.moves import steps as moved
 from bolt_numba.kernels.cuda.products.choose import choose
 from bolt_numba.kernels.cuda.products.copies import Order
 from bolt_numba.kernels.cuda.products.finish import can_finish, tail_args
-from bolt_numba.kernels.cuda.products.matmul import WIDE, can_be_numbered, in_halves, turned
+from bolt_numba.kernels.cuda.products.matmul import WIDE, can_be_numbered, in_halves, turned, turned_row
 from bolt_numba.kernels.cuda.products.prepare_bytes import numbers_of_columns, sums_of_rows
 from bolt_numba.kernels.cuda.products.tail_bytes import BYTES, FUSED, HEAD, SUMS, ByteForm, columns_at, table_bytes
 from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES, tensor
@@ -69,7 +70,8 @@ def _exact(at: BytePositions, ins: Types, k: int) -> bool:
     whole = bias is not None and bias.dtype == I32
     if whole and bias is not None and bias.known is None:
         return False
-    return sums_fit(a.dtype, za.known, b.dtype, zb.known, k, bias.known if whole and bias is not None else None)
+    added = content(bias.known) if whole and bias is not None else None
+    return sums_fit(a.dtype, za.known, b.dtype, content(zb.known), k, added)
 
 
 def accepts_bytes(op: Any, ins: Types) -> bool:
@@ -109,7 +111,7 @@ def _b_steps(at: BytePositions, b: TensorType, g: ProductBlocks, context: Contex
     """B by columns, the sums of its columns, bytes from column to column, and the steps that make both at run time."""
     if b.known is not None:
         packed = context.packed(b.known, ("columns of bytes",), turned(g.k))
-        return packed, context.packed(b.known, ("sums of columns",), _columns_of_b), packed.shape[-1], []
+        return packed, context.packed(b.known, ("sums of columns",), _columns_of_b), turned_row(g.k), []
     rank, to, sums = len(b.dims), Scratch(b.nbytes), Scratch(4 * g.b_blocks * g.n)
     made = moved(transpose_move(b.dims, (*range(rank - 2), rank - 1, rank - 2), 1), In(at.b), to)
     args: dict[str, Argument] = {"x": to, "to": sums, "rows": g.b_blocks * g.n, "k": g.k, "pitch": g.k, "skip": 0}
@@ -149,7 +151,7 @@ def _form(op: Any, ins: Types, at: BytePositions, g: ProductBlocks, y: TensorTyp
     result = SUMS if at.a_scale is None else FUSED if is_fused(op, y_scale, bias) else BYTES
     act = tail_args(getattr(op, "activation", None)).act
     zero = _of(ins, at.b_zero)
-    offset = zero is not None and (zero.known is None or bool(zero.known.any()))
+    offset = zero is not None and (zero.known is None or bool(content(zero.known).any()))
     return ByteForm(dtype_name(y.dtype), _name(residual, "f32"), result, g.b_blocks > 1, offset, act)
 
 

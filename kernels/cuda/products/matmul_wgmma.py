@@ -65,7 +65,7 @@ def accepts_groups(op: Any, ins: Types) -> bool:
     return works_by_groups(op, ins) and a is not None and b is not None and is_faster(lying(op, a, b).g, "f16")
 
 
-@kernel(MatMul, device="cuda", arch=SM_90A, accepts=accepts_groups, works=works_by_groups, rank=1, by_types=True)
+@kernel(MatMul, device="cuda", arch=SM_90A, accepts=accepts_groups, works=works_by_groups, rank=1)
 def matmul_wgmma(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f16 and bf16, by ``wgmma`` from tiles that the GPU copies by itself."""
     return product_steps(by_groups, op, ins, outs[0], context)
@@ -83,7 +83,7 @@ def _accepts_tf32(op: Any, ins: Types) -> bool:
 
 @kernel(
     MatMul, device="cuda", arch=SM_90A, accepts=_accepts_tf32, works=_works_tf32, rank=2, numerics="fast",
-    by_types=True,
+
 )  # fmt: skip
 def matmul_tf32_wgmma(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f32 by the same kernel, which reads the first 10 bits of each fraction and adds in f32."""

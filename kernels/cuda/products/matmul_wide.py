@@ -72,7 +72,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return bias is None or (len(b.dims) > 1 and bias.dims == result_of(op, ins).dims[-1:])
 
 
-@kernel(MatMul, device="cuda", accepts=_accepts, by_types=True)
+@kernel(MatMul, device="cuda", accepts=_accepts)
 def matmul_wide(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f64, i32, u32, i64 and u64."""
     a, b, bias = (*ins, None)[:3]

@@ -92,7 +92,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return x.dtype in (F32, F16, BF16) and x.size > 0 and 0 < 4 * r.dims[2] <= STATE_BYTES
 
 
-@kernel(RNN, LSTM, GRU, device="cuda", accepts=_accepts, by_types=True)
+@kernel(RNN, LSTM, GRU, device="cuda", accepts=_accepts)
 def recurrent(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """All attributes of ONNX; a launch for each step of time where the weights are large."""
     layer, dtype = RecurrentNode.of(op, ins), dtype_name(outs[0].dtype)

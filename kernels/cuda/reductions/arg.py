@@ -145,7 +145,7 @@ def _arg_step(
     return Step(arg_columns(x.dtype, least), args)
 
 
-@kernel(ArgMax, ArgMin, device="cuda", accepts=lambda op, ins: _form(op, ins) is not None, by_types=True)
+@kernel(ArgMax, ArgMin, device="cuda", accepts=lambda op, ins: _form(op, ins) is not None)
 def arg(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any number."""
     form, x = _form(op, ins), ins[0]
@@ -178,7 +178,7 @@ def set_places(kind: str) -> CudaKernel:
     )(body)  # fmt: skip
 
 
-@kernel(Hardmax, device="cuda", accepts=lambda op, ins: axis_form(op, ins) is not None, by_types=True)
+@kernel(Hardmax, device="cuda", accepts=lambda op, ins: axis_form(op, ins) is not None)
 def hardmax(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Positions of the greatest, then ones there."""
     form, x = axis_form(op, ins), ins[0]

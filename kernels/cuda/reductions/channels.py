@@ -64,7 +64,7 @@ class _Formula:
         return Chain(tuple(self.steps), (value,))
 
 
-@kernel(BatchNormalization, device="cuda", accepts=has_image, inplace=(0,), by_types=True)
+@kernel(BatchNormalization, device="cuda", accepts=has_image, inplace=(0,))
 def batch_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """(x - mean) / sqrt(var + epsilon) * scale + bias as a chain."""
     image = image_of(op, ins)
@@ -131,7 +131,7 @@ def group_statistics(x_kind: str, kind: str) -> CudaKernel:
     )(body)  # fmt: skip
 
 
-@kernel(InstanceNormalization, GroupNormalization, device="cuda", accepts=has_image, inplace=(0,), by_types=True)
+@kernel(InstanceNormalization, GroupNormalization, device="cuda", accepts=has_image, inplace=(0,))
 def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Statistics of the groups, then (x - mean) * factor + bias."""
     image, kinds = image_of(op, ins), [t.dtype for t in ins if t is not None]
@@ -189,7 +189,7 @@ def neighbour_norm(kind: str) -> CudaKernel:
     )(body)  # fmt: skip
 
 
-@kernel(LRN, device="cuda", accepts=has_image, by_types=True)
+@kernel(LRN, device="cuda", accepts=has_image)
 def local_response_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """A thread for each element; neighbours are in cache."""
     image = image_of(op, ins)

@@ -304,7 +304,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return x.dtype == BOOL and isinstance(op, (ops.ReduceMax, ops.ReduceMin))
 
 
-@kernel(*FOLDS, device="cuda", accepts=_accepts, by_types=True)
+@kernel(*FOLDS, device="cuda", accepts=_accepts)
 def reduce(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Floats, integers, and extremes of bool."""
     axes, x = reduced_axes(op, ins), ins[0]

@@ -141,7 +141,7 @@ def _row_length(op: Any, ins: Types) -> int | None:
 
 @kernel(
     LayerNormalization, RMSNormalization, device="cuda", accepts=lambda op, ins: _row_length(op, ins) is not None,
-    inplace=(0,), by_types=True,
+    inplace=(0,),
 )  # fmt: skip
 def row_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Rows in registers, longer ones by blocks that read them again."""

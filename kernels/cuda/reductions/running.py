@@ -113,7 +113,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return x.size < LIMIT and (x.dtype.kind in "iu" or x.dtype in (*FLOATS, F64))
 
 
-@kernel(CumSum, CumProd, device="cuda", accepts=_accepts, inplace=(0,), by_types=True)
+@kernel(CumSum, CumProd, device="cuda", accepts=_accepts, inplace=(0,))
 def running(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Sums and products up to each element; halves in f32, integers in i64."""
     x, axis = ins[0], ins[1]

@@ -97,7 +97,7 @@ def _is_float(op: Any, ins: Types) -> bool:
     return is_reduced(op, ins) and ins[0].dtype in FLOATS  # type: ignore[union-attr]
 
 
-@kernel(ReduceLogSumExp, device="cuda", accepts=_is_float, by_types=True)
+@kernel(ReduceLogSumExp, device="cuda", accepts=_is_float)
 def log_sum_exp(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """A pass for each group of reduced axes: the function of its own results is that of all."""
     axes, x = reduced_axes(op, ins), ins[0]
@@ -186,9 +186,7 @@ def lp_columns(p: int, kind: str) -> CudaKernel:
     )(body)  # fmt: skip
 
 
-@kernel(
-    LpNormalization, device="cuda", accepts=lambda op, ins: axis_form(op, ins) is not None, inplace=(0,), by_types=True
-)
+@kernel(LpNormalization, device="cuda", accepts=lambda op, ins: axis_form(op, ins) is not None, inplace=(0,))
 def lp_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Two passes over rows or columns."""
     form = axis_form(op, ins)

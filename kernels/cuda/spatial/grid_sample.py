@@ -192,7 +192,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return fits and x.dtype in FLOATS and grid.dtype in FLOATS
 
 
-@kernel(GridSample, device="cuda", accepts=_accepts, by_types=True)
+@kernel(GridSample, device="cuda", accepts=_accepts)
 def grid_sample(op: GridSample, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """1 to 3 spatial axes, all modes and paddings; sums in f32."""
     x, grid, out = typed(ins), typed(ins, 1), outs[0]

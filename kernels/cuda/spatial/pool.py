@@ -197,7 +197,7 @@ def _steps(kind: str, op: Any, ins: Types, outs: Sequence[TensorType], power: in
     return [Step(made, pool_args(op, x, outs[0], vector))]
 
 
-@kernel(MaxPool, device="cuda", accepts=_accepts, by_types=True)
+@kernel(MaxPool, device="cuda", accepts=_accepts)
 def max_pool(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any number, with or without the places of the maxima."""
     x = ins[0]
@@ -211,13 +211,13 @@ def max_pool(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Conte
     return [Step(pool("max", x.dtype, len(sizes), 1, any(d > 1 for d in op.dilations), places=True), args)]
 
 
-@kernel(AveragePool, device="cuda", accepts=_accepts, by_types=True)
+@kernel(AveragePool, device="cuda", accepts=_accepts)
 def average_pool(op: AveragePool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Sums and quotients in f32."""
     return _steps("mean", op, ins, outs)
 
 
-@kernel(LpPool, device="cuda", accepts=lambda op, ins: op.p <= 8 and _accepts(op, ins), by_types=True)
+@kernel(LpPool, device="cuda", accepts=lambda op, ins: op.p <= 8 and _accepts(op, ins))
 def lp_pool(op: LpPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Powers are products."""
     return _steps("lp", op, ins, outs, op.p)

@@ -179,7 +179,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return fits and x.dtype in FLOATS and rois.size // 4 * x.dims[1] * op.output_height * op.output_width <= MOST
 
 
-@kernel(RoiAlign, device="cuda", accepts=_accepts, by_types=True)
+@kernel(RoiAlign, device="cuda", accepts=_accepts)
 def roi_align(op: RoiAlign, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Both modes, any number of samples; sums in f32."""
     x, images, out = typed(ins), typed(ins, 2), outs[0]

@@ -200,7 +200,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return 2 * x.size + CHUNK <= MOST
 
 
-@kernel(TopK, device="cuda", accepts=_accepts, by_types=True)
+@kernel(TopK, device="cuda", accepts=_accepts)
 def topk(op: TopK, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Numbers of up to 32 bits, any k; always in order."""
     x = typed(ins)
