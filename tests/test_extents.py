@@ -253,15 +253,15 @@ def test_a_kernel_that_reaches_further_than_it_says_is_found(less: str) -> None:
 
 
 def test_packed_operands_of_nodes_alike_are_compared() -> None:
-    """A file may hold packed weights: the gate says how far steps reach into them, and they are measured when linked."""
+    """A file may hold packed weights: the gate says how far steps reach, and all are measured when they are linked."""
     packed = Packed((0,), "key", np.copy)
-    step = Step(example, {"x": packed, "y": Out(), "more": None, "n": 9})
+    step = Step(example, {"x": In(0, 4), "y": Out(), "more": packed, "n": 9})
     check_steps(Relu(), [step], [TEN], [TEN])
-    slots = [Slot("w", TEN, CONST, const=np.zeros(n, np.float32)) for n in (9, 3)]
+    slots = [Slot("w", TEN, CONST, const=np.zeros(n, np.float32)) for n in (2, 1)]
     slots = [replace(slot, type=TEN.with_value(slot.const)) for slot in slots]
     jobs = [Job("example", Relu(), device("cpu"), [slot], [], [step]) for slot in slots]
     Packs().pack(jobs[:1])
-    with pytest.raises(ShapeError, match="got 12 bytes, wanted 36"):
+    with pytest.raises(ShapeError, match="got 4 bytes, wanted 8"):
         Packs().pack(jobs)
 
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bolt_numba.base.unseen import content
+from bolt_numba.errors import InternalError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
+from bolt_numba.kernels import registry
+from bolt_numba.kernels.registry import select
 from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.ops.arrays.shape import Slice
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Pow
 from bolt_numba.runtime import choices, recipes, tape
+from bolt_numba.runtime.choices import number_operators
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Planner
 from bolt_numba.runtime.region import region_of
-from bolt_numba.runtime.choices import number_operators
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.tape import Taped
 from bolt_numba.types import F32, Array, Sym, TensorType
@@ -67,6 +72,47 @@ def test_convolutions_with_other_filters() -> None:
         Conv(layout="NHWC", pads=(1, 1, 1, 1)), [[weights(16, 16, 3, 3), weights(16)] for _ in range(2)], 1, 9, 9, 16
     )
     check(graph, 2e-5)  # Winograd where the processor likes it
+
+
+def with_maker(monkeypatch: pytest.MonkeyPatch, look: Any) -> list[Any]:
+    """Have the usual maker of products look at weights first; what was seen."""
+    usual, seen = select(MatMul(), [TensorType(F32, (5, 80)), TensorType(F32, (80, 80))]), list[Any]()
+    assert usual is not None
+
+    def make(op: Any, ins: Any, outs: Any, context: Any) -> Any:
+        seen.append(look(ins[1].known))
+        return usual.make(op, ins, outs, context)
+
+    monkeypatch.setitem(registry.KERNELS, (MatMul, "cpu"), [replace(usual, make=make, error=None)])
+    return seen
+
+
+LOOKS: dict[str, Any] = {
+    "array": np.asarray, "sum": lambda w: w.sum(), "ufunc": np.abs, "function": np.concatenate,
+    "element": lambda w: w[0],
+    "compared": lambda w: w == 0, "scaled": lambda w: 2 * w, "bytes": lambda w: w.tobytes(), "rows": list, "true": bool,
+    "strides": lambda w: w.strides,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_maker_that_looks_at_weights_unasked_is_an_error(monkeypatch: pytest.MonkeyPatch, look: str) -> None:
+    """Its steps would serve nodes alike with other weights."""
+    graph = layers(MatMul(), [[weights(80, 80)]], 5, 80)
+    with_maker(monkeypatch, LOOKS[look])
+    with pytest.raises(InternalError, match=r"content of constant operand 1: float32\[80, 80\]: got a look, wanted"):
+        check(graph)
+
+
+def test_a_maker_that_asks_for_content_serves_only_nodes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, other = weights(80, 80), weights(80, 80)
+    graph = layers(MatMul(), [[w], [w], [other]], 5, 80)
+    seen = with_maker(monkeypatch, lambda known: float(content(known).sum()))
+    assert selections(graph) == 2 + (graph.nodes[0].operands[1] is not graph.nodes[1].operands[1])
+    assert {w.sum(), other.sum()} == {*seen}
+    check(graph)
+    monkeypatch.undo()
+    assert selections(graph) == 1
 
 
 def test_small_constants_count() -> None:

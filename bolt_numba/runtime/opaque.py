@@ -13,14 +13,13 @@ plan of their own.  The next tape then has it, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from bolt_numba.base.follow import Followed, LostError, UnpackedError, fixed, followed, is_followed, value_of
 from bolt_numba.base.mapped import for_kernels
-from bolt_numba.base.records import record
 from bolt_numba.base.swallowed import swallowed
 from bolt_numba.base.unseen import Packed
 from bolt_numba.kernels.registry import (
@@ -223,11 +222,8 @@ class _Together:
 # --------------------------------------------------------------------------------------------------- several makers
 
 
-@record(eq=False)
-class Ways:
-    """Makers that may run a node, each with when it does: one of them; none where a device has none."""
-
-    makers: list[tuple[Any, Entry]] = field(default_factory=list)
+Ways: TypeAlias = "list[tuple[Any, Entry]]"
+"""Makers that may run a node, each with when it does: one of them; none where a device has none."""
 
 
 def ways_of(device: Device, op: Op, ins: Types, context: NodeContext, is_followed: bool) -> Ways:
@@ -238,11 +234,11 @@ def ways_of(device: Device, op: Op, ins: Types, context: NodeContext, is_followe
         if not is_followed:
             raise
         entry = chosen(ins, lambda plain: device.select(op, plain, context))
-        return Ways() if entry is None else Ways([(True, entry)])
+        return [] if entry is None else [(True, entry)]
 
 
 def _ways(device: Device, op: Op, ins: Types, context: NodeContext) -> Ways:
-    made, rest = Ways(), True
+    made, rest = [], True  # type: tuple[Ways, Any]
     for accepts, entry in device.ways(op, ins, context):
         may_decide = context.session.chooses and type(accepts) is Followed
         if not may_decide and not accepts:
@@ -250,12 +246,12 @@ def _ways(device: Device, op: Op, ins: Types, context: NodeContext) -> Ways:
         if not _may_be_exact(entry, op, ins, context):
             continue
         if not may_decide:
-            made.makers.append((rest, entry))
+            made.append((rest, entry))
             return made
-        made.makers.append((accepts & rest, entry))
+        made.append((accepts & rest, entry))
         rest = (accepts ^ True) & rest
     if rest:
-        made.makers.clear()
+        made.clear()
     return made
 
 
@@ -267,9 +263,8 @@ def _may_be_exact(entry: Entry, op: Op, ins: Types, context: NodeContext) -> boo
         return True
 
 
-def all_of(found: Ways, context: NodeContext, select: Callable[[Entry], Selection]) -> Selection:
+def all_of(ways: Ways, context: NodeContext, select: Callable[[Entry], Selection]) -> Selection:
     """How a node runs one of several ways."""
-    ways = found.makers
     at = 0 if len(ways) == 1 else next(number for number, (when, _) in enumerate(ways) if value_of(when))
     kept = [(ways[at][0], select(ways[at][1]))]
     for number, (when, entry) in enumerate(ways):

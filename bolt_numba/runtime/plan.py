@@ -385,14 +385,14 @@ class Planner:
         ins = unseen(types, context, outs)
         for device in self.devices:
             ways = ways_of(device, op, ins, context, self.trail is not None)
-            if ways.makers or device.runs(op):
+            if ways or device.runs(op):
                 break
-        if not ways.makers:
+        if not ways:
             made = Selection(outs, device, None, device.runs(op))
         elif self.context.tuner is None:
             made = all_of(ways, context, lambda entry: self._selection(op, ins, outs, device, entry, context))
         else:
-            entry, tuned = self.context.tuner.choose(op, ins, outs, device, ways.makers[0][1], context)
+            entry, tuned = self.context.tuner.choose(op, ins, outs, device, ways[0][1], context)
             made = self._selection(op, ins, outs, device, entry, tuned)
         deciding = {i for i, t in enumerate(ins) if i in op.value_inputs and t is not None and is_unseen(t.value)}
         made.looked, made.exact = frozenset(context.looked | deciding), context.exact

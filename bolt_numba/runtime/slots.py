@@ -71,8 +71,8 @@ class Job:
 
     runner: what does it, for people.  inplace: operands that the only result may take the memory of.  states: pairs of
     an operand and a result that may be one buffer of the caller's.  stage: how many stops come before it
-    (`runtime.stops`).  leaving: constants that need not stay in memory once all is packed.  arrays: what is packed, once
-    the plan is linked.
+    (`runtime.stops`).  leaving: constants that need not stay in memory once all is packed.  arrays: what is packed,
+    once the plan is linked.
     """
 
     name: str

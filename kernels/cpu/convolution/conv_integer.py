@@ -255,7 +255,6 @@ def conv_bytes_depthwise(op: Any, ins: Types, outs: Sequence[TensorType], contex
         packed[:, :n] = filters.reshape(n, taps).T.view(np.uint8) ^ np.uint8(128 if w.dtype == U8 else 0)
         return packed
 
-    assert w.known is not None
     columns = column_step(op, ins, at, Panels(1, 1, taps, n), 0, np.zeros(width, np.int32), 0)
     threads = either(is_parallel(context, g.images * g.m * n * taps, x.nbytes), context.threads, 1)
     table = g.taps.table if not g.is_matrix else np.arange(g.m, dtype=np.int32)

@@ -301,7 +301,6 @@ def transposed(op: Any, ins: Types, outs: Sequence[TensorType], context: Context
     x, w, bias = (*ins, None)[:3]
     assert x is not None
     assert w is not None
-    assert w.known is not None
     images, c, groups, kg = x.dims[0], x.dims[-1], op.group, w.dims[1]
     (h, wd), (oh, ow), down, across = transposed_axes(op, x, w, outs[0])
     (kh, sh, dh, top), (kw, sw, dw, left) = down, across

@@ -273,7 +273,6 @@ def depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
     x, w, bias, _ = (*ins, None, None)[:4]
     assert x is not None
     assert w is not None
-    assert w.known is not None
     images, *sizes, c = x.dims
     windows = op.windows(w.dims[2:]).resolved(sizes)
     ones = (1,) * (2 - len(sizes))

@@ -303,7 +303,6 @@ def conv_bytes_pixels(op: Any, ins: Types, outs: Sequence[TensorType], context: 
     """Tiles of pixels by vectors of channels."""
     at = operands_of(op)
     x, w = sides(ins, at)
-    assert w.known is not None
     images, *sizes, c = x.dims
     windows = op.windows(w.dims[2:]).resolved(sizes)
     ones = (1,) * (2 - len(sizes))

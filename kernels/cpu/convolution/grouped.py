@@ -236,7 +236,6 @@ def grouped(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
     x, w, bias, _ = (*ins, None, None)[:4]
     assert x is not None
     assert w is not None
-    assert w.known is not None
     images, *sizes, c = x.dims
     k, cg = w.dims[:2]
     kg, windows = k // op.group, op.windows(w.dims[2:]).resolved(sizes)

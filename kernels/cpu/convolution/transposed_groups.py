@@ -193,7 +193,6 @@ def transposed_groups(op: Any, ins: Types, outs: Sequence[TensorType], context: 
     x, w, bias = (*ins, None)[:3]
     assert x is not None
     assert w is not None
-    assert w.known is not None
     images, c, kg, group = x.dims[0], x.dims[-1], w.dims[1], op.group
     (h, wd), (oh, ow), down, across = transposed_axes(op, x, w, outs[0])
     rows, cols = AxisTaps.of(*down), AxisTaps.of(*across)

@@ -312,7 +312,6 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
     x, w, bias, _ = (*ins, None, None)[:4]
     assert x is not None
     assert w is not None
-    assert w.known is not None
     layer, (k, terms, *_), c = layer_of(op, x, w, outs[0]), flat_dims(w.dims), x.dims[-1]
     sizes = tile_sizes(size, layer.taps)
     (down, across), planes = layer.tiles(sizes), math.prod(sides(sizes))
@@ -447,7 +446,6 @@ def error(size: int) -> Error:
     def of(op: Any, ins: Types, context: Context) -> float:
         w = ins[1]
         assert w is not None
-        assert w.known is not None
         bound = greatest_error(size, flat_dims(w.dims))
         if bound <= LIMIT:
             return bound

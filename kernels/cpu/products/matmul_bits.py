@@ -288,9 +288,7 @@ def matmul_bits(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
     x, codes, scales, zeros, bias = (*ins, None, None)[:5]
     assert x is not None
     assert codes is not None
-    assert codes.known is not None
     assert scales is not None
-    assert scales.known is not None
     k, (n, blocks, _) = fixed(x.dims[-1]), codes.dims
     rows, bits = x.size // k, op.bits
     parts = -(-k // TERMS) if blocks == 1 else 1

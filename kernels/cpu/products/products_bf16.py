@@ -111,7 +111,6 @@ def matmul_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
     a, b, bias, _ = (*ins, None, None)[:4]
     assert a is not None
     assert b is not None
-    assert b.known is not None
     g = geometry(op, a.dims, b.dims)
     pack = pack_matrix(op.trans_b, op.alpha, context.threads)
     filters = context.packed(b.known, ("pairs", op.trans_b, op.alpha), pack)
@@ -162,7 +161,6 @@ def conv_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
     x, w, bias, _ = (*ins, None, None)[:4]
     assert x is not None
     assert w is not None
-    assert w.known is not None
     count, cg = w.dims[:2]
     groups, kg, taps = op.group, count // op.group, math.prod(w.dims[2:])
     g, k = windows_geometry(op, x, w, outs[0]), taps * cg

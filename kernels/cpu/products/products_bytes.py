@@ -147,7 +147,6 @@ class Panels:
             run_shares(pack_bytes, context.threads, to.nbytes, b=source, to=to, **self.values(b.dtype == U8, self.n))
             return to
 
-        assert b.known is not None
         return context.packed(b.known, ("bytes", key, self), pack)
 
 

@@ -108,7 +108,6 @@ def fits(w: Array, axis: int, alpha: float = 1.0) -> Array:
 
 def unfit(w: TensorType, axis: int, alpha: float, context: Context) -> float:
     """What makers tell as their error: 0, or infinity where weights do not fit."""
-    assert w.known is not None
     found = derived(w.known, ("fits f16", axis, alpha), lambda w: fits(w, axis, alpha), BOOL)
     return 0.0 if content(found)[0] else np.inf
 

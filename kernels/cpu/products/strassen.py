@@ -443,7 +443,6 @@ def matmul_strassen(op: Any, ins: Types, outs: Sequence[TensorType], context: Co
     a, b, bias, _ = (*ins, None, None)[:4]
     assert a is not None
     assert b is not None
-    assert b.known is not None
     g = matmul_geometry(op, a.dims, b.dims)
     swap, alpha, n, k, threads = op.trans_b, op.alpha, g.n, g.k, context.threads
 

@@ -200,7 +200,6 @@ class RecurrentLayer:
         """What ``pack`` makes of a constant operand."""
         source = self.given(index)
         assert source is not None
-        assert source.known is not None
         return context.packed(source.known, ("recurrent", *key, self.vectors), lambda a: pack(a, self.vectors))
 
     def strides(self) -> dict[str, Argument]:

@@ -63,7 +63,6 @@ def _input_bytes(layer: RecurrentLayer, bias: Argument, context: Context) -> tup
     """Steps of x w^T + bias for all steps of time, [rows of x, columns of `pack_columns`]."""
     w = layer.ins[1]
     assert w is not None
-    assert w.known is not None
     rows, columns, k = layer.t * layer.n, layer.gate_columns, layer.i
     middle = centre(w.dtype)
     scales = _in_columns(layer, W_NUMBERS[0], w.dims[1], context)

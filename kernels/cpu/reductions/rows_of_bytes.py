@@ -327,7 +327,6 @@ def rows_of_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
     if isinstance(op.op, Softmax) and _by_table(x, ins[1], ins[3]):
         scale = ins[1]
         assert scale is not None
-        assert scale.known is not None
         table = context.packed(scale.known, ("exponentials", kinds[0]), partial(_exponentials, signed=kinds[0]))
         room = Scratch(4 * n * context.threads)
         given = {k: v for k, v in args.items() if k not in ("x_scale", "x_zero")}

@@ -189,7 +189,6 @@ def _steps(
     x, w, bias, res, thresholds = (*ins, None, None, None)[:5]
     assert x is not None
     assert w is not None
-    assert w.known is not None
     k, row = w.dims[isinstance(op, BinaryMatMul)], x.dims[-1]
     words = words_of(channels)
     form = BitForm(
@@ -200,7 +199,6 @@ def _steps(
     )
 
     def packed(name: str, pack: Any) -> Any:
-        assert w.known is not None
         return context.packed(w.known, ("cuda bits", name), lambda array: pack(filters(array)))
 
     args: dict[str, Argument] = {

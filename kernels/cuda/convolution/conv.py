@@ -141,7 +141,6 @@ def product_steps(
     x, w, bias, res = (*ins, None, None)[:4]
     assert x is not None
     assert w is not None
-    assert w.known is not None
     axes, phases = phases_of(op, x, w, y)
     groups, k = op.group, y.dims[-1]
     steps = []

@@ -199,7 +199,6 @@ def depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
     x, w, bias, res = (*ins, None, None)[:4]
     assert x is not None
     assert w is not None
-    assert w.known is not None
     axes, c = axes_of(op, x, w.dims[2:], outs[0]), x.dims[-1]
     d, h, row = axes
     vector = next(v for v in (8, 4, 2, 1) if c % v == 0 and v * x.dtype.itemsize <= 16)

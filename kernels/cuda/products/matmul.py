@@ -252,7 +252,6 @@ def tf32_steps(way: Any, op: Any, ins: Types, y: TensorType, context: Context) -
         return []
     of = operands(op, a, b, context)
     if of.b_order.dense == "m":
-        assert b.known is not None, "accepts_tf32() has tested this"
         packed = context.packed(b.known, ("turned",), turned(of.g.k))
         of = replace(of, b_order=Order("k", True), args={**of.args, "b": packed, "ldb": turned_row(of.g.k)})
     return split_steps(op, ins, y, of, *way(of, "tf32"))
