@@ -18,8 +18,8 @@ import numpy as np
 from bolt_numba.base.follow import value_of
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either
-from bolt_numba.base.unseen import Packed, Unseen
 from bolt_numba.errors import InternalError, ShapeError
+from bolt_numba.kernels.geometry.unseen import Packed, Unseen
 from bolt_numba.kernels.registry import (
     Argument,
     Context,

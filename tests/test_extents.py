@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.base.unseen import Packed
 from bolt_numba.devices import device
 from bolt_numba.errors import ShapeError
 from bolt_numba.ir.build import Builder
@@ -28,6 +27,7 @@ from bolt_numba.kernels.cpu.convolution.conv import pixel_table
 from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.products.sweep_extents import last_row
 from bolt_numba.kernels.extents import KEPT, both, box, check_steps, made_steps, offsets, span
+from bolt_numba.kernels.geometry.unseen import Packed
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, native
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step, select
 from bolt_numba.ops.arrays.gather import GatherElements, ScatterElements

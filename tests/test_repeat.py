@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bolt_numba.base.unseen import content
 from bolt_numba.errors import InternalError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels import registry
+from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import select
 from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.ops.arrays.shape import Slice

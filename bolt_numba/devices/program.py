@@ -17,11 +17,11 @@ import numpy as np
 
 from bolt_numba.base.mapped import for_kernels
 from bolt_numba.base.records import record
-from bolt_numba.base.unseen import Packed
 from bolt_numba.devices.threads import run_native
 from bolt_numba.errors import DataError
 from bolt_numba.kernels.cpu.executor import run_steps
 from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
+from bolt_numba.kernels.geometry.unseen import Packed
 from bolt_numba.kernels.registry import Fault, In, Out, Pitch, Record, Scratch
 from bolt_numba.ops.content import refusal
 from bolt_numba.runtime.device import HOST, Arenas

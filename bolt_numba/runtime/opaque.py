@@ -21,7 +21,7 @@ import numpy as np
 from bolt_numba.base.follow import Followed, LostError, UnpackedError, fixed, followed, is_followed, value_of
 from bolt_numba.base.mapped import for_kernels
 from bolt_numba.base.swallowed import swallowed
-from bolt_numba.base.unseen import Packed
+from bolt_numba.kernels.geometry.unseen import Packed
 from bolt_numba.kernels.registry import (
     Argument,
     Entry,

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bolt_numba.base.follow import UnpackedError
 from bolt_numba.base.mapped import LARGE, drop_pages, map_of
-from bolt_numba.base.unseen import Making, Packed, Unseen, content, is_unseen
 from bolt_numba.devices import in_order
 from bolt_numba.devices.seals import check_sources, key_of_seals, sealed, sealed_copy
 from bolt_numba.errors import InternalError, ShapeError
 from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.kernels.geometry.unseen import Making, Packed, Unseen, content, is_unseen
 from bolt_numba.types import PRECISIONS, VALUES_WERE, Array, TensorType
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from bolt_numba.base.border import at_node
 from bolt_numba.base.budget import ask, unasked
 from bolt_numba.base.follow import LostError, Trail, UnpackedError, is_followed
 from bolt_numba.base.records import record
-from bolt_numba.base.unseen import is_unseen
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.kernels.compiles import LackingError
 from bolt_numba.kernels.extents import check_steps, made_steps
+from bolt_numba.kernels.geometry.unseen import is_unseen
 from bolt_numba.kernels.registry import Entry, In, Operands, Out, Scratch, Step, unseen
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.evaluate import amounts_of

@@ -10,8 +10,8 @@ import numpy as np
 
 from bolt_numba.base.mapped import for_runs
 from bolt_numba.base.records import record
-from bolt_numba.base.unseen import Packed
 from bolt_numba.ir.graph import Value
+from bolt_numba.kernels.geometry.unseen import Packed
 from bolt_numba.kernels.registry import Record
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import HOST, Device, Memory

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.unseen import content
 from bolt_numba.kernels.cpu.language.lang import (
     atomic_add,
     atomic_compare_exchange,
@@ -24,6 +23,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     store_i64,
 )
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.jit import I64, PTR, Field, native
 from bolt_numba.kernels.registry import Argument, Fault, In, Scratch, Step, Types
 from bolt_numba.ops.content import want_between

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.unseen import content
 from bolt_numba.kernels.cpu.language.lang import (
     I64,
     LANES,
@@ -32,6 +31,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import L2, PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.data.trees import TreeEnsemble, is_sound

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.base.unseen import content
 from bolt_numba.kernels.geometry.strides import (
     Move,
     broadcast_move,
@@ -19,6 +18,7 @@ from bolt_numba.kernels.geometry.strides import (
     tile_move,
     transpose_move,
 )
+from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import In, Out, Types
 from bolt_numba.ops.arrays.gather import Compress, Gather
 from bolt_numba.ops.arrays.shape import Concat, DepthToSpace, SpaceToDepth, Split

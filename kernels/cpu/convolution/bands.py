@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.selects import divisor, either, greatest, least
-from bolt_numba.base.unseen import Packed
 from bolt_numba.kernels.cpu.convolution.depthwise import FIELDS as DEPTHWISE
 from bolt_numba.kernels.cpu.convolution.depthwise import depthwise_reach
 from bolt_numba.kernels.cpu.language.lang import address_of, call_kernel, ceil_div, copy_bytes, split, store_i64
@@ -25,6 +24,7 @@ from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.sweep import sweep
 from bolt_numba.kernels.cpu.products.sweep_bf16 import sweep_bf16
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.unseen import Packed
 from bolt_numba.kernels.jit import CODE, I64, PTR, Field, Native, native
 from bolt_numba.kernels.registry import Argument, In, Out, Pitch, Scratch, Step
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.selects import either
-from bolt_numba.base.unseen import content
 from bolt_numba.kernels.cpu.convolution.conv_integer import is_depthwise, operands_of, sides
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
@@ -46,6 +45,7 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     unsigned_step,
 )
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv

@@ -25,7 +25,6 @@ import numpy as np
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either, greatest, least
-from bolt_numba.base.unseen import content, derived
 from bolt_numba.kernels.cpu.convolution.winograd_error import error_of, greatest_error
 from bolt_numba.kernels.cpu.convolution.winograd_layers import (
     flat_dims,
@@ -73,6 +72,7 @@ from bolt_numba.kernels.cpu.machine import L2, L3, LINE_CYCLES, PAYS_FLOPS, STRE
 from bolt_numba.kernels.cpu.products.epilogue import finish, put
 from bolt_numba.kernels.cpu.products.pack import PANEL, TERMS, aligned_zeros
 from bolt_numba.kernels.cpu.products.sweep import MR, STEPS, VARIANTS
+from bolt_numba.kernels.geometry.unseen import content, derived
 from bolt_numba.kernels.jit import Native, inline, inline_source, native_source
 from bolt_numba.kernels.registry import (
     LIMIT,

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.unseen import derived
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
@@ -35,6 +34,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Lent, borrowed
+from bolt_numba.kernels.geometry.unseen import derived
 from bolt_numba.kernels.jit import I64, PTR, Native, native
 from bolt_numba.kernels.registry import (
     Argument,

@@ -9,7 +9,6 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either
-from bolt_numba.base.unseen import content
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
 from bolt_numba.kernels.cpu.products.epilogue import can_finish, finish
 from bolt_numba.kernels.cpu.products.epilogue_bytes import BYTE_RESIDUAL, FLOAT_RESIDUAL, NO_RESIDUAL
@@ -28,6 +27,7 @@ from bolt_numba.kernels.cpu.products.pack_bytes import (
 )
 from bolt_numba.kernels.cpu.products.sweep import choose_share
 from bolt_numba.kernels.cpu.products.sweep_bytes import BLOCK_FIELDS, choose_span, scratch_bytes, sweep_bytes
+from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types
 from bolt_numba.ops.layers.conv import Convolution
 from bolt_numba.ops.layers.integer_products import sums_fit

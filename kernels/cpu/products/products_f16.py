@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.huge_pages import line_aligned
-from bolt_numba.base.unseen import content, derived
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv, filter_steps
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
@@ -33,6 +32,7 @@ from bolt_numba.kernels.cpu.products.pack_narrow import FIELDS as PACKED
 from bolt_numba.kernels.cpu.products.pack_narrow import pack_into, packed_reach
 from bolt_numba.kernels.cpu.products.sweep import MR, TILE_ARGUMENTS, by_height, pairs_of_panels, plain_tile, sweep_body
 from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_reach
+from bolt_numba.kernels.geometry.unseen import content, derived
 from bolt_numba.kernels.jit import native
 from bolt_numba.kernels.registry import Context, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.conv import Conv

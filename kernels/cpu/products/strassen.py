@@ -31,7 +31,6 @@ from typing import Any
 
 from bolt_numba.base.follow import is_followed, pure
 from bolt_numba.base.selects import either, greatest, least
-from bolt_numba.base.unseen import content, derived
 from bolt_numba.kernels.cpu.convolution.conv import accepts_rows, along_batch, packed_filters, pixel_table
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -73,6 +72,7 @@ from bolt_numba.kernels.cpu.products.sweep import (
 )
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.products import geometry as matmul_geometry
+from bolt_numba.kernels.geometry.unseen import content, derived
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.kernels.registry import (
     Argument,

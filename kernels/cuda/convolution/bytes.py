@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.base.unseen import content
 from bolt_numba.kernels.cuda.convolution.axes import axes_of
 from bolt_numba.kernels.cuda.convolution.conv import MOST, is_wide_enough, warp_tile
 from bolt_numba.kernels.cuda.convolution.direct import Direct, direct_args, direct_kernel
@@ -27,6 +26,7 @@ from bolt_numba.kernels.cuda.declare import CudaKernel, ceil_div, inline
 from bolt_numba.kernels.cuda.elementwise.epilogue import activation, activation_args, can_activate
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import load_f32_nc, load_i32_nc, multiply_apart, rint_f32
+from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv, is_fused, scale_ratio, sums_fit
 from bolt_numba.types import F32, I8, I32, U8, Array, TensorType, dtype_name

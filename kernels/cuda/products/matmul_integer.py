@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.base.unseen import content
 from bolt_numba.kernels.cuda.declare import CudaKernel
 from bolt_numba.kernels.cuda.movement.moves import steps as moved
 from bolt_numba.kernels.cuda.products.choose import choose
@@ -20,6 +19,7 @@ from bolt_numba.kernels.cuda.products.tail_bytes import BYTES, FUSED, HEAD, SUMS
 from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES, tensor
 from bolt_numba.kernels.geometry.products import ProductBlocks, geometry
 from bolt_numba.kernels.geometry.strides import transpose_move
+from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul, is_fused, sums_fit
 from bolt_numba.ops.layers.matmul import MatMul
