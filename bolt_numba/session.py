@@ -429,8 +429,7 @@ class Session:
         """What runs each node of the plans made so far.
 
         node, operator (op), output, runner: a kernel or ``reference``, device, packs: what it reads in the place of
-        constants.  Those of the sessions inside stand behind, and say by ``inputs`` what these take.  ``.tapes`` says
-        which new shapes need no plan, and why others do.
+        constants.  Sessions inside stand behind; ``inputs`` is what they take.  ``.tapes``: why new shapes need plans.
         """
         from bolt_numba.runtime.report import report_of
 

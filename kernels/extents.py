@@ -165,7 +165,7 @@ def _room(arg: Any, reach: Reach) -> tuple[int, int | None]:
     if type(arg) is Scratch:
         return 0, arg.nbytes
     if type(arg) is Packed:
-        return 0, arg.need(value_of(ends(reach)[1]))
+        return 0, arg.need(1 if reach is KEPT else value_of(ends(reach)[1]))
     return span(arg) if isinstance(arg, np.ndarray) else (0, None)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -96,6 +96,10 @@ class Shown:
         assert t is not None
         return t.value
 
+    def linked(self, args: Mapping[str, Argument]) -> dict[str, Argument]:
+        """Arguments with arrays in the place of references to what is packed."""
+        return {name: self.content(arg) if isinstance(arg, Packed) else arg for name, arg in args.items()}
+
 
 def default_constants(inputs: Sequence[Array | None]) -> list[bool]:
     """What a model usually holds: the first operand is data, the others are constants."""
@@ -134,9 +138,13 @@ def plan(
     else:
         node = op
     outs = [t.with_value(None) for t in infer_types(node, ins)]
-    seen = unseen(ins, Shown(ins, context), outs)
+    shown = Shown(ins, context)
+    seen = unseen(ins, shown, outs)
     entry = select(node, seen, context) if not isinstance(op, Entry) else op if op.accepts(node, seen) else None
-    return None if entry is None else Planned(node, entry, ins, outs, made_steps(entry, node, seen, outs, context))
+    if entry is None:
+        return None
+    steps = [replace(s, args=shown.linked(s.args)) for s in made_steps(entry, node, seen, outs, context)]
+    return Planned(node, entry, ins, outs, steps)
 
 
 def plans(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -264,12 +265,14 @@ def test_rule_that_changes_the_type_is_refused() -> None:
         rewrite(graph, [wrong], strict=True)
 
 
-def test_rule_that_fails_leaves_the_node_alone() -> None:
+def test_rule_that_fails_leaves_the_node_alone(nothing_swallowed: Counter[str]) -> None:
     broken = Rule("broken", Pat(Relu, (Pat(name="x"),)), lambda m, b: m["y"])
     graph = graph_of(lambda b, x: b(Relu(), x), {"x": (2, 3)})
     trace = Trace()
     assert rewrite(graph, [broken], trace=trace) == 0
     assert trace.refusals["broken", "Relu"].startswith("error")
+    assert list(nothing_swallowed) == ["rule 'broken': KeyError: 'y'"]
+    nothing_swallowed.clear()
     with pytest.raises(KeyError):
         rewrite(graph, [broken], strict=True)
 

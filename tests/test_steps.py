@@ -55,7 +55,7 @@ def test_a_step_names_all_fields_of_its_kernel() -> None:
 @pytest.mark.parametrize(
     ("name", "arg", "wanted"),
     [
-        ("x", 4096, "In, Out, Scratch, ndarray, 0 or None"),
+        ("x", 4096, "In, Out, Packed, Scratch, ndarray, 0 or None"),
         ("x", np.int64(4096), "In, Out"),
         ("x", 1.0, "In, Out"),
         ("x", True, "In, Out"),

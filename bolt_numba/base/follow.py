@@ -26,8 +26,7 @@ PLAIN = (int, float, bool, str, bytes, type(None))
 NUMBERS = (int, float, bool)
 MOST_ROWS = 128
 """Rows up to which a table is followed number by number."""
-_SIMPLE = (np.ndarray, np.generic, np.dtype, type)
-_ANY = object()
+_SIMPLE, _ANY = (np.ndarray, np.generic, np.dtype, type), object()
 _SAME = {"+": (0,), "-": (0,), "*": (0, 1), "//": (1,)}
 """Integers behind which a number is what it was, or 0."""
 _UNARY = {"-": "neg", "+": "pos", "~": "invert"}
@@ -173,12 +172,12 @@ def _binary(symbol: str, compute: Callable[[Any, Any], Any], swapped: bool) -> C
     plain = () if swapped and symbol in "-//" else _SAME.get(symbol, ())
 
     def forward(self: Followed, other: Any) -> Any:
-        trail, value = self._trail, value_of(other)
+        trail = self._trail
         if type(other) is int and other in plain and type(self._value) is int:
             return self if other or symbol != "*" else 0
         if type(other) is not Followed and type(other) not in NUMBERS and not isinstance(other, np.generic):
             raise LostError(f"{symbol} with a {type(other).__name__}")
-        sides = [(self._text, self._value), (trail.text(other), value)]
+        sides = [(self._text, self._value), (trail.text(other), value_of(other))]
         (one, a), (two, b) = reversed(sides) if swapped else sides
         return trail.found(f"{one} {symbol} {two}", lambda: compute(a, b), kind, (symbol, one, two))
 
@@ -187,7 +186,7 @@ def _binary(symbol: str, compute: Callable[[Any, Any], Any], swapped: bool) -> C
 
 def _unary(symbol: str, compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def forward(self: Followed) -> Any:
-        form = (_UNARY[symbol], self._text, "0")
+        form = _UNARY[symbol], self._text, "0"
         return self._trail.found(f"{symbol}{self._text}", lambda: compute(self._value), None, form)
 
     return forward
@@ -488,11 +487,10 @@ def is_table(array: Any) -> bool:
 
 def fixed(number: Any) -> Any:
     """The plain number; a trail holds for this one alone."""
+    value = value_of(number)
     if type(number) is Followed:
-        value = number._value
         bool(number == (value.item() if isinstance(value, np.generic) else value))  # a guard
-        return value
-    return number
+    return value
 
 
 def followed_array(numbers: Any) -> Any:

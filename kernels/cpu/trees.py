@@ -8,7 +8,7 @@ together; of the few left over, each goes through eight trees at once.  Vector g
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -31,7 +31,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import L2, PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.geometry.unseen import content
+from bolt_numba.kernels.geometry.unseen import Making, Packed, content, is_unseen
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.data.trees import TreeEnsemble, is_sound
@@ -338,6 +338,13 @@ def _accepts(op: TreeEnsemble, ins: Types) -> bool:
     return bool(starts[leaf[-1]] == starts[leaf[-1] + 1])  # the trees are filled up by the last leaf
 
 
+def _held(context: Context, known: list[Any], key: Hashable, make: Making) -> Array:
+    """What is packed of constants, as an array: how far walks reach follows from what it holds."""
+    node: Any = next((k.node for k in known if is_unseen(k)), None)
+    made = make(*known) if node is None else context.packed(tuple(known), key, make)
+    return node.content(made) if type(made) is Packed else made
+
+
 @kernel(TreeEnsemble, accepts=_accepts)
 def tree_ensemble(op: TreeEnsemble, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     arrays = _known(ins)
@@ -347,8 +354,9 @@ def tree_ensemble(op: TreeEnsemble, ins: Types, outs: Sequence[TensorType], cont
     n, features = ins[0].dims
     bits = feature_bits(feature, threshold, child) or 1
     flagged = bool(missing.any())
-    nodes = context.packed(threshold, "nodes", lambda t: words(feature, t, child, missing, bits))
-    padded = context.packed(roots, "roots", lambda r: _padded(r, threshold, child))
+    held = [t.known for t in ins[1:10] if t is not None]
+    nodes = _held(context, held[:4], ("nodes", bits), partial(words, bits=bits))
+    padded = _held(context, [held[5], *held[1:3]], "roots", _padded)
     args: dict[str, Argument] = {
         "x": In(0), "y": Out(0), "nodes": nodes, "roots": padded, "n": n, "features": features, "trees": len(roots),
         "room": len(padded), "bits": bits, "chunk": max(CHUNK_BYTES // (4 * WALKS * max(features, 1)), 1),
@@ -356,7 +364,7 @@ def tree_ensemble(op: TreeEnsemble, ins: Types, outs: Sequence[TensorType], cont
     }  # fmt: skip
     parallel = (n > 1) & (n * len(roots) > PARALLEL_WALKS)
     if op.n_targets == 1 and np.diff(starts).max(initial=0) <= 1:
-        args["weights"] = context.packed(weights, "by node", lambda w: _node_weights(leaf, starts, w))
+        args["weights"] = _held(context, [held[4], held[6], held[8]], "by node", _node_weights)
         return [Step(ensemble(flagged, True), args, parallel)]
     args |= {"leaf": leaf, "starts": starts, "targets": targets, "weights": weights}
     return [Step(ensemble(flagged, False), args, parallel)]

@@ -254,7 +254,11 @@ def binary_bounds(m: Match, b: Builder) -> Result:
     sums = _sums(m.root, m.graph)
     if sums is not None and not (pack.compare == SIGN and sums.gives_zero):
         return m.refuse("a product gives the bits")
-    ends = np.full(chain.below.type.dims[chain.axis], FAR)
+    shape = chain.below.type.shape
+    channels = None if shape is None else shape[chain.axis]
+    if not isinstance(channels, int):
+        return m.refuse("any number of channels")
+    ends = np.full(channels, FAR)
     first, last = chain.value(-ends), chain.value(ends)
     if not np.all(np.isfinite(first) & np.isfinite(last)):
         return m.refuse("the arithmetic overflows")

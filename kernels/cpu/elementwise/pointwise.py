@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import followed, is_followed
+from bolt_numba.base.follow import followed
 from bolt_numba.codegen.chain import (
     ITEM,
     LoopNest,
@@ -117,7 +117,7 @@ def _spread(nest: LoopNest, ins: Sequence[TensorType], context: Context) -> tupl
         known = ins[k].known
         if table is None or known is None or not _is_spreadable(nest, k, ins[k]):
             continue
-        if is_followed(table) and known.size <= KEYED_ELEMENTS:
+        if known.size <= KEYED_ELEMENTS:
             made[k] = followed(_take, table, known)
         else:
             made[k] = context.packed(known, ("spread", table.tobytes()), functools.partial(_take, table))

@@ -119,11 +119,11 @@ def matmul_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
 
 
 def product_step(
-    op: MatMul, panels: Array, bias: Argument, sizes: tuple[int, int, int], context: Context, kind: int = AS_F32
+    op: MatMul, panels: Argument, bias: Argument, sizes: tuple[int, int, int], context: Context, kind: int = AS_F32
 ) -> Step:
     """The call of `sweep_bf16` for a product of ``sizes`` m, n and k."""
     m, n, k = sizes
-    threads = either(is_parallel(context, m * n * k, panels.nbytes), context.threads, 1)
+    threads = either(is_parallel(context, m * n * k, 2 * n * k), context.threads, 1)
     args: dict[str, Argument] = {
         "lda": Pitch(In(0)), "b": panels, "bias": bias, "blocks": 1, "offsets": ONE_BLOCK, "table": None,
         "edges": None, "taps": 1, "depth": k, "runs": 1, "length": k, "run_rows": ORIGIN, "kind": kind,
@@ -166,7 +166,7 @@ def conv_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context)
     g, k = windows_geometry(op, x, w, outs[0]), taps * cg
     filters = context.packed(w.known, ("filter pairs", groups), pack_filters(groups, context.threads))
     bias_at, steps = packed_bias(bias, 2, kg, context, groups)
-    threads = either(is_parallel(context, g.images * g.m * count * k, filters.nbytes), context.threads, 1)
+    threads = either(is_parallel(context, g.images * g.m * count * k, 2 * count * k), context.threads, 1)
     args: dict[str, Argument] = {
         "lda": x.dims[-1] if g.merged else Pitch(In(0)), "b": filters, "bias": bias_at, "blocks": g.images * groups,
         "offsets": block_offsets(g.images, groups, g.rows, g.m, cg, kg, 4 * -(-k // 2)),
