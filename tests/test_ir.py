@@ -109,7 +109,7 @@ class TestSpec:
         assert violations(graph) == []
         assert {v.partition(":")[0] for v in violations(graph, "canonical")} == {"nothing dead", "nothing idle"}
         assert any(v.startswith("channels last: node 'conv'") for v in violations(graph, "layout"))
-        assert not any(v.startswith("channels last") for v in violations(graph, "precision"))
+        assert not any(v.startswith("channels last") for v in violations(graph, "quantise"))
 
     def broken(self, graph: Graph, row: str) -> None:
         assert any(text.startswith(f"{row}:") for text in violations(graph)), violations(graph)

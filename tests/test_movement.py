@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from bolt_numba.errors import DataError
+from bolt_numba.kernels.common import gather, moves, scatter
+from bolt_numba.kernels.cpu import elements
 from bolt_numba.kernels.cpu.elementwise import quantize
 from bolt_numba.kernels.cpu.language.lang import splat, vstore_u8_n
-from bolt_numba.kernels.cpu.movement import copy, gather, move, transpose
+from bolt_numba.kernels.cpu.movement import move
 from bolt_numba.kernels.cpu.movement import table_gather as take
 from bolt_numba.kernels.cpu.recurrent import recurrent
 from bolt_numba.kernels.cpu.spatial import pool, resize
@@ -33,7 +35,7 @@ from bolt_numba.types import Array
 from tests.harness import plan, run_kernel
 from tests.test_kernels import ENTRIES, name_of, taken_cases
 
-MODULES = (copy, gather, move, pool, quantize, recurrent, resize, take, transpose)
+MODULES = (elements, gather, move, moves, pool, quantize, recurrent, resize, scatter, take)
 OWN = [e for e in ENTRIES if e.make.__module__ in {m.__name__ for m in MODULES}]
 X = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
 

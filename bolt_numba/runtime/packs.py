@@ -18,15 +18,29 @@ from bolt_numba.devices.seals import check_sources, key_of_seals, sealed, sealed
 from bolt_numba.errors import InternalError, ShapeError
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.geometry.unseen import Making, Packed, Unseen, content, is_unseen
+from bolt_numba.kernels.registry import Record
 from bolt_numba.types import PRECISIONS, VALUES_WERE, Array, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.ir.packed import PackedWeights
-    from bolt_numba.kernels.registry import Entry
+    from bolt_numba.kernels.registry import Entry, Step
     from bolt_numba.runtime.choices import Selection
     from bolt_numba.runtime.device import Device
     from bolt_numba.runtime.slots import Job, Slot
     from bolt_numba.runtime.tune import Tuner
+
+
+def packed_by(steps: Iterable[Step]) -> list[Packed]:
+    """What steps read in the place of constants."""
+    calls: list[Any] = list(steps)
+    found = []
+    for call in calls:
+        for arg in call.args.values():
+            if type(arg) is Packed:
+                found.append(arg)
+            elif type(arg) is Record:
+                calls.append(arg)
+    return found
 
 
 class Pack(NamedTuple):
@@ -137,7 +151,7 @@ class Packs:
     def pack(self, jobs: Iterable[Job]) -> None:
         """Make what the steps of a plan's jobs read in the place of constants, which may leave memory then."""
         for job in jobs:
-            for packed in job.packed:
+            for packed in packed_by(job.steps or ()):
                 made = job.arrays.get(packed)
                 if made is None or made.nbytes < packed.least:
                     job.arrays[packed] = self.array(packed, job.ins, job.device.layout)

@@ -35,7 +35,7 @@ from bolt_numba.runtime.copies import NOT_WORTH_IT, Copy, copied, islands
 from bolt_numba.runtime.device import HOST, Device, Memory, Segment, segments_of
 from bolt_numba.runtime.memory import MemoryPlan, in_bands, plan_memory, stacked
 from bolt_numba.runtime.opaque import all_of, is_numeric, runs_nothing, steps_of, types_of, ways_of
-from bolt_numba.runtime.packs import MakerContext, NodeContext
+from bolt_numba.runtime.packs import MakerContext, NodeContext, packed_by
 from bolt_numba.runtime.recipes import Form, learn, made_before
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, resolved
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, own
@@ -238,7 +238,7 @@ class Planner:
     ) -> bool:
         """Whether all kernels of steps are there, those that pack, too; what is lacking is noted."""
         try:
-            for packed in Job("", Copy(), device, list(ins), [], list(steps or ())).packed:
+            for packed in packed_by(steps or ()):
                 self.context.packs.array(packed, ins, device.layout)
         except LackingError as error:
             lacking.kernels.append(error.kernel)

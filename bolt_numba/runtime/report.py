@@ -11,7 +11,7 @@ from bolt_numba.base.notebook import html_table
 from bolt_numba.base.swallowed import FAULTS
 from bolt_numba.base.turns import is_wanted
 from bolt_numba.ir.graph import Node, graph_attributes
-from bolt_numba.runtime.packs import pack_of
+from bolt_numba.runtime.packs import pack_of, packed_by
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.slots import Job
 from bolt_numba.runtime.stops import Read
@@ -51,7 +51,7 @@ class Report(list[dict[str, Any]]):
 
 def packs_of(job: Job) -> list[str]:
     """What its steps read in the place of constants."""
-    packs = [pack_of(packed, job.ins, job.device.layout) for packed in job.packed]
+    packs = [pack_of(packed, job.ins, job.device.layout) for packed in packed_by(job.steps or ())]
     return [*dict.fromkeys(str(pack) for pack in packs if pack is not None)]
 
 

@@ -11,13 +11,12 @@ import numpy as np
 from bolt_numba.base.mapped import for_runs
 from bolt_numba.base.records import record
 from bolt_numba.ir.graph import Value
-from bolt_numba.kernels.geometry.unseen import Packed
-from bolt_numba.kernels.registry import Record
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import HOST, Device, Memory
 from bolt_numba.types import Array, TensorType
 
 if TYPE_CHECKING:
+    from bolt_numba.kernels.geometry.unseen import Packed
     from bolt_numba.kernels.registry import Step
 
 INPUT, CONST, TEMP = "input", "const", "temp"
@@ -89,19 +88,6 @@ class Job:
     scratch: dict[int, int] = field(default_factory=dict)
     """id(Scratch) -> arena offset."""
     arrays: dict[Packed, Array] = field(default_factory=dict)
-
-    @property
-    def packed(self) -> list[Packed]:
-        """What its steps read in the place of constants."""
-        calls: list[Any] = list(self.steps or ())
-        found = []
-        for call in calls:
-            for arg in call.args.values():
-                if type(arg) is Packed:
-                    found.append(arg)
-                elif type(arg) is Record:
-                    calls.append(arg)
-        return found
 
 
 def own(slots: Iterable[Slot | None]) -> None:
