@@ -26,6 +26,8 @@ from bolt_numba.types import F16, U8, AnyDType, TensorType
 from bolt_numba.types import F32 as F32_TYPE
 from bolt_numba.types import I64 as I64_TYPE
 
+_IN_PLACE = tuple([op for op in OPERATORS if op not in (ops.IsNaN, ops.IsInf)])
+"""Operators whose result may be as wide as an operand."""
 THREADS = 256
 LIMIT = 2**31
 """Threads of a launch that have work are fewer, so that indices are 32 bits."""
@@ -64,7 +66,7 @@ def elements_of_thread(n: int, itemsize: int, is_flat: bool) -> int:
 @once
 def _accepts(op: Any, ins: Types) -> bool:
     seen = seen_chain(op, ins)
-    if seen is None or _nest(op, ins) is None:
+    if seen is None or _nest(op, ins) is None or any(t.dtype in ops.BYTE_FLOATS for t in seen[1]):
         return False
     return thread_lines(seen[0], tuple([t.dtype for t in seen[1]]), ()) is not None
 
@@ -111,7 +113,7 @@ def _loops(
     return [Step(chain_kernel(chain, given, known_powers(chain, ins), outer, nest.forms, per), args)]
 
 
-@kernel(*OPERATORS, device="cuda", accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1)
+@kernel(*_IN_PLACE, device="cuda", accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1)
 def pointwise_in_place(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """A result that may take over an operand's memory: a thread loads its elements before it stores any there."""
     return _steps(op, ins)
