@@ -38,8 +38,8 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     INTEGER,
     NO_ZERO,
     QUANTISED,
+    OperandPlaces,
     Panels,
-    Places,
     RowTables,
     are_plain,
     column_step,
@@ -56,11 +56,11 @@ from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
 from bolt_numba.types import I8, U8, Array, TensorType
 
 
-def operands_of(op: Any) -> Places:
+def operands_of(op: Any) -> OperandPlaces:
     return QUANTISED if isinstance(op, QLinearConv) else INTEGER
 
 
-def sides(ins: Types, at: Places) -> tuple[TensorType, TensorType]:
+def sides(ins: Types, at: OperandPlaces) -> tuple[TensorType, TensorType]:
     """Image and filters."""
     x, w = given(ins, at.a), given(ins, at.b)
     assert x is not None

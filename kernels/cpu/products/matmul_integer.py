@@ -11,7 +11,7 @@ import numpy as np
 from bolt_numba.kernels.cpu.products.products_bytes import (
     INTEGER,
     QUANTISED,
-    Places,
+    OperandPlaces,
     RowTables,
     are_plain,
     given,
@@ -27,7 +27,7 @@ from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.types import TensorType
 
 
-def _operands(op: Any) -> Places:
+def _operands(op: Any) -> OperandPlaces:
     return QUANTISED if isinstance(op, QLinearMatMul) else INTEGER
 
 

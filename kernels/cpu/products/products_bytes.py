@@ -39,7 +39,7 @@ ONE = np.ones(1, np.float32)
 
 
 @record(frozen=True)
-class Places:
+class OperandPlaces:
     """Positions of a node's inputs; None for what its operator does not have."""
 
     a: int
@@ -56,8 +56,8 @@ class Places:
     zero_r: int | None = None
 
 
-INTEGER = Places(0, 1, 2, 3)
-QUANTISED = Places(0, 3, 2, 5, 1, 4, 6, 7, 8, 9, 10, 11)
+INTEGER = OperandPlaces(0, 1, 2, 3)
+QUANTISED = OperandPlaces(0, 3, 2, 5, 1, 4, 6, 7, 8, 9, 10, 11)
 
 
 def given(ins: Types, index: int | None) -> TensorType | None:
@@ -68,7 +68,7 @@ def operand(ins: Types, index: int | None) -> In | None:
     return None if index is None or given(ins, index) is None else In(index)
 
 
-def are_plain(op: Any, ins: Types, at: Places) -> bool:
+def are_plain(op: Any, ins: Types, at: OperandPlaces) -> bool:
     """Static bytes, f32 scales, one scale and zero point of the result, an activation of f32."""
     a, b, target = given(ins, at.a), given(ins, at.b), given(ins, at.zero_y)
     if a is None or b is None or not all(t.is_static for t in ins if t is not None):
@@ -82,7 +82,7 @@ def are_plain(op: Any, ins: Types, at: Places) -> bool:
     return all(t is None or t.size == 1 for t in (given(ins, i) for i in (at.scale_y, at.zero_y)))
 
 
-def by_rows(op: Any, ins: Types, at: Places) -> tuple[bool, bool]:
+def by_rows(op: Any, ins: Types, at: OperandPlaces) -> tuple[bool, bool]:
     """Whether zero points, and scales, of A are numbers of rows, which the sweep uses; else the columns' numbers do.
 
     So are those that only the run tells where a matrix product gives floats: the columns' numbers are constant then.
@@ -96,7 +96,7 @@ def by_rows(op: Any, ins: Types, at: Places) -> tuple[bool, bool]:
     return zero is not None and (zero.size > 1 or (scales and zero.known is None)), scales
 
 
-def sums_are_exact(ins: Types, at: Places, depth: int) -> bool:
+def sums_are_exact(ins: Types, at: OperandPlaces, depth: int) -> bool:
     """Whether sums of ``depth`` products and the bias stay within i32; those of the Integer operators wrap around."""
     a, b, bias = given(ins, at.a), given(ins, at.b), given(ins, at.bias)
     zero_a, zero_b = given(ins, at.zero_a), given(ins, at.zero_b)
@@ -203,7 +203,7 @@ def _flip(t: TensorType | None, unsigned: bool = True) -> int:
     return 128 if t is not None and t.dtype == (I8 if unsigned else U8) else 0
 
 
-def column_step(op: Any, ins: Types, at: Places, panels: Panels, k: int, packed: Argument, length: int) -> Step:
+def column_step(op: Any, ins: Types, at: OperandPlaces, panels: Panels, k: int, packed: Argument, length: int) -> Step:
     """`prepare_columns`; packed: begins with the sums of the columns; length: of zero points of each image."""
     a, b, zero_a, zero_b, bias = (given(ins, i) for i in (at.a, at.b, at.zero_a, at.zero_b, at.bias))
     scale_a, scale_b, done = given(ins, at.scale_a), given(ins, at.scale_b), finish(getattr(op, "activation", None))
@@ -229,7 +229,7 @@ def column_step(op: Any, ins: Types, at: Places, panels: Panels, k: int, packed:
 
 
 def columns_of(
-    op: Any, ins: Types, at: Places, panels: Panels, k: int, packed: Argument, length: int, context: Context
+    op: Any, ins: Types, at: OperandPlaces, panels: Panels, k: int, packed: Argument, length: int, context: Context
 ) -> tuple[Argument, Argument, list[Step]]:
     """What `prepare_columns` makes, ``length`` zero points of each image, and the step that makes both at run time.
 
@@ -270,7 +270,7 @@ def unsigned_step(a: TensorType, source: In | Scratch, context: Context) -> tupl
     return to, [Step(flip_bytes, {"x": source, "to": to, "n": size}, is_parallel(context, 0, 2 * size))]
 
 
-def finish_args(op: Any, ins: Types, at: Places) -> dict[str, Argument]:
+def finish_args(op: Any, ins: Types, at: OperandPlaces) -> dict[str, Argument]:
     """What sweeps need to know of zero points, and `epilogue_bytes.FIELDS`."""
     a, b, zero_a, residual = (given(ins, i) for i in (at.a, at.b, at.zero_a, at.residual))
     assert b is not None
@@ -290,7 +290,7 @@ def finish_args(op: Any, ins: Types, at: Places) -> dict[str, Argument]:
 
 
 def product_steps(
-    op: Any, ins: Types, at: Places, rows: RowTables, panels: Panels, packed: Argument, context: Context
+    op: Any, ins: Types, at: OperandPlaces, rows: RowTables, panels: Panels, packed: Argument, context: Context
 ) -> list[Step]:
     """The numbers of the columns, and the sweep."""
     a, b = given(ins, at.a), given(ins, at.b)
