@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -288,3 +290,17 @@ def test_real_models(name: str, limit: float, runner: str) -> None:
 def test_lower_instruction_sets(isa: str) -> None:
     """They widen the halves of a pair instead."""
     run_on(isa, "-k", "not lower", __file__)
+
+
+def test_exact_functions_stay_exact_behind_short_ones() -> None:
+    """Whoever asked first: nodes of f32 have their own function, in one process with those of bfloat16."""
+    code = (
+        "from bolt_numba.kernels.cpu.products.epilogue import tile_function as f\n"
+        "from bolt_numba.ops.pointwise import Gelu\n"
+        "found = {short: f(Gelu(), short).digest for short in (%s)}\n"
+        "print(found[False], found[True])"
+    )
+    orders = ("True, False", "False, True")
+    told = [subprocess.check_output([sys.executable, "-c", code % order], text=True).split() for order in orders]
+    assert told[0] == told[1]
+    assert told[0][0] != told[0][1]

@@ -6,8 +6,9 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -60,10 +61,10 @@ def _meaning(name: str) -> Any:
 
 
 @functools.lru_cache(maxsize=256)
-def scope_of(text: str) -> dict[str, Any]:
-    """What the names in generated text stand for."""
+def scope_of(text: str) -> Mapping[str, Any]:
+    """What the names in generated text stand for; all who ask get the same mapping, so nobody may change it."""
     found = {name: _meaning(name) for name in sorted(set(re.findall(r"[A-Za-z_]\w*", text)))}
-    return {name: value for name, value in found.items() if value is not None}
+    return MappingProxyType({name: value for name, value in found.items() if value is not None})
 
 
 _FREEDOMS = frozenset({"contract"})

@@ -95,8 +95,8 @@ def tile_function(activation: Any, short: bool = False) -> Native:
     """
     text, names = activation_text(activation), [f"k_{name}" for name in parameters(activation, np.dtype(np.float32))]
     body = _BODY.format(text=text, numbers="\n".join(f"    {name} = splat(p.{name})" for name in names))
-    scope = scope_of(body)
-    scope |= {name: function for name, function in SHORT.items() if short and name in scope}
+    usual = scope_of(body)
+    scope = {**usual, **{name: function for name, function in SHORT.items() if short and name in usual}}
     return native_source(body, "activate", {"function": CODE} | dict.fromkeys(names, F32), **scope)
 
 

@@ -49,7 +49,7 @@ def lookup(source: str, index: str, unit: int) -> CudaKernel:
     text = "\n".join([f"def {name}(x, y, table, n):", *(f"    {line}" for line in lines)]) + "\n"
     places = ENTRIES if source == "u8" or kind == "low_byte" else 65536
     return CudaKernel(
-        Source(text, name, scope_of(text)), name, {"x": PTR, "y": PTR, "table": PTR, "n": I64}, threads=THREADS,
+        Source(text, name, {**scope_of(text)}), name, {"x": PTR, "y": PTR, "table": PTR, "n": I64}, threads=THREADS,
         blocks=lambda a: ceil_div(a.n, PER * THREADS),
         extents=lambda a: {"x": size * a.n, "y": unit * a.n, "table": unit * places},
     )  # fmt: skip
