@@ -262,7 +262,8 @@ def test_nothing_is_left_of_a_thousand_sessions() -> None:
         if i % 250 == 249:
             states.append(state())
     assert states[-1][0] - states[0][0] < 500
-    assert states[-1][1:3] == states[0][1:3]
+    assert states[-1][1] == states[0][1]
+    assert states[-1][2] <= states[0][2], "a thread of an earlier test may have ended meanwhile"
     # What leaks does so in each quarter; the allocator grows behind thousands of other tests, too, but not in all.
     assert min(after[3] - before[3] for before, after in itertools.pairwise(states)) < 2 << 20
 

@@ -21,12 +21,13 @@ from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.decompose import DECOMPOSITIONS
 from bolt_numba.ops.layers.boxes import DetectionOutput
 from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.integer_products import QLinearMatMul
 from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.ops.registry import OPS, Op
 from bolt_numba.passes.layout import to_last
 from bolt_numba.passes.rewrite import FIRED, Rule, rewrite
-from bolt_numba.types import F32, TensorType
+from bolt_numba.types import F32, I8, TensorType
 from tests.cases import CASES, Case
 from tests.graphs import make
 from tests.hardware.drivers import ROUNDED, few, graph_of
@@ -93,6 +94,24 @@ def test_rule_fires_and_keeps_what_is_computed(rule: Rule) -> None:
         with np.errstate(all="ignore"):
             settings(few, max_examples=60)(given(CASES[op]())(check))()
     assert fired >= 2
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 2), (2, 1), (2, 2), (1, 1)])
+def test_a_bias_of_integers_has_the_scales_of_rows_and_columns(rows: int, columns: int) -> None:
+    graph = Graph("product")
+    build = Builder(graph)
+    x = graph.add_input("x", TensorType(I8, (2, 3)))
+    scales = [np.array([0.5, 0.125], F32)[:rows], np.array([0.25, 2.0], F32)[:columns]]
+    zeros = [np.zeros(s.shape, np.int8) for s in scales]
+    w, bias = np.array([[1, -2], [3, 4], [-5, 6]], np.int8), np.array([8, -16], np.int32)
+    product = build(QLinearMatMul(), x, scales[0], zeros[0], w, scales[1], zeros[1], None, None, bias)
+    graph.add_output(product)
+    feeds = {"x": np.array([[1, 2, 3], [-4, 5, -6]], np.int8)}
+    want = interpret(graph, feeds)
+    rewrite(graph, lowering.BYTES, strict=True)
+    assert "QLinearMatMul" not in {node.op.name for node in graph.nodes}
+    for name, got in interpret(graph, feeds).items():
+        np.testing.assert_array_equal(got, want[name])
 
 
 def test_a_softmax_is_taken_apart_by_several_rules() -> None:

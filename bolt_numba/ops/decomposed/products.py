@@ -176,7 +176,7 @@ def real_product(op: Any, b: Terms, *given: Any) -> Any:
     if not all(v is None or v.type.is_static for v in (x_scale, x_zero, w_scale, w_zero)):
         raise WholeError("scales of a number that only the run tells")
     if bias is not None and bias.type.dtype == I32:
-        bias = _real(b, bias, b(Mul(), _expanded(b, x_scale, []), w_scale), None, 0)
+        bias = _real_bias(b, bias, x_scale, w_scale)
     is_conv = isinstance(op, QLinearConv)
     left, right = _real(b, x, x_scale, x_zero, -2), _real(b, w, w_scale, w_zero, 0 if is_conv else -1)
     if is_conv:
@@ -189,6 +189,13 @@ def real_product(op: Any, b: Terms, *given: Any) -> Any:
         y = b(Add(), y, residual if r_scale is None else _real(b, residual, r_scale, r_zero, 0))
     y = y if op.activation is None else b(op.activation, y)
     return y if y_scale is None else b(QuantizeLinear(axis=-2), y, y_scale, y_zero)
+
+
+def _real_bias(b: Terms, bias: Any, x_scale: Any, w_scale: Any) -> Any:
+    """The numbers that i32 sums stand for: of each column, or of each row and column where rows have scales."""
+    if x_scale.type.size > 1:
+        return b(Mul(), b(Cast(F32), bias), b(Mul(), b(Reshape(), x_scale, _i64(-1, 1)), w_scale))
+    return _real(b, bias, b(Mul(), _expanded(b, x_scale, []), w_scale), None, 0)
 
 
 def _real(b: Terms, x: Any, scale: Any, zero: Any, axis: int) -> Any:
