@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -100,10 +100,28 @@ def imports(file: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, node.module
 
 
+def of_each(files: list[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """One test over many files, which tells of all that are wrong at once."""
+
+    def whole(check: Callable[[Path], None]) -> Callable[[], None]:
+        def test() -> None:
+            wrong = []
+            for file in files:
+                try:
+                    check(file)
+                except AssertionError as error:
+                    wrong.append(f"{name_of(file)}: {error}")
+            assert not wrong, "\n".join(wrong)
+
+        return test
+
+    return whole
+
+
 PACKAGE = [f for f in SOURCES if f.relative_to(ROOT).parts[0] in ("bolt_numba", "converters", "kernels", "simulator")]
 
 
-@pytest.mark.parametrize("file", PACKAGE, ids=name_of)
+@of_each(PACKAGE)
 def test_imports_go_in_the_allowed_direction(file: Path) -> None:
     part = module_path(file)[0]
     allowed = INTERPRETER if module_path(file)[:2] == ("simulator", "ptx") else ALLOWED.get(part)
@@ -125,7 +143,7 @@ def test_flows_stand_on_top() -> None:
             assert not named, f"{name_of(file)} imports {named}"
 
 
-@pytest.mark.parametrize("file", PACKAGE, ids=name_of)
+@of_each(PACKAGE)
 def test_only_the_planner_and_devices_import_kernels(file: Path) -> None:
     part = module_path(file)[0]
     if part in ("kernels", "devices", "simulator"):
@@ -135,7 +153,7 @@ def test_only_the_planner_and_devices_import_kernels(file: Path) -> None:
         assert not f"{name}.".startswith(f"{barred}."), f"{name_of(file)}:{line} imports {name}"
 
 
-@pytest.mark.parametrize("file", [f for f in PACKAGE if module_path(f)[0] == "runtime"], ids=name_of)
+@of_each([f for f in PACKAGE if module_path(f)[0] == "runtime"])
 def test_the_runtime_knows_no_operator_and_no_kernel_by_name(file: Path) -> None:
     """What it needs to know is a fact that the operator's class, the maker or the step states."""
     ops.load_all()
@@ -177,7 +195,7 @@ def imported_modules(file: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
 
 
-@pytest.mark.parametrize("file", PACKAGE, ids=name_of)
+@of_each(PACKAGE)
 def test_numba_has_one_door(file: Path) -> None:
     parts = module_path(file)
     for line, name in imports(file):
@@ -188,7 +206,7 @@ def test_numba_has_one_door(file: Path) -> None:
             assert is_language or parts[-1] in allowed, f"{name_of(file)}:{line} imports numba"
 
 
-@pytest.mark.parametrize("file", SOURCES, ids=name_of)
+@of_each(SOURCES)
 def test_files_and_functions_keep_their_budget(file: Path) -> None:
     lines = file.read_text().splitlines()
     if lines and not SUPPRESSED.search(lines[0]):
@@ -217,13 +235,13 @@ def test_no_two_classes_share_a_name() -> None:
     assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
 
-@pytest.mark.parametrize("file", SOURCES, ids=name_of)
+@of_each(SOURCES)
 def test_files_begin_with_what_they_are(file: Path) -> None:
     if file.stat().st_size:
         assert ast.get_docstring(tree(file)), f"{name_of(file)} has no docstring"
 
 
-@pytest.mark.parametrize("file", SOURCES, ids=name_of)
+@of_each(SOURCES)
 def test_no_unfinished_business(file: Path) -> None:
     words = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
     for number, line in enumerate(file.read_text().splitlines(), 1):
