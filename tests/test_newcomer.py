@@ -110,7 +110,7 @@ def test_an_operator_without_cases(lonely: type[Op]) -> None:
 
 def test_an_operator_that_onnx_lacks_is_internal(lonely: Any) -> None:
     x = np.ones(3, np.float32)
-    with pytest.raises(AssertionError, match=r"add 'Lonely' to INTERNAL in tests/test_references\.py"):
+    with pytest.raises(AssertionError, match=r"add 'Lonely' to INTERNAL_BY_FILE in tests/test_references\.py"):
         test_references.by_oracle(Case(lonely(), (x,)), [x])
 
 

@@ -124,6 +124,7 @@ def test_colours_and_numbers(source: str, color: str, layout: str) -> None:
 
 @pytest.mark.parametrize("source", ["NV12", "NV21"])
 def test_video_is_that_of_opencv(source: str) -> None:
+    """YuvToRgba."""
     cv2 = pytest.importorskip("cv2", reason="OpenCV judges")
     for h, w in ((2, 2), (36, 54), (64, 34)):
         x = np.random.default_rng(h).integers(0, 256, (h * 3 // 2, w), dtype=U8)

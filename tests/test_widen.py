@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels.cpu.elementwise.widen import HALVES, converter
 from bolt_numba.kernels.registry import KERNELS, load
+from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import F32, AnyDType, Array
 from tests.cases import CASES, Case
@@ -56,17 +57,20 @@ def narrowed(case: Case, half: AnyDType) -> tuple[Array | None, ...] | None:
     return None
 
 
-def taken_cases(op: type[Op], half: AnyDType) -> int:
-    """Run cases of an operator in ``half``; how many a kernel took."""
-    taken = 0
+def taken_cases(op: type[Op], half: AnyDType, examples: int = 8) -> tuple[int, int]:
+    """Run cases of an operator in ``half``; how many it allows, how many a kernel took."""
+    allowed = taken = 0
 
-    @settings(deadline=None, database=None, derandomize=True, max_examples=8, suppress_health_check=list(HealthCheck))
+    @settings(
+        deadline=None, database=None, derandomize=True, max_examples=examples, suppress_health_check=list(HealthCheck)
+    )
     @given(case=CASES[op](), known=st.booleans())
     def run(case: Case, known: bool) -> None:
-        nonlocal taken
+        nonlocal allowed, taken
         inputs = narrowed(case, half)
         if inputs is None or not any(a is not None and a.dtype == half for a in inputs):
             return
+        allowed += 1
         constants = [(i > 0 and known) or i in case.op.value_inputs for i in range(len(inputs))]
         found = plans(case.op, inputs, constants)
         if not found:
@@ -78,22 +82,24 @@ def taken_cases(op: type[Op], half: AnyDType) -> int:
             for got, want in zip(run_planned(planned, inputs), wanted, strict=True):
                 assert (got.dtype, got.shape) == (want.dtype, want.shape)
                 if got.dtype.kind in "iub":
-                    np.testing.assert_array_equal(got, want)
+                    step = int(isinstance(case.op, Chain))  # nothing is rounded between the operators of a chain
+                    np.testing.assert_allclose(got, want, rtol=0, atol=step)
                     continue
                 assert_near(got, want, 0.01 if half != HALVES[0] else 0.002)
 
     run()
-    return taken
+    return allowed, taken
 
 
 @pytest.mark.parametrize("half", HALVES, ids=str)
 @pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.__name__)
 def test_operators(op: Any, half: AnyDType) -> None:
-    taken_cases(op, half)
+    allowed, taken = taken_cases(op, half)
+    assert taken or not allowed or taken_cases(op, half, 80)[1]
 
 
 def test_the_usual_operators_have_kernels_for_both() -> None:
     wanted = ("Add", "MatMul", "Conv", "Softmax", "LayerNormalization", "ReduceMean", "Exp", "Resize", "Concat")
     found = {op.__name__: op for op in OPERATORS}
     for half in HALVES:
-        assert [name for name in wanted if not taken_cases(found[name], half)] == []
+        assert [name for name in wanted if not taken_cases(found[name], half)[1]] == []

@@ -302,6 +302,7 @@ def test_support_vectors(kind: str) -> None:
         )  # fmt: skip
     three = {"vectors_per_class": [2, 3, 1], "rho": [0.1, -0.2, 0.3], "classlabels_ints": [5, 6, 7]}
     check("SVMClassifier", far, outputs=2, coefficients=weights, rtol=1e-3, **three, **given)
+    # PairwiseCoupling
     sigmoids = {"prob_a": [-1.0, -2.0, -0.5], "prob_b": [0.1, 0.0, -0.1]}
     check("SVMClassifier", far, outputs=2, coefficients=weights, rtol=1e-3, **three, **given, **sigmoids)
     two = {"vectors_per_class": [2, 4], "rho": [0.1], "classlabels_strings": ["n", "y"]}
