@@ -16,6 +16,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.registry import KERNELS, QueryContext, candidates, load, select
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.pointwise import Add
 from bolt_numba.packing import packed
 from bolt_numba.types import F32, NUMERICS, Array, TensorType
 from tests.harness import types_of
@@ -116,3 +117,29 @@ def test_narrow_operands_keep_to_the_level(rng: np.random.Generator) -> None:
         entry = select(op, types_of([x, w]), QueryContext(numerics=numerics))
         assert entry is not None
         assert entry.name.startswith(wanted)
+
+
+@pytest.mark.parametrize(
+    ("group", "channels", "size", "runner"),
+    [(1, 16, 2, "conv"), (16, 16, 2, "depthwise"), (4, 16, 2, "grouped"), (0, 2, 1, "matmul")],
+)
+def test_strict_adds_the_bias_to_the_whole_sum(group: int, channels: int, size: int, runner: str) -> None:
+    """2**24 and -2**24 cancel: a bias of a half that is added before or between them is lost."""
+    graph = Graph("product")
+    build = Builder(graph)
+    far = np.array([2.0**24, -(2.0**24)], F32)
+    half = np.full(16, 0.5, F32)
+    if group:
+        w = np.zeros((16, channels // group, 1, size), F32)
+        w[:, 0, 0] = far
+        x = graph.add_input("x", TensorType(F32, (1, channels, 1, 4)))
+        y = build(Conv(group=group), x, build.const(w), build.const(half))
+    else:
+        x = graph.add_input("x", TensorType(F32, (3, 2)))
+        y = build(MatMul(), x, build.const(np.repeat(far[:, None], 16, 1)))
+        y = build(Add(), y, build.const(half))
+    graph.add_output(y)
+    session = bn.compile(graph, numerics="strict")
+    (got,) = session.run(None, {"x": np.ones(x.type.dims, F32)})
+    assert runner in {row["runner"] for row in session.report()}
+    np.testing.assert_array_equal(got, np.full(got.shape, 0.5, F32))
