@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: aarch64 cross-tools help demo test lint onnx-score golden native cuda-resources flow-stress hardware bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
+.PHONY: check aarch64 cross-tools help demo test lint onnx-score golden native cuda-resources flow-stress hardware bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -23,6 +23,12 @@ demo: $(STAMP) ## Read handwritten digits: pictures, accuracy, latency, profile.
 test: export PYTHONDONTWRITEBYTECODE =
 test: lint ## Lint, check types, run all tests, in as many processes as there are processors.
 	$(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal
+
+CHECKS := tests/test_references.py $(addprefix tests/test_,infer.py infer_edges.py infer_operands.py data_safety.py \
+	kernels.py pointwise.py widen.py tape.py objects.py) tests/cuda/test_kernels.py tests/converters/test_onnx_write.py \
+	tests/converters/test_onnx_schemas.py tests/hardware/test_onnxruntime_driver.py
+check: $(STAMP) ## What all operators are held to, for one: make check OP=GatherElements
+	$(BIN)/python -m pytest -q $(CHECKS) -k '[$(OP)'
 
 lint: $(STAMP) ## Lint and check types.
 	$(BIN)/ruff check .
