@@ -82,7 +82,7 @@ def _tested(on: DeviceParts, step: int) -> Inline:
     def tested(index, position, size, fault):
         given = load(index + step * position) + 0  # an i64, as a sum
         at = given + size if given < 0 else given
-        if at < 0 or at >= size:
+        if (at | (size - 1 - at)) < 0:  # one test for both
             report(fault, position, given, -size, size - 1)
             return -1
         return at

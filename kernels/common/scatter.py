@@ -83,8 +83,9 @@ def reduce_all(form: IndexForm) -> Elements:
 @cache
 def reduce_in_order(form: IndexForm) -> Elements:
     """The same for one element of each update."""
-    k = "unit * e" if "e" in form.over else "0"
-    text = f"there, from_ = data + row * run + {k}, dense + t * run + {k}\n"
+    text = "there, from_ = data + unit * row, dense + unit * t\n"  # rows of one element, of a size known here
+    if "e" in form.over:
+        text = "there, from_ = data + row * run + unit * e, dense + t * run + unit * e\n"
     return of_places("scatter", form, text + _JOINED, **_WORDS)
 
 
