@@ -150,6 +150,15 @@ def hot_args(outer: int, depth: int, inner: int, run: int) -> dict[str, Argument
     return {"dst": Out(0), "outer": outer, "inner": inner, "depth": depth, "run": run}
 
 
+def ones_at(places: Argument, x: TensorType, form: tuple[int, int, int], on: DeviceParts) -> list[Step]:
+    """Zeros of ``[outer, n, inner]`` in Out(0), and a one at each of the places (i64) along axis 1."""
+    outer, n, inner = form
+    unit = x.dtype.itemsize
+    args = hot_args(outer, n, inner, unit) | {"index": places, "hot": np.ones(1, x.dtype)}
+    zeros = on.carried([Transfer(broadcast_move((), (x.size,), unit), np.zeros(1, x.dtype), Out(0))])
+    return [*zeros, on.step(set_hot, ("i64",), args, False)]
+
+
 def _one_hot(op: Any, ins: Types) -> bool:
     index, depth, values = ins[0], ins[1], ins[2]
     if index is None or depth is None or values is None or depth.known is None:

@@ -1,5 +1,6 @@
-"""Operators that join, cut, turn, repeat, surround or fill arrays: strided moves of any rank and element size."""
+"""Operators that join, cut, turn, repeat, surround or fill arrays, by strided moves of any rank and size; Trilu."""
 
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -8,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.follow import pure
+from bolt_numba.kernels.declare import I64, PTR, inline
+from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry import transfers as plans
-from bolt_numba.kernels.geometry.elements import DeviceParts
+from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, knows, typed, whole
-from bolt_numba.kernels.registry import Context, In, Out, Step, Types, everywhere
+from bolt_numba.kernels.registry import Argument, Context, In, Kernel, Out, Step, Types, everywhere
 from bolt_numba.ops.arrays.conversion import BitCast
 from bolt_numba.ops.arrays.gather import Compress
-from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range
+from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range, Trilu
 from bolt_numba.ops.arrays.shape import (
     Concat,
     DepthToSpace,
@@ -118,3 +121,52 @@ def pad(op: Pad, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> l
 def compress_known(op: Compress, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """What a known condition keeps, as a table."""
     return on.table_gather_steps(*plans.compress_tables(op, ins), typed(ins).dtype.itemsize)
+
+
+# ------------------------------------------------------------------------------------------------------------ triangles
+
+
+def _triangle(a: Any, upper: bool) -> dict[str, Reach]:
+    rows = a.images * a.height * a.run
+    return {"x": rows, "y": rows, "k": 8}
+
+
+@elements(
+    over={"i": "images", "r": "height"}, extents=_triangle, x=PTR, y=PTR, k=PTR, width=I64, unit=I64, run=I64
+)  # fmt: skip
+def triangle(on: DeviceParts, upper: bool):
+    """Kernel of x, y [images, height] rows of ``width`` elements of ``unit`` bytes, which keep one side of a diagonal.
+
+    k: i64 [1], the diagonal; one beyond the corners is like the corners'.
+    """
+    load, keep = on.load("i64"), on.keep
+
+    @inline
+    def element(r, t, c, x, y, k, height, width, unit, run):
+        diagonal = min(max(load(k) + 0, -height), width)
+        edge = min(max(r + diagonal + (0 if upper else 1), 0), width) * unit
+        low, high = (edge, run) if upper else (0, edge)
+        keep(y + t * run, x + t * run, c, low, high, run)
+
+    return element
+
+
+def _triangular(op: Any, ins: Types) -> bool:
+    return has_fixed_size(op, ins) and (len(ins) < 2 or ins[1] is None or ins[1].dtype.itemsize == 8)
+
+
+@everywhere(Trilu, accepts=_triangular, few=True)
+def trilu(op: Trilu, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+    """Rows with a zeroed part."""
+    x = typed(ins)
+    if not x.size:
+        return []
+    (height, width), unit, given = x.dims[-2:], x.dtype.itemsize, len(ins) > 1 and ins[1] is not None
+    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "k": In(1) if given else np.zeros(1, np.int64)}
+    args |= {"images": x.size // (height * width), "height": height, "width": width, "unit": unit, "run": width * unit}
+    return [on.step(triangle, (bool(op.upper),), args, on.pays(x.nbytes), unit)]
+
+
+def samples(on: DeviceParts) -> list[Kernel]:
+    """A kernel of each kind, for the table of resources."""
+    return [on.kernel(triangle, True, run=4)]

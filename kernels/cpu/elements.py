@@ -6,9 +6,11 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from bolt_numba.kernels.cpu.faults import report
 from bolt_numba.kernels.cpu.language import lang
-from bolt_numba.kernels.cpu.language.lang import inline, native_source, split
+from bolt_numba.kernels.cpu.language.lang import copy_bytes, fill_bytes, inline, native_source, split
 from bolt_numba.kernels.cpu.movement.move import PARALLEL_BYTES, PARALLEL_ELEMENTS, UNITS, carried, copy_run
 from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps
 from bolt_numba.kernels.geometry.elements import Elements, parameters
@@ -21,6 +23,13 @@ from bolt_numba.types import BF16, F16
 @inline
 def _nothing(fault: int, position: int, value: int, low: int, high: int) -> None:
     pass
+
+
+@inline
+def _keep(to: int, source: int, c: int, low: int, high: int, nbytes: int) -> None:
+    fill_bytes(to, np.uint8(0), low)
+    copy_bytes(to + low, source + low, high - low)
+    fill_bytes(to + high, np.uint8(0), nbytes - high)
 
 
 @functools.cache
@@ -74,6 +83,7 @@ class CpuParts:
     """See `kernels.geometry.elements.DeviceParts`."""
 
     in_order = True
+    keep = _keep
     carried = staticmethod(carried)
     table_gather_steps = staticmethod(table_gather_steps)
 

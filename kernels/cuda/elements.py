@@ -7,6 +7,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from bolt_numba.kernels.cuda.declare import I64, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.faults import report
 from bolt_numba.kernels.cuda.language import lang
@@ -25,14 +27,25 @@ _CHUNKS = "chunks"
 
 
 @functools.cache
-def _mover(unit: int) -> Any:
+def _movers(unit: int) -> tuple[Any, Any]:
+    """Helpers that move, and that keep, the part of a row."""
     move = mover(unit or 1)
+    zeros, store = (np.uint32(0),) * 4, lang.store4_u32 if unit == 16 else getattr(lang, f"store_u{8 * (unit or 1)}")
 
     @inline
     def move_part(to, source, nbytes):
         move(source, to)
 
-    return move_part
+    @inline
+    def keep_part(to, source, c, low, high, nbytes):
+        if c >= low and c < high:
+            move(source + c, to + c)
+        elif unit == 16:
+            store(to + c, *zeros)
+        else:
+            store(to + c, 0)
+
+    return move_part, keep_part
 
 
 def _sizes(made: Elements, unit: int) -> list[str]:
@@ -75,7 +88,7 @@ class CudaParts:
     table_gather_steps = staticmethod(table_gather_steps)
 
     def __init__(self, unit: int = 0) -> None:
-        self.move = _mover(unit)
+        self.move, self.keep = _movers(unit)
 
     def limited(self, accepts: Accepts, few: bool, computes: Accepts) -> Accepts:
         if not few:

@@ -6,7 +6,8 @@ the sizes, and these:
 - ``t``: the number of the index, counted along all axes in order; ``s`` and the other letters of ``strides``: the sum
   of all indices but the last times their strides, fields ``s0``, ``s1``, ...
 - ``c``, in kernels that move rows of ``run`` bytes: where in a row it begins.  The body calls ``on.move(to, source,
-  run)``.  A CPU moves whole rows (c = 0), on a GPU several threads share one.
+  run)``, or ``on.keep(to, source, c, low, high, run)`` of whole rows, of which only the bytes low to high come along
+  and the others are 0.  A CPU moves whole rows (c = 0), on a GPU several threads share one.
 
 A body with a ``fault`` calls ``on.report`` where content asks for what is not there, and then gives a negative number.
 
@@ -83,6 +84,7 @@ class DeviceParts(Protocol):
 
     in_order: bool
     move: Any
+    keep: Any
     report: Any
 
     def limited(self, accepts: Accepts, few: bool, computes: Accepts) -> Accepts:

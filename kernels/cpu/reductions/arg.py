@@ -7,17 +7,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from bolt_numba.kernels.common.gather import hot_args, set_hot
+from bolt_numba.kernels.common.gather import ones_at
 from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.language.lang import I64, LANES, PTR
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.cpu.movement.move import steps as move_steps
 from bolt_numba.kernels.cpu.reductions.reduce import generated
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.reduced import around_axis
-from bolt_numba.kernels.geometry.strides import broadcast_move
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.registry import normalise_axis
@@ -228,8 +224,5 @@ def hardmax(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -
     form, x = _form(op, ins), ins[0]
     assert form is not None, "accepts() has tested this"
     assert x is not None, "accepts() has tested this"
-    outer, n, inner = form
-    places, unit = Scratch(8 * outer * inner), x.dtype.itemsize
-    args = hot_args(outer, n, inner, unit) | {"index": places, "hot": np.ones(1, x.dtype)}
-    zeros = move_steps([broadcast_move((), (x.size,), unit)], np.zeros(1, x.dtype), Out(0))
-    return [_step(x, form, ">", False, places, context.threads), *zeros, PARTS.step(set_hot, ("i64",), args, False)]
+    places = Scratch(8 * form[0] * form[2])
+    return [_step(x, form, ">", False, places, context.threads), *ones_at(places, x, form, PARTS)]

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.kernels.common.gather import ones_at
 from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
-from bolt_numba.kernels.cuda.language.lang import cuda, f32_bits, f64_bits, load_i64, store_i64
+from bolt_numba.kernels.cuda.language.lang import cuda, f32_bits, f64_bits, store_i64
 from bolt_numba.kernels.cuda.language.warp import block_max_i64, max_of, warp_reduction
 from bolt_numba.kernels.cuda.reductions.fold import LIMIT, SHORT_ROW, THREADS, WARP_ROW, kind_of
-from bolt_numba.kernels.cuda.reductions.softmax import axis_form
 from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import ArgMax, ArgMin, Hardmax
@@ -154,44 +155,16 @@ def arg(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> li
     return [_arg_step(x, form, Out(0), isinstance(op, ArgMin), op.select_last_index)]
 
 
-@functools.cache
-def set_places(kind: str) -> CudaKernel:
-    """1 where the index along axis 1 of ``[outer, n, inner]`` is that of the line, else 0."""
-    store, unit = getattr(lang, f"store_{kind}"), lang.SIZES[kind]
-
-    def body(places, y, outer, n, inner, m_inner, h_inner, m_n, h_n):
-        i = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
-        if np.int64(i) < outer * n * inner:
-            row = fast_divide(i, np.uint32(m_inner), np.uint32(h_inner))
-            o = np.int64(fast_divide(row, np.uint32(m_n), np.uint32(h_n)))
-            column = np.int64(i) - np.int64(row) * inner
-            place = load_i64(places + (o * inner + column) * 8)
-            is_here = np.int64(row) - o * n == place
-            store(y + np.int64(i) * unit, np.float32(1) if is_here else np.float32(0))
-
-    body.__name__ = f"set_places_{kind}"
-    numbers: dict[str, Any] = dict.fromkeys(("outer", "n", "inner", "m_inner", "h_inner", "m_n", "h_n"), I64)
-    return cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.outer * a.n * a.inner, THREADS),
-        extents=lambda a: {"places": 8 * a.outer * a.inner, "y": unit * a.outer * a.n * a.inner},
-        places=PTR, y=PTR, **numbers,
-    )(body)  # fmt: skip
-
-
-@kernel(Hardmax, device="cuda", accepts=lambda op, ins: axis_form(op, ins) is not None)
+@kernel(Hardmax, device="cuda", accepts=lambda op, ins: _form(op, ins) is not None)
 def hardmax(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Positions of the greatest, then ones there."""
-    form, x = axis_form(op, ins), ins[0]
+    form, x = _form(op, ins), ins[0]
     assert form is not None, "accepts() has tested this"
     assert x is not None, "accepts() has tested this"
-    outer, n, inner = form
-    places = Scratch(8 * outer * inner)
-    args: dict[str, Argument] = {"places": places, "y": Out(0), "outer": outer, "n": n, "inner": inner}
-    for name, size in (("inner", inner), ("n", n)):
-        args[f"m_{name}"], args[f"h_{name}"] = divider(size)
-    return [_arg_step(x, form, places), Step(set_places(kind_of(x.dtype)), args)]
+    places = Scratch(8 * form[0] * form[2])
+    return [_arg_step(x, form, places), *ones_at(places, x, form, PARTS)]
 
 
 def samples() -> list[CudaKernel]:
     """Warps, blocks and columns."""
-    return [arg_rows(F32, False, 32), arg_rows(F64, True, THREADS), arg_columns(U64, True), set_places("f16")]
+    return [arg_rows(F32, False, 32), arg_rows(F64, True, THREADS), arg_columns(U64, True)]
