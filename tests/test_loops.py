@@ -261,13 +261,13 @@ def test_what_a_call_did_not_run_is_not_kept(monkeypatch: pytest.MonkeyPatch) ->
     """A condition ends the loop long before the iterations that a call had room for."""
     model, given = CASES["until"]
     kept: list[Any] = []
-    take_over = loops._Iterations._take_over
+    take_over = loops.Iterations._take_over
 
-    def watched(self: Any, *args: Any) -> None:
-        take_over(self, *args)
-        kept.extend(chunks[-1] for chunks in self.trips.scanned)
+    def watched(self: Any, done: int, trips: Any, *args: Any) -> None:
+        take_over(self, done, trips, *args)
+        kept.extend(chunks[-1] for chunks in trips.scanned)
 
-    monkeypatch.setattr(loops._Iterations, "_take_over", watched)
+    monkeypatch.setattr(loops.Iterations, "_take_over", watched)
     session = bn.compile(model, threads=1)
     for start in (80, -10_000, 80):  # the last begins at the pace of the second
         session.run(None, {"n": np.array(0), "x": X, **given, "k0": np.array(start)})

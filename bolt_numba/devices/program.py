@@ -331,10 +331,13 @@ def fault_of(job: Job, operand: int, found: Sequence[int], dims: tuple[int, ...]
 
 
 class NativeRun:
-    """A program's own parameter image, for one run at a time; weights are shared with all other runs."""
+    """A program's own parameter image, for one run at a time; weights are shared with all other runs.
 
-    __slots__ = ("address", "arena", "call", "counter", "flags", "image", "inputs", "outputs", "params", "program",
-                 "threads", "ticks", "words")  # fmt: skip
+    loop: tables of the last loop whose body this was (`devices.loops`).
+    """
+
+    __slots__ = ("address", "arena", "call", "counter", "flags", "image", "inputs", "loop", "outputs", "params",
+                 "program", "threads", "ticks", "words")  # fmt: skip
 
     def __init__(
         self, program: Program, arena: Array | None, flags: Array | None = None, kernels: Array | None = None
@@ -359,6 +362,7 @@ class NativeRun:
             ticks=self.ticks, steps=program.steps, timed=0,
         )  # fmt: skip
         self.address = self.call.ctypes.data
+        self.loop: Any = None
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Patch in the addresses of this run's arrays, and run all steps; raises the first fault that they report."""

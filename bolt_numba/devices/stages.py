@@ -111,15 +111,15 @@ class StagedRun:
     """The stages of one run at a time.
 
     turns: a record of `kernels.cpu.stages.turn` for each stage but the first.  held: what Python read must be.
-    lent: tables of a loop.  stopped: the stage whose numbers the tape does not hold for, 0: it has run.
+    is_lent: whether it looks at tables of a loop.  stopped: the stage whose numbers the tape does not hold for, 0: it has run.
     """
 
     def __init__(self, run: Any, stages: Staging) -> None:
         self.run_, self.stages, self.code = run, stages, stages.code
         self.kept: list[Any] = []
         self.end, self.why, self.stopped = np.zeros(2, np.int64), np.zeros(1, np.int64), 0
+        self.is_lent = False
         self.reads: tuple[bytes, ...] = ()
-        self.lent: list[Array] = []
         self.held: list[Array] = [np.empty((0, 2), np.int64)]
         self.rooms: list[Array] = [np.empty((0, 4), np.int64)]
         self.turns: list[Array] = [np.zeros(0, np.int64)]
@@ -131,6 +131,7 @@ class StagedRun:
         table = np.array(rows, np.int64)
         fault = pointer(run.image) + 8 * run.counter if run.counter else 0
         self.record = np.array([pointer(table), 0, len(rows), fault, turn.address, pointer(self.end)])
+        self.address = pointer(self.record)
         self.kept.append(table)
 
     def _row(self, stage: int, record: int) -> tuple[int, ...]:
@@ -164,20 +165,18 @@ class StagedRun:
             for held, read in zip(self.held[1:], reads[1:], strict=True):
                 held[:, 1] = np.iinfo(np.int64).min if read == NOTHING else np.frombuffer(read, np.int64)
 
-    def of_loop(self, held: Sequence[Sequence[Row]], rooms: Sequence[Sequence[Row]]) -> int:
-        """Address of a record of `run_stages` for iterations.
+    def held_with(self, held: Sequence[Sequence[Row]]) -> list[Array]:
+        """Of each stage what must be in iterations of a loop: ``held``, too."""
+        rows = [np.array(more, np.int64).reshape(-1, 2) for more in held]
+        return [np.concatenate(both) for both in zip(self.held, rows, strict=True)]
 
-        held, rooms: of each stage, what else must be, and which results have how much room.
-        """
-        self.lent = []
+    def lend(self, held: Sequence[Array], rooms: Sequence[Array]) -> None:
+        """Have the next run look at what a loop wants.  held, rooms: of each stage."""
         for stage in range(1, len(self.turns)):
-            more, own = self.held[stage], np.array(rooms[stage], np.int64).reshape(-1, 4)
-            if held[stage]:
-                more = np.concatenate([more, np.array(held[stage], np.int64)])
-            self._point(stage, more, own)
-            self.lent += [more, own]
-        self.record[1] = 0
-        return pointer(self.record)
+            own = self.held[stage]
+            held[stage][: len(own)] = own
+            self._point(stage, held[stage], rooms[stage])
+        self.is_lent, self.record[1] = True, 0
 
     def _point(self, stage: int, held: Array, rooms: Array) -> None:
         """Have a stage look at these tables."""
@@ -189,12 +188,12 @@ class StagedRun:
     def begin(self, sizes: dict[int, int]) -> None:
         """sizes: bytes that there are for each late result."""
         for stage in range(1, len(self.turns)):
-            if self.lent:
+            if self.is_lent:
                 self._point(stage, self.held[stage], self.rooms[stage])
             self.turns[stage][_AT["arena_nbytes"]] = len(self.run_.arena)
             for k, (number, *_) in enumerate(self.stages.late[stage]):
                 self.rooms[stage][k, 3] = sizes[number]
-        self.lent = []
+        self.is_lent = False
 
     def run(self, inputs: Sequence[Any], outputs: list[Any]) -> None:
         """Run all stages; outputs: get the late results.  Sets ``stopped``."""
@@ -208,7 +207,7 @@ class StagedRun:
         done, self.stopped = 0, 0
         while True:
             self.record[1] = done
-            run_stages.call_at(pointer(self.record))
+            run_stages.call_at(self.address)
             done, why = self.end.tolist()
             if why == RAN:
                 self._trim(outputs)

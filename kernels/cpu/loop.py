@@ -1,7 +1,7 @@
 """Iterations of a loop's body in one call, without Python between them (`devices.loops`).
 
-Tables have rows of i64.  An array that the body reads or writes is a row of `ROW` bytes: its address, how many bytes
-further the next iteration has it, and which of the ``places`` (an i64 of the parameter image, and an offset) hold it.
+Tables have rows of i64.  An array that the body reads or writes is a row of ``arrays``: its address, and how many bytes
+further the next iteration has it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,8 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.stages import ENDED, FAULT, RAN
 
-ROW, PLACE, COPY, SWAP, FLOW, LOG = 32, 16, 24, 16, 24, 8
+ARRAY, PLACE, COPY, SWAP, FLOW, LOG = 16, 24, 24, 16, 24, 8
 """Bytes of a row of each table."""
-
-
-@inline
-def patch(table, count, places):  # type: ignore[no-untyped-def]
-    """Write the addresses of arrays to where the body's parameter image has them."""
-    for i in range(count):
-        row = table + ROW * i
-        address = load_i64(row)
-        for k in range(load_i64(row + 16), load_i64(row + 24)):
-            place = places + PLACE * k
-            store_i64(load_i64(place), address + load_i64(place + 8))
-
-
-@inline
-def stride(table, count):  # type: ignore[no-untyped-def]
-    for i in range(count):
-        row = table + ROW * i
-        store_i64(row, load_i64(row) + load_i64(row + 8))
 
 
 @inline
@@ -57,7 +39,7 @@ def flow(p, done):  # type: ignore[no-untyped-def]
 
 
 @native(
-    kernel=PTR, first=I64, second=I64, third=I64, ins=PTR, outs=PTR, places=PTR, count_ins=I64, count_outs=I64,
+    kernel=PTR, first=I64, second=I64, third=I64, arrays=PTR, count_arrays=I64, places=PTR, count_places=I64,
     copies=PTR, count_copies=I64, swaps=PTR, count_swaps=I64, cond=PTR, fault=PTR, trip=PTR, most=I64, end=PTR,
     turn=PTR, turn_record=PTR, why=PTR, registers=PTR, flows=PTR, count_flows=I64, inner=PTR,
     logs=PTR, count_logs=I64, log=PTR,
@@ -65,17 +47,19 @@ def flow(p, done):  # type: ignore[no-untyped-def]
 def run_loop(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """Run up to ``most`` iterations; writes how many ran, and why they stopped, to ``end``.
 
-    kernel, first, second, third: what runs the body once, and its arguments.  copies: rows of ``ins`` and ``outs``, and
-    bytes; swaps: likewise, arrays that change places.  cond: row of the body's condition, 0: none.  trip: number of the
-    iteration.  turn: 0 where nothing varies; its record, and where that has why.  flows: registers of dimensions of
-    results, and of those of operands; a register may be both, so all are read before any is written, by way of a third
-    word.  inner: why the body's stages stopped, 0 where it has none.  logs: registers that each iteration writes to the
-    next words of ``log``.
+    kernel, first, second, third: what runs the body once, and its arguments.  places: where an address is wanted, of
+    which array, and a byte offset in it.  copies: arrays from and to, and bytes; swaps: arrays that change places.
+    cond: row of the body's condition, 0: none.  trip: number of the iteration.  turn: 0 where nothing varies; its
+    record, and where that has why.  flows: registers of dimensions of results, and of those of operands; a register may
+    be both, so all are read before any is written, by way of a third word.  inner: why the body's stages stopped, 0
+    where it has none.  logs: registers that each iteration writes to the next words of ``log``.
     """
     done, why = 0, np.int64(RAN)
     while done < p.most and why == RAN:
-        patch(p.ins, p.count_ins, p.places)
-        patch(p.outs, p.count_outs, p.places)
+        for i in range(p.count_places):
+            row = p.places + PLACE * i
+            address = load_i64(p.arrays + ARRAY * load_i64(row + 8))
+            store_i64(load_i64(row), address + load_i64(row + 16))
         if p.turn != 0:
             call_kernel(p.turn, p.turn_record, 0, 1)
             why = load_i64(p.why)
@@ -90,17 +74,18 @@ def run_loop(p, tid, nthreads):  # type: ignore[no-untyped-def]
                 why = np.int64(ENDED)
             for i in range(p.count_copies):
                 row = p.copies + COPY * i
-                source, to = load_i64(p.ins + ROW * load_i64(row)), load_i64(p.outs + ROW * load_i64(row + 8))
-                copy_bytes(to, source, load_i64(row + 16))
+                source, to = p.arrays + ARRAY * load_i64(row), p.arrays + ARRAY * load_i64(row + 8)
+                copy_bytes(load_i64(to), load_i64(source), load_i64(row + 16))
             for i in range(p.count_swaps):
                 row = p.swaps + SWAP * i
-                one, two = p.ins + ROW * load_i64(row), p.outs + ROW * load_i64(row + 8)
+                one, two = p.arrays + ARRAY * load_i64(row), p.arrays + ARRAY * load_i64(row + 8)
                 address = load_i64(one)
                 store_i64(one, load_i64(two))
                 store_i64(two, address)
             flow(p, done)
-            stride(p.ins, p.count_ins)
-            stride(p.outs, p.count_outs)
+            for i in range(p.count_arrays):
+                row = p.arrays + ARRAY * i
+                store_i64(row, load_i64(row) + load_i64(row + 8))
             store_i64(p.trip, load_i64(p.trip) + 1)
             done += 1
     store_i64(p.end, done)
