@@ -275,6 +275,36 @@ def test_what_a_call_did_not_run_is_not_kept(monkeypatch: pytest.MonkeyPatch) ->
     assert all(chunk.base is None or chunk.base.nbytes <= 2 * chunk.nbytes for chunk in kept)
 
 
+def test_a_loop_that_does_not_run_gives_arrays_of_its_own() -> None:
+    model, given = CASES["sums"]
+    session = bn.compile(model, threads=1)
+    for n in (0, 5, 0):
+        feeds = {"n": np.array(n), "x": X, **given}
+        results = session.run(None, feeds)
+        assert not any(np.shares_memory(r, a) for r in results for a in feeds.values())
+        assert not any(np.shares_memory(r, other) for i, r in enumerate(results) for other in results[:i])
+
+
+def test_loops_alike_make_tables_once(native: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    build = loops.Iterations.__init__
+    monkeypatch.setattr(loops.Iterations, "__init__", lambda self, *given: (made.append(self), build(self, *given))[1])
+    for name in ("sums", "change of places", "constants"):
+        model, given = CASES[name]
+        session = bn.compile(model, threads=1)
+        for _ in range(3):  # until all shapes have their tapes
+            session.run(None, {"n": np.array(30), "x": X, **given})
+        made.clear()
+        native.clear()
+        wanted = [session.run(None, {"n": np.array(n), "x": X + n, **given}) for n in (30, 12, 30)]
+        assert len(made) <= 1, name
+        assert sum(native) >= 60, name
+        fresh = bn.compile(model, threads=1)
+        for n, results in zip((30, 12, 30), wanted, strict=True):
+            got = fresh.run(None, {"n": np.array(n), "x": X + n, **given})
+            assert [g.tobytes() for g in got] == [w.tobytes() for w in results]
+
+
 def test_threads_share_a_session(native: list[int]) -> None:
     model, given = CASES["sums"]
     session = bn.compile(model, threads=1)

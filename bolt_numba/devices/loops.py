@@ -107,8 +107,8 @@ class Iterations:
         self.scanned, self.listed = list[tuple[int, Any, Any, int]](), dict[int, tuple[int, int]]()
         for number in range(self.last, len(self.results)):
             self._scanned(number, number in listed, prepared, trips, arrays)
-        grown = {c.source for c in self.carried if c.dims is not None}
-        if any(source in grown for source, *_ in self.tables["copies"]):
+        self.growing = {c.source for c in self.carried if c.dims is not None}
+        if any(source in self.growing for source, *_ in self.tables["copies"]):
             raise LostError("a result that is an operand which grows")
         self.fixed = 2 * sum(c.least for c in self.carried if c.dims is None)
         self.each = sum(row for *_, row in self.scanned)
@@ -209,9 +209,7 @@ class Iterations:
             copies.append((len(self.rows) // 2, self.inputs + number, const.nbytes))
             self.rows += [pointer(const), 0]
 
-    def _scanned(
-        self, number: int, is_listed: bool, prepared: Prepared, trips: Trips, arrays: Sequence[Array]
-    ) -> None:
+    def _scanned(self, number: int, is_listed: bool, prepared: Prepared, trips: Trips, arrays: Sequence[Array]) -> None:
         """What is kept of a result of all iterations: its number, shape, dtype, and bytes of an iteration."""
         shape, dtype = self._type(number, prepared, trips, arrays)
         if dtype.kind == "O":
@@ -235,7 +233,7 @@ class Iterations:
         self.tables["places"] = self._places(run)
         words = chain.from_iterable(chain.from_iterable(self.tables.values()))
         self.words = np.array([*self.rows, *words], np.int64)
-        self.view = memoryview(self.words)
+        self.view: Any = memoryview(self.words)  # type: ignore[arg-type]
         begin = pointer(self.words)
         for name, rows in self.tables.items():
             values[name], values[f"count_{name}"] = begin + 8 * at, len(rows)
@@ -295,10 +293,10 @@ class Iterations:
             item, row = arrays[i].itemsize, pointer(self.words) + ARRAY * i
             opened += [(at + k, row, item * k, int(arrays[i].dtype == I32)) for k in range(size)]
             at += size
-        tables = [np.array(opened, np.int64).reshape(-1, 4), np.array(held[0], np.int64).reshape(-1, 2)]
+        open_, must = np.array(opened, np.int64).reshape(-1, 4), np.array(held[0], np.int64).reshape(-1, 2)
         self.rooms = [np.array(found, np.int64).reshape(-1, 4) for found in rooms]
-        self.turn = turning(run, 0, int(program.sums[0]), run.fills, *tables, self.rooms[0], self.why)
-        self.kept += tables
+        self.turn = turning(run, 0, int(program.sums[0]), run.fills, open_, must, self.rooms[0], self.why)
+        self.kept += [open_, must]
         values = {
             "turn": turn.address, "turn_record": pointer(self.turn), "why": pointer(self.why),
             "registers": pointer(run.own),
@@ -360,26 +358,25 @@ class Iterations:
                 raise LostError("rows that are not contiguous")
             rows[2 * k + 1] = given.strides[0]
         pairs, grown = list[tuple[Array, Array]](), list[tuple[tuple[int, int], int]]()
-        for carried in self.carried:
-            old = trips.carried[carried.which]
-            if carried.dims is None:
-                room = 0
-            else:
-                least = old.nbytes if carried.number in self.late else max(old.nbytes, carried.least)
-                room = 2 * least + SPARE
-                grown.append((carried.room, room))
-                wanted += 2 * room
-            pairs.append((old, room))
+        for carried in self.carried if self.growing else ():
+            if carried.dims is not None:
+                nbytes = trips.carried[carried.which].nbytes
+                nbytes = nbytes if carried.number in self.late else max(nbytes, carried.least)
+                grown.append((carried.room, 2 * nbytes + SPARE))
+                wanted += 2 * grown[-1][1]
         if wanted > granted and not is_granted(wanted):
             raise LostError("memory for carried values")
-        for i, (carried, (old, room)) in enumerate(zip(self.carried, pairs, strict=True)):
+        rooms = iter(grown)
+        for carried in self.carried:
+            old = trips.carried[carried.which]
             if carried.dims is None:
                 one = old.copy()
                 two = one if carried.is_same else np.empty_like(one)
             else:
+                _, room = next(rooms)
                 one, two = np.empty(room, np.uint8), np.empty(room, np.uint8)
                 one[: old.nbytes] = old.reshape(-1).view(np.uint8)
-            pairs[i] = one, two
+            pairs.append((one, two))
             rows[2 * carried.source], rows[2 * (self.inputs + carried.number)] = pointer(one), pointer(two)
         return pairs, grown
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from bolt_numba.base.budget import ask
 from bolt_numba.devices.program import pointer
-from bolt_numba.devices.tape_code import NOTHING
+from bolt_numba.devices.tape_code import NOTHING, Found
 from bolt_numba.devices.threads import native_call
 from bolt_numba.kernels.cpu.executor import run_steps
 from bolt_numba.kernels.cpu.stages import FAULT, LOST, RAN, run_stages, turn
@@ -111,7 +111,8 @@ class StagedRun:
     """The stages of one run at a time.
 
     turns: a record of `kernels.cpu.stages.turn` for each stage but the first.  held: what Python read must be.
-    is_lent: whether it looks at tables of a loop.  stopped: the stage whose numbers the tape does not hold for, 0: it has run.
+    is_lent: whether it looks at tables of a loop.  told: what Python gave on the way, if it was asked.  stopped: the
+    stage whose numbers the tape does not hold for, 0: it has run.
     """
 
     def __init__(self, run: Any, stages: Staging) -> None:
@@ -119,6 +120,7 @@ class StagedRun:
         self.kept: list[Any] = []
         self.end, self.why, self.stopped = np.zeros(2, np.int64), np.zeros(1, np.int64), 0
         self.is_lent = False
+        self.told: Found | None = None
         self.reads: tuple[bytes, ...] = ()
         self.held: list[Array] = [np.empty((0, 2), np.int64)]
         self.rooms: list[Array] = [np.empty((0, 4), np.int64)]
@@ -160,6 +162,7 @@ class StagedRun:
 
     def hold(self, reads: tuple[bytes, ...]) -> None:
         """Have the stages want what Python read when it gave what the run has."""
+        self.told = None
         if reads != self.reads:
             self.reads = reads
             for held, read in zip(self.held[1:], reads[1:], strict=True):
@@ -234,6 +237,7 @@ class StagedRun:
         if found is None:
             return False
         run.turn_to(found)
+        self.told = found[0].copy(), *found[1:]
         return True
 
     def _grow(self, stage: int, inputs: Sequence[Any], outputs: list[Any]) -> None:

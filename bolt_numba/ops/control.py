@@ -129,10 +129,10 @@ def _first(owner: Op, what: str, array: Array) -> Any:
     return array.reshape(-1)[0]
 
 
-def _sizes(types: Sequence[TensorType], shapes: Sequence[Shape | None]) -> dict[str, int]:
-    """What the symbols that are a whole dimension of ``types`` stand for, when operands have ``shapes``."""
+def _sizes(body: Graph, shapes: Sequence[Shape | None]) -> dict[str, int]:
+    """What the symbols that are a whole dimension of a body's inputs stand for, when these have ``shapes``."""
     found: dict[str, int] = {}
-    for t, shape in zip(types, shapes, strict=True):
+    for t, shape in zip([v.type for v in body.inputs], shapes, strict=True):
         for dim, size in zip(getattr(t, "shape", None) or (), shape or (), strict=False):
             if isinstance(dim, Sym) and isinstance(size, int) and not dim.const and [f for _, f in dim.terms] == [1]:
                 found.setdefault(dim.terms[0][0], size)
@@ -147,7 +147,8 @@ def _stacked(owner: Op, chunks: Sequence[Array], like: TensorType, sizes: dict[s
     """
     if chunks:
         try:
-            return np.ascontiguousarray(np.moveaxis(np.concatenate(chunks), 0, axis))
+            whole = chunks[0] if len(chunks) == 1 and chunks[0].base is None else np.concatenate(chunks)
+            return np.ascontiguousarray(np.moveaxis(whole, 0, axis)) if axis else whole
         except ValueError as error:
             shapes = sorted({np.shape(a)[1:] for a in chunks})
             raise owner.fail(f"results to stack along axis {axis}", shapes, "one shape with such an axis") from error
@@ -329,8 +330,7 @@ class Loop(ControlFlow):
         kept: list[list[Array]] = [[] for _ in types]
         trips = Trips(self.body, list(args[2:ends]), args[ends:], limit, True, kept, keep=keep, listed=self.listed)
         trips.run(self, run, ahead)
-        shapes = [None, None, *(getattr(a, "shape", None) for a in args[2:])]
-        sizes = _sizes([v.type for v in self.body.inputs], shapes)
+        sizes = {} if all(kept) else _sizes(self.body, [None, None, *(getattr(a, "shape", None) for a in args[2:])])
         chunks, count = list(zip(trips.scanned, types, strict=True)), len(types) - self.listed
         lists = ([chunk[i, ...] for chunk in kept for i in range(len(chunk))] for kept, _ in chunks[count:])
         return [*trips.carried, *(_stacked(self, kept, t, sizes) for kept, t in chunks[:count]), *lists]
@@ -410,7 +410,7 @@ class Scan(ControlFlow):
         trips.run(self, run, ahead)
         shapes = [getattr(a, "shape", None) for a in args]
         shapes[self.states : ends] = [a.shape[1:] for a in scanned]
-        sizes = _sizes([v.type for v in self.body.inputs], shapes)
+        sizes = _sizes(self.body, shapes)
         stacked = []
         for i, (chunks, value) in enumerate(zip(kept, self.body.outputs[self.states :], strict=True)):
             is_reversed = self._axis(self.output_directions, i)

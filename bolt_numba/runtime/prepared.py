@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bolt_numba.kernels.registry import In, Out
-from bolt_numba.ops.control import Trips
+from bolt_numba.ops.control import ControlFlow, Trips
 from bolt_numba.runtime.plan import Plan
 from bolt_numba.runtime.region import resolved
 from bolt_numba.runtime.slots import INPUT, TEMP, Job, Slot
@@ -126,13 +126,18 @@ class Prepared:
 
 
 def ends_of(plan: Plan, reads: int) -> list[int] | None:
-    """Which of the values behind a cut are the outputs, if nothing runs there and nobody else has these values."""
+    """Which of the values behind a cut are the outputs, if nothing runs there and nobody else has these values.
+
+    Those of an operator that runs graphs are its own where they are not its operands.
+    """
     if plan.cut is None or plan.cut.rest.nodes:
         return None
     region, fresh = plan.cut.rest, plan.results[reads:]
     places = {id(v): i for i, v in enumerate(region.inputs)}
     found = [places.get(id(resolved(v, region.alias)), -1) for v in region.outputs]
-    own = [s.kind == TEMP for s in fresh] + [isinstance(v.type, NestedType) for v in region.inputs[len(fresh) :]]
+    runs_graphs = isinstance(plan.cut.node.op, ControlFlow)
+    own = [s.kind == TEMP for s in fresh]
+    own += [runs_graphs or isinstance(v.type, NestedType) for v in region.inputs[len(fresh) :]]
     return found if len(set(found)) == len(found) and all(i >= 0 and own[i] for i in found) else None
 
 

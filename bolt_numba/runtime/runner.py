@@ -297,16 +297,16 @@ class Runner:
             reads = prepared.reads
             made = runner.run_cut(cut, results[:reads])
             runner._pass(key, given, prepared)
-            runner, given = prepared.rest, [*results[reads:], *made]
-            if prepared.ends is not None and targets is None:
+            runner, operands, given = prepared.rest, results[:reads], [*results[reads:], *made]
+            if prepared.ends is not None and targets is None and not any(m is a for m in made for a in operands):
                 return [given[i] for i in prepared.ends]
 
     def _pass(self, key: Hashable, given: Sequence[Array], prepared: Any) -> None:
         """A run has gone on behind a cut of data: try to have a tape that does so, after a few, then more seldom."""
-        if prepared.stands_in or not prepared.cut.is_told(self.data):
-            return
         prepared.passed += 1
         if prepared.passed < FEW_PASSES or prepared.passed & (prepared.passed - 1) or prepared.passed > MOST_PASSES:
+            return
+        if prepared.stands_in or not prepared.cut.is_told(self.data):
             return
         with self.lock, short_turns():
             self._follow(key, given, 0.0, True)
@@ -447,6 +447,8 @@ def _dense(result: Any, wanted: TensorType) -> Any:
     """A result as what regions take: a contiguous array, or a Python value by its type."""
     if only_in_python(wanted):
         return as_value(result, wanted)
+    if type(result) is np.ndarray and result.dtype is wanted.dtype and result.flags.c_contiguous:
+        return result
     array = np.asarray(result, wanted.dtype)
     return np.ascontiguousarray(array) if array.ndim else array
 

@@ -330,7 +330,9 @@ class Taped(Prepared):
             self.take_back(context)
 
     def take_back(self, context: Any) -> None:
-        """Its memory serves another run."""
+        """Its memory serves another run; what Python gave on the way is kept for these sizes."""
+        if context.stages is not None and context.stages.told is not None:
+            self.found, context.stages.told = context.stages.told, None
         self.tape.take_back(context, self.arena)
 
     def synchronise(self) -> None:
