@@ -15,15 +15,17 @@ from hypothesis import strategies as st
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.arrays.gather import ScatterElements, ScatterND
 from bolt_numba.ops.arrays.shape import Concat, Reshape
-from bolt_numba.ops.pointwise import Add, Exp, Relu
+from bolt_numba.ops.pointwise import Add, Exp, Neg, Relu
+from bolt_numba.ops.registry import Op
 from bolt_numba.runtime import memory
 from bolt_numba.runtime.memory import ALIGN, Block, place
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Plan, Planner
 from bolt_numba.runtime.region import region_of
 from bolt_numba.runtime.runner import Runner
-from bolt_numba.types import F32, TensorType
+from bolt_numba.types import F32, I64, TensorType
 
 blocks = st.lists(
     st.builds(lambda n, a, b: Block(n, a, a + b), st.integers(1, 5000), st.integers(0, 12), st.integers(0, 6)),
@@ -80,6 +82,19 @@ def test_pointwise_chain_runs_in_place() -> None:
     g.add_output(b(Exp(), y), "y")
     assert plan_of(g, (64, 64)).memory.nbytes <= 2 * 64 * 64 * 4
     check(g, x=np.linspace(-1, 1, 64 * 64, dtype=np.float32).reshape(64, 64))
+
+
+@pytest.mark.parametrize("op", [ScatterElements(axis=0), ScatterElements(axis=0, reduction="add"), ScatterND()])
+@pytest.mark.parametrize("places", [{0, 2}, {0, 1}])
+def test_no_result_takes_the_memory_of_what_its_steps_read_otherwise(op: Op, places: set[int]) -> None:
+    """Updates, or indices, that are the data themselves are read while the data are written."""
+    g, rng = Graph(), np.random.default_rng(0)
+    rows = rng.integers(0, 8, (8, 1) if type(op) is ScatterND else (8, 8))
+    shape = rows.shape if 1 in places else (8, 8)
+    x, b = g.add_input("x", TensorType(I64, shape)), Builder(g)
+    data, given = b(Neg(), x), (None, rows, rng.integers(0, 99, shape))
+    g.add_output(b(Neg(), b(op, *[data if i in places else given[i] for i in range(3)])), "y")
+    check(g, x=-rng.integers(0, 8, shape))
 
 
 def test_a_join_along_an_inner_axis_within_one_along_the_last() -> None:

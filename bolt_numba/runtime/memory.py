@@ -319,7 +319,10 @@ def alias_inplace(jobs: Sequence[Job], kept: set[int]) -> None:
             root = slot.root()[0]
             mine = root.kind == TEMP and root.result < 0 and id(root) not in kept and members.get(id(root)) == 1
             mine = mine and not root.is_room
-            if mine and last_read.get(id(root)) == number and root.type.nbytes == out.type.nbytes:
+            if not mine or last_read.get(id(root)) != number or root.type.nbytes != out.type.nbytes:
+                continue
+            # An operand that is read otherwise would be read when it is partly written.
+            if all(s is None or k in job.inplace or s.root()[0] is not root for k, s in enumerate(job.ins)):
                 out.base, out.offset = root, 0
                 last_read[id(root)] = max(last_read[id(root)], last_read.get(id(out), number))
                 break
