@@ -143,6 +143,48 @@ def test_other_sessions_keep_what_is_made_for_them() -> None:
     assert made == [2]
 
 
+def test_nobody_waits_for_what_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session is closed while another thread warms it up, and the system may give no thread."""
+    free, one, two = threading.Event(), object(), object()
+    behind.later(one, one, lambda turn: free.wait(WAIT_S))  # type: ignore[arg-type,return-value]
+    behind.later(two, two, lambda turn: None)
+    (waiting,) = in_threads(partial(behind.wait, two))
+    while waiting.is_alive() and behind.is_wanted(two):
+        behind.stop(two)
+    waiting.join(WAIT_S / 10)
+    is_waiting = waiting.is_alive()
+    free.set()
+    assert behind.idle(WAIT_S)
+    assert not is_waiting
+
+    def none(self: threading.Thread) -> None:
+        waited.append(behind._worker.tasks[0].done)
+        raise RuntimeError("can't start new thread")
+
+    waited: list[threading.Event] = []
+    monkeypatch.setattr(threading.Thread, "start", none)
+    behind.later(two, two, lambda turn: None)
+    assert waited[0].is_set()
+    assert behind.idle(0)
+
+
+def test_what_rests_while_somebody_plans_can_be_dropped() -> None:
+    """As when a session is closed by a thread that plans, or while another session waits for kernels."""
+    began = threading.Event()
+
+    def work(turn: Turn) -> None:
+        began.set()
+        endless(turn)
+
+    with short_turns():
+        behind.later(began, began, work)
+        assert began.wait(WAIT_S)
+        start = time.monotonic()
+        behind.stop(began)
+        assert behind.idle(0)
+        assert time.monotonic() - start < behind.PATIENCE_S / 2
+
+
 def test_it_rests_while_somebody_plans() -> None:
     turns, began = [0], threading.Event()
 

@@ -73,6 +73,8 @@ class short_turns:  # noqa: N801  # a context manager, as `within` is
 
 MOMENT_S, REST_S = 5e-5, 1e-5
 """Seconds of work, and of rest, which the system makes five times as long."""
+LOOK_S = 0.05
+"""Seconds after which a task that rests while somebody plans looks whether it is still wanted."""
 PATIENCE_S = 5.0
 """Seconds that somebody waits for a task to stop: it may be compiling a kernel, where it takes no turn."""
 
@@ -91,10 +93,10 @@ class _Task:
 
     def turn(self) -> None:
         """Let others have Python's lock, where this thread has had it for a moment."""
+        while _interval.wanted and not self.is_stopped and not _interval.is_usual.wait(LOOK_S):
+            pass
         if self.is_stopped:
             raise StoppedError("nobody wants it")
-        if _interval.wanted:
-            _interval.is_usual.wait()
         if time.perf_counter() > max(self.began + MOMENT_S, self.until):
             time.sleep(REST_S)
             self.began = time.perf_counter()
@@ -129,7 +131,7 @@ class _Worker:
                     self.thread.start()
                 except RuntimeError:  # the system gives no more threads, or the process ends: a later plan tries again
                     self.thread = None
-                    self.tasks.clear()
+                    self._drop(list(self.tasks))
 
     def _work(self) -> None:
         is_last = False
@@ -145,14 +147,19 @@ class _Worker:
                         self.thread = None
                 del task  # and with it what it was made for
 
+    def _drop(self, tasks: list[_Task]) -> None:
+        """Forget tasks that have not begun; nobody waits for them any longer."""
+        for task in tasks:
+            self.tasks.remove(task)
+            task.done.set()
+
     def stop(self, owner: object | None) -> None:
         with self.lock:
             thread, running = self.thread, self.tasks[0] if self.tasks else None
             dropped = [task for task in self.tasks if owner is None or task.owner is owner]
             for task in dropped:
                 task.is_stopped = True
-                if task is not running:
-                    self.tasks.remove(task)
+            self._drop([task for task in dropped if task is not running])
             is_last = len(self.tasks) == 1
         if running is None or running not in dropped or thread is None or thread is threading.current_thread():
             return
