@@ -377,7 +377,7 @@ def _as_real(atom: str, kind: Any) -> str:
     """The atom of the same number as an f64; '' where f64 may not hold it."""
     if atom[0] in "vn":
         return f"f{atom}" if kind is int else atom
-    if kind is int and abs(_plain(atom)) > _EXACT:
+    if kind is int and abs(_plain(atom)) >= _EXACT:
         return ""
     return str(_bits_of(float(_plain(atom) if kind is int else atom.strip("()"))))
 

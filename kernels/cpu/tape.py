@@ -25,7 +25,7 @@ from bolt_numba.kernels.jit import native_source
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 FORMULAS: dict[str, tuple[str, str]] = {
     **{sign: (f"a {sign} b", f"abs(f64(a) {sign} f64(b)) < most") for sign in "+-*"},
-    "//": ("a // (b + (b == 0))", "b != 0"), "%": ("a % (b + (b == 0))", "b != 0"),
+    "//": ("a // (b + (b == 0))", "(b != 0) & (abs(f64(a)) < most)"), "%": ("a % (b + (b == 0))", "b != 0"),
     "max": ("max(a, b)", ""), "min": ("min(a, b)", ""),
     **{sign: (f"i64(a {sign} b)", "") for sign in COMPARISONS},
     **{sign: (f"a {sign} b", "") for sign in "&|^"},
@@ -38,7 +38,7 @@ FORMULAS: dict[str, tuple[str, str]] = {
 """Of each operation its formula, and what has to hold; ``is`` and ``is not`` are guards: an operand is not 0, or is."""
 REALS: dict[str, tuple[str, str]] = {
     **{f"f{sign}": (f"u {sign} v", "") for sign in "+-*"}, "f/": ("u / (v + f64(v == 0))", "v != 0"),
-    "fmax": ("v if v > u else u", ""), "fmin": ("v if v < u else u", ""), "float": ("f64(a)", "abs(f64(a)) <= exact"),
+    "fmax": ("v if v > u else u", ""), "fmin": ("v if v < u else u", ""), "float": ("f64(a)", "abs(f64(a)) < exact"),
 }  # fmt: skip
 """The same of those whose result is an f64.  ``float`` converts an integer that f64 holds."""
 OPERATIONS = (*FORMULAS, *REALS)

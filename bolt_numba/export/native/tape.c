@@ -6,7 +6,7 @@
 #include "session.h"
 
 #define MOST 4611686018427387904.0 /* 2^62: integers are smaller */
-#define EXACT 9007199254740992.0 /* 2^53: an f64 holds integers up to it */
+#define EXACT 9007199254740992.0 /* 2^53: an f64 holds all integers below it */
 
 static int64_t divided(int64_t a, int64_t b) {
     if (b == -1) return (int64_t)(0 - (uint64_t)a);
@@ -46,7 +46,7 @@ static bool computed_real(int64_t what, int64_t a, int64_t b, int64_t *y) {
     case BNP_TAPE_OPERATION_REAL_LEAST: made = v < u ? v : u; break;
     default:
         made = (double)a;
-        if (!(fabs(made) <= EXACT)) return false;
+        if (!(fabs(made) < EXACT)) return false;
     }
     memcpy(y, &made, sizeof made);
     return true;
