@@ -10,7 +10,9 @@ import onnx.parser
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.base.follow import Trail, pure
 from bolt_numba.base.turns import hurry, is_wanted
+from bolt_numba.devices.tape_code import TapeCode
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.types import Array
@@ -194,3 +196,31 @@ def test_slices_of_no_rows_are_interpreted_as_sessions_run_them() -> None:
         assert [a.shape for a in got] == [a.shape for a in want]
         for a, b in zip(got, want, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_what_python_gives_a_later_stage_goes_with_objects_of_earlier_ones() -> None:
+    """An object of other sizes, and the later stage reads the same numbers: what it gave holds no longer."""
+
+    @pure
+    def rows(n: int) -> tuple[int, ...]:
+        return tuple(range(n))
+
+    @pure
+    def total(row: tuple[int, ...], n: int) -> int:
+        return sum(row) + n
+
+    trail = Trail()
+    made = total(rows(trail.number("n0_0", 3)), trail.number("n1_0", 5, 1))
+    code = TapeCode(trail, ["n0_0", "n1_0"], [made])
+
+    def run(first: int, second: int) -> int:
+        """As runs do: later stages keep what Python gave as long as they read the same."""
+        found = code.at([first])
+        assert found is not None
+        registers, objects, reads = found
+        registers[2] = second
+        if registers[code.stages[1].reads].tobytes() != reads[1]:
+            assert code.by_parts(1, registers, objects, reads) is not None
+        return int(registers[code.register(made)])
+
+    assert [run(3, 5), run(4, 5), run(4, 6), run(4, 6), run(3, 6)] == [8, 11, 12, 12, 9]

@@ -218,7 +218,10 @@ class TapeCode:
         """Stages of parts, and the records of their calls of `evaluate` behind the registers."""
         at, ranges, self.stages = self.calls, list[tuple[int, int]](), list[_Stage]()
         for own in parts:
-            reads = [piece.reads for part in own for piece in part.pieces]
+            pieces = [piece for part in own for piece in part.pieces]
+            reads = [piece.reads for piece in pieces]
+            if any(piece.names for piece in pieces):  # objects, which come from what other stages read
+                reads += [stage.reads for stage in self.stages]
             read = np.unique(np.concatenate(reads)) if reads else np.empty(0, np.int64)
             self.stages.append(_Stage(list(own), at, at + 5, read))
             ranges += [(own[0].first, own[-1].last), *((part.first, part.last) for part in own)]
