@@ -25,11 +25,12 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.tape import OPERATIONS
 from bolt_numba.ops.arrays.gather import Gather
-from bolt_numba.ops.arrays.shape import Reshape, Transpose
+from bolt_numba.ops.arrays.generate import Range
+from bolt_numba.ops.arrays.shape import Reshape, Shape, Squeeze, Transpose
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.pool import AveragePool
-from bolt_numba.ops.pointwise import Add, Relu
+from bolt_numba.ops.pointwise import Add, Cast, Relu
 from bolt_numba.types import F32, I64, Array, Sym, TensorType
 from tests.graphs import graphs
 from tests.native.nets import dense, ranged
@@ -97,6 +98,21 @@ def test_what_python_computes_is_found_by_sizes_and_nothing_else_is() -> None:
     one = native_program(ranged(), shapes=sets[:1])
     assert made.block.nbytes < 2 * one.block.nbytes + 100_000
     assert len(made.planned.chains) < 10
+
+
+def test_what_python_computes_is_found_by_many_sizes_that_are_far_apart() -> None:
+    """More sizes could come than an integer counts."""
+
+    def numbered(b: Builder, x: Value) -> Value:
+        return b(Add(), x, b(Cast(to=F32), b(Range(), np.int64(0), b(Squeeze(), b(Shape(), x)), np.int64(1))))
+
+    graph = graph_of(lambda b, *given: tuple([numbered(b, x) for x in given]), {n: (n,) for n in "abcdefgh"})
+    sizes = np.random.default_rng(0).integers(1000, 4000, (6, 8)).tolist()
+    made = same(graph, [{n: (size,) for n, size in zip("abcdefgh", row, strict=True)} for row in sizes])
+    assert max(chain.sets for chain in made.planned.chains) > 2
+    turned = zip("abcdefgh", sizes[0][::-1], strict=True)
+    with pytest.raises(LookupError, match="no plan"):
+        Interpreter(made.block.tobytes()).run({n: np.zeros(size, np.float32) for n, size in turned})
 
 
 def test_inputs_whose_sizes_belong_together_are_held_to_that() -> None:

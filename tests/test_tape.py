@@ -329,7 +329,8 @@ def test_a_table_folds_as_an_array() -> None:
 @settings(deadline=None, max_examples=300)
 @given(
     st.sampled_from(("+", "-", "*", "/", "<", "<=", ">", ">=", "==", "!=", "max", "min")),
-    *[st.integers(-(2**54), 2**54) | st.integers(-9, 9) | st.integers(2**53 - 2, 2**53 + 2)] * 4, st.floats(-1e9, 1e9), st.booleans(),
+    *[st.integers(-(2**54), 2**54) | st.integers(-9, 9) | st.integers(2**53 - 2, 2**53 + 2)] * 4,
+    st.floats(-1e9, 1e9), st.booleans(),
 )  # fmt: skip
 @example("+", 7, 2, 2**53 + 1, 1, 0.5, False)
 def test_operations_on_reals_are_those_of_python(

@@ -31,6 +31,8 @@ LEAST, SERVES = 4, 3
 """Sets of shapes from which on a tape is tried, and for how many it has to serve: it takes as much as two plans."""
 FAILED = 16
 """Tapes that are tried in vain, one after another."""
+MOST_KEYS = 1 << 60
+"""Keys of sizes beyond which those that were tried are counted."""
 Sizes = tuple[tuple[int, ...], ...]
 """The shapes of all inputs."""
 
@@ -257,6 +259,10 @@ class TapeWriter:
                 rows.must(TapeOperation.EQUAL, register, 1 + same[0] if same else rows.constant(low))
                 continue
             free.append(number)
+            if strides * (high - low + 1) > MOST_KEYS:
+                told, keys = np.unique(keys, return_inverse=True)
+                strides = len(told)
+                key = rows.found(key, told, np.arange(strides))
             rows.must(TapeOperation.GREATER_EQUAL, register, rows.constant(low))
             rows.must(TapeOperation.LESS_EQUAL, register, rows.constant(high))
             step = rows.add(TapeOperation.SUBTRACT, register, rows.constant(low))
