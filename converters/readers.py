@@ -20,6 +20,7 @@ from bolt_numba.base.folder_index import remember, remembered
 from bolt_numba.base.forks import renew_after_fork, renew_cached_properties
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops import load_announced
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -167,7 +168,10 @@ class Readers:
         return register
 
     def add(self, name: str, function: Function, since: int = 1, domain: str = "") -> None:
-        """Register ``function`` for one operator; raises ValueError when that version has a reader already."""
+        """Register ``function`` for one operator; ValueError: its version has one, or an operand a value."""
+        for given in getattr(function, "__defaults__", None) or ():
+            if isinstance(given, int | float | str):
+                raise ValueError(f"{self.format}: reader of {name}: got operand {given!r}, wanted attributes after *")
         module = self._module()
         entries = self.table.setdefault((domain, name), [])
         if any(e.since == since for e in entries):
@@ -196,10 +200,14 @@ class Readers:
         if (domain, name) not in self._asked:
             with _lock:
                 self._load_for(domain, name)
-        for entry in self.table.get((domain, name), ()):
-            if entry.since <= version:
-                return entry
-        return None
+        found = self._newest(domain, name, version)
+        if found is None:
+            load_announced()
+            found = self._newest(domain, name, version)
+        return found
+
+    def _newest(self, domain: str, name: str, version: int) -> Reader | None:
+        return next((e for e in self.table.get((domain, name), ()) if e.since <= version), None)
 
     def _load_for(self, domain: str, name: str) -> None:
         """Import the modules that have readers of one operator; all where it is not known which they are."""

@@ -313,12 +313,13 @@ def kernel(
 CommonMaker: TypeAlias = "Callable[[Any, Types, Sequence[TensorType], Context, Any], list[Step]]"
 _common: dict[str, list[tuple[Any, ...]]] = {}
 _entered: set[tuple[str, str]] = set()
+_FOUND = "bolt_numba.kernels."  # below which `load` finds makers
 
 
 def everywhere(
     *ops: type[Op], accepts: Accepts = always, few: bool = False, computes: Accepts = never, **options: Any
 ) -> Callable[[CommonMaker], CommonMaker]:
-    """Register a maker of ``kernels/common`` for every device of ours; options: keywords of `kernel`.
+    """Register a maker of ``kernels/common``, or of another package, for every device of ours; options: as `kernel`.
 
     Its last argument is what the device's kernels are made by, a `kernels.geometry.elements.DeviceParts`.  few=True: a
     device that counts elements in 32 bits only has it where they are few enough.  computes: whether it looks at
@@ -326,7 +327,15 @@ def everywhere(
     """
 
     def declare(make: CommonMaker) -> CommonMaker:
-        _common.setdefault(make.__module__, []).append((ops, make, accepts, few, computes, options))
+        if make.__module__.startswith(_FOUND):
+            _common.setdefault(make.__module__, []).append((ops, make, accepts, few, computes, options))
+            return make
+        for device in ("cpu", "cuda"):  # the module of another package is imported once, for all devices
+
+            def taken(op: Any, ins: Types, on: str = device) -> Any:
+                return parts_of(on).limited(accepts, few, computes)(op, ins)
+
+            kernel(*ops, device=device, accepts=taken, **options)(_made_on(make, device))
         return make
 
     return declare
@@ -380,7 +389,8 @@ def _load_for(kind: type[Op], name: str, device: str, precision: str) -> None:
         known = makers_of(device)
         if known is None:
             load(device)
-            found = {kind.name: [_place(e) for e in rows] for (kind, of), rows in KERNELS.items() if of == device}
+            rows_of = ((op, rows) for (op, of), rows in KERNELS.items() if of == device)
+            found = {op.name: [_place(e) for e in rows if e.make.__module__.startswith(_FOUND)] for op, rows in rows_of}
             write_index(device, found)
             return
         order = {place: i for i, place in enumerate(known.get(name, ()))}

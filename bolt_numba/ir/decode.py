@@ -148,7 +148,7 @@ class _Reader:
         name = _get(where, row, "op", str)
         cls = ops.find(name)
         if cls is None:
-            raise _fail(f"{where}: operator", name, "a registered one")
+            raise _fail(f"{where}: operator", name, "a registered one: import the module that registers it")
         given = _get(where, row, "attributes", dict)
         fields = {f.name for f in dataclasses.fields(cls)}
         if not given.keys() <= fields:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from bolt_numba.ops.registry import Op
 
 
+ANNOUNCED = "bolt_numba.operators"
+
+
 def __getattr__(name: str) -> Any:
     if name[:1].isupper():
         from bolt_numba.ops.registry import OPS
@@ -42,7 +45,28 @@ def find(name: str) -> type[Op] | None:
             importlib.import_module(module)
         if name not in OPS:
             load_all()
+        if name not in OPS:
+            load_announced()
     return OPS.get(name)
+
+
+@functools.cache
+def load_announced() -> None:
+    """Import what installed packages announce as modules with operators, once, when a file has an unknown one.
+
+    They are entry points of the group `bolt_numba.operators`.  Raises BoltError where a module cannot be
+    imported.
+    """
+    from importlib.metadata import entry_points  # 10 ms that other processes do without
+
+    from bolt_numba.errors import BoltError
+
+    for entry in entry_points(group=ANNOUNCED):
+        try:
+            entry.load()
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+            raise BoltError(f"operators of {entry.name!r}: got {found}, wanted a module") from error
 
 
 @functools.cache
