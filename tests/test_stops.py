@@ -14,7 +14,9 @@ from bolt_numba.base.follow import Trail, pure
 from bolt_numba.base.turns import hurry, is_wanted
 from bolt_numba.devices.tape_code import TapeCode
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.runtime.runner import Runner
+from bolt_numba.runtime import tape
+from bolt_numba.runtime.runner import FEW_PASSES, Runner
+from bolt_numba.runtime.tape import Tape
 from bolt_numba.types import Array
 
 HEAD = '<ir_version: 9, opset_import: ["" : 18]>'
@@ -224,3 +226,37 @@ def test_what_python_gives_a_later_stage_goes_with_objects_of_earlier_ones() -> 
         return int(registers[code.register(made)])
 
     assert [run(3, 5), run(4, 5), run(4, 6), run(4, 6), run(3, 6)] == [8, 11, 12, 12, 9]
+
+
+SCALED = """
+    z = Resize <mode = "nearest"> (x, , s)
+    flat = Reshape (z, m1)
+    p = Greater (flat, zero)
+    kept = Compress (flat, p)
+    y = Mul (kept, kept)
+"""
+
+
+def scaled(count: int) -> Any:
+    """What came of runs that go on behind cuts, as often as tapes want, for content that no tape follows."""
+    text = f"{HEAD} g (float[1, 1, h, w] x, float[4] s) => (float[k] y) {{ {CONSTANTS} {SCALED} }}"
+    session = bn.compile(onnx.parser.parse_model(text).SerializeToString(), threads=1)
+    for number in range(count):
+        scales = np.array([1, 1, 1 + number / 8, 2], np.float32)
+        for _ in range(FEW_PASSES):
+            session.run(None, {"x": np.ones((1, 1, 8, 8), np.float32), "s": scales})
+            settle(session)
+    (tapes,) = session._runner.tapes.values()
+    return tapes
+
+
+def test_tapes_for_content_that_comes_again_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tape, "MOST_TAPES", 3)
+    assert len(scaled(9).tapes) == 3
+
+
+def test_no_tape_is_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tape, "MOST_TAPES", 1)
+    monkeypatch.setattr(tape, "MOST_REFUSED", 8)
+    monkeypatch.setattr(Tape, "__init__", lambda *args: 1 // 0)
+    assert 8 <= len(scaled(16).refused) < 8 + 4

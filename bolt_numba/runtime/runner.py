@@ -199,7 +199,7 @@ class Runner:
                 self.tapes.clear()
             tapes = self.tapes[decided] = Tapes()
         tapes.plan_s = tapes.plan_s if behind_cuts else spent
-        if is_wanted(tapes) or not (behind_cuts or tapes.is_due()):
+        if is_wanted(tapes) or not tapes.is_due(behind_cuts):
             return
         follow = partial(tapes.follow, self, self._types(arrays), behind_cuts)
         if self.is_looped:

@@ -33,7 +33,9 @@ Turn = Callable[[], Any]
 """Lets others have Python's lock; raises StoppedError where nobody wants a tape any more; `tuple` does nothing."""
 
 MOST_TAPES = 16
-"""Tapes of a region that are tried to be made."""
+"""Tapes of a region that are tried to be made, and of those that are kept."""
+MOST_REFUSED = 4 * MOST_TAPES
+"""Ways to make a tape in vain from which on none is tried behind a cut, as all other tries come to no more."""
 FIRST, NEXT = 4, 3
 """Plans before the first tape, and between two: a tape costs as much as some ten of them."""
 TRIAL, PAYS = 4, 1
@@ -73,8 +75,10 @@ class Tapes:
                 return found
         return None
 
-    def is_due(self) -> bool:
-        """Whether to try another tape, now that one more plan was made."""
+    def is_due(self, behind_cuts: bool) -> bool:
+        """Whether to try another tape, now that one more plan was made, or runs have often gone on behind a cut."""
+        if behind_cuts:
+            return len(self.refused) < MOST_REFUSED
         self.misses += 1
         are_many = self.misses >= FIRST + NEXT * self.tries and self.tries < MOST_TAPES
         return are_many and (self.tries < TRIAL or self.hits >= PAYS * self.tries)
@@ -92,7 +96,8 @@ class Tapes:
                 try:
                     with np.errstate(all="ignore"):
                         made = Tape(runner, context, types, is_open, turn, stops)
-                    made.arenas, self.tapes, self.last = self.arenas, [made, *self.tapes], None
+                    kept = sorted(self.tapes, key=lambda tape: tape is not self.last)
+                    made.arenas, self.tapes, self.last = self.arenas, [made, *kept][:MOST_TAPES], None
                     if made.stops:
                         runner.drop_cuts()
                     return
