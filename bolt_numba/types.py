@@ -16,8 +16,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from bolt_numba.base.follow import followed_array, is_followed
+from bolt_numba.base.follow import is_followed
 from bolt_numba.base.records import record
+from bolt_numba.base.selects import followed_array
 
 Array: TypeAlias = npt.NDArray[Any]
 AnyDType: TypeAlias = np.dtype[Any]

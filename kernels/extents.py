@@ -17,7 +17,7 @@ import numpy as np
 
 from bolt_numba.base.follow import value_of
 from bolt_numba.base.records import record
-from bolt_numba.base.selects import either
+from bolt_numba.base.selects import either, is_filled
 from bolt_numba.errors import InternalError, ShapeError
 from bolt_numba.kernels.geometry.unseen import Packed, Unseen
 from bolt_numba.kernels.registry import (
@@ -66,6 +66,8 @@ def box(run: int, *axes: tuple[int, int]) -> Reach:
 
 def offsets(table: Array, run: int) -> Reach:
     """What runs of ``run`` bytes at all byte offsets of a table touch."""
+    if is_filled(table):
+        return table.least, table.greatest + run  # type: ignore[attr-defined]
     return (table.min().item(), table.max().item() + run) if table.size and run > 0 else 0
 
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import bolt_numba as bn
-from bolt_numba.base.follow import Followed, LostError, Trail, table, value_of
-from bolt_numba.base.selects import divisor, greatest, least
+from bolt_numba.base.follow import Followed, LostError, Trail, value_of
+from bolt_numba.base.selects import divisor, greatest, least, table
 from bolt_numba.devices.followed import FollowedRun
 from bolt_numba.devices.program import NativeRun, _layout, pointer
 from bolt_numba.devices.tape_code import TapeCode

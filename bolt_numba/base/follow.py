@@ -24,12 +24,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 PLAIN = (int, float, bool, str, bytes, type(None))
 """Types of constants that are written into the text of a trail's function."""
 NUMBERS = (int, float, bool)
-MOST_ROWS = 128
-"""Rows up to which a table is followed number by number."""
 _SIMPLE, _ANY = (np.ndarray, np.generic, np.dtype, type), object()
 _SAME = {"+": (0,), "-": (0,), "*": (0, 1), "//": (1,)}
 """Integers behind which a number is what it was, or 0."""
 _UNARY = {"-": "neg", "+": "pos", "~": "invert"}
+TABLES: set[type] = set()
+"""Types of arrays of followed numbers."""
 FORMS: dict[Any, str] = {max: "max", min: "min", abs: "abs"}
 """Functions whose calls are forms of lines."""
 
@@ -57,6 +57,7 @@ class Trail:
         self.stages: dict[str, int] = {}
         self.forms: dict[str, tuple[str, str, str]] = {}
         self.symbols: dict[Any, Any] = {}
+        self.filled: dict[Any, Any] = {}
         self.is_closed, self.lines = False, list[tuple[str, str]]()
         self.scope: dict[str, Any] = {}
         self._constants: dict[int, str] = {}
@@ -85,7 +86,7 @@ class Trail:
             if value._trail is not self:
                 raise LostError("a number of another trail")
             return str(value._text)
-        if kind is FollowedTable:
+        if kind in TABLES:
             return str(value.text())
         if kind is slice:
             return f"slice{self.text((value.start, value.stop, value.step))}"
@@ -164,7 +165,7 @@ _names = re.compile(r"\bv\d+\b").findall
 def is_followed(value: Any) -> bool:
     """Whether a value is followed, or holds what is."""
     kind = type(value)
-    return kind in (Followed, FollowedTable) or (kind in (tuple, list) and any(map(is_followed, value)))
+    return kind is Followed or kind in TABLES or (kind in (tuple, list) and any(map(is_followed, value)))
 
 
 def _binary(symbol: str, compute: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Any, Any], Any]:
@@ -209,7 +210,7 @@ def _compared(symbol: str, compute: Callable[[Any, Any], Any]) -> Callable[[Any,
     return forward
 
 
-def _lost(what: str) -> Callable[..., Any]:
+def lost(what: str) -> Callable[..., Any]:
     def forward(self: Followed, *args: Any, **kwargs: Any) -> Any:
         raise LostError(what)
 
@@ -287,10 +288,10 @@ class Followed:
         _compared(symbol, getattr(operator, name))
         for symbol, name in (("<", "lt"), ("<=", "le"), (">", "gt"), (">=", "ge"), ("==", "eq"), ("!=", "ne"))
     )
-    __hash__ = _lost("a hash")
-    __index__ = __int__ = __float__ = __complex__ = __trunc__ = _lost("a plain number")
-    __str__ = __repr__ = __format__ = _lost("a text")
-    __reversed__ = _lost("an array")
+    __hash__ = lost("a hash")
+    __index__ = __int__ = __float__ = __complex__ = __trunc__ = lost("a plain number")
+    __str__ = __repr__ = __format__ = lost("a text")
+    __reversed__ = lost("an array")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """An array of objects around a number, as for content that holds symbols."""
@@ -313,7 +314,7 @@ for _symbol, _name in (
 def _value(given: Any) -> Any:
     if type(given) is Followed:
         return given._value
-    if type(given) is FollowedTable:
+    if type(given) in TABLES:
         return given.value
     if type(given) is slice:
         return slice(_value(given.start), _value(given.stop), _value(given.step))
@@ -337,7 +338,7 @@ def value_of(given: Any) -> Any:
 
 def followed(function: Callable[..., Any], *args: Any) -> Any:
     """``function(*args)`` as one line of the trail of the followed numbers among the arguments."""
-    trail = _trail_of(args)
+    trail = trail_of(args)
     if trail is None:
         return function(*args)
     texts = [trail.text(a) for a in args]
@@ -347,14 +348,15 @@ def followed(function: Callable[..., Any], *args: Any) -> Any:
     return trail.found(text, lambda: function(*map(_value, args)), None, form)
 
 
-def _trail_of(args: Sequence[Any]) -> Trail | None:
+def trail_of(args: Sequence[Any]) -> Trail | None:
     for arg in args:
         if type(arg) is Followed:
             return arg._trail
-        if type(arg) is FollowedTable:
-            return arg.trail
+        if type(arg) in TABLES:
+            trail: Trail = arg.trail
+            return trail
         if type(arg) is tuple or type(arg) is list:
-            found = _trail_of(arg)
+            found = trail_of(arg)
             if found is not None:
                 return found
     return None
@@ -368,121 +370,9 @@ def pure(function: Function) -> Function:
 
     @functools.wraps(function)
     def called(*args: Any) -> Any:
-        return function(*args) if _trail_of(args) is None else followed(function, *args)
+        return function(*args) if trail_of(args) is None else followed(function, *args)
 
     return called  # type: ignore[return-value]
-
-
-class FollowedTable:
-    """An array of i64 of which some numbers are followed; it passes for an array in the words that makers use."""
-
-    __slots__ = ("cells", "trail")
-    __array_ufunc__ = None
-    dtype = np.dtype(np.int64)
-    __array__ = _lost("an array")
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _lost("a comparison of a table")
-    __hash__ = __bool__ = __int__ = __index__ = __float__ = _lost("a plain number")
-
-    def __init__(self, trail: Trail, cells: Any) -> None:
-        self.trail, self.cells = trail, cells
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return np.ndarray
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name not in ("shape", "size", "ndim", "flags"):
-            raise LostError(f"{name} of a table")
-        return getattr(self.cells, name)
-
-    def __len__(self) -> int:
-        return len(self.cells)
-
-    def __iter__(self) -> Iterator[Any]:
-        if self.cells.ndim != 1:
-            raise LostError("a loop over a table")
-        return iter(self.cells.tolist())
-
-    def __getitem__(self, key: Any) -> Any:
-        found = self.cells[_plain_key(key)]
-        return FollowedTable(self.trail, found if isinstance(found, np.ndarray) else _cell(found))
-
-    @property
-    def nbytes(self) -> int:
-        return 8 * int(self.cells.size)
-
-    @property
-    def value(self) -> Any:
-        """The array with its numbers as they are."""
-        return np.array([value_of(n) for n in self.cells.flat], np.int64).reshape(self.cells.shape)
-
-    def text(self) -> str:
-        """Of a call that makes the array."""
-        return f"{self.trail.constant(_filled)}({self.trail.text(list(self.cells.flat))}, {self.cells.shape})"
-
-    def reshape(self, *shape: int) -> FollowedTable:
-        return FollowedTable(self.trail, self.cells.reshape(*shape))
-
-    def tolist(self) -> Any:
-        return self.cells.tolist()
-
-    def item(self) -> Any:
-        return self.cells.item()
-
-    def max(self, axis: int | None = None, initial: int | None = None) -> FollowedTable:
-        return self._folded(max, axis, initial)
-
-    def min(self, axis: int | None = None, initial: int | None = None) -> FollowedTable:
-        return self._folded(min, axis, initial)
-
-    def _folded(self, function: Any, axis: int | None, initial: int | None) -> FollowedTable:
-        cells = self.cells if axis is not None else self.cells.reshape(-1)
-        rows = [] if initial is None else [np.full(cells.shape[1:], initial, object)]
-        rows += [np.asarray(row) for row in np.moveaxis(cells, axis or 0, 0)] if cells.ndim > 1 else []
-        if cells.ndim == 1:
-            numbers = ([] if initial is None else [initial]) + list(cells)
-            return FollowedTable(self.trail, _cell(functools.reduce(functools.partial(followed, function), numbers)))
-        made = rows[0].copy()
-        for row in rows[1:]:
-            for at in np.ndindex(made.shape):
-                made[at] = followed(function, made[at], row[at])
-        return FollowedTable(self.trail, made)
-
-
-def _plain_key(key: Any) -> Any:
-    """An index whose numbers are `fixed`."""
-    if type(key) is tuple:
-        return tuple(map(_plain_key, key))
-    return slice(fixed(key.start), fixed(key.stop), fixed(key.step)) if type(key) is slice else fixed(key)
-
-
-def _cell(number: Any) -> Any:
-    made = np.empty((), object)
-    made[()] = number
-    return made
-
-
-def _filled(numbers: list[int], shape: tuple[int, ...]) -> Any:
-    return np.array(numbers, np.int64).reshape(shape)
-
-
-def table(rows: Sequence[Any]) -> Any:
-    """An array of i64 of numbers, or of rows of them, some of which may be followed."""
-    trail = _trail_of(rows)
-    if trail is None:
-        return np.array(rows, np.int64)
-    is_nested = type(rows[0]) in (tuple, list)
-    flat = [n for row in rows for n in row] if is_nested else list(rows)
-    cells = np.empty(len(flat), object)
-    for i, number in enumerate(flat):
-        cells[i] = number
-    return FollowedTable(trail, cells.reshape(len(rows), -1) if is_nested else cells)
-
-
-def is_table(array: Any) -> bool:
-    return type(array) is FollowedTable
 
 
 def fixed(number: Any) -> Any:
@@ -491,10 +381,3 @@ def fixed(number: Any) -> Any:
     if type(number) is Followed:
         bool(number == (value.item() if isinstance(value, np.generic) else value))  # a guard
     return value
-
-
-def followed_array(numbers: Any) -> Any:
-    """A table of an array of objects, some of which are followed."""
-    trail = _trail_of(list(numbers.flat))
-    assert trail is not None
-    return FollowedTable(trail, numbers)

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import Followed, LostError, Trail, followed, is_table, value_of
+from bolt_numba.base.follow import TABLES, Followed, LostError, Trail, followed, value_of
 from bolt_numba.base.mapped import for_kernels
-from bolt_numba.base.selects import either
+from bolt_numba.base.selects import FilledTable, either, is_filled, is_table
+from bolt_numba.devices.fillers import Fillers, TableBlock
 from bolt_numba.devices.program import NativeRun, RecordImage, laid_out, linked, pointer
 from bolt_numba.devices.stages import SPARE, StagedRun, Staging
-from bolt_numba.devices.tape_code import Found, TapeCode
+from bolt_numba.devices.tape_code import Found, TapeCode, told_later
 from bolt_numba.devices.threads import run_native
 from bolt_numba.kernels.cpu.tape import ADDRESS, DOUBLE, FLOAT, HALF, ROUNDED, WORD, evaluate, fill, nothing
 from bolt_numba.runtime.device import HOST
@@ -25,6 +26,10 @@ from bolt_numba.types import AnyDType, Array
 WRITTEN = {WORD: "word", HALF: "half", FLOAT: "float", DOUBLE: "double", ROUNDED: "rounded", ADDRESS: "address"}
 """What numbers of kinds mean, in rows that say how registers are written."""
 _KINDS = {"i8": WORD, "i4": HALF, "f4": FLOAT, "f8": DOUBLE}
+ROOMY = 8
+"""A block of tables this many times larger than what is in it is not kept."""
+OWN_BASES = 2
+"""Bases in front of those of a run's arrays: of the arena, and of the tables that kernels fill."""
 _REALS = {"f4": ROUNDED, "f8": WORD}
 
 
@@ -32,8 +37,8 @@ class _FollowedImage(RecordImage):
     """Takes note of what varies in records.
 
     numbers: byte offset, kind of `kernels.cpu.tape` and number.  tables: i64 of the image and what it is the address
-    of, with an offset.  own_tables: those whose numbers the tape gives, which stand in the image themselves.
-    flags: of steps, by their number; whens: whether steps run.
+    of, with an offset.  filled: those that kernels fill, likewise.  own_tables: those whose numbers the tape gives,
+    which stand in the image themselves.  flags: of steps, by their number; whens: whether steps run.
     """
 
     def __init__(self, turn: Callable[[], None]) -> None:
@@ -41,6 +46,7 @@ class _FollowedImage(RecordImage):
         self.turn = turn
         self.numbers: list[tuple[int, int, Followed]] = []
         self.tables: list[tuple[int, Followed, int]] = []
+        self.filled: dict[int, tuple[FilledTable, list[tuple[int, Any]]]] = {}
         self.own_tables: dict[int, tuple[Any, list[tuple[int, int]]]] = {}
         self.flags: list[tuple[int, Followed]] = []
         self.whens: list[tuple[int, Followed]] = []
@@ -78,7 +84,7 @@ class _FollowedImage(RecordImage):
         return type(parallel) is Followed or bool(parallel)
 
     def _value(self, job: Job, arg: Any, where: int) -> Any:
-        if is_table(arg) or (type(arg) is Followed and isinstance(value_of(arg), np.ndarray)):
+        if type(arg) in TABLES or (type(arg) is Followed and isinstance(value_of(arg), np.ndarray)):
             self._array(arg, 0, where)
             return 0
         made: Any = arg if type(arg) is Followed else super()._value(job, arg, where)
@@ -97,15 +103,29 @@ class _FollowedImage(RecordImage):
         return value_of(made)
 
     def _array(self, array: Any, offset: Any, where: int) -> None:
+        if is_filled(array):
+            self.filled.setdefault(id(array), (array, []))[1].append((where // 8, offset))
+            return
         if is_table(array):
             self.own_tables.setdefault(id(array), (array, []))[1].append((where // 8, offset))
             return
+        if type(offset) is Followed:
+            raise LostError("a place within a constant")
         if type(array) is Followed:
             self.tables.append((where // 8, array, offset))
             return
-        if type(offset) is Followed:
-            raise LostError("a place within a constant")
         super()._array(array, offset, where)
+
+    def early(self, trail: Trail) -> list[tuple[FilledTable, list[tuple[int, Any]]]]:
+        """The tables that kernels fill before the first stage; Python makes those of later ones."""
+        later, made = told_later(trail), []
+        for table, places in self.filled.values():
+            if later.isdisjoint(map(trail.text, table.args.values())):
+                made.append((table, places))
+                continue
+            for word, offset in places:
+                self._array(table.made(), offset, 8 * word)
+        return made
 
 
 class FollowedProgram:
@@ -132,33 +152,41 @@ class FollowedProgram:
         ]
         addresses = [(8 * word, ADDRESS, offset) for word, offset in image.arena]
         written = [*image.numbers, *addresses]
+        filled = TableBlock(image.early(trail))
+        in_tables, sums = filled.rows(ADDRESS + 1), [*sums[:-1], sums[-1] + filled.end]
         flags = [(8 * step, WORD, flag) for step, flag in image.flags]
         for step, when in image.whens:
             kernel = either(when, program.links.kernels[program.links.steps[step]].address, nothing.address)
             flags.append((8 * (program.steps + step), WORD, kernel))
         objects = [table for _, table, _ in image.tables]
         more = [d for dims in self.refused.values() for d in dims] + [d for stop in stops for d in stop.wanted()]
-        wanted = [number for *_, number in (*written, *flags)]
-        self.tape = tape = TapeCode(trail, numbers, [*wanted, *objects, *dims, *sums, *more, *moved])
+        wanted = [number for *_, number in (*written, *in_tables, *flags)]
+        self.tape = tape = TapeCode(trail, numbers, [*wanted, *objects, *dims, *sums, *more, *moved, *filled.wanted])
         self.moved = np.array([tape.register(offset) for offset in moved], np.int64)
-        self.rows, self.flag_rows = (
+        self.rows, self.table_rows, self.flag_rows = (
             np.array([(at, kind, tape.register(n)) for at, kind, n in rows], np.int64).reshape(-1, 3)
-            for rows in (written, flags)
+            for rows in (written, in_tables, flags)
         )
+        self.filled = [(word, which) for which, places in enumerate(filled.places) for word, _ in places]
+        self.fillers = Fillers(filled, tape) if filled.tables else None
         self.sums, self.dims = (np.array([tape.register(n) for n in row], np.int64) for row in (sums, dims))
         self.asked = np.concatenate([self.sums, self.dims])
         self.used = [*program.inputs], [*program.outputs]
+        self.all_rows = np.concatenate([self.rows, self.table_rows, self._at_run()])
+        self.stages = Staging(self) if stops else None
+        self.tables = [(word, table._text, offset) for word, table, offset in image.tables]
+
+    def _at_run(self) -> Array:
+        """Rows of the addresses of a run's arrays, whose bases come behind those of the arena and the tables."""
         base_of = {
             (k, which): ADDRESS + i
-            for i, (k, which) in enumerate([(k, which) for k, used in enumerate(self.used) for which in used], 1)
+            for i, (k, which) in enumerate([(k, w) for k, used in enumerate(self.used) for w in used], OWN_BASES)
         }
-        at_run = [
+        rows = [
             (8 * word, base_of[k, which], self.moved[at])
             for k, rows in enumerate(self.places) for which, places in rows for word, at in places
         ]  # fmt: skip
-        self.all_rows = np.concatenate([self.rows, np.array(at_run, np.int64).reshape(-1, 3)])
-        self.stages = Staging(self) if stops else None
-        self.tables = [(word, table._text, offset) for word, table, offset in image.tables]
+        return np.array(rows, np.int64).reshape(-1, 3)
 
     def take_results(self, results: Sequence[tuple[int, int, AnyDType] | None]) -> set[int]:
         """Which results have sizes of later stages.  results: first and end in ``dims``, and dtype, of those made."""
@@ -178,6 +206,10 @@ class FollowedProgram:
         program.image, program.kernels = linked(program.image.tobytes(), program.links)
         return self
 
+    def tables_of(self, registers: Array) -> Array:
+        """The tables that kernels fill for what a tape gives."""
+        return np.empty(0, np.uint8) if self.fillers is None else self.fillers.made(registers)
+
     def bind(self) -> FollowedRun:
         return FollowedRun(self)
 
@@ -185,13 +217,14 @@ class FollowedProgram:
 class FollowedRun(NativeRun):
     """A followed program's own parameter image, filled for each run.
 
-    registers: of the sizes that it was turned to last; objects: what Python gave for them.  own: registers that serve
-    sizes that nobody keeps, found as of `TapeCode.last`; with stages they serve all runs.
+    registers: of the sizes that it was turned to last; objects: what Python gave for them; tables: what kernels filled.
+    own: registers that serve sizes that nobody keeps, found as of `TapeCode.last`; with stages they serve all runs;
+    block: tables of them, as of ``key``.
     """
 
     __slots__ = (
-        "bases", "fills", "followed", "found", "held", "kernels", "objects", "own", "pack_bases", "pack_sizes",
-        "records", "registers", "runs", "stages",
+        "bases", "block", "fills", "followed", "found", "held", "kernels", "key", "objects", "own", "pack_bases",
+        "pack_sizes", "records", "registers", "runs", "stages", "tables",
     )  # fmt: skip
 
     def __init__(self, followed: FollowedProgram) -> None:
@@ -202,10 +235,12 @@ class FollowedRun(NativeRun):
         self.followed, self.runs = followed, [self.run]
         self.objects: dict[str, Any] | None = None
         self.held: list[Array] = []
+        self.tables: Array | None = None
+        self.block, self.key = np.empty(0, np.uint8), b""
         code = followed.tape
         self.found: Found = code.last
         self.own = self.registers = code.own(self.found[0])
-        self.bases = np.zeros(1 + sum(map(len, followed.used)), np.int64)
+        self.bases = np.zeros(OWN_BASES + sum(map(len, followed.used)), np.int64)
         self.pack_bases = struct.Struct(f"{len(self.bases)}q").pack_into
         self.pack_sizes = struct.Struct(f"{1 + code.numbers}q").pack_into
         rows = (followed.all_rows, followed.flag_rows) if followed.stages is None else followed.stages.rows[0]
@@ -245,12 +280,24 @@ class FollowedRun(NativeRun):
         evaluate.call_at(pointer(own) + 8 * code.calls)
         if not own[0] or (found[2][0] and own[code.reads].tobytes() != found[2][0]):
             return None
-        self.turn_to((own, found[1], found[2]))
+        self.turn_to((own, found[1], found[2]), None)
         return own[self.followed.asked].tolist()  # type: ignore[no-any-return]
 
-    def turn_to(self, found: Found) -> None:
-        """Have the next runs for what a tape gives for other sizes."""
-        followed = self.followed
+    def _filled(self) -> Array:
+        """The tables of its own registers, in memory that is there if it is enough."""
+        fillers, own = self.followed.fillers, self.own
+        if fillers is not None:
+            key, nbytes = own[fillers.reads].tobytes(), int(own[fillers.end])
+            if key != self.key:
+                if nbytes > self.block.nbytes or ROOMY * nbytes < self.block.nbytes:
+                    self.block = HOST.allocate(nbytes + nbytes // 4)
+                fillers.fill(own, self.block)
+                self.key = key
+        return self.block
+
+    def turn_to(self, found: Found, tables: Array | None) -> None:
+        """Have the next runs for what a tape gives for other sizes.  tables: None: the run fills them."""
+        followed, self.tables = self.followed, tables
         registers, objects, reads = found
         if self.stages is not None:
             self.stages.hold(reads)
@@ -272,9 +319,11 @@ class FollowedRun(NativeRun):
 
     def fill(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Write what varies, and the addresses of a run's arrays, into the image."""
+        if self.tables is None:
+            self.tables = self._filled()
         given, made = self.followed.used
         addresses = [pointer(inputs[i]) for i in given] + [pointer(outputs[i]) for i in made]
-        self.pack_bases(self.bases, 0, pointer(self.arena), *addresses)  # type: ignore[arg-type]
+        self.pack_bases(self.bases, 0, pointer(self.arena), pointer(self.tables), *addresses)  # type: ignore[arg-type]
         for at in self.fills:
             fill.call_at(at)
 

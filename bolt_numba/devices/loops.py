@@ -17,7 +17,7 @@ import numpy as np
 
 from bolt_numba.base.budget import is_granted, unasked
 from bolt_numba.base.follow import LostError
-from bolt_numba.devices.followed import FollowedProgram, FollowedRun
+from bolt_numba.devices.followed import OWN_BASES, FollowedProgram, FollowedRun
 from bolt_numba.devices.program import NativeRun, pointer
 from bolt_numba.devices.stages import turning
 from bolt_numba.devices.threads import native_call
@@ -249,7 +249,7 @@ class Iterations:
     def _places(self, run: NativeRun) -> list[Row]:
         """Where the body has the addresses of all arrays: of a tape, among the bases."""
         if isinstance(run, FollowedRun):
-            numbers, bases = count(1), pointer(run.bases)
+            numbers, bases = count(OWN_BASES), pointer(run.bases)
             given, made = run.followed.used
             used = [*given, *(self.inputs + number for number in made)]
             return [(bases + 8 * next(numbers), which, 0) for which in used]
@@ -264,8 +264,10 @@ class Iterations:
         """Of each stage, what registers must be, and which results have how much room."""
         code, tables, grown = tape.program.tape, self.tables, {c.number: c for c in self.carried if c.dims is not None}
         held, rooms = [list[Row]() for _ in code.stages], [list[Row]() for _ in code.stages]
-        # What Python gave holds as long as it would read the same.
-        held[0] += zip(code.reads.tolist(), prepared.registers[code.reads].tolist(), strict=True)  # type: ignore[attr-defined]
+        fillers = tape.program.fillers
+        # What Python and kernels gave holds as long as they would read the same.
+        reads = [*code.reads.tolist(), *(() if fillers is None else fillers.reads.tolist())]
+        held[0] += zip(reads, prepared.registers[reads].tolist(), strict=True)  # type: ignore[attr-defined]
         for number, row in enumerate(tape.results):
             if row is None:
                 continue
@@ -386,14 +388,14 @@ class Iterations:
         if run.registers is not run.own:
             run.own[: code.calls] = prepared.registers[: code.calls]
             run.found = prepared.found
-            run.turn_to((run.own, *prepared.found[1:]))
+            run.turn_to((run.own, *prepared.found[1:]), prepared.tables)
         for (stage, row), room in grown:
             self.rooms[stage][row, 3] = room
         arena = run.arena
         assert arena is not None, "it was taken"
         if len(self.rooms[0]) and arena.nbytes < 2 * prepared.arena and is_granted(2 * prepared.arena + SPARE):
             arena = run.arena = HOST.allocate(2 * prepared.arena + SPARE)
-        run.bases[0], self.turn[_ARENA] = pointer(arena), len(arena)
+        run.bases[:OWN_BASES], self.turn[_ARENA] = (pointer(arena), pointer(prepared.tables)), len(arena)
         if run.stages is not None:
             run.stages.lend(self.held, self.rooms)
 

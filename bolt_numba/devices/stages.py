@@ -236,7 +236,7 @@ class StagedRun:
         found = self.code.by_parts(stage, run.own, *run.found[1:])
         if found is None:
             return False
-        run.turn_to(found)
+        run.turn_to(found, run.tables)
         self.told = found[0].copy(), *found[1:]
         return True
 
@@ -277,4 +277,3 @@ class StagedRun:
                 outputs[number] = made if room.nbytes <= 2 * nbytes else made.copy()
                 stages.rooms[number] = max(stages.rooms[number], nbytes)
                 stages.shapes[number] = dims
-

@@ -349,6 +349,15 @@ class TapeCode:
         return made
 
 
+def told_later(trail: Trail) -> set[str]:
+    """Names of what follows from numbers of later stages."""
+    later = {*trail.stages}
+    for name, text in trail.lines:
+        if name and not later.isdisjoint(_NAMES(text)):
+            later.add(name)
+    return later
+
+
 def _apart(lines: Sequence[tuple[str, str]]) -> list[list[tuple[str, str]]]:
     """Lines in pieces, in order, of which none reads a result of another."""
     own, pieces = {name for name, _ in lines if name}, list[list[tuple[str, str]]]()

@@ -98,6 +98,8 @@ class Served:
             return False
         (registers, objects, _), program, code = found, self.tape.program, self.code
         self.sizes.append(sizes)
+        for number, table in enumerate([] if program.fillers is None else program.fillers.arrays(registers)):
+            objects = {**objects, f"filled{number}": table}
         self.given.append(registers[code.given.start : code.given.stop])
         self.objects.append(objects)
         self.results.append(registers[program.dims])
@@ -183,7 +185,7 @@ class TapeWriter:
         """All operations, then what writes into the image."""
         for number, register in self.code.constants.items():
             self.registers[register] = self.rows.constant(number)
-        if self.code.has_pieces:
+        if self.code.has_pieces or self.program.filled:
             self._found()
         for i, (what, a, b) in enumerate(self.code.rows.tolist()):
             made = self.rows.add(TapeOperation(what), self.registers[a], self.registers[b])
@@ -192,8 +194,13 @@ class TapeWriter:
             self.put(_KINDS[kind], at, self.registers[register])
         for at, _, register in self.program.flag_rows.tolist():
             self.put(WriteKind.FLAG, at // 8, self.registers[register])
-        for word, name, _ in self.program.tables:
+        for word, name in self._tables():
             self.put(WriteKind.ARRAY, 8 * word, self.objects[name])
+
+    def _tables(self) -> list[tuple[int, str]]:
+        """Where in the image addresses of tables go, and names of these."""
+        filled = [(word, f"filled{which}") for word, which in self.program.filled]
+        return [(word, name) for word, name, _ in self.program.tables] + filled
 
     def put(self, kind: WriteKind, at: int, register: int) -> None:
         self.tables.add(ProgramTable.WRITES, kind=kind, at=at, register=register)
@@ -237,7 +244,7 @@ class TapeWriter:
             column = np.array([row[i] for row in self.served.given], np.int64)[order]
             self.registers[register] = self._column(key, keys, column)
         objects = [self.served.objects[i] for i in order.tolist()]
-        for _, name, _ in self.program.tables:
+        for _, name in self._tables():
             if name not in self.objects:
                 arrays = [self.tables.table(one[name]) for one in reversed(objects)]
                 self.objects[name] = self._column(key, keys, np.array(arrays[::-1], np.int64))

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bolt_numba.base.budget import Budget, ask, spend, within
-from bolt_numba.base.follow import LostError, is_table
+from bolt_numba.base.follow import TABLES, LostError
 from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.ops.shapes import want_possible
@@ -106,7 +106,7 @@ def _with_values(
             args.append(None)
             continue
         known = t.known
-        known = None if is_table(known) else known
+        known = None if type(known) in TABLES else known
         symbolic |= known is None
         args.append(t.value if known is None else known)
     if symbolic and not op.on_symbols:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import PLAIN, Followed, LostError, Trail, is_table
+from bolt_numba.base.follow import PLAIN, TABLES, Followed, LostError, Trail
 from bolt_numba.base.records import record
 from bolt_numba.base.swallowed import swallowed
 from bolt_numba.ir.graph import Node
@@ -217,7 +217,7 @@ class _Steps:
             return f"{trail.constant(kind)}({arg.index}, {trail.text(arg.offset)})"
         if kind is Record:
             return f"{trail.constant(Record)}({trail.constant(arg.kernel)}, {self._args(arg.args)})"
-        if kind is Followed or kind in PLAIN or is_table(arg):
+        if kind is Followed or kind in PLAIN or kind in TABLES:
             return trail.text(arg)
         if isinstance(arg, np.ndarray) and arg.dtype == STRING:
             raise LostError("an array of objects")

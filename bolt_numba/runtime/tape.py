@@ -288,7 +288,7 @@ def _followed(
 class Taped(Prepared):
     """A tape at certain sizes; ``plan`` is made when somebody asks for it."""
 
-    __slots__ = ("arena", "found", "naive", "registers", "sizes", "tape")
+    __slots__ = ("arena", "found", "naive", "registers", "sizes", "tables", "tape")
 
     def __init__(self, tape: Tape, sizes: Sequence[int], found: tuple[Array, dict[str, Any], Any]) -> None:
         self.tape, self.sizes, self.found, self.registers = tape, sizes, found, found[0]
@@ -301,6 +301,7 @@ class Taped(Prepared):
         self.overwrites, self.homes = tape.overwrites, None
         self.used, self.pace, self.passed = next(clock), 0, 0
         tape.ask(given)
+        self.tables = tape.program.tables_of(self.registers)
 
     def __getattr__(self, name: str) -> Any:
         if name != "plan":
@@ -320,7 +321,7 @@ class Taped(Prepared):
         """Memory for one run, turned to these sizes."""
         found = self.tape.context()
         found.take(self.tape.arenas, self.arena)
-        found.turn_to(self.found)
+        found.turn_to(self.found, self.tables)
         return found
 
     def run_ahead(self, trips: Trips, arrays: Sequence[Array], by_value: Iterable[int]) -> int:
@@ -353,4 +354,4 @@ class Taped(Prepared):
 
     @property
     def nbytes(self) -> int:
-        return int(self.registers.nbytes)
+        return int(self.registers.nbytes + self.tables.nbytes)

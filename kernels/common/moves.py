@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.follow import pure
+from bolt_numba.base.selects import filled
 from bolt_numba.kernels.declare import I64, PTR, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry import transfers as plans
@@ -34,6 +35,7 @@ from bolt_numba.ops.arrays.shape import (
 )
 from bolt_numba.ops.arrays.slicing import Pad, Slice
 from bolt_numba.types import BOOL, STRING, AnyDType, Array, TensorType
+from bolt_numba.types import I64 as INT64
 
 Outs = Sequence[TensorType]
 
@@ -92,7 +94,13 @@ def constant_of_shape(op: ConstantOfShape, ins: Types, outs: Outs, context: Cont
 @everywhere(Range, accepts=lambda op, ins: all(t is not None and t.known is not None for t in ins))
 def arange(op: Range, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """A copy of the numbers, computed when planning."""
-    numbers = _numbers(op, typed(ins).dtype, *(t.known.item() for t in ins if t is not None))  # type: ignore[union-attr]
+    dtype, bounds = typed(ins).dtype, [t.known.item() for t in ins if t is not None]  # type: ignore[union-attr]
+    given = op, dtype, *bounds
+    if dtype == INT64:
+        args = {"first": bounds[0], "step": bounds[2], "repeat": 1, "count": outs[0].size, "total": outs[0].size}
+        numbers = filled("steps", args, outs[0].dims, dtype, (0, 0), (_numbers, given))
+    else:
+        numbers = _numbers(*given)
     return on.carried([Transfer(whole(outs[0].nbytes), numbers, Out(0))])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bolt_numba.kernels.cpu.fillers import FILLERS
 from bolt_numba.kernels.cpu.language.lang import (
     I64,
     PTR,
@@ -120,5 +121,5 @@ def nothing(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """In the place of a step that other sizes have."""
 
 
-OF_TAPES = (evaluate, fill, nothing)
+OF_TAPES = (evaluate, fill, nothing, *FILLERS.values())
 """Kernels that every tape may need."""

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bolt_numba.base.follow import MOST_ROWS, fixed, is_followed, pure, table
+from bolt_numba.base.follow import fixed, is_followed, pure
+from bolt_numba.base.selects import MOST_ROWS, table
 from bolt_numba.kernels.registry import Argument, In, Types
 from bolt_numba.ops.layers.attention import swapped
 from bolt_numba.types import Array

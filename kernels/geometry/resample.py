@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeAlias
@@ -16,6 +17,8 @@ from bolt_numba.types import Array
 
 Pass: TypeAlias = tuple[int, Array, Array]
 """Axis, index [out, taps], weights [out, taps]."""
+MOST_REPEATED = 1 << 20
+"""Elements of an axis of which f32 has the coordinates exactly."""
 
 
 def own_axis(op: Resize, axis: int, rank: int) -> int:
@@ -63,20 +66,30 @@ def nearest_tables(op: Resize, ins: Types) -> list[Array]:
     return tables
 
 
-def repeated_tables(op: Resize, ins: Types, outs: Sequence[int]) -> list[Array | None] | None:
-    """`nearest_tables` of what is enlarged by constant factors, None for axes that stay; None for all else."""
+def repeated_tables(op: Resize, ins: Types, outs: Sequence[int]) -> list[Array | int | None] | None:
+    """`nearest_tables` of what is enlarged by constant factors, None for axes that stay; None for all else.
+
+    A number says that each element comes so many times.
+    """
     x, scales = typed(ins), _known(ins, 2)
     if scales is None or scales.dtype == object or op.coordinate_transformation_mode == "tf_crop_and_resize":
         return None
     factors = [float(s) for s in scales.reshape(-1)]
     if min(factors) < 1 or max(factors) == 1:
         return None
-    tables: list[Array | None] = [None] * len(x.dims)
+    tables: list[Array | int | None] = [None] * len(x.dims)
     for axis, factor in zip(op.resized_axes(len(x.dims)), factors, strict=True):
         own = own_axis(op, axis, len(x.dims))
         if factor > 1:
-            tables[own] = _nearest_table(op, x.dims[own], outs[own], factor)
+            is_repeat = repeats(op, factor) and outs[own] < MOST_REPEATED
+            tables[own] = int(factor) if is_repeat else _nearest_table(op, x.dims[own], outs[own], factor)
     return tables
+
+
+def repeats(op: Resize, factor: float) -> bool:
+    """Whether the nearest neighbour of an index is ``index // factor``, of a few of them exactly."""
+    modes = {"asymmetric": ("floor",), "half_pixel": ("round_prefer_floor", "round_prefer_ceil")}
+    return math.frexp(factor)[0] == 0.5 and op.nearest_mode in modes.get(op.coordinate_transformation_mode, ())
 
 
 @pure

@@ -8,6 +8,9 @@ import numpy as np
 
 from bolt_numba.types import Array
 
+TAP_AXES = 4
+"""Spatial axes of tables of taps that kernels fill; fewer have others of one element in front."""
+
 
 def is_regular(table: Array, stride: int) -> bool:
     return bool((table == np.arange(len(table)) * stride).all())

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask, spend
-from bolt_numba.base.follow import pure
+from bolt_numba.base.follow import is_followed, pure
 from bolt_numba.base.records import record
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
@@ -60,9 +60,19 @@ def _hat(distance: Array) -> Array:
     return np.asarray(np.maximum(1 - np.abs(distance), 0).astype(F32))
 
 
-@pure
 def floored(size: int, scale: Any) -> int | None:
     """Size times scale, rounded down; None where that is no size."""
+    if is_followed(size) and float(scale).is_integer() and 0 <= size * int(scale) < EXACT_BELOW:
+        return size * int(scale)
+    return _floored(size, scale)
+
+
+EXACT_BELOW = 1 << 24
+"""What f32 has every integer below."""
+
+
+@pure
+def _floored(size: int, scale: Any) -> int | None:
     with np.errstate(over="ignore"):
         made = F32.type(size) * F32.type(scale)
     return int(made) if 0 <= made < MAX_ELEMENTS else None

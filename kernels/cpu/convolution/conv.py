@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import pure
-from bolt_numba.base.selects import either
+from bolt_numba.base.follow import is_followed, pure
+from bolt_numba.base.selects import MOST_ROWS, either, filled, greatest, least
+from bolt_numba.base.selects import table as rows_of
 from bolt_numba.kernels.cpu.language.lang import LANES, copy_bytes, fill_bytes, split
 from bolt_numba.kernels.cpu.machine import L2, PAYS_BYTES
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish
@@ -44,6 +46,7 @@ from bolt_numba.kernels.cpu.products.sweep import (
     scratch_bytes,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.products.sweep_extents import hand_over
+from bolt_numba.kernels.geometry.tables import TAP_AXES
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import (
     Argument,
@@ -65,14 +68,19 @@ from bolt_numba.types import F32, Array, TensorType
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """Where filters look: see `sweep` for the fields.  inside: no tap of any pixel is outside the image."""
+    """Where filters look: see `sweep` for the fields.  outside: how many pixels have a tap outside the image."""
 
     table: Array
     edges: Array
-    inside: bool
+    outside: int
+
+    @property
+    def inside(self) -> bool:
+        """Whether no tap of any pixel is outside."""
+        return self.outside == 0
 
 
-NOWHERE = Taps(np.zeros((1, 0), np.int32), np.zeros(1, np.int32), True)
+NOWHERE = Taps(np.zeros((1, 0), np.int32), np.zeros(1, np.int32), 0)
 """Of a matrix: its rows need no table."""
 
 THIN_CHANNELS, PATCH_BYTES = 16, L2
@@ -99,10 +107,46 @@ def along_batch(windows: Windows) -> Windows:
     )
 
 
-@pure
-@lru_cache(maxsize=512)
 def pixel_table(windows: Windows, sizes: tuple[int, ...], outs: tuple[int, ...]) -> Taps:
     """Input row (pixel number) of every tap of every output pixel, -1 outside."""
+    if not is_followed((sizes, outs)) or len(sizes) > TAP_AXES:
+        return _pixel_table(windows, sizes, outs)
+    more, half = TAP_AXES - len(sizes), len(windows.pads) // 2
+    columns = {
+        "size": sizes, "out": outs, "kernel": windows.kernel, "stride": windows.strides, "dilation": windows.dilations,
+        "pad": windows.pads[:half],
+    }  # fmt: skip
+    args: dict[str, Any] = {}
+    for name, numbers in columns.items():
+        padded = (*(0 if name == "pad" else 1,) * more, *numbers)
+        args |= {f"{name}{axis}": number for axis, number in enumerate(padded)}
+    last, inside, pixels = 0, 1, math.prod(outs)
+    for size, out, taps, stride, dilation, pad in zip(*columns.values(), strict=True):
+        reach = (taps - 1) * dilation
+        first, end = greatest(-(-pad // stride), 0), least((size - 1 - reach + pad) // stride + 1, out)
+        inside = inside * greatest(end - first, 0)
+        behind = [tap * dilation - pad for tap in range(taps)]
+        ends = [least(out - 1, (size - 1 - at) // stride) * stride + at for at in behind]
+        furthest = greatest(reduce(greatest, ends), -1)
+        last = either((last >= 0) & (furthest >= 0), last * size + furthest, -1)
+    given = windows, sizes, outs
+    table = filled("taps", args, (math.prod(windows.kernel), pixels), np.int32, (-1, last), (_rows_of, given))
+    edges = filled("edges", args, (pixels + 1,), np.int32, (0, pixels - inside), (_edges_of, given))
+    return Taps(table, edges, pixels - inside)
+
+
+def _rows_of(*given: Any) -> Array:
+    return _pixel_table(*given).table
+
+
+def _edges_of(*given: Any) -> Array:
+    return _pixel_table(*given).edges
+
+
+@pure
+@lru_cache(maxsize=512)
+def _pixel_table(windows: Windows, sizes: tuple[int, ...], outs: tuple[int, ...]) -> Taps:
+    """The same by NumPy."""
     rank, pixels, last = len(sizes), math.prod(sizes), 0
     narrow: Any = np.int32 if (rank + 1) * pixels < 1 << 31 else np.int64
     table, outside = np.zeros((1,) * (2 * rank), narrow), np.zeros((1,) * rank, bool)
@@ -121,13 +165,25 @@ def pixel_table(windows: Windows, sizes: tuple[int, ...], outs: tuple[int, ...])
     edges = np.zeros(outside.size + 1, np.int32)
     np.cumsum(outside, out=edges[1:])
     hand_over(table, last)
-    return Taps(table, edges, not edges[-1])
+    return Taps(table, edges, int(edges[-1]))
+
+
+def run_rows(windows: Windows, sizes: tuple[int, ...], merged: bool) -> Array:
+    """Input rows from a pixel's first tap to the begin of each run; merged: a run is a whole row of the filter."""
+    if not is_followed(sizes) or math.prod(windows.kernel) > MOST_ROWS:
+        return _run_rows(windows, sizes, merged)
+    rows: list[Any] = [0]
+    for axis, size in enumerate(sizes):
+        taps = range(1 if merged and axis == len(sizes) - 1 else windows.kernel[axis])
+        rows = [(row * size if axis else 0) + tap * windows.dilations[axis] for row in rows for tap in taps]
+    made: Array = rows_of(rows)
+    return made
 
 
 @pure
 @lru_cache(maxsize=512)
-def run_rows(windows: Windows, sizes: tuple[int, ...], merged: bool) -> Array:
-    """Input rows from a pixel's first tap to the begin of each run; merged: a run is a whole row of the filter."""
+def _run_rows(windows: Windows, sizes: tuple[int, ...], merged: bool) -> Array:
+    """The same by NumPy."""
     rows = np.zeros(1, np.int64)
     for axis, size in enumerate(sizes):
         count = 1 if merged and axis == len(sizes) - 1 else windows.kernel[axis]
@@ -225,9 +281,9 @@ def geometry(op: Any, x: TensorType, w: TensorType, out: TensorType) -> ConvBloc
     return ConvBlocks(images, math.prod(sizes), math.prod(pixels), seen, run, is_matrix, merged)
 
 
-@pure
 def _least_gap(run: Array, length: int) -> int:
-    return int(np.diff(run).min(initial=length))
+    rows = run.tolist()
+    return reduce(least, [after - before for before, after in pairwise(rows)], length)
 
 
 def choose_kind(g: ConvBlocks, channels: int, cg: int, kg: int, span: int, stride: int) -> tuple[int, int]:
@@ -269,7 +325,7 @@ def pad_images(p, tid, nthreads):
 def has_wide_edges(op: Any, x: TensorType, g: ConvBlocks) -> bool:
     """Whether it is cheaper to copy the images into zeros than the pixels at their edges: few channels, many edges."""
     few = op.group == 1 and x.dims[-1] < THIN_CHANNELS and len(x.dims) in (3, 4, 5)
-    return few and 5 * g.taps.edges[-1].item() > g.m
+    return few and 5 * g.taps.outside > g.m
 
 
 def padded(op: Any, x: TensorType, w: TensorType) -> tuple[Any, TensorType, Step]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import table
+from bolt_numba.base.selects import table
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,

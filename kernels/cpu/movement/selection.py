@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import table
-from bolt_numba.base.selects import least
+from bolt_numba.base.selects import least, table
 from bolt_numba.errors import DataError
 from bolt_numba.kernels.cpu.language.lang import copy_bytes, load_i64, load_u8, store_i64, view
 from bolt_numba.kernels.cpu.movement.move import DTYPES, UNITS

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.follow import pure
-from bolt_numba.base.follow import table as rows_of
+from bolt_numba.base.selects import filled, is_filled
+from bolt_numba.base.selects import table as rows_of
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -49,10 +50,15 @@ def table_offset(tables: int, meta: int, rank: int, index: int) -> int:
     return offset
 
 
+def _part(table: Any, first: int, count: int) -> Any:
+    """Entries of a table; of one that is filled in later what has the same bounds."""
+    return table if is_filled(table) else table[first : first + count]
+
+
 def _taken(a: Any, run: int, step: int) -> dict[str, Reach]:
     """Extents of rows of ``run`` bytes that go ``step`` bytes apart to the result."""
-    parts = [ends(offsets(a.inner[: a.n], run))]
-    parts += [ends(offsets(a.tables[at : at + size], 1)) for size, at in a.meta[: a.rank].tolist()]
+    parts = [ends(offsets(_part(a.inner, 0, a.n), run))]
+    parts += [ends(offsets(_part(a.tables, at, size), 1)) for size, at in a.meta[: a.rank].tolist()]
     rows = a.count * a.n
     return {
         "src": (sum(first for first, _ in parts), sum(end for _, end in parts) - a.rank) if rows else 0,
@@ -141,25 +147,55 @@ def table_gather_elements(unit: int) -> Native:
     return native(fastmath=None, extents=lambda a: _taken(a, unit, unit), **_FIELDS)(body)
 
 
-@pure
-def _offsets(table: Array | None, size: int, stride: int) -> Array:
-    """Bytes to the element of each index."""
-    return np.arange(0, size * stride, stride) if table is None else table * stride
+def _offsets(table: Array | int | None, size: int, stride: int, more: int = 0) -> Any:
+    """Bytes to the element of each index, then ``more`` zeros."""
+    if isinstance(table, np.ndarray):
+        return _scaled(table, stride)
+    repeat = 1 if table is None else table
+    args = {"first": 0, "step": stride, "repeat": repeat, "count": size, "total": size + more}
+    bounds = 0, (size - 1) // repeat * stride
+    return filled("steps", args, (size + more,), np.int64, bounds, (_repeated, (size, stride, repeat, more)))
+
+
+def _repeated(size: int, stride: int, repeat: int, more: int) -> Array:
+    return np.append(np.arange(size) // repeat * stride, np.zeros(more, np.int64))
 
 
 @pure
-def _joined(*tables: Array) -> Array:
+def _scaled(table: Array, stride: int) -> Array:
+    return table * stride
+
+
+def _joined(tables: Sequence[Any]) -> Any:
+    """The tables, and a zero behind them."""
+    if len(tables) == 1 and is_filled(tables[0]):
+        args = tables[0].args
+        return _offsets(args["repeat"], args["count"], args["step"], 1)
+    return _concatenated(*tables)
+
+
+@pure
+def _concatenated(*tables: Array) -> Array:
     return np.concatenate([*tables, np.zeros(1, np.int64)])
 
 
+def _row_windows(inner: Any, run: int) -> Any:
+    """`windows` of rows of ``run`` bytes; two that are repeated have a vector of both, if they are longer than one."""
+    return None if is_filled(inner) and run > BYTES and inner.args["repeat"] > 1 else _windows_of(inner, run)
+
+
 @pure
-def _row_windows(inner: Array, run: int) -> tuple[Array, Array] | None:
-    """`windows` of rows of ``run`` bytes."""
+def _windows_of(inner: Array, run: int) -> tuple[Array, Array] | None:
     return windows((inner[:, None] // 4 + np.arange(run // 4)).reshape(-1))
 
 
-def repeating_steps(shape: Sequence[int], out: Sequence[int], indices: Sequence[Array | None], unit: int) -> list[Step]:
-    """`table_gather_steps` where it is known which axes stay as they are (None), and that not all do."""
+def repeating_steps(
+    shape: Sequence[int], out: Sequence[int], indices: Sequence[Array | int | None], unit: int
+) -> list[Step]:
+    """`table_gather_steps` where it is known which axes stay as they are (None), and that not all do.
+
+    A number in the place of indices says that each element comes so many times.
+    """
     strides, last = dense(shape, unit), max(axis for axis, index in enumerate(indices) if index is not None)
     run = unit * math.prod(shape[last + 1 :])
     outer = [
@@ -171,7 +207,7 @@ def repeating_steps(shape: Sequence[int], out: Sequence[int], indices: Sequence[
     begins = [sum(sizes[:i]) for i in range(len(sizes))]
     inner = _offsets(indices[last], out[last], strides[last])
     args: dict[str, Any] = {
-        "src": In(0), "dst": Out(0), "tables": _joined(*outer), "inner": inner, "rank": len(sizes),
+        "src": In(0), "dst": Out(0), "tables": _joined(outer), "inner": inner, "rank": len(sizes),
         "meta": rows_of([*zip(sizes, begins, strict=True), (1, 0)]), "count": math.prod(sizes), "n": out[last],
     }  # fmt: skip
     nbytes = math.prod(out) * unit

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import MOST_ROWS, is_followed, pure, table
-from bolt_numba.base.selects import either
+from bolt_numba.base.follow import is_followed, pure
+from bolt_numba.base.selects import MOST_ROWS, either, table
 from bolt_numba.kernels.cpu.language.lang import load_f32, split, store_f32
 from bolt_numba.kernels.cpu.machine import L1_STRIDE, L1_WAYS, PAYS_BYTES, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish, padded_bias

@@ -6,8 +6,9 @@ from functools import reduce
 from typing import Any
 from weakref import ReferenceType, ref
 
-from bolt_numba.base.follow import is_table, pure
+from bolt_numba.base.follow import pure
 from bolt_numba.base.selects import greatest as most
+from bolt_numba.base.selects import is_filled, is_table
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES
 from bolt_numba.kernels.cpu.products.pack import panel_columns
@@ -49,9 +50,13 @@ paired: rows up to which two panels are swept at once, see `sweep.PAIRED`; not u
 _last: dict[int, tuple[ReferenceType[Array], int]] = {}
 
 
-@pure
 def last_row(table: Array) -> int:
     """The greatest row in a table of taps; layers share tables, which are large and which nobody changes."""
+    return table.greatest if is_filled(table) else _last_row(table)  # type: ignore[attr-defined]
+
+
+@pure
+def _last_row(table: Array) -> int:
     known = _last.get(id(table))
     if known is not None and known[0]() is table:
         return known[1]

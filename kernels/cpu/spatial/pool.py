@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.follow import pure
+from bolt_numba.base.selects import filled, is_filled
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -199,9 +200,13 @@ def _small_windows(start: Any, join: Any, join3: Any, finish: Any) -> tuple[Any,
     return two, narrow
 
 
+def _axis_reach(table: Any, count: int, tap: int) -> tuple[int, int, bool]:
+    """First and last byte offset of the taps along an axis, or what they are within, and whether there are any."""
+    return (table.least, table.greatest, True) if is_filled(table) else _reach_in(table, count, tap)
+
+
 @pure
-def _axis_reach(table: Array, count: int, tap: int) -> tuple[int, int, bool]:
-    """First and last byte offset of the taps along an axis, and whether there are any."""
+def _reach_in(table: Array, count: int, tap: int) -> tuple[int, int, bool]:
     start, taps = table[:count, 0], table[:count, 1]
     return int(start.min()), int((start + (taps - 1) * tap).max()), bool(taps.any())
 
@@ -293,10 +298,18 @@ def lp_pool_f32(power: int) -> Native:
     return _pool(f"l{power}_pool_f32", start_sum, join, finish)
 
 
-@pure
 def _table(size: int, out: int, kernel_size: int, stride: int, dilation: int, pads: tuple[int, int], all_count: bool,
-           step: int) -> Array:  # fmt: skip
+           step: int) -> Any:  # fmt: skip
     """Rows (`WINDOW`) of one axis; ``step``: bytes from element to element."""
+    args = {"out": out, "size": size, "kernel": kernel_size, "stride": stride, "dilation": dilation, "before": pads[0],
+            "after": pads[1], "counts": int(all_count), "step": step}  # fmt: skip
+    given = size, out, kernel_size, stride, dilation, pads, all_count, step
+    return filled("windows", args, (out, 3), np.int64, (0, (size - 1) * step), (_windows_of, given))
+
+
+def _windows_of(size: int, out: int, kernel_size: int, stride: int, dilation: int, pads: tuple[int, int],
+                all_count: bool, step: int) -> Array:  # fmt: skip
+    """The same by NumPy."""
     first = np.arange(out, dtype=np.int64) * stride - pads[0]
     skipped = np.minimum(np.maximum(-(first // dilation), 0), kernel_size)
     below = np.clip(-((first - size) // dilation), 0, kernel_size)  # taps before the end of the input

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import table
-from bolt_numba.base.selects import greatest, least
+from bolt_numba.base.selects import greatest, least, table
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     any_lane,

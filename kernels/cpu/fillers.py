@@ -1,0 +1,110 @@
+"""Tables that follow from sizes alone, filled in when new ones come: what makers of kernels make by NumPy for a plan.
+
+Each writes from ``to`` on; its other fields are integers.  `base.selects.filled` says which table is filled by which.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.kernels.cpu.language.lang import I64, PTR, ceil_div, native, view
+from bolt_numba.kernels.geometry.tables import TAP_AXES
+
+_NAMES = ("size", "out", "kernel", "stride", "dilation", "pad")
+TAPS: dict[str, Any] = {f"{name}{axis}": I64 for name in _NAMES for axis in range(TAP_AXES)}
+"""Fields of both tables of taps, axis by axis."""
+
+
+@native(to=PTR, **TAPS)
+def fill_taps(p, tid, nthreads):  # type: ignore[no-untyped-def]
+    """i32 [taps][pixels]: input pixel of every tap of every output pixel, -1 outside."""
+    at, width, stride, size = p.to, p.out3, p.stride3, p.size3
+    for tap in range(p.kernel0 * p.kernel1 * p.kernel2 * p.kernel3):
+        rest, k3 = tap // p.kernel3, tap % p.kernel3
+        rest, k2 = rest // p.kernel2, rest % p.kernel2
+        k0, k1 = rest // p.kernel1, rest % p.kernel1
+        begin = k3 * p.dilation3 - p.pad3
+        low = min(max(ceil_div(-begin, stride), 0), width)
+        high = max(min(ceil_div(size - begin, stride), width), low)
+        for line in range(p.out0 * p.out1 * p.out2):
+            rest, o2 = line // p.out2, line % p.out2
+            o0, o1 = rest // p.out1, rest % p.out1
+            y0 = o0 * p.stride0 + k0 * p.dilation0 - p.pad0
+            y1 = o1 * p.stride1 + k1 * p.dilation1 - p.pad1
+            y2 = o2 * p.stride2 + k2 * p.dilation2 - p.pad2
+            is_inside = (y0 >= 0) & (y0 < p.size0) & (y1 >= 0) & (y1 < p.size1) & (y2 >= 0) & (y2 < p.size2)
+            first = ((y0 * p.size1 + y1) * p.size2 + y2) * size + begin
+            row = view(at, width, np.int32)
+            at += 4 * width
+            if is_inside:
+                for i in range(low):
+                    row[i] = -1
+                for i in range(low, high):
+                    row[i] = first + i * stride
+                for i in range(high, width):
+                    row[i] = -1
+            else:
+                for i in range(width):
+                    row[i] = -1
+
+
+@native(to=PTR, **TAPS)
+def fill_edges(p, tid, nthreads):  # type: ignore[no-untyped-def]
+    """i32 [pixels + 1]: how many output pixels before this one have a tap outside."""
+    width, stride, count = p.out3, p.stride3, 0
+    low = min(max(ceil_div(p.pad3, stride), 0), width)
+    high = (p.size3 - 1 - (p.kernel3 - 1) * p.dilation3 + p.pad3) // stride + 1
+    high = max(min(high, width), low)
+    lines = p.out0 * p.out1 * p.out2
+    edges = view(p.to, lines * width + 1, np.int32)
+    for line in range(lines):
+        rest, o2 = line // p.out2, line % p.out2
+        o0, o1 = rest // p.out1, rest % p.out1
+        y0, y1, y2 = o0 * p.stride0 - p.pad0, o1 * p.stride1 - p.pad1, o2 * p.stride2 - p.pad2
+        is_inside = (y0 >= 0) & (y0 + (p.kernel0 - 1) * p.dilation0 < p.size0)
+        is_inside &= (y1 >= 0) & (y1 + (p.kernel1 - 1) * p.dilation1 < p.size1)
+        is_inside &= (y2 >= 0) & (y2 + (p.kernel2 - 1) * p.dilation2 < p.size2)
+        begin, end = (low, high) if is_inside else (width, width)
+        first = line * width
+        for i in range(begin):
+            edges[first + i] = count + i
+        count += begin
+        for i in range(begin, end):
+            edges[first + i] = count
+        for i in range(end, width):
+            edges[first + i] = count + i - end
+        count += width - end
+    edges[lines * width] = count
+
+
+@native(to=PTR, out=I64, size=I64, kernel=I64, stride=I64, dilation=I64, before=I64, after=I64, counts=I64, step=I64)
+def fill_windows(p, tid, nthreads):  # type: ignore[no-untyped-def]
+    """i64 [out][3] of a pool: where a window begins, ``step`` bytes an element; its taps inside; those that count.
+
+    counts: whether taps in the padding do.
+    """
+    rows = view(p.to, (p.out, 3), np.int64)
+    for i in range(p.out):
+        first = i * p.stride - p.before
+        skipped = min(max(-(first // p.dilation), 0), p.kernel)
+        inside = max(min(max(-((first - p.size) // p.dilation), 0), p.kernel) - skipped, 0)
+        counted = min(max(-((first - p.size - p.after) // p.dilation), 0), p.kernel)
+        rows[i, 0] = (first + skipped * p.dilation) * p.step if inside > 0 else 0
+        rows[i, 1] = inside
+        rows[i, 2] = counted if p.counts != 0 else inside
+
+
+@native(to=PTR, first=I64, step=I64, repeat=I64, count=I64, total=I64)
+def fill_steps(p, tid, nthreads):  # type: ignore[no-untyped-def]
+    """i64 [total]: ``count`` numbers from ``first`` on, of which ``repeat`` are equal; then zeros."""
+    numbers = view(p.to, p.total, np.int64)
+    for i in range(p.count):
+        numbers[i] = p.first + i // p.repeat * p.step
+    for i in range(p.count, p.total):
+        numbers[i] = 0
+
+
+FILLERS = {"taps": fill_taps, "edges": fill_edges, "windows": fill_windows, "steps": fill_steps}
+"""By their names in `base.selects.filled`."""
