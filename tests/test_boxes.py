@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+import bolt_numba as bn
 from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.errors import ShapeError
 from bolt_numba.ir.build import Builder
@@ -56,6 +57,27 @@ def test_a_class_keeps_what_the_operator_of_onnx_keeps() -> None:
     np.testing.assert_array_equal(y[:, :2], wanted[:, :2])
     np.testing.assert_array_equal(places, wanted[:, 0] * 60 + wanted[:, 2])
     np.testing.assert_array_equal(y[:, 3:], boxes[wanted[:, 0], wanted[:, 2]])
+
+
+@pytest.mark.parametrize("center", [0, 1])
+@pytest.mark.parametrize("most", [1, 7, 60, 300])
+@pytest.mark.parametrize("side", [0.02, 0.6, 3.0])
+@pytest.mark.parametrize("least", [None, -0.2, 0.7])
+def test_few_and_many_boxes_of_many_are_those_of_the_reference(
+    most: int, side: float, least: float | None, center: int
+) -> None:
+    """A heap serves few of many, and gives way to sorting where most overlap; scores may be equal, negative, NaN."""
+    rng = np.random.default_rng(most)
+    begins = rng.uniform(0, 1, (2, 300, 2))
+    boxes = np.concatenate([begins, begins + side * rng.uniform(0.5, 1, begins.shape)], -1).astype(F32)
+    scores = (rng.integers(-20, 60, (2, 3, 300)) / 50).astype(F32)
+    scores[0, 0, ::17] = np.nan
+    op, graph = NonMaxSuppression(center_point_box=center), Graph("boxes")
+    limits = [np.array([most], I64), np.array([0.3], F32), *([] if least is None else [np.array([least], F32)])]
+    operands = [graph.add_input(n, TensorType(F32, a.shape)) for n, a in (("boxes", boxes), ("scores", scores))]
+    graph.add_output(Builder(graph)(op, *operands, *limits), "found")
+    (got,) = bn.compile(graph, threads=1).run(None, {"boxes": boxes, "scores": scores})
+    np.testing.assert_array_equal(got, op.reference(boxes, scores, *limits))
 
 
 def test_images_without_anything_get_a_row_each_where_that_is_wanted() -> None:

@@ -1,4 +1,7 @@
-"""NonMaxSuppression: candidates sorted by score, each tested against the boxes kept so far, a vector at a time."""
+"""NonMaxSuppression: candidates by their scores, each tested against the boxes kept so far, a vector at a time.
+
+Where few boxes of many are wanted a heap gives the candidates, as long as few are asked for; else they are sorted.
+"""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -22,7 +25,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vmax,
     vmin,
 )
-from bolt_numba.kernels.cpu.reductions.sorting import COUNTERS, GREATEST, key_f32, sort_keys
+from bolt_numba.kernels.cpu.reductions.sorting import COUNTERS, GREATEST, key_f32, sift_down, sort_keys
 from bolt_numba.kernels.data_sized import Empty, Sized, data_sized, sized
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
@@ -31,23 +34,20 @@ from bolt_numba.ops.arrays.gather import NonMaxSuppression
 from bolt_numba.types import I64 as INT64
 from bolt_numba.types import Array, TensorType
 
+HEAPED_PART = 4
+"""A heap gives candidates where fewer than one of so many may be kept, and until one of so many has been looked at."""
+
 
 @inline
-def corners_of(boxes, corners, count, center):
-    """Boxes [count, 4] as rows of corners [5, count] f32: y1, x1, y2, x2 with y1 <= y2 and x1 <= x2, and the area."""
+def corners_of(box, center):
+    """A box of 4 f32 as y1, x1, y2, x2 with y1 <= y2 and x1 <= x2, and the area."""
     half = np.float32(0.5)
-    for i in range(count):
-        a, b = load_f32(boxes + 16 * i), load_f32(boxes + 16 * i + 4)
-        c, d = load_f32(boxes + 16 * i + 8), load_f32(boxes + 16 * i + 12)
-        if center:
-            y1, x1, y2, x2 = b - d * half, a - c * half, b + d * half, a + c * half
-        else:
-            y1, x1, y2, x2 = min(a, c), min(b, d), max(a, c), max(b, d)
-        store_f32(corners + 4 * i, y1)
-        store_f32(corners + 4 * (count + i), x1)
-        store_f32(corners + 4 * (2 * count + i), y2)
-        store_f32(corners + 4 * (3 * count + i), x2)
-        store_f32(corners + 4 * (4 * count + i), (y2 - y1) * (x2 - x1))
+    a, b, c, d = load_f32(box), load_f32(box + 4), load_f32(box + 8), load_f32(box + 12)
+    if center:
+        y1, x1, y2, x2 = b - d * half, a - c * half, b + d * half, a + c * half
+    else:
+        y1, x1, y2, x2 = min(a, c), min(b, d), max(a, c), max(b, d)
+    return y1, x1, y2, x2, (y2 - y1) * (x2 - x1)
 
 
 @inline
@@ -61,19 +61,31 @@ def candidates_of(scores, items, count, threshold, limited):
             continue
         for i in range(block, block + left):
             score = load_f32(scores + 4 * i)
-            if not limited or score > threshold:
-                key = GREATEST - key_f32(scores + 4 * i) if score == score else GREATEST
-                store_i64(items + 8 * found, (key << 32) | i)
-                found += 1
+            key = GREATEST - key_f32(scores + 4 * i) if score == score else GREATEST
+            store_i64(items + 8 * found, (key << 32) | i)
+            found += np.int64(not limited or score > threshold)  # faster than a branch that nobody can foresee
     return found
 
 
 @inline
-def overlaps_any(kept, room, n, corners, count, place, limit):
-    """Whether a box shares more than ``limit`` of the union with any of the first n kept ones, rows [5, room]."""
-    y1, x1 = splat(load_f32(corners + 4 * place)), splat(load_f32(corners + 4 * (count + place)))
-    y2, x2 = splat(load_f32(corners + 4 * (2 * count + place))), splat(load_f32(corners + 4 * (3 * count + place)))
-    area, most, zero = splat(load_f32(corners + 4 * (4 * count + place))), splat(limit), splat(np.float32(0))
+def heap_up(items, places, m, count):
+    """Make items of candidates a heap: keys that are greater for greater scores, and ``count`` less the places."""
+    for i in range(m):
+        item = load_i64(items + 8 * i)
+        store_i64(places + 8 * i, count - (item & GREATEST))
+        store_i64(items + 8 * i, GREATEST - ((item >> 32) & GREATEST))
+    for i in range(m // 2 - 1, -1, -1):
+        sift_down(items, places, m, i)
+
+
+@inline
+def overlaps_any(kept, room, n, box, limit):
+    """Whether a box shares more than ``limit`` of the union with any of the first n kept ones, rows [5, room].
+
+    box: as `corners_of` gives it.
+    """
+    y1, x1, y2, x2, area = splat(box[0]), splat(box[1]), splat(box[2]), splat(box[3]), splat(box[4])
+    most, zero = splat(limit), splat(np.float32(0))
     for i in range(0, n, LANES):
         at, left = kept + 4 * i, n - i
         high = vmin(y2, vload_n(at + 8 * room, left)) - vmax(y1, vload_n(at, left))
@@ -92,7 +104,6 @@ def _suppressed(a: Any) -> dict[str, Reach]:
         "scores": 4 * lists * a.count,
         "y": 24 * lists * a.most,
         "found": 8,
-        "corners": 20 * a.count,
         "kept": 20 * a.most,
         "items": 16 * a.count + COUNTERS,
     }
@@ -101,23 +112,35 @@ def _suppressed(a: Any) -> dict[str, Reach]:
 @inline
 def suppress_lists(p, most, limit, threshold):
     """Of each image and class at most ``most`` boxes, of which the record has room for ``p.most``."""
-    count, room, corners, kept = p.count, p.most, p.corners, p.kept
+    count, room, kept = p.count, p.most, p.kept
     rows = 0
     for image in range(p.images):
-        corners_of(p.boxes + 16 * image * count, corners, count, p.center)
         for c in range(p.classes):
             scores = p.scores + 4 * (image * p.classes + c) * count
-            m = candidates_of(scores, p.items, count, threshold, p.limited)
-            items = sort_keys(p.items, p.items + 8 * count, p.items + 16 * count, m, 32)
+            items, places, counters = p.items, p.items + 8 * count, p.items + 16 * count
+            m = candidates_of(scores, items, count, threshold, p.limited)
+            heaped = m // HEAPED_PART if most < m // HEAPED_PART else 0
+            if heaped:
+                heap_up(items, places, m, count)
             n = 0
             for i in range(m):
                 if n >= most:
                     break
-                place = load_i64(items + 8 * i) & GREATEST
-                if overlaps_any(kept, room, n, corners, count, place, limit):
+                if i < heaped:
+                    place = count - load_i64(places)
+                    store_i64(items, load_i64(items + 8 * (m - 1 - i)))
+                    store_i64(places, load_i64(places + 8 * (m - 1 - i)))
+                    sift_down(items, places, m - 1 - i, 0)
+                else:
+                    if i == heaped:
+                        m = candidates_of(scores, p.items, count, threshold, p.limited)
+                        items = sort_keys(p.items, places, counters, m, 32)
+                    place = load_i64(items + 8 * i) & GREATEST
+                box = corners_of(p.boxes + 16 * (image * count + place), p.center)
+                if overlaps_any(kept, room, n, box, limit):
                     continue
                 for row in range(5):
-                    store_f32(kept + 4 * (row * room + n), load_f32(corners + 4 * (row * count + place)))
+                    store_f32(kept + 4 * (row * room + n), box[row])
                 n += 1
                 store_i64(p.y + 24 * rows, image)
                 store_i64(p.y + 24 * rows + 8, c)
@@ -127,20 +150,20 @@ def suppress_lists(p, most, limit, threshold):
 
 
 @native(
-    fastmath=set(), extents=_suppressed, boxes=PTR, scores=PTR, y=PTR, found=PTR, corners=PTR, kept=PTR, items=PTR,
+    fastmath=set(), extents=_suppressed, boxes=PTR, scores=PTR, y=PTR, found=PTR, kept=PTR, items=PTR,
     images=I64, classes=I64, count=I64, most=I64, limit=F32, threshold=F32, limited=I64, center=I64,
 )  # fmt: skip
 def suppress(p, tid, nthreads):
     """y: rows (image, class, box) i64, found[0] of them.
 
-    corners: [5, count] f32; kept: [5, most] f32; items: 16 count + `COUNTERS` bytes.
+    kept: [5, most] f32; items: 16 count + `COUNTERS` bytes.
     """
     suppress_lists(p, p.most, p.limit, p.threshold)
 
 
 @native(
     fastmath=set(), extents=lambda a: {**_suppressed(a), "limits": 8, "overlap": 4, "score": 4}, boxes=PTR, scores=PTR,
-    y=PTR, found=PTR, corners=PTR, kept=PTR, items=PTR, limits=PTR, overlap=PTR, score=PTR, images=I64, classes=I64,
+    y=PTR, found=PTR, kept=PTR, items=PTR, limits=PTR, overlap=PTR, score=PTR, images=I64, classes=I64,
     count=I64, most=I64, limited=I64, center=I64,
 )  # fmt: skip
 def suppress_within(p, tid, nthreads):
@@ -171,11 +194,8 @@ def non_max_suppression(op: NonMaxSuppression, operands: Sequence[Any], empty: E
     y, found = empty((numbers["images"] * numbers["classes"] * most, 3), INT64), empty(1, INT64)
     if not y.size:
         return (y,)
-    corners, kept = empty(5 * count, np.float32), empty(5 * most, np.float32)
-    items = empty(2 * count + COUNTERS // 8, INT64)
-    record = suppress.record(
-        boxes=boxes, scores=scores, y=y, found=found, corners=corners, kept=kept, items=items, **numbers
-    )
+    kept, items = empty(5 * most, np.float32), empty(2 * count + COUNTERS // 8, INT64)
+    record = suppress.record(boxes=boxes, scores=scores, y=y, found=found, kept=kept, items=items, **numbers)
     suppress.call(record)
     return (y[: int(found[0])],)
 
@@ -193,8 +213,8 @@ def sized_non_max_suppression(op: NonMaxSuppression, ins: Types) -> Sized | None
     count, most = numbers["count"], numbers["most"]
     result = TensorType(INT64, (numbers["images"] * numbers["classes"] * most, 3))
     args: dict[str, Argument] = {
-        "boxes": In(0), "scores": In(1), "y": Out(0), "found": Out(1), "corners": Scratch(20 * count),
-        "kept": Scratch(20 * most), "items": Scratch(16 * count + COUNTERS), **numbers,
+        "boxes": In(0), "scores": In(1), "y": Out(0), "found": Out(1), "kept": Scratch(20 * most),
+        "items": Scratch(16 * count + COUNTERS), **numbers,
     }  # fmt: skip
     if not is_known:
         defaults = np.zeros(1, INT64), np.zeros(1, np.float32), np.zeros(1, np.float32)
