@@ -118,10 +118,11 @@ class Iterations:
         """Whether they are of the same sizes."""
         if self.tape is None:
             return True
-        return self.given is prepared.registers and all(  # type: ignore[attr-defined]
-            [list(self._late_shape(n, trips)) == list(shape) for n, shape in self.shapes.items()]
-            + [self._row_of(n, trips) <= row for n, _, _, row in self.scanned if n in self.listed]
-        )
+        if self.given is not prepared.registers:  # type: ignore[attr-defined]
+            return False
+        if any(self._late_shape(number, trips) != shape for number, shape in self.shapes.items()):
+            return False
+        return all(self._row_of(n, trips) <= row for n, _, _, row in self.scanned if n in self.listed)
 
     def _varies(self, index: int, sliced: int) -> bool:
         """Whether an input of the body is not the same in all iterations."""

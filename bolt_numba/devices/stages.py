@@ -25,6 +25,7 @@ from bolt_numba.types import I32, AnyDType, Array
 SPARE = 4096
 """Bytes that results as long as data say get at first."""
 _AT = {name: i for i, name in enumerate(turn.fields)}
+_ARENA = _AT["arena_nbytes"]
 Row = tuple[int, ...]
 Late = tuple[int, int, int, AnyDType]
 """A result whose size a later stage tells: its number, first and end of its dimensions, its dtype."""
@@ -111,15 +112,15 @@ class StagedRun:
     """The stages of one run at a time.
 
     turns: a record of `kernels.cpu.stages.turn` for each stage but the first.  held: what Python read must be.
-    is_lent: whether it looks at tables of a loop.  told: what Python gave on the way, if it was asked.  stopped: the
-    stage whose numbers the tape does not hold for, 0: it has run.
+    lent: tables of what must be that the stages look at, its own or those of a loop.  told: what Python gave on the
+    way, if it was asked.  stopped: the stage whose numbers the tape does not hold for, 0: it has run.
     """
 
     def __init__(self, run: Any, stages: Staging) -> None:
         self.run_, self.stages, self.code = run, stages, stages.code
         self.kept: list[Any] = []
         self.end, self.why, self.stopped = np.zeros(2, np.int64), np.zeros(1, np.int64), 0
-        self.is_lent = False
+        self.lent: Sequence[Array] | None = None
         self.told: Found | None = None
         self.reads: tuple[bytes, ...] = ()
         self.held: list[Array] = [np.empty((0, 2), np.int64)]
@@ -164,7 +165,7 @@ class StagedRun:
         """Have the stages want what Python read when it gave what the run has."""
         self.told = None
         if reads != self.reads:
-            self.reads = reads
+            self.reads, self.lent = reads, None
             for held, read in zip(self.held[1:], reads[1:], strict=True):
                 held[:, 1] = np.iinfo(np.int64).min if read == NOTHING else np.frombuffer(read, np.int64)
 
@@ -175,28 +176,33 @@ class StagedRun:
 
     def lend(self, held: Sequence[Array], rooms: Sequence[Array]) -> None:
         """Have the next run look at what a loop wants.  held, rooms: of each stage."""
-        for stage in range(1, len(self.turns)):
-            own = self.held[stage]
-            held[stage][: len(own)] = own
-            self._point(stage, held[stage], rooms[stage])
-        self.is_lent, self.record[1] = True, 0
+        if self.lent is not held:
+            for stage in range(1, len(self.turns)):
+                own = self.held[stage]
+                held[stage][: len(own)] = own
+                self._point(stage, held[stage], rooms[stage])
+        self._begin(held)
 
     def _point(self, stage: int, held: Array, rooms: Array) -> None:
         """Have a stage look at these tables."""
         turned = self.turns[stage]
-        turned[_AT["arena_nbytes"]] = len(self.run_.arena)
         turned[_AT["held"]], turned[_AT["count_held"]] = pointer(held), len(held)
         turned[_AT["rooms"]], turned[_AT["count_rooms"]] = pointer(rooms), len(rooms)
 
+    def _begin(self, held: Sequence[Array]) -> None:
+        """Have the stages know the arena of this run, and whose tables they look at."""
+        self.lent, self.record[1], nbytes = held, 0, len(self.run_.arena)
+        for turned in self.turns[1:]:
+            turned[_ARENA] = nbytes
+
     def begin(self, sizes: dict[int, int]) -> None:
         """sizes: bytes that there are for each late result."""
-        for stage in range(1, len(self.turns)):
-            if self.is_lent:
-                self._point(stage, self.held[stage], self.rooms[stage])
-            self.turns[stage][_AT["arena_nbytes"]] = len(self.run_.arena)
-            for k, (number, *_) in enumerate(self.stages.late[stage]):
-                self.rooms[stage][k, 3] = sizes[number]
-        self.is_lent = False
+        for stage in range(1, len(self.turns)) if self.lent is not self.held else ():
+            self._point(stage, self.held[stage], self.rooms[stage])
+        self._begin(self.held)
+        for rooms, late in zip(self.rooms, self.stages.late, strict=True):
+            for k, (number, *_) in enumerate(late):
+                rooms[k, 3] = sizes[number]
 
     def run(self, inputs: Sequence[Any], outputs: list[Any]) -> None:
         """Run all stages; outputs: get the late results.  Sets ``stopped``."""
@@ -268,10 +274,11 @@ class StagedRun:
 
     def _trim(self, outputs: list[Any]) -> None:
         """Late results as long as they are."""
-        own, stages = self.run_.own, self.stages
+        stages = self.stages
+        sizes = self.run_.own[stages.program.dims].tolist()
         for late in stages.late:
             for number, first, end, dtype in late:
-                dims = own[stages.program.dims[first:end]].tolist()
+                dims = sizes[first:end]
                 room, nbytes = outputs[number], math.prod(dims) * dtype.itemsize
                 made = room[:nbytes].view(dtype).reshape(dims)
                 outputs[number] = made if room.nbytes <= 2 * nbytes else made.copy()
