@@ -122,7 +122,9 @@ class Interpreter:
             kind, at, number = WriteKind(row["kind"]), row["at"], registers[row["register"]]
             if kind is WriteKind.ARRAY:
                 image[at : at + 8].view(np.int64)[0] += self.block.ctypes.data + self.arrays[number][0]
-            elif kind is not WriteKind.FLAG:
+            elif kind is WriteKind.FLAG:
+                assert 0 <= at < plan["steps"], "as the library in C demands"
+            else:
                 dtype = np.dtype(kinds[kind])
                 made = np.int64(number) if kind is not WriteKind.ROUNDED else np.int64(number).view(np.float64)
                 image[at : at + dtype.itemsize].view(dtype)[0] = made.astype(dtype)

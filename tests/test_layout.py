@@ -111,6 +111,15 @@ def test_reshape_is_carried_both_ways() -> None:
     assert permuted(node, "out", 0, (0, 2, 3, 4, 1)) is None
 
 
+def test_a_reduction_to_a_scalar_has_no_axes_to_carry() -> None:
+    for op, more in ((o("ReduceMax", keepdims=False), (i64(0),)), (o("ArgMax", 0, False), ())):
+        node = graph_of(lambda b, x, op=op, more=more: b(op, x, *more), {"x": (4,)}).nodes[0]
+        assert permuted(node, "out", 0, ()) is None
+        carried = permuted(node, "in", 0, (0,))
+        assert carried is not None
+        assert carried.outs == ((),)
+
+
 def test_minimum_cut_takes_the_cheaper_side() -> None:
     net = FlowNetwork()
     net.add(net.source, "a", 5)

@@ -8,6 +8,7 @@ A permutation ``p`` of a value v stands for ``Transpose(p)(v)``.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -218,24 +219,28 @@ def _reduce(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     axes = node.inputs[1].type.known if len(node.inputs) > 1 and node.inputs[1] is not None else None
     if axes is None or op.noop_with_empty_axes or (place == "in" and index):
         return None
-    moved = np.array(sorted(p.index(int(a) % len(p)) for a in axes.reshape(-1)), np.int64)
-    return _reduced(node, place, p, moved, lambda b, xs: _same(b, op, (xs[0], b.const(moved))))
+    counted = axes.reshape(-1).tolist()
+    return _reduced(node, place, p, counted, lambda b, xs, moved: _same(b, op, (xs[0], b.const(moved))))
 
 
 def _arg(node: Node, place: str, index: int, p: Perm) -> PermutedNode | None:
     op: Any = node.op
-    moved = p.index(op.axis % len(p)) if op.keepdims or place == "in" else 0
-    made = dataclasses.replace(op, axis=moved)
-    return _reduced(node, place, p, np.array([moved]), lambda b, xs: _same(b, made, xs))
+    made = functools.partial(dataclasses.replace, op)
+    return _reduced(node, place, p, [op.axis], lambda b, xs, moved: _same(b, made(axis=int(moved[0])), xs))
 
 
-def _reduced(node: Node, place: str, p: Perm, moved: Any, build: Build) -> PermutedNode | None:
-    """A plan for an operator that reduces the axes ``moved`` (counted after permuting)."""
+def _reduced(node: Node, place: str, p: Perm, axes: Sequence[int], make: Callable[..., Node]) -> PermutedNode | None:
+    """A plan for an operator that reduces these axes; ``make`` is given them as they are counted after permuting."""
     op: Any = node.op
+    if not op.keepdims and (place == "out" or len(_shape(node.inputs[0]) or ()) != len(p)):
+        return None
+    moved = np.array(sorted(p.index(a % len(p)) for a in axes), np.int64)
+
+    def build(b: Builder, xs: Sequence[Value | None]) -> Node:
+        return make(b, xs, moved)
+
     if op.keepdims:
         return _whole(node, p, build)
-    if place == "out" or len(_shape(node.inputs[0]) or ()) != len(p):
-        return None
     kept = [a for j, a in enumerate(p) if j not in moved]
     out = tuple(sorted(kept).index(a) for a in kept)
     return PermutedNode((p, *(None,) * (len(node.inputs) - 1)), (out,), build)

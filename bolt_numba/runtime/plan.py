@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -404,12 +404,18 @@ class Planner:
         """The steps of a maker."""
         context.device = device.layout
         steps = self._steps(entry, op, ins, outs, context)
-        steps = [s for s in steps if (self.context.chooses and not device.lacking([s])) or s.when]
+        steps = [s for s in map(partial(self._decided, device), steps) if s.when is not False]
         if context.threads == 1:  # as measured may be best in a session of several, too
             for step in steps:
                 step.parallel = False
         states = frozenset() if entry.states is None else entry.states(op, ins)
         return Selection(outs, device, steps, entry.name, entry.inplace, states)
+
+    def _decided(self, device: Device, step: Step) -> Step:
+        """A step as it is where sizes may choose whether it runs, else with a guard that says so."""
+        if type(step.when) is bool or (self.context.chooses and not device.lacking([step])):
+            return step
+        return replace(step, when=bool(step.when))
 
     def _steps(
         self, entry: Entry, op: Op, ins: Operands, outs: tuple[TensorType, ...], context: NodeContext

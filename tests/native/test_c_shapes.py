@@ -23,6 +23,7 @@ from tests.native.c_programs import CError, CSession, library, needs_cc, on_this
 from tests.native.nets import dense, ranged
 from tests.native.test_c_library import mend, run_stress
 from tests.rule_cases import graph_of, whole
+from tests.test_export import attention
 from tests.test_export_shapes import pictures
 
 pytestmark = [needs_cc, on_this_machine]
@@ -70,6 +71,17 @@ def test_pictures_of_any_two_sizes() -> None:
         for h, w in np.random.default_rng(0).permutation(sizes).tolist():
             session.resize([(1, 3, h, w)])
             held(session, graph, {"x": whole(1, 3, h, w, seed=h)})
+
+
+def test_attention_of_any_two_sizes() -> None:
+    """Tiles of blocks are of the height that the guards of a tape say: a program has no steps that sizes choose."""
+    graph = graph_of(attention, {"x": ("n", "t", 16)})
+    sizes = [(n, t) for n in range(1, 4) for t in range(1, 24)]
+    data = program_bytes(graph, shapes=[{"x": (*size, 16)} for size in sizes], threads=2)
+    with CSession(data) as session:
+        for n, t in np.random.default_rng(0).permutation(sizes)[:20].tolist():
+            session.resize([(n, t, 16)])
+            held(session, graph, {"x": whole(n, t, 16, seed=t)})
 
 
 def test_sizes_that_no_plan_serves_are_refused_and_change_nothing(ranged_bytes: bytes) -> None:
