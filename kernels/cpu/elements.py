@@ -32,6 +32,21 @@ def _keep(to: int, source: int, c: int, low: int, high: int, nbytes: int) -> Non
     fill_bytes(to + high, np.uint8(0), nbytes - high)
 
 
+@inline
+def _rint(x: float) -> Any:
+    return np.rint(x)
+
+
+@inline
+def _floor(x: float) -> Any:
+    return np.floor(x)
+
+
+@inline
+def _divide(x: float, y: float) -> float:
+    return x / y
+
+
 @functools.cache
 def _mover(unit: int) -> Any:
     """Helper ``(to, source, nbytes)``; unit: bytes of all rows where a register holds them, else 0."""
@@ -68,7 +83,7 @@ def _text(made: Elements, wanted: tuple[str, ...], unit: int, name: str) -> str:
     if "fault" in wanted:  # a report in the loop would cost a tenth of its time
         again = [f"        t = _first + {last}"] * ("t" in wanted)
         lines += [f"        if quiet{called} < 0:", f"            _wrong = {last}", "    if _wrong >= 0:"]
-        lines += [f"        {last} = _wrong", *again, f"        element{called}", "        return"]
+        lines += [f"        {last} = _wrong", *again, f"        element{called}", "        _wrong = -1"]
     else:
         lines.append(f"        element{called}")
     lines += ["    _at = _first + _stop", f"    {last} = 0"]
@@ -83,7 +98,7 @@ class CpuParts:
     """See `kernels.geometry.elements.DeviceParts`."""
 
     in_order = True
-    keep = _keep
+    keep, rint, floor, divide = _keep, _rint, _floor, _divide
     carried = staticmethod(carried)
     table_gather_steps = staticmethod(table_gather_steps)
 

@@ -13,6 +13,7 @@ from bolt_numba.kernels.cuda.declare import I64, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.faults import report
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider
+from bolt_numba.kernels.cuda.language.lang import rint_f32
 from bolt_numba.kernels.cuda.movement.index import SCOPE
 from bolt_numba.kernels.cuda.movement.moves import carried, mover, widest
 from bolt_numba.kernels.cuda.movement.table_gather import table_gather_steps
@@ -79,11 +80,16 @@ def _text(made: Elements, wanted: tuple[str, ...], unit: int, name: str) -> str:
     return f"def {name}({', '.join(_fields(made, unit))}):\n" + "".join(f"    {line}\n" for line in lines)
 
 
+@inline
+def _rint(x):
+    return rint_f32(np.float32(x))
+
+
 class CudaParts:
     """See `kernels.geometry.elements.DeviceParts`; unit: bytes of a row that a thread moves; 0: there are none."""
 
     in_order = False
-    report = report
+    report, rint, floor, divide = report, _rint, lang.floor_f32, lang.divide_exact
     carried = staticmethod(carried)
     table_gather_steps = staticmethod(table_gather_steps)
 

@@ -79,13 +79,17 @@ def parameters(body: Inline) -> tuple[str, ...]:
 class DeviceParts(Protocol):
     """What a device gives to bodies and makers.
 
-    in_order: whether a step that is not parallel goes through its indices in order.
+    in_order: whether a step that is not parallel goes through its indices in order.  rint, floor, divide: of f32,
+    rounded to nearest; rint of an f64, too.
     """
 
     in_order: bool
     move: Any
     keep: Any
     report: Any
+    rint: Any
+    floor: Any
+    divide: Any
 
     def limited(self, accepts: Accepts, few: bool, computes: Accepts) -> Accepts:
         """Where the device has what a common maker needs; see `registry.everywhere`."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -29,86 +30,25 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.spatial.roi_align import WIDEST
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.sampling import MODES, PADDINGS, grid_taps
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.resize import EXACT, GREATEST_POINT, GridSample
+from bolt_numba.ops.layers.resize import EXACT, GridSample
 from bolt_numba.types import F32, TensorType
 
 PARALLEL_ELEMENTS = PAYS_ELEMENTS // 2
 """Gathered elements from which a second thread pays."""
-MODES = {"nearest": 1, "linear": 2, "cubic": 4}
-"""Taps along one axis."""
-PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}
-_ONE, _TWO = np.float32(1), np.float32(2)
-
-
-@inline
-def reflected(at, size, align):
-    """A coordinate mirrored at the borders until it is inside, in f64."""
-    low = 0.0 if align else -0.5
-    high = np.float64(size) - 1.0 - low
-    if high <= low:
-        return np.float32(0)
-    if at >= low and at <= high:
-        return np.float32(at)
-    period = 2.0 * (high - low)
-    wide = at - low
-    folded = min(max(wide - np.floor(wide / period) * period, 0.0), period)
-    return np.float32(low + min(folded, period - folded))
-
-
-@inline
-def mirrored(given, size, align, taps):
-    """A point in elements, reflected; 0 for one that is further outside than its digits tell, or no number."""
-    if not abs(given) <= np.float32(GREATEST_POINT):
-        return np.float32(0)
-    point, count = np.float64(given), np.float64(size)
-    at = (point + 1.0) / 2.0 * (count - 1.0) if align else ((point + 1.0) * count - 1.0) / 2.0
-    return reflected(np.rint(at) if taps == 1 else at, size, align)
-
-
-@inline
-def placed(given, size, align, taps, padding):
-    """A point of -1…1 in elements, brought inside as the padding says."""
-    if padding == 2:
-        return mirrored(given, size, align, taps)
-    count = np.float32(size)
-    at = (given + _ONE) / _TWO * (count - _ONE) if align else ((given + _ONE) * count - _ONE) / _TWO
-    if taps == 1:
-        at = np.float32(np.rint(at))
-    room = _TWO if taps == 4 else np.float32(0)
-    return min(max(at, -room), count - _ONE + room) if padding == 1 else at
-
-
-@inline
-def weight_of(distance, taps):
-    """Of a tap: a triangle, or the cubic kernel with a = -0.75."""
-    d = abs(distance)
-    if taps == 1:
-        return _ONE
-    if taps == 2:
-        return max(_ONE - d, np.float32(0))
-    a = np.float32(-0.75)
-    if d <= _ONE:
-        return ((a + _TWO) * d - (a + np.float32(3))) * d * d + _ONE
-    return ((a * d - np.float32(5) * a) * d + np.float32(8) * a) * d - np.float32(4) * a if d < _TWO else np.float32(0)
+placed, tap_of = grid_taps(PARTS)
+_ONE = np.float32(1)
 
 
 @inline
 def axis_taps(given, size, align, taps, padding, index, weights):
     """Elements and weights of ``taps`` neighbours of a point along one axis."""
     at = placed(given, size, align, taps, padding)
-    base = np.float32(np.rint(at)) if taps == 1 else np.floor(at) - (_ONE if taps == 4 else np.float32(0))
-    top = np.float32(size) - _ONE
     for t in range(taps):
-        tap = base + np.float32(t)
-        w = weight_of(tap - at, taps)
-        if padding == 0 and not (tap >= np.float32(0) and tap <= top):
-            w = np.float32(0)
-        if padding == 2:
-            tap = reflected(np.float64(tap), size, align)
-        inside = min(max(tap, np.float32(0)), top)
-        store_i32(index + 4 * t, np.int32(inside) if inside == inside else np.int32(0))
+        element, w = tap_of(at, t, size, align, taps, padding)
+        store_i32(index + 4 * t, np.int32(element))
         store_f32(weights + 4 * t, w)
 
 

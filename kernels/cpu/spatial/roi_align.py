@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.faults import held
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -31,9 +32,10 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.sampling import is_near, neighbours, region_samples, side_of
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.detection import MAX_SAMPLES, RoiAlign
+from bolt_numba.ops.layers.detection import RoiAlign
 from bolt_numba.ops.layers.resize import EXACT
 from bolt_numba.types import F32 as F32_TYPE
 from bolt_numba.types import TensorType
@@ -41,55 +43,19 @@ from bolt_numba.types import TensorType
 SAMPLES = 64
 """Samples of a bin whose taps are kept at a time."""
 ROOM = 2 * 4 * SAMPLES * BYTES + BYTES
-FEW_SAMPLES = 64
-"""Samples along one side of a bin up to which all are taken."""
 WIDEST = (1 << 31) - 1
 """Elements of a plane up to which the lanes of a gather reach."""
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
-
-
-@inline
-def samples_of(size, count, ratio):
-    """Samples along one side of a bin; none of a region that ends where it begins."""
-    if ratio > 0:
-        return ratio
-    each = size / np.float32(count)
-    if not each > _ONE:
-        return 1 if size > _ZERO else 0  # 0 for NaN, too
-    return math.ceil(each) if each < np.float32(MAX_SAMPLES) else MAX_SAMPLES
-
-
-@inline
-def near(start, each, count, size):
-    """First and number of the ``count`` samples ``each`` apart that are less than a pixel outside of 0…size.
-
-    A few more for rounding; all where they are few.  A region far larger than the image takes no longer than one of its
-    size.
-    """
-    if count <= FEW_SAMPLES:
-        return 0, count
-    low, high = (-_ONE - start) / each - np.float32(3), (np.float32(size) - start) / each + np.float32(3)
-    if not low < high:  # NaN, too
-        return 0, 0
-    first = int(min(max(low, _ZERO), np.float32(count)))
-    return first, int(min(max(high, _ZERO), np.float32(count))) - first
-
-
-@inline
-def clamped(at, size):
-    """A coordinate at most one pixel outside, brought inside."""
-    return min(max(at, _ZERO), np.float32(size) - _ONE)
+samples_of, near = region_samples(PARTS)
 
 
 @inline
 def corner_taps(v, u, h, w, lane, index, weights):
     """Offsets and weights of the four neighbours of (v, u) in one lane; weights -0 further than a pixel outside."""
-    inside = v >= -_ONE and v <= np.float32(h) and u >= -_ONE and u <= np.float32(w)  # NaN is outside, too
-    v, u = clamped(v, h) if inside else _ZERO, clamped(u, w) if inside else _ZERO
+    inside = is_near(v, u, h, w)
     share = _ONE if inside else -_ZERO
-    top, left = int(v), int(u)
-    down, right = min(top + 1, h - 1), min(left + 1, w - 1)
-    b, r = v - np.float32(top), u - np.float32(left)
+    top, down, b = neighbours(v if inside else _ZERO, h)
+    left, right, r = neighbours(u if inside else _ZERO, w)
     store_i32(index + 4 * lane, np.int32(top * w + left))
     store_i32(index + BYTES + 4 * lane, np.int32(top * w + right))
     store_i32(index + 2 * BYTES + 4 * lane, np.int32(down * w + left))
@@ -143,7 +109,6 @@ def roi_align(p, tid, nthreads):
     index = p.room + ROOM * tid
     weights = index + 4 * SAMPLES * BYTES
     starts = weights + 4 * SAMPLES * BYTES
-    shift = _HALF if p.half_pixel else _ZERO
     lo, hi = split(p.regions * blocks, tid, nthreads)
     for item in range(lo, hi):
         region = item // blocks
@@ -151,10 +116,8 @@ def roi_align(p, tid, nthreads):
         left = min(LANES, bins - first)
         x = p.x + image_of(p.images, region, p.wide) * p.channels * plane
         corner = p.rois + 16 * region
-        x1, y1 = load_f32(corner) * p.scale - shift, load_f32(corner + 4) * p.scale - shift
-        wide, high = load_f32(corner + 8) * p.scale - shift - x1, load_f32(corner + 12) * p.scale - shift - y1
-        if not p.half_pixel:
-            wide, high = max(wide, _ONE), max(high, _ONE)
+        x1, wide = side_of(load_f32(corner), load_f32(corner + 8), p.scale, p.half_pixel)
+        y1, high = side_of(load_f32(corner + 4), load_f32(corner + 12), p.scale, p.half_pixel)
         rows, columns = samples_of(high, oh, p.ratio), samples_of(wide, ow, p.ratio)
         if rows * columns == 0:
             for c in range(p.channels):
@@ -166,8 +129,9 @@ def roi_align(p, tid, nthreads):
         down, across = 0, 0
         for lane in range(LANES):
             place = first + min(lane, left - 1)
-            nr = near(y1 + bin_h * np.float32(place // ow), high_step, rows, p.h)[1]
-            nc = near(x1 + bin_w * np.float32(place % ow), wide_step, columns, p.w)[1]
+            r, end = near(y1 + bin_h * np.float32(place // ow), high_step, rows, p.h)
+            c, last = near(x1 + bin_w * np.float32(place % ow), wide_step, columns, p.w)
+            nr, nc = end - r, last - c
             down, across = max(down, nr), max(across, nc)
             store_f32(starts + 4 * lane, np.float32(-math.inf) if greatest and nr * nc == rows * columns else _ZERO)
         down, across = max(down, 1), max(across, 1)
@@ -179,8 +143,9 @@ def roi_align(p, tid, nthreads):
                 for lane in range(LANES):
                     place = first + min(lane, left - 1)
                     i, j = place // ow, place % ow
-                    r, nr = near(y1 + bin_h * np.float32(i), high_step, rows, p.h)
-                    c, nc = near(x1 + bin_w * np.float32(j), wide_step, columns, p.w)
+                    r, end = near(y1 + bin_h * np.float32(i), high_step, rows, p.h)
+                    c, last = near(x1 + bin_w * np.float32(j), wide_step, columns, p.w)
+                    nr, nc = end - r, last - c
                     taken = row < nr and column < nc
                     r, c = r + min(row, max(nr - 1, 0)), c + min(column, max(nc - 1, 0))
                     v = y1 + bin_h * (np.float32(i) + (np.float32(r) + _HALF) / np.float32(rows))

@@ -11,121 +11,31 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div
+from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider
-from bolt_numba.kernels.cuda.language.lang import rint_f32
 from bolt_numba.kernels.cuda.movement.index import MOST, SCOPE
-from bolt_numba.kernels.declare import Inline, Source, inline
+from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.sampling import MODES, PADDINGS, grid_taps
 from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
-from bolt_numba.ops.layers.resize import EXACT, GREATEST_POINT, GridSample
+from bolt_numba.ops.layers.resize import EXACT, GridSample
 from bolt_numba.types import BF16, F16, F32, TensorType, dtype_name
 
 THREADS = 128
 CHANNELS = 8
 """Channels of a thread."""
 FLOATS = (F32, F16, BF16)
-TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
-"""Along one axis."""
-_ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
+_ZERO, _ONE = np.float32(0), np.float32(1)
 
 
-@inline
-def held(at, top, low):
-    """A coordinate brought to low…top; NaN stays."""
-    at = top if at > top else at
-    return low if at < low else at
-
-
-@inline
-def reflected(at, size, align):
-    """A coordinate mirrored at the borders until it is inside, in f64."""
-    low = 0.0 if align else -0.5
-    high = np.float64(size) - 1.0 - low
-    if high <= low:
-        return _ZERO
-    if at >= low and at <= high:
-        return np.float32(at)
-    period = 2.0 * (high - low)
-    wide = at - low
-    folded = min(max(wide - math.floor(wide / period) * period, 0.0), period)
-    return np.float32(low + min(folded, period - folded))
-
-
-@cache
-def placed(taps: int, padding: str, align: bool) -> Inline:
-    """Helper ``(point, size)``: a point of -1…1 in elements, brought inside as the padding says."""
-
-    @inline
-    def place(given, size):
-        if padding == "reflection":
-            if not abs(given) <= np.float32(GREATEST_POINT):
-                return _ZERO
-            point, length = np.float64(given), np.float64(size)
-            far = (point + 1.0) / 2.0 * (length - 1.0) if align else ((point + 1.0) * length - 1.0) / 2.0
-            return reflected(np.float64(rint_f32(np.float32(far))) if taps == 1 else far, size, align)
-        count = np.float32(size)
-        at = (given + _ONE) / _TWO * (count - _ONE) if align else ((given + _ONE) * count - _ONE) / _TWO
-        if taps == 1:
-            at = rint_f32(at)
-        if padding == "border":
-            room = _TWO if taps == 4 else _ZERO
-            at = held(at, count - _ONE + room, -room)
-        return at
-
-    made: Inline = place
-    return made
-
-
-@cache
-def weighed(taps: int) -> Inline:
-    """Helper ``(distance)``: weight of a tap, a triangle or the cubic kernel with a = -0.75."""
-
-    @inline
-    def weight(distance):
-        d = abs(distance)
-        if taps == 1:
-            return _ONE
-        if taps == 2:
-            left = _ONE - d
-            return _ZERO if left < _ZERO else left
-        a = np.float32(-0.75)
-        if d <= _ONE:
-            return ((a + _TWO) * d - (a + np.float32(3))) * d * d + _ONE
-        if d < _TWO:
-            return ((a * d - np.float32(5) * a) * d + np.float32(8) * a) * d - np.float32(4) * a
-        return _ZERO
-
-    made: Inline = weight
-    return made
-
-
-@cache
-def find_tap(taps: int, padding: str, align: bool) -> Inline:
-    """Helper ``(at, t, size)``: element and weight of tap t of a coordinate in elements."""
-    weight = weighed(taps)
-
-    @inline
-    def found(at, t, size):
-        base = rint_f32(at) if taps == 1 else np.float32(math.floor(at)) - (_ONE if taps == 4 else _ZERO)
-        tap = base + np.float32(t)
-        w = weight(tap - at)
-        top = np.float32(size) - _ONE
-        if padding == "zeros":
-            w = w if tap >= _ZERO and tap <= top else _ZERO
-        if padding == "reflection":
-            tap = reflected(np.float64(tap), size, align)
-        tap = held(tap, top, _ZERO)
-        return np.int64(tap) if tap == tap else np.int64(0), w
-
-    made: Inline = found
-    return made
-
-
-def _text(name: str, fields: Sequence[str], rank: int, taps: int, units: tuple[int, int]) -> str:
+def _text(
+    name: str, fields: Sequence[str], rank: int, form: tuple[bool, int, int], units: tuple[int, int]
+) -> str:  # fmt: skip
     """Body: element offsets and weights of all axes in arrays that become registers, then channels."""
     unit, point = units
+    taps, how = form[1], ", ".join(str(int(n)) for n in form)  # align, taps, padding
     text = (
         f"def {name}({', '.join(fields)}):\n"
         f"    t = np.uint32(cuda.blockIdx.x * {THREADS} + cuda.threadIdx.x)\n"
@@ -138,9 +48,9 @@ def _text(name: str, fields: Sequence[str], rank: int, taps: int, units: tuple[i
     for axis in range(rank):
         number = f"{rank} * np.int64(t) + {rank - 1 - axis}"
         text += (
-            f"        at = place_point(load_point(grid + {point} * ({number})), z{axis})\n"
+            f"        at = place_point(load_point(grid + {point} * ({number})), z{axis}, {how})\n"
             f"        for k in range({taps}):\n"
-            f"            element, w = tap_of(at, k, z{axis})\n"
+            f"            element, w = tap_of(at, k, z{axis}, {how})\n"
             f"            offsets[{axis * taps} + k], weights[{axis * taps} + k] = element * s{axis}, w\n"
         )
     text += (
@@ -170,7 +80,8 @@ def sample_points(dtypes: tuple[str, str], rank: int, taps: int, padding: str, a
     name = f"grid_sample_{of}_{grid}_{rank}d{taps}_{padding}{'_corners' * align}"
     numbers = ("count", "points", "mp", "hp", "channels", "size", *(f"{w}{a}" for a in range(rank) for w in "zs"))
     fields = dict.fromkeys(("x", "grid", "y"), PTR) | dict.fromkeys(numbers, I64)
-    scope = {**SCOPE, "place_point": placed(taps, padding, align), "tap_of": find_tap(taps, padding, align)}
+    place_point, tap_of = grid_taps(PARTS)
+    scope = {**SCOPE, "place_point": place_point, "tap_of": tap_of}
     scope |= {"load": getattr(lang, f"load_{of}_nc"), "store": getattr(lang, f"store_{of}"), "one": _ONE, "zero": _ZERO}
     scope |= {"load_point": getattr(lang, f"load_{grid}_nc")}
 
@@ -178,8 +89,9 @@ def sample_points(dtypes: tuple[str, str], rank: int, taps: int, padding: str, a
         planes = a.count // a.points * a.channels
         return {"x": unit * planes * a.size, "grid": point * rank * a.count, "y": unit * planes * a.points}
 
+    text = _text(name, list(fields), rank, (align, taps, PADDINGS[padding]), (unit, point))
     return CudaKernel(
-        Source(_text(name, list(fields), rank, taps, (unit, point)), name, scope), name, fields, threads=THREADS,
+        Source(text, name, scope), name, fields, threads=THREADS,
         blocks=lambda a: (ceil_div(a.count, THREADS), ceil_div(a.channels, CHANNELS)), extents=reach,
     )  # fmt: skip
 
@@ -206,7 +118,7 @@ def grid_sample(op: GridSample, ins: Types, outs: Sequence[TensorType], context:
     for axis, size in enumerate(sizes):
         args |= {f"z{axis}": size, f"s{axis}": math.prod(sizes[axis + 1 :])}
     dtypes = dtype_name(x.dtype), dtype_name(grid.dtype)
-    made = sample_points(dtypes, len(sizes), TAPS[op.mode], op.padding_mode, op.align_corners)
+    made = sample_points(dtypes, len(sizes), MODES[op.mode], op.padding_mode, op.align_corners)
     return [Step(made, args)]
 
 

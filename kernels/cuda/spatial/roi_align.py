@@ -12,6 +12,7 @@ import numpy as np
 
 from bolt_numba.kernels.cuda.declare import F32 as NUMBER
 from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.faults import FAULT_AT, report
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
@@ -20,52 +21,16 @@ from bolt_numba.kernels.cuda.movement.index import MOST
 from bolt_numba.kernels.cuda.spatial.grid_sample import FLOATS
 from bolt_numba.kernels.declare import Inline, inline
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.sampling import is_near, neighbours, region_samples, side_of
 from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step, Types, kernel
-from bolt_numba.ops.layers.detection import MAX_SAMPLES, RoiAlign
+from bolt_numba.ops.layers.detection import RoiAlign
 from bolt_numba.ops.layers.resize import EXACT
 from bolt_numba.types import TensorType, dtype_name
 
 THREADS = 128
-FEW_SAMPLES = 64
-"""Samples along one side of a bin up to which all are taken."""
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
-
-
-@inline
-def samples_of(size, count, ratio):
-    """Samples along one side of a bin; none of a region that ends where it begins."""
-    if ratio > 0:
-        return ratio
-    each = divide_exact(size, np.float32(count))
-    if not each > _ONE:
-        return np.int64(1) if size > _ZERO else np.int64(0)  # 0 for NaN, too
-    return np.int64(math.ceil(each)) if each < np.float32(MAX_SAMPLES) else np.int64(MAX_SAMPLES)
-
-
-@inline
-def near(start, each, count, size):
-    """First and end of the ``count`` samples ``each`` apart that are less than a pixel outside of 0…size.
-
-    A few more for rounding; all where they are few.  A region far larger than the image takes no longer than one of its
-    size.
-    """
-    if count <= FEW_SAMPLES:
-        return np.int64(0), np.int64(count)
-    low = divide_exact(-_ONE - start, each) - np.float32(3)
-    high = divide_exact(np.float32(size) - start, each) + np.float32(3)
-    if not low < high:  # NaN, too
-        return np.int64(0), np.int64(0)
-    most = np.float32(count)
-    return np.int64(min(max(low, _ZERO), most)), np.int64(min(max(high, _ZERO), most))
-
-
-@inline
-def neighbours(at, size):
-    """The elements before and behind a coordinate inside, and the share of the second."""
-    at = min(max(at, _ZERO), np.float32(size) - _ONE)
-    first = np.int64(at)
-    return first, min(first + 1, size - 1), at - np.float32(first)
+samples_of, near = region_samples(PARTS)
 
 
 _SIZES: dict[str, Any] = dict.fromkeys(
@@ -84,7 +49,7 @@ def sampler(dtype: str, greatest: bool) -> Inline:
 
     @inline
     def sampled(total, source, v, u, h, w):
-        if not (v >= -_ONE and v <= np.float32(h) and u >= -_ONE and u <= np.float32(w)):  # NaN is outside, too
+        if not is_near(v, u, h, w):
             return joined(total, _ZERO)
         top, below, b = neighbours(v, h)
         left, right, a = neighbours(u, w)
@@ -98,28 +63,13 @@ def sampler(dtype: str, greatest: bool) -> Inline:
 
 
 @cache
-def region_side(half_pixel: bool) -> Inline:
-    """Helper ``(low, high, scale)``: where a side of a region begins in pixels, and its length."""
-    shift = _HALF if half_pixel else _ZERO
-
-    @inline
-    def side(low, high, scale):
-        first = low * scale - shift
-        size = high * scale - shift - first
-        return first, size if half_pixel else max(size, _ONE)
-
-    made: Inline = side
-    return made
-
-
-@cache
 def align_regions(dtype: str, step: int, greatest: bool, half_pixel: bool) -> CudaKernel:
     """Kernel from x [images, channels, h, w] to y [regions, channels, oh, ow]; rois: [regions, 4]; of: [regions].
 
     step: bytes of an image's number, which is reported where there is no such image.
     """
     load, store, unit = getattr(lang, f"load_{dtype}_nc"), getattr(lang, f"store_{dtype}"), lang.SIZES[dtype]
-    load_number, sampled, side = load_i64 if step == 8 else load_i32, sampler(dtype, greatest), region_side(half_pixel)
+    load_number, sampled = load_i64 if step == 8 else load_i32, sampler(dtype, greatest)
 
     def reach(a: Any) -> dict[str, Reach]:
         regions = a.count // (a.bins * a.channels)
@@ -146,8 +96,8 @@ def align_regions(dtype: str, step: int, greatest: bool, half_pixel: bool) -> Cu
                 report(fault, region, image, 0, images - 1)
                 image = np.int64(0)
             corner = rois + 4 * unit * region
-            x1, wide = side(load(corner), load(corner + 2 * unit), scale)
-            y1, high = side(load(corner + unit), load(corner + 3 * unit), scale)
+            x1, wide = side_of(load(corner), load(corner + 2 * unit), scale, half_pixel)
+            y1, high = side_of(load(corner + unit), load(corner + 3 * unit), scale, half_pixel)
             rows, columns = samples_of(high, oh, ratio), samples_of(wide, ow, ratio)
             total = _ZERO
             if rows * columns > 0:
