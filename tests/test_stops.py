@@ -13,6 +13,7 @@ import bolt_numba as bn
 from bolt_numba.base.follow import Trail, pure
 from bolt_numba.base.turns import hurry, is_wanted
 from bolt_numba.devices.tape_code import TapeCode
+from bolt_numba.errors import BudgetError
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.runtime import tape
 from bolt_numba.runtime.runner import FEW_PASSES, Runner
@@ -168,6 +169,42 @@ def test_iterations_of_sizes_by_data(threads: int) -> None:
         settle(session)
     tapes = [tape for r in runners(session._runner) for t in r.tapes.values() for tape in t.tapes if tape.stops]
     assert any(tape.ahead >= 100 for tape in tapes), "iterations run natively"
+
+
+LIMITED = """
+    y = Slice (flat, i0, c1)
+    numbers = Range (s0, count, s1)
+    z = Gather (flat, numbers)
+    size = Shape (flat)
+    wide = Concat <axis = 0> (size, i1)
+    big = Expand (flat, wide)
+"""
+
+
+@pytest.mark.parametrize("results", ["float[h, w] big, float[k] y", "float[k] y, float[k] z, int64[k] numbers"])
+def test_runs_with_stops_keep_to_the_limit_of_memory(results: str) -> None:
+    """Results of sizes that inputs say count, and those that data say count together."""
+    model, limit = parsed(results, COUNTED + LIMITED), 1 << 16 if "big" in results else 30 << 10
+    session, ended = bn.compile(model, threads=1, memory_limit=limit), dict[tuple[bool, bool], bool]()
+    for number in range(40):
+        is_large, are_all = number > 12 and number % 2 == 0, number <= 12 or number % 3 == 0
+        x = np.full((400 if is_large else 4, 6), 1 if are_all else -1, np.float32)
+        x[0, 0] = 1
+        found, wanted = (is_refused(one, x) for one in (session, bn.compile(model, threads=1, memory_limit=limit)))
+        assert found == wanted, number
+        ended[is_large, are_all] = found
+        settle(session)
+    assert ended[True, True]
+    assert not ended[False, False]
+    assert told(session)[0] >= 10
+
+
+def is_refused(session: Any, x: Array) -> bool:
+    try:
+        session.run(None, {"x": x})
+    except BudgetError:
+        return True
+    return False
 
 
 def test_reports_and_profiles_tell_what_runs_behind_a_stop() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.budget import ask
+from bolt_numba.base.budget import is_granted
 from bolt_numba.devices.program import pointer
 from bolt_numba.devices.tape_code import NOTHING, Found
 from bolt_numba.devices.threads import native_call
@@ -223,9 +223,7 @@ class StagedRun:
                 return
             if why == FAULT:
                 raise self.run_.fault()
-            if why != LOST:
-                self._grow(done, inputs, outputs)
-            elif not self._asked(done):
+            if not (self._asked(done) if why == LOST else self._grown(done, inputs, outputs)):
                 self.stopped = done
                 return
 
@@ -246,31 +244,36 @@ class StagedRun:
         self.told = found[0].copy(), *found[1:]
         return True
 
-    def _grow(self, stage: int, inputs: Sequence[Any], outputs: list[Any]) -> None:
-        """Have room for all of a stage; what the stages before have left stays."""
+    def _grown(self, stage: int, inputs: Sequence[Any], outputs: list[Any]) -> bool:
+        """Have room for all of a stage, if all together is granted; what the stages before have left stays."""
         run, stages = self.run_, self.stages
         nbytes = int(run.own[stages.arenas[stage - 1]])
+        rooms = {number: made.nbytes for number, made in enumerate(outputs) if made is not None}
+        for number, first, end, dtype in stages.late[stage]:
+            wanted = math.prod(run.own[stages.program.dims[first:end]].tolist()) * dtype.itemsize
+            rooms[number] = max(rooms[number], wanted)
+        if not is_granted(nbytes + sum(rooms.values())):
+            return False
         if nbytes > len(run.arena):
-            ask(nbytes, "intermediate values of a size by data")
             stages.arena_nbytes = max(stages.arena_nbytes, nbytes)
             arena = HOST.allocate(nbytes)
             arena[: len(run.arena)] = run.arena
             run.arena = arena
-        for number, first, end, dtype in stages.late[stage]:
-            nbytes = math.prod(run.own[stages.program.dims[first:end]].tolist()) * dtype.itemsize
-            if nbytes > outputs[number].nbytes:
-                ask(nbytes, "a result of a size by data")
-                outputs[number] = np.empty(nbytes, np.uint8)
+        for number, *_ in stages.late[stage]:
+            if rooms[number] > outputs[number].nbytes:
+                outputs[number] = np.empty(rooms[number], np.uint8)
         self.begin({number: outputs[number].nbytes for late in stages.late for number, *_ in late})
         run.fill(inputs, outputs)
         for at in [at for fills in self.fills[1:stage] for at in fills]:
             fill.call_at(at)
+        return True
 
     def learn(self) -> None:
         """Have the next runs begin with as much memory as the stage wanted that stopped."""
         stages, stage = self.stages, int(self.end[0])
-        if stage:
-            stages.arena_nbytes = max(stages.arena_nbytes, int(self.run_.own[stages.arenas[stage - 1]]))
+        nbytes = int(self.run_.own[stages.arenas[stage - 1]]) if stage else 0
+        if is_granted(nbytes):
+            stages.arena_nbytes = max(stages.arena_nbytes, nbytes)
 
     def _trim(self, outputs: list[Any]) -> None:
         """Late results as long as they are."""

@@ -8,6 +8,7 @@ before, and may get a tape of their own.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain, product
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.base.budget import GRANTED_BYTES, ask, unasked
-from bolt_numba.base.follow import LostError, Trail, is_followed
+from bolt_numba.base.follow import LostError, Trail
 from bolt_numba.base.turns import StoppedError
 from bolt_numba.ops.control import Trips
 from bolt_numba.runtime.device import HOST
@@ -149,7 +150,7 @@ class Tape:
         dims = [d for slot in made for d in slot.type.dims]
         arena = plan.memory.arenas.get(HOST, 0)
         first = [b.nbytes for b in plan.memory.blocks if not b.stage]
-        given_bytes = [slot.type.nbytes for slot in made if not (plan.stops and is_followed(slot.type.dims))]
+        given_bytes = [] if plan.stops else [slot.type.nbytes for slot in made]
         sums = arena, sum(first), arena + sum(given_bytes)
         self.device, self.stops = devices[0], bool(plan.stops)
         self.program = self.device.followed(plan.jobs, context.threads, trail, numbers, dims, sums, plan.stops)
@@ -203,7 +204,7 @@ class Tape:
             if found is None:
                 return None
             nbytes, _, given, *dims = found
-            self.ask(given)
+            self.ask(given, dims)
             context.take(self.arenas, nbytes)
             wanted = self.no_targets if targets is None or self.cut is not None else targets
             outputs = [
@@ -230,8 +231,11 @@ class Tape:
                 outputs[i] = target
         return outputs
 
-    def ask(self, nbytes: int) -> None:
-        """Raise BudgetError unless a run may take so much memory."""
+    def ask(self, nbytes: int, dims: Sequence[int]) -> None:
+        """Raise BudgetError unless a run may take so much memory; results that are told on the way ask then."""
+        if self.stops:
+            rows = [row for row in self.made if row is not None]
+            nbytes += sum(math.prod(dims[first:end]) * dtype.itemsize for first, end, dtype in rows)
         if nbytes > unasked():
             ask(nbytes, f"plan of {len(self.plan.jobs)} steps: intermediate values and results")
 
@@ -300,7 +304,7 @@ class Taped(Prepared):
         self.plain = tape.plain
         self.overwrites, self.homes = tape.overwrites, None
         self.used, self.pace, self.passed = next(clock), 0, 0
-        tape.ask(given)
+        tape.ask(given, dims)
         self.tables = tape.program.tables_of(self.registers)
 
     def __getattr__(self, name: str) -> Any:
