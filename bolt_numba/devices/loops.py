@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.budget import is_granted, unasked
+from bolt_numba.base.budget import is_granted
 from bolt_numba.base.follow import LostError
 from bolt_numba.devices.followed import OWN_BASES, FollowedProgram, FollowedRun
 from bolt_numba.devices.program import NativeRun, pointer
@@ -312,10 +312,9 @@ class Iterations:
 
     def go(self, run: NativeRun, prepared: Prepared, trips: Trips, arrays: Sequence[Array]) -> int:
         """Run iterations; takes over what they leave."""
-        granted = unasked()
-        pairs, grown = self._begin(trips, arrays, granted)
+        pairs, grown = self._begin(trips, arrays)
         left = MOST_TRIPS if trips.limit is None else trips.limit - trips.number
-        most = max(1, min(left, trips.pace, min(MOST_BYTES, granted) // max(1, self.each)))
+        most = max(1, min(left, trips.pace, min(MOST_BYTES, trips.granted) // max(1, self.each)))
         rows, chunks = self.rows, []
         for number, shape, dtype, _ in self.scanned:
             chunk = np.empty((most, *shape), dtype)
@@ -345,7 +344,7 @@ class Iterations:
         return int(done)
 
     def _begin(
-        self, trips: Trips, arrays: Sequence[Array], granted: int
+        self, trips: Trips, arrays: Sequence[Array]
     ) -> tuple[list[tuple[Array, Array]], list[tuple[tuple[int, int], int]]]:
         """Have the rows of operands and carried values; of each of these its two arrays, or one twice.
 
@@ -367,7 +366,7 @@ class Iterations:
                 nbytes = nbytes if carried.number in self.late else max(nbytes, carried.least)
                 grown.append((carried.room, 2 * nbytes + SPARE))
                 wanted += 2 * grown[-1][1]
-        if wanted > granted and not is_granted(wanted):
+        if wanted > trips.granted and not is_granted(wanted):
             raise LostError("memory for carried values")
         rooms = iter(grown)
         for carried in self.carried:

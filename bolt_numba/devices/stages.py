@@ -112,8 +112,9 @@ class StagedRun:
     """The stages of one run at a time.
 
     turns: a record of `kernels.cpu.stages.turn` for each stage but the first.  held: what Python read must be.
-    lent: tables of what must be that the stages look at, its own or those of a loop.  told: what Python gave on the
-    way, if it was asked.  stopped: the stage whose numbers the tape does not hold for, 0: it has run.
+    lent: tables of what must be that the stages look at, its own or those of a loop.  sizes: bytes that there are for
+    each late result.  told: what Python gave on the way, if it was asked.  stopped: the stage whose numbers the tape
+    does not hold for, 0: it has run.
     """
 
     def __init__(self, run: Any, stages: Staging) -> None:
@@ -121,6 +122,7 @@ class StagedRun:
         self.kept: list[Any] = []
         self.end, self.why, self.stopped = np.zeros(2, np.int64), np.zeros(1, np.int64), 0
         self.lent: Sequence[Array] | None = None
+        self.sizes: dict[int, int] = {}
         self.told: Found | None = None
         self.reads: tuple[bytes, ...] = ()
         self.held: list[Array] = [np.empty((0, 2), np.int64)]
@@ -200,9 +202,11 @@ class StagedRun:
         for stage in range(1, len(self.turns)) if self.lent is not self.held else ():
             self._point(stage, self.held[stage], self.rooms[stage])
         self._begin(self.held)
-        for rooms, late in zip(self.rooms, self.stages.late, strict=True):
-            for k, (number, *_) in enumerate(late):
-                rooms[k, 3] = sizes[number]
+        if sizes != self.sizes:
+            self.sizes = sizes
+            for rooms, late in zip(self.rooms, self.stages.late, strict=True):
+                for k, (number, *_) in enumerate(late):
+                    rooms[k, 3] = sizes[number]
 
     def run(self, inputs: Sequence[Any], outputs: list[Any]) -> None:
         """Run all stages; outputs: get the late results.  Sets ``stopped``."""
@@ -283,7 +287,7 @@ class StagedRun:
             for number, first, end, dtype in late:
                 dims = sizes[first:end]
                 room, nbytes = outputs[number], math.prod(dims) * dtype.itemsize
-                made = room[:nbytes].view(dtype).reshape(dims)
+                made: Array = np.ndarray(dims, dtype, room)
                 outputs[number] = made if room.nbytes <= 2 * nbytes else made.copy()
                 stages.rooms[number] = max(stages.rooms[number], nbytes)
                 stages.shapes[number] = dims

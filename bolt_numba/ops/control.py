@@ -189,8 +189,8 @@ class Trips:
     limit: how many at most, None: any.  is_counted: whether the body takes its number and whether it runs, and returns
     whether another follows.  sliced: operands of which an iteration takes one row.  scanned: of each result that is
     kept, chunks with the results of some iterations along the first axis; of the last ``listed`` they may be of any
-    shapes, a chunk each.  pace: iterations that may run before Python
-    looks at limits again.  later: the first that may run ahead, ``wait`` after one that could not.
+    shapes, a chunk each.  pace: iterations that may run before Python looks at limits again; granted: bytes that need
+    not be asked for.  later: the first that may run ahead, ``wait`` after one that could not.
     """
 
     body: Graph
@@ -204,12 +204,14 @@ class Trips:
     listed: int = 0
     number: int = 0
     pace: int = 4
+    granted: int = 0
     later: int = 0
     wait: int = 1
 
     def run(self, owner: Op, run: Run, ahead: Ahead | None) -> None:
         """Run all iterations."""
         room = Growth(owner.name)
+        self.granted = room.granted
         while self.keep and (self.limit is None or self.number < self.limit):
             spend(CALL, owner.name)
             if ahead is None or not ahead(self.body, self):

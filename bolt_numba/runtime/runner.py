@@ -303,10 +303,10 @@ class Runner:
 
     def _pass(self, key: Hashable, given: Sequence[Array], prepared: Any) -> None:
         """A run has gone on behind a cut of data: try to have a tape that does so, after a few, then more seldom."""
+        if prepared.stands_in or not prepared.cut.is_told(self.data):
+            return
         prepared.passed += 1
         if prepared.passed < FEW_PASSES or prepared.passed & (prepared.passed - 1) or prepared.passed > MOST_PASSES:
-            return
-        if prepared.stands_in or not prepared.cut.is_told(self.data):
             return
         with self.lock, short_turns():
             self._follow(key, given, 0.0, True)
