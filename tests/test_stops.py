@@ -265,6 +265,20 @@ def test_what_python_gives_a_later_stage_goes_with_objects_of_earlier_ones() -> 
     assert [run(3, 5), run(4, 5), run(4, 6), run(4, 6), run(3, 6)] == [8, 11, 12, 12, 9]
 
 
+def test_one_large_run_is_not_paid_for_by_those_that_follow() -> None:
+    session = bn.compile(parsed(*MODELS["Compress"]), threads=1, stand_ins=False)
+    for rows in (10, 11, 12, 13, 14, 20_000, 20_000, *[12] * 20):
+        (y, *_) = session.run(None, {"x": np.ones((rows, 6), np.float32)})
+        assert y.shape == (rows, 6)
+        settle(session)
+        ((found,),) = [t.tapes or [None] for t in session._runner.tapes.values()]
+        if found is not None and rows == 20_000:
+            assert sum(found.program.stages.rooms.values()) >= 3 * y.nbytes
+    assert found.served > 20
+    stages = found.program.stages
+    assert max(*stages.rooms.values(), stages.arena_nbytes) < 10_000
+
+
 SCALED = """
     z = Resize <mode = "nearest"> (x, , s)
     flat = Reshape (z, m1)
@@ -277,7 +291,7 @@ SCALED = """
 def scaled(count: int) -> Any:
     """What came of runs that go on behind cuts, as often as tapes want, for content that no tape follows."""
     text = f"{HEAD} g (float[1, 1, h, w] x, float[4] s) => (float[k] y) {{ {CONSTANTS} {SCALED} }}"
-    session = bn.compile(onnx.parser.parse_model(text).SerializeToString(), threads=1)
+    session = bn.compile(onnx.parser.parse_model(text).SerializeToString(), threads=1, stand_ins=False)
     for number in range(count):
         scales = np.array([1, 1, 1 + number / 8, 2], np.float32)
         for _ in range(FEW_PASSES):

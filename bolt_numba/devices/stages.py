@@ -20,6 +20,7 @@ from bolt_numba.kernels.cpu.stages import FAULT, LOST, RAN, run_stages, turn
 from bolt_numba.kernels.cpu.tape import evaluate, fill
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.slots import CONST, INPUT, Slot
+from bolt_numba.runtime.tape import ROOMY
 from bolt_numba.types import I32, AnyDType, Array
 
 SPARE = 4096
@@ -35,8 +36,8 @@ class Staging:
     """What is between the stages of a followed program, for any sizes.
 
     rows: of each stage, those of `kernels.cpu.tape.fill` for the image, and for flags and kernels.  late: results whose
-    sizes are told on the way, by stage; rooms: bytes of the greatest so far, by number, and shapes, their last ones.
-    arena_nbytes: of the greatest arena so far.
+    sizes are told on the way, by stage; rooms: bytes that runs begin with, by number, and shapes, their last ones.
+    arena_nbytes: that runs begin with.
     """
 
     def __init__(self, program: Any) -> None:
@@ -289,5 +290,11 @@ class StagedRun:
                 room, nbytes = outputs[number], math.prod(dims) * dtype.itemsize
                 made: Array = np.ndarray(dims, dtype, room)
                 outputs[number] = made if room.nbytes <= 2 * nbytes else made.copy()
-                stages.rooms[number] = max(stages.rooms[number], nbytes)
+                stages.rooms[number] = max(SPARE, _next(stages.rooms[number], nbytes))
                 stages.shapes[number] = dims
+        stages.arena_nbytes = _next(stages.arena_nbytes, int(self.run_.own[stages.arenas[-1]]))
+
+
+def _next(kept: int, nbytes: int) -> int:
+    """Bytes that the next run begins with: what the greatest wanted, until what runs want is far less."""
+    return max(nbytes, kept // 2 if kept > ROOMY * nbytes else kept)

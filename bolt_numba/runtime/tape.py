@@ -42,7 +42,7 @@ FIRST, NEXT = 4, 3
 TRIAL, PAYS = 4, 1
 """Tapes that are made in any case; then each must have served as many sizes."""
 ROOMY = 4
-"""An arena this many times larger than what a run needed is not kept."""
+"""Memory this many times larger than what a run needed is not kept."""
 
 
 class Tapes:
