@@ -16,7 +16,7 @@ _HOME = {
     "BoltError": "errors", "BudgetError": "errors", "DTypeError": "errors", "DataError": "errors",
     "DeviceError": "errors", "InternalError": "errors", "InvalidModelError": "errors", "ShapeError": "errors",
     "TimeLimitError": "errors", "UnsupportedOpError": "errors",
-    "TensorSpec": "types", "Graph": "ir.graph", "Outputs": "outputs", "Session": "session", "compile": "compiling",
+    "Options": "base.options", "TensorSpec": "types", "Graph": "ir.graph", "Outputs": "outputs", "Session": "session", "compile": "compiling",
     "Model": "ir.model", "load_model": "loading",
     "Exported": "export.exporting", "export_model": "export.exporting",
     "load": "loading", "save": "loading", "InferenceSession": "onnxruntime", "SessionOptions": "onnxruntime",
@@ -26,12 +26,13 @@ _HOME = {
 
 __all__ = [
     "BoltError", "BudgetError", "DTypeError", "DataError", "DeviceError", "Exported", "Graph", "InferenceSession",
-    "InternalError", "InvalidModelError", "Model", "Outputs", "Session", "SessionOptions", "ShapeError", "TensorSpec",
-    "TimeLimitError", "UnsupportedOpError", "__version__", "compile", "device_array", "export_model", "load",
-    "load_model", "read_mean", "save", "verify",
+    "InternalError", "InvalidModelError", "Model", "Options", "Outputs", "Session", "SessionOptions", "ShapeError",
+    "TensorSpec", "TimeLimitError", "UnsupportedOpError", "__version__", "compile", "device_array", "export_model",
+    "load", "load_model", "read_mean", "save", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from bolt_numba.base.options import Options
     from bolt_numba.compiling import compile
     from bolt_numba.converters.caffe.mean import read_mean
     from bolt_numba.device_arrays import device_array

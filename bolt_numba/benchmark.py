@@ -17,16 +17,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bolt_numba import peers
 from bolt_numba.base.notebook import html_table
+from bolt_numba.base.options import options_of
 from bolt_numba.converters import Content, format_of, load
 from bolt_numba.errors import BoltError
 from bolt_numba.feeds import random_feeds
 from bolt_numba.guesses import model_feeds
 from bolt_numba.peers import BoltEngine, Engine, Feeds
-from bolt_numba.types import TensorSpec, dtype_from_name, dtype_name, precision_of
+from bolt_numba.types import TensorSpec, dtype_from_name, dtype_name
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from bolt_numba.base.options import OptionKeywords
 
 OURS = "bolt-numba"
 BLOCK_SECONDS = 0.02
@@ -116,37 +122,31 @@ def shapes_of(arrays: Feeds) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in arrays.items()}
 
 
-def bench(  # budget: each option is one line
+def bench(
     model: peers.Model,
     *,
     vs: Sequence[str] = (),
-    threads: int = 1,
     shapes: Mapping[str, Sequence[int]] | None = None,
     feeds: Feeds | None = None,
     seed: int = 0,
     seconds: float = 3.0,
     processes: bool = True,
-    precision: str = "f32",
-    numerics: str = "default",
-    tune: bool = False,
-    device: str | Sequence[str] = "cpu",
-    properties: Mapping[str, Mapping[str, Any]] | None = None,
-    fallback: str = "allow",
-    placement: str | None = None,
     weights: str | os.PathLike[str] | None = None,
     signature: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
+    **options: Unpack[OptionKeywords],
 ) -> BenchReport:
     """Measure ``model`` here and on the engines of ``vs`` (a peer that fails is reported with its error).
 
     shapes, feeds, seed: as `bolt_numba.guesses.model_feeds`.  seconds: of timed runs, all engines together.
-    processes: also start a process per engine for load time, first run and peak memory (needs a path).  Peers get
-    ONNX, or their own format.  precision: of every engine that has it.  The others: as of `bolt_numba.compile`.
+    processes: also start a process per engine for load time, first run and peak memory (needs a path, and no stages).
+    Peers get ONNX, or their own format.  weights, signature, options: as of `bolt_numba.compile`, but one thread where
+    nothing is said; peers have the threads, and the precision where they know it.
     """
-    second = None if weights is None else os.fspath(weights)
-    how: dict[str, Any] = {"numerics": numerics, "device": device, "weights": second, "signature": signature}
-    how |= {"properties": properties, "fallback": fallback, "placement": placement}
-    ours = BoltEngine(model, threads, precision := precision_of(precision), tune=tune, **how)
+    how = options_of("bench", {"threads": 1, **options})
+    given: dict[str, Any] = {"weights": None if weights is None else os.fspath(weights), "signature": signature}
+    ours = BoltEngine(model, **(ours_how := vars(how) | given))
+    threads, precision = how.thread_count, how.precision
     arrays = model_feeds(ours.session.graph, shapes, seed, feeds)
     engines: dict[str, Engine] = {OURS: ours}
     measured = {name: Measured(name) for name in (OURS, *vs)}
@@ -154,8 +154,8 @@ def bench(  # budget: each option is one line
         for name in vs:
             progress(f"loading into {name}")
             try:
-                given, second = _for_peer(name, model, how, folder)
-                engines[name] = peers.make(name, given, threads, precision, second)
+                own, second = _for_peer(name, model, given, folder)
+                engines[name] = peers.make(name, own, threads, precision, second)
             except BoltError as error:
                 measured[name].error = str(error)
         progress("first runs")
@@ -163,13 +163,13 @@ def bench(  # budget: each option is one line
         progress("timing, interleaved")
         for name, latencies in interleaved({n: _caller(e, arrays) for n, e in engines.items()}, seconds).items():
             measured[name].latencies = latencies
-        for name in engines if processes and not isinstance(model, bytes) else ():
+        for name in engines if processes and how.stages is None and not isinstance(model, bytes) else ():
             progress(f"load time and memory of {name}, in its own process")
-            given, second = (model, None) if name == OURS else _for_peer(name, model, how, folder)
-            job = {"model": given, "weights": second, "threads": threads, "precision": precision, "ours": how}
+            own, second = (model, None) if name == OURS else _for_peer(name, model, given, folder)
+            job = {"model": own, "weights": second, "threads": threads, "precision": precision, "ours": ours_how}
             _add_process_figures(measured[name], job, arrays)
     label = "model" if isinstance(model, bytes) else Path(os.fspath(model)).name
-    return BenchReport(label, threads, shapes_of(arrays), list(measured.values()), precision, numerics)
+    return BenchReport(label, threads, shapes_of(arrays), list(measured.values()), precision, how.numerics)
 
 
 def _for_peer(
@@ -280,12 +280,12 @@ def main(job: Mapping[str, Any]) -> dict[str, Any]:
     The inputs are known before, as an application's would be; importing the engine counts as loading.
     """
     specs = [TensorSpec(name, dtype_from_name(dtype), tuple(shape)) for name, dtype, shape in job["inputs"]]
-    model, how = job["model"], (job["threads"], job["precision"])
+    model = job["model"]
     start = time.perf_counter()
     if job["engine"] == OURS:
-        engine: Engine = BoltEngine(model, *how, **job["ours"])
+        engine: Engine = BoltEngine(model, **job["ours"])
     else:
-        engine = peers.make(job["engine"], model, *how, job["weights"])
+        engine = peers.make(job["engine"], model, job["threads"], job["precision"], job["weights"])
     load_s = time.perf_counter() - start
     feeds = random_feeds(specs)
     start = time.perf_counter()

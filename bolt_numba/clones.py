@@ -24,10 +24,11 @@ def cloned(session: Session, threads: int | None = None) -> Session:
     graph = session.graph  # a session that began without its model is complete now, and its class another
     count = session.threads if threads is None else threads_of(threads)
     if count != session.threads and session._plugins is not None:  # a device compiled for so many threads
-        return type(session)(graph, threads=count, **session._options())
+        return type(session)(graph, session.options.but(threads=count), signatures=session.signatures)
     made = object.__new__(type(session))
     vars(session).setdefault("_sharers", weakref.WeakSet()).update((session, made))
-    vars(made).update(vars(session), threads=count, _wider={}, _states=None)
+    vars(made).update(vars(session), _wider={}, _states=None)
+    made._take(session.options, count)
     if graph.states:
         from bolt_numba.runtime.kept import Kept
 
@@ -119,7 +120,7 @@ def _variant(session: Session, key: tuple[str, ...], graph: Callable[[], Graph])
     """A session of another graph with the same options and states: made once, kept."""
     made = session._wider.pop(key, None)
     if made is None:
-        made = type(session)(graph(), threads=session.threads, **session._options())
+        made = type(session)(graph(), session.options, signatures=session.signatures)
         made._states = session._states
     session._wider[key] = made  # the last one used
     for old in list(session._wider)[:-MAX_WIDER]:

@@ -14,8 +14,8 @@ import numpy as np
 
 from bolt_numba.base.border import border, leave
 from bolt_numba.base.budget import Budget, within
-from bolt_numba.base.config import MAX_PLANS
 from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.options import INT8, Options, options_of, sign
 from bolt_numba.clones import MAX_WIDER
 from bolt_numba.devices import others
 from bolt_numba.errors import BoltError
@@ -27,12 +27,11 @@ from bolt_numba.session import Session
 from bolt_numba.types import Array, precision_of
 
 if TYPE_CHECKING:
-    from bolt_numba.passes.pipeline import Stage
+    from typing import Unpack
+
+    from bolt_numba.base.options import OptionKeywords
     from bolt_numba.quantize.data import Data
     from bolt_numba.runtime.profile import Profile
-
-INT8 = "int8"
-"""The precision that needs calibration: a graph of integers, which a session runs as it is."""
 
 
 @border("compile", OSError)
@@ -41,49 +40,38 @@ def compile(
     *,
     weights: File | None = None,
     signature: str | None = None,
-    device: str | Sequence[str] = "cpu",
-    precision: str = "f32",
     calibration: Data | None = None,
-    numerics: str = "default",
-    threads: int | None = None,
-    tune: bool = False,
-    memory_limit: int | None = None,
-    time_limit: float | None = None,
-    max_plans: int = MAX_PLANS,
-    stages: Sequence[Stage] | None = None,
-    stand_ins: bool | None = None,
-    properties: Mapping[str, Mapping[str, Any]] | None = None,
-    fallback: str = "allow",
-    placement: Any = None,
+    **options: Unpack[OptionKeywords],
 ) -> Session:
     """Make a `Session` from a graph, a model or straight from a file.
 
     weights: as `load_model`.  signature: which graph of a model; None: the first.  calibration: inputs for
     ``precision="int8"``, which quantises as `bolt_numba.quantize.quantize` does by default.
 
-    All others are those of `Session`.
+    All others are those of `Options`.
     """
-    options: dict[str, Any] = {
-        "device": device, "precision": precision_of(precision), "numerics": numerics, "tune": tune,
-        "memory_limit": memory_limit, "time_limit": time_limit, "max_plans": max_plans, "stages": stages,
-        "stand_ins": stand_ins, "properties": properties, "fallback": fallback, "placement": placement,
-    }  # fmt: skip
-    if others(device) and weights is None and calibration is None and precision != INT8:
+    precision = precision_of(options.get("precision"))
+    is_narrow = precision == INT8 or calibration is not None
+    how = options_of("compile", {**options, "precision": "f32"} if is_narrow else options)
+    if others(how.device) and weights is None and not is_narrow:
         from bolt_numba.plugged.known import session_of  # sessions without plug-ins do without
 
-        made = session_of(model, signature, threads, options)
+        made = session_of(model, signature, how)
         if made is not None:
             return made
-    with nullcontext() if memory_limit is None else within(Budget(memory=memory_limit)):
+    with nullcontext() if how.memory_limit is None else within(Budget(memory=how.memory_limit)):
         found = read_model(model, None, weights)
     graph = found.graph(signature)
-    if precision == INT8 or calibration is not None:
-        graph, options["precision"] = _quantised(graph, precision, calibration, threads), "f32"
-    options |= {"threads": threads, "signatures": found.signatures}
-    return Session(graph, **options) if graph.anew is None else SizedSession(graph, **options)
+    if is_narrow:
+        graph = _quantised(graph, precision, calibration, how.threads)
+    kind = Session if graph.anew is None else SizedSession
+    return kind(graph, how, signatures=found.signatures)
 
 
-def _quantised(graph: Graph, precision: str, calibration: Data | None, threads: int | None) -> Graph:
+sign(compile)
+
+
+def _quantised(graph: Graph, precision: Any, calibration: Data | None, threads: int | None) -> Graph:
     """The graph in 8 bits; a precision and data belong together."""
     if precision != INT8:
         raise BoltError(f"calibration: got data for precision {precision!r}, wanted {INT8!r}")
@@ -101,8 +89,8 @@ class SizedSession(Session):
     A pickled one takes the sizes of the file alone.
     """
 
-    def __init__(self, graph: Graph, **options: Any) -> None:
-        super().__init__(graph, **options)
+    def __init__(self, graph: Graph, options: Options | None = None, **given: Any) -> None:
+        super().__init__(graph, options, **given)
         self._own: dict[str, Any] = {spec.name: spec.shape for spec in self.inputs if spec.shape is not None}
         self._begin()
 
@@ -191,7 +179,7 @@ class SizedSession(Session):
     def _made(self, changed: tuple[Any, ...], fixed: tuple[Any, ...], given: Mapping[str, tuple[int, ...]]) -> Session:
         """A new session for these sizes; nobody waits for it who runs others."""
         key, graph = self._anew(changed, fixed, given)
-        made = Session(graph, threads=self.threads, **self._options())
+        made = Session(graph, self.options, signatures=self.signatures)
         with self._lock:
             self._others[key] = made
             for old in list(self._others)[:-MAX_WIDER]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bolt_numba.base.budget import ask
-from bolt_numba.base.config import MAX_THREADS, default_threads
-from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
+from bolt_numba.base.options import wanted_threads
+from bolt_numba.errors import DeviceError, DTypeError, ShapeError
 from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.runtime.copies import is_elsewhere
 from bolt_numba.types import (
@@ -29,7 +29,7 @@ from bolt_numba.types import (
 )
 
 if TYPE_CHECKING:
-    from bolt_numba.passes.pipeline import Stage
+    from bolt_numba.base.options import Options
     from bolt_numba.runtime.device import Device
     from bolt_numba.runtime.prepared import Prepared
 
@@ -122,39 +122,11 @@ def sizes_of(name: str, given: Any) -> tuple[Any, ...]:
     return tuple(given)
 
 
-def count_of(what: str, given: Any) -> int:
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
-        raise BoltError(f"{what}: got {given!r:.80}, wanted a whole number from 1")
-    return int(given)
-
-
-def flag_of(what: str, given: Any) -> bool:
-    if not isinstance(given, (bool, np.bool_)):
-        raise DTypeError(f"{what}: got {given!r:.80}, wanted True or False")
-    return bool(given)
-
-
-def want_one_of(what: str, given: Any, known: Sequence[str]) -> Any:
-    """An option of a session that is one of a few texts."""
-    if given not in known:
-        raise DeviceError(f"{what}: got {given!r:.80}, wanted one of {tuple(known)}")
-    return given
-
-
-def check_no_plug_ins(properties: Any, placement: Any) -> None:
+def check_no_plug_ins(options: Options) -> None:
     """Options that only plug-ins obey are not given to a session without any."""
-    for what, given in (("properties", properties), ("placement", placement)):
+    for what, given in (("properties", options.properties), ("placement", options.placement)):
         if given:
             raise DeviceError(f"{what}: got {given!r:.80} for a session without plug-ins, wanted none")
-
-
-def stages_of(stages: Any) -> tuple[Stage, ...]:
-    from bolt_numba.passes.pipeline import Stage
-
-    found = tuple(stages) if isinstance(stages, Iterable) else (None,)
-    if not all(isinstance(stage, Stage) for stage in found):
-        raise DTypeError(f"stages: got {stages!r:.80}, wanted stages of passes.pipeline")
-    return found
 
 
 def check_apart(buffers: Mapping[str, Any]) -> None:
@@ -219,26 +191,8 @@ def threads_of(threads: Any) -> int:
     """How many threads share a call; None: as many as the environment says."""
     from bolt_numba.devices.threads import can_team
 
-    found = wanted_threads(threads)
+    found = wanted_threads("threads", threads)
     return found if can_team() else 1
-
-
-def wanted_threads(threads: Any) -> int:
-    """The same, whether the system gives any or not."""
-    given = default_threads() if threads is None else threads
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 1 <= given <= MAX_THREADS:
-        raise DeviceError(f"threads: got {given!r:.80}, wanted a whole number from 1 to {MAX_THREADS}")
-    return int(given)
-
-
-def want_options(what: str, given: Iterable[str], functions: Iterable[Callable[..., Any]], *without: str) -> None:
-    """Raise BoltError for options that are no parameters of these functions, or some that are to be left out."""
-    import inspect  # few calls need it
-
-    known = {name for function in functions for name in inspect.signature(function).parameters} - {*without}
-    unknown = sorted({*given} - known)
-    if unknown:
-        raise BoltError(f"{what}: options: got {unknown}, wanted some of {sorted(known)}")
 
 
 def zeros_of(spec: TensorSpec, given: Any) -> Array:

@@ -17,10 +17,10 @@ from onnx.backend.base import BackendRep
 
 import bolt_numba
 from bolt_numba.base.border import border
+from bolt_numba.base.options import want_known
 from bolt_numba.converters.onnx.reading.read import read_model
 from bolt_numba.converters.onnx.types import DTYPES
 from bolt_numba.errors import DeviceError, ShapeError
-from bolt_numba.inputs import want_options
 from bolt_numba.types import Array
 
 
@@ -61,7 +61,7 @@ class Backend(Base):
         """Compile a model; keyword arguments are those of `bolt_numba.compile`."""
         if not cls.supports_device(device):
             raise DeviceError(f"device: got {device}, wanted CPU")
-        want_options("prepare", kwargs, (bolt_numba.compile,), "model", "device")
+        want_known("prepare", kwargs, "weights", "signature", "calibration", without="device")
         graph = read_model(model)
         return PreparedModel(bolt_numba.compile(graph, **kwargs), [v.name for v in graph.inputs])
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bolt_numba.base.options import Options
 from bolt_numba.base.regular import open_regular
 from bolt_numba.devices import in_order
 from bolt_numba.devices.foreign.device import Plugin
@@ -104,7 +105,7 @@ class Plugins:
     def _seconds(self, node: Node) -> float:
         """Roughly what a node takes on the first of the other devices."""
         home, ins = self.settings.devices[0], [None if v is None else v.type for v in node.operands]
-        return home.seconds(node.op, ins, [v.type for v in node.outputs], self.settings.threads)
+        return home.seconds(node.op, ins, [v.type for v in node.outputs], self.settings.options.thread_count)
 
     def report(self, runner: Runner) -> Report:
         """Of a session: beside what runs where, what became of the devices, and why nodes are not there."""
@@ -134,31 +135,21 @@ class Plugins:
             device.opened.close()
 
 
-def plugged(
-    asked: Sequence[str],
-    named: Sequence[str],
-    properties: Mapping[str, Mapping[str, Any]] | None,
-    fallback: str,
-    placement: Any,
-    session: tuple[int, str, str, int, bool],
-    already: Mapping[str, Opened],
-) -> Plugins:
-    """The plug-ins of a session.
+def plugged(named: Sequence[str], options: Options, already: Mapping[str, Opened]) -> Plugins:
+    """The plug-ins of a session of these options.
 
-    asked: names of all its devices; named: those that are plug-ins'.  session: threads, precision, numerics, max_plans,
-    stand_ins.  already: devices by name that are open.
+    named: devices of the options that are plug-ins'.  already: devices by name that are open.
     Raises DeviceError for properties that a device has not, and for a device that is missing where the session forbids
     to do without.
     """
-    given = {} if properties is None else properties
-    if not isinstance(given, Mapping):
-        raise DeviceError(f"properties: got a {type(given).__name__}, wanted those of each device by its name")
+    given = options.properties or {}
     for name in given:
         if name not in named:
             raise DeviceError(f"properties: got some of {name!r}, wanted those of {', '.join(map(repr, named))}")
+    asked = (options.device,) if isinstance(options.device, str) else options.device
     home = in_order([name for name in asked if name not in named])
-    failures = next((opened.failures for opened in already.values()), None) or Failures(fallback)
-    made = Plugins(failures, placement_of(placement), Settings(*session, home))
+    failures = next((opened.failures for opened in already.values()), None) or Failures(options.fallback)
+    made = Plugins(failures, placement_of(options.placement), Settings(options, home))
     for name in named:
         made.add(name, given.get(name, {}), already.get(name))
     return made

@@ -11,8 +11,8 @@ import numpy as np
 
 from bolt_numba.base.border import border, leave
 from bolt_numba.base.budget import limits_of, within
-from bolt_numba.base.config import MAX_PLANS, default_stand_ins
 from bolt_numba.base.mapped import check_intact, drop_maps
+from bolt_numba.base.options import Options, count_of, options_of
 from bolt_numba.clones import apart, cloned, inside, is_still_shared, memory_of, run_apart, taken, with_outputs
 from bolt_numba.devices import in_order, plug_ins
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
@@ -22,25 +22,23 @@ from bolt_numba.inputs import (
     check_buffer,
     check_no_plug_ins,
     contradiction,
-    count_of,
-    flag_of,
     names_of,
     shared_symbols,
     spec_of,
-    stages_of,
     targets_among,
     threads_of,
-    want_one_of,
     zeros_of,
 )  # fmt: skip
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN
 from bolt_numba.outputs import Outputs, specs_table
-from bolt_numba.types import FALLBACKS, NUMERICS, PRECISIONS, Array, precision_of
+from bolt_numba.types import Array
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from bolt_numba.base.options import OptionKeywords
     from bolt_numba.devices.foreign.opened import Opened
-    from bolt_numba.passes.pipeline import Stage
     from bolt_numba.plugins import Plugins
     from bolt_numba.runtime.copies import Home
     from bolt_numba.runtime.device import Device
@@ -58,32 +56,7 @@ class Session:
     Parameters
     ----------
     graph: the model as loaded; it is not changed.
-    device: ``"cpu"``, ``"cuda"``, or several names in order of preference: each node runs on the first that has a
-        kernel for it, and the CPU takes what is left.  ``"host"`` runs everything by references.
-    precision: ``"f32"``, or ``"bf16"``: constant weights of products and convolutions are held as bfloat16 and
-        multiplied as such (twice as fast where the processor has AVX-512 BF16, elsewhere they are widened), and so
-        are the products of attention; values that products alone make and read are bfloat16, sums and everything
-        else f32.  ``"f16"``: weights of products are held as float16 and widened in registers.
-        On a GPU all values are such halves (docs/cuda.md).
-    numerics: how far algorithms may be from a direct sum: ``"strict"``, ``"default"`` or ``"fast"``; what each
-        guarantees is in docs/numerics.md.
-    threads: that share the work of a call; None: the processors of this process (or ``BOLT_NUMBA_NUM_THREADS``).
-    tune: measure the algorithms that can run a node when a plan is made, and take the fastest, instead of following
-        the cost model; what was measured is kept with the compiled kernels.  Another algorithm rounds differently.
-    memory_limit: bytes that the buffers of one plan, or one result whose size data decide, may take; None: a share of
-        what is free (or ``BOLT_NUMBA_MEMORY``).  More is refused by a BudgetError before it is allocated.
-    time_limit: seconds of one run once it is planned, behind which no loop begins an iteration: a TimeLimitError;
-        None: no limit.
-    max_plans: plans kept, one for each set of input shapes; all of them together keep to the same limit of memory.
-    stages: what the passes do, with rules and passes of one's own (`passes.pipeline.with_rules`, `with_stage`);
-        None: the usual ones.  A packed file is optimised already and takes none.
-    stand_ins: whether a shape that comes when the session runs already does without kernels that have to be compiled
-        first: other algorithms, or references, stand in until that is done by another process, and may round
-        otherwise.  False: it waits, and its results never change.  None: yes (or ``BOLT_NUMBA_STAND_INS``).
-    properties: of devices that are plug-ins, by the device's name: ``{"openvino": {"device": "GPU"}}``.
-    fallback: what happens where a plug-in fails: ``"allow"``: the session computes by itself, and `report` says why;
-        ``"warn"``: and warns once for each cause; ``"forbid"``: a DeviceError.
-    placement: which nodes plug-ins get or not, as a text, a file or a `Placement` (docs/hardware).
+    options: a record of `bolt_numba.Options`, which says what there is; all of them may be keywords as well.
     signatures: names of all graphs of the model that ``graph`` is from.
     """
 
@@ -93,36 +66,20 @@ class Session:
     def __init__(
         self,
         graph: Graph,
+        options: Options | None = None,
         *,
-        device: str | Sequence[str] = "cpu",
-        precision: str = "f32",
-        numerics: str = "default",
-        threads: int | None = None,
-        tune: bool = False,
-        memory_limit: int | None = None,
-        time_limit: float | None = None,
-        max_plans: int = MAX_PLANS,
-        stages: Sequence[Stage] | None = None,
-        stand_ins: bool | None = None,
-        properties: Mapping[str, Mapping[str, Any]] | None = None,
-        fallback: str = "allow",
-        placement: Any = None,
         signatures: Sequence[str] = (MAIN,),
+        **given: Unpack[OptionKeywords],
     ) -> None:
         if not isinstance(graph, Graph):
             raise DTypeError(f"graph: got a {type(graph).__name__}, wanted a Graph")
-        self.precision = want_one_of("precision", precision_of(precision), PRECISIONS)
-        self.numerics = want_one_of("numerics", numerics, NUMERICS)
-        self.fallback = want_one_of("fallback", fallback, FALLBACKS)
-        self.properties, self.placement = properties, placement
-        self.memory_limit, self.max_plans = memory_limit, count_of("max_plans", max_plans)
-        if stages is not None and graph.packed is not None:
+        if options is not None and not isinstance(options, Options):
+            raise DTypeError(f"options: got a {type(options).__name__}, wanted Options")
+        how = options_of("session", given if options is None else vars(options) | given)
+        self._take(how, threads_of(how.threads))
+        if self.options.stages is not None and graph.packed is not None:
             raise DeviceError(f"stages: graph {graph.name!r}: got a packed graph, wanted one that is not optimised yet")
-        self.stages = None if stages is None else stages_of(stages)
-        self.time_limit, self._budget = time_limit, limits_of(memory_limit, time_limit)
-        self.threads = threads_of(threads)
-        self.tune = flag_of("tune", tune)
-        self.stand_ins = default_stand_ins() if stand_ins is None else flag_of("stand_ins", stand_ins)
+        self._budget = limits_of(self.options.memory_limit, self.options.time_limit)
         self.graph, self._name, self.signatures = graph, graph.name, tuple(signatures)
         self.inputs = [spec_of(v.name, v.type) for v in graph.caller_inputs]
         self.outputs = [spec_of(n, v.type) for n, v in graph.caller_outputs]
@@ -131,7 +88,7 @@ class Session:
         self._seen: Graph | None = None
         self._packs = self._new_packs()
         with self._granted():
-            self._runner = self._new_runner(self._devices_of(device))
+            self._runner = self._new_runner(self._devices_of(self.device))
         self._far = self._runner.far
         self._wider: dict[tuple[str, ...], Session] = {}
         self._states = None
@@ -140,24 +97,26 @@ class Session:
 
             self._states = Kept(graph)
 
+    def _take(self, options: Options, threads: int) -> None:
+        """Be a session of these options, but for so many threads."""
+        self.options, self.threads = options if options.threads == threads else options.but(threads=threads), threads
+        self.device, self.precision, self.numerics = options.device, options.precision, options.numerics
+
     def _devices_of(self, device: str | Sequence[str]) -> tuple[Device, ...]:
         """The devices in order of preference; plug-ins are opened."""
         named = plug_ins(device)
         self._plugins: Plugins | None = None
         if not named:
-            check_no_plug_ins(self.properties, self.placement)
+            check_no_plug_ins(self.options)
             found = in_order(device)
         else:
             from bolt_numba.plugins import plugged  # sessions without plug-ins do without
 
             if self.graph.packed is not None:
                 raise DeviceError(f"device: got {named[0]!r} for a packed graph, wanted one that is not optimised yet")
-            names = (device,) if isinstance(device, str) else tuple(device)
-            own = self.threads, self.precision, self.numerics, self.max_plans, self.stand_ins and not self.tune
-            self._plugins = plugged(names, named, self.properties, self.fallback, self.placement, own, self._already)
-            found = self._plugins.in_order(names)
+            self._plugins = plugged(named, self.options, self._already)
+            found = self._plugins.in_order((device,) if isinstance(device, str) else device)
         self._computes_halves = found[0].halves
-        self.device = device if isinstance(device, str) else tuple(device)
         return found
 
     def _new_packs(self) -> Packs:
@@ -170,12 +129,12 @@ class Session:
         from bolt_numba.runtime.stand_ins import Serving
 
         tuner = None
-        if self.tune:
+        if self.options.tune:
             from bolt_numba.runtime.tune import Tuner
 
             tuner = Tuner(self.threads)
-        serves = Serving(self.graph.name, self.stand_ins and not self.tune)
-        return Runner(self._region(), self.threads, self._packs, tuner, self.max_plans, devices, serves)
+        serves = Serving(self.graph.name, self.options.does_stand_in)
+        return Runner(self._region(), self.threads, self._packs, tuner, self.options.max_plans, devices, serves)
 
     def _region(self) -> Region:
         """The optimised graph for the runner, whose constants the packs look after."""
@@ -199,7 +158,7 @@ class Session:
         if source.packed is None:
             from bolt_numba.passes.pipeline import run_pipeline  # packed files do without
 
-            made = run_pipeline(source, stages=self.stages, partition=self._plugins, **how)
+            made = run_pipeline(source, stages=self.options.stages, partition=self._plugins, **how)
             drop_maps(self._weights())
         else:  # all stages are done but the last one, "precision"
             made = source.clone()
@@ -259,7 +218,7 @@ class Session:
     def _go(self, arrays: list[Array], targets: Sequence[Array | None] | None) -> list[Array]:
         if self._budget is None:
             return self._runner.run(arrays, targets)
-        if self.time_limit is not None:
+        if self._budget.seconds is not None:
             with within(self._budget):
                 self._runner.prepare(arrays)  # a plan and its kernels take none of the run's time
         with within(self._budget.begun()):
@@ -474,16 +433,9 @@ class Session:
     def __reduce__(self) -> tuple[Any, ...]:
         from bolt_numba.ir.store import to_bytes
 
-        if self.stages is not None:
+        if self.options.stages is not None:
             raise BoltError(f"pickle: session of {self.graph.name!r}: got stages of its own, which are functions")
-
-        return _restore, (to_bytes(self._source()), self.threads, self._options())
-
-    def _options(self) -> dict[str, Any]:
-        """What the session was made with, but for its threads."""
-        names = ("device", "precision", "numerics", "tune", "memory_limit", "time_limit", "max_plans", "stages",
-                 "stand_ins", "properties", "fallback", "placement", "signatures")  # fmt: skip
-        return {name: getattr(self, name) for name in names}
+        return _restore, (to_bytes(self._source()), self.options, self.signatures)
 
     def __repr__(self) -> str:
         how = "" if self.precision == "f32" else f", precision={self.precision!r}"
@@ -494,7 +446,7 @@ class Session:
         return specs_table(repr(self), self.inputs, self.outputs)
 
 
-def _restore(data: bytes, threads: int, options: dict[str, Any]) -> Session:
+def _restore(data: bytes, options: Options, signatures: Sequence[str]) -> Session:
     from bolt_numba.ir.store import load_bolt
 
-    return Session(load_bolt(data), threads=threads, **options)
+    return Session(load_bolt(data), options, signatures=signatures)

@@ -6,14 +6,14 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bolt_numba.base.border import border
 from bolt_numba.base.notebook import html_table
+from bolt_numba.base.options import options_of, sign
 from bolt_numba.guesses import model_feeds
-from bolt_numba.inputs import want_options
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import sized
 from bolt_numba.judges import Judge, judge_of
@@ -23,6 +23,11 @@ from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.peers import Feeds, Model
 from bolt_numba.session import Session
 from bolt_numba.types import Array, dtype_name
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from bolt_numba.base.options import OptionKeywords
 
 RTOL = {"f32": 1e-3, "f16": 5e-3, "bf16": 5e-2}
 """Relative tolerance of each precision.  A layer may round by 0.05 % in float16, by 0.4 % in bfloat16."""
@@ -149,13 +154,10 @@ def verify(  # budget: each option is one line
     seed: int = 0,
     rtol: float | None = None,
     atol: float = 1e-4,
-    threads: int | None = None,
     intermediates: bool = True,
-    precision: str = "f32",
-    numerics: str = "default",
     weights: str | os.PathLike[str] | None = None,
     signature: str | None = None,
-    **devices: Any,
+    **options: Unpack[OptionKeywords],
 ) -> VerifyReport:
     """Run ``model`` here and elsewhere on the same inputs, and compare every tensor that both can name.
 
@@ -167,16 +169,13 @@ def verify(  # budget: each option is one line
     precision, and intermediate tensors, whose small elements are often what is left of large terms, within
     ``atol + rtol * max |wanted|``.  Other dtypes agree exactly, but what QuantizeLinear gives within a level, with
     LiteRT two; the floats of such models as those of a narrower precision.
-    rtol: None for what `RTOL` holds for the precision.  weights, signature, devices: as `bolt_numba.compile`, which
-    takes device, properties, fallback and placement.
+    rtol: None for what `RTOL` holds for the precision.  weights, signature, options: as `bolt_numba.compile`.
     """
-    want_options("verify", devices, (Session, verify), "graph", "signatures", "model", "devices")
+    how = options_of("verify", options)
     loaded = load(model, weights=weights, signature=signature)
     arrays = model_feeds(loaded, shapes, seed, feeds)
     graph = sized(loaded, {name: np.shape(array) for name, array in arrays.items()})
-    want_options("verify", devices, (Session, verify), "graph", "signatures", "model", "devices")
-    session = Session(graph, threads=threads, precision=precision, numerics=numerics, **devices)
-    precision = session.precision
+    session, precision = Session(graph, how), how.precision
     steps = steps_of(graph)
     rtol = (max(RTOL[precision], QUANTISED_RTOL if steps else 0.0)) if rtol is None else rtol
     against, judge = judge_of(against, model, graph, arrays, weights)
@@ -196,6 +195,9 @@ def verify(  # budget: each option is one line
             checks += comparer.bisect(inner)
     session.close()
     return VerifyReport(checks + finals, against, rtol, atol, precision)
+
+
+sign(verify)
 
 
 def _leaves(value: Any) -> Iterator[Array]:

@@ -180,7 +180,7 @@ def test_external_data_may_be_links(apart: tuple[Path, bytes]) -> None:
 )
 def test_entries_of_our_own_are_options_of_the_session(key: str, text: str, attribute: Any) -> None:
     made = options(ours, lambda o: o.add_session_config_entry(f"bolt_numba.{key}", text))
-    assert getattr(ours.InferenceSession(adding(), made)._session, key) == attribute
+    assert getattr(ours.InferenceSession(adding(), made)._session.options, key) == attribute
     with pytest.raises(bn.BoltError, match=r"bolt_numba\.nothing"):
         made.add_session_config_entry("bolt_numba.nothing", "1")
     if key != "numerics" and key != "precision":
@@ -192,7 +192,7 @@ def test_entries_of_our_own_are_options_of_the_session(key: str, text: str, attr
 def test_deterministic_sessions_have_no_stand_ins() -> None:
     made = ours.SessionOptions()
     made.use_deterministic_compute = True
-    assert not ours.InferenceSession(adding(), made)._session.stand_ins
+    assert not ours.InferenceSession(adding(), made)._session.options.stand_ins
 
 
 def test_threads_are_those_of_the_options() -> None:

@@ -221,7 +221,7 @@ def test_plans_share_the_limit_of_memory() -> None:
 
 def test_max_plans_is_kept_and_checked() -> None:
     session = bn.compile(two_layers(), max_plans=2)
-    assert session._options()["max_plans"] == 2
+    assert session.options.max_plans == 2
     for wrong in (0, -1, 1.5, "many"):
         with pytest.raises(BoltError, match="max_plans: got"):
             bn.compile(two_layers(), max_plans=wrong)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ import pytest
 from onnx import TensorProto, defs, helper
 
 from bolt_numba.base import folder_index as remembered
-from bolt_numba.base.records import record
+from bolt_numba.base.records import field_metadata, record
 from bolt_numba.converters.onnx.proto import onnx as messages
 from bolt_numba.converters.onnx.reading.registry import READERS, find_reader, load_readers
 
@@ -174,6 +174,14 @@ class Twin:
     y: int = 2
 
 
+@record(frozen=True)
+class Told:
+    """A record whose fields say something of themselves."""
+
+    x: int
+    y: int = field(default=2, metadata={"unit": "m"})
+
+
 def test_records_are_dataclasses() -> None:
     p = Point(1)
     assert (p.x, p.y) == (1, 2)
@@ -235,7 +243,14 @@ def test_what_is_kept_beside_the_fields_is_refused() -> None:
             record(frozen=True)(type("Square", bases, {"__annotations__": {"side": int}}))
 
 
-@pytest.mark.parametrize("kind", [Cube, Point, Bag, Node])
+def test_fields_say_something_of_themselves() -> None:
+    assert Told(1) == Told(1, 2) == Told(x=1, y=Told.y)
+    assert field_metadata(Told) == {"y": {"unit": "m"}}
+    assert dataclasses.fields(Told)[1].metadata == {"unit": "m"}
+    assert dataclasses.replace(Told(1), x=3) == Told(3)
+
+
+@pytest.mark.parametrize("kind", [Cube, Point, Bag, Node, Told])
 def test_many_records_are_as_the_first(kind: Any) -> None:
     """The compiled ``__init__`` comes after so many objects, and refuses what the general one refuses."""
     first = kind(1)

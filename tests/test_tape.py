@@ -418,7 +418,7 @@ def test_a_session_is_no_larger_for_many_shapes() -> None:
     session = bn.compile(graph, threads=1)
     for n in range(1, 400):
         assert session(np.ones((n, 16), F32))["y"].shape == (n, 16)
-    assert len(session._runner.prepared) <= session._options()["max_plans"]
+    assert len(session._runner.prepared) <= session.options.max_plans
     (tapes,) = session._runner.tapes.values()
     assert len(tapes.tapes) <= 6
 

@@ -66,7 +66,7 @@ def test_every_way_to_run_is_limited() -> None:
     ):
         with pytest.raises(bn.TimeLimitError):
             way()
-    assert session.clone().time_limit == LIMIT
+    assert session.clone().options.time_limit == LIMIT
 
 
 def test_what_is_planned_takes_no_time_of_the_run() -> None:

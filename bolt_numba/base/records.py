@@ -34,8 +34,15 @@ def field_kinds(cls: Any) -> list[Any]:
     return [kind for kind, _ in getattr(cls, _FIELDS, {}).values()]
 
 
+def field_metadata(cls: Any) -> dict[str, Any]:
+    """What the fields of a record say of themselves, ``field(metadata=...)``, by their names."""
+    return {
+        name: row.metadata for name, (_, row) in getattr(cls, _FIELDS).items() if isinstance(row, dataclasses.Field)
+    }
+
+
 def _dataclass_field(name: str, kind: Any, default: Any) -> Any:
-    """What `dataclasses` keeps of a field; ``default`` is MISSING, a value, or a `field` of a factory."""
+    """What `dataclasses` keeps of a field; ``default`` is MISSING, a value, or a `field`."""
     made: Any = default if isinstance(default, dataclasses.Field) else field(default=default)
     made.name, made.type, made.kw_only = name, kind, False
     made._field_type = _Model.__dataclass_fields__["field"]._field_type  # type: ignore[attr-defined]
@@ -72,6 +79,16 @@ def _delattr(self: Any, name: str) -> None:
     raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
 
+def _plain(default: Any) -> Any:
+    """The default itself; MISSING where there is none, or each object has its own."""
+    return default.default if isinstance(default, dataclasses.Field) else default
+
+
+def _is_made(default: Any) -> bool:
+    """Whether each object has a default of its own."""
+    return isinstance(default, dataclasses.Field) and default.default_factory is not _MISSING
+
+
 def _first(self: Any, *args: Any, **kwargs: Any) -> None:
     """``__init__`` of every record whose first object is being made."""
     owner: Any = next(cls for cls in type(self).__mro__ if _FIELDS in vars(cls))
@@ -81,10 +98,9 @@ def _first(self: Any, *args: Any, **kwargs: Any) -> None:
 
 def _general(cls: Any) -> Callable[..., None]:
     """``__init__`` for the fields of a class, which needs no compiling and gives way to the compiled one."""
-    template = {name: default for name, (_, default) in getattr(cls, _FIELDS).items()}
-    rows: dict[str, Any] = {name: row for name, row in template.items() if isinstance(row, dataclasses.Field)}
-    factories = [(name, row.default_factory) for name, row in rows.items()]
-    template |= dict.fromkeys(rows, _MISSING)
+    rows = {name: default for name, (_, default) in getattr(cls, _FIELDS).items()}
+    template = {name: _plain(default) for name, default in rows.items()}
+    factories = [(name, row.default_factory) for name, row in rows.items() if _is_made(row)]
     required = [name for name, default in template.items() if default is _MISSING]
     finish = getattr(cls, "__post_init__", None)
     made = 0
@@ -123,14 +139,14 @@ def _compiled(cls: Any) -> Callable[..., None]:
     head, body = ["self"], ["values = self.__dict__"]
     for name, (_, default) in getattr(cls, _FIELDS).items():
         value = name
-        if isinstance(default, dataclasses.Field):
+        if _is_made(default):
             scope[f"_make_{name}"] = default.default_factory
             head.append(f"{name}=_missing")
             value = f"_make_{name}() if {name} is _missing else {name}"
-        elif default is _MISSING:
+        elif _plain(default) is _MISSING:
             head.append(name)
         else:
-            scope[f"_default_{name}"] = default
+            scope[f"_default_{name}"] = _plain(default)
             head.append(f"{name}=_default_{name}")
         body.append(f"values[{name!r}] = {value}")
     if hasattr(cls, "__post_init__"):
@@ -145,7 +161,7 @@ def _compiled(cls: Any) -> Callable[..., None]:
 def record(*, frozen: bool = False, eq: bool = True) -> Callable[[T], T]:
     """Make the annotated names of a class, after those of its bases, its fields, as `dataclasses.dataclass` does.
 
-    Defaults may be ``field(default_factory=...)``.  Methods that a class or a base of it has stay.  Raises TypeError
+    Defaults may be ``field(default_factory=...)`` or ``field(default=..., metadata=...)``.  Methods that a class or a base of it has stay.  Raises TypeError
     for a `functools.cached_property`: what it keeps beside the fields would make equal records unequal.
     """
 
@@ -161,7 +177,7 @@ def record(*, frozen: bool = False, eq: bool = True) -> Callable[[T], T]:
             if not (kind if isinstance(kind, str) else str(get_origin(kind))).startswith(_NO_FIELD):
                 fields[name] = kind, default = kind, vars(cls).get(name, _MISSING)
                 if isinstance(default, dataclasses.Field):
-                    delattr(cls, name)
+                    delattr(cls, name) if default.default is _MISSING else setattr(cls, name, default.default)
         setattr(cls, _FIELDS, fields)
         made.__match_args__ = tuple(fields)  # type: ignore[misc]
         made.__dataclass_fields__ = _Fields()

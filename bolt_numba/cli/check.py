@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -13,31 +14,24 @@ import bolt_numba as bn
 from bolt_numba.base.replaced import replaced
 from bolt_numba.cli import console
 from bolt_numba.cli.options import (
-    Devices,
-    Fallback,
     Inputs,
     Json,
     ModelPath,
-    Numerics,
-    PlacementFile,
-    Precision,
-    PropertyTexts,
     Seed,
     Shapes,
     Signature,
-    Threads,
-    Tune,
     Weights,
-    on_devices,
     one_of,
     read_feeds,
     read_inputs,
     save_arrays,
+    takes_options,
     told_shapes,
 )
 from bolt_numba.types import Array, dtype_name
 
 
+@takes_options()
 def run(
     model: ModelPath,
     input_: Inputs = [],
@@ -46,27 +40,14 @@ def run(
     ] = None,
     shape: Shapes = [],
     seed: Seed = 0,
-    threads: Threads = None,
-    precision: Precision = "f32",
-    numerics: Numerics = "default",
-    tune: Tune = False,
-    time_limit: Annotated[
-        float | None, typer.Option("--time-limit", metavar="SECONDS", help="Behind which no loop begins an iteration.")
-    ] = None,
-    device: Devices = "cpu",
-    property_: PropertyTexts = [],
-    fallback: Fallback = "allow",
-    placement: PlacementFile = None,
+    options: Mapping[str, Any] = {},
     weights: Weights = None,
     signature: Signature = None,
     as_json: Json = False,
 ) -> None:
     """Run a model once; inputs that are not given are random."""
     with console.progress(f"compiling {model.name}") as say:
-        session = bn.compile(
-            model, weights=weights, signature=signature, threads=threads, precision=precision, numerics=numerics,
-            tune=tune, time_limit=time_limit, **on_devices(device, property_, fallback, placement),
-        )  # fmt: skip
+        session = bn.compile(model, weights=weights, signature=signature, **options)
         feeds = read_feeds(session, shape, input_, seed)
         say(f"running {model.name}")
         results = dict(session(feeds).items())
@@ -123,7 +104,8 @@ Against: TypeAlias = Annotated[
 ]
 
 
-def verify(  # budget: each option is one line or two
+@takes_options(without=("tune", "time_limit"))
+def verify(
     model: ModelPath,
     against: Against = None,
     rtol: Annotated[
@@ -133,13 +115,7 @@ def verify(  # budget: each option is one line or two
     input_: Inputs = [],
     shape: Shapes = [],
     seed: Seed = 0,
-    threads: Threads = None,
-    precision: Precision = "f32",
-    numerics: Numerics = "default",
-    device: Devices = "cpu",
-    property_: PropertyTexts = [],
-    fallback: Fallback = "allow",
-    placement: PlacementFile = None,
+    options: Mapping[str, Any] = {},
     only_outputs: Annotated[bool, typer.Option("--only-outputs", help="Leave intermediate tensors out.")] = False,
     weights: Weights = None,
     signature: Signature = None,
@@ -152,8 +128,7 @@ def verify(  # budget: each option is one line or two
         feeds = read_inputs(input_, declared)
         report = bn.verify(
             os.fspath(model), against, feeds=feeds, shapes=told_shapes(graph, shape, feeds), seed=seed, rtol=rtol,
-            atol=atol, threads=threads, intermediates=not only_outputs, precision=precision, numerics=numerics,
-            weights=weights, signature=signature, **on_devices(device, property_, fallback, placement),
+            atol=atol, intermediates=not only_outputs, weights=weights, signature=signature, **options,
         )  # fmt: skip
     if as_json:
         console.write_json({"model": str(model), **report.to_json()})

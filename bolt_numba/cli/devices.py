@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from bolt_numba.base.records import record
@@ -46,7 +47,7 @@ def devices(as_json: Json = False) -> None:
     console.table("properties of all plug-ins", ("name", "default", "what"), common)
 
 
-def show_parts(graph: Graph, options: dict[str, Any], as_json: bool) -> None:
+def show_parts(graph: Graph, options: Mapping[str, Any], as_json: bool) -> None:
     """Which nodes of a graph the plug-ins of a session get, as lines of a placement, and why they refuse others."""
     with compile_model(graph, **options) as session:
         report = session.report()

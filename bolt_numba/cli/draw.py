@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import bolt_numba as bn
 from bolt_numba.cli import console
 from bolt_numba.cli.options import (
-    Devices,
     ModelPath,
-    PlacementFile,
-    PropertyTexts,
     Shapes,
     Signature,
     Weights,
-    on_devices,
     read_shapes,
+    takes_options,
 )
 from bolt_numba.guesses import complete_shapes
 from bolt_numba.ir.dot import Mark, to_dot
@@ -44,6 +42,7 @@ def _target(path: Path | None) -> Path | None:
     return path
 
 
+@takes_options("device", "properties", "placement")
 def viz(
     model: ModelPath,
     output: Annotated[
@@ -53,9 +52,7 @@ def viz(
     shape: Shapes = [],
     after: Annotated[bool, typer.Option("--after", help="The optimised graph, with what runs each node.")] = False,
     text: Annotated[bool, typer.Option("--text", help="Text instead of Graphviz.")] = False,
-    device: Devices = "cpu",
-    property_: PropertyTexts = [],
-    placement: PlacementFile = None,
+    options: Mapping[str, Any] = {},
     weights: Weights = None,
     signature: Signature = None,
 ) -> None:
@@ -69,8 +66,8 @@ def viz(
     marks: dict[str, Mark] = {}
     with console.progress(f"reading {model.name}"):
         graph = sized(bn.load(model, weights=weights, signature=signature), read_shapes(shape))
-        if after or device != "cpu":
-            session = bn.compile(graph, **on_devices(device, property_, "allow", placement))
+        if after or options["device"] != ["cpu"]:
+            session = bn.compile(graph, **options)
             marks = _marks(session, read_shapes(shape))
             graph = session.optimised
     if output is None:

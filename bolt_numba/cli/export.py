@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bolt_numba.cli import console
-from bolt_numba.cli.options import Json, ModelPath, Numerics, Precision, Signature, Threads, Weights, one_of
+from bolt_numba.cli.options import Json, ModelPath, Signature, Threads, Weights, one_of, takes_options
 
 Sizes = tuple[int | range, ...]
 _LINKED, _BESIDE = "linked", "file"
@@ -87,6 +87,7 @@ def _size_text(nbytes: int) -> str:
     return f"{console.mebibytes(nbytes)} MiB"
 
 
+@takes_options("precision", "numerics")
 def export(  # budget: each option is one line or two
     model: ModelPath,
     output: Annotated[
@@ -112,8 +113,7 @@ def export(  # budget: each option is one line or two
     ] = _LINKED,
     one_file: Annotated[bool, typer.Option("--one-file", help="The folder has one C source with all of it.")] = False,
     cc: Annotated[str | None, typer.Option("--cc", metavar="COMMAND", help="A C compiler for the target.")] = None,
-    precision: Precision = "f32",
-    numerics: Numerics = "default",
+    options: Mapping[str, Any] = {},
     weights: Weights = None,
     signature: Signature = None,
     as_json: Json = False,
@@ -124,8 +124,8 @@ def export(  # budget: each option is one line or two
     with console.progress(f"exporting {model.name}"):
         made = export_model(
             model, output, weights=weights, signature=signature, name=name, target=target, threads=threads,
-            shapes=read_sets(shapes), fixed=_fixed(fixed), keep=keep, precision=precision, numerics=numerics,
-            weights_in=weights_in, one_file=one_file, cc=cc,
+            shapes=read_sets(shapes), fixed=_fixed(fixed), keep=keep, weights_in=weights_in, one_file=one_file,
+            cc=cc, **options,
         )  # fmt: skip
     if as_json:
         files = {str(file): file.stat().st_size for file in [*made.files, *made.built]}

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import bolt_numba as bn
+from bolt_numba.base.options import Options
 from bolt_numba.cli import console
 from bolt_numba.cli.devices import show_parts
 from bolt_numba.cli.options import (
-    Devices,
     FixedShapes,
     Json,
     ModelPath,
-    Numerics,
-    PlacementFile,
-    Precision,
-    PropertyTexts,
     Signature,
     Weights,
-    on_devices,
     one_of,
     read_shapes,
+    takes_options,
 )
 from bolt_numba.converters.nodes import foreign_operators
 from bolt_numba.ir.graph import Graph
@@ -46,6 +43,7 @@ def _form(text: str | None) -> str | None:
     return None if text is None else one_of(FORMS, text)
 
 
+@takes_options("precision", "numerics")
 def convert(  # budget: each option is one line or two
     model: ModelPath,
     output: Output = None,
@@ -83,8 +81,7 @@ def convert(  # budget: each option is one line or two
             "--store", metavar="f16|bf16|int8|int4", help="Weights in fewer bits, expanded when loaded.", callback=_form
         ),
     ] = None,
-    precision: Precision = "f32",
-    numerics: Numerics = "default",
+    options: Mapping[str, Any] = {},
     external: Annotated[bool, typer.Option("--external", help="Weights of an .onnx file in a file beside it.")] = False,
     weights: Weights = None,
     signature: Signature = None,
@@ -97,7 +94,7 @@ def convert(  # budget: each option is one line or two
     from bolt_numba import surgery  # it imports onnx, which other commands need not wait for
     from bolt_numba.packing import packed
 
-    target = _checked_target(output or model.with_suffix(".bolt"), pack, precision, numerics, store)
+    target = _checked_target(output or model.with_suffix(".bolt"), pack, options, store)
     if target.suffix.lower() != ".onnx" and (opset is not None or external):
         hint = "--external" if opset is None else "--opset"
         raise typer.BadParameter(f"got it for {target.name!r}, wanted an .onnx file", param_hint=hint)
@@ -119,7 +116,7 @@ def convert(  # budget: each option is one line or two
             made = surgery.with_preprocessing(made, steps) if steps else made
             made = surgery.with_states(made, kept) if kept else made
             made = surgery.simplify(surgery.without_unused(made)) if simplify else made
-            made = packed(made, precision=precision, numerics=numerics) if pack else made
+            made = packed(made, **options) if pack else made
             found.graphs[name] = made if store is None else _stored(made, store, notes)
         say(f"writing {target.name}")
         if is_onnx:
@@ -182,15 +179,14 @@ def _one(model: bn.Model, signature: str | None) -> bn.Model:
     return bn.Model({signature or names[0]: graph})
 
 
-def _checked_target(target: Path, pack: bool, precision: str, numerics: str, store: str | None) -> Path:
+def _checked_target(target: Path, pack: bool, options: Mapping[str, Any], store: str | None) -> Path:
     """The file to write, whose suffix tells its format."""
     if store is not None and pack:
         message = f"got {store} with --pack, which holds weights as kernels want them"
         raise typer.BadParameter(message, param_hint="--store")
-    if precision != "f32" and not pack:
-        raise typer.BadParameter(f"got {precision}, which needs --pack", param_hint="--precision")
-    if numerics != "default" and not pack:
-        raise typer.BadParameter(f"got {numerics}, which needs --pack", param_hint="--numerics")
+    for name, given in options.items():
+        if given != getattr(Options, name) and not pack:
+            raise typer.BadParameter(f"got {given}, which needs --pack", param_hint=f"--{name}")
     wanted = (".bolt",) if pack else (".bolt", ".onnx")
     if target.suffix.lower() not in wanted:
         hint = "--pack" if pack else "--output"
@@ -229,16 +225,15 @@ def ends_of(known: set[str], text: str) -> tuple[list[str], list[str]]:
     return next((way for way in ways if known.issuperset(way[0] + way[1])), ways[0])
 
 
-def inspect(  # budget: each option is one line or two
+@takes_options("device", "properties", "placement")
+def inspect(
     model: ModelPath,
     as_json: Json = False,
     text: Annotated[bool, typer.Option("--text", help="Write every node.")] = False,
     unsupported: Annotated[
         bool, typer.Option("--unsupported", help="Only list what is unsupported; exit code 1 if anything is.")
     ] = False,
-    device: Devices = "cpu",
-    property_: PropertyTexts = [],
-    placement: PlacementFile = None,
+    options: Mapping[str, Any] = {},
     weights: Weights = None,
     signature: Signature = None,
 ) -> None:
@@ -252,8 +247,8 @@ def inspect(  # budget: each option is one line or two
     with console.progress(f"reading {model.name}"), foreign_operators() as named:
         found = bn.load_model(model, weights=weights)
     graph = found.graph(signature)
-    if device != "cpu":
-        show_parts(graph, on_devices(device, property_, "allow", placement), as_json)
+    if options["device"] != ["cpu"]:
+        show_parts(graph, options, as_json)
         return
     if text:
         console.write(to_text(graph))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import typer
 
+from bolt_numba.base.options import OPTIONS, Options, plain_kind
 from bolt_numba.base.regular import open_regular
 from bolt_numba.base.replaced import replaced
 from bolt_numba.cli import console
@@ -22,7 +25,7 @@ from bolt_numba.guesses import complete_shapes, guessed
 from bolt_numba.inputs import plain_array
 from bolt_numba.ir.graph import Graph
 from bolt_numba.session import Session
-from bolt_numba.types import FALLBACKS, NUMERICS, PRECISIONS, Array, TensorSpec, precision_of
+from bolt_numba.types import Array, TensorSpec
 
 
 def one_of(names: Iterable[str], text: str) -> str:
@@ -33,16 +36,83 @@ def one_of(names: Iterable[str], text: str) -> str:
     return text
 
 
-def _precision(text: str) -> str:
-    return one_of(PRECISIONS, precision_of(text))
+def _split(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
 
 
-def _numerics(text: str) -> str:
-    return one_of(NUMERICS, text)
+def _by_device(texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """``["openvino.device=GPU"]`` as properties by the device's name."""
+    found: dict[str, dict[str, str]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        of, dot, key = name.strip().partition(".")
+        if not equals or not dot or not of or not key:
+            raise typer.BadParameter(f"got {text!r}, wanted DEVICE.NAME=VALUE", param_hint="--property")
+        found.setdefault(of, {})[key] = value.strip()
+    return found
 
 
-def _fallback(text: str) -> str:
-    return one_of(FALLBACKS, text)
+_SPELLED: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
+    "device": (str, "cpu", _split),
+    "properties": (list[str], [], _by_device),
+    "placement": (Path | None, None, lambda path: path),
+}
+"""Options that are more than a text, a number or a flag: type and default of the flag, and what reads it."""
+
+
+def _flag(name: str) -> Any:
+    """What typer is told of an option of sessions."""
+    option = OPTIONS[name]
+
+    def checked(given: Any) -> Any:
+        try:
+            return given if given is None or name in _SPELLED else option.check(name, given)
+        except BoltError as error:
+            raise typer.BadParameter(str(error).removeprefix(f"{name}: ")) from error
+
+    more: dict[str, Any] = {"metavar": option.metavar, "help": option.help, "callback": checked}
+    if option.choices or name == "device":
+        more["autocompletion"] = device_names if name == "device" else lambda: list(option.choices)
+    elif plain_kind(name) is int:
+        more["min"] = 1
+    return typer.Option(f"--{option.flag or name.replace('_', '-')}", **more)
+
+
+def _parameter(name: str) -> Parameter:
+    kind: Any
+    default: Any
+    kind, default, _ = _SPELLED.get(name, (plain_kind(name), getattr(Options, name), None))
+    kind = kind | None if default is None and name not in _SPELLED else kind
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, _flag(name)])
+
+
+def takes_options(*only: str, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a flag for each option of sessions, in the place of its parameter ``options``.
+
+    only: those that it takes; none: all that have a flag, but ``without``.  The command gets them as keywords of
+    `bolt_numba.compile`.
+    """
+    names = only or tuple(name for name, option in OPTIONS.items() if option.help and name not in without)
+
+    def wrap(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def called(**given: Any) -> None:
+            values = {name: given.pop(name) for name in names}
+            command(**given, options={n: _SPELLED[n][2](v) if n in _SPELLED else v for n, v in values.items()})
+
+        own = signature(command)
+        made: list[Parameter] = []
+        for each in own.parameters.values():
+            if each.name == "options":
+                made += map(_parameter, names)
+            else:
+                kind = eval(each.annotation, command.__globals__)
+                made.append(each.replace(kind=Parameter.KEYWORD_ONLY, annotation=kind))
+        called.__signature__ = own.replace(parameters=made)  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in made}
+        return called
+
+    return wrap
 
 
 ModelPath: TypeAlias = Annotated[
@@ -55,56 +125,8 @@ Signature: TypeAlias = Annotated[
     str | None, typer.Option("--signature", metavar="NAME", help="Which graph of a model that has several.")
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
-Threads: TypeAlias = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of one run.")]
-Precision: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--precision",
-        metavar="|".join(PRECISIONS),
-        help="Of weights and their products.",
-        callback=_precision,
-        autocompletion=lambda: list(PRECISIONS),
-    ),
-]
-Numerics: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--numerics",
-        metavar="|".join(NUMERICS),
-        help="How exact algorithms are: docs/numerics.md.",
-        callback=_numerics,
-        autocompletion=lambda: list(NUMERICS),
-    ),
-]
-Devices: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--device",
-        metavar="NAME[,NAME]",
-        help="Where nodes run, in order of preference (`devices` lists them); what is left runs on the CPU.",
-        autocompletion=device_names,
-    ),
-]
-PropertyTexts: TypeAlias = Annotated[
-    list[str],
-    typer.Option("--property", metavar="DEVICE.NAME=VALUE", help="Of a plug-in, as openvino.device=GPU (`devices`)."),
-]
-Fallback: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--fallback",
-        metavar="|".join(FALLBACKS),
-        help="Where a plug-in fails: run elsewhere, warn of it too, or fail.",
-        callback=_fallback,
-        autocompletion=lambda: list(FALLBACKS),
-    ),
-]
-PlacementFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--placement", metavar="FILE", help="Which nodes plug-ins get, or not: docs/hardware.")
-]
-Tune: TypeAlias = Annotated[
-    bool, typer.Option("--tune", help="Measure which algorithm is fastest where several can run a node (kept).")
-]
+Threads: TypeAlias = Annotated[int | None, _flag("threads")]
+Tune: TypeAlias = Annotated[bool, _flag("tune")]
 Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of random inputs.")]
 Shapes: TypeAlias = Annotated[
     list[str],
@@ -121,19 +143,6 @@ Inputs: TypeAlias = Annotated[
         help="x=a.npy, n=3 (a JSON value), or an .npz file with several inputs.",
     ),
 ]
-
-
-def on_devices(device: str, properties: Sequence[str], fallback: str, placement: Path | None) -> dict[str, Any]:
-    """What `bolt_numba.compile` takes for these options."""
-    found: dict[str, dict[str, str]] = {}
-    for text in properties:
-        name, equals, value = text.partition("=")
-        of, dot, key = name.strip().partition(".")
-        if not equals or not dot or not of or not key:
-            raise typer.BadParameter(f"got {text!r}, wanted DEVICE.NAME=VALUE", param_hint="--property")
-        found.setdefault(of, {})[key] = value.strip()
-    names = [name.strip() for name in device.split(",")]
-    return {"device": names, "properties": found, "fallback": fallback, "placement": placement}
 
 
 def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

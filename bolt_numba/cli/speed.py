@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 import bolt_numba as bn
 from bolt_numba import benchmark, peers
-from bolt_numba.base.config import default_threads
 from bolt_numba.cli import console
 from bolt_numba.cli.options import (
-    Devices,
-    Fallback,
     Inputs,
     Json,
     ModelPath,
-    Numerics,
-    PlacementFile,
-    Precision,
-    PropertyTexts,
     Seed,
     Shapes,
     Signature,
-    Threads,
-    Tune,
     Weights,
-    on_devices,
     one_of,
     read_feeds,
     read_shapes,
+    takes_options,
 )
 
 VS = "Engines to compare: onnxruntime, openvino; litert, opencv, paddle for files of their formats."
@@ -53,17 +45,11 @@ Peers: TypeAlias = Annotated[
 ]
 
 
+@takes_options(without=("time_limit",))
 def bench(
     model: ModelPath,
     vs: Peers = "",
-    threads: Threads = None,
-    precision: Precision = "f32",
-    numerics: Numerics = "default",
-    tune: Tune = False,
-    device: Devices = "cpu",
-    property_: PropertyTexts = [],
-    fallback: Fallback = "allow",
-    placement: PlacementFile = None,
+    options: Mapping[str, Any] = {},
     shape: Shapes = [],
     seed: Seed = 0,
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time to measure, all engines together.")] = 3.0,
@@ -80,9 +66,8 @@ def bench(
         peers.want_installed(name)
     with console.progress(f"compiling {model.name}") as say:
         report = benchmark.bench(
-            model, vs=names, threads=threads or default_threads(), shapes=read_shapes(shape), seed=seed,
-            seconds=seconds, processes=processes, progress=say, precision=precision, numerics=numerics,
-            tune=tune, **on_devices(device, property_, fallback, placement), weights=weights, signature=signature,
+            model, vs=names, shapes=read_shapes(shape), seed=seed, seconds=seconds, processes=processes, progress=say,
+            weights=weights, signature=signature, **options,
         )  # fmt: skip
     if as_json:
         console.write_json(report.to_json())
@@ -110,6 +95,7 @@ def _show(report: benchmark.BenchReport) -> None:
             console.write(f"{e.engine}: {e.error}")
 
 
+@takes_options(without=("time_limit",))
 def profile(
     model: ModelPath,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Chrome trace to write (Perfetto).")] = None,
@@ -118,24 +104,14 @@ def profile(
     input_: Inputs = [],
     shape: Shapes = [],
     seed: Seed = 0,
-    threads: Threads = None,
-    precision: Precision = "f32",
-    numerics: Numerics = "default",
-    tune: Tune = False,
-    device: Devices = "cpu",
-    property_: PropertyTexts = [],
-    fallback: Fallback = "allow",
-    placement: PlacementFile = None,
+    options: Mapping[str, Any] = {},
     weights: Weights = None,
     signature: Signature = None,
     as_json: Json = False,
 ) -> None:
     """Time every step: which kernel ran it, how long it took."""
     with console.progress(f"compiling {model.name}") as say:
-        session = bn.compile(
-            model, weights=weights, signature=signature, threads=threads, precision=precision, numerics=numerics,
-            tune=tune, **on_devices(device, property_, fallback, placement),
-        )  # fmt: skip
+        session = bn.compile(model, weights=weights, signature=signature, **options)
         feeds = read_feeds(session, shape, input_, seed)
         say(f"profiling {model.name}")
         found = session.profile(feeds, runs=runs)

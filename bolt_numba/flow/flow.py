@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bolt_numba.base.border import border
 from bolt_numba.base.config import processors
+from bolt_numba.base.options import want_one_of
 from bolt_numba.errors import BoltError
 from bolt_numba.flow.copies import GraphNode
 from bolt_numba.flow.crew import Crew
@@ -33,7 +34,7 @@ from bolt_numba.flow.station import Station
 from bolt_numba.flow.statistics import FlowStatistics, chrome_events, percentiles, statistics_of
 from bolt_numba.flow.task import FlowTask
 from bolt_numba.flow.waiting import renew_lock_of
-from bolt_numba.inputs import as_input, want_one_of
+from bolt_numba.inputs import as_input
 from bolt_numba.types import TensorSpec
 
 if TYPE_CHECKING:

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bolt_numba.base.border import at_node
+from bolt_numba.base.options import INT8, Options, options_of
+from bolt_numba.base.options import OPTIONS as SESSION_OPTIONS
 from bolt_numba.devices import plug_ins
 from bolt_numba.errors import BoltError
 from bolt_numba.flow.batching import join, rows_of, split
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.parts import OPTIONS, NodeOptions, State, names_in, type_of, want_devices
-from bolt_numba.inputs import as_input, count_of, flag_of, spec_of, want_one_of, wanted_threads, zeros_of
-from bolt_numba.types import FALLBACKS, NUMERICS, PRECISIONS, TensorSpec, precision_of
+from bolt_numba.inputs import as_input, spec_of, zeros_of
+from bolt_numba.types import TensorSpec
 
 if TYPE_CHECKING:
     from bolt_numba.flow.crew import Worker
@@ -151,10 +153,7 @@ class FunctionNode(FlowNode):
         return self.function(*args, **named)
 
 
-COMPILED = frozenset({
-    "device", "precision", "calibration", "numerics", "threads", "tune", "memory_limit", "time_limit", "max_plans",
-    "stages", "stand_ins", "properties", "fallback", "placement",
-})  # fmt: skip
+COMPILED = frozenset({*SESSION_OPTIONS, "calibration"})
 """Options of `bn.compile` that a node of a model may have; ``weights`` and ``signature`` are read with the model."""
 
 
@@ -214,20 +213,12 @@ class ModelNode(FlowNode):
 
     def _check_compiled(self) -> None:
         """What `bn.compile` would refuse with the first task is refused at once, as far as words and numbers go."""
-        for key, known in (("precision", (*PRECISIONS, "int8")), ("numerics", NUMERICS), ("fallback", FALLBACKS)):
-            if key in self.compiled:
-                want_one_of(key, precision_of(self.compiled[key]), known)
-        given = {key: value for key, value in self.compiled.items() if value is not None}
-        if "device" in given:
+        given = {key: value for key, value in self.compiled.items() if key in SESSION_OPTIONS}
+        if given.get("precision") == INT8:
+            del given["precision"]
+        if given.get("device") is not None:
             want_devices("device", given["device"])
-        if "threads" in given:
-            wanted_threads(given["threads"])
-        if "max_plans" in given:
-            count_of("max_plans", given["max_plans"])
-        for key in given.keys() & {"tune", "stand_ins"}:
-            flag_of(key, given[key])
-        if not isinstance(given.get("properties", {}), Mapping):
-            raise FlowError(f"properties: got {given['properties']!r:.80}, wanted properties by device")
+        options_of("model", given)
 
     def _check_batch(self) -> None:
         if self.options.max_batch == 1:
@@ -283,8 +274,9 @@ def _elsewhere(session: Session, device: Any, threads: int | None) -> Session:
     if device in (None, session.device):
         return session.clone(threads)
     graph = session.graph  # a session that began without its model is complete now, and its class another
-    options = _without_others(session._options() | {"device": device}, {*plug_ins(session.device)})
-    return type(session)(graph, threads=threads or session.threads, **options)
+    moved = vars(session.options) | {"device": device, "threads": threads or session.threads}
+    options = Options(**_without_others(moved, {*plug_ins(session.device)}))
+    return type(session)(graph, options, signatures=session.signatures)
 
 
 def _without_others(options: Mapping[str, Any], opened: set[str]) -> dict[str, Any]:

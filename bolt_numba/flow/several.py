@@ -10,12 +10,12 @@ from typing import Any
 
 from bolt_numba.base.border import border
 from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.options import want_one_of
 from bolt_numba.flow.engine import COMPLETED, FIFO
 from bolt_numba.flow.errors import FlowEmptyError, FlowError, FlowFullError
 from bolt_numba.flow.flow import Flow
 from bolt_numba.flow.parts import seconds_of, wait_of, want_count
 from bolt_numba.flow.task import FlowTask
-from bolt_numba.inputs import want_one_of
 
 
 class Flows:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bolt_numba.base.options import OPTIONS, plain_kind
 from bolt_numba.onnxruntime.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
 from bolt_numba.onnxruntime.errors import Fail, ModelLoadCanceled, OrtDTypeError, OrtOptionError, OrtRefusedError
 from bolt_numba.onnxruntime.model import Changes
@@ -20,19 +21,22 @@ FOLDER = "session.model_external_initializers_file_folder_path"
 """Entry that says where external data lie of a model that is no file."""
 OURS = "bolt_numba."
 """How keys of configuration begin that are options of `bolt_numba.Session`."""
+_ELSEWHERE = ("threads", "fallback")
+"""Options that have a field here, or no meaning."""
 _READ: dict[str, Callable[[str], Any]] = {
-    "numerics": str, "precision": str, "tune": lambda t: bool(int(t)), "memory_limit": int, "time_limit": float,
-    "max_plans": int, "stand_ins": lambda t: bool(int(t)),
-}  # fmt: skip
-"""Those options, and how each is read from text."""
+    name: (lambda text: bool(int(text))) if kind is bool else kind
+    for name, kind in ((name, plain_kind(name)) for name in OPTIONS if name not in _ELSEWHERE)
+    if kind is not None
+}
+"""The others that are a text, a number or a flag, and how each is read from text."""
 
 
 class SessionOptions(Configured):
     """How a session is made.
 
     Meant here: intra_op_num_threads, enable_profiling with profile_file_prefix, dimensions, initializers, and entries
-    ``bolt_numba.numerics``, ``.precision``, ``.tune``, ``.memory_limit``, ``.time_limit``, ``.max_plans``,
-    ``.stand_ins`` of the configuration.
+    of the configuration ``bolt_numba.numerics`` and so on, for all of `bolt_numba.Options` that are texts, numbers or
+    flags, but for threads and fallback.
     """
 
     __slots__ = ("_cancelled", "_dimensions", "_files", "_initializers", "_meanings")

@@ -16,7 +16,7 @@ import numpy as np
 
 from bolt_numba.base.config import CHECK
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError
+from bolt_numba.errors import BoltError, DTypeError
 from bolt_numba.ir.graph import Graph, graph_attributes
 from bolt_numba.ir.spec import STAGES as SPEC_STAGES
 from bolt_numba.ir.spec import verify
@@ -292,6 +292,8 @@ def run_pipeline(
     """
     checked = CHECK.value not in ("", "0") if check is None else check
     stages = STAGES if stages is None else stages
+    if not all(isinstance(stage, Stage) for stage in stages):
+        raise DTypeError(f"stages: got {stages!r:.80}, wanted stages of passes.pipeline")
     if isinstance(until, str):
         _position(until, stages)
     if isinstance(until, int):

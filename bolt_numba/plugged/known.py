@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.base.config import default_stand_ins
 from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.options import Options
 from bolt_numba.base.regular import open_descriptor
 from bolt_numba.base.swallowed import swallowing
 from bolt_numba.base.trusted import read_whole
@@ -29,9 +29,9 @@ from bolt_numba.errors import InvalidModelError
 from bolt_numba.hardware import blobs, registry, starts
 from bolt_numba.hardware.interface import CompileContext, DeviceFullError, DeviceLostError
 from bolt_numba.hardware.starts import Layout, Opening, Shapes, Start
-from bolt_numba.inputs import check_buffer, count_of, flag_of, shared_symbols, want_one_of, wanted_threads
+from bolt_numba.inputs import check_buffer, shared_symbols
 from bolt_numba.session import Session
-from bolt_numba.types import FALLBACKS, Array
+from bolt_numba.types import Array
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.kept import Choose
@@ -129,21 +129,16 @@ class _Known:
 class KnownSession(Session):
     """A session that begins without its model; `Session` is its class once it is complete."""
 
-    def __init__(self, asked: Opening, start: Start, opened: Opened, options: Mapping[str, Any]) -> None:
-        self._asked, self._start, self._given = asked, start, dict(options)
-        self._known = _Known(start, opened, options["precision"])
+    def __init__(self, asked: Opening, start: Start, opened: Opened, options: Options) -> None:
+        self._asked, self._start = asked, start
+        self._known = _Known(start, opened, options.precision)
         self._file = open_descriptor(asked.path)  # another one may take its place
         weakref.finalize(self, os.close, self._file)
         if not starts.is_same(os.fstat(self._file), start.files[0]):
             raise InvalidModelError(f"{asked.path}: was written to while it was looked at")
-        self.__dict__ |= options
-        device, stand_ins = options["device"], options["stand_ins"]
-        self.device = device if isinstance(device, str) else tuple(device)
-        self.fallback = want_one_of("fallback", options["fallback"], FALLBACKS)
-        self.max_plans = count_of("max_plans", options["max_plans"])
-        self.stand_ins = default_stand_ins() if stand_ins is None else flag_of("stand_ins", stand_ins)
-        self.threads, self.signatures = start.threads, start.signatures
-        self._name, self.inputs, self.outputs = start.name, list(start.inputs), list(start.outputs)
+        self._take(options, start.threads)
+        self.signatures, self._name = start.signatures, start.name
+        self.inputs, self.outputs = list(start.inputs), list(start.outputs)
         self._input_names, self._output_names = [s.name for s in self.inputs], [s.name for s in self.outputs]
         self._shared = shared_symbols(self.inputs)
         self._states, self._far, self._budget, self._already = None, (), None, {opened.name: opened}
@@ -204,7 +199,7 @@ class KnownSession(Session):
                 if content is None and (content := self._content()) is not None:  # replaced meanwhile
                     found, named = model_of(self._asked, content)
                 graph = found.graph(self._asked.options["signature"])
-                Session.__init__(self, graph, threads=self.threads, signatures=found.signatures, **self._given)
+                Session.__init__(self, graph, self.options, signatures=found.signatures)
                 last = self._known.last  # reports tell of the plan that was used last
                 for shapes, ready in sorted(self._known.ready.items(), key=lambda row: row[1] is last):
                     self._hand_over(shapes, ready)
@@ -244,46 +239,43 @@ class KnownSession(Session):
         self._runner.prepare([np.broadcast_to(np.zeros((), s.dtype), d) for s, d in zip(specs, shapes, strict=True)])
 
 
-def session_of(model: Any, signature: str | None, threads: int | None, options: Mapping[str, Any]) -> Session | None:
-    """The session of a file that may start, or begin to, without its model; None where nothing of it is remembered.
-
-    options: those of `Session`, but for its threads.
-    """
-    asked = _asked(model, signature, threads, options)
+def session_of(model: Any, signature: str | None, options: Options) -> Session | None:
+    """The session of a file that may start, or begin to, without its model; None where nothing of it is remembered."""
+    asked = _asked(model, signature, options)
     if asked is None:
         return None
     made = _known(asked, options)
     if made is None:
         from bolt_numba.plugged.noted import begun  # those that start without their model do without
 
-        made = begun(asked, threads, options)
+        made = begun(asked, options)
     return made
 
 
-def _asked(model: Any, signature: str | None, threads: int | None, options: Mapping[str, Any]) -> Opening | None:
+def _asked(model: Any, signature: str | None, options: Options) -> Opening | None:
     """What decides how a session begins; None where that is not remembered."""
-    names = others(options["device"])
-    special = (options["stages"], options["placement"], options["memory_limit"], options["time_limit"])
+    names = others(options.device)
+    special = (options.stages, options.placement, options.memory_limit, options.time_limit)
     if not isinstance(model, (str, os.PathLike)) or len(names) != 1 or any(x is not None for x in special):
         return None
-    given = options["properties"] or {}
-    if options["tune"] or not isinstance(given, Mapping) or given.keys() - {*names}:
+    given = options.properties or {}
+    if options.tune or given.keys() - {*names}:
         return None
     text = os.fspath(model)
     if not isinstance(text, str) or os.path.splitext(text)[1].lower() not in starts.FORMATS:
         return None
-    # what is wrong with an option is told by the session that begins from its model
+    # what is wrong with a property is told by the session that begins from its model
     with swallowing("start", *starts.DAMAGED):
         decide = {
-            "devices": options["device"], "signature": signature, "threads": wanted_threads(threads),
-            "precision": options["precision"], "numerics": options["numerics"],
+            "devices": options.device, "signature": signature, "threads": options.threads,
+            "precision": options.precision, "numerics": options.numerics,
             "properties": sorted(given.get(names[0], {}).items()),
         }  # fmt: skip
         return starts.asked_for(text, names[0], decide)
     return None
 
 
-def _known(asked: Opening, options: Mapping[str, Any]) -> Session | None:
+def _known(asked: Opening, options: Options) -> Session | None:
     """The session of what an earlier process was asked for, too; None where it has to begin from its model."""
     start = starts.find(asked)
     if start is None:
@@ -291,8 +283,8 @@ def _known(asked: Opening, options: Mapping[str, Any]) -> Session | None:
     with suppress(Exception):  # a device that cannot be opened is told by the session that begins from its model
         if start.driver.missing():
             return None
-        settings = registry.settings_of(start.driver, (options["properties"] or {}).get(asked.device, {}))
-        opened = Opened(start.driver, settings, Failures(options["fallback"]))
+        settings = registry.settings_of(start.driver, (options.properties or {}).get(asked.device, {}))
+        opened = Opened(start.driver, settings, Failures(options.fallback))
         try:
             accelerator = opened.accelerator()
             if accelerator.version == start.version and starts.can_start(accelerator):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.base.options import Options
 from bolt_numba.converters.bounded import files_named
 from bolt_numba.devices.foreign.device import ForeignProgram
 from bolt_numba.devices.foreign.opened import Loaded
@@ -33,11 +34,11 @@ def model_of(asked: Opening, content: bytes | None = None) -> tuple[Model, list[
     return made, [starts.stamp_of(path, found) for path, found in named.items()]
 
 
-def begun(asked: Opening, threads: int | None, options: Mapping[str, Any]) -> Session:
+def begun(asked: Opening, options: Options) -> Session:
     """A session that reads its model."""
     found, named = model_of(asked)
     graph = found.graph(asked.options["signature"])
-    made = Session(graph, threads=threads, signatures=found.signatures, **options)
+    made = Session(graph, options, signatures=found.signatures)
     remember(made, asked, named)
     return made
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.options import flag_of
 from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError, DTypeError
-from bolt_numba.inputs import flag_of
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.gather import Gather

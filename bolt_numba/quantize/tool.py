@@ -13,9 +13,10 @@ import numpy as np
 
 from bolt_numba import surgery
 from bolt_numba.base.border import border, theirs
+from bolt_numba.base.options import flag_of
 from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError
-from bolt_numba.inputs import flag_of, spec_of
+from bolt_numba.inputs import spec_of
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import sized, with_open_sizes
 from bolt_numba.loading import Source, load, save

@@ -12,9 +12,10 @@ import numpy as np
 
 from bolt_numba import surgery
 from bolt_numba.base.border import border, theirs
+from bolt_numba.base.options import flag_of
 from bolt_numba.base.records import record
 from bolt_numba.errors import BoltError, DataError
-from bolt_numba.inputs import flag_of, spec_of
+from bolt_numba.inputs import spec_of
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node
 from bolt_numba.loading import Source, load

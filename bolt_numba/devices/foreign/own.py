@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.options import Options
 from bolt_numba.base.records import record
 from bolt_numba.hardware.rest import finished
 from bolt_numba.ir.graph import Graph
@@ -21,13 +22,9 @@ from bolt_numba.types import Array
 
 @record(frozen=True)
 class Settings:
-    """Of the session, as far as parts of its graph need them.  devices: the session's without plug-ins."""
+    """Of the session, for parts of its graph.  devices: the session's without plug-ins."""
 
-    threads: int
-    precision: str
-    numerics: str
-    max_plans: int
-    stand_ins: bool
+    options: Options
     devices: tuple[Device, ...]
 
 
@@ -50,10 +47,10 @@ class OwnProgram:
     def _made(self) -> Runner:
         with self._lock:
             if self._runner is None:
-                own = self._settings
+                own = self._settings.options
                 graph = finished(self._graph, own.precision, own.numerics)
                 packs = Packs(own.precision, own.numerics)
                 region = region_of(graph)
-                serving = Serving(graph.name, own.stand_ins)
-                self._runner = Runner(region, own.threads, packs, None, own.max_plans, own.devices, serving)
+                serving, devices = Serving(graph.name, own.does_stand_in), self._settings.devices
+                self._runner = Runner(region, own.thread_count, packs, None, own.max_plans, devices, serving)
             return self._runner

@@ -147,7 +147,8 @@ class Part:
         with stage("convert"):
             graph = prepared(self.graph, wanted.types, accelerator)
         ranges = dict(zip([v.name for v in graph.inputs], wanted.ranges, strict=bool(wanted.ranges)))
-        context = CompileContext(self.settings.threads, self.settings.precision, ranges)
+        own = self.settings.options
+        context = CompileContext(own.thread_count, own.precision, ranges)
         name = self._blob(graph, accelerator, context)
         loaded = self._restored(name, lambda blob: accelerator.restore(blob, graph, context)) if name else None
         if loaded is None:

@@ -1,0 +1,259 @@
+"""Options of sessions, each declared once, in `Options`: who takes, keeps or hands on options does so by this record.
+
+A new option is a field here, and its name among the `OptionKeywords`.  `bolt_numba.compile`, clones, pickles, commands,
+flows, the benchmark and the drop-in for onnxruntime have it then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+
+from bolt_numba.base.budget import Budget
+from bolt_numba.base.config import MAX_PLANS, MAX_THREADS, default_stand_ins, default_threads
+from bolt_numba.base.records import field_metadata, record
+from bolt_numba.errors import BoltError, DeviceError, DTypeError
+from bolt_numba.types import FALLBACKS, NUMERICS, PRECISIONS, precision_of
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from bolt_numba.passes.pipeline import Stage
+
+
+INT8 = "int8"
+"""A precision of `bolt_numba.compile` alone, which needs calibration: a session runs its graph of integers as it is."""
+
+
+def count_of(what: str, given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
+        raise BoltError(f"{what}: got {given!r:.80}, wanted a whole number from 1")
+    return int(given)
+
+
+def flag_of(what: str, given: Any) -> bool:
+    if not isinstance(given, (bool, np.bool_)):
+        raise DTypeError(f"{what}: got {given!r:.80}, wanted True or False")
+    return bool(given)
+
+
+def want_one_of(what: str, given: Any, known: Sequence[str]) -> Any:
+    """One of a few texts."""
+    if not isinstance(given, str) or given not in known:
+        raise DeviceError(f"{what}: got {given!r:.80}, wanted one of {tuple(known)}")
+    return given
+
+
+def wanted_threads(what: str, threads: Any) -> int:
+    """How many threads share a call, whether the system gives any or not; None: as many as the environment says."""
+    given = default_threads() if threads is None else threads
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 1 <= given <= MAX_THREADS:
+        raise DeviceError(f"{what}: got {given!r:.80}, wanted a whole number from 1 to {MAX_THREADS}")
+    return int(given)
+
+
+def _as_it_is(what: str, given: Any) -> Any:
+    """For what others look at that know more."""
+    return given
+
+
+def _stand_ins(what: str, given: Any) -> bool:
+    return default_stand_ins() if given is None else flag_of(what, given)
+
+
+def _names(what: str, given: Any) -> Any:
+    """One name, or several; `bolt_numba.devices.in_order` knows which there are."""
+    return tuple(given) if isinstance(given, list) else given
+
+
+def _stages(what: str, given: Any) -> Any:
+    if given is not None and not isinstance(given, Iterable):
+        raise DTypeError(f"{what}: got {given!r:.80}, wanted stages of passes.pipeline")
+    return None if given is None else tuple(given)
+
+
+def _properties(what: str, given: Any) -> Any:
+    if given is not None and not isinstance(given, Mapping):
+        raise DeviceError(f"{what}: got a {type(given).__name__}, wanted those of each device by its name")
+    return given
+
+
+@record(frozen=True)
+class Option:
+    """What is to be known of an option beside its type and default.
+
+    check: gives the value as it is kept, of the option's name and what a caller gave; raises BoltError.  choices: the
+    texts that it may be.  help, metavar, flag: of the command line, which has no option without help; flag: None: the
+    option's name.
+    """
+
+    check: Callable[[str, Any], Any]
+    help: str = ""
+    metavar: str | None = None
+    flag: str | None = None
+    choices: tuple[str, ...] = ()
+
+
+def _option(*args: Any, **kwargs: Any) -> dict[str, Option]:
+    return {"option": Option(*args, **kwargs)}
+
+
+def _choice(
+    choices: tuple[str, ...], help: str, spelled: Callable[[Any], Any] = lambda given: given
+) -> dict[str, Option]:
+    def check(what: str, given: Any) -> Any:
+        return want_one_of(what, spelled(given), choices)
+
+    return _option(check, help, "|".join(choices), choices=choices)
+
+
+@record(frozen=True)
+class Options:
+    """What a session is made with, as keywords of `bolt_numba.compile`, too.
+
+    Parameters
+    ----------
+    threads: that share the work of a call; None: the processors of this process (or ``BOLT_NUMBA_NUM_THREADS``).
+    precision: ``"f32"``, or ``"bf16"``: constant weights of products and convolutions are held as bfloat16 and
+        multiplied as such (twice as fast where the processor has AVX-512 BF16, elsewhere they are widened), and so
+        are the products of attention; values that products alone make and read are bfloat16, sums and everything
+        else f32.  ``"f16"``: weights of products are held as float16 and widened in registers.
+        On a GPU all values are such halves (docs/cuda.md).
+    numerics: how far algorithms may be from a direct sum: ``"strict"``, ``"default"`` or ``"fast"``; what each
+        guarantees is in docs/numerics.md.
+    tune: measure the algorithms that can run a node when a plan is made, and take the fastest, instead of following
+        the cost model; what was measured is kept with the compiled kernels.  Another algorithm rounds differently.
+    time_limit: seconds of one run once it is planned, behind which no loop begins an iteration: a TimeLimitError;
+        None: no limit.
+    memory_limit: bytes that the buffers of one plan, or one result whose size data decide, may take; None: a share of
+        what is free (or ``BOLT_NUMBA_MEMORY``).  More is refused by a BudgetError before it is allocated.
+    max_plans: plans kept, one for each set of input shapes; all of them together keep to the same limit of memory.
+    stages: what the passes do, with rules and passes of one's own (`passes.pipeline.with_rules`, `with_stage`);
+        None: the usual ones.  A packed file is optimised already and takes none.
+    stand_ins: whether a shape that comes when the session runs already does without kernels that have to be compiled
+        first: other algorithms, or references, stand in until that is done by another process, and may round
+        otherwise.  False: it waits, and its results never change.  None: yes (or ``BOLT_NUMBA_STAND_INS``).
+    device: ``"cpu"``, ``"cuda"``, or several names in order of preference: each node runs on the first that has a
+        kernel for it, and the CPU takes what is left.  ``"host"`` runs everything by references.
+    properties: of devices that are plug-ins, by the device's name: ``{"openvino": {"device": "GPU"}}``.
+    fallback: what happens where a plug-in fails: ``"allow"``: the session computes by itself, and `report` says why;
+        ``"warn"``: and warns once for each cause; ``"forbid"``: a DeviceError.
+    placement: which nodes plug-ins get or not, as a text, a file or a `Placement` (docs/hardware).
+
+    Raises DeviceError or another BoltError for a value that an option cannot have.
+    """
+
+    threads: int | None = field(default=None, metadata=_option(wanted_threads, "Threads of one run."))
+    precision: str = field(default="f32", metadata=_choice(PRECISIONS, "Of weights and their products.", precision_of))
+    numerics: str = field(default="default", metadata=_choice(NUMERICS, "How exact algorithms are: docs/numerics.md."))
+    tune: bool = field(
+        default=False,
+        metadata=_option(flag_of, "Measure which algorithm is fastest where several can run a node (kept)."),
+    )
+    time_limit: float | None = field(
+        default=None,
+        metadata=_option(
+            lambda _, given: Budget(seconds=given).seconds, "Behind which no loop begins an iteration.", "SECONDS"
+        ),
+    )
+    memory_limit: int | None = field(default=None, metadata=_option(lambda _, given: Budget(memory=given).memory))
+    max_plans: int = field(default=MAX_PLANS, metadata=_option(count_of))
+    stages: Sequence[Stage] | None = field(default=None, metadata=_option(_stages))
+    stand_ins: bool | None = field(default=None, metadata=_option(_stand_ins))
+    device: str | Sequence[str] = field(
+        default="cpu",
+        metadata=_option(
+            _names,
+            "Where nodes run, in order of preference (`devices` lists them); what is left runs on the CPU.",
+            "NAME[,NAME]",
+        ),
+    )
+    properties: Mapping[str, Mapping[str, Any]] | None = field(
+        default=None,
+        metadata=_option(
+            _properties, "Of a plug-in, as openvino.device=GPU (`devices`).", "DEVICE.NAME=VALUE", "property"
+        ),
+    )
+    fallback: str = field(
+        default="allow", metadata=_choice(FALLBACKS, "Where a plug-in fails: run elsewhere, warn of it too, or fail.")
+    )
+    placement: Any = field(
+        default=None, metadata=_option(_as_it_is, "Which nodes plug-ins get, or not: docs/hardware.", "FILE")
+    )
+
+    def __post_init__(self) -> None:
+        values = self.__dict__
+        for name, option in OPTIONS.items():
+            values[name] = option.check(name, values[name])
+
+    @property
+    def thread_count(self) -> int:
+        """The threads as a number, which the check makes of None."""
+        assert self.threads is not None
+        return self.threads
+
+    @property
+    def does_stand_in(self) -> bool:
+        """Whether kernels stand in for others; what is tuned waits."""
+        return bool(self.stand_ins) and not self.tune
+
+    def but(self, **given: Unpack[OptionKeywords]) -> Options:
+        """The same with other values."""
+        return Options(**{**vars(self), **given})
+
+
+if TYPE_CHECKING:
+
+    class OptionKeywords(TypedDict, total=False):
+        """The fields of `Options` once more; tests/test_options.py holds one to the other."""
+
+        threads: int | None
+        precision: str
+        numerics: str
+        tune: bool
+        time_limit: float | None
+        memory_limit: int | None
+        max_plans: int
+        stages: Sequence[Stage] | None
+        stand_ins: bool | None
+        device: str | Sequence[str]
+        properties: Mapping[str, Mapping[str, Any]] | None
+        fallback: str
+        placement: Any
+
+
+OPTIONS: dict[str, Option] = {name: metadata["option"] for name, metadata in field_metadata(Options).items()}
+"""What is to be known of each option, by its name."""
+_PLAIN = {"str": str, "bool": bool, "int": int, "float": float}
+
+
+def plain_kind(name: str) -> type | None:
+    """The type of an option that is a text, a number or a flag; None for those that are more."""
+    return _PLAIN.get(Options.__annotations__[name].removesuffix(" | None"))
+
+
+def want_known(what: str, given: Iterable[str], *more: str, without: str = "") -> None:
+    """Raise DTypeError, which is a TypeError, for names that are neither options, but for one, nor among ``more``."""
+    known = {*OPTIONS, *more} - {without}
+    if unknown := sorted({*given} - known):
+        raise DTypeError(f"{what}: options: got {unknown}, wanted some of {sorted(known)}")
+
+
+def options_of(what: str, given: Mapping[str, Any]) -> Options:
+    """Options by their names; raises BoltError for a name that there is not, and for a value that one cannot have."""
+    if not given.keys() <= OPTIONS.keys():
+        want_known(what, given)
+    return Options(**given)
+
+
+def sign(function: Any) -> None:
+    """Have the signature of a function with ``**options`` name them, for `help` and `inspect`."""
+    own = signature(function)
+    *others, _ = own.parameters.values()
+    defaults = vars(Options)
+    made = [Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name]) for name in OPTIONS]
+    function.__signature__ = own.replace(parameters=[*others, *made])
