@@ -52,7 +52,8 @@ def compile(
     """
     precision = precision_of(options.get("precision"))
     is_narrow = precision == INT8 or calibration is not None
-    how = options_of("compile", {**options, "precision": "f32"} if is_narrow else options)
+    given = {**options, "precision": "f32"} if is_narrow else options
+    how = options_of("compile", given, "weights", "signature", "calibration")
     if others(how.device) and weights is None and not is_narrow:
         from bolt_numba.plugged.known import session_of  # sessions without plug-ins do without
 

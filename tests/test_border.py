@@ -304,7 +304,7 @@ def test_wrong_values_are_bolt_errors(name: str) -> None:
 
 def test_wrong_calls_are_type_errors(tmp_path: Path) -> None:
     calls: list[Callable[[], Any]] = [
-        lambda: bn.compile(network(), thread=2),  # type: ignore[call-arg]
+        lambda: bn.compile(),  # type: ignore[call-arg]
         lambda: bn.Session(),  # type: ignore[call-arg]
         lambda: bn.load(),  # type: ignore[call-arg]
         lambda: session().run(None),  # type: ignore[call-arg]

@@ -73,11 +73,11 @@ def test_every_option_is_described() -> None:
     ids=str,
 )  # fmt: skip
 def test_a_wrong_value_is_told_with_the_name_of_its_option(given: Any) -> None:
-    name = next(iter(given))
+    name, flow = next(iter(given)), Flow(inputs=["x"], outputs=["y"])
     calls: list[Callable[[], Any]] = [
         lambda: bn.compile(adding(3), **given),
         lambda: bn.Session(bn.load(adding(3)), **given),
-        lambda: Flow(inputs=["x"], outputs=["y"]).model(adding(3), "x", "y", **given) if name != "stages" else bn.Options(**given),
+        lambda: flow.model(adding(3), "x", "y", **given) if name != "stages" else bn.Options(**given),
     ]
     for call in calls:
         with pytest.raises(bn.BoltError, match=rf"^(flow 'flow': node '\w+': )?{name}: got .*, wanted "):
@@ -85,7 +85,7 @@ def test_a_wrong_value_is_told_with_the_name_of_its_option(given: Any) -> None:
 
 
 def test_stages_are_those_of_the_pipeline() -> None:
-    with pytest.raises(bn.DTypeError, match="stages: got .* wanted stages"):
+    with pytest.raises(bn.DTypeError, match=r"stages: got .* wanted stages"):
         bn.compile(adding(3), stages=[3])  # type: ignore[list-item]
 
 
@@ -177,7 +177,8 @@ made = [session, session.clone(1), pickle.loads(pickle.dumps(session)), *node.se
 assert [each.options.depth for each in made] == [3] * 5, made
 flow.close()
 assert bn.compile(model).options.depth == inspect.signature(bn.compile).parameters["depth"].default == 2
-for wrong in (lambda: bn.compile(model, depth=0), lambda: Flow(inputs=["x"], outputs=["y"]).model(model, "x", "y", depth=0)):
+other = Flow(inputs=["x"], outputs=["y"])
+for wrong in (lambda: bn.compile(model, depth=0), lambda: other.model(model, "x", "y", depth=0)):
     try:
         wrong()
     except bn.BoltError as error:

@@ -56,20 +56,6 @@ def wanted_threads(what: str, threads: Any) -> int:
     return int(given)
 
 
-def _as_it_is(what: str, given: Any) -> Any:
-    """For what others look at that know more."""
-    return given
-
-
-def _stand_ins(what: str, given: Any) -> bool:
-    return default_stand_ins() if given is None else flag_of(what, given)
-
-
-def _names(what: str, given: Any) -> Any:
-    """One name, or several; `bolt_numba.devices.in_order` knows which there are."""
-    return tuple(given) if isinstance(given, list) else given
-
-
 def _stages(what: str, given: Any) -> Any:
     if given is not None and not isinstance(given, Iterable):
         raise DTypeError(f"{what}: got {given!r:.80}, wanted stages of passes.pipeline")
@@ -102,13 +88,8 @@ def _option(*args: Any, **kwargs: Any) -> dict[str, Option]:
     return {"option": Option(*args, **kwargs)}
 
 
-def _choice(
-    choices: tuple[str, ...], help: str, spelled: Callable[[Any], Any] = lambda given: given
-) -> dict[str, Option]:
-    def check(what: str, given: Any) -> Any:
-        return want_one_of(what, spelled(given), choices)
-
-    return _option(check, help, "|".join(choices), choices=choices)
+def _choice(choices: tuple[str, ...], help: str, spelled: Callable[[Any], Any] = lambda x: x) -> dict[str, Option]:
+    return _option(lambda what, x: want_one_of(what, spelled(x), choices), help, "|".join(choices), choices=choices)
 
 
 @record(frozen=True)
@@ -147,43 +128,29 @@ class Options:
     Raises DeviceError or another BoltError for a value that an option cannot have.
     """
 
+    # fmt: off
     threads: int | None = field(default=None, metadata=_option(wanted_threads, "Threads of one run."))
     precision: str = field(default="f32", metadata=_choice(PRECISIONS, "Of weights and their products.", precision_of))
     numerics: str = field(default="default", metadata=_choice(NUMERICS, "How exact algorithms are: docs/numerics.md."))
-    tune: bool = field(
-        default=False,
-        metadata=_option(flag_of, "Measure which algorithm is fastest where several can run a node (kept)."),
-    )
-    time_limit: float | None = field(
-        default=None,
-        metadata=_option(
-            lambda _, given: Budget(seconds=given).seconds, "Behind which no loop begins an iteration.", "SECONDS"
-        ),
-    )
+    tune: bool = field(default=False, metadata=_option(
+        flag_of, "Measure which algorithm is fastest where several can run a node (kept)."))
+    time_limit: float | None = field(default=None, metadata=_option(
+        lambda _, given: Budget(seconds=given).seconds, "Behind which no loop begins an iteration.", "SECONDS"))
     memory_limit: int | None = field(default=None, metadata=_option(lambda _, given: Budget(memory=given).memory))
     max_plans: int = field(default=MAX_PLANS, metadata=_option(count_of))
     stages: Sequence[Stage] | None = field(default=None, metadata=_option(_stages))
-    stand_ins: bool | None = field(default=None, metadata=_option(_stand_ins))
-    device: str | Sequence[str] = field(
-        default="cpu",
-        metadata=_option(
-            _names,
-            "Where nodes run, in order of preference (`devices` lists them); what is left runs on the CPU.",
-            "NAME[,NAME]",
-        ),
-    )
-    properties: Mapping[str, Mapping[str, Any]] | None = field(
-        default=None,
-        metadata=_option(
-            _properties, "Of a plug-in, as openvino.device=GPU (`devices`).", "DEVICE.NAME=VALUE", "property"
-        ),
-    )
-    fallback: str = field(
-        default="allow", metadata=_choice(FALLBACKS, "Where a plug-in fails: run elsewhere, warn of it too, or fail.")
-    )
-    placement: Any = field(
-        default=None, metadata=_option(_as_it_is, "Which nodes plug-ins get, or not: docs/hardware.", "FILE")
-    )
+    stand_ins: bool | None = field(default=None, metadata=_option(
+        lambda what, given: default_stand_ins() if given is None else flag_of(what, given)))
+    device: str | Sequence[str] = field(default="cpu", metadata=_option(
+        lambda _, given: tuple(given) if isinstance(given, list) else given,  # `devices.in_order` knows which there are
+        "Where nodes run, in order of preference (`devices` lists them); what is left runs on the CPU.", "NAME[,NAME]"))
+    properties: Mapping[str, Mapping[str, Any]] | None = field(default=None, metadata=_option(
+        _properties, "Of a plug-in, as openvino.device=GPU (`devices`).", "DEVICE.NAME=VALUE", "property"))
+    fallback: str = field(default="allow", metadata=_choice(
+        FALLBACKS, "Where a plug-in fails: run elsewhere, warn of it too, or fail."))
+    placement: Any = field(default=None, metadata=_option(
+        lambda _, given: given, "Which nodes plug-ins get, or not: docs/hardware.", "FILE"))
+    # fmt: on
 
     def __post_init__(self) -> None:
         values = self.__dict__
@@ -243,10 +210,13 @@ def want_known(what: str, given: Iterable[str], *more: str, without: str = "") -
         raise DTypeError(f"{what}: options: got {unknown}, wanted some of {sorted(known)}")
 
 
-def options_of(what: str, given: Mapping[str, Any]) -> Options:
-    """Options by their names; raises BoltError for a name that there is not, and for a value that one cannot have."""
+def options_of(what: str, given: Mapping[str, Any], *more: str) -> Options:
+    """Options by their names; raises BoltError for a name that there is not, and for a value that one cannot have.
+
+    more: what else the caller takes.
+    """
     if not given.keys() <= OPTIONS.keys():
-        want_known(what, given)
+        want_known(what, given, *more)
     return Options(**given)
 
 

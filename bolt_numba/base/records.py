@@ -36,9 +36,8 @@ def field_kinds(cls: Any) -> list[Any]:
 
 def field_metadata(cls: Any) -> dict[str, Any]:
     """What the fields of a record say of themselves, ``field(metadata=...)``, by their names."""
-    return {
-        name: row.metadata for name, (_, row) in getattr(cls, _FIELDS).items() if isinstance(row, dataclasses.Field)
-    }
+    rows = getattr(cls, _FIELDS).items()
+    return {name: row.metadata for name, (_, row) in rows if isinstance(row, dataclasses.Field)}
 
 
 def _dataclass_field(name: str, kind: Any, default: Any) -> Any:
@@ -161,7 +160,8 @@ def _compiled(cls: Any) -> Callable[..., None]:
 def record(*, frozen: bool = False, eq: bool = True) -> Callable[[T], T]:
     """Make the annotated names of a class, after those of its bases, its fields, as `dataclasses.dataclass` does.
 
-    Defaults may be ``field(default_factory=...)`` or ``field(default=..., metadata=...)``.  Methods that a class or a base of it has stay.  Raises TypeError
+    Defaults may be ``field(default_factory=...)`` or ``field(default=..., metadata=...)``.
+    Methods that a class or a base of it has stay.  Raises TypeError
     for a `functools.cached_property`: what it keeps beside the fields would make equal records unequal.
     """
 
