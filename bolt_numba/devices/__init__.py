@@ -142,5 +142,6 @@ def in_order(wanted: str | Sequence[str] = ()) -> tuple[Device, ...]:
     """The devices that are wanted (one, or several in order of preference), then the others of `LAST`."""
     asked = [wanted] if isinstance(wanted, str) else wanted
     if not isinstance(asked, (list, tuple)) or any(not isinstance(n, str) or not is_known(n) for n in asked):
-        raise DeviceError(f"device: got {wanted!r}, wanted {choices(wanted)}")
+        given = [*wanted] if isinstance(wanted, tuple) else wanted
+        raise DeviceError(f"device: got {given!r}, wanted {choices(given)}")
     return tuple(dict.fromkeys(device(name) for name in (*asked, *LAST)))
