@@ -71,26 +71,35 @@ class Fillers:
         self.rows, self.words, self.offsets = (np.array(row, np.int64) for row in (rows, words, offsets))
         self.kernels = np.array([kernel.address for kernel in kernels], np.int64)
         self.none = np.zeros(len(tables), np.int64)
-        self.ticks = np.zeros(len(tables) + 1, np.int64)
-
-    def fill(self, registers: Array, block: Array) -> None:
-        """Write all tables into the block."""
-        words, base = self.words.copy(), np.array([pointer(block)])
-        record = np.array([pointer(self.rows), len(self.rows), pointer(registers), pointer(words), pointer(base)])
-        fill.call_at(pointer(record))
-        params = self.offsets + pointer(words)  # a name keeps what the call reads
-        call = run_steps.record(
-            kernels=self.kernels, params=params, flags=self.none, ticks=self.ticks, steps=len(params), timed=0
-        )
-        run_native(call.ctypes.data, 1)
 
     def made(self, registers: Array) -> Array:
         """A block of its own, filled."""
         block: Array = HOST.allocate(int(registers[self.end]))
-        self.fill(registers, block)
+        Refill(self, registers).write(block)
         return block
 
     def arrays(self, registers: Array) -> list[Array]:
         """Each table as bytes."""
         block, places = self.made(registers), registers[np.array(self.places)].tolist()
         return [block[first : first + nbytes] for first, nbytes in places]
+
+
+class Refill:
+    """The calls of fillers for registers that change, one block at a time."""
+
+    def __init__(self, fillers: Fillers, registers: Array) -> None:
+        words, self.base = fillers.words.copy(), np.zeros(1, np.int64)
+        values = pointer(fillers.rows), len(fillers.rows), pointer(registers), pointer(words), pointer(self.base)
+        record, params = np.array(values), fillers.offsets + pointer(words)
+        call = run_steps.record(
+            kernels=fillers.kernels, params=params, flags=fillers.none, ticks=np.zeros(len(params) + 1, np.int64),
+            steps=len(params), timed=0,
+        )  # fmt: skip
+        self.kept = fillers, registers, words, record, params, call
+        self.record, self.call = pointer(record), call.ctypes.data
+
+    def write(self, block: Array) -> None:
+        """Write all tables into the block."""
+        self.base[0] = pointer(block)
+        fill.call_at(self.record)
+        run_native(self.call, 1)

@@ -12,7 +12,7 @@ import numpy as np
 from bolt_numba.base.follow import TABLES, Followed, LostError, Trail, followed, value_of
 from bolt_numba.base.mapped import for_kernels
 from bolt_numba.base.selects import FilledTable, either, is_filled, is_table
-from bolt_numba.devices.fillers import Fillers, TableBlock
+from bolt_numba.devices.fillers import Fillers, Refill, TableBlock
 from bolt_numba.devices.program import NativeRun, RecordImage, laid_out, linked, pointer
 from bolt_numba.devices.stages import SPARE, StagedRun, Staging
 from bolt_numba.devices.tape_code import Found, TapeCode, told_later
@@ -224,7 +224,7 @@ class FollowedRun(NativeRun):
 
     __slots__ = (
         "bases", "block", "fills", "followed", "found", "held", "kernels", "key", "objects", "own", "pack_bases",
-        "pack_sizes", "records", "registers", "runs", "stages", "tables",
+        "pack_sizes", "records", "refill", "registers", "runs", "stages", "tables",
     )  # fmt: skip
 
     def __init__(self, followed: FollowedProgram) -> None:
@@ -237,6 +237,7 @@ class FollowedRun(NativeRun):
         self.held: list[Array] = []
         self.tables: Array | None = None
         self.block, self.key = np.empty(0, np.uint8), b""
+        self.refill: Refill | None = None
         code = followed.tape
         self.found: Found = code.last
         self.own = self.registers = code.own(self.found[0])
@@ -291,7 +292,9 @@ class FollowedRun(NativeRun):
             if key != self.key:
                 if nbytes > self.block.nbytes or ROOMY * nbytes < self.block.nbytes:
                     self.block = HOST.allocate(nbytes + nbytes // 4)
-                fillers.fill(own, self.block)
+                if self.refill is None:
+                    self.refill = Refill(fillers, own)
+                self.refill.write(self.block)
                 self.key = key
         return self.block
 
