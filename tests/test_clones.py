@@ -57,7 +57,7 @@ def test_a_clone_with_other_threads_has_plans_of_its_own_and_the_same_weights() 
 
 
 def test_clones_of_many_shapes_and_threads_at_once() -> None:
-    """They plan beside each other, by recipes, too."""
+    """They plan beside each other."""
     session = bn.compile(two_layers(), threads=2)
     sessions = [session, session.clone(), session.clone(1), session.clone(3)]
     inputs = [data(n) for n in range(1, 24)]

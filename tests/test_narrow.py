@@ -164,7 +164,7 @@ def test_narrow_graphs_run_and_are_written_like_others(tmp_path: Path) -> None:
 
 
 def test_new_shapes() -> None:
-    """From the fifth plan on, shapes are planned by recipes: the bits of sessions that know no other shape."""
+    """From the fifth shape on, tapes serve: the bits of sessions that know no other shape."""
     graph = Graph("shapes")
     b = Builder(graph)
     rng, value = np.random.default_rng(3), graph.add_input("x", TensorType(F32, (Sym("n"), Sym("h"), 20, 32)))

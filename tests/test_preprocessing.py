@@ -231,7 +231,7 @@ def test_before_a_model(tmp_path: Path) -> None:
         graph = surgery.with_preprocessing(network(batch, 3, 24, 32), {"input": Image(antialias=False)})
         bn.save(graph, tmp_path / "m.bolt")
         session = bn.compile(tmp_path / "m.bolt", threads=2)
-        for i in range(8):  # from the fifth on plans are made by recipes
+        for i in range(8):  # from the fifth on by a tape
             x = pictures(20 + 7 * i, 50 - 3 * i)[i % 3]
             wanted = levels(x, (24, 32), antialias=False).max(axis=(0, 1)) / np.float32(255)
             np.testing.assert_allclose(np.asarray(session(input=x))[0], wanted, rtol=1e-6)

@@ -20,7 +20,7 @@ from bolt_numba.ops.arrays.shape import Slice
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Pow
-from bolt_numba.runtime import choices, recipes, tape
+from bolt_numba.runtime import choices, tape
 from bolt_numba.runtime.choices import number_operators
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Planner
@@ -165,7 +165,6 @@ def test_another_shape_plans_only_what_it_changes() -> None:
 
 def test_ways_to_plan_a_node_do_not_heap_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choices, "MOST_CHOICES", 2)
-    monkeypatch.setattr(recipes, "MOST", 0)
     monkeypatch.setattr(tape, "MOST_TAPES", 0)
     runner = products()
     for rows in range(1, 6):

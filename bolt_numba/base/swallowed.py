@@ -1,6 +1,6 @@
 """Internal errors that nobody sees, because the work goes on another way: they are counted.
 
-A rule that raises leaves its node alone, a recipe that raises is a miss: results stay right, and speed is lost.  So
+A rule that raises leaves its node alone, a tape has no maker that raises: results stay right, and speed is lost.  So
 each is in `FAULTS`, which `session.report()` and ``bolt-numba doctor`` show and the tests hold to be empty.
 """
 

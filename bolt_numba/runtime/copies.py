@@ -8,7 +8,7 @@ array of that kind has NumPy's ``shape``, ``dtype`` and ``flags``, ``is_elsewher
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from bolt_numba.errors import DeviceError, DTypeError
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import HOST, Arenas, Device, Memory
-from bolt_numba.runtime.slots import INPUT, TEMP, Job, Slot, view
+from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, view
 from bolt_numba.types import Array, TensorType
 
 if TYPE_CHECKING:
@@ -91,6 +91,28 @@ class Mover(Device):
 
 
 MOVER = Mover()
+
+
+def with_copies(jobs: Iterable[Job], wanted: Iterable[Slot]) -> tuple[list[Job], list[Slot]]:
+    """The jobs, and others that copy operands to where they are read; ``wanted`` values are on the host then."""
+    made: list[Job] = []
+    there: dict[tuple[int, Memory], Slot] = {}
+
+    def at(slot: Slot, memory: Memory) -> Slot:
+        slot.memory = slot.root()[0].memory
+        if slot.kind == CONST or slot.memory is memory:
+            return slot
+        if (id(slot), memory) not in there:
+            there[id(slot), memory] = copied(slot, memory, made)
+        return there[id(slot), memory]
+
+    for job in jobs:
+        memory = job.device.memory
+        for out in job.outs:
+            out.memory = memory
+        job.ins = [None if s is None else at(s, memory) for s in job.ins]
+        made.append(job)
+    return made, [at(slot, HOST) for slot in wanted]
 
 
 def copied(source: Slot, memory: Memory, jobs: list[Job]) -> Slot:
@@ -272,29 +294,23 @@ class _Regions:
         return {region for region, (far, near) in self._sums.items() if far >= near and region != most}
 
 
-def islands(
-    jobs: Sequence[Job], slots: Mapping[int, Slot], devices: Sequence[Device], threads: int
-) -> frozenset[int]:
-    """By ``id``: values that nodes of islands compute.  slots: of values, by ``id``."""
+def islands(jobs: Sequence[Job], devices: Sequence[Device], threads: int) -> set[int]:
+    """By ``id``: slots that jobs of islands make."""
     home = next(device for device in devices if device.memory is HOST and device.aliases)
     weighing = {device.memory: device for device in devices if device.weighs}
-    if not weighing:
-        return frozenset()
-    regions, made = _Regions(), set()
-    for job in jobs:
+    regions, made = _Regions(), list[Slot]()
+    for job in jobs if weighing else ():
         slot = job.ins[0] if job.ins else None
         if job.device.weighs:
             own = [s for s in (*job.outs, *job.ins) if s is not None and s.memory is job.device.memory]
             types = [None if s is None else s.type for s in job.ins], [s.type for s in job.outs]
             far, near = (device.seconds(job.op, *types, threads) for device in (job.device, home))
             regions.add(own, far, near)
-            made |= {id(s) for s in job.outs}
+            made += job.outs
         elif slot is not None and slot.memory is not job.outs[0].memory:
             there = job.outs[0] if slot.memory is HOST else slot
             device = weighing.get(there.memory)
             if device is not None:
                 regions.add([there], device.copy_seconds(there.type.nbytes), 0.0)
     small = regions.islands()
-    if not small:
-        return frozenset()
-    return frozenset(value for value, s in slots.items() if id(s) in made and regions.of(s) in small)
+    return {id(s) for s in made if regions.of(s) in small} if small else set()

@@ -1,30 +1,21 @@
-"""Nodes that do what cannot be followed, and those whose sizes choose an algorithm.
-
-Of the former a tape asks Python for what they need, and keeps it by their sizes.
+"""Nodes that do what cannot be followed: a tape asks Python for what they need, and keeps it by their sizes.
 
 A maker that fills tables by NumPy, or an operator whose types need more than arithmetic, is one function of its sizes
 for a trail.  What it gives is taken apart into numbers and arrays; all else must come out as it did first.
-
-A node that several makers may run has the steps of all that were used, and sizes choose.  What no plan of the session
-has packed, or no kernel was compiled for, is not made for a tape: sizes that would choose it fail a guard, and get a
-plan of their own.  The next tape then has it, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import Followed, LostError, UnpackedError, fixed, followed, is_followed, value_of
+from bolt_numba.base.follow import LostError, fixed, followed, is_followed, value_of
 from bolt_numba.base.mapped import for_kernels
-from bolt_numba.base.swallowed import swallowed
 from bolt_numba.kernels.geometry.unseen import Packed
 from bolt_numba.kernels.registry import (
     Argument,
-    Entry,
     Fault,
     In,
     Operands,
@@ -34,30 +25,10 @@ from bolt_numba.kernels.registry import (
     Scratch,
     Step,
     Types,
-    is_exact,
 )
 from bolt_numba.ops.evaluate import infer_types
 from bolt_numba.ops.registry import Op
-from bolt_numba.runtime.choices import Selection
-from bolt_numba.runtime.device import Device
-from bolt_numba.runtime.packs import NodeContext
-from bolt_numba.runtime.slots import Slot
 from bolt_numba.types import STRING, Array, TensorType
-
-
-def runs_nothing(op: Op, ins: Sequence[Slot | None], types: Sequence[TensorType]) -> bool:
-    """Whether the results are the first operand's memory, or all of them empty."""
-    if op.is_view and ins and ins[0] is not None:
-        return True
-    return all(0 in t.dims for t in types)
-
-
-def is_numeric(types: Sequence[TensorType], in_types: Sequence[TensorType | None]) -> bool:
-    """Whether a node's results have sizes, and neither they nor its operands are Python's own objects."""
-    for t in types:
-        if not t.is_static or t.dtype == STRING:
-            return False
-    return STRING not in [t.dtype for t in in_types if t is not None]
 
 
 def _open_numbers(types: Types) -> list[Any]:
@@ -217,74 +188,3 @@ class _Together:
         if isinstance(arg, np.ndarray) or (isinstance(arg, (int, float, np.number)) and kind is not bool):
             return next(self.values)
         return arg
-
-
-# --------------------------------------------------------------------------------------------------- several makers
-
-
-Ways: TypeAlias = "list[tuple[Any, Entry]]"
-"""Makers that may run a node, each with when it does: one of them; none where a device has none."""
-
-
-def ways_of(device: Device, op: Op, ins: Types, context: NodeContext, is_followed: bool) -> Ways:
-    """How a device may run a node; is_followed: on a trail."""
-    try:
-        return _ways(device, op, ins, context)
-    except LostError:
-        if not is_followed:
-            raise
-        entry = chosen(ins, lambda plain: device.select(op, plain, context))
-        return [] if entry is None else [(True, entry)]
-
-
-def _ways(device: Device, op: Op, ins: Types, context: NodeContext) -> Ways:
-    made, rest = [], True  # type: tuple[Ways, Any]
-    for accepts, entry in device.ways(op, ins, context):
-        may_decide = context.session.chooses and type(accepts) is Followed
-        if not may_decide and not accepts:
-            continue
-        if not _may_be_exact(entry, op, ins, context):
-            continue
-        if not may_decide:
-            made.append((rest, entry))
-            return made
-        made.append((accepts & rest, entry))
-        rest = (accepts ^ True) & rest
-    if rest:
-        made.clear()
-    return made
-
-
-def _may_be_exact(entry: Entry, op: Op, ins: Types, context: NodeContext) -> bool:
-    """Whether it is not known that a maker's results are not exact enough for these weights."""
-    try:
-        return entry.error is None or is_exact(entry, op, ins, context)
-    except UnpackedError:  # nobody has asked that yet
-        return True
-
-
-def all_of(ways: Ways, context: NodeContext, select: Callable[[Entry], Selection]) -> Selection:
-    """How a node runs one of several ways."""
-    at = 0 if len(ways) == 1 else next(number for number, (when, _) in enumerate(ways) if value_of(when))
-    kept = [(ways[at][0], select(ways[at][1]))]
-    for number, (when, entry) in enumerate(ways):
-        made = None if number == at else _tried(entry, select, kept[0][1])
-        if made is not None:
-            kept.append((when, made))
-        elif number != at:
-            bool(when)  # a guard
-    if len(kept) == 1:
-        return kept[0][1]
-    steps = [replace(step, when=when & step.when) for when, how in kept for step in how.steps or ()]
-    return replace(kept[0][1], steps=steps)
-
-
-def _tried(entry: Entry, select: Callable[[Entry], Selection], like: Selection) -> Selection | None:
-    """Another way to run a node for which all is there."""
-    try:
-        made = select(entry)
-    except (LostError, Exception) as error:  # weights that were not packed, or it does not work for these very sizes
-        swallowed(f"maker {entry.name!r}", error, LostError, ArithmeticError, ValueError)
-        return None
-    is_alike = (made.inplace, made.states) == (like.inplace, like.states)
-    return None if not is_alike or made.device.lacking(made.steps or ()) else made

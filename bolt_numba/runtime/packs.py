@@ -18,7 +18,7 @@ from bolt_numba.devices.seals import check_sources, key_of_seals, sealed, sealed
 from bolt_numba.errors import InternalError, ShapeError
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.geometry.unseen import Making, Packed, Unseen, content, is_unseen
-from bolt_numba.kernels.registry import Record
+from bolt_numba.kernels.registry import In, Record
 from bolt_numba.types import PRECISIONS, VALUES_WERE, Array, TensorType
 
 if TYPE_CHECKING:
@@ -133,12 +133,12 @@ class Packs:
     def planned(self, node: Node, ins: Sequence[Slot | None], how: Selection) -> list[Slot]:
         """A node has its steps; constants that need not be in memory once all is packed, as nobody else reads them."""
         leaving: list[Slot] = []
-        direct = how.direct
+        direct = {a.index for s in how.steps or () for a in s.args.values() if isinstance(a, In)}
         for index, slot in enumerate(ins):
             if slot is None or slot.source is None:
                 continue
             readers = self._readers.get(slot.source)
-            if index in direct:
+            if how.steps is None or index in direct:
                 self.read(slot)
             elif readers is not None:
                 readers.discard(node)

@@ -8,45 +8,37 @@ and the nodes after it are a new region, planned when the shapes are there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.border import at_node
 from bolt_numba.base.budget import ask, unasked
-from bolt_numba.base.follow import LostError, Trail, UnpackedError, is_followed
+from bolt_numba.base.follow import Trail, is_followed
 from bolt_numba.base.records import record
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.kernels.compiles import LackingError
-from bolt_numba.kernels.extents import check_steps, made_steps
-from bolt_numba.kernels.geometry.unseen import is_unseen
-from bolt_numba.kernels.registry import Entry, In, Operands, Out, Scratch, Step, unseen
+from bolt_numba.kernels.extents import check_steps
+from bolt_numba.kernels.registry import In, Out, Scratch
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.evaluate import amounts_of
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.bounds import fitting
-from bolt_numba.runtime.choices import Choices, Selection, node_key
-from bolt_numba.runtime.copies import NOT_WORTH_IT, Copy, copied, islands
-from bolt_numba.runtime.device import HOST, Device, Memory, Segment, segments_of
+from bolt_numba.runtime.choices import Choices, Chooser, Selection
+from bolt_numba.runtime.copies import Copy, islands, with_copies
+from bolt_numba.runtime.device import HOST, Memory, Segment, segments_of
 from bolt_numba.runtime.memory import MemoryPlan, in_bands, plan_memory, stacked
-from bolt_numba.runtime.opaque import all_of, is_numeric, runs_nothing, steps_of, types_of, ways_of
-from bolt_numba.runtime.packs import MakerContext, NodeContext, packed_by
-from bolt_numba.runtime.recipes import Form, learn, made_before
+from bolt_numba.runtime.opaque import types_of
+from bolt_numba.runtime.packs import MakerContext
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, resolved
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, own
-from bolt_numba.runtime.stand_ins import STANDS_IN, Lacking
 from bolt_numba.runtime.stops import REPLANNED, Stop, Stops, behind
-from bolt_numba.types import NestedType, TensorType, only_in_python, type_of
-
-FEW_PLANS = 8
-"""Plans of a region from which on recipes pay, as no tape has come meanwhile: one costs as much as ten nodes."""
-Planned: TypeAlias = "tuple[tuple[TensorType, ...], Selection | None, list[Step] | None]"
-"""Types of a node's results, how it is planned (None: nothing runs), and its steps."""
+from bolt_numba.types import STRING, NestedType, TensorType, only_in_python, type_of
 
 
 @record(eq=False)
@@ -54,7 +46,8 @@ class Plan:
     """Everything that one set of input shapes needs.
 
     results: a slot for each wanted value; those of kind TEMP are written into fresh arrays, the others are taken from
-    the inputs or constants.  With a cut, the wanted values are what the cut and the rest need.
+    the inputs or constants.  With a cut, the wanted values are what the cut and the rest need.  lacking: kernels for
+    which others stand in.
     """
 
     jobs: list[Job]
@@ -63,6 +56,7 @@ class Plan:
     results: list[Slot]
     cut: Cut | None = None
     stops: Sequence[Stop] = ()
+    lacking: Sequence[Any] = ()
     elsewhere: dict[tuple[int, Memory], bool] = field(default_factory=dict)
     """By input and memory: whether only copies there read it.  By ~output and memory: whether one from it makes it."""
 
@@ -75,30 +69,26 @@ class Plan:
 class Planner:
     """Plans one region for one set of input types.
 
-    lacking: takes note of the kernels that are not there, for which others stand in; None: kernels are waited for.
-    near: ids of values that are computed in the host's memory, whatever is preferred (`islands`).  trail: of the sizes
-    of the types that are planned for, where these are followed (`runtime.tape`).  data: by id of a node what data last
-    decided of it: shapes of its results, or content of the operands that decide; the trail then has stops there.
+    waits: for kernels; else others stand in for those that are not there.  trail: of the sizes of the types that are
+    planned for, where these are followed (`runtime.tape`).  data: by id of a node what data last decided of it: shapes
+    of its results, or content of the operands that decide; the trail then has stops there.
     """
 
     def __init__(
-        self, region: Region, context: MakerContext, lacking: Lacking | None = None, near: frozenset[int] = frozenset(),
-        trail: Trail | None = None, data: Mapping[int, Sequence[Sequence[int]]] | None = None,
+        self, region: Region, context: MakerContext, waits: bool = True, trail: Trail | None = None,
+        data: Mapping[int, Sequence[Sequence[int]]] | None = None,
     ) -> None:  # fmt: skip
-        self.region, self.lacking, self.near, self.trail = region, lacking, near, trail
-        self.choices = region.choices if trail is None else Choices()
-        self.context, self.devices = context, context.devices
+        self.region, self.context, self.devices, self.trail = region, context, context.devices, trail
+        memo = region.choices if trail is None else Choices()
+        self.choices = Chooser(context, memo, region.operators, waits, trail)
         self.is_mixed = any(device.memory is not HOST for device in self.devices)
-        self.elsewhere: dict[tuple[int, Memory], Slot] = {}
         self.slots: dict[int, Slot] = {}
         self.alias = dict(region.alias)
         self.jobs: list[Job] = []
+        self.nodes: list[Node] = []
         self.stops = Stops(region, trail, data or {}, self.alias, self.slots, self.jobs, self._slot, self.devices)
         self.cut: Cut | None = None
         self.unasked = unasked()
-        is_new = context.tuner is not None or region.plans < FEW_PLANS or trail is not None
-        self.forms: dict[int, Form] = {} if is_new else region.forms()
-        self.is_near = False
 
     def plan(self, types: Sequence[TensorType]) -> Plan:
         """``types``: static types of the region's inputs, with ``value`` where the content decides shapes."""
@@ -106,28 +96,17 @@ class Planner:
             self.slots[id(value)] = Slot(value.name, t, INPUT, index)
         for key, t in self.region.known.items():
             self.slots[key] = Slot("known", t, CONST, const=t.known)
-        queue = deque(self.region.nodes)
-        while queue and self.cut is None:
-            node = queue.popleft()
-            try:
-                if not self._inline(node, queue):
-                    self._add(node, queue)
-            except LackingError:
-                raise
-            except Exception as error:
-                raise at_node(error, node.op.name, node.name) from error
-        results = self._results()
-        is_first = self.is_mixed and not self.near
-        if is_first and (near := islands(self.jobs, self.slots, self.devices, self.context.threads)):
-            if self.lacking is not None:
-                self.lacking.kernels.clear()  # nodes that stay on the host do without them
-            return Planner(self.region, self.context, self.lacking, near).plan(types)
+        self._each(deque(self.region.nodes), self._add)
+        wanted = self._wanted()
+        results = self._results(self._brought(wanted) if self.is_mixed else wanted)
+        lacking = [kernel for job in self.jobs for kernel in job.lacking]
         joined = in_bands(self.jobs, results, self.context.threads, self.context.chooses)
-        if self.lacking is None or not any(self.lacking.of(job.device, job.steps) for job in joined):
+        missing = [] if self.choices.waits else [k for job in joined for k in job.device.lacking(job.steps or ())]
+        if not missing:
             self.jobs = joined
-        return self._placed(results)
+        return self._placed(results, [*lacking, *missing])
 
-    def _placed(self, results: list[Slot]) -> Plan:
+    def _placed(self, results: list[Slot], lacking: Sequence[Any]) -> Plan:
         """The plan of the jobs, with places for all that they make."""
         made = [s for s in results if s.kind == TEMP]
         self.context.packs.pack(self.jobs)
@@ -141,7 +120,7 @@ class Planner:
             device.prepare([job for job in self.jobs if job.device is device])
         segments = segments_of(self.jobs, self.context.threads)
         self.region.plans += 1
-        return Plan(self.jobs, segments, memory, results, self.cut)
+        return Plan(self.jobs, segments, memory, results, self.cut, lacking=lacking)
 
     def _stacked(self, made: list[Slot], results: list[Slot]) -> Plan:
         """The same where sizes are followed."""
@@ -172,10 +151,20 @@ class Planner:
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
+    def _each(self, queue: deque[Node], plan: Callable[[Node, deque[Node]], None]) -> None:
+        """Plan node after node; errors name it."""
+        while queue:
+            node = queue.popleft()
+            try:
+                plan(node, queue)
+            except LackingError:
+                raise
+            except Exception as error:
+                raise at_node(error, node.op.name, node.name) from error
+
     def _inline(self, node: Node, queue: deque[Node]) -> bool:
         """Replace a node by those of the branch that is known to be chosen."""
-        if not isinstance(node.op, ControlFlow) or not node.op.branches:
-            return False
+        assert isinstance(node.op, ControlFlow)
         condition = self._slot(node.inputs[0])
         assert condition is not None
         known = condition.type.known
@@ -193,153 +182,73 @@ class Planner:
         return True
 
     def _add(self, node: Node, queue: deque[Node]) -> None:
+        """Plan a node, unless its results are known, or the plan ends here."""
         op = node.op
+        is_control = isinstance(op, ControlFlow)
+        if is_control and op.branches and self._inline(node, queue):  # type: ignore[attr-defined]
+            return
         ins = [None if v is None else self.slots.get(id(v)) or self._slot(v) for v in node.operands]
-        if self.near:
-            self.is_near = id(node.outputs[0]) in self.near
-            self.devices = [d for d in self.context.devices if d.memory is HOST or not self.is_near]
-        found = self._found(node, ins, queue) if self.lacking is None else self._found_now(node, ins, queue)
-        if found is None:
-            return
-        types, how, steps = found
-        outs = [Slot(v.name, t, TEMP) for v, t in zip(node.outputs, types, strict=True)]
-        for value, slot in zip(node.outputs, outs, strict=True):
-            self.slots[id(value)] = slot
-        if how is None:
-            if op.is_view and ins and ins[0] is not None:
-                self._view(ins[0], outs[0])
-            return
-        job = Job(node.name, op, how.device, ins, outs, steps, how.runner, how.inplace, how.states)
-        if not self.context.packs.is_settled:
-            job.leaving = self.context.packs.planned(node, ins, how)
-        if self.is_mixed:
-            self._bring(job)
-        self.jobs.append(job)
-
-    def _found(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> Planned | None:
-        """How a node is planned; None where its results are known, or the plan ends here."""
-        form = None if self.is_near else self.forms.get(id(node))
-        found = None if form is None else self._by_recipe(form, node, ins)
-        return self._chosen(node, ins, queue) if found is None else found
-
-    def _found_now(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> Planned | None:
-        """The same with kernels that are there."""
-        assert self.lacking is not None
-        try:
-            found = self._found(node, ins, queue)
-            if found is None or found[1] is None or self._is_there(found[1].device, found[2], ins, self.lacking):
-                return found
-        except LackingError as error:  # of one that tells how exact a maker is
-            self.lacking.kernels.append(error.kernel)
-        return self._stand_in(node.op, ins)
-
-    def _is_there(
-        self, device: Device, steps: Sequence[Step] | None, ins: Sequence[Slot | None], lacking: Lacking
-    ) -> bool:
-        """Whether all kernels of steps are there, those that pack, too; what is lacking is noted."""
-        try:
-            for packed in packed_by(steps or ()):
-                self.context.packs.array(packed, ins, device.layout)
-        except LackingError as error:
-            lacking.kernels.append(error.kernel)
-            return False
-        return not lacking.of(device, steps)
-
-    def _stand_in(self, op: Op, slots: list[Slot | None]) -> Planned:
-        """The best of the other makers whose kernels are there, else the reference."""
-        ins = [None if s is None else s.type for s in slots]
-        types = infer_types(op, fitting(op, ins, slots, self.region.bounds) if op.bounds else ins)
-        for device in self.devices:
-            context = NodeContext(self.context, slots)
-            shown = unseen(ins, context, types)
-            for entry in device.candidates(op, shown, context):
-                try:
-                    how = self._selection(op, shown, types, device, entry, context)
-                except LackingError:
-                    continue
-                if self._is_there(device, how.steps, slots, Lacking()):
-                    how.runner += STANDS_IN
-                    return types, how, how.steps
-        how = Selection(types, self.devices[-1], None, f"reference{STANDS_IN}")
-        return types, how, None
-
-    def _chosen(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> Planned | None:
-        """A node planned for the types of its operands; None where its results are known, or the plan ends here."""
-        op, in_types = node.op, [None if s is None else s.type for s in ins]
-        number = self.region.operators.get(id(op))
-        named = None if self.trail is None else self.trail.text
-        alike = None if number is None or self.is_near else node_key(number, in_types, named)
-        how = None if alike is None else self.choices.found(alike, op, ins, self.context)
-        if how is not None:
-            return how.types, how, how.steps
-        infer = infer_types if self.trail is None else types_of
-        types = infer(op, fitting(op, in_types, ins, self.region.bounds) if op.bounds else in_types)
-        self._ask_for(op, types)
-        if self._is_known(node, types):
+        types = [None if s is None else s.type for s in ins]
+        alike = self.choices.alike(op, types)
+        how = self.choices.known(alike, op, ins)
+        made = self._inferred(op, ins, types) if how is None else how.types
+        if how is None and self._is_known(node, made):
             self._read(ins)
-            return None
-        if not is_numeric(types, in_types) or isinstance(op, ControlFlow):
-            goes_on = self.stops.goes_on(node, ins, in_types, queue)
+            return
+        if how is None and (is_control or not _is_numeric(made, types)):
+            goes_on = self.stops.goes_on(node, ins, types, queue)
             if not goes_on:
                 self._make_cut(node, ins, queue)
             self._read(ins)
-            return self._chosen(node, ins, queue) if goes_on == REPLANNED else None
-        if runs_nothing(op, ins, types):
-            return types, None, None
-        how = self._choose(op, ins, in_types, types)
-        if self.is_near:
-            how.runner += NOT_WORTH_IT
-        workspace = [a.nbytes for step in how.steps or () for a in step.args.values() if type(a) is Scratch]
-        self._ask_for_workspace(op, how, sum(workspace))
-        if alike is not None and all(t.value is None for t in types):
-            self.choices.remember(alike, ins, how)
-        return types, how, how.steps
+            if goes_on == REPLANNED:
+                self._add(node, queue)
+            return
+        outs = [Slot(v.name, t, TEMP) for v, t in zip(node.outputs, made, strict=True)]
+        for value, slot in zip(node.outputs, outs, strict=True):
+            self.slots[id(value)] = slot
+        if how is None and op.is_view and ins and ins[0] is not None:
+            self._view(ins[0], outs[0])
+        elif how is not None or any(0 not in t.dims for t in made):
+            self.nodes.append(node)
+            self.jobs.append(self._job(node, ins, outs, how or self._chosen(alike, op, ins, outs)))
 
-    def _by_recipe(self, form: Form, node: Node, ins: list[Slot | None]) -> Planned | None:
-        """A node planned as others that differ in sizes alone; None where that leads nowhere."""
-        found = made_before(form, ins)
-        if found is None and learn(form, ins, partial(self._followed, node.op, ins)):
-            found = made_before(form, ins)
-        if found is None:
-            return None
-        recipe, (types, nbytes, workspace, steps) = found
-        if nbytes > self.unasked:
-            self._ask_for(node.op, types)
-        if recipe.how is None:
-            return types, None, None
-        self._ask_for_workspace(node.op, recipe.how, workspace)
-        return types, recipe.how, None if steps is None else steps()
+    def _job(self, node: Node, ins: list[Slot | None], outs: list[Slot], how: Selection) -> Job:
+        job = Job(
+            node.name, node.op, how.device, ins, outs, how.steps, how.runner, how.inplace, how.states,
+            lacking=how.lacking,
+        )  # fmt: skip
+        if not self.context.packs.is_settled:
+            job.leaving = self.context.packs.planned(node, ins, how)
+        return job
 
-    def _followed(
-        self, op: Op, slots: list[Slot | None], ins: list[TensorType | None]
-    ) -> tuple[tuple[TensorType, ...], Selection | None]:
-        """How a node with followed sizes is planned."""
-        types = infer_types(op, ins)
-        if any(t.value is not None for t in types) or not is_numeric(types, ins):
-            raise LostError("a result that is no plain array")
-        return types, None if runs_nothing(op, slots, types) else self._choose(op, slots, ins, types)
+    def _inferred(self, op: Op, ins: list[Slot | None], types: list[TensorType | None]) -> tuple[TensorType, ...]:
+        """Types of a node's results, for which there is memory."""
+        infer = infer_types if self.trail is None else types_of
+        made = infer(op, fitting(op, types, ins, self.region.bounds) if op.bounds else types)
+        if self.trail is None:
+            nbytes = sum([t.nbytes for t in made if t.is_static])
+            if nbytes > self.unasked:  # refused before its kernel is planned, so that the error can name the node
+                ask(nbytes, f"{op.name}: result {', '.join(map(str, made))}")
+                self.unasked = nbytes  # as much is granted to others, too: all together ask again
+        return made
+
+    def _chosen(
+        self, alike: Hashable | None, op: Op, ins: list[Slot | None], outs: list[Slot], is_near: bool = False
+    ) -> Selection:
+        """How a node runs, with memory for its workspace."""
+        types = [None if s is None else s.type for s in ins]
+        how = self.choices.choose(alike, op, ins, types, tuple([s.type for s in outs]), is_near)
+        if self.trail is None:
+            nbytes = sum([a.nbytes for step in how.steps or () for a in step.args.values() if type(a) is Scratch])
+            if nbytes > self.unasked:
+                ask(nbytes, f"{op.name}: workspace of {how.runner}")
+                self.unasked = nbytes
+        return how
 
     def _read(self, slots: Iterable[Slot | None]) -> None:
         """Constants are about to be read as they are."""
         for slot in slots:
             self.context.packs.read(slot)
-
-    def _ask_for(self, op: Op, types: Sequence[TensorType]) -> None:
-        """Refuse what does not fit before its kernel is planned, so that the error can name the node."""
-        if self.trail is not None:
-            return
-        nbytes = 0
-        for t in types:
-            if t.is_static:
-                nbytes += t.nbytes
-        if nbytes > self.unasked:
-            ask(nbytes, f"{op.name}: result {', '.join(map(str, types))}")
-            self.unasked = nbytes  # as much is granted to others, too: all together ask again
-
-    def _ask_for_workspace(self, op: Op, how: Selection, nbytes: int) -> None:
-        if self.trail is None and nbytes > self.unasked:
-            ask(nbytes, f"{op.name}: workspace of {how.runner}")
-            self.unasked = nbytes
 
     def _is_known(self, node: Node, types: Sequence[TensorType]) -> bool:
         """Whether the results are constants here; they are then made so."""
@@ -353,21 +262,26 @@ class Planner:
             self.slots[id(value)] = Slot(value.name, t, CONST, const=known)
         return True
 
-    def _bring(self, job: Job) -> None:
-        """Have operands copied to where the job's device reads them; its results are there, too."""
-        memory = job.device.memory
-        job.ins = [s if s is None or s.kind == CONST else self._at(s, memory) for s in job.ins]
-        for out in job.outs:
-            out.memory = memory
+    def _brought(self, wanted: Sequence[Slot]) -> list[Slot]:
+        """Have operands copied to where they are read.  What is not worth that is planned for the host."""
+        given = [job.ins for job in self.jobs]
+        moved, results = with_copies(self.jobs, wanted)
+        stays = islands(moved, self.devices, self.context.threads)
+        if stays:
+            for job, ins in zip(self.jobs, given, strict=True):
+                job.ins = ins
+            nodes = [node for node, job in zip(self.nodes, self.jobs, strict=True) if stays & {*map(id, job.outs)}]
+            self._each(deque(nodes), self._stay)
+            moved, results = with_copies(self.jobs, wanted)
+        self.jobs = moved
+        return results
 
-    def _at(self, slot: Slot, memory: Memory) -> Slot:
-        """The value of a slot in a memory, copied there once."""
-        if slot.memory is memory:
-            return slot
-        found = self.elsewhere.get((id(slot), memory))
-        if found is None:
-            found = self.elsewhere[id(slot), memory] = copied(slot, memory, self.jobs)
-        return found
+    def _stay(self, node: Node, queue: deque[Node]) -> None:
+        """Plan the job of a node anew, for the host."""
+        number = self.nodes.index(node)
+        job = self.jobs[number]
+        how = self._chosen(None, node.op, job.ins, job.outs, is_near=True)
+        self.jobs[number] = self._job(node, job.ins, job.outs, how)
 
     def _view(self, source: Slot, out: Slot) -> None:
         if source.const is not None:
@@ -375,57 +289,7 @@ class Planner:
             out.kind, out.const = CONST, np.ascontiguousarray(source.const).reshape(out.type.dims)
             out.type = out.type.with_value(out.const)
         else:
-            out.base, out.memory = source, source.memory
-
-    def _choose(
-        self, op: Op, slots: list[Slot | None], types: list[TensorType | None], outs: tuple[TensorType, ...]
-    ) -> Selection:
-        """The best kernel's steps."""
-        context = NodeContext(self.context, slots)
-        ins = unseen(types, context, outs)
-        for device in self.devices:
-            ways = ways_of(device, op, ins, context, self.trail is not None)
-            if ways or device.runs(op):
-                break
-        if not ways:
-            made = Selection(outs, device, None, device.runs(op))
-        elif self.context.tuner is None:
-            made = all_of(ways, context, lambda entry: self._selection(op, ins, outs, device, entry, context))
-        else:
-            entry, tuned = self.context.tuner.choose(op, ins, outs, device, ways[0][1], context)
-            made = self._selection(op, ins, outs, device, entry, tuned)
-        deciding = {i for i, t in enumerate(ins) if i in op.value_inputs and t is not None and is_unseen(t.value)}
-        made.looked, made.exact = frozenset(context.looked | deciding), context.exact
-        return made
-
-    def _selection(
-        self, op: Op, ins: Operands, outs: tuple[TensorType, ...], device: Device, entry: Entry, context: NodeContext
-    ) -> Selection:
-        """The steps of a maker."""
-        context.device = device.layout
-        steps = self._steps(entry, op, ins, outs, context)
-        steps = [s for s in map(partial(self._decided, device), steps) if s.when is not False]
-        if context.threads == 1:  # as measured may be best in a session of several, too
-            for step in steps:
-                step.parallel = False
-        states = frozenset() if entry.states is None else entry.states(op, ins)
-        return Selection(outs, device, steps, entry.name, entry.inplace, states)
-
-    def _decided(self, device: Device, step: Step) -> Step:
-        """A step as it is where sizes may choose whether it runs, else with a guard that says so."""
-        if type(step.when) is bool or (self.context.chooses and not device.lacking([step])):
-            return step
-        return replace(step, when=bool(step.when))
-
-    def _steps(
-        self, entry: Entry, op: Op, ins: Operands, outs: tuple[TensorType, ...], context: NodeContext
-    ) -> list[Step]:
-        try:
-            return made_steps(entry, op, ins, outs, context)
-        except LostError as error:
-            if self.trail is None or isinstance(error, UnpackedError):
-                raise
-        return steps_of(lambda ins, outs: made_steps(entry, op, ins, outs, context), ins, outs)
+            out.base = source
 
     def _make_cut(self, node: Node, ins: list[Slot | None], queue: deque[Node]) -> None:
         region, needed = behind(queue, node.outputs, self.region, self.alias, self._slot)
@@ -436,6 +300,7 @@ class Planner:
         is_nested = not isinstance(node.op, ControlFlow) and all(isinstance(v.type, NestedType) for v in node.outputs)
         self.cut = Cut(node, ins, region, compute, self._alone(node, ins), amounts, is_nested)
         self._boundary = needed
+        queue.clear()
 
     def _alone(self, node: Node, ins: list[Slot | None]) -> Region | None:
         """The node by itself, if the content of few numbers decides what keeps it out of this plan."""
@@ -451,17 +316,18 @@ class Planner:
 
     # --- results -----------------------------------------------------------------------------------------------------
 
-    def _results(self) -> list[Slot]:
-        """Slots of the wanted values; each computed one owns its buffer, so that it can be written to a fresh array."""
+    def _wanted(self) -> list[Slot]:
+        """Slots of the values that are wanted."""
         if self.cut is None:
             wanted = [self._slot(v) for v in self.region.outputs]
         else:
             wanted = [*self.cut.reads, *(self._slot(v) for v in self._boundary)]
+        return [slot for slot in wanted if slot is not None]
+
+    def _results(self, wanted: Sequence[Slot]) -> list[Slot]:
+        """The same; each computed one owns its buffer, so that it can be written to a fresh array."""
         results: list[Slot] = []
         for slot in wanted:
-            if slot is None:
-                continue
-            slot = self._at(slot, HOST)
             root, offset = slot.root()
             if slot.kind == CONST and is_followed(slot.const):
                 results.append(self.stops.written(slot, len(results)))
@@ -487,3 +353,11 @@ class Planner:
         steps = [device.copy_step(In(0), Out(0), 1, nbytes, 1)] if is_followed(nbytes) or nbytes else []
         check_steps(op, steps, [source.type], [target.type])
         return Job(f"{source.name} (copy)", op, device, [source], [target], steps, f"copy in {HOST.name}")
+
+
+def _is_numeric(types: Sequence[TensorType], in_types: Sequence[TensorType | None]) -> bool:
+    """Whether a node's results have sizes, and neither they nor its operands are Python's own objects."""
+    for t in types:
+        if not t.is_static or t.dtype == STRING:
+            return False
+    return STRING not in [t.dtype for t in in_types if t is not None]

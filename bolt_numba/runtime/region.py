@@ -12,7 +12,6 @@ from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.evaluate import Amounts
 from bolt_numba.runtime.bounds import Bound, bound_of, bounds_of
 from bolt_numba.runtime.choices import Choices, number_operators
-from bolt_numba.runtime.recipes import Form, forms_of
 from bolt_numba.runtime.slots import Slot
 from bolt_numba.types import NestedType, TensorType, only_in_python
 
@@ -41,7 +40,6 @@ class Region:
     """How often it was planned."""
     choices: Choices = field(default_factory=Choices)
     """How nodes were planned, for nodes alike, of other shapes of the inputs, too: not all depends on these."""
-    _forms: dict[int, Form] | None = None
 
     @property
     def is_nested(self) -> bool:
@@ -52,13 +50,6 @@ class Region:
         self.by_value = frozenset(self._deciding_inputs())
         self.bounds = tuple(bounds_of(self.inputs, self.nodes, self.resolve))
         self.operators = number_operators(self.nodes)
-
-    def forms(self) -> dict[int, Form]:
-        """By ``id`` of a node: what is known of it for any sizes."""
-        if self._forms is None:
-            chosen = {id(v) for node in self.nodes if isinstance(node.op, ControlFlow) for v in node.outputs}
-            self._forms = forms_of(self.nodes, self.operators, chosen | self.alias.keys())
-        return self._forms
 
     def resolve(self, value: Value) -> Value:
         return resolved(value, self.alias)

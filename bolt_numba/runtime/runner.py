@@ -30,7 +30,7 @@ from bolt_numba.runtime.plan import Plan, Planner
 from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, RunMemory, clock
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, region_of, resolved
 from bolt_numba.runtime.slots import INPUT, TEMP
-from bolt_numba.runtime.stand_ins import Lacking, Serving, computed_now, planned_now
+from bolt_numba.runtime.stand_ins import Serving, computed_now, planned_now
 from bolt_numba.runtime.tape import Final, Tape, Taped, Tapes
 from bolt_numba.types import Array, NestedType, TensorType, only_in_python
 
@@ -46,6 +46,7 @@ FEW_PASSES, MOST_PASSES = 4, 1024
 """Runs behind a cut of data after which a tape is tried first, and last: it is tried whenever they have doubled."""
 FEW_TRIPS = 3
 """Iterations of a loop from which it pays to run them in one call."""
+
 
 class Runner:
     """Runs one region for any shapes.  Safe to call from many threads at once.
@@ -174,14 +175,14 @@ class Runner:
     def planned_for(self, types: Sequence[TensorType]) -> Plan:
         """A plan of its own for types that a tape serves."""
         with self.lock, short_turns(), np.errstate(all="ignore"):
-            return self._made(types, None).plan
+            return self._made(types).plan
 
     def apart(self, arrays: Sequence[Array]) -> Prepared:
         """The plan up to the first cut for which a tape with stops stands."""
         key = "apart", self.key(arrays)
         if key not in self.prepared:
             with self.lock, np.errstate(all="ignore"):
-                self._keep(key, self._made(self._types(arrays), None))
+                self._keep(key, self._made(self._types(arrays)))
         return self.prepared[key]
 
     def _follow(self, key: Hashable, arrays: Sequence[Array], spent: float, behind_cuts: bool = False) -> None:
@@ -235,16 +236,16 @@ class Runner:
             types.append(TensorType(value.type.dtype, array.shape, value=array.copy() if deciding else None))
         return types
 
-    def _made(self, types: Sequence[TensorType], lacking: Lacking | None) -> Prepared:
+    def _made(self, types: Sequence[TensorType], waits: bool = True) -> Prepared:
         context = MakerContext(self.threads, self.packs, self.tuner, self.devices)
         try:
-            plan = Planner(self.region, context, lacking).plan(types)
+            plan = Planner(self.region, context, waits).plan(types)
         finally:
             self.packs.done()
         if self.tuner is not None:
             self.tuner.save()
         rest = self.like(plan.cut.rest) if plan.cut is not None else None
-        return Prepared(plan, rest, lacking is not None and bool(lacking.kernels))
+        return Prepared(plan, rest, bool(plan.lacking))
 
     def _drop(self, old: Prepared) -> None:
         """Forget a plan: the next run of its shape makes another."""
@@ -453,9 +454,7 @@ def _dense(result: Any, wanted: TensorType) -> Any:
     return np.ascontiguousarray(array) if array.ndim else array
 
 
-def run_plan(
-    prepared: Prepared, arrays: Sequence[Array], targets: Sequence[Array | None] | None = None
-) -> list[Array]:
+def run_plan(prepared: Prepared, arrays: Sequence[Array], targets: Sequence[Array | None] | None = None) -> list[Array]:
     """One run of one plan, segment by segment, in a context of its own."""
     outputs: list[Any]
     if targets is None and prepared.plain:

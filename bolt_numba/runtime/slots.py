@@ -70,8 +70,8 @@ class Job:
 
     runner: what does it, for people.  inplace: operands that the only result may take the memory of.  states: pairs of
     an operand and a result that may be one buffer of the caller's.  stage: how many stops come before it
-    (`runtime.stops`).  leaving: constants that need not stay in memory once all is packed.  arrays: what is packed,
-    once the plan is linked.
+    (`runtime.stops`).  lacking: kernels for which it stands in.  leaving: constants that need not stay in memory once
+    all is packed.  arrays: what is packed, once the plan is linked.
     """
 
     name: str
@@ -85,6 +85,7 @@ class Job:
     states: frozenset[tuple[int, int]] = frozenset()
     stage: int = 0
     leaving: Sequence[Slot] = ()
+    lacking: Sequence[Any] = ()
     scratch: dict[int, int] = field(default_factory=dict)
     """id(Scratch) -> arena offset."""
     arrays: dict[Packed, Array] = field(default_factory=dict)

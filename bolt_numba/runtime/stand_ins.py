@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from bolt_numba.base.kept import cache_root
 from bolt_numba.base.records import record
 from bolt_numba.kernels.compiles import Compile, LackingError, is_logging, logger, no_compiling, waited
 from bolt_numba.kernels.precompile import compile_later
-from bolt_numba.kernels.registry import Step
-from bolt_numba.runtime.device import Device
+
+if TYPE_CHECKING:
+    from bolt_numba.runtime.prepared import Prepared
 
 STANDS_IN = " (stand-in)"
 """Behind the name of what runs a node in the meantime."""
@@ -36,44 +37,27 @@ class Serving:
         return self.is_running and self.stand_ins
 
 
-class Lacking:
-    """The kernels that a plan would have, but has not."""
-
-    def __init__(self) -> None:
-        self.kernels: list[Any] = []
-
-    def of(self, device: Device, steps: Sequence[Step] | None) -> bool:
-        """Whether steps wait for kernels, which are noted."""
-        missing = device.lacking(steps) if steps else []
-        self.kernels += missing
-        return bool(missing)
-
-
-Made = TypeVar("Made")
-
-
 def planned_now(
-    serving: Serving, plan: Callable[[Lacking | None], Made], arrived: Callable[[Made], None], waits: bool
-) -> Made:
+    serving: Serving, plan: Callable[[bool], Prepared], arrived: Callable[[Prepared], None], waits: bool
+) -> Prepared:
     """A plan that waits for no kernel if the session may not wait, else one that does.
 
-    plan: makes one, with stand-ins where it gets a `Lacking`.  arrived: called by another thread when what the plan
+    plan: makes one that waits for kernels, or not.  arrived: called by another thread when what the plan
     lacks is there.  waits: whether somebody asked to wait.
     """
     if serving.may_not_wait and not waits:
-        lacking = Lacking()
         try:
             with no_compiling():
-                made = plan(lacking)
+                made = plan(False)
         except LackingError:
             pass  # of what no other can stand in for
         else:
-            if lacking.kernels:
-                compile_later(lacking.kernels, lambda: arrived(made))
+            if made.stands_in:
+                compile_later(made.plan.lacking, lambda: arrived(made))
             return made
     start = time.perf_counter()
     with waited() as compiled:
-        made = plan(None)
+        made = plan(True)
     _tell(serving, compiled, time.perf_counter() - start, waits)
     return made
 

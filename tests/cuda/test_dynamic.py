@@ -136,7 +136,7 @@ def test_state_is_fed_back() -> None:
     assert on_gpu(session) == {"Add", "Mul"}
 
 
-def test_many_shapes_by_recipes() -> None:
+def test_many_shapes() -> None:
     graph = graph_of(lambda b, x: (b(Concat(0), b(Relu(), x), b(Transpose((1, 0)), b(Transpose((1, 0)), x))),))
     session = compiled(graph)
     for rows in range(1, 11):

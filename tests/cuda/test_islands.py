@@ -13,12 +13,13 @@ import bolt_numba as bn
 from bolt_numba import devices
 from bolt_numba.devices.cuda.device import Cuda
 from bolt_numba.ir.build import Builder
-from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.data.ml import LabelEncoder
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.runtime import stand_ins
 from bolt_numba.runtime.copies import NOT_WORTH_IT
+from bolt_numba.runtime.plan import Planner
 from bolt_numba.types import F32, Array, Sym, TensorType
 from bolt_numba_simulator.gpu import SimulatedGpu
 
@@ -94,7 +95,28 @@ def test_nodes_that_stay_on_the_host_ask_for_no_kernel_of_the_gpu(monkeypatch: p
     assert asked == []
 
 
-def test_what_stays_follows_the_shape_and_recipes_keep_nodes_apart() -> None:
+def test_nodes_are_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stays on the host is chosen anew, and nothing else."""
+    walked, stayed = list[str](), list[str]()
+
+    def noted(method: str, names: list[str]) -> None:
+        usual = getattr(Planner, method)
+
+        def taken(self: Planner, node: Node, more: Any) -> None:
+            names.append(node.op.name)
+            usual(self, node, more)
+
+        monkeypatch.setattr(Planner, method, taken)
+
+    noted("_add", walked)
+    noted("_stay", stayed)
+    session, graph = session_of(alternating, copy=1.0)
+    assert stays(session, graph, GIVEN) == [False, False, True]
+    assert walked == ["Relu", "Relu", "LabelEncoder", "Relu"]
+    assert stayed == ["Relu"]
+
+
+def test_what_stays_follows_the_shape() -> None:
     session, graph = session_of(alternating, copy=1e-6)
     for rows, is_small in [*((n, True) for n in (1, 2, 3, 5, 6, 7)), (1 << 16, False), (8, True)]:
         given = np.resize(GIVEN, (rows, 4))
