@@ -132,7 +132,8 @@ class Runner:
 
     def _keep(self, key: Hashable, made: Prepared) -> None:
         """Add a plan, and drop those that were used least recently where all are too many or too large."""
-        others = sorted((row for row in self.prepared.items() if row[0] != key), key=lambda row: row[1].used)
+        # One call lists them: a signal handler that comes between two rows may plan, too.
+        others = sorted([row for row in list(self.prepared.items()) if row[0] != key], key=lambda row: row[1].used)
         self.prepared[key] = made
         nbytes = sum(p.nbytes for p in list(self.prepared.values())) + sum(t.nbytes for t in list(self.tapes.values()))
         for number, (old, prepared) in enumerate(others):
