@@ -75,8 +75,9 @@ class Session:
             raise DTypeError(f"graph: got a {type(graph).__name__}, wanted a Graph")
         if options is not None and not isinstance(options, Options):
             raise DTypeError(f"options: got a {type(options).__name__}, wanted Options")
-        how = options_of("session", given if options is None else vars(options) | given)
-        self._take(how, threads_of(how.threads))
+        if options is None or given:
+            options = options_of("session", given if options is None else vars(options) | given)
+        self._take(options, threads_of(options.threads))
         if self.options.stages is not None and graph.packed is not None:
             raise DeviceError(f"stages: graph {graph.name!r}: got a packed graph, wanted one that is not optimised yet")
         self._budget = limits_of(self.options.memory_limit, self.options.time_limit)

@@ -73,8 +73,8 @@ class Option:
     """What is to be known of an option beside its type and default.
 
     check: gives the value as it is kept, of the option's name and what a caller gave; raises BoltError.  choices: the
-    texts that it may be.  help, metavar, flag: of the command line, which has no option without help; flag: None: the
-    option's name.
+    texts that it may be.  fills: whether it also makes something of the default.  help, metavar, flag: of the command
+    line, which has no option without help; flag: None: the option's name.
     """
 
     check: Callable[[str, Any], Any]
@@ -82,6 +82,7 @@ class Option:
     metavar: str | None = None
     flag: str | None = None
     choices: tuple[str, ...] = ()
+    fills: bool = False
 
 
 def _option(*args: Any, **kwargs: Any) -> dict[str, Option]:
@@ -129,7 +130,7 @@ class Options:
     """
 
     # fmt: off
-    threads: int | None = field(default=None, metadata=_option(wanted_threads, "Threads of one run."))
+    threads: int | None = field(default=None, metadata=_option(wanted_threads, "Threads of one run.", fills=True))
     precision: str = field(default="f32", metadata=_choice(PRECISIONS, "Of weights and their products.", precision_of))
     numerics: str = field(default="default", metadata=_choice(NUMERICS, "How exact algorithms are: docs/numerics.md."))
     tune: bool = field(default=False, metadata=_option(
@@ -140,7 +141,7 @@ class Options:
     max_plans: int = field(default=MAX_PLANS, metadata=_option(count_of))
     stages: Sequence[Stage] | None = field(default=None, metadata=_option(_stages))
     stand_ins: bool | None = field(default=None, metadata=_option(
-        lambda what, given: default_stand_ins() if given is None else flag_of(what, given)))
+        lambda what, given: default_stand_ins() if given is None else flag_of(what, given), fills=True))
     device: str | Sequence[str] = field(default="cpu", metadata=_option(
         lambda _, given: tuple(given) if isinstance(given, list) else given,  # `devices.in_order` knows which there are
         "Where nodes run, in order of preference (`devices` lists them); what is left runs on the CPU.", "NAME[,NAME]"))
@@ -155,7 +156,8 @@ class Options:
     def __post_init__(self) -> None:
         values = self.__dict__
         for name, option in OPTIONS.items():
-            values[name] = option.check(name, values[name])
+            if option.fills or values[name] is not getattr(Options, name):
+                values[name] = option.check(name, values[name])
 
     @property
     def thread_count(self) -> int:
