@@ -11,10 +11,12 @@ import onnx.parser
 import pytest
 
 import bolt_numba as bn
+from bolt_numba import ops
 from bolt_numba.devices import loops
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels.cpu.loop import run_loop
 from bolt_numba.kernels.cpu.tape import evaluate, fill
+from bolt_numba.runtime import runner
 from bolt_numba.runtime.runner import Runner
 
 TRIPS = (0, 1, 2, 3, 5, 9, 40, 300)
@@ -348,3 +350,26 @@ def test_a_number_of_trips_that_is_given_holds_beside_a_condition(native: list[i
     for n in (0, 3, 8, 20, 3):
         _, numbers = session.run(None, {"n": np.array(n), "x": X, "a0": A})
         assert numbers.tolist() == [*range(min(n, 8))]
+
+
+def test_bodies_run_by_kernels_at_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop of known sizes is no node that devices choose for, however often it was planned before."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 18]> g (float[n, 1] x) => (float[1] last, float[n, 1] rows) {
+            first = Constant <value_floats: floats = [1.0]> ()
+            last, rows = Scan <num_scan_inputs: int = 1,
+                               body: graph = body (float[1] s, float[1] v) => (float[1] t, float[1] y) {
+                t = Sub (s, v)
+                y = Tanh (t)
+            }> (first, x)
+        }""")  # fmt: skip
+    session = bn.compile(model.SerializeToString(), threads=1)
+
+    def never(self: Any, x: Any) -> Any:
+        raise AssertionError("a body ran by references")
+
+    monkeypatch.setattr(ops.Tanh, "reference", never)
+    monkeypatch.setattr(runner, "later", lambda owner, key, work: None)
+    for n in range(1, 30):
+        last, _ = session.run(None, {"x": np.full((n, 1), 0.25, np.float32)})
+        assert last.tolist() == [1 - n / 4]
