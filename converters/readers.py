@@ -200,13 +200,10 @@ class Readers:
         if (domain, name) not in self._asked:
             with _lock:
                 self._load_for(domain, name)
-        found = self._newest(domain, name, version)
-        if found is None:
-            load_announced()
-            found = self._newest(domain, name, version)
-        return found
-
-    def _newest(self, domain: str, name: str, version: int) -> Reader | None:
+        for entry in self.table.get((domain, name), ()):
+            if entry.since <= version:
+                return entry
+        load_announced()
         return next((e for e in self.table.get((domain, name), ()) if e.since <= version), None)
 
     def _load_for(self, domain: str, name: str) -> None:
