@@ -66,6 +66,39 @@ def as_input(spec: TensorSpec, given: Any, far: Sequence[Device] = ()) -> Any:
     return plain_bools(given) if spec.dtype is BOOL else given
 
 
+Wanted = tuple[TensorSpec, str, Any, int, list[int], tuple[Any, ...]]
+"""An input and its name; dtype and rank of an array that is one as it is, and axes of some size, with these sizes."""
+
+
+def wanted_of(spec: TensorSpec) -> Wanted:
+    """What tells at once that an array is an input as it is; the dtype is None where `as_input` has to look."""
+    shape = spec.shape or ()
+    is_plain = spec.nested is None and spec.shape is not None and spec.dtype not in (BOOL, STRING)
+    fixed = [axis for axis, size in enumerate(shape) if not isinstance(size, str)]
+    sizes = tuple([shape[axis] for axis in fixed])
+    return spec, spec.name, spec.dtype if is_plain else None, len(shape), fixed, sizes
+
+
+def inputs_among(wanted: Sequence[Wanted], feeds: Any, far: Sequence[Device]) -> list[Any]:
+    """The inputs that a caller gives by name, as `as_input` has them."""
+    arrays = []
+    for spec, name, dtype, rank, fixed, sizes in wanted:
+        try:
+            given = feeds[name]
+        except KeyError:
+            missing = [one.name for one, *_ in wanted if one.name not in feeds]
+            raise ShapeError(f"inputs: got {list(feeds)}, missing {missing}") from None
+        except TypeError:
+            raise DTypeError(f"inputs: got a {type(feeds).__name__}, wanted arrays by name") from None
+        if type(given) is np.ndarray and given.dtype is dtype and given.flags.c_contiguous:
+            shape = given.shape
+            if len(shape) == rank and tuple(map(shape.__getitem__, fixed)) == sizes:
+                arrays.append(given)
+                continue
+        arrays.append(as_input(spec, given, far))
+    return arrays
+
+
 def _want_texts(name: str, given: Array) -> None:
     """An array of objects may hold anything."""
     for kind in set(map(type, given.flat)):

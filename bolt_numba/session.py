@@ -17,16 +17,17 @@ from bolt_numba.clones import apart, cloned, inside, is_still_shared, memory_of,
 from bolt_numba.devices import in_order, plug_ins
 from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.inputs import (
-    as_input,
     check_apart,
     check_buffer,
     check_no_plug_ins,
     contradiction,
+    inputs_among,
     names_of,
     shared_symbols,
     spec_of,
     targets_among,
     threads_of,
+    wanted_of,
     zeros_of,
 )  # fmt: skip
 from bolt_numba.ir.graph import Graph
@@ -85,7 +86,7 @@ class Session:
         self.inputs = [spec_of(v.name, v.type) for v in graph.caller_inputs]
         self.outputs = [spec_of(n, v.type) for n, v in graph.caller_outputs]
         self._input_names, self._output_names = [s.name for s in self.inputs], [s.name for s in self.outputs]
-        self._shared = shared_symbols(self.inputs)
+        self._wanted, self._shared = [wanted_of(s) for s in self.inputs], shared_symbols(self.inputs)
         self._seen: Graph | None = None
         self._packs = self._new_packs()
         with self._granted():
@@ -294,20 +295,11 @@ class Session:
 
     def _inputs(self, feeds: Mapping[str, Any]) -> list[Array]:
         """The caller's inputs."""
-        arrays, far = [], self._far
-        if far and isinstance(feeds, Mapping):
+        if self._far and isinstance(feeds, Mapping):
             from bolt_numba.runtime.copies import imported
 
-            feeds = imported(far, feeds)
-        for spec in self.inputs:
-            try:
-                given = feeds[spec.name]
-            except KeyError:
-                missing = [s.name for s in self.inputs if s.name not in feeds]
-                raise ShapeError(f"inputs: got {list(feeds)}, missing {missing}") from None
-            except TypeError:
-                raise DTypeError(f"inputs: got a {type(feeds).__name__}, wanted arrays by name") from None
-            arrays.append(as_input(spec, given, far))
+            feeds = imported(self._far, feeds)
+        arrays = inputs_among(self._wanted, feeds, self._far)
         if len(feeds) != len(arrays):
             self._check_known(feeds)
         return arrays

@@ -21,7 +21,7 @@ from bolt_numba.devices.tape_code import TapeCode
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.kernels.cpu.tape import nothing
+from bolt_numba.kernels.cpu.tape import fill, nothing
 from bolt_numba.ops.arrays.reduce import ReduceMean
 from bolt_numba.ops.arrays.shape import Concat, Reshape
 from bolt_numba.ops.control import ControlFlow
@@ -68,7 +68,8 @@ def same_words(taped: Taped, plan: Any, arrays: Sequence[Any]) -> None:
     fresh = segment.executable
     run: FollowedRun = taped.turned()  # keeps its arena
     arrays = [[np.zeros(1)] * (1 + max(used, default=0)) for used in run.followed.used]
-    run.fill(*arrays)
+    run.have(*arrays)
+    fill.call_at(pointer(run.record))
     arena = np.zeros(max(plan.memory.arenas.values(), default=0) + 64, np.uint8)
     wanted, got = (np.array(r.image.view(np.int64)) for r in (NativeRun(fresh, arena), run))
     places = places_of(run, fresh)
@@ -86,13 +87,15 @@ def same_words(taped: Taped, plan: Any, arrays: Sequence[Any]) -> None:
     assert [sorted(used) for used in run.followed.used] == [sorted(fresh.inputs), sorted(fresh.outputs)]
     got[addresses] = wanted[addresses] = 0
     np.testing.assert_array_equal(got, wanted)
-    np.testing.assert_array_equal(run.flags[run.kernels != nothing.address], fresh.flags)
+    kernels, _, flags = (table[1:] for table in run.steps)
+    np.testing.assert_array_equal(flags[kernels != nothing.address], fresh.flags)
 
 
 def places_of(run: FollowedRun, fresh: Any) -> list[int]:
     """Where each i64 of a program of certain sizes is in that of a tape, which has steps that other sizes have, too."""
-    run_steps, made = np.flatnonzero(run.kernels != nothing.address), []
-    np.testing.assert_array_equal(run.kernels[run_steps], fresh.kernels)
+    kernels, made = run.steps[0][1:], []
+    run_steps = np.flatnonzero(kernels != nothing.address)
+    np.testing.assert_array_equal(kernels[run_steps], fresh.kernels)
     ends = []
     for step, first, own in zip(run_steps, run.program.record_offsets[run_steps], fresh.record_offsets, strict=True):
         words = _layout(run.program.links.kernels[run.program.links.steps[step]].params).packer.size // 8
@@ -118,7 +121,7 @@ def check(graph: Graph, sizes: Sequence[Sequence[TensorType]]) -> int:
     held, passing = 0, made.context()
     for types, plan in zip(sizes, plans, strict=True):
         arrays = [np.broadcast_to(np.zeros((), t.dtype), t.dims) for t in types]
-        found = passing.at(made._sizes(arrays))  # as the sizes before have left it
+        found = passing.at(made._sizes(arrays, [a.shape for a in arrays]) or [])  # as the sizes before have left it
         taped = made.at(arrays)
         if found is not None:
             assert taped is not None

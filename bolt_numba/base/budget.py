@@ -91,6 +91,11 @@ def one_run() -> within:
     return within(_IN_FORCE.get().begun())
 
 
+def limit_in_force() -> int | None:
+    """Bytes of the budget in force, None where the environment says or nobody."""
+    return _IN_FORCE.get().memory
+
+
 def unasked() -> int:
     """Bytes for which `ask` says yes at once."""
     return _limit() or GRANTED_BYTES

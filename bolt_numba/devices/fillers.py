@@ -100,6 +100,6 @@ class Refill:
 
     def write(self, block: Array) -> None:
         """Write all tables into the block."""
-        self.base[0] = pointer(block)
+        self.base[0] = id(block)
         fill.call_at(self.record)
         run_native(self.call, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from itertools import count
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -170,21 +171,25 @@ class FollowedProgram:
         self.filled = [(word, which) for which, places in enumerate(filled.places) for word, _ in places]
         self.fillers = Fillers(filled, tape) if filled.tables else None
         self.sums, self.dims = (np.array([tape.register(n) for n in row], np.int64) for row in (sums, dims))
-        self.asked = np.concatenate([self.sums, self.dims])
+        self.asked = [*self.sums.tolist(), *self.dims.tolist()]
+        self.told = itemgetter(*self.asked)
         self.used = [*program.inputs], [*program.outputs]
-        self.all_rows = np.concatenate([self.rows, self.table_rows, self._at_run()])
+        self.reach = [1 + max(used, default=-1) for used in self.used]
+        self.all_rows = np.concatenate([self.rows, self.table_rows, self._step_rows(), self._run_rows()])
         self.stages = Staging(self) if stops else None
         self.tables = [(word, table._text, offset) for word, table, offset in image.tables]
 
-    def _at_run(self) -> Array:
-        """Rows of the addresses of a run's arrays, whose bases come behind those of the arena and the tables."""
-        base_of = {
-            (k, which): ADDRESS + i
-            for i, (k, which) in enumerate([(k, w) for k, used in enumerate(self.used) for w in used], OWN_BASES)
-        }
+    def _step_rows(self) -> Array:
+        """Rows of flags and kernels, which stand behind the records, each behind that of the step that fills all in."""
+        steps, at = self.program.steps, self.flag_rows[:, 0] // 8
+        places = self.program.image.nbytes + 8 * (1 + at + (at >= steps))
+        return np.concatenate([places[:, None], self.flag_rows[:, 1:]], 1)
+
+    def _run_rows(self) -> Array:
+        """Rows of the addresses of a run's arrays."""
         rows = [
-            (8 * word, base_of[k, which], self.moved[at])
-            for k, rows in enumerate(self.places) for which, places in rows for word, at in places
+            (8 * word, ADDRESS + OWN_BASES + k * self.reach[0] + which, self.moved[at])
+            for k, used in enumerate(self.places) for which, places in used for word, at in places
         ]  # fmt: skip
         return np.array(rows, np.int64).reshape(-1, 3)
 
@@ -215,23 +220,24 @@ class FollowedProgram:
 
 
 class FollowedRun(NativeRun):
-    """A followed program's own parameter image, filled for each run.
+    """A followed program's own parameter image, filled for each run by its first step.
 
     registers: of the sizes that it was turned to last; objects: what Python gave for them; tables: what kernels filled.
     own: registers that serve sizes that nobody keeps, found as of `TapeCode.last`; with stages they serve all runs;
-    block: tables of them, as of ``key``.
+    block: tables of them, as of ``key``; sizes: what they are of, and told: what is asked for.  record: of the first
+    step.  bases: of `fill`: the arena, tables, inputs and outputs.
     """
 
     __slots__ = (
-        "bases", "block", "fills", "followed", "found", "held", "kernels", "key", "objects", "own", "pack_bases",
-        "pack_sizes", "records", "refill", "registers", "runs", "stages", "tables",
+        "bases", "block", "cells", "evaluating", "followed", "found", "held", "key", "objects", "own", "pack_bases",
+        "pack_sizes", "record", "refill", "registers", "runs", "sizes", "stages", "tables", "told",
     )  # fmt: skip
 
     def __init__(self, followed: FollowedProgram) -> None:
-        program = followed.program
-        words = np.concatenate([program.flags, program.kernels])  # rows of flags may write into both
-        self.kernels = words[program.steps :]
-        super().__init__(program, None, words[: program.steps], self.kernels)
+        program, count = followed.program, 1 + followed.program.steps
+        size = program.image.nbytes
+        whole = HOST.allocate(size + 16 * count)
+        super().__init__(program, None, whole[:size])
         self.followed, self.runs = followed, [self.run]
         self.objects: dict[str, Any] | None = None
         self.held: list[Array] = []
@@ -241,20 +247,24 @@ class FollowedRun(NativeRun):
         code = followed.tape
         self.found: Found = code.last
         self.own = self.registers = code.own(self.found[0])
-        self.bases = np.zeros(OWN_BASES + sum(map(len, followed.used)), np.int64)
+        self.cells: Any = memoryview(self.own)  # type: ignore[arg-type]
+        self.evaluating = pointer(self.own) + 8 * code.calls
+        self.sizes: list[int] | None = None
+        self.told: tuple[int, ...] = ()
+        self.bases = np.zeros(OWN_BASES + sum(followed.reach), np.int64)
         self.pack_bases = struct.Struct(f"{len(self.bases)}q").pack_into
         self.pack_sizes = struct.Struct(f"{1 + code.numbers}q").pack_into
-        rows = (followed.all_rows, followed.flag_rows) if followed.stages is None else followed.stages.rows[0]
-        made = self.filling(*rows)
-        self.records: list[Any] = [memoryview(one) for one in made]  # type: ignore[arg-type]
-        self.fills = [pointer(one) for one in made]
+        self.record = self.filling(followed.all_rows if followed.stages is None else followed.stages.rows[0])
+        flags, kernels = whole[size:].view(np.int64).reshape(2, count)
+        flags[0], kernels[0] = 0, fill.address
+        kernels[1:], params, flags[1:] = self.steps
+        self.take_steps(kernels, np.array([pointer(self.record), *params]), flags)
         self.stages = None if followed.stages is None else StagedRun(self, followed.stages)
+        self.turn_to((self.own, *self.found[1:]), None)
 
-    def filling(self, rows: Array, flag_rows: Array) -> list[Array]:
-        """Records of `fill`: one writes rows into the image, another one into flags and kernels, if there are any."""
-        targets = [(rows, self.image), *([(flag_rows, self.flags)] if len(flag_rows) else [])]
-        own, bases = pointer(self.own), pointer(self.bases)
-        return [np.array([pointer(r), len(r), own, pointer(to), bases]) for r, to in targets]
+    def filling(self, rows: Array) -> Array:
+        """A record of `fill`."""
+        return np.array([pointer(rows), len(rows), pointer(self.own), pointer(self.image), pointer(self.bases)])
 
     def take(self, arenas: list[Array], nbytes: int) -> None:
         """Take one of these arenas for a run, or a new one."""
@@ -267,22 +277,26 @@ class FollowedRun(NativeRun):
         if self.arena is None or nbytes > len(self.arena):
             self.arena = HOST.allocate(nbytes)
 
-    def at(self, sizes: Sequence[int]) -> list[int] | None:
+    def at(self, sizes: list[int]) -> tuple[int, ...] | None:
         """What is asked for at these sizes, to which it is turned; None where something does not hold.
 
-        As long as Python would give the same again: it is not asked.
+        As long as Python would give the same again: it is not asked.  Nothing is done for the sizes of the last run.
         """
-        code, own = self.followed.tape, self.own
-        found = code.last
-        if found is not self.found:
+        followed, own = self.followed, self.own
+        code, found = followed.tape, followed.tape.last
+        if found is not self.found or self.registers is not own:
             own[: code.calls] = found[0][: code.calls]
             self.found = found
-        self.pack_sizes(own, 0, 1, *sizes)  # type: ignore[arg-type]
-        evaluate.call_at(pointer(own) + 8 * code.calls)
-        if not own[0] or (found[2][0] and own[code.reads].tobytes() != found[2][0]):
-            return None
-        self.turn_to((own, found[1], found[2]), None)
-        return own[self.followed.asked].tolist()  # type: ignore[no-any-return]
+            self.turn_to((own, found[1], found[2]), None)
+            self.sizes = None
+        if sizes != self.sizes:
+            self.sizes = self.tables = None
+            self.pack_sizes(own, 0, 1, *sizes)  # type: ignore[arg-type]
+            evaluate.call_at(self.evaluating)
+            if not self.cells[0] or (found[2][0] and own[code.reads].tobytes() != found[2][0]):
+                return None
+            self.told, self.sizes = followed.told(self.cells), sizes
+        return self.told
 
     def _filled(self) -> Array:
         """The tables of its own registers, in memory that is there if it is enough."""
@@ -307,11 +321,10 @@ class FollowedRun(NativeRun):
             if registers is not self.own:  # they change in each run
                 calls = followed.tape.calls
                 self.own[:calls] = registers[:calls]
-                self.found, registers = found, self.own
+                self.found, registers, self.sizes = found, self.own, None
         if registers is not self.registers:
             self.registers = registers
-            for record in self.records:
-                record[2] = pointer(registers)
+            self.record[2] = pointer(registers)
         if objects is not self.objects:
             self.objects = objects
             self.held = []
@@ -320,21 +333,19 @@ class FollowedRun(NativeRun):
                     self.held.append(for_kernels(objects[name]))
                     self.words[word] = pointer(self.held[-1]) + offset
 
-    def fill(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Write what varies, and the addresses of a run's arrays, into the image."""
+    def have(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Have the next run read and write these arrays."""
         if self.tables is None:
             self.tables = self._filled()
-        given, made = self.followed.used
-        addresses = [pointer(inputs[i]) for i in given] + [pointer(outputs[i]) for i in made]
-        self.pack_bases(self.bases, 0, pointer(self.arena), pointer(self.tables), *addresses)  # type: ignore[arg-type]
-        for at in self.fills:
-            fill.call_at(at)
+        given, made = self.followed.reach
+        own = id(self.arena), id(self.tables)
+        self.pack_bases(self.bases, 0, *own, *map(id, inputs[:given]), *map(id, outputs[:made]))  # type: ignore[arg-type]
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         if self.stages is not None:
             self.stages.run(inputs, outputs)  # type: ignore[arg-type]
             return
-        self.fill(inputs, outputs)
+        self.have(inputs, outputs)
         run_native(self.address, self.threads)
         if self.counter and self.words[self.counter]:
             raise self.fault()

@@ -10,7 +10,7 @@ import math
 import struct
 import time
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, count
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from bolt_numba.devices.followed import OWN_BASES, FollowedProgram, FollowedRun
 from bolt_numba.devices.program import NativeRun, pointer
 from bolt_numba.devices.stages import turning
 from bolt_numba.devices.threads import native_call
+from bolt_numba.kernels.cpu.executor import DATA
 from bolt_numba.kernels.cpu.loop import ARRAY, run_loop
 from bolt_numba.kernels.cpu.stages import ENDED, FAULT, FULL, run_stages, turn
 from bolt_numba.ops.control import Trips
@@ -248,12 +249,9 @@ class Iterations:
         self.address = pointer(self.record)
 
     def _places(self, run: NativeRun) -> list[Row]:
-        """Where the body has the addresses of all arrays: of a tape, among the bases."""
+        """Where the body has the addresses of all arrays; that of a tape finds them by its bases."""
         if isinstance(run, FollowedRun):
-            numbers, bases = count(OWN_BASES), pointer(run.bases)
-            given, made = run.followed.used
-            used = [*given, *(self.inputs + number for number in made)]
-            return [(bases + 8 * next(numbers), which, 0) for which in used]
+            return []
         image, tables = pointer(run.image), ((run.program.inputs, 0), (run.program.outputs, self.inputs))
         return [
             (image + 8 * at, which + first, to) for x, first in tables for which, rows in x.items() for at, to in rows
@@ -298,7 +296,7 @@ class Iterations:
             at += size
         open_, must = np.array(opened, np.int64).reshape(-1, 4), np.array(held[0], np.int64).reshape(-1, 2)
         self.rooms = [np.array(found, np.int64).reshape(-1, 4) for found in rooms]
-        self.turn = turning(run, 0, int(program.sums[0]), run.fills, open_, must, self.rooms[0], self.why)
+        self.turn = turning(run, 0, int(program.sums[0]), 0, open_, must, self.rooms[0], self.why)
         self.kept += [open_, must]
         values = {
             "turn": turn.address, "turn_record": pointer(self.turn), "why": pointer(self.why),
@@ -384,7 +382,7 @@ class Iterations:
 
     def _turn(self, run: FollowedRun, prepared: Taped, grown: Sequence[tuple[tuple[int, int], int]]) -> None:
         """Turn the run's own registers to the sizes of the first iteration."""
-        code = run.followed.tape
+        code, run.sizes = run.followed.tape, None  # the loop changes the registers
         if run.registers is not run.own:
             run.own[: code.calls] = prepared.registers[: code.calls]
             run.found = prepared.found
@@ -395,7 +393,11 @@ class Iterations:
         assert arena is not None, "it was taken"
         if len(self.rooms[0]) and arena.nbytes < 2 * prepared.arena and is_granted(2 * prepared.arena + SPARE):
             arena = run.arena = HOST.allocate(2 * prepared.arena + SPARE)
-        run.bases[:OWN_BASES], self.turn[_ARENA] = (pointer(arena), pointer(prepared.tables)), len(arena)
+        given, made = run.followed.reach
+        at = np.array([*range(given), *range(self.inputs, self.inputs + made)], np.int64)
+        run.bases[:OWN_BASES] = id(arena), id(prepared.tables)
+        run.bases[OWN_BASES:] = pointer(self.words) + ARRAY * at - DATA  # rows stand for arrays
+        self.turn[_ARENA] = len(arena)
         if run.stages is not None:
             run.stages.lend(self.held, self.rooms)
 

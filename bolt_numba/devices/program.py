@@ -19,7 +19,7 @@ from bolt_numba.base.mapped import for_kernels
 from bolt_numba.base.records import record
 from bolt_numba.devices.threads import run_native
 from bolt_numba.errors import DataError
-from bolt_numba.kernels.cpu.executor import run_steps
+from bolt_numba.kernels.cpu.executor import DATA, run_steps
 from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
 from bolt_numba.kernels.geometry.unseen import Packed
 from bolt_numba.kernels.registry import Fault, In, Out, Pitch, Record, Scratch
@@ -31,22 +31,13 @@ from bolt_numba.types import Array
 _RECORD_ALIGN = 64
 
 
-def _interface_pointer(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
 _word_at = ctypes.c_ssize_t.from_address
 
 
-def _struct_pointer(array: Array) -> int:
-    # The data pointer is the first field after the object header of NumPy's array struct, part of its stable ABI.
+def pointer(array: Array) -> int:
+    """Address of an array's first element."""
     # Six times as fast as building the array interface, which was a third of the overhead of a small run.
-    return _word_at(id(array) + object.__basicsize__).value
-
-
-_probe = np.arange(3)
-pointer = _struct_pointer if _struct_pointer(_probe) == _interface_pointer(_probe) else _interface_pointer
-"""Address of an array's first element."""
+    return _word_at(id(array) + DATA).value
 
 
 @record(frozen=True)
@@ -333,17 +324,16 @@ def fault_of(job: Job, operand: int, found: Sequence[int], dims: tuple[int, ...]
 class NativeRun:
     """A program's own parameter image, for one run at a time; weights are shared with all other runs.
 
-    loop: tables of the last loop whose body this was (`devices.loops`).
+    loop: tables of the last loop whose body this was (`devices.loops`).  steps: kernels, parameters and flags, one of
+    each for a step.
     """
 
-    __slots__ = ("address", "arena", "call", "counter", "flags", "image", "inputs", "loop", "outputs", "params",
-                 "program", "threads", "ticks", "words")  # fmt: skip
+    __slots__ = ("address", "arena", "call", "counter", "image", "inputs", "loop", "outputs", "program", "steps",
+                 "threads", "ticks", "words")  # fmt: skip
 
-    def __init__(
-        self, program: Program, arena: Array | None, flags: Array | None = None, kernels: Array | None = None
-    ) -> None:
+    def __init__(self, program: Program, arena: Array | None, image: Array | None = None) -> None:
         self.program, self.threads, self.arena = program, program.threads, arena
-        self.image = HOST.allocate(program.image.nbytes)
+        self.image = HOST.allocate(program.image.nbytes) if image is None else image
         self.image[:] = program.image
         words = self.image.view(np.int64)
         if len(program.arena_places):
@@ -351,18 +341,23 @@ class NativeRun:
             words[program.arena_places] = program.arena_offsets + arena.ctypes.data
         if len(program.own_places):
             words[program.own_places] = program.own_offsets + self.image.ctypes.data
-        self.words = memoryview(words)
-        self.params = program.record_offsets + self.image.ctypes.data
+        self.words = memoryview(words)  # type: ignore[arg-type]
         self.inputs, self.outputs = list(program.inputs.items()), list(program.outputs.items())
         self.counter = program.faults_at if program.faults else 0  # records of steps come before it
-        self.ticks = np.zeros(program.steps + 1, np.int64)
-        self.flags = program.flags if flags is None else flags
-        self.call = run_steps.record(
-            kernels=program.kernels if kernels is None else kernels, params=self.params, flags=self.flags,
-            ticks=self.ticks, steps=program.steps, timed=0,
-        )  # fmt: skip
-        self.address = self.call.ctypes.data
         self.loop: Any = None
+        self.take_steps(program.kernels, program.record_offsets + self.image.ctypes.data, program.flags)
+
+    def take_steps(self, *steps: Array) -> None:
+        """Have other steps."""
+        self.steps, self.ticks = steps, np.zeros(len(steps[0]) + 1, np.int64)
+        self.call = self.calling(0, len(steps[0]))
+        self.address = pointer(self.call)
+
+    def calling(self, first: int, end: int) -> Array:
+        """A record of `run_steps` for some of the steps."""
+        kernels, params, flags = [table[first:end] for table in self.steps]
+        ticks = self.ticks[first:]
+        return run_steps.record(kernels=kernels, params=params, flags=flags, ticks=ticks, steps=end - first, timed=0)
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Patch in the addresses of this run's arrays, and run all steps; raises the first fault that they report."""

@@ -15,7 +15,6 @@ from bolt_numba.base.budget import is_granted
 from bolt_numba.devices.program import pointer
 from bolt_numba.devices.tape_code import NOTHING, Found
 from bolt_numba.devices.threads import native_call
-from bolt_numba.kernels.cpu.executor import run_steps
 from bolt_numba.kernels.cpu.stages import FAULT, LOST, RAN, run_stages, turn
 from bolt_numba.kernels.cpu.tape import evaluate, fill
 from bolt_numba.runtime.device import HOST
@@ -35,19 +34,15 @@ Late = tuple[int, int, int, AnyDType]
 class Staging:
     """What is between the stages of a followed program, for any sizes.
 
-    rows: of each stage, those of `kernels.cpu.tape.fill` for the image, and for flags and kernels.  late: results whose
-    sizes are told on the way, by stage; rooms: bytes that runs begin with, by number, and shapes, their last ones.
-    arena_nbytes: that runs begin with.
+    rows: of each stage, those of `kernels.cpu.tape.fill`.  late: results whose sizes are told on the way, by stage;
+    rooms: bytes that runs begin with, by number, and shapes, their last ones.  arena_nbytes: that runs begin with.
     """
 
     def __init__(self, program: Any) -> None:
         self.program, self.code = program, program.tape
         count = 1 + len(program.stops)
-        stage_of = {r: self.code.stage_of(r) for r in {*program.all_rows[:, 2], *program.flag_rows[:, 2]}}
-        self.rows = [
-            tuple([rows[[stage_of[r] == s for r in rows[:, 2]]] for rows in (program.all_rows, program.flag_rows)])
-            for s in range(count)
-        ]
+        stage_of = [self.code.stage_of(r) for r in program.all_rows[:, 2].tolist()]
+        self.rows = [program.all_rows[[found == s for found in stage_of]] for s in range(count)]
         laid, jobs = program.program, {id(stop.job): stop for stop in program.stops}
         self.ends, self.opens = list[int](), list[list[tuple[int, int, int, int]]]()
         for step, number in enumerate(laid.step_jobs):
@@ -95,7 +90,7 @@ class Staging:
 
 
 def turning(
-    run: Any, stage: int, arena: int, fills: Sequence[int], opened: Array, held: Array, rooms: Array, why: Array
+    run: Any, stage: int, arena: int, filling: int, opened: Array, held: Array, rooms: Array, why: Array
 ) -> Array:
     """A record of `kernels.cpu.stages.turn`; arena: register of its bytes."""
     program, registers = run.followed, pointer(run.own)
@@ -104,7 +99,7 @@ def turning(
         "registers": registers, "open": pointer(opened), "count_open": len(opened), "held": pointer(held),
         "count_held": len(held), "rooms": pointer(rooms), "count_rooms": len(rooms), "dims": pointer(program.dims),
         "arena": arena, "arena_nbytes": 0 if run.arena is None else len(run.arena), "fill": fill.address,
-        "fill_record": fills[0], "flags_record": fills[1] if len(fills) > 1 else 0, "why": pointer(why),
+        "fill_record": filling, "why": pointer(why),
     }  # fmt: skip
     return np.array([values[name] for name in turn.fields], np.int64)
 
@@ -129,7 +124,7 @@ class StagedRun:
         self.held: list[Array] = [np.empty((0, 2), np.int64)]
         self.rooms: list[Array] = [np.empty((0, 4), np.int64)]
         self.turns: list[Array] = [np.zeros(0, np.int64)]
-        self.fills: list[list[int]] = [[]]
+        self.fills: list[int] = [0]
         rows = [self._row(0, 0)]
         for stage in range(1, len(stages.rows)):
             self.turns.append(self._turn(stage))
@@ -142,18 +137,14 @@ class StagedRun:
 
     def _row(self, stage: int, record: int) -> tuple[int, ...]:
         run = self.run_
-        first, end = self.stages.ends[stage - 1] if stage else 0, self.stages.ends[stage]
-        call = run_steps.record(
-            kernels=run.kernels[first:], params=run.params[first:], flags=run.flags[first:], ticks=run.ticks[first:],
-            steps=end - first, timed=0,
-        )  # fmt: skip
+        call = run.calling(1 + self.stages.ends[stage - 1] if stage else 0, 1 + self.stages.ends[stage])
         self.kept.append(call)
         return record, pointer(self.why), *native_call(pointer(call), run.threads)
 
     def _turn(self, stage: int) -> Array:
         run, stages, code = self.run_, self.stages, self.code
-        records = run.filling(*stages.rows[stage])
-        self.fills.append([pointer(one) for one in records])
+        filling = run.filling(stages.rows[stage])
+        self.fills.append(pointer(filling))
         image = pointer(run.image)
         opened = np.array([(r, image + 8 * word, at, is_i32) for r, word, at, is_i32 in stages.opens[stage - 1]])
         reads = code.stages[stage].reads
@@ -161,7 +152,7 @@ class StagedRun:
         late = stages.late[stage]
         self.rooms.append(np.array([(first, end, t.itemsize, 0) for _, first, end, t in late], np.int64).reshape(-1, 4))
         held, rooms = self.held[stage], self.rooms[stage]
-        self.kept += [records, opened]
+        self.kept += [filling, opened]
         return turning(run, stage, stages.arenas[stage - 1], self.fills[stage], opened, held, rooms, self.why)
 
     def hold(self, reads: tuple[bytes, ...]) -> None:
@@ -217,7 +208,7 @@ class StagedRun:
                 rooms[number] = stages.rooms[number]
                 outputs[number] = np.empty(rooms[number], np.uint8)
         self.begin(rooms)
-        self.run_.fill(inputs, outputs)
+        self.run_.have(inputs, outputs)
         done, self.stopped = 0, 0
         while True:
             self.record[1] = done
@@ -268,9 +259,9 @@ class StagedRun:
             if rooms[number] > outputs[number].nbytes:
                 outputs[number] = np.empty(rooms[number], np.uint8)
         self.begin({number: outputs[number].nbytes for late in stages.late for number, *_ in late})
-        run.fill(inputs, outputs)
-        for at in [at for fills in self.fills[1:stage] for at in fills]:
-            fill.call_at(at)
+        run.have(inputs, outputs)
+        for filling in (pointer(run.record), *self.fills[1:stage]):
+            fill.call_at(filling)
         return True
 
     def learn(self) -> None:

@@ -61,6 +61,10 @@ def same_dtype(owner: Op, *operands: TensorType | None) -> AnyDType:
     return found[0]
 
 
+FEW = 64
+"""Bools that Python looks at faster than NumPy."""
+
+
 def plain_bools(array: Any) -> Any:
     """An array whose bools are 0 or 1: itself, or a copy where a byte is greater; anything else as it is.
 
@@ -69,4 +73,5 @@ def plain_bools(array: Any) -> Any:
     if getattr(array, "dtype", None) != BOOL or not array.size:
         return array
     held = array.view(np.uint8)
-    return np.asarray(held != 0) if held.max() > 1 else array
+    most = max(array.tobytes()) if array.size <= FEW else held.max()
+    return np.asarray(held != 0) if most > 1 else array

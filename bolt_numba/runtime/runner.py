@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 MOST_DECIDED = 64
 """Contents of inputs that decide shapes for which a region has tapes."""
-MOST_SEEN = 256
-"""Shapes that tapes served once, of which one that comes again is kept."""
 FEW_PASSES, MOST_PASSES = 4, 1024
 """Runs behind a cut of data after which a tape is tried first, and last: it is tried whenever they have doubled."""
 FEW_TRIPS = 3
@@ -75,7 +73,6 @@ class Runner:
         self.make: Callable[[], Region] | None = None
         self.prepared: dict[Hashable, Prepared] = {}
         self.tapes: dict[Hashable, Tapes] = {}
-        self.seen: set[Hashable] = set()
         self.lock = threading.RLock()  # a signal handler may call the session that plans
         renew_after_fork(self, "lock", threading.RLock)
         self.bodies: dict[int, Runner] = {}
@@ -144,7 +141,7 @@ class Runner:
 
     def _taped(self, key: Hashable, arrays: Sequence[Array]) -> Prepared | None:
         """What a tape gives for these arrays' shapes, if one holds for them."""
-        tapes = self.tapes.get(self._decided(key))
+        tapes = self.tapes.get(self._apart(key)[1])
         found = None if tapes is None else tapes.at(arrays)
         if found is None and tapes is not None and is_wanted(tapes):
             hurry(tapes, tapes.plan_s)  # as long as a plan would take, which it may save
@@ -157,21 +154,17 @@ class Runner:
         return found
 
     def _passing(
-        self, key: Hashable, arrays: Sequence[Array], targets: Sequence[Array | None] | None
+        self, key: Any, arrays: Sequence[Array], targets: Sequence[Array | None] | None
     ) -> tuple[Tape, list[Array]] | None:
-        """One run of shapes that come for the first time, if the last tape holds for them; nothing of it is kept."""
-        tapes = self.tapes.get(self._decided(key))
+        """One run by the last tape, if it holds as it is; nothing of it is kept."""
+        shapes, decided = self._apart(key)
+        tapes = self.tapes.get(decided)
         tape = None if tapes is None else tapes.last
-        if tape is None or key in self.seen:
-            return None
-        outputs = tape.run(arrays, targets)
+        outputs = None if tape is None else tape.run(arrays, shapes, targets)
         if outputs is None:
             return None
         tapes.hits += 1  # type: ignore[union-attr]
-        if len(self.seen) >= MOST_SEEN:
-            self.seen.clear()
-        self.seen.add(key)
-        return tape, outputs if tape.plain or type(outputs) is Final else finish(tape.plan, arrays, outputs)
+        return tape, outputs if tape.plain or type(outputs) is Final else finish(tape.plan, arrays, outputs)  # type: ignore[union-attr, return-value]
 
     def planned_for(self, types: Sequence[TensorType]) -> Plan:
         """A plan of its own for types that a tape serves."""
@@ -194,7 +187,7 @@ class Runner:
         """
         if self.untaped:
             return
-        decided = self._decided(key)
+        decided = self._apart(key)[1]
         tapes = self.tapes.get(decided)
         if tapes is None:
             if len(self.tapes) >= MOST_DECIDED:
@@ -209,10 +202,10 @@ class Runner:
         else:
             later(self.serving, tapes, follow)
 
-    def _decided(self, key: Any) -> Hashable:
-        """What a key holds besides shapes and content that decides them."""
+    def _apart(self, key: Any) -> tuple[Sequence[tuple[int, ...]], Hashable]:
+        """Shapes of a key, and what it holds besides them and content that decides them."""
         shapes = key[0] if self.by_value else key
-        return shapes[1:] if self.region.bounds else ()
+        return (shapes[0], shapes[1:]) if self.region.bounds else (shapes, ())
 
     def _plan(self, arrays: Sequence[Array], waits: bool) -> Prepared:
         if self.make is not None:
@@ -415,7 +408,6 @@ class Runner:
         with self.lock:
             self.prepared.clear()
             self.tapes.clear()
-            self.seen.clear()
             self.bodies.clear()
             self.data.clear()
             self.region = Region([Value(v.name, v.type) for v in self.region.inputs], [], [])

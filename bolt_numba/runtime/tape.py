@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.base.budget import GRANTED_BYTES, ask, unasked
+from bolt_numba.base.budget import GRANTED_BYTES, ask, limit_in_force, unasked
 from bolt_numba.base.follow import LostError, Trail
 from bolt_numba.base.turns import StoppedError
 from bolt_numba.ops.control import Trips
@@ -120,7 +120,7 @@ class Tape:
     is_open: whether the integers that decide shapes are followed, too, and not held to what they are.  stops: whether
     it reads what data decide on the way.
     served, stopped: runs that it served to the end, and those that another runner had to end (`runtime.stops`); ahead:
-    iterations that ran natively.
+    iterations that ran natively.  granted: bytes that a run may take, as it was told under this limit.
     plan: with followed sizes, for what does not depend on them.  ranks: of the inputs.  open: inputs whose content is
     followed, and how much there is; fixed: what the content of others must be.  program: what its device made.
     """
@@ -161,7 +161,9 @@ class Tape:
         self.late = self.program.take_results(self.results)
         self.made = [None if i in self.late else row for i, row in enumerate(self.results)]
         self.plain = None not in self.results
-        self.no_targets: list[Array | None] = [None] * len(self.results)
+        before = len(sums)
+        self.rows = [None if r is None else (slice(before + r[0], before + r[1]), r[2]) for r in self.made]
+        self.granted, self.limit = -1, limit_in_force()
         self.reads = 0 if plan.cut is None else sum(1 for s in plan.cut.reads if s is not None)
         self.cut, self.ends = plan.cut, ends_of(plan, self.reads)
         self.rest = None if plan.cut is None else runner.like(plan.cut.rest)
@@ -172,10 +174,9 @@ class Tape:
         self.arenas: list[Array] = []
         self.overwrites: dict[tuple[int, int], bool] = {}
 
-    def _sizes(self, arrays: Sequence[Array]) -> list[int] | None:
+    def _sizes(self, arrays: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> list[int] | None:
         """Dimensions of all inputs, then the content that is followed; None where the tape cannot hold."""
-        shapes = [a.shape for a in arrays]
-        if list(map(len, shapes)) != self.ranks:
+        if [*map(len, shapes)] != self.ranks:
             return None
         sizes = [*chain(*shapes)]
         for i, size in self.open:
@@ -189,28 +190,28 @@ class Tape:
 
     def at(self, arrays: Sequence[Array]) -> Taped | None:
         """What the tape gives for these inputs; None where it does not hold."""
-        sizes = self._sizes(arrays)
+        sizes = self._sizes(arrays, [a.shape for a in arrays])
         found = None if sizes is None else self.program.tape.at(sizes)
         return None if found is None else Taped(self, sizes, found)  # type: ignore[arg-type]
 
-    def run(self, arrays: Sequence[Array], targets: Sequence[Array | None] | None) -> list[Any] | None:
+    def run(
+        self, arrays: Sequence[Array], shapes: Sequence[tuple[int, ...]], targets: Sequence[Array | None] | None
+    ) -> list[Any] | None:
         """The results of one run, for sizes that nobody keeps; None where something does not hold."""
-        sizes = self._sizes(arrays)
+        sizes = self._sizes(arrays, shapes)
         if sizes is None:
             return None
         context, nbytes = self.context(), 0
         try:
-            found = context.at(sizes)
-            if found is None:
+            told = context.at(sizes)
+            if told is None:
                 return None
-            nbytes, _, given, *dims = found
+            nbytes, _, given, *dims = told
             self.ask(given, dims)
             context.take(self.arenas, nbytes)
-            wanted = self.no_targets if targets is None or self.cut is not None else targets
-            outputs = [
-                np.empty(dims[r[0] : r[1]], r[2]) if t is None and r is not None else t
-                for r, t in zip(self.made, wanted, strict=True)
-            ]
+            outputs = [row and np.empty(told[row[0]], row[1]) for row in self.rows]
+            if targets is not None and self.cut is None:
+                outputs = [made if t is None else t for made, t in zip(outputs, targets, strict=True)]
             context.run(arrays, outputs)
             return outputs if context.stages is None else self.ended(context, arrays, outputs, targets)
         finally:
@@ -236,8 +237,11 @@ class Tape:
         if self.stops:
             rows = [row for row in self.made if row is not None]
             nbytes += sum(math.prod(dims[first:end]) * dtype.itemsize for first, end, dtype in rows)
-        if nbytes > unasked():
-            ask(nbytes, f"plan of {len(self.plan.jobs)} steps: intermediate values and results")
+        limit = limit_in_force()
+        if nbytes > self.granted or limit != self.limit:  # who is asked each time looks at the environment
+            if nbytes > unasked():
+                ask(nbytes, f"plan of {len(self.plan.jobs)} steps: intermediate values and results")
+            self.granted, self.limit = max(nbytes, unasked()), limit
 
     def context(self) -> Any:
         """Memory of one run at a time."""

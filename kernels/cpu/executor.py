@@ -43,6 +43,8 @@ LINGER = 200 * TICKS_A_US if target().is_x86 else 0
 
 Elsewhere it has not been measured what that brings.
 """
+DATA = object.__basicsize__
+"""Bytes from an array, a Python object, to the address of its first element; NumPy's stable ABI."""
 FLUSH_TO_ZERO = 1 << 15
 """Bit of x86's MXCSR: a result too small for a normal number becomes 0; some processors take over 100 cycles for it.
 

@@ -26,15 +26,14 @@ RAN, ENDED, FAULT, LOST, FULL = range(5)
 
 @native(
     evaluate=PTR, evaluate_record=PTR, registers=PTR, open=PTR, count_open=I64, held=PTR, count_held=I64,
-    rooms=PTR, count_rooms=I64, dims=PTR, arena=I64, arena_nbytes=I64, fill=PTR, fill_record=PTR, flags_record=PTR,
-    why=PTR,
+    rooms=PTR, count_rooms=I64, dims=PTR, arena=I64, arena_nbytes=I64, fill=PTR, fill_record=PTR, why=PTR,
 )  # fmt: skip
 def turn(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """Evaluate a tape for numbers in memory, and fill in records; writes `RAN` to ``why``, or why that cannot be.
 
     open: register, address of the address of an array, byte offset in it, whether it is i32.  held: register, what it
     must be.  rooms: first and last of the dimensions ``dims`` (registers), bytes of an element, bytes that there are.
-    arena: register of the bytes that are needed.
+    arena: register of the bytes that are needed.  fill_record: 0 where the steps themselves begin with `fill`.
     """
     store_i64(p.registers, 1)
     for i in range(p.count_open):
@@ -58,10 +57,8 @@ def turn(p, tid, nthreads):  # type: ignore[no-untyped-def]
                 why = FULL
         if load_i64(p.registers + 8 * p.arena) > p.arena_nbytes:
             why = FULL
-    if why == RAN:
+    if why == RAN and p.fill_record != 0:
         call_kernel(p.fill, p.fill_record, 0, 1)
-        if p.flags_record != 0:
-            call_kernel(p.fill, p.flags_record, 0, 1)
     store_i64(p.why, why)
 
 

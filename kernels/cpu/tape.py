@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bolt_numba.kernels.cpu.executor import DATA
 from bolt_numba.kernels.cpu.fillers import FILLERS
 from bolt_numba.kernels.cpu.language.lang import (
     I64,
@@ -97,7 +98,8 @@ evaluate = native_source(
 def fill(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """Write registers into parameter records; rows: byte offset, kind, register.
 
-    bases: addresses; kind ``ADDRESS + i`` is an address so many bytes behind the i-th of them.
+    bases: addresses of arrays (their ``id``); kind ``ADDRESS + i`` is an address so many bytes behind the first element
+    of the i-th of them.
     """
     for i in range(p.count):
         row = p.rows + ROW * i
@@ -113,7 +115,7 @@ def fill(p, tid, nthreads):  # type: ignore[no-untyped-def]
         elif kind == ROUNDED:
             store_f32(at, np.float32(view(p.registers + 8 * load_i64(row + 16), 1, np.float64)[0]))
         else:
-            store_i64(at, y + load_i64(p.bases + 8 * (kind - ADDRESS)))
+            store_i64(at, y + load_i64(load_i64(p.bases + 8 * (kind - ADDRESS)) + DATA))
 
 
 @native(unused=I64)
