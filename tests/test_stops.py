@@ -310,4 +310,4 @@ def test_no_tape_is_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tape, "MOST_TAPES", 1)
     monkeypatch.setattr(tape, "MOST_REFUSED", 8)
     monkeypatch.setattr(Tape, "__init__", lambda *args: 1 // 0)
-    assert 8 <= len(scaled(16).refused) < 8 + 4
+    assert 8 <= len(scaled(16).refused) <= 8 + 4  # the one try that follows plans may come last
