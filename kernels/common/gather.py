@@ -60,7 +60,7 @@ def gather(op: Gather, ins: Types, outs: Outs, context: Context, on: DeviceParts
     return _steps(rows_args(op, ins), outs, on)
 
 
-def _has_axes(op: Any, ins: Types) -> bool:
+def _has_axes(op: GatherElements, ins: Types) -> bool:
     return has_fixed_size(op, ins) and typed(ins).shape != ()
 
 
@@ -159,7 +159,7 @@ def ones_at(places: Argument, x: TensorType, form: tuple[int, int, int], on: Dev
     return [*zeros, on.step(set_hot, ("i64",), args, False)]
 
 
-def _one_hot(op: Any, ins: Types) -> bool:
+def _one_hot(op: OneHot, ins: Types) -> bool:
     index, depth, values = ins[0], ins[1], ins[2]
     if index is None or depth is None or values is None or depth.known is None:
         return False

@@ -47,7 +47,7 @@ def copy(op: Any, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> 
 
 
 @everywhere(BitCast, accepts=lambda op, ins: has_fixed_size(op, ins) and op.to != BOOL, inplace=(0,))
-def bit_cast(op: Any, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+def bit_cast(op: BitCast, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """A copy, or nothing where the result takes over the operand's memory; bool has bits that are none."""
     return copy(op, ins, outs, context, on)
 
@@ -159,7 +159,7 @@ def triangle(on: DeviceParts, upper: bool):
     return element
 
 
-def _triangular(op: Any, ins: Types) -> bool:
+def _triangular(op: Trilu, ins: Types) -> bool:
     return has_fixed_size(op, ins) and (len(ins) < 2 or ins[1] is None or ins[1].dtype.itemsize == 8)
 
 

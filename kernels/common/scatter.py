@@ -141,13 +141,13 @@ def _steps(op: Any, ins: Types, context: Context, on: DeviceParts, found: Found,
     return [*copied, on.step(reduce_in_order(lines[0]), (dtype, op.reduction), args | lines[1])]
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: ScatterElements | ScatterND, ins: Types) -> bool:
     if not has_fixed_size(op, ins) or not typed(ins).dims:
         return False
     return op.reduction == "none" or typed(ins).dtype in _REDUCED
 
 
-def _reduces(op: Any, ins: Types) -> bool:
+def _reduces(op: ScatterElements | ScatterND, ins: Types) -> bool:
     return bool(op.reduction != "none")
 
 

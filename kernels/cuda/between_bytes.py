@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels.extents import Lent, borrowed
@@ -57,7 +56,7 @@ def _parts_of(op: BetweenBytes, ins: Types) -> tuple[_Part, _Part, _Part] | None
 parts_of = once(_parts_of)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: BetweenBytes, ins: Types) -> bool:
     return all(t is None or t.is_static for t in ins) and parts_of(op, ins) is not None
 
 

@@ -255,7 +255,7 @@ def workspace(mr: int, n: int, d: int, width: int, packs_values: bool = True) ->
     return Workspace(values_at, rows_at, scores_at, result_at, pitch, size + 64)
 
 
-def accepts_attention(op: Any, ins: Types) -> bool:
+def accepts_attention(op: FusedAttention, ins: Types) -> bool:
     if any(t is not None and (not t.is_static or t.dtype != F32_TYPE or not t.size) for t in ins):
         return False
     return mask_fits(op, ins)
@@ -292,7 +292,7 @@ PLAIN = BlockForm(attention_kernel, workspace)
 
 
 @kernel(FusedAttention, accepts=accepts_attention)
-def attention_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def attention_f32(op: FusedAttention, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Register tiles over packed keys and values, softmax on scores in cache; products in place for few queries."""
     return attention_steps(op, ins, outs, context, PLAIN)
 

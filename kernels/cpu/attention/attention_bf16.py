@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 
@@ -176,7 +175,7 @@ def workspace_bf16(mr: int, n: int, d: int, width: int, packs_values: bool = Tru
 PAIRS = BlockForm(attention_bf16_kernel, workspace_bf16)
 
 
-def works_blocks(op: Any, ins: Types) -> bool:
+def works_blocks(op: FusedAttention, ins: Types) -> bool:
     """More than a few queries."""
     if not accepts_attention(op, ins):
         return False
@@ -184,12 +183,12 @@ def works_blocks(op: Any, ins: Types) -> bool:
     return ins[0].dims[-3 if op.q_layout == "SHD" else -2] > FEW_QUERIES
 
 
-def accepts_blocks(op: Any, ins: Types) -> bool:
+def accepts_blocks(op: FusedAttention, ins: Types) -> bool:
     """Where the processor multiplies pairs."""
     return target().has_bf16 and works_blocks(op, ins)
 
 
 @kernel(FusedAttention, accepts=accepts_blocks, works=works_blocks, precision="bf16", rank=1)
-def attention_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def attention_bf16(op: FusedAttention, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Register tiles of dot products of pairs over packed queries, keys and values."""
     return attention_steps(op, ins, outs, context, PAIRS)

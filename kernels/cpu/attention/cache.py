@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -57,7 +56,7 @@ def append(p, tid, nthreads):
             copy_bytes(to + (before + i) * row, source + i * heads * row, row)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: GroupQueryAttention, ins: Types) -> bool:
     return fits(op, ins) and all(t.dtype == F32 for i, t in enumerate(ins) if t is not None and i not in (5, 6))
 
 
@@ -65,7 +64,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     GroupQueryAttention, accepts=_accepts,
     states=lambda op, ins: frozenset({(3, 1), (4, 2)}),  # a cache is appended to where it lies
 )  # fmt: skip
-def attention_cached(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def attention_cached(op: GroupQueryAttention, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Table of heads, append, attention over what is valid: in place for few queries, in blocks for more."""
     (n, s, width), room = typed(ins).dims, outs[1].dims[2]
     group = op.num_heads // op.kv_num_heads

@@ -103,14 +103,14 @@ def rotate(p, tid, nthreads):
             vstore_n(y + 4 * i, vload_n(x + 4 * i, d - i), d - i)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: RotaryEmbedding, ins: Types) -> bool:
     if any(t is not None and (not t.is_static or not t.size) for t in ins):
         return False
     return all(t is not None and t.dtype == F32 for t in ins[:3])
 
 
 @kernel(RotaryEmbedding, accepts=_accepts, inplace=(0,))
-def rotary_embedding(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def rotary_embedding(op: RotaryEmbedding, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Pairs in vectors, one read and one write."""
     x, cos = ins[0], ins[1]
     assert x is not None, "accepts() has tested this"

@@ -174,6 +174,7 @@ def _score_keys() -> Any:
 score_keys = _score_keys()
 """``score_keys(q, k, step, d, left)``: products of a query with up to LANES keys ``step`` bytes apart, as a vector."""
 
+
 @inline
 def prefetch_rows(at, step, n, size, part, parts):
     """Ask for one of ``parts`` of ``n`` rows of ``size`` bytes; a whole block at once would stop the arithmetic.

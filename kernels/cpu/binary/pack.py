@@ -169,12 +169,12 @@ def pack_planes(compare: str) -> Native:
     return made
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: BinaryPack, ins: Types) -> bool:
     return all(t is not None and t.is_static for t in ins)
 
 
 @kernel(BinaryPack, accepts=_accepts)
-def binary_pack(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def binary_pack(op: BinaryPack, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Along the last axis by rows, else by planes."""
     x, bound = ins[:2]
     assert x is not None

@@ -170,7 +170,7 @@ def _is_plain(op: Any, ins: Types, most: int) -> bool:
     return fits and can_finish(op.activation) and most < MOST_BITS
 
 
-def _accepts_conv(op: Any, ins: Types) -> bool:
+def _accepts_conv(op: BinaryConv, ins: Types) -> bool:
     x, w = ins[:2]
     if op.layout != "NHWC" or x is None or w is None or not w.is_static:
         return False
@@ -182,7 +182,7 @@ def _accepts_conv(op: Any, ins: Types) -> bool:
 
 
 @kernel(BinaryConv, accepts=_accepts_conv)
-def binary_conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def binary_conv(op: BinaryConv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of signs under tiles of output pixels."""
     x, w = ins[:2]
     assert x is not None
@@ -202,13 +202,13 @@ def binary_conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
     return _steps(op, ins, f, rows, by_filter, context)
 
 
-def _accepts_matmul(op: Any, ins: Types) -> bool:
+def _accepts_matmul(op: BinaryMatMul, ins: Types) -> bool:
     w = ins[1]
     return w is not None and w.is_static and len(w.dims) == 2 and _is_plain(op, ins, w.dims[0])
 
 
 @kernel(BinaryMatMul, accepts=_accepts_matmul)
-def binary_matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def binary_matmul(op: BinaryMatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of signs under tiles of rows."""
     x, w = ins[:2]
     assert x is not None

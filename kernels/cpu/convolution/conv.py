@@ -208,7 +208,7 @@ def _block_table(images: int, groups: int, rows: int, pixels: int, cg: int, kg: 
 
 
 @once
-def accepts_rows(op: Any, ins: Types) -> bool:
+def accepts_rows(op: Conv, ins: Types) -> bool:
     """Channels last, f32, a residual of the result's shape."""
     if op.layout != "NHWC" or op.to is not None:
         return False
@@ -347,7 +347,7 @@ def padded(op: Any, x: TensorType, w: TensorType) -> tuple[Any, TensorType, Step
 
 
 @kernel(Conv, accepts=accepts_rows)
-def conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def conv(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters under tiles of output pixels."""
     return filter_steps(op, ins, outs, context, PLAIN)
 

@@ -68,7 +68,7 @@ def sides(ins: Types, at: OperandPlaces) -> tuple[TensorType, TensorType]:
     return x, w
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: ConvInteger | QLinearConv, ins: Types) -> bool:
     """Channels last, constant filters, one zero point of an image."""
     at = operands_of(op)
     if op.layout != "NHWC" or not are_plain(op, ins, at):
@@ -150,7 +150,7 @@ def _of_each(op: Any, x: TensorType, w: TensorType, y: TensorType) -> ConvBlocks
 
 
 @kernel(ConvInteger, QLinearConv, accepts=_accepts)
-def conv_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def conv_bytes(op: ConvInteger | QLinearConv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters under tiles of output pixels."""
     at = operands_of(op)
     x, w = sides(ins, at)
@@ -232,7 +232,7 @@ def depthwise_bytes(p, tid, nthreads):
             finish_stored(p, tile, 1, min(n - j, LANES), columns, 4 * width, c, res, 0)
 
 
-def is_depthwise(op: Any, ins: Types) -> bool:
+def is_depthwise(op: ConvInteger | QLinearConv, ins: Types) -> bool:
     if not _accepts(op, ins):
         return False
     at = operands_of(op)

@@ -267,7 +267,7 @@ PHASES = 1 << 12
 """Products of strides up to which planning lists what every phase meets."""
 
 
-def accepts_transposed(op: Any, ins: Types) -> bool:
+def accepts_transposed(op: ConvTranspose, ins: Types) -> bool:
     """Channels last, f32, constant filters and bias, on a line or a plane."""
     if op.layout != "NHWC" or any(t is not None and (t.dtype != FLOAT32 or not t.is_static) for t in ins):
         return False
@@ -296,7 +296,7 @@ def transposed_axes(
 
 
 @kernel(ConvTranspose, accepts=accepts_transposed)
-def transposed(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def transposed(op: ConvTranspose, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters under tiles of pixels of one phase."""
     x, w, bias = (*ins, None)[:3]
     assert x is not None

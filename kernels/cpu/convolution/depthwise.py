@@ -229,7 +229,7 @@ def tap_table(kernel: tuple[int, int], dilations: tuple[int, int], width: int) -
     return np.stack([r * dilations[0] * width + s * dilations[1], s * dilations[1]], axis=1).astype(np.int64)
 
 
-def accepts_depthwise(op: Any, ins: Types) -> bool:
+def accepts_depthwise(op: Conv, ins: Types) -> bool:
     """One filter for every channel, on a line or a plane."""
     if not accepts_conv(op, ins):
         return False
@@ -268,7 +268,7 @@ def _choose_chunk(c: int, line: int, rows: int, units: int, threads: int) -> int
 
 
 @kernel(Conv, accepts=accepts_depthwise, rank=20)
-def depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def depthwise(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vectors of channels, tiles of pixels along a row."""
     x, w, bias, _ = (*ins, None, None)[:4]
     assert x is not None

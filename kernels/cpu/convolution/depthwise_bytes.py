@@ -283,7 +283,7 @@ def block_table(filters: Array, zero: Array | None, stride: int) -> Array:
     return table
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: ConvInteger | QLinearConv, ins: Types) -> bool:
     """Filters of up to `MOST_TAPS` columns on a line or a plane, of known zero points."""
     if not is_depthwise(op, ins):
         return False

@@ -207,7 +207,7 @@ def lane_table(groups: int, cg: int, kg: int) -> Array:
     return np.minimum(table, LANES - 1).astype(np.int32)
 
 
-def accepts_grouped(op: Any, ins: Types) -> bool:
+def accepts_grouped(op: Conv, ins: Types) -> bool:
     """A group fits one vector, on a line or a plane."""
     if op.group == 1 or not accepts_conv(op, ins):
         return False
@@ -231,7 +231,7 @@ def choose_chunk(blocks: int, filter_bytes: int, lines: int, threads: int) -> in
 
 
 @kernel(Conv, accepts=accepts_grouped, rank=15)
-def grouped(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def grouped(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vectors of whole groups, tiles of pixels along a row."""
     x, w, bias, _ = (*ins, None, None)[:4]
     assert x is not None

@@ -177,7 +177,7 @@ def pack_group_phases(rows: AxisTaps, cols: AxisTaps, groups: int) -> Any:
     return pack
 
 
-def accepts_groups(op: Any, ins: Types) -> bool:
+def accepts_groups(op: ConvTranspose, ins: Types) -> bool:
     """A group fits one vector, on a line or a plane."""
     if op.group == 1 or not accepts_transposed(op, ins):
         return False
@@ -188,7 +188,7 @@ def accepts_groups(op: Any, ins: Types) -> bool:
 
 
 @kernel(ConvTranspose, accepts=accepts_groups, rank=10)
-def transposed_groups(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def transposed_groups(op: ConvTranspose, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vectors of whole groups, tiles of pixels of one phase."""
     x, w, bias = (*ins, None)[:3]
     assert x is not None

@@ -426,16 +426,16 @@ def part_of_direct(op: Any, ins: Types, size: int) -> float:
     return _part_of_direct(size, *_estimated(op, ins))
 
 
-def prefers_6(op: Any, ins: Types) -> bool:
+def prefers_6(op: Conv, ins: Types) -> bool:
     return best_size(op, ins) == 6
 
 
-def prefers_4(op: Any, ins: Types) -> bool:
+def prefers_4(op: Conv, ins: Types) -> bool:
     """Whether tiles of 4 are the best but for those of 6, which may not be exact enough."""
     return best_size(op, ins, 4) == 4
 
 
-def prefers_2(op: Any, ins: Types) -> bool:
+def prefers_2(op: Conv, ins: Types) -> bool:
     """The same of tiles of 2."""
     return best_size(op, ins, 4) == 2
 
@@ -456,18 +456,18 @@ def error(size: int) -> Error:
 
 
 @kernel(Conv, accepts=prefers_6, works=is_winograd, rank=11, numerics="default", error=error(6))
-def winograd_6(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def winograd_6(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 6 outputs along each axis."""
     return steps(6, op, ins, outs, context)
 
 
 @kernel(Conv, accepts=prefers_4, works=is_winograd, rank=10, numerics="default", error=error(4))
-def winograd_4(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def winograd_4(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 4 outputs along each axis."""
     return steps(4, op, ins, outs, context)
 
 
 @kernel(Conv, accepts=prefers_2, works=is_winograd, rank=9, numerics="default", error=error(2))
-def winograd_2(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def winograd_2(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tiles of 2 outputs along each axis."""
     return steps(2, op, ins, outs, context)

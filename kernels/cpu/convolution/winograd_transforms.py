@@ -55,7 +55,8 @@ def reach(a: Any) -> dict[str, Reach]:
         "bias": BYTES * -(-a.k // LANES),
         "res": 4 * (last * a.rp + a.k),
         "y": 4 * (last * a.yp + a.k),
-        "zeros": 4 * a.c, "recovery": 96,
+        "zeros": 4 * a.c,
+        "recovery": 96,
         "work": (a.threads - 1) * a.work_step + planes * (8 + BYTES) + (planes - 1) * a.m_plane + 4 * most * PANEL,
         "v": (a.threads - 1) * a.v_step + (planes - 1) * a.v_plane + (most - 1) * a.v_row + 4 * a.deep * a.c,
     }

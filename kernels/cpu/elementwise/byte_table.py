@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
@@ -51,7 +50,7 @@ def byte_lookup() -> Native:
 
 
 @kernel(ByteTable, inplace=(0,))
-def byte_table(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def byte_table(op: ByteTable, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any shape."""
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "table": In(1), "n": outs[0].size}
     return [Step(byte_lookup(), args, outs[0].size >= PARALLEL_ELEMENTS)] if outs[0].size else []

@@ -205,24 +205,24 @@ def _has_plain_scale(op: Any, ins: Types) -> bool:
     return scale.size == 1 or len(scale.dims) == 1
 
 
-def _quantizes(op: Any, ins: Types) -> bool:
+def _quantizes(op: QuantizeLinear, ins: Types) -> bool:
     x, zero = ins[0], ins[2] if len(ins) > 2 else None
     target = zero.dtype if zero is not None else op.output_dtype or U8
     return x is not None and x.dtype == F32 and target in (U8, I8) and _has_plain_scale(op, ins)
 
 
 @kernel(QuantizeLinear, accepts=_quantizes)
-def quantize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def quantize(op: QuantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     return _steps(quantize_bytes(outs[0].dtype == I8), op, ins)
 
 
-def _dequantizes(op: Any, ins: Types) -> bool:
+def _dequantizes(op: DequantizeLinear, ins: Types) -> bool:
     x = ins[0]
     return x is not None and x.dtype in (U8, I8) and op.output_dtype in (None, F32) and _has_plain_scale(op, ins)
 
 
 @kernel(DequantizeLinear, accepts=_dequantizes)
-def dequantize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def dequantize(op: DequantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     x = ins[0]
     assert x is not None
     return _steps(dequantize_bytes(x.dtype == I8), op, ins)

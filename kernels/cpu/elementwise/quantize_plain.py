@@ -90,7 +90,7 @@ def _is_narrow(dtype: AnyDType) -> bool:
     return dtype.itemsize == 1 and dtype not in PLAIN
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: DequantizeLinear | QuantizeLinear, ins: Types) -> bool:
     x, scale, zero = (*ins, None)[:3]
     if x is None or scale is None or scale.dtype != F32 or not (x.is_static and scale.is_static) or not x.dims:
         return False
@@ -101,7 +101,7 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 
 @kernel(DequantizeLinear, accepts=_accepts, rank=-1)
-def dequantize_any(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def dequantize_any(op: DequantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """To f32."""
     x, scale, zero = (*ins, None)[:3]
     assert x is not None
@@ -125,7 +125,7 @@ def dequantize_any(op: Any, ins: Types, outs: Sequence[TensorType], context: Con
 
 
 @kernel(QuantizeLinear, accepts=_accepts, rank=-1)
-def quantize_any(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def quantize_any(op: QuantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """From f32."""
     x, scale, zero = (*ins, None)[:3]
     assert x is not None

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -109,7 +108,7 @@ def range_steps(x: Argument, y: Argument, scale: Argument, zero: Argument, size:
 
 
 @kernel(DynamicQuantizeLinear)
-def dynamic_quantize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def dynamic_quantize(op: DynamicQuantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Two passes: the range, then the bytes."""
     x = ins[0]
     assert x is not None

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -102,7 +101,7 @@ def quantize_rows(p, tid, nthreads):
 
 
 @kernel(QuantizeRows, accepts=lambda op, ins: ins[0] is not None and ins[0].is_static)
-def quantize_by_rows(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def quantize_by_rows(op: QuantizeRows, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Threads share rows, or parts of few ones."""
     x = ins[0]
     assert x is not None

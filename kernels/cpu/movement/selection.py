@@ -93,7 +93,7 @@ def write_nonzero(unit: int) -> Native:
     )(body)  # fmt: skip
 
 
-def _is_plain(op: Any, ins: Types) -> bool:
+def _is_plain(op: NonZero, ins: Types) -> bool:
     x = ins[0]
     return x is not None and (x.dtype.kind in "iub" or x.dtype in (F16, BF16, F32, F64)) and x.dtype.itemsize in DTYPES
 

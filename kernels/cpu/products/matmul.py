@@ -156,7 +156,7 @@ def packed_bias(
     return to, [Step(pack_b, args, False)]
 
 
-def accepts_matmul(op: Any, ins: Types) -> bool:
+def accepts_matmul(op: MatMul, ins: Types) -> bool:
     """f32 throughout, a bias of the columns of a matrix, a residual of the result's shape."""
     if op.to is not None or any(t is not None and (t.dtype != F32 or not t.is_static) for t in ins):
         return False
@@ -175,7 +175,7 @@ def conflicting(row_bytes: int, rows: int) -> bool:
 
 
 @kernel(MatMul, accepts=accepts_matmul)
-def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of B (packed once when constant) under row tiles of A."""
     return product_steps(op, ins, context, PLAIN)
 

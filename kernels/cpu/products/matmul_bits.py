@@ -273,7 +273,7 @@ def panels_of_bits(p, tid, nthreads):
 # -------------------------------------------------------------------------------------------------------------- makers
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: MatMulNBits, ins: Types) -> bool:
     x, codes, bias = ins[0], ins[1], ins[4] if len(ins) > 4 else None
     if any(t is not None and not t.is_static for t in ins) or x is None or codes is None:
         return False
@@ -283,7 +283,7 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 
 @kernel(MatMulNBits, accepts=_accepts)
-def matmul_bits(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_bits(op: MatMulNBits, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Codes to floats in registers for few rows, to panels of some columns at a time for more."""
     x, codes, scales, zeros, bias = (*ins, None, None)[:5]
     assert x is not None

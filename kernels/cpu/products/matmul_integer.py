@@ -39,7 +39,7 @@ def _fits(t: TensorType | None, axis: int, length: int, lead: tuple[int, ...]) -
     return t.dims in ((length,), whole) or (math.prod(lead) == 1 and t.size == length and t.dims[axis] == length)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: MatMulInteger | QLinearMatMul, ins: Types) -> bool:
     at = _operands(op)
     scale = given(ins, at.scale_a)
     if not are_plain(op, ins, at) or (scale is not None and scale.size > 1 and given(ins, at.scale_y) is not None):

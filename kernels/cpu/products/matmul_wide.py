@@ -178,7 +178,7 @@ def _packed(index: int, t: TensorType, source: Argument, shape: tuple[int, int, 
 
 
 @kernel(MatMul, accepts=_accepts)
-def matmul_wide(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_wide(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f64, i32, u32, i64 and u64."""
     a, b, bias = (*ins, None)[:3]
     assert a is not None

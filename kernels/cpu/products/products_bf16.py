@@ -93,7 +93,7 @@ def kinds(op: Any, ins: Types) -> int:
     return kind | (NARROW_C if op.to == BF16 else AS_F32)
 
 
-def accepts_weights(op: Any, ins: Types) -> bool:
+def accepts_weights(op: MatMul, ins: Types) -> bool:
     """A matrix of constant weights, large enough."""
     op, ins = in_f32(op, ins)
     if op.trans_a or not accepts_matmul(op, ins):
@@ -106,7 +106,7 @@ def accepts_weights(op: Any, ins: Types) -> bool:
 
 
 @kernel(MatMul, accepts=accepts_weights, precision="bf16", rank=RANK)
-def matmul_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_bf16(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of weights in bfloat16 under row tiles of A."""
     a, b, bias, _ = (*ins, None, None)[:4]
     assert a is not None
@@ -139,7 +139,7 @@ def is_direct(op: Any, ins: Types) -> bool:
     return target().has_bf16 and part_of_direct(op, ins, size) > 0.5
 
 
-def works_filters(op: Any, ins: Types) -> bool:
+def works_filters(op: Conv, ins: Types) -> bool:
     """Filters long and many enough."""
     op, ins = in_f32(op, ins)
     if not accepts_conv(op, ins):
@@ -150,13 +150,13 @@ def works_filters(op: Any, ins: Types) -> bool:
     return w.dims[1] * taps >= (SHORT_SUM if taps == 1 else SHORT_TAPS) and w.dims[0] // op.group >= NARROW
 
 
-def accepts_filters(op: Any, ins: Types) -> bool:
+def accepts_filters(op: Conv, ins: Types) -> bool:
     """Where no other algorithm is expected to be faster."""
     return works_filters(op, ins) and (op.to is not None or is_direct(op, ins))
 
 
 @kernel(Conv, accepts=accepts_filters, works=works_filters, precision="bf16", rank=RANK)
-def conv_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def conv_bf16(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters in bfloat16 under tiles of output pixels."""
     x, w, bias, _ = (*ins, None, None)[:4]
     assert x is not None

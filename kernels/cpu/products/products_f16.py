@@ -112,36 +112,36 @@ def unfit(w: TensorType, axis: int, alpha: float, context: Context) -> float:
     return 0.0 if content(found)[0] else np.inf
 
 
-def _error_of_matrix(op: Any, ins: Types, context: Context) -> float:
+def _error_of_matrix(op: MatMul, ins: Types, context: Context) -> float:
     assert ins[1] is not None
     return unfit(ins[1], -2 if op.trans_b else -1, op.alpha, context)
 
 
-def _error_of_filters(op: Any, ins: Types, context: Context) -> float:
+def _error_of_filters(op: Conv, ins: Types, context: Context) -> float:
     assert ins[1] is not None
     return unfit(ins[1], 0, 1.0, context)
 
 
-def accepts_weights(op: Any, ins: Types) -> bool:
+def accepts_weights(op: MatMul, ins: Types) -> bool:
     """Matrices of constants."""
     b = ins[1]
     return b is not None and b.known is not None and len(b.dims) > 1 and accepts_matmul(op, ins)
 
 
 @kernel(MatMul, accepts=accepts_weights, precision="f16", rank=1, error=_error_of_matrix)
-def matmul_f16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_f16(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """As `matmul`, panels in float16."""
     return product_steps(op, ins, context, HALF_PANELS)
 
 
-def accepts_filters(op: Any, ins: Types) -> bool:
+def accepts_filters(op: Conv, ins: Types) -> bool:
     """Constant filters that few pixels see: else the arithmetic takes longer than to read them."""
     out = result_of(op, ins).dims if op.layout == "NHWC" else ()
     return 0 < math.prod(out[:-1]) <= MOST_PIXELS and accepts_conv(op, ins)
 
 
 @kernel(Conv, accepts=accepts_filters, works=accepts_conv, precision="f16", rank=1, error=_error_of_filters)
-def conv_f16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def conv_f16(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """As `conv`, panels in float16."""
     return filter_steps(op, ins, outs, context, HALF_PANELS)
 

@@ -378,7 +378,7 @@ def _is_pointwise(op: Any, ins: Types) -> bool:
     return all(size == 1 for size in w.dims[2:]) and not any(op.pads)
 
 
-def is_pointwise_conv(op: Any, ins: Types) -> bool:
+def is_pointwise_conv(op: Conv, ins: Types) -> bool:
     """1x1, and enough pixels and channels for a pair of tiles and panels."""
     return _is_pointwise(op, ins) and can_pair(*_sizes(op, ins))
 
@@ -390,7 +390,7 @@ def _sizes(op: Any, ins: Types) -> tuple[int, int, int]:
     return out.size // out.dims[-1], w.dims[0], w.dims[1]
 
 
-def pays(op: Any, ins: Types) -> bool:
+def pays(op: Conv, ins: Types) -> bool:
     """Whether a 1x1 convolution of one image is large enough."""
     if not _is_pointwise(op, ins) or ins[0].dims[0] > 1:  # type: ignore[union-attr]
         return False
@@ -398,7 +398,7 @@ def pays(op: Any, ins: Types) -> bool:
     return can_pair(LEAST_ROWS, n, k) and 4 * n * k <= MOST_BYTES and (m >= LEAST_ROWS) & (gain(m, n, k) > GAIN)
 
 
-def error(op: Any, ins: Types, context: Context) -> float:
+def error(op: Conv, ins: Types, context: Context) -> float:
     """The bound of `strassen_error` for a layer's filters; none holds for pixels of several images."""
     x, w = ins[:2]
     assert x is not None
@@ -407,7 +407,7 @@ def error(op: Any, ins: Types, context: Context) -> float:
 
 
 @kernel(Conv, accepts=pays, works=is_pointwise_conv, rank=5, numerics="default", error=error)
-def conv_strassen(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def conv_strassen(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """1x1 convolutions with an eighth fewer multiplications."""
     x, w, bias, _ = (*ins, None, None)[:4]
     assert x is not None
@@ -424,7 +424,7 @@ def conv_strassen(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
 
 
 @once
-def is_dense(op: Any, ins: Types) -> bool:
+def is_dense(op: MatMul, ins: Types) -> bool:
     """A product with a constant matrix that all rows share."""
     if not accepts_matmul(op, ins):
         return False
@@ -438,7 +438,7 @@ def is_dense(op: Any, ins: Types) -> bool:
 
 
 @kernel(MatMul, accepts=lambda op, ins: False, works=is_dense, rank=5, numerics="fast")
-def matmul_strassen(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_strassen(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Products with a constant matrix, with an eighth fewer multiplications."""
     a, b, bias, _ = (*ins, None, None)[:4]
     assert a is not None

@@ -98,7 +98,7 @@ def _in_columns(
     return layer.packed(context, index, ("in columns", rows, less, *(() if of is None else (of.str,))), pack)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: DynamicQuantizeLSTM, ins: Types) -> bool:
     weights = (ins[1], ins[2], *(ins[i] for i in (*W_NUMBERS, *R_NUMBERS)))
     if any(t is None or t.known is None for t in weights) or not can_walk(op, ins):
         return False
@@ -106,13 +106,13 @@ def _accepts(op: Any, ins: Types) -> bool:
     return w is not None and r is not None and max(w.dims[2], r.dims[2]) < MOST_DEPTH
 
 
-def _states(op: Any, ins: Types) -> frozenset[tuple[int, int]]:
+def _states(op: DynamicQuantizeLSTM, ins: Types) -> frozenset[tuple[int, int]]:
     """As of `LSTM`, but each step of time reads the whole state before it."""
     return state_buffers(op, ins) - {(5, 1)}
 
 
 @kernel(DynamicQuantizeLSTM, accepts=_accepts, states=_states)
-def lstm_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def lstm_bytes(op: DynamicQuantizeLSTM, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Constant weights, which stay bytes; activations of `FUNCTIONS`, the same in both directions."""
     layer = RecurrentLayer.of(op, "lstm", ins, FOURS)
     r = ins[2]

@@ -204,12 +204,12 @@ def _step(x: TensorType, form: tuple[int, int, int], sign: str, last: bool, y: A
     return Step(generated(text, name, extents, **_FIELDS), args, (x.size > PARALLEL_ELEMENTS) & (outer * blocks > 1))
 
 
-def _has_form(op: Any, ins: Types) -> bool:
+def _has_form(op: ops.ArgMax | ops.ArgMin | ops.Hardmax, ins: Types) -> bool:
     return _form(op, ins) is not None
 
 
 @kernel(ops.ArgMax, ops.ArgMin, accepts=_has_form)
-def arg(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def arg(op: ops.ArgMax | ops.ArgMin, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any integers, f32, f64."""
     form, x = _form(op, ins), ins[0]
     assert form is not None, "accepts() has tested this"
@@ -219,7 +219,7 @@ def arg(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> li
 
 
 @kernel(ops.Hardmax, accepts=_has_form)
-def hardmax(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def hardmax(op: ops.Hardmax, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Positions of the greatest, a fill with zeros, the ones."""
     form, x = _form(op, ins), ins[0]
     assert form is not None, "accepts() has tested this"

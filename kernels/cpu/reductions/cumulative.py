@@ -122,7 +122,7 @@ def _reach(unit: int, a: Any) -> dict[str, Reach]:
     return {"x": count, "y": count, "room": 8 * COLUMNS * a.threads}
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: CumSum | CumProd, ins: Types) -> bool:
     x, axis = ins[0], ins[1]
     if x is None or axis is None or axis.known is None or not x.is_static or not x.dims:
         return False
@@ -130,7 +130,7 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 
 @kernel(CumSum, CumProd, accepts=_accepts, inplace=(0,))
-def running(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def running(op: CumSum | CumProd, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Lines in order, some floats' side by side; beside the last axis blocks of columns, row after row."""
     x, axis = ins[0], ins[1]
     assert x is not None, "accepts() has tested this"

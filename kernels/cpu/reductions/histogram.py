@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -92,12 +91,12 @@ def add_parts(p, tid, nthreads):
         vstore(p.counts + i * BYTES, total)
 
 
-def _is_static(op: Any, ins: Types) -> bool:
+def _is_static(op: Histogram, ins: Types) -> bool:
     return ins[0] is not None and ins[0].is_static
 
 
 @kernel(Histogram, accepts=_is_static)
-def histogram(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def histogram(op: Histogram, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tables of parts, then their sum."""
     n = ins[0].size  # type: ignore[union-attr]
     parts = min(PARTS, max(1, n // PART))

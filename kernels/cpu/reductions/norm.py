@@ -204,7 +204,7 @@ def _row_length(op: Any, ins: Types) -> int | None:
     return n if x.dtype == F32_TYPE else None
 
 
-def _has_rows(op: Any, ins: Types) -> bool:
+def _has_rows(op: ops.LayerNormalization | ops.RMSNormalization, ins: Types) -> bool:
     return _row_length(op, ins) is not None
 
 
@@ -365,7 +365,7 @@ def image_dims(op: Any, ins: Types) -> tuple[int, int, int] | None:
     return dims[0], c, math.prod(dims) // (dims[0] * c)
 
 
-def has_image(op: Any, ins: Types) -> bool:
+def has_image(op: ops.InstanceNormalization | ops.GroupNormalization | ops.BatchNormalization, ins: Types) -> bool:
     return image_dims(op, ins) is not None
 
 

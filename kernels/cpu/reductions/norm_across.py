@@ -154,12 +154,12 @@ def lp_rows(p, tid, nthreads):
             vstore_n(y + 4 * i, select(norm == 0.0, splat(0.0), v), n - i)
 
 
-def _has_axis(op: Any, ins: Types) -> bool:
+def _has_axis(op: ops.LpNormalization, ins: Types) -> bool:
     return axis_form(op, ins) is not None
 
 
 @kernel(ops.LpNormalization, accepts=_has_axis, inplace=(0,))
-def lp_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def lp_normalisation(op: ops.LpNormalization, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Two passes, along rows or columns."""
     form = axis_form(op, ins)
     assert form is not None, "accepts() has tested this"

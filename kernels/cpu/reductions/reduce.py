@@ -287,7 +287,7 @@ def log_sum_exp(p, tid, nthreads):
 
 
 @kernel(ops.ReduceLogSumExp, accepts=_is_f32)
-def log_sum_exp_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def log_sum_exp_f32(op: ops.ReduceLogSumExp, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """The maximum, then the sum of what is left of it; a pass for each group of reduced axes."""
     axes, dims = reduced_axes(op, ins), ins[0].dims  # type: ignore[union-attr]
     assert axes is not None, "accepts() has tested this"

@@ -290,7 +290,7 @@ def mean_form(op: ReduceMean, x: TensorType, axes: TensorType | None) -> tuple[i
     return (sizes[0], sizes[1], sizes[2]) if fits else None
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: BetweenBytes, ins: Types) -> bool:
     x = ins[0]
     if x is None or not x.is_static or not x.dims or not x.dims[-1]:
         return False

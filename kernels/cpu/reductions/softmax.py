@@ -184,7 +184,7 @@ def softmax_columns(p, tid, nthreads):
                 store4(target + i * step, left, a * s0, b * s1, c * s2, d * s3)
 
 
-def _has_form(op: Any, ins: Types) -> bool:
+def _has_form(op: ops.Softmax | ops.LogSoftmax, ins: Types) -> bool:
     return axis_form(op, ins) is not None
 
 

@@ -318,7 +318,7 @@ def topk_sorted(dtype: AnyDType) -> Native:
     return native(fastmath=set(), extents=_ordered(unit, True), **_TOPK)(body)
 
 
-def _can_order(op: Any, ins: Types) -> bool:
+def _can_order(op: TopK, ins: Types) -> bool:
     x, k = ins[0], ins[1]
     if x is None or k is None or k.known is None or not x.is_static or not x.dims or x.dtype not in KEYS:
         return False
@@ -424,7 +424,7 @@ def by_occurrence(first, counts, inverse, rank, room, n, groups):
     copy_bytes(counts, room, 8 * groups)
 
 
-def _has_keys(op: Any, ins: Types) -> bool:
+def _has_keys(op: Unique, ins: Types) -> bool:
     return ins[0] is not None and ins[0].dtype in KEYS
 
 

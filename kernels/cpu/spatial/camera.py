@@ -74,12 +74,12 @@ def yuv_lines(p, tid, nthreads):
                 vstore_n(y + 4 * j, made, left)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: YuvToRgba, ins: Types) -> bool:
     return ins[0] is not None and ins[0].is_static
 
 
 @kernel(YuvToRgba, accepts=_accepts)
-def yuv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def yuv(op: YuvToRgba, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Pictures of any size."""
     *lead, high, wide, _ = outs[0].dims
     pictures = lead[0] if lead else 1

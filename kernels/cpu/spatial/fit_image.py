@@ -345,13 +345,13 @@ def _interleaved(channels: int) -> tuple[Array, Array]:
     return element // np.int32(channels), element % np.int32(channels)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: FitImage, ins: Types) -> bool:
     x = ins[0]
     return x is not None and x.is_static and x.size > 0 and max(x.dims[-3], x.dims[-2] * x.dims[-1]) <= WIDEST
 
 
 @kernel(FitImage, accepts=_accepts)
-def fit(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def fit(op: FitImage, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Images of any size, all modes and dtypes."""
     x = ins[0]
     assert x is not None

@@ -108,7 +108,7 @@ def grid_sample(p, tid, nthreads):
             vstore_n(p.y + 4 * ((image * p.channels + c) * points + first), total, count)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: GridSample, ins: Types) -> bool:
     x, grid = ins[0], ins[1]
     if x is None or grid is None or not x.is_static or not x.size or (x.dtype, grid.dtype) != (F32, F32):
         return False
@@ -116,7 +116,7 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 
 @kernel(GridSample, accepts=_accepts)
-def sample(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def sample(op: GridSample, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """1 to 3 spatial axes, all modes and paddings."""
     x, out = ins[0], outs[0]
     assert x is not None

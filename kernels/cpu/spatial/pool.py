@@ -319,7 +319,7 @@ def _windows_of(size: int, out: int, kernel_size: int, stride: int, dilation: in
     return np.ascontiguousarray(np.stack([start * step, inside, counted], axis=1))
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: MaxPool | AveragePool, ins: Types) -> bool:
     x = ins[0]
     if x is None or x.dtype != F32 or op.layout != "NHWC" or len(op.kernel_shape) > 3:
         return False

@@ -156,7 +156,7 @@ def max_pool_bytes(signed: bool) -> Native:
     return native(fastmath=set(), extents=lambda a: windows_reach(a, 1), **pointers, **sizes)(body)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: MaxPool, ins: Types) -> bool:
     x = ins[0]
     if x is None or not x.is_static or x.dtype not in (U8, I8) or op.layout != "NHWC" or op.indices:
         return False
@@ -228,7 +228,7 @@ def average_pool_bytes(x_signed: bool, y_signed: bool) -> Native:
     return native(fastmath=None, extents=reach, **SCALES, **pointers, **sizes)(body)
 
 
-def _averages(op: Any, ins: Types) -> bool:
+def _averages(op: BetweenBytes, ins: Types) -> bool:
     x = ins[0]
     if x is None or not x.is_static or not isinstance(op.op, AveragePool) or op.op.layout != "NHWC":
         return False

@@ -87,7 +87,7 @@ def max_pool_plain(dtype: AnyDType, indices: bool) -> Native:
     return native(fastmath=set(), extents=reach, **fields)(body)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: MaxPool, ins: Types) -> bool:
     x = ins[0]
     if x is None or not x.is_static or op.layout != "NHWC" or len(op.kernel_shape) > 3:
         return False

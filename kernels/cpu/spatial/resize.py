@@ -243,7 +243,7 @@ def blend_lines(p, tid, nthreads):
                 blend_run(x, y + j * pitch * 4, index + j * taps * 8, weights + j * taps * 4, taps, inner)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: Resize, ins: Types) -> bool:
     x = ins[0]
     if x is None or not x.is_static or not x.size or not has_fixed_size(op, ins) or any(d > WIDEST for d in x.dims):
         return False
@@ -314,7 +314,7 @@ def _together(shape: Sequence[int], passes: Sequence[Pass]) -> int:
 
 
 @kernel(Resize, accepts=_accepts)
-def resize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def resize(op: Resize, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any rank, layout and coordinate mode; linear and cubic f32 only; nothing extrapolated."""
     x = ins[0]
     assert x is not None

@@ -145,7 +145,7 @@ def _blends(op: Resize, ins: Types) -> dict[int, tuple[Array, Array]] | None:
     return made if is_inside(op, plans) else None
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: BetweenBytes, ins: Types) -> bool:
     """Blends of lines and pixels, channels last; nothing extrapolated."""
     x, inner = ins[0], op.op
     if not isinstance(inner, Resize) or x is None or not x.is_static or not x.size or inner.mode == "nearest":

@@ -159,7 +159,7 @@ def roi_align(p, tid, nthreads):
                 vstore_n(to, total * scale if done + SAMPLES >= samples else total, left)
 
 
-def _is_f32(op: Any, ins: Types) -> bool:
+def _is_f32(op: RoiAlign, ins: Types) -> bool:
     x, rois = ins[0], ins[1]
     if x is None or rois is None or not x.is_static or not x.size or not x.dtype == rois.dtype == F32_TYPE:
         return False
@@ -167,7 +167,7 @@ def _is_f32(op: Any, ins: Types) -> bool:
 
 
 @kernel(RoiAlign, accepts=_is_f32)
-def sample_rois(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def sample_rois(op: RoiAlign, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Both modes, any number of samples."""
     x, images = ins[0], ins[2]
     assert x is not None

@@ -247,13 +247,13 @@ def warp_rows(p, tid, nthreads):
             copy_bytes(y + j * c, made + 4 * j, c)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: WarpImage, ins: Types) -> bool:
     x, matrix = ins[0], ins[1]
     return x is not None and matrix is not None and x.is_static and matrix.is_static and x.size >= 4
 
 
 @kernel(WarpImage, accepts=_accepts)
-def warp(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def warp(op: WarpImage, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Pictures of at least four bytes."""
     x, matrix = ins[0], ins[1]
     assert x is not None

@@ -33,7 +33,7 @@ MOST_UNITS = 65535
 """Blocks of a launch in its second direction."""
 
 
-def accepts(op: Any, ins: Types) -> bool:
+def accepts(op: FusedAttention, ins: Types) -> bool:
     if any(t is not None and (not t.is_static or t.dtype not in (F32, F16, BF16) or not t.size) for t in ins):
         return False
     q, k, v = heads_first(op, ins)
@@ -41,7 +41,7 @@ def accepts(op: Any, ins: Types) -> bool:
 
 
 @kernel(FusedAttention, device="cuda", accepts=accepts)
-def attention(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def attention(op: FusedAttention, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Sums in f32 arithmetic, for any size of heads."""
     args = attention_args(op, ins, outs)
     return [Step(tiles_for(dtype_name(outs[0].dtype), args["d"], args["width"]), args)]
@@ -54,7 +54,7 @@ def tiles_for(dtype: str, d: int, width: int) -> CudaKernel:
     return attention_tiles(dtype, max(fits, default=1), again)
 
 
-def _accepts_flash(op: Any, ins: Types) -> bool:
+def _accepts_flash(op: FusedAttention, ins: Types) -> bool:
     """Halves in rows of whole 16 bytes, which tensor cores take."""
     if not accepts(op, ins) or ins[0] is None or ins[0].dtype == F32 or op.scale <= 0:
         return False
@@ -67,7 +67,7 @@ def flash_fits(d: int, width: int) -> bool:
 
 
 @kernel(FusedAttention, device="cuda", accepts=_accepts_flash, rank=1)
-def flash(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def flash(op: FusedAttention, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tensor cores; few rows share their keys among several blocks."""
     k, mask = heads_first(op, ins)[1], ins[3] if len(ins) > 3 else None
     kind = NO_MASK if mask is None else ONE_ROW if len(mask.dims) < 2 or mask.dims[-2] == 1 else ALL_ROWS

@@ -78,7 +78,7 @@ def append_kernel(words: int) -> CudaKernel:
     return append
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: GroupQueryAttention, ins: Types) -> bool:
     if not fits(op, ins):
         return False
     q = typed(ins)
@@ -91,7 +91,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     GroupQueryAttention, device="cuda", accepts=_accepts,
     states=lambda op, ins: frozenset({(3, 1), (4, 2)}),  # a cache is appended to where it lies
 )  # fmt: skip
-def attention_cached(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def attention_cached(op: GroupQueryAttention, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Table of heads, append, attention over what is valid."""
     q, group = typed(ins), op.num_heads // op.kv_num_heads
     (n, s, width), dtype = q.dims, dtype_name(q.dtype)

@@ -70,7 +70,7 @@ def rotate_kernel(dtype: str) -> CudaKernel:
     return rotate
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: RotaryEmbedding, ins: Types) -> bool:
     if any(t is not None and (not t.is_static or not t.size) for t in ins):
         return False
     x = ins[0]
@@ -78,7 +78,7 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 
 @kernel(RotaryEmbedding, device="cuda", accepts=_accepts, inplace=(0,))
-def rotary_embedding(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def rotary_embedding(op: RotaryEmbedding, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One read and one write."""
     x, cos = ins[0], ins[1]
     assert x is not None, "accepts() has tested this"

@@ -102,12 +102,12 @@ def pack_planes(compare: str) -> CudaKernel:
     return pack_apart
 
 
-def accepts(op: Any, ins: Types) -> bool:
+def accepts(op: BinaryPack, ins: Types) -> bool:
     return all(t is not None and t.is_static and t.dtype == F32 and 0 < t.size < 1 << 31 for t in ins)
 
 
 @kernel(BinaryPack, device="cuda", accepts=accepts)
-def binary_pack(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def binary_pack(op: BinaryPack, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Along the last axis by votes, else by planes."""
     x, bound = ins
     assert x is not None

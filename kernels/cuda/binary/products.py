@@ -167,7 +167,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     )
 
 
-def _accepts_conv(op: Any, ins: Types) -> bool:
+def _accepts_conv(op: BinaryConv, ins: Types) -> bool:
     """Channels last, groups of whole words."""
     w = ins[1]
     if op.layout != "NHWC" or w is None or len(w.dims) > 5:
@@ -216,7 +216,7 @@ def _steps(
 
 
 @kernel(BinaryConv, device="cuda", accepts=_accepts_conv)
-def binary_conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def binary_conv(op: BinaryConv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Counts of bits at what filters see."""
     x, w = ins[:2]
     assert x is not None
@@ -226,7 +226,7 @@ def binary_conv(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
 
 
 @kernel(BinaryMatMul, device="cuda", accepts=_accepts)
-def binary_matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def binary_matmul(op: BinaryMatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """The same of rows, as images of one pixel."""
     x, w = ins[:2]
     assert x is not None

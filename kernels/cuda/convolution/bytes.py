@@ -136,7 +136,7 @@ def zero_of(ins: Types, at: ByteOperands) -> Array:
     return np.zeros(1, np.int32) if t is None or t.known is None else content(t.known)
 
 
-def accepts_bytes(op: Any, ins: Types) -> bool:
+def accepts_bytes(op: ConvInteger | QLinearConv, ins: Types) -> bool:
     """Channels last; constant filters, scales and zero points; sums that fit."""
     at = QUANTISED if isinstance(op, QLinearConv) else INTEGER
     x, w, zero_x, zero_w = (operand(ins, i) for i in (at.x, at.w, at.x_zero, at.w_zero))
@@ -218,7 +218,7 @@ def _operands(op: Any, ins: Types) -> tuple[ByteOperands, TensorType, TensorType
     return at, x, w, centred(known(w), zero_of(ins, at))
 
 
-def accepts_tensor(op: Any, ins: Types) -> bool:
+def accepts_tensor(op: ConvInteger | QLinearConv, ins: Types) -> bool:
     if not accepts_bytes(op, ins):
         return False
     _, _, w, filters = _operands(op, ins)
@@ -260,7 +260,7 @@ def bytes_product(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
 
 
 @kernel(ConvInteger, QLinearConv, device="cuda", accepts=accepts_bytes, rank=0)
-def bytes_direct(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def bytes_direct(op: ConvInteger | QLinearConv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One thread an element, for narrow groups."""
     at, x, w, _ = _operands(op, ins)
     y = outs[0]

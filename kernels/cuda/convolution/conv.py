@@ -74,7 +74,7 @@ def is_worth(op: Any, ins: Types) -> bool:
     return is_wide_enough(op.group, *(reversed(sides) if isinstance(op, ConvTranspose) else sides))
 
 
-def accepts_f32(op: Any, ins: Types) -> bool:
+def accepts_f32(op: Conv | ConvTranspose, ins: Types) -> bool:
     return accepts_product(op, ins) and ins[0] is not None and ins[0].dtype == F32 and is_worth(op, ins)
 
 
@@ -177,7 +177,7 @@ def _in_parts(op: Any, y: TensorType, args: dict[str, Argument], part: Any, spli
 
 
 @kernel(Conv, ConvTranspose, device="cuda", accepts=accepts_f32)
-def plain_product(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def plain_product(op: Conv | ConvTranspose, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f32, on plain cores."""
     act, plain = activation(op.activation), activation(None)
     tiles = Tiles(
@@ -195,12 +195,12 @@ def warp_tile(m: int, n: int, blocks: int) -> Any:
     return WARP_TILES[2 if n > 32 else 3]
 
 
-def accepts_halves(op: Any, ins: Types) -> bool:
+def accepts_halves(op: Conv | ConvTranspose, ins: Types) -> bool:
     return accepts_product(op, ins) and ins[0] is not None and ins[0].dtype in (F16, BF16) and is_worth(op, ins)
 
 
 @kernel(Conv, ConvTranspose, device="cuda", accepts=accepts_halves)
-def tensor_product(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def tensor_product(op: Conv | ConvTranspose, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f16 and bf16, on tensor cores.  Channels that are no multiple of 8 are copied into some that are, first."""
     x = ins[0]
     assert x is not None

@@ -171,7 +171,7 @@ def depthwise_kernel(dtype: str, vector: int, slide: Sliding, activate: Any) -> 
     return depthwise
 
 
-def accepts_depthwise(op: Any, ins: Types) -> bool:
+def accepts_depthwise(op: Conv, ins: Types) -> bool:
     """One filter for every channel, of floats."""
     if not accepts_channels_last(op, ins):
         return False
@@ -194,7 +194,7 @@ def choose_slide(columns: int, stride: int, dilation: int, threads_of: Any) -> S
 
 
 @kernel(Conv, device="cuda", accepts=accepts_depthwise, rank=10)
-def depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def depthwise(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vectors of channels."""
     x, w, bias, res = (*ins, None, None)[:4]
     assert x is not None

@@ -175,7 +175,7 @@ def direct_args(op: Any, x: TensorType, w: TensorType, y: TensorType) -> dict[st
     return args
 
 
-def accepts_direct(op: Any, ins: Types) -> bool:
+def accepts_direct(op: Conv | ConvTranspose, ins: Types) -> bool:
     """Operands of one float dtype of at most 32 bits, which 32 bits can number."""
     given = [t for t in ins if t is not None]
     if getattr(op, "to", None) is not None or any(t.dtype != given[0].dtype or not t.is_static for t in given):
@@ -186,7 +186,7 @@ def accepts_direct(op: Any, ins: Types) -> bool:
 
 
 @kernel(Conv, ConvTranspose, device="cuda", accepts=accepts_direct, rank=-10)
-def direct(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def direct(op: Conv | ConvTranspose, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One thread an element."""
     x, w, bias, res = (*ins, None, None)[:4]
     assert x is not None

@@ -36,18 +36,18 @@ def _product(op: Any, ins: Types) -> tuple[MatMul, list[TensorType | None]] | No
 product = once(_product)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: Conv, ins: Types) -> bool:
     found = product(op, ins)
     return found is not None and accepts_groups(*found)
 
 
-def _works(op: Any, ins: Types) -> bool:
+def _works(op: Conv, ins: Types) -> bool:
     found = product(op, ins)
     return found is not None and works_by_groups(*found)
 
 
 @kernel(Conv, device="cuda", arch=SM_90A, accepts=_accepts, works=_works, rank=1)
-def pixels_wgmma(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def pixels_wgmma(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f16 and bf16, by ``wgmma``."""
     found = product(op, ins)
     assert found is not None

@@ -34,7 +34,7 @@ def _chain(op: Any, ins: Types) -> Chain:
     return Chain(((op, tuple(range(count))),), (count,))
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: QuantizeLinear | DequantizeLinear, ins: Types) -> bool:
     known = [t for t in ins if t is not None]
     if len(known) < 2 or not all(t.is_static for t in known) or not known[0].size < LIMIT:
         return False

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -41,7 +40,7 @@ def scale_of_range(least, most, scale, zero):
     DynamicQuantizeLinear, device="cuda",
     accepts=lambda op, ins: ins[0] is not None and ins[0].is_static and 0 < ins[0].size < LIMIT,
 )  # fmt: skip
-def dynamic_quantize(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def dynamic_quantize(op: DynamicQuantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """The least and the greatest, what they make of scale and zero point, then the codes."""
     x = ins[0]
     assert x is not None, "accepts() has tested this"

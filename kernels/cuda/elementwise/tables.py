@@ -56,7 +56,7 @@ def lookup(source: str, index: str, unit: int) -> CudaKernel:
 
 
 @kernel(ByteTable, device="cuda", inplace=(0,))
-def byte_table(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def byte_table(op: ByteTable, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any shape."""
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "table": In(1), "n": outs[0].size}
     return [Step(lookup("u8", "i64({x})", 1), args)] if outs[0].size else []

@@ -42,7 +42,6 @@ WORDS = (
 )  # fmt: skip
 
 
-
 class CudaWord(Word):
     """A word of this language; another process finds it here."""
 

@@ -62,10 +62,7 @@ def add_mask(rows: int, columns: int, kind: str, alike: bool) -> Any:
 
     masks: i64 addresses; alike: of all rows the first one's.
     """
-    text = (
-        "{ .reg .pred p; .reg .b16 h, z; mov.b16 h, 0; mov.b16 z, 0; setp.lt.s32 p, $1, $3; @p "
-        f"{_LOADS[kind]} }}"
-    )
+    text = f"{{ .reg .pred p; .reg .b16 h, z; mov.b16 h, 0; mov.b16 z, 0; setp.lt.s32 p, $1, $3; @p {_LOADS[kind]} }}"
     load = Instruction(text, "f", "rlr", is_pure=False)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
@@ -210,7 +207,6 @@ def store_sums(rows: int, columns: int) -> Any:
 
 
 SOFTMAX_MACROS = {
-    made.__name__: made
-    for made in (hide, add_mask, cap_scores, soften, scale_rows, pack_rows, store_rows, store_sums)
+    made.__name__: made for made in (hide, add_mask, cap_scores, soften, scale_rows, pack_rows, store_rows, store_sums)
 }
 """By the name that a `Macro` gives: the intrinsic of its settings."""

@@ -161,9 +161,7 @@ def copy_turned(unit: int, pack: int, rank: int) -> CudaKernel:
         f"        place = np.uint32(warp + np.uint32({step} * part))\n"
         f"        i, j = i0 + {pack} * np.int64(lane), j0 + {pack} * np.int64(place)\n"
         "        if i < ni and j < nj:\n"
-        f"            there = x + j * sj + i * {unit}\n"
-        + loads
-        + "    cuda.syncthreads()\n"
+        f"            there = x + j * sj + i * {unit}\n" + loads + "    cuda.syncthreads()\n"
         f"    for part in range({side // step}):\n"
         f"        line = np.uint32(warp + np.uint32({step} * part))\n"
         f"        i, j = i0 + {column}, j0 + {pack} * np.int64(lane)\n"

@@ -126,15 +126,15 @@ def can_be_numbered(g: ProductBlocks) -> bool:
     return all(size <= MOST for size in (g.m, g.n, g.k, g.blocks))
 
 
-def accepts_f32(op: Any, ins: Types) -> bool:
+def accepts_f32(op: MatMul, ins: Types) -> bool:
     return accepts(op, ins) and ins[0] is not None and ins[0].dtype == F32
 
 
-def accepts_halves(op: Any, ins: Types) -> bool:
+def accepts_halves(op: MatMul, ins: Types) -> bool:
     return accepts(op, ins) and ins[0] is not None and ins[0].dtype in (F16, BF16)
 
 
-def accepts_tf32(op: Any, ins: Types) -> bool:
+def accepts_tf32(op: MatMul, ins: Types) -> bool:
     """f32 whose terms lie dense, or a constant matrix B, which is packed so."""
     a, b = ins[0], ins[1]
     if not accepts_f32(op, ins) or a is None or b is None or (op.trans_a and len(a.dims) > 1):
@@ -148,7 +148,7 @@ def _stored(op: Any, ins: Types, y: TensorType) -> TailForm:
     return TailForm(dtype_name(y.dtype), of_bias, of_residual, tail_args(op.activation).act)
 
 
-def accepts_few(op: Any, ins: Types) -> bool:
+def accepts_few(op: MatMul, ins: Types) -> bool:
     """As `accepts`, with few rows that lie dense."""
     a, b = ins[0], ins[1]
     if not accepts(op, ins) or a is None or b is None:
@@ -220,25 +220,25 @@ def product_steps(way: Any, op: Any, ins: Types, y: TensorType, context: Context
 
 
 @kernel(MatMul, device="cuda", accepts=accepts_f32)
-def matmul(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f32, on plain cores."""
     return product_steps(by_simt, op, ins, outs[0], context)
 
 
 @kernel(MatMul, device="cuda", accepts=accepts_halves)
-def matmul_halves(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_halves(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f16 and bf16 on tensor cores, with sums in f32."""
     return product_steps(by_tensor, op, ins, outs[0], context)
 
 
 @kernel(MatMul, device="cuda", accepts=accepts_few, rank=3)
-def matmul_few(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_few(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Up to 4 rows, at the speed of the memory."""
     return product_steps(by_few, op, ins, outs[0], context)
 
 
 @kernel(MatMul, device="cuda", accepts=accepts_tf32, rank=1, numerics="fast")
-def matmul_tf32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_tf32(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f32 on tensor cores, which read the first 10 bits of each fraction and add in f32."""
     return tf32_steps(by_tensor, op, ins, outs[0], context)
 

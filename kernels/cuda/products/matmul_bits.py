@@ -68,7 +68,7 @@ def floats_of_bits(bits: int, dtype: str) -> CudaKernel:
     return unpack_bits
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: MatMulNBits, ins: Types) -> bool:
     x = ins[0]
     if x is None or not x.dims or any(t is not None and not t.is_static for t in ins) or x.dtype not in FLOATS:
         return False
@@ -76,7 +76,7 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 
 @kernel(MatMulNBits, device="cuda", accepts=_accepts)
-def matmul_bits(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_bits(op: MatMulNBits, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Codes become floats of the dtype of x, then a product follows."""
     x, codes, _, zeros, bias = (*ins, None, None)[:5]
     assert x is not None

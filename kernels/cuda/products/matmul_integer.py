@@ -74,7 +74,7 @@ def _exact(at: BytePositions, ins: Types, k: int) -> bool:
     return sums_fit(a.dtype, za.known, b.dtype, content(zb.known), k, added)
 
 
-def accepts_bytes(op: Any, ins: Types) -> bool:
+def accepts_bytes(op: MatMulInteger | QLinearMatMul, ins: Types) -> bool:
     """Bytes with one scale and zero point of A and of the result, and one or one for each column of B."""
     at = positions(op)
     a, b, y_zero = (_of(ins, i) for i in (at.a, at.b, at.y_zero))

@@ -54,29 +54,29 @@ def _fits(of: ProductOperands, turns: bool = False) -> bool:
     return of.a_order.wide and b_fits and of.args["table"] is None and of.g.k > 0
 
 
-def works_by_groups(op: Any, ins: Types) -> bool:
+def works_by_groups(op: MatMul, ins: Types) -> bool:
     """Halves that `_fits`."""
     a, b = ins[0], ins[1]
     return accepts_halves(op, ins) and a is not None and b is not None and _fits(lying(op, a, b))
 
 
-def accepts_groups(op: Any, ins: Types) -> bool:
+def accepts_groups(op: MatMul, ins: Types) -> bool:
     a, b = ins[0], ins[1]
     return works_by_groups(op, ins) and a is not None and b is not None and is_faster(lying(op, a, b).g, "f16")
 
 
 @kernel(MatMul, device="cuda", arch=SM_90A, accepts=accepts_groups, works=works_by_groups, rank=1)
-def matmul_wgmma(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_wgmma(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f16 and bf16, by ``wgmma`` from tiles that the GPU copies by itself."""
     return product_steps(by_groups, op, ins, outs[0], context)
 
 
-def _works_tf32(op: Any, ins: Types) -> bool:
+def _works_tf32(op: MatMul, ins: Types) -> bool:
     a, b = ins[0], ins[1]
     return accepts_tf32(op, ins) and a is not None and b is not None and _fits(lying(op, a, b), turns=True)
 
 
-def _accepts_tf32(op: Any, ins: Types) -> bool:
+def _accepts_tf32(op: MatMul, ins: Types) -> bool:
     a, b = ins[0], ins[1]
     return _works_tf32(op, ins) and a is not None and b is not None and is_faster(lying(op, a, b).g, "tf32")
 
@@ -85,7 +85,7 @@ def _accepts_tf32(op: Any, ins: Types) -> bool:
     MatMul, device="cuda", arch=SM_90A, accepts=_accepts_tf32, works=_works_tf32, rank=2, numerics="fast",
 
 )  # fmt: skip
-def matmul_tf32_wgmma(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_tf32_wgmma(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f32 by the same kernel, which reads the first 10 bits of each fraction and adds in f32."""
     return tf32_steps(by_groups, op, ins, outs[0], context)
 
@@ -102,11 +102,11 @@ def _blocks(op: Any, ins: Types) -> ProductBlocks | None:
     return g if g.k % WIDE == 0 else None
 
 
-def _works_bytes(op: Any, ins: Types) -> bool:
+def _works_bytes(op: MatMulInteger | QLinearMatMul, ins: Types) -> bool:
     return _blocks(op, ins) is not None
 
 
-def _accepts_bytes(op: Any, ins: Types) -> bool:
+def _accepts_bytes(op: MatMulInteger | QLinearMatMul, ins: Types) -> bool:
     g = _blocks(op, ins)
     return g is not None and is_faster(g, "s8")
 

@@ -73,7 +73,7 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 
 @kernel(MatMul, device="cuda", accepts=_accepts)
-def matmul_wide(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_wide(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f64, i32, u32, i64 and u64."""
     a, b, bias = (*ins, None)[:3]
     assert a is not None

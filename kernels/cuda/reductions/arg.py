@@ -147,7 +147,7 @@ def _arg_step(
 
 
 @kernel(ArgMax, ArgMin, device="cuda", accepts=lambda op, ins: _form(op, ins) is not None)
-def arg(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def arg(op: ArgMax | ArgMin, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any number."""
     form, x = _form(op, ins), ins[0]
     assert form is not None, "accepts() has tested this"
@@ -156,7 +156,7 @@ def arg(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> li
 
 
 @kernel(Hardmax, device="cuda", accepts=lambda op, ins: _form(op, ins) is not None)
-def hardmax(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def hardmax(op: Hardmax, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Positions of the greatest, then ones there."""
     form, x = _form(op, ins), ins[0]
     assert form is not None, "accepts() has tested this"

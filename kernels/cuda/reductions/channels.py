@@ -65,7 +65,7 @@ class _Formula:
 
 
 @kernel(BatchNormalization, device="cuda", accepts=has_image, inplace=(0,))
-def batch_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def batch_normalisation(op: BatchNormalization, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """(x - mean) / sqrt(var + epsilon) * scale + bias as a chain."""
     image = image_of(op, ins)
     assert image is not None, "accepts() has tested this"

@@ -106,7 +106,7 @@ def running_columns(dtype: AnyDType, is_sum: bool) -> CudaKernel:
     )(body)  # fmt: skip
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: CumSum | CumProd, ins: Types) -> bool:
     x, axis = ins[0], ins[1]
     if x is None or axis is None or axis.known is None or not x.is_static or not x.dims or x.dtype == BOOL:
         return False
@@ -114,7 +114,7 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 
 @kernel(CumSum, CumProd, device="cuda", accepts=_accepts, inplace=(0,))
-def running(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def running(op: CumSum | CumProd, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Sums and products up to each element; halves in f32, integers in i64."""
     x, axis = ins[0], ins[1]
     assert x is not None, "accepts() has tested this"

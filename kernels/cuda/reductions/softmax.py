@@ -164,12 +164,12 @@ def axis_form(op: Any, ins: Types) -> tuple[int, int, int] | None:
     return around_axis(x.dims, normalise_axis(op, op.axis, len(x.dims))) if x.dims else (1, 1, 1)
 
 
-def _has_form(op: Any, ins: Types) -> bool:
+def _has_form(op: Softmax | LogSoftmax, ins: Types) -> bool:
     return axis_form(op, ins) is not None
 
 
 @kernel(Softmax, LogSoftmax, device="cuda", accepts=_has_form, inplace=(0,))
-def softmax(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def softmax(op: Softmax | LogSoftmax, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Rows for the last axis, columns for the others; each element is written after its last read."""
     form = axis_form(op, ins)
     assert form is not None, "accepts() has tested this"

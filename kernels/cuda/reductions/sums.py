@@ -93,12 +93,12 @@ def log_sum_exp_columns(source: str, result: str) -> CudaKernel:
     )(body)  # fmt: skip
 
 
-def _is_float(op: Any, ins: Types) -> bool:
+def _is_float(op: ReduceLogSumExp, ins: Types) -> bool:
     return is_reduced(op, ins) and ins[0].dtype in FLOATS  # type: ignore[union-attr]
 
 
 @kernel(ReduceLogSumExp, device="cuda", accepts=_is_float)
-def log_sum_exp(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def log_sum_exp(op: ReduceLogSumExp, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """A pass for each group of reduced axes: the function of its own results is that of all."""
     axes, x = reduced_axes(op, ins), ins[0]
     assert axes is not None, "accepts() has tested this"
@@ -187,7 +187,7 @@ def lp_columns(p: int, kind: str) -> CudaKernel:
 
 
 @kernel(LpNormalization, device="cuda", accepts=lambda op, ins: axis_form(op, ins) is not None, inplace=(0,))
-def lp_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def lp_normalisation(op: LpNormalization, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Two passes over rows or columns."""
     form = axis_form(op, ins)
     assert form is not None, "accepts() has tested this"

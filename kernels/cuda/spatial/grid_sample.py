@@ -96,7 +96,7 @@ def sample_points(dtypes: tuple[str, str], rank: int, taps: int, padding: str, a
     )  # fmt: skip
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: GridSample, ins: Types) -> bool:
     x, grid = ins[0], ins[1]
     if x is None or grid is None or not x.is_static or not x.size or x.size > MOST or not grid.is_static:
         return False

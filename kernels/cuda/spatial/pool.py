@@ -180,7 +180,7 @@ def _vector(op: Any, x: TensorType) -> int:
     return math.gcd(most, x.dims[-1]) if x.dtype in SHORTS and op.layout == "NHWC" else 1
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: MaxPool | AveragePool, ins: Types) -> bool:
     x = ins[0]
     if x is None or not x.is_static or x.size > MOST or len(op.kernel_shape) > 3:
         return False

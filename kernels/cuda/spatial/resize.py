@@ -134,7 +134,7 @@ def _step(shape: Sequence[int], passes: Sequence[Pass], src: Any, dst: Any, dtyp
     return Step(blend(dtype_name(source), dtype_name(target), form, tuple(taps), vector), args)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: Resize, ins: Types) -> bool:
     x = ins[0]
     if x is None or not x.is_static or not x.size or not has_fixed_size(op, ins):
         return False

@@ -121,7 +121,7 @@ def align_regions(dtype: str, step: int, greatest: bool, half_pixel: bool) -> Cu
     return roi_align
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: RoiAlign, ins: Types) -> bool:
     x, rois, images = ins[0], ins[1], ins[2]
     if x is None or rois is None or images is None or not x.is_static or not x.size or not rois.is_static:
         return False

@@ -193,7 +193,7 @@ def merge_runs(unit: int, final: bool) -> CudaKernel:
     return merge_pairs
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: TopK, ins: Types) -> bool:
     x, k = ins[0], ins[1]
     if x is None or k is None or k.known is None or not x.is_static or not x.dims or x.dtype not in KEYED:
         return False
