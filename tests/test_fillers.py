@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import bolt_numba as bn
 from bolt_numba.base.follow import Trail, value_of
 from bolt_numba.base.selects import is_filled
+from bolt_numba.base.turns import wait
 from bolt_numba.devices.fillers import Fillers, TableBlock
 from bolt_numba.devices.tape_code import TapeCode
 from bolt_numba.ir.build import Builder
@@ -130,6 +131,8 @@ def test_sizes_that_pass_by_and_known_ones_have_tables_of_their_own(threads: int
     for order in (range(10), range(10), range(9, -1, -1), (5, 9, 5, 8, 9, 6)):
         for i in order:
             np.testing.assert_array_equal(session.run(None, {"x": images[i]})[0], wanted[i])
+        wait(session._runner.serving)
+        session._runner.prepared.clear()
         for image in images[5:8]:  # what passes by is not kept, what somebody prepares is
             session._runner.prepare([image])
     kept = [p for p in session._runner.prepared.values() if type(p) is Taped]
