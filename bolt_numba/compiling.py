@@ -24,7 +24,7 @@ from bolt_numba.ir.sizes import sized
 from bolt_numba.loading import File, Source, read_model
 from bolt_numba.outputs import Outputs
 from bolt_numba.session import Session
-from bolt_numba.types import Array, precision_of
+from bolt_numba.types import Array
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -50,7 +50,7 @@ def compile(
 
     All others are those of `Options`.
     """
-    precision = precision_of(options.get("precision"))
+    precision = options.get("precision", Options.precision)
     is_narrow = precision == INT8 or calibration is not None
     given = {**options, "precision": "f32"} if is_narrow else options
     how = options_of("compile", given, "weights", "signature", "calibration")
