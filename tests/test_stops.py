@@ -17,7 +17,7 @@ from bolt_numba.errors import BudgetError
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.runtime import tape
 from bolt_numba.runtime.runner import FEW_PASSES, Runner
-from bolt_numba.runtime.tape import Tape
+from bolt_numba.runtime.tape import Tape, Taped
 from bolt_numba.types import Array
 
 HEAD = '<ir_version: 9, opset_import: ["" : 18]>'
@@ -218,6 +218,38 @@ def test_reports_and_profiles_tell_what_runs_behind_a_stop() -> None:
     assert {row["op"] for row in rows} >= {*before}
     assert any("?" in row["output"] for row in rows)
     assert {row.op for row in session.profile({"x": x}, runs=2).rows} >= {"NonZero", "Mul"}
+
+
+def test_profiles_and_reports_know_a_tape_that_ends_sooner_than_its_plans() -> None:
+    """At an If of a size, which a plan knows: it goes on to NonZero, with other values at its cut."""
+    graph = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[n, 4] x) => (float[n, 4] y, int64[2, k] ids, float[m] flat) {
+            c = Constant <value = int64 {5}> ()
+            zero = Constant <value = float {0.0}> ()
+            m1 = Constant <value = int64[1] {-1}> ()
+            i0 = Constant <value = int64 {0}> ()
+            size = Shape (x)
+            n0 = Gather (size, i0)
+            small = Less (n0, c)
+            y = If (small) <
+                then_branch = t () => (float[n, 4] a) { a = Relu (x) },
+                else_branch = e () => (float[n, 4] b) { b = Neg (x) }
+            >
+            z = Add (y, x)
+            p = Greater (z, zero)
+            ids = NonZero (p)
+            flat = Reshape (z, m1)
+        }""").SerializeToString()  # fmt: skip
+    session, rng = bn.compile(graph, threads=1), np.random.default_rng(0)
+    for n in (1, 2, 3, 4, 6, 7, 8, 9, 6, 7, 8, 3, 2, 9):
+        x = rng.standard_normal((n, 4)).astype(np.float32)
+        session(x)
+        rows = session.profile(x, runs=1).rows
+        assert [row.op for row in rows].count("NonZero") == 1
+        assert [row["op"] for row in session.report()].count("NonZero") == 1
+        z = np.where(n < 5, np.maximum(x, 0), -x) + x
+        np.testing.assert_array_equal(session(x)["flat"], z.reshape(-1))
+    assert any(isinstance(p, Taped) and p.cut is not None for p in session._runner.prepared.values())
 
 
 def test_slices_of_no_rows_are_interpreted_as_sessions_run_them() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from bolt_numba.kernels.registry import In, Out
 from bolt_numba.ops.control import ControlFlow, Trips
@@ -38,12 +40,13 @@ class Prepared:
 
     stands_in: whether the plan does without kernels that it should have.  pace: iterations that took as long as runs
     of a loop should before Python looks at limits, as the last loop found.  late: whether runs tell sizes of results.
-    passed: runs that went on behind its cut, where a tape might have.
+    passed: runs that went on behind its cut, where a tape might have.  strays: whether runs end, or go on, elsewhere
+    than ``plan`` does, which then is not what they run.
     """
 
     __slots__ = (
         "cut", "empties", "ends", "homes", "idle", "late", "overwrites", "pace", "passed", "plain", "plan", "reads",
-        "rest", "results", "stands_in", "used",
+        "rest", "results", "stands_in", "strays", "used",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, rest: Runner | None = None, stands_in: bool = False) -> None:
@@ -55,7 +58,8 @@ class Prepared:
         self.plain = all(e is not None for e in self.empties)
         self.overwrites: dict[tuple[int, int], bool] = {}
         self.homes: list[Home | None] | None = None
-        self.used, self.pace, self.late, self.passed = next(clock), 0, False, 0
+        self.used, self.pace, self.passed = next(clock), 0, 0
+        self.late = self.strays = False
 
     def ahead(self, trips: Trips, arrays: Sequence[Array], by_value: Iterable[int]) -> int:
         """Run iterations of a loop whose body this is natively, as many as last time: how many, 0 if it cannot be."""
@@ -123,6 +127,23 @@ class Prepared:
     def overwrites_in(self, output: int, source: int) -> bool:
         """The same, worked out."""
         return can_overwrite(self.plan, output, source)
+
+
+def finish(prepared: Prepared | Plan, arrays: Sequence[Array], outputs: list[Any]) -> list[Array]:
+    """Fill in the results that are inputs or constants themselves; final ones are copied, as they belong to others."""
+    for index, slot in enumerate(prepared.results):
+        if slot.kind == TEMP:
+            continue
+        source = arrays[slot.index] if slot.kind == INPUT else slot.const
+        if isinstance(slot.type, NestedType):
+            outputs[index] = source
+            continue
+        assert source is not None, slot.kind
+        if outputs[index] is None:
+            outputs[index] = source if prepared.cut is not None else np.array(source)
+        else:
+            outputs[index][...] = source
+    return outputs
 
 
 def ends_of(plan: Plan, reads: int) -> list[int] | None:

@@ -14,8 +14,8 @@ import numpy as np
 from bolt_numba.base.budget import one_run
 from bolt_numba.base.notebook import html_table
 from bolt_numba.runtime.device import HOST
-from bolt_numba.runtime.prepared import Prepared
-from bolt_numba.runtime.runner import Runner, finish
+from bolt_numba.runtime.prepared import Prepared, finish
+from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.slots import Job
 from bolt_numba.types import Array
 
@@ -160,7 +160,7 @@ def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[Label], li
     given = arrays
     while True:
         prepared = runner.prepare(given)
-        prepared = runner.apart(given) if prepared.late else prepared
+        prepared = runner.apart(given) if prepared.strays else prepared
         results, spent = _timed_plan(prepared, given)
         labels.extend(
             (job.name, job.op.name, _runner(job), ", ".join(str(s.type) for s in job.outs), job.device.counts(job))

@@ -62,7 +62,8 @@ def report_of(runner: Runner) -> Report:
         here, within = rest.pop()
         rows.tapes.append(within | _tapes(here))
         for prepared in sorted(here.prepared.values(), key=lambda p: p.used)[-1:]:
-            for job in prepared.tape.plan.jobs if isinstance(prepared, Taped) and prepared.late else prepared.plan.jobs:
+            plan = prepared.tape.plan if isinstance(prepared, Taped) and prepared.strays else prepared.plan
+            for job in plan.jobs:
                 if type(job.op) is Read:
                     continue
                 outs = ", ".join(_text(s.type) for s in job.outs)

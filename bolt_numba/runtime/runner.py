@@ -27,9 +27,8 @@ from bolt_numba.runtime.copies import Home, elsewhere, homes, is_elsewhere, plac
 from bolt_numba.runtime.device import hold
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Plan, Planner
-from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, RunMemory, clock
+from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, RunMemory, clock, finish
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, region_of, resolved
-from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.stand_ins import Serving, computed_now, planned_now
 from bolt_numba.runtime.tape import Final, Tape, Taped, Tapes
 from bolt_numba.types import Array, NestedType, TensorType, only_in_python
@@ -169,15 +168,19 @@ class Runner:
     def planned_for(self, types: Sequence[TensorType]) -> Plan:
         """A plan of its own for types that a tape serves."""
         with self.lock, short_turns(), np.errstate(all="ignore"):
+            self._complete()
             return self._made(types).plan
 
     def apart(self, arrays: Sequence[Array]) -> Prepared:
-        """The plan up to the first cut for which a tape with stops stands."""
+        """The plan up to its first cut, for a tape whose runs end or go on elsewhere."""
         key = "apart", self.key(arrays)
-        if key not in self.prepared:
+        found = self.prepared.get(key)
+        if found is None:
             with self.lock, np.errstate(all="ignore"):
-                self._keep(key, self._made(self._types(arrays)))
-        return self.prepared[key]
+                self._complete()
+                found = self._made(self._types(arrays))
+                self._keep(key, found)
+        return found
 
     def _follow(self, key: Hashable, arrays: Sequence[Array], spent: float, behind_cuts: bool = False) -> None:
         """Have another tape, where plans have become many enough for one to pay: behind the back of runs.
@@ -207,9 +210,13 @@ class Runner:
         shapes = key[0] if self.by_value else key
         return (shapes[0], shapes[1:]) if self.region.bounds else (shapes, ())
 
-    def _plan(self, arrays: Sequence[Array], waits: bool) -> Prepared:
+    def _complete(self) -> None:
+        """Have the graph again, after all was forgotten."""
         if self.make is not None:
             self.region, self.make = self.make(), None
+
+    def _plan(self, arrays: Sequence[Array], waits: bool) -> Prepared:
+        self._complete()
         reads = [v for node in self.region.nodes for v in node.operands if v is not None]
         check_intact([v.const for v in (*self.region.outputs, *reads) if v.const is not None])
         types = self._types(arrays)
@@ -416,8 +423,7 @@ class Runner:
     def anew(self, threads: int) -> Runner:
         """A runner without plans for so many threads: of the same graph, with the same packs."""
         with self.lock:
-            if self.make is not None:
-                self.region, self.make = self.make(), None
+            self._complete()
         old, serving = self.region, Serving(self.serving.name, self.serving.stand_ins)
         region = Region(old.inputs, old.nodes, old.outputs, dict(old.alias), dict(old.known))
         tuner = None if self.tuner is None else type(self.tuner)(threads)
@@ -473,20 +479,3 @@ def run_plan(prepared: Prepared, arrays: Sequence[Array], targets: Sequence[Arra
         elif len(prepared.idle) < MAX_IDLE_CONTEXTS:
             prepared.idle.append(context)
     return outputs if prepared.plain or type(outputs) is Final else finish(prepared, arrays, outputs)
-
-
-def finish(prepared: Prepared | Plan, arrays: Sequence[Array], outputs: list[Any]) -> list[Array]:
-    """Fill in the results that are inputs or constants themselves; final ones are copied, as they belong to others."""
-    for index, slot in enumerate(prepared.results):
-        if slot.kind == TEMP:
-            continue
-        source = arrays[slot.index] if slot.kind == INPUT else slot.const
-        if isinstance(slot.type, NestedType):
-            outputs[index] = source
-            continue
-        assert source is not None, slot.kind
-        if outputs[index] is None:
-            outputs[index] = source if prepared.cut is not None else np.array(source)
-        else:
-            outputs[index][...] = source
-    return outputs

@@ -308,6 +308,7 @@ class Taped(Prepared):
         self.plain = tape.plain
         self.overwrites, self.homes = tape.overwrites, None
         self.used, self.pace, self.passed = next(clock), 0, 0
+        self.strays = self.late or self.cut is not None  # a plan knows more at the cut of a tape, and may go on
         tape.ask(given, dims)
         self.tables = tape.program.tables_of(self.registers)
 
