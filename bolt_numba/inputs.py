@@ -224,7 +224,8 @@ def threads_of(threads: Any) -> int:
     """How many threads share a call; None: as many as the environment says."""
     from bolt_numba.devices.threads import can_team
 
-    return wanted_threads("threads", threads) if can_team() else 1
+    found = wanted_threads("threads", threads)
+    return found if can_team() else 1
 
 
 def zeros_of(spec: TensorSpec, given: Any) -> Array:
