@@ -121,6 +121,22 @@ def test_a_session_that_is_closed_leaves_nothing_at_work(monkeypatch: pytest.Mon
     assert session(rows(3))[0].shape == (3, 8)
 
 
+def test_a_plan_that_a_closing_session_waits_for_leaves_no_tape_behind() -> None:
+    """It would be of the graph that is gone, with no results, and who waits for it would run it."""
+    session = bn.compile(scaled(), threads=1)
+    session(rows(1))
+    runner = session._runner
+    with runner.lock:  # as who plans
+        (closing,) = in_threads(session.close)
+        closing.join(0.3)
+        behind.later(runner.serving, runner, endless)
+    closing.join(WAIT_S)
+    is_left = behind.is_wanted(runner)
+    behind.stop()
+    assert not is_left
+    assert session(rows(3))[0].shape == (3, 8)
+
+
 def test_other_sessions_keep_what_is_made_for_them() -> None:
     began, stopped = threading.Event(), threading.Event()
 

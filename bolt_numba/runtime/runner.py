@@ -411,8 +411,8 @@ class Runner:
 
     def forget(self, packs: Packs, make: Callable[[], Region]) -> None:
         """Drop all plans and the graph, which ``make`` gives anew for the next plan."""
-        stop(self.serving)
         with self.lock:
+            stop(self.serving)  # a plan that comes before this asks for no tape behind it
             self.prepared.clear()
             self.tapes.clear()
             self.bodies.clear()
