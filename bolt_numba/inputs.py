@@ -31,7 +31,7 @@ from bolt_numba.types import (
 if TYPE_CHECKING:
     from bolt_numba.base.options import Options
     from bolt_numba.runtime.device import Device
-    from bolt_numba.runtime.prepared import Prepared
+    from bolt_numba.runtime.prepared import Prepared, Targets
 
 
 def spec_of(name: str, t: TensorType) -> TensorSpec:
@@ -186,9 +186,10 @@ def check_buffer(name: str, buffer: Any, shape: tuple[int, ...], dtype: AnyDType
 
 def targets_among(
     prepared: Prepared, names: Sequence[str], arrays: Sequence[Array], buffers: Mapping[str, Array]
-) -> list[Array | None]:
+) -> Targets:
     """For each output the buffer that a run of these inputs may write it to straight away."""
     from bolt_numba.runtime.copies import can_write_into
+    from bolt_numba.runtime.prepared import Targets
 
     targets: list[Array | None] = [None] * len(names)
     for index, name in enumerate(names):
@@ -198,7 +199,7 @@ def targets_among(
             check_buffer(name, buffer, shape, dtype)
             if can_write_into(prepared, index, buffer, arrays):
                 targets[index] = buffer
-    return targets
+    return Targets(prepared, targets)
 
 
 def shared_symbols(specs: Sequence[TensorSpec]) -> list[tuple[int, int, int, int]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 import bolt_numba as bn
@@ -17,6 +19,9 @@ from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.norm import LRN
 from bolt_numba.ops.layers.recurrent import GRU, LSTM
 from bolt_numba.ops.pointwise import Add, Exp, Mul, Neg, Tanh
+from bolt_numba.runtime.prepared import Prepared
+from bolt_numba.runtime.tape import Taped
+from bolt_numba.session import Session
 from bolt_numba.types import F32, I64, Array, TensorType
 
 RNG = np.random.default_rng(11)
@@ -155,3 +160,32 @@ def test_recurrent_state_goes_round(layer: type[LSTM] | type[GRU], threads: int,
     assert prepared.can_overwrite(1, 1) is (steps > 1)  # a single step reads all of h while it writes it
     if layer is LSTM:
         assert prepared.can_overwrite(2, 2)
+
+
+def test_a_plan_that_another_thread_drops_still_runs_where_its_targets_were_chosen(
+    tapes_at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan has zeros as a constant, which come last; a tape writes them first, over an input that is read later."""
+    graph = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[n, m] x) => (float[n, m] zeros, float[m, n] y) {
+            size = Shape (x)
+            zeros = ConstantOfShape (size)
+            y = Transpose <perm = [1, 0]> (x)
+        }""").SerializeToString()
+    session, choose, used = bn.compile(graph, threads=1), Session._targets, []
+
+    def dropped(self: Session, arrays: list[Array], buffers: Mapping[str, Array]) -> Any:
+        made = choose(self, arrays, buffers)
+        used.append(type(made.prepared))
+        self._runner.prepared.clear()  # as another thread whose plans take all places
+        return made
+
+    monkeypatch.setattr(Session, "_targets", dropped)
+    wanted = [(2, 3), (3, 4), (4, 5), (5, 6)]
+    for shape in [*wanted, (7, 9)]:
+        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        buffer, y = x.copy(), np.empty(shape[::-1], np.float32)
+        session.run_into({"x": buffer}, {"zeros": buffer, "y": y})
+        np.testing.assert_array_equal(y, x.T)
+        assert not buffer.any()
+    assert {*used} == {Prepared, Taped}

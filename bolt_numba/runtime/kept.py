@@ -7,7 +7,7 @@ which runs write in turn: a run that fails leaves the one it began with.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.runtime.copies import Home, is_elsewhere
 from bolt_numba.types import Array, Sym, dtype_name
 
-Targets: TypeAlias = "Sequence[Any] | None"
+Targets: TypeAlias = "list[Any] | None"
 Choose: TypeAlias = "Callable[[list[Array]], Targets]"
 
 
@@ -66,7 +66,9 @@ class Kept:
             places = [h if h is None else _place(h, old) for h, old in zip(homes[-count:], self._spare, strict=True)]
             if targets is None and any(place is not None for place in places):
                 targets = [None] * (len(homes) - count)
-        return None if targets is None else [*targets, *places]
+        if targets is not None:
+            targets += places
+        return targets
 
     def reset(self, given: Mapping[str, Array]) -> None:
         """As before the first run, but for the states that are given by name."""

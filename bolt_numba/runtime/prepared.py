@@ -129,6 +129,19 @@ class Prepared:
         return can_overwrite(self.plan, output, source)
 
 
+class Targets(list[Any]):
+    """For each output the array to write it to, or None for a fresh one.
+
+    prepared: the plan that they were chosen for.  Another one may write an output sooner, over an input that it reads.
+    """
+
+    __slots__ = ("prepared",)
+
+    def __init__(self, prepared: Prepared, targets: Iterable[Any]) -> None:
+        super().__init__(targets)
+        self.prepared = prepared
+
+
 def finish(prepared: Prepared | Plan, arrays: Sequence[Array], outputs: list[Any]) -> list[Array]:
     """Fill in the results that are inputs or constants themselves; final ones are copied, as they belong to others."""
     for index, slot in enumerate(prepared.results):

@@ -27,7 +27,7 @@ from bolt_numba.runtime.copies import Home, elsewhere, homes, is_elsewhere, plac
 from bolt_numba.runtime.device import hold
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Plan, Planner
-from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, RunMemory, clock, finish
+from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, RunMemory, Targets, clock, finish
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, region_of, resolved
 from bolt_numba.runtime.stand_ins import Serving, computed_now, planned_now
 from bolt_numba.runtime.tape import Final, Tape, Taped, Tapes
@@ -266,13 +266,14 @@ class Runner:
     def run(self, arrays: Sequence[Array], targets: Sequence[Array | None] | None = None) -> list[Array]:
         """Outputs for these inputs (C-contiguous, of the declared dtypes).
 
-        targets: for each output the array to write it to, or None for a fresh one.
+        targets: for each output the array to write it to, or None for a fresh one; `Targets` say by which plan.
         """
         runner, given = self, arrays
         prepared: Any
+        chosen = targets.prepared if type(targets) is Targets else None
         while True:
             key = runner.key(given)
-            prepared = runner.prepared.get(key)
+            prepared, chosen = chosen or runner.prepared.get(key), None
             if prepared is None:
                 found = runner._passing(key, given, targets) if runner.tapes else None
                 prepared, results = (runner.prepare(given), None) if found is None else found
