@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from bolt_numba.base.regular import open_regular, read_regular
+from bolt_numba.base.files import open_regular, read_regular
 from bolt_numba.errors import BoltError
 from bolt_numba.types import Array
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bolt_numba.base.files import open_regular
 from bolt_numba.base.options import Options
-from bolt_numba.base.regular import open_regular
 from bolt_numba.devices import in_order
 from bolt_numba.devices.foreign.device import Plugin
 from bolt_numba.devices.foreign.failures import Failures

@@ -14,8 +14,8 @@ import ml_dtypes
 import numpy as np
 
 from bolt_numba.base.border import as_bolt_error
+from bolt_numba.base.files import open_regular
 from bolt_numba.base.mapped import map_opened
-from bolt_numba.base.regular import open_regular
 from bolt_numba.errors import BoltError, InvalidModelError
 from bolt_numba.types import STRING, AnyDType, Array
 

@@ -41,7 +41,7 @@ def test_quantize_writes_a_model_a_report_and_scales(call: Call, files: Path) ->
     assert (files / "r.svg").read_text().startswith("<svg")
     data = dict(np.load(files / "data.npz"))
     made, wanted = (bn.compile(files / name)(data)["y"] for name in ("net.int8.onnx", "net.onnx"))
-    assert sqnr(wanted, made) > 20
+    assert sqnr(wanted, made) > 15, "a hundredth of each tensor is cut off at both ends"
     chosen = ("--scales", files / "clip.json", "--keep", "MatMul")
     again = call(*given, *chosen, "-o", files / "b.bolt", "--json")
     assert again.code == 0, again.err

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 
 import bolt_numba as bn
 from bolt_numba import flow
-from bolt_numba.base import regular
+from bolt_numba.base import files
 from bolt_numba.cli.options import load_array, load_arrays
 from bolt_numba.converters import bounded
 from bolt_numba.onnxruntime import InferenceSession
@@ -98,15 +98,15 @@ def test_weights_beside_a_model_are_looked_at_when_they_are_open(
 def test_files_and_folders_are_as_they_were(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"abc")
     (tmp_path / "link").symlink_to("file")
-    assert regular.read_regular(tmp_path / "file") == regular.read_regular(str(tmp_path / "link")) == b"abc"
+    assert files.read_regular(tmp_path / "file") == files.read_regular(str(tmp_path / "link")) == b"abc"
     with pytest.raises(IsADirectoryError):
-        regular.open_regular(tmp_path)
+        files.open_regular(tmp_path)
     with pytest.raises(FileNotFoundError):
-        regular.open_regular(tmp_path / "none")
+        files.open_regular(tmp_path / "none")
     with pytest.raises(ValueError, match="null"):
-        regular.open_regular("a\0b")
+        files.open_regular("a\0b")
     before = set(os.listdir("/proc/self/fd"))
     os.mkfifo(tmp_path / "pipe")
     with suppress(bn.BoltError):
-        regular.open_regular(tmp_path / "pipe")
+        files.open_regular(tmp_path / "pipe")
     assert len(set(os.listdir("/proc/self/fd"))) == len(before), "it is closed"

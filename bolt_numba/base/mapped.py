@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from bolt_numba.base.regular import open_regular
+from bolt_numba.base.files import open_regular
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.types import Array
 

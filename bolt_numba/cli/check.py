@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 import bolt_numba as bn
-from bolt_numba.base.replaced import replaced
+from bolt_numba.base.files import replaced
 from bolt_numba.cli import console
 from bolt_numba.cli.options import (
     Inputs,

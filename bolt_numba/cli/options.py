@@ -13,9 +13,8 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import typer
 
+from bolt_numba.base.files import open_regular, replaced
 from bolt_numba.base.options import OPTIONS, Options, plain_kind
-from bolt_numba.base.regular import open_regular
-from bolt_numba.base.replaced import replaced
 from bolt_numba.cli import console
 from bolt_numba.devices import names as device_names
 from bolt_numba.errors import BoltError, InvalidModelError

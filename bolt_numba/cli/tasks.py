@@ -15,7 +15,7 @@ from typing import IO, Any, Self
 import numpy as np
 import typer
 
-from bolt_numba.base.regular import read_regular
+from bolt_numba.base.files import read_regular
 from bolt_numba.cli import console
 from bolt_numba.cli.options import load_array, load_arrays, save_arrays
 from bolt_numba.errors import BoltError

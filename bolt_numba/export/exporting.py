@@ -11,8 +11,8 @@ import numpy as np
 
 from bolt_numba.base.border import border
 from bolt_numba.base.config import default_threads
+from bolt_numba.base.files import replaced
 from bolt_numba.base.records import record
-from bolt_numba.base.replaced import replaced
 from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.export.building import build, compiler_for
 from bolt_numba.export.layout import PAGE

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from bolt_numba.base.files import replaced
 from bolt_numba.base.records import record
-from bolt_numba.base.replaced import replaced
 from bolt_numba.errors import BoltError
 from bolt_numba.export import texts
 from bolt_numba.export.building import put

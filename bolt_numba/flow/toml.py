@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.regular import open_regular
+from bolt_numba.base.files import open_regular
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.flow import Flow
 from bolt_numba.flow.named import FileNames, unknown_keys

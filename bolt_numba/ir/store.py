@@ -34,8 +34,8 @@ from typing import IO, Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.files import replaced
 from bolt_numba.base.mapped import aligned_copy, check_intact, drop_pages, map_file, unmapped
-from bolt_numba.base.replaced import replaced
 from bolt_numba.errors import BoltError, DTypeError, InvalidModelError
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.decode import read_graph

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bolt_numba import surgery
-from bolt_numba.base.replaced import replaced
+from bolt_numba.base.files import replaced
 from bolt_numba.converters import Content, format_of
 from bolt_numba.converters.onnx.writing.write import save_onnx_apart
 from bolt_numba.errors import UnsupportedOpError

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.files import open_descriptor
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.options import Options
-from bolt_numba.base.regular import open_descriptor
 from bolt_numba.base.swallowed import swallowing
 from bolt_numba.base.trusted import read_whole
 from bolt_numba.devices import others

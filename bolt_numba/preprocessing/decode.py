@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 
 from bolt_numba.base.budget import ask
-from bolt_numba.base.regular import read_regular
+from bolt_numba.base.files import read_regular
 from bolt_numba.errors import BoltError, BudgetError, DataError
 from bolt_numba.ops.data.image_decoder import pillow
 from bolt_numba.types import U8, Array

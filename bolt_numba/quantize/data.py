@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 
 from bolt_numba.base.border import theirs
-from bolt_numba.base.regular import open_regular
+from bolt_numba.base.files import open_regular
 from bolt_numba.errors import BoltError, DataError, DTypeError, InvalidModelError, ShapeError
 from bolt_numba.inputs import as_array, as_input
 from bolt_numba.types import Array, TensorSpec

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bolt_numba.base.files import replaced
 from bolt_numba.base.notebook import html_table
 from bolt_numba.base.records import record
-from bolt_numba.base.replaced import replaced
 from bolt_numba.errors import BoltError
 
 

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bolt_numba.base.border import border
-from bolt_numba.base.regular import open_regular
-from bolt_numba.base.replaced import replaced
+from bolt_numba.base.files import open_regular, replaced
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.quantize.tool import Quantised
 

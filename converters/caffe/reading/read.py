@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bolt_numba.base.files import read_regular
 from bolt_numba.base.mapped import map_file
-from bolt_numba.base.regular import read_regular
 from bolt_numba.converters.bounded import HEAD, refuse_no_model
 from bolt_numba.converters.caffe.binary import Blob, read_net, read_weights
 from bolt_numba.converters.caffe.format import is_text

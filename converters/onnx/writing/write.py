@@ -10,8 +10,8 @@ import onnx
 from onnx import helper
 
 from bolt_numba.base.border import border
+from bolt_numba.base.files import replaced
 from bolt_numba.base.mapped import check_intact
-from bolt_numba.base.replaced import replaced
 from bolt_numba.converters.onnx.structure import read_names
 from bolt_numba.converters.onnx.writing.graph import write_graph
 from bolt_numba.converters.onnx.writing.opset import OLDEST, expand, ir_version, needed, since, spell_older, too_new

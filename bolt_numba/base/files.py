@@ -1,4 +1,4 @@
-"""Files that somebody names: opened without waiting, and refused where they are none.
+"""Files: opened without waiting and refused where they are none, and written complete or not at all.
 
 Opening a named pipe waits for whoever writes to it, and a device may never end.  A look before opening would not help:
 another file may take the place meanwhile.  So what has been opened is looked at.
@@ -9,9 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import BinaryIO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, BinaryIO
 
-from bolt_numba.errors import InvalidModelError
+from bolt_numba.errors import BoltError, DTypeError, InvalidModelError
 
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _NO_FILE = (errno.ENXIO, errno.ENODEV, getattr(errno, "EOPNOTSUPP", errno.ENXIO))
@@ -53,3 +56,26 @@ def _check(path: str | os.PathLike[str], found: os.stat_result) -> None:
     kind = stat.S_IFMT(found.st_mode)
     if kind not in (stat.S_IFREG, stat.S_IFDIR):
         raise InvalidModelError(f"{os.fspath(path)}: got {_KINDS.get(kind, 'no file')}, wanted a file")
+
+
+@contextmanager
+def replaced(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A new file that takes the place of ``path`` when all went well, with the mode that the user's mask gives."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise DTypeError(f"path: got a {type(path).__name__}, wanted a path")
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
+    try:
+        opened = open(temporary, "xb")  # noqa: SIM115  # closed below; an error in here is another matter
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise BoltError(f"{str(target)!r}: cannot be written: {said}") from error
+    try:
+        with opened as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
