@@ -171,6 +171,22 @@ def test_iterations_of_sizes_by_data(threads: int) -> None:
     assert any(tape.ahead >= 100 for tape in tapes), "iterations run natively"
 
 
+@pytest.mark.parametrize("name", ["NonZero", "Compress"])
+def test_runs_into_buffers_go_on_where_data_decide_and_behind_a_stop(name: str) -> None:
+    """The plan that buffers were chosen for is that of the run's begin alone."""
+    model, rng = parsed(*MODELS[name]), np.random.default_rng(0)
+    session, graph = bn.compile(model, threads=1), bn.load(model)
+    for number in range(50):
+        x = draw(rng, number)
+        wanted = interpret(graph, {"x": x})
+        buffers = {key: np.full_like(value, 7) for key, value in wanted.items()}
+        session.run_into({"x": x}, buffers)
+        for key, value in wanted.items():
+            np.testing.assert_array_equal(buffers[key], value)
+        settle(session)
+    assert all(told(session))
+
+
 LIMITED = """
     y = Slice (flat, i0, c1)
     numbers = Range (s0, count, s1)

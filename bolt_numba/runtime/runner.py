@@ -270,7 +270,9 @@ class Runner:
         """
         runner, given = self, arrays
         prepared: Any
-        chosen = targets.prepared if type(targets) is Targets else None
+        chosen = None
+        if type(targets) is Targets:  # another runner may have to end what this one begins
+            chosen, targets = targets.prepared, list(targets)
         while True:
             key = runner.key(given)
             prepared, chosen = chosen or runner.prepared.get(key), None
