@@ -171,6 +171,27 @@ def test_iterations_of_sizes_by_data(threads: int) -> None:
     assert any(tape.ahead >= 100 for tape in tapes), "iterations run natively"
 
 
+def test_a_session_that_is_closed_during_a_run_makes_no_tape_of_the_graph_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would have no results."""
+    session, x, run_cut = bn.compile(parsed(*MODELS["NonZero"]), threads=1), np.eye(6, dtype=np.float32), Runner.run_cut
+    wanted = session.run(None, {"x": x})
+
+    def closed(self: Runner, cut: Any, results: Any) -> Any:
+        session.close()  # as another thread does
+        return run_cut(self, cut, results)
+
+    for _ in range(FEW_PASSES - 2):
+        session.run(None, {"x": x})
+    with monkeypatch.context() as patch:
+        patch.setattr(Runner, "run_cut", closed)
+        session.run(None, {"x": x})
+    for rows in (x, x[:3], x):
+        settle(session)
+        assert len(session.run(None, {"x": rows})) == len(wanted)
+
+
 @pytest.mark.parametrize("name", ["NonZero", "Compress"])
 def test_runs_into_buffers_go_on_where_data_decide_and_behind_a_stop(name: str) -> None:
     """The plan that buffers were chosen for is that of the run's begin alone."""

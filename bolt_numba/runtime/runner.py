@@ -188,7 +188,7 @@ class Runner:
         A loop waits for that of its body, which serves the iterations that are left.  behind_cuts: one in any case, if
         it goes on where data decide.
         """
-        if self.untaped:
+        if self.untaped or self.make is not None:  # closed meanwhile: the graph is gone
             return
         decided = self._apart(key)[1]
         tapes = self.tapes.get(decided)
@@ -427,7 +427,8 @@ class Runner:
         """A runner without plans for so many threads: of the same graph, with the same packs."""
         with self.lock:
             self._complete()
-        old, serving = self.region, Serving(self.serving.name, self.serving.stand_ins)
+            old = self.region
+        serving = Serving(self.serving.name, self.serving.stand_ins)
         region = Region(old.inputs, old.nodes, old.outputs, dict(old.alias), dict(old.known))
         tuner = None if self.tuner is None else type(self.tuner)(threads)
         return Runner(region, threads, self.packs, tuner, self.max_plans, self.devices, serving)
