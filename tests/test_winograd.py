@@ -280,3 +280,25 @@ def test_the_model_prefers_what_is_measured_faster() -> None:
         assert best(7, 512, 512) == 2
         assert best(28, 128, 256, (3, 3, 3)) == best(33, 512, 128, far=12) == 4
         assert best(14, 512, 512, (3, 3, 3)) == 2  # its filters for tiles of 4 would be 113 MB
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("taps", [(3, 3), (3,), (1, 3), (3, 1), (3, 3, 3)])
+def test_filters_that_are_not_finite_spoil_what_a_direct_sum_spoils(size: int, taps: tuple[int, ...]) -> None:
+    """Padding counts: 0 times infinity is NaN."""
+    rng = np.random.default_rng(size)
+    shape, pads = tuple(11 if t == 3 else 5 for t in taps), tuple(t // 2 for t in taps) * 2
+    x = rng.standard_normal((2, *shape, LANES + 3), np.float32)
+    w = rng.uniform(0.5, 1, (PANEL + 3, LANES + 3, *taps)).astype(np.float32)
+    for filter_at in range(0, PANEL + 3, 2):
+        value = (np.inf, -np.inf, np.nan)[filter_at % 3]
+        w[(filter_at, rng.integers(LANES), *(rng.integers(t) for t in taps))] = value
+    op = Conv(pads=pads, layout="NHWC")
+    (got,) = run_kernel(entry(size), [x, w], instance=op)
+    with np.errstate(invalid="ignore"):
+        wanted = op.reference(x, w)
+    assert np.isinf(wanted).any()
+    for found in (np.isnan, np.isposinf, np.isneginf):
+        np.testing.assert_array_equal(found(got), found(wanted))
+    finite = np.isfinite(wanted)
+    np.testing.assert_allclose(got[finite], wanted[finite], rtol=0, atol=2e-3)

@@ -39,6 +39,7 @@ from bolt_numba.kernels.cpu.convolution.winograd_transforms import (
     after_text,
     before_text,
     first_of,
+    keep_apart,
     pack_filters,
     reach,
     recovery,
@@ -298,7 +299,12 @@ def choose_blocks(planes: int, tiles: int, c: int, k: int, threads: int) -> Bloc
 
 def packed_filters(size: int, threads: int, w: Array) -> Array:
     """See `pack_filters`; for filters of any number of axes."""
-    return pack_filters(flat_filters(w), size, threads)
+    flat = flat_filters(w)
+    with np.errstate(invalid="ignore"):
+        made = pack_filters(flat, size, threads)
+        if not np.isfinite(flat.sum(dtype=np.float64)):
+            keep_apart(flat, size, made)
+    return made
 
 
 def tile_sizes(size: int, taps: Sequence[int]) -> tuple[int, int]:

@@ -92,13 +92,13 @@ def winograd_repair(p, tile, panel):
             acc = splat(np.float32(math.nan)) if spoilt != 0 else splat(np.float32(0))
             for t in range(deep if spoilt == 0 else 0):
                 image_at, u = load_i32(slices + 4 * t), filters + 4 * PANEL * c * t + 4 * lane
-                for r in range(down_taps if image_at >= 0 else 0):
+                for r in range(down_taps):
                     row, upright = ty + (a + r) * dy - p.top, p.recovery + 16 * r
                     for s in range(across_taps):
                         col, level = tx + (b + s) * dx - p.left, p.recovery + 48 + 16 * s
-                        if (row >= 0) & (row < h) & (col >= 0) & (col < wd):
-                            source = p.x + image_at * area + (row * wd + col) * xp
-                            acc = tap(source, u, c, wide, plane, upright, level, acc)
+                        is_inside = (image_at >= 0) & (row >= 0) & (row < h) & (col >= 0) & (col < wd)
+                        source = p.x + image_at * area + (row * wd + col) * xp if is_inside else p.zeros
+                        acc = tap(source, u, c, wide, plane, upright, level, acc)
             channel = first + lane
             y, res = p.y + pixel * yp + 4 * channel, p.res + pixel * rp + 4 * channel
             put(acc + vload(p.bias + 4 * channel), y, res, p.res, k - channel, p.lo, p.hi)

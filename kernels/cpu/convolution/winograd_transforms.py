@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -171,6 +172,27 @@ def sides(sizes: tuple[int, int]) -> tuple[int, int]:
     """Inputs of a tile of ``sizes`` outputs along both axes; an axis without taps has tiles of 1."""
     high, wide = sizes
     return (high + 2 if high > 1 else 1), (wide + 2 if wide > 1 else 1)
+
+
+def keep_apart(w: Array, size: int, packed: Array) -> None:
+    """Pack filters that are not finite so that `winograd_repair` finds each tap: its planes hold none but that.
+
+    All tiles of theirs are repaired: the planes that it does not read are NaN, and of 2x2 any plane reaches an end.
+    """
+    k, c, *taps = w.shape
+    high, wide = (1, *taps)[-2:]
+    sizes = (size if high == 3 else 1, size if wide == 3 else 1)
+    up, across = sides(sizes)
+    ways: list[list[list[tuple[int, float]]]] = [[[(0, 1.0)]], [[(0, 1.0)]]]
+    for axis, table in enumerate(recovery(sizes)):
+        if sizes[axis] > 1:
+            ways[axis] = [sorted({(int(at), 1 / (2 * f)) for at, f in row}) for row in table.reshape(3, 2, 2).tolist()]
+    for row, q in np.argwhere(~np.isfinite(w.reshape(k, c, -1)).all(2)).tolist():
+        planes = np.full((up, across), np.nan, np.float32)
+        for (r, upright), (s, level) in product(enumerate(ways[0]), enumerate(ways[1])):
+            for (a, f), (b, g) in product(upright, level):
+                planes[a, b] = w.reshape(k, c, high, wide)[row, q, r, s] * np.float32(f * g)
+        packed[row // PANEL, :, q, row % PANEL] = planes.reshape(-1)
 
 
 _COLUMNS = 448
