@@ -79,7 +79,7 @@ class SimulationError(BoltError, RuntimeError):
 
 
 class InternalError(BoltError, RuntimeError):
-    """A fault of bolt-numba, not of the model or the call; ``__cause__`` is the exception that it met.
+    """A fault of bolt-numba or of an operator's package, not of the model or the call; ``__cause__``: what it met.
 
     What to do: docs/troubleshooting.md#internalerror
     """

@@ -159,7 +159,7 @@ def check_no_plug_ins(options: Options) -> None:
     """Options that only plug-ins obey are not given to a session without any."""
     for what, given in (("properties", options.properties), ("placement", options.placement)):
         if given:
-            raise DeviceError(f"{what}: got {given!r:.80} for a session without plug-ins, wanted none")
+            raise DeviceError(f"{what}: got {given!s:.80} for a session without plug-ins, wanted none")
 
 
 def check_apart(buffers: Mapping[str, Any]) -> None:

@@ -73,7 +73,7 @@ class Session:
         **given: Unpack[OptionKeywords],
     ) -> None:
         if not isinstance(graph, Graph):
-            raise DTypeError(f"graph: got a {type(graph).__name__}, wanted a Graph")
+            raise DTypeError(f"graph: got a {type(graph).__name__}, wanted a Graph, as bn.load gives it of a file")
         if options is not None and not isinstance(options, Options):
             raise DTypeError(f"options: got a {type(options).__name__}, wanted Options")
         if options is None or given:

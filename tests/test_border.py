@@ -214,7 +214,7 @@ def test_a_rule_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_kinds(error: Exception, kind: type[Exception]) -> None:
-    assert type(at_node(error, "Op", "n")) is kind
+    assert type(at_node(error, Relu(), "n")) is kind
     assert type(as_bolt_error(error, "run")) is kind
 
 

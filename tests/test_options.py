@@ -68,7 +68,8 @@ def test_every_option_is_described() -> None:
     [
         {"threads": 0}, {"threads": True}, {"precision": "f99"}, {"numerics": ["strict"]}, {"tune": 1},
         {"time_limit": 0}, {"time_limit": "long"}, {"memory_limit": 1.5}, {"max_plans": 0}, {"stages": 5},
-        {"stand_ins": "no"}, {"device": "abacus"}, {"device": 3}, {"properties": [1]}, {"fallback": "never"},
+        {"stand_ins": "no"}, {"device": "abacus"}, {"device": 3}, {"device": []}, {"stages": "all"},
+        {"properties": [1]}, {"fallback": "never"},
     ],
     ids=str,
 )  # fmt: skip
@@ -100,6 +101,10 @@ def test_an_unknown_option_is_told() -> None:
         with pytest.raises(TypeError, match=rf"^{what}: options: got \['treads'\], wanted some of .*'threads'") as told:
             call()
         assert isinstance(told.value, bn.BoltError)
+    with pytest.raises(bn.DTypeError, match=r"^Options: options: got \['treads'\], wanted some of .*'threads'"):
+        bn.Options().but(**given)
+    with pytest.raises(TypeError, match=r"^Options: fields: got \['treads'\], wanted some of .*'threads'"):
+        bn.Options(threads=1, **given)
     with pytest.raises(bn.DTypeError, match="options: got a dict, wanted Options"):
         bn.Session(bn.load(adding(3)), {"threads": 1})  # type: ignore[arg-type]
 

@@ -74,6 +74,38 @@ def test_an_entry_point_announces_the_module(package: Path) -> None:
     assert re.search(r"operators of 'acme': got ModuleNotFoundError: .*wanted a module", told(package, RUN))
 
 
+def test_commands_know_what_is_announced(package: Path) -> None:
+    announce(package)
+    described = "from bolt_numba.cli.machine import _described; print(_described('AcmeRoll'))"
+    assert "shift: int = 1" in told(package, described)
+
+
+def test_the_operator_comes_back_from_an_onnx_file(package: Path) -> None:
+    announce(package)
+    write = (
+        "import sys, bolt_numba as bn; graph = bn.load('roll.tflite')\n"
+        "assert 'acme' in sys.modules and 'onnx' not in sys.modules\n"
+        "from bolt_numba import surgery; surgery.save_onnx(graph, 'roll.onnx')\n"
+    )
+    assert told(package, write + RUN.replace("roll.tflite", "roll.onnx")) == ROLLED
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("line, i, c", "line, i, q, c", r"acme\.py:\d+: body of kernel 'rolled': parameters: got \['q'\], wanted "),
+        ("x.dims[-1]", "x.dimz[-1]", r"'dimz' \(this is a fault of module acme, line \d+\)"),
+        ("return [on.step(rolled, (), args, on.pays(x.nbytes, x.size))]", "pass", r"is a fault of module acme\)"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_the_module_is_told_as_its_fault(package: Path, right: str, wrong: str, said: str) -> None:
+    announce(package)
+    text = (package / "acme.py").read_text()
+    assert right in text
+    (package / "acme.py").write_text(text.replace(right, wrong))
+    assert re.search(said, told(package, RUN))
+
+
 def test_what_is_known_of_makers_names_no_module_of_others(package: Path) -> None:
     """A process in which another package has a kernel for Relu is the first one of a machine."""
     (package / "mine.py").write_text(

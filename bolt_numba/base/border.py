@@ -15,8 +15,11 @@ from bolt_numba.errors import BoltError, BudgetError, DTypeError, InternalError,
 P = ParamSpec("P")
 T = TypeVar("T")
 
-def as_bolt_error(error: Exception, what: str) -> BoltError:
-    """The error itself, or the BoltError that says ``what`` met it."""
+_OURS = "bolt-numba"
+
+
+def as_bolt_error(error: Exception, what: str, whose: str = _OURS) -> BoltError:
+    """The error itself, or the BoltError that says ``what`` met it; whose: what has the fault."""
     if isinstance(error, BoltError):
         return error
     said = str(error) or "no reason given"
@@ -24,20 +27,30 @@ def as_bolt_error(error: Exception, what: str) -> BoltError:
         return BudgetError(f"{what}: memory: the system gave no more: {said}")
     if isinstance(error, RecursionError):
         return InvalidModelError(f"{what}: got what is nested too deep, wanted fewer levels")
-    return InternalError(f"{what}: {type(error).__name__}: {said} (this is a fault of bolt-numba)")
+    return InternalError(f"{what}: {type(error).__name__}: {said} (this is a fault of {whose})")
 
 
-def at_node(error: Exception, op: str, name: str) -> BoltError:
+def at_node(error: Exception, op: Any, name: str) -> BoltError:
     """An error of one node, as a BoltError that names it.
 
     What `infer` or a reference raises because of the model or the data comes as a BoltError (`ir.build.infer_types`,
-    `ops.registry.op`); all else is a fault of ours.
+    `ops.registry.op`); all else is a fault of the package that the operator is of.
     """
     if isinstance(error, UnsupportedOpError):
         return error
     if isinstance(error, BoltError):
         return type(error)(f"node {name!r}: {error}")
-    return as_bolt_error(error, f"node {name!r}: {op}")
+    return as_bolt_error(error, f"node {name!r}: {op.name}", _owner(error, type(op).__module__))
+
+
+def _owner(error: Exception, module: str) -> str:
+    """Whose fault an error of an operator is, with the line of its module that the error went through."""
+    if module.partition(".")[0] == __package__.partition(".")[0]:
+        return _OURS
+    from traceback import walk_tb  # 3 ms that starts do without
+
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_globals.get("__name__") == module]
+    return f"module {module}, line {lines[-1]}" if lines else f"module {module}"
 
 
 _THEIRS = "_raised_by_the_caller"

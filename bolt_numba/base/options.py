@@ -56,8 +56,15 @@ def wanted_threads(what: str, threads: Any) -> int:
     return int(given)
 
 
+def _device(what: str, given: Any) -> Any:
+    """`devices.in_order` knows which there are."""
+    if isinstance(given, (list, tuple)) and not given:
+        raise DeviceError(f"{what}: got {given!r}, wanted one device or several")
+    return tuple(given) if isinstance(given, list) else given
+
+
 def _stages(what: str, given: Any) -> Any:
-    if given is not None and not isinstance(given, Iterable):
+    if isinstance(given, str) or (given is not None and not isinstance(given, Iterable)):
         raise DTypeError(f"{what}: got {given!r:.80}, wanted stages of passes.pipeline")
     return None if given is None else tuple(given)
 
@@ -143,7 +150,7 @@ class Options:
     stand_ins: bool | None = field(default=None, metadata=_option(
         lambda what, given: default_stand_ins() if given is None else flag_of(what, given), fills=True))
     device: str | Sequence[str] = field(default="cpu", metadata=_option(
-        lambda _, given: tuple(given) if isinstance(given, list) else given,  # `devices.in_order` knows which there are
+        _device,
         "Where nodes run, in order of preference (`devices` lists them); what is left runs on the CPU.", "NAME[,NAME]"))
     properties: Mapping[str, Mapping[str, Any]] | None = field(default=None, metadata=_option(
         _properties, "Of a plug-in, as openvino.device=GPU (`devices`).", "DEVICE.NAME=VALUE", "property"))
@@ -172,7 +179,7 @@ class Options:
 
     def but(self, **given: Unpack[OptionKeywords]) -> Options:
         """The same with other values."""
-        return Options(**{**vars(self), **given})
+        return options_of("Options", {**vars(self), **given})
 
 
 if TYPE_CHECKING:

@@ -119,7 +119,8 @@ def _general(cls: Any) -> Callable[..., None]:
         if kwargs:
             values.update(kwargs)
             if len(values) > len(template):
-                raise TypeError(f"{cls.__name__}: fields: got {[*kwargs]}, wanted {[*template]}")
+                unknown = [name for name in kwargs if name not in template]
+                raise TypeError(f"{cls.__name__}: fields: got {unknown}, wanted some of {[*template]}")
         for name, make in factories:
             if values[name] is _MISSING:
                 values[name] = make()

@@ -89,11 +89,10 @@ def ops(
 
 def _described(name: str) -> str:
     """What an operator means, and its attributes: as node.op has them."""
-    operators.load_all()
-    if name not in OPS:
+    if operators.find(name) is None:
         near = difflib.get_close_matches(name, OPS)
         raise bn.BoltError(f"operator: got {name!r}, wanted {' or '.join(near) or 'one that `ops` lists'}")
-    rows = [f"  {f.name}: {f.type}{_default(f)}" for f in dataclasses.fields(OPS[name])]
+    rows = [f"  {f.name}: {getattr(f.type, '__name__', f.type)}{_default(f)}" for f in dataclasses.fields(OPS[name])]
     return "\n".join([name, inspect.getdoc(OPS[name]) or "", "", "attributes:" if rows else "no attributes", *rows])
 
 

@@ -46,7 +46,7 @@ class _References:
             for slot, result in zip(job.outs, results, strict=True):
                 view(slot, self.arena, inputs, outputs)[...] = result
         except Exception as error:
-            raise at_node(error, job.op.name, job.name) from error
+            raise at_node(error, job.op, job.name) from error
 
 
 class Host(Device):

@@ -106,7 +106,7 @@ class FlowNode:
         """The error that a task ends with where this node raised one."""
         try:
             if isinstance(error, BoltError):
-                made = at_node(error, "", self.name)
+                made = at_node(error, None, self.name)
             else:
                 said = f": {error}" if str(error) else ""
                 made = FlowError(f"node {self.name!r}: {type(error).__name__}{said}")

@@ -155,7 +155,7 @@ def _run(node: Node, arrays: dict[int, Array], sizes: Sizes) -> None:
     try:
         results = _results(node, args)
     except Exception as error:
-        raise at_node(error, node.op.name, node.name) from error
+        raise at_node(error, node.op, node.name) from error
     if len(results) < len(node.outputs):
         raise ShapeError(
             f"{node.op.name}: results of node '{node.name}': got {len(results)}, wanted {len(node.outputs)}"

@@ -160,7 +160,7 @@ class Planner:
             except LackingError:
                 raise
             except Exception as error:
-                raise at_node(error, node.op.name, node.name) from error
+                raise at_node(error, node.op, node.name) from error
 
     def _inline(self, node: Node, queue: deque[Node]) -> bool:
         """Replace a node by those of the branch that is known to be chosen."""

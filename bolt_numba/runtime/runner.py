@@ -336,7 +336,7 @@ class Runner:
             with np.errstate(all="ignore"):
                 return self._run_cut(cut, results)
         except Exception as error:
-            raise at_node(error, cut.node.op.name, cut.node.name) from error
+            raise at_node(error, cut.node.op, cut.node.name) from error
 
     def _run_cut(self, cut: Cut, results: Sequence[Array]) -> list[Array]:
         op, args = cut.node.op, list(results)

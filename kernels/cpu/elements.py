@@ -13,7 +13,7 @@ from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import copy_bytes, fill_bytes, inline, native_source, split
 from bolt_numba.kernels.cpu.movement.move import PARALLEL_BYTES, PARALLEL_ELEMENTS, UNITS, carried, copy_run
 from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps
-from bolt_numba.kernels.geometry.elements import Elements, parameters
+from bolt_numba.kernels.geometry.elements import Elements
 from bolt_numba.kernels.geometry.scalars import float_max, float_min
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Accepts, Argument, Step, Types, never
@@ -146,9 +146,10 @@ class CpuParts:
 @functools.cache
 def _kernel(made: Elements, settings: tuple[Any, ...], unit: int) -> Native:
     body, quiet = (made.make(CpuParts(unit, reports), *settings) for reports in (True, False))
-    unit = unit if "c" in parameters(body) else 0
+    wanted = made.wanted(body)
+    unit = unit if "c" in wanted else 0
     name = "_".join([made.name, *map(str, settings), *[f"u{8 * unit}"] * bool(unit)])
-    text = _text(made, parameters(body), unit, name)
+    text = _text(made, wanted, unit, name)
     reach = lambda a: made.reach(a, *settings)  # noqa: E731
     return native_source(text, name, made.all_fields, extents=reach, split=split, element=body, quiet=quiet)
 

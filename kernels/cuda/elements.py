@@ -18,7 +18,7 @@ from bolt_numba.kernels.cuda.movement.index import SCOPE
 from bolt_numba.kernels.cuda.movement.moves import carried, mover, widest
 from bolt_numba.kernels.cuda.movement.table_gather import table_gather_steps
 from bolt_numba.kernels.declare import Field, Source, inline
-from bolt_numba.kernels.geometry.elements import MOST, Elements, parameters
+from bolt_numba.kernels.geometry.elements import MOST, Elements
 from bolt_numba.kernels.geometry.scalars import float_max, float_min
 from bolt_numba.kernels.registry import Accepts, Argument, Step, result_of
 
@@ -141,7 +141,7 @@ class CudaParts:
 @functools.cache
 def _kernel(made: Elements, settings: tuple[Any, ...], unit: int) -> CudaKernel:
     body = made.make(CudaParts(unit), *settings)
-    wanted = parameters(body)
+    wanted = made.wanted(body)
     unit = unit if "c" in wanted else 0
     name = "_".join([made.name, *map(str, settings), *[f"u{8 * unit}"] * bool(unit)])
     source = Source(_text(made, wanted, unit, name), name, {**SCOPE, "element": body})

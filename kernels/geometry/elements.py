@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from bolt_numba.base.records import record
+from bolt_numba.errors import KernelError
 from bolt_numba.kernels.declare import I64, Field, Inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.transfers import Transfer
@@ -53,6 +55,15 @@ class Elements:
     def all_fields(self) -> dict[str, Field]:
         sizes = [*self.over.values(), *(f"{letter}{k}" for letter in self.strides for k in range(len(self.over) - 1))]
         return {**self.fields, **dict.fromkeys(sizes, I64)}
+
+    def wanted(self, body: Inline) -> tuple[str, ...]:
+        """Parameters of a body; raises KernelError for one that names nothing."""
+        found, known = parameters(body), {"t", "c", "run", *self.over, *self.strides, *self.all_fields}
+        if unknown := [name for name in found if name not in known]:
+            code = body.function.__code__
+            where = f"{Path(code.co_filename).name}:{code.co_firstlineno}: body of kernel {self.name!r}"
+            raise KernelError(f"{where}: parameters: got {unknown}, wanted some of {sorted(known)}")
+        return found
 
     def count(self, args: Mapping[str, Any]) -> int:
         """Indices of a step's arguments."""

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import onnx
-
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array, TensorType
 
@@ -70,6 +68,8 @@ def load_writers() -> None:
 @functools.cache
 def _histories() -> dict[str, list[Any]]:
     """All schemas of each operator, newest first; those of `DOMAINS` only, of the first that has the name."""
+    import onnx  # packages with writers of their own need not wait for it
+
     found: dict[str, list[Any]] = {}
     schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain in DOMAINS]
     for schema in sorted(schemas, key=lambda s: (DOMAINS.index(s.domain), -s.since_version)):
