@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -159,7 +160,8 @@ def check_no_plug_ins(options: Options) -> None:
     """Options that only plug-ins obey are not given to a session without any."""
     for what, given in (("properties", options.properties), ("placement", options.placement)):
         if given:
-            raise DeviceError(f"{what}: got {given!s:.80} for a session without plug-ins, wanted none")
+            shown = str(given) if isinstance(given, PurePath) else given
+            raise DeviceError(f"{what}: got {shown!r:.80} for a session without plug-ins, wanted none")
 
 
 def check_apart(buffers: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ import os
 import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -239,6 +240,8 @@ def test_after_counts_calls(driver: PlainDriver) -> None:
 def test_options_of_plug_ins_are_held_against_the_session() -> None:
     with pytest.raises(DeviceError, match=r"properties: got .* for a session without plug-ins"):
         bn.compile(GRAPH, properties={"plain": {}, "cpu": {"a": 1}})
+    with pytest.raises(DeviceError, match=r"placement: got 'rows\.txt' for a session without plug-ins"):
+        bn.compile(GRAPH, placement=Path("rows.txt"))
     with pytest.raises(DeviceError, match="placement: got 'Add' for a session without plug-ins"):
         bn.compile(GRAPH, placement="Add")
     with pytest.raises(DeviceError, match="fallback: got 'never', wanted one of"):
