@@ -151,13 +151,6 @@ class Step:
         _check(self.kernel, self.args)
 
 
-def checked_step(fields: dict[str, Any]) -> Step:
-    """A step of all its fields, when one of the same kernel with the same kinds of arguments was checked before."""
-    made = object.__new__(Step)
-    made.__dict__ = fields
-    return made
-
-
 _OF_STEPS = (In, Out, Scratch, Pitch, Fault)
 """Arguments that lead to operands or workspace."""
 

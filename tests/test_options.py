@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import pickle
 import subprocess
 import sys
@@ -83,6 +84,14 @@ def test_a_wrong_value_is_told_with_the_name_of_its_option(given: Any) -> None:
     for call in calls:
         with pytest.raises(bn.BoltError, match=rf"^(flow 'flow': node '\w+': )?{name}: got .*, wanted "):
             call()
+
+
+def test_numbers_of_numpy_are_kept_as_pythons() -> None:
+    made = bn.Options(
+        threads=np.int64(1), time_limit=np.float32(3), memory_limit=np.int64(9), max_plans=np.int32(2),  # type: ignore[arg-type]
+        stand_ins=np.bool_(True),  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert json.loads(json.dumps(vars(made))) == vars(made)
 
 
 def test_stages_are_those_of_the_pipeline() -> None:

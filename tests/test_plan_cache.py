@@ -14,12 +14,13 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.base import turns as behind
 from bolt_numba.base.turns import TURN_S, short_turns
-from bolt_numba.errors import BoltError, BudgetError
+from bolt_numba.errors import BoltError, BudgetError, ShapeError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.runtime.prepared import Prepared
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.tape import Tape, Taped, Tapes
 from tests.rule_cases import graph_of, o
+from tests.test_fillers import net
 from tests.test_session import two_layers
 
 WAIT_S = 60.0
@@ -96,6 +97,24 @@ def test_a_tape_serves_new_shapes_without_a_plan(monkeypatch: pytest.MonkeyPatch
         assert y.tobytes() == into.tobytes() == want.tobytes()
 
 
+def test_a_buffer_for_an_output_that_is_an_input_has_the_sizes_of_this_run() -> None:
+    """No result of a tape's own tells these."""
+    graph = graph_of(lambda b, x, z: (b(o("Add"), x, x), b(o("Identity"), z)), {"x": ("n", 8), "z": (3, "m")})
+    session, z = bn.compile(graph, threads=1), np.full((3, 5), 7, np.float32)
+    for count in (91, 92, 93, 94):
+        session(rows(count), z)
+    assert behind.idle()
+    for count, size in ((95, 6), (96, 7)):
+        z = np.full((3, size), size, np.float32)
+        sums, same = np.empty((count, 8), np.float32), np.empty_like(z)
+        session.run_into({"x": rows(count), "z": z}, {"out0": sums, "out1": same})
+        assert type(list(session._runner.prepared.values())[-1]) is Taped
+        assert (sums == 2).all()
+        assert (same == size).all()
+        with pytest.raises(ShapeError, match=rf"got shape \(3, 2\), wanted \(3, {size}\)"):
+            session.run_into({"x": rows(count), "z": z}, {"out1": same[:, :2].copy()})
+
+
 @pytest.mark.parametrize("call", ["run", "run_into"])
 def test_a_tape_stands_for_a_plan_that_is_not_made(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     session = taped()
@@ -108,7 +127,7 @@ def test_a_tape_stands_for_a_plan_that_is_not_made(monkeypatch: pytest.MonkeyPat
 def test_a_known_shape_of_a_tape_does_not_wait_for_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     session = taped()
     wanted = session(rows(90))
-    session(rows(90))  # one that comes once is not kept
+    session._runner.prepare([rows(90)])  # what passes by is not kept
     session._runner.tapes.clear()
     held = Held(monkeypatch)
     (planning,) = in_threads(lambda: session(rows(91)))
@@ -160,11 +179,10 @@ def test_the_shape_of_a_tape_used_least_recently_goes_first(order: tuple[int, ..
     """Where all were used since they came, too."""
     session = taped(max_plans=3)
     for count in (1, 2, 3, *order):
-        session(rows(90 + count))
+        session._runner.prepare([rows(90 + count)])
     assert counts(session) == [91, 92, 93]
     for i, count in enumerate(order):
-        for _ in range(2):  # one that comes once is not kept
-            session(rows(80 + i))
+        session._runner.prepare([rows(80 + i)])
         assert 90 + count not in counts(session)
         assert len(counts(session)) == 3
 
@@ -174,8 +192,8 @@ def test_plans_and_tapes_are_kept_up_to_max_plans(monkeypatch: pytest.MonkeyPatc
     at = Tapes.at
     monkeypatch.setattr(Tapes, "at", lambda self, arrays: at(self, arrays) if len(arrays[0]) % 3 else None)
     for count in (80, 81, 82, 83, 84, 85, 86, 87, 81, 82):
-        for _ in range(2):  # one that comes once is not kept
-            assert session(rows(count))["y"].shape == (count, 4)
+        session._runner.prepare([rows(count)])  # what passes by is not kept
+        assert session(rows(count))["y"].shape == (count, 4)
         assert len(counts(session)) <= 2
         assert count in counts(session)
     kinds = {type(p) for p in session._runner.prepared.values()}
@@ -207,6 +225,17 @@ def test_memory_of_a_large_shape_goes_with_it() -> None:
 def idle(session: bn.Session) -> int:
     """Bytes that the runs of tapes keep."""
     return sum(arena.nbytes for tapes in session._runner.tapes.values() for arena in tapes.arenas)
+
+
+def test_tables_that_idle_runs_keep_are_counted() -> None:
+    session = bn.compile(net(), threads=1, stand_ins=False)
+    for side in (8, 16, 24, 32, 40, 48, 80):
+        session(np.ones((1, 3, side, side), np.float32))
+        behind.wait(session._runner.serving)
+    (tapes,) = session._runner.tapes.values()
+    blocks = [run.block.nbytes for tape in tapes.tapes for run in tape.idle]
+    assert sum(blocks) > 0
+    assert tapes.nbytes >= sum(blocks) + idle(session)
 
 
 def test_plans_share_the_limit_of_memory() -> None:

@@ -42,10 +42,11 @@ class Budget:
     memory: int | None
 
     def __init__(self, work: int | None = None, memory: Any = None, seconds: Any = None) -> None:
-        is_number = isinstance(seconds, (int, float, np.number)) and not isinstance(seconds, bool)
+        seconds = seconds.item() if isinstance(seconds, np.number) else seconds  # f32 has no greatest f64
+        is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
         if seconds is not None and not (is_number and 0 < seconds <= sys.float_info.max):
             raise BoltError(f"time_limit: got {seconds!r:.80}, wanted a number of seconds above 0")
-        self.seconds, self.ends = seconds, math.inf
+        self.seconds, self.ends = None if seconds is None else float(seconds), math.inf
         if memory is not None and (isinstance(memory, bool) or not isinstance(memory, (int, np.integer)) or memory < 1):
             raise BoltError(f"memory_limit: got {memory!r}, wanted a number of bytes from 1")
         self.work, self.memory = work, None if memory is None else int(memory)
@@ -55,7 +56,7 @@ class Budget:
         if self.seconds is None:
             return self
         made = Budget(self.work, self.memory, self.seconds)
-        made.ends = time.monotonic() + float(self.seconds)
+        made.ends = time.monotonic() + self.seconds
         return made
 
 

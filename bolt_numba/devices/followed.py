@@ -146,7 +146,7 @@ class FollowedProgram:
         self.refused = {(id(job), at): job.ins[at].type.dims for job, at in program.faults}  # type: ignore[union-attr]
         rows = [*program.inputs.values(), *program.outputs.values()]
         moved: list[Any] = [offset for places in rows for _, offset in places]
-        self.is_moved, numbers_of = any(type(offset) is Followed for offset in moved), count()
+        numbers_of = count()
         self.places = [
             [(which, [(word, next(numbers_of)) for word, _ in places]) for which, places in rows.items()]
             for rows in (program.inputs, program.outputs)
@@ -261,6 +261,11 @@ class FollowedRun(NativeRun):
         self.take_steps(kernels, np.array([pointer(self.record), *params]), flags)
         self.stages = None if followed.stages is None else StagedRun(self, followed.stages)
         self.turn_to((self.own, *self.found[1:]), None)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it keeps from run to run."""
+        return int(self.image.nbytes + self.own.nbytes + self.block.nbytes)
 
     def filling(self, rows: Array) -> Array:
         """A record of `fill`."""

@@ -24,8 +24,8 @@ from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.packs import MakerContext
 from bolt_numba.runtime.plan import Plan, Planner
 from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, can_overwrite, clock, ends_of
-from bolt_numba.runtime.slots import TEMP
-from bolt_numba.types import I32, I64, Array, Sym, TensorType
+from bolt_numba.runtime.slots import INPUT, TEMP
+from bolt_numba.types import I32, I64, AnyDType, Array, Sym, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.runner import Runner
@@ -50,7 +50,7 @@ class Tapes:
 
     misses: plans that were made, as no tape held; hits: sizes that one served.  tries: to make a tape, in vain or not;
     refused: why it was in vain.  plan_s: seconds that the last plan took, for which a run waits for a tape.  arenas:
-    memory that no run has, for runs by any of them.
+    memory that no run has, for runs by any of them.  nbytes: of all that no run has.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,8 @@ class Tapes:
 
     @property
     def nbytes(self) -> int:
-        return sum(arena.nbytes for arena in list(self.arenas))
+        idle: list[int] = [run.nbytes for tape in self.tapes for run in list(tape.idle)]
+        return sum(arena.nbytes for arena in list(self.arenas)) + sum(idle)
 
     def at(self, arrays: Sequence[Array]) -> Taped | None:
         """What the first tape gives that holds for these inputs."""
@@ -120,7 +121,7 @@ class Tape:
     is_open: whether the integers that decide shapes are followed, too, and not held to what they are.  stops: whether
     it reads what data decide on the way.
     served, stopped: runs that it served to the end, and those that another runner had to end (`runtime.stops`); ahead:
-    iterations that ran natively.  granted: bytes that a run may take, as it was told under this limit.
+    iterations that ran natively.  granted: a limit, and bytes that a run may take under it.
     plan: with followed sizes, for what does not depend on them.  ranks: of the inputs.  open: inputs whose content is
     followed, and how much there is; fixed: what the content of others must be.  program: what its device made.
     """
@@ -163,7 +164,7 @@ class Tape:
         self.plain = None not in self.results
         before = len(sums)
         self.rows = [None if r is None else (slice(before + r[0], before + r[1]), r[2]) for r in self.made]
-        self.granted, self.limit = -1, limit_in_force()
+        self.granted = limit_in_force(), -1
         self.reads = 0 if plan.cut is None else sum(1 for s in plan.cut.reads if s is not None)
         self.cut, self.ends = plan.cut, ends_of(plan, self.reads)
         self.rest = None if plan.cut is None else runner.like(plan.cut.rest)
@@ -238,10 +239,11 @@ class Tape:
             rows = [row for row in self.made if row is not None]
             nbytes += sum(math.prod(dims[first:end]) * dtype.itemsize for first, end, dtype in rows)
         limit = limit_in_force()
-        if nbytes > self.granted or limit != self.limit:  # who is asked each time looks at the environment
+        told, most = self.granted  # together: another thread may have another limit
+        if nbytes > most or limit != told:  # who is asked each time looks at the environment
             if nbytes > unasked():
                 ask(nbytes, f"plan of {len(self.plan.jobs)} steps: intermediate values and results")
-            self.granted, self.limit = max(nbytes, unasked()), limit
+            self.granted = limit, max(nbytes, unasked())
 
     def context(self) -> Any:
         """Memory of one run at a time."""
@@ -317,6 +319,13 @@ class Taped(Prepared):
             raise AttributeError(name)
         self.plan: Plan = self.tape.planned_for(self.sizes)
         return self.plan
+
+    def type_of(self, index: int) -> tuple[tuple[int, ...], AnyDType]:
+        slot, ranks = self.results[index], self.tape.ranks
+        if slot.kind != INPUT:
+            return super().type_of(index)
+        first = sum(ranks[: slot.index])
+        return tuple(self.sizes[first : first + ranks[slot.index]]), slot.type.dtype
 
     def overwrites_in(self, output: int, source: int) -> bool:
         if self.late:  # an iteration that stops half way is run again
