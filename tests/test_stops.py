@@ -228,7 +228,7 @@ def test_runs_with_stops_keep_to_the_limit_of_memory(results: str) -> None:
         x = np.full((400 if is_large else 4, 6), 1 if are_all else -1, np.float32)
         x[0, 0] = 1
         found, wanted = (is_refused(one, x) for one in (session, bn.compile(model, threads=1, memory_limit=limit)))
-        assert found == wanted, number
+        assert found <= wanted, number  # a plan that ends where data decide takes more than a tape that goes on
         ended[is_large, are_all] = found
         settle(session)
     assert ended[True, True]
@@ -380,3 +380,117 @@ def test_no_tape_is_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tape, "MOST_REFUSED", 8)
     monkeypatch.setattr(Tape, "__init__", lambda *args: 1 // 0)
     assert 8 <= len(scaled(16).refused) <= 8 + 4  # the one try that follows plans may come last
+
+
+GRID = """
+    weight = Constant <value = float[2, 3, 1, 1] {0.5, 1.25, -2.0, 3.0, 0.75, -0.125}> ()
+    i2 = Constant <value = int64 {2}> ()
+    i3 = Constant <value = int64 {3}> ()
+    row = Constant <value = int64[2] {1, -1}> ()
+    col = Constant <value = int64[2] {-1, 1}> ()
+    pairs = Constant <value = int64[3] {2, -1, 2}> ()
+    start = Constant <value = FLOAT {START}> ()
+    step = Constant <value = FLOAT {STEP}> ()
+    part = Constant <value = FLOAT {PART}> ()
+    half = Constant <value = FLOAT {0.5}> ()
+    f = Conv <strides = [2, 2]> (x, weight)
+    shape = Shape (f)
+    height = Gather (shape, i2)
+    width = Gather (shape, i3)
+    high = Cast <to = TO> (height)
+    wide = Cast <to = TO> (width)
+    top = Mul (high, part)
+    right = Mul (wide, part)
+    down = Range (start, top, step)
+    along = Range (start, right, step)
+    ys = Add (down, half)
+    xs = Add (along, half)
+    yc = Reshape (ys, col)
+    xr = Reshape (xs, row)
+    ny = Shape (down)
+    nx = Shape (along)
+    sides = Concat <axis = 0> (ny, nx)
+    yy = Expand (yc, sides)
+    xx = Expand (xr, sides)
+    y1 = Unsqueeze (yy, m1)
+    x1 = Unsqueeze (xx, m1)
+    places = Concat <axis = -1> (x1, y1)
+    narrow = Cast <to = 1> (places)
+    twice = Concat <axis = 0> (narrow, narrow)
+    y = Reshape (twice, pairs)
+    size = Size (f)
+    real = Cast <to = 1> (size)
+    across = Cast <to = 1> (wide)
+    flat = Reshape (f, m1)
+    mean = Div (flat, real)
+    z = Div (mean, across)
+"""
+"""Places of pixels, as detectors make them, and what else is divided by the same floats."""
+
+
+def grid(start: str, step: str, kind: str = "float", part: str = "1.0") -> bytes:
+    body = GRID.replace("START", start).replace("STEP", step).replace("PART", part).replace("FLOAT", kind)
+    body = body.replace("TO", "1" if kind == "float" else "11")
+    if part == "1.0":
+        body = body.replace("Mul (high, part)", "Identity (high)").replace("Mul (wide, part)", "Identity (wide)")
+    text = f"{HEAD} g (float[1, 3, h, w] x) => (float[2, p, 2] y, float[k] z) {{ {CONSTANTS} {body} }}"
+    made: bytes = onnx.parser.parse_model(text).SerializeToString()
+    return made
+
+
+def as_fresh(session: Any, model: bytes, rng: np.random.Generator, runs: int) -> None:
+    """Runs of random sizes have the bits of sessions that have seen no other."""
+    for _ in range(runs):
+        x = rng.standard_normal((1, 3, *rng.integers(20, 90, 2))).astype(np.float32)
+        made, wanted = (one.run(None, {"x": x}) for one in (session, bn.compile(model, threads=1)))
+        for got, want in zip(made, wanted, strict=True):
+            assert (got.dtype, got.shape) == (want.dtype, want.shape), x.shape
+            assert got.tobytes() == want.tobytes(), x.shape
+        settle(session)
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "kind", "runs"),
+    [
+        ("0.0", "1.0", "float", 30), ("0.5", "1.0", "float", 8), ("-3.0", "2.0", "float", 8),
+        ("90.0", "-0.3", "double", 8),
+    ],
+)  # fmt: skip
+def test_floats_made_of_sizes_are_ends_of_ranges(start: str, step: str, kind: str, runs: int) -> None:
+    model, rng = grid(start, step, kind), np.random.default_rng(7)
+    session = bn.compile(model, threads=1)
+    as_fresh(session, model, rng, 8)
+    (tapes,) = [tapes for runner in runners(session._runner) for tapes in runner.tapes.values()]
+    planned, served = tapes.misses, tapes.hits
+    as_fresh(session, model, rng, runs)
+    assert (tapes.misses, tapes.hits) == (planned, served + runs), "tapes serve all new sizes"
+    assert all(tape.cut is None for tape in tapes.tapes)
+
+
+def test_ends_of_ranges_that_are_not_whole_are_right() -> None:
+    model = grid("0.0", "1.0", part="0.5")
+    as_fresh(bn.compile(model, threads=1), model, np.random.default_rng(3), 14)
+
+
+@pytest.mark.parametrize(("kind", "digits"), [("float", 24), ("double", 53)])
+def test_ends_of_ranges_are_what_floats_hold(kind: str, digits: int) -> None:
+    """f32 rounds 2^24 + 1: from 2^24 on a tape of whole numbers holds no more."""
+    body = f"""
+        real = Cast <to = {1 if kind == "float" else 11}> (n)
+        zero = Constant <value = {kind} {{0.0}}> ()
+        step = Constant <value = {kind} {{65536.0}}> ()
+        y = Range (zero, real, step)
+    """
+    model = onnx.parser.parse_model(f"{HEAD} g (int64 n) => ({kind}[k] y) {{ {body} }}").SerializeToString()
+    session = bn.compile(model, threads=1)
+    for n in (70_000, 10, 200_000, 1_000_000, 5_000_000, 9_000_000):
+        wanted = np.arange(0, n, 65536).astype("f4" if kind == "float" else "f8")
+        np.testing.assert_array_equal(session.run(None, {"n": np.array(n)})[0], wanted)
+        settle(session)
+    (made,) = [tape for tapes in session._runner.tapes.values() for tape in tapes.tapes]
+    assert made.cut is None
+    least, few = 1 << digits, 1 << 20
+    arithmetic = made.program.tape
+    assert arithmetic.at([few]) is not None
+    assert arithmetic.at([least]) is None
+    assert arithmetic.at([least + 1]) is None

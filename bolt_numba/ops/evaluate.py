@@ -96,9 +96,6 @@ def _with_values(
     for t in inputs:
         if t is not None and (t.value is None or t.value.size > 64 * MAX_KNOWN):
             return types
-    for t in types:
-        if not t.is_static or t.size > MAX_KNOWN:
-            return types
     args: list[Array | None] = []
     symbolic = False
     for t in inputs:
@@ -111,6 +108,9 @@ def _with_values(
         args.append(t.value if known is None else known)
     if symbolic and not op.on_symbols:
         return types
+    for t in types:
+        if not t.is_static or t.size > MAX_KNOWN:
+            return types
     try:
         with within(Budget(MAX_WORK)):
             values = result_tuple(op.reference(*args))

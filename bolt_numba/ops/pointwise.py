@@ -325,6 +325,7 @@ class _Select(_Mixed):
 class _Convert(_Mixed):
     """Cast: any number to any other, and to or from strings."""
 
+    converts = True
     to: AnyDType
     saturate: bool
     round_mode: str

@@ -29,6 +29,8 @@ class Op:
     """Output holds the first input's elements in the same order: planned as an alias, costs nothing."""
     on_symbols: ClassVar[bool] = False
     """The reference also works on object arrays that hold `Sym` dimensions (shape arithmetic)."""
+    converts: ClassVar[bool] = False
+    """The result is operand 0 in another dtype."""
     value_inputs: ClassVar[tuple[int, ...]] = ()
     """Operands whose content decides shapes or branches (shape, axes, pads, cond…): planned per value."""
     least_operands: ClassVar[int] = 0

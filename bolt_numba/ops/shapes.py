@@ -147,12 +147,17 @@ def want_possible(owner: Op, t: TensorType) -> None:
     Axes of length 0 count as 1, as in NumPy.
     """
     shape = t.shape
-    if not shape or (
-        t.is_static and min(t.dims) > 0 and math.prod(t.dims) <= MAX_ELEMENTS and len(shape) <= MAX_RANK
-    ):
+    if not shape:
         return
+    if t.is_static:
+        for d in shape:  # each by itself: of two that are followed none need be the least
+            if not d > 0:  # type: ignore[operator]  # none is a symbol
+                break
+        else:
+            if math.prod(t.dims) <= MAX_ELEMENTS and len(shape) <= MAX_RANK:
+                return
     dims = [d for d in shape if not isinstance(d, Sym)]
-    if min(dims, default=0) < 0 or math.prod(d or 1 for d in dims) > MAX_ELEMENTS or len(shape) > MAX_RANK:
+    if any(d < 0 for d in dims) or math.prod(d or 1 for d in dims) > MAX_ELEMENTS or len(shape) > MAX_RANK:
         raise owner.fail("result", t, f"at most {MAX_RANK} axes, none negative, and {MAX_ELEMENTS} elements")
 
 

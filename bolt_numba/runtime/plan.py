@@ -181,13 +181,13 @@ class Planner:
         queue.extendleft(reversed(branch.nodes))
         return True
 
-    def _add(self, node: Node, queue: deque[Node]) -> None:
-        """Plan a node, unless its results are known, or the plan ends here."""
+    def _add(self, node: Node, queue: deque[Node], told: list[Slot | None] | None = None) -> None:
+        """Plan a node, unless its results are known, or the plan ends here.  told: operands, with what it may know."""
         op = node.op
         is_control = isinstance(op, ControlFlow)
         if is_control and op.branches and self._inline(node, queue):  # type: ignore[attr-defined]
             return
-        ins = [None if v is None else self.slots.get(id(v)) or self._slot(v) for v in node.operands]
+        ins = told or [None if v is None else self.slots.get(id(v)) or self._slot(v) for v in node.operands]
         types = [None if s is None else s.type for s in ins]
         alike = self.choices.alike(op, types)
         how = self.choices.known(alike, op, ins)
@@ -201,7 +201,7 @@ class Planner:
                 self._make_cut(node, ins, queue)
             self._read(ins)
             if goes_on == REPLANNED:
-                self._add(node, queue)
+                self._add(node, queue, ins)
             return
         outs = [Slot(v.name, t, TEMP) for v, t in zip(node.outputs, made, strict=True)]
         for value, slot in zip(node.outputs, outs, strict=True):

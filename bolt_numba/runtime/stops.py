@@ -23,7 +23,7 @@ from bolt_numba.runtime.copies import Copy
 from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.region import Region, resolved
 from bolt_numba.runtime.slots import CONST, TEMP, Job, Slot
-from bolt_numba.types import I32, I64, TensorType, type_of
+from bolt_numba.types import F32, F64, I32, I64, TensorType, type_of
 
 REPLANNED, DONE = 1, 2
 """How a plan goes on at a node: it is planned with what is known now; it has its steps."""
@@ -132,6 +132,10 @@ class Stops:
             slot, operand = ins[i], node.operands[i]
             if slot is None or operand is None or slot.type.known is not None:
                 continue
+            cells = self._whole(slot)
+            if cells is not None:
+                ins[i], done = Slot(slot.name, slot.type.with_value(cells), slot.kind, slot.index, base=slot), REPLANNED
+                continue
             value = resolved(operand, self.alias)
             (content,) = self.data.get(id(value), [()])
             if slot.type.dtype not in (I64, I32) or slot.type.size != len(content) or not content:
@@ -142,6 +146,19 @@ class Stops:
             known = slot.type.with_value(cells.reshape(slot.type.dims))
             ins[i] = self.slots[id(value)] = Slot(slot.name, known, slot.kind, slot.index, base=slot)
         return done
+
+    def _whole(self, slot: Slot) -> Any:
+        """The integers made of sizes of which an operand was converted, where its dtype holds them; else None.
+
+        Only who asks sees them: with floats another node may compute what it would not with integers.
+        """
+        root = slot.root()[0]
+        source = next((j.ins[0] for j in self.jobs if j.op.converts and j.outs[0] is root), None)
+        cells = None if source is None or source.type.dtype not in (I64, I32) else source.type.value
+        if cells is None or slot.type.dtype not in (F32, F64):
+            return None
+        exact = 1 << (np.finfo(slot.type.dtype).nmant + 1)
+        return cells.reshape(slot.type.dims) if all(-exact < n < exact for n in cells.flat) else None
 
     def _device(self) -> Device:
         return next(d for d in self.devices if d.aliases)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from bolt_numba.base.follow import is_followed
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import INDICES, NUMBERS, nothing, same_dtype
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
@@ -37,14 +38,17 @@ class Range(Op):
         return TensorType(dtype, ((last - first + (step - 1)) // step,))
 
     def _count(self, start: Array, limit: Array, delta: Array) -> int:
-        a, b, d = (v.reshape(-1)[0].item() for v in (start, limit, delta))
+        given = [v.reshape(-1)[0].item() for v in (start, limit, delta)]
+        if is_followed(given):  # followed ones are whole, of floats too
+            given = [int(n) if type(n) is float and n.is_integer() else n for n in given]
+        a, b, d = given
         if d == 0:
             raise self.fail("delta", d, "not 0")
-        if isinstance(d, int):
+        if all(isinstance(n, int) for n in given):
             steps: int = -((a - b) // d)
             return max(steps, 0)
-        count = float((b - a) / d)
-        if not math.isfinite(count):
+        count: float = (b - a) / d
+        if not abs(count) < math.inf:
             raise self.fail("start, limit and delta", (a, b, d), "a finite number of steps")
         return max(math.ceil(count), 0)
 

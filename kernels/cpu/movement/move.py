@@ -392,16 +392,16 @@ def _transposing_step(m: Move, i: Axis, j: Axis, ends: dict[str, Any]) -> Step:
         return Step(transpose_few(m.unit, j.size, True), args, parallel)
     if i.size <= 4 and j.src == i.size * m.unit:
         return Step(transpose_few(m.unit, i.size, False), args, parallel)
-    if m.unit == 4 and min(i.size, j.size) >= LANES:
+    if m.unit == 4 and i.size >= LANES and j.size >= LANES:
         return Step(transpose_f32(), args, parallel)
-    if m.unit == 1 and min(i.size, j.size) >= BYTE_BLOCK:
+    if m.unit == 1 and i.size >= BYTE_BLOCK and j.size >= BYTE_BLOCK:
         return Step(transpose_bytes(), args, parallel)
     return Step(transpose_elements(m.unit), args, m.nbytes >= m.unit * PARALLEL_ELEMENTS)
 
 
 def _rows_step(m: Move, ends: dict[str, Any]) -> Step:
-    small = next((u for u in (8, 4, 2, 1) if m.unit % u == 0), 1)
-    if m.unit < 32 and m.unit % 4:  # a few odd bytes: one by one is faster than a call
+    if m.unit % 4 and m.unit < 32:  # a few odd bytes: one by one is faster than a call
+        small = 1 if m.unit % 2 else 2
         inner = Axis(m.unit // small, small, small)
         return _step(Move((*m.axes, inner), small), ends["src"], ends["dst"])
     row = m.axes[-1]

@@ -54,8 +54,7 @@ def choose_terms(context: Context) -> int:
 
 def panel_columns(n: int) -> int:
     """Columns of packed storage for n columns."""
-    full, rest = divmod(n, PANEL)
-    return full * PANEL + (0 if rest == 0 else LANES if rest <= LANES else PANEL)
+    return -(-n // LANES) * LANES
 
 
 def aligned_empty(shape: Sequence[int]) -> Array:
