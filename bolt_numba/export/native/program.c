@@ -314,13 +314,14 @@ static bool check_faults(const reading *r, int64_t number, const int64_t *plan) 
     for (int64_t i = first; i < first + count; i++) {
         const int64_t *fault = bn_row(p, BNP_TABLE_FAULTS, i);
         int64_t rank = fault[BNP_FAULT_RANK];
-        if (!is_within(r, BNP_TABLE_FAULTS, i, "rank", rank, 0, MAX_RANK) ||
-            !is_span(r, BNP_TABLE_FAULTS, i, "dims", fault[BNP_FAULT_DIMS], rank, BNP_TABLE_DIMS))
-            return false;
+        if (!is_within(r, BNP_TABLE_FAULTS, i, "rank", rank, 0, MAX_RANK)) return false;
+        if (fault[BNP_FAULT_WORD] != -1) {
+            if (!is_within(r, BNP_TABLE_FAULTS, i, "word", fault[BNP_FAULT_WORD], 0, words - rank)) return false;
+            continue;
+        }
+        if (!is_span(r, BNP_TABLE_FAULTS, i, "dims", fault[BNP_FAULT_DIMS], rank, BNP_TABLE_DIMS)) return false;
         if (bn_nbytes(bn_row(p, BNP_TABLE_DIMS, fault[BNP_FAULT_DIMS]), rank, BN_UINT8) < 0)
             return is_within(r, BNP_TABLE_FAULTS, i, "elements", -1, 0, MAX_NBYTES);
-        if (fault[BNP_FAULT_WORD] != -1 && !is_within(r, BNP_TABLE_FAULTS, i, "word", fault[BNP_FAULT_WORD], 0, words - rank))
-            return false;
     }
     return true;
 }
