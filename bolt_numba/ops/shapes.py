@@ -157,7 +157,7 @@ def want_possible(owner: Op, t: TensorType) -> None:
             if math.prod(t.dims) <= MAX_ELEMENTS and len(shape) <= MAX_RANK:
                 return
     dims = [d for d in shape if not isinstance(d, Sym)]
-    if any(d < 0 for d in dims) or math.prod(d or 1 for d in dims) > MAX_ELEMENTS or len(shape) > MAX_RANK:
+    if min(dims, default=0) < 0 or math.prod(d or 1 for d in dims) > MAX_ELEMENTS or len(shape) > MAX_RANK:
         raise owner.fail("result", t, f"at most {MAX_RANK} axes, none negative, and {MAX_ELEMENTS} elements")
 
 
