@@ -29,7 +29,7 @@ from bolt_numba.errors import InvalidModelError
 from bolt_numba.hardware import blobs, registry, starts
 from bolt_numba.hardware.interface import CompileContext, DeviceFullError, DeviceLostError
 from bolt_numba.hardware.starts import Layout, Opening, Shapes, Start
-from bolt_numba.inputs import check_buffer, shared_symbols
+from bolt_numba.inputs import check_buffer, shared_symbols, wanted_of
 from bolt_numba.session import Session
 from bolt_numba.types import Array
 
@@ -140,7 +140,7 @@ class KnownSession(Session):
         self.signatures, self._name = start.signatures, start.name
         self.inputs, self.outputs = list(start.inputs), list(start.outputs)
         self._input_names, self._output_names = [s.name for s in self.inputs], [s.name for s in self.outputs]
-        self._shared = shared_symbols(self.inputs)
+        self._wanted, self._shared = [wanted_of(s) for s in self.inputs], shared_symbols(self.inputs)
         self._states, self._far, self._budget, self._already = None, (), None, {opened.name: opened}
         self._is_completing, self._completing = False, threading.RLock()
         renew_after_fork(self, "_completing", threading.RLock)
