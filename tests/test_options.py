@@ -112,7 +112,7 @@ def test_an_unknown_option_is_told() -> None:
         assert isinstance(told.value, bn.BoltError)
     with pytest.raises(bn.DTypeError, match=r"^Options: options: got \['treads'\], wanted some of .*'threads'"):
         bn.Options().but(**given)
-    with pytest.raises(TypeError, match=r"^Options: fields: got \['treads'\], wanted some of .*'threads'"):
+    with pytest.raises(TypeError, match=r"^Options.*'treads'"):
         bn.Options(threads=1, **given)
     with pytest.raises(bn.DTypeError, match="options: got a dict, wanted Options"):
         bn.Session(bn.load(adding(3)), {"threads": 1})  # type: ignore[arg-type]

@@ -53,7 +53,8 @@ def weight_of(distance, taps):
     if taps == 1:
         return _ONE
     if taps == 2:
-        return max(_ONE - d, _ZERO)
+        left = _ONE - d
+        return _ZERO if left < _ZERO else left  # NaN stays
     a = np.float32(-0.75)
     if d <= _ONE:
         return ((a + _TWO) * d - (a + np.float32(3))) * d * d + _ONE

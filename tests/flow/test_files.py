@@ -171,7 +171,7 @@ def test_steps_before_a_model_are_words_of_the_file(folder: Path) -> None:
         ('"digits.onnx"', '"none.onnx"', "node 'digits': model: got 'none.onnx', wanted a file that is there"),
         ('"digits.onnx"', '"by.npy"', "node 'digits': "),
         ('"digits.onnx"', "3", "node 'digits': model: got 3, wanted a file"),
-        ('numerics = "strict"', "properties = 3", "node 'digits': properties: got 3, wanted properties by device"),
+        ('numerics = "strict"', "properties = 3", "node 'digits': properties: got a int, wanted those of each device"),
         ('"strict"', '"exact"', "node 'digits': numerics: got 'exact', wanted one of"),
         ('device = "host"', 'device = "host"\ncpus = [-1]', "got what is no TOML"),
         ("[{ count = 1 }, ", '["two", ', "node 'digits': workers: got ['two', Workers("),
