@@ -13,7 +13,7 @@ from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import copy_bytes, fill_bytes, inline, native_source, split
 from bolt_numba.kernels.cpu.movement.move import PARALLEL_BYTES, PARALLEL_ELEMENTS, UNITS, carried, copy_run
 from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps
-from bolt_numba.kernels.geometry.elements import Elements
+from bolt_numba.kernels.geometry.elements import Elements, own_of
 from bolt_numba.kernels.geometry.scalars import float_max, float_min
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Accepts, Argument, Step, Types, never
@@ -101,6 +101,7 @@ class CpuParts:
     keep, rint, floor, divide = _keep, _rint, _floor, _divide
     carried = staticmethod(carried)
     table_gather_steps = staticmethod(table_gather_steps)
+    own = staticmethod(functools.partial(own_of, __name__))
 
     def __init__(self, unit: int = 0, reports: bool = True) -> None:
         self.move = _mover(unit)

@@ -18,7 +18,7 @@ from bolt_numba.kernels.cuda.movement.index import SCOPE
 from bolt_numba.kernels.cuda.movement.moves import carried, mover, widest
 from bolt_numba.kernels.cuda.movement.table_gather import table_gather_steps
 from bolt_numba.kernels.declare import Field, Source, inline
-from bolt_numba.kernels.geometry.elements import MOST, Elements
+from bolt_numba.kernels.geometry.elements import MOST, Elements, own_of
 from bolt_numba.kernels.geometry.scalars import float_max, float_min
 from bolt_numba.kernels.registry import Accepts, Argument, Step, result_of
 
@@ -92,6 +92,7 @@ class CudaParts:
     report, rint, floor, divide = report, _rint, lang.floor_f32, lang.divide_exact
     carried = staticmethod(carried)
     table_gather_steps = staticmethod(table_gather_steps)
+    own = staticmethod(functools.partial(own_of, __name__))
 
     def __init__(self, unit: int = 0) -> None:
         self.move, self.keep = _movers(unit)

@@ -17,6 +17,7 @@ index.  `DeviceParts` is what either gives to bodies and makers.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -87,11 +88,18 @@ def parameters(body: Inline) -> tuple[str, ...]:
     return code.co_varnames[: code.co_argcount]
 
 
+def own_of(beside: str, path: str) -> Any:
+    """A function by its path below the package in which the module ``beside`` is."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(f"{beside.rpartition('.')[0]}.{module}"), name)
+
+
 class DeviceParts(Protocol):
     """What a device gives to bodies and makers.
 
     in_order: whether a step that is not parallel goes through its indices in order.  rint, floor, divide: of f32,
-    rounded to nearest; rint of an f64, too.
+    rounded to nearest; rint of an f64, too.  own: a function of the device, by its path below its
+    folder (``reductions.arg.step``), for work that each device does in its own way.
     """
 
     in_order: bool
@@ -101,6 +109,7 @@ class DeviceParts(Protocol):
     rint: Any
     floor: Any
     divide: Any
+    own: Any
 
     def limited(self, accepts: Accepts, few: bool, computes: Accepts) -> Accepts:
         """Where the device has what a common maker needs; see `registry.everywhere`."""

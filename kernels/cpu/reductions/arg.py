@@ -1,22 +1,16 @@
-"""ArgMax, ArgMin and Hardmax: positions of extremes along one axis; f32 in vectors, other dtypes in scalar loops."""
+"""Positions of extremes along one axis; f32 in vectors, other dtypes in scalar loops."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from bolt_numba.kernels.common.gather import ones_at
-from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.language.lang import I64, LANES, PTR
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.reduce import generated
 from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.geometry.reduced import around_axis
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.arrays import reduce as ops
-from bolt_numba.ops.registry import normalise_axis
+from bolt_numba.kernels.registry import Argument, In, Scratch, Step
 from bolt_numba.types import F32, F64, AnyDType, TensorType, dtype_name
 
 PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
@@ -172,27 +166,15 @@ def {name}(p, tid, nthreads):
 _FIELDS = dict.fromkeys(("x", "y", "room"), PTR) | dict.fromkeys(("outer", "n", "inner", "blocks", "short"), I64)
 
 
-WIDEST = (1 << 31) - 1
-"""Elements of an axis up to which lanes hold positions."""
-
-
 def _reach(unit: int, has_room: bool, a: Any) -> dict[str, Reach]:
     lines = (a.short or a.outer) * a.inner
     return {"x": unit * lines * a.n, "y": 8 * lines, "room": 8 * COLUMNS * a.threads if has_room else 0}
 
 
-def _form(op: Any, ins: Types) -> tuple[int, int, int] | None:
-    """``[outer, n, inner]`` around the axis of an operand that is not empty."""
-    x = ins[0]
-    if x is None or not x.is_static or not x.size or not (x.dtype.kind in "iu" or x.dtype in (F32, F64)):
-        return None
-    form = around_axis(x.dims, normalise_axis(op, op.axis, len(x.dims))) if x.dims else (1, 1, 1)
-    return form if form[1] <= WIDEST else None
-
-
-def _step(x: TensorType, form: tuple[int, int, int], sign: str, last: bool, y: Argument, threads: int) -> Step:
-    outer, n, inner = form
-    name = f"arg_{'max' if sign == '>' else 'min'}_{'last' if last else 'first'}_{dtype_name(x.dtype)}"
+def step(x: TensorType, form: tuple[int, int, int], y: Argument, least: bool, last: bool, threads: int) -> Step:
+    """Positions of the first or the ``last`` extreme along axis 1 of In(0)."""
+    (outer, n, inner), sign = form, "<" if least else ">"
+    name = f"arg_{'min' if least else 'max'}_{'last' if last else 'first'}_{dtype_name(x.dtype)}"
     vectors = x.dtype == F32
     text = _vector_text(name, sign, last) if vectors else _scalar_text(name, sign, last, x.dtype)
     blocks = 1 if inner == 1 else -(-inner // (LANES if vectors else COLUMNS))
@@ -202,27 +184,3 @@ def _step(x: TensorType, form: tuple[int, int, int], sign: str, last: bool, y: A
     args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks, "short": short}
     extents = partial(_reach, x.dtype.itemsize, not vectors)
     return Step(generated(text, name, extents, **_FIELDS), args, (x.size > PARALLEL_ELEMENTS) & (outer * blocks > 1))
-
-
-def _has_form(op: ops.ArgMax | ops.ArgMin | ops.Hardmax, ins: Types) -> bool:
-    return _form(op, ins) is not None
-
-
-@kernel(ops.ArgMax, ops.ArgMin, accepts=_has_form)
-def arg(op: ops.ArgMax | ops.ArgMin, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """Any integers, f32, f64."""
-    form, x = _form(op, ins), ins[0]
-    assert form is not None, "accepts() has tested this"
-    assert x is not None, "accepts() has tested this"
-    sign = ">" if isinstance(op, ops.ArgMax) else "<"
-    return [_step(x, form, sign, op.select_last_index, Out(0), context.threads)]
-
-
-@kernel(ops.Hardmax, accepts=_has_form)
-def hardmax(op: ops.Hardmax, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """Positions of the greatest, a fill with zeros, the ones."""
-    form, x = _form(op, ins), ins[0]
-    assert form is not None, "accepts() has tested this"
-    assert x is not None, "accepts() has tested this"
-    places = Scratch(8 * form[0] * form[2])
-    return [_step(x, form, ">", False, places, context.threads), *ones_at(places, x, form, PARTS)]

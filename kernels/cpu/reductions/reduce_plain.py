@@ -1,4 +1,4 @@
-"""Reductions of integers, bool and f64: scalar loops that LLVM turns into vectors; and those of nothing.
+"""Reductions of integers, bool and f64: scalar loops that LLVM turns into vectors.
 
 As in `reduce`, every reduction is passes over ``[outer, n, inner]``; columns are folded in blocks, row after row.
 """
@@ -16,11 +16,8 @@ import numpy as np
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import native_source
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.cpu.movement.move import steps as move_steps
-from bolt_numba.kernels.cpu.reductions.reduce import FOLDS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
-from bolt_numba.kernels.geometry.strides import broadcast_move
 from bolt_numba.kernels.jit import I64 as INT
 from bolt_numba.kernels.jit import PTR, PTR_OR_0, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
@@ -250,21 +247,3 @@ def _fold_steps(
         made.append(Step(program, args, (outer * n * inner > PARALLEL_ELEMENTS) & (outer * blocks > 1)))
         source, more = target, left
     return made
-
-
-def _is_empty(op: Any, ins: Types) -> bool:
-    x = ins[0]
-    if x is None or not x.is_static or x.size:
-        return False
-    return len(ins) < 2 or ins[1] is None or ins[1].known is not None
-
-
-@kernel(*{*FOLDS, *PLAIN_FOLDS, ops.ReduceLogSumExp}, accepts=_is_empty)
-def reduce_nothing(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """What the reference gives for no element, everywhere."""
-    x = ins[0]
-    assert x is not None
-    if not outs[0].size:
-        return []
-    value = np.ascontiguousarray(op.reference(np.empty((0,), x.dtype), np.array([0]))).reshape(-1)
-    return move_steps([broadcast_move((), outs[0].dims, x.dtype.itemsize)], value, Out(0))

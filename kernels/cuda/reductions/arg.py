@@ -1,4 +1,4 @@
-"""ArgMax, ArgMin and Hardmax: positions of extremes along one axis.
+"""Positions of extremes along one axis.
 
 Elements are compared as integers in the same order, of which NaN is the most extreme and zeros are equal.
 """
@@ -7,23 +7,17 @@ Elements are compared as integers in the same order, of which NaN is the most ex
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.common.gather import ones_at
 from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel, inline
-from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, f32_bits, f64_bits, store_i64
 from bolt_numba.kernels.cuda.language.warp import block_max_i64, max_of, warp_reduction
-from bolt_numba.kernels.cuda.reductions.fold import LIMIT, SHORT_ROW, THREADS, WARP_ROW, kind_of
-from bolt_numba.kernels.geometry.reduced import around_axis
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.arrays.reduce import ArgMax, ArgMin, Hardmax
-from bolt_numba.ops.registry import normalise_axis
+from bolt_numba.kernels.cuda.reductions.fold import SHORT_ROW, THREADS, WARP_ROW, kind_of
+from bolt_numba.kernels.registry import Argument, In, Step
 from bolt_numba.types import F32, F64, U64, AnyDType, TensorType
 
 LEAST, MOST = np.int64(-(2**63)), np.int64(2**63 - 1)
@@ -127,16 +121,8 @@ def arg_columns(dtype: AnyDType, least: bool) -> CudaKernel:
     )(body)  # fmt: skip
 
 
-def _form(op: Any, ins: Types) -> tuple[int, int, int] | None:
-    x = ins[0]
-    if x is None or not x.is_static or not 0 < x.size < LIMIT:
-        return None
-    return around_axis(x.dims, normalise_axis(op, op.axis, len(x.dims))) if x.dims else (1, 1, 1)
-
-
-def _arg_step(
-    x: TensorType, form: tuple[int, int, int], y: Out | Scratch, least: bool = False, last: bool = False
-) -> Step:
+def step(x: TensorType, form: tuple[int, int, int], y: Argument, least: bool, last: bool, threads: int) -> Step:
+    """Positions of the first or the ``last`` extreme along axis 1 of In(0)."""
     outer, n, inner = form
     magic, shift = divider(inner)
     args: dict[str, Argument] = {"x": In(0), "y": y, "outer": outer, "n": n, "inner": inner, "last": int(last)}
@@ -144,25 +130,6 @@ def _arg_step(
     if inner == 1 and n > SHORT_ROW:
         return Step(arg_rows(x.dtype, least, 32 if n <= WARP_ROW else THREADS), args)
     return Step(arg_columns(x.dtype, least), args)
-
-
-@kernel(ArgMax, ArgMin, device="cuda", accepts=lambda op, ins: _form(op, ins) is not None)
-def arg(op: ArgMax | ArgMin, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """Any number."""
-    form, x = _form(op, ins), ins[0]
-    assert form is not None, "accepts() has tested this"
-    assert x is not None, "accepts() has tested this"
-    return [_arg_step(x, form, Out(0), isinstance(op, ArgMin), op.select_last_index)]
-
-
-@kernel(Hardmax, device="cuda", accepts=lambda op, ins: _form(op, ins) is not None)
-def hardmax(op: Hardmax, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """Positions of the greatest, then ones there."""
-    form, x = _form(op, ins), ins[0]
-    assert form is not None, "accepts() has tested this"
-    assert x is not None, "accepts() has tested this"
-    places = Scratch(8 * form[0] * form[2])
-    return [_arg_step(x, form, places), *ones_at(places, x, form, PARTS)]
 
 
 def samples() -> list[CudaKernel]:

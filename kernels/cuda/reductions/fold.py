@@ -19,7 +19,6 @@ from bolt_numba.codegen.threads import register
 from bolt_numba.kernels.cuda.declare import F64 as DOUBLE
 from bolt_numba.kernels.cuda.declare import I64 as INT
 from bolt_numba.kernels.cuda.declare import PTR, CudaKernel, ceil_div, cuda_kernel, inline_source
-from bolt_numba.kernels.cuda.elementwise.chains import chain_steps
 from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
@@ -28,8 +27,6 @@ from bolt_numba.kernels.cuda.language.warp import block_reduction, warp_reductio
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays import reduce as ops
-from bolt_numba.ops.chain import Chain
-from bolt_numba.ops.pointwise import Cast
 from bolt_numba.types import BF16, BOOL, F16, F32, F64, I64, U8, U64, AnyDType, TensorType, dtype_name
 
 THREADS = 256
@@ -312,23 +309,6 @@ def reduce(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
     assert x is not None, "accepts() has tested this"
     dtype = U8 if x.dtype == BOOL else x.dtype
     return fold_all(fold_of(op, dtype), In(0), Out(0), x.dims, axes, dtype, dtype)
-
-
-def _is_empty(op: Any, ins: Types) -> bool:
-    x = ins[0]
-    if x is None or not x.is_static or x.size:
-        return False
-    return len(ins) < 2 or ins[1] is None or ins[1].known is not None
-
-
-@kernel(*FOLDS, ops.ReduceLogSumExp, device="cuda", accepts=_is_empty)
-def reduce_nothing(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    """What the reference gives for no element, everywhere."""
-    x = ins[0]
-    assert x is not None, "accepts() has tested this"
-    value = np.ascontiguousarray(op.reference(np.empty((0,), x.dtype), np.array([0]))).reshape(-1)
-    same = Chain(((Cast(x.dtype), (0,)),), (1,))
-    return chain_steps(same, [TensorType(x.dtype, ())], outs[0].dims, [value], Out(0))
 
 
 def samples() -> list[CudaKernel]:

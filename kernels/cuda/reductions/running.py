@@ -1,10 +1,9 @@
-"""CumSum and CumProd: a block for each row, which it takes in parts; a thread for each line across rows."""
+"""Running sums and products: a block for each row, which it takes in parts; a thread for each line across rows."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,10 @@ from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.cuda.language.warp import ALL
-from bolt_numba.kernels.cuda.reductions.fold import FLOATS, LIMIT, SHORT_ROW, THREADS, function, kind_of, total_of
-from bolt_numba.kernels.geometry.reduced import around_axis
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.cuda.reductions.fold import SHORT_ROW, THREADS, function, kind_of, total_of
+from bolt_numba.kernels.registry import Argument, In, Out, Step
 from bolt_numba.ops.arrays.reduce import CumProd, CumSum
-from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import BOOL, F32, F64, AnyDType, TensorType, dtype_name
+from bolt_numba.types import F32, F64, AnyDType, dtype_name
 from bolt_numba.types import I64 as LONG
 
 _NUMBERS: dict[AnyDType, Any] = {F32: np.float32, F64: np.float64, LONG: np.int64}
@@ -106,29 +103,15 @@ def running_columns(dtype: AnyDType, is_sum: bool) -> CudaKernel:
     )(body)  # fmt: skip
 
 
-def _accepts(op: CumSum | CumProd, ins: Types) -> bool:
-    x, axis = ins[0], ins[1]
-    if x is None or axis is None or axis.known is None or not x.is_static or not x.dims or x.dtype == BOOL:
-        return False
-    return x.size < LIMIT and (x.dtype.kind in "iu" or x.dtype in (*FLOATS, F64))
-
-
-@kernel(CumSum, CumProd, device="cuda", accepts=_accepts, inplace=(0,))
-def running(op: CumSum | CumProd, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def step(op: CumSum | CumProd, dtype: AnyDType, form: tuple[int, int, int], threads: int) -> Step:
     """Sums and products up to each element; halves in f32, integers in i64."""
-    x, axis = ins[0], ins[1]
-    assert x is not None, "accepts() has tested this"
-    assert axis is not None, "accepts() has tested this"
-    assert axis.known is not None, "accepts() has tested this"
-    if not x.size:
-        return []
-    outer, n, inner = around_axis(x.dims, normalise_axis(op, int(axis.known.reshape(-1)[0]), len(x.dims)))
+    outer, n, inner = form
     magic, shift = divider(inner)
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner, "magic": magic}
     args |= {"shift": shift, "exclusive": int(op.exclusive)}
     args |= {"first": n - 1 if op.reverse else 0, "step": -1 if op.reverse else 1}
     make = running_rows if inner == 1 and n > SHORT_ROW else running_columns
-    return [Step(make(x.dtype, isinstance(op, CumSum)), args)]
+    return Step(make(dtype, isinstance(op, CumSum)), args)
 
 
 def samples() -> list[CudaKernel]:

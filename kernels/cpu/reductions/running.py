@@ -1,8 +1,7 @@
-"""CumSum and CumProd: running sums and products along one axis, of any plain dtype."""
+"""Running sums and products along one axis, of any plain dtype."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,12 +9,10 @@ from typing import Any
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.reduce import generated
 from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.jit import I64, PTR
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, In, Out, Scratch, Step
 from bolt_numba.ops.arrays.reduce import CumProd, CumSum
-from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import F32, F64, AnyDType, TensorType, dtype_name
+from bolt_numba.types import AnyDType, dtype_name
 
 PARALLEL_ELEMENTS = PAYS_ELEMENTS
 """Elements from which a second thread pays."""
@@ -122,26 +119,12 @@ def _reach(unit: int, a: Any) -> dict[str, Reach]:
     return {"x": count, "y": count, "room": 8 * COLUMNS * a.threads}
 
 
-def _accepts(op: CumSum | CumProd, ins: Types) -> bool:
-    x, axis = ins[0], ins[1]
-    if x is None or axis is None or axis.known is None or not x.is_static or not x.dims:
-        return False
-    return x.dtype.kind in "iu" or x.dtype in (F32, F64)
-
-
-@kernel(CumSum, CumProd, accepts=_accepts, inplace=(0,))
-def running(op: CumSum | CumProd, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def step(op: CumSum | CumProd, dtype: AnyDType, form: tuple[int, int, int], threads: int) -> Step:
     """Lines in order, some floats' side by side; beside the last axis blocks of columns, row after row."""
-    x, axis = ins[0], ins[1]
-    assert x is not None, "accepts() has tested this"
-    assert axis is not None, "accepts() has tested this"
-    assert axis.known is not None, "accepts() has tested this"
-    if not x.size:
-        return []
-    outer, n, inner = around_axis(x.dims, normalise_axis(op, int(axis.known.reshape(-1)[0]), len(x.dims)))
-    scan = PrefixOp(x.dtype, isinstance(op, CumSum), bool(op.reverse), bool(op.exclusive))
-    made = generated(scan.text(), scan.name, partial(_reach, x.dtype.itemsize), **_FIELDS)
-    blocks, grouped = -(-inner // COLUMNS), outer // ROWS if inner == 1 and x.dtype.kind == "f" else 0
-    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "room": Scratch(8 * COLUMNS * context.threads)}
+    outer, n, inner = form
+    scan = PrefixOp(dtype, isinstance(op, CumSum), bool(op.reverse), bool(op.exclusive))
+    made = generated(scan.text(), scan.name, partial(_reach, dtype.itemsize), **_FIELDS)
+    blocks, grouped = -(-inner // COLUMNS), outer // ROWS if inner == 1 and dtype.kind == "f" else 0
+    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "room": Scratch(8 * COLUMNS * threads)}
     args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks, "grouped": grouped}
-    return [Step(made, args, (outer * n * inner > PARALLEL_ELEMENTS) & (outer * blocks > 1))]
+    return Step(made, args, (outer * n * inner > PARALLEL_ELEMENTS) & (outer * blocks > 1))
