@@ -142,6 +142,7 @@ def bench(
     processes: also start a process per engine for load time, first run and peak memory (needs a path, and no stages).
     Peers get ONNX, or their own format.  weights, signature, options: as of `bolt_numba.compile`, but one thread where
     nothing is said; peers have the threads, and the precision where they know it.
+    Raises BoltError for a peer that cannot have this model.
     """
     how = options_of("bench", {"threads": 1, **options})
     given: dict[str, Any] = {"weights": None if weights is None else os.fspath(weights), "signature": signature}

@@ -49,6 +49,7 @@ def compile(
     ``precision="int8"``, which quantises as `bolt_numba.quantize.quantize` does by default.
 
     All others are those of `Options`.
+    Raises what `load_model` raises for a file, DTypeError and DeviceError for options, BoltError for ``calibration``.
     """
     precision = options.get("precision", Options.precision)
     is_narrow = precision == INT8 or calibration is not None

@@ -22,7 +22,7 @@ def device_array(content: Any, dtype: Any = np.float32, *, device: Any = "cuda")
 
     A session on this device takes it as an input, and writes results to it with `Session.run_into`, without a way
     through the host.  Other packages take it by ``from_dlpack`` or ``__cuda_array_interface__``.  dtype: for a shape.
-    Raises DeviceError for a device without a memory of its own.
+    Raises DeviceError for a device without a memory of its own, DTypeError for what are no numbers.
     """
     from bolt_numba.devices.cuda.arrays import empty
     from bolt_numba.devices.cuda.device import Cuda

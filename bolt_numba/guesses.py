@@ -44,7 +44,10 @@ def model_feeds(
     seed: int = 0,
     given: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """As `feeds.random_feeds`, with `complete_shapes` for what the shapes leave free."""
+    """As `feeds.random_feeds`, with `complete_shapes` for what the shapes leave free.
+
+    Raises ShapeError for shapes that do not fit, DTypeError for what is no array.
+    """
     return random_feeds(_specs(graph), complete_shapes(graph, shapes, given), seed, given)
 
 
@@ -54,7 +57,8 @@ def complete_shapes(
     """The shape of every input, as far as its rank is known.
 
     shapes: of inputs; or the size of a symbol, as ``{"batch": (4,)}``.  given: arrays for inputs.
-    Raises ShapeError for a name that the model has not, and where nothing that is tried fits what is left free.
+    Raises ShapeError for a name that the model has not, and where nothing that is tried fits what is left free;
+    DTypeError for what is no mapping.
     """
     for what in (shapes, given):
         if what is not None and not isinstance(what, Mapping):
@@ -77,7 +81,7 @@ def complete_shapes(
 
 
 def guessed(graph: Graph, shapes: Mapping[str, Sequence[int]], given: Mapping[str, Array]) -> list[str]:
-    """Symbols whose sizes nobody told, but for those of batches."""
+    """Symbols whose sizes nobody told, but for those of batches.  Raises ShapeError for a name or a rank."""
     specs = _specs(graph)
     _, known = _told(specs, shapes, given)
     return [symbol for symbol, role in _roles(specs).items() if symbol not in known and role != "batch"]

@@ -20,7 +20,10 @@ Source: TypeAlias = "File | Graph | Model"
 def load(
     source: Source, format: str | None = None, *, weights: File | None = None, signature: str | None = None
 ) -> Graph:
-    """Read one graph of a model; see `load_model`.  signature: its name; None: the first, the only one of most."""
+    """Read one graph of a model; see `load_model`.  signature: its name; None: the first, the only one of most.
+
+    Raises as `load_model`: InvalidModelError, UnsupportedOpError, DTypeError; BoltError for a signature.
+    """
     graph = read_model(source, format, weights).graph(signature)
     return _checked(graph, source)
 
@@ -30,7 +33,8 @@ def load_model(source: Source, format: str | None = None, *, weights: File | Non
     """Read a model with all its graphs: a path (of a folder, where the format has such), bytes or a binary file object.
 
     The format is told by content (ONNX, .bolt).  weights: the second file of formats that keep weights apart.
-    Raises InvalidModelError for a malformed file and UnsupportedOpError with all that is unsupported in it.
+    Raises InvalidModelError for a malformed file, UnsupportedOpError with all that is unsupported in it, and DTypeError
+    for what is no source of a model.
     """
     model = read_model(source, format, weights)
     for graph in model.graphs.values():
@@ -58,7 +62,10 @@ def read_model(source: Source, format: str | None = None, weights: File | None =
 
 @border("save", OSError)
 def save(model: Graph | Model, path: str | Path) -> None:
-    """Write a graph, or all graphs of a model, as one ``.bolt`` file (replaced atomically)."""
+    """Write a graph, or all graphs of a model, as one ``.bolt`` file (replaced atomically).
+
+    Raises DTypeError for what is neither, BoltError for a path that cannot be written.
+    """
     from bolt_numba.ir import store
 
     store.save(model, path)

@@ -59,6 +59,7 @@ class Session:
     graph: the model as loaded; it is not changed.
     options: a record of `bolt_numba.Options`, which says what there is; all of them may be keywords as well.
     signatures: names of all graphs of the model that ``graph`` is from.
+    The constructor raises DTypeError for what is no graph or option, DeviceError for a value of one.
     """
 
     _already: Mapping[str, Opened] = MappingProxyType({})  # plug-ins that are open before the session is made
@@ -193,7 +194,10 @@ class Session:
     # --- running -----------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Outputs:
-        """Run once.  Inputs by name (keywords or one mapping) or by position."""
+        """Run once.  Inputs by name (keywords or one mapping) or by position.
+
+        Raises ShapeError or DTypeError for them, DataError for content.
+        """
         try:
             return Outputs(self._output_names, self._run(self._arrays(self._feeds(args, kwargs))))
         except Exception as error:
@@ -231,7 +235,10 @@ class Session:
         return nullcontext() if self._budget is None else within(self._budget)
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
-        """As onnxruntime's: outputs in the order of ``names``, or all.  Names may be intermediate values."""
+        """As onnxruntime's: outputs in the order of ``names``, or all.  Names may be intermediate values.
+
+        Raises as a call: ShapeError, DTypeError, DataError; BoltError for a name.
+        """
         try:
             return self._run(self._arrays(feeds)) if names is None else self._run_named(names, feeds)
         except Exception as error:
@@ -254,6 +261,7 @@ class Session:
         of the session (`bolt_numba.device_array`, or of another package).  It may be an input, as state
         is that goes in and out: it is written directly where the plan reads the input no later, else (and where it
         overlaps an input in any other way) the result is computed apart and copied.  Buffers must not overlap.
+        Raises as a call, ShapeError or DTypeError for a buffer.
         """
         from bolt_numba.runtime.copies import imported, write
 
@@ -320,7 +328,10 @@ class Session:
 
     @border("warmup")
     def warmup(self, **shapes: Sequence[int]) -> None:
-        """Plan for these shapes (a static input may be left out), and wait for kernels and tapes; nothing runs."""
+        """Plan for these shapes (a static input may be left out), and wait for kernels and tapes; nothing runs.
+
+        Raises ShapeError for a name or size.
+        """
         self._check_known(shapes)
         from bolt_numba.base.turns import wait
 
@@ -335,6 +346,7 @@ class Session:
         """Forget earlier runs: what the model keeps from run to run is as at first, or as ``states`` says by name.
 
         Threads that call one session share its state; their runs go one after another.
+        Raises BoltError for names or values that are not the model's.
         """
         if self._states is not None:
             self._states.reset(states or {})
@@ -348,7 +360,10 @@ class Session:
 
     @border("profile")
     def profile(self, *args: Any, runs: int = 20, **kwargs: Any) -> Profile:
-        """Time every step: ``profile(x, runs=50)`` with inputs as for a call; after 20 s no further run begins."""
+        """Time every step: ``profile(x, runs=50)`` with inputs as for a call; after 20 s no further run begins.
+
+        Raises as a call: ShapeError or DTypeError.
+        """
         from bolt_numba.runtime.copies import is_elsewhere
         from bolt_numba.runtime.profile import profile_runs
 

@@ -47,16 +47,17 @@ def simplify(graph: Graph, *, growth: int = 0, trace: Trace | None = None) -> Gr
     More of it is possible when shapes are known; see `with_shapes`.
 
     growth: bytes by which computed constants may enlarge the model, for example where weights are stored in 8 bits.
-    trace: receives every rewrite.
+    trace: receives every rewrite.  Raises DTypeError for what is no graph.
     """
-    check_intact(graph.weights())
+    made = deep_clone(graph)
+    check_intact(made.weights())
     stage = functools.partial(portable, growth=growth)
-    return run_pipeline(graph, trace=trace, stages=(Stage("canonical", (stage,)),))
+    return run_pipeline(made, trace=trace, stages=(Stage("canonical", (stage,)),))
 
 
 @border("without_unused")
 def without_unused(graph: Graph) -> Graph:
-    """Without nodes and inputs that no output depends on."""
+    """Without nodes and inputs that no output depends on.  Raises DTypeError for what is no graph."""
     made = deep_clone(graph)
     made.drop_dead()
     own = made.caller_inputs
@@ -185,10 +186,10 @@ def channels_first(graph: Graph, names: Sequence[str] | None = None) -> Graph:
     names, and for formats whose images have their channels first already, unless names are given; ShapeError for what
     has fewer axes or an unknown rank.
     """
+    made = deep_clone(graph)
     format = graph.metadata.get("format")
     if names is None and format in ("caffe", "paddle"):
         raise BoltError(f"{graph.name}: channels: got them first, as in models of {format}, wanted them last")
-    made = deep_clone(graph)
     ends = {v.name for v in made.caller_inputs} | {name for name, _ in made.caller_outputs}
     for name in names or ():
         if name not in ends:
@@ -237,7 +238,10 @@ def _turn_output(graph: Graph, place: int, value: Value) -> None:
 
 @border("with_outputs")
 def with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
-    """With these tensors as outputs, in this order; nodes that only other outputs need are dropped."""
+    """With these tensors as outputs, in this order; nodes that only other outputs need are dropped.
+
+    Raises BoltError for unknown ones.
+    """
     made = deep_clone(graph)
     values = _find(made, names, "output")
     made.set_outputs(values, names)

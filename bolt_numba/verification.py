@@ -170,6 +170,7 @@ def verify(  # budget: each option is one line
     ``atol + rtol * max |wanted|``.  Other dtypes agree exactly, but what QuantizeLinear gives within a level, with
     LiteRT two; the floats of such models as those of a narrower precision.
     rtol: None for what `RTOL` holds for the precision.  weights, signature, options: as `bolt_numba.compile`.
+    Raises BoltError for an unknown engine, and one that does not take the model; ShapeError for shapes.
     """
     how = options_of("verify", options)
     loaded = load(model, weights=weights, signature=signature)

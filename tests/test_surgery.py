@@ -14,7 +14,7 @@ from hypothesis import given
 import bolt_numba as bn
 from bolt_numba import surgery
 from bolt_numba.converters.onnx.reading.read import read_model
-from bolt_numba.errors import BoltError, ShapeError
+from bolt_numba.errors import BoltError, DTypeError, ShapeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
@@ -480,3 +480,9 @@ def test_channels_that_are_first_are_not_turned() -> None:
     with pytest.raises(bn.BoltError, match="got them first, as in models of caffe, wanted them last"):
         surgery.channels_first(net)
     assert surgery.channels_first(net, ["x"]).inputs[0].type.shape == (1, 7, 3, 9)
+
+
+@pytest.mark.parametrize("change", [surgery.simplify, surgery.without_unused, surgery.channels_first])
+def test_what_is_no_graph_is_refused(change: Callable[[Any], Graph]) -> None:
+    with pytest.raises(DTypeError, match="graph: got a str, wanted a Graph"):
+        change("model.onnx")

@@ -178,7 +178,7 @@ class Options:
         return bool(self.stand_ins) and not self.tune
 
     def but(self, **given: Unpack[OptionKeywords]) -> Options:
-        """The same with other values."""
+        """The same with other values.  Raises DTypeError for one that there is not."""
         return options_of("Options", {**vars(self), **given})
 
 

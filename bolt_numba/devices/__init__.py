@@ -139,7 +139,10 @@ def plug_ins(wanted: str | Sequence[str]) -> list[str]:
 
 
 def in_order(wanted: str | Sequence[str] = ()) -> tuple[Device, ...]:
-    """The devices that are wanted (one, or several in order of preference), then the others of `LAST`."""
+    """The devices that are wanted (one, or several in order of preference), then the others of `LAST`.
+
+    Raises DeviceError for an unknown name.
+    """
     asked = [wanted] if isinstance(wanted, str) else wanted
     if not isinstance(asked, (list, tuple)) or any(not isinstance(n, str) or not is_known(n) for n in asked):
         given = [*wanted] if isinstance(wanted, tuple) else wanted

@@ -57,6 +57,7 @@ class Flow:
     copies: the same, but each worker takes a task through the whole graph.
     capacity: tasks that may be in the flow, not done or not read; `enqueue` waits for room.
     order: in which `dequeue` gives them: ``"fifo"``, as they came, or ``"completed"``, as they were done.
+    The constructor raises FlowError for what does not fit together.
     """
 
     @border("flow")
@@ -107,6 +108,7 @@ class Flow:
         inputs: names of values, or values by parameter; it is then called by name.  It returns its output; a tuple or
         a dictionary, where there are several.  outputs: names of values, or values by the names in that dictionary.
         options: those of `NodeOptions`.
+        Raises FlowError for a name or option that does not fit, or behind the first task.
         """
         called = name or str(getattr(function, "__name__", type(function).__name__))
         return self._add(called, options, lambda o: _function_node(called, function, inputs, outputs, o))
@@ -125,6 +127,7 @@ class Flow:
 
         inputs, outputs: values in the order of the model's inputs and outputs, or by their names; None: values have the
         names that the model has for them.  options: those of `NodeOptions`; all others are for `bn.compile`.
+        Raises FlowError as `function`, and what `bn.compile` raises, with the name of the node.
         """
         from bolt_numba.session import Session
 
@@ -196,7 +199,10 @@ class Flow:
 
     @property
     def engine(self) -> FlowEngine:
-        """What runs the tasks; made when the first comes."""
+        """What runs the tasks; made when the first comes.
+
+        Raises FlowError where values are missing or of another type.
+        """
         with self._lock:
             if self._engine is None:
                 self._engine = self._made()
@@ -257,6 +263,7 @@ class Flow:
         values: by the flow's inputs; also as keywords.  stream: the key of its stream, for nodes that keep something.
         deadline: seconds until it must be done; then it fails with a FlowDeadlineError.  timeout: seconds to wait for
         room; None: as long as it takes, 0: not at all; then a FlowFullError is raised and there is no task.
+        Raises FlowError for inputs that are not the flow's.
         """
         return self._enter(values, named, stream, deadline, timeout, True)
 
@@ -271,11 +278,17 @@ class Flow:
         timeout: float | None = None,
         **named: Any,
     ) -> FlowTask:
-        """As `enqueue`, for a task that is a future only: `dequeue` and iteration do not give it."""
+        """As `enqueue`, for a task that is a future only: `dequeue` and iteration do not give it.
+
+        Raises FlowError as that.
+        """
         return self._enter(values, named, stream, deadline, timeout, False)
 
     def __call__(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, Any]:
-        """Run one task and wait for its results, by name."""
+        """Run one task and wait for its results, by name.
+
+        Raises as `enqueue`: FlowError for inputs, and what the task met.
+        """
         return self.submit(values, **named).result()
 
     async def run_async(
@@ -287,7 +300,10 @@ class Flow:
         deadline: float | None = None,
         **named: Any,
     ) -> dict[str, Any]:
-        """Run one task; the event loop meanwhile does something else.  Cancelling the coroutine cancels the task."""
+        """Run one task; the event loop meanwhile does something else.  Cancelling the coroutine cancels the task.
+
+        Raises FlowError as `enqueue`.
+        """
         import asyncio
 
         return await asyncio.wrap_future(await self._enter_async(values, named, stream, deadline, False))
@@ -301,7 +317,7 @@ class Flow:
         deadline: float | None = None,
         **named: Any,
     ) -> FlowTask:
-        """As `enqueue`; the event loop does something else until there is room."""
+        """As `enqueue`; the event loop does something else until there is room.  Raises FlowError as that."""
         return await self._enter_async(values, named, stream, deadline, True)
 
     def _task(self, values: Any, named: Mapping[str, Any], stream: Any, in_line: bool) -> FlowTask:
@@ -366,6 +382,7 @@ class Flow:
 
         ahead: tasks taken before the first result is waited for; None: half of what the flow holds.  options:
         ``stream`` and ``deadline`` of all of them.  An error of a task is raised here; tasks behind it are cancelled.
+        Raises FlowError for inputs that are not the flow's.
         """
         window: list[FlowTask] = []
         most = max(1, self.capacity // 2) if ahead is None else want_count("ahead", ahead)
@@ -432,7 +449,10 @@ class Flow:
 
     @border("flow", OSError)
     def save_trace(self, path: str | Path) -> None:
-        """Write Chrome trace events (for Perfetto or chrome://tracing): a row for each worker, a box for each run."""
+        """Write Chrome trace events (for Perfetto or chrome://tracing): a row for each worker, a box for each run.
+
+        Raises FlowError where none was begun.
+        """
         from bolt_numba.runtime.profile import write_trace
 
         engine = self.engine

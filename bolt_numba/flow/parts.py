@@ -37,7 +37,7 @@ class Workers:
     threads: int | None = None
 
     def pins(self) -> list[frozenset[int] | None]:
-        """For each worker the processors that it is pinned to, or None."""
+        """For each worker the processors that it is pinned to, or None.  Raises FlowError for unfit ones."""
         if self.cpus is None:
             return [None] * want_count("workers", 1 if self.count is None else self.count, MAX_THREADS)
         said = f"workers: cpus: got {self.cpus!r:.80}"

@@ -28,6 +28,7 @@ class Flows:
     flows: by the name that `enqueue` takes.
     capacity: tasks that may be in all of them together, not done or not read; `enqueue` waits for room.
     order: in which `dequeue` gives them: ``"fifo"``, as they came, or ``"completed"``, as they were done.
+    The constructor raises FlowError for what is no flow.
     """
 
     @border("flow")
@@ -53,7 +54,10 @@ class Flows:
         timeout: float | None = None,
         **named: Any,
     ) -> FlowTask:
-        """Add a task of the flow ``name``; all else is as of `Flow.enqueue`."""
+        """Add a task of the flow ``name``; all else is as of `Flow.enqueue`.
+
+        Raises FlowError for a name, FlowFullError where no room comes.
+        """
         if name not in self.flows:
             raise FlowError(f"flow: got {name!r:.80}, wanted one of {list(self.flows)}")
         left = seconds_of("timeout", timeout)
@@ -93,7 +97,7 @@ class Flows:
     def dequeue(self, block: bool = True, timeout: float | None = None) -> FlowTask:
         """The next task that is done, in the order of all flows.
 
-        block, timeout and errors: as of `Flow.dequeue`.
+        block, timeout and errors: as of `Flow.dequeue`.  Raises FlowEmptyError where no task is to come in time.
         """
         wait = wait_of(block, timeout)
         with self._changed:

@@ -21,6 +21,7 @@ class Model:
     Parameters
     ----------
     graphs: by the name of their signature; one graph alone is called ``"main"``.
+    The constructor raises DTypeError for what is no graph, BoltError for none at all.
     """
 
     def __init__(self, graphs: Mapping[str, Graph] | Graph) -> None:
@@ -40,7 +41,7 @@ class Model:
         return tuple(self.graphs)
 
     def graph(self, signature: str | None = None) -> Graph:
-        """The graph of a signature; None: the first one."""
+        """The graph of a signature; None: the first one.  Raises BoltError for an unknown name."""
         name: Any = self.signatures[0] if signature is None else signature
         if not isinstance(name, str) or name not in self.graphs:
             raise BoltError(f"signature: got {signature!r}, wanted one of {list(self.graphs)}")

@@ -28,7 +28,10 @@ _FIELDS = {
 
 
 class AdapterFormat:
-    """What an adapter's file holds: two versions of its maker's own, and OrtValues by the names of initializers."""
+    """What an adapter's file holds: two versions of its maker's own, and OrtValues by the names of initializers.
+
+    Its methods raise OrtOptionError for what no file can hold.
+    """
 
     __slots__ = ("_format", "_parameters", "_versions")
 

@@ -22,6 +22,7 @@ class IOBinding:
     """Arrays for the inputs of runs, and places for their outputs.
 
     An output that is bound to memory is written there; one that is bound by name alone gets an array in each run.
+    The methods raise OrtOptionError for a name that the model has not, or memory that does not fit.
     """
 
     def __init__(self, session: InferenceSession) -> None:

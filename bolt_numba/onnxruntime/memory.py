@@ -9,7 +9,7 @@ from bolt_numba.onnxruntime.errors import OrtOptionError
 
 
 class OrtMemoryInfo:
-    """The memory of the CPU."""
+    """The memory of the CPU.  Raises OrtOptionError for that of another device."""
 
     device_mem_type: OrtDeviceMemoryType = OrtDeviceMemoryType.DEFAULT
     device_vendor_id: int = 0
@@ -41,7 +41,10 @@ HOST = OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_DEVICE_ALLOCATOR, 0, OrtMemType
 
 
 class OrtArenaCfg:
-    """Sizes of an arena.  Accepted and without meaning here: each plan has an arena of exactly its size."""
+    """Sizes of an arena.  Accepted and without meaning here: each plan has an arena of exactly its size.
+
+    Raises OrtOptionError for others than its fields.
+    """
 
     _FIELDS = (
         "max_mem", "arena_extend_strategy", "initial_chunk_size_bytes", "max_dead_bytes_per_chunk",

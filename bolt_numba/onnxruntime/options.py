@@ -37,6 +37,7 @@ class SessionOptions(Configured):
     Meant here: intra_op_num_threads, enable_profiling with profile_file_prefix, dimensions, initializers, and entries
     of the configuration ``bolt_numba.numerics`` and so on, for all of `bolt_numba.Options` that are texts, numbers or
     flags, but for threads and fallback.
+    Methods raise OrtOptionError for values, and OrtRefusedError for what cannot be done here.
     """
 
     __slots__ = ("_cancelled", "_dimensions", "_files", "_initializers", "_meanings")

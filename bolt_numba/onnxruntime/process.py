@@ -20,7 +20,10 @@ SEVERITIES = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, loggi
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """The least that the logger ``bolt_numba`` says: 0 all, 1 information, 2 warnings, 3 errors, 4 what is fatal."""
+    """The least that the logger ``bolt_numba`` says: 0 all, 1 information, 2 warnings, 3 errors, 4 what is fatal.
+
+    Raises OrtOptionError for others.
+    """
     if not 0 <= count("severity", severity) < len(SEVERITIES):
         raise OrtOptionError(f"severity: got {severity}, wanted 0 to {len(SEVERITIES) - 1}")
     logging.getLogger("bolt_numba").setLevel(SEVERITIES[severity])
@@ -51,6 +54,7 @@ def set_default_logger_callback(callback: Callable[[int, str, str, str, str], No
     """Give what the logger ``bolt_numba`` says to a function, None: to none any more.
 
     It gets the severity, the logger's name, "", the place in the code and the message.
+    Raises OrtDTypeError for what is no function, OrtOptionError for a severity.
     """
     if callback is not None and not callable(callback):
         raise OrtDTypeError(f"callback: got {callback!r:.80}, wanted a function or None")
@@ -104,7 +108,7 @@ def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, direc
 
 
 def copy_tensors(source: Sequence[OrtValue], destination: Sequence[OrtValue], stream: Any = None) -> None:
-    """Copy values into the memory of others, one by one."""
+    """Copy values into the memory of others, one by one.  Raises OrtOptionError where they do not fit."""
     if len(source) != len(destination):
         raise OrtOptionError(f"copy_tensors: got {len(source)} values and {len(destination)} places, wanted as many")
     for value, place in zip(source, destination, strict=True):

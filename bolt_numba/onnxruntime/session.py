@@ -86,6 +86,7 @@ class InferenceSession:
     sess_options: see `SessionOptions`.
     providers, provider_options: checked as there; an unknown one is warned of, and the CPU runs the model.
     kwargs: enable_fallback and disabled_optimizers are accepted and have no meaning here.
+    Runs raise OrtShapeError, OrtDTypeError and OrtDataError for inputs, OrtOptionError for names and options.
     """
 
     def __init__(
@@ -357,7 +358,10 @@ class InferenceSession:
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, vendor_id)
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
-        """The nodes of an ONNX file, each as a part of its own, which the CPU runs."""
+        """The nodes of an ONNX file, each as a part of its own, which the CPU runs.
+
+        Raises OrtRefusedError where they were not recorded.
+        """
         if self._sess_options._entries.get(RECORD) != "1":
             raise OrtRefusedError(f"Session configuration entry '{RECORD}' must be set to \"1\"")
         return assigned(self._source)

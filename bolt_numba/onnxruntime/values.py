@@ -63,7 +63,10 @@ class OrtDevice:
 
     @staticmethod
     def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
-        """A device by name; others than the CPU can be named, and nothing can be placed there."""
+        """A device by name; others than the CPU can be named, and nothing can be placed there.
+
+        Raises OrtOptionError for a name that nobody knows.
+        """
         if ort_device_name not in DEVICES:
             raise OrtOptionError(f"OrtDevice: got {ort_device_name!r}, wanted one of {sorted(DEVICES)}")
         vendor = vendor_id if vendor_id >= 0 else VENDORS.get(ort_device_name, 0)
@@ -86,6 +89,7 @@ class OrtValue:
     """An array, a list of arrays or nothing, with onnxruntime's ways to ask about it.
 
     An array is not copied: who writes to it writes to the value.
+    Methods raise OrtOptionError where a value, dtype or shape is not what they need, OrtDTypeError for a wrong class.
     """
 
     def __init__(self, value: Any) -> None:
@@ -99,7 +103,10 @@ class OrtValue:
     def ortvalue_from_numpy(
         cls, numpy_obj: Array, /, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """The value of an array, which is copied only where its elements do not lie in order."""
+        """The value of an array, which is copied only where its elements do not lie in order.
+
+        Raises OrtRefusedError for a device that is not the CPU.
+        """
         want_cpu("OrtValue", device_type)
         found: Any = numpy_obj
         if not isinstance(found, np.ndarray) or found.dtype not in CODES or found.dtype == STRING:
@@ -128,7 +135,10 @@ class OrtValue:
         vendor_id: int = -1,
         memory_info: Any = None,
     ) -> OrtValue:
-        """A value of zeros; element_type: a dtype of NumPy's, or ONNX's number."""
+        """A value of zeros; element_type: a dtype of NumPy's, or ONNX's number.
+
+        Raises as `ortvalue_from_numpy`: OrtRefusedError.
+        """
         want_cpu("OrtValue", device_type)
         dtype = element_dtype(element_type)
         sizes = shape_of(shape, dtype)

@@ -224,6 +224,7 @@ def with_rules(stage: str, *rules: Rule, stages: Sequence[Stage] = STAGES) -> tu
     """``stages`` with rules that run beside those of one stage, in its last set.
 
     >>> bn.compile("model.onnx", stages=with_rules("recognise", my_rule))
+    Raises BoltError for an unknown stage or what is no rule.
     """
     changed = stages[_position(stage, stages)]
     for each in rules:
@@ -246,6 +247,7 @@ def with_stage(
     """``stages`` with one more, before or after another; at the end when neither is given.
 
     >>> bn.compile("model.onnx", stages=with_stage(Stage("mine", (my_pass,)), after="partition"))
+    Raises BoltError for a name that is taken, or a place that is none.
     """
     if before and after:
         raise BoltError(f"stage {stage.name!r}: got before={before!r} and after={after!r}, wanted one of them")
@@ -319,7 +321,9 @@ def run_pipeline(
 
 
 def deep_clone(graph: Graph) -> Graph:
-    """A copy whose subgraphs are copies too; constants' arrays are shared."""
+    """A copy whose subgraphs are copies too; constants' arrays are shared.  Raises DTypeError for what is no graph."""
+    if not isinstance(graph, Graph):
+        raise DTypeError(f"graph: got a {type(graph).__name__}, wanted a Graph, as bn.load gives it of a file")
     made = graph.clone()
     for node in made.nodes:
         subgraphs: dict[str, Any] = {k: deep_clone(v) for k, v in graph_attributes(node.op).items()}

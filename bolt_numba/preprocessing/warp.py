@@ -29,14 +29,17 @@ class Warp:
     edge: str = "fill"
 
     def graph(self, name: str = "image", output: str = "tensor") -> Graph:
-        """These steps alone; the result is [k, ...]."""
+        """These steps alone; the result is [k, ...].  Raises BoltError for an unfit image."""
         graph = Graph("views")
         given = [graph.add_input(key, t) for key, t in self.takes(name).items()]
         graph.add_output(self.build(Builder(graph), *given), output)
         return graph
 
     def takes(self, name: str) -> dict[str, TensorType]:
-        """Types of the picture and of the matrices."""
+        """Types of the picture and of the matrices.
+
+        Raises BoltError for an image that is not one picture of pixels.
+        """
         if not isinstance(self.image, Image):
             raise BoltError(f"warp: image: got {self.image!r:.80}, wanted Image(...)")
         if self.image.batch or self.image.mode != "stretch" or self.image.source not in DEPTH:

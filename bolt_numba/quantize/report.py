@@ -99,7 +99,10 @@ class QuantizeReport:
         return {**{n: _plain(getattr(self, n)) for n in names}, "layers": layers}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the report as ``.json``, ``.txt`` or, as a picture, ``.svg``; complete or not at all."""
+        """Write the report as ``.json``, ``.txt`` or, as a picture, ``.svg``; complete or not at all.
+
+        Raises BoltError for another suffix.
+        """
         makers = {
             ".json": lambda: json.dumps(self.to_json(), indent=2),
             ".txt": lambda: f"{self}\n",

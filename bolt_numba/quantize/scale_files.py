@@ -28,7 +28,10 @@ DYNAMIC = -1
 
 @border("read_scales", OSError)
 def read_scales(path: str | os.PathLike[str]) -> dict[str, tuple[float, float]]:
-    """Ranges by tensor, for ``quantize(ranges=...)``; the kind of file is told by its content."""
+    """Ranges by tensor, for ``quantize(ranges=...)``; the kind of file is told by its content.
+
+    Raises InvalidModelError for what is neither.
+    """
     with open_regular(path) as file:
         held = file.read(MOST_BYTES + 1)
     if len(held) > MOST_BYTES:
@@ -72,7 +75,7 @@ def _positive(value: Any, what: str) -> float:
 
 @border("write_clips", OSError)
 def write_clips(made: Quantised, path: str | os.PathLike[str]) -> None:
-    """Bolt's JSON: greatest magnitudes of the inputs and weights of each layer."""
+    """Bolt's JSON: greatest magnitudes of the inputs and weights of each layer.  Raises BoltError for the path."""
     content = {}
     for layer in made.layers:
         inputs = {v.name: _reach(made, v.name) for i in layer.inputs if (v := layer.node.inputs[i]) is not None}
@@ -87,7 +90,7 @@ def write_clips(made: Quantised, path: str | os.PathLike[str]) -> None:
 
 @border("write_table", OSError)
 def write_table(made: Quantised, path: str | os.PathLike[str]) -> None:
-    """TensorRT's table: a symmetric scale for each quantised tensor."""
+    """TensorRT's table: a symmetric scale for each quantised tensor.  Raises BoltError for the path."""
     rows = [f"{name}: {struct.pack('>f', (_reach(made, name) or 1.0) / LEVELS).hex()}" for name in made.tensors]
     with replaced(path) as file:
         file.write("\n".join([HEAD, *rows, ""]).encode())

@@ -48,6 +48,7 @@ class Quantised:
         """Write the model as ONNX with QuantizeLinear and DequantizeLinear (``.onnx``) or as ``.bolt``.
 
         The file appears complete or not at all.
+        Raises BoltError for another suffix, UnsupportedOpError for what ONNX cannot say.
         """
         write_model(self.graph, path)
 

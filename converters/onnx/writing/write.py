@@ -34,7 +34,7 @@ def to_onnx(graph: Graph, *, opset: int | None = None) -> onnx.ModelProto:
     """The model of a graph; images whose channels are last stand between transposes.
 
     opset: version of the default domain; None takes the oldest from 18 on that has all nodes as they are.
-    Raises UnsupportedOpError listing all nodes that ONNX (or that opset) has no words for.
+    Raises UnsupportedOpError listing all nodes that ONNX (or that opset) has no words for, BoltError for an opset.
     """
     return _model(graph, Weights(), opset)
 
@@ -56,6 +56,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
     """Write a graph as an ONNX file that appears complete or not at all; see `to_onnx`.
 
     external: put large weights into a file ``<name>.data`` beside it, as is done always beyond 2 GiB.
+    Raises UnsupportedOpError for what ONNX has no words for, BoltError for an opset that is too old or too new.
     """
     if not external and _weight_bytes(graph) < MAX_PROTO:
         data = to_onnx(graph, opset=opset).SerializeToString()

@@ -34,7 +34,7 @@ class Allocation:
 class GlobalMemory:
     """Bytes at addresses from `BASE` on; grows on demand.
 
-    limit: bytes; an allocation beyond raises BudgetError.
+    limit: bytes; an allocation beyond raises BudgetError, a copy from or to where nothing is a SimulationError.
     """
 
     def __init__(self, limit: int = 1 << 34) -> None:
