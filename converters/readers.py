@@ -18,9 +18,11 @@ from typing import Any, TypeAlias
 
 from bolt_numba.base.folder_index import remember, remembered
 from bolt_numba.base.forks import renew_after_fork, renew_cached_properties
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops import load_announced
+from bolt_numba.ops.registry import Op
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -179,6 +181,11 @@ class Readers:
             raise ValueError(f"{self.format}: operator {label} of version {since}: got two readers, wanted one")
         entries.append(Reader(function, since, self.kinds, module))
         entries.sort(key=lambda e: -e.since)
+
+    def add_as_is(self, *operators: type[Op], since: int = 1, domain: str = "") -> None:
+        """Register operators that the format calls as the graph does, with its operands, attributes and defaults."""
+        for operator in operators:
+            self.add(operator.name, AsIs(operator), since, domain)
 
     def _module(self) -> str:
         """The module of `packages` whose code is being run; "" when it is other code that registers."""

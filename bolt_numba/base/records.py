@@ -29,9 +29,10 @@ class _Model:
     field: None
 
 
-def field_kinds(cls: Any) -> list[Any]:
-    """Annotations of a record's fields, as they are written; none where the class is no record."""
-    return [kind for kind, _ in getattr(cls, _FIELDS, {}).values()]
+def field_rows(cls: Any) -> dict[str, tuple[Any, Any]]:
+    """Annotation, as it is written, and default of each field of a record; none where the class is no record."""
+    rows: dict[str, tuple[Any, Any]] = getattr(cls, _FIELDS, {})
+    return rows
 
 
 def field_metadata(cls: Any) -> dict[str, Any]:

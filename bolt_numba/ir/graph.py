@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bolt_numba.base.records import field_kinds
+from bolt_numba.base.records import field_rows
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array, TensorType
 
@@ -345,4 +345,4 @@ _HOLDS: dict[type[Op], bool] = {}
 
 
 def _holds_graphs(cls: type[Op]) -> bool:
-    return any("Graph" in str(kind) for kind in field_kinds(cls))
+    return any("Graph" in str(kind) for kind, _ in field_rows(cls).values())

@@ -23,6 +23,7 @@ _PACKAGE = __name__.rpartition(".")[0]
 ONNX = Readers("onnx", [f"{_PACKAGE}.{p}" for p in ("tables", "microsoft", "ml")], Path(__file__).parents[1], KINDS)
 READERS = ONNX.table
 reader, add_reader, find_reader, load_readers = ONNX.reader, ONNX.add, ONNX.find, ONNX.load_all
+add_as_is = ONNX.add_as_is
 
 NOT_READ = {"GenerateProposals": "Bolt alone has this form of it, on its GPUs"}
 """Operators of Bolt in the default domain that are left out on purpose, and why."""

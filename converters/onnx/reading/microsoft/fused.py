@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.onnx.reading.tables.conv import check_auto_pad, check_kernel
+from bolt_numba.converters.onnx.reading.tables.conv import check_kernel
 from bolt_numba.converters.onnx.reading.tables.norm import inverse_rms
 from bolt_numba.converters.onnx.reading.tables.reduce import gemm
 from bolt_numba.converters.operands import ints, rank_of
@@ -35,6 +36,9 @@ from bolt_numba.ops.pointwise import (
 Ints = tuple[int, ...]
 Floats = tuple[float, ...]
 microsoft = functools.partial(reader, domain="com.microsoft")
+
+microsoft("Gelu")(AsIs(Gelu()))
+microsoft("QuickGelu")(AsIs(Swish, alpha=1.702))
 
 
 def activated(b: NodeBuilder, y: Any, activation: str, params: Floats) -> Any:
@@ -77,7 +81,7 @@ def fused_conv(
     strides: Ints = (),
 ) -> Any:
     check_kernel(b, w, kernel_shape)
-    y = b(Conv(strides, pads, dilations, group, check_auto_pad(b, auto_pad)), x, w, bias)
+    y = b(Conv(strides, pads, dilations, group, auto_pad), x, w, bias)
     y = y if residual is None else b(Add(), y, residual)
     return activated(b, y, activation, activation_params)
 
@@ -125,11 +129,6 @@ def fused_gemm(
     return activated(b, made, activation, params)
 
 
-@microsoft("Gelu")
-def gelu(b: NodeBuilder, x: Value) -> Any:
-    return b(Gelu(), x)
-
-
 @microsoft("BiasGelu")
 def bias_gelu(b: NodeBuilder, x: Value, bias: Value) -> Any:
     return b(Gelu(), b(Add(), x, bias))
@@ -138,11 +137,6 @@ def bias_gelu(b: NodeBuilder, x: Value, bias: Value) -> Any:
 @microsoft("FastGelu")
 def fast_gelu(b: NodeBuilder, x: Value, bias: Value | None = None) -> Any:
     return b(Gelu("tanh"), x if bias is None else b(Add(), x, bias))
-
-
-@microsoft("QuickGelu")
-def quick_gelu(b: NodeBuilder, x: Value, *, alpha: float = 1.702) -> Any:
-    return b(Swish(alpha), x)
 
 
 @microsoft("SkipLayerNormalization")

@@ -7,15 +7,17 @@ from typing import Any
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.quantized import real, stored
-from bolt_numba.converters.onnx.reading.registry import add_reader, reader
-from bolt_numba.converters.onnx.reading.tables import quantize
-from bolt_numba.converters.onnx.reading.tables.gather import gather_nd
+from bolt_numba.converters.onnx.reading.registry import add_as_is, reader
 from bolt_numba.converters.onnx.reading.tables.norm import simplified_layer_normalization
+from bolt_numba.converters.onnx.reading.tables.quantize import QLINEAR_CONV
 from bolt_numba.converters.onnx.reading.tables.resize import grid_sample
-from bolt_numba.converters.onnx.reading.tables.shape import pad, range_, trilu
+from bolt_numba.converters.onnx.reading.tables.shape import range_
 from bolt_numba.converters.operands import ints, known_array, rank_of, static_dim
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.gather import GatherND
+from bolt_numba.ops.arrays.generate import Trilu
 from bolt_numba.ops.arrays.shape import Reshape, Shape, Transpose, Unsqueeze
+from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.data.tokens import Tokenizer
 from bolt_numba.ops.layers.distances import Distances
 from bolt_numba.ops.layers.norm import RMSNormalization
@@ -24,12 +26,10 @@ from bolt_numba.ops.pointwise import Add, Mul, Sigmoid, Sqrt, Swish, Where
 Ints = tuple[int, ...]
 microsoft = functools.partial(reader, domain="com.microsoft")
 
-for _name, _reader in (
-    ("GatherND", gather_nd), ("Range", range_), ("Trilu", trilu), ("Pad", pad),
-    ("GridSample", grid_sample),
-    ("SimplifiedLayerNormalization", simplified_layer_normalization),
-):  # fmt: skip
-    add_reader(_name, _reader, domain="com.microsoft")
+add_as_is(GatherND, Pad, Trilu, Tokenizer, domain="com.microsoft")
+microsoft("Range")(range_)
+microsoft("GridSample")(grid_sample)
+microsoft("SimplifiedLayerNormalization")(simplified_layer_normalization)
 
 
 @microsoft("ExpandDims")
@@ -44,20 +44,6 @@ def distances(b: NodeBuilder, x: Value, y: Value, *, metric: str = "sqeuclidean"
         raise b.unsupported(f"metric {metric}")
     squares = b(Distances(), x, b(Transpose((1, 0)), y))
     return squares if metric == "sqeuclidean" else b(Sqrt(), squares)
-
-
-@microsoft("Tokenizer")
-def tokenizer(
-    b: NodeBuilder,
-    x: Value,
-    *,
-    mark: bool,
-    mincharnum: int,
-    pad_value: str,
-    separators: tuple[str, ...] = (),
-    tokenexp: str = "",
-) -> Any:
-    return b(Tokenizer(mark, mincharnum, pad_value, separators, tokenexp), x)
 
 
 @microsoft("ScaledSiLU")
@@ -123,7 +109,7 @@ def qlinear_conv(
     """ONNX's, or over images whose channels come last."""
     rank = rank_of(b, x)
     image: Any = b(Transpose((0, rank - 1, *range(1, rank - 1))), x) if channels_last else x
-    y = quantize.qlinear_conv(
+    y = QLINEAR_CONV(
         b, image, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias, auto_pad=auto_pad, dilations=dilations,
         group=group, kernel_shape=kernel_shape, pads=pads, strides=strides,
     )  # fmt: skip

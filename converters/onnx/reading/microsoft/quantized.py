@@ -10,9 +10,7 @@ import numpy as np
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_reader, reader
-from bolt_numba.converters.onnx.reading.tables.conv import average_pool, check_auto_pad
 from bolt_numba.converters.onnx.reading.tables.quantize import dequantize_linear, quantize_linear
-from bolt_numba.converters.onnx.reading.tables.recurrent import common
 from bolt_numba.converters.onnx.reading.tables.reduce import gemm
 from bolt_numba.converters.operands import known_array, rank_of, spatial_axes
 from bolt_numba.ir.graph import Value
@@ -23,7 +21,7 @@ from bolt_numba.ops.dtypes import FLOATS
 from bolt_numba.ops.layers.integer_products import MatMulInteger
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.matmul_bits import MatMulNBits, unpacked
-from bolt_numba.ops.layers.pool import MaxPool
+from bolt_numba.ops.layers.pool import AveragePool, MaxPool
 from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.pointwise import Add, Cast, Div, LeakyRelu, Mul, Sigmoid
@@ -152,20 +150,11 @@ def qlinear_average_pool(
     pads: Ints = (),
     strides: Ints = (),
 ) -> Any:
-    rank = rank_of(b, x)
-    image = real(b, x, x_scale, x_zero)
-    y = average_pool(
-        b,
-        b(Transpose((0, rank - 1, *range(1, rank - 1))), image) if channels_last else image,
-        kernel_shape=kernel_shape,
-        auto_pad=auto_pad,
-        ceil_mode=ceil_mode,
-        count_include_pad=count_include_pad,
-        pads=pads,
-        strides=strides,
+    layout = "NHWC" if channels_last else "NCHW"
+    operator = AveragePool(
+        kernel_shape, strides, pads, (), auto_pad, bool(ceil_mode), layout, count_include_pad=bool(count_include_pad)
     )
-    y = b(Transpose((0, *range(2, rank), 1)), y) if channels_last else y
-    return stored(b, y, y_scale, y_zero)
+    return stored(b, b(operator, real(b, x, x_scale, x_zero)), y_scale, y_zero)
 
 
 @microsoft("QLinearGlobalAveragePool")
@@ -195,7 +184,7 @@ def nhwc_max_pool(
     pads: Ints = (),
     strides: Ints = (),
 ) -> Any:
-    operator = MaxPool(kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), ceil_mode, layout="NHWC")
+    operator = MaxPool(kernel_shape, strides, pads, dilations, auto_pad, ceil_mode, layout="NHWC")
     return b(operator, x)
 
 
@@ -348,9 +337,10 @@ def dynamic_quantize_lstm(
 
     w: [d, i, 4 h] and r: [d, h, 4 h], transposed to what LSTM takes · scales and zero points: [d] or [d, 4 h].
     """
-    shared = common(b, activation_alpha, activation_beta, activations, clip, direction, hidden_size, 0)
     weights = [_transposed(b, v) for v in (w, r)]
-    operator = DynamicQuantizeLSTM(**shared, input_forget=input_forget)
+    operator = DynamicQuantizeLSTM(
+        activation_alpha, activation_beta, activations, clip, direction, hidden_size, 0, input_forget
+    )
     states = (sequence_lens, initial_h, initial_c, peepholes)
     return b(operator, x, *weights, bias, *states, w_scale, w_zero, r_scale, r_zero)
 

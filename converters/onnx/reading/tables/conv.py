@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
+from bolt_numba.converters.nodes import ForeignBuilder
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
 from bolt_numba.converters.operands import ints, rank_of, spatial_axes, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import ScatterElements
@@ -15,23 +17,15 @@ from bolt_numba.ops.arrays.generate import ConstantOfShape
 from bolt_numba.ops.arrays.reduce import ReduceL1, ReduceL2, ReduceMax, ReduceMean, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Reshape
 from bolt_numba.ops.arrays.slicing import Pad
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.conv import Conv, Convolution, ConvTranspose
 from bolt_numba.ops.layers.pool import AveragePool, Col2Im, LpPool, MaxPool
 from bolt_numba.ops.pointwise import Abs, Add, Pow, Sub
 from bolt_numba.types import Sym
 
 Ints = tuple[int, ...]
-_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
-def check_auto_pad(b: NodeBuilder, auto_pad: str) -> str:
-    """The attribute itself; raises InvalidModelError when it is none of the four words."""
-    if auto_pad not in _PADS:
-        raise b.invalid("auto_pad", repr(auto_pad), f"one of {_PADS}")
-    return auto_pad
-
-
-def check_kernel(b: NodeBuilder, w: Value, kernel_shape: Ints) -> None:
+def check_kernel(b: ForeignBuilder, w: Value, kernel_shape: Ints) -> None:
     """Raise InvalidModelError when the attribute contradicts the weight."""
     shape = w.type.shape
     known = shape is not None and not any(isinstance(d, Sym) for d in shape)
@@ -39,22 +33,21 @@ def check_kernel(b: NodeBuilder, w: Value, kernel_shape: Ints) -> None:
         raise b.invalid("kernel_shape", kernel_shape, f"{shape[2:]} of the weight")
 
 
-@reader("Conv")
-def conv(
-    b: NodeBuilder,
-    x: Value,
-    w: Value,
-    bias: Value | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = (),
-    group: int = 1,
-    kernel_shape: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Any:
-    check_kernel(b, w, kernel_shape)
-    return b(Conv(strides, pads, dilations, group, check_auto_pad(b, auto_pad)), x, w, bias)
+class Convolved(AsIs):
+    """A convolution whose ``kernel_shape``, where a file has it, must be that of the filters."""
+
+    def __init__(self, operator: type[Convolution], operands: str) -> None:
+        super().__init__(operator, operands, {"kernel_shape": ()})
+        self.filters_at = operator.filters_at
+
+    def __call__(self, b: ForeignBuilder, *operands: Any, kernel_shape: Ints = (), **attributes: Any) -> Any:
+        check_kernel(b, operands[self.filters_at], kernel_shape)
+        return super().__call__(b, *operands, **attributes)
+
+
+add_reader("Conv", Convolved(Conv, "x w bias?"))
+add_as_is(AveragePool, since=7)
+add_as_is(Col2Im)
 
 
 @reader("ConvTranspose")
@@ -76,35 +69,15 @@ def conv_transpose(
     check_kernel(b, w, kernel_shape)
     rank = rank_of(b, x) - 2
     sizes = output_shape[-rank:] if rank > 0 else ()  # some exporters write batch and channels too
-    made = ConvTranspose(strides, pads, dilations, group, output_padding, sizes, check_auto_pad(b, auto_pad))
+    made = ConvTranspose(strides, pads, dilations, group, output_padding, sizes, auto_pad)
     return b(made, x, w, bias)
-
-
-@reader("AveragePool", since=7)
-def average_pool(
-    b: NodeBuilder,
-    x: Value,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: bool = False,
-    count_include_pad: bool = False,
-    dilations: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Any:
-    made = AveragePool(
-        kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), ceil_mode,
-        count_include_pad=count_include_pad,
-    )  # fmt: skip
-    return b(made, x)
 
 
 @reader("AveragePool")
 def average_pool_1(
     b: NodeBuilder, x: Value, *, kernel_shape: Ints, auto_pad: str = "NOTSET", pads: Ints = (), strides: Ints = ()
 ) -> Any:
-    return b(AveragePool(kernel_shape, strides, pads, auto_pad=check_auto_pad(b, auto_pad)), x)
+    return b(AveragePool(kernel_shape, strides, pads, auto_pad=auto_pad), x)
 
 
 @reader("MaxPool")
@@ -121,7 +94,7 @@ def max_pool(
     strides: Ints = (),
 ) -> Any:
     made = MaxPool(
-        kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), ceil_mode,
+        kernel_shape, strides, pads, dilations, auto_pad, ceil_mode,
         storage_order=storage_order, indices=b.wants(1),
     )  # fmt: skip
     return b(made, x)
@@ -144,7 +117,7 @@ def lp_pool(
         raise b.unsupported(f"p = {p}")
     if not kernel_shape:
         raise b.invalid("kernel_shape", "none", "a size for each spatial axis")
-    made = LpPool(kernel_shape, strides, pads, dilations, check_auto_pad(b, auto_pad), ceil_mode, p=int(p))
+    made = LpPool(kernel_shape, strides, pads, dilations, auto_pad, ceil_mode, p=int(p))
     return b(made, x)
 
 
@@ -203,17 +176,3 @@ def global_lp_pool(b: NodeBuilder, x: Value, *, p: float = 2) -> Any:
 def _global(b: NodeBuilder, operator: Any, x: Value) -> Any:
     axes = spatial_axes(b, x)
     return b(operator, x, axes) if len(axes) else b(Add(), x, 0.0)
-
-
-@reader("Col2Im")
-def col2im(
-    b: NodeBuilder,
-    x: Value,
-    image_shape: Value,
-    block_shape: Value,
-    *,
-    dilations: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Any:
-    return b(Col2Im(dilations, pads, strides), x, image_shape, block_shape)

@@ -5,57 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.onnx.reading.registry import add_as_is, reader
 from bolt_numba.converters.onnx.reading.tables.conv import check_kernel
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.layers.detection import DeformConv, MaxRoiPool, RoiAlign
 
 Ints = tuple[int, ...]
 
-
-@reader("MaxRoiPool")
-def max_roi_pool(b: NodeBuilder, x: Value, rois: Value, *, pooled_shape: Ints, spatial_scale: float = 1.0) -> Any:
-    return b(MaxRoiPool(pooled_shape, spatial_scale), x, rois)
-
-
-@reader("RoiAlign", since=16)
-def roi_align(
-    b: NodeBuilder,
-    x: Value,
-    rois: Value,
-    batch_indices: Value,
-    *,
-    coordinate_transformation_mode: str = "half_pixel",
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> Any:
-    if coordinate_transformation_mode not in ("half_pixel", "output_half_pixel"):
-        raise b.invalid("coordinate_transformation_mode", coordinate_transformation_mode, "(output_)half_pixel")
-    operator = RoiAlign(
-        mode, output_height, output_width, sampling_ratio, spatial_scale, coordinate_transformation_mode
-    )
-    return b(operator, x, rois, batch_indices)
-
-
-@reader("RoiAlign")
-def roi_align_10(
-    b: NodeBuilder,
-    x: Value,
-    rois: Value,
-    batch_indices: Value,
-    *,
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> Any:
-    """Before opset 16 coordinates are not shifted by half a pixel."""
-    operator = RoiAlign(mode, output_height, output_width, sampling_ratio, spatial_scale, "output_half_pixel")
-    return b(operator, x, rois, batch_indices)
+add_as_is(MaxRoiPool)
+add_as_is(RoiAlign, since=16)
 
 
 @reader("DeformConv")
@@ -77,3 +35,21 @@ def deform_conv(
     check_kernel(b, w, kernel_shape)
     operator = DeformConv(strides, pads, dilations, group, offset_group=offset_group)
     return b(operator, x, w, offset, bias, mask)
+
+
+@reader("RoiAlign")
+def roi_align_10(
+    b: NodeBuilder,
+    x: Value,
+    rois: Value,
+    batch_indices: Value,
+    *,
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Any:
+    """Before opset 16 coordinates are not shifted by half a pixel."""
+    operator = RoiAlign(mode, output_height, output_width, sampling_ratio, spatial_scale, "output_half_pixel")
+    return b(operator, x, rois, batch_indices)

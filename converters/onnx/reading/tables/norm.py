@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
 from bolt_numba.converters.operands import ints, rank_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import ReduceMean
@@ -23,6 +24,10 @@ from bolt_numba.ops.layers.norm import (
 )
 from bolt_numba.ops.pointwise import Add, Cast, Div, Mul, Sqrt, Sub
 from bolt_numba.types import F32
+
+add_as_is(InstanceNormalization, LRN, LpNormalization)
+add_reader("GroupNormalization", AsIs(GroupNormalization, ignored={"stash_type": 1}), since=21)
+add_reader("RMSNormalization", AsIs(RMSNormalization, ignored={"stash_type": 1}))
 
 
 @reader("BatchNormalization", since=9)
@@ -75,18 +80,6 @@ def batch_normalization_1(
     return b(Add(), b(Mul(), normal, scale), bias)
 
 
-@reader("InstanceNormalization")
-def instance_normalization(b: NodeBuilder, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5) -> Any:
-    return b(InstanceNormalization(epsilon), x, scale, bias)
-
-
-@reader("GroupNormalization", since=21)
-def group_normalization(
-    b: NodeBuilder, x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1
-) -> Any:
-    return b(GroupNormalization(num_groups, epsilon), x, scale, bias)
-
-
 @reader("GroupNormalization")
 def group_normalization_18(
     b: NodeBuilder, x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5
@@ -114,13 +107,6 @@ def layer_normalization(
     return b(LayerNormalization(axis, epsilon, b.wants(1) or b.wants(2)), x, scale, bias)
 
 
-@reader("RMSNormalization")
-def rms_normalization(
-    b: NodeBuilder, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-) -> Any:
-    return b(RMSNormalization(axis, epsilon), x, scale)
-
-
 @reader("SimplifiedLayerNormalization")
 def simplified_layer_normalization(
     b: NodeBuilder, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
@@ -134,16 +120,6 @@ def inverse_rms(b: NodeBuilder, x: Value, axis: int, epsilon: float) -> Any:
     wide, rank = b(Cast(F32), x), rank_of(b, x)
     squares = b(ReduceMean(), b(Mul(), wide, wide), ints(range(axis % rank, rank)))
     return b(Div(), np.ones((), F32), b(Sqrt(), b(Add(), squares, epsilon)))
-
-
-@reader("LRN")
-def lrn(b: NodeBuilder, x: Value, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Any:
-    return b(LRN(size, alpha, beta, bias), x)
-
-
-@reader("LpNormalization")
-def lp_normalization(b: NodeBuilder, x: Value, *, axis: int = -1, p: int = 2) -> Any:
-    return b(LpNormalization(axis, p), x)
 
 
 @reader("MeanVarianceNormalization")

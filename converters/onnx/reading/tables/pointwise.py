@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import add_reader, reader
+from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
 from bolt_numba.converters.onnx.types import dtype_of
 from bolt_numba.converters.operands import known_scalar, rank_of
 from bolt_numba.errors import BoltError
@@ -59,26 +60,6 @@ def _row(name: str) -> Any:
     raise BoltError(f"{__file__}: UNARY or BINARY: got '{name}', wanted a row of bolt_numba/ops/pointwise.py: `{line}`")
 
 
-def _unary(name: str) -> Any:
-    operator = _row(name)
-
-    def read(b: NodeBuilder, x: Value) -> Value:
-        made: Value = b(operator(), x)
-        return made
-
-    return read
-
-
-def _binary(name: str) -> Any:
-    operator = _row(name)
-
-    def read(b: NodeBuilder, x: Value, y: Value) -> Value:
-        made: Value = b(operator(), x, y)
-        return made
-
-    return read
-
-
 def _old_binary(name: str) -> Any:
     """Before opset 7 y is aligned with the axes of x that begin at ``axis``, and only where broadcast is set."""
     operator = _row(name)
@@ -96,48 +77,14 @@ def _old_binary(name: str) -> Any:
     return read
 
 
-for _name in UNARY:
-    add_reader(_name, _unary(_name))
+add_as_is(*map(_row, UNARY), LeakyRelu, Elu, Celu, ThresholdedRelu, HardSigmoid, Swish, IsInf, Mod)
+add_as_is(*map(_row, BINARY), since=7)
 for _name in BINARY:
-    add_reader(_name, _binary(_name), since=7)
     add_reader(_name, _old_binary(_name))
-
-
-@reader("LeakyRelu")
-def leaky_relu(b: NodeBuilder, x: Value, *, alpha: float = 0.01) -> Any:
-    return b(LeakyRelu(alpha), x)
-
-
-@reader("Elu")
-def elu(b: NodeBuilder, x: Value, *, alpha: float = 1.0) -> Any:
-    return b(Elu(alpha), x)
-
-
-@reader("Celu")
-def celu(b: NodeBuilder, x: Value, *, alpha: float = 1.0) -> Any:
-    return b(Celu(alpha), x)
-
-
-@reader("Selu", since=6)
-def selu(
-    b: NodeBuilder, x: Value, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875
-) -> Any:
-    return b(Selu(alpha, gamma), x)
-
-
-@reader("Selu")
-def selu_1(b: NodeBuilder, x: Value, *, alpha: float = 1.6732, gamma: float = 1.0507) -> Any:
-    return b(Selu(alpha, gamma), x)
-
-
-@reader("ThresholdedRelu")
-def thresholded_relu(b: NodeBuilder, x: Value, *, alpha: float = 1.0) -> Any:
-    return b(ThresholdedRelu(alpha), x)
-
-
-@reader("HardSigmoid")
-def hard_sigmoid(b: NodeBuilder, x: Value, *, alpha: float = 0.2, beta: float = 0.5) -> Any:
-    return b(HardSigmoid(alpha, beta), x)
+add_as_is(Selu, since=6)
+add_reader("Selu", AsIs(Selu, alpha=1.6732, gamma=1.0507))
+add_reader("Where", AsIs(Where(), "condition x y"))
+add_reader("PRelu", AsIs(PRelu(), "x slope"), since=7)
 
 
 @reader("Gelu")
@@ -145,11 +92,6 @@ def gelu(b: NodeBuilder, x: Value, *, approximate: str = "none") -> Any:
     if approximate not in ("none", "tanh"):
         raise b.invalid("approximate", approximate, "none or tanh")
     return b(Gelu(approximate), x)
-
-
-@reader("Swish")
-def swish(b: NodeBuilder, x: Value, *, alpha: float = 1.0) -> Any:
-    return b(Swish(alpha), x)
 
 
 @reader("SwiGLU")
@@ -162,11 +104,6 @@ def shrink(b: NodeBuilder, x: Value, *, bias: float = 0.0, lambd: float = 0.5) -
     if x.type.dtype.kind in "iu":
         return b(Cast(x.type.dtype), b(Shrink(bias, lambd), b(Cast(np.dtype("f4")), x)))
     return b(Shrink(bias, lambd), x)
-
-
-@reader("IsInf")
-def is_inf(b: NodeBuilder, x: Value, *, detect_negative: bool = True, detect_positive: bool = True) -> Any:
-    return b(IsInf(detect_negative, detect_positive), x)
 
 
 @reader("Clip", since=11)
@@ -211,26 +148,11 @@ def convert(b: NodeBuilder, x: Value, to: AnyDType, saturate: bool, round_mode: 
     return b(Cast(to, saturate, round_mode), x)
 
 
-@reader("Mod")
-def mod(b: NodeBuilder, x: Value, y: Value, *, fmod: bool = False) -> Any:
-    return b(Mod(fmod), x, y)
-
-
 @reader("BitShift")
 def bit_shift(b: NodeBuilder, x: Value, y: Value, *, direction: str) -> Any:
     if direction not in ("LEFT", "RIGHT"):
         raise b.invalid("direction", direction, "LEFT or RIGHT")
     return b(BitShift(direction), x, y)
-
-
-@reader("Where")
-def where(b: NodeBuilder, condition: Value, x: Value, y: Value) -> Any:
-    return b(Where(), condition, x, y)
-
-
-@reader("PRelu", since=7)
-def prelu(b: NodeBuilder, x: Value, slope: Value) -> Any:
-    return b(PRelu(), x, slope)
 
 
 @reader("PRelu")

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import add_reader, reader
+from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
 from bolt_numba.converters.operands import dim_of, ints, rank_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import ArgMax, ArgMin, CumProd, CumSum, Det, Hardmax, LogSoftmax, Softmax, TopK
@@ -22,18 +23,6 @@ REDUCTIONS = (
 )
 
 
-def _reduction(name: str) -> Any:
-    operator: Any = OPS[name]
-
-    def read(
-        b: NodeBuilder, x: Value, axes: Value | None = None, *, keepdims: bool = True,
-        noop_with_empty_axes: bool = False
-    ) -> Any:
-        return b(operator(keepdims, noop_with_empty_axes), x, axes)
-
-    return read
-
-
 def _old_reduction(name: str) -> Any:
     operator: Any = OPS[name]
 
@@ -44,35 +33,15 @@ def _old_reduction(name: str) -> Any:
 
 
 for _name in REDUCTIONS:
-    add_reader(_name, _reduction(_name), since=13 if _name == "ReduceSum" else 18)
+    add_as_is(OPS[_name], since=13 if _name == "ReduceSum" else 18)
     add_reader(_name, _old_reduction(_name))
-
-
-@reader("ArgMax")
-def arg_max(b: NodeBuilder, x: Value, *, axis: int = 0, keepdims: bool = True, select_last_index: bool = False) -> Any:
-    return b(ArgMax(axis, keepdims, select_last_index), x)
-
-
-@reader("ArgMin")
-def arg_min(b: NodeBuilder, x: Value, *, axis: int = 0, keepdims: bool = True, select_last_index: bool = False) -> Any:
-    return b(ArgMin(axis, keepdims, select_last_index), x)
 
 
 _ALONG_AXIS: dict[str, Any] = {"Softmax": Softmax, "LogSoftmax": LogSoftmax, "Hardmax": Hardmax}
 
 
-def _along_axis(name: str) -> Any:
-    operator = _ALONG_AXIS[name]
-
-    def read(b: NodeBuilder, x: Value, *, axis: int = -1) -> Any:
-        return b(operator(axis), x)
-
-    return read
-
-
-def _flattened(name: str) -> Any:
+def _flattened(operator: Any) -> Any:
     """Before opset 13 all axes from ``axis`` on are one."""
-    operator = _ALONG_AXIS[name]
 
     def read(b: NodeBuilder, x: Value, *, axis: int = 1) -> Any:
         rank = rank_of(b, x)
@@ -87,29 +56,18 @@ def _flattened(name: str) -> Any:
     return read
 
 
-for _name in _ALONG_AXIS:
-    add_reader(_name, _along_axis(_name), since=13)
-    add_reader(_name, _flattened(_name))
+for _name, _operator in _ALONG_AXIS.items():
+    add_as_is(_operator, since=13)
+    add_reader(_name, _flattened(_operator))
 
-
-@reader("CumSum")
-def cum_sum(b: NodeBuilder, x: Value, axis: Value, *, exclusive: bool = False, reverse: bool = False) -> Any:
-    return b(CumSum(exclusive, reverse), x, axis)
-
-
-@reader("TopK", since=10)
-def top_k(b: NodeBuilder, x: Value, k: Value, *, axis: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    return b(TopK(axis, largest, sorted), x, k)
+add_as_is(ArgMax, ArgMin, CumSum, CumProd, Det, Einsum)
+add_as_is(TopK, since=10)
+add_reader("MatMul", AsIs(MatMul(), "x y"))
 
 
 @reader("TopK")
 def top_k_1(b: NodeBuilder, x: Value, *, k: int, axis: int = -1) -> Any:
     return b(TopK(axis), x, ints([k]))
-
-
-@reader("MatMul")
-def matmul(b: NodeBuilder, x: Value, y: Value) -> Any:
-    return b(MatMul(), x, y)
 
 
 @reader("Gemm")
@@ -145,18 +103,3 @@ def gemm(
     if c.type.is_static and summed.type.shape == product.type.shape:
         return summed
     return b(Reshape(), summed, b(Shape(), product))  # c is broadcast to the product, never the other way
-
-
-@reader("Einsum")
-def einsum(b: NodeBuilder, *xs: Value, equation: str) -> Any:
-    return b(Einsum(equation), *xs)
-
-
-@reader("CumProd")
-def cum_prod(b: NodeBuilder, x: Value, axis: Value, *, exclusive: bool = False, reverse: bool = False) -> Any:
-    return b(CumProd(exclusive, reverse), x, axis)
-
-
-@reader("Det")
-def det(b: NodeBuilder, x: Value) -> Any:
-    return b(Det(), x)

@@ -8,7 +8,7 @@ import numpy as np
 
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.onnx.reading.registry import add_as_is, reader
 from bolt_numba.converters.onnx.types import dtype_of, type_of_proto
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.data.sequence import (
@@ -27,47 +27,13 @@ from bolt_numba.ops.data.sequence import (
 )
 from bolt_numba.types import SequenceType
 
+add_as_is(SequenceConstruct, SequenceAt, SequenceInsert, SequenceErase, SequenceLength, ConcatFromSequence)
+add_as_is(SplitToSequence, OptionalGetElement)
+
 
 @reader("SequenceEmpty")
 def sequence_empty(b: NodeBuilder, *, dtype: int = 1) -> Any:
     return b(SequenceEmpty(dtype_of(dtype, "dtype")))
-
-
-@reader("SequenceConstruct")
-def sequence_construct(b: NodeBuilder, *elements: Value) -> Any:
-    return b(SequenceConstruct(), *elements)
-
-
-@reader("SequenceAt")
-def sequence_at(b: NodeBuilder, sequence: Value, position: Value) -> Any:
-    return b(SequenceAt(), sequence, position)
-
-
-@reader("SequenceInsert")
-def sequence_insert(b: NodeBuilder, sequence: Value, element: Value, position: Value | None = None) -> Any:
-    return b(SequenceInsert(), sequence, element, position)
-
-
-@reader("SequenceErase")
-def sequence_erase(b: NodeBuilder, sequence: Value, position: Value | None = None) -> Any:
-    return b(SequenceErase(), sequence, position)
-
-
-@reader("SequenceLength")
-def sequence_length(b: NodeBuilder, sequence: Value) -> Any:
-    return b(SequenceLength(), sequence)
-
-
-@reader("ConcatFromSequence")
-def concat_from_sequence(b: NodeBuilder, sequence: Value, *, axis: int, new_axis: bool = False) -> Any:
-    return b(ConcatFromSequence(axis, new_axis), sequence)
-
-
-@reader("SplitToSequence")
-def split_to_sequence(
-    b: NodeBuilder, x: Value, split: Value | None = None, *, axis: int = 0, keepdims: bool = True
-) -> Any:
-    return b(SplitToSequence(axis, keepdims), x, split)
 
 
 @reader("Optional")
@@ -85,8 +51,3 @@ def optional(b: NodeBuilder, x: Value | None = None, *, type: onnx.TypeProto | N
 @reader("OptionalHasElement")
 def optional_has_element(b: NodeBuilder, x: Value | None = None) -> Any:
     return b.const(np.array(False)) if x is None else b(OptionalHasElement(), x)
-
-
-@reader("OptionalGetElement")
-def optional_get_element(b: NodeBuilder, x: Value) -> Any:
-    return b(OptionalGetElement(), x)

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
 from bolt_numba.converters.onnx.types import dtype_of
 from bolt_numba.converters.operands import ints, known_ints, known_scalar, rank_of, static_dim
 from bolt_numba.ir.graph import Value
@@ -37,10 +38,15 @@ from bolt_numba.types import BOOL, F16, F32, I64, Array
 
 Ints = tuple[int, ...]
 
-
-@reader("Identity")
-def identity(b: NodeBuilder, x: Value) -> Any:
-    return b(Identity(), x)
+add_as_is(Identity, Flatten, Expand, Shape, Size, Trilu, DepthToSpace)
+add_as_is(Concat, since=4)
+add_as_is(Reshape, since=5)
+add_as_is(Tile, since=6)
+add_as_is(Slice, since=10)
+add_as_is(Pad, since=11)
+add_as_is(Squeeze, Unsqueeze, since=13)
+add_reader("Concat", AsIs(Concat, axis=1))
+add_reader("ReverseSequence", AsIs(ReverseSequence, "x lengths"))
 
 
 @reader("Dropout", since=12)
@@ -108,34 +114,14 @@ def constant_of_shape(b: NodeBuilder, shape: Value, *, value: Array | None = Non
     return b(ConstantOfShape(fill.reshape(-1)[0].item(), fill.dtype), shape)
 
 
-@reader("Reshape", since=5)
-def reshape(b: NodeBuilder, x: Value, shape: Value, *, allowzero: bool = False) -> Any:
-    return b(Reshape(allowzero), x, shape)
-
-
 @reader("Reshape")
 def reshape_1(b: NodeBuilder, x: Value, *, shape: Ints = ()) -> Any:
     return b(Reshape(), x, ints(shape))
 
 
-@reader("Flatten")
-def flatten(b: NodeBuilder, x: Value, *, axis: int = 1) -> Any:
-    return b(Flatten(axis), x)
-
-
-@reader("Squeeze", since=13)
-def squeeze(b: NodeBuilder, x: Value, axes: Value | None = None) -> Any:
-    return b(Squeeze(), x, axes)
-
-
 @reader("Squeeze")
 def squeeze_1(b: NodeBuilder, x: Value, *, axes: Ints = ()) -> Any:
     return b(Squeeze(), x, ints(axes) if axes else None)
-
-
-@reader("Unsqueeze", since=13)
-def unsqueeze(b: NodeBuilder, x: Value, axes: Value) -> Any:
-    return b(Unsqueeze(), x, axes)
 
 
 @reader("Unsqueeze")
@@ -146,16 +132,6 @@ def unsqueeze_1(b: NodeBuilder, x: Value, *, axes: Ints) -> Any:
 @reader("Transpose")
 def transpose(b: NodeBuilder, x: Value, *, perm: Ints | None = None) -> Any:
     return b(Transpose(tuple(range(rank_of(b, x)))[::-1] if perm is None else perm), x)
-
-
-@reader("Concat", since=4)
-def concat(b: NodeBuilder, *xs: Value, axis: int) -> Any:
-    return b(Concat(axis), *xs)
-
-
-@reader("Concat")
-def concat_1(b: NodeBuilder, *xs: Value, axis: int = 1) -> Any:
-    return b(Concat(axis), *xs)
 
 
 @reader("Split", since=13)
@@ -180,26 +156,9 @@ def _parts(b: NodeBuilder, x: Value, sizes: Any, axis: int) -> Any:
     return b.node(Split(axis, len(b.outputs)), x, sizes).outputs
 
 
-@reader("Slice", since=10)
-def slice_(
-    b: NodeBuilder, x: Value, starts: Value, ends: Value, axes: Value | None = None, steps: Value | None = None
-) -> Any:
-    return b(Slice(), x, starts, ends, axes, steps)
-
-
 @reader("Slice")
 def slice_1(b: NodeBuilder, x: Value, *, starts: Ints, ends: Ints, axes: Ints | None = None) -> Any:
     return b(Slice(), x, ints(starts), ints(ends), None if axes is None else ints(axes))
-
-
-@reader("Expand")
-def expand(b: NodeBuilder, x: Value, shape: Value) -> Any:
-    return b(Expand(), x, shape)
-
-
-@reader("Tile", since=6)
-def tile(b: NodeBuilder, x: Value, repeats: Value) -> Any:
-    return b(Tile(), x, repeats)
 
 
 @reader("Tile")
@@ -209,43 +168,14 @@ def tile_1(b: NodeBuilder, x: Value, tiles: Value, axis: Value) -> Any:
     return b(Tile(), x, ints(repeats))
 
 
-@reader("Pad", since=11)
-def pad(
-    b: NodeBuilder,
-    x: Value,
-    pads: Value,
-    value: Value | None = None,
-    axes: Value | None = None,
-    *,
-    mode: str = "constant",
-) -> Any:
-    return b(Pad(_pad_mode(b, mode)), x, pads, value, axes)
-
-
 @reader("Pad", since=2)
 def pad_2(b: NodeBuilder, x: Value, *, pads: Ints, mode: str = "constant", value: float = 0.0) -> Any:
-    return b(Pad(_pad_mode(b, mode)), x, ints(pads), value if mode == "constant" else None)
+    return b(Pad(mode), x, ints(pads), value if mode == "constant" else None)
 
 
 @reader("Pad")
 def pad_1(b: NodeBuilder, x: Value, *, paddings: Ints, mode: str = "constant", value: float = 0.0) -> Any:
     return pad_2(b, x, pads=paddings, mode=mode, value=value)
-
-
-def _pad_mode(b: NodeBuilder, mode: str) -> str:
-    if mode not in ("constant", "reflect", "edge", "wrap"):
-        raise b.invalid("mode", mode, "constant, reflect, edge or wrap")
-    return mode
-
-
-@reader("Shape")
-def shape(b: NodeBuilder, x: Value, *, start: int = 0, end: int | None = None) -> Any:
-    return b(Shape(start, end), x)
-
-
-@reader("Size")
-def size(b: NodeBuilder, x: Value) -> Any:
-    return b(Size(), x)
 
 
 @reader("Range")
@@ -257,21 +187,9 @@ def range_(b: NodeBuilder, start: Value, limit: Value, delta: Value, *, stash_ty
     return b(Range(), start, limit, delta)
 
 
-@reader("Trilu")
-def trilu(b: NodeBuilder, x: Value, k: Value | None = None, *, upper: bool = True) -> Any:
-    return b(Trilu(upper), x, k)
-
-
 @reader("EyeLike")
 def eye_like(b: NodeBuilder, x: Value, *, dtype: int | None = None, k: int = 0) -> Any:
     return b(EyeLike(None if dtype is None else dtype_of(dtype, "dtype"), k), x)
-
-
-@reader("DepthToSpace")
-def depth_to_space(b: NodeBuilder, x: Value, *, blocksize: int, mode: str = "DCR") -> Any:
-    if mode not in ("DCR", "CRD"):
-        raise b.invalid("mode", mode, "DCR or CRD")
-    return b(DepthToSpace(blocksize, mode), x)
 
 
 @reader("SpaceToDepth")
@@ -297,11 +215,6 @@ def _space_to_depth_crd(b: NodeBuilder, x: Value, blocksize: int) -> Any:
 @reader("BitCast")
 def bit_cast(b: NodeBuilder, x: Value, *, to: int) -> Any:
     return b(BitCast(dtype_of(to, "to")), x)
-
-
-@reader("ReverseSequence")
-def reverse_sequence(b: NodeBuilder, x: Value, lengths: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Any:
-    return b(ReverseSequence(batch_axis, time_axis), x, lengths)
 
 
 @reader("CenterCropPad")

@@ -6,28 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.onnx.reading.registry import add_reader, reader
 from bolt_numba.converters.onnx.types import dtype_of
 from bolt_numba.converters.operands import ints
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Unsqueeze
 from bolt_numba.ops.arrays.signal import DFT, STFT, MelWeightMatrix
 
-Ints = tuple[int, ...]
-
-
-@reader("DFT", since=20)
-def dft(
-    b: NodeBuilder,
-    x: Value,
-    length: Value | None = None,
-    axis: Value | None = None,
-    *,
-    inverse: bool = False,
-    onesided: bool = False,
-) -> Any:
-    return b(DFT(inverse, onesided), x, length, axis)
+add_reader("DFT", AsIs(DFT, "x length? axis?"), since=20)
 
 
 @reader("DFT")

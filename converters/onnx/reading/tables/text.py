@@ -4,41 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.data.text import RegexFullMatch, StringConcat, StringNormalizer, StringSplit, TfIdfVectorizer
 
 Ints = tuple[int, ...]
 
-
-@reader("StringConcat")
-def string_concat(b: NodeBuilder, x: Value, y: Value) -> Any:
-    return b(StringConcat(), x, y)
-
-
-@reader("StringSplit")
-def string_split(b: NodeBuilder, x: Value, *, delimiter: str = "", maxsplit: int | None = None) -> Any:
-    return b(StringSplit(delimiter, maxsplit), x)
-
-
-@reader("StringNormalizer")
-def string_normalizer(
-    b: NodeBuilder,
-    x: Value,
-    *,
-    case_change_action: str = "NONE",
-    is_case_sensitive: bool = False,
-    locale: str = "",
-    stopwords: tuple[str, ...] = (),
-) -> Any:
-    return b(StringNormalizer(case_change_action, is_case_sensitive, stopwords), x)
-
-
-@reader("RegexFullMatch")
-def regex_full_match(b: NodeBuilder, x: Value, *, pattern: str = "") -> Any:
-    """The schema calls the pattern optional and gives no default: the empty one matches the empty string."""
-    return b(RegexFullMatch(pattern), x)
+add_as_is(StringSplit)
+add_reader("StringConcat", AsIs(StringConcat, "x y"))
+add_reader("StringNormalizer", AsIs(StringNormalizer, ignored={"locale": ""}))
+# The schema calls the pattern optional and gives no default: the empty one matches the empty string.
+add_reader("RegexFullMatch", AsIs(RegexFullMatch, pattern=""))
 
 
 @reader("TfIdfVectorizer")

@@ -1,0 +1,66 @@
+"""Readers of operators that a format has as the graph has them: rows of a table in the place of functions."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from bolt_numba.base.records import field_rows
+from bolt_numba.converters.nodes import ForeignBuilder
+from bolt_numba.ir.graph import Value
+from bolt_numba.ops.registry import Op
+
+REQUIRED = inspect.Parameter.empty
+"""In the place of a default: the file must state the attribute."""
+OF_PASSES = {("layout", "NCHW"), ("activation", None), ("residual", False), ("stats", False), ("to", None)}
+"""Fields of operators, with their defaults, that no file states."""
+
+
+class AsIs:
+    """A reader that hands operands and attributes on to an operator of the graph.
+
+    operator: its class, or one whose fields are fixed.  operands: names, with "?" behind one that may be left out; by
+    default those of `infer`.  ignored: attributes that mean nothing here.  attributes: names and defaults in the order
+    of the operator's fields; by default these.
+    """
+
+    def __init__(
+        self, operator: Op | type[Op], operands: str = "", ignored: dict[str, Any] | None = None, **attributes: Any
+    ) -> None:
+        self.operator, self.operands, self.ignored, self.attributes = operator, operands, ignored or {}, attributes
+
+    def __call__(self, b: ForeignBuilder, *operands: Value | None, **attributes: Any) -> Any:
+        if isinstance(self.operator, Op):
+            return b(self.operator, *operands)
+        values = {field: attributes.get(name, default) for name, (field, default, _) in self.keywords.items()}
+        return b(self.operator(**values), *operands)
+
+    @functools.cached_property
+    def keywords(self) -> dict[str, tuple[str, Any, str]]:
+        """Field of the operator, default and kind of each attribute."""
+        if isinstance(self.operator, Op):
+            return {}
+        kinds = {name: kind for name, (kind, _) in field_rows(self.operator).items()}
+        own = {name: getattr(self.operator, name, REQUIRED) for name in kinds}
+        own = {name: default for name, default in own.items() if (name, default) not in OF_PASSES}
+        made = zip((self.attributes or own).items(), own, strict=False)
+        return {n: (f, v, type(v).__name__ if kinds[f] is Any else str(kinds[f])) for (n, v), f in made}
+
+    @functools.cached_property
+    def __signature__(self) -> inspect.Signature:
+        """As a function has it; `Reader` asks for it when a file has the operator."""
+        place, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        made = [inspect.Parameter("b", place)]
+        arity = getattr(self.operator, "arity", 0)  # of a pointwise operator, whose `infer` has no names
+        for name in self.operands.split() or ("x", "y")[:arity]:
+            kind = "Value | None" if name.endswith("?") else "Value"
+            made.append(inspect.Parameter(name.rstrip("?"), place, annotation=kind))
+        if len(made) == 1:
+            cls = type(self.operator) if isinstance(self.operator, Op) else self.operator
+            made += [*inspect.signature(cls.infer).parameters.values()][1:]
+        for name, (_, default, kind) in self.keywords.items():
+            made.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
+        for name, default in self.ignored.items():
+            made.append(inspect.Parameter(name, keyword, default=default, annotation=type(default).__name__))
+        return inspect.Signature(made)
