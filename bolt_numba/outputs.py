@@ -63,7 +63,7 @@ class Outputs:
         return f"Outputs({rows})"
 
 
-SMALL = 1 << 24
+MOST_LOOKED_AT = 1 << 24
 """Elements of an array that is looked at to show it."""
 
 
@@ -72,7 +72,7 @@ def _facts(name: str, array: Any) -> list[object]:
     if not isinstance(array, np.ndarray):
         return [name, type(array).__name__, f"{len(array)} elements" if hasattr(array, "__len__") else "", "", "", ""]
     numbers = ["", "", ""]
-    if 0 < array.size <= SMALL and array.dtype != object and array.dtype.kind != "c":
+    if 0 < array.size <= MOST_LOOKED_AT and array.dtype != object and array.dtype.kind != "c":
         wide = array.astype(np.float64)
         numbers = [f"{found:.6g}" for found in (wide.min(), wide.mean(), wide.max())]
     return [name, dtype_name(array.dtype), list(array.shape), *numbers]

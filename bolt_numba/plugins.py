@@ -26,7 +26,7 @@ from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.report import Report, report_of
 from bolt_numba.runtime.runner import Runner
 
-LARGEST = 1 << 26
+MOST_BYTES = 1 << 26
 """Bytes of a placement."""
 
 
@@ -169,11 +169,11 @@ def placement_of(given: Any) -> Placement:
 def _text_of_file(path: Path) -> str:
     try:
         with open_regular(path) as file:
-            held = file.read(LARGEST + 1)
+            held = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise BoltError(f"{path}: placement: got {error.strerror!r}, wanted a file of lines") from error
-    if len(held) > LARGEST:
-        raise BoltError(f"{path}: placement: got more than {LARGEST} bytes, wanted a file of lines")
+    if len(held) > MOST_BYTES:
+        raise BoltError(f"{path}: placement: got more than {MOST_BYTES} bytes, wanted a file of lines")
     try:
         return held.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -19,7 +19,7 @@ from bolt_numba.ir.model import Model
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes]"
 
-SHOWN = 8
+SHOWN_FILES = 8
 """Files of an unknown folder that a message names."""
 MAPPED = 1 << 20
 """Bytes from which a file is mapped."""
@@ -284,5 +284,5 @@ def _found(content: Content) -> str:
     if content.path is None or not content.is_folder:
         return f"a file that starts with {content.head[:8]!r}"
     names = sorted(entry.name for entry in content.path.iterdir())
-    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"a folder with {', '.join(names[:SHOWN]) or 'nothing'}{rest}"
+    rest = f" and {len(names) - SHOWN_FILES} more" if len(names) > SHOWN_FILES else ""
+    return f"a folder with {', '.join(names[:SHOWN_FILES]) or 'nothing'}{rest}"

@@ -203,7 +203,7 @@ Accepts: TypeAlias = Callable[[Any, Types], bool]
 Error: TypeAlias = Callable[[Any, Types, Context], float]
 States: TypeAlias = "Callable[[Any, Types], frozenset[tuple[int, int]]]"
 
-LIMIT = 2e-5
+MOST_ERROR = 2e-5
 """Bound of a kernel's error over the largest value, from which sessions of ``numerics="default"`` do without it."""
 
 
@@ -482,7 +482,7 @@ def is_exact(entry: Entry, op: Op, ins: Types, context: Context) -> bool:
     """Whether the bound of a maker's error, which may follow from weights, is within the session's limit."""
     lax = context.numerics == "fast" and entry.precision == "f32"  # else an error says that weights do not fit
     error = entry.error
-    return error is None or lax or context.weighed(entry, lambda: error(op, ins, context) <= LIMIT)
+    return error is None or lax or context.weighed(entry, lambda: error(op, ins, context) <= MOST_ERROR)
 
 
 def candidates(op: Op, ins: Types, context: Context = QUERY, device: str = "cpu", arch: str = "") -> list[Entry]:

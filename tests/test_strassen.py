@@ -15,7 +15,7 @@ from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products import strassen
 from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.cpu.products.strassen import PAIR
-from bolt_numba.kernels.registry import LIMIT, Entry, QueryContext, select
+from bolt_numba.kernels.registry import MOST_ERROR, Entry, QueryContext, select
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
@@ -140,7 +140,7 @@ def test_errors_keep_to_their_bound(kind: str, picture: str, width: int) -> None
     wanted = op.reference(x.astype(np.float64), w.astype(np.float64))
     bound = strassen.error(op, types_of([x, w]), QueryContext())
     assert np.abs(got - wanted).max() <= bound * np.abs(wanted).max()
-    assert bound < LIMIT
+    assert bound < MOST_ERROR
 
 
 def test_a_row_rounds_by_itself_and_one_other() -> None:
@@ -181,13 +181,13 @@ def test_bounds_that_fail() -> None:
     def bound(w: Array, known: bool = True) -> float:
         return strassen.error(Conv(layout="NHWC"), types_of([x, w[:, :, None, None]], [False, known]), QueryContext())
 
-    assert bound(ordinary) < LIMIT
-    assert bound(own) > LIMIT
+    assert bound(ordinary) < MOST_ERROR
+    assert bound(own) > MOST_ERROR
     for w in (spoilt, ordinary * np.float32(1e30), ordinary * np.float32(1e-30), 0 * ordinary):
-        assert not bound(w) <= LIMIT
-    assert not bound(ordinary, known=False) <= LIMIT
+        assert not bound(w) <= MOST_ERROR
+    assert not bound(ordinary, known=False) <= MOST_ERROR
     x = np.ones((2, 16, 16, 1024), np.float32)
-    assert not bound(ordinary) <= LIMIT, "rows of two images"
+    assert not bound(ordinary) <= MOST_ERROR, "rows of two images"
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(7 * PAIR + 5, 6 * PANEL, 64), (3 * PAIR, 9 * PANEL + 3, 1024)])

@@ -235,6 +235,21 @@ def test_no_two_classes_share_a_name() -> None:
     assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
 
+BARE = re.compile(
+    "_?(MOST|LEAST|MAX|MIN|FEW|MANY|LARGE|LARGEST|SMALL|SMALLEST|GREATEST|LONGEST|SHORT|SHORTEST|LOWEST|HIGHEST|WIDEST|"
+    "LIMIT|LIMITS|SHOWN|THREADS|PARALLEL_ELEMENTS|PARALLEL_BYTES)"
+)
+
+
+@of_each(PACKAGE)
+def test_constants_say_of_what(file: Path) -> None:
+    """`MOST_LETTERS`, never `MOST`, which stands in many files and is another number in each."""
+    for node in tree(file).body:
+        stored = [n for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        bare = [n.id for n in stored if BARE.fullmatch(n.id)] if isinstance(node, (ast.Assign, ast.AnnAssign)) else []
+        assert not bare, f"line {node.lineno}: {bare}: of what?"
+
+
 @of_each(SOURCES)
 def test_files_begin_with_what_they_are(file: Path) -> None:
     if file.stat().st_size:

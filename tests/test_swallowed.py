@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.base.swallowed import FAULTS, MOST, swallowed, swallowing
+from bolt_numba.base.swallowed import FAULTS, MOST_KEPT, swallowed, swallowing
 from bolt_numba.errors import BoltError, InternalError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -75,9 +75,9 @@ def test_what_says_that_something_given_is_wrong_is_no_fault(nothing_swallowed: 
     assert nothing_swallowed == {"here: InternalError: fault": 1, "here: KeyError: 'a'": 2}
     with pytest.raises(KeyboardInterrupt), swallowing("here"):
         raise KeyboardInterrupt
-    for i in range(2 * MOST):
+    for i in range(2 * MOST_KEPT):
         swallowed("there", KeyError(i))
-    assert len(FAULTS) <= MOST + 1
+    assert len(FAULTS) <= MOST_KEPT + 1
     assert FAULTS["there: others"] > 0
     nothing_swallowed.clear()
 

@@ -15,7 +15,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import bolt_numba as bn
-from bolt_numba.base.mapped import LARGE, map_of
+from bolt_numba.base.mapped import LEAST_MAPPED, map_of
 from bolt_numba.errors import InternalError, InvalidModelError
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels import registry
@@ -116,7 +116,7 @@ def _passes_run(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def _computed(session: bn.Session) -> dict[str, weakref.ref[Array]]:
     """Large constants that are in no file."""
     values = [v for node in session._runner.region.nodes for v in node.inputs if v is not None]
-    arrays = {v.name: v.const for v in values if v.const is not None and v.const.nbytes >= LARGE}
+    arrays = {v.name: v.const for v in values if v.const is not None and v.const.nbytes >= LEAST_MAPPED}
     return {name: weakref.ref(a) for name, a in arrays.items() if map_of(a) is None}
 
 

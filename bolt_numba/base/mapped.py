@@ -22,7 +22,7 @@ from bolt_numba.types import Array
 
 PAGE = mmap.PAGESIZE
 LINE = 64
-LARGE = 1 << 16
+LEAST_MAPPED = 1 << 16
 """Bytes from which an array stays in a map: smaller ones would save nothing."""
 
 
@@ -82,7 +82,7 @@ _copies: dict[int, tuple[Array, weakref.ref[Array]]] = {}
 
 def unmapped(view: Array) -> Array:
     """Bytes of a file as an array of their own if they are few; many as they are."""
-    return view if view.nbytes >= LARGE or map_of(view) is None else aligned_copy(view)
+    return view if view.nbytes >= LEAST_MAPPED or map_of(view) is None else aligned_copy(view)
 
 
 def aligned_copy(data: bytes | bytearray | memoryview | Array) -> Array:
@@ -140,6 +140,6 @@ def drop_maps(arrays: Sequence[Array]) -> None:
 
 def check_intact(arrays: Iterable[Array | None]) -> None:
     """Raise InvalidModelError when a file that arrays are views of was written to since it was mapped."""
-    for found in _maps([a for a in arrays if a is not None and a.nbytes >= LARGE]):
+    for found in _maps([a for a in arrays if a is not None and a.nbytes >= LEAST_MAPPED]):
         if not found.is_intact():
             raise InvalidModelError(f"{found.path}: was written to since it was loaded; wanted the file as it was")

@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-MOST = 40
+SHOWN_ROWS = 40
 """Rows of a table that are shown."""
 LETTERS = 200
 """Characters of a cell that are shown."""
@@ -29,9 +29,9 @@ def html_table(
     head = "".join(f"<th {side}>{html_text(c)}</th>" for c, side in zip(columns, sides, strict=True))
     body = "".join(
         f"<tr>{''.join(f'<td {side}>{html_text(c)}</td>' for c, side in zip(row, sides, strict=True))}</tr>"
-        for row in all_rows[:MOST]
+        for row in all_rows[:SHOWN_ROWS]
     )
-    notes = [*([f"and {len(all_rows) - MOST} more"] if len(all_rows) > MOST else []), *note.splitlines()]
+    notes = [*([f"and {len(all_rows) - SHOWN_ROWS} more"] if len(all_rows) > SHOWN_ROWS else []), *note.splitlines()]
     below = "".join(f"<div>{html_text(line)}</div>" for line in notes)
     return (
         f"<div><b>{html_text(title)}</b><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}</div>"

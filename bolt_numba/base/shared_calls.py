@@ -21,7 +21,7 @@ import numpy as np
 
 ALIGN = 64
 """Bytes at whose multiples arrays begin."""
-LEAST = 1 << 16
+LEAST_SEGMENT = 1 << 16
 """Bytes of the smallest segment."""
 
 

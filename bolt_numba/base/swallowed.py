@@ -13,7 +13,7 @@ from bolt_numba.errors import BoltError, InternalError
 
 FAULTS: Counter[str] = Counter()
 """How often what went wrong where in this process: ``place: kind: text``."""
-MOST = 100
+MOST_KEPT = 100
 """Different ones that are kept; a text may hold numbers that are never the same."""
 
 
@@ -25,7 +25,7 @@ def swallowed(place: str, error: BaseException, *expected: type[BaseException]) 
     if isinstance(error, expected) or (isinstance(error, BoltError) and not isinstance(error, InternalError)):
         return
     name = f"{place}: {type(error).__name__}: {error}"[:300]
-    FAULTS[name if name in FAULTS or len(FAULTS) < MOST else f"{place}: others"] += 1
+    FAULTS[name if name in FAULTS or len(FAULTS) < MOST_KEPT else f"{place}: others"] += 1
 
 
 class swallowing:  # noqa: N801 - it reads like `contextlib.suppress`

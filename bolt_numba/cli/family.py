@@ -9,7 +9,7 @@ from bolt_numba.ir.graph import Graph
 Shapes = dict[str, tuple[int, ...]]
 OF_ONE = (2, 3, 4, 5, 8, 32)
 """What comes where a size was 1: batches, which kernels tell apart up to some 5."""
-MOST = 4096
+MOST_SIZE = 4096
 """Greatest size that is tried."""
 
 
@@ -37,7 +37,7 @@ def relatives(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Iterator[Sha
 def _others(size: int) -> tuple[int, ...]:
     if size == 1:
         return OF_ONE
-    return tuple(n for n in (1, 2 * size, size // 2, 4 * size, size // 4, size + 1) if 0 < n <= MOST)
+    return tuple(n for n in (1, 2 * size, size // 2, 4 * size, size // 4, size + 1) if 0 < n <= MOST_SIZE)
 
 
 def _changed(graph: Graph, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int]) -> Shapes:

@@ -29,7 +29,7 @@ from bolt_numba.ir.text import to_text
 from bolt_numba.types import FILE_WAS, dtype_name
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="The file to write.")]
-SHOWN = 4
+SHOWN_LINES = 4
 """Lines of a file that are shown."""
 METADATA = ("format", "producer", "opset")
 """Entries that are shown first."""
@@ -290,8 +290,8 @@ def _file_lines(graph: Graph) -> list[str]:
     for key, text in graph.metadata.items():
         if key.startswith(FILE_WAS):
             lines = text.splitlines()
-            more = ", ..." if len(lines) > SHOWN else ""
-            made.append(f"{key}: {len(lines)} lines: {', '.join(line[:40] for line in lines[:SHOWN])}{more}\n")
+            more = ", ..." if len(lines) > SHOWN_LINES else ""
+            made.append(f"{key}: {len(lines)} lines: {', '.join(line[:40] for line in lines[:SHOWN_LINES])}{more}\n")
     return made
 
 

@@ -22,7 +22,7 @@ from bolt_numba.errors import BoltError
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.types import dtype_name
 
-SHOWN = 32
+SHOWN_ELEMENTS = 32
 """Elements of an array that are shown; of a larger one dtype, shape and range."""
 Task = tuple[str, Mapping[str, Any] | Exception]
 """A label, and values by name, or why they cannot be read."""
@@ -209,7 +209,7 @@ def _array(name: str, value: Any) -> Any:
 def _plain(value: Any, is_short: bool) -> Any:
     """What JSON can say of a value."""
     if isinstance(value, np.ndarray):
-        if not is_short or value.size <= SHOWN:
+        if not is_short or value.size <= SHOWN_ELEMENTS:
             return value.tolist()
         span = f", {value.min():.6g} to {value.max():.6g}" if value.dtype.kind in "iuf" else ""
         return f"{dtype_name(value.dtype)}{console.shape_text(value.shape)}{span}"

@@ -30,7 +30,7 @@ from bolt_numba.types import BF16, F16, F32, F64, I8, I16, I32, U8, U16, AnyDTyp
 
 WIDTH = 16
 """Bytes that a thread loads or stores at once."""
-MOST = 8
+MOST_PER_THREAD = 8
 """Elements of a thread."""
 _CODES = (U8, I8, U16, I16)
 _PLAIN = {
@@ -43,7 +43,7 @@ _PLAIN = {
 _OWN = {name: name for name in ("sigmoid", "softplus", "mish", "gelu", "gelu_tanh")}
 _OWN |= {"sin": "sine", "cos": "cosine", "tan": "tangent"}
 """Functions of f32 that the device has helpers for."""
-_SHORT = ("exp", "sigmoid", "tanh", "mish", "gelu_tanh")
+_SHORT_FORMS = ("exp", "sigmoid", "tanh", "mish", "gelu_tanh")
 """Functions that have a shorter form for values that are halves."""
 _ROUNDINGS = {"floor": "floor", "ceil": "ceil", "round": "rint"}
 
@@ -77,7 +77,7 @@ class _Thread(Scalar):
         given = ", ".join(self.number(a) for a in args)
         if self.dtype.kind == "f" and name in _ROUNDINGS:
             return self.typed(f"{_ROUNDINGS[name]}_{dtype_name(self.dtype)}({given})")
-        if self.short and name in _SHORT:
+        if self.short and name in _SHORT_FORMS:
             return self.typed(f"{name}_short({given})")
         if self.dtype == F32 and name in _PLAIN:
             return self.typed(f"{_PLAIN[name]}({given})")

@@ -111,7 +111,7 @@ class _Layout:
 
 
 _NUMBERS = frozenset((int, float))
-_MOST = float(np.finfo(np.float32).max)
+_MAX_F32 = float(np.finfo(np.float32).max)
 _CODES = {"i8": "q", "i4": "i", "f4": "f", "f8": "d"}
 
 
@@ -129,7 +129,7 @@ def _layout(dtype: Any) -> _Layout:
 
 def _as_f32(value: Any) -> Any:
     """A float as f32 holds it; an address or a count as it is."""
-    return math.copysign(math.inf, value) if type(value) is float and abs(value) > _MOST else value
+    return math.copysign(math.inf, value) if type(value) is float and abs(value) > _MAX_F32 else value
 
 
 class RecordImage:

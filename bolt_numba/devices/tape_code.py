@@ -19,14 +19,14 @@ from bolt_numba.base.follow import Followed, LostError, Trail
 from bolt_numba.base.records import record
 from bolt_numba.base.swallowed import swallowed
 from bolt_numba.devices.program import pointer
-from bolt_numba.kernels.cpu.tape import COMPARISONS, EXACT, MOST, OPERATIONS, evaluate
+from bolt_numba.kernels.cpu.tape import COMPARISONS, EXACT, MOST_NUMBER, OPERATIONS, evaluate
 from bolt_numba.types import Array
 
 _NUMBER = {name: number for number, name in enumerate(OPERATIONS)}
 _NUMERAL = re.compile(r"\(-\d+\)|-?\d+|True|False").fullmatch
 _REAL = re.compile(r"\(?-?\d+\.?\d*(e[+-]?\d+)?\)?").fullmatch
 _NAMES = re.compile(r"\b(?:v\d+|n\d+_\d+)\b").findall
-_BEYOND = int(MOST)
+_BEYOND = int(MOST_NUMBER)
 _EXACT = int(EXACT)
 NOTHING = b"-"
 """In the place of what Python read where it has not been asked yet."""

@@ -19,7 +19,7 @@ from bolt_numba.errors import BoltError
 
 FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread")
 LIBRARIES = ("-lm", "-pthread")
-SHOWN = 2000
+SHOWN_LETTERS = 2000
 """Characters of what a compiler says of an error."""
 
 
@@ -88,5 +88,5 @@ def run(command: Sequence[str], folder: Path) -> None:
     """Run a compiler, or another tool, in a folder.  Raises BoltError with what it says of an error."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
-        said = (done.stderr or done.stdout).strip()[:SHOWN]
+        said = (done.stderr or done.stdout).strip()[:SHOWN_LETTERS]
         raise BoltError(f"{command[0]}: got an error, wanted {command[-1]}: {said}")

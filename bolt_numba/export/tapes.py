@@ -27,7 +27,7 @@ _KINDS = {kind: WriteKind.WORD if name == "address" else WriteKind[name.upper()]
 """An address is a number to which a patch adds where the arena is."""
 
 
-LEAST, SERVES = 4, 3
+LEAST_SETS, SERVES = 4, 3
 """Sets of shapes from which on a tape is tried, and for how many it has to serve: it takes as much as two plans."""
 FAILED = 16
 """Tapes that are tried in vain, one after another."""
@@ -43,7 +43,7 @@ def shared(
     """Tapes for sets of shapes, each made for the first that those before do not serve, and the sets that are left."""
     made, alone, left, failed = list[tuple[Served, list[Sizes]]](), list[Sizes](), list(sets), 0
     while left:
-        tape = make(left[0]) if len(left) >= LEAST and failed < FAILED else None
+        tape = make(left[0]) if len(left) >= LEAST_SETS and failed < FAILED else None
         served = None if tape is None else Served(tape)
         taken = [] if served is None else [one for one in left if served.takes(one)]
         if served is None or len(taken) < SERVES:

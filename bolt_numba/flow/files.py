@@ -16,7 +16,7 @@ from bolt_numba.flow.flow import Flow
 from bolt_numba.flow.named import FileNames
 from bolt_numba.flow.parts import Workers
 
-LONGEST = 1 << 24
+MOST_BYTES = 1 << 24
 """Bytes of a file."""
 
 
@@ -65,9 +65,9 @@ def load(
 
 def _text_of(path: Path) -> str:
     with open_regular(path) as file:
-        content = file.read(LONGEST + 1)
-    if len(content) > LONGEST:
-        raise FlowError(f"{path}: got more than {LONGEST} bytes, wanted the text of a flow")
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise FlowError(f"{path}: got more than {MOST_BYTES} bytes, wanted the text of a flow")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -15,9 +15,9 @@ from typing import Any
 from bolt_numba.base.border import as_bolt_error
 from bolt_numba.flow.errors import FlowError
 
-MOST = 8
+MOST_LISTED = 8
 """Rows of a list in an error."""
-LONGEST = 2000
+MOST_LETTERS = 2000
 """Characters of an error."""
 
 
@@ -118,7 +118,7 @@ class FileNames:
 def unknown_keys(file: str, found: Iterable[tuple[str, str, Iterable[str]]]) -> None:
     """Raises FlowError with all that mean nothing: where, key, and what is known there."""
     said, rows = [], list(found)
-    for where, key, known in rows[:MOST]:
+    for where, key, known in rows[:MOST_LISTED]:
         known = sorted(known)
         near = get_close_matches(key, known, n=1)
         said.append(f"{where:.80}{key:.80} (wanted {near[0] if near else ', '.join(known)})")
@@ -128,10 +128,10 @@ def unknown_keys(file: str, found: Iterable[tuple[str, str, Iterable[str]]]) -> 
 
 def more(rows: Sequence[Any]) -> str:
     """What stands behind the first of a list in an error."""
-    return f"; and {len(rows) - MOST} more" if len(rows) > MOST else ""
+    return f"; and {len(rows) - MOST_LISTED} more" if len(rows) > MOST_LISTED else ""
 
 
 def one_line(text: str) -> str:
     """A text as an error shows it: without line ends, and not longer than one can read."""
     text = " ".join(text.splitlines())
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS // 2]} ... {text[-MOST_LETTERS // 2 :]}"

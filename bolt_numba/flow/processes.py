@@ -15,7 +15,7 @@ from multiprocessing.connection import wait
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
-from bolt_numba.base.shared_calls import LEAST, Call, Done, Failed, Room, packed, put, room_for, serve, taken
+from bolt_numba.base.shared_calls import LEAST_SEGMENT, Call, Done, Failed, Room, packed, put, room_for, serve, taken
 from bolt_numba.flow.crew import Worker
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.node import FunctionNode
@@ -150,7 +150,7 @@ class Child:
         found = self.boxes.get(what)
         if found is None or found.size < nbytes:
             self._drop(what)
-            found = _segment(max(LEAST, 1 << (nbytes - 1).bit_length()))
+            found = _segment(max(LEAST_SEGMENT, 1 << (nbytes - 1).bit_length()))
             self.boxes[what] = found
         return found
 

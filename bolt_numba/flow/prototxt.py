@@ -19,7 +19,7 @@ from bolt_numba.errors import DTypeError
 from bolt_numba.flow.crew import Worker
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.flow import Flow
-from bolt_numba.flow.named import MOST, FileNames, more, unknown_keys
+from bolt_numba.flow.named import MOST_LISTED, FileNames, more, unknown_keys
 from bolt_numba.flow.node import ModelNode
 from bolt_numba.loading import read_model
 from bolt_numba.session import Session
@@ -102,7 +102,7 @@ def _want_there(nodes: Sequence[Message], named: FileNames) -> None:
             models.append(name)
     left = {"functions": list(dict.fromkeys(functions)), "models": list(dict.fromkeys(models))}
     said = [
-        f"{kind}: got none for {', '.join(f'{n!r:.200}' for n in names[:MOST])}{more(names)}"
+        f"{kind}: got none for {', '.join(f'{n!r:.200}' for n in names[:MOST_LISTED])}{more(names)}"
         for kind, names in left.items()
         if names
     ]

@@ -40,7 +40,7 @@ _NAME = re.compile(r"\w[\w.+-]{0,63}")
 """What a device may be called: a part of names of files, and a word on the command line and in placements."""
 SHAPES = ("fixed", "ranges", "free")
 """What `Accelerator.shapes` may be."""
-LONGEST = 400
+SAID_LETTERS = 400
 """Characters of what an exception says that are told."""
 Made = TypeVar("Made", bound=MakeDriver)
 
@@ -143,7 +143,7 @@ def obstacle(name: str) -> str:
 def text_of(error: Exception) -> str:
     """An exception in one line; our own say enough by themselves."""
     try:
-        text = " ".join(str(error)[:LONGEST].split())
+        text = " ".join(str(error)[:SAID_LETTERS].split())
     except Exception:  # whatever is wrong with somebody's class of errors
         text = ""
     return text if isinstance(error, DeviceError) and text else f"{type(error).__name__}: {text}".rstrip(": ")

@@ -24,7 +24,7 @@ GAP, FALL = 18, 30
 LETTERS = 22
 """Characters of a name that fit in a box."""
 SWEEPS = 4
-FEW = 120
+SHOWN_NODES = 120
 """Nodes of each graph that a notebook shows."""
 MAX_SPAN = 40
 """Layers beyond which an edge is drawn straight: led through points, those of long nets would be the picture."""
@@ -84,7 +84,7 @@ def to_figure(graph: Graph) -> str:
     both += [("output", name, v.type) for name, v in graph.caller_outputs]
     title = f"{graph.name}: {len(graph.nodes)} nodes"
     window = '<div style="max-height:420px;overflow:auto;border:1px solid #ddd">'
-    return f"{html_table(title, ('', 'name', 'type'), both)}{window}{to_svg(graph, limit=FEW)}</div>"
+    return f"{html_table(title, ('', 'name', 'type'), both)}{window}{to_svg(graph, limit=SHOWN_NODES)}</div>"
 
 
 def _all_graphs(graph: Graph, name: str = "", colour: str = PLAIN) -> Iterator[tuple[str, Graph, str]]:

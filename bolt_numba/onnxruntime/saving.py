@@ -18,8 +18,8 @@ from bolt_numba.loading import save
 from bolt_numba.onnxruntime.errors import OrtOptionError
 from bolt_numba.packing import packed
 
-BESIDE = "session.optimized_model_external_initializers_file_name"
-LEAST = "session.optimized_model_external_initializers_min_size_in_bytes"
+BESIDE_ENTRY = "session.optimized_model_external_initializers_file_name"
+LEAST_ENTRY = "session.optimized_model_external_initializers_min_size_in_bytes"
 """Entries of the configuration: a file for weights beside the optimised model, and the least size of those in bytes."""
 
 
@@ -33,7 +33,7 @@ def save_optimised(
     writing over what the session has read.
     """
     target, content = Path(path), None if isinstance(source, (Graph, Model)) else Content(source)
-    beside = target.parent / _name_of(entries[BESIDE], target) if BESIDE in entries else None
+    beside = target.parent / _name_of(entries[BESIDE_ENTRY], target) if BESIDE_ENTRY in entries else None
     own = {} if content is None or content.path is None else {content.path: os.stat(content.path)}
     _check_apart([target, *filter(None, [beside])], own | dict(read))
     if path.endswith(".bolt"):
@@ -43,7 +43,7 @@ def save_optimised(
         if beside is None:
             surgery.save_onnx(surgery.simplify(graph), path)
         else:
-            save_onnx_apart(surgery.simplify(graph), target, beside, _least(entries.get(LEAST, "1024")))
+            save_onnx_apart(surgery.simplify(graph), target, beside, _least(entries.get(LEAST_ENTRY, "1024")))
     except UnsupportedOpError:
         if content is None or format_of(content) != "onnx":
             raise
@@ -53,13 +53,13 @@ def save_optimised(
 
 def _least(text: str) -> int:
     if not text.isdigit():
-        raise OrtOptionError(f"{LEAST}: got {text!r}, wanted a number")
+        raise OrtOptionError(f"{LEAST_ENTRY}: got {text!r}, wanted a number")
     return int(text)
 
 
 def _name_of(name: str, target: Path) -> str:
     if not name or Path(name).name != name or name == target.name:
-        raise OrtOptionError(f"{BESIDE}: got {name!r}, wanted the name of another file beside {target.name!r}")
+        raise OrtOptionError(f"{BESIDE_ENTRY}: got {name!r}, wanted the name of another file beside {target.name!r}")
     return name
 
 

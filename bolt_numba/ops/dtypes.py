@@ -34,6 +34,9 @@ HALVES = (F16, BF16)
 INTS = (I8, I16, I32, I64, U8, U16, U32, U64)
 INDICES = (I64, I32)
 NUMBERS = FLOATS + INTS
+MAX_F32, MAX_I32 = np.float32(3.4028234663852886e38), 2**31 - 1
+MIN_F32 = -MAX_F32
+"""The greatest and least finite number of a dtype."""
 
 
 def accumulator(dtype: AnyDType) -> AnyDType:
@@ -61,7 +64,7 @@ def same_dtype(owner: Op, *operands: TensorType | None) -> AnyDType:
     return found[0]
 
 
-FEW = 64
+FEW_BOOLS = 64
 """Bools that Python looks at faster than NumPy."""
 
 
@@ -73,5 +76,5 @@ def plain_bools(array: Any) -> Any:
     if getattr(array, "dtype", None) != BOOL or not array.size:
         return array
     held = array.view(np.uint8)
-    most = max(array.tobytes()) if array.size <= FEW else held.max()
+    most = max(array.tobytes()) if array.size <= FEW_BOOLS else held.max()
     return np.asarray(held != 0) if most > 1 else array

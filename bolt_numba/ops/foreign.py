@@ -14,7 +14,7 @@ from bolt_numba.types import NestedType, TensorType
 if TYPE_CHECKING:  # operators know nothing of graphs at run time
     from bolt_numba.ir.graph import Graph, Value
 
-FEW = 8
+FEW_NUMBERS = 8
 """Floats of a value that may be sizes or scales; more are data."""
 
 
@@ -81,4 +81,4 @@ def deciding(graph: Graph) -> set[int]:
 
 
 def _may_decide(t: TensorType) -> bool:
-    return t.dtype.kind in "iub" or (t.is_static and t.size <= FEW)
+    return t.dtype.kind in "iub" or (t.is_static and t.size <= FEW_NUMBERS)

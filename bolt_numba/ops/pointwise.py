@@ -225,7 +225,7 @@ def _div(x: Array, y: Array) -> Array:
     return np.where((np.remainder(x, y) != 0) & ((x < 0) != (y < 0)), q + 1, q)
 
 
-_LARGE = 2**53 - 2
+_MOST_WHOLE = 2**53 - 2
 
 
 def _pow(x: Array, y: Array) -> Array:
@@ -233,7 +233,7 @@ def _pow(x: Array, y: Array) -> Array:
         return _integer_pow(x, y) if y.dtype.kind in "iu" else np.power(x.astype(F64), y.astype(F64))
     if y.dtype in (I64, U64):  # larger ones would lose whether they are odd, and nothing else depends on them
         odd = (y & y.dtype.type(1)).astype(I64)
-        y = np.where(y > _LARGE, _LARGE + odd, np.where(y < -_LARGE, -_LARGE - odd, y.astype(I64)))
+        y = np.where(y > _MOST_WHOLE, _MOST_WHOLE + odd, np.where(y < -_MOST_WHOLE, -_MOST_WHOLE - odd, y.astype(I64)))
     made = np.power(x, y)  # of a scalar 0.5 NumPy takes the square root, which differs at -0 and -inf
     return np.where((y == 0.5) & ((x == 0) | np.isinf(x)), np.abs(x), made).astype(made.dtype, copy=False)
 

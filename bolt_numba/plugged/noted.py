@@ -20,7 +20,7 @@ from bolt_numba.runtime.slots import INPUT
 from bolt_numba.session import Session
 from bolt_numba.types import STRING
 
-SMALL = 4096
+MOST_BYTES = 4096
 """Bytes of constant operands that are remembered of a part."""
 
 
@@ -101,7 +101,8 @@ def _layout(prepared: Any, loaded: Loaded, count: int) -> Layout | None:
         return None
     numbers = iter(range(count, count + len(constants)))
     ins, outs = [s.index if s.const is None else next(numbers) for s in given], [s.result for s in job.outs]
-    plain = all(s.base is None for s in job.outs) and wanted.rows is None and sum(c.nbytes for c in constants) <= SMALL
+    plain = all(s.base is None for s in job.outs) and wanted.rows is None
+    plain = plain and sum(c.nbytes for c in constants) <= MOST_BYTES
     if not plain or sorted(outs) != list(range(len(prepared.empties))):
         return None
     shapes = tuple(dims for dims, _ in prepared.empties)

@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.types import BF16, F32, dtype_from_name
+from bolt_numba.ops.dtypes import MAX_F32
+from bolt_numba.types import BF16, dtype_from_name
 
-LARGEST = float(np.finfo(F32).max)
+_MAX_F32 = float(MAX_F32)
 _NUMBERS = (int, float, np.integer, np.floating)
 
 
 def are_finite(*given: Any) -> bool:
     """Whether all are numbers that f32 has: no texts, no truth values, nothing infinite and no NaN."""
     for value in given:
-        if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not -LARGEST <= value <= LARGEST:
+        if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not -_MAX_F32 <= value <= _MAX_F32:
             return False
     return True
 

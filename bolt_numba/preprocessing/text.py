@@ -11,7 +11,7 @@ from bolt_numba.preprocessing.image import Image
 from bolt_numba.preprocessing.warp import Warp
 
 KINDS: dict[str, Any] = {"Image": Image, "Audio": Audio, "Warp": Warp}
-LONGEST = 10_000
+MOST_LETTERS = 10_000
 """Characters of a description."""
 
 
@@ -21,8 +21,8 @@ def steps_of(text: str) -> Any:
     Raises BoltError where it is anything but a call of `Image`, `Audio` or `Warp` with plain values.
     """
     try:
-        if len(text) > LONGEST:
-            raise ValueError(f"longer than {LONGEST} characters")
+        if len(text) > MOST_LETTERS:
+            raise ValueError(f"longer than {MOST_LETTERS} characters")
         made = _read(ast.parse(text.strip(), mode="eval").body)
     except BoltError:
         raise

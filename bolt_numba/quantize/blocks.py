@@ -13,7 +13,7 @@ DAMPING = 0.01
 """What is added to the diagonal of the second moments, over its mean, so that they can be inverted."""
 COLUMNS = 128
 """Columns of GPTQ whose errors are handed on to all later ones together."""
-SMALL = np.finfo(F32).tiny
+LEAST_SCALE = np.finfo(F32).tiny
 
 
 @record()
@@ -42,7 +42,7 @@ def _steps(w: Array, bits: int, symmetric: bool, ratios: tuple[float, ...]) -> t
     levels = 2**bits - (2 if symmetric else 1)
     best, found = np.full(len(w), np.inf), (np.ones(len(w), F32), np.zeros(len(w), F32))
     for ratio in ratios:
-        scale = np.maximum((high - low) * F32.type(ratio / levels), SMALL)
+        scale = np.maximum((high - low) * F32.type(ratio / levels), LEAST_SCALE)
         zero = np.zeros(len(w), F32) if symmetric else np.clip(np.rint(-low * F32.type(ratio) / scale), 0, levels)
         error = np.square(_meant(w, scale, zero, bits, symmetric) - w).sum(axis=1)
         better = error < best

@@ -78,7 +78,7 @@ class QuantLayer:
         return None if self.weight is None else self.operand(self.weight).const
 
 
-LEAST = 1 << 12
+LEAST_WEIGHTS = 1 << 12
 """Numbers of a table, or weights of a product, under which it stays as it is where only the weights are stored."""
 USUAL = 0.07
 """Root of a table's mean square, as a part of its greatest magnitude, from which 8 bits leave 30 dB."""
@@ -130,7 +130,7 @@ def _computed(value: Value) -> Array:
 
 def is_large(w: Array | None) -> bool:
     """Whether a matrix is worth the conversion of what is read of it."""
-    return w is not None and w.ndim == 2 and w.size >= LEAST
+    return w is not None and w.ndim == 2 and w.size >= LEAST_WEIGHTS
 
 
 def _layer(node: Node, attention: bool) -> QuantLayer | None:

@@ -132,8 +132,8 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-ROW, LEFT, WIDTH, MOST = 22, 260, 240, 80.0
-"""Pixels of a row, of the names, of a bar as long as ``MOST`` dB."""
+ROW, LEFT, WIDTH, MOST_DB = 22, 260, 240, 80.0
+"""Pixels of a row, of the names, of a bar as long as ``MOST_DB`` dB."""
 BARS = (("weight_sqnr", "#4477aa"), ("input_sqnr", "#66ccee"), ("output_sqnr", "#228833"))
 
 
@@ -147,7 +147,7 @@ def _picture(layers: Sequence[LayerReport]) -> str:
         for j, (field, colour) in enumerate(BARS):
             value = getattr(layer, field)
             if value is not None and value > 0:
-                parts.append(_bar(LEFT, top + 6 * j, WIDTH * min(value, MOST) / MOST, 5, colour))
+                parts.append(_bar(LEFT, top + 6 * j, WIDTH * min(value, MOST_DB) / MOST_DB, 5, colour))
         middle, half = LEFT + 1.5 * WIDTH + 20, WIDTH / 2 / widest
         parts.append(_bar(middle + half * layer.low, top + 4, half * (layer.high - layer.low), 10, "#ccbb44"))
         share = f"{100 * layer.saturated:.3g} %"

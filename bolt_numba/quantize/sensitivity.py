@@ -21,7 +21,7 @@ from bolt_numba.types import Array
 Results: TypeAlias = "list[dict[str, Array]]"
 Metric: TypeAlias = Callable[[Any], float]
 """From the outputs by name of every feed, in order, to a figure of which more is better."""
-FEW = 8
+FEEDS_ALONE = 8
 """Feeds that each layer alone is judged on."""
 TIMED_RUNS = 5
 LEAST_SAVING = 0.01
@@ -95,7 +95,7 @@ class Referee:
 
     def alone(self, graph: Graph) -> float:
         """SQNR of the worst output over a few feeds."""
-        return self.worst(self.results(graph, self.feeds[:FEW]))
+        return self.worst(self.results(graph, self.feeds[:FEEDS_ALONE]))
 
     def worst(self, found: Results) -> float:
         """Of the float outputs of as many feeds, the least SQNR."""

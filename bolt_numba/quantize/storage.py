@@ -24,7 +24,7 @@ from bolt_numba.quantize.weights import STORED, NarrowModel, NarrowWeight, dequa
 from bolt_numba.types import BF16, F16, F32, Array
 
 FORMS = ("f16", "bf16", "int8", "int4")
-LEAST = 1 << 10
+LEAST_ELEMENTS = 1 << 10
 """Elements of a weight under which it stays as it is."""
 LEAST_HALF = 2.0**-13
 """Greatest magnitude of a weight under which f16 would lose most digits of its numbers."""
@@ -45,7 +45,7 @@ def with_stored_weights(graph: Graph, form: str) -> NarrowModel:
     made = deep_clone(graph)
     rows = [row for each in nested(made) for row in _store(each, form)]
     if not rows:
-        raise BoltError(f"{graph.name}: store: got no weights of f32 with at least {LEAST} elements")
+        raise BoltError(f"{graph.name}: store: got no weights of f32 with at least {LEAST_ELEMENTS} elements")
     return NarrowModel(made, rows)
 
 
@@ -65,7 +65,7 @@ def _store(graph: Graph, form: str) -> list[NarrowWeight]:
 
 
 def _is_wide(array: Array, form: str) -> bool:
-    if array.dtype != F32 or array.size < LEAST or not np.isfinite(array).all():
+    if array.dtype != F32 or array.size < LEAST_ELEMENTS or not np.isfinite(array).all():
         return False
     if form in ("int8", "int4"):
         return array.ndim >= 2 and min(array.shape[:2]) > 1

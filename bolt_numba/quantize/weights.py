@@ -25,7 +25,7 @@ from bolt_numba.ops.layers.quantize import DequantizeLinear
 from bolt_numba.quantize.blocks import Blocks, gptq, nearest
 from bolt_numba.quantize.calibrate import Progress, no_progress
 from bolt_numba.quantize.data import Data, Feed, feeds_of
-from bolt_numba.quantize.layers import LEAST, QuantLayer, Scheme, is_large, layers_of, schemes_for
+from bolt_numba.quantize.layers import LEAST_WEIGHTS, QuantLayer, Scheme, is_large, layers_of, schemes_for
 from bolt_numba.quantize.sensitivity import sqnr
 from bolt_numba.quantize.tool import write_model
 from bolt_numba.session import Session
@@ -102,7 +102,7 @@ def weights_only(
     wanted = schemes_for(layers, Scheme(), keep, {})
     layers = [layer for layer in layers if wanted[layer.name] is not None]
     if not layers:
-        raise BoltError(f"{source.name}: got no product with at least {LEAST} constant weights, wanted one")
+        raise BoltError(f"{source.name}: got no product with at least {LEAST_WEIGHTS} constant weights, wanted one")
     moments = {}
     if method == "gptq" and data is not None:
         feeds = feeds_of(data, [spec_of(v.name, v.type) for v in source.inputs])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bolt_numba.base.follow import UnpackedError
-from bolt_numba.base.mapped import LARGE, drop_pages, map_of
+from bolt_numba.base.mapped import LEAST_MAPPED, drop_pages, map_of
 from bolt_numba.devices import in_order
 from bolt_numba.devices.seals import check_sources, key_of_seals, sealed, sealed_copy
 from bolt_numba.errors import InternalError, ShapeError
@@ -93,7 +93,7 @@ class Packs:
         others = {*map(id, kept), *(id(v.const) for v in graph.outputs)}
         for value in self._places:
             array = value.const
-            if array is not None and array.nbytes >= LARGE and id(array) not in others and map_of(array) is None:
+            if array is not None and array.nbytes >= LEAST_MAPPED and id(array) not in others and map_of(array) is None:
                 self._readers[value] = set(value.uses)
 
     def take_packed(self, packed: PackedWeights, graph: Graph) -> None:

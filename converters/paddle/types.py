@@ -26,7 +26,7 @@ NAMED: dict[str, AnyDType] = {
 }  # fmt: skip
 """By the text of an attribute of PIR."""
 
-_SHORT: dict[str, AnyDType] = {
+_SHORT_NAMES: dict[str, AnyDType] = {
     "bool": BOOL, "i8": I8, "i16": I16, "i32": I32, "i64": I64, "index": I64, "ui8": U8, "ui16": U16, "ui32": U32,
     "ui64": U64, "f16": F16, "bf16": BF16, "f32": F32, "f64": F64, "c64": np.dtype("c8"), "c128": np.dtype("c16"),
     "f8e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn), "f8e5m2": np.dtype(ml_dtypes.float8_e5m2),
@@ -43,9 +43,9 @@ def dtype_of_number(number: Any, what: str) -> AnyDType:
 def dtype_of_tag(tag: Any, what: str) -> AnyDType:
     """The dtype of a type of PIR, for example ``0.t_f32``."""
     text = str(tag)
-    if not text.startswith("0.t_") or text[4:] not in _SHORT:
+    if not text.startswith("0.t_") or text[4:] not in _SHORT_NAMES:
         raise UnsupportedOpError(what, [f"dtype {text[:40]}"])
-    return _SHORT[text[4:]]
+    return _SHORT_NAMES[text[4:]]
 
 
 def shape_of(dims: Iterable[Any], name: str, what: str) -> Shape:

@@ -17,12 +17,11 @@ from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.geometry.transfers import plan_ints, typed
 from bolt_numba.kernels.registry import Context, Out, Scratch, Step, Types, always, everywhere
 from bolt_numba.ops.arrays import reduce as ops
+from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import BF16, F16, F32, F64, TensorType
 
 Outs = Sequence[TensorType]
-WIDEST = (1 << 31) - 1
-"""Elements of an axis up to which 32 bits hold positions."""
 
 
 def _is_plain(x: TensorType | None) -> bool:
@@ -36,7 +35,7 @@ def _form(op: Any, x: TensorType) -> tuple[int, int, int]:
 
 def _has_form(op: ops.ArgMax | ops.ArgMin | ops.Hardmax, ins: Types) -> bool:
     x = ins[0]
-    return x is not None and _is_plain(x) and x.size > 0 and _form(op, x)[1] <= WIDEST
+    return x is not None and _is_plain(x) and x.size > 0 and _form(op, x)[1] <= MAX_I32
 
 
 @everywhere(ops.ArgMax, ops.ArgMin, accepts=_has_form, computes=always, few=True)

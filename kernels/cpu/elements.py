@@ -11,7 +11,8 @@ import numpy as np
 from bolt_numba.kernels.cpu.faults import report
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import copy_bytes, fill_bytes, inline, native_source, split
-from bolt_numba.kernels.cpu.movement.move import PARALLEL_BYTES, PARALLEL_ELEMENTS, UNITS, carried, copy_run
+from bolt_numba.kernels.cpu.machine import PAYS_BYTES, PAYS_ELEMENTS
+from bolt_numba.kernels.cpu.movement.move import UNITS, carried, copy_run
 from bolt_numba.kernels.cpu.movement.table_gather import table_gather_steps
 from bolt_numba.kernels.geometry.elements import Elements, own_of
 from bolt_numba.kernels.geometry.scalars import float_max, float_min
@@ -131,7 +132,7 @@ class CpuParts:
         return float_max, float_min
 
     def pays(self, nbytes: int, count: int = 0) -> Any:
-        return (nbytes >= PARALLEL_BYTES) | (count >= PARALLEL_ELEMENTS)
+        return (nbytes >= PAYS_BYTES) | (count >= PAYS_ELEMENTS)
 
     def step(
         self, made: Elements, settings: tuple[Any, ...], args: Mapping[str, Argument], parallel: Any = True,

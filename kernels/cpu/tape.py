@@ -45,7 +45,7 @@ REALS: dict[str, tuple[str, str]] = {
 """The same of those whose result is an f64.  ``float`` converts an integer that f64 holds."""
 OPERATIONS = (*FORMULAS, *REALS)
 """What rows name by their place here."""
-MOST, EXACT = 2.0**62, 2.0**53
+MOST_NUMBER, EXACT = 2.0**62, 2.0**53
 ROW = 24
 
 WORD, HALF, FLOAT, DOUBLE, ROUNDED, ADDRESS = range(6)
@@ -89,7 +89,7 @@ def _source() -> str:
 evaluate = native_source(
     _source(), "evaluate", {"ops": PTR, "registers": PTR, "first": I64, "last": I64, "base": I64}, frozenset(),
     load_i64=load_i64, store_i64=store_i64, view=view, divisor=divisor, i64=np.int64, f64=np.float64, real=np.float64,
-    most=MOST, exact=EXACT,
+    most=MOST_NUMBER, exact=EXACT,
 )  # fmt: skip
 """Operations ``first`` to ``last``."""
 

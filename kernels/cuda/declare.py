@@ -48,6 +48,8 @@ Maps: TypeAlias = "Callable[[Any], dict[str, MappedTensor]]"
 """``maps(a)``: the tensor of each `MAP` among the fields; addresses among ``a`` are those of the launch."""
 
 SM_80, SM_90A = "sm_80", "sm_90a"
+BLOCK, WIDE_BLOCK = 128, 256
+"""Threads of a block: of most kernels; and of those that move memory, or share tiles and sums."""
 
 
 class Macro(Late):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import I64, CudaKernel, ceil_div
+from bolt_numba.kernels.cuda.declare import BLOCK, I64, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.faults import report
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider
@@ -18,11 +18,10 @@ from bolt_numba.kernels.cuda.movement.index import SCOPE
 from bolt_numba.kernels.cuda.movement.moves import carried, mover, widest
 from bolt_numba.kernels.cuda.movement.table_gather import table_gather_steps
 from bolt_numba.kernels.declare import Field, Source, inline
-from bolt_numba.kernels.geometry.elements import MOST, Elements, own_of
+from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED, Elements, own_of
 from bolt_numba.kernels.geometry.scalars import float_max, float_min
 from bolt_numba.kernels.registry import Accepts, Argument, Step, result_of
 
-THREADS = 128
 _CHUNKS = "chunks"
 """Size of the axis of the parts of a row."""
 
@@ -62,7 +61,7 @@ def _fields(made: Elements, unit: int) -> dict[str, Field]:
 
 def _text(made: Elements, wanted: tuple[str, ...], unit: int, name: str) -> str:
     sizes, indices = _sizes(made, unit), [*made.over, *["c"] * bool(unit)]
-    lines = [f"_u = np.uint32(cuda.blockIdx.x * {THREADS} + cuda.threadIdx.x)", "if _u < threads:"]
+    lines = [f"_u = np.uint32(cuda.blockIdx.x * {BLOCK} + cuda.threadIdx.x)", "if _u < threads:"]
     for k in range(len(sizes) - 1, -1, -1):
         index, size = indices[k], sizes[k]
         if index == (indices[-2] if unit else indices[-1]):
@@ -101,7 +100,8 @@ class CudaParts:
         if not few:
             return accepts
         return lambda op, ins: (
-            accepts(op, ins) and all(t is None or (t.is_static and t.size <= MOST) for t in (*ins, result_of(op, ins)))
+            accepts(op, ins)
+            and all(t is None or (t.is_static and t.size <= MOST_LAUNCHED) for t in (*ins, result_of(op, ins)))
         )
 
     def load(self, dtype: str) -> Any:
@@ -147,7 +147,7 @@ def _kernel(made: Elements, settings: tuple[Any, ...], unit: int) -> CudaKernel:
     name = "_".join([made.name, *map(str, settings), *[f"u{8 * unit}"] * bool(unit)])
     source = Source(_text(made, wanted, unit, name), name, {**SCOPE, "element": body})
     return CudaKernel(
-        source, name, _fields(made, unit), threads=THREADS, blocks=lambda a: ceil_div(a.threads, THREADS),
+        source, name, _fields(made, unit), threads=BLOCK, blocks=lambda a: ceil_div(a.threads, BLOCK),
         extents=lambda a: made.reach(a, *settings),
     )  # fmt: skip
 

@@ -33,7 +33,7 @@ from bolt_numba.types import Array
 
 FAULT = Field("fault", "i8")
 """Address of the record of a fault, see `registry.Fault`."""
-MOST = (1 << 31) - (1 << 16)
+MOST_LAUNCHED = (1 << 31) - (1 << 16)
 """Indices of a launch on a GPU, whose threads beyond the last one count on in 31 bits."""
 
 

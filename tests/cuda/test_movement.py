@@ -64,7 +64,7 @@ def test_a_transpose_of_any_element_is_turned_in_tiles(dtype: AnyDType, shape: t
 def test_more_elements_than_threads_are_moved_by_several_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a launch had 100 threads."""
     for module in (moves, table_gather):
-        monkeypatch.setattr(module, "MOST", 100)
+        monkeypatch.setattr(module, "MOST_LAUNCHED", 100)
     x = np.arange(7 * 5 * 9, dtype=np.float32).reshape(7, 5, 9)
     expect(Transpose(perm=(2, 1, 0)), x)
     expect(Pad("reflect"), x, np.array([2, 1, 0, 3, 0, 2]), constants=(1,))

@@ -264,7 +264,7 @@ def test_what_is_no_file_of_a_flow_is_refused(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "a.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(FlowError, match="got bytes that are no UTF-8"):
         load(tmp_path / "a.toml")
-    monkeypatch.setattr(files, "LONGEST", 1)
+    monkeypatch.setattr(files, "MOST_BYTES", 1)
     with pytest.raises(FlowError, match="got more than 1 bytes"):
         load(tmp_path / "a.toml")
 

@@ -16,7 +16,7 @@ FORKED = (
     "cuda: fork: got a child of a process that had used the GPU, which the driver forbids; "
     "wanted one by spawn: multiprocessing.get_context('spawn')"
 )
-LEAST = 80
+OLDEST_SM = 80
 """The oldest architecture: products of bf16 and asynchronous copies came with it."""
 _LOST = frozenset((
     "CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_TIMEOUT", "CUDA_ERROR_CONTEXT_IS_DESTROYED", "CUDA_ERROR_ASSERT",
@@ -100,8 +100,8 @@ def arch_of(cu: Any, device: Any) -> str:
 
 def want_arch(arch: str, name: str) -> None:
     """Refuse a GPU that lacks instructions of our kernels; arch: its own, such as ``sm_75``."""
-    if int(re.sub(r"\D", "", arch)) < LEAST:
-        raise DeviceError(f"device: {name}: got a GPU of {arch}, wanted sm_{LEAST} or newer")
+    if int(re.sub(r"\D", "", arch)) < OLDEST_SM:
+        raise DeviceError(f"device: {name}: got a GPU of {arch}, wanted sm_{OLDEST_SM} or newer")
 
 
 def name_of(cu: Any, status: Any) -> str:

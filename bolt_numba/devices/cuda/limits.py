@@ -11,13 +11,12 @@ from bolt_numba.errors import DeviceError
 
 MOST_BLOCKS = 2**31 - 1, 65535, 65535
 MOST_THREADS = 1024
-_SMALL, _MIDDLE, _LARGE = 99 << 10, 163 << 10, 227 << 10
-_SHARED = {80: _MIDDLE, 86: _SMALL, 87: _MIDDLE, 89: _SMALL, 120: _SMALL, 121: _SMALL}
+_SHARED_KIB = {80: 163, 86: 99, 87: 163, 89: 99, 120: 99, 121: 99}
 
 
 def most_shared(arch: str) -> int:
     """Bytes of shared memory that a block may have at most, for an architecture such as ``sm_90a``."""
-    return _SHARED.get(int(re.sub(r"\D", "", arch)), _LARGE)
+    return _SHARED_KIB.get(int(re.sub(r"\D", "", arch)), 227) << 10
 
 
 def check_launch(who: str, grid: tuple[int, int, int], threads: int, shared: int, most: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.types import TensorType
 
-SMALL = 1024
+MOST_CONSTANT = 1024
 """Elements up to which a constant is one when an SDK is asked for a node; larger ones are operands then."""
 
 
@@ -17,7 +17,7 @@ def alone(node: Node) -> Graph:
     operands: list[Value | None] = []
     given: dict[Value, Value] = {}
     for value in node.inputs:
-        if value is None or (value.const is not None and value.const.size <= SMALL):
+        if value is None or (value.const is not None and value.const.size <= MOST_CONSTANT):
             operands.append(None if value is None else Value(value.name, value.type, const=value.const))
             continue
         if value not in given:
@@ -45,7 +45,7 @@ def _operand(value: Value, decides: bool, by_rank: bool) -> Any:
     if value.const is None:
         return _type(value.type, by_rank)
     only_computed = not decides and value.const.dtype.kind == "f"
-    if value.const.size > SMALL and not (by_rank and only_computed):
+    if value.const.size > MOST_CONSTANT and not (by_rank and only_computed):
         return _type(value.type, by_rank)
     return _type(value.type, by_rank), b"constant" if only_computed else value.const.tobytes()
 

@@ -36,7 +36,7 @@ from bolt_numba.types import Array, TensorType, dtype_from_name, dtype_name, onl
 if TYPE_CHECKING:
     from bolt_numba.passes.rewrite import Rule
 
-LARGE, LINE = 1024, 64
+LEAST_BYTES, LINE = 1024, 64
 """Bytes from which a weight is kept beside the model, and of which the places of all are multiples."""
 LEVELS = ("disable", "basic", "extended", "all")
 WRONG: dict[str, Callable[[Any, Sequence[TensorType | None]], str]] = {
@@ -205,8 +205,9 @@ class OrtCompiled(Compiled):
 
         model, weights = _model(self.graph)
         options = self.device.options(1, str(self.device.properties["optimisation"]))
-        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights")
-        options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", str(LARGE))
+        configure = options.add_session_config_entry
+        configure("session.optimized_model_external_initializers_file_name", "weights")
+        configure("session.optimized_model_external_initializers_min_size_in_bytes", str(LEAST_BYTES))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "model.onnx")
             options.optimized_model_filepath = str(path)

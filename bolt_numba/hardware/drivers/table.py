@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from bolt_numba.base.records import record
-from bolt_numba.hardware.drivers.alone import SMALL
+from bolt_numba.hardware.drivers.alone import MOST_CONSTANT
 from bolt_numba.ir.graph import Node
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import F32, I32, I64, AnyDType, Array, TensorType, dtype_name
@@ -125,7 +125,7 @@ class Site:
     def is_small(self, i: int) -> bool:
         """Whether an operand is a small constant."""
         known = self.type(i).known if self.given(i) else None
-        return known is not None and known.size <= SMALL
+        return known is not None and known.size <= MOST_CONSTANT
 
     def known(self, i: int, what: str) -> Array:
         """The content of an operand."""

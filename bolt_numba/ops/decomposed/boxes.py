@@ -11,11 +11,10 @@ from bolt_numba.ops.arrays.generate import ConstantOfShape
 from bolt_numba.ops.arrays.reduce import TopK
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Transpose, Unsqueeze
 from bolt_numba.ops.decompose import Terms, WholeError, decomposes
+from bolt_numba.ops.dtypes import MIN_F32
 from bolt_numba.ops.layers.boxes import ROW, DetectionOutput
 from bolt_numba.ops.pointwise import Add, Cast, Div, Equal, GreaterOrEqual, Min, Mod, Mul, Where
 from bolt_numba.types import BOOL, F32, I64
-
-LOWEST = np.float32(np.finfo(np.float32).min)
 
 
 @decomposes(DetectionOutput)
@@ -31,7 +30,7 @@ def detection_output(op: Any, b: Terms, boxes: Any, scores: Any) -> Any:
     if not is_shared:
         boxes = b(Reshape(), b(Transpose((0, 2, 1, 3)), boxes), np.array([n * c, m, 4], I64))
         scores = b(Reshape(), scores, np.array([n * c, 1, m], I64))
-    limits = np.array([m], I64), np.array([op.nms_threshold], F32), np.array([max(op.score_threshold, LOWEST)], F32)
+    limits = np.array([m], I64), np.array([op.nms_threshold], F32), np.array([max(op.score_threshold, MIN_F32)], F32)
     found = b(NonMaxSuppression(), boxes, scores, *limits)
     best = b(GatherND(), scores, found)
     first, second, third = (b(Gather(1), found, np.array([i])) for i in range(3))

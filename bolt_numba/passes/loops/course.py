@@ -16,7 +16,7 @@ from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.control import Loop
 from bolt_numba.types import BOOL, Dim, Shape
 
-MOST = 64
+MOST_PLACES = 64
 """Elements of a tensor of integers that is looked at: places and lengths along axes."""
 
 
@@ -94,7 +94,7 @@ class Course:
             return None
         content = value.const if value.const is not None else t.value
         if content is not None:
-            return _lines(content) if content.size <= MOST else None
+            return _lines(content) if content.size <= MOST_PLACES else None
         if value is self.trip:
             return [Progress(1, 0)]
         if id(value) in self.counters:
@@ -102,7 +102,7 @@ class Course:
         size = t.shape[0] if t.shape else 1
         node = value.node
         rule = None if node is None else RULES.get(node.op.name)
-        if node is None or rule is None or not isinstance(size, int) or size > MOST:
+        if node is None or rule is None or not isinstance(size, int) or size > MOST_PLACES:
             return None
         found = rule(self, node)
         return found if found is not None and len(found) == size else None

@@ -18,7 +18,7 @@ TRIED = 64
 """Size that stands for symbols where a node is tried with sizes: most windows and pads fit into it."""
 SHAPES = "it computes with shapes"
 """Why nodes stay that go along with parts, at most (`shapes`)."""
-LONGEST = 400
+REASON_LETTERS = 400
 """Characters of a reason that are kept, of which each node may have one."""
 _MADE_UP = re.compile(r"[a-z]+_\d+")
 """A symbol that `ops.registry.fresh_dim` makes."""
@@ -134,7 +134,7 @@ def _refusal(node: Node, device: Taker) -> str:
     if answer is True:
         return ""
     if isinstance(answer, str):
-        return answer[:LONGEST] or "it does not support it"
+        return answer[:REASON_LETTERS] or "it does not support it"
     what = f"it says a {type(answer).__name__}, wanted True or a reason"
     return "it does not support it" if answer is False else what
 

@@ -27,9 +27,9 @@ STAYS = ("off", "cpu", "host")
 BY_NAME = "node:"
 """What a line begins with that is a pattern of names to its end."""
 _PIECES = re.compile(r"\\.|->|.", re.DOTALL)
-LONGEST = 1000
+MOST_LETTERS = 1000
 """Characters of a pattern."""
-SHOWN = 200
+SHOWN_LETTERS = 200
 """Characters of a line that messages show."""
 _ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 """What ends a line."""
@@ -132,7 +132,7 @@ def _line(number: int, row: str) -> Line | None:
     pieces = _PIECES.findall(row)
     if "#" in pieces:
         pieces = pieces[: pieces.index("#")]
-    text = "".join(pieces).strip()[:SHOWN]
+    text = "".join(pieces).strip()[:SHOWN_LETTERS]
     if not text:
         return None
     device = ""
@@ -143,9 +143,9 @@ def _line(number: int, row: str) -> Line | None:
             raise BoltError(f"placement: line {number} ({text}): got nothing behind '->', wanted a device or 'off'")
     if _name(pieces).startswith(BY_NAME):
         selectors = [Selector(pattern=_name(pieces).removeprefix(BY_NAME).strip())]
-        if len(selectors[0].pattern) > LONGEST:
-            size = len(selectors[0].pattern)
-            raise BoltError(f"placement: line {number} ({text}): got a pattern of {size} characters, wanted {LONGEST}")
+        if len(selectors[0].pattern) > MOST_LETTERS:
+            got = f"got a pattern of {len(selectors[0].pattern)} characters"
+            raise BoltError(f"placement: line {number} ({text}): {got}, wanted {MOST_LETTERS}")
     else:
         selectors = [_selector(number, text, part) for part in _split(pieces, "-") if _name(part)]
     if not selectors or selectors == [Selector()]:

@@ -17,7 +17,7 @@ from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.types import BF16, F32
 
-LEAST = 24
+LEAST_SIDE = 24
 """Channels, or rows and columns of weights, from which products of bfloat16 are expected to be taken."""
 
 
@@ -27,7 +27,7 @@ def is_direct(node: Node) -> bool:
     if not isinstance(op, (Conv, MatMul)) or op.to is not None:
         return False
     w = node.operands[1]
-    if w is None or w.const is None or w.const.dtype != F32 or w.const.ndim < 2 or min(w.const.shape[:2]) < LEAST:
+    if w is None or w.const is None or w.const.dtype != F32 or w.const.ndim < 2 or min(w.const.shape[:2]) < LEAST_SIDE:
         return False
     if isinstance(op, MatMul):
         return w.const.ndim == 2 and not op.trans_a

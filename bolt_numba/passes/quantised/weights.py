@@ -22,7 +22,7 @@ from bolt_numba.ops.pointwise import Add
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule
 from bolt_numba.types import F32, Array, TensorType
 
-LEAST = 1 << 14
+LEAST_WEIGHTS = 1 << 14
 """Weights from which reading fewer bytes pays."""
 SLOWER = range(13, 48)
 """Rows of x for which the codes would be made floats too often: a product of floats is up to a quarter faster."""
@@ -69,7 +69,7 @@ def weights_stay(m: Match, b: Builder) -> Result:
     zero_point = (*m.node("wide").inputs, None)[2]
     if op.activation is not None or op.residual or op.trans_a or m["wide"].type.dtype != F32:
         return m.refuse("fused already, or no f32")
-    if w is None or w.ndim != 2 or w.size < LEAST or w.dtype.name not in BITS or m["x"].type.dtype != F32:
+    if w is None or w.ndim != 2 or w.size < LEAST_WEIGHTS or w.dtype.name not in BITS or m["x"].type.dtype != F32:
         return m.refuse("few weights, or not of 4 or 8 bits")
     if zero_point is not None and zero_point.const is None:
         return m.refuse("a zero point that is computed")

@@ -20,7 +20,7 @@ from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.types import F32, Array, Dim, Sym, TensorType
 
-SHOWN = 5
+SHOWN_LAYERS = 5
 """Layers without weights that a message names."""
 
 
@@ -162,8 +162,8 @@ class CaffeReader(NodeReader[Scope]):
         self.read_nodes(nodes, scope)
         missing = list(self.weights.missing)
         if missing:
-            rest = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
-            names = ", ".join(f"'{name}'" for name in missing[:SHOWN])
+            rest = f" and {len(missing) - SHOWN_LAYERS} more" if len(missing) > SHOWN_LAYERS else ""
+            names = ", ".join(f"'{name}'" for name in missing[:SHOWN_LAYERS])
             raise InvalidModelError(f"{self.file}: weights of layers {names}{rest}: got none{self.where}")
         self.add_outputs(scope, net.outputs)
         return scope.graph

@@ -34,7 +34,7 @@ from bolt_numba.types import BOOL, F32, I64, AnyDType, Array, Sym
 Ints: TypeAlias = tuple[int, ...]
 Floats: TypeAlias = tuple[float, ...]
 Number: TypeAlias = "Value | int | float | bool"
-MOST = 1 << 20
+MOST_PLACES = 1 << 20
 """Places, nodes or steps that one attribute may ask for."""
 
 
@@ -98,8 +98,8 @@ def sizes_of(b: ForeignBuilder, x: Value, axes: Iterable[int]) -> Value:
 def counted(b: ForeignBuilder, count: Value | int, dtype: AnyDType = I64) -> Value:
     """0, 1, ... before ``count``."""
     if isinstance(count, int):
-        if not 0 <= count <= MOST:
-            raise b.invalid("number of places", count, f"0 to {MOST}")
+        if not 0 <= count <= MOST_PLACES:
+            raise b.invalid("number of places", count, f"0 to {MOST_PLACES}")
         made: Value = b.const(np.arange(count, dtype=dtype), f"{b.prefix}count")
         return made
     made = b(Range(), b.const(np.array(0, I64)), as_scalar(b, count), b.const(np.array(1, I64)))

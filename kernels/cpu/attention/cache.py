@@ -25,9 +25,6 @@ from bolt_numba.kernels.registry import Context, Step, Types, kernel
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.types import F32, TensorType
 
-PARALLEL_BYTES = PAYS_BYTES
-"""Bytes of a cache from which a second thread pays."""
-
 
 @native(k=PTR, v=PTR, past_k=PTR_OR_0, past_v=PTR_OR_0, present_k=PTR, present_v=PTR, table=PTR, n=I64, heads=I64,
         units=I64, s=I64, row=I64, held=I64, room=I64, extents=appended)  # fmt: skip
@@ -69,7 +66,7 @@ def attention_cached(op: GroupQueryAttention, ins: Types, outs: Sequence[TensorT
     (n, s, width), room = typed(ins).dims, outs[1].dims[2]
     group = op.num_heads // op.kv_num_heads
     made = cached(op, ins, outs, group if s <= FEW_QUERIES else 1, PARTS)
-    second = Step(append, made.rows, outs[1].nbytes > PARALLEL_BYTES)
+    second = Step(append, made.rows, outs[1].nbytes > PAYS_BYTES)
     heads, parallel = n * made.units, 2 * n * s * room * width > PARALLEL_FLOPS
     if s <= FEW_QUERIES:
         more = few(context.threads, heads, group, s, room) | made.head

@@ -85,8 +85,6 @@ NOWHERE = Taps(np.zeros((1, 0), np.int32), np.zeros(1, np.int32), 0)
 
 THIN_CHANNELS, PATCH_BYTES = 16, L2
 """Channels under which pixels at an edge are copied (runs of single taps would be too short), and the room for that."""
-PARALLEL_BYTES = PAYS_BYTES // 2
-"""Bytes of padded images from which a second thread pays."""
 MOST_PIXELS = (1 << 31) - 1
 """Pixels up to which `pixel_table` can number them."""
 SMALL_IMAGE = 1024
@@ -343,7 +341,7 @@ def padded(op: Any, x: TensorType, w: TensorType) -> tuple[Any, TensorType, Step
         "h": h, "rows": rows, "top": top,
         "row": 4 * c * sizes[-1], "left": 4 * c * pads[rank - 1], "width": 4 * c * around[-1],
     }  # fmt: skip
-    return replace(op, pads=(), auto_pad="NOTSET"), made, Step(pad_images, args, made.nbytes > PARALLEL_BYTES)
+    return replace(op, pads=(), auto_pad="NOTSET"), made, Step(pad_images, args, made.nbytes > PAYS_BYTES // 2)
 
 
 @kernel(Conv, accepts=accepts_rows)

@@ -121,7 +121,7 @@ def _surrounded(
     return replace(op, pads=(), auto_pad="NOTSET"), made, [step]
 
 
-FEW = 16
+FEW_CHANNELS = 16
 """Channels under which the taps of a filter's row are one run."""
 
 
@@ -129,7 +129,7 @@ def _joins_taps(op: Any, x: TensorType, w: TensorType) -> bool:
     """Whether the taps of a filter's row should be one run: few channels, side by side in memory."""
     dilation = op.dilations[-1] if op.dilations else 1
     width = w.dims[1] * w.dims[-1]
-    return op.group == 1 and dilation == 1 and w.dims[1] < FEW and width >= 4 and len(x.dims) in (3, 4)
+    return op.group == 1 and dilation == 1 and w.dims[1] < FEW_CHANNELS and width >= 4 and len(x.dims) in (3, 4)
 
 
 def _rows(op: Any, g: ConvBlocks, w: TensorType, c: int, width: int, image: Any, separate: bool) -> RowTables:

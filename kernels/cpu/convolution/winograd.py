@@ -76,7 +76,7 @@ from bolt_numba.kernels.cpu.products.sweep import MR, STEPS, VARIANTS
 from bolt_numba.kernels.geometry.unseen import content, derived
 from bolt_numba.kernels.jit import Native, inline, inline_source, native_source
 from bolt_numba.kernels.registry import (
-    LIMIT,
+    MOST_ERROR,
     Argument,
     Context,
     Error,
@@ -453,7 +453,7 @@ def error(size: int) -> Error:
         w = ins[1]
         assert w is not None
         bound = greatest_error(size, flat_dims(w.dims))
-        if bound <= LIMIT:
+        if bound <= MOST_ERROR:
             return bound
         bounds = derived(w.known, ("winograd error", size), lambda w: error_of(flat_filters(w), size), F32)
         return float(content(bounds)[0])

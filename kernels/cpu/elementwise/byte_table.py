@@ -24,8 +24,6 @@ from bolt_numba.ops.arrays.byte_table import ENTRIES, ByteTable
 from bolt_numba.types import TensorType
 
 WIDE = target().has_vbmi
-PARALLEL_ELEMENTS = (16 if WIDE else 2) * PAYS_ELEMENTS
-"""Elements from which a second thread pays."""
 
 
 @cache
@@ -53,4 +51,4 @@ def byte_lookup() -> Native:
 def byte_table(op: ByteTable, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any shape."""
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "table": In(1), "n": outs[0].size}
-    return [Step(byte_lookup(), args, outs[0].size >= PARALLEL_ELEMENTS)] if outs[0].size else []
+    return [Step(byte_lookup(), args, outs[0].size >= (16 if WIDE else 2) * PAYS_ELEMENTS)] if outs[0].size else []

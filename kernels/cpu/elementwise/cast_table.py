@@ -16,9 +16,6 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types,
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.types import AnyDType, TensorType
 
-PARALLEL_ELEMENTS = PAYS_ELEMENTS
-"""Elements from which a second thread pays."""
-
 
 def _text(name: str, source: str, index: str, unit: int) -> str:
     return f"""
@@ -54,7 +51,7 @@ def table_step(op: Any, source: AnyDType, target: AnyDType, x: Argument, y: Argu
     read, index, numbers = form
     table = cast_table(op, numbers)
     args: dict[str, Argument] = {"x": x, "y": y, "table": table.view(f"u{table.itemsize}"), "n": n}
-    return Step(_kernel(read, index, target.itemsize), args | {"unit": source.itemsize}, n >= PARALLEL_ELEMENTS)
+    return Step(_kernel(read, index, target.itemsize), args | {"unit": source.itemsize}, n >= PAYS_ELEMENTS)
 
 
 @kernel(Cast, accepts=has_table)

@@ -51,10 +51,8 @@ from bolt_numba.types import F32, I8, U8, TensorType
 
 ROW_ELEMENTS = 4096
 """Elements of a row when there is one scale."""
-PARALLEL_ELEMENTS = 4 * PAYS_ELEMENTS
-"""Elements from which a second thread pays; they are converted in whole vectors."""
 FUSED = target().has_fma
-LEAST, MOST = np.float32(2.0**-60), np.float32(2.0**60)
+LEAST_SCALE, MOST_SCALE = np.float32(2.0**-60), np.float32(2.0**60)
 """Scales that are divided by with multiply-adds."""
 EXACT = frozenset({"contract", "nsz"})
 """No reciprocals: x / scale decides which way a half is rounded."""
@@ -133,7 +131,7 @@ def quantize_bytes(signed: bool) -> Native:
             count = min(p.n, p.size - start)
             one, done = load_f32(p.scale + 4 * k), 0
             scale, zero = splat(one), splat(np.float32(load_one(p.zero + k)))
-            if FUSED and not p.along and LEAST < one < MOST:
+            if FUSED and not p.along and LEAST_SCALE < one < MOST_SCALE:
                 done = whole(p.x + 4 * start, p.y + start, count, scale, zero)
             for i in range(done, count, LANES):
                 m = min(count - i, LANES)
@@ -194,7 +192,7 @@ def _steps(program: Native, op: Any, ins: Types) -> list[Step]:
         "zero": np.zeros(scale.size, np.uint8) if zero is None else In(2),
         **_rows(op, x, scale),
     }
-    return [Step(program, args, x.size >= PARALLEL_ELEMENTS)] if x.size else []
+    return [Step(program, args, x.size >= 4 * PAYS_ELEMENTS)] if x.size else []
 
 
 def _has_plain_scale(op: Any, ins: Types) -> bool:

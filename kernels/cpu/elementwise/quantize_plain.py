@@ -25,8 +25,6 @@ from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, I8, I16, U8, U16, AnyDType, TensorType, dtype_name
 
-PARALLEL_ELEMENTS = PAYS_ELEMENTS
-"""Elements from which a second thread pays."""
 PLAIN = (I8, U8, I16, U16)
 _FIELDS = dict.fromkeys(("x", "y", "scale", "zero"), PTR) | dict.fromkeys(
     ("rows", "n", "inner", "block", "outer_step", "block_step", "inner_step", "scales"), I64
@@ -121,7 +119,7 @@ def dequantize_any(op: DequantizeLinear, ins: Types, outs: Sequence[TensorType],
         ends["zero"] = np.zeros(scale.size, dtype)
     name = dtype_name(dtype)
     args = ends | {"y": Out(0), "scale": In(1)} | _places(op, x, scale)
-    return [*before, Step(_kernel(name, name, "f32", "({x} - z) * s", "dequantize"), args, x.size >= PARALLEL_ELEMENTS)]
+    return [*before, Step(_kernel(name, name, "f32", "({x} - z) * s", "dequantize"), args, x.size >= PAYS_ELEMENTS)]
 
 
 @kernel(QuantizeLinear, accepts=_accepts, rank=-1)
@@ -149,7 +147,7 @@ def quantize_any(op: QuantizeLinear, ins: Types, outs: Sequence[TensorType], con
         args["zero"] = room = Scratch(4 * zero.size)
         before.append(table_step(Cast(F32), target, F32, In(2), room, zero.size))
     label = "quantize" if made != F32 else f"quantize_{target.name if whole else 'float'}"
-    steps = [*before, Step(_kernel("f32", kind, dtype_name(made), formula, label), args, x.size >= PARALLEL_ELEMENTS)]
+    steps = [*before, Step(_kernel("f32", kind, dtype_name(made), formula, label), args, x.size >= PAYS_ELEMENTS)]
     if target not in PLAIN:
         steps.append(table_step(Cast(target, op.saturate), F32, target, last, Out(0), x.size))
     return steps

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bolt_numba.base.selects import either
-from bolt_numba.kernels.cpu.elementwise.quantize import EXACT, FUSED, LEAST, MOST, PARALLEL_ELEMENTS, in_fours
+from bolt_numba.kernels.cpu.elementwise.quantize import EXACT, FUSED, LEAST_SCALE, MOST_SCALE, in_fours
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     any_lane,
@@ -30,6 +30,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vround,
     vstore_u8_n,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.quantize import DynamicQuantizeLinear
@@ -87,7 +88,7 @@ def quantize_by_range(p, tid, nthreads):
     rows = ceil_div(p.size, ROW_ELEMENTS)
     first, last = split(rows, tid, nthreads)
     i, end, factor = first * ROW_ELEMENTS, min(last * ROW_ELEMENTS, p.size), splat(scale)
-    if FUSED and not odd and LEAST < scale < MOST:
+    if FUSED and not odd and LEAST_SCALE < scale < MOST_SCALE:
         i += _in_fours(p.x + 4 * i, p.y + i, end - i, factor, zero)
     while i < end:
         level = vround(vload_n(p.x + 4 * i, end - i) / factor) + zero
@@ -100,7 +101,7 @@ def quantize_by_range(p, tid, nthreads):
 
 def range_steps(x: Argument, y: Argument, scale: Argument, zero: Argument, size: int, context: Context) -> list[Step]:
     """The range of ``size`` numbers, then their bytes."""
-    parallel = size >= PARALLEL_ELEMENTS
+    parallel = size >= 4 * PAYS_ELEMENTS
     parts = either(parallel, context.threads, 1)
     shared: dict[str, Argument] = {"x": x, "ranges": Scratch(8 * parts), "size": size, "parts": parts}
     made = Step(range_of_parts, shared, parallel)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bolt_numba.base.selects import either
-from bolt_numba.kernels.cpu.elementwise.quantize import EXACT, PARALLEL_ELEMENTS
+from bolt_numba.kernels.cpu.elementwise.quantize import EXACT
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -33,6 +33,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
     vstore_u8_n,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.layers.quantize import QuantizeRows
@@ -106,7 +107,7 @@ def quantize_by_rows(op: QuantizeRows, ins: Types, outs: Sequence[TensorType], c
     x = ins[0]
     assert x is not None
     rows = outs[1].size
-    parallel = context.threads > 1 and x.size >= PARALLEL_ELEMENTS
+    parallel = context.threads > 1 and x.size >= 4 * PAYS_ELEMENTS
     args: dict[str, Argument] = {
         "x": In(0), "y": Out(0), "scale": Out(1), "zero": Out(2), "rows": rows, "size": x.size // max(rows, 1),
         "parts": either(parallel & (rows < 4 * context.threads), context.threads, 1),

@@ -53,8 +53,6 @@ from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import BF16, F16, F32, AnyDType, Array, TensorType, dtype_name
 
 HALVES = (F16, BF16)
-PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
-"""Elements from which a second thread pays."""
 
 
 _READ = {F16: (vload_f16, vload_f16_n), BF16: (vload_bf16, vload_bf16_n), F32: (vload, vload_n)}
@@ -82,7 +80,7 @@ def converter(source: AnyDType, target: AnyDType) -> Native:
 
 
 def convert_step(source: AnyDType, target: AnyDType, x: Argument, y: Argument, n: int) -> Step:
-    return Step(converter(source, target), {"x": x, "y": y, "n": n}, n >= PARALLEL_ELEMENTS)
+    return Step(converter(source, target), {"x": x, "y": y, "n": n}, n >= 2 * PAYS_ELEMENTS)
 
 
 def _converts(op: Any, ins: Types) -> bool:

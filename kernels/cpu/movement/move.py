@@ -45,11 +45,6 @@ from bolt_numba.kernels.jit import I64, PTR, Native, inline, native, native_sour
 from bolt_numba.kernels.registry import In, Out, Scratch, Step
 from bolt_numba.types import Array
 
-PARALLEL_BYTES = PAYS_BYTES
-"""Bytes from which a second thread pays."""
-PARALLEL_ELEMENTS = PAYS_ELEMENTS
-"""The same for kernels that move one element at a time."""
-
 UNITS: dict[int, tuple[Any, Any]] = {
     1: (load_u8, store_u8),
     2: (load_u16, store_u16),
@@ -323,7 +318,7 @@ def _parts(m: Move) -> list[tuple[Any, Move]]:
     axis, row = m.axes[0], 4096
     rows, rest = divmod(axis.size, row)
     src, dst = m.src_offset + rows * row * axis.src, m.dst_offset + rows * row * axis.dst
-    is_long = axis.size >= PARALLEL_ELEMENTS
+    is_long = axis.size >= PAYS_ELEMENTS
     return [
         (is_long ^ True, m),
         (is_long, replace(m, axes=(Axis(rows, row * axis.src, row * axis.dst), replace(axis, size=row)))),
@@ -370,7 +365,7 @@ def transpose_bytes() -> Native:
 def _step(m: Move, src: Any, dst: Any) -> Step:
     ends: dict[str, Any] = {"src": src, "dst": dst}
     if not m.axes:
-        return Step(copy_block, {**ends, "nbytes": m.nbytes}, m.nbytes >= PARALLEL_BYTES)
+        return Step(copy_block, {**ends, "nbytes": m.nbytes}, m.nbytes >= PAYS_BYTES)
     unit = _unit(m)
     if unit is None:
         return _rows_step(m, ends)
@@ -381,13 +376,13 @@ def _step(m: Move, src: Any, dst: Any) -> Step:
     inner, middle = m.axes[-1], m.axes[-2] if len(m.axes) > 1 else Axis(1, 0, 0)
     args = _outer(m.axes[:-2])
     args |= {"n1": middle.size, "s1": middle.src, "d1": middle.dst, "n0": inner.size, "s0": inner.src, "d0": inner.dst}
-    return Step(copy_elements(m.unit), ends | args, m.nbytes >= m.unit * PARALLEL_ELEMENTS)
+    return Step(copy_elements(m.unit), ends | args, m.nbytes >= m.unit * PAYS_ELEMENTS)
 
 
 def _transposing_step(m: Move, i: Axis, j: Axis, ends: dict[str, Any]) -> Step:
     args = ends | _outer(a for a in m.axes if a not in (i, j))
     args |= {"ni": i.size, "di": i.dst, "nj": j.size, "sj": j.src, "chunk": 1024}
-    parallel = m.nbytes >= PARALLEL_BYTES
+    parallel = m.nbytes >= PAYS_BYTES
     if j.size <= 4 and i.dst == j.size * m.unit:
         return Step(transpose_few(m.unit, j.size, True), args, parallel)
     if i.size <= 4 and j.src == i.size * m.unit:
@@ -396,7 +391,7 @@ def _transposing_step(m: Move, i: Axis, j: Axis, ends: dict[str, Any]) -> Step:
         return Step(transpose_f32(), args, parallel)
     if m.unit == 1 and i.size >= BYTE_BLOCK and j.size >= BYTE_BLOCK:
         return Step(transpose_bytes(), args, parallel)
-    return Step(transpose_elements(m.unit), args, m.nbytes >= m.unit * PARALLEL_ELEMENTS)
+    return Step(transpose_elements(m.unit), args, m.nbytes >= m.unit * PAYS_ELEMENTS)
 
 
 def _rows_step(m: Move, ends: dict[str, Any]) -> Step:
@@ -406,7 +401,7 @@ def _rows_step(m: Move, ends: dict[str, Any]) -> Step:
         return _step(Move((*m.axes, inner), small), ends["src"], ends["dst"])
     row = m.axes[-1]
     args = _outer(m.axes[:-1]) | {"n": row.size, "src_step": row.src, "dst_step": row.dst, "run": m.unit}
-    return Step(copy_rows, ends | args, m.nbytes >= PARALLEL_BYTES)
+    return Step(copy_rows, ends | args, m.nbytes >= PAYS_BYTES)
 
 
 def _crossed(m: Move) -> tuple[Axis, Axis] | None:

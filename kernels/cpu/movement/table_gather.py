@@ -26,7 +26,8 @@ from bolt_numba.kernels.cpu.language.lang import (
     vload_i32,
     vstore,
 )
-from bolt_numba.kernels.cpu.movement.move import PARALLEL_BYTES, PARALLEL_ELEMENTS, UNITS, copy_run, steps
+from bolt_numba.kernels.cpu.machine import PAYS_BYTES, PAYS_ELEMENTS
+from bolt_numba.kernels.cpu.movement.move import UNITS, copy_run, steps
 from bolt_numba.kernels.extents import Reach, ends, offsets
 from bolt_numba.kernels.geometry.strides import dense, move
 from bolt_numba.kernels.geometry.tables import collapsed, is_regular
@@ -213,10 +214,10 @@ def repeating_steps(
     nbytes = math.prod(out) * unit
     spread = _row_windows(inner, run) if run % 4 == 0 and run < NARROW else None
     if run in UNITS and spread is None:
-        return [Step(table_gather_elements(run), args, nbytes >= run * PARALLEL_ELEMENTS)]
+        return [Step(table_gather_elements(run), args, nbytes >= run * PAYS_ELEMENTS)]
     args |= {"run": run, "unit": unit, "pitch": Pitch(Out(0)) if last == len(out) - 2 else run // unit}
     args["first"], args["order"] = spread or (None, None)
-    return [Step(table_gather_rows, args, nbytes >= PARALLEL_BYTES)]
+    return [Step(table_gather_rows, args, nbytes >= PAYS_BYTES)]
 
 
 def table_gather_steps(shape: Sequence[int], indices: Sequence[Array], unit: int) -> list[Step]:
@@ -251,7 +252,7 @@ def table_gather_steps(shape: Sequence[int], indices: Sequence[Array], unit: int
     nbytes = math.prod(out) * unit
     spread = windows((inner[:, None] // 4 + np.arange(run // 4)).reshape(-1)) if run % 4 == 0 and run < NARROW else None
     if run in UNITS and spread is None:
-        return [Step(table_gather_elements(run), args, nbytes >= run * PARALLEL_ELEMENTS)]
+        return [Step(table_gather_elements(run), args, nbytes >= run * PAYS_ELEMENTS)]
     args |= {"run": run, "unit": unit, "pitch": Pitch(Out(0)) if run == unit * out[-1] else run // unit}
     args["first"], args["order"] = spread or (None, None)
-    return [Step(table_gather_rows, args, nbytes >= PARALLEL_BYTES)]
+    return [Step(table_gather_rows, args, nbytes >= PAYS_BYTES)]

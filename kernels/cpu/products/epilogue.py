@@ -83,7 +83,7 @@ def activate(p, tile, size, pitch):
             vstore_n(at, {text}, n - q)
 """
 
-SHORT = {"vgelu": vgelu_short, "vgelu_tanh": vgelu_tanh_short}
+SHORT_FUNCTIONS = {"vgelu": vgelu_short, "vgelu_tanh": vgelu_tanh_short}
 """What stands for exact functions where results will be rounded to bfloat16."""
 
 
@@ -91,12 +91,12 @@ SHORT = {"vgelu": vgelu_short, "vgelu_tanh": vgelu_tanh_short}
 def tile_function(activation: Any, short: bool = False) -> Native:
     """Machine function that activates a tile in place; what `codegen.formula.parameters` names is in its record.
 
-    short: whether functions of `SHORT` do.
+    short: whether functions of `SHORT_FUNCTIONS` do.
     """
     text, names = activation_text(activation), [f"k_{name}" for name in parameters(activation, np.dtype(np.float32))]
     body = _BODY.format(text=text, numbers="\n".join(f"    {name} = splat(p.{name})" for name in names))
     usual = scope_of(body)
-    scope = {**usual, **{name: function for name, function in SHORT.items() if short and name in usual}}
+    scope = {**usual, **{name: function for name, function in SHORT_FUNCTIONS.items() if short and name in usual}}
     return native_source(body, "activate", {"function": CODE} | dict.fromkeys(names, F32), **scope)
 
 

@@ -34,8 +34,9 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
     vstore_u8_n,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.products.pack_bytes import FLOATS, LAST_SCALE, MOST, RESIDUAL_FACTOR, SUMS
+from bolt_numba.kernels.cpu.products.pack_bytes import FLOATS, LAST_SCALE, RESIDUAL_FACTOR, SUMS
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR_OR_0, inline
+from bolt_numba.ops.dtypes import MAX_F32
 
 NO_RESIDUAL, BYTE_RESIDUAL, FLOAT_RESIDUAL = 0, 1, 2
 
@@ -63,13 +64,13 @@ def store_bytes(to, v, n, ends):
 def row_scale(p, row):
     """The scale of a row of A, 1 where the columns' numbers have it; NaN where it is not finite (`scale_ratio`)."""
     scale = np.float32(1) if p.scale_a == 0 else load_f32(p.scale_a + 4 * row)
-    return scale if abs(scale) <= MOST else np.float32(np.nan)
+    return scale if abs(scale) <= MAX_F32 else np.float32(np.nan)
 
 
 @inline
 def scaled(columns, row):
     """Scales of columns times the one of a row; the greatest finite number where that is more, as in `scale_ratio`."""
-    by, most = columns * row, splat(MOST)
+    by, most = columns * row, splat(MAX_F32)
     return select(by > most, most, select(by < -most, -most, by))
 
 

@@ -46,6 +46,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, inline, native
+from bolt_numba.ops.dtypes import MAX_F32
 from bolt_numba.ops.layers.integer_products import RAISED, SMALL_SCALE
 from bolt_numba.types import Array
 
@@ -167,7 +168,6 @@ SAFE_FACTOR, SAFE_ADDEND = 0.25, 2.0**29
 """Sums of 32 bits times the one and two of the other stay within i32."""
 LAST = np.float32(128)
 """What signed bytes end before, and begin with, negative."""
-MOST = np.finfo(np.float32).max
 SUMS, BYTE_RESULTS, FLOATS = 0, 1, 2
 """Kinds of results: i32, bytes, f32."""
 
@@ -190,7 +190,7 @@ def ratio(a, b, y):
     """``a * b / y`` where ``a * b`` alone may be too small for a normal number; see `scale_ratio`."""
     small, first = vabs(a * b) < splat(np.float32(SMALL_SCALE)), vabs(a) < vabs(b)
     low, high, up = select(first, a, b), select(first, b, a), splat(np.float32(RAISED))
-    most = splat(MOST)
+    most = splat(MAX_F32)
     # No product with 1: it would make a number that is too small for a normal one 0.
     made = select(small, low * up, low) * high / select(small, y * up, y)
     made = select(made > most, most, select(made < -most, -most, made))

@@ -90,7 +90,7 @@ def pack_panels_f16(source: Array, rows: Array | None = None, alpha: float = 1.0
 
 
 HALF_PANELS = PanelForm(UNIT, pack_panels_f16, sweep_f16, ("f16",))
-LEAST, GREATEST = 2.0**-13, float(np.finfo(F16).max)
+LEAST_WEIGHT, GREATEST_WEIGHT = 2.0**-13, float(np.finfo(F16).max)
 """Within these, the greatest weight of a column bounds what rounding takes from the others: 2 ** -12 of it."""
 
 
@@ -98,8 +98,8 @@ def fits(w: Array, axis: int, alpha: float = 1.0) -> Array:
     """[1]: whether float16 holds weights times alpha as it should; axis: that of the columns."""
     others = tuple(i for i in range(w.ndim) if i != axis % w.ndim)
     top = np.maximum(w.max(others, initial=0), -w.min(others, initial=0)).astype(np.float64) * abs(alpha)
-    small = (top < LEAST) & (top > 0)
-    good = bool((top <= GREATEST).all())
+    small = (top < LEAST_WEIGHT) & (top > 0)
+    good = bool((top <= GREATEST_WEIGHT).all())
     if good and small.any():
         few = np.compress(small, w, axis).astype(np.float32) * np.float32(alpha)
         good = np.array_equal(few, few.astype(F16))

@@ -25,7 +25,7 @@ import numpy as np
 
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products.pack import aligned_empty
-from bolt_numba.kernels.registry import LIMIT
+from bolt_numba.kernels.registry import MOST_ERROR
 from bolt_numba.types import Array
 
 UNIT = 2.0**-24
@@ -94,7 +94,7 @@ def balance(w: Array) -> Array:
         np.square(squares, out=squares)
         if not counts.all():
             squares, uneven = squares[:, counts], uneven[counts]
-        made[-1] = error * mixing(squares, uneven, LIMIT / error)
+        made[-1] = error * mixing(squares, uneven, MOST_ERROR / error)
     return made
 
 

@@ -13,8 +13,6 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.registry import Argument, In, Scratch, Step
 from bolt_numba.types import F32, F64, AnyDType, TensorType, dtype_name
 
-PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
-"""Elements from which a second thread pays."""
 GATHERED_LINE = 4
 """Elements of lines of f32 up to which they are gathered, one line in each lane; longer ones are transposed."""
 SHORT_LINE = 3 * LANES
@@ -183,4 +181,4 @@ def step(x: TensorType, form: tuple[int, int, int], y: Argument, least: bool, la
     outer = -(-outer // LANES) if short else outer
     args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks, "short": short}
     extents = partial(_reach, x.dtype.itemsize, not vectors)
-    return Step(generated(text, name, extents, **_FIELDS), args, (x.size > PARALLEL_ELEMENTS) & (outer * blocks > 1))
+    return Step(generated(text, name, extents, **_FIELDS), args, (x.size > 2 * PAYS_ELEMENTS) & (outer * blocks > 1))

@@ -37,7 +37,7 @@ ROOM = 2 * TABLE + BYTES
 PART = 1 << 16
 """Elements from which a further part pays: it costs two tables to clear and to add."""
 PARTS = 16
-LEAST = 2.0 ** (LEAST_EXPONENT - 1)
+LEAST_NUMBER = 2.0 ** (LEAST_EXPONENT - 1)
 """The smallest number whose exponent is the least one."""
 SCALE_BITS = 264
 """Less the exponent field of the greatest magnitude: that of ``HALF / bound``."""
@@ -48,7 +48,7 @@ FIELD = 23
 @inline
 def scale_of(low, high):
     """``HALF / bound``, as a vector."""
-    greatest = vmax(vmax(splat(high), -splat(low)), splat(LEAST))
+    greatest = vmax(vmax(splat(high), -splat(low)), splat(LEAST_NUMBER))
     return f32_of_bits((SCALE_BITS - (bits_of(greatest) >> FIELD & 255)) << FIELD)
 
 

@@ -53,10 +53,6 @@ from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32 as F32_TYPE
 from bolt_numba.types import TensorType
 
-PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
-"""Elements from which a second thread pays."""
-
-
 # ----------------------------------------------------------------------------------------------------------- row sums
 
 
@@ -220,7 +216,7 @@ def row_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: 
     args |= {"mean": Out(1) if stats else None, "inverse": Out(2) if stats else None}
     args |= {"rows": x.size // n, "n": n, "epsilon": op.epsilon}
     args["centred"] = int(isinstance(op, ops.LayerNormalization))
-    return [Step(normalise_rows, args, (x.size > PARALLEL_ELEMENTS) & (x.size > n))]
+    return [Step(normalise_rows, args, (x.size > 2 * PAYS_ELEMENTS) & (x.size > n))]
 
 
 # ----------------------------------------------------------------------------------- groups of channels, channels first
@@ -376,7 +372,7 @@ def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context
     assert image is not None, "accepts() has tested this"
     n, c, spatial = image
     groups = c if isinstance(op, ops.InstanceNormalization) else op.num_groups
-    parallel = n * c * spatial > PARALLEL_ELEMENTS
+    parallel = n * c * spatial > 2 * PAYS_ELEMENTS
     if op.layout == "NCHW":
         planes: dict[str, Argument] = {"x": In(0), "scale": In(1), "bias": In(2), "y": Out(0), "rows": n * groups}
         planes |= {"channels": c // groups, "groups": groups, "spatial": spatial, "epsilon": op.epsilon}
@@ -439,7 +435,7 @@ def batch_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context
     factor = Scratch(4 * c)
     prepare: dict[str, Argument] = {"scale": In(1), "var": In(4), "factor": factor, "c": c, "epsilon": op.epsilon}
     args: dict[str, Argument] = {"x": In(0), "mean": In(3), "factor": factor, "bias": In(2), "y": Out(0), "c": c}
-    parallel = n * c * spatial > PARALLEL_ELEMENTS
+    parallel = n * c * spatial > 2 * PAYS_ELEMENTS
     if op.layout == "NCHW":
         args |= {"rows": n * c, "spatial": spatial}
         return [Step(factors_of_variance, prepare, False), Step(affine_planes, args, parallel & (n * c > 1))]

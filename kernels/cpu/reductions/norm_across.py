@@ -28,7 +28,8 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
 )
 from bolt_numba.kernels.cpu.language.vmath import vpow
-from bolt_numba.kernels.cpu.reductions.norm import PARALLEL_ELEMENTS, has_image, image_dims, x_and_y
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
+from bolt_numba.kernels.cpu.reductions.norm import has_image, image_dims, x_and_y
 from bolt_numba.kernels.cpu.reductions.reduce import axis_form
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers import norm as ops
@@ -99,7 +100,7 @@ def local_response_normalisation(op: Any, ins: Types, outs: Sequence[TensorType]
     before = (op.size - 1) // 2
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "c": c, "before": before, "alpha": op.alpha / op.size}
     args |= {"beta": op.beta, "bias": op.bias}
-    parallel = n * c * spatial > PARALLEL_ELEMENTS // 4
+    parallel = n * c * spatial > PAYS_ELEMENTS // 2
     if op.layout == "NCHW":
         args |= {"outer": n, "inner": spatial, "after": op.size - 1 - before}
         return [Step(response_columns, args, parallel & (n * c > 1))]
@@ -164,7 +165,7 @@ def lp_normalisation(op: ops.LpNormalization, ins: Types, outs: Sequence[TensorT
     form = axis_form(op, ins)
     assert form is not None, "accepts() has tested this"
     outer, n, inner = form
-    parallel = outer * n * inner > PARALLEL_ELEMENTS
+    parallel = outer * n * inner > 2 * PAYS_ELEMENTS
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "n": n, "squared": int(op.p == 2)}
     if inner == 1:
         return [Step(lp_rows, {**args, "rows": outer}, parallel & (outer > 1))]

@@ -31,8 +31,6 @@ FOLD = 64
 """Vectors that one partial result takes in."""
 CHUNK_ELEMENTS = 16384
 """A quarter of the elements from which a single line is folded in parts."""
-PARALLEL_BYTES = 4 * PAYS_BYTES
-"""Bytes read from which a second thread pays."""
 
 
 @record(frozen=True)
@@ -179,7 +177,7 @@ def _columns_reach(a: Any) -> dict[str, Reach]:
 def fold_step(fold: Fold, x: Argument, y: Argument, form: tuple[int, int, int], scale: float = 1.0) -> Step:
     """Fold axis 1 of ``x [outer, n, inner]``; ``scale`` is for folds whose finish names it."""
     outer, n, inner = form
-    parallel = 4 * outer * n * inner > PARALLEL_BYTES
+    parallel = 4 * outer * n * inner > 4 * PAYS_BYTES
     if inner == 1:
         text, name = _rows_text(fold), f"{fold.name}_rows"
         args: dict[str, Argument] = {"x": x, "y": y, "rows": outer, "n": n, "gap": n, "scale": scale}

@@ -30,8 +30,6 @@ ROWS = 4
 """Rows of columns that are folded into their sums at once."""
 LINES = 128
 """Partial results of a row where the order does not matter, but LLVM does not know it."""
-PARALLEL_ELEMENTS = PAYS_ELEMENTS
-"""Elements from which a second thread pays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +242,6 @@ def _fold_steps(
         args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks}
         args |= {"count": math.prod(dims[a] for a in axes), "more_x": more, "more_y": left}
         program = _fold(kind, dtype if i == 0 else total, total, dtype if final else total)
-        made.append(Step(program, args, (outer * n * inner > PARALLEL_ELEMENTS) & (outer * blocks > 1)))
+        made.append(Step(program, args, (outer * n * inner > PAYS_ELEMENTS) & (outer * blocks > 1)))
         source, more = target, left
     return made

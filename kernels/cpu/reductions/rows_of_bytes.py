@@ -58,8 +58,6 @@ from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import F32, I8, AnyDType, Array, TensorType
 
-PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
-"""Elements from which a second thread pays."""
 SCALES: Any = {"x": PTR, "y": PTR, "x_scale": PTR, "x_zero": PTR, "y_scale": PTR, "y_zero": PTR}
 
 
@@ -318,12 +316,12 @@ def rows_of_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
     kinds = _signed(x.dtype), _signed(y.dtype)
     if isinstance(op.op, ReduceMean):
         outer, n, inner = mean_form(op.op, x, ins[5]) or (0, 0, 0)
-        parallel = (x.size >= PARALLEL_ELEMENTS) & (outer * inner > LANES)
+        parallel = (x.size >= 2 * PAYS_ELEMENTS) & (outer * inner > LANES)
         return [Step(mean_bytes(*kinds), args | {"outer": outer, "n": n, "inner": inner}, parallel)]
     n = x.dims[-1]
     rows = x.size // n
     args |= {"rows": rows, "n": n}
-    parallel = (x.size >= PARALLEL_ELEMENTS) & (rows > 1)
+    parallel = (x.size >= 2 * PAYS_ELEMENTS) & (rows > 1)
     if isinstance(op.op, Softmax) and _by_table(x, ins[1], ins[3]):
         scale = ins[1]
         assert scale is not None

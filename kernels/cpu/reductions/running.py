@@ -14,8 +14,6 @@ from bolt_numba.kernels.registry import Argument, In, Out, Scratch, Step
 from bolt_numba.ops.arrays.reduce import CumProd, CumSum
 from bolt_numba.types import AnyDType, dtype_name
 
-PARALLEL_ELEMENTS = PAYS_ELEMENTS
-"""Elements from which a second thread pays."""
 COLUMNS = 512
 """Columns that run together."""
 ROWS = 4
@@ -127,4 +125,4 @@ def step(op: CumSum | CumProd, dtype: AnyDType, form: tuple[int, int, int], thre
     blocks, grouped = -(-inner // COLUMNS), outer // ROWS if inner == 1 and dtype.kind == "f" else 0
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "room": Scratch(8 * COLUMNS * threads)}
     args |= {"outer": outer, "n": n, "inner": inner, "blocks": blocks, "grouped": grouped}
-    return Step(made, args, (outer * n * inner > PARALLEL_ELEMENTS) & (outer * blocks > 1))
+    return Step(made, args, (outer * n * inner > PAYS_ELEMENTS) & (outer * blocks > 1))

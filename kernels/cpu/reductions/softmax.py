@@ -36,9 +36,6 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types,
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.types import TensorType
 
-PARALLEL_ELEMENTS = PAYS_ELEMENTS
-"""Elements from which a second thread pays: each costs an exponential or two comparisons."""
-
 
 @inline
 def row_max(x, n):
@@ -195,7 +192,7 @@ def softmax_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Contex
     assert form is not None, "accepts() has tested this"
     outer, n, inner = form
     logarithm = isinstance(op, ops.LogSoftmax)
-    parallel = outer * n * inner > PARALLEL_ELEMENTS
+    parallel = outer * n * inner > PAYS_ELEMENTS
     if inner == 1:
         made = log_softmax_rows if logarithm else softmax_rows
         return [Step(made, {"x": In(0), "y": Out(0), "rows": outer, "n": n}, parallel & (outer > 1))]

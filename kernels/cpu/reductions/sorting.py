@@ -46,7 +46,7 @@ from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import BOOL, F32, F64, I8, I16, I32, U8, U16, U32, U64, AnyDType, Array, TensorType, type_of
 from bolt_numba.types import I64 as INT64
 
-GREATEST = 0xFFFFFFFF
+LAST_KEY = 0xFFFFFFFF
 """The last key of 32 bits, which is also that of NaN."""
 LEAST_KEY = -0x8000000000000000
 DIGITS = 2048
@@ -64,7 +64,7 @@ HEAPED_PART = 16
 def key_f32(address):
     bits = load_i32(address)
     if (bits & 0x7FFFFFFF) > 0x7F800000:
-        return GREATEST
+        return LAST_KEY
     if bits < 0:
         return (-1 - bits) if bits != -0x80000000 else 0x80000000
     return bits + 0x80000000
@@ -130,7 +130,7 @@ KEYS: dict[AnyDType, tuple[Inline, int]] = {
 @inline
 def part_of(key, half, wide):
     """What one round sorts by: all of a short key, or half 0 or 1 (the high one) of a wide one."""
-    return ((key ^ LEAST_KEY) >> (32 * half)) & GREATEST if wide else key
+    return ((key ^ LEAST_KEY) >> (32 * half)) & LAST_KEY if wide else key
 
 
 @inline
@@ -139,7 +139,7 @@ def sort_few(a, n):
     for i in range(1, n):
         item = load_i64(a + 8 * i)
         j = i
-        while j > 0 and (load_i64(a + 8 * j - 8) >> 32) & GREATEST > (item >> 32) & GREATEST:
+        while j > 0 and (load_i64(a + 8 * j - 8) >> 32) & LAST_KEY > (item >> 32) & LAST_KEY:
             store_i64(a + 8 * j, load_i64(a + 8 * j - 8))
             j -= 1
         store_i64(a + 8 * j, item)
@@ -303,14 +303,14 @@ def topk_sorted(dtype: AnyDType) -> Native:
             found = a
             for half in range(halves):
                 for i in range(n):
-                    place = load_i64(found + 8 * i) & GREATEST
+                    place = load_i64(found + 8 * i) & LAST_KEY
                     v = key(source + unit * place * inner)
                     v = part_of(top - v if largest else v, half, wide)
                     store_i64(found + 8 * i, (v << 32) | place)
                 found = sort_keys(found, a + b - found, b + 8 * n, n, each)
             at = o * k * inner + line - o * inner
             for i in range(k):
-                place = load_i64(found + 8 * i) & GREATEST
+                place = load_i64(found + 8 * i) & LAST_KEY
                 store(p.values + unit * (at + i * inner), load(source + unit * place * inner))
                 store_i64(p.places + 8 * (at + i * inner), place)
 
@@ -322,7 +322,7 @@ def _can_order(op: TopK, ins: Types) -> bool:
     x, k = ins[0], ins[1]
     if x is None or k is None or k.known is None or not x.is_static or not x.dims or x.dtype not in KEYS:
         return False
-    return bool(x.dims[op.axis] <= GREATEST)
+    return bool(x.dims[op.axis] <= LAST_KEY)
 
 
 @kernel(TopK, accepts=_can_order)
@@ -362,7 +362,7 @@ def unique_kernel(dtype: AnyDType) -> Native:
     key, bits = KEYS[dtype]
     unit, wide = dtype.itemsize, int(bits == 64)
     halves, each = (2, 32) if wide else (1, bits)
-    nan = 0x7FFFFFFFFFFFFFFF if wide else GREATEST
+    nan = 0x7FFFFFFFFFFFFFFF if wide else LAST_KEY
 
     def body(p: Any, tid: int, nthreads: int) -> None:
         x, n, inner, slices = p.x, p.n, p.inner, p.outer * p.inner
@@ -375,13 +375,13 @@ def unique_kernel(dtype: AnyDType) -> Native:
             source = x + unit * (o * n * inner + element - o * inner)
             for half in range(halves):
                 for i in range(n):
-                    place = load_i64(found + 8 * i) & GREATEST
+                    place = load_i64(found + 8 * i) & LAST_KEY
                     store_i64(found + 8 * i, (part_of(key(source + unit * place * inner), half, wide) << 32) | place)
                 found = sort_keys(found, a + b - found, b + 8 * n, n, each)
         groups = 0
         before = 0
         for i in range(n):
-            place = load_i64(found + 8 * i) & GREATEST
+            place = load_i64(found + 8 * i) & LAST_KEY
             same = i > 0
             element = 0
             while same and element < slices:

@@ -41,7 +41,7 @@ from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
 from bolt_numba.kernels.cpu.signal.fourier import (
     GREATEST_PRIME,
     LINES,
-    LONGEST,
+    LONGEST_LINE,
     NEAR,
     SQUARE,
     STAGE,
@@ -58,7 +58,7 @@ from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, 
 from bolt_numba.ops.arrays.signal import DFT
 from bolt_numba.types import F32, Array, TensorType
 
-FEW, SHORT = 4, 1024
+FEW_LINES, SHORT_LINE = 4, 1024
 """Fewer lines than these leave most lanes idle, which pays up to this length."""
 PLACES = 2 * 8 * LINES
 """Bytes of where each lane's line begins, in x and in y."""
@@ -263,7 +263,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     if extent is None:
         return False
     n, lines = extent
-    return n <= LONGEST and (lines >= FEW or (chirp(n).m if bends(n) else n) <= SHORT)
+    return n <= LONGEST_LINE and (lines >= FEW_LINES or (chirp(n).m if bends(n) else n) <= SHORT_LINE)
 
 
 def _accepts_frames(op: Any, ins: Types) -> bool:
@@ -271,7 +271,7 @@ def _accepts_frames(op: Any, ins: Types) -> bool:
     if extent is None or x is None or op.inverse or x.dims[-1] == 2 or axis_of(ins) != len(x.dims) - 2:
         return False
     n, lines = extent
-    return 1 < n <= min(LONGEST, x.dims[-2]) and not bends(n) and (lines >= FEW or n <= SHORT)
+    return 1 < n <= min(LONGEST_LINE, x.dims[-2]) and not bends(n) and (lines >= FEW_LINES or n <= SHORT_LINE)
 
 
 def bends(n: int) -> bool:

@@ -53,7 +53,7 @@ LINES = LANES // 2
 ROUNDS = LINES.bit_length() - 1
 """Rounds of shuffling that transpose `LINES` vectors of f32."""
 SQUARE = LINES * BYTES
-GREATEST_PRIME, LONGEST = 61, 1 << 14
+GREATEST_PRIME, LONGEST_LINE = 61, 1 << 14
 STAGE = 14
 COUNT, SIDE, STEP, FAR, Y_SIDE, Y_STEP, NEXT, TURN, TURNS, WAVES, PARTS, BLOCKS, ASIDE = range(8, 8 * STAGE, 8)
 """Where a row of `STAGE` numbers has what follows its radix; all but counts are bytes.
@@ -413,7 +413,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     if step is None or step.known is None or not signal.size:
         return False
     n = _frame(ins)
-    return n is not None and 1 < n <= LONGEST and max(factors(n)) <= GREATEST_PRIME
+    return n is not None and 1 < n <= LONGEST_LINE and max(factors(n)) <= GREATEST_PRIME
 
 
 def _frame(ins: Types) -> int | None:

@@ -29,15 +29,24 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
 )
 from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
-from bolt_numba.kernels.cpu.signal.dft import FEW, SHORT, axis_of, bends, extent_of, give_number, length_of, take_pairs
-from bolt_numba.kernels.cpu.signal.fourier import LINES, LONGEST, NEAR, STAGE, stages, transform, turns_of
+from bolt_numba.kernels.cpu.signal.dft import (
+    FEW_LINES,
+    SHORT_LINE,
+    axis_of,
+    bends,
+    extent_of,
+    give_number,
+    length_of,
+    take_pairs,
+)
+from bolt_numba.kernels.cpu.signal.fourier import LINES, LONGEST_LINE, NEAR, STAGE, stages, transform, turns_of
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.signal import DFT
 from bolt_numba.types import TensorType
 
-MOST = LONGEST * 16
+MOST_POINTS = LONGEST_LINE * 16
 
 
 @inline
@@ -185,7 +194,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     if extent is None:
         return False
     n, lines = extent
-    if not SHORT < n <= MOST or bends(n) or (lines >= FEW and n <= LONGEST):
+    if not SHORT_LINE < n <= MOST_POINTS or bends(n) or (lines >= FEW_LINES and n <= LONGEST_LINE):
         return False
     return rows_of(n) >= LINES
 

@@ -21,7 +21,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vmax,
     vmin,
 )
-from bolt_numba.kernels.cpu.reductions.sorting import COUNTERS, GREATEST, key_f32, sort_keys
+from bolt_numba.kernels.cpu.reductions.sorting import COUNTERS, LAST_KEY, key_f32, sort_keys
 from bolt_numba.kernels.cpu.spatial.suppression import candidates_of
 from bolt_numba.kernels.data_sized import Empty, Sized, data_sized, sized
 from bolt_numba.kernels.extents import Reach
@@ -68,10 +68,10 @@ def best_rows(y, index, items, first, count, keep):
     """Leave the ``keep`` rows of the best score among ``count`` from ``first`` on, in their order."""
     for i in range(count):
         score = y + 28 * (first + i) + 8
-        store_i64(items + 8 * i, ((GREATEST - key_f32(score)) << 32) | i)
+        store_i64(items + 8 * i, ((LAST_KEY - key_f32(score)) << 32) | i)
     order = sort_keys(items, items + 8 * count, items + 16 * count, count, 32)
     for i in range(count):  # the rows that stay are marked where their place would stand
-        place = load_i64(order + 8 * i) & GREATEST
+        place = load_i64(order + 8 * i) & LAST_KEY
         at = index + 8 * (first + place)
         if i >= keep:
             store_i64(at, -1 - load_i64(at))
@@ -123,7 +123,7 @@ def detect(p, tid, nthreads):
             n = 0
             limit = p.limit
             for i in range(min(m, most)):
-                place = load_i64(items + 8 * i) & GREATEST
+                place = load_i64(items + 8 * i) & LAST_KEY
                 box = boxes + 16 * p.sets * place
                 area = area_of(box, p.more)
                 if overlaps_kept(kept, most, n, box, area, np.float32(limit), p.more):

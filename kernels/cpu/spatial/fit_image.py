@@ -54,7 +54,7 @@ from bolt_numba.types import Array, TensorType
 KINDS = {"float32": 0, "uint8": 1, "int8": 2}
 """How results are stored, by their dtype."""
 HALF = np.int32(1 << (BITS - 1))
-WIDEST = 1 << 24
+MOST_LINE = 1 << 24
 """Bytes of a line and pixels of a side that offsets are sure to hold."""
 
 
@@ -347,7 +347,7 @@ def _interleaved(channels: int) -> tuple[Array, Array]:
 
 def _accepts(op: FitImage, ins: Types) -> bool:
     x = ins[0]
-    return x is not None and x.is_static and x.size > 0 and max(x.dims[-3], x.dims[-2] * x.dims[-1]) <= WIDEST
+    return x is not None and x.is_static and x.size > 0 and max(x.dims[-3], x.dims[-2] * x.dims[-1]) <= MOST_LINE
 
 
 @kernel(FitImage, accepts=_accepts)

@@ -28,16 +28,14 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.cpu.spatial.roi_align import WIDEST
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.sampling import MODES, PADDINGS, grid_taps
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.resize import EXACT, GridSample
 from bolt_numba.types import F32, TensorType
 
-PARALLEL_ELEMENTS = PAYS_ELEMENTS // 2
-"""Gathered elements from which a second thread pays."""
 placed, tap_of = grid_taps(PARTS)
 _ONE = np.float32(1)
 
@@ -112,7 +110,7 @@ def _accepts(op: GridSample, ins: Types) -> bool:
     x, grid = ins[0], ins[1]
     if x is None or grid is None or not x.is_static or not x.size or (x.dtype, grid.dtype) != (F32, F32):
         return False
-    return len(x.dims) in (3, 4, 5) and math.prod(x.dims[2:]) <= WIDEST and max(x.dims[2:]) <= EXACT
+    return len(x.dims) in (3, 4, 5) and math.prod(x.dims[2:]) <= MAX_I32 and max(x.dims[2:]) <= EXACT
 
 
 @kernel(GridSample, accepts=_accepts)
@@ -129,4 +127,4 @@ def sample(op: GridSample, ins: Types, outs: Sequence[TensorType], context: Cont
     args |= {"room": Scratch((2 * BYTES * all_taps + 128) * context.threads), "images": images, "channels": channels}
     args |= {"points": math.prod(out.dims[2:]), "plane": math.prod(sizes), "rank": len(sizes), "taps": taps}
     args |= {"all_taps": all_taps, "padding": PADDINGS[op.padding_mode], "align": int(op.align_corners)}
-    return [Step(grid_sample, args, out.size * all_taps > PARALLEL_ELEMENTS)]
+    return [Step(grid_sample, args, out.size * all_taps > PAYS_ELEMENTS // 2)]

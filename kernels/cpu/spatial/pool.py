@@ -43,7 +43,7 @@ from bolt_numba.types import F32, Array, TensorType
 
 PARALLEL_LOADS = 8 * PAYS_ELEMENTS
 """Input elements from which a second thread pays; they are read in whole vectors."""
-LOWEST = float("-inf")
+MINUS_INF = float("-inf")
 MAX_POWER = 8
 """Of LpPool: a kernel is compiled for each, by multiplications."""
 WINDOW = 24
@@ -52,7 +52,7 @@ WINDOW = 24
 
 @inline
 def start_max(count: int) -> Any:
-    return splat(np.float32(LOWEST))
+    return splat(np.float32(MINUS_INF))
 
 
 @inline

@@ -32,18 +32,15 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.move import steps as move_steps
 from bolt_numba.kernels.cpu.movement.table_gather import repeating_steps, table_gather_steps, windows
-from bolt_numba.kernels.cpu.spatial.roi_align import WIDEST
 from bolt_numba.kernels.extents import Reach, both, ends, offsets
 from bolt_numba.kernels.geometry.resample import Pass, is_inside, nearest_tables, passes_of, plans_of, repeated_tables
 from bolt_numba.kernels.geometry.strides import move
 from bolt_numba.kernels.geometry.transfers import has_fixed_size
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.types import F32, Array, TensorType
-
-PARALLEL_ELEMENTS = 2 * PAYS_ELEMENTS
-"""Products of one thread in about 20 us."""
 
 _FIELDS = dict.fromkeys(("x", "y", "index", "weights"), PTR) | dict.fromkeys(("outer", "size", "out", "taps"), I64)
 
@@ -245,7 +242,7 @@ def blend_lines(p, tid, nthreads):
 
 def _accepts(op: Resize, ins: Types) -> bool:
     x = ins[0]
-    if x is None or not x.is_static or not x.size or not has_fixed_size(op, ins) or any(d > WIDEST for d in x.dims):
+    if x is None or not x.is_static or not x.size or not has_fixed_size(op, ins) or any(d > MAX_I32 for d in x.dims):
         return False
     if any(t is not None and t.known is None for t in ins[1:]):
         return False
@@ -258,7 +255,7 @@ def _pass(shape: Sequence[int], axis: int, index: Array, weights: Array, src: An
     args: dict[str, Argument] = {
         "x": src, "y": dst, "outer": math.prod(shape[:axis]), "size": shape[axis], "out": out, "taps": taps
     }  # fmt: skip
-    parallel = math.prod(shape) // shape[axis] * out * taps >= PARALLEL_ELEMENTS
+    parallel = math.prod(shape) // shape[axis] * out * taps >= 2 * PAYS_ELEMENTS
     if inner > 1:
         args |= {"index": np.ascontiguousarray(index * (4 * inner)), "weights": np.ascontiguousarray(weights)}
         is_row = inner == shape[-1] and isinstance(dst, Out)
@@ -299,7 +296,7 @@ def _lines(shape: Sequence[int], passes: Sequence[Pass], src: Any, dst: Any, thr
         args |= {"lines": np.ascontiguousarray(lines * (4 * width)), "line_weights": np.ascontiguousarray(line_weights)}
         args |= {"room": Scratch(4 * width * threads), "line_taps": line_taps, "tall": shape[axis - 1]}
         work = high * (taps * out * inner + line_taps * width)
-    return Step(blend_lines, args | {"outer": outer, "high": high}, outer * work >= PARALLEL_ELEMENTS)
+    return Step(blend_lines, args | {"outer": outer, "high": high}, outer * work >= 2 * PAYS_ELEMENTS)
 
 
 def _together(shape: Sequence[int], passes: Sequence[Pass]) -> int:

@@ -24,13 +24,13 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
     vstore_u8_n,
 )
+from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.rows_of_bytes import SCALES, code_of, loads, name_of
-from bolt_numba.kernels.cpu.spatial.resize import PARALLEL_ELEMENTS
-from bolt_numba.kernels.cpu.spatial.roi_align import WIDEST
 from bolt_numba.kernels.extents import Reach, ends, offsets
 from bolt_numba.kernels.geometry.resample import is_inside, is_untouched, plans_of, useful
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.types import F32, I8, Array, TensorType
@@ -150,7 +150,7 @@ def _accepts(op: BetweenBytes, ins: Types) -> bool:
     x, inner = ins[0], op.op
     if not isinstance(inner, Resize) or x is None or not x.is_static or not x.size or inner.mode == "nearest":
         return False
-    if inner.layout != "NHWC" or len(x.dims) not in (3, 4) or max(x.dims) > WIDEST:
+    if inner.layout != "NHWC" or len(x.dims) not in (3, 4) or max(x.dims) > MAX_I32:
         return False
     if any(t is not None and t.known is None for t in ins[5:]):
         return False
@@ -178,7 +178,7 @@ def resize_of_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Co
         "size": size, "out": out, "c": c, "taps": taps, "line_taps": line_taps,
     }  # fmt: skip
     work = outer * high * c * (out * taps + size * line_taps)
-    return [Step(resize_bytes(x.dtype == I8, y.dtype == I8), args, work >= PARALLEL_ELEMENTS)]
+    return [Step(resize_bytes(x.dtype == I8, y.dtype == I8), args, work >= 2 * PAYS_ELEMENTS)]
 
 
 def _table(array: Array) -> Array:

@@ -35,6 +35,7 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.sampling import is_near, neighbours, region_samples, side_of
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.detection import RoiAlign
 from bolt_numba.ops.layers.resize import EXACT
 from bolt_numba.types import F32 as F32_TYPE
@@ -43,8 +44,6 @@ from bolt_numba.types import TensorType
 SAMPLES = 64
 """Samples of a bin whose taps are kept at a time."""
 ROOM = 2 * 4 * SAMPLES * BYTES + BYTES
-WIDEST = (1 << 31) - 1
-"""Elements of a plane up to which the lanes of a gather reach."""
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 samples_of, near = region_samples(PARTS)
 
@@ -163,7 +162,7 @@ def _is_f32(op: RoiAlign, ins: Types) -> bool:
     x, rois = ins[0], ins[1]
     if x is None or rois is None or not x.is_static or not x.size or not x.dtype == rois.dtype == F32_TYPE:
         return False
-    return math.prod(x.dims[2:]) <= WIDEST and max(x.dims[2:]) <= EXACT
+    return math.prod(x.dims[2:]) <= MAX_I32 and max(x.dims[2:]) <= EXACT
 
 
 @kernel(RoiAlign, accepts=_is_f32)

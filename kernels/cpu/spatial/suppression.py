@@ -25,7 +25,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vmax,
     vmin,
 )
-from bolt_numba.kernels.cpu.reductions.sorting import COUNTERS, GREATEST, key_f32, sift_down, sort_keys
+from bolt_numba.kernels.cpu.reductions.sorting import COUNTERS, LAST_KEY, key_f32, sift_down, sort_keys
 from bolt_numba.kernels.data_sized import Empty, Sized, data_sized, sized
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
@@ -61,7 +61,7 @@ def candidates_of(scores, items, count, threshold, limited):
             continue
         for i in range(block, block + left):
             score = load_f32(scores + 4 * i)
-            key = GREATEST - key_f32(scores + 4 * i) if score == score else GREATEST
+            key = LAST_KEY - key_f32(scores + 4 * i) if score == score else LAST_KEY
             store_i64(items + 8 * found, (key << 32) | i)
             found += 1 if not limited or score > threshold else 0  # no branch, as nobody could foresee it
     return found
@@ -72,8 +72,8 @@ def heap_up(items, places, m, count):
     """Make items of candidates a heap: keys that are greater for greater scores, and ``count`` less the places."""
     for i in range(m):
         item = load_i64(items + 8 * i)
-        store_i64(places + 8 * i, count - (item & GREATEST))
-        store_i64(items + 8 * i, GREATEST - ((item >> 32) & GREATEST))
+        store_i64(places + 8 * i, count - (item & LAST_KEY))
+        store_i64(items + 8 * i, LAST_KEY - ((item >> 32) & LAST_KEY))
     for i in range(m // 2 - 1, -1, -1):
         sift_down(items, places, m, i)
 
@@ -135,7 +135,7 @@ def suppress_lists(p, most, limit, threshold):
                     if i == heaped:
                         m = candidates_of(scores, p.items, count, threshold, p.limited)
                         items = sort_keys(p.items, places, counters, m, 32)
-                    place = load_i64(items + 8 * i) & GREATEST
+                    place = load_i64(items + 8 * i) & LAST_KEY
                 box = corners_of(p.boxes + 16 * (image * count + place), p.center)
                 if overlaps_any(kept, room, n, box, limit):
                     continue

@@ -12,7 +12,7 @@ import numpy as np
 from bolt_numba.kernels.common.cache import appended, cached, fits
 from bolt_numba.kernels.cuda.attention.attention import MOST_UNITS, flash_fits, flash_steps, tiles_for
 from bolt_numba.kernels.cuda.attention.flash import ALL_ROWS, NO_MASK
-from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, load_i64, static
@@ -22,7 +22,6 @@ from bolt_numba.kernels.registry import Context, Step, Types, kernel
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.types import BF16, F16, F32, TensorType, dtype_name
 
-THREADS = 128
 TOGETHER = 64
 """Rows of scores up to which all heads of queries that share keys are one unit."""
 
@@ -44,13 +43,13 @@ def append_kernel(words: int) -> CudaKernel:
     is_wide = words == 4
 
     @cuda_kernel(
-        threads=THREADS, blocks=lambda a: (ceil_div(_rows_written(a) * (a.row // unit), THREADS), 2 * a.n * a.heads),
+        threads=BLOCK, blocks=lambda a: (ceil_div(_rows_written(a) * (a.row // unit), BLOCK), 2 * a.n * a.heads),
         unrolled=True, extents=appended, k=PTR, v=PTR, past_k=PTR_OR_0, past_v=PTR_OR_0, present_k=PTR, present_v=PTR,
         table=PTR, n=I64, heads=I64, units=I64, s=I64, row=I64, held=I64, room=I64,
     )  # fmt: skip
     def append(k, v, past_k, past_v, present_k, present_v, table, n, heads, units, s, row, held, room):
         parts, pair = np.uint32(row // unit), np.int64(cuda.blockIdx.y) >> 1
-        index = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        index = np.uint32(cuda.blockIdx.x) * np.uint32(BLOCK) + np.uint32(cuda.threadIdx.x)
         new, past, present = k, past_k, present_k
         if (cuda.blockIdx.y & 1) != 0:
             new, past, present = v, past_v, present_v

@@ -8,12 +8,10 @@ import functools
 import numpy as np
 
 from bolt_numba.kernels.cuda.attention.rows import EXTRA, LOG2_E, inverse, place, results_reach, shifted
-from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, ex2, load_f32, load_i64, max_f32
 from bolt_numba.kernels.geometry.heads import ENTRY
-
-THREADS = 128
 
 
 @functools.cache
@@ -26,14 +24,14 @@ def combine_parts(dtype: str) -> CudaKernel:
         return results(a) | {"partial": 4 * a.parts * a.units * a.group * a.m * (a.width + EXTRA)}
 
     @cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.units * a.group * a.m, THREADS // 32), extents=extents,
+        threads=BLOCK, blocks=lambda a: ceil_div(a.units * a.group * a.m, BLOCK // 32), extents=extents,
         partial=PTR, sink=PTR_OR_0, y=PTR, table=PTR, units=I64, group=I64, m=I64, width=I64, y_step=I64, y_head=I64,
         parts=I64,
     )  # fmt: skip
     def combine_parts(partial, sink, y, table, units, group, m, width, y_step, y_head, parts):
         thread = np.uint32(cuda.threadIdx.x)
         lane = np.int64(thread & np.uint32(31))
-        item = np.int64(cuda.blockIdx.x) * (THREADS // 32) + np.int64(thread >> 5)
+        item = np.int64(cuda.blockIdx.x) * (BLOCK // 32) + np.int64(thread >> 5)
         rows = group * m
         if item < units * rows:
             unit = np.int64(np.uint32(item) // np.uint32(rows))

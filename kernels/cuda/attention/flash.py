@@ -46,10 +46,9 @@ from bolt_numba.kernels.cuda.language.lang import (
     store_shared_i32,
 )
 from bolt_numba.kernels.geometry.heads import ENTRY
+from bolt_numba.ops.dtypes import MIN_F32
 
 NO_MASK, ONE_ROW, ALL_ROWS = "", "alike", "rows"
-LOWEST = np.finfo(np.float32).min
-"""Finite, so that nothing is no less than it."""
 
 
 @record(frozen=True)
@@ -314,7 +313,7 @@ def _partial_results(form: FlashForm) -> Any:
 @inline
 def drained(top, total, sink, scale):
     """Factor of a row's sums: one over all powers, that of the sink (an exponent of 2) among them; 0 for nothing."""
-    base = max_f32(max_f32(top * scale, sink), LOWEST)
+    base = max_f32(max_f32(top * scale, sink), MIN_F32)
     factor = ex2(top * scale - base)
     return factor / max_f32(total * factor + ex2(sink - base), np.float32(1))  # one power is 1, unless all are 0
 

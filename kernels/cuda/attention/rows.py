@@ -23,7 +23,7 @@ from bolt_numba.kernels.geometry.heads import ENTRY
 LOG2_E = math.log2(math.e)
 """Scores are multiplied by this, so that powers of two serve."""
 
-LEAST = np.float32(-(2.0**100))
+LEAST_SCORE = np.float32(-(2.0**100))
 """Finite scores are no less, so that no factor makes them -inf: masks may be the least finite number of a dtype."""
 
 EXTRA = 8
@@ -120,7 +120,7 @@ def score_of(dtype: str) -> Any:
             s = capped(s, cap)
         if mask != 0:
             s += load(mask + size * key)
-            s = LEAST if s < LEAST and s != np.float32(-np.inf) else s
+            s = LEAST_SCORE if s < LEAST_SCORE and s != np.float32(-np.inf) else s
         return s * np.float32(LOG2_E)
 
     return scored

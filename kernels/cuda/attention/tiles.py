@@ -26,7 +26,7 @@ from bolt_numba.kernels.cuda.attention.rows import (
     seen,
     shifted,
 )
-from bolt_numba.kernels.cuda.declare import CudaKernel, Macro, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.declare import WIDE_BLOCK, CudaKernel, Macro, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import (
     cuda,
@@ -39,7 +39,6 @@ from bolt_numba.kernels.cuda.language.lang import (
 )
 from bolt_numba.kernels.geometry.heads import ENTRY
 
-THREADS = 256
 TILE, DEEP = 64, 16
 KEY_PITCH, SCORE_PITCH = 4 * (DEEP + 4), 4 * (TILE + 4)
 """Bytes from row to row, so that 8 rows' quarters of a line lie in different banks."""
@@ -196,7 +195,7 @@ def attention_tiles(dtype: str, vectors: int, again: bool = False) -> CudaKernel
     add, write = _values(dtype, vectors), _results(dtype, vectors)
 
     @cuda_kernel(
-        threads=THREADS, shared=lambda a: shared_bytes(vectors, a.d, again), extents=reach_of(size), **FIELDS,
+        threads=WIDE_BLOCK, shared=lambda a: shared_bytes(vectors, a.d, again), extents=reach_of(size), **FIELDS,
         blocks=lambda a: (ceil_div(a.group * a.m, TILE), a.units, ceil_div(a.width, TILE * vectors)),
     )  # fmt: skip
     def attention_tiles(

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel, inline_source
+from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div, cuda_kernel, inline_source
 from bolt_numba.kernels.cuda.language.lang import cuda, load_f32, store_u32
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.layers.binary import PACKS, WORD, BinaryPack, words_of
 from bolt_numba.types import F32, TensorType
 
 u32, i64 = np.uint32, np.int64
-THREADS, ALL = 128, 0xFFFFFFFF
+ALL = 0xFFFFFFFF
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 
@@ -39,12 +39,12 @@ def pack_rows(compare: str) -> CudaKernel:
         return {"x": 4 * a.rows * a.c, "bound": 4 * a.bounds, "y": 4 * a.rows * packs * words}
 
     @cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.rows * words_of(a.c) * WORD, THREADS), extents=extents,
+        threads=BLOCK, blocks=lambda a: ceil_div(a.rows * words_of(a.c) * WORD, BLOCK), extents=extents,
         x=PTR, bound=PTR, y=PTR, rows=I64, c=I64, bounds=I64,
     )  # fmt: skip
     def pack_dense(x, bound, y, rows, c, bounds):
         words = u32(u32(c + 31) >> u32(5))
-        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        i = i64(cuda.blockIdx.x) * BLOCK + cuda.threadIdx.x
         word = u32(i >> 5)
         row = u32(word // words)
         if row < u32(rows):
@@ -77,12 +77,12 @@ def pack_planes(compare: str) -> CudaKernel:
         }  # fmt: skip
 
     @cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.outer * words_of(a.c) * a.inner, THREADS), extents=extents,
+        threads=BLOCK, blocks=lambda a: ceil_div(a.outer * words_of(a.c) * a.inner, BLOCK), extents=extents,
         x=PTR, bound=PTR, y=PTR, outer=I64, c=I64, inner=I64, bounds=I64,
     )  # fmt: skip
     def pack_apart(x, bound, y, outer, c, inner, bounds):
         words = u32(u32(c + 31) >> u32(5))
-        i = u32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
+        i = u32(cuda.blockIdx.x * BLOCK + cuda.threadIdx.x)
         rest = u32(i // u32(inner))
         block = u32(rest // words)
         if block < u32(outer):

@@ -17,7 +17,7 @@ import numpy as np
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cuda.convolution.axes import ConvAxis, axes_of
 from bolt_numba.kernels.cuda.convolution.direct import divided
-from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.elementwise.epilogue import (
     ACTIVATION_FIELDS,
     activation,
@@ -40,7 +40,7 @@ from bolt_numba.ops.layers.binary import WORD, BinaryConv, BinaryMatMul, magnitu
 from bolt_numba.types import Array, TensorType
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
-THREADS, ALL = 128, 0xFFFFFFFF
+ALL = 0xFFFFFFFF
 _AXES, _FIELDS = "dhw", ("size", "out", "stride", "dilation", "pad")
 _NUMBERS: dict[str, Any] = {
     **ACTIVATION_FIELDS, **{f"taps{a}": I64 for a in _AXES}, **{f"{f}{a}": I64 for a in _AXES for f in _FIELDS},
@@ -94,7 +94,7 @@ def bit_sums(form: BitForm) -> CudaKernel:  # budget: with its body
     SHARE = np.float32(1 / form.packs)
 
     @cuda_kernel(
-        threads=THREADS, blocks=_blocks, extents=_extents(form),
+        threads=BLOCK, blocks=_blocks, extents=_extents(form),
         x=PTR, w=PTR, sums=PTR, magnitude=PTR, bias=PTR_OR_0, res=PTR_OR_0, thresholds=PTR_OR_0, y=PTR, images=I64,
         row=I64, words=I64, apart=I64, bits=I64, outside=I64, k=I64, kg=I64, **_NUMBERS,
     )  # fmt: skip
@@ -103,7 +103,7 @@ def bit_sums(form: BitForm) -> CudaKernel:  # budget: with its body
         tapsd, tapsh, tapsw, sized, outd, strided, dilationd, padd, sizeh, outh, strideh, dilationh, padh, sizew, outw,
         stridew, dilationw, padw,
     ):  # fmt: skip
-        i = u32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
+        i = u32(cuda.blockIdx.x * BLOCK + cuda.threadIdx.x)
         pixel, filter_ = divided(i, i64(u32(u32(k + 31) & u32(0xFFFFFFE0))))
         rest, ow = divided(pixel, outw)
         rest, oh = divided(rest, outh)
@@ -144,7 +144,7 @@ def bit_sums(form: BitForm) -> CudaKernel:  # budget: with its body
 
 
 def _blocks(a: Any) -> int:
-    return ceil_div(a.images * a.outd * a.outh * a.outw * words_of(a.k) * WORD, THREADS)
+    return ceil_div(a.images * a.outd * a.outh * a.outw * words_of(a.k) * WORD, BLOCK)
 
 
 def signs(w: Array) -> Array:

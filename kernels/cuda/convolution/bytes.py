@@ -17,7 +17,7 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cuda.convolution.axes import axes_of
-from bolt_numba.kernels.cuda.convolution.conv import MOST, is_wide_enough, warp_tile
+from bolt_numba.kernels.cuda.convolution.conv import is_wide_enough, warp_tile
 from bolt_numba.kernels.cuda.convolution.direct import Direct, direct_args, direct_kernel
 from bolt_numba.kernels.cuda.convolution.reading import MOST_TAPS, reading_args, window_phase
 from bolt_numba.kernels.cuda.convolution.tail import Ending
@@ -28,6 +28,7 @@ from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import load_f32_nc, load_i32_nc, multiply_apart, rint_f32
 from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel, result_of
+from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv, is_fused, scale_ratio, sums_fit
 from bolt_numba.types import F32, I8, I32, U8, Array, TensorType, dtype_name
 
@@ -146,7 +147,7 @@ def accepts_bytes(op: ConvInteger | QLinearConv, ins: Types) -> bool:
         return False
     if any(t is not None and t.known is None for t in (zero_x, zero_w)):
         return False
-    if not all(0 < t.size <= MOST for t in (x, w, result_of(op, ins))):
+    if not all(0 < t.size <= MAX_I32 for t in (x, w, result_of(op, ins))):
         return False
     return not isinstance(op, QLinearConv) or _accepts_tail(op, ins)
 

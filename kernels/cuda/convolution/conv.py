@@ -35,11 +35,10 @@ from bolt_numba.kernels.cuda.products.combine import combine
 from bolt_numba.kernels.cuda.products.finish import tail_args
 from bolt_numba.kernels.cuda.products.tail import TailForm
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel, result_of
+from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.types import BF16, F16, F32, Array, TensorType, dtype_name
 
-MOST = (1 << 31) - 1
-"""Elements of an operand up to which 32 bits number them."""
 IMAGE = In(0)
 PROCESSORS = 132
 """Multiprocessors of an H100 or H200."""
@@ -53,7 +52,7 @@ def accepts_channels_last(op: Any, ins: Types) -> bool:
         return False
     if any(t.dtype != x.dtype or not t.is_static for t in given) or not can_activate(op.activation):
         return False
-    return len(w.dims) <= 5 and all(0 < t.size <= MOST for t in (*given, result_of(op, ins)))
+    return len(w.dims) <= 5 and all(0 < t.size <= MAX_I32 for t in (*given, result_of(op, ins)))
 
 
 def accepts_product(op: Any, ins: Types) -> bool:

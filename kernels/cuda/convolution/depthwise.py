@@ -18,6 +18,7 @@ from bolt_numba.kernels.cuda.convolution.conv import PROCESSORS, accepts_channel
 from bolt_numba.kernels.cuda.convolution.reading import packed_divider
 from bolt_numba.kernels.cuda.convolution.tail import of_group
 from bolt_numba.kernels.cuda.declare import (
+    BLOCK,
     I32,
     I64,
     PTR,
@@ -37,7 +38,6 @@ from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.types import BF16, F16, F32, Array, TensorType, dtype_name
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
-THREADS = 128
 BUSY = 1024
 """Threads of a multiprocessor from which a thread takes several pixels."""
 _AXES, _NAMES = "dhw", ("size", "out", "stride", "dilation", "pad")
@@ -90,7 +90,7 @@ def vector_words(dtype: str, count: int, activate: Any) -> tuple[Any, Any, Any, 
 
 
 def _blocks(a: Any) -> int:
-    return ceil_div(a.threads_in_all, THREADS)
+    return ceil_div(a.threads_in_all, BLOCK)
 
 
 def _extents(size: int) -> Any:
@@ -119,7 +119,7 @@ def depthwise_kernel(dtype: str, vector: int, slide: Sliding, activate: Any) -> 
     take, add, multiply, give = vector_words(dtype, vector, activate)
 
     @cuda_kernel(
-        threads=THREADS, blocks=_blocks, unrolled=True, extents=_extents(SIZE),
+        threads=BLOCK, blocks=_blocks, unrolled=True, extents=_extents(SIZE),
         x=PTR, w=PTR, bias=PTR_OR_0, res=PTR_OR_0, y=PTR, threads_in_all=I64, c=I32, vector=I32, across=I32, sweeps=I32,
         gap=I32, tapsd=I32, tapsh=I32, tapsw=I32, **_NUMBERS,
     )  # fmt: skip
@@ -128,7 +128,7 @@ def depthwise_kernel(dtype: str, vector: int, slide: Sliding, activate: Any) -> 
         byh, byd, sized, outd, strided, dilationd, padd, sizeh, outh, strideh, dilationh, padh, sizew, outw, stridew,
         dilationw, padw,
     ):  # fmt: skip
-        thread = u32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
+        thread = u32(cuda.blockIdx.x * BLOCK + cuda.threadIdx.x)
         if thread >= u32(threads_in_all):
             return
         rest = fast_divide(thread, u32(byc), u32(byc >> 32))

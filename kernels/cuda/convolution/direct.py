@@ -13,18 +13,16 @@ import numpy as np
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cuda.convolution.axes import axes_of, channels, steps_between
 from bolt_numba.kernels.cuda.convolution.tail import Ending, float_ending
-from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.elementwise.epilogue import ACTIVATION_FIELDS, activation, activation_args, can_activate
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, result_of
+from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.types import BF16, F16, TensorType, dtype_name
 from bolt_numba.types import F32 as FLOAT32
 
-THREADS = 128
-MOST = (1 << 31) - 1
-"""Elements of an operand up to which 32 bits number them."""
 _AXES = "dhw"
 _FIELDS = ("size", "out", "taps", "stride", "dilation", "pad")
 _SIZES: dict[str, Any] = {f"{field}{axis}": I64 for field in _FIELDS for axis in _AXES}
@@ -124,7 +122,7 @@ def direct_kernel(of: Direct) -> CudaKernel:
     times, number = product_centred if is_sum else product, np.int32 if is_sum else np.float32
 
     @cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.total, THREADS), extents=_reach(of),
+        threads=BLOCK, blocks=lambda a: ceil_div(a.total, BLOCK), extents=_reach(of),
         x=PTR, w=PTR, bias=PTR_OR_0, res=PTR_OR_0, y=PTR, total=I64, images=I64, k=I64, kg=I64, cg=I64, wk=I64,
         wc=I64, wt=I64,
         zero=I64, columns=PTR_OR_0, factors=PTR_OR_0, scales=PTR_OR_0, **_NUMBERS,
@@ -134,7 +132,7 @@ def direct_kernel(of: Direct) -> CudaKernel:
         xc, xd, xh, xw, sized, sizeh, sizew, outd, outh, outw, tapsd, tapsh, tapsw, strided, strideh, stridew,
         dilationd, dilationh, dilationw, padd, padh, padw,
     ):  # fmt: skip
-        i = np.uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
+        i = np.uint32(cuda.blockIdx.x * BLOCK + cuda.threadIdx.x)
         if i >= np.uint32(total):
             return
         image, column, od, oh, ow = place(i, k, outd, outh, outw)
@@ -182,7 +180,7 @@ def accepts_direct(op: Conv | ConvTranspose, ins: Types) -> bool:
         return False
     if given[0].dtype not in (FLOAT32, F16, BF16) or not can_activate(op.activation):
         return False
-    return all(0 < t.size <= MOST for t in (*given, result_of(op, ins)))
+    return all(0 < t.size <= MAX_I32 for t in (*given, result_of(op, ins)))
 
 
 @kernel(Conv, ConvTranspose, device="cuda", accepts=accepts_direct, rank=-10)

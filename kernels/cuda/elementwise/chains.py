@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bolt_numba.codegen.chain import LoopNest, Powers, geometry, known_powers, operand_strides, value_dtypes
-from bolt_numba.codegen.threads import MOST, WIDTH, chain_for_threads, thread_lines, thread_numbers
-from bolt_numba.kernels.cuda.declare import CudaKernel, ceil_div, inline_source
+from bolt_numba.codegen.threads import MOST_PER_THREAD, WIDTH, chain_for_threads, thread_lines, thread_numbers
+from bolt_numba.kernels.cuda.declare import WIDE_BLOCK, CudaKernel, ceil_div, inline_source
 from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
 from bolt_numba.kernels.cuda.language.division import divider
 from bolt_numba.kernels.declare import Source
@@ -20,6 +20,7 @@ from bolt_numba.kernels.geometry.chains import FIELDS, OPERATORS, loops_of, loop
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, once
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.chain import Chain
+from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.types import F16, U8, AnyDType, TensorType
@@ -28,9 +29,6 @@ from bolt_numba.types import I64 as I64_TYPE
 
 _IN_PLACE = tuple([op for op in OPERATORS if op not in (ops.IsNaN, ops.IsInf)])
 """Operators whose result may be as wide as an operand."""
-THREADS = 256
-LIMIT = 2**31
-"""Threads of a launch that have work are fewer, so that indices are 32 bits."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -38,13 +36,13 @@ def chain_kernel(
     chain: Chain, ins: tuple[AnyDType, ...], powers: Powers, outer: int, forms: str, per: int
 ) -> CudaKernel:
     """For operands of these dtypes, ``outer`` outer loops, an innermost pattern, and elements of a thread."""
-    made = chain_for_threads(chain, ins, powers, outer, forms, per, THREADS)
+    made = chain_for_threads(chain, ins, powers, outer, forms, per, WIDE_BLOCK)
     element = inline_source(made.element, "element", **scope_of(made.element))
     scope = {**scope_of(made.text), "element": element}
     sizes = [t.itemsize for t in value_dtypes(chain, ins)]
     return CudaKernel(
         Source(made.text, made.name, scope), made.name, {name: FIELDS[kind] for name, kind in made.fields.items()},
-        threads=THREADS, blocks=lambda a: ceil_div(a.items, THREADS),
+        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.items, WIDE_BLOCK),
         extents=functools.partial(loops_reach, sizes, [sizes[i] for i in chain.results], outer, forms),
     )  # fmt: skip
 
@@ -52,12 +50,12 @@ def chain_kernel(
 @once
 def _nest(op: Pointwise | Chain, ins: Types) -> LoopNest | None:
     nest = loops_of(op, ins, lambda chain, shape, known, dtypes: geometry(shape, [t.dims for t in known]))
-    return nest if nest is not None and nest.size < LIMIT else None
+    return nest if nest is not None and nest.size <= MAX_I32 else None
 
 
 def elements_of_thread(n: int, itemsize: int, is_flat: bool) -> int:
     """How many neighbours a thread takes: rows of ``n`` are divided evenly, unless there is one."""
-    per = max(1, min(MOST, WIDTH // itemsize))
+    per = max(1, min(MOST_PER_THREAD, WIDTH // itemsize))
     while per > 1 and (n < per if is_flat else n % per):
         per //= 2
     return per

@@ -8,9 +8,10 @@ from typing import Any
 
 from bolt_numba.codegen.threads import thread_lines
 from bolt_numba.errors import DTypeError
-from bolt_numba.kernels.cuda.elementwise.chains import LIMIT, chain_steps
+from bolt_numba.kernels.cuda.elementwise.chains import chain_steps
 from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.chain import Chain
+from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import TensorType
@@ -36,7 +37,7 @@ def _chain(op: Any, ins: Types) -> Chain:
 
 def _accepts(op: QuantizeLinear | DequantizeLinear, ins: Types) -> bool:
     known = [t for t in ins if t is not None]
-    if len(known) < 2 or not all(t.is_static for t in known) or not known[0].size < LIMIT:
+    if len(known) < 2 or not all(t.is_static for t in known) or not known[0].size <= MAX_I32:
         return False
     try:
         lines = thread_lines(_chain(op, ins), tuple([t.dtype for t in known]), ())

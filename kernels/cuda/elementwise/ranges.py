@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from bolt_numba.kernels.cuda.declare import PTR, CudaKernel, cuda_kernel
-from bolt_numba.kernels.cuda.elementwise.chains import LIMIT, chain_steps
+from bolt_numba.kernels.cuda.elementwise.chains import chain_steps
 from bolt_numba.kernels.cuda.language.lang import load_f32, max_f32, min_f32, rint_f32, store_f32, store_u8
 from bolt_numba.kernels.cuda.reductions.fold import FOLDS, fold_all
 from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceMin
 from bolt_numba.ops.chain import Chain
+from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.quantize import DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.types import F32, U8, TensorType
 
@@ -38,7 +39,7 @@ def scale_of_range(least, most, scale, zero):
 
 @kernel(
     DynamicQuantizeLinear, device="cuda",
-    accepts=lambda op, ins: ins[0] is not None and ins[0].is_static and 0 < ins[0].size < LIMIT,
+    accepts=lambda op, ins: ins[0] is not None and ins[0].is_static and 0 < ins[0].size <= MAX_I32,
 )  # fmt: skip
 def dynamic_quantize(op: DynamicQuantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """The least and the greatest, what they make of scale and zero point, then the codes."""

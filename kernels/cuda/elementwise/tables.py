@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div
+from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
 from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.geometry.cast_tables import UNITS, cast_table, has_table, table_form
@@ -15,7 +15,6 @@ from bolt_numba.ops.arrays.byte_table import ENTRIES, ByteTable
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.types import TensorType
 
-THREADS = 256
 PER = 4
 """Elements of a thread."""
 _SIZES = {"u8": 1, "i8": 1, "u16": 2, "i16": 2, "f32": 4, "i32": 4, "u32": 4, "f64": 8, "i64": 8, "u64": 8}
@@ -30,7 +29,7 @@ def lookup(source: str, index: str, unit: int) -> CudaKernel:
     stored = ", ".join(f"r{e}" for e in range(PER))
     has_wide = PER * max(size, unit) <= 16
     lines = [
-        f"item = u32(cuda.blockIdx.x) * u32({THREADS}) + u32(cuda.threadIdx.x)",
+        f"item = u32(cuda.blockIdx.x) * u32({WIDE_BLOCK}) + u32(cuda.threadIdx.x)",
         f"lo = i64(item) * {PER}",
         f"if (lo + {PER} <= n) & (((x & {PER * size - 1}) | (y & {PER * unit - 1})) == 0):"
         if has_wide
@@ -49,8 +48,8 @@ def lookup(source: str, index: str, unit: int) -> CudaKernel:
     text = "\n".join([f"def {name}(x, y, table, n):", *(f"    {line}" for line in lines)]) + "\n"
     places = ENTRIES if source == "u8" or kind == "low_byte" else 65536
     return CudaKernel(
-        Source(text, name, {**scope_of(text)}), name, {"x": PTR, "y": PTR, "table": PTR, "n": I64}, threads=THREADS,
-        blocks=lambda a: ceil_div(a.n, PER * THREADS),
+        Source(text, name, {**scope_of(text)}), name, {"x": PTR, "y": PTR, "table": PTR, "n": I64}, threads=WIDE_BLOCK,
+        blocks=lambda a: ceil_div(a.n, PER * WIDE_BLOCK),
         extents=lambda a: {"x": size * a.n, "y": unit * a.n, "table": unit * places},
     )  # fmt: skip
 

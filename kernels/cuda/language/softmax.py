@@ -26,7 +26,7 @@ _LOADS = {
 }
 
 
-_LEAST = -(2.0**100)
+_LEAST_SCORE = -(2.0**100)
 """Finite numbers of masks are no less."""
 
 
@@ -75,10 +75,10 @@ def add_mask(rows: int, columns: int, kind: str, alike: bool) -> Any:
                 wide = builder.shl(builder.sext(key, LLVM["l"]), ir.Constant(LLVM["l"], 1))
                 found[at] = assembled(builder, load, [key, builder.add(starts[at[0]], wide), args[2]])[0]
                 if kind == "bf16":  # times factor or scale the least finite ones would be -inf
-                    is_low = builder.fcmp_ordered("<", found[at], ir.Constant(_FLOAT, _LEAST))
+                    is_low = builder.fcmp_ordered("<", found[at], ir.Constant(_FLOAT, _LEAST_SCORE))
                     is_finite = builder.fcmp_ordered("!=", found[at], ir.Constant(_FLOAT, float("-inf")))
                     both = builder.and_(is_low, is_finite)
-                    found[at] = builder.select(both, ir.Constant(_FLOAT, _LEAST), found[at])
+                    found[at] = builder.select(both, ir.Constant(_FLOAT, _LEAST_SCORE), found[at])
             sums.store(place, assembled(builder, INSTRUCTIONS["fma"], [found[at], args[4], sums.load(place)])[0])
 
     return made_intrinsic("add_mask", 5, lambda s, _, __, m, ___: types.void(s, _I32, _I32, m, _F32), codegen)

@@ -17,8 +17,6 @@ from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.declare import Field
 
-MOST = (1 << 31) - (1 << 16)
-"""Indices of a launch: threads beyond the last one count on in 31 bits."""
 SCOPE: dict[str, Any] = {"np": np, "cuda": cuda, "fast_divide": fast_divide}
 """What the text names."""
 

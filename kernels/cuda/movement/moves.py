@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider
 from bolt_numba.kernels.cuda.language.lang import cuda, load4_u32, load_u8, load_u32, prmt, store4_u32, store_u8
-from bolt_numba.kernels.cuda.movement.index import MOST, SCOPE, axes_of, axis_args, axis_fields, axis_text, count_of
+from bolt_numba.kernels.cuda.movement.index import SCOPE, axes_of, axis_args, axis_fields, axis_text, count_of
 from bolt_numba.kernels.declare import Source, inline
 from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.geometry.strides import Axis, Move
 from bolt_numba.kernels.geometry.transfers import Transfer
 from bolt_numba.kernels.registry import In, Out, Scratch, Step
 from bolt_numba.types import Array
 
-THREADS = 256
 UNITS = (16, 8, 4, 2, 1)
 """Bytes of an element that a thread moves at once."""
 PARTS = 4
@@ -60,16 +60,16 @@ def mover(unit: int) -> Any:
 
 def _block(a: Any) -> int:
     """No thread at all for what is in its place: results may take over the memory of operands."""
-    return 0 if a.src == a.dst else ceil_div(max(a.nbytes >> 4, min(a.nbytes, 16)), THREADS)
+    return 0 if a.src == a.dst else ceil_div(max(a.nbytes >> 4, min(a.nbytes, 16)), WIDE_BLOCK)
 
 
 @cuda_kernel(
-    threads=THREADS, blocks=_block, src=PTR, dst=PTR, nbytes=I64,
+    threads=WIDE_BLOCK, blocks=_block, src=PTR, dst=PTR, nbytes=I64,
     extents=lambda a: {"src": a.nbytes, "dst": a.nbytes},
 )  # fmt: skip
 def copy_block(src, dst, nbytes):
     """Bytes from addresses that are multiples of 16; the first threads take the rest behind the last 16."""
-    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+    i = cuda.blockIdx.x * WIDE_BLOCK + cuda.threadIdx.x
     vectors = nbytes >> 4
     if i < vectors:
         move_16(src + 16 * i, dst + 16 * i)
@@ -91,9 +91,9 @@ def copy_strided(unit: int, rank: int) -> CudaKernel:
     fields = {"src": PTR, "dst": PTR, "count": I64, **axis_fields(rank, "s", "d")}
     text = (
         f"def {name}({', '.join(fields)}):\n"
-        f"    first = np.uint32(cuda.blockIdx.x) * np.uint32({THREADS * parts}) + np.uint32(cuda.threadIdx.x)\n"
+        f"    first = np.uint32(cuda.blockIdx.x) * np.uint32({WIDE_BLOCK * parts}) + np.uint32(cuda.threadIdx.x)\n"
         f"    for part in range({parts}):\n"
-        f"        rest = np.uint32(first + np.uint32({THREADS} * part))\n"
+        f"        rest = np.uint32(first + np.uint32({WIDE_BLOCK} * part))\n"
         "        if rest < count:\n"
         "            x, y = src, dst\n"
         + axis_text(rank, ["x += i * s{k}", "y += i * d{k}"], 3)
@@ -101,7 +101,7 @@ def copy_strided(unit: int, rank: int) -> CudaKernel:
     )
     source = Source(text, name, {**SCOPE, "move": mover(unit)})
     return CudaKernel(
-        source, name, fields, threads=THREADS, blocks=lambda a: ceil_div(a.count, THREADS * parts),
+        source, name, fields, threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.count, WIDE_BLOCK * parts),
         extents=partial(moved_reach, unit, rank),
     )  # fmt: skip
 
@@ -133,7 +133,7 @@ def copy_turned(unit: int, pack: int, rank: int) -> CudaKernel:
     A block turns a tile of `SIDE` words each way in shared memory, where a word is ``pack`` elements; both sides are
     read and written by whole lines.  A row of the tile is one word longer, so that columns lie in all banks.
     """
-    name, side, step = f"copy_turned_{8 * unit}_{pack}x{rank}", SIDE * pack, THREADS // SIDE
+    name, side, step = f"copy_turned_{8 * unit}_{pack}x{rank}", SIDE * pack, WIDE_BLOCK // SIDE
     fields = dict.fromkeys(("src", "dst"), PTR) | dict.fromkeys(("ni", "nj", "di", "sj"), I64)
     fields |= dict.fromkeys(("across", "ma", "ha", "down", "md", "hd"), I64) | axis_fields(rank, "s", "d")
     row = SIDE + 1
@@ -172,7 +172,7 @@ def copy_turned(unit: int, pack: int, rank: int) -> CudaKernel:
     scope = {**SCOPE, "prmt": prmt, "load_u32": load_u32, "word": getattr(np, f"uint{bits}")}
     scope |= {"load": getattr(lang, f"load_u{bits}"), "store": getattr(lang, f"store_u{bits}")}
     return CudaKernel(
-        Source(text, name, scope), name, fields, threads=THREADS,
+        Source(text, name, scope), name, fields, threads=WIDE_BLOCK,
         blocks=lambda a: a.across * a.down * count_of(a, rank), extents=partial(_turned_reach, unit, rank),
     )  # fmt: skip
 
@@ -195,7 +195,7 @@ def steps(m: Move, src: In | Out | Scratch | Array, dst: Out | Scratch) -> list[
         return [Step(copy_block, ends | {"nbytes": m.unit})]
     unit = widest(m.unit, *starts, *(n for a in m.axes for n in (a.src, a.dst)))
     axes = m.axes if m.unit == unit else (*m.axes, Axis(m.unit // unit, unit, unit))
-    if math.prod(a.size for a in axes) > MOST:
+    if math.prod(a.size for a in axes) > MOST_LAUNCHED:
         return [step for half in _halves(m) for step in steps(half, src, dst)]
     crossed = _crossed(axes, unit)
     return [_strided_step(axes, unit, ends) if crossed is None else _turned_step(axes, unit, *crossed, starts, ends)]

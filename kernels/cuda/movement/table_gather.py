@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div
+from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.language.lang import load_i64_nc
-from bolt_numba.kernels.cuda.movement.index import MOST, SCOPE, axis_args, axis_fields, axis_text
-from bolt_numba.kernels.cuda.movement.moves import PARTS, THREADS, mover, steps, widest
+from bolt_numba.kernels.cuda.movement.index import SCOPE, axis_args, axis_fields, axis_text
+from bolt_numba.kernels.cuda.movement.moves import PARTS, mover, steps, widest
 from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.extents import Reach, ends, offsets
+from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.geometry.strides import dense, move
 from bolt_numba.kernels.geometry.tables import collapsed, is_regular
 from bolt_numba.kernels.registry import In, Out, Step
@@ -43,18 +44,19 @@ def take(unit: int, rank: int) -> CudaKernel:
     fields = {"src": PTR, "dst": PTR, "tables": PTR, "count": I64, **axis_fields(rank + 1, "t")}
     text = (
         f"def {name}({', '.join(fields)}):\n"
-        f"    first = np.uint32(cuda.blockIdx.x) * np.uint32({THREADS * parts}) + np.uint32(cuda.threadIdx.x)\n"
+        f"    first = np.uint32(cuda.blockIdx.x) * np.uint32({WIDE_BLOCK * parts}) + np.uint32(cuda.threadIdx.x)\n"
         f"    for part in range({parts}):\n"
-        f"        t = np.uint32(first + np.uint32({THREADS} * part))\n"
+        f"        t = np.uint32(first + np.uint32({WIDE_BLOCK} * part))\n"
         "        if t < count:\n"
         f"            rest = fast_divide(t, m{rank}, h{rank})\n"
         f"            x = src + {unit} * np.int64(np.uint32(t - rest * np.uint32(n{rank})))\n"
         + axis_text(rank, ["x += load_i64_nc(tables + 8 * (i + t{k}))"], 3)
         + f"            move(x, dst + {unit} * np.int64(t))\n"
     )
+    source = Source(text, name, {**SCOPE, "move": mover(unit), "load_i64_nc": load_i64_nc})
     return CudaKernel(
-        Source(text, name, {**SCOPE, "move": mover(unit), "load_i64_nc": load_i64_nc}), name, fields, threads=THREADS,
-        blocks=lambda a: ceil_div(a.count, THREADS * parts), extents=partial(_reach, unit, rank),
+        source, name, fields, threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.count, WIDE_BLOCK * parts),
+        extents=partial(_reach, unit, rank),
     )  # fmt: skip
 
 
@@ -80,7 +82,7 @@ def _table_steps(merged: list[Array], unit: int, dst: Out) -> list[Step]:
     merged = merged or [np.zeros(1, np.int64)]
     wide = widest(run, dst.offset, *(int(np.gcd.reduce(t)) for t in merged))
     sizes = [*map(len, merged), run // wide]
-    if math.prod(sizes) > MOST:
+    if math.prod(sizes) > MOST_LAUNCHED:
         return _cut(merged, run, unit, dst)
     starts = np.cumsum([0, *map(len, merged)]).tolist()
     args: dict[str, Any] = {"src": In(0), "dst": dst, "tables": np.concatenate(merged)}

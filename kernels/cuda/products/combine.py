@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import I32, I64, PTR, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.declare import BLOCK, I32, I64, PTR, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language.lang import cuda, load_f32
 from bolt_numba.kernels.cuda.products.tail import TAIL, VECTOR, TailForm
 
 i64 = np.int64
-THREADS = 128
 
 
 @functools.cache
@@ -25,12 +24,12 @@ def combine(stored: TailForm) -> CudaKernel:
         return {"parts": 4 * a.splits * a.rows * a.n} | stored.extents(a, a.rows, 1)
 
     @cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.rows * ceil_div(a.n, VECTOR), THREADS), extents=extents,
+        threads=BLOCK, blocks=lambda a: ceil_div(a.rows * ceil_div(a.n, VECTOR), BLOCK), extents=extents,
         parts=PTR, rows=I64, n=I32, splits=I32, **TAIL,
     )  # fmt: skip
     def combine_parts(parts, rows, n, splits, bias, residual, y, ldy, alpha, lo, hi, act0, act1):
         across = (i64(n) + (VECTOR - 1)) // VECTOR
-        place = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        place = i64(cuda.blockIdx.x) * BLOCK + cuda.threadIdx.x
         row, column = place // across, place % across * VECTOR
         if row < rows:
             v0, v1, v2, v3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)

@@ -16,12 +16,12 @@ from bolt_numba.kernels.cuda.products.combine import combine
 from bolt_numba.kernels.cuda.products.copies import Order
 from bolt_numba.kernels.cuda.products.few import ROWS, columns_of, few_columns, few_terms
 from bolt_numba.kernels.cuda.products.finish import can_finish, tail_args
-from bolt_numba.kernels.cuda.products.place import MOST
 from bolt_numba.kernels.cuda.products.simt import SIMT_TILES, simt
 from bolt_numba.kernels.cuda.products.tail import TailForm
 from bolt_numba.kernels.cuda.products.tensor import INTEGERS, SIZES, TENSOR_TILES, tensor
 from bolt_numba.kernels.geometry.products import ProductBlocks, block_index, geometry
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
+from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.types import BF16, F16, F32, Array, TensorType, dtype_name
 
@@ -123,7 +123,7 @@ def accepts(op: Any, ins: Types) -> bool:
 
 def can_be_numbered(g: ProductBlocks) -> bool:
     """Whether its sizes are within what kernels are given."""
-    return all(size <= MOST for size in (g.m, g.n, g.k, g.blocks))
+    return all(size <= MAX_I32 for size in (g.m, g.n, g.k, g.blocks))
 
 
 def accepts_f32(op: MatMul, ins: Types) -> bool:

@@ -10,22 +10,21 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.declare import F32 as FLOAT
-from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, load_f32_nc, load_u8_nc
 from bolt_numba.kernels.cuda.products.few import ROWS
 from bolt_numba.kernels.cuda.products.matmul import FLOATS, by_few, by_simt, by_tensor, operands, split_steps
-from bolt_numba.kernels.cuda.products.place import MOST
 from bolt_numba.kernels.cuda.products.tail import size_of
 from bolt_numba.kernels.extents import Lent, borrowed
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.matmul_bits import MatMulNBits
 from bolt_numba.types import F32, TensorType, dtype_name
 
 u32, i64, f32 = np.uint32, np.int64, np.float32
-THREADS = 128
 
 
 @functools.cache
@@ -43,12 +42,12 @@ def floats_of_bits(bits: int, dtype: str) -> CudaKernel:
         }  # fmt: skip
 
     @cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.n * ceil_div(a.k, 2), THREADS), extents=extents, codes=PTR,
+        threads=BLOCK, blocks=lambda a: ceil_div(a.n * ceil_div(a.k, 2), BLOCK), extents=extents, codes=PTR,
         scales=PTR, zeros=PTR_OR_0, to=PTR, n=I64, k=I64, row=I64, blocks_of_row=I64, block=I64, middle=FLOAT,
     )  # fmt: skip
     def unpack_bits(codes, scales, zeros, to, n, k, row, blocks_of_row, block, middle):
         pairs = u32(u32(k + 1) >> u32(1))
-        place = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        place = i64(cuda.blockIdx.x) * BLOCK + cuda.threadIdx.x
         column = place // pairs
         if column < n:
             term = 2 * (place - column * pairs)
@@ -72,7 +71,7 @@ def _accepts(op: MatMulNBits, ins: Types) -> bool:
     x = ins[0]
     if x is None or not x.dims or any(t is not None and not t.is_static for t in ins) or x.dtype not in FLOATS:
         return False
-    return math.prod(x.dims[:-1]) <= MOST
+    return math.prod(x.dims[:-1]) <= MAX_I32
 
 
 @kernel(MatMulNBits, device="cuda", accepts=_accepts)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.cuda.products.copies import Order
@@ -24,7 +24,6 @@ from bolt_numba.types import I64 as WHOLE
 
 i64 = np.int64
 KINDS = (F64, I32, U32, WHOLE, U64)
-THREADS = 128
 FIELDS: dict[str, Any] = {
     **{name: field for name, field in PLACE.items() if name not in ("splits", "split_bytes")},
     "bias": PTR_OR_0, "y": PTR, "count": I64,
@@ -43,9 +42,9 @@ def sums_of_products(dtype: str, a_order: Order, b_order: Order) -> CudaKernel:
         found = operand_extents(a, SIZE, a_order, b_order)
         return {**found, "bias": 0 if a.bias is None else SIZE * a.n, "y": SIZE * a.count}
 
-    @cuda_kernel(threads=THREADS, blocks=lambda a: ceil_div(a.count, THREADS), extents=extents, **FIELDS)
+    @cuda_kernel(threads=BLOCK, blocks=lambda a: ceil_div(a.count, BLOCK), extents=extents, **FIELDS)
     def product_wide(a, b, table, m, n, k, lda, ldb, a_block, b_block, matrices, bias, y, count):
-        place = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        place = i64(cuda.blockIdx.x) * BLOCK + cuda.threadIdx.x
         if place < count:
             line, column = place // n, place % n
             block, row = line // m, line % m

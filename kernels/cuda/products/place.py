@@ -14,8 +14,6 @@ from bolt_numba.kernels.cuda.products.copies import Order, operand_reach
 from bolt_numba.kernels.extents import Reach, ends
 
 u32, i64 = np.uint32, np.int64
-MOST = 2**31 - 1
-"""Rows, columns, terms and matrices that the fields of `PLACE` can number."""
 NEAR = 8
 """Tiles below each other that run together, so that they find the same columns of B in the second-level cache."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import (
     cuda,
@@ -25,13 +25,14 @@ from bolt_numba.kernels.cuda.language.warp import warp_sum
 from bolt_numba.kernels.cuda.products.tail import size_of
 from bolt_numba.kernels.cuda.products.tail_bytes import COLUMN
 from bolt_numba.kernels.extents import box
+from bolt_numba.ops.dtypes import MAX_F32
 from bolt_numba.ops.layers.integer_products import RAISED, SMALL_SCALE
 
 u32, i32, i64, f32 = np.uint32, np.int32, np.int64, np.float32
-THREADS, WARPS = 128, 4
+WARPS = BLOCK // 32
 ONES = 0x01010101
 """Four bytes of 1: a product with them is a sum of four."""
-MOST, LEAST, UP, INF = float(np.finfo(np.float32).max), float(SMALL_SCALE), float(RAISED), float("inf")
+LEAST_SCALE, UP, INF = float(SMALL_SCALE), float(RAISED), float("inf")
 
 
 @functools.cache
@@ -44,7 +45,7 @@ def sums_of_rows(dtype: str, wide: bool) -> CudaKernel:
     STEP, WIDE = (16, 1) if wide else (1, 0)
 
     @cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.rows, WARPS), x=PTR, to=PTR, rows=I64, k=I64, pitch=I64, skip=I64,
+        threads=BLOCK, blocks=lambda a: ceil_div(a.rows, WARPS), x=PTR, to=PTR, rows=I64, k=I64, pitch=I64, skip=I64,
         unrolled=True, extents=lambda a: {"x": box(a.k, (a.rows, a.pitch)), "to": a.skip + 4 * a.rows},
     )  # fmt: skip
     def sum_rows(x, to, rows, k, pitch, skip):
@@ -69,11 +70,11 @@ def sums_of_rows(dtype: str, wide: bool) -> CudaKernel:
 @inline
 def ratio(a, b, y):
     """`ops.layers.integer_products.scale_ratio`."""
-    is_small, is_first = abs(a * b) < f32(LEAST), abs(a) < abs(b)
+    is_small, is_first = abs(a * b) < f32(LEAST_SCALE), abs(a) < abs(b)
     low, high, up = a if is_first else b, b if is_first else a, f32(UP) if is_small else f32(1)
     made = (low * up) * high / (y * up)
-    made = f32(-MOST) if made < f32(-MOST) else made
-    made = f32(MOST) if made > f32(MOST) else made
+    made = f32(-MAX_F32) if made < f32(-MAX_F32) else made
+    made = f32(MAX_F32) if made > f32(MAX_F32) else made
     return made if abs(a) < f32(INF) and abs(b) < f32(INF) else f32(np.nan)
 
 
@@ -99,10 +100,10 @@ def numbers_of_columns(a: str, b: str, y: str, bias: str, rest: str) -> CudaKern
         reach = {**one, **along, "sums": 4 * a.columns, "bias": BIAS * a.n, "table": a.first + COLUMN * a.columns}
         return {name: 0 if getattr(a, name) is None else nbytes for name, nbytes in reach.items()}
 
-    @cuda_kernel(threads=THREADS, blocks=lambda a: ceil_div(a.columns, THREADS), extents=extents, **COLUMN_FIELDS)
+    @cuda_kernel(threads=BLOCK, blocks=lambda a: ceil_div(a.columns, BLOCK), extents=extents, **COLUMN_FIELDS)
     def column_numbers(sums, a_zero, b_zero, a_scale, b_scale, y_scale, y_zero, bias, rest_scale, rest_zero, table,
                        first, columns, n, k, zero_step, scale_step, fused):  # fmt: skip
-        column = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        column = i64(cuda.blockIdx.x) * BLOCK + cuda.threadIdx.x
         if column == 0:
             store_f32(table, load_f32(y_scale) if y_scale != 0 else f32(1))
             store_f32(table + 4, f32(zero_y(y_zero)) if y_zero != 0 else f32(0))

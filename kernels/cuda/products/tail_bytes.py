@@ -35,7 +35,7 @@ COLUMN = 16
 """Bytes of a column: what its sums begin with, zero point of B (both i32), factor, bias (both f32)."""
 SUMS, BYTES, FUSED = "sums", "bytes", "fused"
 """What results are: the sums; sums times one factor, as bytes; a chain of numbers in f32, and then bytes or f32."""
-LIMITS = {"u8": (0.0, 255.0), "i8": (-128.0, 127.0)}
+BYTE_RANGES = {"u8": (0.0, 255.0), "i8": (-128.0, 127.0)}
 
 
 def table_bytes(rows: int, columns: int) -> int:
@@ -83,7 +83,7 @@ class ByteForm:
 def _one(form: ByteForm) -> Any:
     """One element: from its sum and the numbers of its row and column to what is stored."""
     act = form.act or unchanged
-    LOW, HIGH = LIMITS.get(form.y, (0.0, 0.0))
+    LOW, HIGH = BYTE_RANGES.get(form.y, (0.0, 0.0))
 
     @inline
     def whole(v, seen, factor, add, rest, table, lo, hi, act0, act1):

@@ -7,11 +7,10 @@ import functools
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, store_f32
 
-THREADS = 256
 TILE, DEEP = 64, 16
 PITCH = TILE + 1
 """Rows of a tile are an odd number of words apart, so that 16 of them lie in 16 banks."""
@@ -41,7 +40,7 @@ def products_kernel(dtype: str) -> CudaKernel:
             tile[tx, row] = v
 
     @cuda_kernel(
-        threads=THREADS, blocks=lambda a: (ceil_div(a.rows, TILE), ceil_div(a.columns, TILE)),
+        threads=WIDE_BLOCK, blocks=lambda a: (ceil_div(a.rows, TILE), ceil_div(a.columns, TILE)),
         extents=lambda a: {"x": size * a.rows * a.k, "w": size * a.columns * a.k, "y": 4 * a.rows * a.columns},
         x=PTR, w=PTR, y=PTR, rows=I64, columns=I64, k=I64,
     )  # fmt: skip

@@ -17,7 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import F32, I64, PTR, PTR_OR_0, CudaKernel, Macro, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.declare import (
+    F32,
+    I64,
+    PTR,
+    PTR_OR_0,
+    WIDE_BLOCK,
+    CudaKernel,
+    Macro,
+    ceil_div,
+    cuda_kernel,
+    inline,
+)
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import (
     cuda,
@@ -33,8 +44,7 @@ from bolt_numba.kernels.cuda.language.warp import warp_sum
 from bolt_numba.kernels.cuda.recurrent.functions import FUNCTIONS
 from bolt_numba.kernels.extents import Reach, box
 
-THREADS = 256
-WARPS = THREADS // 32
+WARPS = WIDE_BLOCK // 32
 
 FIELDS: dict[str, Any] = (
     dict.fromkeys(("pre", "r", "h0", "hs", "y", "last_h"), PTR)
@@ -106,7 +116,7 @@ def states_to_shared(rows: int, dtype: str) -> Any:
         cuda.syncthreads()
         for row in range(rows):
             b = first + row
-            for k in range(np.uint32(cuda.threadIdx.x), np.uint32(h), np.uint32(THREADS)):
+            for k in range(np.uint32(cuda.threadIdx.x), np.uint32(h), np.uint32(WIDE_BLOCK)):
                 v = np.float32(0)
                 if b < n:
                     if t > 0:
@@ -174,7 +184,7 @@ def declared(kind: str, gates: int, rows: int, dtype: str, **more: Any) -> Calla
     def wrap(body: Callable[..., None]) -> CudaKernel:
         body.__name__ = f"{kind}_{rows}_{dtype}"
         return cuda_kernel(
-            threads=THREADS, blocks=lambda a: (ceil_div(a.n, rows), ceil_div(a.h, a.units), a.count),
+            threads=WIDE_BLOCK, blocks=lambda a: (ceil_div(a.n, rows), ceil_div(a.h, a.units), a.count),
             shared=lambda a: 4 * rows * a.h, extents=_reach(lang.SIZES[dtype], gates, kind), **FIELDS, **more,
         )(body)  # fmt: skip
 

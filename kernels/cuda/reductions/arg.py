@@ -11,34 +11,34 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, f32_bits, f64_bits, store_i64
 from bolt_numba.kernels.cuda.language.warp import block_max_i64, max_of, warp_reduction
-from bolt_numba.kernels.cuda.reductions.fold import SHORT_ROW, THREADS, WARP_ROW, kind_of
+from bolt_numba.kernels.cuda.reductions.fold import SHORT_ROW, WARP_ROW, kind_of
 from bolt_numba.kernels.registry import Argument, In, Step
 from bolt_numba.types import F32, F64, U64, AnyDType, TensorType
 
-LEAST, MOST = np.int64(-(2**63)), np.int64(2**63 - 1)
+MIN_I64, MAX_I64 = np.int64(-(2**63)), np.int64(2**63 - 1)
 
 
 @inline
 def order_f32(v):
     """An i64 in the order of f32; NaN is the greatest."""
     bits = np.int64(np.int32(f32_bits(v + np.float32(0))))
-    return MOST if v != v else bits if bits >= 0 else -(bits & 0x7FFFFFFF)
+    return MAX_I64 if v != v else bits if bits >= 0 else -(bits & 0x7FFFFFFF)
 
 
 @inline
 def order_f64(v):
     bits = f64_bits(v + 0.0)
-    return MOST if v != v else bits if bits >= 0 else -(bits & 0x7FFFFFFFFFFFFFFF)
+    return MAX_I64 if v != v else bits if bits >= 0 else -(bits & 0x7FFFFFFFFFFFFFFF)
 
 
 @inline
 def order_u64(v):
-    return np.int64(v) ^ LEAST
+    return np.int64(v) ^ MIN_I64
 
 
 @inline
@@ -55,7 +55,7 @@ def ordered(dtype: AnyDType, least: bool) -> Any:
         return order
     if dtype.kind in "iu":
         return inline(lambda v: ~order(v))
-    return inline(lambda v: MOST if v != v else -order(v))
+    return inline(lambda v: MAX_I64 if v != v else -order(v))
 
 
 _FIELDS: dict[str, Any] = {"x": PTR, "y": PTR, **dict.fromkeys(("outer", "n", "inner", "magic", "shift", "last"), I64)}
@@ -69,7 +69,7 @@ def _reach(unit: int, a: Any) -> dict[str, int]:
 @functools.cache
 def arg_rows(dtype: AnyDType, least: bool, lanes: int) -> CudaKernel:
     """A warp or a block for each row, which it reads again to find the extreme."""
-    unit, rows, order = dtype.itemsize, THREADS // lanes, ordered(dtype, least)
+    unit, rows, order = dtype.itemsize, WIDE_BLOCK // lanes, ordered(dtype, least)
     load = getattr(lang, f"load_{kind_of(dtype)}")
     greatest = warp_reduction(max_of) if lanes == 32 else block_max_i64
 
@@ -78,10 +78,10 @@ def arg_rows(dtype: AnyDType, least: bool, lanes: int) -> CudaKernel:
         row = np.int64(np.uint32(cuda.blockIdx.x) * np.uint32(rows) + thread // np.uint32(lanes))
         lane = np.int64(thread % np.uint32(lanes))
         if row < outer:
-            at, best = x + row * n * unit, LEAST
+            at, best = x + row * n * unit, MIN_I64
             for i in range(lane, n, lanes):
                 best = max_of(best, order(load(at + i * unit)))
-            best, place = greatest(best), LEAST
+            best, place = greatest(best), MIN_I64
             for i in range(lane, n, lanes):
                 if order(load(at + i * unit)) == best:
                     place = max_of(place, i if last else -i)
@@ -91,7 +91,7 @@ def arg_rows(dtype: AnyDType, least: bool, lanes: int) -> CudaKernel:
 
     body.__name__ = f"arg{'min' if least else 'max'}_rows{lanes}_{kind_of(dtype)}"
     return cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.outer, rows), extents=functools.partial(_reach, unit), **_FIELDS
+        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.outer, rows), extents=functools.partial(_reach, unit), **_FIELDS
     )(body)
 
 
@@ -102,7 +102,7 @@ def arg_columns(dtype: AnyDType, least: bool) -> CudaKernel:
     load = getattr(lang, f"load_{kind_of(dtype)}")
 
     def body(x, y, outer, n, inner, magic, shift, last):
-        line = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        line = np.uint32(cuda.blockIdx.x) * np.uint32(WIDE_BLOCK) + np.uint32(cuda.threadIdx.x)
         if np.int64(line) < outer * inner:
             o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
             at = x + (o * n * inner + np.int64(line) - o * inner) * unit
@@ -116,7 +116,7 @@ def arg_columns(dtype: AnyDType, least: bool) -> CudaKernel:
 
     body.__name__ = f"arg{'min' if least else 'max'}_columns_{kind_of(dtype)}"
     return cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.outer * a.inner, THREADS),
+        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.outer * a.inner, WIDE_BLOCK),
         extents=functools.partial(_reach, unit), **_FIELDS,
     )(body)  # fmt: skip
 
@@ -128,10 +128,10 @@ def step(x: TensorType, form: tuple[int, int, int], y: Argument, least: bool, la
     args: dict[str, Argument] = {"x": In(0), "y": y, "outer": outer, "n": n, "inner": inner, "last": int(last)}
     args |= {"magic": magic, "shift": shift}
     if inner == 1 and n > SHORT_ROW:
-        return Step(arg_rows(x.dtype, least, 32 if n <= WARP_ROW else THREADS), args)
+        return Step(arg_rows(x.dtype, least, 32 if n <= WARP_ROW else WIDE_BLOCK), args)
     return Step(arg_columns(x.dtype, least), args)
 
 
 def samples() -> list[CudaKernel]:
     """Warps, blocks and columns."""
-    return [arg_rows(F32, False, 32), arg_rows(F64, True, THREADS), arg_columns(U64, True)]
+    return [arg_rows(F32, False, 32), arg_rows(F64, True, WIDE_BLOCK), arg_columns(U64, True)]

@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cuda.declare import F32 as FLOAT
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.elementwise.chains import chain_steps
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, store_f32
 from bolt_numba.kernels.cuda.language.warp import block_sum
-from bolt_numba.kernels.cuda.reductions.fold import FLOATS, LIMIT, THREADS
+from bolt_numba.kernels.cuda.reductions.fold import FLOATS
 from bolt_numba.kernels.cuda.reductions.norm import spread_of
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.chain import Chain, ChainStep
+from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.norm import LRN, BatchNormalization, GroupNormalization, InstanceNormalization
 from bolt_numba.ops.pointwise import Add, Cast, Div, Mul, Sqrt, Sub
 from bolt_numba.types import F32, AnyDType, TensorType, dtype_name
@@ -32,7 +33,8 @@ GROUP = 512
 def image_of(op: Any, ins: Types) -> tuple[int, int, int] | None:
     """``[n, c, spatial]`` of a static float that is not empty, whatever its layout."""
     x = ins[0]
-    if x is None or not x.is_static or not 0 < x.size < LIMIT or not all(t is None or t.dtype in FLOATS for t in ins):
+    floats = all(t is None or t.dtype in FLOATS for t in ins)
+    if x is None or not x.is_static or not 0 < x.size <= MAX_I32 or not floats:
         return None
     c = x.dims[-1] if op.layout == "NHWC" else x.dims[1]
     return x.dims[0], c, x.size // (x.dims[0] * c)
@@ -165,7 +167,7 @@ def neighbour_norm(kind: str) -> CudaKernel:
     load, store, unit = getattr(lang, f"load_{kind}"), getattr(lang, f"store_{kind}"), lang.SIZES[kind]
 
     def body(x, y, size, n, channels, step, m_step, h_step, m_channels, h_channels, alpha, beta, base):
-        i = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        i = np.uint32(cuda.blockIdx.x) * np.uint32(WIDE_BLOCK) + np.uint32(cuda.threadIdx.x)
         if np.int64(i) < n:
             line = fast_divide(i, np.uint32(m_step), np.uint32(h_step))
             c = np.int64(line) - np.int64(fast_divide(line, np.uint32(m_channels), np.uint32(h_channels))) * channels
@@ -184,7 +186,7 @@ def neighbour_norm(kind: str) -> CudaKernel:
     )
     fields |= dict.fromkeys(("alpha", "beta", "base"), FLOAT)
     return cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.n, THREADS),
+        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.n, WIDE_BLOCK),
         extents=lambda a: {"x": unit * a.n, "y": unit * a.n}, x=PTR, y=PTR, **fields,
     )(body)  # fmt: skip
 

@@ -18,7 +18,7 @@ from bolt_numba.base.records import record
 from bolt_numba.codegen.threads import register
 from bolt_numba.kernels.cuda.declare import F64 as DOUBLE
 from bolt_numba.kernels.cuda.declare import I64 as INT
-from bolt_numba.kernels.cuda.declare import PTR, CudaKernel, ceil_div, cuda_kernel, inline_source
+from bolt_numba.kernels.cuda.declare import PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel, inline_source
 from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
@@ -27,9 +27,9 @@ from bolt_numba.kernels.cuda.language.warp import block_reduction, warp_reductio
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays import reduce as ops
+from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.types import BF16, BOOL, F16, F32, F64, I64, U8, U64, AnyDType, TensorType, dtype_name
 
-THREADS = 256
 SHORT_ROW = 8
 """Elements of rows that single threads fold."""
 WARP_ROW = 2048
@@ -53,8 +53,8 @@ class Folding:
     finish: str = "s"
 
 
-_GREATEST = Folding("max", "maximum(a, b)", -np.inf)
-_LEAST = Folding("min", "minimum(a, b)", np.inf)
+_MAXIMUM = Folding("max", "maximum(a, b)", -np.inf)
+_MINIMUM = Folding("min", "minimum(a, b)", np.inf)
 FOLDS: dict[type[Any], Folding] = {
     ops.ReduceSum: Folding("sum"),
     ops.ReduceMean: Folding("mean", finish="s / {float}(count)"),
@@ -63,8 +63,8 @@ FOLDS: dict[type[Any], Folding] = {
     ops.ReduceL2: Folding("l2", load="v * v", finish="math.sqrt({float}(s))"),
     ops.ReduceSumSquare: Folding("sum_square", load="v * v"),
     ops.ReduceLogSum: Folding("log_sum", finish="math.log(s)"),
-    ops.ReduceMax: _GREATEST,
-    ops.ReduceMin: _LEAST,
+    ops.ReduceMax: _MAXIMUM,
+    ops.ReduceMin: _MINIMUM,
 }
 _WHOLE = {
     ops.ReduceMax: Folding("max", "max(a, b)", -(2**63)),
@@ -154,7 +154,7 @@ def fold_rows(fold: Folding, source: AnyDType, result: AnyDType, lanes: int) -> 
     join = function("join", "a, b", fold.join)
     wide_joined, joined = (_joined(kind_of(source), count, load, join) for count in (wide, 1))
     number = _TYPES[total_of(source)]
-    neutral, rows = number(fold.neutral), THREADS // lanes
+    neutral, rows = number(fold.neutral), WIDE_BLOCK // lanes
     gather = warp_reduction(join) if lanes == 32 else block_reduction(join, number, fold.neutral)
 
     def body(x, y, outer, n, inner, parts, part, magic, shift, count):
@@ -181,7 +181,7 @@ def fold_rows(fold: Folding, source: AnyDType, result: AnyDType, lanes: int) -> 
 
     body.__name__ = f"{fold.name}_rows{lanes}_{kind_of(source)}_{kind_of(result)}"
     return cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.outer * a.parts, rows),
+        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.outer * a.parts, rows),
         extents=functools.partial(_reach, unit, out), **_FIELDS,
     )(body)  # fmt: skip
 
@@ -195,7 +195,7 @@ def fold_columns(fold: Folding, source: AnyDType, result: AnyDType) -> CudaKerne
     neutral = _TYPES[total_of(source)](fold.neutral)
 
     def body(x, y, outer, n, inner, parts, part, magic, shift, count):
-        column = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        column = np.uint32(cuda.blockIdx.x) * np.uint32(WIDE_BLOCK) + np.uint32(cuda.threadIdx.x)
         if np.int64(column) < outer * inner:
             o = np.int64(fast_divide(column, np.uint32(magic), np.uint32(shift)))
             j, first = np.int64(column) - o * inner, np.int64(cuda.blockIdx.y) * part
@@ -207,7 +207,7 @@ def fold_columns(fold: Folding, source: AnyDType, result: AnyDType) -> CudaKerne
 
     body.__name__ = f"{fold.name}_columns_{kind_of(source)}_{kind_of(result)}"
     return cuda_kernel(
-        threads=THREADS, blocks=lambda a: (ceil_div(a.outer * a.inner, THREADS), a.parts),
+        threads=WIDE_BLOCK, blocks=lambda a: (ceil_div(a.outer * a.inner, WIDE_BLOCK), a.parts),
         extents=functools.partial(_reach, unit, out), **_FIELDS,
     )(body)  # fmt: skip
 
@@ -215,7 +215,7 @@ def fold_columns(fold: Folding, source: AnyDType, result: AnyDType) -> CudaKerne
 def _parts(outer: int, n: int, inner: int) -> int:
     """Into how many an axis is cut, so that there are threads enough."""
     if inner == 1 and n > SHORT_ROW:
-        return 1 if n <= WARP_ROW else max(1, min(n // (4 * PART), BUSY // (THREADS * outer), 1024))
+        return 1 if n <= WARP_ROW else max(1, min(n // (4 * PART), BUSY // (WIDE_BLOCK * outer), 1024))
     return max(1, min(n // (PART // 16), BUSY // (outer * inner), 1024))
 
 
@@ -255,7 +255,7 @@ def _fold_step(
     args: dict[str, Argument] = {"x": x, "y": y, "outer": outer, "n": n, "inner": inner, "parts": parts, "part": part}
     args |= {"magic": magic, "shift": shift, "count": float(count)}
     if is_row:
-        return Step(fold_rows(fold, source, result, 32 if n <= WARP_ROW else THREADS), args)
+        return Step(fold_rows(fold, source, result, 32 if n <= WARP_ROW else WIDE_BLOCK), args)
     return Step(fold_columns(fold, source, result), args)
 
 
@@ -281,13 +281,10 @@ def fold_all(
     return made
 
 
-LIMIT = 2**31
-
-
 def is_reduced(op: Any, ins: Types) -> bool:
     """Whether axes and shape are known, and indices are 32 bits."""
     x = ins[0]
-    return reduced_axes(op, ins) is not None and x is not None and x.size < LIMIT
+    return reduced_axes(op, ins) is not None and x is not None and x.size <= MAX_I32
 
 
 def _accepts(op: Any, ins: Types) -> bool:
@@ -315,5 +312,5 @@ def samples() -> list[CudaKernel]:
     """Warps, blocks and columns; floats, halves, integers."""
     add, most = FOLDS[ops.ReduceSum], _WHOLE[ops.ReduceMax]
     forms = ((add, F32, F32), (add, F16, F16), (most, I64, I64), (FOLDS[ops.ReduceL2], BF16, BF16))
-    rows = [fold_rows(*form, lanes) for form in forms for lanes in (32, THREADS)]
+    rows = [fold_rows(*form, lanes) for form in forms for lanes in (32, WIDE_BLOCK)]
     return [*rows, *(fold_columns(*form) for form in forms)]

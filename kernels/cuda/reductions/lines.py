@@ -15,7 +15,7 @@ from bolt_numba.kernels.cuda.declare import ceil_div, inline, inline_source
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.warp import block_max, block_sum, warp_max, warp_sum
 
-LONGEST = 8192
+LONGEST_ROW = 8192
 """Elements of rows that fit."""
 _WARPS = 128
 """Threads of a block whose warps have a row each."""
@@ -53,12 +53,12 @@ class Held:
 
 
 def held(n: int, itemsize: int) -> Held:
-    """For rows of ``n`` elements; of more than `LONGEST` the part that a block takes at a time."""
+    """For rows of ``n`` elements; of more than `LONGEST_ROW` the part that a block takes at a time."""
     run = max(1, min(8, 16 // itemsize))
     while n % run:
         run //= 2
     lanes = 32 if n <= 512 else 128 if n <= 2048 else 512
-    if n > LONGEST:
+    if n > LONGEST_ROW:
         return Held(lanes, run, run)
     per = max(run, 1 << (ceil_div(n, lanes) - 1).bit_length())
     return Held(lanes, per, run)

@@ -17,9 +17,10 @@ from bolt_numba.kernels.cuda.declare import F32 as FLOAT
 from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, cuda_kernel, inline
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, store_f32
-from bolt_numba.kernels.cuda.reductions.fold import FLOATS, LIMIT
-from bolt_numba.kernels.cuda.reductions.lines import LONGEST, Held, held, row_access
+from bolt_numba.kernels.cuda.reductions.fold import FLOATS
+from bolt_numba.kernels.cuda.reductions.lines import LONGEST_ROW, Held, held, row_access
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.norm import LayerNormalization, RMSNormalization
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import TensorType, dtype_name
@@ -129,7 +130,7 @@ def normalise_long_rows(is_centred: bool, x_kind: str, kind: str) -> CudaKernel:
 def _row_length(op: Any, ins: Types) -> int | None:
     """Elements of a normalised row when all operands are floats of known and full length, along the same axes."""
     x = ins[0]
-    if x is None or not x.is_static or not 0 < x.size < LIMIT or not x.dims or x.dtype not in FLOATS:
+    if x is None or not x.is_static or not 0 < x.size <= MAX_I32 or not x.dims or x.dtype not in FLOATS:
         return None
     row = x.dims[normalise_axis(op, op.axis, len(x.dims)) :]
     n, k = math.prod(row), len(row)
@@ -153,14 +154,14 @@ def row_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: 
     args |= {"mean": Out(1) if stats else None, "inverse": Out(2) if stats else None}
     args |= {"rows": x.size // n, "n": n, "epsilon": op.epsilon}
     forms = isinstance(op, LayerNormalization), dtype_name(x.dtype), dtype_name(outs[0].dtype)
-    if n > LONGEST:
+    if n > LONGEST_ROW:
         return [Step(normalise_long_rows(*forms), args)]
     return [Step(normalise_rows(*forms, held(n, max(x.dtype.itemsize, outs[0].dtype.itemsize))), args)]
 
 
 def samples() -> list[CudaKernel]:
     """Rows of each length."""
-    lengths = (("f32", 64), ("f16", 512), ("f32", 2048), ("f32", LONGEST), ("f16", LONGEST))
+    lengths = (("f32", 64), ("f16", 512), ("f32", 2048), ("f32", LONGEST_ROW), ("f16", LONGEST_ROW))
     rows = [
         normalise_rows(centred, kind, kind, held(n, ITEMS[kind])) for kind, n in lengths for centred in (True, False)
     ]

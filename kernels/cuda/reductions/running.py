@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.cuda.language.warp import ALL
-from bolt_numba.kernels.cuda.reductions.fold import SHORT_ROW, THREADS, function, kind_of, total_of
+from bolt_numba.kernels.cuda.reductions.fold import SHORT_ROW, function, kind_of, total_of
 from bolt_numba.kernels.registry import Argument, In, Out, Step
 from bolt_numba.ops.arrays.reduce import CumProd, CumSum
 from bolt_numba.types import F32, F64, AnyDType, dtype_name
@@ -41,7 +41,7 @@ def _parts(dtype: AnyDType, is_sum: bool) -> tuple[Any, Any, Any, Any, Any]:
 
 @functools.cache
 def running_rows(dtype: AnyDType, is_sum: bool) -> CudaKernel:
-    unit, number, warps = dtype.itemsize, _NUMBERS[total_of(dtype)], THREADS // 32
+    unit, number, warps = dtype.itemsize, _NUMBERS[total_of(dtype)], WIDE_BLOCK // 32
     load, store, join, result, neutral = _parts(dtype, is_sum)
 
     def body(x, y, outer, n, inner, magic, shift, exclusive, first, step):
@@ -71,13 +71,12 @@ def running_rows(dtype: AnyDType, is_sum: bool) -> CudaKernel:
                 ahead = join(offset, before) if lane > 0 else offset
                 store(y + at, result(ahead if exclusive else join(offset, total)))
             carried = whole
-            start += THREADS
+            start += WIDE_BLOCK
             cuda.syncthreads()
 
     body.__name__ = f"running_{'sum' if is_sum else 'product'}_rows_{dtype_name(dtype)}"
-    return cuda_kernel(threads=THREADS, blocks=lambda a: a.outer, extents=functools.partial(_reach, unit), **_FIELDS)(
-        body
-    )
+    reach = functools.partial(_reach, unit)
+    return cuda_kernel(threads=WIDE_BLOCK, blocks=lambda a: a.outer, extents=reach, **_FIELDS)(body)
 
 
 @functools.cache
@@ -86,7 +85,7 @@ def running_columns(dtype: AnyDType, is_sum: bool) -> CudaKernel:
     load, store, join, result, neutral = _parts(dtype, is_sum)
 
     def body(x, y, outer, n, inner, magic, shift, exclusive, first, step):
-        line = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        line = np.uint32(cuda.blockIdx.x) * np.uint32(WIDE_BLOCK) + np.uint32(cuda.threadIdx.x)
         if np.int64(line) < outer * inner:
             o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
             at, total = ((o * n + first) * inner + np.int64(line) - o * inner) * unit, neutral
@@ -98,7 +97,7 @@ def running_columns(dtype: AnyDType, is_sum: bool) -> CudaKernel:
 
     body.__name__ = f"running_{'sum' if is_sum else 'product'}_columns_{dtype_name(dtype)}"
     return cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.outer * a.inner, THREADS),
+        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.outer * a.inner, WIDE_BLOCK),
         extents=functools.partial(_reach, unit), **_FIELDS,
     )(body)  # fmt: skip
 

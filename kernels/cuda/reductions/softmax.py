@@ -10,21 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.elementwise.scalars import exp_short
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, max_f32
-from bolt_numba.kernels.cuda.reductions.fold import FLOATS, LIMIT, THREADS
-from bolt_numba.kernels.cuda.reductions.lines import LONGEST, Held, held, row_access
+from bolt_numba.kernels.cuda.reductions.fold import FLOATS
+from bolt_numba.kernels.cuda.reductions.lines import LONGEST_ROW, Held, held, row_access
 from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import LogSoftmax, Softmax
+from bolt_numba.ops.dtypes import MAX_I32, MIN_F32
 from bolt_numba.ops.registry import normalise_axis
 from bolt_numba.types import TensorType, dtype_name
 
-LOWEST = np.float32(-3.4028234663852886e38)
-"""The least finite f32: where a running maximum begins, so that -inf less it is -inf."""
 ITEMS = {"f32": 4, "f16": 2, "bf16": 2}
 _ROWS: dict[str, Any] = {"x": PTR, "y": PTR, "rows": I64, "n": I64}
 
@@ -67,7 +66,7 @@ def softmax_rows(is_log: bool, kind: str, row: Held) -> CudaKernel:
         if at < rows:
             v = cuda.local.array(per, np.float32)
             load_row(v, x + at * n * unit, n, lane, np.float32(-math.inf))
-            top = LOWEST
+            top = MIN_F32
             for e in range(per):
                 top = max_f32(top, v[e])
             top = row_max(top)
@@ -99,7 +98,7 @@ def softmax_long_rows(is_log: bool, kind: str, row: Held) -> CudaKernel:
         lane = np.int64(cuda.threadIdx.x)
         start = np.int64(cuda.blockIdx.x) * n * unit
         v = cuda.local.array(per, np.float32)
-        top, total, done = LOWEST, np.float32(0), np.int64(0)
+        top, total, done = MIN_F32, np.float32(0), np.int64(0)
         while done < n:
             load_row(v, x + start + done * unit, n - done, lane, np.float32(-math.inf))
             new = top
@@ -133,11 +132,11 @@ def softmax_columns(is_log: bool, kind: str) -> CudaKernel:
     prepare, finish = _finisher(is_log, exp)
 
     def body(x, y, rows, n, inner, magic, shift):
-        line = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        line = np.uint32(cuda.blockIdx.x) * np.uint32(WIDE_BLOCK) + np.uint32(cuda.threadIdx.x)
         if np.int64(line) < rows:
             o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
             start = (o * n * inner + np.int64(line) - o * inner) * unit
-            top, total, at = LOWEST, np.float32(0), x + start
+            top, total, at = MIN_F32, np.float32(0), x + start
             for _ in range(n):
                 v = load(at)
                 new = max_f32(top, v)
@@ -151,7 +150,7 @@ def softmax_columns(is_log: bool, kind: str) -> CudaKernel:
 
     body.__name__ = f"{'log_' if is_log else ''}softmax_columns_{kind}"
     return cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.rows, THREADS), extents=functools.partial(_reach, unit),
+        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.rows, WIDE_BLOCK), extents=functools.partial(_reach, unit),
         **_ROWS, inner=I64, magic=I64, shift=I64,
     )(body)  # fmt: skip
 
@@ -159,7 +158,7 @@ def softmax_columns(is_log: bool, kind: str) -> CudaKernel:
 def axis_form(op: Any, ins: Types) -> tuple[int, int, int] | None:
     """``[outer, n, inner]`` for an operator with ``axis`` on a static float that is not empty."""
     x = ins[0]
-    if x is None or not x.is_static or x.dtype not in FLOATS or not 0 < x.size < LIMIT:
+    if x is None or not x.is_static or x.dtype not in FLOATS or not 0 < x.size <= MAX_I32:
         return None
     return around_axis(x.dims, normalise_axis(op, op.axis, len(x.dims))) if x.dims else (1, 1, 1)
 
@@ -176,7 +175,7 @@ def softmax(op: Softmax | LogSoftmax, ins: Types, outs: Sequence[TensorType], co
     (outer, n, inner), is_log, kind = form, isinstance(op, LogSoftmax), dtype_name(outs[0].dtype)
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "rows": outer * inner, "n": n}
     if inner == 1:
-        make = softmax_rows if n <= LONGEST else softmax_long_rows
+        make = softmax_rows if n <= LONGEST_ROW else softmax_long_rows
         return [Step(make(is_log, kind, held(n, ITEMS[kind])), args)]
     magic, shift = divider(inner)
     return [Step(softmax_columns(is_log, kind), {**args, "inner": inner, "magic": magic, "shift": shift})]
@@ -184,7 +183,7 @@ def softmax(op: Softmax | LogSoftmax, ins: Types, outs: Sequence[TensorType], co
 
 def samples() -> list[CudaKernel]:
     """Rows of each length, and columns."""
-    lengths = (("f32", 64), ("f16", 512), ("f32", 2048), ("f32", LONGEST), ("f16", LONGEST))
+    lengths = (("f32", 64), ("f16", 512), ("f32", 2048), ("f32", LONGEST_ROW), ("f16", LONGEST_ROW))
     rows = [softmax_rows(False, kind, held(n, ITEMS[kind])) for kind, n in lengths]
-    long = [softmax_long_rows(True, kind, held(2 * LONGEST, ITEMS[kind])) for kind in ("f32", "f16")]
+    long = [softmax_long_rows(True, kind, held(2 * LONGEST_ROW, ITEMS[kind])) for kind in ("f32", "f16")]
     return [*rows, *long, softmax_columns(False, "f32")]

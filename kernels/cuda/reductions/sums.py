@@ -10,27 +10,27 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, max_f32, min_f32
 from bolt_numba.kernels.cuda.language.warp import block_max, block_sum, warp_max, warp_sum
-from bolt_numba.kernels.cuda.reductions.fold import FLOATS, SHORT_ROW, THREADS, WARP_ROW, is_reduced
-from bolt_numba.kernels.cuda.reductions.softmax import LOWEST, axis_form
+from bolt_numba.kernels.cuda.reductions.fold import FLOATS, SHORT_ROW, WARP_ROW, is_reduced
+from bolt_numba.kernels.cuda.reductions.softmax import axis_form
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import ReduceLogSumExp
+from bolt_numba.ops.dtypes import MAX_F32, MIN_F32
 from bolt_numba.ops.layers.norm import LpNormalization
 from bolt_numba.types import F32, TensorType, dtype_name
 
-HIGHEST = np.float32(3.4028234663852886e38)
 ITEMS = {"f32": 4, "f16": 2, "bf16": 2}
 
 
 @inline
 def taken_in(top, total, x):
     """Running maximum and sum of exponentials less it, with one number more; the maximum stays finite."""
-    new = min_f32(max_f32(top, x), HIGHEST)
+    new = min_f32(max_f32(top, x), MAX_F32)
     return new, total * math.exp(top - new) + math.exp(x - new)
 
 
@@ -45,7 +45,7 @@ def _folded(unit: int, out: int, a: Any) -> dict[str, int]:
 @functools.cache
 def log_sum_exp_rows(source: str, result: str, lanes: int) -> CudaKernel:
     """A warp or a block for each row."""
-    unit, out, rows = ITEMS[source], ITEMS[result], THREADS // lanes
+    unit, out, rows = ITEMS[source], ITEMS[result], WIDE_BLOCK // lanes
     load, store = getattr(lang, f"load_{source}"), getattr(lang, f"store_{result}")
     row_sum, row_max = (warp_sum, warp_max) if lanes == 32 else (block_sum, block_max)
 
@@ -54,7 +54,7 @@ def log_sum_exp_rows(source: str, result: str, lanes: int) -> CudaKernel:
         row = np.int64(np.uint32(cuda.blockIdx.x) * np.uint32(rows) + thread // np.uint32(lanes))
         lane = np.int64(thread % np.uint32(lanes))
         if row < outer:
-            top, total = LOWEST, np.float32(0)
+            top, total = MIN_F32, np.float32(0)
             for i in range(lane, n, lanes):
                 top, total = taken_in(top, total, load(x + (row * n + i) * unit))
             most = row_max(top)
@@ -64,7 +64,7 @@ def log_sum_exp_rows(source: str, result: str, lanes: int) -> CudaKernel:
 
     body.__name__ = f"log_sum_exp_rows{lanes}_{source}_{result}"
     return cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.outer, rows), extents=functools.partial(_folded, unit, out),
+        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.outer, rows), extents=functools.partial(_folded, unit, out),
         **_FIELDS,
     )(body)  # fmt: skip
 
@@ -76,11 +76,11 @@ def log_sum_exp_columns(source: str, result: str) -> CudaKernel:
     load, store = getattr(lang, f"load_{source}"), getattr(lang, f"store_{result}")
 
     def body(x, y, outer, n, inner, magic, shift):
-        line = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        line = np.uint32(cuda.blockIdx.x) * np.uint32(WIDE_BLOCK) + np.uint32(cuda.threadIdx.x)
         if np.int64(line) < outer * inner:
             o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
             at = x + (o * n * inner + np.int64(line) - o * inner) * unit
-            top, total = LOWEST, np.float32(0)
+            top, total = MIN_F32, np.float32(0)
             for _ in range(n):
                 top, total = taken_in(top, total, load(at))
                 at += inner * unit
@@ -88,7 +88,7 @@ def log_sum_exp_columns(source: str, result: str) -> CudaKernel:
 
     body.__name__ = f"log_sum_exp_columns_{source}_{result}"
     return cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.outer * a.inner, THREADS),
+        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.outer * a.inner, WIDE_BLOCK),
         extents=functools.partial(_folded, unit, out), **_FIELDS,
     )(body)  # fmt: skip
 
@@ -112,7 +112,7 @@ def log_sum_exp(op: ReduceLogSumExp, ins: Types, outs: Sequence[TensorType], con
         magic, shift = divider(inner)
         args: dict[str, Argument] = {"x": at, "y": target, "outer": outer, "n": n, "inner": inner}
         is_row = inner == 1 and n > SHORT_ROW
-        lanes = 32 if n <= WARP_ROW else THREADS
+        lanes = 32 if n <= WARP_ROW else WIDE_BLOCK
         made = log_sum_exp_rows(source, result, lanes) if is_row else log_sum_exp_columns(source, result)
         steps.append(Step(made, {**args, "magic": magic, "shift": shift}))
         at, source = target, "f32"
@@ -135,7 +135,7 @@ def over(v, norm):
 @functools.cache
 def lp_rows(p: int, kind: str, lanes: int) -> CudaKernel:
     """Rows over their norm."""
-    unit, rows, (part, root) = ITEMS[kind], THREADS // lanes, _norm_of(p)
+    unit, rows, (part, root) = ITEMS[kind], WIDE_BLOCK // lanes, _norm_of(p)
     load, store = getattr(lang, f"load_{kind}"), getattr(lang, f"store_{kind}")
     row_sum = warp_sum if lanes == 32 else block_sum
 
@@ -153,7 +153,7 @@ def lp_rows(p: int, kind: str, lanes: int) -> CudaKernel:
 
     body.__name__ = f"l{p}_rows{lanes}_{kind}"
     return cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.outer, rows), extents=functools.partial(_whole, unit), **_FIELDS
+        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.outer, rows), extents=functools.partial(_whole, unit), **_FIELDS
     )(body)
 
 
@@ -168,7 +168,7 @@ def lp_columns(p: int, kind: str) -> CudaKernel:
     load, store = getattr(lang, f"load_{kind}"), getattr(lang, f"store_{kind}")
 
     def body(x, y, outer, n, inner, magic, shift):
-        line = np.uint32(cuda.blockIdx.x) * np.uint32(THREADS) + np.uint32(cuda.threadIdx.x)
+        line = np.uint32(cuda.blockIdx.x) * np.uint32(WIDE_BLOCK) + np.uint32(cuda.threadIdx.x)
         if np.int64(line) < outer * inner:
             o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
             start, total = (o * n * inner + np.int64(line) - o * inner) * unit, np.float32(0)
@@ -181,7 +181,7 @@ def lp_columns(p: int, kind: str) -> CudaKernel:
 
     body.__name__ = f"l{p}_columns_{kind}"
     return cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.outer * a.inner, THREADS),
+        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.outer * a.inner, WIDE_BLOCK),
         extents=functools.partial(_whole, unit), **_FIELDS,
     )(body)  # fmt: skip
 
@@ -196,7 +196,7 @@ def lp_normalisation(op: LpNormalization, ins: Types, outs: Sequence[TensorType]
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner}
     args |= {"magic": magic, "shift": shift}
     if inner == 1 and n > SHORT_ROW:
-        return [Step(lp_rows(op.p, kind, 32 if n <= WARP_ROW else THREADS), args)]
+        return [Step(lp_rows(op.p, kind, 32 if n <= WARP_ROW else WIDE_BLOCK), args)]
     return [Step(lp_columns(op.p, kind), args)]
 
 
@@ -204,7 +204,7 @@ def samples() -> list[CudaKernel]:
     """Warps, blocks and columns."""
     made = [
         log_sum_exp_rows("f32", "f32", 32),
-        log_sum_exp_rows("f16", "f32", THREADS),
+        log_sum_exp_rows("f16", "f32", WIDE_BLOCK),
         log_sum_exp_columns("f32", "f32"),
     ]
     return [*made, lp_rows(2, "f32", 32), lp_columns(1, "bf16")]

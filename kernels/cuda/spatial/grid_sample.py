@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div
+from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider
-from bolt_numba.kernels.cuda.movement.index import MOST, SCOPE
+from bolt_numba.kernels.cuda.movement.index import SCOPE
 from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.geometry.sampling import MODES, PADDINGS, grid_taps
 from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.layers.resize import EXACT, GridSample
 from bolt_numba.types import BF16, F16, F32, TensorType, dtype_name
 
-THREADS = 128
 CHANNELS = 8
 """Channels of a thread."""
 FLOATS = (F32, F16, BF16)
@@ -38,7 +38,7 @@ def _text(
     taps, how = form[1], ", ".join(str(int(n)) for n in form)  # align, taps, padding
     text = (
         f"def {name}({', '.join(fields)}):\n"
-        f"    t = np.uint32(cuda.blockIdx.x * {THREADS} + cuda.threadIdx.x)\n"
+        f"    t = np.uint32(cuda.blockIdx.x * {BLOCK} + cuda.threadIdx.x)\n"
         "    if t < count:\n"
         f"        offsets = cuda.local.array({rank * taps}, np.int64)\n"
         f"        weights = cuda.local.array({rank * taps}, np.float32)\n"
@@ -91,16 +91,16 @@ def sample_points(dtypes: tuple[str, str], rank: int, taps: int, padding: str, a
 
     text = _text(name, list(fields), rank, (align, taps, PADDINGS[padding]), (unit, point))
     return CudaKernel(
-        Source(text, name, scope), name, fields, threads=THREADS,
-        blocks=lambda a: (ceil_div(a.count, THREADS), ceil_div(a.channels, CHANNELS)), extents=reach,
+        Source(text, name, scope), name, fields, threads=BLOCK,
+        blocks=lambda a: (ceil_div(a.count, BLOCK), ceil_div(a.channels, CHANNELS)), extents=reach,
     )  # fmt: skip
 
 
 def _accepts(op: GridSample, ins: Types) -> bool:
     x, grid = ins[0], ins[1]
-    if x is None or grid is None or not x.is_static or not x.size or x.size > MOST or not grid.is_static:
+    if x is None or grid is None or not x.is_static or not x.size or x.size > MOST_LAUNCHED or not grid.is_static:
         return False
-    fits = len(x.dims) in (3, 4, 5) and max(x.dims[2:]) <= EXACT and grid.size <= MOST
+    fits = len(x.dims) in (3, 4, 5) and max(x.dims[2:]) <= EXACT and grid.size <= MOST_LAUNCHED
     return fits and x.dtype in FLOATS and grid.dtype in FLOATS
 
 

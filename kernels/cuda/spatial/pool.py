@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div
+from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import divide_exact, maximum, sqrt_exact
-from bolt_numba.kernels.cuda.movement.index import MOST, SCOPE, axis_args, axis_fields
+from bolt_numba.kernels.cuda.movement.index import SCOPE, axis_args, axis_fields
 from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool, lowest
 from bolt_numba.types import BF16, F16, F32, F64, AnyDType, TensorType, dtype_name
 
-THREADS = 128
 WIDTH = 16
 """Bytes of the channels of a thread."""
 SHORTS = (F32, F16, BF16)
@@ -117,7 +117,7 @@ def pool(
     lines, results = _taken(kind, dtype, power, vector, places)
     text = (
         f"def {name}({', '.join(fields)}):\n"
-        f"    t = np.uint32(cuda.blockIdx.x * {THREADS} + cuda.threadIdx.x)\n"
+        f"    t = np.uint32(cuda.blockIdx.x * {BLOCK} + cuda.threadIdx.x)\n"
         "    if t < count_all:\n"
         + _window_text(axes, dilated, places)
         + "".join(f"        a{i} = start\n" for i in range(vector))
@@ -134,8 +134,8 @@ def pool(
         return made | ({"where": 8 * a.count_all} if places else {})
 
     return CudaKernel(
-        Source(text, name, _scope(kind, dtype, vector, power)), name, fields, threads=THREADS,
-        blocks=lambda a: ceil_div(a.count_all, THREADS), extents=reach,
+        Source(text, name, _scope(kind, dtype, vector, power)), name, fields, threads=BLOCK,
+        blocks=lambda a: ceil_div(a.count_all, BLOCK), extents=reach,
     )  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def _vector(op: Any, x: TensorType) -> int:
 
 def _accepts(op: MaxPool | AveragePool, ins: Types) -> bool:
     x = ins[0]
-    if x is None or not x.is_static or x.size > MOST or len(op.kernel_shape) > 3:
+    if x is None or not x.is_static or x.size > MOST_LAUNCHED or len(op.kernel_shape) > 3:
         return False
     return x.dtype in (*SHORTS, F64) or (op.name == "MaxPool" and x.dtype.kind in "iu")
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div
+from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import load_f32_nc, load_i64_nc
-from bolt_numba.kernels.cuda.movement.index import MOST, SCOPE, axis_args, axis_fields
+from bolt_numba.kernels.cuda.movement.index import SCOPE, axis_args, axis_fields
 from bolt_numba.kernels.cuda.movement.moves import carried
 from bolt_numba.kernels.cuda.movement.table_gather import table_gather_steps
 from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.extents import Reach, ends, offsets
+from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.geometry.resample import Pass, is_inside, nearest_tables, passes_of, plans_of
 from bolt_numba.kernels.geometry.strides import dense
 from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, typed, whole
@@ -25,7 +26,6 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Ste
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.types import BF16, F16, F32, AnyDType, TensorType, dtype_name
 
-THREADS = 128
 TOGETHER = 16
 """Taps of an element, of all axes, up to which they are blended in one pass over memory."""
 WRITTEN_OUT = 4
@@ -76,7 +76,7 @@ def blend(source: str, target: str, form: str, taps: tuple[int, ...], vector: in
     unit = lang.SIZES[target] * vector
     text = (
         f"def {name}({', '.join(fields)}):\n"
-        f"    t = np.uint32(cuda.blockIdx.x * {THREADS} + cuda.threadIdx.x)\n"
+        f"    t = np.uint32(cuda.blockIdx.x * {BLOCK} + cuda.threadIdx.x)\n"
         "    if t < count:\n"
         "        rest, x = t, src\n"
         + _axes_text(form, taps)
@@ -95,7 +95,7 @@ def blend(source: str, target: str, form: str, taps: tuple[int, ...], vector: in
         return {"src": last + lang.SIZES[source] * vector if a.count else 0, "dst": unit * a.count, **tables}
 
     return CudaKernel(
-        Source(text, name, scope), name, fields, threads=THREADS, blocks=lambda a: ceil_div(a.count, THREADS),
+        Source(text, name, scope), name, fields, threads=BLOCK, blocks=lambda a: ceil_div(a.count, BLOCK),
         extents=reach,
     )  # fmt: skip
 
@@ -144,7 +144,7 @@ def _accepts(op: Resize, ins: Types) -> bool:
         return False
     plans = plans_of(op, ins)
     grown = math.prod(p.out for p in plans) * (x.size // math.prod(p.size for p in plans))
-    return max(x.size, grown) <= MOST and is_inside(op, plans)
+    return max(x.size, grown) <= MOST_LAUNCHED and is_inside(op, plans)
 
 
 def _order(passes: list[Pass], dims: Sequence[int]) -> list[list[Pass]]:

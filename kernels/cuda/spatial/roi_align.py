@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.declare import F32 as NUMBER
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.faults import FAULT_AT, report
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, divide_exact, load_i32, load_i64, maximum
-from bolt_numba.kernels.cuda.movement.index import MOST
 from bolt_numba.kernels.cuda.spatial.grid_sample import FLOATS
 from bolt_numba.kernels.declare import Inline, inline
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.geometry.sampling import is_near, neighbours, region_samples, side_of
 from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step, Types, kernel
@@ -28,7 +28,6 @@ from bolt_numba.ops.layers.detection import RoiAlign
 from bolt_numba.ops.layers.resize import EXACT
 from bolt_numba.types import TensorType, dtype_name
 
-THREADS = 128
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 samples_of, near = region_samples(PARTS)
 
@@ -77,13 +76,13 @@ def align_regions(dtype: str, step: int, greatest: bool, half_pixel: bool) -> Cu
         return {"x": x, "rois": 4 * unit * regions, "of": step * regions, "y": unit * a.count}
 
     @cuda_kernel(
-        threads=THREADS, blocks=lambda a: ceil_div(a.count, THREADS), extents=reach, x=PTR, rois=PTR, of=PTR, y=PTR,
+        threads=BLOCK, blocks=lambda a: ceil_div(a.count, BLOCK), extents=reach, x=PTR, rois=PTR, of=PTR, y=PTR,
         fault=FAULT_AT, **_SIZES, scale=NUMBER,
     )  # fmt: skip
     def roi_align(
         x, rois, of, y, fault, count, bins, mb, hb, channels, mc, hc, images, h, w, ow, mw, hw, oh, ratio, scale
     ):
-        t = np.uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
+        t = np.uint32(cuda.blockIdx.x * BLOCK + cuda.threadIdx.x)
         if t < count:
             plane = fast_divide(t, mb, hb)
             place = np.uint32(t - plane * np.uint32(bins))
@@ -125,8 +124,8 @@ def _accepts(op: RoiAlign, ins: Types) -> bool:
     x, rois, images = ins[0], ins[1], ins[2]
     if x is None or rois is None or images is None or not x.is_static or not x.size or not rois.is_static:
         return False
-    fits = max(x.dims[2:]) <= EXACT and x.size <= MOST
-    return fits and x.dtype in FLOATS and rois.size // 4 * x.dims[1] * op.output_height * op.output_width <= MOST
+    count = rois.size // 4 * x.dims[1] * op.output_height * op.output_width
+    return x.dtype in FLOATS and max(x.dims[2:]) <= EXACT and max(x.size, count) <= MOST_LAUNCHED
 
 
 @kernel(RoiAlign, device="cuda", accepts=_accepts)

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, f32_bits, load_i64, store_i64
-from bolt_numba.kernels.cuda.movement.index import MOST
 from bolt_numba.kernels.declare import Inline, inline
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import TopK
@@ -32,8 +32,6 @@ LAST = 0x7FFFFFFFFFFFFFFF
 CHUNK = 2048
 """Keys that a block sorts at most."""
 LEAST_CHUNK = 64
-THREADS = 256
-"""Of a block that merges."""
 FLOATS = {F32, F16, BF16}
 KEYED = {*FLOATS, I32, I16, I8, U32, U16, U8}
 
@@ -162,12 +160,12 @@ def merge_runs(unit: int, final: bool) -> CudaKernel:
             made = {"x": unit * a.lines * a.n, "values": unit * a.lines * a.k, "places": 8 * a.lines * a.k, "merged": 0}
         return made | {"runs": 8 * a.lines * a.count * a.length}
 
-    @cuda_kernel(threads=THREADS, blocks=lambda a: ceil_div(a.count_all, THREADS), extents=reach, **fields)
+    @cuda_kernel(threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.count_all, WIDE_BLOCK), extents=reach, **fields)
     def merge_pairs(
         x, values, places, runs, lines, n, inner, ml, hl, k, count, mc, hc, kept, merged, length, pairs, me, he,
         count_all,
     ):  # fmt: skip
-        t = np.uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
+        t = np.uint32(cuda.blockIdx.x * WIDE_BLOCK + cuda.threadIdx.x)
         if t < count_all:
             both = np.int64(fast_divide(t, me, he))
             at = np.int64(t) - both * (2 * length)
@@ -197,7 +195,7 @@ def _accepts(op: TopK, ins: Types) -> bool:
     x, k = ins[0], ins[1]
     if x is None or k is None or k.known is None or not x.is_static or not x.dims or x.dtype not in KEYED:
         return False
-    return 2 * x.size + CHUNK <= MOST
+    return 2 * x.size + CHUNK <= MOST_LAUNCHED
 
 
 @kernel(TopK, device="cuda", accepts=_accepts)

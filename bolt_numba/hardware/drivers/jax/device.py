@@ -19,7 +19,7 @@ import numpy as np
 
 from bolt_numba.base.digest import sha256
 from bolt_numba.errors import BoltError, DataError, DeviceError
-from bolt_numba.hardware.drivers.alone import SMALL, kind_of
+from bolt_numba.hardware.drivers.alone import MOST_CONSTANT, kind_of
 from bolt_numba.hardware.drivers.buffers import borrowed
 from bolt_numba.hardware.drivers.jax.table import TABLE, NotThereError, results_of
 from bolt_numba.hardware.drivers.packages import lacking, processor_digest, version_of
@@ -183,7 +183,7 @@ class _Function:
     def __init__(self, jax: Any, graph: Graph, on_cpu: bool) -> None:
         self._jax, self._graph, self._on_cpu = jax, graph, on_cpu
         operands = [v for node in graph.nodes for v in node.inputs] + list(graph.outputs)
-        large = [v for v in operands if v is not None and v.const is not None and v.const.size > SMALL]
+        large = [v for v in operands if v is not None and v.const is not None and v.const.size > MOST_CONSTANT]
         self.weights = list({id(v): v for v in large}.values())
         self.has_checks = False
 

@@ -16,13 +16,13 @@ from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Cast, Mul, Sub
 from bolt_numba.types import I64, Sym
 
-MOST = 1 << 20
+MOST_SIDE = 1 << 20
 """The greatest height or width that a file may ask for."""
 
 
 def _resized(b: LayerBuilder, x: Value, operator: Resize, height: int, width: int) -> Any:
-    if not 0 < height <= MOST or not 0 < width <= MOST:
-        raise b.invalid("height and width", (height, width), f"1 to {MOST}")
+    if not 0 < height <= MOST_SIDE or not 0 < width <= MOST_SIDE:
+        raise b.invalid("height and width", (height, width), f"1 to {MOST_SIDE}")
     return b(operator, x, None, None, ints([height, width]))
 
 
@@ -101,8 +101,8 @@ def upsample(
         return _resized(b, x, operator, *(static_dim(b, x, i) * f for i, f in zip((2, 3), factors, strict=True)))
     n, c, h, w = (static_dim(b, x, i) for i in range(4))
     height, width = (upsample_h or h * factors[0] - pad_out_h), (upsample_w or w * factors[1] - pad_out_w)
-    if not 0 < height <= MOST or not 0 < width <= MOST or rank_of(b, x) != 4:
-        raise b.invalid("height and width", (height, width), f"1 to {MOST}")
+    if not 0 < height <= MOST_SIDE or not 0 < width <= MOST_SIDE or rank_of(b, x) != 4:
+        raise b.invalid("height and width", (height, width), f"1 to {MOST_SIDE}")
     zeros = b(ConstantOfShape(0.0), ints([n * c, height * width]))
     places = b(Cast(I64), b(Reshape(), mask, ints([n * c, h * w])))
     y = b(ScatterElements(1), zeros, places, b(Reshape(), x, ints([n * c, h * w])))

@@ -54,7 +54,7 @@ from bolt_numba.types import BOOL, F32, I32, I64
 State: TypeAlias = dict[str, Any]
 Rule: TypeAlias = Callable[[NodeBuilder, Any, Value], Any]
 """New scores for scores [rows, words] and the words so far [rows, length]."""
-LEAST = np.array(np.finfo(F32).min)
+FORBIDDEN = np.array(np.finfo(F32).min)
 """The score of a word that may not come; finite, as the score of a beam is added to it."""
 NONE = np.array(-np.inf, F32)
 """The score of a sequence that is not there."""
@@ -103,17 +103,17 @@ class Rules:
         if self.repetition is not None and known_scalar(self.repetition) != 1:
             scores = self._repeated(b, scores, sequences, b.here(self.repetition))
         if self.size > 0:
-            scores = without_repetition(b, b(Cast(I64), sequences), scores, self.size, float(LEAST))
+            scores = without_repetition(b, b(Cast(I64), sequences), scores, self.size, float(FORBIDDEN))
         if self.words is not None:
-            scores = b(Where(), b(Equal(), b.here(self.words), 0), LEAST, scores)
+            scores = b(Where(), b(Equal(), b.here(self.words), 0), FORBIDDEN, scores)
         if self.firsts is not None and first is not False:
             hidden = b(Equal(), b.here(self.firsts), 0)
             hidden = hidden if first is True else b(And(), hidden, first)
-            scores = of_items(b, scores, lambda s: b(Where(), unsqueezed(b, hidden, 1), LEAST, s), hidden)
+            scores = of_items(b, scores, lambda s: b(Where(), unsqueezed(b, hidden, 1), FORBIDDEN, s), hidden)
         if self.shortest is not None and self.end >= 0:
             early = b(Less(), b(Cast(I32), count(b, sequences, 1)), b.here(self.shortest))
             ends = np.arange(static_dim(b, scores, 1)) == self.end
-            scores = b(Where(), b(And(), early, ends), LEAST, scores)
+            scores = b(Where(), b(And(), early, ends), FORBIDDEN, scores)
         if self.temperature is not None:
             heat = self.temperature
             scores = b(Div(), scores, b.here(heat) if isinstance(heat, Value) else heat)
@@ -286,7 +286,7 @@ class Beams:
     @staticmethod
     def _by_length(b: NodeBuilder, scores: Value, power: Value) -> Any:
         """Scores of sequences, which are more than that of none."""
-        return b(Max(), b(Div(), scores, power), LEAST)
+        return b(Max(), b(Div(), scores, power), FORBIDDEN)
 
     @staticmethod
     def _most(b: NodeBuilder, ranked: Value, beams: Any) -> Any:

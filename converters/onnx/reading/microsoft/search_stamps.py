@@ -8,7 +8,7 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.microsoft.search_choice import LEAST, Rule, count
+from bolt_numba.converters.onnx.reading.microsoft.search_choice import FORBIDDEN, Rule, count
 from bolt_numba.converters.operands import expanded, sizes_of, sliced, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import GatherElements
@@ -68,11 +68,11 @@ class Stamps:
             late,
         ]
         for mask in hidden:
-            scores = b(Where(), mask, LEAST, scores)
+            scores = b(Where(), mask, FORBIDDEN, scores)
         return self._rather_stamps(b, scores, stamps)
 
     def _rather_stamps(self, b: NodeBuilder, scores: Any, stamps: Any) -> Any:
         """No text where all stamps together are more probable than the most probable text."""
-        text = b(ReduceMax(), b(Where(), stamps, LEAST, scores), np.array([1]))
-        stamp = b(ReduceLogSumExp(), b(Where(), stamps, scores, LEAST), np.array([1]))
-        return b(Where(), b(And(), b(Greater(), stamp, text), ~stamps), LEAST, scores)
+        text = b(ReduceMax(), b(Where(), stamps, FORBIDDEN, scores), np.array([1]))
+        stamp = b(ReduceLogSumExp(), b(Where(), stamps, scores, FORBIDDEN), np.array([1]))
+        return b(Where(), b(And(), b(Greater(), stamp, text), ~stamps), FORBIDDEN, scores)

@@ -25,7 +25,7 @@ from bolt_numba.types import F32, I8, I16, AnyDType, Array
 Ints: TypeAlias = tuple[int, ...]
 AWAY = 1
 """Rounding type of the older operators: values are clipped to the scale, and halves go away from zero."""
-LEAST = 1e-30
+ZERO_SCALE = 1e-30
 """Scale of a tensor of zeros."""
 
 
@@ -159,7 +159,7 @@ def greatest(b: PaddleBuilder, x: Value, axis: int = -1) -> Value:
     """The greatest size of x's elements as [1], or [d] along an axis."""
     others = [i for i in range(rank_of(b, x)) if i != axis]
     made = b(ReduceMax(keepdims=False), b(Abs(), x), ints(others))
-    found: Value = b(Max(), b(Reshape(), made, ints([1])) if axis < 0 else made, LEAST)
+    found: Value = b(Max(), b(Reshape(), made, ints([1])) if axis < 0 else made, ZERO_SCALE)
     return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from bolt_numba.converters.operands import as_scalar, expanded, ints, joined, rank_of, sliced, static_dim, unsqueezed
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
-    MOST,
+    MOST_PLACES,
     Floats,
     Ints,
     array,
@@ -157,8 +157,8 @@ def density_prior_box(
     """Boxes of several sizes on a finer grid in each cell, inside the image, as shares of it."""
     if len(fixed_sizes) != len(densities):
         raise b.invalid("densities", densities, f"{len(fixed_sizes)} numbers")
-    if not 0 < sum(d * d for d in densities) * max(len(fixed_ratios), 1) <= MOST or min(densities) < 1:
-        raise b.invalid("densities", densities, f"at least 1, and at most {MOST} boxes in a cell")
+    if not 0 < sum(d * d for d in densities) * max(len(fixed_ratios), 1) <= MOST_PLACES or min(densities) < 1:
+        raise b.invalid("densities", densities, f"at least 1, and at most {MOST_PLACES} boxes in a cell")
     rows = [
         (density, (place[1], place[0]), (size * math.sqrt(ratio), size / math.sqrt(ratio)))
         for size, density in zip(fixed_sizes, densities, strict=True)

@@ -18,6 +18,7 @@ from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax, ReduceMin
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Transpose
 from bolt_numba.ops.arrays.slicing import Pad, Slice
+from bolt_numba.ops.dtypes import MIN_F32
 from bolt_numba.ops.layers.conv import ConvTranspose
 from bolt_numba.ops.pointwise import (
     Add,
@@ -38,7 +39,6 @@ from bolt_numba.ops.pointwise import (
 )
 from bolt_numba.types import F32, I64
 
-LOWEST = np.array(np.finfo(F32).min)
 SAME, VALID = 1, 2
 """`TfLitePadding`, in structures that are stored as they lie in memory."""
 
@@ -75,7 +75,8 @@ def max_pooling_with_argmax_2d(b: TfliteBuilder, x: Value, *, options: bytes) ->
     """x: [n, h, w, c] -> the greatest of each window, and its place in the window and 0.1, f32."""
     padding, stride_w, stride_h, width, height = _numbers(b, options, 5)
     if padding == SAME:
-        x = b(Pad("constant"), x, ints(same_pads(b, x, (height, width), (stride_h, stride_w), (1, 1))), LOWEST)
+        pads = same_pads(b, x, (height, width), (stride_h, stride_w), (1, 1))
+        x = b(Pad("constant"), x, ints(pads), np.array(MIN_F32))
     taps = []
     for i in range(height * width):
         start = i // width, i % width
