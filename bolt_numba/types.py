@@ -49,7 +49,7 @@ def precision_of(name: Any) -> Any:
     return _SPELLINGS.get(name, name) if isinstance(name, str) else name
 
 
-_SHORT_NAMES: dict[AnyDType, str] = {F32: "f32", F64: "f64", F16: "f16", BF16: "bf16", BOOL: "bool", STRING: "string"} | {
+_NAMES: dict[AnyDType, str] = {F32: "f32", F64: "f64", F16: "f16", BF16: "bf16", BOOL: "bool", STRING: "string"} | {
     np.dtype(f"{k}{b}"): f"{k}{8 * b}" for k in "iu" for b in (1, 2, 4, 8)
 }
 
@@ -57,13 +57,13 @@ _SHORT_NAMES: dict[AnyDType, str] = {F32: "f32", F64: "f64", F16: "f16", BF16: "
 def dtype_name(dtype: AnyDType) -> str:
     """Short name: ``f32``, ``i64``, ``bool``…; numpy's name for the rest.  The order of bytes is said where foreign."""
     if dtype.isnative:
-        return _SHORT_NAMES.get(dtype) or dtype.name
+        return _NAMES.get(dtype) or dtype.name
     return f"{dtype_name(dtype.newbyteorder('='))} in the byte order of another machine ({dtype.str})"
 
 
 def dtype_from_name(name: str) -> AnyDType:
     """Inverse of `dtype_name`; raises KeyError for an unknown name."""
-    for dtype, short in _SHORT_NAMES.items():
+    for dtype, short in _NAMES.items():
         if short == name:
             return dtype
     scalar: Any = getattr(ml_dtypes, name, None)

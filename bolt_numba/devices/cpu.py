@@ -23,8 +23,6 @@ from bolt_numba.runtime.slots import Job
 from bolt_numba.runtime.stops import Stop
 from bolt_numba.types import TensorType
 
-PARALLEL_BYTES = 2 * PAYS_BYTES
-"""Bytes from which threads share a copy."""
 BETWEEN_BYTES = 2 * L2
 """Bytes between two layers from which threads compute them in bands: they would rather share less as it is.  Measured
 on MobileNets.  One thread has both layers as one step whatever their size: `bands.choose_rows` says how many rows of it
@@ -113,7 +111,7 @@ class Cpu(Device):
     def copy_step(self, source: In, target: Out, rows: int, nbytes: int, itemsize: int) -> Step:
         x_pitch, y_pitch = (Pitch(type(at)(at.index)) if rows > 1 else 0 for at in (source, target))
         sizes = {"rows": rows, "nbytes": nbytes, "itemsize": itemsize, "x_pitch": x_pitch, "y_pitch": y_pitch}
-        return Step(copy_rows, {"x": source, "y": target, **sizes}, parallel=rows * nbytes > PARALLEL_BYTES)
+        return Step(copy_rows, {"x": source, "y": target, **sizes}, parallel=rows * nbytes > 2 * PAYS_BYTES)
 
     def numbers_step(self, table: Any, target: Out, itemsize: int) -> Step:
         pitches = {"x_pitch": 8 // itemsize, "y_pitch": 1}
