@@ -30,7 +30,7 @@ MOST_BYTES = 1 << 26
 """Bytes of a placement."""
 
 
-class _Asked:
+class _Noting:
     """An accelerator as the partition asks it: what it raises is taken note of."""
 
     def __init__(self, opened: Opened) -> None:
@@ -95,7 +95,7 @@ class Plugins:
 
     def __call__(self, graph: Graph) -> None:
         """Put nodes of a graph into parts for the devices, in place."""
-        found = [Candidate(n, _Asked(d.opened), int(d.opened.settings["min_nodes"])) for n, d in self.plugged.items()]
+        found = [Candidate(n, _Noting(d.opened), int(d.opened.settings["min_nodes"])) for n, d in self.plugged.items()]
         made = Partition(found, self.placement, self._seconds)
         made(graph)
         self.decisions = made.decisions

@@ -34,7 +34,7 @@ _WRITE, _ALLOC = 1, 2
 
 
 @record(frozen=True)
-class _Section:
+class _ElfSection:
     name: int
     kind: int
     flags: int
@@ -69,7 +69,7 @@ class _Object:
             raise _UnsuitableError
         (start,) = struct.unpack_from("<Q", code, 40)
         _, count, names = struct.unpack_from("<HHH", code, 58)
-        self.sections = [_Section(*struct.unpack_from("<IIQQQQIIQQ", code, start + 64 * i)) for i in range(count)]
+        self.sections = [_ElfSection(*struct.unpack_from("<IIQQQQIIQQ", code, start + 64 * i)) for i in range(count)]
         self.names = self.sections[names].offset
         self.stub = STUBS[self.machine]
         self.places: dict[int, int] = {}
@@ -88,14 +88,14 @@ class _Object:
         calls = b"".join(_CALL.pack(at, name.encode()) for name, at in self.calls.items())
         return head + calls + bytes(self.made)
 
-    def _place(self, index: int, section: _Section) -> None:
+    def _place(self, index: int, section: _ElfSection) -> None:
         if section.flags & _WRITE or section.align > mmap.PAGESIZE:
             raise _UnsuitableError
         self.made += bytes(-len(self.made) % max(section.align, 1))
         self.places[index] = len(self.made)
         self.made += self.code[section.offset : section.offset + section.size]
 
-    def _symbol(self, table: _Section, index: int) -> tuple[str, int, int]:
+    def _symbol(self, table: _ElfSection, index: int) -> tuple[str, int, int]:
         """Name, section (0: it is elsewhere) and offset in it."""
         name, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", self.code, table.offset + 24 * index)
         return self._text(self.sections[table.link].offset + name), section, value
@@ -111,7 +111,7 @@ class _Object:
                     return self.places[section] + value
         raise _UnsuitableError
 
-    def _relocate(self, rows: _Section) -> None:
+    def _relocate(self, rows: _ElfSection) -> None:
         for at in range(rows.offset, rows.offset + rows.size, 24):
             offset, info, addend = struct.unpack_from("<QQq", self.code, at)
             name, section, value = self._symbol(self.sections[rows.link], info >> 32)

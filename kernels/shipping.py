@@ -43,7 +43,7 @@ def shipped(kernel: Any) -> bytes | None:
     if type(kernel).__module__.startswith(TWINS):  # of another instruction set: its package is made in this process
         return None
     try:
-        _Pickler(made, pickle.HIGHEST_PROTOCOL).dump((kernel.digest, kernel))
+        _KernelPickler(made, pickle.HIGHEST_PROTOCOL).dump((kernel.digest, kernel))
     except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError):
         return None
     return made.getvalue()
@@ -57,7 +57,7 @@ def received(data: bytes) -> MachineCode:
     return kernel
 
 
-class _Pickler(pickle.Pickler):
+class _KernelPickler(pickle.Pickler):
     """Writes what kernel code names."""
 
     def reducer_override(self, value: Any) -> Any:

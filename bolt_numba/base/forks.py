@@ -19,14 +19,14 @@ _known: weakref.WeakKeyDictionary[Any, dict[str, Callable[[], Any]]] = weakref.W
 _awaited: list[tuple[Any, str]] = []
 
 
-class _Held(threading.local):
+class _Locks(threading.local):
     """Locks that a fork has taken, by thread: two may fork at once."""
 
     def __init__(self) -> None:
         self.locks: list[Any] = []
 
 
-_held = _Held()
+_held = _Locks()
 
 
 def renew_after_fork(owner: Any, name: str, make: Callable[[], Any], *, awaited: bool = False) -> None:

@@ -23,7 +23,7 @@ _COMPILED_FROM = 64
 
 
 @dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False)
-class _Model:
+class _ShownFields:
     """Shows what `dataclasses` writes into a field."""
 
     field: None
@@ -45,7 +45,7 @@ def _dataclass_field(name: str, kind: Any, default: Any) -> Any:
     """What `dataclasses` keeps of a field; ``default`` is MISSING, a value, or a `field`."""
     made: Any = default if isinstance(default, dataclasses.Field) else field(default=default)
     made.name, made.type, made.kw_only = name, kind, False
-    made._field_type = _Model.__dataclass_fields__["field"]._field_type  # type: ignore[attr-defined]
+    made._field_type = _ShownFields.__dataclass_fields__["field"]._field_type  # type: ignore[attr-defined]
     return made
 
 

@@ -60,7 +60,7 @@ class Failed(NamedTuple):
 READY = "ready"
 
 
-class _Pickler(pickle.Pickler):
+class _CallPickler(pickle.Pickler):
     """Takes arrays that are not contiguous, such as parts of images, as contiguous ones."""
 
     def reducer_override(self, found: Any) -> Any:
@@ -72,7 +72,7 @@ class _Pickler(pickle.Pickler):
 def packed(value: Any) -> tuple[bytes, list[memoryview]]:
     """A value, pickled without the content of arrays, and this content."""
     stream, found = io.BytesIO(), list[pickle.PickleBuffer]()
-    _Pickler(stream, 5, buffer_callback=found.append).dump(value)
+    _CallPickler(stream, 5, buffer_callback=found.append).dump(value)
     return stream.getvalue(), [part.raw() for part in found]
 
 

@@ -83,7 +83,7 @@ class StoppedError(LostError):
     """Nobody wants what is being made any more."""
 
 
-class _Task:
+class _BackgroundTask:
     """Something to make.  owner: whose it is; key: for what.  until: when somebody waits for it that long."""
 
     def __init__(self, owner: object, key: object, work: Callable[[Callable[[], None]], None]) -> None:
@@ -114,15 +114,15 @@ class _Task:
             self.done.set()
 
 
-class _Worker:
+class _BackgroundThread:
     """The thread and its tasks, the one at hand first."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a signal handler may run a session, too
-        self.tasks: deque[_Task] = deque()
+        self.tasks: deque[_BackgroundTask] = deque()
         self.thread: threading.Thread | None = None
 
-    def add(self, task: _Task) -> None:
+    def add(self, task: _BackgroundTask) -> None:
         with self.lock:
             self.tasks.append(task)
             if self.thread is None or not self.thread.is_alive():
@@ -147,7 +147,7 @@ class _Worker:
                         self.thread = None
                 del task  # and with it what it was made for
 
-    def _drop(self, tasks: list[_Task]) -> None:
+    def _drop(self, tasks: list[_BackgroundTask]) -> None:
         """Forget tasks that have not begun; nobody waits for them any longer."""
         for task in tasks:
             self.tasks.remove(task)
@@ -168,13 +168,13 @@ class _Worker:
             thread.join(PATIENCE_S)
 
 
-_worker = _Worker()
-renew_after_fork(sys.modules[__name__], "_worker", _Worker)
+_worker = _BackgroundThread()
+renew_after_fork(sys.modules[__name__], "_worker", _BackgroundThread)
 
 
 def later(owner: object, key: object, work: Callable[[Callable[[], None]], None]) -> None:
     """Have work done, which is given what to call often: it may rest there, or raise a `StoppedError`."""
-    _worker.add(_Task(owner, key, work))
+    _worker.add(_BackgroundTask(owner, key, work))
 
 
 def is_wanted(key: object) -> bool:

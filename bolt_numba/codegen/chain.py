@@ -235,10 +235,10 @@ def chain_kernel(chain: Chain, ins: tuple[AnyDType, ...], powers: Powers, outer:
     lines = body_lines(chain, ins, powers)
     if lines is None:
         raise UntranslatableError(f"{chain} on {ins}")
-    return _Writer(chain, value_dtypes(chain, ins), outer, forms, lines).kernel()
+    return _ChainWriter(chain, value_dtypes(chain, ins), outer, forms, lines).kernel()
 
 
-class _Writer:
+class _ChainWriter:
     """Writes one kernel.
 
     Parameters: ``o<k>`` results, ``a<k>`` operands, ``t<k>`` tables of jumps, ``n`` elements of a row, ``items`` work

@@ -91,7 +91,7 @@ def literal(value: float) -> str:
     return repr(value)
 
 
-class _Translator:
+class _FormulaWalk:
     """Walks a formula; subclasses say how operations are written."""
 
     def __init__(self, names: Mapping[str, Term]) -> None:
@@ -155,7 +155,7 @@ class _Translator:
         raise NotImplementedError
 
 
-class _Vector(_Translator):
+class _Vector(_FormulaWalk):
     """Terms of dtype f32 are vectors of f32, terms of dtype bool are masks."""
 
     def operation(self, kind: type, a: Term, b: Term) -> Term:
@@ -194,7 +194,7 @@ class _Vector(_Translator):
         return term.text if term.dtype is not None else f"splat({literal(float(term.number or 0))})"
 
 
-class Scalar(_Translator):
+class Scalar(_FormulaWalk):
     """Terms are scalars of ``dtype``; every result is converted back to it, as NumPy arithmetic would."""
 
     def __init__(self, names: Mapping[str, Term], dtype: AnyDType) -> None:

@@ -179,10 +179,10 @@ def chain_for_threads(
     lines = thread_lines(chain, ins, powers)
     if lines is None:
         raise UntranslatableError(f"{chain} on {ins}")
-    return _Writer(chain, value_dtypes(chain, ins), outer, forms, per, threads).kernel(lines)
+    return _ThreadWriter(chain, value_dtypes(chain, ins), outer, forms, per, threads).kernel(lines)
 
 
-class _Writer:
+class _ThreadWriter:
     """Writes one kernel.
 
     Parameters: ``o<k>`` results, ``a<k>`` operands, ``n`` elements of a row, ``items`` threads that have work;

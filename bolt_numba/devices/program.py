@@ -102,7 +102,7 @@ class Program:
 
 
 @record(frozen=True)
-class _Layout:
+class _RecordForm:
     """How a parameter record is packed: names and byte offsets of the fields, and the packer of all of it, padded."""
 
     names: tuple[str, ...]
@@ -116,7 +116,7 @@ _CODES = {"i8": "q", "i4": "i", "f4": "f", "f8": "d"}
 
 
 @functools.cache
-def _layout(dtype: Any) -> _Layout:
+def _layout(dtype: Any) -> _RecordForm:
     text, end = "=", 0
     offsets = []
     for name in dtype.names:
@@ -124,7 +124,7 @@ def _layout(dtype: Any) -> _Layout:
         text += f"{offset - end}x{_CODES[kind.str[1:]]}"
         end = offset + kind.itemsize
         offsets.append(offset)
-    return _Layout(dtype.names, tuple(offsets), struct.Struct(f"{text}{-end % _RECORD_ALIGN}x"))
+    return _RecordForm(dtype.names, tuple(offsets), struct.Struct(f"{text}{-end % _RECORD_ALIGN}x"))
 
 
 def _as_f32(value: Any) -> Any:
@@ -137,7 +137,7 @@ class RecordImage:
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
-        self.layouts: dict[int, _Layout] = {}
+        self.layouts: dict[int, _RecordForm] = {}
         self.nbytes = 0
         self.arena: list[tuple[int, int]] = []
         self.inputs: dict[int, list[tuple[int, int]]] = {}

@@ -44,7 +44,7 @@ Found = tuple[Array, dict[str, Any], tuple[bytes, ...]]
 
 
 @record(eq=False)
-class _Piece:
+class _PythonLines:
     """Lines that Python runs and that have results in common.
 
     reads: registers of the numbers that ``run`` is given; names: of the objects of earlier parts.  run: gives what
@@ -59,23 +59,23 @@ class _Piece:
 
 
 @record(eq=False)
-class _Part:
+class _TapeRows:
     """Rows of a tape, and what runs in Python behind them."""
 
     first: int
     last: int
-    pieces: list[_Piece]
+    pieces: list[_PythonLines]
 
 
 @record(eq=False)
-class _Stage:
+class _TapeStage:
     """Parts of a tape that need no numbers of later stages.
 
     call: where its record of `evaluate` for all rows is behind the registers; those of its parts begin at ``calls``.
     reads: registers that Python reads.
     """
 
-    parts: list[_Part]
+    parts: list[_TapeRows]
     call: int
     calls: int
     reads: Array
@@ -199,7 +199,7 @@ class TapeCode:
                 self.registers[name], self._stage_of[self.base] = self.base, level[0]
                 self.base += 1
         rows: list[tuple[int, int, int]] = []
-        parts: list[list[_Part]] = [[] for _ in stages]
+        parts: list[list[_TapeRows]] = [[] for _ in stages]
         for level in order:
             first = len(rows)
             for name, (what, a, b) in native[level]:
@@ -207,23 +207,23 @@ class TapeCode:
                 if name:
                     self.registers[name] = self.base + len(rows)
                 rows.append((_NUMBER[what], self._register(a), self._register(b)))
-            parts[level[0]].append(_Part(first, len(rows), list(map(self._python, python[level]))))
+            parts[level[0]].append(_TapeRows(first, len(rows), list(map(self._python, python[level]))))
         self.rows = np.array(rows, np.int64).reshape(-1, 3)
         self.calls = self.base + len(rows)
         self._add_calls(parts)
         nothing = tuple([bool(len(stage.reads)) * NOTHING for stage in self.stages])
         self.last: Found = self.start, {}, nothing
 
-    def _add_calls(self, parts: Sequence[Sequence[_Part]]) -> None:
+    def _add_calls(self, parts: Sequence[Sequence[_TapeRows]]) -> None:
         """Stages of parts, and the records of their calls of `evaluate` behind the registers."""
-        at, ranges, self.stages = self.calls, list[tuple[int, int]](), list[_Stage]()
+        at, ranges, self.stages = self.calls, list[tuple[int, int]](), list[_TapeStage]()
         for own in parts:
             pieces = [piece for part in own for piece in part.pieces]
             reads = [piece.reads for piece in pieces]
             if any(piece.names for piece in pieces):  # objects, which come from what other stages read
                 reads += [stage.reads for stage in self.stages]
             read = np.unique(np.concatenate(reads)) if reads else np.empty(0, np.int64)
-            self.stages.append(_Stage(list(own), at, at + 5, read))
+            self.stages.append(_TapeStage(list(own), at, at + 5, read))
             ranges += [(own[0].first, own[-1].last), *((part.first, part.last) for part in own)]
             at += 5 * (1 + len(own))
         self.start = np.zeros(at, np.int64)
@@ -241,7 +241,7 @@ class TapeCode:
     def _register(self, atom: str) -> int:
         return self.registers[atom] if atom[0] in "vnf" else self._constants[_plain(atom)]
 
-    def _python(self, texts: Sequence[tuple[str, str]]) -> _Piece:
+    def _python(self, texts: Sequence[tuple[str, str]]) -> _PythonLines:
         """Lines as a function."""
         own = {name for name, _ in texts if name}
         read = dict.fromkeys(n for _, text in texts for n in _NAMES(text) if n not in own)
@@ -259,7 +259,7 @@ class TapeCode:
         scope = {**self.trail.scope, "bits_of": _bits_of, "real_of": _real_of}
         exec(f"def made(numbers, objects):\n{given}{''.join(body)}{made}", scope)
         reads = np.array([self.registers[n] for n in numbers], np.int64)
-        return _Piece(reads, given_objects, scope["made"], self.registers[made_numbers[0]] if made_numbers else 0)
+        return _PythonLines(reads, given_objects, scope["made"], self.registers[made_numbers[0]] if made_numbers else 0)
 
     # --- use ---------------------------------------------------------------------------------------------------------
 
@@ -337,7 +337,7 @@ class TapeCode:
         self.last = registers.copy(), objects, reads
         return registers, objects, reads
 
-    def _run(self, piece: _Piece, registers: Array, objects: dict[str, Any]) -> Any:
+    def _run(self, piece: _PythonLines, registers: Array, objects: dict[str, Any]) -> Any:
         numbers = tuple(registers[piece.reads].tolist())
         if piece.names:
             return _tried(piece, numbers, [objects[name] for name in piece.names])
@@ -371,7 +371,7 @@ def _apart(lines: Sequence[tuple[str, str]]) -> list[list[tuple[str, str]]]:
     return pieces
 
 
-def _tried(piece: _Piece, numbers: Sequence[int], objects: Sequence[Any]) -> Any:
+def _tried(piece: _PythonLines, numbers: Sequence[int], objects: Sequence[Any]) -> Any:
     try:
         made = piece.run(numbers, objects)
         return made if made is None else (np.array(made[0], np.int64), made[1])

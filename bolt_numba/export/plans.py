@@ -45,7 +45,7 @@ class PlannedSets:
     sets: int
 
 
-class _Planned(Session):
+class _PlanningSession(Session):
     """A session that plans and never runs."""
 
     def __init__(self, graph: Graph, cpu: PlannedCpu, threads: int, precision: str, numerics: str) -> None:
@@ -112,7 +112,7 @@ def planned(
     Raises BoltError that lists all nodes which cannot leave Python.
     """
     graph = sized(graph, *shapes)
-    session = _Planned(graph, PlannedCpu(target), threads, precision, numerics)
+    session = _PlanningSession(graph, PlannedCpu(target), threads, precision, numerics)
     if strings := [spec.name for spec in (*session.inputs, *session.outputs) if spec.dtype == object]:
         raise BoltError(f"{graph.name}: export: values: got {', '.join(map(repr, strings))}, wanted tensors of numbers")
     chains = session.chains([complete_shapes(graph, told) for told in shapes or ({},)])

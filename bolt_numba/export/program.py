@@ -70,7 +70,7 @@ def native_program(
     Raises BoltError where nodes cannot leave Python, and DeviceError where code for the target must be linked.
     """
     found = planned(graph, shapes, target, threads, precision, numerics)
-    writer = _Writer(found, flags)
+    writer = _ProgramWriter(found, flags)
     for chain in found.chains:
         writer.chain(chain)
     writer.values(set(kept))
@@ -79,7 +79,7 @@ def native_program(
     return NativeProgram(found, block, list(writer.kernels.values()))
 
 
-class _Writer:
+class _ProgramWriter:
     """Fills the tables."""
 
     def __init__(self, found: Planned, flags: int) -> None:

@@ -69,7 +69,7 @@ class Slices:
 
     def write(self, tables: Tables) -> None:
         tables.add(ProgramTable.NUMBERS, value=self.iteration, axis=CONTENT)
-        rows = _Rows(tables, 1)
+        rows = _OperationRows(tables, 1)
         for word, first, step in self.rows:
             moved = rows.add(TapeOperation.MULTIPLY, 1, rows.constant(step))
             register = rows.add(TapeOperation.ADD, moved, rows.constant(first))
@@ -125,7 +125,7 @@ class Served:
         return tuple(columns.min(0).tolist()), tuple(columns.max(0).tolist())
 
 
-class _Rows:
+class _OperationRows:
     """Operations of a tape on their way into tables."""
 
     def __init__(self, tables: Tables, numbers: int) -> None:
@@ -177,7 +177,7 @@ class TapeWriter:
             for axis in range(rank):
                 tables.add(ProgramTable.NUMBERS, value=value, axis=axis)
                 numbers += 1
-        self.rows = _Rows(tables, numbers)
+        self.rows = _OperationRows(tables, numbers)
         self.registers = {i: i for i in range(1 + numbers)}
         self.objects: dict[str, int] = {}
 

@@ -44,7 +44,7 @@ MAX_NESTING = 8
 
 def read_graph(found: Any, tensors: Sequence[Array]) -> Graph:
     """The graph of a document whose table of tensors has been read."""
-    graph = _Reader(tensors).graph("graph", found)
+    graph = _GraphDecoder(tensors).graph("graph", found)
     verify(graph)
     return graph
 
@@ -71,7 +71,7 @@ def _states(where: str, found: Any) -> list[Any]:
     return rows
 
 
-class _Reader:
+class _GraphDecoder:
     """Reads graphs, nested ones too, over one table of tensors."""
 
     def __init__(self, tensors: Sequence[Array]) -> None:

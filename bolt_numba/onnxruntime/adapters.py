@@ -111,7 +111,7 @@ def _array(parameter: Mapping[str, Any], file: str) -> Array:
     return data.copy().view(dtype).reshape(dims)
 
 
-class _Writer:
+class _TableWriter:
     """FlatBuffers from front to back: a table comes before what it points to."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class _Writer:
 
 
 def _written(versions: Sequence[int], parameters: Mapping[str, Array]) -> bytes:
-    file = _Writer()
+    file = _TableWriter()
     root = file.table(0, [FORMAT, *versions, 0])
     pointers = file.vector(root + 12, len(parameters), bytes(4 * len(parameters)))
     for i, (name, array) in enumerate(parameters.items()):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 
 
-class _Named(IntEnum):
+class _NamedEnum(IntEnum):
     __str__ = Enum.__str__
 
 
-class GraphOptimizationLevel(_Named):
+class GraphOptimizationLevel(_NamedEnum):
     """How much a graph is rewritten.  Accepted and without meaning here: all rewrites always run."""
 
     ORT_DISABLE_ALL = 0
@@ -19,14 +19,14 @@ class GraphOptimizationLevel(_Named):
     ORT_ENABLE_ALL = 99
 
 
-class ExecutionMode(_Named):
+class ExecutionMode(_NamedEnum):
     """Whether nodes run beside each other.  Accepted and without meaning here: threads share each node."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
-class ExecutionOrder(_Named):
+class ExecutionOrder(_NamedEnum):
     """In which order nodes run.  Accepted and without meaning here: the planner chooses."""
 
     DEFAULT = 0
@@ -34,7 +34,7 @@ class ExecutionOrder(_Named):
     MEMORY_EFFICIENT = 2
 
 
-class OrtMemType(_Named):
+class OrtMemType(_NamedEnum):
     """Which memory of a device is meant; the CPU has one."""
 
     CPU_INPUT = -2
@@ -43,7 +43,7 @@ class OrtMemType(_Named):
     DEFAULT = 0
 
 
-class OrtAllocatorType(_Named):
+class OrtAllocatorType(_NamedEnum):
     """How a device gives memory; NumPy's is the only one here."""
 
     INVALID = -1
@@ -64,7 +64,7 @@ class OrtDeviceVendorId(IntEnum):
     INTEL = 0x8086
 
 
-class OrtMemoryInfoDeviceType(_Named):
+class OrtMemoryInfoDeviceType(_NamedEnum):
     """Of which kind a device is."""
 
     CPU = 0
@@ -73,7 +73,7 @@ class OrtMemoryInfoDeviceType(_Named):
     NPU = 3
 
 
-class OrtDeviceMemoryType(_Named):
+class OrtDeviceMemoryType(_NamedEnum):
     """Which memory of a device is meant; the CPU has one."""
 
     DEFAULT = 0

@@ -31,7 +31,7 @@ class _UnknownSizeError(Exception):
     """A shape that has to be known is not."""
 
 
-class _Term:
+class _EinsumTerm:
     """An operand: a value and a letter for each of its axes."""
 
     def __init__(self, b: Builder, value: Value, letters: Sequence[str]) -> None:
@@ -69,7 +69,7 @@ class _Term:
             self.made(Squeeze(), np.array(ones, np.int64))
             self.letters = [c for i, c in enumerate(self.letters) if i not in ones]
 
-    def widen_to(self, other: _Term, letters: Sequence[str]) -> None:
+    def widen_to(self, other: _EinsumTerm, letters: Sequence[str]) -> None:
         """Repeat along axes of which only a run tells whether they are of length 1 or as long as the other's."""
         sizes = [1] * len(self.letters)
         for letter in letters:
@@ -120,7 +120,7 @@ def _product(dims: Sequence[Dim]) -> Dim:
     return math.prod(known)
 
 
-def _join(a: _Term, z: _Term, wanted: set[str]) -> _Term:
+def _join(a: _EinsumTerm, z: _EinsumTerm, wanted: set[str]) -> _EinsumTerm:
     """Product of two terms, summed over the letters that nobody wants any more."""
     a.sum_over([c for c in a.letters if c not in z.letters and c not in wanted])
     z.sum_over([c for c in z.letters if c not in a.letters and c not in wanted])
@@ -166,7 +166,7 @@ def _spelled(terms: Sequence[str], out: str, operands: Sequence[Value]) -> tuple
 def _lowered(b: Builder, op: Einsum, operands: Sequence[Value]) -> Value:
     terms, out = einsum_terms(op, op.equation, len(operands))
     spelled, result = _spelled(terms, out, operands)
-    left = [_Term(b, value, letters) for value, letters in zip(operands, spelled, strict=True)]
+    left = [_EinsumTerm(b, value, letters) for value, letters in zip(operands, spelled, strict=True)]
     sizes: dict[str, Dim] = {}
     for term in left:
         for letter, d in zip(term.letters, term.dims, strict=True):

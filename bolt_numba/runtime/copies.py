@@ -36,7 +36,7 @@ class Copy(Op):
         return x
 
 
-class _Copies:
+class _CopyRun:
     """Executable and run of copies between the host and another memory."""
 
     nbytes = 0
@@ -44,8 +44,8 @@ class _Copies:
     def __init__(self, jobs: Sequence[Job], arenas: Arenas) -> None:
         self.jobs, self.arenas = jobs, arenas
 
-    def bind(self, arenas: Arenas) -> _Copies:
-        return _Copies(self.jobs, arenas)
+    def bind(self, arenas: Arenas) -> _CopyRun:
+        return _CopyRun(self.jobs, arenas)
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         for job in self.jobs:
@@ -86,8 +86,8 @@ class Mover(Device):
 
     name = "mover"
 
-    def build(self, jobs: Sequence[Job], threads: int) -> _Copies:
-        return _Copies(jobs, {})
+    def build(self, jobs: Sequence[Job], threads: int) -> _CopyRun:
+        return _CopyRun(jobs, {})
 
 
 MOVER = Mover()

@@ -37,10 +37,10 @@ def parse(data: bytes | memoryview, file: str) -> Message:
         text = bytes(data).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidModelError(f"{file}: got bytes that are no UTF-8, wanted the text of a net") from error
-    return _Parser(text, file).message("", 0)
+    return _TextParser(text, file).message("", 0)
 
 
-class _Parser:
+class _TextParser:
     """Tokens of a text, one ahead."""
 
     def __init__(self, text: str, file: str) -> None:

@@ -26,7 +26,7 @@ OTHERS = 5
 """Operands of the operator before those of the inner one."""
 
 
-class _Part:
+class _Operator:
     """One of the three operators: what it is, its operands and result, and its best maker."""
 
     def __init__(self, op: Op, ins: Types) -> None:
@@ -42,12 +42,12 @@ class _Part:
         return borrowed(self.entry.make, self.op, given, [Lent(self.out, y)], context)
 
 
-def _parts_of(op: BetweenBytes, ins: Types) -> tuple[_Part, _Part, _Part] | None:
+def _parts_of(op: BetweenBytes, ins: Types) -> tuple[_Operator, _Operator, _Operator] | None:
     """Before, inner and after; None where one of them has no maker."""
     try:
-        before = _Part(DequantizeLinear(), ins[:3])
-        inner = _Part(op.op, [before.out, *ins[OTHERS:]])
-        after = _Part(QuantizeLinear(), [inner.out, *ins[3:OTHERS]])
+        before = _Operator(DequantizeLinear(), ins[:3])
+        inner = _Operator(op.op, [before.out, *ins[OTHERS:]])
+        after = _Operator(QuantizeLinear(), [inner.out, *ins[3:OTHERS]])
     except BoltError:
         return None
     return None if None in (before.entry, inner.entry, after.entry) else (before, inner, after)

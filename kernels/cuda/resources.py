@@ -29,7 +29,7 @@ class Resources(NamedTuple):
     shared: int
 
 
-class _Section(NamedTuple):
+class _CubinSection(NamedTuple):
     name: str
     kind: int
     offset: int
@@ -54,7 +54,7 @@ class _Cubin:
         _, count, names = struct.unpack_from("<HHH", code, 58)
         heads = [struct.unpack_from("<IIQQQQIIQQ", code, start + 64 * i) for i in range(count)]
         at = heads[names][4]
-        self.sections = [_Section(self._text(at + h[0]), h[1], h[4], h[5], h[6]) for h in heads]
+        self.sections = [_CubinSection(self._text(at + h[0]), h[1], h[4], h[5], h[6]) for h in heads]
 
     def _text(self, at: int) -> str:
         return self.code[at : self.code.index(b"\0", at)].decode()

@@ -247,7 +247,7 @@ class _Versioned:
         assert (stream, max_version) == (1, (1, 0))
         shape = (ctypes.c_int64 * 2)(*self.of.content.shape)
         made = dlpack._Versioned(self.major, 0, None, dlpack._given_back, int(self.is_read_only))
-        made.tensor.data, made.tensor.device, made.tensor.ndim = self.of.address, dlpack._Device(2, 0), 2
+        made.tensor.data, made.tensor.device, made.tensor.ndim = self.of.address, dlpack._DLDevice(2, 0), 2
         made.tensor.kind = dlpack._Kind(2, 32, 1)
         made.tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
         at = ctypes.addressof(made)

@@ -29,7 +29,7 @@ _BFLOAT = 4
 """Numbers of kinds of elements."""
 
 
-class _Device(ctypes.Structure):
+class _DLDevice(ctypes.Structure):
     _fields_ = (("type", ctypes.c_int32), ("number", ctypes.c_int32))
 
 
@@ -40,7 +40,7 @@ class _Kind(ctypes.Structure):
 class _Tensor(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_void_p),
-        ("device", _Device),
+        ("device", _DLDevice),
         ("ndim", ctypes.c_int32),
         ("kind", _Kind),
         ("shape", ctypes.POINTER(ctypes.c_int64)),
@@ -107,7 +107,7 @@ def exported(address: int, shape: tuple[int, ...], dtype: AnyDType, number: int,
     made = _Managed()
     sizes = (ctypes.c_int64 * len(shape))(*shape)
     tensor = made.tensor
-    tensor.data, tensor.device, tensor.ndim = address, _Device(CUDA, number), len(shape)
+    tensor.data, tensor.device, tensor.ndim = address, _DLDevice(CUDA, number), len(shape)
     tensor.kind = _Kind(code, 8 * dtype.itemsize, 1)
     tensor.shape, tensor.strides = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64)), None
     made.deleter = _given_back

@@ -21,7 +21,7 @@ from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot, view
 from bolt_numba.types import Array
 
 
-class _Operands:
+class _PartOperands:
     """Inputs or outputs of a part.  Those in the arena, and constants, are the same arrays in every run."""
 
     __slots__ = ("fixed", "given")
@@ -95,8 +95,8 @@ class BoundPart:
         self._loaded: Loaded | None = None
         self._request: Request | None = None
         self._job, self._part, self._wanted = job, part, wanted
-        self._ins = _Operands([s for s in job.ins if s is not None], arena)
-        self._outs = _Operands(job.outs, arena)
+        self._ins = _PartOperands([s for s in job.ins if s is not None], arena)
+        self._outs = _PartOperands(job.outs, arena)
         self._padded: _Padded | None = None
 
     def __del__(self) -> None:

@@ -31,7 +31,7 @@ def parse_program(data: bytes | memoryview, what: str) -> PaddleProgram:
     Raises InvalidModelError for bytes that are no `ProgramDesc`, or that contradict themselves.
     """
     try:
-        return _Parser(what).program(bytes(data))
+        return _LegacyParser(what).program(bytes(data))
     except IrregularError:
         raise InvalidModelError(f"{what}: got {what_is_wrong(data)}, wanted a program (.pdmodel)") from None
 
@@ -143,7 +143,7 @@ def _parts(found: Message, number: int) -> list[bytes]:
     return values
 
 
-class _Parser:
+class _LegacyParser:
     """Parses one file; equal attributes, which programs repeat, are parsed once."""
 
     def __init__(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""The JSON of Paddle 3 (PIR) to a `PaddleProgram`.  Keys of the file are short: see `_Parser`.
+"""The JSON of Paddle 3 (PIR) to a `PaddleProgram`.  Keys of the file are short: see `_PirParser`.
 
 ``#`` type or number, ``%`` value, ``I`` operands, ``O`` results, ``TT`` type, ``A`` attributes (``N`` name, ``AT``
 content, ``D`` data), ``regions`` of control flow.  Types have the number of their dialect: 0 builtin, 1 Paddle's
@@ -36,13 +36,13 @@ def parse_pir(data: bytes | memoryview, what: str) -> PaddleProgram:
     except (ValueError, RecursionError) as error:
         raise InvalidModelError(f"{what}: got no JSON ({error}), wanted a program of PIR") from error
     try:
-        return _Parser(what).program(found)
+        return _PirParser(what).program(found)
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise InvalidModelError(f"{what}: got JSON that is no program of PIR ({reason}), wanted one") from error
 
 
-class _Parser:
+class _PirParser:
     """Parses one file.
 
     vectors: names of the elements of lists of tensors.  same: a name -> the name it stands for.

@@ -74,7 +74,7 @@ def _joined(operations: list[Operation], readers: Counter[str]) -> list[Operatio
     return [made.get(id(o), o) for o in operations if id(o) in made or id(o) not in gone]
 
 
-class _Choice:
+class _Condition:
     """What one condition decides.
 
     selects: operations select_input.  branches: conditional blocks for true and for false, None where there is none.
@@ -132,12 +132,12 @@ class _Choice:
         return Operation("if_else", [("Cond", (self.cond,))], results, attributes, blocks=(yes, no))
 
 
-def _choices(operations: Sequence[Operation]) -> list[_Choice]:
+def _choices(operations: Sequence[Operation]) -> list[_Condition]:
     """What the masks of select_input decide, which are casts of conditions."""
     writers: dict[str, Operation] = {}
     asked: dict[int, Truth] = {}
-    last: dict[Truth, _Choice] = {}
-    found: list[_Choice] = []
+    last: dict[Truth, _Condition] = {}
+    found: list[_Condition] = []
     for operation in operations:
         name = _only(operation, "Cond" if operation.type in CONDITIONAL else "X")
         asked[id(operation)] = name, writers.get(name)
@@ -148,7 +148,7 @@ def _choices(operations: Sequence[Operation]) -> list[_Choice]:
             branches = [o if _runs(o, truth, asked, value) else None for o, value in pairs]
             is_known = bool(truth[0]) and writers.get(truth[0]) is truth[1]
             if is_known and not (truth in last and last[truth].takes(operation, branches)):
-                last[truth] = _Choice(truth[0])
+                last[truth] = _Condition(truth[0])
                 last[truth].takes(operation, branches)
                 found.append(last[truth])
         writers.update(dict.fromkeys(operation.writes, operation))

@@ -42,7 +42,7 @@ def _narrow(builder: Any, dtype: str, value: Any) -> Any:
     return value
 
 
-class _Access:
+class _Accessed:
     """Elements of one dtype at one address.
 
     LLVM moves vectors of small elements in parts, so several of them travel as words of 32 bits (two bytes: of 16).
@@ -85,7 +85,7 @@ def _i32(i: int) -> Any:
     return ir.Constant(_I32, i)
 
 
-def _load(name: str, access: _Access, constant: bool = False) -> Any:
+def _load(name: str, access: _Accessed, constant: bool = False) -> Any:
     """constant: nothing writes the memory while the kernel runs."""
     returned = access.register if access.count == 1 else types.UniTuple(access.register, access.count)
 
@@ -103,7 +103,7 @@ def _load(name: str, access: _Access, constant: bool = False) -> Any:
     return made_intrinsic(name, 1, lambda _: returned(access.address), codegen)
 
 
-def _store(name: str, access: _Access) -> Any:
+def _store(name: str, access: _Accessed) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
         if access.is_packed:
             n = access.count // access.words
@@ -141,10 +141,10 @@ def _words() -> dict[str, Any]:
         for count in (1, *(n for n in VECTORS if n * size <= 16)):
             n = "" if count == 1 else str(count)
             for end, space in ((dtype, GLOBAL), (f"shared_{dtype}", SHARED)):
-                access = _Access(dtype, count, space)
+                access = _Accessed(dtype, count, space)
                 made[f"load{n}_{end}"] = _load(f"load{n}_{end}", access)
                 made[f"store{n}_{end}"] = _store(f"store{n}_{end}", access)
-            made[f"load{n}_{dtype}_nc"] = _load(f"load{n}_{dtype}_nc", _Access(dtype, count, GLOBAL), constant=True)
+            made[f"load{n}_{dtype}_nc"] = _load(f"load{n}_{dtype}_nc", _Accessed(dtype, count, GLOBAL), constant=True)
     return made
 
 

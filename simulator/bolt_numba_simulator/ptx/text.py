@@ -123,7 +123,7 @@ def _statements(body: str) -> Iterator[tuple[str, int]]:
         start = match.end()
 
 
-class _Reader:
+class _StatementReader:
     """Makes instructions of statements; names of an inner scope are made unlike all others."""
 
     def __init__(self, name: str, params: dict[str, MemoryVariable], results: list[str]) -> None:
@@ -243,7 +243,7 @@ class PtxSource:
 
     def _routine(self, header: re.Match[str], body: str, start: int) -> None:
         results = list(variables(header[2] or ""))
-        reader = _Reader(header[3], variables(header[4] or ""), results)
+        reader = _StatementReader(header[3], variables(header[4] or ""), results)
         for name in re.findall(rf"\.reg\s+\.\w+\s+{NAME}", (header[2] or "") + (header[4] or "")):
             raise RefusedError(f"function {header[3]}: parameters in registers ({name})")
         statements = []

@@ -133,7 +133,7 @@ class JaxAccelerator(Accelerator):
         return True
 
     def compile(self, graph: Graph, context: CompileContext) -> JaxCompiled:
-        function = _Function(self.jax, graph, self.in_place)
+        function = _ArrayFunction(self.jax, graph, self.in_place)
         place = self.jax.sharding.SingleDeviceSharding(self.device)
         operands = [v.type for v in (*graph.inputs, *function.weights)]
         with self.scope():
@@ -177,7 +177,7 @@ class JaxAccelerator(Accelerator):
             return self.jax.device_put(given, self.device, may_alias=True)
 
 
-class _Function:
+class _ArrayFunction:
     """A graph as a function of arrays of JAX: its inputs, then its weights, the constants that are large."""
 
     def __init__(self, jax: Any, graph: Graph, on_cpu: bool) -> None:
