@@ -1,10 +1,11 @@
-"""Docstrings say what signatures cannot: which errors public functions raise."""
+"""Docstrings say what signatures cannot: which errors public functions raise, what the pointers of kernels point to."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import inspect
+import itertools
 import re
 import textwrap
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any, cast
 
 from bolt_numba import errors
 from bolt_numba.session import Session
+from tests.test_structure import PACKAGE, tree
 
 ROOT = Path(__file__).parent.parent
 MODULES = (
@@ -36,6 +38,11 @@ def public() -> Iterator[Any]:
         for module, names in IMPORTED.findall(page.read_text()):
             home = importlib.import_module(module)
             yield from filter(None, (getattr(home, name, None) for name in re.findall(r"(\w+)(?: as \w+)?", names)))
+
+
+KERNELS = ("native", "cuda_kernel", "elements")
+"""Decorators of the bodies of kernels; their keywords are the fields."""
+SHAPE = re.compile(r"\[[^\]]+\]")
 
 
 @cache
@@ -107,4 +114,52 @@ def test_public_functions_say_which_errors_they_raise() -> None:
 def test_what_is_public_is_found() -> None:
     names = {f"{function.__module__}.{function.__qualname__}" for function in functions()}
     assert names > {"bolt_numba.compiling.compile", "bolt_numba.session.Session.run", "bolt_numba.devices.register"}
-    assert raised(Session.run_into, Session, set()) >= {errors.ShapeError}
+    assert errors.ShapeError in raised(next(f for f in functions() if f.__name__ == "run_into"), Session, set())
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+def text_of(file: Path, name: str) -> str:
+    """What stands below a table of fields, and below those that it is made of."""
+    body = tree(file).body
+    for node, after in itertools.pairwise(body):
+        if isinstance(node, ast.AnnAssign | ast.Assign) and re.match(rf"{name}(:| =)", ast.unparse(node)):
+            below = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+            return f"{below!s} {texts_of(file, node.value)}"
+        names = {alias.asname or alias.name: alias.name for alias in getattr(node, "names", ())}
+        if isinstance(node, ast.ImportFrom) and node.module is not None and name in names:
+            return text_of(ROOT / f"{node.module.removeprefix('bolt_numba.').replace('.', '/')}.py", names[name])
+    return ""
+
+
+def texts_of(file: Path, value: ast.AST | None) -> str:
+    names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)} if value is not None else set()
+    return " ".join(text_of(file, name) for name in sorted(names) if name.strip("_").isupper())
+
+
+def kernels() -> Iterator[tuple[str, str]]:
+    """Bodies of kernels that have pointers, each with what is written of it: by itself, its maker, its fields."""
+    for file in PACKAGE:
+        if file.relative_to(ROOT).parts[0] != "kernels":
+            continue
+        todo = [(node, "") for node in tree(file).body]
+        while todo:
+            node, above = todo.pop()
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            text = f"{above} {ast.get_docstring(node) or ''}"
+            todo += [(inner, text) for inner in node.body]
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) in KERNELS:
+                    fields = [key for key in mark.keywords if key.arg is None or "PTR" in ast.unparse(key.value)]
+                    if fields or "elements" in ast.unparse(mark.func):
+                        shared = "".join(texts_of(file, key.value) for key in fields if key.arg is None)
+                        yield f"{file.relative_to(ROOT)}: {node.name}", f"{text} {shared}"
+
+
+def test_kernels_give_the_shapes_behind_their_pointers() -> None:
+    found = dict(kernels())
+    assert len(found) > 100
+    wrong = [name for name, text in found.items() if not SHAPE.search(text)]
+    assert not wrong, "kernels whose docstring, or that of their fields, has no shape: " + ", ".join(wrong)

@@ -94,7 +94,10 @@ def improve(q, p, slope, k, level, live):
     extents=lambda a: {"pairs": 2 * a.n * a.k * (a.k - 1), "y": 4 * a.n * a.k, "work": a.step * a.threads},
 )  # fmt: skip
 def couple(p, tid, nthreads):
-    """near: distance at which a row has arrived.  work: for each thread matrix, slopes and results of `LANES` rows."""
+    """near: distance at which a row has arrived.  work: for each thread matrix, slopes and results of `LANES` rows.
+
+    pairs: f32 [n][k (k - 1) / 2] · y: f32 [n][k].
+    """
     n, k, near = p.n, p.k, p.near
     q = p.work + tid * p.step
     slope = q + k * k * BYTES

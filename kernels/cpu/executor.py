@@ -173,7 +173,7 @@ def run_steps(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """Run a program on the calling thread alone.
 
     ``tid``: address of the word that counts who is busy; ``nthreads``: processors.
-    kernels, params, flags: i64 arrays, one entry a step; ticks: steps + 1 cycle counts, written when ``timed``.
+    kernels, params, flags: i64 [steps]; ticks: i64 [steps + 1], counts of cycles, written when ``timed``.
     """
     atomic_add(tid, WANTED + 1)
     callers = float_control()
@@ -192,7 +192,7 @@ def run_steps(p, tid, nthreads):  # type: ignore[no-untyped-def]
 def team_run(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """Run the `run_steps` record at address ``tid``, sharing the steps whose flag is 1 with leased workers.
 
-    busy: see `WANTED`; blocks: `ABSENT` or a worker in each, ``block`` bytes apart.  A run never waits for workers: it
+    busy: see `WANTED`; blocks: [workers][block] bytes, `ABSENT` or a worker in each.  A run never waits for workers: it
     takes those that are free, looks again before each shared step, and gives all back at its end, in here, where no
     exception of Python's (an interrupt) can come in between.
     """
@@ -254,6 +254,7 @@ def team_worker(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """Take shares of whatever leases this thread, for ever; end at once where ``tid`` blocks all have a worker.
 
     Sleep when there has been nothing for ``spins`` pauses, or when no run could take this worker anyway.
+    busy: see `WANTED`; blocks: bytes [workers][block].
     """
     worker = settle(p, tid)
     set_float_control(float_control() | FLUSH_TO_ZERO)  # the thread is ours
@@ -283,7 +284,10 @@ def team_worker(p, tid, nthreads):  # type: ignore[no-untyped-def]
     },
 )  # fmt: skip
 def copy_rows(p, tid, nthreads):  # type: ignore[no-untyped-def]
-    """Copy ``rows`` rows of ``nbytes`` bytes; pitches in elements of ``itemsize`` bytes, unused for one row."""
+    """Copy ``rows`` rows of ``nbytes`` bytes; pitches in elements of ``itemsize`` bytes, unused for one row.
+
+    x, y: bytes [rows][nbytes].
+    """
     if p.rows == 1:
         low, high = split(p.nbytes, tid, nthreads)
         copy_bytes(p.y + low, p.x + low, high - low)

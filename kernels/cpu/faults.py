@@ -53,7 +53,7 @@ def _numbers(a: Any) -> dict[str, Reach]:
 
 @native(x=PTR, y=PTR, fault=FAULT_AT, n=I64, wide=I64, low=I64, high=I64, extents=_numbers)
 def hold(p, tid, nthreads):
-    """Y = the n integers x, i64 (``wide``) or i32, none of them outside low…high."""
+    """Y = the n integers x, i64 (``wide``) or i32, none of them outside low…high.  x, y: [n]."""
     for i in range(p.n):
         value = load_i64(p.x + 8 * i) if p.wide else np.int64(load_i32(p.x + 4 * i))
         if value < p.low or value > p.high:

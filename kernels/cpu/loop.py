@@ -53,6 +53,7 @@ def run_loop(p, tid, nthreads):  # type: ignore[no-untyped-def]
     record, and where that has why.  flows: registers of dimensions of results, and of those of operands; a register may
     be both, so all are read before any is written, by way of a third word.  inner: why the body's stages stopped, 0
     where it has none.  logs: registers that each iteration writes to the next words of ``log``.
+    Tables are of i64: arrays, swaps [count][2] · places, copies, flows [count][3] · logs [count] · end [2].
     """
     done, why = 0, np.int64(RAN)
     while done < p.most and why == RAN:

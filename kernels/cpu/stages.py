@@ -34,6 +34,7 @@ def turn(p, tid, nthreads):  # type: ignore[no-untyped-def]
     open: register, address of the address of an array, byte offset in it, whether it is i32.  held: register, what it
     must be.  rooms: first and last of the dimensions ``dims`` (registers), bytes of an element, bytes that there are.
     arena: register of the bytes that are needed.  fill_record: 0 where the steps themselves begin with `fill`.
+    Tables are of i64: open [count_open][4] · held [count_held][2] · rooms [count_rooms][4].
     """
     store_i64(p.registers, 1)
     for i in range(p.count_open):
@@ -67,7 +68,7 @@ def run_stages(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """Run stages from the first on; writes how many have run, and why they stopped, to ``end``.
 
     A row: record of `turn`, 0 of a stage that has its numbers; record's address of why; what runs the steps, and its
-    arguments.
+    arguments.  stages: i64 [count][6] · end: i64 [2].
     """
     done, why = p.first, np.int64(RAN)
     while done < p.count and why == RAN:

@@ -99,7 +99,7 @@ def fill(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """Write registers into parameter records; rows: byte offset, kind, register.
 
     bases: addresses of arrays (their ``id``); kind ``ADDRESS + i`` is an address so many bytes behind the first element
-    of the i-th of them.
+    of the i-th of them.  rows: i64 [count][3] · registers: i64 or f64, by number · bases: i64 [arrays].
     """
     for i in range(p.count):
         row = p.rows + ROW * i

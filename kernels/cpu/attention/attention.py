@@ -73,8 +73,9 @@ SHARED: dict[str, Any] = {
     "items": I64, "m": I64, "d": I64, "width": I64, "q_step": I64, "k_step": I64, "v_step": I64, "y_step": I64,
     "mask_step": I64, "window": I64, "scale": F32, "cap": F32,
 }  # fmt: skip
-"""Steps are bytes from one position to the next.  window: keys that a query sees, the last ones; cap, sink: see
-`find_top`."""
+"""Of each head, where the table says, f32 but for bf16: q [m][d], k [keys][d], v [keys][width], y [m][width], mask
+[m][keys].  Steps are bytes from one position to the next.  window: keys that a query sees, the last ones; cap, sink:
+see `find_top`."""
 FIELDS: dict[str, Any] = {
     **SHARED, "order": PTR, "work_size": I64, "chunks": I64, "chunk": I64, "pitch": I64, "values_at": I64,
     "rows_at": I64, "scores_at": I64, "result_at": I64,

@@ -103,7 +103,10 @@ def _word_of(compared: Any) -> Any:
 
 @cache
 def pack_rows(compare: str) -> Native:
-    """The kernel that packs rows of ``c`` numbers: one pack, or two behind each other."""
+    """The kernel that packs rows of ``c`` numbers: one pack, or two behind each other.
+
+    x: f32 [rows][c] · bound: f32 [bounds] · to: words [rows][pitch].
+    """
     packs = len(PACKS[compare])
     word, other = _word_of(COMPARED[PACKS[compare][0]]), _word_of(COMPARED[PACKS[compare][-1]])
 

@@ -306,6 +306,7 @@ def pad_images(p, tid, nthreads):
     """Copy images of ``d`` slices of ``h`` rows of ``row`` bytes into zeros.
 
     These have ``slices`` of ``rows`` of ``width`` bytes, with ``front``, ``top`` and ``left`` before what is copied.
+    x: [images][d][h][row] bytes · to: [images][slices][rows][width].
     """
     x, to, d, slices, h, rows, row, left, width = p.x, p.to, p.d, p.slices, p.h, p.rows, p.row, p.left, p.width
     front, top, zero = p.front, p.top, np.uint8(0)

@@ -92,6 +92,7 @@ def surround(p, tid, nthreads):
     """Copy images of ``h`` rows of ``row`` bytes into zero points: ``rows`` of ``width``, ``top``, ``left`` first.
 
     zeros: how many zero points there are, one or one for each image.
+    x: [images][h][row] bytes · to: [images][rows][width] · zero: [zeros].
     """
     lo, hi = split(p.images * p.rows, tid, nthreads)
     for unit in range(lo, hi):

@@ -75,7 +75,10 @@ _in_fours = in_fours(0.0, 255.0, codes_u8)
     extents=lambda a: {"x": 4 * a.size, "ranges": 8 * a.parts, "y": a.size, "scale": 4, "zero": 1},
 )  # fmt: skip
 def quantize_by_range(p, tid, nthreads):
-    """Bytes of x, and their scale and zero point.  Source: ONNX DynamicQuantizeLinear-11."""
+    """Bytes of x, and their scale and zero point.  Source: ONNX DynamicQuantizeLinear-11.
+
+    x: f32 [size] · ranges: f32 [parts][2] · y: u8 [size] · scale: f32 [1] · zero: u8 [1].
+    """
     low, high, odd = np.float32(0), np.float32(0), False
     for part in range(p.parts):
         least, most = load_f32(p.ranges + 8 * part), load_f32(p.ranges + 8 * part + 4)

@@ -56,6 +56,7 @@ def quantize_rows(p, tid, nthreads):
     """Bytes of rows of ``size`` numbers, their scales and zero points.
 
     parts: that a row's bytes are made in; each finds the range of the row anew, so none waits for another.
+    x: f32 [rows][size] · y: bytes [rows][size] · scale: f32 [rows] · zero: bytes [rows].
     """
     size, nothing = p.size, splat(np.float32(0))
     first, last = split(p.rows * p.parts, tid, nthreads)

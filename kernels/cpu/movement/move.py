@@ -102,6 +102,7 @@ def copy_run(dst: int, src: int, nbytes: int) -> None:
 
 @native(src=PTR, dst=PTR, nbytes=I64, extents=lambda a: {"src": a.nbytes, "dst": a.nbytes})
 def copy_block(p: Any, tid: int, nthreads: int) -> None:
+    """src, dst: bytes [nbytes]."""
     src, dst, nbytes = p.src, p.dst, p.nbytes
     lo, hi = split(ceil_div(nbytes, 64), tid, nthreads)
     lo, hi = 64 * lo, min(64 * hi, nbytes)
@@ -114,7 +115,10 @@ def copy_block(p: Any, tid: int, nthreads: int) -> None:
     extents=lambda a: _moved(a.run, a, (a.n, a.src_step, a.dst_step)),
 )  # fmt: skip
 def copy_rows(p: Any, tid: int, nthreads: int) -> None:
-    """``count`` outer indices (`outer_offsets`) x ``n`` rows of ``run`` bytes."""
+    """``count`` outer indices (`outer_offsets`) x ``n`` rows of ``run`` bytes.
+
+    outer: i64 [rank][3]: count, bytes in src and in dst · src, dst: bytes [...][n][run] by these steps.
+    """
     outer, rank, n, run, src_step, dst_step = p.outer, p.rank, p.n, p.run, p.src_step, p.dst_step
     at, hi = split(p.count * n, tid, nthreads)
     while at < hi:

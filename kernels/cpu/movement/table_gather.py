@@ -76,6 +76,7 @@ def _taken_rows(a: Any) -> dict[str, Reach]:
 
 
 _FIELDS = {"src": PTR, "dst": PTR, "tables": PTR, "meta": PTR, "inner": PTR, "rank": I64, "count": I64, "n": I64}
+"""meta: i64 [rank][2], how many offsets and where in tables · inner: i64 [n], byte offsets · dst: rows [count][n]."""
 
 
 def windows(places: Array) -> tuple[Array, Array] | None:

@@ -122,7 +122,7 @@ def _summed(a: Any) -> dict[str, Reach]:
 
 @native(fastmath={"contract", "reassoc", "nsz"}, x=PTR, to=PTR, rows=I64, k=I64, blocks=I64, block=I64, extents=_summed)
 def sums_of_blocks(p, tid, nthreads):
-    """The sum of each block of the rows of x."""
+    """The sum of each block of the rows of x.  x: f32 [rows][k] · to: f32 [rows][blocks]."""
     for row in range(p.rows):
         for b in range(p.blocks):
             total, at, left = splat(np.float32(0)), p.x + 4 * (row * p.k + b * p.block), p.k - b * p.block
@@ -244,7 +244,10 @@ def _unpacked(a: Any) -> dict[str, Reach]:
 @native(codes=PTR, panel=I64, scales=PTR, zeros=PTR_OR_0, table=PTR, to=PTR, first=I64, n=I64, k=I64, blocks=I64,
         block=I64, bits=I64, extents=_unpacked)  # fmt: skip
 def panels_of_bits(p, tid, nthreads):
-    """Packed panels of floats (see `pack`) of ``n`` columns from panel ``first`` on."""
+    """Packed panels of floats (see `pack`) of ``n`` columns from panel ``first`` on.
+
+    codes: bytes [panels][panel] · scales, zeros: f32 [panels][blocks][PANEL] · to: f32 [panels][k][PANEL].
+    """
     k, panels, table = p.k, ceil_div(p.n, PANEL), vload(p.table)
     lo, hi = split(panels, tid, nthreads)
     for panel in range(lo, hi):

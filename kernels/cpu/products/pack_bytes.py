@@ -144,7 +144,7 @@ def shift_down(bits, n):
 
 @native(x=PTR, to=PTR, n=I64, extents=lambda a: {"x": a.n, "to": a.n})
 def flip_bytes(p, tid, nthreads):
-    """Signed bytes as unsigned ones, 128 more: their highest bit is turned."""
+    """Signed bytes as unsigned ones, 128 more: their highest bit is turned.  x, to: [n]."""
     lo, hi = split(ceil_div(p.n, BYTES), tid, nthreads)
     for v in range(lo, hi):
         x, to = p.x + BYTES * v, p.to + BYTES * v

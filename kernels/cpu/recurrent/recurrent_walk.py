@@ -152,7 +152,10 @@ def levels(v):
 
 @native(fastmath=EXACT, x=PTR, y=PTR, n=I64, extents=lambda a: {"x": 4 * a.n, "y": STATE_HEAD + a.n})
 def quantize_state(p, tid, nthreads):
-    """The n numbers at x as u8 of their own range and 0, behind a head.  Source: ONNX DynamicQuantizeLinear-11."""
+    """The n numbers at x as u8 of their own range and 0, behind a head.  Source: ONNX DynamicQuantizeLinear-11.
+
+    x: f32 [n] · y: bytes [STATE_HEAD + n].
+    """
     least, most = splat(np.float32(0)), splat(np.float32(0))
     for i in range(0, p.n, LANES):
         v = vload_n(p.x + 4 * i, p.n - i)  # the zeros of a tail are in the range anyway
@@ -183,6 +186,7 @@ def round_states(p, h, h_step, count, to):
 
 @native(to=PTR, nbytes=I64, extents=lambda a: {"to": a.nbytes})
 def clear(p, tid, nthreads):
+    """Zeros to: bytes [nbytes]."""
     fill_bytes(p.to, np.uint8(0), p.nbytes)
 
 

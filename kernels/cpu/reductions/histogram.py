@@ -62,6 +62,7 @@ def scale_of(low, high):
     extents=lambda a: {"x": 4 * a.n, "low": 4, "high": 4, "room": ROOM * a.parts},
 )
 def count_parts(p, tid, nthreads):
+    """x: f32 [n] · low, high: f32 [1] · room: [parts] of `ROOM` bytes, whose tables are i32 [2][BINS]."""
     n, parts = p.n, p.parts
     scale = scale_of(load_f32(p.low), load_f32(p.high))
     half, top, zero = splat(1.0 * HALF), splat(BINS - 1.0), splat(0.0)
@@ -82,6 +83,7 @@ def count_parts(p, tid, nthreads):
 
 @native(room=PTR, counts=PTR, parts=I64, extents=lambda a: {"room": ROOM * a.parts, "counts": TABLE})
 def add_parts(p, tid, nthreads):
+    """room: as `count_parts` fills it, [parts] · counts: i32 [BINS]."""
     lo, hi = split(BINS // LANES, tid, nthreads)
     for i in range(lo, hi):
         at = p.room + i * BYTES

@@ -160,6 +160,7 @@ def normalise_rows(p, tid, nthreads):
     """Y = (x - mean) / sqrt(variance + epsilon) * scale + bias along rows of ``n``.
 
     bias, mean and inverse may be 0 (none).  centred: 0 takes the mean as 0 (RMS normalisation).
+    All f32: x, y [rows][n] · scale, bias [n] · mean, inverse [rows].
     """
     scale, bias, n, epsilon, count = p.scale, p.bias, p.n, p.epsilon, np.float32(p.n)
     first, last = split(p.rows, tid, nthreads)
@@ -230,7 +231,10 @@ def _planes(a: Any) -> dict[str, Reach]:
 @native(x=PTR, scale=PTR, bias=PTR, y=PTR, rows=I64, channels=I64, groups=I64, spatial=I64, epsilon=F32,
         extents=_planes)  # fmt: skip
 def normalise_planes(p, tid, nthreads):
-    """Groups of an NCHW tensor: a row is the ``channels`` planes of one group; scale and bias by channel."""
+    """Groups of an NCHW tensor: a row is the ``channels`` planes of one group; scale and bias by channel.
+
+    All f32: x, y [rows][channels][spatial] · scale, bias [groups][channels].
+    """
     channels, spatial, groups, epsilon = p.channels, p.spatial, p.groups, p.epsilon
     n = channels * spatial
     count = np.float32(n)
@@ -292,7 +296,10 @@ def group_sum(at, size):
 @native(sums=PTR, mean=PTR, n=I64, c=I64, groups=I64, count=F32,
         extents=lambda a: dict.fromkeys(("sums", "mean"), 4 * a.n * a.c))  # fmt: skip
 def group_means(p, tid, nthreads):
-    """Sums by channel to the mean of each group of ``count`` elements, written to all its channels."""
+    """Sums by channel to the mean of each group of ``count`` elements, written to all its channels.
+
+    sums, mean: f32 [n][c].
+    """
     size = p.c // p.groups
     for group in range(p.n * p.groups):
         at = 4 * group * size
@@ -332,6 +339,7 @@ def affine_pixels(p, tid, nthreads):
     """Y = (x - mean) * factor + bias for rows of ``c`` channels.
 
     mean, factor and bias advance by ``step`` channels from one image of ``spatial`` rows to the next.
+    All f32: x, y [rows][c] · mean, factor, bias [rows / spatial][step].
     """
     c, spatial = p.c, p.spatial
     first, last = split(p.rows, tid, nthreads)
@@ -400,7 +408,7 @@ def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context
 @native(fastmath={"contract"}, scale=PTR, var=PTR, factor=PTR, c=I64, epsilon=F32,
         extents=lambda a: dict.fromkeys(("scale", "var", "factor"), 4 * a.c))  # fmt: skip
 def factors_of_variance(p, tid, nthreads):
-    """``factor = scale / sqrt(var + epsilon)``; no reciprocal, whose root makes NaN of infinity."""
+    """``factor = scale / sqrt(var + epsilon)``; no reciprocal, whose root makes NaN of infinity.  All f32 [c]."""
     for i in range(0, p.c, LANES):
         left = p.c - i
         spread = vsqrt(vload_n(p.var + 4 * i, left) + splat(p.epsilon))
@@ -412,7 +420,10 @@ def factors_of_variance(p, tid, nthreads):
     extents=lambda a: x_and_y(a.rows * a.spatial, **dict.fromkeys(("mean", "factor", "bias"), min(a.rows, a.c))),
 )  # fmt: skip
 def affine_planes(p, tid, nthreads):
-    """Y = (x - mean) * factor + bias for planes of ``spatial`` elements; the operands by channel."""
+    """Y = (x - mean) * factor + bias for planes of ``spatial`` elements; the operands by channel.
+
+    All f32: x, y [rows][spatial] · mean, factor, bias [c].
+    """
     c, spatial = p.c, p.spatial
     first, last = split(p.rows, tid, nthreads)
     for row in range(first, last):

@@ -72,7 +72,10 @@ def response_columns(p, tid, nthreads):
     extents=lambda a: x_and_y(a.rows * a.c, padded=(a.c + a.size) * a.threads),
 )  # fmt: skip
 def response_pixels(p, tid, nthreads):
-    """LRN along rows of ``c`` channels; each thread has a row of squares with zeros around it (c + size elements)."""
+    """LRN along rows of ``c`` channels; each thread has a row of squares with zeros around it (c + size elements).
+
+    x, y: f32 [rows][c] · padded: f32 [threads][c + size].
+    """
     c, size = p.c, p.size
     alpha, beta, bias = splat(p.alpha), p.beta, splat(p.bias)
     squares = p.padded + 4 * (c + size) * tid
@@ -139,7 +142,7 @@ def lp_columns(p, tid, nthreads):
 
 @native(fastmath={"contract"}, x=PTR, y=PTR, rows=I64, n=I64, squared=I64, extents=lambda a: x_and_y(a.rows * a.n))
 def lp_rows(p, tid, nthreads):
-    """Divide rows by their norm; 0 where it is 0."""
+    """Divide rows by their norm; 0 where it is 0.  x, y: f32 [rows][n]."""
     n = p.n
     first, last = split(p.rows, tid, nthreads)
     for row in range(first, last):

@@ -97,7 +97,10 @@ def _reach(a: Any) -> dict[str, int]:
 
 @native(x=PTR, y=PTR, rows=I64, n=I64, extents=_reach)
 def softmax_rows(p, tid, nthreads):
-    """Last axis: maximum, exponentials and their sum, scaling; a row stays in the first-level cache."""
+    """Last axis: maximum, exponentials and their sum, scaling; a row stays in the first-level cache.
+
+    x, y: f32 [rows][n].
+    """
     x, y, n = p.x, p.y, p.n
     first, last = split(p.rows, tid, nthreads)
     for row in range(first, last):
@@ -107,7 +110,7 @@ def softmax_rows(p, tid, nthreads):
 
 @native(x=PTR, y=PTR, rows=I64, n=I64, extents=_reach)
 def log_softmax_rows(p, tid, nthreads):
-    """Last axis: maximum, sum of exponentials (the second pass writes nothing), difference."""
+    """Last axis: maximum, sum of exponentials (the second pass writes nothing), difference.  x, y: f32 [rows][n]."""
     x, y, n = p.x, p.y, p.n
     first, last = split(p.rows, tid, nthreads)
     for row in range(first, last):
@@ -146,7 +149,7 @@ def store4(at, left, a, b, c, d):
     extents=lambda a: dict.fromkeys(("x", "y"), 4 * a.outer * a.n * a.inner),
 )  # fmt: skip
 def softmax_columns(p, tid, nthreads):
-    """Any other axis: four vectors of neighbouring columns at a time."""
+    """Any other axis: four vectors of neighbouring columns at a time.  x, y: f32 [outer][n][inner]."""
     x, y, n, inner, blocks, logarithm = p.x, p.y, p.n, p.inner, p.blocks, p.logarithm
     first, last = split(p.outer * blocks, tid, nthreads)
     for item in range(first, last):

@@ -83,6 +83,7 @@ def dft_columns(p, tid, nthreads):
     """Lines of x as matrices of ``rows`` rows: columns transformed, then turned, a vector of columns after the other.
 
     The last columns of a line may be computed twice, as may be the last rows of `dft_rows`: a vector is whole.
+    x: f32 [lines][size][parts] · to: [lines] of `columns_bytes` · firsts: one of these · stages: i64 [count][STAGE].
     """
     rows, wide = p.rows, p.n // p.rows
     near = p.room + tid * (NEAR + 4 * BYTES * rows)
@@ -124,7 +125,10 @@ def _rows_reach(a: Any) -> dict[str, Reach]:
     **dict.fromkeys(("lines", "inner", "parts", "bins", "last", "n", "rows", "count", "inverse"), I64),
 )  # fmt: skip
 def dft_rows(p, tid, nthreads):
-    """What `dft_columns` gives: rows transformed, to lines of y, where number (column, row) of a result is."""
+    """What `dft_columns` gives: rows transformed, to lines of y, where number (column, row) of a result is.
+
+    x: [lines] of `columns_bytes` · y: f32 [lines][bins][last].
+    """
     rows, wide = p.rows, p.n // p.rows
     near = p.room + tid * (NEAR + 4 * BYTES * wide)
     a = near + NEAR

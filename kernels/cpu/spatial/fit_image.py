@@ -257,6 +257,7 @@ def fit_image(p, tid, nthreads):
 
     room: for each thread the numbers of the lines in the ring, the ring, gathered pixels, a copy of the last line, and
     planes of a row of the result and of a row outside of the image.
+    x: bytes [images][h][line_bytes] · y: f32 or u8 [images][channels][high][wide] · scale, offset, shifts: [channels].
     """
     channels, wide, high, kind = p.channels, p.wide, p.high, p.kind
     room, across, size = p.room + tid * p.room_step, 4 * (wide + LANES), 4 if kind == 0 else 1

@@ -214,7 +214,7 @@ def _reached(a: Any) -> dict[str, Reach]:
 def warp_rows(p, tid, nthreads):
     """Rows of all views.  room: for each thread neighbours, then rows of ``across`` bytes: places, the result.
 
-    is_plain: places of pixels are i32.
+    is_plain: places of pixels are i32.  x: u8 [h][w][c] · matrix: f64 [views][9] · y: u8 [views][high][wide][c].
     """
     across, c, wide = p.across, p.c, p.wide
     packed = p.room + tid * (ROOM + 3 * across)

@@ -16,7 +16,10 @@ from bolt_numba.kernels.geometry.heads import ENTRY
 
 @functools.cache
 def combine_parts(dtype: str) -> CudaKernel:
-    """A warp for each row; partial: see `kernels.cuda.attention.flash`, the others: see `rows.FIELDS`."""
+    """A warp for each row; partial: see `kernels.cuda.attention.flash`, the others: see `rows.FIELDS`.
+
+    partial: f32 [parts][units][group][m][width + EXTRA] · y: [m][width] of each head.
+    """
     load, store, size = getattr(lang, f"load_{dtype}"), getattr(lang, f"store_{dtype}"), lang.SIZES[dtype]
     results = results_reach(size)
 

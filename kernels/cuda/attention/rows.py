@@ -37,7 +37,9 @@ FIELDS: dict[str, Any] = {
     ),
     "scale": F32, "cap": F32,
 }  # fmt: skip
-"""Steps are bytes from one position to the next, ``_head`` bytes from one head of a unit to the next (sinks are next to
+"""Of each head, where the table says: q [m][d], k [keys][d], v [keys][width], y [m][width], mask [m][keys].
+
+Steps are bytes from one position to the next, ``_head`` bytes from one head of a unit to the next (sinks are next to
 each other).  d, width: elements of a key and of a value.  window: keys that a query sees, the last ones.  cap: c of
 c * tanh(scores / c), or 0."""
 

@@ -108,7 +108,7 @@ def _reach(of: Direct) -> Any:
 
 @functools.cache
 def direct_kernel(of: Direct) -> CudaKernel:
-    """Fields.
+    """Fields.  x: elements [images][xn] · w: [k][cg][taps] · bias: f32 [k] · y, res: [total] · total: of all images.
 
     wk, wc, wt: elements of w from a filter, an input channel and a tap to the next ·
     zero: of x, where these are bytes · xn, xc, xd, xh, xw: elements of x between indices · columns, factors, scales:

@@ -244,6 +244,7 @@ def widened_channels(dtype: str) -> CudaKernel:
         wide=I64, extents=lambda a: {"x": size * a.runs * a.cg, "y": size * a.runs * a.wide},
     )  # fmt: skip
     def widen_channels(x, y, runs, cg, wide):
+        """x: [runs][cg] · y: [runs][wide], zeros behind."""
         i = u32(cuda.blockIdx.x * 256 + cuda.threadIdx.x)
         across = u32(u32(wide) // u32(VECTOR))
         run = u32(i // across)

@@ -26,7 +26,10 @@ _CODE = Chain(((QuantizeLinear(), (0, 1, 2)),), (3,))
     extents=lambda a: {"least": 4, "most": 4, "scale": 4, "zero": 1},
 )  # fmt: skip
 def scale_of_range(least, most, scale, zero):
-    """Scale and zero point of u8 for numbers from least to most, and 0; every thread stores the same."""
+    """Scale and zero point of u8 for numbers from least to most, and 0; every thread stores the same.
+
+    least, most, scale: f32 [1] · zero: u8 [1].
+    """
     low, high = load_f32(least), load_f32(most)
     is_number = (low == low) & (high == high)
     low, high = min_f32(low, np.float32(0)), max_f32(high, np.float32(0))

@@ -68,7 +68,10 @@ def _block(a: Any) -> int:
     extents=lambda a: {"src": a.nbytes, "dst": a.nbytes},
 )  # fmt: skip
 def copy_block(src, dst, nbytes):
-    """Bytes from addresses that are multiples of 16; the first threads take the rest behind the last 16."""
+    """Bytes from addresses that are multiples of 16; the first threads take the rest behind the last 16.
+
+    src, dst: [nbytes].
+    """
     i = cuda.blockIdx.x * WIDE_BLOCK + cuda.threadIdx.x
     vectors = nbytes >> 4
     if i < vectors:

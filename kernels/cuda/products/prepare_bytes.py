@@ -49,6 +49,7 @@ def sums_of_rows(dtype: str, wide: bool) -> CudaKernel:
         unrolled=True, extents=lambda a: {"x": box(a.k, (a.rows, a.pitch)), "to": a.skip + 4 * a.rows},
     )  # fmt: skip
     def sum_rows(x, to, rows, k, pitch, skip):
+        """x: bytes [rows][pitch], of which k count · to: i32 [rows], behind ``skip`` bytes."""
         row = i64(cuda.blockIdx.x) * WARPS + (cuda.threadIdx.x >> 5)
         if row < rows:
             total, q, at = u32(0), i64(cuda.threadIdx.x & 31) * STEP, x + row * pitch
