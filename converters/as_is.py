@@ -28,7 +28,7 @@ class AsIs:
     def __init__(
         self, operator: Op | type[Op], operands: str = "", ignored: dict[str, Any] | None = None, **attributes: Any
     ) -> None:
-        self.operator, self.operands, self.ignored, self.attributes = operator, operands, ignored or {}, attributes
+        self.operator, self.names, self.ignored, self.attributes = operator, operands.split(), ignored or {}, attributes
 
     def __call__(self, b: ForeignBuilder, *operands: Value | None, **attributes: Any) -> Any:
         if isinstance(self.operator, Op):
@@ -53,7 +53,7 @@ class AsIs:
         place, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
         made = [inspect.Parameter("b", place)]
         arity = getattr(self.operator, "arity", 0)  # of a pointwise operator, whose `infer` has no names
-        for name in self.operands.split() or ("x", "y")[:arity]:
+        for name in self.names or ("x", "y")[:arity]:
             kind = "Value | None" if name.endswith("?") else "Value"
             made.append(inspect.Parameter(name.rstrip("?"), place, annotation=kind))
         if len(made) == 1:

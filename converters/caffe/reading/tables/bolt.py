@@ -8,6 +8,7 @@ import numpy as np
 
 from bolt_numba.base.budget import ask
 from bolt_numba.converters import bolt_layers
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.bounded import count_of
 from bolt_numba.converters.caffe.reading.attributes import Dims
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
@@ -26,9 +27,8 @@ HIDDEN = -10000.0
 """What attention adds to the weight of a place that a mask hides."""
 
 
-@reader("MatMul")
-def matmul(b: LayerBuilder, x: Value, y: Value, *, transpose_a: bool = False, transpose_b: bool = False) -> Any:
-    return b(MatMul(transpose_a, transpose_b), x, y)
+reader("MatMul")(AsIs(MatMul, "x y", transpose_a=False, transpose_b=False))
+reader("LogSoftmax")(AsIs(LogSoftmax, axis=1))
 
 
 @reader("Attention")
@@ -41,11 +41,6 @@ def attention(
     hidden = b(Mul(), b(Sub(), 1.0, mask), HIDDEN)
     shape = ints([1, num_heads, from_sequence_length, to_sequence_length])
     return b(Expand(), b(Unsqueeze(), hidden, ints([1, 2])), shape)
-
-
-@reader("LogSoftmax")
-def log_softmax(b: LayerBuilder, x: Value, *, axis: int = 1) -> Any:
-    return b(LogSoftmax(axis), x)
 
 
 @reader("AxisMean")

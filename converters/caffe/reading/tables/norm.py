@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
 from bolt_numba.converters.operands import dim_of, ints, rank_of, static_dim
@@ -15,6 +16,8 @@ from bolt_numba.ops.layers.norm import LRN, BatchNormalization, LayerNormalizati
 from bolt_numba.ops.layers.pool import AveragePool
 from bolt_numba.ops.pointwise import Add, Div, Mul, Pow, Sqrt, Sub
 from bolt_numba.types import F32, Sym
+
+reader("Softmax")(AsIs(Softmax, axis=1))
 
 
 @reader("BatchNorm")
@@ -110,8 +113,3 @@ def layer_norm(b: LayerBuilder, x: Value, *, eps: float = 1e-6) -> Any:
     """Over the last axis; blobs are scale and bias.  Source: Bolt's layer."""
     count = static_dim(b, x, rank_of(b, x) - 1)
     return b(LayerNormalization(-1, eps), x, b.blob(0, (count,)), b.blob(1, (count,)))
-
-
-@reader("Softmax")
-def softmax(b: LayerBuilder, x: Value, *, axis: int = 1) -> Any:
-    return b(Softmax(axis), x)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.caffe.reading.attributes import Floats
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import CAFFE, reader
@@ -51,12 +52,11 @@ UNARY = {
 """Layers without parameters that are an operator of ours."""
 
 
-def _reader_of(operator: Any) -> Any:
-    return lambda b, x: b(operator(), x)
-
-
 for _name, _operator in UNARY.items():
-    CAFFE.add(_name, _reader_of(_operator))
+    CAFFE.add(_name, AsIs(_operator()))
+CAFFE.add("ELU", AsIs(Elu))
+CAFFE.add("Swish", AsIs(Swish, beta=1.0))
+reader("Gelu", "GELU")(AsIs(Gelu("tanh")))
 
 
 @reader("ReLU")
@@ -91,19 +91,9 @@ def prelu(b: LayerBuilder, x: Value, *, channel_shared: bool = False) -> Any:
     return b(PRelu(), x, slope.reshape((-1, *(1,) * (rank_of(b, x) - 2)) if shape else ()))
 
 
-@reader("ELU")
-def elu(b: LayerBuilder, x: Value, *, alpha: float = 1.0) -> Any:
-    return b(Elu(alpha), x)
-
-
 @reader("Clip")
 def clip(b: LayerBuilder, x: Value, *, min: float, max: float) -> Any:
     return b(Clip(min, max), x)
-
-
-@reader("Swish")
-def swish(b: LayerBuilder, x: Value, *, beta: float = 1.0) -> Any:
-    return b(Swish(beta), x)
 
 
 @reader("HardSigmoid", "HSigmoid", "Hsigmoid")
@@ -114,11 +104,6 @@ def hard_sigmoid(b: LayerBuilder, x: Value, *, alpha: float | None = None, beta:
     """
     slope = alpha if alpha is not None else (0.2 if b.layer.type == "HardSigmoid" else 1 / 6)
     return b(HardSigmoid(slope, beta), x)
-
-
-@reader("Gelu", "GELU")
-def gelu(b: LayerBuilder, x: Value) -> Any:
-    return b(Gelu("tanh"), x)
 
 
 @reader("Threshold")

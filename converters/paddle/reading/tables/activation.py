@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.operands import rank_of, static_dim
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import along, axis_of, chosen, is_last, number, reshaped, sizes_of
@@ -43,32 +44,26 @@ from bolt_numba.ops.pointwise import (
 _PLAIN = {"relu": Relu, "sigmoid": Sigmoid, "softsign": Softsign, "silu": Swish}
 
 
-def _plain(operator: Any) -> Any:
-    return lambda b, x: b(operator(), x)
-
-
 for _name, _operator in _PLAIN.items():
-    PADDLE.reader(_name)(_plain(_operator))
+    PADDLE.reader(_name)(AsIs(_operator()))
+
+PADDLE.reader("brelu", "hardtanh")(AsIs(Clip, t_min=0.0, t_max=24.0))
+PADDLE.reader("leaky_relu", slots={"alpha": "negative_slope"})(AsIs(LeakyRelu, negative_slope=0.02))
+PADDLE.reader("elu")(AsIs(Elu))
+PADDLE.reader("celu")(AsIs(Celu))
+PADDLE.reader("selu")(AsIs(Selu, alpha=1.6732632423543772, scale=1.0507009873554805))
+# The threshold chooses a formula without overflow and does not change the function.
+PADDLE.reader("mish", slots={"lambda": "threshold"})(AsIs(Mish(), ignored={"threshold": 20.0}))
+PADDLE.reader("swish")(AsIs(Swish, beta=1.0))
+PADDLE.reader("hard_sigmoid", "hardsigmoid")(AsIs(HardSigmoid, slope=0.2, offset=0.5))
+# X * clip(x + 3, 0, 6) / 6: Paddle 2 reads the numbers, but its kernels do not.
+_HARD_SWISH = AsIs(HardSwish(), ignored={"threshold": 6.0, "scale": 6.0, "offset": 3.0})
+PADDLE.reader("hard_swish", "hardswish")(_HARD_SWISH)
 
 
-@PADDLE.reader("relu6")
+@PADDLE.reader("relu6", "relu_clipped", slots={"Relu_clipped_coef": "threshold"})
 def relu6(b: PaddleBuilder, x: Value, *, threshold: float = 6.0) -> Any:
     return b(Clip(0.0, threshold), x)
-
-
-@PADDLE.reader("relu_clipped", slots={"Relu_clipped_coef": "threshold"})
-def relu_clipped(b: PaddleBuilder, x: Value, *, threshold: float = 6.0) -> Any:
-    return b(Clip(0.0, threshold), x)
-
-
-@PADDLE.reader("brelu", "hardtanh")
-def hardtanh(b: PaddleBuilder, x: Value, *, t_min: float = 0.0, t_max: float = 24.0) -> Any:
-    return b(Clip(t_min, t_max), x)
-
-
-@PADDLE.reader("leaky_relu", slots={"alpha": "negative_slope"})
-def leaky_relu(b: PaddleBuilder, x: Value, *, negative_slope: float = 0.02) -> Any:
-    return b(LeakyRelu(negative_slope), x)
 
 
 @PADDLE.reader("rrelu", results=("Out", "Noise"))
@@ -78,46 +73,9 @@ def rrelu(b: PaddleBuilder, x: Value, *, lower: float = 0.125, upper: float = 1 
     return b(LeakyRelu((lower + upper) / 2), x), None
 
 
-@PADDLE.reader("elu")
-def elu(b: PaddleBuilder, x: Value, *, alpha: float = 1.0) -> Any:
-    return b(Elu(alpha), x)
-
-
-@PADDLE.reader("celu")
-def celu(b: PaddleBuilder, x: Value, *, alpha: float = 1.0) -> Any:
-    return b(Celu(alpha), x)
-
-
-@PADDLE.reader("selu")
-def selu(b: PaddleBuilder, x: Value, *, scale: float = 1.0507009873554805, alpha: float = 1.6732632423543772) -> Any:
-    return b(Selu(alpha, scale), x)
-
-
 @PADDLE.reader("gelu")
 def gelu(b: PaddleBuilder, x: Value, *, approximate: bool = False) -> Any:
     return b(Gelu("tanh" if approximate else "none"), x)
-
-
-@PADDLE.reader("mish", slots={"lambda": "threshold"})
-def mish(b: PaddleBuilder, x: Value, *, threshold: float = 20.0) -> Any:
-    """The threshold chooses a formula without overflow and does not change the function."""
-    return b(Mish(), x)
-
-
-@PADDLE.reader("swish")
-def swish(b: PaddleBuilder, x: Value, *, beta: float = 1.0) -> Any:
-    return b(Swish(beta), x)
-
-
-@PADDLE.reader("hard_swish", "hardswish")
-def hard_swish(b: PaddleBuilder, x: Value, *, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0) -> Any:
-    """X * clip(x + 3, 0, 6) / 6: Paddle 2 reads the numbers, but its kernels do not."""
-    return b(HardSwish(), x)
-
-
-@PADDLE.reader("hard_sigmoid", "hardsigmoid")
-def hard_sigmoid(b: PaddleBuilder, x: Value, *, slope: float = 0.2, offset: float = 0.5) -> Any:
-    return b(HardSigmoid(slope, offset), x)
 
 
 @PADDLE.reader("logsigmoid")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.operands import ints, rank_of, static_dim, unsqueezed
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
@@ -20,6 +21,11 @@ from bolt_numba.ops.arrays.reduce import Det, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Shape, Transpose
 from bolt_numba.ops.layers.matmul import Einsum, MatMul
 from bolt_numba.ops.pointwise import Abs, Add, Log, Mul, Sign, Sub
+
+PADDLE.reader("bmm")(AsIs(MatMul(), "x y"))
+PADDLE.reader("mv", slots={"Vec": "vec"})(AsIs(MatMul(), "x vec"))
+PADDLE.reader("inverse", slots={"Input": "x"})(AsIs(Inverse()))
+PADDLE.reader("determinant", pir=("det",), slots={"Input": "x"})(AsIs(Det()))
 
 
 def product(b: PaddleBuilder, x: Value, y: Value, trans_x: bool, trans_y: bool, alpha: float = 1.0) -> Value:
@@ -66,16 +72,6 @@ def matrices(b: PaddleBuilder, x: Value, y: Value, rows: int, inner: int) -> Val
     left = x if first == rows + 1 else reshaped(b, x, [0] * rows, size_of(b, right, 0))
     made: Value = b(MatMul(), left, right)
     return made if second == 2 else reshaped(b, made, [0] * rows, sizes_of(b, y, range(inner, second)))
-
-
-@PADDLE.reader("bmm")
-def bmm(b: PaddleBuilder, x: Value, y: Value) -> Any:
-    return b(MatMul(), x, y)
-
-
-@PADDLE.reader("mv", slots={"Vec": "vec"})
-def mv(b: PaddleBuilder, x: Value, vec: Value) -> Any:
-    return b(MatMul(), x, vec)
 
 
 @PADDLE.reader("dot")
@@ -163,16 +159,6 @@ def fc(
 def linear(b: PaddleBuilder, input: Value, weight: Value, bias: Value | None = None) -> Any:
     made = b(MatMul(), input, weight)
     return made if bias is None else b(Add(), made, bias)
-
-
-@PADDLE.reader("inverse", slots={"Input": "x"})
-def inverse(b: PaddleBuilder, x: Value) -> Any:
-    return b(Inverse(), x)
-
-
-@PADDLE.reader("determinant", pir=("det",), slots={"Input": "x"})
-def determinant(b: PaddleBuilder, x: Value) -> Any:
-    return b(Det(), x)
 
 
 @PADDLE.reader("slogdeterminant", pir=("slogdet",), slots={"Input": "x"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.operands import END, as_scalar, ints, joined, known_ints, rank_of, sliced
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
@@ -172,9 +173,7 @@ def _halved(b: PaddleBuilder, x: Value, axis: int, by: int) -> tuple[Value, list
     return b(Div(), size_of(b, x, axis), by), [by]
 
 
-@PADDLE.reader("space_to_depth")
-def space_to_depth(b: PaddleBuilder, x: Value, *, blocksize: int) -> Any:
-    return b(SpaceToDepth(blocksize), x)
+PADDLE.reader("space_to_depth")(AsIs(SpaceToDepth))
 
 
 @PADDLE.reader("shuffle_channel", "channel_shuffle", slots={"group": "groups"})

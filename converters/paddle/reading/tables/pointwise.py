@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import chosen, floating, is_legacy, number, to, truth
 from bolt_numba.converters.paddle.reading.registry import PADDLE
@@ -65,7 +66,7 @@ from bolt_numba.types import BF16, F16, F32, F64, I32, AnyDType
 _FLOATING = {
     "acos": Acos, "acosh": Acosh, "asin": Asin, "asinh": Asinh, "atan": Atan, "atanh": Atanh, "cos": Cos,
     "cosh": Cosh, "erf": Erf, "exp": Exp, "log": Log, "reciprocal": Reciprocal, "sin": Sin, "sinh": Sinh,
-    "sqrt": Sqrt, "tan": Tan, "tanh": Tanh,
+    "sqrt": Sqrt, "tan": Tan, "tanh": Tanh, "isnan": IsNaN, "isnan_v2": IsNaN, "isinf": IsInf, "isinf_v2": IsInf,
 }  # fmt: skip
 """Integers among their operands become f32."""
 
@@ -74,33 +75,22 @@ def _floating(operator: Any) -> Any:
     return lambda b, x: b(operator(), floating(b, x))
 
 
+def _logarithm(base: int) -> Any:
+    return lambda b, x: b(Mul(), b(Log(), floating(b, x)), 1 / math.log(base))
+
+
+def _to_whole(operator: Any) -> Any:
+    return lambda b, x: x if x.type.dtype.kind in "iu" else b(operator(), x)
+
+
 for _name, _operator in _FLOATING.items():
     PADDLE.reader(_name)(_floating(_operator))
-
-
-@PADDLE.reader("abs")
-def absolute(b: PaddleBuilder, x: Value) -> Any:
-    return b(Abs(), x)
-
-
-@PADDLE.reader("negative", "neg")
-def negative(b: PaddleBuilder, x: Value) -> Any:
-    return b(Neg(), x)
-
-
-@PADDLE.reader("sign")
-def sign(b: PaddleBuilder, x: Value) -> Any:
-    return b(Sign(), x)
-
-
-@PADDLE.reader("ceil")
-def ceil(b: PaddleBuilder, x: Value) -> Any:
-    return x if x.type.dtype.kind in "iu" else b(Ceil(), x)
-
-
-@PADDLE.reader("floor")
-def floor(b: PaddleBuilder, x: Value) -> Any:
-    return x if x.type.dtype.kind in "iu" else b(Floor(), x)
+for _names, _operator in {("abs",): Abs, ("negative", "neg"): Neg, ("sign",): Sign}.items():
+    PADDLE.reader(*_names)(AsIs(_operator()))
+for _name, _operator in {"ceil": Ceil, "floor": Floor}.items():
+    PADDLE.reader(_name)(_to_whole(_operator))
+for _name, _base in {"log2": 2, "log10": 10}.items():
+    PADDLE.reader(_name)(_logarithm(_base))
 
 
 def _trunc(b: PaddleBuilder, x: Value) -> Value:
@@ -148,16 +138,6 @@ def rsqrt(b: PaddleBuilder, x: Value) -> Any:
 @PADDLE.reader("square")
 def square(b: PaddleBuilder, x: Value) -> Any:
     return b(Mul(), x, x)
-
-
-@PADDLE.reader("log2")
-def log2(b: PaddleBuilder, x: Value) -> Any:
-    return b(Mul(), b(Log(), floating(b, x)), 1 / math.log(2))
-
-
-@PADDLE.reader("log10")
-def log10(b: PaddleBuilder, x: Value) -> Any:
-    return b(Mul(), b(Log(), floating(b, x)), 1 / math.log(10))
 
 
 @PADDLE.reader("log1p")
@@ -321,16 +301,6 @@ def logical_not(b: PaddleBuilder, x: Value) -> Any:
 @PADDLE.reader("bitwise_not")
 def bitwise_not(b: PaddleBuilder, x: Value) -> Any:
     return b(Not() if x.type.dtype.kind == "b" else BitwiseNot(), x)
-
-
-@PADDLE.reader("isnan", "isnan_v2")
-def isnan(b: PaddleBuilder, x: Value) -> Any:
-    return b(IsNaN(), floating(b, x))
-
-
-@PADDLE.reader("isinf", "isinf_v2")
-def isinf(b: PaddleBuilder, x: Value) -> Any:
-    return b(IsInf(), floating(b, x))
 
 
 @PADDLE.reader("isfinite", "isfinite_v2")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.operands import (
     END,
     as_scalar,
@@ -54,12 +55,10 @@ from bolt_numba.ops.control import If
 from bolt_numba.ops.pointwise import Add, And, Equal, Less, Max, Mod, Sub, Where
 from bolt_numba.types import I32, I64, Sym
 
-_RESHAPE = {"ShapeTensor": "shape*"}
-
-
-@PADDLE.reader("reshape", legacy=("reshape2",), slots=_RESHAPE)
-def reshape(b: PaddleBuilder, x: Value, shape: Value) -> Any:
-    return b(Reshape(), x, shape)
+PADDLE.reader("reshape", legacy=("reshape2",), slots={"ShapeTensor": "shape*"})(AsIs(Reshape()))
+PADDLE.reader(legacy=("flatten", "flatten2"))(AsIs(Flatten))
+PADDLE.reader("shape64")(AsIs(Shape(), "input"))
+PADDLE.reader("size", "numel", slots={"X": "input"})(AsIs(Size(), "input"))
 
 
 @PADDLE.reader("view_shape")
@@ -90,11 +89,6 @@ def unsqueeze(b: PaddleBuilder, x: Value, axes: Value) -> Any:
             raise b.invalid("axes", axis, f"{-len(is_new) - 1} to {len(is_new)}")
         is_new.insert(axis if axis >= 0 else axis + len(is_new) + 1, True)
     return unsqueezed(b, x, *(i for i, new in enumerate(is_new) if new))
-
-
-@PADDLE.reader(legacy=("flatten", "flatten2"))
-def flatten_matrix(b: PaddleBuilder, x: Value, *, axis: int = 1) -> Any:
-    return b(Flatten(axis), x)
 
 
 @PADDLE.reader("flatten_contiguous_range", pir=("flatten",))
@@ -348,16 +342,6 @@ def triu(b: PaddleBuilder, x: Value, *, diagonal: int = 0) -> Any:
 @PADDLE.reader("shape")
 def shape(b: PaddleBuilder, input: Value) -> Any:
     return to(b, b(Shape(), input), I32)
-
-
-@PADDLE.reader("shape64")
-def shape64(b: PaddleBuilder, input: Value) -> Any:
-    return b(Shape(), input)
-
-
-@PADDLE.reader("size", "numel", slots={"X": "input"})
-def size(b: PaddleBuilder, input: Value) -> Any:
-    return b(Size(), input)
 
 
 @PADDLE.reader("is_empty", slots={"X": "x"})

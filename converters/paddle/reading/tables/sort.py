@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.operands import as_scalar, ints, rank_of, sliced, unsqueezed
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
@@ -45,6 +46,8 @@ from bolt_numba.ops.pointwise import (
     Sub,
 )
 from bolt_numba.types import F64, I32, I64, AnyDType
+
+PADDLE.reader("gather_tree")(AsIs(GatherTree()))
 
 
 def _best(b: PaddleBuilder, x: Value, count: Value, axis: int, largest: bool) -> tuple[Value, Value]:
@@ -232,12 +235,6 @@ def logcumsumexp(
     if flatten:
         return b(LogCumSumExp(0, exclusive, reverse), flat(b, x))
     return b(LogCumSumExp(axis_of(b, x, axis), exclusive, reverse), x) if rank_of(b, x) else x
-
-
-@PADDLE.reader("gather_tree")
-def gather_tree(b: PaddleBuilder, ids: Value, parents: Value) -> Any:
-    """Whole beams from the last step back: [t, n, beams]."""
-    return b(GatherTree(), ids, parents)
 
 
 @PADDLE.reader("nanmedian", results=("Out", "MedianIndex"))

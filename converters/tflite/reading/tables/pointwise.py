@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.operands import rank_of
 from bolt_numba.converters.tflite.reading.complexes import Complex, parts_of
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
@@ -74,20 +75,13 @@ BINARY = {
 }  # fmt: skip
 
 
-def _unary(operator: Any) -> Any:
-    return lambda b, x: b(operator, x)
-
-
-def _binary(operator: Any) -> Any:
-    return lambda b, x, y: b(operator, x, y)
-
-
-for _name, _operator in UNARY.items():
-    TFLITE.add(_name, _unary(_operator()))
+for _name, _operator in (UNARY | BINARY).items():
+    TFLITE.add(_name, AsIs(_operator()))
 for _name, (_low, _high) in CLIPS.items():
-    TFLITE.add(_name, _unary(Clip(_low, _high)))
-for _name, _operator in BINARY.items():
-    TFLITE.add(_name, _binary(_operator()))
+    TFLITE.add(_name, AsIs(Clip(_low, _high)))
+TFLITE.add("LEAKY_RELU", AsIs(LeakyRelu, alpha=0.0))
+TFLITE.add("FLOOR_MOD", exact(AsIs(Mod())))
+TFLITE.add("SELECT_V2", by_parts(AsIs(Where(), "condition x y")))
 
 
 @TFLITE.reader("ADD")
@@ -147,11 +141,6 @@ def squared_difference(b: TfliteBuilder, x: Value, y: Value) -> Any:
     return b(Mul(), difference, difference)
 
 
-@TFLITE.reader("LEAKY_RELU")
-def leaky_relu(b: TfliteBuilder, x: Value, *, alpha: float = 0.0) -> Any:
-    return b(LeakyRelu(alpha), x)
-
-
 @TFLITE.reader("GELU")
 def gelu(b: TfliteBuilder, x: Value, *, approximate: bool = False) -> Any:
     return b(Gelu("tanh" if approximate else "none"), x)
@@ -169,12 +158,6 @@ def floor_div(b: TfliteBuilder, x: Value, y: Value) -> Any:
         return b(Sub(), b(Div(), x, y), b(Cast(x.type.dtype), cut))
     quotient = b(Floor(), b(Div(), b(Cast(F64), x), b(Cast(F64), y)))
     return b(Cast(x.type.dtype), quotient)
-
-
-@TFLITE.reader("FLOOR_MOD")
-@exact
-def floor_mod(b: TfliteBuilder, x: Value, y: Value) -> Any:
-    return b(Mod(), x, y)
 
 
 @TFLITE.reader("POW")
@@ -219,12 +202,6 @@ def select(b: TfliteBuilder, condition: Value, x: Value, y: Value) -> Any:
     rank = rank_of(b, x)
     if rank_of(b, condition) == 1 and rank > 1:
         condition = b(Unsqueeze(), condition, np.arange(1, rank))
-    return b(Where(), condition, x, y)
-
-
-@TFLITE.reader("SELECT_V2")
-@by_parts
-def select_v2(b: TfliteBuilder, condition: Value, x: Value, y: Value) -> Any:
     return b(Where(), condition, x, y)
 
 

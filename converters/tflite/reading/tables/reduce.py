@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.operands import known_ints
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast
@@ -53,13 +54,9 @@ def _search(operator: Any) -> Any:
     return read
 
 
+TFLITE.add("CUMSUM", AsIs(CumSum))
 TFLITE.add("ARG_MAX", _search(ArgMax))
 TFLITE.add("ARG_MIN", _search(ArgMin))
-
-
-@TFLITE.reader("CUMSUM")
-def cumsum(b: TfliteBuilder, x: Value, axis: Value, *, exclusive: bool = False, reverse: bool = False) -> Any:
-    return b(CumSum(exclusive, reverse), x, axis)
 
 
 @TFLITE.reader("TOPK_V2")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.operands import (
     Size,
     as_scalar,
@@ -43,6 +44,8 @@ from bolt_numba.ops.pointwise import Abs, Add, BitShift, Cast, Ceil, Div, Equal,
 from bolt_numba.types import I64
 
 Ints = tuple[int, ...]
+
+TFLITE.add("DENSIFY", stored(AsIs(Identity())))  # what is sparse in the file was filled in when its tensor was read
 
 
 @TFLITE.reader("RESHAPE")
@@ -214,10 +217,3 @@ def bitcast(b: TfliteBuilder, x: Value) -> Any:
         raise b.invalid("last dimension of x", static_dim(b, x, -1), wide // narrow)
     moved = b(BitShift("LEFT"), b(Cast(words), b(BitCast(parts), x)), places)
     return b(BitCast(to), b(ReduceSum(keepdims=False), moved, ints([-1])))
-
-
-@TFLITE.reader("DENSIFY")
-@stored
-def densify(b: TfliteBuilder, x: Value) -> Any:
-    """What is sparse in the file was filled in when its tensor was read."""
-    return b(Identity(), x)

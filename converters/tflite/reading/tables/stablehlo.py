@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.operands import (
     as_scalar,
     ints,
@@ -76,19 +77,10 @@ BITS = {
     "AND": (And(), BitwiseAnd()), "OR": (Or(), BitwiseOr()), "ADD": (Or(), Add()), "MULTIPLY": (And(), Mul()),
     "MAXIMUM": (Or(), Max()), "MINIMUM": (And(), Min()),
 }  # fmt: skip
-"""For bools and for numbers."""
+"""For bools and for numbers.  LiteRT takes stored numbers as they are."""
 COMPARISONS = {"EQ": Equal, "GE": GreaterOrEqual, "GT": Greater, "LE": LessOrEqual, "LT": Less}
 REDUCTIONS = {Add: ReduceSum, Mul: ReduceProd, Max: ReduceMax, Min: ReduceMin, And: ReduceMin, Or: ReduceMax}
 SCATTERS = {Add: "add", Mul: "mul", Max: "max", Min: "min"}
-
-
-def _unary(operator: Any) -> Any:
-    return lambda b, x: b(operator, x)
-
-
-def _binary(operator: Any) -> Any:
-    """LiteRT takes stored numbers as they are, here and below."""
-    return exact(lambda b, x, y: b(operator, x, y))
 
 
 def _bits(operators: Any) -> Any:
@@ -96,12 +88,14 @@ def _bits(operators: Any) -> Any:
 
 
 for _name, _operator in UNARY.items():
-    TFLITE.add(f"STABLEHLO_{_name}", _unary(_operator()))
+    TFLITE.add(f"STABLEHLO_{_name}", AsIs(_operator()))
 for _name, _operator in BINARY.items():
-    TFLITE.add(f"STABLEHLO_{_name}", _binary(_operator))
+    TFLITE.add(f"STABLEHLO_{_name}", exact(AsIs(_operator)))
 for _name, _operators in BITS.items():
     TFLITE.add(f"STABLEHLO_{_name}", _bits(_operators))
-TFLITE.add("STABLEHLO_SELECT", lambda b, condition, x, y: b(Where(), condition, x, y))
+TFLITE.add("STABLEHLO_SELECT", AsIs(Where(), "condition x y"))
+TFLITE.add("STABLEHLO_CONCATENATE", AsIs(Concat, dimension=0))
+TFLITE.add("STABLEHLO_TRANSPOSE", AsIs(Transpose, permutation=()))
 TFLITE.add("STABLEHLO_RSQRT", lambda b, x: b(Reciprocal(), b(Sqrt(), x)))
 TFLITE.add("STABLEHLO_CLAMP", lambda b, low, x, high: b(Min(), b(Max(), x, low), high))
 TFLITE.add("STABLEHLO_CBRT", lambda b, x: b(Mul(), b(Sign(), x), b(Pow(), b(Abs(), x), 1 / 3)))
@@ -142,16 +136,6 @@ def broadcast_in_dim(b: TfliteBuilder, x: Value, dimensions: Value) -> Any:
     for place, size in zip(places, own, strict=True):
         wide[place] = size
     return b(Expand(), reshaped(b, x, wide), ints(sizes))
-
-
-@TFLITE.reader("STABLEHLO_CONCATENATE")
-def concatenate(b: TfliteBuilder, *xs: Value, dimension: int = 0) -> Any:
-    return b(Concat(dimension), *xs)
-
-
-@TFLITE.reader("STABLEHLO_TRANSPOSE")
-def transpose(b: TfliteBuilder, x: Value, *, permutation: Ints = ()) -> Any:
-    return b(Transpose(tuple(permutation)), x)
 
 
 @TFLITE.reader("STABLEHLO_SLICE")
