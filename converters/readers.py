@@ -3,6 +3,7 @@
 A reader's positional parameters are the operator's inputs (an omitted optional one is None), its keyword-only
 parameters are the foreign attributes with that format's defaults; nothing else needs to be declared.  Each format has
 one `Readers`, and modules that fill it when they are imported; a warm process imports those that the model names.
+A keyword whose annotation is a record stands for its fields: attributes that several readers have alike.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from bolt_numba.base.folder_index import remember, remembered
 from bolt_numba.base.forks import renew_after_fork, renew_cached_properties
+from bolt_numba.base.records import field_rows
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Value
@@ -44,8 +47,22 @@ class Reader:
         self.function, self.since, self.module, self._kinds = function, since, module, kinds
 
     @functools.cached_property
+    def groups(self) -> dict[str, Any]:
+        """Records by the keyword that has their fields as attributes, as several readers have them."""
+        names = getattr(self.function, "__globals__", {})
+        kinds = {n: names.get(_spelled(p)) for n, p in inspect.signature(self.function).parameters.items()}
+        return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and field_rows(kind)}
+
+    @functools.cached_property
     def _parameters(self) -> list[inspect.Parameter]:
-        return list(inspect.signature(self.function).parameters.values())[1:]
+        made = []
+        for parameter in list(inspect.signature(self.function).parameters.values())[1:]:
+            group = self.groups.get(parameter.name)
+            for name, (kind, default) in field_rows(group).items():
+                given = parameter.empty if default is MISSING else default
+                made.append(inspect.Parameter(name, parameter.KEYWORD_ONLY, default=given, annotation=kind))
+            made += [parameter] if group is None else []
+        return made
 
     @functools.cached_property
     def _positional(self) -> list[inspect.Parameter]:
@@ -108,6 +125,8 @@ class Reader:
             if i >= len(inputs) or inputs[i] is None:
                 raise InvalidModelError(f"{what}: input {i} '{self.inputs[i]}': got none, wanted a tensor")
         values = self._checked(attributes, what)
+        for name, group in self.groups.items():
+            values[name] = group(**{field: values.pop(field) for field in field_rows(group) if field in values})
         return self.function(builder, *inputs, *[None] * (self.passed - len(inputs)), **values)
 
     def _checked(self, attributes: Mapping[str, Any], what: str) -> dict[str, Any]:

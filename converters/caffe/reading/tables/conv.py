@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.converters.caffe.reading.attributes import Ints
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
@@ -51,44 +52,65 @@ def _channel_axis(b: LayerBuilder, x: Value, axis: int) -> int:
     return axis % rank
 
 
-@reader("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution", "ConvolutionDW")
-def convolution(
-    b: LayerBuilder,
-    *xs: Value,
-    num_output: int,
-    bias_term: bool = True,
-    pad: Ints = (),
-    kernel_size: Ints = (),
-    group: int = 1,
-    stride: Ints = (),
-    dilation: Ints = (),
-    pad_h: int | None = None,
-    pad_w: int | None = None,
-    kernel_h: int | None = None,
-    kernel_w: int | None = None,
-    stride_h: int | None = None,
-    stride_w: int | None = None,
-    axis: int = 1,
-) -> Any:
-    """Each bottom by the same weights.  Depthwise layers of forks have as many groups as channels."""
-    made = []
-    for x in xs:
-        at = _channel_axis(b, x, axis)
-        rank = rank_of(b, x) - at - 1
-        kernel = spatial(b, rank, "kernel", kernel_size, kernel_h, kernel_w, None)
-        groups = static_dim(b, x, at) if "Depthwise" in b.layer.type or b.layer.type == "ConvolutionDW" else group
-        operator = Conv(
-            spatial(b, rank, "stride", stride, stride_h, stride_w, 1),
-            spatial(b, rank, "pad", pad, pad_h, pad_w, 0) * 2,
-            spatial(b, rank, "dilation", dilation, None, None, 1),
+@record(frozen=True)
+class Filters:
+    """What layers that slide filters over blobs say of them."""
+
+    num_output: int
+    bias_term: bool = True
+    pad: Ints = ()
+    kernel_size: Ints = ()
+    group: int = 1
+    stride: Ints = ()
+    dilation: Ints = ()
+    pad_h: int | None = None
+    pad_w: int | None = None
+    kernel_h: int | None = None
+    kernel_w: int | None = None
+    stride_h: int | None = None
+    stride_w: int | None = None
+    axis: int = 1
+
+    def kernel(self, b: LayerBuilder, rank: int) -> Ints:
+        return spatial(b, rank, "kernel", self.kernel_size, self.kernel_h, self.kernel_w, None)
+
+    def operator(self, b: LayerBuilder, kind: Any, rank: int, groups: int) -> Any:
+        """A convolution of this kind over ``rank`` spatial axes."""
+        return kind(
+            spatial(b, rank, "stride", self.stride, self.stride_h, self.stride_w, 1),
+            spatial(b, rank, "pad", self.pad, self.pad_h, self.pad_w, 0) * 2,
+            spatial(b, rank, "dilation", self.dilation, None, None, 1),
             groups,
         )
-        channels = dim_of(b, x, at)
-        inner = _per_group(b, channels, groups)
-        w = b.blob(0, (num_output, inner, *kernel), "weight_filler")
-        bias = b.blob(1, (num_output,), "bias_filler") if bias_term else None
-        made.append(_unbatched(b, operator, x, at, w, bias))
-    return made
+
+
+@reader("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution", "ConvolutionDW")
+def convolution(b: LayerBuilder, *xs: Value, filters: Filters) -> Any:
+    """Each bottom by the same weights.  Depthwise layers of forks have as many groups as channels."""
+    return [_convolved(b, Conv, x, filters) for x in xs]
+
+
+@reader("Deconvolution", "DeconvolutionDepthwise", "DepthwiseDeconvolution")
+def deconvolution(b: LayerBuilder, *xs: Value, filters: Filters) -> Any:
+    return [_convolved(b, ConvTranspose, x, filters) for x in xs]
+
+
+def _convolved(b: LayerBuilder, kind: Any, x: Value, filters: Filters) -> Any:
+    at, count = _channel_axis(b, x, filters.axis), filters.num_output
+    rank, channels = rank_of(b, x) - at - 1, dim_of(b, x, at)
+    kernel = filters.kernel(b, rank)
+    is_depthwise = "Depthwise" in b.layer.type or b.layer.type == "ConvolutionDW"
+    groups = static_dim(b, x, at) if is_depthwise else filters.group
+    operator = filters.operator(b, kind, rank, groups)
+    if kind is Conv:
+        shape = (count, _per_group(b, channels, groups), *kernel)
+    elif groups < 1 or count % groups:
+        raise b.invalid("group", groups, f"a divisor of num_output {count}")
+    else:
+        shape = (channels, count // groups, *kernel)
+    w = b.blob(0, shape, "weight_filler")
+    bias = b.blob(1, (count,), "bias_filler") if filters.bias_term else None
+    return _unbatched(b, operator, x, at, w, bias)
 
 
 def _per_group(b: LayerBuilder, channels: Dim, groups: int) -> Dim:
@@ -108,45 +130,6 @@ def _unbatched(b: LayerBuilder, operator: Any, x: Value, at: int, w: Value, bias
     behind = [static_dim(b, x, i) for i in range(at, rank)]
     y = b(operator, b(Reshape(), x, ints([math.prod(before), *behind])), w, bias)
     return b(Reshape(), y, ints([*before, *(static_dim(b, y, i) for i in range(1, rank_of(b, y)))]))
-
-
-@reader("Deconvolution", "DeconvolutionDepthwise", "DepthwiseDeconvolution")
-def deconvolution(
-    b: LayerBuilder,
-    *xs: Value,
-    num_output: int,
-    bias_term: bool = True,
-    pad: Ints = (),
-    kernel_size: Ints = (),
-    group: int = 1,
-    stride: Ints = (),
-    dilation: Ints = (),
-    pad_h: int | None = None,
-    pad_w: int | None = None,
-    kernel_h: int | None = None,
-    kernel_w: int | None = None,
-    stride_h: int | None = None,
-    stride_w: int | None = None,
-    axis: int = 1,
-) -> Any:
-    made = []
-    for x in xs:
-        at = _channel_axis(b, x, axis)
-        rank = rank_of(b, x) - at - 1
-        kernel = spatial(b, rank, "kernel", kernel_size, kernel_h, kernel_w, None)
-        groups = static_dim(b, x, at) if "Depthwise" in b.layer.type else group
-        if groups < 1 or num_output % groups:
-            raise b.invalid("group", groups, f"a divisor of num_output {num_output}")
-        operator = ConvTranspose(
-            spatial(b, rank, "stride", stride, stride_h, stride_w, 1),
-            spatial(b, rank, "pad", pad, pad_h, pad_w, 0) * 2,
-            spatial(b, rank, "dilation", dilation, None, None, 1),
-            groups,
-        )
-        w = b.blob(0, (dim_of(b, x, at), num_output // groups, *kernel), "weight_filler")
-        bias = b.blob(1, (num_output,), "bias_filler") if bias_term else None
-        made.append(_unbatched(b, operator, x, at, w, bias))
-    return made
 
 
 @reader("InnerProduct")
@@ -270,38 +253,21 @@ def spp(b: LayerBuilder, x: Value, *, pyramid_height: int, pool: str = "MAX") ->
     return b(Concat(1), *(b(Flatten(1), v) for v in levels))
 
 
+@record(frozen=True)
+class Columns(Filters):
+    """`Filters` that a layer needs no number of."""
+
+    num_output: int = 0
+
+
 @reader("Im2col")
-def im2col(
-    b: LayerBuilder,
-    x: Value,
-    *,
-    pad: Ints = (),
-    kernel_size: Ints = (),
-    stride: Ints = (),
-    dilation: Ints = (),
-    pad_h: int | None = None,
-    pad_w: int | None = None,
-    kernel_h: int | None = None,
-    kernel_w: int | None = None,
-    stride_h: int | None = None,
-    stride_w: int | None = None,
-    axis: int = 1,
-    num_output: int = 0,
-    group: int = 1,
-    bias_term: bool = True,
-) -> Any:
+def im2col(b: LayerBuilder, x: Value, *, filters: Columns) -> Any:
     """The numbers below each window as channels: a depthwise convolution with filters of a single one."""
-    at = _channel_axis(b, x, axis)
+    at = _channel_axis(b, x, filters.axis)
     rank = rank_of(b, x) - at - 1
-    kernel = spatial(b, rank, "kernel", kernel_size, kernel_h, kernel_w, None)
+    kernel = filters.kernel(b, rank)
     channels, taps = static_dim(b, x, at), math.prod(kernel)
     if not 0 < taps <= 4096:
         raise b.invalid("kernel", kernel, "1 to 4096 numbers")
     w = b.const(np.broadcast_to(np.eye(taps, dtype=F32), (channels, taps, taps)).reshape(-1, 1, *kernel))
-    operator = Conv(
-        spatial(b, rank, "stride", stride, stride_h, stride_w, 1),
-        spatial(b, rank, "pad", pad, pad_h, pad_w, 0) * 2,
-        spatial(b, rank, "dilation", dilation, None, None, 1),
-        channels,
-    )
-    return _unbatched(b, operator, x, at, w, None)
+    return _unbatched(b, filters.operator(b, Conv, rank, channels), x, at, w, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.base.records import record
 from bolt_numba.converters.operands import as_scalar, ints, rank_of, sliced, static_dim, unsqueezed
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
@@ -53,6 +54,21 @@ def windows_of(b: PaddleBuilder, paddings: Ints, algorithm: str, spatial: int, d
     return (pads_of(b, paddings, spatial, data_format), auto) if auto == "NOTSET" else ((), auto)
 
 
+@record(frozen=True)
+class Filters:
+    """Attributes of convolutions."""
+
+    strides: Ints = (1, 1)
+    paddings: Ints = (0, 0)
+    padding_algorithm: str = "EXPLICIT"
+    dilations: Ints = (1, 1)
+    groups: int = 1
+    data_format: str = "NCHW"
+
+    def windows(self, b: PaddleBuilder, spatial: int) -> tuple[Ints, str]:
+        return windows_of(b, self.paddings, self.padding_algorithm, spatial, self.data_format)
+
+
 @PADDLE.reader("conv2d", "depthwise_conv2d", "conv3d", "fused_conv2d_add_act", slots={"ResidualData": "residual"})
 def conv(
     b: PaddleBuilder,
@@ -61,21 +77,17 @@ def conv(
     bias: Value | None = None,
     residual: Value | None = None,
     *,
-    strides: Ints = (1, 1),
-    paddings: Ints = (0, 0),
-    padding_algorithm: str = "EXPLICIT",
-    dilations: Ints = (1, 1),
-    groups: int = 1,
-    data_format: str = "NCHW",
+    filters: Filters,
     activation: str = "",
     fuse_activation: str = "",
 ) -> Any:
     """A convolution; with SAME pads the windows are not dilated.  Bias, residual and activation are of fused ones."""
-    pads, auto = windows_of(b, paddings, padding_algorithm, rank_of(b, input) - 2, data_format)
-    dilations = () if auto == "SAME_UPPER" else dilations
+    pads, auto = filters.windows(b, rank_of(b, input) - 2)
+    dilations = () if auto == "SAME_UPPER" else filters.dilations
     if bias is not None:
         bias = reshaped(b, bias, [-1])
-    made = b(Conv(strides, pads, dilations, groups, auto, layout_of(b, data_format)), input, filter, bias)
+    operator = Conv(filters.strides, pads, dilations, filters.groups, auto, layout_of(b, filters.data_format))
+    made = b(operator, input, filter, bias)
     if residual is not None:
         made = b(Add(), made, residual)
     return activated(b, made, activation or fuse_activation)
@@ -92,10 +104,7 @@ def activated(b: PaddleBuilder, x: Value, name: str, **attributes: Any) -> Value
     return made
 
 
-_TRANSPOSE = {"Bias": "bias"}
-
-
-@PADDLE.reader(legacy=("conv2d_transpose", "depthwise_conv2d_transpose", "conv3d_transpose"), slots=_TRANSPOSE)
+@PADDLE.reader(legacy=("conv2d_transpose", "depthwise_conv2d_transpose", "conv3d_transpose"))
 def conv_transpose_legacy(
     b: PaddleBuilder,
     input: Value,
@@ -103,24 +112,16 @@ def conv_transpose_legacy(
     bias: Value | None = None,
     output_size: Value | None = None,
     *,
-    strides: Ints = (1, 1),
-    paddings: Ints = (0, 0),
-    padding_algorithm: str = "EXPLICIT",
-    dilations: Ints = (1, 1),
-    groups: int = 1,
-    data_format: str = "NCHW",
+    filters: Filters,
     output_padding: Ints = (),
     fuse_activation: str = "",
     fuse_relu: bool = False,
 ) -> Any:
-    made = conv_transpose(
-        b, input, filter, output_size, None,
-        strides=strides, paddings=paddings, padding_algorithm=padding_algorithm, dilations=dilations, groups=groups,
-        data_format=data_format, output_padding=output_padding,
-    )  # fmt: skip
+    made = conv_transpose(b, input, filter, output_size, None, filters=filters, output_padding=output_padding)
     if bias is not None:
         rank = rank_of(b, input)
-        made = b(Add(), made, along(b, reshaped(b, bias, [-1]), rank, rank - 1 if is_last(b, data_format) else 1))
+        at = rank - 1 if is_last(b, filters.data_format) else 1
+        made = b(Add(), made, along(b, reshaped(b, bias, [-1]), rank, at))
     return activated(b, made, "relu" if fuse_relu else fuse_activation)
 
 
@@ -132,21 +133,16 @@ def conv_transpose(
     output_size: Value | None = None,
     bias: Value | None = None,
     *,
-    strides: Ints = (1, 1),
-    paddings: Ints = (0, 0),
-    padding_algorithm: str = "EXPLICIT",
-    dilations: Ints = (1, 1),
-    groups: int = 1,
-    data_format: str = "NCHW",
+    filters: Filters,
     output_padding: Ints = (),
 ) -> Any:
     """Sizes of the result, where they are given, say how much is added behind."""
     spatial = rank_of(b, x) - 2
-    strides = strides * spatial if len(strides) == 1 else strides
-    first = 1 if is_last(b, data_format) else 2
+    strides = filters.strides * spatial if len(filters.strides) == 1 else filters.strides
+    first = 1 if is_last(b, filters.data_format) else 2
     kernel = tuple(static_dim(b, filter, i + 2) for i in range(spatial))
-    pads, auto = windows_of(b, paddings, padding_algorithm, spatial, data_format)
-    layout = layout_of(b, data_format)
+    pads, auto = filters.windows(b, spatial)
+    dilations, groups, layout = filters.dilations, filters.groups, layout_of(b, filters.data_format)
     if auto == "SAME_UPPER":
         sizes = [known_dim(b, x, first + i) for i in range(spatial)]
         if None in sizes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from bolt_numba.base.records import record
 from bolt_numba.converters.operands import rank_of, static_dim
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.quantised import ranged
@@ -20,15 +21,56 @@ PADDING = {"SAME": "SAME_UPPER", "VALID": "VALID"}
 Ints = tuple[int, ...]
 
 
-def _convolved(
-    b: TfliteBuilder, x: Value, w: Value, bias: Value | None, strides: Ints, dilations: Ints, padding: str, fused: str
-) -> Any:
+@record(frozen=True)
+class Windows:
+    """Options of what slides windows over an image."""
+
+    stride_w: int
+    stride_h: int
+    padding: str = "SAME"
+    fused_activation_function: str = "NONE"
+
+    @property
+    def strides(self) -> Ints:
+        return (self.stride_h, self.stride_w)
+
+
+@record(frozen=True)
+class Filters(Windows):
+    """Those of convolutions."""
+
+    dilation_w_factor: int = 1
+    dilation_h_factor: int = 1
+
+    @property
+    def dilations(self) -> Ints:
+        return (self.dilation_h_factor, self.dilation_w_factor)
+
+
+@record(frozen=True)
+class Filters3D(Filters):
+    """Those of convolutions over three axes."""
+
+    stride_d: int = 0
+    dilation_d_factor: int = 1
+
+    @property
+    def strides(self) -> Ints:
+        return (self.stride_d, self.stride_h, self.stride_w)
+
+    @property
+    def dilations(self) -> Ints:
+        return (self.dilation_d_factor, self.dilation_h_factor, self.dilation_w_factor)
+
+
+def _convolved(b: TfliteBuilder, x: Value, w: Value, bias: Value | None, filters: Filters) -> Any:
     """A convolution with w [k, c / groups, spatial...]; the groups follow from the channels."""
     channels, of_group = static_dim(b, x, -1), static_dim(b, w, 1)
     if of_group < 1 or channels % of_group:
         raise b.invalid("channels of x", channels, f"a multiple of {of_group}, those of a filter")
-    made = Conv(strides, (), dilations, channels // of_group, PADDING[padding], "NHWC")
-    return activated(b, b(made, x, w, bias), fused)
+    pad = PADDING[filters.padding]
+    made = Conv(filters.strides, (), filters.dilations, channels // of_group, pad, "NHWC")
+    return activated(b, b(made, x, w, bias), filters.fused_activation_function)
 
 
 @TFLITE.reader("CONV_2D")
@@ -38,62 +80,25 @@ def conv_2d(
     w: Value,
     bias: Value | None = None,
     *,
-    padding: str = "SAME",
-    stride_w: int,
-    stride_h: int,
-    fused_activation_function: str = "NONE",
-    dilation_w_factor: int = 1,
-    dilation_h_factor: int = 1,
+    filters: Filters,
     quantized_bias_type: str = "FLOAT32",
 ) -> Any:
     """w: [k, h, w, c / groups]."""
-    turned = b(Transpose((0, 3, 1, 2)), w)
-    strides, dilations = (stride_h, stride_w), (dilation_h_factor, dilation_w_factor)
-    return _convolved(b, ranged(b, x, 1, axis=1), turned, bias, strides, dilations, padding, fused_activation_function)
+    return _convolved(b, ranged(b, x, 1, axis=1), b(Transpose((0, 3, 1, 2)), w), bias, filters)
 
 
 @TFLITE.reader("DEPTHWISE_CONV_2D")
 def depthwise_conv_2d(
-    b: TfliteBuilder,
-    x: Value,
-    w: Value,
-    bias: Value | None = None,
-    *,
-    padding: str = "SAME",
-    stride_w: int,
-    stride_h: int,
-    depth_multiplier: int = 0,
-    fused_activation_function: str = "NONE",
-    dilation_w_factor: int = 1,
-    dilation_h_factor: int = 1,
+    b: TfliteBuilder, x: Value, w: Value, bias: Value | None = None, *, filters: Filters, depth_multiplier: int = 0
 ) -> Any:
     """w: [1, h, w, c * multiplier]; the multiplier follows from the channels, whatever the option says."""
-    turned = b(Transpose((3, 0, 1, 2)), w)
-    strides, dilations = (stride_h, stride_w), (dilation_h_factor, dilation_w_factor)
-    return _convolved(b, x, turned, bias, strides, dilations, padding, fused_activation_function)
+    return _convolved(b, x, b(Transpose((3, 0, 1, 2)), w), bias, filters)
 
 
 @TFLITE.reader("CONV_3D")
-def conv_3d(
-    b: TfliteBuilder,
-    x: Value,
-    w: Value,
-    bias: Value | None = None,
-    *,
-    padding: str = "SAME",
-    stride_d: int,
-    stride_w: int,
-    stride_h: int,
-    fused_activation_function: str = "NONE",
-    dilation_d_factor: int = 1,
-    dilation_w_factor: int = 1,
-    dilation_h_factor: int = 1,
-) -> Any:
+def conv_3d(b: TfliteBuilder, x: Value, w: Value, bias: Value | None = None, *, filters: Filters3D) -> Any:
     """w: [d, h, w, c / groups, k]."""
-    turned = b(Transpose((4, 3, 0, 1, 2)), w)
-    strides = (stride_d, stride_h, stride_w)
-    dilations = (dilation_d_factor, dilation_h_factor, dilation_w_factor)
-    return _convolved(b, x, turned, bias, strides, dilations, padding, fused_activation_function)
+    return _convolved(b, x, b(Transpose((4, 3, 0, 1, 2)), w), bias, filters)
 
 
 def _spread(
@@ -126,90 +131,51 @@ def transpose_conv(
     x: Value,
     bias: Value | None = None,
     *,
-    padding: str = "SAME",
-    stride_w: int,
-    stride_h: int,
-    fused_activation_function: str = "NONE",
+    windows: Windows,
     quantized_bias_type: str = "FLOAT32",
 ) -> Any:
     """w: [k, h, w, c]."""
     turned = b(Transpose((3, 0, 1, 2)), w)
-    operator = ConvTranspose((stride_h, stride_w), auto_pad=PADDING[padding], layout="NHWC")
-    return _spread(b, operator, output_shape, turned, ranged(b, x, 1, axis=1), bias, fused_activation_function)
+    operator = ConvTranspose(windows.strides, auto_pad=PADDING[windows.padding], layout="NHWC")
+    seen = ranged(b, x, 1, axis=1)
+    return _spread(b, operator, output_shape, turned, seen, bias, windows.fused_activation_function)
 
 
 @TFLITE.reader("CONV_3D_TRANSPOSE")
 def conv_3d_transpose(
-    b: TfliteBuilder,
-    output_shape: Value,
-    w: Value,
-    x: Value,
-    bias: Value | None = None,
-    *,
-    padding: str = "SAME",
-    stride_d: int,
-    stride_w: int,
-    stride_h: int,
-    fused_activation_function: str = "NONE",
-    dilation_d_factor: int = 1,
-    dilation_w_factor: int = 1,
-    dilation_h_factor: int = 1,
+    b: TfliteBuilder, output_shape: Value, w: Value, x: Value, bias: Value | None = None, *, filters: Filters3D
 ) -> Any:
     """w: [d, h, w, k, c]."""
     turned = b(Transpose((4, 3, 0, 1, 2)), w)
-    strides = (stride_d, stride_h, stride_w)
-    dilations = (dilation_d_factor, dilation_h_factor, dilation_w_factor)
-    operator = ConvTranspose(strides, (), dilations, auto_pad=PADDING[padding], layout="NHWC")
-    return _spread(b, operator, output_shape, turned, x, bias, fused_activation_function)
+    pad = PADDING[filters.padding]
+    operator = ConvTranspose(filters.strides, (), filters.dilations, auto_pad=pad, layout="NHWC")
+    return _spread(b, operator, output_shape, turned, x, bias, filters.fused_activation_function)
+
+
+@record(frozen=True)
+class Pooled(Windows):
+    """Those of pools."""
+
+    filter_width: int = 0
+    filter_height: int = 0
+
+    def of(self, b: TfliteBuilder, operator: Any, x: Value) -> Any:
+        kernel = self.filter_height, self.filter_width
+        return b(operator(kernel, self.strides, auto_pad=PADDING[self.padding], layout="NHWC"), x)
 
 
 @TFLITE.reader("AVERAGE_POOL_2D")
-def average_pool_2d(
-    b: TfliteBuilder,
-    x: Value,
-    *,
-    padding: str = "SAME",
-    stride_w: int,
-    stride_h: int,
-    filter_width: int,
-    filter_height: int,
-    fused_activation_function: str = "NONE",
-) -> Any:
-    made = AveragePool(
-        (filter_height, filter_width), (stride_h, stride_w), auto_pad=PADDING[padding], layout="NHWC"
-    )  # fmt: skip
-    return activated(b, b(made, x), fused_activation_function)
+def average_pool_2d(b: TfliteBuilder, x: Value, *, pool: Pooled) -> Any:
+    return activated(b, pool.of(b, AveragePool, x), pool.fused_activation_function)
 
 
 @TFLITE.reader("MAX_POOL_2D")
-def max_pool_2d(
-    b: TfliteBuilder,
-    x: Value,
-    *,
-    padding: str = "SAME",
-    stride_w: int,
-    stride_h: int,
-    filter_width: int,
-    filter_height: int,
-    fused_activation_function: str = "NONE",
-) -> Any:
-    made = MaxPool((filter_height, filter_width), (stride_h, stride_w), auto_pad=PADDING[padding], layout="NHWC")
-    return activated(b, b(made, x), fused_activation_function)
+def max_pool_2d(b: TfliteBuilder, x: Value, *, pool: Pooled) -> Any:
+    return activated(b, pool.of(b, MaxPool, x), pool.fused_activation_function)
 
 
 @TFLITE.reader("L2_POOL_2D")
-def l2_pool_2d(
-    b: TfliteBuilder,
-    x: Value,
-    *,
-    padding: str = "SAME",
-    stride_w: int,
-    stride_h: int,
-    filter_width: int,
-    filter_height: int,
-    fused_activation_function: str = "NONE",
-) -> Any:
+def l2_pool_2d(b: TfliteBuilder, x: Value, *, pool: Pooled) -> Any:
     """The root of the mean of squares of each window."""
-    kernel, strides = (filter_height, filter_width), (stride_h, stride_w)
-    mean = b(AveragePool(kernel, strides, auto_pad=PADDING[padding], layout="NHWC"), b(Mul(), x, x))
-    return activated(b, b(Sqrt(), mean), fused_activation_function)
+    mean = pool.of(b, AveragePool, b(Mul(), x, x))
+    return activated(b, b(Sqrt(), mean), pool.fused_activation_function)
