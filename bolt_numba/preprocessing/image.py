@@ -128,8 +128,7 @@ class Image:
             y = self._mixed(b, b(fit, x, np.ones(3, F32), np.zeros(3, F32)), times, plus, dtype)
         else:
             y = b(fit, x, times, plus)
-        made: Value = y if y.type.dtype == dtype else b(Cast(dtype), y)
-        return made
+        return y if y.type.dtype == dtype else b.one(Cast(dtype), y)
 
     def _mixed(self, b: Builder, x: Value, times: Array, plus: Array, dtype: AnyDType) -> Value:
         """Gray levels of red, green and blue ones, then scaled."""

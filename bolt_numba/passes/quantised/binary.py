@@ -225,8 +225,7 @@ def _packed(b: Builder, found: Twofold, axis: int) -> Value:
     x: Value = found.x
     for move in reversed(found.moves):
         x = b(move.op, x, *move.inputs[1:])
-    made: Value = b(BinaryPack(axis, found.compare), x, found.bound)
-    return made
+    return b.one(BinaryPack(axis, found.compare), x, found.bound)
 
 
 def is_bare(op: Any) -> bool:

@@ -137,11 +137,9 @@ class _Phases:
             pixels = [a for i in range(rank) for a in (rank + 3 + i, 2 + i)]
             moved = b(Transpose((0, 1, rank + 2, *pixels)), b(Reshape(), y, apart))
             merged = [0, self.group * self.results, *(d * s for d, s in zip(sizes, self.strides, strict=True))]
-            made: Value = b(Reshape(), moved, np.array(merged, np.int64))
-            return made
+            return b.one(Reshape(), moved, np.array(merged, np.int64))
         if rank == 2 and len(steps) == 1 and self.group == 1:
-            shuffled: Value = b(DepthToSpace(steps.pop()), y)
-            return shuffled
+            return b.one(DepthToSpace(steps.pop()), y)
         return None
 
     def spread_last(self, b: Builder, y: Value) -> Value | None:
@@ -155,8 +153,7 @@ class _Phases:
         pixels = [a for i in range(rank) for a in (1 + i, rank + 2 + i)]
         moved = b(Transpose((0, *pixels, rank + 1, 2 * rank + 2)), b(Reshape(), y, apart))
         merged = [0, *(d * s for d, s in zip(sizes, self.strides, strict=True)), self.group * self.results]
-        made: Value = b(Reshape(), moved, np.array(merged, np.int64))
-        return made
+        return b.one(Reshape(), moved, np.array(merged, np.int64))
 
     def cropped(self, b: Builder, y: Value, first: int) -> Value:
         """Without what the pads cut off; first: the first spatial axis."""
@@ -164,8 +161,7 @@ class _Phases:
             return y
         ends = [-e if e else LAST for e in self.ends]
         axes = np.arange(first, first + len(ends))
-        made: Value = b(Slice(), y, np.array(self.begins), np.array(ends), axes)
-        return made
+        return b.one(Slice(), y, np.array(self.begins), np.array(ends), axes)
 
 
 LAST = np.iinfo(np.int64).max

@@ -40,8 +40,7 @@ MOST_PLACES = 1 << 20
 
 def to(b: ForeignBuilder, x: Value, dtype: AnyDType) -> Value:
     """The values of x in another dtype."""
-    made: Value = x if x.type.dtype == dtype else b(Cast(dtype), x)
-    return made
+    return x if x.type.dtype == dtype else b.one(Cast(dtype), x)
 
 
 def floating(b: ForeignBuilder, x: Value) -> Value:
@@ -51,8 +50,7 @@ def floating(b: ForeignBuilder, x: Value) -> Value:
 
 def truth(b: ForeignBuilder, x: Value) -> Value:
     """Whether each element is not zero."""
-    made: Value = x if x.type.dtype == BOOL else b(Not(), b(Equal(), x, 0))
-    return made
+    return x if x.type.dtype == BOOL else b.one(Not(), b(Equal(), x, 0))
 
 
 def number(b: ForeignBuilder, x: Value, dtype: AnyDType) -> Number:
@@ -60,8 +58,7 @@ def number(b: ForeignBuilder, x: Value, dtype: AnyDType) -> Number:
     known = known_scalar(x)
     if known is not None:
         return int(known) if dtype.kind in "iu" else known
-    made: Value = b(Reshape(), to(b, x, dtype), ints(()))
-    return made
+    return b.one(Reshape(), to(b, x, dtype), ints(()))
 
 
 def whole(b: ForeignBuilder, x: Value, what: str) -> int:
@@ -113,26 +110,22 @@ def reshaped(b: ForeignBuilder, x: Value, *parts: Value | Sequence[Size]) -> Val
 
 def transposed(b: ForeignBuilder, x: Value, *perm: int) -> Value:
     """X with its axes in another order."""
-    made: Value = x if perm == tuple(range(len(perm))) else b(Transpose(tuple(perm)), x)
-    return made
+    return x if perm == tuple(range(len(perm))) else b.one(Transpose(tuple(perm)), x)
 
 
 def column(b: ForeignBuilder, x: Value, axis: int, at: int) -> Value:
     """One slice of x, without the axis."""
-    made: Value = b(Squeeze(), sliced(b, x, axis, at, at + 1 if at != -1 else END), ints([axis]))
-    return made
+    return b.one(Squeeze(), sliced(b, x, axis, at, at + 1 if at != -1 else END), ints([axis]))
 
 
 def flat(b: ForeignBuilder, x: Value) -> Value:
     """X as one row."""
-    made: Value = x if x.type.shape is not None and len(x.type.shape) == 1 else b(Reshape(), x, ints([-1]))
-    return made
+    return x if x.type.shape is not None and len(x.type.shape) == 1 else b.one(Reshape(), x, ints([-1]))
 
 
 def elements(b: ForeignBuilder, shape: Value) -> Value:
     """How many elements a shape has, [1] i64."""
-    made: Value = b(ReduceProd(True), shape, ints([0]))
-    return made
+    return b.one(ReduceProd(True), shape, ints([0]))
 
 
 def moved_last(b: ForeignBuilder, x: Value, axis: int) -> tuple[Value, Ints]:
@@ -178,8 +171,7 @@ def known_dim(b: ForeignBuilder, x: Value, axis: int) -> int | None:
 def chosen(b: ForeignBuilder, condition: Value, x: Number, y: Number, dtype: AnyDType) -> Value:
     """X where the condition holds, else y."""
     sides = [v if isinstance(v, Value) else b.const(np.array(v, dtype)) for v in (x, y)]
-    made: Value = b(Where(), condition, *sides)
-    return made
+    return b.one(Where(), condition, *sides)
 
 
 def array(b: ForeignBuilder, values: Any, dtype: AnyDType = F32) -> Value:

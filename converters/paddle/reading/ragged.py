@@ -73,15 +73,13 @@ class RaggedRows:
 
     def per_row(self, v: Value) -> Value:
         """What stands for each sequence, for each of its rows."""
-        made: Value = self.b(Gather(0), v, self.owners)
-        return made
+        return self.b.one(Gather(0), v, self.owners)
 
     @property
     def inside(self) -> Value:
         """Which places of [n, longest] have a row."""
         places = self.b(Unsqueeze(), counted(self.b, self.longest), ints([0]))
-        made: Value = self.b(Less(), places, self.b(Unsqueeze(), self.lengths, ints([1])))
-        return made
+        return self.b.one(Less(), places, self.b(Unsqueeze(), self.lengths, ints([1])))
 
     def padded(self, x: Value, fill: float | int | bool = 0) -> Value:
         """Rows as [n, longest, ...], with ``fill`` behind the shorter sequences."""
@@ -91,27 +89,23 @@ class RaggedRows:
         at = b(Max(), b(Min(), at, b(Sub(), self.total, 1)), 0)
         more = rank_of(b, x) - 1
         inside = b(Reshape(), self.inside, ints([0, 0, *[1] * more])) if more else self.inside
-        made: Value = b(Where(), inside, b(Gather(0), x, at), np.array(fill, x.type.dtype))
-        return made
+        return b.one(Where(), inside, b(Gather(0), x, at), np.array(fill, x.type.dtype))
 
     def flat(self, x: Value) -> Value:
         """The rows of [n, longest, ...] that are no padding."""
         b = self.b
         at = b(Add(), b(Mul(), self.owners, self.longest), self.places)
         shape = b(Concat(0), ints([-1]), b(Shape(2), x)) if rank_of(b, x) > 2 else ints([-1])
-        made: Value = b(Gather(0), b(Reshape(), x, shape), at)
-        return made
+        return b.one(Gather(0), b(Reshape(), x, shape), at)
 
     def short(self) -> Value:
         """Lengths as recurrent operators take them."""
-        made: Value = self.b(Cast(I32), self.lengths)
-        return made
+        return self.b.one(Cast(I32), self.lengths)
 
 
 def counted(b: Builder, count: Value) -> Value:
     """0, 1, ... before a scalar."""
-    made: Value = b(Range(), np.array(0, I64), count, np.array(1, I64))
-    return made
+    return b.one(Range(), np.array(0, I64), count, np.array(1, I64))
 
 
 def given(b: PaddleBuilder, x: Any, lengths: Value) -> Any:

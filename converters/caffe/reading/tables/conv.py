@@ -53,7 +53,7 @@ def _channel_axis(b: LayerBuilder, x: Value, axis: int) -> int:
 
 
 @record(frozen=True)
-class Filters:
+class CaffeFilters:
     """What layers that slide filters over blobs say of them."""
 
     num_output: int
@@ -85,17 +85,17 @@ class Filters:
 
 
 @reader("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution", "ConvolutionDW")
-def convolution(b: LayerBuilder, *xs: Value, filters: Filters) -> Any:
+def convolution(b: LayerBuilder, *xs: Value, filters: CaffeFilters) -> Any:
     """Each bottom by the same weights.  Depthwise layers of forks have as many groups as channels."""
     return [_convolved(b, Conv, x, filters) for x in xs]
 
 
 @reader("Deconvolution", "DeconvolutionDepthwise", "DepthwiseDeconvolution")
-def deconvolution(b: LayerBuilder, *xs: Value, filters: Filters) -> Any:
+def deconvolution(b: LayerBuilder, *xs: Value, filters: CaffeFilters) -> Any:
     return [_convolved(b, ConvTranspose, x, filters) for x in xs]
 
 
-def _convolved(b: LayerBuilder, kind: Any, x: Value, filters: Filters) -> Any:
+def _convolved(b: LayerBuilder, kind: Any, x: Value, filters: CaffeFilters) -> Any:
     at, count = _channel_axis(b, x, filters.axis), filters.num_output
     rank, channels = rank_of(b, x) - at - 1, dim_of(b, x, at)
     kernel = filters.kernel(b, rank)
@@ -254,14 +254,14 @@ def spp(b: LayerBuilder, x: Value, *, pyramid_height: int, pool: str = "MAX") ->
 
 
 @record(frozen=True)
-class Columns(Filters):
-    """`Filters` that a layer needs no number of."""
+class CaffeColumns(CaffeFilters):
+    """`CaffeFilters` that a layer needs no number of."""
 
     num_output: int = 0
 
 
 @reader("Im2col")
-def im2col(b: LayerBuilder, x: Value, *, filters: Columns) -> Any:
+def im2col(b: LayerBuilder, x: Value, *, filters: CaffeColumns) -> Any:
     """The numbers below each window as channels: a depthwise convolution with filters of a single one."""
     at = _channel_axis(b, x, filters.axis)
     rank = rank_of(b, x) - at - 1

@@ -121,8 +121,7 @@ def crop(b: LayerBuilder, x: Value, reference: Value, *, axis: int = 2, offset: 
 def _cropped(b: LayerBuilder, x: Value, sizes: Value, begins: list[int], at: int) -> Value:
     """A part of x of sizes that the run tells; where x has no such part, the shape that is wanted refuses it."""
     y = b(Slice(), x, ints(begins), b(Add(), sizes, ints(begins)), ints(range(at, at + len(begins))))
-    made: Value = b(Reshape(), y, b(Concat(0), *([b(Shape(0, at), x)] if at else []), sizes))
-    return made
+    return b.one(Reshape(), y, b(Concat(0), *([b(Shape(0, at), x)] if at else []), sizes))
 
 
 @reader("Tile")

@@ -71,8 +71,7 @@ def _old_binary(name: str) -> Any:
             trailing = rank - start - inner
             if trailing > 0:
                 y = b(Unsqueeze(), y, np.arange(inner, inner + trailing))
-        made: Value = b(operator(), x, y)
-        return made
+        return b.one(operator(), x, y)
 
     return read
 

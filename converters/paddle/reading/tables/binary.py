@@ -102,8 +102,7 @@ def _binary(compute: Any, on_bools: Any = None) -> Any:
 
 
 def _divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    made: Value = b(Div(), x, y)
-    return made
+    return b.one(Div(), x, y)
 
 
 def _floor_divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
@@ -121,8 +120,7 @@ def _floor_divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
 
 
 def _power(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    made: Value = b(Pow(), x, y)
-    return made
+    return b.one(Pow(), x, y)
 
 
 def _without_nan(operator: Any) -> Any:
@@ -136,8 +134,7 @@ def _without_nan(operator: Any) -> Any:
 
 
 def _heaviside(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    made: Value = b(Where(), b(Equal(), x, 0), y, to(b, b(Greater(), x, 0), x.type.dtype))
-    return made
+    return b.one(Where(), b(Equal(), x, 0), y, to(b, b(Greater(), x, 0), x.type.dtype))
 
 
 _ARITHMETIC: dict[tuple[str, ...], tuple[Any, ...]] = {
@@ -172,8 +169,7 @@ def _comparison(operator: Any) -> Any:
         first, second = alike(b, *aligned(b, x, y, axis))
         if first.type.dtype == BOOL and operator is not Equal:
             first, second = to(b, first, I32), to(b, second, I32)
-        made: Value = b(operator(), first, second)
-        return made
+        return b.one(operator(), first, second)
 
     return read
 
@@ -242,8 +238,7 @@ def _is_negative(b: PaddleBuilder, x: Value) -> Value:
     """Below zero, or the zero of negative sign."""
     below = b(Less(), x, 0.0)
     inverse = b(Less(), b(Div(), b.const(np.array(1, x.type.dtype)), x), 0.0)
-    made: Value = b(Or(), below, b(And(), b(Equal(), x, 0.0), inverse))
-    return made
+    return b.one(Or(), below, b(And(), b(Equal(), x, 0.0), inverse))
 
 
 @PADDLE.reader("add_n", legacy=("sum",))
@@ -304,10 +299,8 @@ def equal_all(b: PaddleBuilder, x: Value, y: Value) -> Any:
 
 def any_of(b: PaddleBuilder, x: Value, axis: int) -> Value:
     """Whether a bool holds anywhere along an axis."""
-    made: Value = b(Cast(BOOL), b(ReduceMax(False), b(Cast(I32), x), ints([axis])))
-    return made
+    return b.one(Cast(BOOL), b(ReduceMax(False), b(Cast(I32), x), ints([axis])))
 
 
 def _all(b: PaddleBuilder, x: Value) -> Value:
-    made: Value = b(Cast(BOOL), b(ReduceMin(False), b(Cast(I32), x)))
-    return made
+    return b.one(Cast(BOOL), b(ReduceMin(False), b(Cast(I32), x)))

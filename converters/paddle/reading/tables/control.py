@@ -34,8 +34,7 @@ from bolt_numba.types import BOOL, F32, F64, I64, STRING, AnyDType, NestedType, 
 
 def scalar(b: Builder, x: Value, *shape: int) -> Value:
     """The only element of x in a shape of one element, () by default."""
-    made: Value = x if x.type.shape == shape else b(Reshape(), x, ints(shape))
-    return made
+    return x if x.type.shape == shape else b.one(Reshape(), x, ints(shape))
 
 
 @PADDLE.reader(legacy=["if_else"], results=["Out"])

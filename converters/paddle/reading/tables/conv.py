@@ -55,7 +55,7 @@ def windows_of(b: PaddleBuilder, paddings: Ints, algorithm: str, spatial: int, d
 
 
 @record(frozen=True)
-class Filters:
+class PaddleFilters:
     """Attributes of convolutions."""
 
     strides: Ints = (1, 1)
@@ -77,7 +77,7 @@ def conv(
     bias: Value | None = None,
     residual: Value | None = None,
     *,
-    filters: Filters,
+    filters: PaddleFilters,
     activation: str = "",
     fuse_activation: str = "",
 ) -> Any:
@@ -112,7 +112,7 @@ def conv_transpose_legacy(
     bias: Value | None = None,
     output_size: Value | None = None,
     *,
-    filters: Filters,
+    filters: PaddleFilters,
     output_padding: Ints = (),
     fuse_activation: str = "",
     fuse_relu: bool = False,
@@ -133,7 +133,7 @@ def conv_transpose(
     output_size: Value | None = None,
     bias: Value | None = None,
     *,
-    filters: Filters,
+    filters: PaddleFilters,
     output_padding: Ints = (),
 ) -> Any:
     """Sizes of the result, where they are given, say how much is added behind."""
@@ -207,8 +207,7 @@ def _positions(b: PaddleBuilder, x: Value, axis: int, kernel: int, stride: int, 
     size = b(Add(), as_scalar(b, size_of(b, x, axis)), pads - dilation * (kernel - 1) - 1)
     starts = b(Mul(), counted(b, b(Add(), b(Div(), size, stride), 1)), stride)
     taps = b(Mul(), counted(b, kernel), dilation)
-    made: Value = b(Add(), unsqueezed(b, taps, 1), unsqueezed(b, starts, 0))
-    return made
+    return b.one(Add(), unsqueezed(b, taps, 1), unsqueezed(b, starts, 0))
 
 
 def patches(b: PaddleBuilder, x: Value, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints) -> Value:
@@ -217,8 +216,7 @@ def patches(b: PaddleBuilder, x: Value, kernel: Ints, strides: Ints, pads: Ints,
     wide = b(Pad(), x, around) if any(pads) else x
     rows = _positions(b, x, 2, kernel[0], strides[0], dilations[0], pads[0] + pads[2])
     columns = _positions(b, x, 3, kernel[1], strides[1], dilations[1], pads[1] + pads[3])
-    made: Value = b(Gather(4), b(Gather(2), wide, rows), columns)
-    return made
+    return b.one(Gather(4), b(Gather(2), wide, rows), columns)
 
 
 @PADDLE.reader("unfold")
@@ -303,8 +301,7 @@ def correlation(
 
 
 def _window(b: PaddleBuilder, x: Value, axis: int, start: int, length: Value) -> Value:
-    made: Value = b(Slice(), x, ints([start]), b(Add(), length, start), ints([axis]))
-    return made
+    return b.one(Slice(), x, ints([start]), b(Add(), length, start), ints([axis]))
 
 
 @PADDLE.reader("row_conv", legacy=())

@@ -240,8 +240,7 @@ def _causal(b: PaddleBuilder, scores: Value) -> Value:
     rows, columns = (counted(b, as_scalar(b, size_of(b, scores, axis))) for axis in (2, 3))
     shift = b(Sub(), as_scalar(b, size_of(b, scores, 3)), as_scalar(b, size_of(b, scores, 2)))
     later = b(Less(), unsqueezed(b, b(Add(), rows, shift), 1), unsqueezed(b, columns, 0))
-    made: Value = b(Where(), later, b.const(np.array(-np.inf, scores.type.dtype)), scores)
-    return made
+    return b.one(Where(), later, b.const(np.array(-np.inf, scores.type.dtype)), scores)
 
 
 @PADDLE.reader("fused_softmax_mask")

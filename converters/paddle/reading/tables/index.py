@@ -154,8 +154,7 @@ def _put_mean(b: PaddleBuilder, x: Value, places: Value, values: Value, axis: in
     zeros = filled_like(b, x, 0)
     counts = b(ScatterElements(axis, "add"), zeros, places, filled_like(b, values, 1))
     if include_self:
-        made: Value = b(Div(), b(ScatterElements(axis, "add"), x, places, values), b(Add(), counts, 1))
-        return made
+        return b.one(Div(), b(ScatterElements(axis, "add"), x, places, values), b(Add(), counts, 1))
     total = b(ScatterElements(axis, "add"), zeros, places, values)
     is_put = b(Not(), b(Equal(), counts, 0))
     return chosen(b, is_put, b(Div(), total, chosen(b, is_put, counts, 1, dtype)), x, dtype)
@@ -216,8 +215,7 @@ def _tuples(b: PaddleBuilder, indices: Values) -> Value:
     wide = broadcast_tensors(b, tuple(to(b, i, I64) for i in indices))
 
     rank = rank_of(b, wide[0])
-    made: Value = b(Concat(rank), *(unsqueezed(b, v, rank) for v in wide))
-    return made
+    return b.one(Concat(rank), *(unsqueezed(b, v, rank) for v in wide))
 
 
 @PADDLE.reader("index_fill")
@@ -378,8 +376,7 @@ def _set_at(b: PaddleBuilder, x: Value, value: Value, place: Value, axis: int) -
     before, behind = sizes_of(b, x, range(axis)), sizes_of(b, x, range(axis + 1, rank))
     updates = unsqueezed(b, expanded(b, value, before, behind), axis)
     places = expanded(b, reshaped(b, to(b, place, I64), [1] * rank), before, [1], behind)
-    made: Value = b(ScatterElements(axis), x, places, updates)
-    return made
+    return b.one(ScatterElements(axis), x, places, updates)
 
 
 @PADDLE.reader("sampling_id")

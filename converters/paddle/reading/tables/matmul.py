@@ -30,8 +30,7 @@ PADDLE.reader("determinant", pir=("det",), slots={"Input": "x"})(AsIs(Det()))
 
 def product(b: PaddleBuilder, x: Value, y: Value, trans_x: bool, trans_y: bool, alpha: float = 1.0) -> Value:
     """Alpha * x @ y as `numpy.matmul` has it; a vector is not transposed."""
-    made: Value = b(MatMul(trans_x and rank_of(b, x) > 1, trans_y and rank_of(b, y) > 1, alpha), x, y)
-    return made
+    return b.one(MatMul(trans_x and rank_of(b, x) > 1, trans_y and rank_of(b, y) > 1, alpha), x, y)
 
 
 @PADDLE.reader("matmul_v2", pir=("matmul",))

@@ -48,8 +48,7 @@ def padded(b: PaddleBuilder, x: Value, pads: Value, mode: str, value: Any = None
     fill = None
     if mode == "constant" and value is not None and value != 0:
         fill = to(b, as_scalar(b, value), x.type.dtype) if isinstance(value, Value) else value
-    made: Value = b(Pad(_MODES[mode]), x, pads, fill)
-    return made
+    return b.one(Pad(_MODES[mode]), x, pads, fill)
 
 
 @PADDLE.reader("pad")

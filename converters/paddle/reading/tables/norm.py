@@ -262,5 +262,4 @@ MOST_STEPS = 64
 
 def _unit(b: PaddleBuilder, x: Value, eps: float) -> Value:
     """A column of length 1."""
-    made: Value = b(Div(), x, b(Add(), b(ReduceL2(False), x), eps))
-    return made
+    return b.one(Div(), x, b(Add(), b(ReduceL2(False), x), eps))

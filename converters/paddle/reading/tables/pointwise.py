@@ -95,8 +95,7 @@ for _name, _base in {"log2": 2, "log10": 10}.items():
 
 def _trunc(b: PaddleBuilder, x: Value) -> Value:
     """Rounded toward zero; the sign of a zero is lost."""
-    made: Value = b(Mul(), b(Sign(), x), b(Floor(), b(Abs(), x)))
-    return made
+    return b.one(Mul(), b(Sign(), x), b(Floor(), b(Abs(), x)))
 
 
 @PADDLE.reader("trunc")

@@ -99,8 +99,7 @@ def _adaptive(b: PaddleBuilder, x: Value, size: Ints, axes: Ints, is_max: bool, 
     if all(isinstance(d, int) and d % k == 0 for d, k in zip(sizes, size, strict=True)):
         each = tuple(int(d or 0) // k for d, k in zip(sizes, size, strict=True))
         operator = MaxPool if is_max else AveragePool
-        made: Value = b(operator(each, each, layout=layout), x)
-        return made
+        return b.one(operator(each, each, layout=layout), x)
     for axis, count in zip(axes, size, strict=True):
         if not _is_whole(b, x, axis, count):
             x = _shared_max(b, x, axis, count) if is_max else _shared_mean(b, x, axis, count)
@@ -140,14 +139,12 @@ def _windows(b: PaddleBuilder, x: Value, axis: int, count: int) -> Value:
     begins, ends = _shares(b, length, count)
     longest = b(Add(), b(Div(), b(Add(), length, count - 1), count), 1)
     places = b(Add(), unsqueezed(b, begins, 1), unsqueezed(b, counted(b, longest), 0))
-    made: Value = b(Min(), places, unsqueezed(b, b(Sub(), ends, 1), 1))
-    return made
+    return b.one(Min(), places, unsqueezed(b, b(Sub(), ends, 1), 1))
 
 
 def _shared_max(b: PaddleBuilder, x: Value, axis: int, count: int) -> Value:
     """Maxima of the shares along an axis."""
-    made: Value = b(ReduceMax(False), b(Gather(axis), x, _windows(b, x, axis, count)), ints([axis + 1]))
-    return made
+    return b.one(ReduceMax(False), b(Gather(axis), x, _windows(b, x, axis, count)), ints([axis + 1]))
 
 
 @PADDLE.reader("max_pool2d_with_index", "max_pool3d_with_index", results=("Out", "Mask"))

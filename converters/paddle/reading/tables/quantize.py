@@ -41,8 +41,7 @@ def _stored(b: PaddleBuilder, bits: int) -> AnyDType:
 
 
 def _step(b: PaddleBuilder, scale: Value, bits: int) -> Value:
-    made: Value = b(Div(), scale, float(levels_of(bits)))
-    return made
+    return b.one(Div(), scale, float(levels_of(bits)))
 
 
 def _clipped(b: PaddleBuilder, x: Value, scale: Value, axis: int, low: float, high: float) -> Any:
@@ -159,8 +158,7 @@ def greatest(b: PaddleBuilder, x: Value, axis: int = -1) -> Value:
     """The greatest size of x's elements as [1], or [d] along an axis."""
     others = [i for i in range(rank_of(b, x)) if i != axis]
     made = b(ReduceMax(keepdims=False), b(Abs(), x), ints(others))
-    found: Value = b(Max(), b(Reshape(), made, ints([1])) if axis < 0 else made, ZERO_SCALE)
-    return found
+    return b.one(Max(), b(Reshape(), made, ints([1])) if axis < 0 else made, ZERO_SCALE)
 
 
 @PADDLE.reader("fake_quantize_abs_max", results=["Out", "OutScale"])
@@ -176,8 +174,7 @@ def fake_quantize_dequantize_abs_max(b: PaddleBuilder, x: Value, *, bit_length: 
 
 
 def _there_and_back(b: PaddleBuilder, x: Value, scale: Value, bits: int, axis: int, kind: int) -> Value:
-    made: Value = b(DequantizeLinear(max(axis, 0)), *quantised(b, x, scale, bits, axis, kind))
-    return made
+    return b.one(DequantizeLinear(max(axis, 0)), *quantised(b, x, scale, bits, axis, kind))
 
 
 @PADDLE.reader("fake_channel_wise_quantize_abs_max", results=["Out", "OutScale"])

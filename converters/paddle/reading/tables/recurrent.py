@@ -26,8 +26,7 @@ def _ordered(b: PaddleBuilder, w: Value, mode: str) -> Value:
     if len(order) == 1:
         return w
     parts = b.node(Split(0, len(order)), w).outputs
-    made: Value = b(Concat(0), *(parts[i] for i in order))
-    return made
+    return b.one(Concat(0), *(parts[i] for i in order))
 
 
 def _operator(mode: str, direction: str, hidden: int) -> Any:
@@ -81,15 +80,13 @@ def rnn(
 
 
 def _single(b: PaddleBuilder, y: Value) -> Value:
-    made: Value = b(Squeeze(), y, ints([1]))
-    return made
+    return b.one(Squeeze(), y, ints([1]))
 
 
 def _stacked(b: PaddleBuilder, weights: list[Value], mode: str) -> Value:
     """Weights of all directions, along a new first axis."""
     rows = [unsqueezed(b, _ordered(b, w, mode), 0) for w in weights]
-    made: Value = rows[0] if len(rows) == 1 else b(Concat(0), *rows)
-    return made
+    return rows[0] if len(rows) == 1 else b.one(Concat(0), *rows)
 
 
 def _biases(b: PaddleBuilder, biases: Values, own: range, mode: str) -> Value | None:
@@ -97,8 +94,7 @@ def _biases(b: PaddleBuilder, biases: Values, own: range, mode: str) -> Value | 
     if not biases:
         return None
     rows = [unsqueezed(b, b(Concat(0), *(_ordered(b, biases[2 * i + side], mode) for side in (0, 1))), 0) for i in own]
-    made: Value = rows[0] if len(rows) == 1 else b(Concat(0), *rows)
-    return made
+    return rows[0] if len(rows) == 1 else b.one(Concat(0), *rows)
 
 
 _ACTIVATIONS = (None, Sigmoid, Tanh, Relu)
@@ -108,8 +104,7 @@ def _activated(b: PaddleBuilder, x: Value, number: int) -> Value:
     if not 0 <= number < len(_ACTIVATIONS):
         raise b.invalid("activation", number, f"0 to {len(_ACTIVATIONS) - 1}")
     operator = _ACTIVATIONS[number]
-    made: Value = x if operator is None else b(operator(), x)
-    return made
+    return x if operator is None else b.one(operator(), x)
 
 
 @PADDLE.reader(legacy=("gru_unit",), results=("Gate", "ResetHiddenPrev", "Hidden"))

@@ -58,8 +58,7 @@ def reduced(b: PaddleBuilder, operator: Any, x: Value, axes: Ints, keepdim: bool
     """X reduced along axes; all of them where none is named."""
     if not rank_of(b, x):
         x, axes, keepdim = reshaped(b, x, [1]), (0,), False
-    made: Value = b(operator(keepdim), x, ints(axes_of(b, x, axes)))
-    return made
+    return b.one(operator(keepdim), x, ints(axes_of(b, x, axes)))
 
 
 def _reduction(name: str) -> Any:
@@ -96,8 +95,7 @@ def _quantifier(operator: Any) -> Any:
         b: PaddleBuilder, x: Value, axis: Value | None = None, *, keepdim: bool = False, reduce_all: bool = False
     ) -> Value:
         axes = () if reduce_all or axis is None else known_ints(b, axis, "axis")
-        made: Value = b(Cast(BOOL), reduced(b, operator, to(b, truth(b, x), I32), axes, keepdim))
-        return made
+        return b.one(Cast(BOOL), reduced(b, operator, to(b, truth(b, x), I32), axes, keepdim))
 
     return read
 
@@ -152,8 +150,7 @@ def normed(b: PaddleBuilder, x: Value, p: float, axes: Ints, keepdim: bool) -> V
     if p in (1, 2):
         return reduced(b, ReduceL1 if p == 1 else ReduceL2, x, axes, keepdim)
     total = reduced(b, ReduceSum, b(Pow(), b(Abs(), x), p), axes, keepdim)
-    made: Value = b(Pow(), total, 1 / p)
-    return made
+    return b.one(Pow(), total, 1 / p)
 
 
 @PADDLE.reader("dist")

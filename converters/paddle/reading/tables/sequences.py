@@ -26,8 +26,7 @@ Ints: TypeAlias = tuple[int, ...]
 
 def _row_wise(b: PaddleBuilder, v: Value, x: Value) -> Value:
     """V [rows] shaped to broadcast against x [rows, ...]."""
-    made: Value = b(Reshape(), v, ints([-1, *[1] * (rank_of(b, x) - 1)]))
-    return made
+    return b.one(Reshape(), v, ints([-1, *[1] * (rank_of(b, x) - 1)]))
 
 
 def _least(x: Value) -> Any:

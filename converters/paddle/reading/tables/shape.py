@@ -139,8 +139,7 @@ def _fit(x: Value, y: Value, axis: int) -> bool:
 def _joined_at(b: Builder, x: list[Value], place: Value, axes: list[int]) -> Value:
     """X joined along that one of the axes which the run tells."""
     if len(axes) == 1:
-        made: Value = b(Concat(axes[0]), *x)
-        return made
+        return b.one(Concat(axes[0]), *x)
     branches = []
     for tried in (axes[:1], axes[1:]):
         graph = Graph("joined")
@@ -148,8 +147,7 @@ def _joined_at(b: Builder, x: list[Value], place: Value, axes: list[int]) -> Val
         inner = Builder(graph)
         graph.add_output(_joined_at(inner, inputs[:-1], inputs[-1], tried), "y")
         branches.append(graph)
-    chosen: Value = b(If(*branches), b(Equal(), place, axes[0]), *x, place)
-    return chosen
+    return b.one(If(*branches), b(Equal(), place, axes[0]), *x, place)
 
 
 @PADDLE.reader("stack")
@@ -203,8 +201,7 @@ def slice_(b: PaddleBuilder, input: Value, starts: Value, ends: Value, *, axes: 
 
 
 def _without(b: PaddleBuilder, x: Value, axes: Ints) -> Value:
-    made: Value = b(Squeeze(), x, ints(axes)) if axes else x
-    return made
+    return b.one(Squeeze(), x, ints(axes)) if axes else x
 
 
 @PADDLE.reader("strided_slice", slots=_SLICE)

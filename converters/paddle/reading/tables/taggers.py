@@ -168,8 +168,7 @@ def _best_path(b: PaddleBuilder, emission: Value, transition: Value, inside: Val
 
 def _zeros(b: PaddleBuilder, batch: Value, k: int) -> Value:
     shape = b(Concat(0), b(Unsqueeze(), batch, ints([0])), ints([k]))
-    made: Value = b(Expand(), np.zeros((1, 1), np.float32), shape)
-    return made
+    return b.one(Expand(), np.zeros((1, 1), np.float32), shape)
 
 
 def _steps(b: PaddleBuilder, by_step: Value) -> Value:

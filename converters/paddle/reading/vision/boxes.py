@@ -47,8 +47,7 @@ from bolt_numba.types import F32, I64
 def _stacked(b: PaddleBuilder, *parts: Value) -> Value:
     """Arrays of one shape along a new last axis."""
     rank = rank_of(b, parts[0])
-    made: Value = b(Concat(rank), *(unsqueezed(b, p, rank) for p in parts))
-    return made
+    return b.one(Concat(rank), *(unsqueezed(b, p, rank) for p in parts))
 
 
 def _steps(b: PaddleBuilder, input: Value, image: Value, step_w: float, step_h: float) -> tuple[Value, ...]:

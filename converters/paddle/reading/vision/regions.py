@@ -50,19 +50,16 @@ def images_of(b: PaddleBuilder, boxes: Value, boxes_num: Value | None) -> Value:
     """The image of each region, [r] i64: as many of each as ``boxes_num`` tells; of the first without it."""
     places = counted(b, as_scalar(b, size_of(b, boxes, 0)))
     if boxes_num is None:
-        made: Value = b(Mul(), places, 0)
-        return made
+        return b.one(Mul(), places, 0)
     ends = b(CumSum(), to(b, boxes_num, I64), b.const(np.array(0)))
     before = b(GreaterOrEqual(), unsqueezed(b, places, 1), unsqueezed(b, ends, 0))
-    found: Value = b(ReduceSum(False), to(b, before, I64), ints([1]))
-    return found
+    return b.one(ReduceSum(False), to(b, before, I64), ints([1]))
 
 
 def _with_images(b: PaddleBuilder, x: Value, boxes: Value, boxes_num: Value | None) -> Value:
     """Regions [r, 5], their images first."""
     images = to(b, _images_in(b, x, boxes, boxes_num), boxes.type.dtype)
-    made: Value = b(Concat(1), unsqueezed(b, images, 1), boxes)
-    return made
+    return b.one(Concat(1), unsqueezed(b, images, 1), boxes)
 
 
 @PADDLE.reader("roi_align", slots=_ROIS)

@@ -120,8 +120,7 @@ def interpolate(
 def _scaled(b: PaddleBuilder, x: Value, factor: Value, data_format: str) -> Value:
     """Sizes of x times a factor, cut."""
     own = sizes_of(b, x, spatial_of(b, x, data_format))
-    made: Value = b(Cast(I64), b(Mul(), to(b, own, F32), factor))
-    return made
+    return b.one(Cast(I64), b(Mul(), to(b, own, F32), factor))
 
 
 @PADDLE.reader(legacy=_NAMES, slots=_SLOTS)
@@ -192,5 +191,4 @@ def _centres(b: PaddleBuilder, size: Value, align_corners: bool) -> Value:
         spread = b(Mul(), places, step)
     else:
         spread = b(Div(), b(Add(), b(Mul(), places, 2.0), 1.0), count)
-    made: Value = b(Sub(), spread, 1.0)
-    return made
+    return b.one(Sub(), spread, 1.0)

@@ -22,7 +22,7 @@ Ints = tuple[int, ...]
 
 
 @record(frozen=True)
-class Windows:
+class TfliteWindows:
     """Options of what slides windows over an image."""
 
     stride_w: int
@@ -36,7 +36,7 @@ class Windows:
 
 
 @record(frozen=True)
-class Filters(Windows):
+class TfliteFilters(TfliteWindows):
     """Those of convolutions."""
 
     dilation_w_factor: int = 1
@@ -48,7 +48,7 @@ class Filters(Windows):
 
 
 @record(frozen=True)
-class Filters3D(Filters):
+class TfliteFilters3D(TfliteFilters):
     """Those of convolutions over three axes."""
 
     stride_d: int = 0
@@ -63,7 +63,7 @@ class Filters3D(Filters):
         return (self.dilation_d_factor, self.dilation_h_factor, self.dilation_w_factor)
 
 
-def _convolved(b: TfliteBuilder, x: Value, w: Value, bias: Value | None, filters: Filters) -> Any:
+def _convolved(b: TfliteBuilder, x: Value, w: Value, bias: Value | None, filters: TfliteFilters) -> Any:
     """A convolution with w [k, c / groups, spatial...]; the groups follow from the channels."""
     channels, of_group = static_dim(b, x, -1), static_dim(b, w, 1)
     if of_group < 1 or channels % of_group:
@@ -80,7 +80,7 @@ def conv_2d(
     w: Value,
     bias: Value | None = None,
     *,
-    filters: Filters,
+    filters: TfliteFilters,
     quantized_bias_type: str = "FLOAT32",
 ) -> Any:
     """w: [k, h, w, c / groups]."""
@@ -89,14 +89,20 @@ def conv_2d(
 
 @TFLITE.reader("DEPTHWISE_CONV_2D")
 def depthwise_conv_2d(
-    b: TfliteBuilder, x: Value, w: Value, bias: Value | None = None, *, filters: Filters, depth_multiplier: int = 0
+    b: TfliteBuilder,
+    x: Value,
+    w: Value,
+    bias: Value | None = None,
+    *,
+    filters: TfliteFilters,
+    depth_multiplier: int = 0,
 ) -> Any:
     """w: [1, h, w, c * multiplier]; the multiplier follows from the channels, whatever the option says."""
     return _convolved(b, x, b(Transpose((3, 0, 1, 2)), w), bias, filters)
 
 
 @TFLITE.reader("CONV_3D")
-def conv_3d(b: TfliteBuilder, x: Value, w: Value, bias: Value | None = None, *, filters: Filters3D) -> Any:
+def conv_3d(b: TfliteBuilder, x: Value, w: Value, bias: Value | None = None, *, filters: TfliteFilters3D) -> Any:
     """w: [d, h, w, c / groups, k]."""
     return _convolved(b, x, b(Transpose((4, 3, 0, 1, 2)), w), bias, filters)
 
@@ -131,7 +137,7 @@ def transpose_conv(
     x: Value,
     bias: Value | None = None,
     *,
-    windows: Windows,
+    windows: TfliteWindows,
     quantized_bias_type: str = "FLOAT32",
 ) -> Any:
     """w: [k, h, w, c]."""
@@ -143,7 +149,7 @@ def transpose_conv(
 
 @TFLITE.reader("CONV_3D_TRANSPOSE")
 def conv_3d_transpose(
-    b: TfliteBuilder, output_shape: Value, w: Value, x: Value, bias: Value | None = None, *, filters: Filters3D
+    b: TfliteBuilder, output_shape: Value, w: Value, x: Value, bias: Value | None = None, *, filters: TfliteFilters3D
 ) -> Any:
     """w: [d, h, w, k, c]."""
     turned = b(Transpose((4, 3, 0, 1, 2)), w)
@@ -153,7 +159,7 @@ def conv_3d_transpose(
 
 
 @record(frozen=True)
-class Pooled(Windows):
+class TflitePool(TfliteWindows):
     """Those of pools."""
 
     filter_width: int = 0
@@ -165,17 +171,17 @@ class Pooled(Windows):
 
 
 @TFLITE.reader("AVERAGE_POOL_2D")
-def average_pool_2d(b: TfliteBuilder, x: Value, *, pool: Pooled) -> Any:
+def average_pool_2d(b: TfliteBuilder, x: Value, *, pool: TflitePool) -> Any:
     return activated(b, pool.of(b, AveragePool, x), pool.fused_activation_function)
 
 
 @TFLITE.reader("MAX_POOL_2D")
-def max_pool_2d(b: TfliteBuilder, x: Value, *, pool: Pooled) -> Any:
+def max_pool_2d(b: TfliteBuilder, x: Value, *, pool: TflitePool) -> Any:
     return activated(b, pool.of(b, MaxPool, x), pool.fused_activation_function)
 
 
 @TFLITE.reader("L2_POOL_2D")
-def l2_pool_2d(b: TfliteBuilder, x: Value, *, pool: Pooled) -> Any:
+def l2_pool_2d(b: TfliteBuilder, x: Value, *, pool: TflitePool) -> Any:
     """The root of the mean of squares of each window."""
     mean = pool.of(b, AveragePool, b(Mul(), x, x))
     return activated(b, b(Sqrt(), mean), pool.fused_activation_function)
