@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.records import field_rows, record
 from bolt_numba.converters.operands import as_scalar, expanded, ints, joined, known_scalar, rank_of, unsqueezed
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
@@ -122,21 +123,25 @@ def fill_constant_batch_size_like(
     return filled(b, sizes, parsed(str_value) if str_value else value, dtype or F32)
 
 
+@record(frozen=True)
+class TypedValues:
+    """Numbers in the attribute of their dtype."""
+
+    values: Floats = ()
+    fp32_values: Floats = ()
+    fp64_values: Floats = ()
+    int32_values: Ints = ()
+    int64_values: Ints = ()
+    bool_values: Ints = ()
+
+    @property
+    def given(self) -> tuple[Any, ...]:
+        return next(filter(None, (getattr(self, name) for name in field_rows(self))), ())
+
+
 @PADDLE.reader(legacy=("assign_value",))
-def assign_value(
-    b: PaddleBuilder,
-    *,
-    shape: Ints,
-    dtype: AnyDType,
-    bool_values: Ints = (),
-    fp32_values: Floats = (),
-    fp64_values: Floats = (),
-    int32_values: Ints = (),
-    int64_values: Ints = (),
-    values: Floats = (),
-) -> Any:
-    given = next((v for v in (bool_values, fp32_values, fp64_values, int32_values, int64_values, values) if v), ())
-    return b.const(_shaped(b, given, shape, dtype))
+def assign_value(b: PaddleBuilder, *, shape: Ints, dtype: AnyDType, typed: TypedValues) -> Any:
+    return b.const(_shaped(b, typed.given, shape, dtype))
 
 
 def _shaped(b: PaddleBuilder, values: Any, shape: Ints, dtype: AnyDType) -> Any:

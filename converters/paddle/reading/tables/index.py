@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.converters.operands import (
     as_scalar,
     dim_of,
@@ -39,6 +40,7 @@ from bolt_numba.converters.paddle.reading.parts import (
 )
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.paddle.reading.tables.binary import any_of
+from bolt_numba.converters.paddle.reading.tables.fill import TypedValues
 from bolt_numba.converters.paddle.reading.tables.shape import broadcast_tensors, strided_bounds
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Compress, Gather, GatherElements, GatherND, NonZero, ScatterElements, ScatterND
@@ -278,6 +280,15 @@ _SET = {
 }  # fmt: skip
 
 
+@record(frozen=True)
+class PaddleCut:
+    """The axes of a slice, those of them that vanish, and places of new ones."""
+
+    axes: Ints
+    decrease_axes: Ints = ()
+    none_axes: Ints = ()
+
+
 @PADDLE.reader(legacy=("set_value",), slots=_SET)
 def set_value_legacy(
     b: PaddleBuilder,
@@ -287,25 +298,16 @@ def set_value_legacy(
     ends: Value,
     steps: Value,
     *,
-    axes: Ints,
-    decrease_axes: Ints = (),
-    none_axes: Ints = (),
+    cut: PaddleCut,
     shape: Ints = (),
+    typed: TypedValues,
     dtype: Any = None,
-    values: tuple[Any, ...] = (),
-    fp32_values: tuple[Any, ...] = (),
-    fp64_values: tuple[Any, ...] = (),
-    int32_values: Ints = (),
-    int64_values: Ints = (),
-    bool_values: Ints = (),
     fp16_values: tuple[Any, ...] = (),
 ) -> Any:
-    given = next(
-        (v for v in (values, fp32_values, fp64_values, int32_values, int64_values, bool_values, fp16_values) if v), ()
-    )
     if value is None:
+        given = typed.given or fp16_values
         value = b.const(np.array(given, x.type.dtype).reshape(shape or (len(given),)))
-    return _set(b, x, value, starts, ends, steps, axes, decrease_axes, none_axes)
+    return set_value_with_tensor(b, x, value, starts, ends, steps, cut=cut)
 
 
 @PADDLE.reader(pir=("set_value",))
@@ -316,48 +318,31 @@ def set_value(
     ends: Value,
     steps: Value,
     *,
-    axes: Ints,
-    decrease_axes: Ints = (),
-    none_axes: Ints = (),
+    cut: PaddleCut,
     shape: Ints = (),
     values: tuple[Any, ...] = (),
 ) -> Any:
     value = b.const(np.array(values, x.type.dtype).reshape(shape or (len(values),)))
-    return _set(b, x, value, starts, ends, steps, axes, decrease_axes, none_axes)
+    return set_value_with_tensor(b, x, value, starts, ends, steps, cut=cut)
 
 
 @PADDLE.reader(pir=("set_value_with_tensor",))
 def set_value_with_tensor(
-    b: PaddleBuilder,
-    x: Value,
-    value: Value,
-    starts: Value,
-    ends: Value,
-    steps: Value,
-    *,
-    axes: Ints,
-    decrease_axes: Ints = (),
-    none_axes: Ints = (),
+    b: PaddleBuilder, x: Value, value: Value, starts: Value, ends: Value, steps: Value, *, cut: PaddleCut
 ) -> Any:
-    return _set(b, x, value, starts, ends, steps, axes, decrease_axes, none_axes)
-
-
-def _set(
-    b: PaddleBuilder, x: Value, value: Value, starts: Value, ends: Value, steps: Value,
-    axes: Ints, decrease: Ints, none: Ints,
-) -> Value:  # fmt: skip
     """X with a slice replaced: the slice of the elements' places says where."""
-    axes = tuple(axis_of(b, x, a) for a in axes)
-    if len(axes) == 1 and not none and [axis_of(b, x, a) for a in decrease] == list(axes):
+    axes = tuple(axis_of(b, x, a) for a in cut.axes)
+    gone = [axis_of(b, x, a) for a in cut.decrease_axes]
+    if len(axes) == 1 and not cut.none_axes and gone == list(axes):
         return _set_at(b, x, value, flat(b, starts), axes[0])
     bounds = strided_bounds(b, x, axes, flat(b, starts), flat(b, ends), flat(b, steps))
     shape = b(Shape(), x)
     places = reshaped(b, counted(b, elements(b, shape)), shape)
     taken = b(Slice(), places, bounds[0], bounds[1], ints(axes), bounds[2])
     rank = rank_of(b, x)
-    kept = [i for i in range(rank) if i not in {axis_of(b, x, a) for a in decrease}]
+    kept = [i for i in range(rank) if i not in gone]
     seen = reshaped(b, taken, sizes_of(b, taken, kept)) if len(kept) < rank else taken
-    for axis in sorted(none):
+    for axis in sorted(cut.none_axes):
         seen = unsqueezed(b, seen, axis)
     value = to(b, value, x.type.dtype)
     while rank_of(b, value) > rank_of(b, seen):

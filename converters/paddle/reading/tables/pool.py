@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.converters.operands import as_scalar, ints, joined, known_ints, rank_of, unsqueezed
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
@@ -36,42 +37,45 @@ from bolt_numba.ops.pointwise import Abs, Add, And, Div, GreaterOrEqual, Less, M
 from bolt_numba.types import I32, I64, AnyDType
 
 
+@record(frozen=True)
+class PaddlePool:
+    """Attributes of pools."""
+
+    strides: Ints = ()
+    paddings: Ints = (0, 0)
+    ceil_mode: bool = False
+    exclusive: bool = True
+    data_format: str = "NCHW"
+    global_pooling: bool = False
+    adaptive: bool = False
+    padding_algorithm: str = "EXPLICIT"
+
+    def windows(self, b: PaddleBuilder, spatial: int) -> tuple[Ints, str]:
+        return windows_of(b, self.paddings, self.padding_algorithm, spatial, self.data_format)
+
+
 @PADDLE.reader("pool2d", "pool3d")
-def pool(
-    b: PaddleBuilder,
-    x: Value,
-    kernel_size: Value,
-    *,
-    strides: Ints = (),
-    paddings: Ints = (0, 0),
-    pooling_type: str,
-    ceil_mode: bool = False,
-    exclusive: bool = True,
-    data_format: str = "NCHW",
-    global_pooling: bool = False,
-    adaptive: bool = False,
-    padding_algorithm: str = "EXPLICIT",
-) -> Any:
+def pool(b: PaddleBuilder, x: Value, kernel_size: Value, *, pooling_type: str, how: PaddlePool) -> Any:
     """The greatest or the mean of windows, of all, or of ``kernel_size`` equal shares of each axis.
 
     exclusive: pads do not count in a mean.
     """
     if pooling_type not in ("max", "avg"):
         raise b.invalid("pooling_type", repr(pooling_type), "max or avg")
-    size, axes = known_ints(b, kernel_size, "kernel_size"), spatial_of(b, x, data_format)
+    size, axes = known_ints(b, kernel_size, "kernel_size"), spatial_of(b, x, how.data_format)
     size = size * len(axes) if len(size) == 1 else size
-    is_max = pooling_type == "max"
-    if global_pooling or (adaptive and set(size) == {1}):
+    is_max, layout = pooling_type == "max", layout_of(b, how.data_format)
+    if how.global_pooling or (how.adaptive and set(size) == {1}):
         return b(ReduceMax(True) if is_max else ReduceMean(True), x, ints(axes))
-    if adaptive:
-        return _adaptive(b, x, size, axes, is_max, layout_of(b, data_format))
-    pads, auto = windows_of(b, paddings, padding_algorithm, len(axes), data_format)
-    layout = layout_of(b, data_format)
+    if how.adaptive:
+        return _adaptive(b, x, size, axes, is_max, layout)
+    strides, exclusive = how.strides, how.exclusive
+    pads, auto = how.windows(b, len(axes))
     if is_max:
-        return b(MaxPool(size, strides, pads, (), auto, ceil_mode, layout), x)
+        return b(MaxPool(size, strides, pads, (), auto, how.ceil_mode, layout), x)
     if not exclusive:
         x, pads, auto, exclusive = _counted_pads(b, x, axes, size, strides, pads, auto)
-    return b(AveragePool(size, strides, pads, (), auto, ceil_mode, layout, count_include_pad=not exclusive), x)
+    return b(AveragePool(size, strides, pads, (), auto, how.ceil_mode, layout, count_include_pad=not exclusive), x)
 
 
 def _counted_pads(
@@ -210,26 +214,19 @@ def lp_pool(
     x: Value,
     kernel_size: Value,
     *,
-    strides: Ints = (),
-    paddings: Ints = (0, 0),
     norm_type: float = 2.0,
-    ceil_mode: bool = False,
-    exclusive: bool = True,
     pooling_type: str = "",
-    global_pooling: bool = False,
-    adaptive: bool = False,
-    data_format: str = "NCHW",
-    padding_algorithm: str = "EXPLICIT",
+    how: PaddlePool,
 ) -> Any:
     """p-norms of windows, or of whole images, from sums of powers."""
-    if adaptive:
+    if how.adaptive:
         raise b.unsupported("adaptive")
     powers = b(Pow(), b(Abs(), x), norm_type)
-    if global_pooling:
-        return b(Pow(), b(ReduceSum(True), powers, ints(spatial_of(b, x, data_format))), 1 / norm_type)
+    if how.global_pooling:
+        return b(Pow(), b(ReduceSum(True), powers, ints(spatial_of(b, x, how.data_format))), 1 / norm_type)
     size = known_ints(b, kernel_size, "kernel_size")
-    pads, auto = windows_of(b, paddings, padding_algorithm, len(size), data_format)
-    sums = LpPool(size, strides, pads, (), auto, ceil_mode, layout_of(b, data_format), p=1)
+    pads, auto = how.windows(b, len(size))
+    sums = LpPool(size, how.strides, pads, (), auto, how.ceil_mode, layout_of(b, how.data_format), p=1)
     return b(Pow(), b(sums, powers), 1 / norm_type)
 
 

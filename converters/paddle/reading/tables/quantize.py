@@ -7,10 +7,12 @@ Source: Paddle's fake_quantize_op, quantize_linear_op.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.converters.operands import ints, known_scalar, rank_of
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
@@ -74,9 +76,9 @@ def known_shape(b: PaddleBuilder, scale: Value) -> tuple[int, ...]:
     return scale.type.dims
 
 
-def _as_floats(b: PaddleBuilder, q: Value) -> Any:
+def _as_floats(b: PaddleBuilder, q: Value) -> Value:
     """Whole numbers as Paddle's floats."""
-    return b(DequantizeLinear(0), q, np.array(1, F32))
+    return b.one(DequantizeLinear(0), q, np.array(1, F32))
 
 
 def _integers(b: PaddleBuilder, x: Value, bits: int) -> Value | None:
@@ -96,6 +98,19 @@ def _are_whole(array: Array, bits: int) -> bool:
     return bool(np.all(np.rint(array) == array) and np.all(np.abs(array + 0.5) <= levels + 0.5))
 
 
+@record(frozen=True)
+class PaddleLevels:
+    """How many levels there are, along which axis each has a scale, and what only training looks at."""
+
+    quant_axis: int = -1
+    bit_length: int = 8
+    round_type: int = 0
+    qmin: int = -128
+    qmax: int = 127
+    only_observer: bool = False
+    moving_rate: float = 0.9
+
+
 @PADDLE.reader("quantize_linear", results=["Y", "OutScale", "OutAccum", "OutState"])
 def quantize_linear(
     b: PaddleBuilder,
@@ -105,18 +120,12 @@ def quantize_linear(
     in_accum: Value | None = None,
     in_state: Value | None = None,
     *,
-    quant_axis: int = -1,
-    bit_length: int = 8,
-    round_type: int = 0,
-    qmin: int = -128,
-    qmax: int = 127,
-    only_observer: bool = False,
-    moving_rate: float = 0.9,
+    levels: PaddleLevels,
 ) -> Any:
     """Whole numbers in floats.  The zero point is always 0, and only training moves the scale."""
-    if only_observer:
+    if levels.only_observer:
         return x, scale, None, None
-    q, _ = quantised(b, x, scale, bit_length, quant_axis, round_type)
+    q, _ = quantised(b, x, scale, levels.bit_length, levels.quant_axis, levels.round_type)
     return _as_floats(b, q), scale, None, None
 
 
@@ -129,18 +138,12 @@ def dequantize_linear(
     in_accum: Value | None = None,
     in_state: Value | None = None,
     *,
-    quant_axis: int = -1,
-    bit_length: int = 8,
-    round_type: int = 0,
-    qmin: int = -128,
-    qmax: int = 127,
-    only_observer: bool = False,
-    moving_rate: float = 0.9,
+    levels: PaddleLevels,
 ) -> Any:
-    if only_observer:
+    if levels.only_observer:
         return x, None, None, None
-    axis = quant_axis if known_shape(b, scale) not in ((), (1,)) else -1
-    return real(b, x, _step(b, scale, bit_length), bit_length, axis), None, None, None
+    axis = levels.quant_axis if known_shape(b, scale) not in ((), (1,)) else -1
+    return real(b, x, _step(b, scale, levels.bit_length), levels.bit_length, axis), None, None, None
 
 
 def real(b: PaddleBuilder, x: Value, step: Value, bits: int, axis: int) -> Any:
@@ -161,55 +164,58 @@ def greatest(b: PaddleBuilder, x: Value, axis: int = -1) -> Value:
     return b.one(Max(), b(Reshape(), made, ints([1])) if axis < 0 else made, ZERO_SCALE)
 
 
-@PADDLE.reader("fake_quantize_abs_max", results=["Out", "OutScale"])
-def fake_quantize_abs_max(b: PaddleBuilder, x: Value, *, bit_length: int = 8, round_type: int = AWAY) -> Any:
-    scale = greatest(b, x)
-    return _as_floats(b, quantised(b, x, scale, bit_length, -1, round_type)[0]), scale
+Fake: TypeAlias = Callable[[PaddleBuilder, Value, Value, int, int, int], Value]
+"""What a fake quantisation gives for x, its scale, the bits, the axis and the rounding."""
 
 
-@PADDLE.reader("fake_quantize_dequantize_abs_max", results=["Out", "OutScale"])
-def fake_quantize_dequantize_abs_max(b: PaddleBuilder, x: Value, *, bit_length: int = 8, round_type: int = AWAY) -> Any:
-    scale = greatest(b, x)
-    return _there_and_back(b, x, scale, bit_length, -1, round_type), scale
+def _whole(b: PaddleBuilder, x: Value, scale: Value, bits: int, axis: int, kind: int) -> Value:
+    return _as_floats(b, quantised(b, x, scale, bits, axis, kind)[0])
 
 
 def _there_and_back(b: PaddleBuilder, x: Value, scale: Value, bits: int, axis: int, kind: int) -> Value:
     return b.one(DequantizeLinear(max(axis, 0)), *quantised(b, x, scale, bits, axis, kind))
 
 
-@PADDLE.reader("fake_channel_wise_quantize_abs_max", results=["Out", "OutScale"])
-def fake_channel_wise_quantize_abs_max(
-    b: PaddleBuilder, x: Value, *, bit_length: int = 8, round_type: int = AWAY, quant_axis: int = 0
-) -> Any:
-    scale = greatest(b, x, quant_axis)
-    return _as_floats(b, quantised(b, x, scale, bit_length, quant_axis, round_type)[0]), scale
+def _by_own_scale(made: Fake) -> Any:
+    def read(b: PaddleBuilder, x: Value, *, bit_length: int = 8, round_type: int = AWAY) -> Any:
+        scale = greatest(b, x)
+        return made(b, x, scale, bit_length, -1, round_type), scale
+
+    return read
 
 
-@PADDLE.reader("fake_channel_wise_quantize_dequantize_abs_max", results=["Out", "OutScale"])
-def fake_channel_wise_quantize_dequantize_abs_max(
-    b: PaddleBuilder, x: Value, *, bit_length: int = 8, round_type: int = AWAY, quant_axis: int = 0
-) -> Any:
-    scale = greatest(b, x, quant_axis)
-    return _there_and_back(b, x, scale, bit_length, quant_axis, round_type), scale
+def _by_own_scales(made: Fake) -> Any:
+    def read(
+        b: PaddleBuilder, x: Value, *, bit_length: int = 8, round_type: int = AWAY, quant_axis: int = 0
+    ) -> Any:
+        scale = greatest(b, x, quant_axis)
+        return made(b, x, scale, bit_length, quant_axis, round_type), scale
+
+    return read
 
 
-@PADDLE.reader(
-    "fake_quantize_moving_average_abs_max",
-    results=["Out", "OutScale", "OutState", "OutAccum"],
-)
-def fake_quantize_moving_average_abs_max(
-    b: PaddleBuilder,
-    x: Value,
-    in_scale: Value,
-    in_accum: Value | None = None,
-    in_state: Value | None = None,
-    *,
-    moving_rate: float = 0.9,
-    bit_length: int = 8,
-    round_type: int = AWAY,
-) -> Any:
-    q, _ = quantised(b, x, in_scale, bit_length, -1, round_type)
-    return _as_floats(b, q), in_scale, in_state, in_accum
+def _by_moving_scale(made: Fake) -> Any:
+    def read(
+        b: PaddleBuilder,
+        x: Value,
+        in_scale: Value,
+        in_accum: Value | None = None,
+        in_state: Value | None = None,
+        *,
+        moving_rate: float = 0.9,
+        bit_length: int = 8,
+        round_type: int = AWAY,
+    ) -> Any:
+        return made(b, x, in_scale, bit_length, -1, round_type), in_scale, in_state, in_accum
+
+    return read
+
+
+_MOVING = ["Out", "OutScale", "OutState", "OutAccum"]
+for _name, _made in (("quantize", _whole), ("quantize_dequantize", _there_and_back)):
+    PADDLE.reader(f"fake_{_name}_abs_max", results=["Out", "OutScale"])(_by_own_scale(_made))
+    PADDLE.reader(f"fake_channel_wise_{_name}_abs_max", results=["Out", "OutScale"])(_by_own_scales(_made))
+    PADDLE.reader(f"fake_{_name}_moving_average_abs_max", results=_MOVING)(_by_moving_scale(_made))
 
 
 @PADDLE.reader("fake_quantize_range_abs_max", results=["Out", "OutScale", "OutScales"])
@@ -223,26 +229,7 @@ def fake_quantize_range_abs_max(
     bit_length: int = 8,
     round_type: int = AWAY,
 ) -> Any:
-    q, _ = quantised(b, x, in_scale, bit_length, -1, round_type)
-    return _as_floats(b, q), in_scale, None
-
-
-@PADDLE.reader(
-    "fake_quantize_dequantize_moving_average_abs_max",
-    results=["Out", "OutScale", "OutState", "OutAccum"],
-)
-def fake_quantize_dequantize_moving_average_abs_max(
-    b: PaddleBuilder,
-    x: Value,
-    in_scale: Value,
-    in_accum: Value | None = None,
-    in_state: Value | None = None,
-    *,
-    moving_rate: float = 0.9,
-    bit_length: int = 8,
-    round_type: int = AWAY,
-) -> Any:
-    return _there_and_back(b, x, in_scale, bit_length, -1, round_type), in_scale, in_state, in_accum
+    return _whole(b, x, in_scale, bit_length, -1, round_type), in_scale, None
 
 
 @PADDLE.reader("moving_average_abs_max_scale", results=["Out", "OutScale", "OutState", "OutAccum"])
