@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: check aarch64 cross-tools help demo test lint onnx-score golden native cuda-resources flow-stress hardware bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
+.PHONY: check aarch64 cross-tools help demo test test-all lint onnx-score golden native cuda-resources flow-stress hardware bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -20,9 +20,14 @@ demo: $(STAMP) ## Read handwritten digits: pictures, accuracy, latency, profile.
 	$(BIN)/python examples/demo.py
 
 # Tests start many processes: their byte code is kept, also where the environment says otherwise.
-test: export PYTHONDONTWRITEBYTECODE =
-test: lint ## Lint, check types, run all tests, in as many processes as there are processors.
-	$(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal
+test test-all: export PYTHONDONTWRITEBYTECODE =
+WORKERS := -n logical --maxprocesses 8 --dist worksteal
+test: lint ## Lint, check types, run the tests, in as many processes as there are processors.
+	$(BIN)/python -m pytest -q $(WORKERS) -m "not long"
+
+test-all: $(STAMP) ## Run what `make test` leaves out: long tests, all drawn cases, lower instruction sets (an hour).
+	$(BIN)/python -m pytest -q $(WORKERS) -m "long or drawn"
+	$(BIN)/python -m tests.lower_isa $(WORKERS)
 
 CHECKS := tests/test_references.py $(addprefix tests/test_,infer.py infer_edges.py infer_operands.py data_safety.py \
 	kernels.py pointwise.py widen.py tape.py objects.py) tests/cuda/test_kernels.py tests/converters/test_onnx_write.py \

@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, settings
 import bolt_numba_simulator
 from bolt_numba.base.swallowed import FAULTS
 from bolt_numba.ir.text import diff
+from tests import level
+from tests.totals import Totals
 
 # A cold cache must not decide what runs: tests of stand-ins ask for them.
 os.environ.setdefault("BOLT_NUMBA_STAND_INS", "0")
@@ -36,6 +38,23 @@ settings.load_profile("patient")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files instead of comparing")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before modules of tests are imported, which ask how many cases they draw."""
+    os.environ.pop(level.QUICK, None)
+    if config.getoption("-m") == "not long":
+        os.environ[level.QUICK] = "1"
+    config.pluginmanager.register(Totals())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in level.long_tests(items):
+        item.add_marker("long")
+    for item in items:
+        if item.nodeid.startswith(level.DRAWN):
+            item.add_marker("drawn")
 
 
 @pytest.hookimpl(wrapper=True)

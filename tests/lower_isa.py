@@ -1,4 +1,4 @@
-"""Runs tests again on a lower instruction set than this machine has."""
+"""Runs tests again on the lower instruction sets of this machine: ``python -m tests.lower_isa``, options of pytest."""
 
 from __future__ import annotations
 
@@ -6,20 +6,49 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from bolt_numba.kernels.cpu.isa import target
 
 LEVELS = ["generic", "avx2", "avx512"]
 IS_LOWER = "BOLT_NUMBA_TEST_LOWER" in os.environ
 """Whether this process is such a run: a few dtypes stand for all, as only the compiler makes their code another."""
+AGAIN = (
+    "test_bf16.py", "test_binary.py::test_sessions_give_what_the_floats_give",
+    "test_byte_moves.py::test_chains_read_and_write_bytes", "test_casts.py", "test_f16.py", "test_gemm_conv.py",
+    "test_grouped.py", "test_half_products.py", "test_integer_ties.py",
+    *(
+        f"test_jit.py::test_words_{name}"
+        for name in (
+            "vectors_of_f64", "vectors", "scalars", "masked_store", "count_bits", "bfloat16_rounds_to_nearest_even",
+            "bfloat16_pairs", "bfloat16_products", "tiles", "exist",
+        )
+    ),
+    "test_kernels.py::test_kernel_equals_reference", "test_narrow.py", "test_norms_far.py", "test_pack.py",
+    *(
+        f"test_quantise.py::test_{name}"
+        for name in (
+            "convolutions", "transposed_convolutions", "transposed_convolutions_of_sizes_that_only_the_run_tells",
+            "products",
+        )
+    ),
+    "test_reductions.py::test_positions_among_equals_zeros_and_nan",
+    *(f"test_resize.py::test_{name}" for name in ("nearest", "blends", "windows")), "test_special_values.py",
+)  # fmt: skip
+"""Tests of what kernels and their words compute."""
 
 
-def run_on(isa: str, *arguments: str, **environment: str) -> None:
-    """Run pytest with ``arguments`` in a new process that is held to ``isa``; skip where that is nothing new."""
-    if LEVELS.index(isa) >= (LEVELS.index(target().name) if target().name in LEVELS else 0):
-        pytest.skip(f"{isa} is what the other tests run on, or more than this machine has")
-    env = {**os.environ, "BOLT_NUMBA_ISA": isa, "BOLT_NUMBA_TEST_LOWER": "1", **environment}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", *arguments]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=3600, check=False)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+def below() -> list[str]:
+    """Lower levels than that of this process."""
+    return LEVELS[: LEVELS.index(target().name)] if target().name in LEVELS else []
+
+
+def main(options: list[str]) -> int:
+    codes = [0]
+    for isa in below():
+        env = {"BOLT_NUMBA_ISA": isa, "BOLT_NUMBA_TEST_LOWER": "1", "BOLT_NUMBA_TEST_EXAMPLES": "3"}
+        command = [sys.executable, "-m", "pytest", "-q", *options, *(f"tests/{name}" for name in AGAIN)]
+        codes.append(subprocess.run(command, env=os.environ | env, check=False).returncode)
+    return max(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -40,7 +40,6 @@ from bolt_numba.runtime.device import Device
 from bolt_numba.types import F32, Array, TensorType
 from bolt_numba.verification import compare
 from tests.harness import plans, run_kernel, run_planned
-from tests.lower_isa import run_on
 from tests.models import FetchError, fetch
 from tests.near import assert_near
 
@@ -284,12 +283,6 @@ def test_real_models(name: str, limit: float, runner: str) -> None:
         same = got.argmax(-1) == wanted.argmax(-1)
         assert same.mean() > 0.9
     assert any(r["runner"] == runner for r in narrow.report())
-
-
-@pytest.mark.parametrize("isa", ["avx2", "generic"])
-def test_lower_instruction_sets(isa: str) -> None:
-    """They widen the halves of a pair instead."""
-    run_on(isa, "-k", "not lower", __file__)
 
 
 def test_exact_functions_stay_exact_behind_short_ones() -> None:

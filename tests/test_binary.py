@@ -23,7 +23,6 @@ from bolt_numba.packing import packed
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.quantize.layers import layers_of
 from bolt_numba.types import F32, Array
-from tests.lower_isa import run_on
 from tests.rule_cases import f32, graph_of, i64, o
 from tests.rule_cases_binary import weights, where
 
@@ -123,11 +122,6 @@ def test_ties_behind_batch_norms_stay_ties(form: str, plan: Any, channels: int, 
     graph = graph_of(tied(form, plan, seed), {"x": (2, channels, 6, 7)})
     x = whole(np.random.default_rng(seed), 2, channels, 6, 7)
     np.testing.assert_array_equal(bn.compile(graph, threads=1)(x)[0], interpret(graph, {"x": x})["out0"])
-
-
-@pytest.mark.parametrize("isa", ["avx2", "generic"])
-def test_lower_instruction_sets(isa: str) -> None:
-    run_on(isa, f"{__file__}::{test_sessions_give_what_the_floats_give.__name__}")
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -15,7 +15,6 @@ from bolt_numba.ir.interpret import interpret
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.types import F32, I8, I16, U8, U16, AnyDType, Array
 from tests.harness import run_kernel
-from tests.lower_isa import run_on
 from tests.rule_cases import graph_of, i64, o
 
 Build = Callable[..., Any]
@@ -289,11 +288,6 @@ def test_another_reader_of_one_operand_keeps_no_other_from_the_chain() -> None:
         return gate, q(b, b(o("Mul"), dq(b, gate, 0.5), dq(b, y, 0.1)), 3.0)
 
     assert agrees(graph_of(graph, {"x": (U8, 3, 16), "y": (U8, 3, 16)})) == ["Chain", "Chain"]  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("isa", ["avx2", "generic"])
-def test_chains_on_lower_instruction_sets(isa: str) -> None:
-    run_on(isa, f"{__file__}::{test_chains_read_and_write_bytes.__name__}")
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (17, 33), (40, 19), (2, 21, 100), (3, 1100, 16)], ids=str)

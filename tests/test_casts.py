@@ -37,7 +37,7 @@ from bolt_numba.types import (
     TensorType,
 )
 from tests.harness import plan, run_planned
-from tests.lower_isa import IS_LOWER, run_on
+from tests.lower_isa import IS_LOWER
 
 INT4, UINT4, E8M0 = (np.dtype(getattr(ml_dtypes, n)) for n in ("int4", "uint4", "float8_e8m0fnu"))
 DTYPES = (*FLOATS, *INTS, BOOL, *BYTE_FLOATS, INT4, UINT4)
@@ -173,8 +173,3 @@ def test_integer_reductions_that_end_in_a_float(op: Any) -> None:
         planned = plan(op, [x, np.array([1])])
         assert planned is not None
         same_bits(run_planned(planned, [x, np.array([1])])[0], wanted)
-
-
-@pytest.mark.parametrize("isa", ["avx2", "generic"])
-def test_lower_instruction_sets(isa: str) -> None:
-    run_on(isa, __file__, "-k", "not lower_instruction_sets")

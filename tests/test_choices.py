@@ -34,8 +34,9 @@ from bolt_numba.runtime.region import Region, region_of
 from bolt_numba.runtime.slots import Slot
 from bolt_numba.types import F32, STRING, Sym, TensorType
 from tests.cases import CASES, Case
+from tests.level import few
 
-EXAMPLES = int(os.environ.get("BOLT_NUMBA_TEST_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("BOLT_NUMBA_TEST_EXAMPLES", few(8, 1)))
 SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 64, 100)
 
 

@@ -22,7 +22,6 @@ from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Clip, LeakyRelu, Relu
 from bolt_numba.types import F32, Array, TensorType
 from tests.harness import run_kernel
-from tests.lower_isa import run_on
 
 RNG = np.random.default_rng(3)
 # These makers, whatever others are better for some shapes.
@@ -195,11 +194,6 @@ def test_conv_batches_of_small_and_large_images() -> None:
 
 def test_conv_pads_beyond_the_kernel() -> None:
     conv_case((1, 4, 4, 6), 8, (2, 2), pads=(3, 3, 3, 3))
-
-
-@pytest.mark.parametrize("isa", ["avx2", "generic"])
-def test_lower_instruction_sets(isa: str) -> None:
-    run_on(isa, "-k", "not lower", __file__)
 
 
 @pytest.mark.parametrize("bias", [(), (1,), (3,)])

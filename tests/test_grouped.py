@@ -17,7 +17,6 @@ from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
 from bolt_numba.types import Array
 from tests.harness import run_kernel, types_of
-from tests.lower_isa import run_on
 
 ENTRY = Entry(Conv, "cpu", "f32", grouped, accepts_grouped, 0, "grouped")
 
@@ -102,8 +101,3 @@ def test_chunks_cover_all_blocks() -> None:
         for lines in (1, 7, 56):
             for threads in (1, 2, 8):
                 assert 1 <= choose_chunk(blocks, 5000, lines, threads) <= blocks
-
-
-@pytest.mark.parametrize("isa", ["avx2", "generic"])
-def test_lower_instruction_sets(isa: str) -> None:
-    run_on(isa, "-k", "not lower", __file__)

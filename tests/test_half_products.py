@@ -20,7 +20,6 @@ from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
 from bolt_numba.types import BF16, F16, F32, AnyDType, Array
 from tests.harness import run_kernel
-from tests.lower_isa import run_on
 from tests.near import assert_near
 
 RNG = np.random.default_rng(5)
@@ -116,8 +115,3 @@ def test_conv_of_other_ranks_and_groups(dtype: AnyDType) -> None:
     check(dtype, Conv(layout="NHWC", pads=(1,) * 4, group=2), many)  # type: ignore[arg-type]
     first = [real(1, 30, 31, 3), real(64, 3, 7, 7), real(64)]
     check(dtype, Conv(layout="NHWC", pads=(3,) * 4, strides=(2, 2)), first)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("isa", ["avx2", "generic"])
-def test_lower_instruction_sets(isa: str) -> None:
-    run_on(isa, "-k", "not lower", __file__)

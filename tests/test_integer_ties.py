@@ -23,7 +23,7 @@ from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.types import F32, I8, I32, I64, U8, AnyDType, Array, TensorType
-from tests.lower_isa import IS_LOWER, run_on
+from tests.lower_isa import IS_LOWER
 from tests.rule_cases import o
 
 Body = Callable[[Builder, Value, Value], Any]
@@ -169,8 +169,3 @@ def test_other_scales(name: str) -> None:
         real = {"add": a + b, "sub": a - b, "mul": a * b}.get(name, a * b + a) / float(scales[2])
         apart = got != np.clip(np.rint(real) + zero, 0, 255)
         assert np.abs(np.abs(real - np.trunc(real)) - 0.5)[apart].max(initial=0) < 2.0**-12
-
-
-@pytest.mark.parametrize("isa", ["avx2", "generic"])
-def test_lower_instruction_sets(isa: str) -> None:
-    run_on(isa, __file__, "-k", "not lower_instruction_sets")

@@ -17,7 +17,6 @@ from bolt_numba.kernels import jit, machine_code
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.jit import F32, I32, I64, PTR, Native, inline, native, native_source
-from tests.lower_isa import run_on
 
 L = lang.LANES
 RNG = np.random.default_rng(1)
@@ -379,11 +378,6 @@ def test_words_exist() -> None:
         assert word(name) is not None
     with pytest.raises(AttributeError, match="no_such_word"):
         lang.no_such_word  # noqa: B018
-
-
-@pytest.mark.parametrize("isa", ["avx2", "generic"])
-def test_lower_instruction_sets(isa: str) -> None:
-    run_on(isa, "-k", "words", __file__)
 
 
 def test_unknown_instruction_set_is_refused() -> None:

@@ -26,7 +26,6 @@ from bolt_numba.ops.pointwise import Add, Clip, Gelu, LeakyRelu, Relu
 from bolt_numba.packing import packed
 from bolt_numba.types import BF16, F16, F32, F64, Array, Sym, TensorType
 from tests.harness import run_kernel
-from tests.lower_isa import run_on
 
 RNG = np.random.default_rng(8)
 load("cpu")
@@ -179,8 +178,3 @@ def test_new_shapes() -> None:
     for n, h in ((1, 3), (2, 5), (1, 7), (3, 1), (1, 4), (2, 2), (1, 9), (4, 3)):
         x = real(n, h, 20, 32)
         np.testing.assert_array_equal(session(x)[0], bn.compile(graph, precision="bf16")(x)[0])
-
-
-@pytest.mark.parametrize("isa", ["avx2", "generic"])
-def test_lower_instruction_sets(isa: str) -> None:
-    run_on(isa, "-k", "not lower", __file__)

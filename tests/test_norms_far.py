@@ -19,7 +19,6 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.layers.norm import GroupNormalization, InstanceNormalization, LayerNormalization
 from bolt_numba.types import F32, Array, TensorType
-from tests.lower_isa import run_on
 
 UNIT = 2.0**-24
 NEAR, LIMIT = 8 * UNIT, 32 * UNIT
@@ -142,11 +141,6 @@ def test_a_deviation_beyond_the_range_leaves_the_bias() -> None:
     x, scale, bias = operands("LayerNormalization", (3, 384), 1e30, 1e25).values()
     got = run(LayerNormalization(epsilon=EPSILON), x, scale, bias)[0]
     np.testing.assert_array_equal(got, np.broadcast_to(bias, x.shape))
-
-
-@pytest.mark.parametrize("isa", ["avx2", "generic"])
-def test_on_lower_instruction_sets(isa: str) -> None:
-    run_on(isa, __file__, "-k", "not lower")
 
 
 @pytest.mark.parametrize("n", [4, 7, 384])

@@ -11,7 +11,6 @@ from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products import pack
 from bolt_numba.kernels.cpu.products.pack import PANEL, pack_panels, pack_taps, pack_winograd, panel_columns
 from bolt_numba.types import Array
-from tests.lower_isa import run_on
 from tests.near import assert_near
 
 RNG = np.random.default_rng(8)
@@ -105,11 +104,6 @@ def test_threads_change_nothing(threads: int, monkeypatch: pytest.MonkeyPatch) -
     shared = [pack_panels(b, threads=threads), pack_panels(b.T, threads=threads), pack_taps(w, 2, threads)]
     for x, y in zip(alone, [*shared, pack_winograd(w, 4, threads)], strict=True):
         np.testing.assert_array_equal(x, y)
-
-
-@pytest.mark.parametrize("isa", ["avx2", "generic"])
-def test_lower_instruction_sets(isa: str) -> None:
-    run_on(isa, "-k", "not lower", __file__)
 
 
 @pytest.mark.parametrize("nbytes", [0, 4, (1 << 16) - 4, 1 << 16, 3 << 20, (1 << 22) - 64, 1 << 22, 5 << 20])

@@ -24,7 +24,7 @@ from bolt_numba.ops.pointwise import Add, Clip, HardSwish, LeakyRelu, Relu, Sigm
 from bolt_numba.ops.registry import Op
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.types import F32, I8, I16, I32, U8, U16, AnyDType, Array, Sym, TensorType, type_of
-from tests.lower_isa import IS_LOWER, run_on
+from tests.lower_isa import IS_LOWER
 
 Rng = np.random.Generator
 SEEDS = range(4 if IS_LOWER else 12)
@@ -231,11 +231,6 @@ def test_products(seed: int, computed: bool) -> None:
     assert "MatMul" not in operators(graph)
     assert "QLinearMatMul" in operators(graph)
     same_levels(graph, data_for(graph, seed))
-
-
-@pytest.mark.parametrize("isa", ["generic", "avx2"])
-def test_lower_instruction_sets(isa: str) -> None:
-    run_on(isa, "-k", "(convolutions or products) and not lower", __file__)
 
 
 # ------------------------------------------------------------------------------------------------- what is taken in

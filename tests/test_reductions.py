@@ -14,7 +14,6 @@ from bolt_numba.ops.arrays.reduce import CumProd
 from bolt_numba.ops.dtypes import INTS
 from bolt_numba.types import F16, F32, F64, I32, I64, U64, AnyDType, Array, dtype_name
 from tests.harness import plan, run_kernel
-from tests.lower_isa import run_on
 
 
 @pytest.mark.parametrize("op", [ops.ArgMax, ops.ArgMin])
@@ -86,11 +85,6 @@ def test_the_mean_of_one_integer_is_the_integer() -> None:
     x = np.array([[2**62 + 1], [-(2**63)], [2**53 + 1]])
     for made, axes in ((ops.ReduceMean(noop_with_empty_axes=True), ()), (ops.ReduceMean(), (np.array([1]),))):
         np.testing.assert_array_equal(run_kernel(made, [x, *axes])[0], x)
-
-
-@pytest.mark.parametrize("isa", ["avx2", "generic"])
-def test_lower_instruction_sets(isa: str) -> None:
-    run_on(isa, f"{__file__}::{test_positions_among_equals_zeros_and_nan.__name__}")
 
 
 SUMMED: dict[Any, Any] = {

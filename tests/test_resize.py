@@ -15,7 +15,6 @@ from bolt_numba.ops.layers import resize
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.types import F32, F64, I32, U8
 from tests.harness import run_kernel
-from tests.lower_isa import run_on
 from tests.near import assert_near
 
 CHANNELS = st.sampled_from([1, 2, 3, 5, 8, 12, 15, 16, 17, 21, 31, 32, 33, 64, 255, 300])
@@ -126,9 +125,3 @@ def test_windows() -> None:
     assert windows(np.arange(LANES - 1)) is None
     assert windows(np.zeros(n, np.int64)) is None
     assert windows(np.arange(n) * 2) is None
-
-
-@pytest.mark.parametrize("isa", ["avx2", "generic"])
-def test_lower_instruction_sets(isa: str) -> None:
-    here = __file__
-    run_on(isa, *(f"{here}::{t.__name__}" for t in (test_nearest, test_blends, test_windows)))

@@ -30,7 +30,8 @@ from bolt_numba.ops.registry import OPS, Op, result_tuple
 from bolt_numba.types import BOOL, F16, F32, F64, I8, I32, I64, U8, U32, U64, AnyDType, Array, TensorType
 from tests.cases import CASES, Case
 from tests.harness import plan, run_once, run_planned
-from tests.lower_isa import IS_LOWER, run_on
+from tests.level import few
+from tests.lower_isa import IS_LOWER
 from tests.near import assert_near
 
 INF, NAN = np.inf, np.nan
@@ -352,7 +353,7 @@ def spoilt(case: Case) -> list[tuple[Array | None, ...]]:
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: f"{e.op.__name__}-{e.name}")
 def test_every_operand(entry: Entry) -> None:
     """NaN, infinities and -0 in one operand after the other, of every kernel, constants among them."""
-    for at, case in enumerate(drawn(entry.op, 2 if IS_LOWER else 5)):
+    for at, case in enumerate(drawn(entry.op, 2 if IS_LOWER else few(5, 1))):
         constant = [(i > 0 and at % 2 == 0) or i in case.op.value_inputs for i in range(len(case.inputs))]
         for inputs in spoilt(case):
             planned = plan(entry, inputs, constant, instance=case.op)
@@ -377,8 +378,3 @@ def test_attributes_beyond_f32_are_infinite() -> None:
         graph = Graph("g")
         graph.add_output(Builder(graph)(op, graph.add_input("x", TensorType(F32, (3,)))), "y")
         np.testing.assert_array_equal(bn.compile(graph)(x=x)[0], np.array(wanted, F32))
-
-
-@pytest.mark.parametrize("isa", ["avx2", "generic"])
-def test_lower_instruction_sets(isa: str) -> None:
-    run_on(isa, __file__, "-k", "not lower_instruction_sets")

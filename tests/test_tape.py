@@ -42,9 +42,10 @@ from bolt_numba.runtime.slots import CONST, TEMP
 from bolt_numba.runtime.tape import Tape, Taped
 from bolt_numba.types import F32, STRING, Sym, TensorType
 from tests.cases import CASES, Case
+from tests.level import few
 
 pytestmark = pytest.mark.usefixtures("tapes_at_once")
-EXAMPLES = int(os.environ.get("BOLT_NUMBA_TEST_EXAMPLES", "6"))
+EXAMPLES = int(os.environ.get("BOLT_NUMBA_TEST_EXAMPLES", few(6, 1)))
 SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 64, 100)
 THREADS = 2
 

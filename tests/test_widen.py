@@ -18,6 +18,7 @@ from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import F32, AnyDType, Array
 from tests.cases import CASES, Case
 from tests.harness import plans, run_planned, types_of
+from tests.level import few
 from tests.near import assert_near
 
 load("cpu")
@@ -57,7 +58,7 @@ def narrowed(case: Case, half: AnyDType) -> tuple[Array | None, ...] | None:
     return None
 
 
-def taken_cases(op: type[Op], half: AnyDType, examples: int = 8) -> tuple[int, int]:
+def taken_cases(op: type[Op], half: AnyDType, examples: int = few(8, 2)) -> tuple[int, int]:
     """Run cases of an operator in ``half``; how many it allows, how many a kernel took."""
     allowed = taken = 0
 

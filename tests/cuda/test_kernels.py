@@ -6,6 +6,7 @@ larger operands, or other forms than the cases draw, has tests beside this one.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -26,16 +27,17 @@ from tests.cuda import harness
 from tests.cuda.harness import GPU, run_op
 from tests.cuda.test_products import whole
 from tests.harness import PlainContext, contexts, types_of
+from tests.level import few
 from tests.near import assert_near
-from tests.test_kernels import constants, features, many_cases, name_of
+from tests.test_kernels import MORE, constants, features, many_cases, name_of
 
 load("cuda")
 ENTRIES = [e for (_, device), rows in KERNELS.items() if device == "cuda" for e in rows]
-EACH, MOST = 2, 10
+EACH, MOST = few(2, 1), few(10, 3)
 """Cases in which each operand is given, each attribute set and each dtype drawn, as far as so many cases go."""
 CHAINS = ("pointwise", "pointwise_in_place")
 """Makers of one text for many operators, which `test_elementwise` runs in all forms: a few cases show each formula."""
-FEW = 3
+FEW = few(3, 1)
 EXTRA = test_kernels.EXTRA | {
     "Conv-pixels_wgmma": Case(
         Conv(layout="NHWC"), (whole(0, (1, 8, 8, 64), F16), whole(1, (64, 64, 1, 1), F16), whole(2, (64,), F16))
@@ -44,11 +46,11 @@ EXTRA = test_kernels.EXTRA | {
 """Cases of kernels that no drawn case is large or rare enough for, operands but the first constants."""
 
 
-def taken_cases(entry: Entry, dtype: AnyDType) -> Iterator[tuple[Case, list[int]]]:
+def taken_cases(entry: Entry, dtype: AnyDType, count: int) -> Iterator[tuple[Case, list[int]]]:
     """Cases that a maker takes, operands of f32 given as ``dtype``, and which operands are constants."""
     seen: Counter[Any] = Counter()
     extra = [(EXTRA[name_of(entry)], True)] if name_of(entry) in EXTRA else []
-    for case, all_known in (*extra, *many_cases(entry.op)):
+    for case, all_known in (*extra, *many_cases(entry.op, count)):
         known = constants(case, all_known)
         inputs = tuple(
             a if a is None or a.dtype != F32 or i in case.op.value_inputs else a.astype(dtype)
@@ -108,8 +110,8 @@ def test_kernel_equals_reference(entry: Entry, monkeypatch: pytest.MonkeyPatch) 
     if entry.arch:  # `test_wgmma` has all tiles, which take their time
         most = 1
     taken = 0
-    for dtype in (F32, F16):
-        for case, known in taken_cases(entry, dtype):
+    for count, dtype in itertools.product(dict.fromkeys(MORE), (F32, F16)):
+        for case, known in taken_cases(entry, dtype, count):
             check(entry, case, known)
             taken += 1
             if taken >= most:

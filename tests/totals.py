@@ -1,0 +1,42 @@
+"""The last lines of a run of the suite: functions, cases, time, memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import Any
+
+import pytest
+
+
+class Totals:
+    """Counts what ran, here or in the workers of xdist."""
+
+    def __init__(self) -> None:
+        self.cases: set[str] = set()
+        self.workers: list[tuple[float, float]] = []
+        """Seconds of processors, of a worker and the processes that it started; GB that it held at most."""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            self.cases.add(report.nodeid)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        used = sum(os.times()[:4]), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["used"] = used
+        elif not self.workers:
+            self.workers.append(used)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        if used := getattr(node, "workeroutput", {}).get("used"):
+            self.workers.append(used)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        functions = {case.partition("[")[0] for case in self.cases}
+        seconds, memory = zip(*self.workers, strict=True) if self.workers else ((0.0,), (0.0,))
+        terminalreporter.write_line(
+            f"{len(functions)} functions with {len(self.cases)} cases took {sum(seconds):.0f} s of processors; "
+            f"a process held {max(memory):.2f} GB at most"
+        )
