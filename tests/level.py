@@ -19,7 +19,7 @@ import pytest
 
 QUICK = "BOLT_NUMBA_TEST_QUICK"
 """Set by `conftest` where long tests are left out: only a few cases are drawn of each operator."""
-FEW = 8
+FEW = 4
 """Cases of a function that `make test` runs."""
 
 DRAWN = (
