@@ -140,9 +140,13 @@ LONG: dict[str, Sequence[str]] = {
 """Starts of names of long tests, by why they are."""
 
 
+def is_quick() -> bool:
+    return QUICK in os.environ
+
+
 def few(count: int, quick: int) -> int:
     """How many cases a walk draws: ``quick`` of ``count`` in `make test`."""
-    return quick if QUICK in os.environ else count
+    return quick if is_quick() else count
 
 
 def _starts(node: str, names: Iterable[str]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,11 @@ from tests.cuda.test_products import whole
 from tests.harness import PlainContext, contexts, types_of
 from tests.level import few
 from tests.near import assert_near
-from tests.test_kernels import MORE, constants, features, many_cases, name_of
+from tests.test_kernels import MORE, constants, features, many_cases, name_of, varied
 
 load("cuda")
 ENTRIES = [e for (_, device), rows in KERNELS.items() if device == "cuda" for e in rows]
-EACH, MOST = few(2, 1), few(10, 3)
+EACH, MOST = few(2, 1), few(10, 4)
 """Cases in which each operand is given, each attribute set and each dtype drawn, as far as so many cases go."""
 CHAINS = ("pointwise", "pointwise_in_place")
 """Makers of one text for many operators, which `test_elementwise` runs in all forms: a few cases show each formula."""
@@ -46,11 +46,11 @@ EXTRA = test_kernels.EXTRA | {
 """Cases of kernels that no drawn case is large or rare enough for, operands but the first constants."""
 
 
-def taken_cases(entry: Entry, dtype: AnyDType, count: int) -> Iterator[tuple[Case, list[int]]]:
-    """Cases that a maker takes, operands of f32 given as ``dtype``, and which operands are constants."""
-    seen: Counter[Any] = Counter()
-    extra = [(EXTRA[name_of(entry)], True)] if name_of(entry) in EXTRA else []
-    for case, all_known in (*extra, *many_cases(entry.op, count)):
+def taken_cases(
+    entry: Entry, dtype: AnyDType, drawn: Iterable[tuple[Case, bool]]
+) -> Iterator[tuple[tuple[Case, list[int]], set[Any]]]:
+    """Cases that a maker takes, operands of f32 given as ``dtype``, which operands are constants; their features."""
+    for case, all_known in drawn:
         known = constants(case, all_known)
         inputs = tuple(
             a if a is None or a.dtype != F32 or i in case.op.value_inputs else a.astype(dtype)
@@ -58,14 +58,11 @@ def taken_cases(entry: Entry, dtype: AnyDType, count: int) -> Iterator[tuple[Cas
         )
         ins = types_of(inputs, known)
         shown = features(case, all_known) | {(i, t.dtype) for i, t in enumerate(ins) if t is not None}
-        if all(seen[each] >= EACH for each in shown):
-            continue
         if dtype != F32 and not is_inferred(case, ins):
             continue
         takes = entry.accepts(case.op, ins) or (entry.works is not None and entry.works(case.op, ins))
         if takes and all(t.is_static for t in infer_types(case.op, ins)):
-            seen.update(shown)
-            yield Case(case.op, inputs, case.exact, case.rtol), [i for i, yes in enumerate(known) if yes]
+            yield (Case(case.op, inputs, case.exact, case.rtol), [i for i, yes in enumerate(known) if yes]), shown
 
 
 def is_inferred(case: Case, ins: list[Any]) -> bool:
@@ -109,13 +106,16 @@ def test_kernel_equals_reference(entry: Entry, monkeypatch: pytest.MonkeyPatch) 
     most = FEW if entry.name in CHAINS else MOST
     if entry.arch:  # `test_wgmma` has all tiles, which take their time
         most = 1
-    taken = 0
+
+    def run(pair: tuple[Case, list[int]]) -> bool:
+        check(entry, *pair)
+        return True
+
+    taken, seen = 0, Counter[Any]()
+    extra = [(EXTRA[name_of(entry)], True)] if name_of(entry) in EXTRA else []
     for count, dtype in itertools.product(dict.fromkeys(MORE), (F32, F16)):
-        for case, known in taken_cases(entry, dtype, count):
-            check(entry, case, known)
-            taken += 1
-            if taken >= most:
-                return
+        for drawn in (extra, many_cases(entry.op, count)):
+            taken += varied(list(taken_cases(entry, dtype, drawn)), seen, EACH, most - taken, run)
         if taken:
             return
     assert taken, f"{name_of(entry)}: takes none of the cases: add one that it takes to tests/cases"
