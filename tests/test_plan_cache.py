@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from bolt_numba.base import turns as behind
 from bolt_numba.base.turns import TURN_S, short_turns
 from bolt_numba.errors import BoltError, BudgetError, ShapeError
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.runtime.packs import Pack, Packs
 from bolt_numba.runtime.prepared import Prepared
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.tape import Tape, Taped, Tapes
@@ -42,15 +45,15 @@ class Held:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.free, self.count = threading.Event(), threading.Event(), 0
-        plan = Runner._plan
+        plan = Runner._made
 
-        def held(runner: Runner, arrays: Sequence[Any], waits: bool) -> Prepared:
+        def held(runner: Runner, types: Sequence[Any], waits: bool) -> Prepared:
             self.count += 1
             self.begun.set()
             assert self.free.wait(WAIT_S)
-            return plan(runner, arrays, waits)
+            return plan(runner, types, waits)
 
-        monkeypatch.setattr(Runner, "_plan", held)
+        monkeypatch.setattr(Runner, "_made", held)
 
 
 def test_a_known_shape_does_not_wait_for_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,11 +158,11 @@ def test_a_plan_that_fails_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None
     session = bn.compile(two_layers(), threads=1)
     before = sys.getswitchinterval()
 
-    def fail(runner: Runner, arrays: Sequence[Any], waits: bool) -> Prepared:
+    def fail(runner: Runner, types: Sequence[Any], waits: bool) -> Prepared:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Runner, "_plan", fail)
+        patch.setattr(Runner, "_made", fail)
         with pytest.raises(KeyboardInterrupt):
             session(rows(2))
     assert sys.getswitchinterval() == before
@@ -284,3 +287,54 @@ def test_a_child_forked_meanwhile_has_turns_of_the_usual_length() -> None:
             os._exit(0 if sys.getswitchinterval() == before else 1)
         _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def held_pack(monkeypatch: pytest.MonkeyPatch, layout: str) -> tuple[threading.Event, threading.Event, list[Pack]]:
+    """Hold up the first pack of a layout: set when it begins, to be set to let it go on, and all packs made."""
+    begun, free, made = threading.Event(), threading.Event(), list[Pack]()
+    packed = Packs._packed
+
+    def held(packs: Packs, how: Any, pack: Any, *rest: Any) -> Any:
+        if pack not in packs._made:
+            made.append(pack)
+        if layout in str(pack) and not begun.is_set():
+            begun.set()
+            assert free.wait(WAIT_S)
+        return packed(packs, how, pack, *rest)
+
+    monkeypatch.setattr(Packs, "_packed", held)
+    return begun, free, made
+
+
+def test_other_shapes_are_planned_while_a_pack_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who wants the same pack waits for it; nobody else does, and it is made once."""
+    w = np.random.default_rng(0).standard_normal((64, 64, 3, 3), np.float32)
+    graph = graph_of(lambda b, x: b(Conv(pads=(1, 1, 1, 1)), x, w), {"x": (1, 64, "h", "w")})
+    images = {n: np.random.default_rng(n).standard_normal((1, 64, n, n), np.float32) for n in (2, 3, 7, 8)}
+    wanted = {n: bn.compile(graph, threads=1)(x)["out0"] for n, x in images.items()}
+    session, found = bn.compile(graph, threads=1), dict[int, Any]()
+    session(images[2])
+    begun, free, made = held_pack(monkeypatch, "winograd")
+    waiting = in_threads(*[partial(lambda n: found.update({n: session(images[n])["out0"]}), n) for n in (7, 8)])
+    assert begun.wait(WAIT_S)
+    assert np.array_equal(session(images[3])["out0"], wanted[3])  # would wait for ever
+    assert not found
+    free.set()
+    for thread in waiting:
+        thread.join(WAIT_S)
+    assert {n: y.tobytes() for n, y in found.items()} == {n: wanted[n].tobytes() for n in (7, 8)}
+    assert sum("winograd" in str(pack) for pack in made) == 1
+
+
+def test_a_pack_that_fails_is_made_by_the_next_who_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, packed = two_layers(), Packs._packed
+    session, wanted = bn.compile(graph, threads=1), bn.compile(graph, threads=1)(rows(2))["y"]
+
+    def fail(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Packs, "_packed", fail)
+    with pytest.raises(KeyboardInterrupt):
+        session(rows(2))
+    monkeypatch.setattr(Packs, "_packed", packed)
+    assert np.array_equal(session(rows(2))["y"], wanted)

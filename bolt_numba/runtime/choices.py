@@ -255,13 +255,11 @@ class Chooser:
         return self._stand_in(devices, op, slots, how.types, lacking) if lacking else how
 
     def _lacking(self, how: Selection, slots: Sequence[Slot | None]) -> list[Any]:
-        """Kernels of steps that are not there, those that pack, too."""
-        try:
-            for packed in packed_by(how.steps or ()):
-                self.context.packs.array(packed, slots, how.device.layout)
-        except LackingError as error:
-            return [error.kernel]
-        return how.device.lacking(how.steps) if how.steps else []
+        """Kernels of steps that are not there, those that pack, too, as far as that is known."""
+        steps, packs = how.steps or (), self.context.packs
+        wanted = packed_by(steps) if packs.lacking else ()
+        packing = filter(None, [packs.lacks(packed, slots, how.device.layout) for packed in wanted])
+        return [*packing] or (how.device.lacking(steps) if steps else [])
 
     def _stand_in(
         self, devices: Sequence[Device], op: Op, slots: Sequence[Slot | None], outs: tuple[TensorType, ...],

@@ -8,15 +8,21 @@ it is, the passes compute it again.  Constants that a model file holds stay in t
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from bolt_numba.base.follow import UnpackedError
+from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.mapped import LEAST_MAPPED, drop_pages, map_of
 from bolt_numba.devices import in_order
 from bolt_numba.devices.seals import check_sources, key_of_seals, sealed, sealed_copy
 from bolt_numba.errors import InternalError, ShapeError
 from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.kernels.compiles import LackingError
 from bolt_numba.kernels.geometry.unseen import Making, Packed, Unseen, content, is_unseen
 from bolt_numba.kernels.registry import In, Record
 from bolt_numba.types import PRECISIONS, VALUES_WERE, Array, TensorType
@@ -57,15 +63,22 @@ class Pack(NamedTuple):
 class Packs:
     """The packs of a session, and the constants that they are made of.
 
+    Plans are linked by several threads at once.  One of them makes a pack, and those that want the same one wait for it
+    alone.  Who makes one waits for nobody meanwhile, nor does who plans: a signal handler may come between, and plan.
+
     unread: constants of a packed file that nobody has compared with its seal yet: something is packed of them.
     gone: constants that are no longer in memory; an array of their type stands in for them, which nobody may read.
+    lacking: kernels without which packs could not be made where nobody might wait for them.
     """
 
     def __init__(self, precision: str = "f32", numerics: str = "default") -> None:
         self.precision, self.numerics = precision, numerics
         self.unread: set[Value] = set()
         self.gone: set[Value] = set()
+        self.lacking: dict[Pack, Any] = {}
         self._made: dict[Pack, Array] = {}
+        self._locks: dict[Hashable, Any] = {}
+        renew_after_fork(self, "_locks", dict)
         self._places: dict[Value, int] = {}
         self._readers: dict[Value, set[Node]] = {}
         self._stored: PackedWeights | None = None
@@ -124,11 +137,12 @@ class Packs:
         Raises InvalidModelError when it was changed since others were packed of it.
         """
         if slot is not None and slot.source is not None:
-            self._readers.pop(slot.source, None)
-            if slot.source in self.gone or slot.source in self.unread:
-                _put(slot.source, slot, self.content(slot.source))
-                self.gone.discard(slot.source)
-                self.unread.discard(slot.source)
+            with self.once(None):
+                self._readers.pop(slot.source, None)
+                if slot.source in self.gone or slot.source in self.unread:
+                    _put(slot.source, slot, self.content(slot.source))
+                    self.gone.discard(slot.source)
+                    self.unread.discard(slot.source)
 
     def planned(self, node: Node, ins: Sequence[Slot | None], how: Selection) -> list[Slot]:
         """A node has its steps; constants that need not be in memory once all is packed, as nobody else reads them."""
@@ -148,61 +162,96 @@ class Packs:
                     leaving.append(slot)
         return leaving
 
-    def pack(self, jobs: Iterable[Job]) -> None:
-        """Make what the steps of a plan's jobs read in the place of constants, which may leave memory then."""
+    def pack(self, jobs: Iterable[Job], waits: bool = True) -> None:
+        """Make what the steps of a plan's jobs read in the place of constants, which may leave memory then.
+
+        waits: for packs that another thread makes.
+        """
         for job in jobs:
             for packed in packed_by(job.steps or ()):
                 made = job.arrays.get(packed)
                 if made is None or made.nbytes < packed.least:
-                    job.arrays[packed] = self.array(packed, job.ins, job.device.layout)
+                    job.arrays[packed] = self.array(packed, job.ins, job.device.layout, waits)
             for slot in job.leaving:
-                value = slot.source
-                assert value is not None
-                if self._readers.pop(value, None) is not None:  # another thread may pack, too
-                    self.gone.add(value)
-                    assert value.const is not None
-                    _put(value, slot, Unseen(value.const.dtype, value.const.shape, -1))
+                with self.once(None):
+                    self._leave(slot)
+        self.done()
+
+    def _leave(self, slot: Slot) -> None:
+        value = slot.source
+        assert value is not None
+        if value in self._readers:  # another thread may pack, too
+            self.gone.add(value)
+            del self._readers[value]
+            assert value.const is not None
+            _put(value, slot, Unseen(value.const.dtype, value.const.shape, -1))
+
+    def once(self, what: Hashable) -> Any:
+        """A lock of what one thread makes or changes at a time; None: of the constants."""
+        return self._locks.get(what) or self._locks.setdefault(what, threading.RLock())
+
+    def over(self, what: Hashable) -> None:
+        """That is made."""
+        self._locks.pop(what, None)
 
     def content(self, value: Value) -> Array:
         """A constant: from memory; from a packed file, looked at; or computed again, until `done`."""
-        if value in self.gone:
+        array = value.const  # it may leave memory at any moment
+        if is_unseen(array):
             assert self._compute is not None
             self._computed = computed = self._computed or self._compute().constants()
             place = self._places[value]
             found = computed[place] if place < len(computed) else None
             if found is None or (found.name, found.type) != (value.name, value.type):
                 raise InternalError(f"constant {value.name!r}: got {found} from the passes, wanted {value} once more")
-            value = found
-        array = value.const
+            value, array = found, found.const
         assert array is not None
         if self._stored is not None and value in self._places and (value in self.unread or map_of(array) is not None):
             return sealed(self._stored, self._key, self._places[value], array)
         return array
 
     def done(self) -> None:
-        """A plan is made."""
+        """What was computed again is wanted no longer."""
         self._computed = []
 
     # --- packs -------------------------------------------------------------------------------------------------------
 
-    def array(self, packed: Packed, slots: Sequence[Slot | None], device: str) -> Array:
+    def array(self, packed: Packed, slots: Sequence[Slot | None], device: str, waits: bool = False) -> Array:
         """What stands for a reference to what is packed of these operands: from memory or the model's file.
 
-        device: the layout of the device that packs.  Raises ShapeError for less than the steps reach.
+        device: the layout of the device that packs.  waits: for another thread that makes it.  Raises ShapeError for
+        less than the steps reach.
         """
         pack = pack_of(packed, slots, device)
         made = None if pack is None else self._made.get(pack)
         if made is None:
-            made = None if pack is None else self._from_file(pack)
-            if made is None:
-                made = packed.make(*[self.operand(o, slots, device) for o in packed.operands])
-                for leaf in packed.leaves:
-                    drop_pages(slots[leaf].const)  # type: ignore[union-attr, arg-type]
-            if pack is not None:
-                self._made[pack] = made
+            if waits:
+                for inner in packed.operands:  # first: who makes a pack waits for no other
+                    if isinstance(inner, Packed):
+                        self.array(inner, slots, device, waits)
+            with self.once(pack) if waits and pack is not None else nullcontext():
+                made = self._packed(packed, pack, slots, device)
+            self.over(pack)
         if made.nbytes < packed.least:
             raise ShapeError(f"{packed}: got {made.nbytes} bytes, wanted {packed.least}, as its steps reach")
         return made
+
+    def _packed(self, packed: Packed, pack: Pack | None, slots: Sequence[Slot | None], device: str) -> Array:
+        """The same, by this thread if no other has made it meanwhile.  pack: None for what is of one plan alone."""
+        made = None if pack is None else self._made.get(pack)
+        if made is None and pack is not None:
+            made = self._from_file(pack)
+        if made is None:
+            try:
+                with np.errstate(all="ignore"):
+                    made = packed.make(*[self.operand(o, slots, device) for o in packed.operands])
+            except LackingError as error:
+                if pack is not None:
+                    self.lacking[pack] = error.kernel
+                raise
+            for leaf in packed.leaves:
+                drop_pages(slots[leaf].const)  # type: ignore[union-attr, arg-type]
+        return made if pack is None else self._made.setdefault(pack, made)
 
     def operand(self, of: int | Packed, slots: Sequence[Slot | None], device: str = "") -> Array:
         """The content of a constant operand, or what is packed."""
@@ -218,6 +267,11 @@ class Packs:
     def has(self, pack: Pack) -> bool:
         """Whether a pack is in memory."""
         return pack in self._made
+
+    def lacks(self, packed: Packed, slots: Sequence[Slot | None], device: str) -> Any:
+        """The kernel that something could not be packed without, if it is not there yet; else None."""
+        kernel = self.lacking.get(pack_of(packed, slots, device)) if self.lacking else None  # type: ignore[arg-type]
+        return None if kernel is None or kernel.is_ready else kernel
 
     def _where(self, pack: Pack) -> tuple[int, str] | None:
         """Place of the first of its constants, and a text that tells apart what is packed of it, if there is one."""
@@ -241,12 +295,12 @@ class Packs:
 
     def export(self) -> dict[tuple[int, str], Array]:
         """What was packed of the graph's constants, by place and layout, as far as layouts can be written."""
-        rows = [(self._where(pack), array) for pack, array in self._made.items()]
+        rows = [(self._where(pack), array) for pack, array in list(self._made.items())]
         return {where: array for where, array in rows if where is not None}
 
     @property
     def nbytes(self) -> int:
-        return sum(packed.nbytes for packed in self._made.values())
+        return sum(packed.nbytes for packed in list(self._made.values()))
 
 
 def pack_of(packed: Packed, slots: Sequence[Slot | None], device: str) -> Pack | None:

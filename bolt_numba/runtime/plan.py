@@ -47,23 +47,44 @@ class Plan:
 
     results: a slot for each wanted value; those of kind TEMP are written into fresh arrays, the others are taken from
     the inputs or constants.  With a cut, the wanted values are what the cut and the rest need.  lacking: kernels for
-    which others stand in.
+    which others stand in.  built: its programs, once it is linked.
     """
 
     jobs: list[Job]
-    segments: list[Segment]
     memory: MemoryPlan
     results: list[Slot]
     cut: Cut | None = None
     stops: Sequence[Stop] = ()
     lacking: Sequence[Any] = ()
+    built: list[Segment] | None = None
+    context: MakerContext | None = None
     elsewhere: dict[tuple[int, Memory], bool] = field(default_factory=dict)
     """By input and memory: whether only copies there read it.  By ~output and memory: whether one from it makes it."""
 
     @property
     def nbytes(self) -> int:
         """The host's memory of one run at a time."""
-        return self.memory.arenas.get(HOST, 0) + sum(segment.executable.nbytes for segment in self.segments)
+        return self.memory.arenas.get(HOST, 0) + sum(segment.executable.nbytes for segment in self.built or ())
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Runs of jobs of one device; who asks first links the plan."""
+        if self.built is None:
+            self.link()
+        assert self.built is not None
+        return self.built
+
+    def link(self) -> None:
+        """Pack what steps read packed, compile, and build programs; others may plan meanwhile."""
+        if self.built is None and self.context is not None:
+            packs = self.context.packs
+            packs.pack(self.jobs)
+            with packs.once(self):
+                if self.built is None:
+                    for device in dict.fromkeys(job.device for job in self.jobs):
+                        device.prepare([job for job in self.jobs if job.device is device])
+                    self.built = segments_of(self.jobs, self.context.threads)
+            packs.over(self)
 
 
 class Planner:
@@ -109,18 +130,15 @@ class Planner:
     def _placed(self, results: list[Slot], lacking: Sequence[Any]) -> Plan:
         """The plan of the jobs, with places for all that they make."""
         made = [s for s in results if s.kind == TEMP]
-        self.context.packs.pack(self.jobs)
         if self.trail is not None:
+            self.context.packs.pack(self.jobs, waits=False)
             return self._stacked(made, results)
         own([*results, *(s for job in self.jobs if job.steps is None for s in job.ins)])
         memory = plan_memory(self.jobs, made)
         given = [s.type.nbytes for s in made if s.result >= 0]
         ask(memory.arenas.get(HOST, 0) + sum(given), f"plan of {len(self.jobs)} steps: intermediate values and results")
-        for device in dict.fromkeys(job.device for job in self.jobs):
-            device.prepare([job for job in self.jobs if job.device is device])
-        segments = segments_of(self.jobs, self.context.threads)
         self.region.plans += 1
-        return Plan(self.jobs, segments, memory, results, self.cut, lacking=lacking)
+        return Plan(self.jobs, memory, results, self.cut, lacking=lacking, context=self.context)
 
     def _stacked(self, made: list[Slot], results: list[Slot]) -> Plan:
         """The same where sizes are followed."""
@@ -132,7 +150,7 @@ class Planner:
             stop.arena = end
         if stops:
             memory.arenas[HOST] = ends[0]
-        return Plan(self.jobs, [], memory, results, self.cut, stops=stops)
+        return Plan(self.jobs, memory, results, self.cut, stops=stops, built=[])
 
     # --- operands ----------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from bolt_numba.base.turns import hurry, is_wanted, later, short_turns, stop
 from bolt_numba.errors import BudgetError
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import as_value
+from bolt_numba.kernels.compiles import LackingError
 from bolt_numba.ops.control import ControlFlow, Trips
 from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.runtime.bounds import outgrown
@@ -48,7 +49,7 @@ FEW_TRIPS = 3
 class Runner:
     """Runs one region for any shapes.  Safe to call from many threads at once.
 
-    A known shape waits for nobody.  New ones are planned one after the other, each once.
+    A known shape waits for nobody.  New ones are planned one after the other, each once, and linked side by side.
 
     serving: of the session; one of its own unless given.
     max_plans: plans kept; the least recently used goes first, also when all take more memory than one may.
@@ -114,14 +115,9 @@ class Runner:
         if found is None and self.tapes:
             found = self._taped(key, arrays)
         if found is None or (waits and found.stands_in):
-            with self.lock, short_turns(), np.errstate(all="ignore"):
-                found = self.prepared.get(key)
-                if found is None or (waits and found.stands_in):
-                    began = time.perf_counter()
-                    found = self._plan(arrays, waits)
-                    self._keep(key, found)
-                    if not found.stands_in:
-                        self._follow(key, arrays, time.perf_counter() - began)
+            self.serving.is_running |= self.is_first and bool(self.prepared) and not waits
+            with short_turns(), np.errstate(all="ignore"):
+                found = planned_now(self.serving, partial(self._plan, key, arrays, waits), self._drop, waits)
         elif len(self.prepared) > 1:
             found.used = next(clock)
         return found
@@ -215,16 +211,35 @@ class Runner:
         if self.make is not None:
             self.region, self.make = self.make(), None
 
-    def _plan(self, arrays: Sequence[Array], waits: bool) -> Prepared:
-        self._complete()
-        reads = [v for node in self.region.nodes for v in node.operands if v is not None]
-        check_intact([v.const for v in (*self.region.outputs, *reads) if v.const is not None])
-        types = self._types(arrays)
-        for i in () if self.is_first else self.by_value:
-            self._note_content(self.region.inputs[i], arrays[i])
-        if self.is_first and self.prepared and not waits:
-            self.serving.is_running = True
-        return planned_now(self.serving, partial(self._made, types), self._drop, waits)
+    def _plan(self, key: Hashable, arrays: Sequence[Array], anew: bool, waits: bool) -> Prepared:
+        """The plan for a key, linked: one is made at a time, but several threads link.
+
+        anew: rather than one that does without kernels.  waits: for them.
+        """
+        began, lacking = time.perf_counter(), len(self.packs.lacking)
+        with self.lock:
+            found = self.prepared.get(key)
+            is_new = found is None or (anew and found.stands_in)
+            if found is None or is_new:
+                self._complete()
+                reads = [v for node in self.region.nodes for v in node.operands if v is not None]
+                check_intact([v.const for v in (*self.region.outputs, *reads) if v.const is not None])
+                for i in () if self.is_first else self.by_value:
+                    self._note_content(self.region.inputs[i], arrays[i])
+                found = self._made(self._types(arrays), waits)
+                self._keep(key, found)
+        try:
+            if type(found) is not Taped:
+                found.plan.link()
+        except LackingError:
+            self._drop(found)
+            if len(self.packs.lacking) == lacking:
+                raise
+            return self._plan(key, arrays, anew, waits)  # now it is known what cannot be packed yet
+        if is_new and not found.stands_in:
+            with self.lock:
+                self._follow(key, arrays, time.perf_counter() - began)
+        return found
 
     def _types(self, arrays: Sequence[Array]) -> list[TensorType]:
         types: list[TensorType] = []

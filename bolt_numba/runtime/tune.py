@@ -180,7 +180,7 @@ def _operand(index: int, t: TensorType | None) -> Slot | None:
 def _runnable(job: Job, threads: int) -> Run:
     """Run one job over random operands."""
     memory = plan_memory([job], job.outs)
-    prepared = Prepared(Plan([job], segments_of([job], threads), memory, job.outs))
+    prepared = Prepared(Plan([job], memory, job.outs, built=segments_of([job], threads)))
     feeds = [_random(s) for s in job.ins]
     targets = [np.zeros(s.type.dims, s.type.dtype) for s in job.outs]
     return lambda: run_plan(prepared, feeds, targets)
