@@ -39,7 +39,9 @@ def packed(
     found = made.packed = PackedWeights(machine(), sources=source_marks(made))
     for count in sorted(set(threads if threads is not None else (1, default_threads()))):
         session = Session(made, threads=count, precision=precision, numerics=numerics)
-        session.warmup(**sizes)
+        with session._granted():
+            runner, arrays = session._at(sizes)
+            runner.packs.pack(runner.planned_for(runner._types(arrays)).jobs)
         found.rows.update(session._packs.export())
         found.marks = marks_of(found.rows)
     return made

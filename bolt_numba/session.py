@@ -332,14 +332,18 @@ class Session:
 
         Raises ShapeError for a name or size.
         """
-        self._check_known(shapes)
         from bolt_numba.base.turns import wait
 
-        arrays = [zeros_of(spec, shapes.get(spec.name, spec.shape)) for spec in self.inputs]
         with self._granted():
-            runner = self._fitting(arrays)._runner
-            runner.prepare(arrays if self._states is None else arrays + self._states.values, waits=True)
+            runner, arrays = self._at(shapes)
+            runner.prepare(arrays, waits=True)
         wait(runner.serving)
+
+    def _at(self, shapes: Mapping[str, Sequence[int]]) -> tuple[Runner, list[Array]]:
+        """What runs inputs of these shapes, and such inputs."""
+        self._check_known(shapes)
+        arrays = [zeros_of(spec, shapes.get(spec.name, spec.shape)) for spec in self.inputs]
+        return self._fitting(arrays)._runner, arrays + ([] if self._states is None else self._states.values)
 
     @border("reset_state")
     def reset_state(self, states: Mapping[str, Array] | None = None) -> None:

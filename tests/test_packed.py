@@ -25,6 +25,7 @@ from bolt_numba.kernels.cpu import fingerprint as fingerprints
 from bolt_numba.kernels.cpu.fingerprint import fingerprint, fingerprinted_copy
 from bolt_numba.packing import packed
 from bolt_numba.runtime import packs
+from bolt_numba.runtime.plan import Plan
 from bolt_numba.types import Array
 
 
@@ -128,6 +129,13 @@ def test_the_machine_is_told_by_its_sources_whether_they_are_remembered_or_not(m
         monkeypatch.setattr(seals, "remember", lambda kind, folder, content: kept.append(content))
         assert machine() == want
     assert kept == [want.rpartition("-")[2]] * 2
+
+
+def test_packing_links_no_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Plan, "link", lambda self: pytest.fail("a plan is linked"))
+    made = packed(bn.load(_onnx(tmp_path)), threads=[1])
+    assert made.packed is not None
+    assert len(made.packed.rows) >= 2
 
 
 def test_elsewhere_it_is_packed_anew(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

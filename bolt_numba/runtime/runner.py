@@ -162,7 +162,7 @@ class Runner:
         return tape, outputs if tape.plain or type(outputs) is Final else finish(tape.plan, arrays, outputs)  # type: ignore[union-attr, return-value]
 
     def planned_for(self, types: Sequence[TensorType]) -> Plan:
-        """A plan of its own for types that a tape serves."""
+        """A plan of its own, not linked yet, for types that a tape serves or that somebody packs for."""
         with self.lock, short_turns(), np.errstate(all="ignore"):
             self._complete()
             return self._made(types).plan
