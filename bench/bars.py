@@ -33,7 +33,7 @@ from bench.models import MODELS, Feeds
 from bench.peak import peak_gflops
 from bench.shapes import SIZED, cost_of
 from bench.zoo import ZOO
-from bolt_numba.packing import packed
+from bolt_numba.surgery import packed
 
 app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
 console = Console()

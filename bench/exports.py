@@ -29,8 +29,8 @@ from bench.models import MODELS
 from bench.zoo import ZOO
 from bolt_numba.errors import BoltError
 from bolt_numba.export.exporting import with_fixed
-from bolt_numba.guesses import model_feeds
 from bolt_numba.ir.graph import Graph
+from bolt_numba.sessions.guesses import model_feeds
 from bolt_numba.types import Array
 
 FIXED = {"silero_vad": {"sr": 16000}, "silero_vad_op18_ifless": {"sr": 16000}}

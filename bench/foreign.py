@@ -17,8 +17,8 @@ import numpy as np
 import bolt_numba as bn
 from bench.caffe_nets import NETS, file
 from bench.convert import ENDINGS, converted
-from bolt_numba.feeds import random_feeds
-from bolt_numba.inputs import spec_of
+from bolt_numba.sessions.guesses import random_feeds
+from bolt_numba.sessions.inputs import spec_of
 from bolt_numba.types import Array
 from tests.models import fetch
 

@@ -22,10 +22,10 @@ import bolt_numba as bn
 from bench.hardware import error_of, source
 from bench.models import MODELS
 from bench.zoo import ZOO
-from bolt_numba.guesses import model_feeds
 from bolt_numba.ir.graph import Graph
 from bolt_numba.passes.partition.placement import line_of
 from bolt_numba.passes.pipeline import run_pipeline
+from bolt_numba.sessions.guesses import model_feeds
 
 TOLERANCE = 1e-3
 

@@ -27,11 +27,11 @@ from bench.measure import interleave
 from bench.models import MODELS
 from bench.report import markdown
 from bench.zoo import ZOO
-from bolt_numba.guesses import model_feeds
 from bolt_numba.hardware import registry
 from bolt_numba.hardware.interface import Accelerator
 from bolt_numba.ops.registry import OPS
 from bolt_numba.passes.partition.marking import refusal
+from bolt_numba.sessions.guesses import model_feeds
 from bolt_numba.types import Array
 from tests.attack.operands import drawn
 from tests.cases import CASES

@@ -27,7 +27,6 @@ import numpy as np
 import bolt_numba as bn
 from bench.hardware import source
 from bench.measure import interleave
-from bolt_numba.guesses import model_feeds
 from bolt_numba.hardware import registry
 from bolt_numba.hardware.interface import CompileContext
 from bolt_numba.hardware.preparing import prepared
@@ -35,6 +34,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.pointwise import Relu, Tanh
 from bolt_numba.passes.pipeline import run_pipeline
+from bolt_numba.sessions.guesses import model_feeds
 from bolt_numba.types import F32, Array, TensorType, type_of
 
 BARS = {"overhead_us": 20.0, "model_ratio": 1.03, "start_ratio": 1.1}

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bench.quantised import TWINS
 from bench.zoo import ZOO
-from bolt_numba.base.folder_index import built_in_name
+from bolt_numba.base.files.folder_index import built_in_name
 from bolt_numba.kernels.built_in import write_built_in
 from bolt_numba.kernels.cpu.isa import LEVELS, levels_of
 from bolt_numba.kernels.cpu.processor import processor

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "BoltError": "errors", "BudgetError": "errors", "DTypeError": "errors", "DataError": "errors",
-    "DeviceError": "errors", "InternalError": "errors", "InvalidModelError": "errors", "ShapeError": "errors",
-    "TimeLimitError": "errors", "UnsupportedOpError": "errors",
-    "Options": "base.options", "TensorSpec": "types",
-    "Graph": "ir.graph", "Outputs": "outputs", "Session": "session", "compile": "compiling",
-    "Model": "ir.model", "load_model": "loading",
+    "BoltError": "base.errors", "BudgetError": "base.errors", "DTypeError": "base.errors",
+    "DataError": "base.errors", "DeviceError": "base.errors", "InternalError": "base.errors",
+    "InvalidModelError": "base.errors", "ShapeError": "base.errors", "TimeLimitError": "base.errors",
+    "UnsupportedOpError": "base.errors",
+    "Options": "base.options", "TensorSpec": "base.types",
+    "Graph": "ir.graph", "Outputs": "sessions.outputs", "Session": "sessions.session", "compile": "compiling",
+    "Model": "ir.model", "load_model": "sessions.loading",
     "Exported": "export.exporting", "export_model": "export.exporting",
-    "load": "loading", "save": "loading", "InferenceSession": "onnxruntime", "SessionOptions": "onnxruntime",
+    "load": "sessions.loading", "save": "sessions.loading",
+    "InferenceSession": "onnxruntime", "SessionOptions": "onnxruntime",
     "device_array": "device_arrays", "read_mean": "converters.caffe.mean", "verify": "verification",
 }  # fmt: skip
 """Where each public name lives; modules load when a name is first used, so that importing the package is cheap."""
@@ -33,11 +35,7 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from bolt_numba.base.options import Options
-    from bolt_numba.compiling import compile
-    from bolt_numba.converters.caffe.mean import read_mean
-    from bolt_numba.device_arrays import device_array
-    from bolt_numba.errors import (
+    from bolt_numba.base.errors import (
         BoltError,
         BudgetError,
         DataError,
@@ -49,14 +47,18 @@ if TYPE_CHECKING:
         TimeLimitError,
         UnsupportedOpError,
     )
+    from bolt_numba.base.options import Options
+    from bolt_numba.base.types import TensorSpec
+    from bolt_numba.compiling import compile
+    from bolt_numba.converters.caffe.mean import read_mean
+    from bolt_numba.device_arrays import device_array
     from bolt_numba.export.exporting import Exported, export_model
     from bolt_numba.ir.graph import Graph
     from bolt_numba.ir.model import Model
-    from bolt_numba.loading import load, load_model, save
     from bolt_numba.onnxruntime import InferenceSession, SessionOptions
-    from bolt_numba.outputs import Outputs
-    from bolt_numba.session import Session
-    from bolt_numba.types import TensorSpec
+    from bolt_numba.sessions.loading import load, load_model, save
+    from bolt_numba.sessions.outputs import Outputs
+    from bolt_numba.sessions.session import Session
     from bolt_numba.verification import verify
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bolt_numba.errors import BoltError
+from bolt_numba.base.errors import BoltError
 
 
 def main() -> None:

@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bolt_numba import peers
+from bolt_numba.base.errors import BoltError
 from bolt_numba.base.notebook import html_table
 from bolt_numba.base.options import options_of
+from bolt_numba.base.types import TensorSpec, dtype_from_name, dtype_name
 from bolt_numba.converters import Content, format_of, load
-from bolt_numba.errors import BoltError
-from bolt_numba.feeds import random_feeds
-from bolt_numba.guesses import model_feeds
 from bolt_numba.peers import BoltEngine, Engine, Feeds
-from bolt_numba.types import TensorSpec, dtype_from_name, dtype_name
+from bolt_numba.sessions.guesses import model_feeds, random_feeds
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -138,7 +137,7 @@ def bench(
 ) -> BenchReport:
     """Measure ``model`` here and on the engines of ``vs`` (a peer that fails is reported with its error).
 
-    shapes, feeds, seed: as `bolt_numba.guesses.model_feeds`.  seconds: of timed runs, all engines together.
+    shapes, feeds, seed: as `bolt_numba.sessions.guesses.model_feeds`.  seconds: of timed runs, all engines together.
     processes: also start a process per engine for load time, first run and peak memory (needs a path, and no stages).
     Peers get ONNX, or their own format.  weights, signature, options: as of `bolt_numba.compile`, but one thread where
     nothing is said; peers have the threads, and the precision where they know it.

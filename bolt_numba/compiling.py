@@ -14,17 +14,17 @@ import numpy as np
 
 from bolt_numba.base.border import border, leave
 from bolt_numba.base.budget import Budget, within
+from bolt_numba.base.errors import BoltError
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.options import INT8, Options, options_of, sign
-from bolt_numba.clones import MAX_WIDER
+from bolt_numba.base.types import Array
 from bolt_numba.devices import others
-from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import sized
-from bolt_numba.loading import File, Source, read_model
-from bolt_numba.outputs import Outputs
-from bolt_numba.session import Session
-from bolt_numba.types import Array
+from bolt_numba.sessions.clones import MAX_WIDER
+from bolt_numba.sessions.loading import File, Source, read_model
+from bolt_numba.sessions.outputs import Outputs
+from bolt_numba.sessions.session import Session
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -56,7 +56,7 @@ def compile(
     given = {**options, "precision": "f32"} if is_narrow else options
     how = options_of("compile", given, "weights", "signature", "calibration")
     if others(how.device) and weights is None and not is_narrow:
-        from bolt_numba.plugged.known import session_of  # sessions without plug-ins do without
+        from bolt_numba.sessions.known import session_of  # sessions without plug-ins do without
 
         made = session_of(model, signature, how)
         if made is not None:

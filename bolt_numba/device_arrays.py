@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.base.border import border
+from bolt_numba.base.errors import DeviceError, DTypeError
+from bolt_numba.base.types import dtype_name
 from bolt_numba.devices import device as device_by_name
-from bolt_numba.errors import DeviceError, DTypeError
-from bolt_numba.types import dtype_name
 
 if TYPE_CHECKING:
     from bolt_numba.devices.cuda.arrays import DeviceArray

@@ -11,17 +11,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.types import Array
 from bolt_numba.converters import Content, format_of
 from bolt_numba.converters.caffe.net import net_of
 from bolt_numba.converters.caffe.reading.read import files_of
 from bolt_numba.converters.caffe.text import parse
 from bolt_numba.converters.onnx.writing.write import to_onnx
-from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.peers import HOW_TO_INSTALL, Feeds, Model, installed, make, with_outputs
-from bolt_numba.session import Session
-from bolt_numba.types import Array
+from bolt_numba.sessions.session import Session
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from onnx.backend.base import BackendRep
 
 import bolt_numba
 from bolt_numba.base.border import border
+from bolt_numba.base.errors import DeviceError, ShapeError
 from bolt_numba.base.options import want_known
+from bolt_numba.base.types import Array
 from bolt_numba.converters.onnx.reading.read import read_model
 from bolt_numba.converters.onnx.types import DTYPES
-from bolt_numba.errors import DeviceError, ShapeError
-from bolt_numba.types import Array
 
 
 class PreparedModel(BackendRep):

@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from bolt_numba.base.files import open_regular, read_regular
-from bolt_numba.errors import BoltError
-from bolt_numba.types import Array
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.files.regular import open_regular, read_regular
+from bolt_numba.base.types import Array
 
 HOW_TO_INSTALL = "pip install 'bolt-numba[peers]'"
 

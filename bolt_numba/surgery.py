@@ -4,55 +4,42 @@
 >>> graph = surgery.simplify(surgery.with_shapes(graph, {"x": (1, 3, 224, 224)}))
 >>> surgery.save_onnx(graph, "simple.onnx")
 
-What comes out has the operators of the model's own kind only, so that it can be written as ONNX.
+What comes out has the operators of the model's own kind only, so that it can be written as ONNX.  What `packed` makes
+is ready for one machine instead: optimised, with weights as its kernels want them, so that loading is a map.
 """
 
 from __future__ import annotations
 
 import difflib
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from bolt_numba.base.border import border
 from bolt_numba.base.budget import ask
-from bolt_numba.base.mapped import check_intact
+from bolt_numba.base.config import default_threads
+from bolt_numba.base.errors import BoltError, ShapeError
+from bolt_numba.base.files.mapped import check_intact
+from bolt_numba.base.types import Array, Sym, type_of
 from bolt_numba.converters import unsupported
 from bolt_numba.converters.onnx.writing.write import save_onnx, to_onnx
-from bolt_numba.errors import BoltError, ShapeError
+from bolt_numba.devices.seals import machine, marks_of, source_marks
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.ir.sizes import inferred, with_shapes
+from bolt_numba.ir.packed import PackedWeights
+from bolt_numba.ir.sizes import inferred, sized, with_shapes
 from bolt_numba.ir.spec import agree
 from bolt_numba.ops.arrays.shape import Transpose
-from bolt_numba.passes.pipeline import Stage, deep_clone, run_pipeline
-from bolt_numba.passes.portable import portable
-from bolt_numba.passes.trace import Trace
+from bolt_numba.passes.pipeline import deep_clone, run_pipeline
+from bolt_numba.passes.portable import simplify
 from bolt_numba.preprocessing import with_preprocessing
-from bolt_numba.types import Array, Sym, type_of
+from bolt_numba.sessions.guesses import complete_shapes
+from bolt_numba.sessions.session import Session
 
 __all__ = [
-    "channels_first", "extract", "names", "save_onnx", "simplify", "to_onnx", "unsupported", "with_names",
+    "channels_first", "extract", "names", "packed", "save_onnx", "simplify", "to_onnx", "unsupported", "with_names",
     "with_outputs", "with_preprocessing", "with_shapes", "with_states", "without_unused",
 ]  # fmt: skip
-
-
-@border("simplify")
-def simplify(graph: Graph, *, growth: int = 0, trace: Trace | None = None) -> Graph:
-    """The same computation in fewer nodes.
-
-    What is constant is computed as far as the model does not grow, equal nodes are shared, nodes that do nothing or
-    that nobody reads are dropped, branches that are certain are inlined, arithmetic with constants goes into weights.
-    More of it is possible when shapes are known; see `with_shapes`.
-
-    growth: bytes by which computed constants may enlarge the model, for example where weights are stored in 8 bits.
-    trace: receives every rewrite.  Raises DTypeError for what is no graph.
-    """
-    made = deep_clone(graph)
-    check_intact(made.weights())
-    stage = functools.partial(portable, growth=growth)
-    return run_pipeline(made, trace=trace, stages=(Stage("canonical", (stage,)),))
 
 
 @border("without_unused")
@@ -283,3 +270,37 @@ def extract(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Grap
     if unread:
         raise BoltError(f"{graph.name}: input: got {unread}, wanted tensors that the outputs depend on")
     return inferred(made, [v.type for v in made.inputs])
+
+
+# --- for one machine -------------------------------------------------------------------------------------------------
+
+
+@border("pack")
+def packed(
+    graph: Graph,
+    *,
+    threads: Iterable[int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: str = "f32",
+    numerics: str = "default",
+) -> Graph:
+    """The optimised graph with packed weights; `bolt_numba.save` writes both into one file.
+
+    threads: thread counts to prepare for; None: one and the default.  shapes: of inputs, where they are symbolic; what
+    they leave free is guessed (`guesses.complete_shapes`).  precision, numerics: of the sessions to
+    prepare for.  Others, and other threads and shapes, work, too: what they need is packed when it is needed.
+    Raises ShapeError for shapes, DeviceError for threads.
+    """
+    check_intact(graph.weights())
+    graph = sized(graph, shapes or {})
+    sizes = complete_shapes(graph, shapes)
+    made = run_pipeline(graph, numerics="strict")  # what serves every level
+    found = made.packed = PackedWeights(machine(), sources=source_marks(made))
+    for count in sorted(set(threads if threads is not None else (1, default_threads()))):
+        session = Session(made, threads=count, precision=precision, numerics=numerics)
+        with session._granted():
+            runner, arrays = session._at(sizes)
+            runner.packs.pack(runner.planned_for(runner._types(arrays)).jobs)
+        found.rows.update(session._packs.export())
+        found.marks = marks_of(found.rows)
+    return made

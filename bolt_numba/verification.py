@@ -13,16 +13,16 @@ import numpy as np
 from bolt_numba.base.border import border
 from bolt_numba.base.notebook import html_table
 from bolt_numba.base.options import options_of, sign
-from bolt_numba.guesses import model_feeds
+from bolt_numba.base.types import Array, dtype_name
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import sized
 from bolt_numba.judges import Judge, judge_of
-from bolt_numba.loading import load
 from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.peers import Feeds, Model
-from bolt_numba.session import Session
-from bolt_numba.types import Array, dtype_name
+from bolt_numba.sessions.guesses import model_feeds
+from bolt_numba.sessions.loading import load
+from bolt_numba.sessions.session import Session
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -164,8 +164,8 @@ def verify(  # budget: each option is one line
     against: ``"onnxruntime"``, which gets a model of another format as ONNX; ``"reference"``, the naive meaning of the
     operators; ``"cpu"``, our own kernels there, which other devices are held against; ``"litert"``, ``"opencv"``
     (below 5), ``"paddle"`` for their formats; all f32.  None: the engine whose format it is, where that is installed,
-    else onnxruntime.  feeds, shapes, seed: as
-    `bolt_numba.guesses.model_feeds`.  Floats of outputs agree within ``atol + rtol * |wanted|``; those of a narrower
+    else onnxruntime.  feeds, shapes, seed: as `model_feeds` of
+    `bolt_numba.sessions.guesses`.  Floats of outputs agree within ``atol + rtol * |wanted|``; those of a narrower
     precision, and intermediate tensors, whose small elements are often what is left of large terms, within
     ``atol + rtol * max |wanted|``.  Other dtypes agree exactly, but what QuantizeLinear gives within a level, with
     LiteRT two; the floats of such models as those of a narrower precision.

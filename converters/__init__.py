@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from bolt_numba.base.border import border
-from bolt_numba.base.files import open_regular, read_regular
-from bolt_numba.base.mapped import map_file
+from bolt_numba.base.errors import DTypeError, InvalidModelError, UnsupportedOpError
+from bolt_numba.base.files.mapped import map_file
+from bolt_numba.base.files.regular import open_regular, read_regular
 from bolt_numba.base.records import record
 from bolt_numba.converters.bounded import HEAD, OTHERS, Folders, reading, refuse_no_model
-from bolt_numba.errors import DTypeError, InvalidModelError, UnsupportedOpError
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import Model

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.base.types import F32
 from bolt_numba.converters.nodes import ForeignBuilder
 from bolt_numba.converters.operands import expanded, ints, rank_of, reshaped, sliced, static_dim, unsqueezed
 from bolt_numba.ir.graph import Value
@@ -20,7 +21,6 @@ from bolt_numba.ops.arrays.shape import Concat, Split, Transpose
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.resize import GridSample
 from bolt_numba.ops.pointwise import Add, Clip, Floor, Max, Mul, Round, Sub
-from bolt_numba.types import F32
 
 CAMERAS = ("YUV_NV21", "YUV_NV12")
 ORDERS = ("RGB", "BGR", "RGBA", "BGRA")

@@ -14,10 +14,10 @@ import ml_dtypes
 import numpy as np
 
 from bolt_numba.base.border import as_bolt_error
-from bolt_numba.base.files import open_regular
-from bolt_numba.base.mapped import map_opened
-from bolt_numba.errors import BoltError, InvalidModelError
-from bolt_numba.types import STRING, AnyDType, Array
+from bolt_numba.base.errors import BoltError, InvalidModelError
+from bolt_numba.base.files.mapped import map_opened
+from bolt_numba.base.files.regular import open_regular
+from bolt_numba.base.types import STRING, AnyDType, Array
 
 HEAD = 64
 """Bytes from which a format, or what stands in the place of a model, is told."""

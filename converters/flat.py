@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Array
 from bolt_numba.converters.bounded import text_of
-from bolt_numba.errors import InvalidModelError
-from bolt_numba.types import Array
 
 Table: TypeAlias = dict[str, Any]
 _CODES = {"b1": "?", "i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i8": "q", "u8": "Q", "f4": "f",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bolt_numba.base.types import AnyDType, Shape, dtype_name
 from bolt_numba.ir.graph import Value
-from bolt_numba.types import AnyDType, Shape, dtype_name
 
 if TYPE_CHECKING:
     from bolt_numba.converters.nodes import ForeignBuilder

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
+from bolt_numba.base.errors import BoltError, InvalidModelError, UnsupportedOpError
+from bolt_numba.base.types import Array, TensorType, type_of
 from bolt_numba.converters.bounded import MAX_MADE
 from bolt_numba.converters.scope import Scope
-from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.build import Builder, Operand
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.shape import Identity
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import Array, TensorType, type_of
 
 S = TypeVar("S", bound=Scope)
 

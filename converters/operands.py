@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.types import Array, Dim, Sym
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Squeeze, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.pointwise import Less, Sub, Where
-from bolt_numba.types import Array, Dim, Sym
 
 if TYPE_CHECKING:
     from bolt_numba.converters.nodes import ForeignBuilder

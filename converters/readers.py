@@ -18,11 +18,11 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from bolt_numba.base.folder_index import remember, remembered
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.files.folder_index import remember, remembered
 from bolt_numba.base.forks import renew_after_fork, renew_cached_properties
 from bolt_numba.base.records import field_rows
 from bolt_numba.converters.as_is import AsIs
-from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops import load_announced
 from bolt_numba.ops.registry import Op

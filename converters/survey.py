@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
+from bolt_numba.base.types import F32, TensorType
 from bolt_numba.converters.nodes import ForeignNode, NodeReader, S
-from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Value
-from bolt_numba.types import F32, TensorType
 
 M = TypeVar("M")
 

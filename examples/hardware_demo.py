@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import bolt_numba as bn
-from bolt_numba.guesses import model_feeds
+from bolt_numba.sessions.guesses import model_feeds
 
 BEST = 3
 """Numbers of a result that are shown, the greatest ones."""

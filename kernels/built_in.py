@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from bolt_numba.base.kept import BUILT_IN
+from bolt_numba.base.files.kept import BUILT_IN
 
 _MAGIC = b"BNBOX001"
 _HEAD = struct.Struct("<8sI")

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from bolt_numba.base.claims import claimed
 from bolt_numba.base.digest import sha256
-from bolt_numba.base.kept import cache_root, contents, keep, tell_cost
-from bolt_numba.base.trusted import read_trusted
+from bolt_numba.base.files.claims import claimed
+from bolt_numba.base.files.kept import cache_root, contents, keep, tell_cost
+from bolt_numba.base.files.trusted import read_trusted
 from bolt_numba.kernels.compiles import Compile, begins, ended, waited_for
 
 SUFFIX = ".kernel"

@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 import numba
 from llvmlite import ir
 
-from bolt_numba.errors import BoltError, DeviceError, KernelError
+from bolt_numba.base.errors import BoltError, DeviceError, KernelError
 from bolt_numba.kernels.cpu.isa import Isa, on_x86, own, target
 from bolt_numba.kernels.declare import FASTMATH, Inline, Late
 from bolt_numba.kernels.mistakes import check_names, repeated, told

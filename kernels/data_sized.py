@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Array, TensorType, only_in_python
 from bolt_numba.kernels.registry import Accepts, Step, Types, always, load
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import Array, TensorType, only_in_python
 
 Empty: TypeAlias = Callable[..., Array]
 """``empty(shape, dtype)``: memory for a result or for workspace, as ``numpy.empty``."""

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.errors import InternalError, ShapeError
 from bolt_numba.base.follow import value_of
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either, is_filled
-from bolt_numba.errors import InternalError, ShapeError
+from bolt_numba.base.types import AnyDType, Array, TensorType
 from bolt_numba.kernels.geometry.unseen import Packed, Unseen
 from bolt_numba.kernels.registry import (
     Argument,
@@ -35,7 +36,6 @@ from bolt_numba.kernels.registry import (
     Types,
 )
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import AnyDType, Array, TensorType
 
 Reach: TypeAlias = "int | tuple[int, int]"
 """Bytes from an address on, or (first, end) where they begin elsewhere: ``first`` is negative for those before it."""

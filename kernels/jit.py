@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.digest import sha256
+from bolt_numba.base.errors import KernelError
+from bolt_numba.base.files.kept import cache_root, folders
 from bolt_numba.base.forks import renew_after_fork, renew_cached_properties
-from bolt_numba.base.kept import cache_root, folders
-from bolt_numba.errors import KernelError
+from bolt_numba.base.types import Array
 from bolt_numba.kernels import code_files
 from bolt_numba.kernels.built_in import built_in
 from bolt_numba.kernels.code_files import MachineCode, made_once, newest, read_kernel
@@ -53,7 +54,6 @@ from bolt_numba.kernels.declare import (
 from bolt_numba.kernels.extents import Extents, check_arrays
 from bolt_numba.kernels.machine_code import blob_of, is_blob, load_blob
 from bolt_numba.kernels.registry import MEMORY, Fault, Record
-from bolt_numba.types import Array
 
 _LANGUAGE = (
     "jit.py", "declare.py", "compiler.py", "compiler_passes.py", "cpu/isa.py", "cpu/language/simd.py",

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bolt_numba.base.folder_index import remember, remembered
+from bolt_numba.base.files.folder_index import remember, remembered
 
 Place = tuple[str, str, str]
 """Module, name and precision of a maker."""

@@ -17,7 +17,7 @@ from traceback import walk_tb
 from types import CodeType
 from typing import Any
 
-from bolt_numba.errors import KernelError
+from bolt_numba.base.errors import KernelError
 from bolt_numba.kernels.declare import WORDS
 
 _PLACE = re.compile(r"\bat (\S+) \((\d+)\)")

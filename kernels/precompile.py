@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from bolt_numba.base.config import CACHE_DIR, compilers
+from bolt_numba.base.errors import KernelError
+from bolt_numba.base.files.kept import folders, tell_cost
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.base.kept import folders, tell_cost
 from bolt_numba.base.swallowed import swallowed
-from bolt_numba.errors import KernelError
 from bolt_numba.kernels import compiles
 from bolt_numba.kernels.code_files import MachineCode
 from bolt_numba.kernels.compiles import Compile

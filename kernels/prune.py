@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bolt_numba.base.config import cache_limit
-from bolt_numba.base.kept import cache_root
+from bolt_numba.base.files.kept import cache_root
 from bolt_numba.base.records import record
 
 MIB = 1 << 20

@@ -16,13 +16,13 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
+from bolt_numba.base.errors import InternalError
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
-from bolt_numba.errors import InternalError
+from bolt_numba.base.types import BF16, F16, NUMERICS, Array, TensorType
 from bolt_numba.kernels.geometry.unseen import Making, Packed, Unseen
 from bolt_numba.kernels.maker_index import COMMON, makers_of, write_index
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import BF16, F16, NUMERICS, Array, TensorType
 
 Types: TypeAlias = Sequence[TensorType | None]
 

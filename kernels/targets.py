@@ -21,8 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from bolt_numba.base.errors import DeviceError
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.errors import DeviceError
 from bolt_numba.kernels import data_sized as data_sized
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.code_files import found, made_once

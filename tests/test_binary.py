@@ -19,9 +19,9 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.ops.layers.binary import BinaryPack, packed_bits, unpacked_values
-from bolt_numba.packing import packed
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.quantize.layers import layers_of
+from bolt_numba.surgery import packed
 from bolt_numba.types import F32, Array
 from tests.rule_cases import f32, graph_of, i64, o
 from tests.rule_cases_binary import weights, where

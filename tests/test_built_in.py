@@ -15,7 +15,7 @@ import pytest
 
 import bolt_numba as bn
 from bench import wheels
-from bolt_numba.base import folder_index
+from bolt_numba.base.files import folder_index
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels import built_in, jit
@@ -33,7 +33,7 @@ RUN = """
 import sys
 from pathlib import Path
 import numpy as np
-from bolt_numba.base import kept
+from bolt_numba.base.files import kept
 if len(sys.argv) > 2:
     kept.BUILT_IN = Path(sys.argv[2])
 import bolt_numba as bn

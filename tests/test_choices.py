@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bolt_numba.devices import in_order
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
@@ -41,7 +42,7 @@ SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 64, 100)
 
 
 def planned(region: Region, packs: Packs, types: Sequence[TensorType], threads: int = 2) -> Plan:
-    return Planner(region, MakerContext(threads, packs)).plan(types)
+    return Planner(region, MakerContext(threads, packs, in_order())).plan(types)
 
 
 def described(plan: Plan) -> list[Any]:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from bolt_numba.base import claims, forks
+from bolt_numba.base import forks
+from bolt_numba.base.files import claims
 from bolt_numba.kernels import jit
 from tests.test_jit import fresh, times
 

@@ -269,7 +269,7 @@ class TestVerify:
         assert call("verify", DIGITS, "--against", "reference").code == 0
 
     def test_names_the_first_that_diverges(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-        from bolt_numba.session import Session
+        from bolt_numba.sessions.session import Session
 
         original = Session.run
 
@@ -286,7 +286,7 @@ class TestVerify:
 
     def test_bisects_when_looking_hides_the_fault(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A fault of fusion shows in the outputs but in no tensor as long as all of them are returned."""
-        from bolt_numba.session import Session
+        from bolt_numba.sessions.session import Session
 
         original = Session.run
         late = {"pool", "flat", "dense", "relu3", "logits"}

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.devices import device
+from bolt_numba.devices import device, in_order
 from bolt_numba.errors import ShapeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -231,7 +231,7 @@ def test_a_tuner_runs_nothing_that_does_not_fit() -> None:
     entry = select(op, ins)
     assert entry is not None
     with pytest.raises(ShapeError, match="operand 1"):
-        Tuner(2).choose(op, ins, outs, device("cpu"), entry, NodeContext(MakerContext(2, Packs()), []))
+        Tuner(2).choose(op, ins, outs, device("cpu"), entry, NodeContext(MakerContext(2, Packs(), in_order()), []))
 
 
 @pytest.mark.parametrize("less", ["x", "y"])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bolt_numba.base import kept, trusted
+from bolt_numba.base.files import kept, trusted
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels import jit, prune
 from bolt_numba.runtime.tune import Tuner

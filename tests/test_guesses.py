@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.guesses import complete_shapes, guessed, model_feeds
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import with_shapes
 from bolt_numba.ops.control import If
+from bolt_numba.sessions.guesses import complete_shapes, guessed, model_feeds
 from bolt_numba.types import F32, I64, Sym, TensorType
 from tests.graphs import make
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bolt_numba.devices import in_order
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
@@ -61,11 +62,11 @@ def test_a_chain_of_equal_buffers_needs_two() -> None:
 
 
 def plan_of(graph: Graph, *shapes: tuple[int, ...]) -> Plan:
-    return Planner(region_of(graph), MakerContext(1, Packs())).plan([TensorType(F32, s) for s in shapes])
+    return Planner(region_of(graph), MakerContext(1, Packs(), in_order())).plan([TensorType(F32, s) for s in shapes])
 
 
 def check(graph: Graph, **feeds: np.ndarray) -> None:
-    runner = Runner(region_of(graph), 1, Packs())
+    runner = Runner(region_of(graph), 1, Packs(), in_order())
     got = runner.run([feeds[v.name] for v in graph.inputs])
     want = interpret(graph, feeds)
     for name, array in zip(graph.output_names, got, strict=True):
@@ -149,7 +150,7 @@ def test_outputs_that_are_inputs_constants_or_views() -> None:
         g.add_output(value, f"out{len(g.outputs)}")
     feed = np.arange(12, dtype=np.float32).reshape(2, 6)
     check(g, x=feed)
-    outputs = Runner(region_of(g), 1, Packs()).run([feed])
+    outputs = Runner(region_of(g), 1, Packs(), in_order()).run([feed])
     for i, array in enumerate(outputs):
         assert not np.may_share_memory(array, feed)
         assert not any(np.may_share_memory(array, other) for other in outputs[:i])

@@ -16,7 +16,7 @@ from bolt_numba.ir import store
 from bolt_numba.ir.build import Builder
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Relu
-from bolt_numba.packing import packed
+from bolt_numba.surgery import packed
 from bolt_numba.types import F32, Array, TensorType
 from tests.test_store import with_document
 

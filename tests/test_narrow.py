@@ -23,7 +23,7 @@ from bolt_numba.ops.arrays.reduce import ReduceMean
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Clip, Gelu, LeakyRelu, Relu
-from bolt_numba.packing import packed
+from bolt_numba.surgery import packed
 from bolt_numba.types import BF16, F16, F32, F64, Array, Sym, TensorType
 from tests.harness import run_kernel
 

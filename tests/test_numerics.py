@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.clones import with_outputs
 from bolt_numba.errors import DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -17,7 +16,8 @@ from bolt_numba.kernels.registry import KERNELS, QueryContext, candidates, load,
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add
-from bolt_numba.packing import packed
+from bolt_numba.sessions.clones import with_outputs
+from bolt_numba.surgery import packed
 from bolt_numba.types import F32, NUMERICS, Array, TensorType
 from tests.harness import types_of
 

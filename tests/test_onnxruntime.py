@@ -363,7 +363,7 @@ sys.path.insert(0, "shim")
 import onnxruntime as ort, sys
 from onnxruntime.capi.onnxruntime_pybind11_state import NoSuchFile
 assert ort.__name__ == "bolt_numba.onnxruntime", ort
-assert [m for m in ("numba", "llvmlite", "bolt_numba.session") if m in sys.modules] == []
+assert [m for m in ("numba", "llvmlite", "bolt_numba.sessions.session") if m in sys.modules] == []
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
 

@@ -14,7 +14,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import bolt_numba as bn
-from bolt_numba.base.mapped import map_of
+from bolt_numba.base.files.mapped import map_of
 from bolt_numba.cli.app import run
 from bolt_numba.devices import seals
 from bolt_numba.devices.seals import machine
@@ -23,9 +23,9 @@ from bolt_numba.ir import packed as stored
 from bolt_numba.ir.store import load_bolt, to_bytes
 from bolt_numba.kernels.cpu import fingerprint as fingerprints
 from bolt_numba.kernels.cpu.fingerprint import fingerprint, fingerprinted_copy
-from bolt_numba.packing import packed
 from bolt_numba.runtime import packs
 from bolt_numba.runtime.plan import Plan
+from bolt_numba.surgery import packed
 from bolt_numba.types import Array
 
 

@@ -20,9 +20,8 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.store import save
 from bolt_numba.ops.layers.quantize import QuantizeLinear
-from bolt_numba.packing import packed
 from bolt_numba.passes.pipeline import run_pipeline
-from bolt_numba.surgery import extract, with_outputs
+from bolt_numba.surgery import extract, packed, with_outputs
 from bolt_numba.types import Array
 
 U8, S8 = quantization.QuantType.QUInt8, quantization.QuantType.QInt8

@@ -14,7 +14,6 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.errors import BoltError, DataError, InvalidModelError
-from bolt_numba.inputs import spec_of
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.arrays.histogram import HALF
@@ -30,6 +29,7 @@ from bolt_numba.quantize.equalise import equalised, smoothed
 from bolt_numba.quantize.layers import layers_of
 from bolt_numba.quantize.methods import METHODS, affine, range_of, stored_bias, stored_weight
 from bolt_numba.quantize.sensitivity import sqnr
+from bolt_numba.sessions.inputs import spec_of
 from bolt_numba.types import F32, I8, U8, U16, Array, Sym, TensorType
 
 RNG = np.random.default_rng(7)

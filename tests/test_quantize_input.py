@@ -11,7 +11,6 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.errors import BoltError, DataError, DTypeError, ShapeError
-from bolt_numba.inputs import spec_of
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.arrays.gather import Gather
@@ -23,6 +22,7 @@ from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Neg, Relu
 from bolt_numba.quantize import quantize, weights_only
 from bolt_numba.quantize.data import feeds_of
+from bolt_numba.sessions.inputs import spec_of
 from bolt_numba.types import BOOL, F32, I64, Sym, TensorType
 
 

@@ -16,14 +16,14 @@ from onnx import helper, numpy_helper
 
 import bolt_numba as bn
 from bolt_numba import flow
-from bolt_numba.base import files
+from bolt_numba.base.files import regular as files
 from bolt_numba.cli.options import load_array, load_arrays
 from bolt_numba.converters import bounded
 from bolt_numba.onnxruntime import InferenceSession
 from bolt_numba.peers import with_old_ir
-from bolt_numba.plugins import placement_of
 from bolt_numba.preprocessing import open_image
 from bolt_numba.quantize import quantize, read_scales
+from bolt_numba.sessions.plugins import placement_of
 from bolt_numba.types import F32
 
 pytestmark = pytest.mark.timeout(60)

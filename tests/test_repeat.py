@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bolt_numba.devices import in_order
 from bolt_numba.errors import InternalError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -49,14 +50,14 @@ def layers(op: Any, constants: list[list[Array]], *shape: int) -> Graph:
 
 
 def selections(graph: Graph) -> int:
-    planner = Planner(region_of(graph), MakerContext(1, Packs()))
+    planner = Planner(region_of(graph), MakerContext(1, Packs(), in_order()))
     planner.plan([v.type for v in graph.inputs])
     return len(planner.region.choices)
 
 
 def check(graph: Graph, tolerance: float = 0.0) -> None:
     feeds = {v.name: weights(*v.type.dims) for v in graph.inputs}
-    (got,) = Runner(region_of(graph), 1, Packs()).run(list(feeds.values()))
+    (got,) = Runner(region_of(graph), 1, Packs(), in_order()).run(list(feeds.values()))
     assert_near(got, interpret(graph, feeds)["y"], tolerance)
 
 
@@ -152,7 +153,7 @@ def test_another_shape_plans_only_what_it_changes() -> None:
     w = weights(80, 80)
     graph.add_output(build(MatMul(), kept, w), "y")
     graph.add_output(build(MatMul(), changed, w), "z")
-    runner, ways = Runner(region_of(graph), 1, Packs()), []
+    runner, ways = Runner(region_of(graph), 1, Packs(), in_order()), []
     for rows in (3, 4, 8, 3, 5, 6, 7):
         one, two = weights(8, 80), weights(rows, 80)
         y, z = runner.run([one, two])
@@ -193,4 +194,4 @@ def products() -> Runner:
     graph = Graph()
     x = graph.add_input("x", TensorType(F32, (Sym("n"), 80)))
     graph.add_output(Builder(graph)(MatMul(), x, weights(80, 80)), "y")
-    return Runner(region_of(graph), 1, Packs())
+    return Runner(region_of(graph), 1, Packs(), in_order())

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from bolt_numba.base import trusted
 from bolt_numba.base.digest import sha256
-from bolt_numba.base.folder_index import remember, remembered
-from bolt_numba.base.kept import keep
+from bolt_numba.base.files import trusted
+from bolt_numba.base.files.folder_index import remember, remembered
+from bolt_numba.base.files.kept import keep
 from bolt_numba.cli.app import run
 from bolt_numba.ir import packed as stored
 from bolt_numba.kernels import jit

@@ -19,11 +19,11 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear
 from bolt_numba.ops.pointwise import Abs, Add, Neg, Relu
-from bolt_numba.packing import packed
 from bolt_numba.passes.pipeline import STAGES, PipelineRun, Stage, all_rules, run_pipeline, with_rules, with_stage
 from bolt_numba.passes.portable import RULES as PORTABLE
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rewrite, rule
 from bolt_numba.passes.trace import Trace
+from bolt_numba.surgery import packed
 from bolt_numba.types import F32, TensorType
 from tests.missing import ROOT, modules_of, rules_without_stage, told, written_rules
 

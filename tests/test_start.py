@@ -18,7 +18,7 @@ import onnx
 import pytest
 from onnx import TensorProto, defs, helper
 
-from bolt_numba.base import folder_index as remembered
+from bolt_numba.base.files import folder_index as remembered
 from bolt_numba.base.records import field_metadata, record
 from bolt_numba.converters.onnx.proto import onnx as messages
 from bolt_numba.converters.onnx.reading.registry import READERS, find_reader, load_readers

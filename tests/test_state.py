@@ -21,7 +21,7 @@ from bolt_numba.ops.layers.recurrent import GRU, LSTM
 from bolt_numba.ops.pointwise import Add, Exp, Mul, Neg, Tanh
 from bolt_numba.runtime.prepared import Prepared
 from bolt_numba.runtime.tape import Taped
-from bolt_numba.session import Session
+from bolt_numba.sessions.session import Session
 from bolt_numba.types import F32, I64, Array, TensorType
 
 RNG = np.random.default_rng(11)

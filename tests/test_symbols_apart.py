@@ -16,8 +16,7 @@ from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape
 from bolt_numba.ops.layers.matmul import Einsum, MatMul
 from bolt_numba.ops.pointwise import Add, Relu
-from bolt_numba.packing import packed
-from bolt_numba.surgery import with_states
+from bolt_numba.surgery import packed, with_states
 from bolt_numba.types import F32, Array, Dim, Sym, TensorType
 from tests.near import assert_near
 

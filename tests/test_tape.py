@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import bolt_numba as bn
 from bolt_numba.base.follow import Followed, LostError, Trail, value_of
 from bolt_numba.base.selects import divisor, greatest, least, table
+from bolt_numba.devices import in_order
 from bolt_numba.devices.followed import FollowedRun
 from bolt_numba.devices.program import NativeRun, _layout, pointer
 from bolt_numba.devices.tape_code import TapeCode
@@ -109,14 +110,14 @@ def places_of(run: FollowedRun, fresh: Any) -> list[int]:
 
 def check(graph: Graph, sizes: Sequence[Sequence[TensorType]]) -> int:
     """Hold the tape of the first input types to plans for all; for how many it holds, 0 where there is no tape."""
-    runner, plans = Runner(region_of(graph), THREADS, Packs()), []
+    runner, plans = Runner(region_of(graph), THREADS, Packs(), in_order()), []
     for types in sizes:
         try:
-            plans.append(Planner(region_of(graph), MakerContext(THREADS, runner.packs)).plan(types))
+            plans.append(Planner(region_of(graph), MakerContext(THREADS, runner.packs, in_order())).plan(types))
         except BoltError:
             plans.append(None)
     try:
-        made = Tape(runner, MakerContext(THREADS, runner.packs, chooses=True), sizes[0])
+        made = Tape(runner, MakerContext(THREADS, runner.packs, in_order(), chooses=True), sizes[0])
     except (LostError, BoltError):
         return 0
     held, passing = 0, made.context()

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bolt_numba.devices import in_order
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
@@ -38,7 +39,7 @@ def network(size: int = 12, channels: int = 16) -> Graph:
 
 def run(graph: Graph, tuner: Tuner, threads: int = 1) -> np.ndarray:
     feed = rng.integers(-2, 3, graph.inputs[0].type.dims).astype(F32) / 8
-    runner = Runner(region_of(graph), threads, Packs(numerics="fast"), tuner=tuner)
+    runner = Runner(region_of(graph), threads, Packs(numerics="fast"), in_order(), tuner=tuner)
     (got,) = runner.run([feed])
     assert_near(got, interpret(graph, {"x": feed})["y"], 1e-4)
     return got
@@ -66,7 +67,7 @@ def test_a_choice_is_obeyed(tmp_path: Path, kernel: str) -> None:
     tuner = Tuner(1, tmp_path / "tuned.json")
     run(graph, tuner)
     tuner._known = {key: Choice(kernel, False) for key in tuner._known}
-    runner = Runner(region_of(graph), 1, Packs(numerics="fast"), tuner=tuner)
+    runner = Runner(region_of(graph), 1, Packs(numerics="fast"), in_order(), tuner=tuner)
     prepared = runner.prepare([np.zeros(graph.inputs[0].type.dims, F32)])
     assert [job.runner for job in prepared.plan.jobs if isinstance(job.op, Conv)] == [kernel, kernel]
     run(graph, tuner)

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 import bolt_numba as bn
-from bolt_numba.base.kept import contents, keep
+from bolt_numba.base.files.kept import contents, keep
 from bolt_numba.cli.kernels import _shape_sets
 from bolt_numba.ir.build import Builder
 from bolt_numba.kernels.jit import version_name

@@ -15,7 +15,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import bolt_numba as bn
-from bolt_numba.base.mapped import LEAST_MAPPED, map_of
+from bolt_numba.base.files.mapped import LEAST_MAPPED, map_of
 from bolt_numba.errors import InternalError, InvalidModelError
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels import registry

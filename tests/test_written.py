@@ -14,9 +14,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 import bolt_numba as bn
-from bolt_numba.base.mapped import map_of
+from bolt_numba.base.files.mapped import map_of
 from bolt_numba.errors import InvalidModelError
-from bolt_numba.packing import packed
+from bolt_numba.surgery import packed
 from bolt_numba.types import Array
 
 _RUN = """
@@ -57,12 +57,12 @@ assert refused(lambda: bn.compile(graph)), "another session"
 assert refused(lambda: bn.save(graph, victim + ".copy")), "saving"
 from bolt_numba.ir.interpret import interpret
 assert refused(lambda: interpret(graph, feeds(1, True))), "the references"
-from bolt_numba import packing, surgery
+from bolt_numba import surgery
 for write in (
     lambda: pickle.dumps(session), lambda: surgery.simplify(graph),
     lambda: surgery.save_onnx(graph, victim + ".onnx"),
     lambda: surgery.save_onnx(graph, victim + ".onnx", external=True),
-    *([] if graph.packed else [lambda: packing.packed(graph)]),
+    *([] if graph.packed else [lambda: surgery.packed(graph)]),
 ):
     assert refused(write), "writing in other ways"
 """

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from bench.clients.scenario import Client
 from bolt_numba.base.config import CACHE_DIR
-from bolt_numba.base.kept import cache_root
+from bolt_numba.base.files.kept import cache_root
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 400.0

@@ -10,7 +10,14 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
-from bolt_numba.errors import BoltError, BudgetError, DTypeError, InternalError, InvalidModelError, UnsupportedOpError
+from bolt_numba.base.errors import (
+    BoltError,
+    BudgetError,
+    DTypeError,
+    InternalError,
+    InvalidModelError,
+    UnsupportedOpError,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.config import MEMORY, memory_limit
-from bolt_numba.errors import BoltError, BudgetError, TimeLimitError
+from bolt_numba.base.errors import BoltError, BudgetError, TimeLimitError
 
 MIB = 1 << 20
 GRANTED_BYTES = 16 * MIB

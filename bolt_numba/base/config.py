@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from bolt_numba.base.errors import BoltError, DeviceError
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError, DeviceError
 
 
 @record(frozen=True)

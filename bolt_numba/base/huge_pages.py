@@ -14,7 +14,7 @@ from contextlib import suppress
 import numpy as np
 
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.types import Array
+from bolt_numba.base.types import Array
 
 CARVED_FROM, CARVED_TO = 1 << 16, 1 << 22
 """Bytes of the arrays that are carved from slabs."""

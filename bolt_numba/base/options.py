@@ -15,9 +15,9 @@ import numpy as np
 
 from bolt_numba.base.budget import Budget
 from bolt_numba.base.config import MAX_PLANS, MAX_THREADS, default_stand_ins, default_threads
+from bolt_numba.base.errors import BoltError, DeviceError, DTypeError
 from bolt_numba.base.records import field_metadata, record
-from bolt_numba.errors import BoltError, DeviceError, DTypeError
-from bolt_numba.types import FALLBACKS, NUMERICS, PRECISIONS, precision_of
+from bolt_numba.base.types import FALLBACKS, NUMERICS, PRECISIONS, precision_of
 
 if TYPE_CHECKING:
     from typing import Unpack

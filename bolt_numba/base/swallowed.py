@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from types import TracebackType
 
-from bolt_numba.errors import BoltError, InternalError
+from bolt_numba.base.errors import BoltError, InternalError
 
 FAULTS: Counter[str] = Counter()
 """How often what went wrong where in this process: ``place: kind: text``."""

@@ -10,10 +10,10 @@ from typing import Annotated, TypeAlias
 import typer
 
 import bolt_numba
-from bolt_numba.base.trusted import CacheWarning
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.files.trusted import CacheWarning
 from bolt_numba.cli import c_library, check, devices, draw, export, flows, kernels, machine, model, quantise, speed
 from bolt_numba.cli.console import err, plain
-from bolt_numba.errors import BoltError
 from bolt_numba.hardware.interface import FallbackWarning
 
 app = typer.Typer(

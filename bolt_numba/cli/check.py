@@ -11,7 +11,8 @@ import numpy as np
 import typer
 
 import bolt_numba as bn
-from bolt_numba.base.files import replaced
+from bolt_numba.base.files.regular import replaced
+from bolt_numba.base.types import Array, dtype_name
 from bolt_numba.cli import console
 from bolt_numba.cli.options import (
     Inputs,
@@ -28,7 +29,6 @@ from bolt_numba.cli.options import (
     takes_options,
     told_shapes,
 )
-from bolt_numba.types import Array, dtype_name
 
 
 @takes_options()

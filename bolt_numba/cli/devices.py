@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from bolt_numba.base.errors import BoltError
 from bolt_numba.base.records import record
 from bolt_numba.cli import console
 from bolt_numba.cli.options import Json
 from bolt_numba.compiling import compile as compile_model
 from bolt_numba.devices import LAST, device, names
-from bolt_numba.errors import BoltError
 from bolt_numba.hardware import registry
 from bolt_numba.hardware.interface import COMMON
 from bolt_numba.ir.graph import Graph

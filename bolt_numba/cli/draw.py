@@ -20,12 +20,12 @@ from bolt_numba.cli.options import (
     read_shapes,
     takes_options,
 )
-from bolt_numba.guesses import complete_shapes
 from bolt_numba.ir.dot import Mark, to_dot
 from bolt_numba.ir.drawing import to_page, to_svg
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import sized
 from bolt_numba.ir.text import to_text
+from bolt_numba.sessions.guesses import complete_shapes
 
 TEXTS = (".dot", ".gv", ".txt")
 PICTURES = (".svg", ".png", ".pdf")

@@ -11,10 +11,10 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from bolt_numba.base.errors import BoltError
 from bolt_numba.cli import console
 from bolt_numba.cli.options import Json
 from bolt_numba.cli.tasks import Task, common_values, tasks_of, writer_of
-from bolt_numba.errors import BoltError
 from bolt_numba.flow.files import load
 from bolt_numba.flow.flow import Flow
 from bolt_numba.flow.node import FlowNode, FunctionNode, ModelNode

@@ -12,13 +12,13 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba.base.config import CACHE_DIR, CACHE_MIB, SYSTEM_CACHE, cache_limit, processors
-from bolt_numba.base.kept import folders, make_root
-from bolt_numba.base.trusted import obstacle, share
+from bolt_numba.base.files.kept import folders, make_root
+from bolt_numba.base.files.trusted import obstacle, share
+from bolt_numba.base.types import NUMERICS, PRECISIONS
 from bolt_numba.cli import console
 from bolt_numba.cli.family import relatives
 from bolt_numba.cli.options import Json, Tune, read_shapes
 from bolt_numba.devices.threads import load_executor
-from bolt_numba.guesses import complete_shapes, model_feeds
 from bolt_numba.hardware import blobs
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.packed import SEAL_KEY
@@ -26,8 +26,8 @@ from bolt_numba.kernels import jit
 from bolt_numba.kernels.cuda import code
 from bolt_numba.kernels.precompile import compiling_in
 from bolt_numba.kernels.prune import cache_bytes
-from bolt_numba.session import Session
-from bolt_numba.types import NUMERICS, PRECISIONS
+from bolt_numba.sessions.guesses import complete_shapes, model_feeds
+from bolt_numba.sessions.session import Session
 
 cache = typer.Typer(help="The cache of compiled kernels.", no_args_is_help=True)
 Sizes = dict[str, tuple[int, ...]]

@@ -19,14 +19,14 @@ import typer
 import bolt_numba as bn
 from bolt_numba import ops as operators
 from bolt_numba.base.config import SWITCHES, default_threads
-from bolt_numba.base.kept import folders
+from bolt_numba.base.errors import InternalError
+from bolt_numba.base.files.kept import folders
+from bolt_numba.base.files.trusted import obstacle, unusable
 from bolt_numba.base.swallowed import FAULTS
-from bolt_numba.base.trusted import obstacle, unusable
 from bolt_numba.cli import console
 from bolt_numba.cli.formats import formats_markdown, names_read
 from bolt_numba.cli.options import Json
 from bolt_numba.devices import device
-from bolt_numba.errors import InternalError
 from bolt_numba.kernels import jit, registry
 from bolt_numba.kernels.built_in import count_built_in
 from bolt_numba.kernels.data_sized import DATA_SIZED
@@ -250,9 +250,9 @@ def _kernels_in(folder: Path) -> str:
 
 def _self_test() -> str:
     """A matrix product with a Relu, natively, against its reference."""
+    from bolt_numba.base.types import F32, TensorType
     from bolt_numba.ir.build import Builder
     from bolt_numba.ir.interpret import interpret
-    from bolt_numba.types import F32, TensorType
 
     operators.load_all()
     graph = bn.Graph("self-test")

@@ -11,6 +11,7 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba.base.options import Options
+from bolt_numba.base.types import FILE_WAS, dtype_name
 from bolt_numba.cli import console
 from bolt_numba.cli.devices import show_parts
 from bolt_numba.cli.options import (
@@ -26,7 +27,6 @@ from bolt_numba.cli.options import (
 from bolt_numba.converters.nodes import foreign_operators
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.text import to_text
-from bolt_numba.types import FILE_WAS, dtype_name
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="The file to write.")]
 SHOWN_LINES = 4
@@ -92,7 +92,7 @@ def convert(  # budget: each option is one line or two
     Of a model with several signatures a .bolt file has all, unless one is named; an .onnx file, or a part, has one.
     """
     from bolt_numba import surgery  # it imports onnx, which other commands need not wait for
-    from bolt_numba.packing import packed
+    from bolt_numba.surgery import packed
 
     target = _checked_target(output or model.with_suffix(".bolt"), pack, options, store)
     if target.suffix.lower() != ".onnx" and (opset is not None or external):

@@ -13,18 +13,17 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import typer
 
-from bolt_numba.base.files import open_regular, replaced
+from bolt_numba.base.errors import BoltError, InvalidModelError
+from bolt_numba.base.files.regular import open_regular, replaced
 from bolt_numba.base.options import OPTIONS, Options, plain_kind
+from bolt_numba.base.types import Array, TensorSpec
 from bolt_numba.cli import console
 from bolt_numba.devices import names as device_names
-from bolt_numba.errors import BoltError, InvalidModelError
-from bolt_numba.feeds import random_feeds
-from bolt_numba.guesses import Shapes as AllShapes
-from bolt_numba.guesses import complete_shapes, guessed
-from bolt_numba.inputs import plain_array
 from bolt_numba.ir.graph import Graph
-from bolt_numba.session import Session
-from bolt_numba.types import Array, TensorSpec
+from bolt_numba.sessions.guesses import Shapes as AllShapes
+from bolt_numba.sessions.guesses import complete_shapes, guessed, random_feeds
+from bolt_numba.sessions.inputs import plain_array
+from bolt_numba.sessions.session import Session
 
 
 def one_of(names: Iterable[str], text: str) -> str:

@@ -15,12 +15,12 @@ from typing import IO, Any, Self
 import numpy as np
 import typer
 
-from bolt_numba.base.files import read_regular
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.files.regular import read_regular
+from bolt_numba.base.types import dtype_name
 from bolt_numba.cli import console
 from bolt_numba.cli.options import load_array, load_arrays, save_arrays
-from bolt_numba.errors import BoltError
 from bolt_numba.flow.errors import FlowError
-from bolt_numba.types import dtype_name
 
 SHOWN_ELEMENTS = 32
 """Elements of an array that are shown; of a larger one dtype, shape and range."""

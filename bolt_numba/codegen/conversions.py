@@ -15,11 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, I16, U16, AnyDType, TensorType
 from bolt_numba.codegen.formula import Term
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Add, Mul, Relu, Sub
-from bolt_numba.types import F32, I16, U16, AnyDType, TensorType
 
 LEAST_SCALE, MOST_RATIO = 2.0**-60, 2.0**16
 """Scales of which sums are computed so: least, and greatest in units of the result's."""

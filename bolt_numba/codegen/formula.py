@@ -14,8 +14,8 @@ from dataclasses import fields
 from typing import Any, TypeAlias
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import BOOL, F32, F64, I32, I64, U32, U64, AnyDType, dtype_name
 from bolt_numba.ops.pointwise import Cast, Pointwise, Pow
-from bolt_numba.types import BOOL, F32, F64, I32, I64, U32, U64, AnyDType, dtype_name
 
 
 class UntranslatableError(NotImplementedError):

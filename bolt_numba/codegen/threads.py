@@ -11,6 +11,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import BF16, F16, F32, F64, I8, I16, I32, U8, U16, AnyDType, dtype_name
 from bolt_numba.codegen.chain import KernelText, Powers, indented, numbers, value_dtypes
 from bolt_numba.codegen.conversions import limits
 from bolt_numba.codegen.formula import (
@@ -26,7 +27,6 @@ from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Cast, Pointwise, Pow
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import BF16, F16, F32, F64, I8, I16, I32, U8, U16, AnyDType, dtype_name
 
 WIDTH = 16
 """Bytes that a thread loads or stores at once."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from bolt_numba.base.errors import DeviceError
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.errors import DeviceError
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.device import Device

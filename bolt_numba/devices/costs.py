@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.registry import Types
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import TensorType
 
 _PRODUCTS = "bolt_numba.ops.layers."
 """Where the operators stand that may compute more than they read and write."""

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from bolt_numba.base.follow import LostError, Trail
+from bolt_numba.base.types import TensorType
 from bolt_numba.devices.costs import bytes_of, work_of
 from bolt_numba.devices.program import Program, build_program
 from bolt_numba.kernels import registry
@@ -21,7 +22,6 @@ from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.slots import Job
 from bolt_numba.runtime.stops import Stop
-from bolt_numba.types import TensorType
 
 BETWEEN_BYTES = 2 * L2
 """Bytes between two layers from which threads compute them in bands: they would rather share less as it is.  Measured

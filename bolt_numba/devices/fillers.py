@@ -10,6 +10,7 @@ import numpy as np
 
 from bolt_numba.base.follow import Followed
 from bolt_numba.base.selects import FilledTable
+from bolt_numba.base.types import Array
 from bolt_numba.devices.program import pointer
 from bolt_numba.devices.tape_code import TapeCode
 from bolt_numba.devices.threads import run_native
@@ -17,7 +18,6 @@ from bolt_numba.kernels.cpu.executor import run_steps
 from bolt_numba.kernels.cpu.fillers import FILLERS
 from bolt_numba.kernels.cpu.tape import ADDRESS, WORD, fill
 from bolt_numba.runtime.device import HOST
-from bolt_numba.types import Array
 
 LINE = 64
 """Bytes at whose multiples tables begin."""

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.files.mapped import for_kernels
 from bolt_numba.base.follow import TABLES, Followed, LostError, Trail, followed, value_of
-from bolt_numba.base.mapped import for_kernels
 from bolt_numba.base.selects import FilledTable, either, is_filled, is_table
+from bolt_numba.base.types import AnyDType, Array
 from bolt_numba.devices.fillers import Fillers, Refill, TableBlock
 from bolt_numba.devices.program import NativeRun, RecordImage, laid_out, linked, pointer
 from bolt_numba.devices.stages import SPARE, StagedRun, Staging
@@ -22,7 +23,6 @@ from bolt_numba.kernels.cpu.tape import ADDRESS, DOUBLE, FLOAT, HALF, ROUNDED, W
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.slots import Job
 from bolt_numba.runtime.stops import Stop
-from bolt_numba.types import AnyDType, Array
 
 WRITTEN = {WORD: "word", HALF: "half", FLOAT: "float", DOUBLE: "double", ROUNDED: "rounded", ADDRESS: "address"}
 """What numbers of kinds mean, in rows that say how registers are written."""

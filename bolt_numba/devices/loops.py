@@ -17,6 +17,7 @@ import numpy as np
 
 from bolt_numba.base.budget import is_granted
 from bolt_numba.base.follow import LostError
+from bolt_numba.base.types import I32, Array
 from bolt_numba.devices.followed import OWN_BASES, FollowedProgram, FollowedRun
 from bolt_numba.devices.program import NativeRun, pointer
 from bolt_numba.devices.stages import turning
@@ -29,7 +30,6 @@ from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.prepared import Prepared
 from bolt_numba.runtime.slots import INPUT, TEMP
 from bolt_numba.runtime.tape import Tape, Taped
-from bolt_numba.types import I32, Array
 
 LOOK_S = 0.02
 """Seconds after which Python looks at interrupts and limits again."""

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.mapped import for_kernels
+from bolt_numba.base.errors import DataError
+from bolt_numba.base.files.mapped import for_kernels
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Array
 from bolt_numba.devices.threads import run_native
-from bolt_numba.errors import DataError
 from bolt_numba.kernels.cpu.executor import DATA, run_steps
 from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
 from bolt_numba.kernels.geometry.unseen import Packed
@@ -26,7 +27,6 @@ from bolt_numba.kernels.registry import Fault, In, Out, Pitch, Record, Scratch
 from bolt_numba.ops.content import refusal
 from bolt_numba.runtime.device import HOST, Arenas
 from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot
-from bolt_numba.types import Array
 
 _RECORD_ALIGN = 64
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bolt_numba.base.digest import sha256
-from bolt_numba.base.folder_index import remember, remembered
-from bolt_numba.base.mapped import drop_pages, map_of
-from bolt_numba.errors import InvalidModelError
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.files.folder_index import remember, remembered
+from bolt_numba.base.files.mapped import drop_pages, map_of
+from bolt_numba.base.types import STRING, Array
 from bolt_numba.ir.graph import Graph
-from bolt_numba.types import STRING, Array
 
 if TYPE_CHECKING:
     from bolt_numba.ir.packed import PackedWeights
@@ -26,17 +26,6 @@ def key_of_seals() -> bytes:
     from bolt_numba.ir.packed import secret  # imports `hashlib`, which few sessions need
 
     return secret()
-
-
-def sealed_copy(found: Array, key: bytes, wanted: str, what: str) -> Array:
-    """A packed weight of a file in memory of its own; raises InvalidModelError where its fingerprint is another."""
-    from bolt_numba.kernels.cpu.fingerprint import fingerprinted_copy
-
-    made, mark = fingerprinted_copy(found, key)
-    drop_pages(found)
-    if mark != wanted:
-        raise InvalidModelError(f"{_file(found)}{what}: its seal is wrong: {_CHANGED}")
-    return made
 
 
 def marks_of(rows: Mapping[tuple[int, str], Array]) -> dict[tuple[int, str], str]:
@@ -58,44 +47,68 @@ def _mark(array: Array | None, key: bytes) -> str:
     return "" if array is None or array.dtype == STRING else fingerprint(array, key)
 
 
-def check_sources(packed: PackedWeights, graph: Graph, places: Iterable[int] | None = None) -> None:
-    """Raise InvalidModelError when a constant is not as it was when others were packed; places: which, None: all."""
-    arrays, key = [v.const for v in graph.constants()], key_of_seals()
-    if packed.sources and len(packed.sources) != len(arrays):
-        raise InvalidModelError(f"packed weights: got {len(arrays)} constants, wanted the {len(packed.sources)} sealed")
-    for place in range(len(packed.sources)) if places is None else places:
-        array = arrays[place]
-        _want_mark(packed, place, array, _mark(array, key) if key else None)
-        if array is not None:
-            drop_pages(array)
+def check_sources(packed: PackedWeights, graph: Graph) -> None:
+    """Raise InvalidModelError when a constant is not as it was when others were packed."""
+    Sealed(packed).check(graph)
 
 
 _CHANGED = "the file was changed since it was packed"
 
 
+class Sealed:
+    """What a file holds packed of a graph's constants, and the secret of this user's cache that vouches for it.
+
+    What is wanted of it comes as a copy whose fingerprint is the one sealed: a file is read once, whoever may write
+    meanwhile.  InvalidModelError says that it is another.
+    """
+
+    def __init__(self, packed: PackedWeights) -> None:
+        self.packed, self.key = packed, key_of_seals()
+
+    def check(self, graph: Graph, places: Iterable[int] | None = None) -> None:
+        """Look at constants where they lie.  places: which; None: all."""
+        arrays, count = [v.const for v in graph.constants()], len(self.packed.sources)
+        if count and count != len(arrays):
+            raise InvalidModelError(f"packed weights: got {len(arrays)} constants, wanted the {count} sealed")
+        for place in range(count) if places is None else places:
+            array = arrays[place]
+            self._want_mark(place, array, _mark(array, self.key) if self.key else None)
+            if array is not None:
+                drop_pages(array)
+
+    def constant(self, place: int, array: Array) -> Array:
+        """A constant as it was when others were packed."""
+        if not self.packed.sources or array.dtype == STRING:
+            return array
+        from bolt_numba.kernels.cpu.fingerprint import fingerprinted_copy
+
+        made, mark = fingerprinted_copy(array, self.key) if self.key else (array, None)
+        self._want_mark(place, array, mark)
+        return made
+
+    def weight(self, where: tuple[int, str]) -> Array | None:
+        """A packed weight in memory of its own; None where the file has none, or none that is vouched for."""
+        found, wanted = self.packed.rows.get(where), self.packed.marks.get(where)
+        if found is None or wanted is None:
+            return None
+        from bolt_numba.kernels.cpu.fingerprint import fingerprinted_copy
+
+        made, mark = fingerprinted_copy(found, self.key)
+        drop_pages(found)
+        if mark != wanted:
+            what = f"{_file(found)}packed weight of constant {where[0]}"
+            raise InvalidModelError(f"{what}: its seal is wrong: {_CHANGED}")
+        return made
+
+    def _want_mark(self, place: int, array: Array | None, mark: str | None) -> None:
+        """The fingerprint of a constant is the one sealed; None: there is no secret."""
+        if mark != self.packed.sources[place]:
+            raise InvalidModelError(f"{_file(array)}constant {place}: its seal is wrong: {_CHANGED}")
+
+
 def _file(array: Array | None) -> str:
     found = map_of(array)
     return "" if found is None else f"{found.path}: "
-
-
-def sealed(packed: PackedWeights, key: bytes, place: int, array: Array) -> Array:
-    """A constant as it was when others were packed: a copy, as the file is read once, whoever may write meanwhile.
-
-    Raises InvalidModelError when it was changed.
-    """
-    if not packed.sources or array.dtype == STRING:
-        return array
-    from bolt_numba.kernels.cpu.fingerprint import fingerprinted_copy
-
-    made, mark = fingerprinted_copy(array, key) if key else (array, None)
-    _want_mark(packed, place, array, mark)
-    return made
-
-
-def _want_mark(packed: PackedWeights, place: int, array: Array | None, mark: str | None) -> None:
-    """Raise InvalidModelError unless the fingerprint of a constant is the one sealed; None: there is no secret."""
-    if mark != packed.sources[place]:
-        raise InvalidModelError(f"{_file(array)}constant {place}: its seal is wrong: {_CHANGED}")
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import is_granted
+from bolt_numba.base.types import I32, AnyDType, Array
 from bolt_numba.devices.program import pointer
 from bolt_numba.devices.tape_code import NOTHING, Found
 from bolt_numba.devices.threads import native_call
@@ -20,7 +21,6 @@ from bolt_numba.kernels.cpu.tape import evaluate, fill
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.slots import CONST, INPUT, Slot
 from bolt_numba.runtime.tape import ROOMY
-from bolt_numba.types import I32, AnyDType, Array
 
 SPARE = 4096
 """Bytes that results as long as data say get at first."""

@@ -18,9 +18,9 @@ import numpy as np
 from bolt_numba.base.follow import Followed, LostError, Trail
 from bolt_numba.base.records import record
 from bolt_numba.base.swallowed import swallowed
+from bolt_numba.base.types import Array
 from bolt_numba.devices.program import pointer
 from bolt_numba.kernels.cpu.tape import COMPARISONS, EXACT, MOST_NUMBER, OPERATIONS, evaluate
-from bolt_numba.types import Array
 
 _NUMBER = {name: number for number, name in enumerate(OPERATIONS)}
 _NUMERAL = re.compile(r"\(-\d+\)|-?\d+|True|False").fullmatch

@@ -13,9 +13,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bolt_numba.base.files import replaced
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.files.regular import replaced
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError
 
 FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread")
 LIBRARIES = ("-lm", "-pthread")

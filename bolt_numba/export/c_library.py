@@ -15,7 +15,7 @@ from enum import IntEnum
 from pathlib import Path
 
 import bolt_numba
-from bolt_numba.errors import BoltError
+from bolt_numba.base.errors import BoltError
 from bolt_numba.export import layout
 from bolt_numba.export.building import FLAGS, LIBRARIES, Compiler, compiler_for, put, run
 

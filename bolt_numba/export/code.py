@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bolt_numba.base.errors import DeviceError
 from bolt_numba.base.records import record
-from bolt_numba.errors import DeviceError
 from bolt_numba.export.elf import Jump, Symbol
 from bolt_numba.export.layout import LINE
 from bolt_numba.kernels.machine_code import AARCH64, STUBS, X86_64, blob_parts

@@ -11,9 +11,10 @@ import numpy as np
 
 from bolt_numba.base.border import border
 from bolt_numba.base.config import default_threads
-from bolt_numba.base.files import replaced
+from bolt_numba.base.errors import BoltError, ShapeError
+from bolt_numba.base.files.regular import replaced
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError, ShapeError
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.export.building import build, compiler_for
 from bolt_numba.export.layout import PAGE
 from bolt_numba.export.library import Library, c_name, program_flags, sources_of_runtime, write_library
@@ -22,14 +23,13 @@ from bolt_numba.export.plans import Shapes
 from bolt_numba.export.program import NativeProgram, native_program
 from bolt_numba.export.targets import NATIVE
 from bolt_numba.export.texts import objects
-from bolt_numba.inputs import plain_array
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.sizes import inferred
 from bolt_numba.ir.store import chunks
 from bolt_numba.ir.trailer import PROGRAMS, trailer
-from bolt_numba.loading import File, Source, read_model
 from bolt_numba.passes.pipeline import deep_clone
-from bolt_numba.types import Array, TensorType
+from bolt_numba.sessions.inputs import plain_array
+from bolt_numba.sessions.loading import File, Source, read_model
 
 LINKED, BESIDE = "linked", "file"
 """Where the weights of a library are."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from bolt_numba.base.files import replaced
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.files.regular import replaced
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError
 from bolt_numba.export import texts
 from bolt_numba.export.building import put
 from bolt_numba.export.c_library import SOURCES

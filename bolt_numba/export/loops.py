@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import BOOL, I64, Array, TensorType, type_of
 from bolt_numba.devices.program import Program, laid_out
 from bolt_numba.export.stages import NotAheadError, Place, RunStage, StagedPlan, with_inputs
 from bolt_numba.export.tapes import Slices
@@ -24,7 +25,6 @@ from bolt_numba.passes.pipeline import deep_clone
 from bolt_numba.runtime.copies import Copy
 from bolt_numba.runtime.region import Cut, Region, region_of
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
-from bolt_numba.types import BOOL, I64, Array, TensorType, type_of
 
 _FLAG, _COUNT = TensorType(BOOL, ()), TensorType(I64, ())
 

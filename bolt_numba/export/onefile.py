@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bolt_numba.base.files import replaced
+from bolt_numba.base.files.regular import replaced
 from bolt_numba.export import texts
 from bolt_numba.export.layout import LINE
 from bolt_numba.export.library import Library, check_linkable, runtime_files

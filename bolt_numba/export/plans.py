@@ -6,18 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from bolt_numba.base.errors import BoltError, ShapeError
 from bolt_numba.base.records import record
+from bolt_numba.base.types import TensorType
 from bolt_numba.devices import device
-from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.export.loops import loop_stages
 from bolt_numba.export.stages import StagedPlan
 from bolt_numba.export.tapes import Served, Sizes, shared
 from bolt_numba.export.targets import PlannedCpu
-from bolt_numba.guesses import complete_shapes
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import sized
-from bolt_numba.session import Session
-from bolt_numba.types import TensorType
+from bolt_numba.sessions.guesses import complete_shapes
+from bolt_numba.sessions.session import Session
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.device import Device

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import bolt_numba
+from bolt_numba.base.errors import DeviceError, InternalError, ShapeError
 from bolt_numba.base.records import record
 from bolt_numba.converters.onnx.types import CODES
-from bolt_numba.errors import DeviceError, InternalError, ShapeError
 from bolt_numba.export.layout import (
     FUNCTIONS,
     PatchKind,

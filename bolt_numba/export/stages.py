@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.files.mapped import check_intact
 from bolt_numba.base.follow import LostError
-from bolt_numba.base.mapped import check_intact
 from bolt_numba.base.records import record
 from bolt_numba.base.swallowed import swallowed
+from bolt_numba.base.types import I64, AnyDType, Array, TensorType, type_of
 from bolt_numba.devices.program import Program, laid_out
-from bolt_numba.errors import BoltError
 from bolt_numba.export.tapes import Served, Sizes, Slices, runs, shared
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.kernels.data_sized import Sized, select_sized
@@ -30,7 +31,6 @@ from bolt_numba.runtime.region import Cut, Region, resolved
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
 from bolt_numba.runtime.tape import Tape
-from bolt_numba.types import I64, AnyDType, Array, TensorType, type_of
 
 if TYPE_CHECKING:
     from bolt_numba.export.targets import PlannedCpu
@@ -124,7 +124,7 @@ class StagedPlan:
         reads = [v for node in region.nodes for v in node.operands if v is not None]
         check_intact([v.const for v in (*region.outputs, *reads) if v.const is not None])
         try:
-            context = MakerContext(self.threads, self.packs, None, self.devices)
+            context = MakerContext(self.threads, self.packs, self.devices)
             with np.errstate(all="ignore"):
                 return Planner(region, context).plan(types)
         finally:
@@ -214,10 +214,10 @@ class StagedPlan:
 
     def tape(self, region: Region, types: Sequence[TensorType]) -> Tape | None:
         """The tape of a region that is made for inputs of these types; None where there is none that C can run."""
-        runner = Runner(region, self.threads, self.packs, devices=self.devices)
+        runner = Runner(region, self.threads, self.packs, self.devices)
         try:
             with np.errstate(all="ignore"):
-                made = Tape(runner, MakerContext(self.threads, self.packs, None, self.devices), types, False)
+                made = Tape(runner, MakerContext(self.threads, self.packs, self.devices), types, False)
         except (LostError, Exception) as error:  # what is wrong with the sizes is told where they are planned
             swallowed("tape", error, LostError, ArithmeticError, ValueError)
             return None

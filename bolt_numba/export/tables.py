@@ -9,9 +9,10 @@ from hashlib import blake2b
 
 import numpy as np
 
-from bolt_numba.base.mapped import for_kernels
+from bolt_numba.base.errors import InternalError
+from bolt_numba.base.files.mapped import for_kernels
 from bolt_numba.base.records import record
-from bolt_numba.errors import InternalError
+from bolt_numba.base.types import Array
 from bolt_numba.export.layout import (
     AREAS,
     COLUMNS,
@@ -26,7 +27,6 @@ from bolt_numba.export.layout import (
     ProgramTable,
 )
 from bolt_numba.kernels.extents import span
-from bolt_numba.types import Array
 
 _APART = ProgramFlag.DATA_APART
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Array
 from bolt_numba.devices.followed import WRITTEN
 from bolt_numba.export.layout import CONTENT, ProgramTable, TapeOperation, WriteKind
 from bolt_numba.runtime.slots import CONST, INPUT
-from bolt_numba.types import Array
 
 if TYPE_CHECKING:
     from bolt_numba.export.tables import Tables

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.base.errors import DeviceError
 from bolt_numba.base.follow import Trail
 from bolt_numba.devices.cpu import Cpu
 from bolt_numba.devices.followed import FollowedProgram
 from bolt_numba.devices.program import Program, laid_out
-from bolt_numba.errors import DeviceError
 from bolt_numba.kernels.targets import TARGETS, is_foreign, packs_here
 from bolt_numba.runtime.slots import Job
 from bolt_numba.runtime.stops import Stop

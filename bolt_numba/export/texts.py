@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import bolt_numba
-from bolt_numba.types import dtype_name
+from bolt_numba.base.types import dtype_name
 
 if TYPE_CHECKING:
     from bolt_numba.export.library import Library

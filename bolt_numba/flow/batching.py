@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.errors import ShapeError
+from bolt_numba.base.errors import ShapeError
 from bolt_numba.flow.errors import FlowError
 
 

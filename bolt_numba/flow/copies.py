@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bolt_numba.errors import BoltError
+from bolt_numba.base.errors import BoltError
 from bolt_numba.flow.batching import BatchError, key_of
 from bolt_numba.flow.crew import Worker
 from bolt_numba.flow.node import FlowNode

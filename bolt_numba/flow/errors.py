@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 
-from bolt_numba.errors import BoltError
+from bolt_numba.base.errors import BoltError
 
 
 class FlowError(BoltError, RuntimeError):

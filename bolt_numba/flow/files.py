@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.border import border
-from bolt_numba.base.files import open_regular, replaced
+from bolt_numba.base.files.regular import open_regular, replaced
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.flow import Flow
 from bolt_numba.flow.named import FileNames

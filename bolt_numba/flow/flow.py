@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from bolt_numba.base.border import border
 from bolt_numba.base.config import processors
+from bolt_numba.base.errors import BoltError
 from bolt_numba.base.options import want_one_of
-from bolt_numba.errors import BoltError
+from bolt_numba.base.types import TensorSpec
 from bolt_numba.flow.copies import GraphNode
 from bolt_numba.flow.crew import Crew
 from bolt_numba.flow.engine import COMPLETED, FIFO, FlowEngine
@@ -34,12 +35,11 @@ from bolt_numba.flow.station import Station
 from bolt_numba.flow.statistics import FlowStatistics, chrome_events, percentiles, statistics_of
 from bolt_numba.flow.task import FlowTask
 from bolt_numba.flow.waiting import renew_lock_of
-from bolt_numba.inputs import as_input
-from bolt_numba.types import TensorSpec
+from bolt_numba.sessions.inputs import as_input
 
 if TYPE_CHECKING:
-    from bolt_numba.loading import Source
-    from bolt_numba.session import Session
+    from bolt_numba.sessions.loading import Source
+    from bolt_numba.sessions.session import Session
 
 
 class Flow:
@@ -129,7 +129,7 @@ class Flow:
         names that the model has for them.  options: those of `NodeOptions`; all others are for `bn.compile`.
         Raises FlowError as `function`, and what `bn.compile` raises, with the name of the node.
         """
-        from bolt_numba.session import Session
+        from bolt_numba.sessions.session import Session
 
         own = {key: value for key, value in options.items() if key in OPTIONS}
         rest = {key: value for key, value in options.items() if key not in OPTIONS}

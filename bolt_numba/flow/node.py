@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bolt_numba.base.border import at_node
+from bolt_numba.base.errors import BoltError
 from bolt_numba.base.options import INT8, Options, options_of
 from bolt_numba.base.options import OPTIONS as SESSION_OPTIONS
+from bolt_numba.base.types import TensorSpec
 from bolt_numba.devices import plug_ins
-from bolt_numba.errors import BoltError
 from bolt_numba.flow.batching import join, rows_of, split
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.parts import OPTIONS, NodeOptions, State, names_in, type_of, want_devices
-from bolt_numba.inputs import as_input, spec_of, zeros_of
-from bolt_numba.types import TensorSpec
+from bolt_numba.sessions.inputs import as_input, spec_of, zeros_of
 
 if TYPE_CHECKING:
     from bolt_numba.flow.crew import Worker
     from bolt_numba.ir.graph import Graph
-    from bolt_numba.session import Session
+    from bolt_numba.sessions.session import Session
 
 Ports = Mapping[str, str]
 
@@ -162,8 +162,8 @@ def model_of(source: Any, options: dict[str, Any]) -> Session | Graph:
 
     Raises FlowError for options that it does not know, or with a session.
     """
-    from bolt_numba.loading import read_model
-    from bolt_numba.session import Session
+    from bolt_numba.sessions.loading import read_model
+    from bolt_numba.sessions.session import Session
 
     if isinstance(source, Session):
         if options:
@@ -182,7 +182,7 @@ class ModelNode(FlowNode):
         self, name: str, source: Session | Graph, inputs: Any, outputs: Any, options: NodeOptions,
         compiled: Mapping[str, Any], said: Mapping[str, Any],
     ) -> None:  # fmt: skip
-        from bolt_numba.session import Session
+        from bolt_numba.sessions.session import Session
 
         self.given = source if isinstance(source, Session) else None
         self.graph = source.graph if isinstance(source, Session) else source

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.config import MAX_THREADS
+from bolt_numba.base.types import TensorSpec, dtype_from_name, dtype_name
 from bolt_numba.devices import choices, is_known, plug_ins
 from bolt_numba.flow.errors import FlowError
-from bolt_numba.types import TensorSpec, dtype_from_name, dtype_name
 
 _TYPE = re.compile(r"(\w+)\[([^\[\]]*)\]")
 _SIZE = re.compile(r"[0-9]{1,18}$|[^\W\d]")

@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import DTypeError
+from bolt_numba.base.types import dtype_name
 from bolt_numba.converters.caffe.message import Message, last, messages
 from bolt_numba.converters.caffe.message import named as texts
 from bolt_numba.converters.caffe.message import text as text_of
 from bolt_numba.converters.caffe.text import parse
-from bolt_numba.errors import DTypeError
 from bolt_numba.flow.crew import Worker
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.flow import Flow
 from bolt_numba.flow.named import MOST_LISTED, FileNames, more, unknown_keys
 from bolt_numba.flow.node import ModelNode
-from bolt_numba.loading import read_model
-from bolt_numba.session import Session
-from bolt_numba.types import dtype_name
+from bolt_numba.sessions.loading import read_model
+from bolt_numba.sessions.session import Session
 
 GRAPH = {"name", "input", "output", "node"}
 NODE = {

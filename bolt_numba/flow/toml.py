@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.files import open_regular
+from bolt_numba.base.files.regular import open_regular
+from bolt_numba.base.types import Array
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.flow import Flow
 from bolt_numba.flow.named import FileNames, unknown_keys
 from bolt_numba.flow.node import COMPILED, FlowNode, FunctionNode
 from bolt_numba.flow.parts import OPTIONS, NodeOptions, State, Workers, text_of, workers_of
-from bolt_numba.types import Array
 
 FLOW = frozenset({"name", "inputs", "outputs", "workers", "copies", "capacity", "order", "nodes"})
 WORKERS = frozenset(f.name for f in fields(Workers))
@@ -115,9 +115,9 @@ def _add_model(flow: Flow, name: str, text: Any, named: FileNames, preprocess: A
     if "weights" in options:
         options["weights"] = named.model(f"{where}: weights", options["weights"])
     if preprocess is not None:
-        from bolt_numba.loading import load
         from bolt_numba.preprocessing import with_preprocessing
         from bolt_numba.preprocessing.text import steps_of
+        from bolt_numba.sessions.loading import load
 
         if not isinstance(preprocess, dict) or not all(isinstance(v, str) for v in preprocess.values()):
             raise FlowError(f"{named.file}: {where}: preprocess: got {preprocess!r:.80}, wanted steps by input")

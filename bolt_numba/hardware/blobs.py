@@ -2,8 +2,8 @@
 
 The name of a blob is a digest of all that it depends on: the graph with its weights, the device with its version and
 properties, the context, and the types of the inputs.  A blob may be code, so it is read as compiled kernels are: only
-where nobody else could have written it (`base/trusted.py`).  All together keep to the limit of the kernel cache; those
-that were used longest ago go first.
+where nobody else could have written it (`base/files/trusted.py`).  All together keep to the limit of the kernel cache;
+those that were used longest ago go first.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
 from bolt_numba.base.config import cache_limit
-from bolt_numba.base.kept import cache_root, keep, maps
-from bolt_numba.errors import DeviceError
+from bolt_numba.base.errors import DeviceError
+from bolt_numba.base.files.kept import cache_root, keep, maps
 from bolt_numba.hardware.interface import INTERFACE, CompileContext, DeviceDriver, Setting
 from bolt_numba.hardware.registry import own_settings
 

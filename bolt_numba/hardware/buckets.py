@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from bolt_numba.errors import DeviceError
+from bolt_numba.base.errors import DeviceError
+from bolt_numba.base.types import Sym, TensorType
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.types import Sym, TensorType
 
 Proof: TypeAlias = "Callable[[Any, Node, list[int]], bool]"
 """Whether a node keeps rows apart: its operator, the node, and the operands that have rows."""

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
+from bolt_numba.base.errors import DeviceError
 from bolt_numba.base.records import record
-from bolt_numba.errors import DeviceError
-from bolt_numba.types import Array
+from bolt_numba.base.types import Array
 
 if TYPE_CHECKING:
     from bolt_numba.ir.graph import Graph, Node

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, F64, I8, U8
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node
 from bolt_numba.ops import decompose as d
@@ -37,7 +38,6 @@ from bolt_numba.passes.layout import SPATIAL_RULES
 from bolt_numba.passes.pipeline import CLEAN, PipelineRun
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rewrite, rule
 from bolt_numba.passes.transposes import move_transposes
-from bolt_numba.types import F32, F64, I8, U8
 
 __all__ = [
     "ACTIVATIONS", "BYTES", "CHANNELS_FIRST", "CHANNELS_LAST", "CONVERSIONS", "FUSED", "NORMS", "SIGNED",

@@ -7,14 +7,14 @@ from collections.abc import Hashable, Sequence
 from hashlib import sha256  # of OpenSSL: weights are long, and it takes a seventh of the time of Python's own
 from typing import TypeAlias
 
+from bolt_numba.base.errors import BoltError
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError
+from bolt_numba.base.types import Dim, Sym, TensorType
 from bolt_numba.hardware.interface import Accelerator, Shapes
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ir.store import chunks
 from bolt_numba.passes.partition.marking import lowered
-from bolt_numba.types import Dim, Sym, TensorType
 
 Ranges: TypeAlias = "tuple[tuple[tuple[int, int], ...], ...]"
 """By input: least and greatest size of each axis."""

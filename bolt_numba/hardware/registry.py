@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from bolt_numba.base.errors import DeviceError
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.interface import COMMON, INTERFACE, Accelerator, DeviceDriver, MakeDriver, Property, Setting
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Files of models all of which a device runs as one part, remembered between processes: operands, and the blob's name.
 
-A process that finds its file here reads no model, runs no passes, and imports neither (`plugged.known`).  What is
+A process that finds its file here reads no model, runs no passes, and imports neither (`sessions.known`).  What is
 remembered holds as long as nothing has changed that it depends on: the file and those that it names, options, the
 sources of this package, installed packages, and the driver's file.  Files are told by device, inode, size and times,
 which the system gives anew when somebody writes.  What is remembered is trusted as the blobs beside it are.
@@ -21,13 +21,13 @@ import numpy as np
 
 from bolt_numba.base.config import CHECK, MEMORY
 from bolt_numba.base.digest import sha256
-from bolt_numba.base.folder_index import state_of
-from bolt_numba.base.kept import contents, keep
+from bolt_numba.base.files.folder_index import state_of
+from bolt_numba.base.files.kept import contents, keep
 from bolt_numba.base.records import record
 from bolt_numba.base.swallowed import swallowing
+from bolt_numba.base.types import STRING, Array, TensorSpec, dtype_from_name, dtype_name
 from bolt_numba.hardware import blobs, registry
 from bolt_numba.hardware.interface import INTERFACE, Accelerator, DeviceDriver
-from bolt_numba.types import STRING, Array, TensorSpec, dtype_from_name, dtype_name
 
 SETTLED = 2.0
 """Seconds for which a file must not have been written to: some systems tell times no finer."""

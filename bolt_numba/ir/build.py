@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.types import Array, Dim, Sym, TensorType, type_of
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.ops.evaluate import infer_types
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import Array, Dim, Sym, TensorType, type_of
 
 __all__ = ["Builder", "Operand", "infer_types", "merged_type"]
 

@@ -19,12 +19,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba import ops
-from bolt_numba.errors import BoltError, InvalidModelError
-from bolt_numba.ir.build import infer_types
-from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.ir.spec import agree, verify
-from bolt_numba.ops import registry
-from bolt_numba.types import (
+from bolt_numba.base.errors import BoltError, InvalidModelError
+from bolt_numba.base.types import (
     AnyDType,
     Array,
     Dim,
@@ -36,6 +32,10 @@ from bolt_numba.types import (
     sequence_of,
     type_of,
 )
+from bolt_numba.ir.build import infer_types
+from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ir.spec import agree, verify
+from bolt_numba.ops import registry
 
 _FRESH = re.compile(r"_(\d{1,9})\b")
 MAX_NESTING = 8

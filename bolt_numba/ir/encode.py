@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.errors import InvalidModelError
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.types import STRING, AnyDType, Array, Dim, MapType, NestedType, Sym, TensorType, dtype_name
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import STRING, AnyDType, Array, Dim, MapType, NestedType, Sym, TensorType, dtype_name
 
 MAX_FILL = 1 << 31
 """Bytes that a constant stored as one repeated element may stand for."""

@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from bolt_numba.base.records import field_rows
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import Array, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.ir.packed import PackedWeights

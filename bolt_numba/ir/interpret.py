@@ -11,13 +11,9 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.border import at_node
-from bolt_numba.base.mapped import check_intact
-from bolt_numba.errors import DTypeError, InvalidModelError, ShapeError
-from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.ops.control import ControlFlow
-from bolt_numba.ops.dtypes import plain_bools
-from bolt_numba.ops.evaluate import evaluate
-from bolt_numba.types import (
+from bolt_numba.base.errors import DTypeError, InvalidModelError, ShapeError
+from bolt_numba.base.files.mapped import check_intact
+from bolt_numba.base.types import (
     BOOL,
     Array,
     Dim,
@@ -29,6 +25,10 @@ from bolt_numba.types import (
     TensorType,
     dtype_name,
 )
+from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.control import ControlFlow
+from bolt_numba.ops.dtypes import plain_bools
+from bolt_numba.ops.evaluate import evaluate
 
 
 def interpret(graph: Graph, feeds: Mapping[str, Any], want: Sequence[str] | None = None) -> dict[str, Array]:

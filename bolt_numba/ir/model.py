@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bolt_numba.errors import BoltError, DTypeError
+from bolt_numba.base.errors import BoltError, DTypeError
 from bolt_numba.ir.graph import Graph
 
 MAIN = "main"

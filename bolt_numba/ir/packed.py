@@ -18,11 +18,11 @@ from dataclasses import field
 from hashlib import blake2b
 from typing import Any
 
-from bolt_numba.base.kept import cache_root, make_root
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.files.kept import cache_root, make_root
+from bolt_numba.base.files.trusted import read_trusted, write_private
 from bolt_numba.base.records import record
-from bolt_numba.base.trusted import read_trusted, write_private
-from bolt_numba.errors import InvalidModelError
-from bolt_numba.types import Array
+from bolt_numba.base.types import Array
 
 SEAL_KEY = "seal.key"
 _SECRET = 32

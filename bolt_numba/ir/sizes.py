@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.border import border
-from bolt_numba.errors import BoltError, ShapeError
+from bolt_numba.base.errors import BoltError, ShapeError
+from bolt_numba.base.types import Dim, Shape, Sym, TensorType
 from bolt_numba.ir.build import infer_types, merged_type
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.control import If, Loop, Scan
 from bolt_numba.ops.registry import fresh_dim
-from bolt_numba.types import Dim, Shape, Sym, TensorType
 
 
 @border("with_shapes")

@@ -6,12 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
+from bolt_numba.base.errors import BoltError, InvalidModelError
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError, InvalidModelError
+from bolt_numba.base.types import BOOL, Dim, NestedType, Sym, TensorType, type_of
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
 from bolt_numba.ops.registry import OPS
-from bolt_numba.types import BOOL, Dim, NestedType, Sym, TensorType, type_of
 
 STAGES = ("import", "canonical", "recognise", "quantise", "partition", "layout", "fuse", "precision", "plan")
 

@@ -34,9 +34,10 @@ from typing import IO, Any, TypeAlias
 
 import numpy as np
 
-from bolt_numba.base.files import replaced
-from bolt_numba.base.mapped import aligned_copy, check_intact, drop_pages, map_file, unmapped
-from bolt_numba.errors import BoltError, DTypeError, InvalidModelError
+from bolt_numba.base.errors import BoltError, DTypeError, InvalidModelError
+from bolt_numba.base.files.mapped import aligned_copy, check_intact, drop_pages, map_file, unmapped
+from bolt_numba.base.files.regular import replaced
+from bolt_numba.base.types import STRING, Array, dtype_from_name
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.decode import read_graph
 from bolt_numba.ir.encode import MAX_FILL, NIBBLES, TensorTable, graph_json, one_in_a_byte
@@ -45,7 +46,6 @@ from bolt_numba.ir.model import MAIN, Model
 from bolt_numba.ir.packed import inner_mark, packed_json, places_of, read_packed, sealed, secret
 from bolt_numba.ir.trailer import programs_behind
 from bolt_numba.ops.dtypes import plain_bools
-from bolt_numba.types import STRING, Array, dtype_from_name
 
 VERSION = 2
 ALIGN = 64

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Array, dtype_name
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import Array, dtype_name
 
 SHOWN_ELEMENTS = 8
 """Elements up to which a constant is shown by its values instead of by a digest."""

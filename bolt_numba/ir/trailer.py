@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 
-from bolt_numba.errors import InvalidModelError
-from bolt_numba.types import Array
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.types import Array
 
 MAGIC = int.from_bytes(b"BNTRAIL1", "little")
 WORDS, PROGRAMS = 8, 3

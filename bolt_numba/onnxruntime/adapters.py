@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.converters.flat import FlatBuffer, FlatField
 from bolt_numba.onnxruntime.errors import OrtOptionError
 from bolt_numba.onnxruntime.kinds import CODES
 from bolt_numba.onnxruntime.values import OrtValue, element_dtype, want
-from bolt_numba.types import Array
 
 MAGIC, FORMAT = b"TORT", 1
 _FIELDS = {

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.onnxruntime.errors import OrtOptionError
 from bolt_numba.onnxruntime.values import MAX_BYTES, OrtValue, element_dtype, shape_of, want, want_cpu
-from bolt_numba.types import Array
 
 if TYPE_CHECKING:
     from bolt_numba.onnxruntime.session import InferenceSession, Inner

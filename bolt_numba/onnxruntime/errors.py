@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from typing import NoReturn
 
-from bolt_numba import errors as ours
+from bolt_numba.base import errors as ours
 from bolt_numba.base.border import as_bolt_error
 
 

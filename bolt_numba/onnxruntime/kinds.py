@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.types import (
+from bolt_numba.base.types import (
     BF16,
     BOOL,
     F16,

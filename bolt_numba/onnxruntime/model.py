@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.records import record
-from bolt_numba.errors import InvalidModelError
+from bolt_numba.base.types import Array, TensorSpec, TensorType
 from bolt_numba.onnxruntime.errors import OrtRefusedError
 from bolt_numba.onnxruntime.kinds import CODES, kind_of, kind_of_spec
-from bolt_numba.types import Array, TensorSpec, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.converters.onnx.proto import onnx
@@ -126,7 +126,7 @@ def read_declared(source: Any, changes: Changes) -> tuple[Graph, Declared]:
 
 
 def _read_other(source: Any, changes: Changes) -> tuple[Graph, Declared]:
-    from bolt_numba.loading import load
+    from bolt_numba.sessions.loading import load
 
     if changes.dimensions or changes.meanings or changes.initializers:
         raise OrtRefusedError("SessionOptions: got dimensions or initializers, wanted them for an ONNX file only")

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bolt_numba.base.options import OPTIONS, plain_kind
+from bolt_numba.base.types import Array
 from bolt_numba.onnxruntime.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
 from bolt_numba.onnxruntime.errors import Fail, ModelLoadCanceled, OrtDTypeError, OrtOptionError, OrtRefusedError
 from bolt_numba.onnxruntime.model import Changes
 from bolt_numba.onnxruntime.process import pool_threads
 from bolt_numba.onnxruntime.settings import Configured, Setting, count, flag, one_of, text
 from bolt_numba.onnxruntime.values import OrtValue, want
-from bolt_numba.types import Array
 
 MAX_SEVERITY = 4
 FOLDER = "session.model_external_initializers_file_folder_path"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bolt_numba.session import Session
+    from bolt_numba.sessions.session import Session
 
 RUNS = 5
 """Times that the last run is repeated; the events are medians."""

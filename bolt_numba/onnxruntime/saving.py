@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from bolt_numba import surgery
-from bolt_numba.base.files import replaced
+from bolt_numba.base.errors import UnsupportedOpError
+from bolt_numba.base.files.regular import replaced
 from bolt_numba.converters import Content, format_of
 from bolt_numba.converters.onnx.writing.write import save_onnx_apart
-from bolt_numba.errors import UnsupportedOpError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import Model
-from bolt_numba.loading import save
 from bolt_numba.onnxruntime.errors import OrtOptionError
-from bolt_numba.packing import packed
+from bolt_numba.sessions.loading import save
+from bolt_numba.surgery import packed
 
 BESIDE_ENTRY = "session.optimized_model_external_initializers_file_name"
 LEAST_ENTRY = "session.optimized_model_external_initializers_min_size_in_bytes"

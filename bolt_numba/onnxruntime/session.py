@@ -9,8 +9,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from bolt_numba.errors import ShapeError
-from bolt_numba.inputs import names_of
+from bolt_numba.base.errors import ShapeError
+from bolt_numba.base.types import OptionalType
 from bolt_numba.onnxruntime.assigned import RECORD, OrtEpAssignedSubgraph, assigned
 from bolt_numba.onnxruntime.binding import IOBinding
 from bolt_numba.onnxruntime.errors import OrtDTypeError, OrtOptionError, OrtRefusedError, OrtShapeError, leave_as_theirs
@@ -35,12 +35,12 @@ from bolt_numba.onnxruntime.options import (
 )
 from bolt_numba.onnxruntime.providers import PROVIDERS, check_providers
 from bolt_numba.onnxruntime.values import OrtDevice, OrtValue, OrtValueVector, texts_of, want
-from bolt_numba.types import OptionalType
+from bolt_numba.sessions.inputs import names_of
 
 if TYPE_CHECKING:
     from bolt_numba.ir.graph import Graph
     from bolt_numba.ir.model import Model
-    from bolt_numba.session import Session
+    from bolt_numba.sessions.session import Session
 T = TypeVar("T")
 
 FROM_MODEL = "ORT_LOAD_CONFIG_FROM_MODEL"
@@ -144,7 +144,7 @@ class InferenceSession:
 
     def _engine(self, inputs: frozenset[str], loose: bool) -> tuple[Session, Declared]:
         """A session whose graph takes these initializers as inputs, and what the file declares; see `Changes`."""
-        from bolt_numba.session import Session  # importing the drop-in is cheap
+        from bolt_numba.sessions.session import Session  # importing the drop-in is cheap
 
         graph, declared = read_declared(self._source, changes_of(self._sess_options, inputs, loose))
         if self._reads_options:

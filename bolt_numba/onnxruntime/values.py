@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from bolt_numba.base.budget import ask
-from bolt_numba.errors import BudgetError
+from bolt_numba.base.errors import BudgetError
+from bolt_numba.base.types import F32, STRING, AnyDType, Array
 from bolt_numba.onnxruntime.errors import OrtDataError, OrtDTypeError, OrtOptionError, OrtRefusedError, leave_as_theirs
 from bolt_numba.onnxruntime.kinds import CODES, DTYPES, dtype_of, spelled, tensor_kind
-from bolt_numba.types import F32, STRING, AnyDType, Array
 
 DEVICES = {"cpu": 0, "cuda": 1, "gpu": 1, "dml": 1, "webgpu": 1, "npu": 2, "cann": 3}
 """Names of devices that onnxruntime knows, and its numbers for them."""

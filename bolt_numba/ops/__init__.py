@@ -7,7 +7,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bolt_numba.base.folder_index import remember, remembered
+from bolt_numba.base.files.folder_index import remember, remembered
 
 if TYPE_CHECKING:
     from bolt_numba.ops.registry import Op
@@ -59,7 +59,7 @@ def load_announced() -> None:
     """
     from importlib.metadata import entry_points  # 10 ms that other processes do without
 
-    from bolt_numba.errors import BoltError
+    from bolt_numba.base.errors import BoltError
 
     for entry in entry_points(group=ANNOUNCED):
         try:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.errors import DataError
+from bolt_numba.base.errors import DataError
+from bolt_numba.base.types import Array
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import Array
 
 PLANNED = "read when planning, where shapes follow from it; kernels see only what follows"
 VALUES = "only computed with"

@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from bolt_numba.base.budget import CALL, ask, spend, unasked
+from bolt_numba.base.errors import DTypeError
 from bolt_numba.base.records import record
-from bolt_numba.errors import DTypeError
-from bolt_numba.ops.content import bounded
-from bolt_numba.ops.evaluate import evaluate
-from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import known_ints, want_dim, want_dims, want_one
-from bolt_numba.types import (
+from bolt_numba.base.types import (
     BOOL,
     I64,
     Array,
@@ -33,6 +29,10 @@ from bolt_numba.types import (
     optional_of,
     sequence_of,
 )
+from bolt_numba.ops.content import bounded
+from bolt_numba.ops.evaluate import evaluate
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
+from bolt_numba.ops.shapes import known_ints, want_dim, want_dims, want_one
 
 if TYPE_CHECKING:  # operators know nothing of graphs at run time
     from bolt_numba.ir.graph import Graph

@@ -14,10 +14,10 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
+from bolt_numba.base.types import F32
 from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.ops.pointwise import Add, Cast
 from bolt_numba.ops.registry import Op, result_tuple
-from bolt_numba.types import F32
 
 Decomposition: TypeAlias = Callable[..., Any]
 

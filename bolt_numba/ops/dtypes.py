@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.errors import DTypeError
-from bolt_numba.ops.registry import Op
-from bolt_numba.types import (
+from bolt_numba.base.errors import DTypeError
+from bolt_numba.base.types import (
     BF16,
     BOOL,
     F16,
@@ -28,6 +27,7 @@ from bolt_numba.types import (
     TensorType,
     dtype_name,
 )
+from bolt_numba.ops.registry import Op
 
 FLOATS = (F32, F64, F16, BF16)
 HALVES = (F16, BF16)

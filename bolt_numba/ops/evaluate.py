@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bolt_numba.base.budget import Budget, ask, spend, within
+from bolt_numba.base.errors import BoltError, ShapeError
 from bolt_numba.base.follow import TABLES, LostError
-from bolt_numba.errors import BoltError, ShapeError
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.ops.shapes import want_possible
-from bolt_numba.types import Array, TensorType
 
 MAX_KNOWN = 1024
 """Elements up to which an operand's content is shown to `infer`, and results are computed during inference: shapes,

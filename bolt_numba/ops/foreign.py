@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from bolt_numba.base.types import NestedType, TensorType
 from bolt_numba.ops.control import ControlFlow, run_by_references
 from bolt_numba.ops.evaluate import infer_types
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import want_dims
-from bolt_numba.types import NestedType, TensorType
 
 if TYPE_CHECKING:  # operators know nothing of graphs at run time
     from bolt_numba.ir.graph import Graph, Value

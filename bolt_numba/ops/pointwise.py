@@ -15,11 +15,8 @@ from typing import Any, ClassVar, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from bolt_numba.errors import BoltError, DTypeError
-from bolt_numba.ops.arrays.conversion import ROUND_MODES, cast
-from bolt_numba.ops.registry import Op, op, want_dtype
-from bolt_numba.ops.shapes import broadcast_shapes
-from bolt_numba.types import (
+from bolt_numba.base.errors import BoltError, DTypeError
+from bolt_numba.base.types import (
     BF16,
     BOOL,
     F16,
@@ -41,6 +38,9 @@ from bolt_numba.types import (
     atom_of,
     dtype_name,
 )
+from bolt_numba.ops.arrays.conversion import ROUND_MODES, cast
+from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.shapes import broadcast_shapes
 
 FLOATS = (F32, F64, F16, BF16)
 BYTE_FLOATS = tuple(

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 
+from bolt_numba.base.errors import BoltError, BudgetError, DTypeError, ShapeError
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError, BudgetError, DTypeError, ShapeError
-from bolt_numba.types import AnyDType, Array, Sym, TensorType, dtype_name
+from bolt_numba.base.types import AnyDType, Array, Sym, TensorType, dtype_name
 
 
 @record(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from bolt_numba.errors import ShapeError
+from bolt_numba.base.errors import ShapeError
+from bolt_numba.base.types import Dim, Shape, Sym, TensorType
 from bolt_numba.ops.registry import Op, fresh_dim, is_made_up, normalise_axis
-from bolt_numba.types import Dim, Shape, Sym, TensorType
 
 
 def broadcast_dim(owner: Op, a: Dim, b: Dim) -> Dim:

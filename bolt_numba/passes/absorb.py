@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F64, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.reduce import Softmax
@@ -33,7 +34,6 @@ from bolt_numba.ops.layers.pool import AveragePool, MaxPool
 from bolt_numba.ops.pointwise import Add, Clip, Div, HardSigmoid, Mul, Neg, Relu, Sigmoid
 from bolt_numba.passes.constants import cancels, fits, scaled_weight
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
-from bolt_numba.types import F64, Array
 
 AFFINE = (Add, Mul, Div, Neg)
 WEIGHTED = (Conv, ConvTranspose, MatMul, BinaryConv, BinaryMatMul)

@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, F64, I64, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Compress, Gather, NonZero
@@ -86,7 +87,6 @@ from bolt_numba.ops.pointwise import (
 from bolt_numba.passes.constants import joined_product, joined_sum
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 from bolt_numba.passes.views import reshaped
-from bolt_numba.types import F32, F64, I64, Array
 
 COMMUTATIVE = (Add, Mul, Max, Min, And, Or, Xor, Equal, BitwiseAnd, BitwiseOr, BitwiseXor)
 REDUCTIONS = (

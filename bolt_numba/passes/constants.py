@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.types import F32, F64, AnyDType, Array
+from bolt_numba.base.types import F32, F64, AnyDType, Array
 
 EXPONENT = 16
 """Factors between 2^-16 and 2^16 may change places with other operations on f32: what is between them then leaves the

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
+from bolt_numba.base.types import F32, F64
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.reduce import ReduceSum, ReduceSumSquare
@@ -21,7 +22,6 @@ from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.ops.control import If, Loop, Scan
 from bolt_numba.ops.pointwise import Abs, Sub
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule
-from bolt_numba.types import F32, F64
 
 
 @rule(Pat(If, (const("cond"),)))

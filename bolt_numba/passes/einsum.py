@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Dim, Sym
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import ReduceSum
@@ -21,7 +22,6 @@ from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.matmul import Einsum, MatMul, einsum_terms
 from bolt_numba.ops.pointwise import Mul
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
-from bolt_numba.types import Dim, Sym
 
 _FRESH = [chr(c) for c in range(0x3B1, 0x3CA)]
 """Letters for the axes of an ellipsis, counted from its end."""

@@ -14,7 +14,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from bolt_numba.base.budget import Budget, spend, within
-from bolt_numba.errors import BoltError
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.types import STRING, Array, NestedType
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value, graph_attributes
 from bolt_numba.ops.arrays.gather import Gather
@@ -22,7 +23,6 @@ from bolt_numba.ops.arrays.shape import ConstantOfShape, Expand, Transpose
 from bolt_numba.ops.pointwise import Cast, Mul
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule
-from bolt_numba.types import STRING, Array, NestedType
 
 MIB = 1 << 20
 ALWAYS = 64 * MIB

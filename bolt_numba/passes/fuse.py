@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.base.types import BOOL, F32, TensorType
 from bolt_numba.codegen.chain import can_generate, is_vector_form, value_dtypes
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
@@ -25,7 +26,6 @@ from bolt_numba.ops.layers.quantize import DequantizeLinear
 from bolt_numba.ops.pointwise import Add, Pointwise
 from bolt_numba.passes.quantised.conversions import CODES, is_per_tensor
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
-from bolt_numba.types import BOOL, F32, TensorType
 
 MAX_STEPS = 16
 """Steps of one chain: beyond, registers spill and compile time grows."""

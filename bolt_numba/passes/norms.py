@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ops.arrays.reduce import ReduceMean
 from bolt_numba.ops.arrays.shape import Reshape
@@ -25,7 +26,6 @@ from bolt_numba.ops.pointwise import Add, Div, Mul, Reciprocal, Sqrt, Sub
 from bolt_numba.passes.canonical import reduced_axes
 from bolt_numba.passes.constants import joined_sum, scaled_weight
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
-from bolt_numba.types import Array
 
 _SQUARE = Pat(Mul, (Pat(name="x"), Pat(name="x")))
 _ROOT = Pat(Sqrt, (Pat(Add, (Pat(ReduceMean, (_SQUARE,), name="mean"), const("epsilon"))),))

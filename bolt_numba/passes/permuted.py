@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Shape as Dims
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.byte_table import ByteTable
@@ -29,7 +30,6 @@ from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLine
 from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.ops.registry import Op
 from bolt_numba.passes.views import axis_groups, shape_operand
-from bolt_numba.types import Shape as Dims
 
 Perm: TypeAlias = tuple[int, ...]
 Build: TypeAlias = Callable[[Builder, Sequence[Value | None]], Node]

@@ -15,8 +15,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from bolt_numba.base.config import CHECK
+from bolt_numba.base.errors import BoltError, DTypeError
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError, DTypeError
+from bolt_numba.base.types import BF16, F16
 from bolt_numba.ir.graph import Graph, graph_attributes
 from bolt_numba.ir.spec import STAGES as SPEC_STAGES
 from bolt_numba.ir.spec import verify
@@ -50,7 +51,6 @@ from bolt_numba.passes.quantised import products as integers
 from bolt_numba.passes.rewrite import Rule, nested, rewrite
 from bolt_numba.passes.trace import Trace
 from bolt_numba.passes.transposes import move_transposes
-from bolt_numba.types import BF16, F16
 
 Chosen: TypeAlias = "Callable[[PipelineRun], Sequence[Rule]]"
 """Rules that each run of the pipeline has made for it: they keep a state, or depend on the session's numerics."""

@@ -12,11 +12,15 @@ Activations are recognised as `recognise` does, as far as opset 18 has them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.border import border
+from bolt_numba.base.files.mapped import check_intact
+from bolt_numba.base.types import F32, I8, U8, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.gather import Gather
@@ -30,9 +34,9 @@ from bolt_numba.ops.pointwise import Add, Cast, Mul
 from bolt_numba.ops.registry import Op
 from bolt_numba.passes import canonical, control, recognise, views
 from bolt_numba.passes.fold import FoldConstant, fold_rules, let_integers_fold, storage_bytes
-from bolt_numba.passes.pipeline import PipelineRun, absorbing
+from bolt_numba.passes.pipeline import PipelineRun, Stage, absorbing, deep_clone, run_pipeline
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
-from bolt_numba.types import F32, I8, U8, Array
+from bolt_numba.passes.trace import Trace
 
 GROWN_BYTES = 16 << 10
 """Bytes up to which a folded constant may be larger than what it is made of."""
@@ -235,3 +239,20 @@ def portable(graph: Graph, run: PipelineRun, growth: int = 0) -> None:
     clean = [r for r in (*folding, *control.RULES, *views.RULES, *canonical.RULES) if r.name not in LONGER]
     run.rewrite(graph, [*clean, *known])  # before weights take up a factor that belongs to an activation
     run.rewrite(graph, [*clean, *known, *(r for r in absorbing(run) if r.name not in LONGER), *RULES])
+
+
+@border("simplify")
+def simplify(graph: Graph, *, growth: int = 0, trace: Trace | None = None) -> Graph:
+    """The same computation in fewer nodes.
+
+    What is constant is computed as far as the model does not grow, equal nodes are shared, nodes that do nothing or
+    that nobody reads are dropped, branches that are certain are inlined, arithmetic with constants goes into weights.
+    More of it is possible when shapes are known; see `surgery.with_shapes`.
+
+    growth: bytes by which computed constants may enlarge the model, for example where weights are stored in 8 bits.
+    trace: receives every rewrite.  Raises DTypeError for what is no graph.
+    """
+    made = deep_clone(graph)
+    check_intact(made.weights())
+    stage = functools.partial(portable, growth=growth)
+    return run_pipeline(made, trace=trace, stages=(Stage("canonical", (stage,)),))

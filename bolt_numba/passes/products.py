@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import Softmax
@@ -27,7 +28,6 @@ from bolt_numba.ops.pointwise import Add, Div, IsNaN, Mul, Where
 from bolt_numba.passes import qkv as packed
 from bolt_numba.passes.constants import is_mild
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar, scalar_of
-from bolt_numba.types import TensorType
 
 MASKED = -1e30
 """Scores at or below this stay what they are when an ordinary score is added, and mean "do not look there"."""

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import I64
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Reshape, Split, Transpose
 from bolt_numba.ops.layers.attention import FusedAttention
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule, scalar_of
-from bolt_numba.types import I64
 
 STACKED = (2, 0, 3, 1, 4)
 """The permutation of [B, S, 3, H, D] to [3, B, H, S, D]."""

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, TensorType
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import (
@@ -67,7 +68,6 @@ from bolt_numba.ops.pointwise import (
 from bolt_numba.passes.canonical import all_equal, keeps_shape, reduced_axes
 from bolt_numba.passes.constants import is_mild
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar, scalar_of
-from bolt_numba.types import F32, TensorType
 
 PRODUCT = (Mul, Div)
 CLOSE = 1e-6

@@ -13,14 +13,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.errors import BoltError, InternalError
 from bolt_numba.base.records import record
 from bolt_numba.base.swallowed import swallowed
-from bolt_numba.errors import BoltError, InternalError
+from bolt_numba.base.types import Sym, TensorType
 from bolt_numba.ir.build import Builder, infer_types, merged_type
 from bolt_numba.ir.graph import Graph, Node, Value, subgraphs_of
 from bolt_numba.ops.registry import Op
 from bolt_numba.passes.trace import Trace
-from bolt_numba.types import Sym, TensorType
 
 Result: TypeAlias = Any
 """What a rule gives: a `Value`, a tuple of one for each output (None where nobody reads it), or None for "no"."""

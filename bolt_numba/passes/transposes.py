@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import field
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Dim, Sym
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.shape import Transpose
@@ -19,7 +20,6 @@ from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.passes.mincut import FlowNetwork
 from bolt_numba.passes.permuted import Perm, PermutedNode, compose, identity, inverse, moves_data, permuted
-from bolt_numba.types import Dim, Sym
 
 UNKNOWN_DIM = 32
 """Stands for one symbol when sizes are compared."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Array, Dim, Shape, Sym, TensorType
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.shape import (
@@ -39,7 +40,6 @@ from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.ops.shapes import product
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
-from bolt_numba.types import Array, Dim, Shape, Sym, TensorType
 
 VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
 

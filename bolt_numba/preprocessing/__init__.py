@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from bolt_numba.base.border import border
-from bolt_numba.errors import BoltError, ShapeError
+from bolt_numba.base.errors import BoltError, ShapeError
+from bolt_numba.base.types import Sym, TensorType
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ir.sizes import inferred
@@ -21,7 +22,6 @@ from bolt_numba.preprocessing.audio import Audio
 from bolt_numba.preprocessing.decode import open_image
 from bolt_numba.preprocessing.image import Image
 from bolt_numba.preprocessing.warp import Warp, matrix_of
-from bolt_numba.types import Sym, TensorType
 
 __all__ = ["Audio", "Image", "Steps", "Warp", "matrix_of", "open_image", "with_preprocessing"]
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import BoltError
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError
+from bolt_numba.base.types import F32, I16, AnyDType, Array, Dim, Sym, TensorType, dtype_name
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.reduce import ReduceMax
@@ -18,7 +19,6 @@ from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Div, Log, Max, Mul, Sqrt, Sub
 from bolt_numba.preprocessing.numbers import are_finite, dtype_of, is_whole
-from bolt_numba.types import F32, I16, AnyDType, Array, Dim, Sym, TensorType, dtype_name
 
 LOGS = {"natural": 1.0, "log10": 1 / np.log(10), "db": 10 / np.log(10)}
 """What the natural logarithm is multiplied by; decibels of amplitudes have twice as many."""

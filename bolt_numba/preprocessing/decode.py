@@ -9,10 +9,10 @@ import warnings
 import numpy as np
 
 from bolt_numba.base.budget import ask
-from bolt_numba.base.files import read_regular
-from bolt_numba.errors import BoltError, BudgetError, DataError
+from bolt_numba.base.errors import BoltError, BudgetError, DataError
+from bolt_numba.base.files.regular import read_regular
+from bolt_numba.base.types import U8, Array
 from bolt_numba.ops.data.image_decoder import pillow
-from bolt_numba.types import U8, Array
 
 MODES = {"RGB": "RGB", "RGBA": "RGBA", "gray": "L"}
 

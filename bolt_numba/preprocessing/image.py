@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import BoltError
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError
+from bolt_numba.base.types import F32, F64, I8, U8, AnyDType, Array, Dim, Sym, TensorType, dtype_name
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.reduce import ReduceSum
@@ -17,7 +18,6 @@ from bolt_numba.ops.data.camera import YUV, YuvToRgba
 from bolt_numba.ops.data.fit_image import FitImage
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Mul, Round
 from bolt_numba.preprocessing.numbers import are_finite, dtype_of, is_whole
-from bolt_numba.types import F32, F64, I8, U8, AnyDType, Array, Dim, Sym, TensorType, dtype_name
 
 ORDERS = {"RGB": (0, 1, 2), "BGR": (2, 1, 0), "RGBA": (0, 1, 2), "BGRA": (2, 1, 0), "gray": (0, 0, 0)}
 ORDERS |= dict.fromkeys(YUV, (0, 1, 2))

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BF16, dtype_from_name
 from bolt_numba.ops.dtypes import MAX_F32
-from bolt_numba.types import BF16, dtype_from_name
 
 _MAX_F32 = float(MAX_F32)
 _NUMBERS = (int, float, np.integer, np.floating)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from bolt_numba.errors import BoltError
+from bolt_numba.base.errors import BoltError
 from bolt_numba.preprocessing.audio import Audio
 from bolt_numba.preprocessing.image import Image
 from bolt_numba.preprocessing.warp import Warp

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from bolt_numba.base.errors import BoltError
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError
+from bolt_numba.base.types import F64, Array, Sym, TensorType
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.data.camera import WarpImage
 from bolt_numba.preprocessing.image import DEPTH, Image
-from bolt_numba.types import F64, Array, Sym, TensorType
 
 
 @record(frozen=True)

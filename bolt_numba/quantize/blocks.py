@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.types import F32, F64, Array
+from bolt_numba.base.types import F32, F64, Array
 
 RATIOS = tuple(1 - 0.04 * i for i in range(11))
 """Parts of a block's range of which the one with the least squared error is taken: to cut off few may pay."""

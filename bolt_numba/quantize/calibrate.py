@@ -12,8 +12,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.errors import DataError, DTypeError
 from bolt_numba.base.records import record
-from bolt_numba.errors import DataError, DTypeError
+from bolt_numba.base.types import Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.histogram import HALF, Histogram, exponent_of
@@ -21,8 +22,7 @@ from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceMean, ReduceMin
 from bolt_numba.ops.pointwise import Abs, Mul
 from bolt_numba.quantize.data import Feed
 from bolt_numba.quantize.methods import METHODS, TensorStats
-from bolt_numba.session import Session
-from bolt_numba.types import Array
+from bolt_numba.sessions.session import Session
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Told what is done, how many steps of it are behind, and of how many."""

@@ -11,10 +11,10 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 
 from bolt_numba.base.border import theirs
-from bolt_numba.base.files import open_regular
-from bolt_numba.errors import BoltError, DataError, DTypeError, InvalidModelError, ShapeError
-from bolt_numba.inputs import as_array, as_input
-from bolt_numba.types import Array, TensorSpec
+from bolt_numba.base.errors import BoltError, DataError, DTypeError, InvalidModelError, ShapeError
+from bolt_numba.base.files.regular import open_regular
+from bolt_numba.base.types import Array, TensorSpec
+from bolt_numba.sessions.inputs import as_array, as_input
 
 Feed: TypeAlias = dict[str, Array]
 Data: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Iterable[Mapping[str, Any]] | Array"

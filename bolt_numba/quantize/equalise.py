@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.layers.conv import Conv
@@ -22,7 +23,6 @@ from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import LeakyRelu, Mul, Relu
 from bolt_numba.quantize.calibrate import Ranges
 from bolt_numba.quantize.layers import BIAS, QuantLayer
-from bolt_numba.types import F32, Array
 
 ROUNDS = 20
 """Times that all pairs are equalised; most of it happens in the first few."""

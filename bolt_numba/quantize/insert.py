@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Split, Transpose
@@ -33,7 +34,6 @@ from bolt_numba.quantize.methods import (
     stored_bias,
     stored_weight,
 )
-from bolt_numba.types import F32, Array
 
 
 @record(frozen=True)

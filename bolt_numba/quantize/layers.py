@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import BoltError, DTypeError
 from bolt_numba.base.options import flag_of
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError, DTypeError
+from bolt_numba.base.types import F32, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.gather import Gather
@@ -20,7 +21,6 @@ from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.passes.quantised.binary import is_binary
 from bolt_numba.quantize.methods import KINDS, WEIGHT_KINDS, method_of
-from bolt_numba.types import F32, Array
 
 
 @record(frozen=True)

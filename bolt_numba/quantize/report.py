@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bolt_numba.base.files import replaced
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.files.regular import replaced
 from bolt_numba.base.notebook import html_table
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError
 
 
 @record(frozen=True)

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bolt_numba.base.border import border
-from bolt_numba.base.files import open_regular, replaced
-from bolt_numba.errors import InvalidModelError
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.files.regular import open_regular, replaced
 from bolt_numba.quantize.tool import Quantised
 
 HEAD = "TRT-8600-EntropyCalibration2"

@@ -8,15 +8,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.errors import BoltError, DTypeError, ShapeError
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError, DTypeError, ShapeError
+from bolt_numba.base.types import Array
 from bolt_numba.ir.graph import Graph
 from bolt_numba.quantize.calibrate import Progress
 from bolt_numba.quantize.data import Feed
 from bolt_numba.quantize.insert import QuantPlan, with_pairs
 from bolt_numba.quantize.layers import QuantLayer
-from bolt_numba.session import Session
-from bolt_numba.types import Array
+from bolt_numba.sessions.session import Session
 
 Results: TypeAlias = "list[dict[str, Array]]"
 Metric: TypeAlias = Callable[[Any], float]

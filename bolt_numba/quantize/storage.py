@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.border import border
-from bolt_numba.errors import BoltError
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.types import BF16, F16, F32, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.layers.matmul import MatMul
@@ -21,7 +22,6 @@ from bolt_numba.passes.rewrite import nested
 from bolt_numba.quantize.blocks import nearest
 from bolt_numba.quantize.sensitivity import sqnr
 from bolt_numba.quantize.weights import STORED, NarrowModel, NarrowWeight, dequantised
-from bolt_numba.types import BF16, F16, F32, Array
 
 FORMS = ("f16", "bf16", "int8", "int4")
 LEAST_ELEMENTS = 1 << 10

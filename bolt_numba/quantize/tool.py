@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba import surgery
 from bolt_numba.base.border import border, theirs
+from bolt_numba.base.errors import BoltError
 from bolt_numba.base.options import flag_of
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError
-from bolt_numba.inputs import spec_of
+from bolt_numba.converters.onnx.writing.write import save_onnx
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import sized, with_open_sizes
-from bolt_numba.loading import Source, load, save
+from bolt_numba.passes.portable import simplify
 from bolt_numba.passes.rewrite import nested
 from bolt_numba.quantize.calibrate import Progress, Ranges, Watched, calibrate, estimated, no_progress
 from bolt_numba.quantize.data import Data, Feed, feeds_of
@@ -29,7 +28,9 @@ from bolt_numba.quantize.layers import QuantLayer, Scheme, layers_of, schemes_fo
 from bolt_numba.quantize.methods import Affine, TensorStats
 from bolt_numba.quantize.report import FLOAT, LayerReport, QuantizeReport
 from bolt_numba.quantize.sensitivity import Found, Metric, QualityBound, Referee, accuracy_by, ratio, search, sqnr
-from bolt_numba.session import Session
+from bolt_numba.sessions.inputs import spec_of
+from bolt_numba.sessions.loading import Source, load, save
+from bolt_numba.sessions.session import Session
 
 TIMED = 7
 """Runs of which the median is the latency."""
@@ -57,7 +58,7 @@ def write_model(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write a graph as ``.onnx`` or ``.bolt``, complete or not at all."""
     suffix = Path(path).suffix.lower()
     if suffix == ".onnx":
-        surgery.save_onnx(graph, path)
+        save_onnx(graph, path)
     elif suffix == ".bolt":
         save(graph, Path(path))
     else:
@@ -121,7 +122,7 @@ def quantize(  # budget: each option is explained
     loaded = load(model, signature=signature)
     feeds = feeds_of(data, [spec_of(v.name, with_open_sizes(loaded, v.type)) for v in loaded.inputs])
     loaded = sized(loaded, *({name: array.shape for name, array in feed.items()} for feed in feeds))
-    source = with_plain_weights(surgery.simplify(loaded))
+    source = with_plain_weights(simplify(loaded))
     within = sum(len(layers_of(body)) for body in nested(source) if body is not source)
     schemes = schemes_for(layers_of(source, attention=flag_of("attention", attention)), usual, keep, overrides or {})
     graph, notes = equalised(source) if flag_of("equalise", equalise) else (source, [])

@@ -10,26 +10,27 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bolt_numba import surgery
 from bolt_numba.base.border import border, theirs
+from bolt_numba.base.errors import BoltError, DataError
 from bolt_numba.base.options import flag_of
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError, DataError
-from bolt_numba.inputs import spec_of
+from bolt_numba.base.types import F32, I8, U8, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node
-from bolt_numba.loading import Source, load
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear
+from bolt_numba.passes.pipeline import deep_clone
+from bolt_numba.passes.portable import simplify
 from bolt_numba.quantize.blocks import Blocks, gptq, nearest
 from bolt_numba.quantize.calibrate import Progress, no_progress
 from bolt_numba.quantize.data import Data, Feed, feeds_of
 from bolt_numba.quantize.layers import LEAST_WEIGHTS, QuantLayer, Scheme, is_large, layers_of, schemes_for
 from bolt_numba.quantize.sensitivity import sqnr
 from bolt_numba.quantize.tool import write_model
-from bolt_numba.session import Session
-from bolt_numba.types import F32, I8, U8, Array
+from bolt_numba.sessions.inputs import spec_of
+from bolt_numba.sessions.loading import Source, load
+from bolt_numba.sessions.session import Session
 
 WAYS = ("rtn", "mse", "gptq")
 STORED: dict[tuple[int, bool], Any] = {
@@ -97,7 +98,7 @@ def weights_only(
     """
     _check(bits, block, method, data)
     progress, symmetric = theirs("progress", progress), flag_of("symmetric", symmetric)
-    source = surgery.simplify(load(model, signature=signature))
+    source = simplify(load(model, signature=signature))
     layers = [layer for layer in layers_of(source) if _is_product(layer)]
     wanted = schemes_for(layers, Scheme(), keep, {})
     layers = [layer for layer in layers if wanted[layer.name] is not None]
@@ -145,7 +146,11 @@ def _second_moments(
     """Of the inputs of the layers: [k, k], sums over all rows of all feeds of products of each two elements."""
     names = list(dict.fromkeys(layer.operand(0).name for layer in layers))
     found: dict[str, Array] = {}
-    with Session(surgery.with_outputs(graph, names), threads=threads) as session:
+    seen = deep_clone(graph)
+    values = {value.name: value for value in seen.values()}
+    seen.set_outputs([values[name] for name in names], names)
+    seen.drop_dead()
+    with Session(seen, threads=threads) as session:
         for i, feed in enumerate(feeds):
             progress("looking at the data", i, len(feeds))
             wanted = {spec.name for spec in session.inputs}

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import TensorType
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.slots import INPUT, Slot
-from bolt_numba.types import TensorType
 
 
 @record(frozen=True)

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 from bolt_numba.base.follow import Followed, LostError, Trail, UnpackedError, value_of
 from bolt_numba.base.records import record
 from bolt_numba.base.swallowed import swallowed
+from bolt_numba.base.types import TensorType
 from bolt_numba.ir.graph import Node
 from bolt_numba.kernels.compiles import LackingError
 from bolt_numba.kernels.extents import made_steps
@@ -35,7 +36,6 @@ from bolt_numba.runtime.opaque import chosen, steps_of
 from bolt_numba.runtime.packs import MakerContext, NodeContext, packed_by
 from bolt_numba.runtime.slots import Slot
 from bolt_numba.runtime.stand_ins import STANDS_IN
-from bolt_numba.types import TensorType
 
 MOST_CHOICES = 1024
 """Ways to plan a node that a region keeps."""

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bolt_numba.errors import DeviceError, DTypeError
+from bolt_numba.base.errors import DeviceError, DTypeError
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import HOST, Arenas, Device, Memory
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, view
-from bolt_numba.types import Array, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.plan import Plan

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from bolt_numba.base.errors import BudgetError
 from bolt_numba.base.follow import LostError, Trail
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
-from bolt_numba.errors import BudgetError
-from bolt_numba.types import AnyDType, Array, TensorType
+from bolt_numba.base.types import AnyDType, Array, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.kernels.data_sized import DataSized, Sized

@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.errors import BoltError, BudgetError, DTypeError, ShapeError
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.errors import BoltError, BudgetError, DTypeError, ShapeError
+from bolt_numba.base.types import Array, Sym, dtype_name
 from bolt_numba.ir.graph import Graph
 from bolt_numba.runtime.copies import Home, is_elsewhere
-from bolt_numba.types import Array, Sym, dtype_name
 
 Targets: TypeAlias = "list[Any] | None"
 Choose: TypeAlias = "Callable[[list[Array]], Targets]"

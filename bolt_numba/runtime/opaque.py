@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.files.mapped import for_kernels
 from bolt_numba.base.follow import LostError, fixed, followed, is_followed, value_of
-from bolt_numba.base.mapped import for_kernels
+from bolt_numba.base.types import STRING, Array, TensorType
 from bolt_numba.kernels.geometry.unseen import Packed
 from bolt_numba.kernels.registry import (
     Argument,
@@ -28,7 +29,6 @@ from bolt_numba.kernels.registry import (
 )
 from bolt_numba.ops.evaluate import infer_types
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import STRING, Array, TensorType
 
 
 def _open_numbers(types: Types) -> list[Any]:

@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bolt_numba.base.errors import InternalError, ShapeError
+from bolt_numba.base.files.mapped import LEAST_MAPPED, drop_pages, map_of
 from bolt_numba.base.follow import UnpackedError
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.base.mapped import LEAST_MAPPED, drop_pages, map_of
-from bolt_numba.devices import in_order
-from bolt_numba.devices.seals import check_sources, key_of_seals, sealed, sealed_copy
-from bolt_numba.errors import InternalError, ShapeError
+from bolt_numba.base.types import PRECISIONS, VALUES_WERE, Array, TensorType
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.compiles import LackingError
 from bolt_numba.kernels.geometry.unseen import Making, Packed, Unseen, content, is_unseen
 from bolt_numba.kernels.registry import In, Record
-from bolt_numba.types import PRECISIONS, VALUES_WERE, Array, TensorType
 
 if TYPE_CHECKING:
-    from bolt_numba.ir.packed import PackedWeights
+    from bolt_numba.devices.seals import Sealed
     from bolt_numba.kernels.registry import Entry, Step
     from bolt_numba.runtime.choices import Selection
     from bolt_numba.runtime.device import Device
@@ -81,8 +79,7 @@ class Packs:
         renew_after_fork(self, "_locks", dict)
         self._places: dict[Value, int] = {}
         self._readers: dict[Value, set[Node]] = {}
-        self._stored: PackedWeights | None = None
-        self._key = b""
+        self._sealed: Sealed | None = None
         self._compute: Callable[[], Graph] | None = None
         self._computed: list[Value] = []
 
@@ -109,7 +106,7 @@ class Packs:
             if array is not None and array.nbytes >= LEAST_MAPPED and id(array) not in others and map_of(array) is None:
                 self._readers[value] = set(value.uses)
 
-    def take_packed(self, packed: PackedWeights, graph: Graph) -> None:
+    def take_packed(self, sealed: Sealed, graph: Graph) -> None:
         """Have what the model's file holds packed for this machine of the constants that were taken.
 
         graph: as it was read from the file.  Nothing is had where the precision of the session made others of its
@@ -117,12 +114,12 @@ class Packs:
         """
         arrays = [v.const for v in graph.constants()]
         if any(place >= len(arrays) or value.const is not arrays[place] for value, place in self._places.items()):
-            check_sources(packed, graph)
+            sealed.check(graph)
             return
-        rows = {place for place, _ in packed.rows}
-        if packed.sources:
-            check_sources(packed, graph, [place for place in self._places.values() if place not in rows])
-        self._stored, self._key = packed, key_of_seals()
+        rows = {place for place, _ in sealed.packed.rows}
+        if sealed.packed.sources:
+            sealed.check(graph, [place for place in self._places.values() if place not in rows])
+        self._sealed = sealed
         self.unread = {value for value, place in self._places.items() if place in rows}
         self._readers.clear()
 
@@ -206,8 +203,8 @@ class Packs:
                 raise InternalError(f"constant {value.name!r}: got {found} from the passes, wanted {value} once more")
             value, array = found, found.const
         assert array is not None
-        if self._stored is not None and value in self._places and (value in self.unread or map_of(array) is not None):
-            return sealed(self._stored, self._key, self._places[value], array)
+        if self._sealed is not None and value in self._places and (value in self.unread or map_of(array) is not None):
+            return self._sealed.constant(self._places[value], array)
         return array
 
     def done(self) -> None:
@@ -285,13 +282,8 @@ class Packs:
         return inner[0][0], repr((pack.layout, *inner))  # type: ignore[index, return-value]
 
     def _from_file(self, pack: Pack) -> Array | None:
-        where = None if self._stored is None else self._where(pack)
-        if self._stored is None or where is None:
-            return None
-        found, mark = self._stored.rows.get(where), self._stored.marks.get(where)
-        if found is None or mark is None:
-            return None
-        return sealed_copy(found, self._key, mark, f"packed weight of constant {where[0]}")
+        where = None if self._sealed is None else self._where(pack)
+        return None if self._sealed is None or where is None else self._sealed.weight(where)
 
     def export(self) -> dict[tuple[int, str], Array]:
         """What was packed of the graph's constants, by place and layout, as far as layouts can be written."""
@@ -323,11 +315,10 @@ class MakerContext:
     """
 
     def __init__(
-        self, threads: int, packs: Packs, tuner: Tuner | None = None, devices: Sequence[Device] | None = None,
-        chooses: bool = False,
-    ) -> None:  # fmt: skip
+        self, threads: int, packs: Packs, devices: Sequence[Device], tuner: Tuner | None = None, chooses: bool = False
+    ) -> None:
         self.threads, self.packs, self.tuner, self.chooses = threads, packs, tuner, chooses
-        self.devices = in_order() if devices is None else devices
+        self.devices = devices
 
 
 class NodeContext:

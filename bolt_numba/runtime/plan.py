@@ -17,9 +17,10 @@ import numpy as np
 
 from bolt_numba.base.border import at_node
 from bolt_numba.base.budget import ask, unasked
+from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.follow import Trail, is_followed
 from bolt_numba.base.records import record
-from bolt_numba.errors import InvalidModelError
+from bolt_numba.base.types import STRING, NestedType, TensorType, only_in_python, type_of
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.kernels.compiles import LackingError
@@ -38,7 +39,6 @@ from bolt_numba.runtime.packs import MakerContext
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, resolved
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, own
 from bolt_numba.runtime.stops import REPLANNED, Stop, Stops, behind
-from bolt_numba.types import STRING, NestedType, TensorType, only_in_python, type_of
 
 
 @record(eq=False)

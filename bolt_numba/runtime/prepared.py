@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.types import AnyDType, Array, NestedType
 from bolt_numba.kernels.registry import In, Out
 from bolt_numba.ops.control import ControlFlow, Trips
 from bolt_numba.runtime.plan import Plan
 from bolt_numba.runtime.region import resolved
 from bolt_numba.runtime.slots import INPUT, TEMP, Job, Slot
-from bolt_numba.types import AnyDType, Array, NestedType
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.copies import Home

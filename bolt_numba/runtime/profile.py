@@ -13,11 +13,11 @@ import numpy as np
 
 from bolt_numba.base.budget import one_run
 from bolt_numba.base.notebook import html_table
+from bolt_numba.base.types import Array
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.prepared import Prepared, finish
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.slots import Job
-from bolt_numba.types import Array
 
 Label: TypeAlias = "tuple[str, str, str, str, Mapping[str, int]]"
 REST = "the rest: the call, memory, results (below 0: steps are quicker together)"

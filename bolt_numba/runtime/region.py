@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable
 from dataclasses import field
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import NestedType, TensorType, only_in_python
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.data_sized import DataSized
 from bolt_numba.ops.control import ControlFlow
@@ -13,7 +14,6 @@ from bolt_numba.ops.evaluate import Amounts
 from bolt_numba.runtime.bounds import Bound, bound_of, bounds_of
 from bolt_numba.runtime.choices import Choices, number_operators
 from bolt_numba.runtime.slots import Slot
-from bolt_numba.types import NestedType, TensorType, only_in_python
 
 VALUE_ELEMENTS = 64
 """Elements up to which an input that decides shapes is planned per value."""

@@ -10,13 +10,13 @@ from bolt_numba.base.follow import is_followed
 from bolt_numba.base.notebook import html_table
 from bolt_numba.base.swallowed import FAULTS
 from bolt_numba.base.turns import is_wanted
+from bolt_numba.base.types import Sym, TensorType
 from bolt_numba.ir.graph import Node, graph_attributes
 from bolt_numba.runtime.packs import pack_of, packed_by
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.slots import Job
 from bolt_numba.runtime.stops import Read
 from bolt_numba.runtime.tape import Taped
-from bolt_numba.types import Sym, TensorType
 
 
 class Report(list[dict[str, Any]]):

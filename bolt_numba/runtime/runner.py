@@ -14,10 +14,11 @@ import numpy as np
 from bolt_numba.base.border import at_node
 from bolt_numba.base.budget import ask, is_granted
 from bolt_numba.base.config import MAX_PLANS
+from bolt_numba.base.errors import BudgetError
+from bolt_numba.base.files.mapped import check_intact
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.base.mapped import check_intact
 from bolt_numba.base.turns import hurry, is_wanted, later, short_turns, stop
-from bolt_numba.errors import BudgetError
+from bolt_numba.base.types import Array, NestedType, TensorType, only_in_python
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import as_value
 from bolt_numba.kernels.compiles import LackingError
@@ -32,7 +33,6 @@ from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, RunMemory, 
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, region_of, resolved
 from bolt_numba.runtime.stand_ins import Serving, computed_now, planned_now
 from bolt_numba.runtime.tape import Final, Tape, Taped, Tapes
-from bolt_numba.types import Array, NestedType, TensorType, only_in_python
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.device import Device, Memory
@@ -53,7 +53,7 @@ class Runner:
 
     serving: of the session; one of its own unless given.
     max_plans: plans kept; the least recently used goes first, also when all take more memory than one may.
-    devices: in order of preference; None: as `bolt_numba.devices.in_order` gives them.
+    devices: in order of preference, as `bolt_numba.devices.in_order` gives them.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class Runner:
         region: Region,
         threads: int,
         packs: Packs,
+        devices: Sequence[Device],
         tuner: Tuner | None = None,
         max_plans: int = MAX_PLANS,
-        devices: Sequence[Device] | None = None,
         serving: Serving | None = None,
     ) -> None:
         self.region, self.threads, self.packs, self.tuner = region, threads, packs, tuner
@@ -78,7 +78,7 @@ class Runner:
         self.bodies: dict[int, Runner] = {}
         self.data: dict[int, Sequence[Sequence[int]]] = {}  # see `runtime.stops.Data`; of all runners of a session
         self.by_value = sorted(region.by_value)
-        self.far = elsewhere(devices or ())
+        self.far = elsewhere(devices)
         if self.far:
             hold(self)
         self.nested = region.is_nested
@@ -253,7 +253,7 @@ class Runner:
         return types
 
     def _made(self, types: Sequence[TensorType], waits: bool = True) -> Prepared:
-        context = MakerContext(self.threads, self.packs, self.tuner, self.devices)
+        context = MakerContext(self.threads, self.packs, self.devices, self.tuner)
         try:
             plan = Planner(self.region, context, waits).plan(types)
         finally:
@@ -446,11 +446,11 @@ class Runner:
         serving = Serving(self.serving.name, self.serving.stand_ins)
         region = Region(old.inputs, old.nodes, old.outputs, dict(old.alias), dict(old.known))
         tuner = None if self.tuner is None else type(self.tuner)(threads)
-        return Runner(region, threads, self.packs, tuner, self.max_plans, self.devices, serving)
+        return Runner(region, threads, self.packs, self.devices, tuner, self.max_plans, serving)
 
     def like(self, region: Region) -> Runner:
         """A runner of another region of the same session."""
-        made = Runner(region, self.threads, self.packs, self.tuner, self.max_plans, self.devices, self.serving)
+        made = Runner(region, self.threads, self.packs, self.devices, self.tuner, self.max_plans, self.serving)
         made.is_first, made.is_looped, made.data = False, self.is_looped, self.data
         return made
 

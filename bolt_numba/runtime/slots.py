@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.base.mapped import for_runs
+from bolt_numba.base.files.mapped import for_runs
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import HOST, Device, Memory
-from bolt_numba.types import Array, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.kernels.geometry.unseen import Packed

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bolt_numba.base.kept import cache_root
+from bolt_numba.base.files.kept import cache_root
 from bolt_numba.base.records import record
 from bolt_numba.kernels.compiles import Compile, LackingError, is_logging, logger, no_compiling, waited
 from bolt_numba.kernels.precompile import compile_later

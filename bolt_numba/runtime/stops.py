@@ -14,6 +14,7 @@ import numpy as np
 
 from bolt_numba.base.follow import LostError, Trail, is_followed
 from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, F64, I32, I64, TensorType, type_of
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.kernels.extents import check_steps
 from bolt_numba.kernels.registry import In, Out
@@ -23,7 +24,6 @@ from bolt_numba.runtime.copies import Copy
 from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.region import Region, resolved
 from bolt_numba.runtime.slots import CONST, TEMP, Job, Slot
-from bolt_numba.types import F32, F64, I32, I64, TensorType, type_of
 
 REPLANNED, DONE = 1, 2
 """How a plan goes on at a node: it is planned with what is known now; it has its steps."""

@@ -19,13 +19,13 @@ import numpy as np
 from bolt_numba.base.budget import GRANTED_BYTES, ask, limit_in_force, unasked
 from bolt_numba.base.follow import LostError, Trail
 from bolt_numba.base.turns import StoppedError
+from bolt_numba.base.types import I32, I64, AnyDType, Array, Sym, TensorType
 from bolt_numba.ops.control import Trips
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.packs import MakerContext
 from bolt_numba.runtime.plan import Plan, Planner
 from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, can_overwrite, clock, ends_of
 from bolt_numba.runtime.slots import INPUT, TEMP
-from bolt_numba.types import I32, I64, AnyDType, Array, Sym, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.runner import Runner
@@ -92,7 +92,7 @@ class Tapes:
         self.tries += not behind_cuts
         reads = (True,) if behind_cuts else (True, False) if runner.data else (False,)
         opens = (True, False) if any(t.value is not None for t in types) else (True,)
-        context = MakerContext(runner.threads, runner.packs, None, runner.devices, chooses=True)
+        context = MakerContext(runner.threads, runner.packs, runner.devices, chooses=True)
         try:
             for stops, is_open in product(reads, opens):
                 try:

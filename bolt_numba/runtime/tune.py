@@ -16,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from bolt_numba.base.files.kept import folders, keep
+from bolt_numba.base.files.trusted import read_trusted, write_private
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.base.kept import folders, keep
-from bolt_numba.base.trusted import read_trusted, write_private
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.jit import TUNED, cache_dir, version_name
 from bolt_numba.kernels.registry import Entry, QueryContext, Types
@@ -30,7 +31,6 @@ from bolt_numba.runtime.plan import Plan
 from bolt_numba.runtime.prepared import Prepared
 from bolt_numba.runtime.runner import run_plan
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot
-from bolt_numba.types import Array, TensorType
 
 ROUNDS = 7
 EVICTED = 8 << 20

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, Array
 from bolt_numba.converters.bounded import text_of
 from bolt_numba.converters.caffe.fields import NUMBERED, NUMBERED_V1, fields_of, parameters_of
 from bolt_numba.converters.caffe.legacy import V1_TYPES
 from bolt_numba.converters.caffe.message import Message
 from bolt_numba.converters.wire import BYTES, IrregularError, fields, varint, what_is_wrong
-from bolt_numba.errors import InvalidModelError
-from bolt_numba.types import F32, Array
 
 MAX_DEPTH = 16
 """Messages inside each other."""

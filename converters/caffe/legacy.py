@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.converters.caffe.message import Message, integer, last, messages, text
-from bolt_numba.errors import InvalidModelError
 
 _V1 = """NONE Accuracy BNLL Concat Convolution Data Dropout EuclideanLoss Flatten HDF5Data HDF5Output Im2col ImageData
 InfogainLoss InnerProduct LRN MultinomialLogisticLoss Pooling ReLU Sigmoid Softmax SoftmaxWithLoss Split TanH

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from bolt_numba.base.border import border
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.types import Array
 from bolt_numba.converters.bounded import reading
 from bolt_numba.converters.caffe.binary import read_blob
 from bolt_numba.converters.wire import IrregularError, what_is_wrong
-from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
-from bolt_numba.types import Array
 
 
 @border("read_mean", OSError)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from bolt_numba.errors import InvalidModelError
+from bolt_numba.base.errors import InvalidModelError
 
 Message: TypeAlias = dict[str, list[Any]]
 

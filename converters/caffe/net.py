@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.records import record
 from bolt_numba.converters.caffe.fields import PHASES
 from bolt_numba.converters.caffe.legacy import current_layers
 from bolt_numba.converters.caffe.message import Message, dims, integer, last, messages, named
-from bolt_numba.errors import InvalidModelError
 
 DATA = ("Data", "ImageData", "HDF5Data", "MemoryData", "WindowData", "AnnotatedData", "Python", "DummyData")
 """Layers that read what a caller gives here: their results become inputs.  Python may also be something else."""

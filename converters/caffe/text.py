@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.converters.caffe.message import Message
-from bolt_numba.errors import InvalidModelError
 
 MAX_DEPTH = 32
 """Messages inside each other."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from bolt_numba.errors import BoltError
+from bolt_numba.base.errors import BoltError
 
 _FILE = "onnx_ml_pb2.py"
 

@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.converters.bounded import MAX_DEPTH, MAX_EXPANDED
 from bolt_numba.converters.onnx.proto import onnx
-from bolt_numba.errors import InvalidModelError
 
 Nodes: TypeAlias = Sequence[onnx.NodeProto]
 FunctionKey: TypeAlias = tuple[str, str, str]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from bolt_numba.converters.onnx.proto import onnx
-from bolt_numba.errors import InvalidModelError, UnsupportedOpError
-from bolt_numba.ops.registry import fresh_dim
-from bolt_numba.types import (
+from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
+from bolt_numba.base.types import (
     STRING,
     AnyDType,
     Dim,
@@ -21,6 +19,8 @@ from bolt_numba.types import (
     optional_of,
     sequence_of,
 )
+from bolt_numba.converters.onnx.proto import onnx
+from bolt_numba.ops.registry import fresh_dim
 
 _P = onnx.TensorProto
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bolt_numba.base.files import open_regular
+from bolt_numba.base.files.regular import open_regular
 
 PROGRAMS = ("__model__", "model.pdmodel", "inference.pdmodel", "model", "inference.json", "model.json")
 """Files of a folder that may be the program, in the order in which they are looked for."""

@@ -8,8 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bolt_numba.errors import InvalidModelError, UnsupportedOpError
-from bolt_numba.types import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, AnyDType, Shape, Sym
+from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
+from bolt_numba.base.types import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, AnyDType, Shape, Sym
 
 NUMBERED: dict[int, AnyDType] = {
     0: BOOL, 1: I16, 2: I32, 3: I64, 4: F16, 5: F32, 6: F64, 19: U64, 20: U8, 21: I8, 22: BF16,

@@ -10,8 +10,27 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bolt_numba.base.mapped import unmapped
+from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
+from bolt_numba.base.files.mapped import unmapped
 from bolt_numba.base.records import record
+from bolt_numba.base.types import (
+    BF16,
+    BOOL,
+    F16,
+    F32,
+    F64,
+    I8,
+    I16,
+    I32,
+    I64,
+    STRING,
+    U8,
+    U16,
+    U32,
+    U64,
+    AnyDType,
+    Array,
+)
 from bolt_numba.converters.bounded import (
     Folders,
     array_in_file,
@@ -24,9 +43,7 @@ from bolt_numba.converters.bounded import (
 from bolt_numba.converters.flat import FlatBuffer, Table
 from bolt_numba.converters.tflite.schema import ENUMS, TABLES
 from bolt_numba.converters.tflite.sparse import dense_of
-from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ops.layers.quantize import limits
-from bolt_numba.types import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, STRING, U8, U16, U32, U64, AnyDType, Array
 
 DTYPES: dict[str, AnyDType] = {
     "FLOAT32": F32, "FLOAT16": F16, "FLOAT64": F64, "BFLOAT16": BF16, "BOOL": BOOL, "STRING": STRING,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.converters.bounded import text_of
-from bolt_numba.errors import InvalidModelError
 
 MAX_DEPTH = 16
 _SIGNED = {1: "<b", 2: "<h", 4: "<i", 8: "<q"}

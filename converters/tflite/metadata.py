@@ -12,10 +12,10 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.types import FILE_WAS
 from bolt_numba.converters.flat import FlatBuffer, FlatField
 from bolt_numba.converters.tflite.container import Container
-from bolt_numba.errors import InvalidModelError
-from bolt_numba.types import FILE_WAS
 
 MAX_FILES, MAX_BYTES = 256, 1 << 24
 """Files of a model that are read, and what they may hold in all."""

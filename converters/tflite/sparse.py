@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.types import Array
 from bolt_numba.converters.bounded import count_of
 from bolt_numba.converters.flat import Table
-from bolt_numba.errors import InvalidModelError
-from bolt_numba.types import Array
 
 MAX_DENSE = 1 << 28
 """Elements of the largest tensor that is made dense."""

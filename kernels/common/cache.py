@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.declare import I64, PTR, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, elements
 from bolt_numba.kernels.geometry.heads import ENTRY, UNBOUNDED
 from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Fault, In, Kernel, Out, Scratch, Step, Types
-from bolt_numba.types import TensorType
 
 
 def _listed(a: Any) -> dict[str, Reach]:

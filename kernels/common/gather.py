@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I32, TensorType
+from bolt_numba.base.types import I64 as INT64
 from bolt_numba.kernels.common.places import (
     Found,
     IndexForm,
@@ -30,8 +32,6 @@ from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Ou
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND, OneHot
 from bolt_numba.ops.arrays.slicing import ReverseSequence
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import F32, I32, TensorType
-from bolt_numba.types import I64 as INT64
 
 Outs = Sequence[TensorType]
 

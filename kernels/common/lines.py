@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BF16, F16, F32, F64, TensorType
 from bolt_numba.kernels.common.gather import ones_at
 from bolt_numba.kernels.geometry import transfers as plans
 from bolt_numba.kernels.geometry.elements import DeviceParts
@@ -19,7 +20,6 @@ from bolt_numba.kernels.registry import Context, Out, Scratch, Step, Types, alwa
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import BF16, F16, F32, F64, TensorType
 
 Outs = Sequence[TensorType]
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.selects import filled
+from bolt_numba.base.types import BOOL, STRING, AnyDType, Array, TensorType
+from bolt_numba.base.types import I64 as INT64
 from bolt_numba.kernels.declare import I64, PTR, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry import transfers as plans
@@ -34,8 +36,6 @@ from bolt_numba.ops.arrays.shape import (
     Unsqueeze,
 )
 from bolt_numba.ops.arrays.slicing import Pad, Slice
-from bolt_numba.types import BOOL, STRING, AnyDType, Array, TensorType
-from bolt_numba.types import I64 as INT64
 
 Outs = Sequence[TensorType]
 

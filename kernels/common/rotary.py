@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.base.types import BF16, F16, F32, TensorType, dtype_name
 from bolt_numba.kernels.declare import I64, PTR, PTR_OR_0, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, elements
 from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Out, Step, Types, always, everywhere
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
-from bolt_numba.types import BF16, F16, F32, TensorType, dtype_name
 
 
 def _size(dtype: str) -> int:

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from bolt_numba.base.types import BF16, F16, F32, F64, I32, TensorType, dtype_name
+from bolt_numba.base.types import I64 as INT64
 from bolt_numba.kernels.common.places import (
     Found,
     IndexForm,
@@ -33,8 +35,6 @@ from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Ou
 from bolt_numba.ops.arrays.gather import ScatterElements, ScatterND
 from bolt_numba.ops.layers.cache import TensorScatter
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import BF16, F16, F32, F64, I32, TensorType, dtype_name
-from bolt_numba.types import I64 as INT64
 
 Outs = Sequence[TensorType]
 _COMBINED = {"add": "old + new", "mul": "old * new", "max": "most(old, new)", "min": "least(old, new)"}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bolt_numba.base.selects import either
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -30,7 +31,6 @@ from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.data.ml import PairwiseCoupling
-from bolt_numba.types import TensorType
 
 MAX_CLASSES = 256
 """Classes up to which the matrices of `LANES` rows are 4 MiB."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BF16, F16
 from bolt_numba.kernels.cpu.faults import report
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import copy_bytes, fill_bytes, inline, native_source, split
@@ -18,7 +19,6 @@ from bolt_numba.kernels.geometry.elements import Elements, own_of
 from bolt_numba.kernels.geometry.scalars import float_max, float_min
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Accepts, Argument, Step, Types, never
-from bolt_numba.types import BF16, F16
 
 
 @inline

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.huge_pages import line_aligned
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import I64, PTR, native_source
 from bolt_numba.kernels.extents import Reach, box
-from bolt_numba.types import Array
 
 BLOCK_BYTES = 4096
 WORDS = BLOCK_BYTES // 8

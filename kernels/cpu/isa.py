@@ -11,8 +11,8 @@ import os
 import platform
 from functools import cache
 
+from bolt_numba.base.errors import DeviceError
 from bolt_numba.base.records import record
-from bolt_numba.errors import DeviceError
 from bolt_numba.kernels.cpu.processor import processor
 
 

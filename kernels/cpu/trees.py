@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     I64,
     LANES,
@@ -35,7 +36,6 @@ from bolt_numba.kernels.geometry.unseen import Making, Packed, content, is_unsee
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.data.trees import TreeEnsemble, is_sound
-from bolt_numba.types import F32, Array, TensorType
 
 WALKS = 8
 """Walks side by side."""

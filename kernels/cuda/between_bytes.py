@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bolt_numba.errors import BoltError
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.extents import Lent, borrowed
 from bolt_numba.kernels.registry import (
     Context,
@@ -20,7 +21,6 @@ from bolt_numba.kernels.registry import (
 from bolt_numba.ops.layers.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import TensorType
 
 OTHERS = 5
 """Operands of the operator before those of the inner one."""

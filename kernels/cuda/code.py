@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bolt_numba.base.digest import sha256
+from bolt_numba.base.errors import KernelError
+from bolt_numba.base.files.kept import cache_root, folders
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.base.kept import cache_root, folders
-from bolt_numba.errors import KernelError
 from bolt_numba.kernels import code_files, precompile
 from bolt_numba.kernels.code_files import MachineCode, made_once, newest
 from bolt_numba.kernels.compiles import LackingError, may_wait

@@ -23,7 +23,7 @@ from numba.cuda import types
 from numba.cuda.compiler import compile_cuda
 from numba.cuda.core import errors
 
-from bolt_numba.errors import BoltError, KernelError
+from bolt_numba.base.errors import BoltError, KernelError
 from bolt_numba.kernels.cuda.declare import CudaKernel, Macro
 from bolt_numba.kernels.cuda.language import memory
 from bolt_numba.kernels.cuda.language.emit import word_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
-from bolt_numba.errors import KernelError
+from bolt_numba.base.errors import KernelError
 from bolt_numba.kernels.compiles import logger
 
 COMPILERS = ("numba-cuda", "numba", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")

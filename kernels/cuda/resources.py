@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bolt_numba.errors import KernelError
+from bolt_numba.base.errors import KernelError
 
 _ATTRIBUTES = {0x2F: "registers", 0x11: "stack"}
 _SYMBOLS, _SIZED = 2, 4

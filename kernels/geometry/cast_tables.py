@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BF16, BOOL, F16, F32, F64, AnyDType, Array, dtype_name
 from bolt_numba.kernels.registry import Types
 from bolt_numba.ops.arrays.conversion import SUB_BYTE
-from bolt_numba.types import BF16, BOOL, F16, F32, F64, AnyDType, Array, dtype_name
 
 UNITS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 """By bytes: how an entry is moved."""

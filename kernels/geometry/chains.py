@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bolt_numba.base.types import AnyDType, TensorType
 from bolt_numba.codegen.chain import MAX_OUTER, LoopNest, as_chain, value_dtypes
 from bolt_numba.kernels.declare import F32, F64, I64, PTR
 from bolt_numba.kernels.extents import Reach, box
@@ -14,7 +15,6 @@ from bolt_numba.ops import pointwise
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.ops.shapes import broadcast_shapes
-from bolt_numba.types import AnyDType, TensorType
 
 OPERATORS: list[type[Any]] = [
     row

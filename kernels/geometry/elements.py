@@ -23,13 +23,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from bolt_numba.base.errors import KernelError
 from bolt_numba.base.records import record
-from bolt_numba.errors import KernelError
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.declare import I64, Field, Inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.transfers import Transfer
 from bolt_numba.kernels.registry import Accepts, Argument, Kernel, Step
-from bolt_numba.types import Array
 
 FAULT = Field("fault", "i8")
 """Address of the record of a fault, see `registry.Fault`."""

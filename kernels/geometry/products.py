@@ -9,9 +9,9 @@ from typing import cast
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.shapes import broadcast_shapes
-from bolt_numba.types import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from typing import TypeAlias
 import numpy as np
 
 from bolt_numba.base.follow import pure
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Types
 from bolt_numba.ops.layers.resize import AxisPlan, Resize
-from bolt_numba.types import Array
 
 Pass: TypeAlias = tuple[int, Array, Array]
 """Axis, index [out, taps], weights [out, taps]."""

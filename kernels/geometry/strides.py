@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.types import Array
+from bolt_numba.base.types import Array
 
 
 @record(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bolt_numba.types import Array
+from bolt_numba.base.types import Array
 
 TAP_AXES = 4
 """Spatial axes of tables of taps that kernels fill; fewer have others of one element in front."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import STRING, Array, TensorType
 from bolt_numba.kernels.geometry.strides import (
     Move,
     broadcast_move,
@@ -25,7 +26,6 @@ from bolt_numba.ops.arrays.shape import Concat, DepthToSpace, SpaceToDepth, Spli
 from bolt_numba.ops.arrays.slicing import Pad, Slice, slice_bounds
 from bolt_numba.ops.content import want_index
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import STRING, Array, TensorType
 
 
 @record(frozen=True, eq=False)

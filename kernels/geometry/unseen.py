@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Hashable
 from typing import Any, TypeAlias
 
-from bolt_numba.errors import InternalError
-from bolt_numba.types import AnyDType, Array
+from bolt_numba.base.errors import InternalError
+from bolt_numba.base.types import AnyDType, Array
 
 Making: TypeAlias = Callable[..., Array]
 """Makes an array of the contents of constants."""

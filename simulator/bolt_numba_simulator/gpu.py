@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import DeviceError
 from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.types import Array
 from bolt_numba.devices.cuda.device import Cuda
 from bolt_numba.devices.cuda.interface import Call
 from bolt_numba.devices.cuda.library import want_arch
 from bolt_numba.devices.cuda.limits import check_launch, most_shared
-from bolt_numba.errors import DeviceError
 from bolt_numba.kernels.cuda.code import PTX, ptx
 from bolt_numba.kernels.cuda.declare import SM_80, CudaKernel, MappedTensor
-from bolt_numba.types import Array
 from bolt_numba_simulator.ptx import GlobalMemory, Module, SimulationReport, TensorMap
 
 SWIZZLE = 128

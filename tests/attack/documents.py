@@ -22,7 +22,7 @@ from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.store import load_bolt, to_bytes
-from bolt_numba.packing import packed
+from bolt_numba.surgery import packed
 from bolt_numba.types import TensorType
 from tests.attack import files
 from tests.attack.child import Result, drive, refusal

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 import bolt_numba as bn
-from bolt_numba.feeds import random_feeds
 from bolt_numba.ir import store
+from bolt_numba.sessions.guesses import random_feeds
 from bolt_numba.types import TensorSpec
 from tests import models
 from tests.attack.child import Result, drive, refusal

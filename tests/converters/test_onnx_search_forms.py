@@ -13,7 +13,7 @@ from onnx import GraphProto, TensorProto, helper, numpy_helper
 import bolt_numba as bn
 from bolt_numba.converters.onnx.reading.read import read_model
 from bolt_numba.converters.onnx.writing.write import to_onnx
-from bolt_numba.session import Session
+from bolt_numba.sessions.session import Session
 from bolt_numba.types import Array
 from tests.converters.search_models import F32, HEADS, LAYERS, WIDTH, WORDS, gpt, i32, model_of, search, translator
 from tests.near import assert_near

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from bolt_numba.base.mapped import map_of
+from bolt_numba.base.files.mapped import map_of
 from bolt_numba.converters import load
 from bolt_numba.converters.onnx.reading.tensor import array_of, dense_of
 from bolt_numba.converters.onnx.types import DTYPES

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bolt_numba.base.config import CACHE_DIR
-from bolt_numba.base.trusted import CacheWarning
+from bolt_numba.base.files.trusted import CacheWarning
 from bolt_numba.cli.kernels import cache_list
 from bolt_numba.errors import KernelError
 from bolt_numba.kernels import compiles, jit, precompile

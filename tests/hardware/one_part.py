@@ -16,8 +16,8 @@ import bolt_numba as bn
 from bolt_numba.hardware import interface, registry, starts
 from bolt_numba.hardware.interface import CompileContext, Compiled
 from bolt_numba.ir import store
-from bolt_numba.plugged.known import KnownSession
-from bolt_numba.session import Session
+from bolt_numba.sessions.known import KnownSession
+from bolt_numba.sessions.session import Session
 from tests.hardware.plain_driver import PlainAccelerator, PlainCompiled, PlainDriver
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2

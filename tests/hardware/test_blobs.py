@@ -120,7 +120,7 @@ def test_the_cache_keeps_to_its_limit(driver: PlainDriver, cache: Path, monkeypa
     assert blobs.clear() == 3
 
 
-@pytest.mark.filterwarnings("ignore::bolt_numba.base.trusted.UntrustedCacheWarning")
+@pytest.mark.filterwarnings("ignore::bolt_numba.base.files.trusted.UntrustedCacheWarning")
 def test_a_blob_that_others_could_have_written_is_not_read(driver: PlainDriver, cache: Path) -> None:
     expect(session_of())
     for path in blobs_in(cache):

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.base.kept import cache_root
+from bolt_numba.base.files.kept import cache_root
 from bolt_numba.errors import DeviceError
 from bolt_numba.hardware import blobs, registry
 from bolt_numba.ir.build import Builder

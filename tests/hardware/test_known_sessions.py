@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.session import Session
+from bolt_numba.sessions.session import Session
 from tests.hardware.one_part import StartingDriver, X, driver, expect, is_known, model, primed, session_of, write_model
 from tests.hardware.plain_driver import PlainRequest
 from tests.hardware.two_parts import BROKEN, cache

@@ -264,7 +264,7 @@ def test_memory_of_the_device_is_counted(driver: PlainDriver) -> None:
 
 
 def test_a_packed_graph_has_no_parts(driver: PlainDriver) -> None:
-    from bolt_numba.packing import packed
+    from bolt_numba.surgery import packed
 
     with pytest.raises(DeviceError, match="device: got 'plain' for a packed graph"):
         bn.compile(packed(GRAPH, shapes={"x": (3, 8)}), device="plain")

@@ -19,7 +19,7 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.hardware import interface, registry, starts
 from bolt_numba.hardware.interface import DeviceFullError, DeviceLostError
-from bolt_numba.session import Session
+from bolt_numba.sessions.session import Session
 from tests.hardware.one_part import (
     StartingAccelerator,
     StartingDriver,
@@ -47,7 +47,7 @@ def test_the_second_session_asks_the_device_for_nothing_but_a_start(
 ) -> None:
     primed(model)
     before = driver.calls.copy()
-    monkeypatch.setattr("bolt_numba.loading.read_model", lambda *a: pytest.fail("the model was read"))
+    monkeypatch.setattr("bolt_numba.sessions.loading.read_model", lambda *a: pytest.fail("the model was read"))
     session = session_of(model)
     expect(session)
     expect(session, X * 3)
@@ -319,7 +319,7 @@ def test_a_damaged_start_is_no_start(model: Path, driver: StartingDriver, cache:
     assert is_known(session_of(model)), "it was written anew"
 
 
-@pytest.mark.filterwarnings("ignore::bolt_numba.base.trusted.UntrustedCacheWarning")
+@pytest.mark.filterwarnings("ignore::bolt_numba.base.files.trusted.UntrustedCacheWarning")
 def test_a_start_that_others_could_have_written_is_none(model: Path, driver: StartingDriver, cache: Path) -> None:
     primed(model)
     start_file(cache).chmod(0o666)

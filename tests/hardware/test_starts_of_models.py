@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 import pytest
 
-from bolt_numba.plugged import noted
-from bolt_numba.plugged.known import KnownSession
+from bolt_numba.sessions import noted
+from bolt_numba.sessions.known import KnownSession
 from tests.hardware.one_part import StartingDriver, X, driver, session_of, write_model
 from tests.hardware.two_parts import cache
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bolt_numba.base.errors import DTypeError, ShapeError
+from bolt_numba.base.types import AnyDType, Array, dtype_name
 from bolt_numba.devices import device
 from bolt_numba.devices.cuda import dlpack
 from bolt_numba.devices.cuda.memory import CudaMemory
-from bolt_numba.errors import DTypeError, ShapeError
-from bolt_numba.types import AnyDType, Array, dtype_name
 
 LEGACY = 1
 """The stream that others work in unless they say otherwise: CUDA's default stream."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bolt_numba.base.errors import DeviceError
+from bolt_numba.base.types import AnyDType, TensorType
 from bolt_numba.devices.costs import bytes_of, work_of
 from bolt_numba.devices.cuda.arrays import DeviceArray, empty, imported
 from bolt_numba.devices.cuda.interface import Driver
 from bolt_numba.devices.cuda.memory import CudaMemory
 from bolt_numba.devices.cuda.program import CudaProgram
-from bolt_numba.errors import DeviceError
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.cuda import code
 from bolt_numba.kernels.registry import Context, Entry, Step, Types
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.slots import Job
-from bolt_numba.types import AnyDType, TensorType
 
 KERNELS = "cuda"
 """The folder of kernels, whatever the session calls the device."""

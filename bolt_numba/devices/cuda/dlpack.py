@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bolt_numba.errors import DTypeError
-from bolt_numba.types import BF16, AnyDType, dtype_name
+from bolt_numba.base.errors import DTypeError
+from bolt_numba.base.types import BF16, AnyDType, dtype_name
 
 CUDA = 2
 """The number of CUDA's devices."""

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import BudgetError, DeviceError
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Array
 from bolt_numba.devices.cuda.interface import Call
 from bolt_numba.devices.cuda.library import REFUSED, Health, arch_of, library, name_of, text_of, version_text, want_arch
 from bolt_numba.devices.cuda.limits import check_launch
 from bolt_numba.devices.cuda.tensor_maps import NAME, SINCE, encoded
-from bolt_numba.errors import BudgetError, DeviceError
 from bolt_numba.kernels.cuda.code import CUBIN, code_of
 from bolt_numba.kernels.cuda.declare import CudaKernel, MappedTensor
-from bolt_numba.types import Array
 
 PIECE = 1 << 23
 """Bytes of the largest single copy: a longer one goes piece by piece through pinned memory."""

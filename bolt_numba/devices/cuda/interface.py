@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from bolt_numba.types import Array
+from bolt_numba.base.types import Array
 
 if TYPE_CHECKING:
     from bolt_numba.kernels.cuda.declare import CudaKernel, MappedTensor

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from bolt_numba.errors import DeviceError
+from bolt_numba.base.errors import DeviceError
 
 EXTRA = "pip install 'bolt-numba[cuda]'"
 SIMULATED = "device='cuda-sim' needs none"

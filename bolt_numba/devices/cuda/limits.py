@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from bolt_numba.errors import DeviceError
+from bolt_numba.base.errors import DeviceError
 
 MOST_BLOCKS = 2**31 - 1, 65535, 65535
 MOST_THREADS = 1024

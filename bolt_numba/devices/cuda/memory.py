@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.files.mapped import drop_pages
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.base.mapped import drop_pages
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Array
 from bolt_numba.devices.cuda.interface import Driver
 from bolt_numba.runtime.device import allocated
 from bolt_numba.runtime.slots import Job
-from bolt_numba.types import Array
 
 
 @record(eq=False)

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import InternalError
+from bolt_numba.base.types import Array
 from bolt_numba.devices.cuda.faults import Faults
 from bolt_numba.devices.cuda.interface import Call
 from bolt_numba.devices.cuda.memory import Buffer, Constant, CudaMemory
-from bolt_numba.errors import InternalError
 from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.unseen import Packed
 from bolt_numba.kernels.registry import Fault, In, Out, Pitch, Scratch, Step
 from bolt_numba.runtime.device import Arenas
 from bolt_numba.runtime.slots import CONST, Job, Slot
-from bolt_numba.types import Array
 
 _WORDS = {
     "ptr": ctypes.c_int64,

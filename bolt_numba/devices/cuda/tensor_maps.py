@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cuda.declare import MappedTensor
-from bolt_numba.types import Array
 
 NAME, SINCE = "cuTensorMapEncodeTiled", 12000
 """The function, and the version of CUDA that brought it."""

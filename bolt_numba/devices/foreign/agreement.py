@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bolt_numba.types import Array, dtype_name
+from bolt_numba.base.types import Array, dtype_name
 
 
 def disagreement(got: Sequence[Array], wanted: Sequence[Array], tolerance: float) -> str:

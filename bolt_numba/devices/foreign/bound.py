@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.mapped import for_runs
+from bolt_numba.base.files.mapped import for_runs
+from bolt_numba.base.types import Array
 from bolt_numba.devices.foreign.agreement import disagreement
 from bolt_numba.devices.foreign.guarded import Guarded, WrongError
 from bolt_numba.devices.foreign.opened import Loaded
@@ -18,7 +19,6 @@ from bolt_numba.hardware.buckets import has_rows
 from bolt_numba.hardware.interface import Request
 from bolt_numba.hardware.preparing import Wanted
 from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot, view
-from bolt_numba.types import Array
 
 
 class _PartOperands:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.devices.foreign.bound import BoundPart
 from bolt_numba.devices.foreign.opened import Opened
 from bolt_numba.devices.foreign.own import Settings
@@ -14,7 +15,6 @@ from bolt_numba.ops.foreign import Foreign
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import HOST, Arenas, Device
 from bolt_numba.runtime.slots import Job
-from bolt_numba.types import TensorType
 
 
 class Plugin(Device):

@@ -6,8 +6,8 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
+from bolt_numba.base.errors import DeviceError
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.interface import FallbackWarning
 from bolt_numba.hardware.registry import text_of
 

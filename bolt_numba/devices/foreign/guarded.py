@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.hardware.interface import Request
-from bolt_numba.types import Array
 
 GUARD = 4096
 """Bytes in front of a buffer, and behind it."""

@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
 
+from bolt_numba.base.errors import DeviceError
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.devices.foreign.failures import Failures
-from bolt_numba.errors import DeviceError
 from bolt_numba.hardware.interface import Accelerator, Compiled, DeviceDriver, Request, Setting, Shapes
 from bolt_numba.hardware.registry import opened
 

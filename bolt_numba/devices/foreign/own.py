@@ -10,6 +10,7 @@ import numpy as np
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.options import Options
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Array
 from bolt_numba.hardware.rest import finished
 from bolt_numba.ir.graph import Graph
 from bolt_numba.runtime.device import Device
@@ -17,7 +18,6 @@ from bolt_numba.runtime.packs import Packs
 from bolt_numba.runtime.region import region_of
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.stand_ins import Serving
-from bolt_numba.types import Array
 
 
 @record(frozen=True)
@@ -52,5 +52,5 @@ class OwnProgram:
                 packs = Packs(own.precision, own.numerics)
                 region = region_of(graph)
                 serving, devices = Serving(graph.name, own.does_stand_in), self._settings.devices
-                self._runner = Runner(region, own.thread_count, packs, None, own.max_plans, devices, serving)
+                self._runner = Runner(region, own.thread_count, packs, devices, None, own.max_plans, serving)
             return self._runner

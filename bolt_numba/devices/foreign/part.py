@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from bolt_numba.base.errors import DeviceError
 from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.devices.foreign.failures import count
 from bolt_numba.devices.foreign.opened import Loaded, Opened
 from bolt_numba.devices.foreign.own import OwnProgram, Settings
-from bolt_numba.errors import DeviceError
 from bolt_numba.hardware import blobs
 from bolt_numba.hardware.buckets import buckets_of, has_rows, mixing, next_size
 from bolt_numba.hardware.interface import Accelerator, CompileContext, Compiled, DeviceFullError, DeviceLostError
 from bolt_numba.hardware.preparing import Wanted, prepared, wanted
 from bolt_numba.hardware.registry import text_of
 from bolt_numba.ir.graph import Graph
-from bolt_numba.types import Array, TensorType
 
 IN_A_ROW = 3
 """Runs that may fail one after another before a device is asked no more for a part."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.types import TensorType
 
 MOST_CONSTANT = 1024
 """Elements up to which a constant is one when an SDK is asked for a node; larger ones are operands then."""

@@ -9,7 +9,7 @@ from weakref import ref
 
 import numpy as np
 
-from bolt_numba.types import Array
+from bolt_numba.base.types import Array
 
 
 class Bindings:

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.types import Dim, Sym
 from bolt_numba.ir.graph import Node
-from bolt_numba.types import Dim, Sym
 
 Bounds: TypeAlias = "Callable[[Any, Sequence[Dim], int], tuple[Sequence[Dim], bool]]"
 """By the operator, the shape of what it reads or writes and the numbers in a tuple: sizes of the axes, and whether

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bolt_numba.base.config import MAX_THREADS
 from bolt_numba.base.digest import sha256
-from bolt_numba.errors import DeviceError
+from bolt_numba.base.errors import DeviceError
 from bolt_numba.hardware.interface import Setting
 
 CPU_FACTS = ("model name", "flags", "Features", "CPU part")

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, I32, I64, AnyDType, Array, TensorType, dtype_name
 from bolt_numba.hardware.drivers.alone import MOST_CONSTANT
 from bolt_numba.ir.graph import Node
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import F32, I32, I64, AnyDType, Array, TensorType, dtype_name
 
 Build: TypeAlias = Callable[..., Any]
 PLACES = (I32, I64)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BF16, BOOL, STRING, AnyDType
 from bolt_numba.onnxruntime.errors import OrtOptionError
 from bolt_numba.onnxruntime.kinds import CODES, tensor_kind
 from bolt_numba.onnxruntime.model import NodeArg
 from bolt_numba.onnxruntime.session import InferenceSession
-from bolt_numba.types import BF16, BOOL, STRING, AnyDType
 
 _DTYPES = {tensor_kind(dtype): dtype for dtype in CODES}
 

@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bolt_numba.base.errors import DataError
 from bolt_numba.base.records import record
-from bolt_numba.errors import DataError
+from bolt_numba.base.types import I64, Array, TensorType
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, same_dtype, widened
 from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims
-from bolt_numba.types import I64, Array, TensorType
 
 
 @record(frozen=True)

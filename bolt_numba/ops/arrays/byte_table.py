@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from bolt_numba.base.types import I8, U8, Array, TensorType
 from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import want_dims
-from bolt_numba.types import I8, U8, Array, TensorType
 
 ENTRIES = 256
 """Elements of a table: one for each pattern of bits."""

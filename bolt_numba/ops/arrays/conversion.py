@@ -12,11 +12,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bolt_numba.errors import DTypeError
-from bolt_numba.ops.content import bounded
-from bolt_numba.ops.dtypes import plain_bools
-from bolt_numba.ops.registry import Op, op
-from bolt_numba.types import (
+from bolt_numba.base.errors import DTypeError
+from bolt_numba.base.types import (
     BF16,
     BOOL,
     F16,
@@ -33,6 +30,9 @@ from bolt_numba.types import (
     TensorType,
     dtype_name,
 )
+from bolt_numba.ops.content import bounded
+from bolt_numba.ops.dtypes import plain_bools
+from bolt_numba.ops.registry import Op, op
 
 SUB_BYTE = ("int4", "uint4", "int2", "uint2")
 ROUND_MODES = ("up", "down", "nearest")

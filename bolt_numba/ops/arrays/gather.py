@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, F32, I64, STRING, AnyDType, Array, Dim, Shape, Sym, TensorType
 from bolt_numba.ops.content import PLANNED, bounded, want_between, want_index
 from bolt_numba.ops.dtypes import INDICES, NUMBERS, same_dtype, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import known_dims, product, shape_of, want_dims, want_one
-from bolt_numba.types import BOOL, F32, I64, STRING, AnyDType, Array, Dim, Shape, Sym, TensorType
 
 _REDUCTIONS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 

@@ -7,11 +7,11 @@ import math
 import numpy as np
 
 from bolt_numba.base.follow import is_followed
+from bolt_numba.base.types import BOOL, F32, F64, I16, I32, I64, AnyDType, Array, TensorType, dtype_name
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import INDICES, NUMBERS, nothing, same_dtype
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import known_dims, known_length, shape_of, unknown_shape, want_dims, want_one
-from bolt_numba.types import BOOL, F32, F64, I16, I32, I64, AnyDType, Array, TensorType, dtype_name
 
 
 @op("Range")

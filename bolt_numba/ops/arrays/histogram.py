@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I32, Array, TensorType
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import want_one
-from bolt_numba.types import F32, I32, Array, TensorType
 
 HALF = 2048
 """Bins on each side of zero."""

@@ -12,6 +12,7 @@ import struct
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.base.types import BOOL, F32, F64, I32, AnyDType, Array, TensorType
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
@@ -24,7 +25,6 @@ from bolt_numba.ops.shapes import (
     want_elements,
     want_one,
 )
-from bolt_numba.types import BOOL, F32, F64, I32, AnyDType, Array, TensorType
 
 _process: list[np.random.Generator] = []
 """The generator of operators without a seed, where `seed_process` made one."""

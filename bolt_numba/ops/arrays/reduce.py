@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import BOOL, F64, I64, U64, AnyDType, Array, Shape, TensorType
 from bolt_numba.ops.arrays.conversion import cast
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
@@ -23,7 +24,6 @@ from bolt_numba.ops.shapes import (
     unknown_shape,
     want_one,
 )
-from bolt_numba.types import BOOL, F64, I64, U64, AnyDType, Array, Shape, TensorType
 
 
 def _highest(dtype: AnyDType) -> float | int:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import I64, Array, Dim, Sym, TensorType
+from bolt_numba.base.types import Shape as Dims
 from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range, Trilu
 from bolt_numba.ops.arrays.slicing import Pad, Slice
 from bolt_numba.ops.content import PLANNED, bounded
@@ -24,8 +26,6 @@ from bolt_numba.ops.shapes import (
     want_dim,
     want_dims,
 )
-from bolt_numba.types import I64, Array, Dim, Sym, TensorType
-from bolt_numba.types import Shape as Dims
 
 __all__ = [
     "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten", "Identity", "Pad", "Range", "Reshape",

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.base.types import F32, F64, AnyDType, Array, Dim, Shape, TensorType
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import known_dims, shape_of, unknown_shape, want_dims, want_elements, want_one
-from bolt_numba.types import F32, F64, AnyDType, Array, Dim, Shape, TensorType
 
 
 def as_complex(x: Array) -> Array:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Array, Dim, Sym, TensorType
 from bolt_numba.ops.content import PLANNED, bounded, want_between
 from bolt_numba.ops.dtypes import INDICES, nothing
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
@@ -18,7 +19,6 @@ from bolt_numba.ops.shapes import (
     want_dims,
     want_one,
 )
-from bolt_numba.types import Array, Dim, Sym, TensorType
 
 END_BOUND = 2**31 - 1
 """A slice bound of at least this (or of at most minus this) means the end, whatever the length."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from bolt_numba.base.budget import ask, spend
+from bolt_numba.base.types import F64, I64, U8, Array, TensorType
 from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims, want_elements
-from bolt_numba.types import F64, I64, U8, Array, TensorType
 
 YUV = {"NV12": (0, 1), "NV21": (1, 0)}
 """Where U and V stand in a pair of each format."""

@@ -10,10 +10,10 @@ import numpy as np
 
 from bolt_numba.base.budget import ask, spend
 from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, F64, I8, I64, U8, AnyDType, Array, Dim, TensorType
 from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import MAX_ELEMENTS, want_dims, want_elements
-from bolt_numba.types import F32, F64, I8, I64, U8, AnyDType, Array, Dim, TensorType
 
 MODES = ("stretch", "letterbox", "crop")
 FILTERS = ("nearest", "box", "bilinear", "bicubic", "lanczos", "area")

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.errors import UnsupportedOpError
+from bolt_numba.base.errors import UnsupportedOpError
+from bolt_numba.base.types import U8, Array, TensorType
 from bolt_numba.ops.content import bounded
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import shape_of
-from bolt_numba.types import U8, Array, TensorType
 
 PIXEL_FORMATS = ("RGB", "BGR", "Grayscale")
 

@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.errors import DTypeError
-from bolt_numba.ops.dtypes import nothing
-from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
-from bolt_numba.ops.shapes import shape_of, want_dims, want_one
-from bolt_numba.types import (
+from bolt_numba.base.errors import DTypeError
+from bolt_numba.base.types import (
     F32,
     F64,
     I64,
@@ -24,6 +21,9 @@ from bolt_numba.types import (
     map_of,
     sequence_of,
 )
+from bolt_numba.ops.dtypes import nothing
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.shapes import shape_of, want_dims, want_one
 
 
 def _comparable(x: Array) -> list[Any]:

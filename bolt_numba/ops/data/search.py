@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from bolt_numba.base.types import I64, Array, TensorType
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import NUMBERS
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_elements, want_one
-from bolt_numba.types import I64, Array, TensorType
 
 
 @op("Between")

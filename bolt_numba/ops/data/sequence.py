@@ -6,13 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.errors import DTypeError
-from bolt_numba.ops.content import bounded, refusal
-from bolt_numba.ops.control import joined
-from bolt_numba.ops.dtypes import INDICES
-from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
-from bolt_numba.ops.shapes import known_ints, shape_of, want_one
-from bolt_numba.types import (
+from bolt_numba.base.errors import DTypeError
+from bolt_numba.base.types import (
     BOOL,
     F32,
     I64,
@@ -26,6 +21,11 @@ from bolt_numba.types import (
     optional_of,
     sequence_of,
 )
+from bolt_numba.ops.content import bounded, refusal
+from bolt_numba.ops.control import joined
+from bolt_numba.ops.dtypes import INDICES
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
+from bolt_numba.ops.shapes import known_ints, shape_of, want_one
 
 
 def element_of(owner: Op, sequence: TensorType) -> TensorType:

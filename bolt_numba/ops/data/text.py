@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
-from bolt_numba.errors import ShapeError, UnsupportedOpError
+from bolt_numba.base.errors import ShapeError, UnsupportedOpError
+from bolt_numba.base.types import BOOL, F32, I32, I64, STRING, Array, Dim, TensorType
 from bolt_numba.ops.content import bounded
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_shapes, shape_of
-from bolt_numba.types import BOOL, F32, I32, I64, STRING, Array, Dim, TensorType
 
 _CHANGES: dict[str, Callable[[str], str]] = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}
 

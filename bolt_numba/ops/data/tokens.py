@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from bolt_numba.base.budget import ask
+from bolt_numba.base.types import STRING, Array, TensorType
 from bolt_numba.ops.data.text import compiled, texts
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import shape_of
-from bolt_numba.types import STRING, Array, TensorType
 
 Find: TypeAlias = Callable[[bytes, int], Any]
 _ONE = r"(\[([A-Za-z0-9]-[A-Za-z0-9]|[\w ,;])+\]|[\w ,;]|\\[.|*+?()])"

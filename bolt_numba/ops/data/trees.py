@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, F32, F64, I32, Array, TensorType
 from bolt_numba.ops.content import bounded
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims
-from bolt_numba.types import BOOL, F32, F64, I32, Array, TensorType
 
 AGGREGATES = ("SUM", "MIN", "MAX")
 FOLLOWED = "where a walk goes; `is_sound` tests all when planning, else it is refused"

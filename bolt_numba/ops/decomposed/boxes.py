@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, F32, I64
 from bolt_numba.ops.arrays.gather import Compress, Gather, GatherND, NonMaxSuppression
 from bolt_numba.ops.arrays.generate import ConstantOfShape
 from bolt_numba.ops.arrays.reduce import TopK
@@ -14,7 +15,6 @@ from bolt_numba.ops.decompose import Terms, WholeError, decomposes
 from bolt_numba.ops.dtypes import MIN_F32
 from bolt_numba.ops.layers.boxes import ROW, DetectionOutput
 from bolt_numba.ops.pointwise import Add, Cast, Div, Equal, GreaterOrEqual, Min, Mod, Mul, Where
-from bolt_numba.types import BOOL, F32, I64
 
 
 @decomposes(DetectionOutput)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Sym
 from bolt_numba.ops.arrays import reduce as r
 from bolt_numba.ops.arrays.shape import Reshape, Shape
 from bolt_numba.ops.decompose import Terms, WholeError, decomposes
 from bolt_numba.ops.layers import norm as n
 from bolt_numba.ops.pointwise import Abs, Add, Cast, Div, Equal, Exp, Log, Mul, Sqrt, Sub, Where
-from bolt_numba.types import Sym
 
 
 def _rank(x: Any) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I8, I32, I64, U8
 from bolt_numba.ops.arrays.byte_table import ByteTable
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.generate import ConstantOfShape, Trilu
@@ -24,7 +25,6 @@ from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear, lim
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.ops.pointwise import Abs, Add, Cast, Clip, Div, Mul, Round, Sub
-from bolt_numba.types import F32, I8, I32, I64, U8
 
 MASKED = -1e30
 """What keeps a query from a key; -inf would make NaN of a line of them."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.layers.quantize import BYTES, DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import want_one
-from bolt_numba.types import F32, Array, TensorType
 
 MOST_IN_ROW = 1 << 15
 """Elements of which the sum of squares of bytes fits an i32."""

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I32, U32, Array, Dim, Shape, TensorType
 from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.dtypes import same_dtype
 from bolt_numba.ops.layers.conv import Convolution, along_channels
@@ -13,7 +14,6 @@ from bolt_numba.ops.layers.matmul import finish, matmul_shape, multiplied, want_
 from bolt_numba.ops.layers.windows import as_layout, channels_first
 from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import want_dims
-from bolt_numba.types import F32, I32, U32, Array, Dim, Shape, TensorType
 
 OptionalArray: TypeAlias = "Array | None"
 OptionalType: TypeAlias = "TensorType | None"

@@ -7,10 +7,10 @@ import math
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.base.types import F32, I64, Array, TensorType
 from bolt_numba.ops.layers.suppression import MulticlassNMS
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import shape_of
-from bolt_numba.types import F32, I64, Array, TensorType
 
 ROW = 7
 """Numbers of a detection: image, class, score, x1, y1, x2, y2."""

@@ -6,12 +6,12 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.types import I32, Array, Dim, TensorType
 from bolt_numba.ops.arrays.reduce import masked_softmax
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, INDICES, same_dtype, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import known_ints, shape_of, want_dims, want_one
-from bolt_numba.types import I32, Array, Dim, TensorType
 
 OptionalArray: TypeAlias = "Array | None"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.base.types import F32, F64, Array, TensorType
 from bolt_numba.ops.dtypes import widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims
-from bolt_numba.types import F32, F64, Array, TensorType
 
 
 @op("Distances")

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bolt_numba.base.types import F32, F64, I32, AnyDType, Array, Dim, Shape, TensorType
 from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.dtypes import FLOATS, widened
 from bolt_numba.ops.layers.conv import Convolution, along_channels
@@ -18,7 +19,6 @@ from bolt_numba.ops.layers.quantize import BYTES, STORED, is_integer, limits, sa
 from bolt_numba.ops.layers.windows import as_layout
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import want_dims, want_one, want_within
-from bolt_numba.types import F32, F64, I32, AnyDType, Array, Dim, Shape, TensorType
 
 PRODUCTS = (*BYTES, *(d for d in STORED if d.name.startswith("float8")))
 """What QLinearMatMul takes and gives."""

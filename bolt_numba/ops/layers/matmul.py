@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import BLAS, ask, spend
+from bolt_numba.base.types import F32, AnyDType, Array, Dim, Shape, TensorType, dtype_name
 from bolt_numba.ops.dtypes import HALVES, NUMBERS, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import broadcast_dim, broadcast_shapes, want_dim, want_dims
-from bolt_numba.types import F32, AnyDType, Array, Dim, Shape, TensorType, dtype_name
 
 
 def matmul_shape(owner: Op, a: Shape | None, b: Shape | None) -> Shape | None:

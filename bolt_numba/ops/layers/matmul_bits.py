@@ -6,12 +6,12 @@ from typing import TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.types import F32, U8, Array, TensorType
 from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.layers.matmul import multiplied
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import want_dims
-from bolt_numba.types import F32, U8, Array, TensorType
 
 OptionalArray: TypeAlias = "Array | None"
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from bolt_numba.base.budget import ask
 from bolt_numba.base.records import record
+from bolt_numba.base.types import I64, AnyDType, Array, Shape, TensorType
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, INTS, NUMBERS, widened
 from bolt_numba.ops.layers.windows import Windows, as_layout, channels_first, join_shape, split_shape
@@ -23,7 +24,6 @@ from bolt_numba.ops.shapes import (
     want_dim,
     want_dims,
 )
-from bolt_numba.types import I64, AnyDType, Array, Shape, TensorType
 
 
 def lowest(dtype: AnyDType) -> float | int:

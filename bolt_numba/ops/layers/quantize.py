@@ -7,12 +7,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bolt_numba.errors import DTypeError
+from bolt_numba.base.errors import DTypeError
+from bolt_numba.base.types import F32, F64, I8, I16, I32, U8, U16, AnyDType, Array, TensorType, dtype_name
 from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.dtypes import FLOATS, widened
 from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import want_dims, want_one
-from bolt_numba.types import F32, F64, I8, I16, I32, U8, U16, AnyDType, Array, TensorType, dtype_name
 
 _NARROW = ("int4", "uint4", "int2", "uint2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
            "float4_e2m1fn")  # fmt: skip

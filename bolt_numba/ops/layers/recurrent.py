@@ -9,11 +9,11 @@ import numpy as np
 
 from bolt_numba.base.budget import BLAS, CALL, spend
 from bolt_numba.base.records import record
+from bolt_numba.base.types import I32, Array, Shape, TensorType
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims
-from bolt_numba.types import I32, Array, Shape, TensorType
 
 Function: TypeAlias = Callable[[Array], Array]
 State: TypeAlias = tuple[Array, ...]

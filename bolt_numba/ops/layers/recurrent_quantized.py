@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I8, U8, Array, TensorType
 from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.layers.recurrent import LSTM, Function, State
 from bolt_numba.ops.registry import op, want_dtype
 from bolt_numba.ops.shapes import want_dims
-from bolt_numba.types import F32, I8, U8, Array, TensorType
 
 NUMBERS = ("w_scale", "w_zero_point", "r_scale", "r_zero_point")
 """The operands behind those of an LSTM."""

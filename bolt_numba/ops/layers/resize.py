@@ -11,6 +11,7 @@ import numpy as np
 from bolt_numba.base.budget import ask, spend
 from bolt_numba.base.follow import is_followed, pure
 from bolt_numba.base.records import record
+from bolt_numba.base.types import BOOL, F32, F64, Array, Dim, Shape, Sym, TensorType
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
 from bolt_numba.ops.layers.windows import LAYOUTS
@@ -25,7 +26,6 @@ from bolt_numba.ops.shapes import (
     want_dims,
     want_elements,
 )
-from bolt_numba.types import BOOL, F32, F64, Array, Dim, Shape, Sym, TensorType
 
 COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn",

@@ -9,10 +9,10 @@ import numpy as np
 
 from bolt_numba.base.budget import spend
 from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, I64, Array, Dim, TensorType
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims
-from bolt_numba.types import F32, I64, Array, Dim, TensorType
 
 
 def overlaps(box: Array, others: Array, extra: float) -> Array:

@@ -12,8 +12,8 @@ import numpy as np
 
 from bolt_numba.base.budget import CALL, ask, spend
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Array, Dim, Shape, TensorType
 from bolt_numba.ops.registry import Op, fresh_dim
-from bolt_numba.types import Array, Dim, Shape, TensorType
 
 LAYOUTS = ("NCHW", "NHWC")
 GREATEST_SPAN = (1 << 31) - 1

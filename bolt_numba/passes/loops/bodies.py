@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bolt_numba.errors import BoltError
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.types import I64, TensorType
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.shape import Reshape
@@ -22,7 +23,6 @@ from bolt_numba.ops.control import Loop
 from bolt_numba.ops.pointwise import Add, And, Cast, Mul
 from bolt_numba.passes.loops.course import Course, Progress, bound, conjuncts
 from bolt_numba.passes.rewrite import Match, Result
-from bolt_numba.types import I64, TensorType
 
 Instead: TypeAlias = "Callable[[Rebuilt, Node], Sequence[Value | None] | None]"
 """Builds what takes the place of a node of a body; None: the node itself."""

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import BOOL, Dim, Shape
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.control import Loop
-from bolt_numba.types import BOOL, Dim, Shape
 
 MOST_PLACES = 64
 """Elements of a tensor of integers that is looked at: places and lengths along axes."""

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, F64, I64, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.gather import Gather
@@ -25,7 +26,6 @@ from bolt_numba.passes.loops.bodies import shown
 from bolt_numba.passes.loops.course import Course, Progress
 from bolt_numba.passes.loops.rows import taken
 from bolt_numba.passes.rewrite import Match, Result
-from bolt_numba.types import F32, F64, I64, Array
 
 
 @record(frozen=True, eq=False)

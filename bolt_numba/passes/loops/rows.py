@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import I64, Shape
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.gather import Gather, ScatterElements, ScatterND
@@ -27,7 +28,6 @@ from bolt_numba.ops.shapes import known_ints
 from bolt_numba.passes.loops.bodies import Instead, LoopParts, Rebuilt, place_of
 from bolt_numba.passes.loops.course import Course, Progress
 from bolt_numba.passes.rewrite import Match, Result
-from bolt_numba.types import I64, Shape
 
 MOST_ROWS = 64
 """Rows of a slice up to which their numbers become a constant."""

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from bolt_numba.errors import BoltError
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.types import STRING, NestedType, Sym, TensorType
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
 from bolt_numba.ops.foreign import deciding
 from bolt_numba.passes.fold import FoldConstant
 from bolt_numba.passes.rewrite import Match, Pat, Rule, rewrite
-from bolt_numba.types import STRING, NestedType, Sym, TensorType
 
 TRIED = 64
 """Size that stands for symbols where a node is tried with sizes: most windows and pads fit into it."""

@@ -18,8 +18,8 @@ import re
 from collections.abc import Callable, Sequence
 from fnmatch import translate
 
+from bolt_numba.base.errors import BoltError
 from bolt_numba.base.records import record
-from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Node
 
 STAYS = ("off", "cpu", "host")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import BOOL, F32, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.shape import Flatten, Pad, Reshape, Squeeze, Transpose, Unsqueeze
@@ -54,7 +55,6 @@ from bolt_numba.ops.pointwise import (
 from bolt_numba.passes.absorb import pad_value, window_pads, with_pads
 from bolt_numba.passes.constants import scaled_weight
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
-from bolt_numba.types import BOOL, F32, Array
 
 COMPARISONS = {Greater: "gt", GreaterOrEqual: "ge", Less: "lt", LessOrEqual: "le"}
 SWAPPED = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge"}

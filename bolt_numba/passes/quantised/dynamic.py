@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, U8, Array, Dim, Shape
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
@@ -34,7 +35,6 @@ from bolt_numba.passes.quantised.products import Stored, known, stored
 from bolt_numba.passes.quantised.transposed import as_convolution
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 from bolt_numba.passes.views import reshaped
-from bolt_numba.types import F32, U8, Array, Dim, Shape
 
 
 def _factors(s: Value) -> tuple[Value | Array, Value]:

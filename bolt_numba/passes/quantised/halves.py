@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.base.errors import BoltError
 from bolt_numba.base.huge_pages import line_aligned
-from bolt_numba.errors import BoltError
+from bolt_numba.base.types import BF16, F16, F32, VALUES_WERE, AnyDType, Array, TensorType, dtype_name
 from bolt_numba.ir.build import Builder, infer_types
 from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.passes.rewrite import nested
-from bolt_numba.types import BF16, F16, F32, VALUES_WERE, AnyDType, Array, TensorType, dtype_name
 
 HALVES = (F16, BF16)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND
@@ -51,7 +52,6 @@ from bolt_numba.passes.quantised.conversions import (
     zero_point,
 )
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
-from bolt_numba.types import Array
 
 KEEPING = (Reshape, Flatten, Squeeze, Unsqueeze, Transpose, Expand, Tile, DepthToSpace, SpaceToDepth)
 """Moves after which there are as many elements, or more."""

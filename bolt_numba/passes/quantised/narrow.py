@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from bolt_numba.base.types import BF16, F32
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.types import BF16, F32
 
 LEAST_SIDE = 24
 """Channels, or rows and columns of weights, from which products of bfloat16 are expected to be taken."""

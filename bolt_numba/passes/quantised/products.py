@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, F64, I8, I32, U8, AnyDType, Array, Dim
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Transpose
@@ -25,7 +26,6 @@ from bolt_numba.ops.layers.quantize import BYTES, DequantizeLinear
 from bolt_numba.ops.pointwise import Mul
 from bolt_numba.passes.products import swap_last
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
-from bolt_numba.types import F32, F64, I8, I32, U8, AnyDType, Array, Dim
 
 NIBBLES: dict[str, AnyDType] = {"int4": I8, "uint4": U8, "int2": I8, "uint2": U8}
 """Narrower integers, and the bytes that hold them."""

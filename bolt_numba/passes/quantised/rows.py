@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
@@ -21,7 +22,6 @@ from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.passes.quantised.conversions import BYTES, dequantized, is_per_tensor, known_scale, zero_point
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
-from bolt_numba.types import F32
 
 SCALES = (2.0**-20, 2.0**20)
 """Scales with which no number on the way leaves what an i32 or a normal float holds."""

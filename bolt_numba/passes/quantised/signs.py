@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import I8, U8, AnyDType, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.byte_table import ENTRIES, ByteTable
@@ -37,7 +38,6 @@ from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Clip, Max, Min, Where
 from bolt_numba.passes.rewrite import nested
-from bolt_numba.types import I8, U8, AnyDType, Array
 
 MOVES = (Reshape, Flatten, Squeeze, Unsqueeze, Transpose, Expand, Tile, DepthToSpace, SpaceToDepth, Slice, Split,
          Gather, GatherElements, GatherND, ReduceMax, ReduceMin)  # fmt: skip

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I32, Array, Dim, TensorType
 from bolt_numba.codegen.chain import can_generate
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
@@ -30,7 +31,6 @@ from bolt_numba.ops.pointwise import Add, Clip, Mul, Pointwise, Relu
 from bolt_numba.ops.shapes import product
 from bolt_numba.passes.quantised.products import Stored, bias_of_sums, constant_of, known, stored
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule
-from bolt_numba.types import F32, I32, Array, Dim, TensorType
 
 MOVES = (Reshape, Transpose, Squeeze, Unsqueeze, Slice, DepthToSpace)
 BEFORE_BYTES = (*MOVES, MaxPool)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, I32, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.shape import Concat
@@ -33,7 +34,6 @@ from bolt_numba.ops.layers.norm import BatchNormalization
 from bolt_numba.ops.pointwise import Add, Clip, Div, LeakyRelu, Mul, Neg, Relu, Sub
 from bolt_numba.passes.quantised.binary import is_bare
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule
-from bolt_numba.types import F32, I32, Array
 
 PRODUCTS = (BinaryConv, BinaryMatMul)
 MONOTONE = (BatchNormalization, Add, Sub, Mul, Div, Neg, Clip, Relu, LeakyRelu)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import DepthToSpace, Reshape, Transpose
@@ -26,7 +27,6 @@ from bolt_numba.ops.layers.quantize import DequantizeLinear
 from bolt_numba.ops.layers.windows import per_axis
 from bolt_numba.passes.quantised.products import Stored, bias_of_sums, constant_of, known, stored, sums_stay_within
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
-from bolt_numba.types import Array
 
 
 @rule(Pat(ConvTranspose, (Pat(DequantizeLinear, name="x"), Pat(DequantizeLinear, name="w"))))

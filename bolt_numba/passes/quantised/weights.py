@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.ir.build import Builder
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.matmul_bits import MatMulNBits
 from bolt_numba.ops.layers.quantize import DequantizeLinear
 from bolt_numba.ops.pointwise import Add
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule
-from bolt_numba.types import F32, Array, TensorType
 
 LEAST_WEIGHTS = 1 << 14
 """Weights from which reading fewer bytes pays."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bolt_numba.base.files import read_regular
-from bolt_numba.base.mapped import map_file
+from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
+from bolt_numba.base.files.mapped import map_file
+from bolt_numba.base.files.regular import read_regular
 from bolt_numba.converters.bounded import HEAD, refuse_no_model
 from bolt_numba.converters.caffe.binary import Blob, read_net, read_weights
 from bolt_numba.converters.caffe.format import is_text
@@ -15,7 +16,6 @@ from bolt_numba.converters.caffe.reading.graph import CaffeReader
 from bolt_numba.converters.caffe.text import parse
 from bolt_numba.converters.scope import Scope
 from bolt_numba.converters.survey import Survey, read_or_list
-from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
 
 Bytes = bytes | memoryview

@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
+from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.converters.bounded import Folders, text_of
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.tensor import array_of, dense_of
 from bolt_numba.converters.readers import Reader
-from bolt_numba.errors import InvalidModelError
 
 _A = onnx.AttributeProto
 Attributes: TypeAlias = dict[str, onnx.AttributeProto]

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
+from bolt_numba.base.types import TensorType
 from bolt_numba.converters import nodes
 from bolt_numba.converters.bounded import Folders, Measure
 from bolt_numba.converters.nodes import ForeignNode, NodeReader
@@ -37,11 +39,9 @@ from bolt_numba.converters.onnx.structure import (
 )
 from bolt_numba.converters.onnx.types import proto_of_type, type_of_proto
 from bolt_numba.converters.scope import Scope, take_captures
-from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.shape import Unsqueeze
-from bolt_numba.types import TensorType
 
 
 class FunctionScope(Scope):

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from bolt_numba.base.mapped import unmapped
+from bolt_numba.base.files.mapped import unmapped
+from bolt_numba.base.types import Array
 from bolt_numba.converters.wire import BYTES, IrregularError, as_varint, fields
-from bolt_numba.types import Array
 
 LEAST_PAYLOAD = 1024
 """Bytes from which a payload is cut out; messages that are smaller are not searched."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.converters.bounded import Folders, reading
 from bolt_numba.converters.nodes import hear
 from bolt_numba.converters.onnx.proto import onnx
@@ -12,7 +13,6 @@ from bolt_numba.converters.onnx.reading.graph import GraphReader, unsupported_no
 from bolt_numba.converters.onnx.reading.payload import without_payloads
 from bolt_numba.converters.onnx.structure import all_nodes, domain_of, functions_of, opsets_of
 from bolt_numba.converters.wire import what_is_wrong
-from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
 
 

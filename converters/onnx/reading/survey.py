@@ -6,14 +6,14 @@ import contextlib
 
 import onnx
 
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.types import TensorType
 from bolt_numba.converters.bounded import Folders
 from bolt_numba.converters.onnx.reading.graph import FunctionScope, GraphReader, unsupported_nodes
 from bolt_numba.converters.onnx.reading.registry import load_readers
 from bolt_numba.converters.onnx.structure import functions_of, opsets_of
 from bolt_numba.converters.onnx.types import type_of_proto
 from bolt_numba.converters.survey import Survey
-from bolt_numba.errors import BoltError
-from bolt_numba.types import TensorType
 
 
 def unsupported_onnx(data: bytes, folders: Folders = (), name: str = "model") -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.types import STRING, AnyDType, Array
 from bolt_numba.converters.bounded import (
     BITS,
     Folders,
@@ -17,8 +19,6 @@ from bolt_numba.converters.bounded import (
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.payload import payload
 from bolt_numba.converters.onnx.types import dtype_of
-from bolt_numba.errors import InvalidModelError
-from bolt_numba.types import STRING, AnyDType, Array
 
 _P = onnx.TensorProto
 

@@ -14,6 +14,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from bolt_numba.base.errors import BoltError, UnsupportedOpError
+from bolt_numba.base.types import I32, I64, Array, NestedType, TensorType, type_of
 from bolt_numba.converters.onnx.structure import read_names
 from bolt_numba.converters.onnx.types import CODES, proto_of_type
 from bolt_numba.converters.onnx.writing.registry import (
@@ -24,14 +26,12 @@ from bolt_numba.converters.onnx.writing.registry import (
     schema_by_name,
 )
 from bolt_numba.converters.onnx.writing.tensor import Weights, digest_of, repeated, tensor_of
-from bolt_numba.errors import BoltError, UnsupportedOpError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.ops.decompose import DECOMPOSITIONS, WholeError, channels_first, decompose, load_decompositions, unfused
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.registry import Op, result_tuple
-from bolt_numba.types import I32, I64, Array, NestedType, TensorType, type_of
 
 LOCAL = 1024
 """Elements up to which a constant of a subgraph stands in the subgraph itself, where shape inference sees it."""

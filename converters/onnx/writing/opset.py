@@ -15,13 +15,13 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from bolt_numba.base.types import Array, MapType, NestedType, OptionalType, TensorType
 from bolt_numba.converters.onnx.reading.attributes import bound, with_defaults
 from bolt_numba.converters.onnx.reading.graph import function_body
 from bolt_numba.converters.onnx.structure import all_nodes, subgraphs
 from bolt_numba.converters.onnx.types import CODES
 from bolt_numba.converters.onnx.writing.registry import schemas_by_name
 from bolt_numba.ir.graph import Value
-from bolt_numba.types import Array, MapType, NestedType, OptionalType, TensorType
 
 FLOOR = 18
 """The opset of a model whose nodes need no newer one: any engine of recent years reads it."""

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import Array, TensorType
 
 Function: TypeAlias = Callable[..., Any]
 DOMAINS = ("", "ai.onnx.ml")

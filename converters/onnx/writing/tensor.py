@@ -8,9 +8,9 @@ from typing import IO, Any
 import numpy as np
 import onnx
 
+from bolt_numba.base.types import STRING, Array
 from bolt_numba.converters.bounded import BITS, nbytes_of
 from bolt_numba.converters.onnx.types import CODES
-from bolt_numba.types import STRING, Array
 
 EXTERNAL = 1024
 """Bytes from which a weight goes into the file beside the model."""

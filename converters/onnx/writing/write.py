@@ -10,15 +10,15 @@ import onnx
 from onnx import helper
 
 from bolt_numba.base.border import border
-from bolt_numba.base.files import replaced
-from bolt_numba.base.mapped import check_intact
+from bolt_numba.base.errors import BoltError, UnsupportedOpError
+from bolt_numba.base.files.mapped import check_intact
+from bolt_numba.base.files.regular import replaced
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.converters.onnx.structure import read_names
 from bolt_numba.converters.onnx.writing.graph import write_graph
 from bolt_numba.converters.onnx.writing.opset import OLDEST, expand, ir_version, needed, since, spell_older, too_new
 from bolt_numba.converters.onnx.writing.tensor import EXTERNAL, Weights, repeated
-from bolt_numba.errors import BoltError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph
-from bolt_numba.types import Array, TensorType
 
 PACKAGE = "bolt-numba"
 MAX_PROTO = (1 << 31) - (1 << 24)

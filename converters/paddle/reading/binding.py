@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.types import I64, Array
 from bolt_numba.converters.paddle.reading.registry import Spelling
 from bolt_numba.converters.paddle.types import NUMBERED
 from bolt_numba.converters.readers import Reader
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Concat, Reshape
 from bolt_numba.ops.pointwise import Cast
-from bolt_numba.types import I64, Array
 
 if TYPE_CHECKING:
     from bolt_numba.converters.paddle.reading.graph import PaddleBuilder

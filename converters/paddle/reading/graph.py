@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
+from bolt_numba.base.types import F32, Array, TensorType, sequence_of
 from bolt_numba.converters.bounded import Measure
 from bolt_numba.converters.nodes import ForeignBuilder, ForeignNode, NodeReader
 from bolt_numba.converters.paddle.reading.binding import bind
@@ -14,11 +16,9 @@ from bolt_numba.converters.paddle.reading.program import LEGACY, Operation, Padd
 from bolt_numba.converters.paddle.reading.ragged import SHARING, taken_apart
 from bolt_numba.converters.paddle.reading.registry import PADDLE, Spelling
 from bolt_numba.converters.scope import Scope
-from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.data.sequence import SequenceEmpty, SplitToSequence
-from bolt_numba.types import F32, Array, TensorType, sequence_of
 
 MAIN = ("Out", "Output", "Y", "Result")
 """Slots of the result of an operator whose reader names none."""

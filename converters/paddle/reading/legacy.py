@@ -6,13 +6,13 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
+from bolt_numba.base.types import TensorType
 from bolt_numba.converters.bounded import text_of
 from bolt_numba.converters.paddle.reading.program import LEGACY, Operation, PaddleBlock, PaddleProgram, Slots, Variable
 from bolt_numba.converters.paddle.reading.structure import add_structure
 from bolt_numba.converters.paddle.types import dtype_of_number, shape_of
 from bolt_numba.converters.wire import IrregularError, fields, varint, what_is_wrong
-from bolt_numba.errors import InvalidModelError, UnsupportedOpError
-from bolt_numba.types import TensorType
 
 Message = dict[int, list[Any]]
 """Values by field number: integers as signed 64-bit numbers, bytes, and raw bytes of what has a fixed width."""

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, F32, I64, AnyDType, Array, Sym
 from bolt_numba.converters import operands
 from bolt_numba.converters.nodes import ForeignBuilder
 from bolt_numba.converters.operands import (
@@ -29,7 +30,6 @@ from bolt_numba.ops.arrays.generate import Range
 from bolt_numba.ops.arrays.reduce import ReduceProd
 from bolt_numba.ops.arrays.shape import Reshape, Shape, Squeeze, Transpose
 from bolt_numba.ops.pointwise import Cast, Equal, Not, Where
-from bolt_numba.types import BOOL, F32, I64, AnyDType, Array, Sym
 
 Ints: TypeAlias = tuple[int, ...]
 Floats: TypeAlias = tuple[float, ...]

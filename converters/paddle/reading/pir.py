@@ -12,11 +12,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
+from bolt_numba.base.types import TensorType
 from bolt_numba.converters.bounded import MAX_DEPTH
 from bolt_numba.converters.paddle.reading.program import PIR, Operation, PaddleBlock, PaddleProgram, Variable
 from bolt_numba.converters.paddle.types import NAMED, dtype_of_tag, shape_of
-from bolt_numba.errors import InvalidModelError, UnsupportedOpError
-from bolt_numba.types import TensorType
 
 _DIALECTS = ("0.", "1.", "2.")
 _CHANGED = {"assign_out_": 1}

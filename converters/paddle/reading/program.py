@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from bolt_numba.base.records import record
-from bolt_numba.types import TensorType
+from bolt_numba.base.types import TensorType
 
 Slots = list[tuple[str, tuple[str, ...]]]
 """Names by slot, in the file's order; "" among the names is what is omitted.  PIR's slots have no names: their order

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, I32, I64, TensorType
 from bolt_numba.converters.operands import ints, rank_of
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
@@ -21,7 +22,6 @@ from bolt_numba.ops.arrays.shape import Concat, Reshape, Shape, Unsqueeze
 from bolt_numba.ops.control import Loop
 from bolt_numba.ops.data.sequence import ConcatFromSequence, SequenceAt, SequenceLength
 from bolt_numba.ops.pointwise import Add, Cast, Less, LessOrEqual, Max, Min, Mul, Sub, Where
-from bolt_numba.types import BOOL, I32, I64, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.converters.paddle.reading.graph import PaddleBuilder

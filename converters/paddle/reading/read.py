@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.types import Array
 from bolt_numba.converters.bounded import file_below
 from bolt_numba.converters.paddle.detect import PROGRAMS, program_of
 from bolt_numba.converters.paddle.reading.graph import PaddleReader
@@ -15,9 +17,7 @@ from bolt_numba.converters.paddle.reading.program import PaddleProgram
 from bolt_numba.converters.paddle.reading.survey import PaddleSurvey
 from bolt_numba.converters.paddle.reading.weights import read_combined, read_folder
 from bolt_numba.converters.survey import read_or_list
-from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Graph
-from bolt_numba.types import Array
 
 if TYPE_CHECKING:
     from bolt_numba.converters import Content

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
+from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.converters.paddle.reading.program import Operation, PaddleBlock, PaddleProgram, Slots
-from bolt_numba.errors import InvalidModelError
 
 CONDITIONAL = ("conditional_block", "conditional_block_infer")
 SPAN = 1024

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.converters.paddle.reading.graph import PaddleReader
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.scope import Scope
 from bolt_numba.converters.survey import Survey
-from bolt_numba.types import TensorType
 
 
 class PaddleSurvey(Survey[Scope], PaddleReader):

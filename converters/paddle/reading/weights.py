@@ -10,13 +10,13 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from bolt_numba.base.mapped import map_file
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.files.mapped import map_file
+from bolt_numba.base.types import Array
 from bolt_numba.converters.bounded import MAPPED, array_of_bytes, count_of, file_below, nbytes_of
 from bolt_numba.converters.paddle.reading.legacy import MAX_LOD, ints_of, message_of
 from bolt_numba.converters.paddle.types import dtype_of_number
 from bolt_numba.converters.wire import IrregularError
-from bolt_numba.errors import InvalidModelError
-from bolt_numba.types import Array
 
 MAX_DESCRIPTION = 1 << 16
 """Bytes of a `TensorDesc`, which is a dtype and a few numbers."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from bolt_numba.base.types import F32
 from bolt_numba.converters.tflite.reading.registry import cast
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.generate import ConstantOfShape
 from bolt_numba.ops.arrays.shape import Shape
-from bolt_numba.types import F32
 
 
 class Complex(Value):

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import Budget, within
+from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
+from bolt_numba.base.types import I8, STRING, Array, Sym, TensorType, type_of
 from bolt_numba.converters import nodes
 from bolt_numba.converters.bounded import Measure
 from bolt_numba.converters.flat import Table
@@ -20,10 +22,8 @@ from bolt_numba.converters.tflite.reading.options import options_of
 from bolt_numba.converters.tflite.reading.quantised import dequantised, quantised
 from bolt_numba.converters.tflite.reading.registry import TFLITE, cast
 from bolt_numba.converters.tflite.reading.scope import Handle, Key, SubgraphScope, Variables
-from bolt_numba.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.types import I8, STRING, Array, Sym, TensorType, type_of
 
 MAX_WORK = 1 << 24
 """Elementary operations that what initialises variables may take."""

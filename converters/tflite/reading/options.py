@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import UnsupportedOpError
 from bolt_numba.converters.readers import Reader
 from bolt_numba.converters.tflite.container import Container
 from bolt_numba.converters.tflite.flex import flex_value
-from bolt_numba.errors import UnsupportedOpError
 
 IGNORED = frozenset(
     {"asymmetric_quantize_inputs", "quantized_bias_type", "pot_scale_int16", "validate_indices", "weights_format"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bolt_numba.base.errors import UnsupportedOpError
+from bolt_numba.base.types import F32, TensorType
 from bolt_numba.converters.bounded import Folders
 from bolt_numba.converters.flat import Table
 from bolt_numba.converters.survey import Survey
@@ -10,10 +12,8 @@ from bolt_numba.converters.tflite.metadata import metadata_of
 from bolt_numba.converters.tflite.reading.graph import TfliteReader, described
 from bolt_numba.converters.tflite.reading.registry import TFLITE
 from bolt_numba.converters.tflite.reading.scope import SubgraphScope
-from bolt_numba.errors import UnsupportedOpError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import Model
-from bolt_numba.types import F32, TensorType
 
 
 class TfliteSurvey(Survey[SubgraphScope], TfliteReader):

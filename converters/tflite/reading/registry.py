@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bolt_numba.base.types import I64, AnyDType
 from bolt_numba.converters.nodes import ForeignBuilder
 from bolt_numba.converters.readers import Readers
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.pointwise import Cast, Clip, Relu
-from bolt_numba.types import I64, AnyDType
 
 F = TypeVar("F", bound=Callable[..., Any])
 CUSTOM = "custom"

@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.types import STRING, Array, TensorType, type_of
 from bolt_numba.converters.flat import Table
 from bolt_numba.converters.scope import Scope
 from bolt_numba.converters.tflite.container import Container, Quantisation
-from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.types import STRING, Array, TensorType, type_of
 
 Key: TypeAlias = Hashable
 """What tells a variable from all others of the file."""

@@ -17,6 +17,8 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import least
+from bolt_numba.base.types import F32 as F32_TYPE
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.attention.score_rows import (
     KEYS_AT_ONCE,
     PANEL,
@@ -61,8 +63,6 @@ from bolt_numba.kernels.geometry.heads import (
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.attention import FusedAttention, swapped
-from bolt_numba.types import F32 as F32_TYPE
-from bolt_numba.types import TensorType
 
 FEW_QUERIES = 4
 """Queries up to which packing keys and values does not pay."""

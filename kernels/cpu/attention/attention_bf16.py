@@ -13,6 +13,7 @@ from functools import cache, partial
 
 import numpy as np
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.attention.attention import (
     FEW_QUERIES,
     FIELDS,
@@ -49,7 +50,6 @@ from bolt_numba.kernels.geometry.heads import ENTRY
 from bolt_numba.kernels.jit import Native, inline, native
 from bolt_numba.kernels.registry import Context, Step, Types, kernel
 from bolt_numba.ops.layers.attention import FusedAttention
-from bolt_numba.types import TensorType
 
 BLOCK = (LANES + 1) * BYTES
 """Bytes of a transposed block of keys, and a row of zeros."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bolt_numba.base.types import F32, TensorType
 from bolt_numba.kernels.common.cache import appended, cached, fits
 from bolt_numba.kernels.cpu.attention.attention import (
     FEW_QUERIES,
@@ -23,7 +24,6 @@ from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0
 from bolt_numba.kernels.registry import Context, Step, Types, kernel
 from bolt_numba.ops.layers.cache import GroupQueryAttention
-from bolt_numba.types import F32, TensorType
 
 
 @native(k=PTR, v=PTR, past_k=PTR_OR_0, past_v=PTR_OR_0, present_k=PTR, present_v=PTR, table=PTR, n=I64, heads=I64,

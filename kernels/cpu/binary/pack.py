@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     ceil_div,
@@ -29,7 +30,6 @@ from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
 from bolt_numba.ops.layers.binary import PACKS, WORD, BinaryPack
-from bolt_numba.types import TensorType
 
 
 @inline

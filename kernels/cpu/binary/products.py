@@ -10,6 +10,7 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cpu.binary.sweep import BLOCK_FIELDS, choose_span, scratch_bytes, sweep_bits
 from bolt_numba.kernels.cpu.convolution.conv import MOST_PIXELS, geometry
 from bolt_numba.kernels.cpu.language.lang import LANES
@@ -28,7 +29,6 @@ from bolt_numba.ops.layers.binary import (
     signs_of,
     words_of,
 )
-from bolt_numba.types import Array, TensorType
 
 FEW_WORDS = 2
 """Words a tap up to which rows are copied: their addresses would take as much room."""

@@ -19,6 +19,7 @@ import numpy as np
 from bolt_numba.base.follow import is_followed, pure
 from bolt_numba.base.selects import MOST_ROWS, either, filled, greatest, least
 from bolt_numba.base.selects import table as rows_of
+from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import LANES, copy_bytes, fill_bytes, split
 from bolt_numba.kernels.cpu.machine import L2, PAYS_BYTES
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish
@@ -63,7 +64,6 @@ from bolt_numba.kernels.registry import (
 )
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.windows import Windows
-from bolt_numba.types import F32, Array, TensorType
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.selects import either
+from bolt_numba.base.types import I8, U8, Array, TensorType
 from bolt_numba.kernels.cpu.convolution.conv import MOST_PIXELS, ConvBlocks, geometry
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -53,7 +54,6 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
-from bolt_numba.types import I8, U8, Array, TensorType
 
 
 def operands_of(op: Any) -> OperandPlaces:

@@ -19,6 +19,8 @@ import numpy as np
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either
+from bolt_numba.base.types import F32 as FLOAT32
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -45,8 +47,6 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, inline, inline_source, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.conv import ConvTranspose
-from bolt_numba.types import F32 as FLOAT32
-from bolt_numba.types import Array, TensorType
 
 HEIGHTS = (MR, MR // 3, 1)
 """Pixels of the compiled tiles."""

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.selects import either
+from bolt_numba.base.types import U8, Array, TensorType
 from bolt_numba.kernels.cpu.convolution.conv_integer import is_depthwise, operands_of, sides
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
@@ -49,7 +50,6 @@ from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
-from bolt_numba.types import U8, Array, TensorType
 
 PIXELS = 4 if target().registers >= 32 and target().is_x86 else 2
 """Pixels of a tile."""

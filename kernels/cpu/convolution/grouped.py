@@ -16,6 +16,7 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.selects import either
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, ceil_div, split
@@ -27,7 +28,6 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Native, native_source
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
 from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.types import Array, TensorType
 
 FIELDS = {
     "x": PTR, "w": PTR, "bias": PTR, "res": PTR_OR_0, "y": PTR, "xp": I64, "rp": I64, "yp": I64,

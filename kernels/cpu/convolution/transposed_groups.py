@@ -17,6 +17,7 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.selects import either
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cpu.convolution.conv_transpose import (
     PHASE_FIELDS,
     AxisTaps,
@@ -40,7 +41,6 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, Native, native_source
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
 from bolt_numba.ops.layers.conv import ConvTranspose
-from bolt_numba.types import Array, TensorType
 
 FIELDS = {
     "x": PTR, "w": PTR, "bias": PTR, "y": PTR, "xp": I64, "yp": I64, "images": I64, "h": I64, "wd": I64, "c": I64,

@@ -25,6 +25,7 @@ import numpy as np
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either, greatest, least
+from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.kernels.cpu.convolution.winograd_error import error_of, greatest_error
 from bolt_numba.kernels.cpu.convolution.winograd_layers import (
     flat_dims,
@@ -91,7 +92,6 @@ from bolt_numba.kernels.registry import (
     result_of,
 )
 from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.types import F32, Array, TensorType
 
 
 def _product(mr: int) -> Any:

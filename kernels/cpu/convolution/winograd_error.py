@@ -18,9 +18,9 @@ from functools import cache
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.convolution.winograd_transforms import POINTS
 from bolt_numba.kernels.cpu.products.pack import TERMS
-from bolt_numba.types import Array
 
 UNIT = 2.0**-24
 WORST = 0.75

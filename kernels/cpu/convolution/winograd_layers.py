@@ -17,10 +17,10 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.registry import Types, once
-from bolt_numba.types import Array, TensorType
 
 TAPS = ((3, 3), (1, 3), (3, 1))
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, fma, splat
 from bolt_numba.kernels.cpu.products.pack import FILTER_SCALE, HIGH, LOW, PANEL, aligned_empty, pack_taps, pack_winograd
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, inline
-from bolt_numba.types import Array
 
 FIELDS = {
     "x": PTR, "u": PTR, "bias": PTR, "res": PTR_OR_0, "y": PTR, "zeros": PTR, "xp": I64, "rp": I64, "yp": I64,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from bolt_numba.base.types import AnyDType, TensorType
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import native_source
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
@@ -14,7 +15,6 @@ from bolt_numba.kernels.geometry.cast_tables import UNITS, cast_table, has_table
 from bolt_numba.kernels.jit import I64, PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.pointwise import Cast
-from bolt_numba.types import AnyDType, TensorType
 
 
 def _text(name: str, source: str, index: str, unit: int) -> str:

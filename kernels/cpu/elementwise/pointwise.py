@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.follow import followed
+from bolt_numba.base.types import AnyDType, Array, TensorType
 from bolt_numba.codegen.chain import (
     ITEM,
     LoopNest,
@@ -38,7 +39,6 @@ from bolt_numba.kernels.jit import Inline, Native
 from bolt_numba.kernels.registry import KEYED_ELEMENTS, Argument, Context, In, Out, Step, Types, kernel, once
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.pointwise import Pointwise
-from bolt_numba.types import AnyDType, Array, TensorType
 
 SHORT_LOOP = 16
 """Elements under which the innermost loop is lengthened: a jumping load costs four times a running one."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I8, U8, TensorType
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -47,7 +48,6 @@ from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import F32, I8, U8, TensorType
 
 ROW_ELEMENTS = 4096
 """Elements of a row when there is one scale."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I8, I16, U8, U16, AnyDType, TensorType, dtype_name
 from bolt_numba.kernels.cpu.elementwise.cast_table import table_step
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import native_source
@@ -23,7 +24,6 @@ from bolt_numba.ops.arrays.conversion import SUB_BYTE
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear, limits
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import F32, I8, I16, U8, U16, AnyDType, TensorType, dtype_name
 
 PLAIN = (I8, U8, I16, U16)
 _FIELDS = dict.fromkeys(("x", "y", "scale", "zero"), PTR) | dict.fromkeys(

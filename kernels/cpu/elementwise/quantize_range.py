@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bolt_numba.base.selects import either
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.elementwise.quantize import EXACT, FUSED, LEAST_SCALE, MOST_SCALE, in_fours
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
@@ -34,7 +35,6 @@ from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.quantize import DynamicQuantizeLinear
-from bolt_numba.types import TensorType
 
 ROW_ELEMENTS = 4096
 """Elements that a thread takes at a time, at least."""

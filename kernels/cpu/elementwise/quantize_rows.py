@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bolt_numba.base.selects import either
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.elementwise.quantize import EXACT
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -37,7 +38,6 @@ from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.layers.quantize import QuantizeRows
-from bolt_numba.types import TensorType
 
 LOW, HIGH = np.float32(-128), np.float32(127)
 

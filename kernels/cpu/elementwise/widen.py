@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.errors import BoltError
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.types import BF16, F16, F32, AnyDType, Array, TensorType, dtype_name
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     ceil_div,
@@ -50,7 +51,6 @@ from bolt_numba.kernels.registry import (
 )
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.registry import Op, result_tuple
-from bolt_numba.types import BF16, F16, F32, AnyDType, Array, TensorType, dtype_name
 
 HALVES = (F16, BF16)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.selects import table
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -43,7 +44,6 @@ from bolt_numba.kernels.geometry.strides import Axis, Move
 from bolt_numba.kernels.geometry.transfers import Transfer
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native, native_source
 from bolt_numba.kernels.registry import In, Out, Scratch, Step
-from bolt_numba.types import Array
 
 UNITS: dict[int, tuple[Any, Any]] = {
     1: (load_u8, store_u8),

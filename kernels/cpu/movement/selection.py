@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import DataError
 from bolt_numba.base.selects import least, table
-from bolt_numba.errors import DataError
+from bolt_numba.base.types import BF16, F16, F32, F64, Array, TensorType
+from bolt_numba.base.types import I64 as INT64
 from bolt_numba.kernels.cpu.language.lang import copy_bytes, load_i64, load_u8, store_i64, view
 from bolt_numba.kernels.cpu.movement.move import DTYPES, UNITS
 from bolt_numba.kernels.data_sized import Empty, Sized, data_sized, sized
@@ -26,8 +28,6 @@ from bolt_numba.kernels.jit import I64, PTR, Native, native
 from bolt_numba.kernels.registry import Argument, In, Out, Scratch, Step, Types
 from bolt_numba.ops.arrays.gather import Compress, NonZero
 from bolt_numba.ops.registry import Op, normalise_axis
-from bolt_numba.types import BF16, F16, F32, F64, Array, TensorType
-from bolt_numba.types import I64 as INT64
 
 BLOCK = 1024
 _MASKS = {2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}

@@ -15,6 +15,7 @@ import numpy as np
 from bolt_numba.base.follow import pure
 from bolt_numba.base.selects import filled, is_filled
 from bolt_numba.base.selects import table as rows_of
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -33,7 +34,6 @@ from bolt_numba.kernels.geometry.strides import dense, move
 from bolt_numba.kernels.geometry.tables import collapsed, is_regular
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native, inline, native
 from bolt_numba.kernels.registry import In, Out, Pitch, Step
-from bolt_numba.types import Array
 
 NARROW = 2 * BYTES
 """Bytes of rows from which they are copied one by one, not as permuted vectors of many."""

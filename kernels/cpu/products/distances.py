@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 
+from bolt_numba.base.types import F32, TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -25,7 +26,6 @@ from bolt_numba.kernels.cpu.products.pack import PANEL, pack_b, pack_panels, pan
 from bolt_numba.kernels.jit import I64, PTR, Native, native_source
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.distances import Distances
-from bolt_numba.types import F32, TensorType
 
 ROWS = 4
 """Rows that are compared with a panel together."""

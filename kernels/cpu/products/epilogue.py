@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.codegen.formula import UntranslatableError, activation_text, parameters
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import (
@@ -36,7 +37,6 @@ from bolt_numba.kernels.cpu.language.vmath import vgelu_short, vgelu_tanh_short
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Context, Record
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import Array, TensorType
 
 
 @record(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from bolt_numba.base.follow import is_followed, pure
 from bolt_numba.base.selects import MOST_ROWS, either, table
+from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import load_f32, split, store_f32
 from bolt_numba.kernels.cpu.machine import L1_STRIDE, L1_WAYS, PAYS_BYTES, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish, padded_bias
@@ -40,7 +41,6 @@ from bolt_numba.kernels.geometry.products import ProductBlocks, block_index, geo
 from bolt_numba.kernels.jit import I64, PTR, Native, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.types import F32, Array, TensorType
 
 SERIAL_FLOPS, SERIAL_BYTES = PAYS_FLOPS, PAYS_BYTES * 3 // 8
 """Work under which a second thread costs more than it brings."""

@@ -16,6 +16,8 @@ import numpy as np
 
 from bolt_numba.base.follow import fixed
 from bolt_numba.base.selects import either
+from bolt_numba.base.types import F32 as F32_TYPE
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import (
@@ -56,8 +58,6 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native, inline
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.matmul_bits import MatMulNBits
-from bolt_numba.types import F32 as F32_TYPE
-from bolt_numba.types import Array, TensorType
 
 TOGETHER = 6 if target().registers >= 32 else 2
 """Rows whose sums of a block have registers beside those of all.  More of them read a panel's codes again."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.products.products_bytes import (
     INTEGER,
     QUANTISED,
@@ -24,7 +25,6 @@ from bolt_numba.kernels.geometry.products import block_index, geometry
 from bolt_numba.kernels.registry import Argument, Context, Step, Types, kernel
 from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.types import TensorType
 
 
 def _operands(op: Any) -> OperandPlaces:

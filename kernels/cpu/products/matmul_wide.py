@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.selects import either
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     ceil_div,
@@ -35,7 +36,6 @@ from bolt_numba.kernels.geometry.strides import transpose_move
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.types import Array, TensorType
 
 KINDS = {"f8": (0, 8), "i4": (1, 4), "u4": (1, 4), "i8": (2, 8), "u8": (2, 8)}
 """Kind of element (see `tile_rank1_rows_as`) and its bytes, by NumPy's names."""

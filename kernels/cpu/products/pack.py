@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.files.mapped import drop_pages
 from bolt_numba.base.follow import pure
 from bolt_numba.base.huge_pages import line_aligned
-from bolt_numba.base.mapped import drop_pages
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -38,7 +39,6 @@ from bolt_numba.kernels.cpu.machine import PAYS_BYTES
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native, native_source
 from bolt_numba.kernels.registry import Context
-from bolt_numba.types import Array
 
 PANEL = 2 * LANES
 """Columns of a full panel."""

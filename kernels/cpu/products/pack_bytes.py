@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.isa import own, target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -48,7 +49,6 @@ from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.ops.dtypes import MAX_F32
 from bolt_numba.ops.layers.integer_products import RAISED, SMALL_SCALE
-from bolt_numba.types import Array
 
 EXACT = frozenset({"contract", "nsz"})
 """No reciprocals: the scale of a result decides which way a half is rounded."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.products.pack import PANEL, panel_columns, run_shares
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import F32, I64, PTR, Native
-from bolt_numba.types import Array
 
 FIELDS: dict[str, Any] = {
     "b": PTR, "to": PTR, "blocks": I64, "block": I64, "rows": PTR, "k": I64, "n": I64, "row": I64, "column": I64,

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.selects import either
+from bolt_numba.base.types import BF16, F32, Array, TensorType
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv, block_offsets
 from bolt_numba.kernels.cpu.convolution.conv import geometry as windows_geometry
 from bolt_numba.kernels.cpu.convolution.winograd import best_size, part_of_direct
@@ -42,7 +43,6 @@ from bolt_numba.kernels.geometry.products import geometry
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.types import BF16, F32, Array, TensorType
 
 SHORT_SUM, SHORT_TAPS, NARROW = 8, 32, LANES
 """Terms of a sum, the same where taps are gathered, and columns of a result, under which copying rows costs more than

@@ -9,6 +9,7 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either
+from bolt_numba.base.types import F32, I8, I32, U8, Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
 from bolt_numba.kernels.cpu.products.epilogue import can_finish, finish
 from bolt_numba.kernels.cpu.products.epilogue_bytes import BYTE_RESIDUAL, FLOAT_RESIDUAL, NO_RESIDUAL
@@ -31,7 +32,6 @@ from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types
 from bolt_numba.ops.layers.conv import Convolution
 from bolt_numba.ops.layers.integer_products import sums_fit
-from bolt_numba.types import F32, I8, I32, U8, Array, TensorType
 
 BYTE_TYPES = (U8, I8)
 NO_ZERO = np.zeros(1, np.uint8)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.huge_pages import line_aligned
+from bolt_numba.base.types import BOOL, F16, Array, TensorType
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv, filter_steps
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
@@ -37,7 +38,6 @@ from bolt_numba.kernels.jit import native
 from bolt_numba.kernels.registry import Context, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.types import BOOL, F16, Array, TensorType
 
 UNIT = 2
 """Bytes of an element of B."""

@@ -31,6 +31,8 @@ from typing import Any
 
 from bolt_numba.base.follow import is_followed, pure
 from bolt_numba.base.selects import either, greatest, least
+from bolt_numba.base.types import F32 as FLOATS
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cpu.convolution.conv import accepts_rows, along_batch, packed_filters, pixel_table
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -89,8 +91,6 @@ from bolt_numba.kernels.registry import (
 )
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.types import F32 as FLOATS
-from bolt_numba.types import Array, TensorType
 
 PAIR = 2 * MR
 """Rows that are multiplied together."""

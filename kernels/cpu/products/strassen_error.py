@@ -23,10 +23,10 @@ from functools import cache
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products.pack import aligned_empty
 from bolt_numba.kernels.registry import MOST_ERROR
-from bolt_numba.types import Array
 
 UNIT = 2.0**-24
 WORST = 0.9

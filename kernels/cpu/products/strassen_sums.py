@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -21,7 +22,6 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, run_shares
 from bolt_numba.kernels.cpu.products.sweep import MR
 from bolt_numba.kernels.jit import I64, PTR, inline, native
-from bolt_numba.types import Array
 
 LARGE_SQUARE = 2.0**120
 """Square from which a sum is large: with weights up to `strassen_error.RANGE`, products of lesser ones are finite."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from bolt_numba.base.follow import followed, is_followed, pure
 from bolt_numba.base.selects import least
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -52,7 +53,6 @@ from bolt_numba.kernels.cpu.machine import AGAIN, CROSSING, FMA_RATE, IN_FLIGHT,
 from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_reach
 from bolt_numba.kernels.jit import Inline, inline, inline_source, native
-from bolt_numba.types import Array
 
 MR = target().rows
 INSIDE, COPIED, EDGE, PATCHED = 0, 1, 2, 3

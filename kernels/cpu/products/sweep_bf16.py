@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -51,7 +52,6 @@ from bolt_numba.kernels.cpu.products.pack_narrow import pack_into, packed_reach
 from bolt_numba.kernels.cpu.products.sweep import BLOCK_FIELDS, MR, ROW, STEPS, TILE, by_height, pack_stride
 from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_bf16_reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
-from bolt_numba.types import Array
 
 # ------------------------------------------------------------------------------------------------------------- packing
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from bolt_numba.base.huge_pages import line_aligned
 from bolt_numba.base.records import record
+from bolt_numba.base.types import BF16, F16, F32, Array, TensorType
 from bolt_numba.kernels.cpu.faults import held
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
@@ -38,7 +39,6 @@ from bolt_numba.kernels.extents import Lent, borrowed
 from bolt_numba.kernels.registry import Argument, Context, In, Maker, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN, Recurrent
-from bolt_numba.types import BF16, F16, F32, Array, TensorType
 
 FUSED_ROWS = 2
 """Rows of x (steps times batch) up to which the walk computes the input products itself."""

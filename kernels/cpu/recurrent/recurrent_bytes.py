@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, U8, AnyDType, Array, TensorType
 from bolt_numba.kernels.cpu.elementwise.quantize_range import range_steps
 from bolt_numba.kernels.cpu.products.matmul_integer import matmul_bytes
 from bolt_numba.kernels.cpu.products.pack import aligned_zeros
@@ -27,7 +28,6 @@ from bolt_numba.kernels.extents import Lent, borrowed
 from bolt_numba.kernels.registry import Argument, Context, In, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.integer_products import QLinearMatMul
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
-from bolt_numba.types import F32, U8, AnyDType, Array, TensorType
 
 GATES = 4
 W_NUMBERS, R_NUMBERS = (8, 9), (10, 11)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.kernels.cpu.products.matmul import product_steps
 from bolt_numba.kernels.cpu.products.products_f16 import HALF_PANELS, pack_panels_f16, unfit
 from bolt_numba.kernels.cpu.recurrent.recurrent import (
@@ -24,7 +25,6 @@ from bolt_numba.kernels.cpu.recurrent.recurrent_cells import HALVES
 from bolt_numba.kernels.extents import Lent
 from bolt_numba.kernels.registry import Argument, Context, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.recurrent import GRU, LSTM
-from bolt_numba.types import F32, Array, TensorType
 
 
 def _input_products(layer: RecurrentLayer, bias: Argument, context: Context) -> tuple[Scratch, list[Step]]:

@@ -6,12 +6,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from bolt_numba.base.types import F32, F64, AnyDType, TensorType, dtype_name
 from bolt_numba.kernels.cpu.language.lang import I64, LANES, PTR
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.reduce import generated
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.registry import Argument, In, Scratch, Step
-from bolt_numba.types import F32, F64, AnyDType, TensorType, dtype_name
 
 GATHERED_LINE = 4
 """Elements of lines of f32 up to which they are gathered, one line in each lane; longer ones are transposed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -27,7 +28,6 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.histogram import HALF, LEAST_EXPONENT, Histogram
-from bolt_numba.types import TensorType
 
 BINS = 2 * HALF
 TABLE = 4 * BINS

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32 as F32_TYPE
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     F32,
@@ -50,8 +52,6 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Ste
 from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.ops.layers import norm as ops
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import F32 as F32_TYPE
-from bolt_numba.types import TensorType
 
 # ----------------------------------------------------------------------------------------------------------- row sums
 

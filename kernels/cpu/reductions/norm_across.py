@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     F32,
     I64,
@@ -33,7 +34,6 @@ from bolt_numba.kernels.cpu.reductions.norm import has_image, image_dims, x_and_
 from bolt_numba.kernels.cpu.reductions.reduce import axis_form
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers import norm as ops
-from bolt_numba.types import TensorType
 
 
 @inline

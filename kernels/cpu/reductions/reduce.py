@@ -14,6 +14,7 @@ from typing import Any
 
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import divisor, either
+from bolt_numba.base.types import F32, TensorType
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import LANES, native_source
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES, PAYS_ELEMENTS
@@ -25,7 +26,6 @@ from bolt_numba.kernels.jit import PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import F32, TensorType
 
 FOLD = 64
 """Vectors that one partial result takes in."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, F64, I64, U8, U64, AnyDType, TensorType, dtype_name
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import native_source
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
@@ -22,7 +23,6 @@ from bolt_numba.kernels.jit import I64 as INT
 from bolt_numba.kernels.jit import PTR, PTR_OR_0, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays import reduce as ops
-from bolt_numba.types import BOOL, F64, I64, U8, U64, AnyDType, TensorType, dtype_name
 
 COLUMNS = 512
 """Columns that are folded together."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I8, AnyDType, Array, TensorType
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -56,7 +57,6 @@ from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
 from bolt_numba.ops.layers.between_bytes import MOST_IN_ROW, BetweenBytes
 from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import F32, I8, AnyDType, Array, TensorType
 
 SCALES: Any = {"x": PTR, "y": PTR, "x_scale": PTR, "x_zero": PTR, "y_scale": PTR, "y_zero": PTR}
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from bolt_numba.base.types import AnyDType, dtype_name
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.reduce import generated
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR
 from bolt_numba.kernels.registry import Argument, In, Out, Scratch, Step
 from bolt_numba.ops.arrays.reduce import CumProd, CumSum
-from bolt_numba.types import AnyDType, dtype_name
 
 COLUMNS = 512
 """Columns that run together."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     I64,
@@ -34,7 +35,6 @@ from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.reduce import axis_form
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.arrays import reduce as ops
-from bolt_numba.types import TensorType
 
 
 @inline

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, F32, F64, I8, I16, I32, U8, U16, U32, U64, AnyDType, Array, TensorType, type_of
+from bolt_numba.base.types import I64 as INT64
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     any_lane,
@@ -43,8 +45,6 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Ste
 from bolt_numba.ops.arrays.gather import Unique
 from bolt_numba.ops.arrays.reduce import TopK
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import BOOL, F32, F64, I8, I16, I32, U8, U16, U32, U64, AnyDType, Array, TensorType, type_of
-from bolt_numba.types import I64 as INT64
 
 LAST_KEY = 0xFFFFFFFF
 """The last key of 32 bits, which is also that of NaN."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     ceil_div,
@@ -56,7 +57,6 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.signal import DFT
-from bolt_numba.types import F32, Array, TensorType
 
 FEW_LINES, SHORT_LINE = 4, 1024
 """Fewer lines than these leave most lanes idle, which pays up to this length."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -46,7 +47,6 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.signal import STFT
-from bolt_numba.types import F32, Array, TensorType
 
 LINES = LANES // 2
 """f64 of a vector: lines or frames that are transformed together."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.follow import pure
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     ceil_div,
@@ -44,7 +45,6 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.signal import DFT
-from bolt_numba.types import TensorType
 
 MOST_POINTS = LONGEST_LINE * 16
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     even_lanes,
@@ -27,7 +28,6 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.data.camera import BLUE_U, GREEN_U, GREEN_V, LUMA, RED_V, YUV_BITS, YuvToRgba
-from bolt_numba.types import TensorType
 
 HALF = np.int32(1 << (YUV_BITS - 1))
 OPAQUE = np.int32(-1 << 24)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import I64 as INT64
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     any_lane,
@@ -29,8 +31,6 @@ from bolt_numba.kernels.jit import F32, F64, I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, In, Out, Scratch, Step, Types
 from bolt_numba.ops.layers.boxes import ROW, DetectionOutput
 from bolt_numba.ops.layers.suppression import MulticlassNMS
-from bolt_numba.types import I64 as INT64
-from bolt_numba.types import Array, TensorType
 
 
 @inline

@@ -16,6 +16,7 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -49,7 +50,6 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.data.fit_image import BITS, FitImage, SeenAxis
-from bolt_numba.types import Array, TensorType
 
 KINDS = {"float32": 0, "uint8": 1, "int8": 2}
 """How results are stored, by their dtype."""

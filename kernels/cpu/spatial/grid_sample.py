@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, TensorType
 from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -34,7 +35,6 @@ from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.resize import EXACT, GridSample
-from bolt_numba.types import F32, TensorType
 
 placed, tap_of = grid_taps(PARTS)
 _ONE = np.float32(1)

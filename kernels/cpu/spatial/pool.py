@@ -15,6 +15,7 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.selects import filled, is_filled
+from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -39,7 +40,6 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
 from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
-from bolt_numba.types import F32, Array, TensorType
 
 PARALLEL_LOADS = 8 * PAYS_ELEMENTS
 """Input elements from which a second thread pays; they are read in whole vectors."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import I8, U8, TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -39,7 +40,6 @@ from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Step, Types, kernel
 from bolt_numba.ops.layers.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
-from bolt_numba.types import I8, U8, TensorType
 
 MOST_TAPS = 1 << 22
 """Of a window, so that sums fit 32 bits."""

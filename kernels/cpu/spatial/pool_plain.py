@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, F64, AnyDType, TensorType
 from bolt_numba.kernels.cpu.language.lang import load_i64, split, view
 from bolt_numba.kernels.cpu.spatial.pool import PARALLEL_LOADS, WINDOW, window_args, windows_reach
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, Out, Step, Types, kernel
 from bolt_numba.ops.layers.pool import MaxPool, lowest
-from bolt_numba.types import F32, F64, AnyDType, TensorType
 
 _POINTERS = ("x", "y", "depths", "heights", "widths", "places")
 _SIZES = (

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -40,7 +41,6 @@ from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.resize import Resize
-from bolt_numba.types import F32, Array, TensorType
 
 _FIELDS = dict.fromkeys(("x", "y", "index", "weights"), PTR) | dict.fromkeys(("outer", "size", "out", "taps"), I64)
 

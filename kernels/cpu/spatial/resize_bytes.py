@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I8, Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -33,7 +34,6 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scrat
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.resize import Resize
-from bolt_numba.types import F32, I8, Array, TensorType
 
 NOTHING = np.float32(0)
 

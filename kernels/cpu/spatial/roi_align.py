@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32 as F32_TYPE
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.faults import held
 from bolt_numba.kernels.cpu.language.lang import (
@@ -38,8 +40,6 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Ste
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.detection import RoiAlign
 from bolt_numba.ops.layers.resize import EXACT
-from bolt_numba.types import F32 as F32_TYPE
-from bolt_numba.types import TensorType
 
 SAMPLES = 64
 """Samples of a bin whose taps are kept at a time."""

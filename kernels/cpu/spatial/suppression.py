@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.selects import greatest, least, table
+from bolt_numba.base.types import I64 as INT64
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     any_lane,
@@ -31,8 +33,6 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, In, Out, Scratch, Step, Types
 from bolt_numba.ops.arrays.gather import NonMaxSuppression
-from bolt_numba.types import I64 as INT64
-from bolt_numba.types import Array, TensorType
 
 HEAPED_PART = 4
 """A heap gives candidates where fewer than one of so many may be kept, and until one of so many has been looked at."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -39,7 +40,6 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.data.camera import FAR, HALF, PARTS, WarpImage
-from bolt_numba.types import TensorType
 
 FAREST, PIECES, SLACK = np.float64(FAR), np.float64(PARTS), np.float64(HALF)
 TAPS = 4

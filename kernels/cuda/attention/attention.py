@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.base.types import BF16, F16, F32, TensorType, dtype_name
 from bolt_numba.kernels.cuda.attention.combine import combine_parts
 from bolt_numba.kernels.cuda.attention.flash import ALL_ROWS, NO_MASK, ONE_ROW, FlashForm, flash_attention
 from bolt_numba.kernels.cuda.attention.rows import EXTRA, LOG2_E
@@ -21,7 +22,6 @@ from bolt_numba.kernels.geometry.heads import (
 )
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.attention import FusedAttention, swapped
-from bolt_numba.types import BF16, F16, F32, TensorType, dtype_name
 
 PROCESSORS = 132
 """Of the GPU that blocks are counted for (an H100): fewer blocks leave some without work."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BF16, F16, F32, TensorType, dtype_name
 from bolt_numba.kernels.common.cache import appended, cached, fits
 from bolt_numba.kernels.cuda.attention.attention import MOST_UNITS, flash_fits, flash_steps, tiles_for
 from bolt_numba.kernels.cuda.attention.flash import ALL_ROWS, NO_MASK
@@ -20,7 +21,6 @@ from bolt_numba.kernels.geometry.heads import ENTRY
 from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Context, Step, Types, kernel
 from bolt_numba.ops.layers.cache import GroupQueryAttention
-from bolt_numba.types import BF16, F16, F32, TensorType, dtype_name
 
 TOGETHER = 64
 """Rows of scores up to which all heads of queries that share keys are one unit."""

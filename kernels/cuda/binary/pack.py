@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, TensorType
 from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div, cuda_kernel, inline_source
 from bolt_numba.kernels.cuda.language.lang import cuda, load_f32, store_u32
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.layers.binary import PACKS, WORD, BinaryPack, words_of
-from bolt_numba.types import F32, TensorType
 
 u32, i64 = np.uint32, np.int64
 ALL = 0xFFFFFFFF

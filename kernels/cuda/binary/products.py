@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cuda.convolution.axes import ConvAxis, axes_of
 from bolt_numba.kernels.cuda.convolution.direct import divided
 from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
@@ -37,7 +38,6 @@ from bolt_numba.kernels.cuda.language.lang import (
 )
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.binary import WORD, BinaryConv, BinaryMatMul, magnitudes, packed_bits, words_of
-from bolt_numba.types import Array, TensorType
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
 ALL = 0xFFFFFFFF

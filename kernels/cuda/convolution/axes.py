@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bolt_numba.base.records import record
-from bolt_numba.types import TensorType
+from bolt_numba.base.types import TensorType
 
 RANK = 3
 

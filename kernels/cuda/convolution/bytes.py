@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, I8, I32, U8, Array, TensorType, dtype_name
 from bolt_numba.kernels.cuda.convolution.axes import axes_of
 from bolt_numba.kernels.cuda.convolution.conv import is_wide_enough, warp_tile
 from bolt_numba.kernels.cuda.convolution.direct import Direct, direct_args, direct_kernel
@@ -30,7 +31,6 @@ from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv, is_fused, scale_ratio, sums_fit
-from bolt_numba.types import F32, I8, I32, U8, Array, TensorType, dtype_name
 
 i32, f32 = np.int32, np.float32
 BYTES = (U8, I8)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import BF16, F16, F32, Array, TensorType, dtype_name
 from bolt_numba.kernels.cuda.convolution.axes import axes_of
 from bolt_numba.kernels.cuda.convolution.reading import (
     MOST_TAPS,
@@ -37,7 +38,6 @@ from bolt_numba.kernels.cuda.products.tail import TailForm
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
-from bolt_numba.types import BF16, F16, F32, Array, TensorType, dtype_name
 
 IMAGE = In(0)
 PROCESSORS = 132

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import BF16, F16, F32, Array, TensorType, dtype_name
 from bolt_numba.kernels.cuda.convolution.axes import axes_of
 from bolt_numba.kernels.cuda.convolution.conv import PROCESSORS, accepts_channels_last
 from bolt_numba.kernels.cuda.convolution.reading import packed_divider
@@ -35,7 +36,6 @@ from bolt_numba.kernels.cuda.language.division import fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, static, static_range
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.types import BF16, F16, F32, Array, TensorType, dtype_name
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
 BUSY = 1024

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import BF16, F16, TensorType, dtype_name
+from bolt_numba.base.types import F32 as FLOAT32
 from bolt_numba.kernels.cuda.convolution.axes import axes_of, channels, steps_between
 from bolt_numba.kernels.cuda.convolution.tail import Ending, float_ending
 from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
@@ -20,8 +22,6 @@ from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, result_of
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
-from bolt_numba.types import BF16, F16, TensorType, dtype_name
-from bolt_numba.types import F32 as FLOAT32
 
 _AXES = "dhw"
 _FIELDS = ("size", "out", "taps", "stride", "dilation", "pad")

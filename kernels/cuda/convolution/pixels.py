@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cuda.convolution.axes import axes_of
 from bolt_numba.kernels.cuda.convolution.conv import accepts_channels_last
 from bolt_numba.kernels.cuda.declare import SM_90A
@@ -15,7 +16,6 @@ from bolt_numba.kernels.extents import Lent, borrowed
 from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel, once, result_of
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.types import TensorType
 
 
 def _product(op: Any, ins: Types) -> tuple[MatMul, list[TensorType | None]] | None:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cuda.convolution.axes import ConvAxis
 from bolt_numba.kernels.cuda.declare import I32, I64, PTR, inline
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
@@ -32,7 +33,6 @@ from bolt_numba.kernels.cuda.language.lang import (
     store_shared_i32,
 )
 from bolt_numba.kernels.registry import Argument
-from bolt_numba.types import Array
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
 MOST_TAPS = 63

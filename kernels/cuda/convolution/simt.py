@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cuda.convolution.reading import (
     READING,
     TABLE,
@@ -34,7 +35,6 @@ from bolt_numba.kernels.cuda.language.lang import (
     static_range,
 )
 from bolt_numba.kernels.cuda.products.tail import TileSlice
-from bolt_numba.types import Array
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
 TERMS, STAGES, PAD = 16, 3, 4

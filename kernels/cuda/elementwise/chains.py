@@ -10,6 +10,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.base.types import F16, U8, AnyDType, TensorType
+from bolt_numba.base.types import F32 as F32_TYPE
+from bolt_numba.base.types import I64 as I64_TYPE
 from bolt_numba.codegen.chain import LoopNest, Powers, geometry, known_powers, operand_strides, value_dtypes
 from bolt_numba.codegen.threads import MOST_PER_THREAD, WIDTH, chain_for_threads, thread_lines, thread_numbers
 from bolt_numba.kernels.cuda.declare import WIDE_BLOCK, CudaKernel, ceil_div, inline_source
@@ -23,9 +26,6 @@ from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Pointwise
-from bolt_numba.types import F16, U8, AnyDType, TensorType
-from bolt_numba.types import F32 as F32_TYPE
-from bolt_numba.types import I64 as I64_TYPE
 
 _IN_PLACE = tuple([op for op in OPERATORS if op not in (ops.IsNaN, ops.IsInf)])
 """Operators whose result may be as wide as an operand."""

@@ -17,14 +17,14 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from bolt_numba.base.types import F16
+from bolt_numba.base.types import F32 as FLOAT
 from bolt_numba.codegen.formula import Term, UntranslatableError, parameters
 from bolt_numba.codegen.threads import thread_text
 from bolt_numba.kernels.cuda.declare import F32, inline, inline_source
 from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
 from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import F16
-from bolt_numba.types import F32 as FLOAT
 
 ACTIVATION_FIELDS = {"act0": F32, "act1": F32}
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bolt_numba.base.types import F32, U8, TensorType
 from bolt_numba.kernels.cuda.declare import PTR, CudaKernel, cuda_kernel
 from bolt_numba.kernels.cuda.elementwise.chains import chain_steps
 from bolt_numba.kernels.cuda.language.lang import load_f32, max_f32, min_f32, rint_f32, store_f32, store_u8
@@ -16,7 +17,6 @@ from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceMin
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.quantize import DynamicQuantizeLinear, QuantizeLinear
-from bolt_numba.types import F32, U8, TensorType
 
 _CODE = Chain(((QuantizeLinear(), (0, 1, 2)),), (3,))
 

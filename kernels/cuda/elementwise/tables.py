@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
 from bolt_numba.kernels.declare import Source
@@ -13,7 +14,6 @@ from bolt_numba.kernels.geometry.cast_tables import UNITS, cast_table, has_table
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.arrays.byte_table import ENTRIES, ByteTable
 from bolt_numba.ops.pointwise import Cast
-from bolt_numba.types import TensorType
 
 PER = 4
 """Elements of a thread."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
-from bolt_numba.errors import InternalError, KernelError
+from bolt_numba.base.errors import InternalError, KernelError
 
 _Function = Callable[..., Any]
 

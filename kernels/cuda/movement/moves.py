@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider
@@ -26,7 +27,6 @@ from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.geometry.strides import Axis, Move
 from bolt_numba.kernels.geometry.transfers import Transfer
 from bolt_numba.kernels.registry import In, Out, Scratch, Step
-from bolt_numba.types import Array
 
 UNITS = (16, 8, 4, 2, 1)
 """Bytes of an element that a thread moves at once."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.language.lang import load_i64_nc
 from bolt_numba.kernels.cuda.movement.index import SCOPE, axis_args, axis_fields, axis_text
@@ -22,7 +23,6 @@ from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.geometry.strides import dense, move
 from bolt_numba.kernels.geometry.tables import collapsed, is_regular
 from bolt_numba.kernels.registry import In, Out, Step
-from bolt_numba.types import Array
 
 
 def _reach(unit: int, rank: int, a: Any) -> dict[str, Reach]:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import BF16, F16, F32, Array, TensorType, dtype_name
 from bolt_numba.kernels.cuda.declare import CudaKernel
 from bolt_numba.kernels.cuda.products.choose import choose, splits_to_fill
 from bolt_numba.kernels.cuda.products.combine import combine
@@ -23,7 +24,6 @@ from bolt_numba.kernels.geometry.products import ProductBlocks, block_index, geo
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.types import BF16, F16, F32, Array, TensorType, dtype_name
 
 FLOATS = (F32, F16, BF16)
 Choice: TypeAlias = "tuple[int, Callable[[Any], CudaKernel]]"

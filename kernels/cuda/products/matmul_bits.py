@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, TensorType, dtype_name
 from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.declare import F32 as FLOAT
 from bolt_numba.kernels.cuda.language import lang
@@ -22,7 +23,6 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Ste
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.matmul_bits import MatMulNBits
-from bolt_numba.types import F32, TensorType, dtype_name
 
 u32, i64, f32 = np.uint32, np.int64, np.float32
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, I8, I32, U8, Array, TensorType, dtype_name
 from bolt_numba.kernels.cuda.declare import CudaKernel
 from bolt_numba.kernels.cuda.movement.moves import steps as moved
 from bolt_numba.kernels.cuda.products.choose import choose
@@ -23,7 +24,6 @@ from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul, is_fused, sums_fit
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.types import F32, I8, I32, U8, Array, TensorType, dtype_name
 
 BYTE_DTYPES = (U8, I8)
 _LETTER = {U8: "u8", I8: "s8"}

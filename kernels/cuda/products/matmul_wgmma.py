@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cuda.declare import SM_90A, CudaKernel
 from bolt_numba.kernels.cuda.products.choose import choose, cycles
 from bolt_numba.kernels.cuda.products.copies import Order
@@ -27,7 +28,6 @@ from bolt_numba.kernels.geometry.products import ProductBlocks, geometry
 from bolt_numba.kernels.registry import Context, Step, Types, kernel
 from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.types import TensorType
 
 
 def is_faster(g: ProductBlocks, kind: str) -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F64, I32, U32, U64, TensorType, dtype_name
+from bolt_numba.base.types import I64 as WHOLE
 from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda
@@ -19,8 +21,6 @@ from bolt_numba.kernels.cuda.products.tail import size_of
 from bolt_numba.kernels.geometry.products import geometry
 from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.types import F64, I32, U32, U64, TensorType, dtype_name
-from bolt_numba.types import I64 as WHOLE
 
 i64 = np.int64
 KINDS = (F64, I32, U32, WHOLE, U64)

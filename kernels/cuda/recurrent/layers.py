@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import BF16, F16, F32, TensorType, dtype_name
 from bolt_numba.kernels.cuda.declare import CudaKernel
 from bolt_numba.kernels.cuda.recurrent.gru import gru_after_walk, gru_walk
 from bolt_numba.kernels.cuda.recurrent.inputs import products_kernel
@@ -16,7 +17,6 @@ from bolt_numba.kernels.cuda.recurrent.lengths import check_lengths
 from bolt_numba.kernels.cuda.recurrent.walk import WARPS, lstm_walk, rnn_walk
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.recurrent import ALPHA, BETA, GRU, LSTM, RNN, Recurrent
-from bolt_numba.types import BF16, F16, F32, TensorType, dtype_name
 
 ALONE_BYTES = 1 << 18
 """Recurrent weights of a direction that one block reads in about the time of a launch; it then walks by itself."""

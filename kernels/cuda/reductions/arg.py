@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, F64, U64, AnyDType, TensorType
 from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
@@ -18,7 +19,6 @@ from bolt_numba.kernels.cuda.language.lang import cuda, f32_bits, f64_bits, stor
 from bolt_numba.kernels.cuda.language.warp import block_max_i64, max_of, warp_reduction
 from bolt_numba.kernels.cuda.reductions.fold import SHORT_ROW, WARP_ROW, kind_of
 from bolt_numba.kernels.registry import Argument, In, Step
-from bolt_numba.types import F32, F64, U64, AnyDType, TensorType
 
 MIN_I64, MAX_I64 = np.int64(-(2**63)), np.int64(2**63 - 1)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, AnyDType, TensorType, dtype_name
 from bolt_numba.kernels.cuda.declare import F32 as FLOAT
 from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.elementwise.chains import chain_steps
@@ -24,7 +25,6 @@ from bolt_numba.ops.chain import Chain, ChainStep
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.norm import LRN, BatchNormalization, GroupNormalization, InstanceNormalization
 from bolt_numba.ops.pointwise import Add, Cast, Div, Mul, Sqrt, Sub
-from bolt_numba.types import F32, AnyDType, TensorType, dtype_name
 
 GROUP = 512
 """Threads of a block that makes the statistics of a group."""

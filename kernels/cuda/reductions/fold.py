@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import BF16, BOOL, F16, F32, F64, I64, U8, U64, AnyDType, TensorType, dtype_name
 from bolt_numba.codegen.threads import register
 from bolt_numba.kernels.cuda.declare import F64 as DOUBLE
 from bolt_numba.kernels.cuda.declare import I64 as INT
@@ -28,7 +29,6 @@ from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.types import BF16, BOOL, F16, F32, F64, I64, U8, U64, AnyDType, TensorType, dtype_name
 
 SHORT_ROW = 8
 """Elements of rows that single threads fold."""

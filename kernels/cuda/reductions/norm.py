@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import TensorType, dtype_name
 from bolt_numba.kernels.cuda.declare import F32 as FLOAT
 from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, cuda_kernel, inline
 from bolt_numba.kernels.cuda.language import lang
@@ -23,7 +24,6 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types,
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.norm import LayerNormalization, RMSNormalization
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import TensorType, dtype_name
 
 ITEMS = {"f32": 4, "f16": 2, "bf16": 2}
 _ROWS: dict[str, Any] = {

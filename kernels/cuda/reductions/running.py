@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, F64, AnyDType, dtype_name
+from bolt_numba.base.types import I64 as LONG
 from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
@@ -16,8 +18,6 @@ from bolt_numba.kernels.cuda.language.warp import ALL
 from bolt_numba.kernels.cuda.reductions.fold import SHORT_ROW, function, kind_of, total_of
 from bolt_numba.kernels.registry import Argument, In, Out, Step
 from bolt_numba.ops.arrays.reduce import CumProd, CumSum
-from bolt_numba.types import F32, F64, AnyDType, dtype_name
-from bolt_numba.types import I64 as LONG
 
 _NUMBERS: dict[AnyDType, Any] = {F32: np.float32, F64: np.float64, LONG: np.int64}
 _FIELDS: dict[str, Any] = {

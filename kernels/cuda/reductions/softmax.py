@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import TensorType, dtype_name
 from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.elementwise.scalars import exp_short
 from bolt_numba.kernels.cuda.language import lang
@@ -22,7 +23,6 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types,
 from bolt_numba.ops.arrays.reduce import LogSoftmax, Softmax
 from bolt_numba.ops.dtypes import MAX_I32, MIN_F32
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import TensorType, dtype_name
 
 ITEMS = {"f32": 4, "f16": 2, "bf16": 2}
 _ROWS: dict[str, Any] = {"x": PTR, "y": PTR, "rows": I64, "n": I64}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, TensorType, dtype_name
 from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
@@ -22,7 +23,6 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Ste
 from bolt_numba.ops.arrays.reduce import ReduceLogSumExp
 from bolt_numba.ops.dtypes import MAX_F32, MIN_F32
 from bolt_numba.ops.layers.norm import LpNormalization
-from bolt_numba.types import F32, TensorType, dtype_name
 
 ITEMS = {"f32": 4, "f16": 2, "bf16": 2}
 

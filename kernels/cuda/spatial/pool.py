@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BF16, F16, F32, F64, AnyDType, TensorType, dtype_name
 from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import divide_exact, maximum, sqrt_exact
@@ -22,7 +23,6 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool, lowest
-from bolt_numba.types import BF16, F16, F32, F64, AnyDType, TensorType, dtype_name
 
 WIDTH = 16
 """Bytes of the channels of a thread."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BF16, F16, F32, AnyDType, TensorType, dtype_name
 from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import load_f32_nc, load_i64_nc
@@ -24,7 +25,6 @@ from bolt_numba.kernels.geometry.strides import dense
 from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, typed, whole
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.resize import Resize
-from bolt_numba.types import BF16, F16, F32, AnyDType, TensorType, dtype_name
 
 TOGETHER = 16
 """Taps of an element, of all axes, up to which they are blended in one pass over memory."""

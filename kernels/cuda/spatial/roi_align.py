@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import TensorType, dtype_name
 from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.declare import F32 as NUMBER
 from bolt_numba.kernels.cuda.elements import PARTS
@@ -26,7 +27,6 @@ from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step, Types, kernel
 from bolt_numba.ops.layers.detection import RoiAlign
 from bolt_numba.ops.layers.resize import EXACT
-from bolt_numba.types import TensorType, dtype_name
 
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 samples_of, near = region_samples(PARTS)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BF16, F16, F32, I8, I16, I32, U8, U16, U32, TensorType, dtype_name
 from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
@@ -25,7 +26,6 @@ from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import TopK
 from bolt_numba.ops.registry import normalise_axis
-from bolt_numba.types import BF16, F16, F32, I8, I16, I32, U8, U16, U32, TensorType, dtype_name
 
 LAST = 0x7FFFFFFFFFFFFFFF
 """A key behind all others."""

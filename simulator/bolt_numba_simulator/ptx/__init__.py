@@ -8,7 +8,7 @@ ones are never flushed to zero: a test must allow for the GPU's error.  Sums of 
 Nothing here says how long a kernel takes; `SimulationReport` counts what it does.
 """
 
-from bolt_numba.errors import SimulationError
+from bolt_numba.base.errors import SimulationError
 from bolt_numba_simulator.ptx.copies import TensorMap
 from bolt_numba_simulator.ptx.memory import GlobalMemory
 from bolt_numba_simulator.ptx.program import Module

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from bolt_numba.base.errors import SimulationError
 from bolt_numba.base.records import record
-from bolt_numba.errors import SimulationError
 from bolt_numba_simulator.ptx.barriers import Barriers
 from bolt_numba_simulator.ptx.memory import GlobalMemory
 from bolt_numba_simulator.ptx.operands import LaneOperands

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import BudgetError, SimulationError
 from bolt_numba.base.records import record
-from bolt_numba.errors import BudgetError, SimulationError
 from bolt_numba_simulator.ptx.types import U8
 
 BASE = 0x7F00_0000_0000

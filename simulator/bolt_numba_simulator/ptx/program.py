@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import SimulationError, UnsupportedOpError
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
-from bolt_numba.errors import SimulationError, UnsupportedOpError
 from bolt_numba_simulator.ptx import arithmetic, bits, convert, copies, groups, tensor, transfer, warps
 from bolt_numba_simulator.ptx.machine import Machine
 from bolt_numba_simulator.ptx.memory import GlobalMemory

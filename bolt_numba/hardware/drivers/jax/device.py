@@ -18,7 +18,8 @@ from weakref import ref
 import numpy as np
 
 from bolt_numba.base.digest import sha256
-from bolt_numba.errors import BoltError, DataError, DeviceError
+from bolt_numba.base.errors import BoltError, DataError, DeviceError
+from bolt_numba.base.types import Array, TensorType, dtype_from_name, dtype_name
 from bolt_numba.hardware.drivers.alone import MOST_CONSTANT, kind_of
 from bolt_numba.hardware.drivers.buffers import borrowed
 from bolt_numba.hardware.drivers.jax.table import TABLE, NotThereError, results_of
@@ -34,7 +35,6 @@ from bolt_numba.hardware.interface import (
     Setting,
 )
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.types import Array, TensorType, dtype_from_name, dtype_name
 
 if TYPE_CHECKING:
     from bolt_numba.passes.rewrite import Rule

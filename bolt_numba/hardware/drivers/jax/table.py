@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, F32, F64, dtype_name
 from bolt_numba.hardware.drivers.indices import reach
 from bolt_numba.hardware.drivers.table import NotThereError, Site, Table, want_dtypes
 from bolt_numba.ir.graph import Node
 from bolt_numba.ops.dtypes import FLOATS, HALVES, INTS, NUMBERS
-from bolt_numba.types import BOOL, F32, F64, dtype_name
 
 __all__ = ["DATA", "FLOATS", "INTS", "NUMBERS", "TABLE", "WIDE", "JaxSite", "NotThereError", "builds", "results_of"]
 WIDE = (F32, F64)

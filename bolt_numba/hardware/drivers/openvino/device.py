@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from bolt_numba.errors import DeviceError
+from bolt_numba.base.errors import DeviceError
+from bolt_numba.base.types import Array
 from bolt_numba.hardware.drivers.alone import alone, kind_of
 from bolt_numba.hardware.drivers.buffers import Bindings, borrowed
 from bolt_numba.hardware.drivers.indices import loose
@@ -28,7 +29,6 @@ from bolt_numba.hardware.interface import (
     Setting,
 )
 from bolt_numba.ir.graph import Graph, Node
-from bolt_numba.types import Array
 
 if TYPE_CHECKING:
     from bolt_numba.passes.rewrite import Rule

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, F32, I8, I32, I64, U8
 from bolt_numba.hardware.drivers.table import NotThereError, Site, Table, want_dtypes
 from bolt_numba.ir.graph import Node
 from bolt_numba.ops.layers.resize import EXACT
-from bolt_numba.types import BOOL, F32, I8, I32, I64, U8
 
 NUMBER = (F32, I32)
 DATA = (F32, I32, BOOL, U8, I8)

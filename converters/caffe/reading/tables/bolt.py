@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.base.types import F32, I64
 from bolt_numba.converters import bolt_layers
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.bounded import count_of
@@ -21,7 +22,6 @@ from bolt_numba.ops.arrays.shape import Concat, Expand, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Cast, Equal, Greater, GreaterOrEqual, Mul, Sub, Where
-from bolt_numba.types import F32, I64
 
 HIDDEN = -10000.0
 """What attention adds to the weight of a place that a mask hides."""

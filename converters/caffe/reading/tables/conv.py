@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, I64, Dim, Sym
 from bolt_numba.converters.caffe.reading.attributes import Ints
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
@@ -21,7 +22,6 @@ from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
 from bolt_numba.ops.pointwise import Add, Cast, Div, Greater, Mod, Mul, Where
-from bolt_numba.types import F32, I64, Dim, Sym
 
 BAND = 1 << 20
 """The greatest kernel, stride or pad that a file may ask for."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, Array
 from bolt_numba.converters.caffe.message import Message, integer, last, number
 from bolt_numba.converters.caffe.reading.attributes import Floats
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
@@ -21,7 +22,6 @@ from bolt_numba.ops.layers.boxes import DetectionOutput, PriorBox
 from bolt_numba.ops.layers.detection import MaxRoiPool, PSRoiPool
 from bolt_numba.ops.layers.suppression import MulticlassNMS
 from bolt_numba.ops.pointwise import Add, And, Clip, Exp, GreaterOrEqual, Max, Min, Mul, Sub, Where
-from bolt_numba.types import F32, Array
 
 MOST_PRIORS = 1 << 22
 """Boxes that are computed while a model is read."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.base.types import F32
 from bolt_numba.converters.bounded import count_of
 from bolt_numba.converters.caffe.message import dims, integer, last, messages, number
 from bolt_numba.converters.caffe.reading.attributes import Dims
@@ -15,7 +16,6 @@ from bolt_numba.converters.caffe.reading.registry import reader
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Identity
 from bolt_numba.ops.pointwise import Mul
-from bolt_numba.types import F32
 
 
 @reader("Parameter")

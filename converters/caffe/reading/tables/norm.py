@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, Sym
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
@@ -15,7 +16,6 @@ from bolt_numba.ops.arrays.reduce import ReduceMean, ReduceSumSquare, Softmax
 from bolt_numba.ops.layers.norm import LRN, BatchNormalization, LayerNormalization
 from bolt_numba.ops.layers.pool import AveragePool
 from bolt_numba.ops.pointwise import Add, Div, Mul, Pow, Sqrt, Sub
-from bolt_numba.types import F32, Sym
 
 reader("Softmax")(AsIs(Softmax, axis=1))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, Sym
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.caffe.reading.attributes import Floats
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
@@ -43,7 +44,6 @@ from bolt_numba.ops.pointwise import (
     Swish,
     Tanh,
 )
-from bolt_numba.types import F32, Sym
 
 UNARY = {
     "AbsVal": Abs, "Sigmoid": Sigmoid, "TanH": Tanh, "BNLL": Softplus, "SoftPlus": Softplus, "Softplus": Softplus,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, Dim, TensorType
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
 from bolt_numba.converters.operands import dim_of, ints, rank_of, static_dim
@@ -18,7 +19,6 @@ from bolt_numba.ops.arrays.shape import Reshape, Split, Unsqueeze
 from bolt_numba.ops.control import Scan
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Mul, Sigmoid, Tanh
-from bolt_numba.types import F32, Dim, TensorType
 
 
 @reader("LSTM")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bolt_numba.base.types import F32, Sym
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
 from bolt_numba.converters.operands import dim_of, ints, rank_of
@@ -11,7 +12,6 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import ReduceL1, ReduceMean, ReduceSum, ReduceSumSquare, TopK
 from bolt_numba.ops.arrays.shape import Concat, Flatten, Reshape, Unsqueeze
 from bolt_numba.ops.pointwise import Cast, Mul
-from bolt_numba.types import F32, Sym
 
 _OPERATIONS = {"SUM": ReduceSum, "ASUM": ReduceL1, "SUMSQ": ReduceSumSquare, "MEAN": ReduceMean}
 

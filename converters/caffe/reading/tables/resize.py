@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bolt_numba.base.types import I64, Sym
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
 from bolt_numba.converters.operands import dim_of, ints, rank_of, static_dim
@@ -14,7 +15,6 @@ from bolt_numba.ops.arrays.shape import Reshape, Shape
 from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Cast, Mul, Sub
-from bolt_numba.types import I64, Sym
 
 MOST_SIDE = 1 << 20
 """The greatest height or width that a file may ask for."""

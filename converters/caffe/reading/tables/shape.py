@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import I64, Sym
 from bolt_numba.converters.caffe.reading.attributes import Dims, Ints
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
@@ -26,7 +27,6 @@ from bolt_numba.ops.arrays.shape import (
 )
 from bolt_numba.ops.arrays.slicing import Pad, Slice
 from bolt_numba.ops.pointwise import Add, Cast, Equal, Not
-from bolt_numba.types import I64, Sym
 
 MOST_PARTS = 1 << 16
 

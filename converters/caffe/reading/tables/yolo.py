@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, Array
 from bolt_numba.converters.caffe.reading.attributes import Floats, Ints
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
@@ -16,7 +17,6 @@ from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax, Softmax
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Split, Transpose, Unsqueeze
 from bolt_numba.ops.layers.boxes import DetectionOutput
 from bolt_numba.ops.pointwise import Add, Cast, Exp, GreaterOrEqual, Max, Mul, Sigmoid, Sub, Where
-from bolt_numba.types import F32, Array
 
 
 @reader("Yolov3DetectionOutput")

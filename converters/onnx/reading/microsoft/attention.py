@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from bolt_numba.base.types import BOOL, I32, I64, Sym
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.decoder import by_heads, merged
 from bolt_numba.converters.onnx.reading.registry import reader
@@ -22,7 +23,6 @@ from bolt_numba.ops.layers.attention import FusedAttention
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, And, Cast, Div, GreaterOrEqual, Less, Mul, Sqrt, Sub, Where
-from bolt_numba.types import BOOL, I32, I64, Sym
 
 Ints = tuple[int, ...]
 microsoft = functools.partial(reader, domain="com.microsoft")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I8
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.attention import attention
 from bolt_numba.converters.onnx.reading.microsoft.quantized import real
@@ -16,7 +17,6 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.layers.matmul_bits import unpacked
 from bolt_numba.ops.layers.quantize import DequantizeLinear
-from bolt_numba.types import F32, I8
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.base.types import I32, I64, Array, Sym
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
@@ -21,7 +22,6 @@ from bolt_numba.ops.dtypes import FLOATS
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.ops.pointwise import Add, Cast, Div, Equal, Mul, Sub, Where
-from bolt_numba.types import I32, I64, Array, Sym
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.base.types import F32, U8, AnyDType, Array
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.quantized import matmul_nbits
@@ -23,7 +24,6 @@ from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.matmul_bits import unpacked
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Div, Gelu, Min, Mul, Relu, Swish
 from bolt_numba.ops.shapes import product
-from bolt_numba.types import F32, U8, AnyDType, Array
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 Product = Callable[[Any, int], Any]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.base.types import BOOL, F32, F64, I32, I64, Sym, TensorType
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
@@ -55,7 +56,6 @@ from bolt_numba.ops.pointwise import (
     Tanh,
     Where,
 )
-from bolt_numba.types import BOOL, F32, F64, I32, I64, Sym, TensorType
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 MOST_WORDS = 256

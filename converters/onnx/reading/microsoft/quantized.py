@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, F64, I32, U8
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_reader, reader
@@ -25,7 +26,6 @@ from bolt_numba.ops.layers.pool import AveragePool, MaxPool
 from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.pointwise import Add, Cast, Div, LeakyRelu, Mul, Sigmoid
-from bolt_numba.types import F32, F64, I32, U8
 
 Ints = tuple[int, ...]
 Floats = tuple[float, ...]

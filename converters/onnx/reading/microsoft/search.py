@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, F16, F32, I32, I64, TensorType
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
@@ -47,7 +48,6 @@ from bolt_numba.ops.control import Loop
 from bolt_numba.ops.data.search import Between, BifurcationDetector
 from bolt_numba.ops.pointwise import Add, Cast, Equal, Greater, Not, Sub
 from bolt_numba.ops.registry import fresh_dim
-from bolt_numba.types import BOOL, F16, F32, I32, I64, TensorType
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 Graph: TypeAlias = onnx.GraphProto

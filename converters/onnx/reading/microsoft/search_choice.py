@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import BOOL, F32, I32, I64
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.layers import without_repetition
 from bolt_numba.converters.operands import (
@@ -49,7 +50,6 @@ from bolt_numba.ops.pointwise import (
     Sub,
     Where,
 )
-from bolt_numba.types import BOOL, F32, I32, I64
 
 State: TypeAlias = dict[str, Any]
 Rule: TypeAlias = Callable[[NodeBuilder, Any, Value], Any]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import I32, TensorType
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.search_choice import State
@@ -20,7 +21,6 @@ from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import CumSum, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Shape
 from bolt_numba.ops.pointwise import Add, Cast, Equal, Not, Where
-from bolt_numba.types import I32, TensorType
 
 
 def declared(b: NodeBuilder, graph: onnx.GraphProto, *names: str) -> dict[str, TensorType]:

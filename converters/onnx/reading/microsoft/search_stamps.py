@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import I32, I64
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.search_choice import FORBIDDEN, Rule, count
 from bolt_numba.converters.operands import expanded, sizes_of, sliced, static_dim
@@ -15,7 +16,6 @@ from bolt_numba.ops.arrays.gather import GatherElements
 from bolt_numba.ops.arrays.reduce import ArgMax, ReduceLogSumExp, ReduceMax
 from bolt_numba.ops.arrays.shape import Concat
 from bolt_numba.ops.pointwise import Add, And, Cast, Equal, Greater, GreaterOrEqual, Less, Not, Or, Where
-from bolt_numba.types import I32, I64
 
 FIRST = 50
 """The first stamp may be at most so many after the one of time 0."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, AnyDType, Array
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.ml.forest import LEAF, MODES, Branch, Forest, Key, Leaf
 from bolt_numba.converters.onnx.reading.ml.scores import (
@@ -21,7 +22,6 @@ from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.data.trees import TreeEnsemble
 from bolt_numba.ops.pointwise import Add, Cast, Mul
-from bolt_numba.types import F32, AnyDType, Array
 
 Ints = tuple[int, ...]
 Floats = tuple[float, ...]

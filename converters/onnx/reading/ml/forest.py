@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.records import record
-from bolt_numba.errors import InvalidModelError
-from bolt_numba.types import AnyDType, Array
+from bolt_numba.base.types import AnyDType, Array
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
 """Tests by the numbers that TreeEnsemble-5 gives them."""

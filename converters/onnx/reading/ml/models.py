@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.types import F32, I64, STRING, AnyDType, Array, MapType
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.ml.scores import (
     ML,
@@ -17,7 +19,6 @@ from bolt_numba.converters.onnx.reading.ml.scores import (
 )
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.operands import dim_of, ints, rank_of
-from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceL2, ReduceMax, ReduceSum
@@ -26,7 +27,6 @@ from bolt_numba.ops.arrays.slicing import Pad, Slice
 from bolt_numba.ops.data.ml import CastMap, DictVectorizer, LabelEncoder, OneHotEncoder, ZipMap
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Abs, Cast, Div, Equal, Greater, IsNaN, Mul, Neg, Sub, Where
-from bolt_numba.types import F32, I64, STRING, AnyDType, Array, MapType
 
 Ints = tuple[int, ...]
 Floats = tuple[float, ...]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, F64, I64, STRING, Array
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.operands import rank_of
 from bolt_numba.ir.graph import Value
@@ -30,7 +31,6 @@ from bolt_numba.ops.pointwise import (
     Sub,
     Where,
 )
-from bolt_numba.types import F32, F64, I64, STRING, Array
 
 ML = "ai.onnx.ml"
 _LAST = np.array([-1])

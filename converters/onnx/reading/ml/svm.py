@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, F64, I64, Array
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.ml.scores import ML, as_rows, class_labels, pick_labels, post_transformed
 from bolt_numba.converters.onnx.reading.registry import reader
@@ -17,7 +18,6 @@ from bolt_numba.ops.arrays.shape import Concat, Reshape
 from bolt_numba.ops.data.ml import PairwiseCoupling
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Exp, Greater, Mul, Neg, Pow, Sigmoid, Sub, Tanh, Where
-from bolt_numba.types import F32, F64, I64, Array
 
 Ints = tuple[int, ...]
 Floats = tuple[float, ...]

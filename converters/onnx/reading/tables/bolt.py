@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, U8
 from bolt_numba.converters import bolt_layers
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
@@ -20,7 +21,6 @@ from bolt_numba.ops.layers.detection import RoiAlign
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.norm import LpNormalization
 from bolt_numba.ops.pointwise import Add, Cast, HardSwish
-from bolt_numba.types import F32, U8
 
 Ints = tuple[int, ...]
 

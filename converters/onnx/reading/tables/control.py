@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.base.types import BOOL, I64, Shape, TensorType
 from bolt_numba.converters.loops import stable_body
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
@@ -13,7 +14,6 @@ from bolt_numba.converters.operands import dim_of, known_scalar, rank_of
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.control import If, Loop, Scan
-from bolt_numba.types import BOOL, I64, Shape, TensorType
 
 Ints = tuple[int, ...]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Sym
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.nodes import ForeignBuilder
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
@@ -20,7 +21,6 @@ from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.layers.conv import Conv, Convolution, ConvTranspose
 from bolt_numba.ops.layers.pool import AveragePool, Col2Im, LpPool, MaxPool
 from bolt_numba.ops.pointwise import Abs, Add, Pow, Sub
-from bolt_numba.types import Sym
 
 Ints = tuple[int, ...]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
@@ -23,7 +24,6 @@ from bolt_numba.ops.layers.norm import (
     RMSNormalization,
 )
 from bolt_numba.ops.pointwise import Add, Cast, Div, Mul, Sqrt, Sub
-from bolt_numba.types import F32
 
 add_as_is(InstanceNormalization, LRN, LpNormalization)
 add_reader("GroupNormalization", AsIs(GroupNormalization, ignored={"stash_type": 1}), since=21)

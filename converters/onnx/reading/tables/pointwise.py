@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.types import F32, AnyDType
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
 from bolt_numba.converters.onnx.types import dtype_of
 from bolt_numba.converters.operands import known_scalar, rank_of
-from bolt_numba.errors import BoltError
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.conversion import ROUND_MODES
 from bolt_numba.ops.arrays.shape import Reshape, Unsqueeze
@@ -40,7 +41,6 @@ from bolt_numba.ops.pointwise import (
     Where,
 )
 from bolt_numba.ops.registry import OPS
-from bolt_numba.types import F32, AnyDType
 
 UNARY = (
     *("Abs", "Neg", "Exp", "Log", "Sqrt", "Reciprocal", "Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "HardSwish"),

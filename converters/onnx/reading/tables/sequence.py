@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import SequenceType
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, reader
@@ -25,7 +26,6 @@ from bolt_numba.ops.data.sequence import (
     SequenceLength,
     SplitToSequence,
 )
-from bolt_numba.types import SequenceType
 
 add_as_is(SequenceConstruct, SequenceAt, SequenceInsert, SequenceErase, SequenceLength, ConcatFromSequence)
 add_as_is(SplitToSequence, OptionalGetElement)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, F16, F32, I64, Array
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
@@ -34,7 +35,6 @@ from bolt_numba.ops.arrays.shape import (
 )
 from bolt_numba.ops.arrays.slicing import Pad, ReverseSequence, Slice
 from bolt_numba.ops.pointwise import Add, Cast, Div, Max, Sub
-from bolt_numba.types import BOOL, F16, F32, I64, Array
 
 Ints = tuple[int, ...]
 

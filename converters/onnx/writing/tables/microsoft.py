@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.types import TensorType
 from bolt_numba.converters.onnx.writing.registry import MICROSOFT, Named, NoSpellingError, writer
 from bolt_numba.ops.data.search import Between, BifurcationDetector
 from bolt_numba.ops.data.tokens import Tokenizer
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 from bolt_numba.ops.layers.matmul_bits import MatMulNBits
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
-from bolt_numba.types import TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.converters.onnx.writing.graph import GraphWriter

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, F32, I64, STRING, AnyDType, Array
 from bolt_numba.converters.onnx.types import CODES
 from bolt_numba.converters.onnx.writing.registry import Named, NoSpellingError, writer
 from bolt_numba.ops.arrays.generate import ConstantOfShape
@@ -13,7 +14,6 @@ from bolt_numba.ops.arrays.random import RandomNormal, RandomUniform
 from bolt_numba.ops.data.ml import CastMap, DictVectorizer, LabelEncoder, OneHotEncoder, ZipMap
 from bolt_numba.ops.data.text import TfIdfVectorizer
 from bolt_numba.ops.data.trees import TreeEnsemble
-from bolt_numba.types import BOOL, F32, I64, STRING, AnyDType, Array
 
 if TYPE_CHECKING:
     from bolt_numba.converters.onnx.writing.graph import GraphWriter

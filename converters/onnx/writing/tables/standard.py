@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, F32, I64, Sym, TensorType, sequence_of
 from bolt_numba.converters.onnx.types import CODES, proto_of_type
 from bolt_numba.converters.onnx.writing.registry import Named, NoSpellingError, writer
 from bolt_numba.ir.build import Builder
@@ -25,7 +26,6 @@ from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Clip
 from bolt_numba.ops.registry import Op
-from bolt_numba.types import BOOL, F32, I64, Sym, TensorType, sequence_of
 
 if TYPE_CHECKING:
     from bolt_numba.converters.onnx.writing.graph import GraphWriter

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, F32, F64, I32, I64, U32, U64, Sym
 from bolt_numba.converters.operands import as_scalar, dim_of, ints, rank_of, unsqueezed
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
@@ -46,7 +47,6 @@ from bolt_numba.ops.pointwise import (
     Where,
     Xor,
 )
-from bolt_numba.types import BOOL, F32, F64, I32, I64, U32, U64, Sym
 
 _ORDER = (BOOL, *(np.dtype(c) for c in ("u1", "i1", "i2", "i4", "i8")))
 

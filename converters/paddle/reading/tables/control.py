@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.base.types import BOOL, F32, F64, I64, STRING, AnyDType, NestedType, Sym, TensorType, type_of
 from bolt_numba.converters.loops import stable_body
 from bolt_numba.converters.operands import ints, known_scalar
 from bolt_numba.converters.paddle.reading.binding import Values
@@ -29,7 +30,6 @@ from bolt_numba.ops.data.sequence import (
     SequenceLength,
 )
 from bolt_numba.ops.pointwise import Cast, Less, Where
-from bolt_numba.types import BOOL, F32, F64, I64, STRING, AnyDType, NestedType, Sym, TensorType, type_of
 
 
 def scalar(b: Builder, x: Value, *shape: int) -> Value:

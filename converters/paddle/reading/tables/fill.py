@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import field_rows, record
+from bolt_numba.base.types import BOOL, F32, F64, I64, AnyDType
 from bolt_numba.converters.operands import as_scalar, expanded, ints, joined, known_scalar, rank_of, unsqueezed
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
@@ -31,7 +32,6 @@ from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Shape
 from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.pointwise import Add, Div, Equal, Floor, Less, Max, Min, Mod, Mul, Pow, Sub
-from bolt_numba.types import BOOL, F32, F64, I64, AnyDType
 
 
 def filled(b: PaddleBuilder, shape: Value, value: float | int | bool, dtype: AnyDType) -> Value:

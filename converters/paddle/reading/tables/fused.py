@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import I64
 from bolt_numba.converters.operands import as_scalar, expanded, ints, rank_of, sliced, static_dim, unsqueezed
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
@@ -22,7 +23,6 @@ from bolt_numba.ops.arrays.reduce import CumSum, ReduceSum, Softmax
 from bolt_numba.ops.arrays.shape import Concat, Shape
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, And, Equal, Less, Mul, Not, Sub, Where
-from bolt_numba.types import I64
 
 
 def _binary(b: PaddleBuilder, name: str, x: Value, y: Value, axis: int) -> Value:

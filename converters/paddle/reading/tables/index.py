@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import I64
 from bolt_numba.converters.operands import (
     as_scalar,
     dim_of,
@@ -49,7 +50,6 @@ from bolt_numba.ops.arrays.reduce import CumSum, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Shape, Transpose
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.pointwise import Add, Div, Equal, GreaterOrEqual, Less, Log, Mul, Not, Where
-from bolt_numba.types import I64
 
 
 @PADDLE.reader("lookup_table_v2", "c_embedding", pir=("embedding",), slots={"Ids": "x", "W": "weight"})

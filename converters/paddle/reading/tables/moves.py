@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bolt_numba.base.types import I64
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.operands import END, as_scalar, ints, joined, known_ints, rank_of, sliced
 from bolt_numba.converters.paddle.reading.binding import Values
@@ -36,7 +37,6 @@ from bolt_numba.ops.arrays.shape import (
 )
 from bolt_numba.ops.arrays.slicing import Pad, Slice
 from bolt_numba.ops.pointwise import Add, Div, Mod, Sub
-from bolt_numba.types import I64
 
 _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "edge": "edge", "circular": "wrap"}
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32
 from bolt_numba.converters.operands import rank_of, static_dim
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
@@ -32,7 +33,6 @@ from bolt_numba.ops.layers.norm import (
     RMSNormalization,
 )
 from bolt_numba.ops.pointwise import Add, Div, Mul, Sqrt, Sub
-from bolt_numba.types import F32
 
 _BATCH = ("Y", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "ReserveSpace")
 

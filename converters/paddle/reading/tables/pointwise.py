@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BF16, F16, F32, F64, I32, AnyDType
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import chosen, floating, is_legacy, number, to, truth
@@ -61,7 +62,6 @@ from bolt_numba.ops.pointwise import (
     Tan,
     Tanh,
 )
-from bolt_numba.types import BF16, F16, F32, F64, I32, AnyDType
 
 _FLOATING = {
     "acos": Acos, "acosh": Acosh, "asin": Asin, "asinh": Asinh, "atan": Atan, "atanh": Atanh, "cos": Cos,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import I32, I64, AnyDType
 from bolt_numba.converters.operands import as_scalar, ints, joined, known_ints, rank_of, unsqueezed
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
@@ -34,7 +35,6 @@ from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
 from bolt_numba.ops.pointwise import Abs, Add, And, Div, GreaterOrEqual, Less, Min, Mod, Mul, Pow, Sub
-from bolt_numba.types import I32, I64, AnyDType
 
 
 @record(frozen=True)

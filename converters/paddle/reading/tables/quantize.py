@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, I8, I16, AnyDType, Array
 from bolt_numba.converters.operands import ints, known_scalar, rank_of
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
@@ -22,7 +23,6 @@ from bolt_numba.ops.arrays.reduce import ReduceMax
 from bolt_numba.ops.arrays.shape import Reshape
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Abs, Clip, Div, Max, Min, Mul, Neg
-from bolt_numba.types import F32, I8, I16, AnyDType, Array
 
 Ints: TypeAlias = tuple[int, ...]
 AWAY = 1

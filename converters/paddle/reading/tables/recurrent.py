@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bolt_numba.base.types import I32
 from bolt_numba.converters.operands import ints, sliced, static_dim, unsqueezed
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
@@ -14,7 +15,6 @@ from bolt_numba.ops.arrays.shape import Concat, Split, Squeeze
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.pointwise import Add, Mul, Relu, Sigmoid, Sub, Tanh
-from bolt_numba.types import I32
 
 _ORDERS: dict[str, tuple[int, ...]] = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN_TANH": (0,), "RNN_RELU": (0,)}
 """Which of Paddle's gates stands at each place of the graph's: (i, f, c, o) for LSTM, (r, z, c) for GRU."""

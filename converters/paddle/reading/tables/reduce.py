@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, I32, I64, AnyDType
 from bolt_numba.converters.operands import as_scalar, ints, known_ints, rank_of
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
@@ -38,7 +39,6 @@ from bolt_numba.ops.arrays.reduce import (
 )
 from bolt_numba.ops.arrays.shape import Shape
 from bolt_numba.ops.pointwise import Abs, Add, Cast, Div, Mul, Pow, Sqrt, Sub
-from bolt_numba.types import BOOL, I32, I64, AnyDType
 
 _REDUCTIONS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "reduce_sum": (ReduceSum, ("sum",)),

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.types import I64
 from bolt_numba.converters.operands import ints, rank_of
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
@@ -19,7 +20,6 @@ from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, And, Cast, Div, Equal, GreaterOrEqual, Less, Max, Min, Mul, Not, Or, Sqrt, Sub
 from bolt_numba.ops.pointwise import Where as Chosen
-from bolt_numba.types import I64
 
 Ints: TypeAlias = tuple[int, ...]
 

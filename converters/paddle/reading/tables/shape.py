@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import I32, I64, Sym
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.operands import (
     END,
@@ -53,7 +54,6 @@ from bolt_numba.ops.arrays.shape import (
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.control import If
 from bolt_numba.ops.pointwise import Add, And, Equal, Less, Max, Mod, Sub, Where
-from bolt_numba.types import I32, I64, Sym
 
 PADDLE.reader("reshape", legacy=("reshape2",), slots={"ShapeTensor": "shape*"})(AsIs(Reshape()))
 PADDLE.reader(legacy=("flatten", "flatten2"))(AsIs(Flatten))

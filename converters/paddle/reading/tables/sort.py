@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F64, I32, I64, AnyDType
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.operands import as_scalar, ints, rank_of, sliced, unsqueezed
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
@@ -45,7 +46,6 @@ from bolt_numba.ops.pointwise import (
     Not,
     Sub,
 )
-from bolt_numba.types import F64, I32, I64, AnyDType
 
 PADDLE.reader("gather_tree")(AsIs(GatherTree()))
 

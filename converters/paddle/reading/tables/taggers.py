@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, F32, I64, TensorType
 from bolt_numba.converters.operands import ints, sliced, static_dim, unsqueezed
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import flat, reshaped, transposed
@@ -25,7 +26,6 @@ from bolt_numba.ops.control import Scan
 from bolt_numba.ops.layers.recurrent import GRU, LSTM
 from bolt_numba.ops.pointwise import Add, Cast, Equal, Neg, Where
 from bolt_numba.ops.registry import fresh_dim
-from bolt_numba.types import BOOL, F32, I64, TensorType
 
 _ACTIVATIONS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "relu": "Relu"}
 

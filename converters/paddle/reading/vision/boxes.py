@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I64
 from bolt_numba.converters.operands import as_scalar, expanded, ints, joined, rank_of, sliced, static_dim, unsqueezed
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
@@ -41,7 +42,6 @@ from bolt_numba.ops.pointwise import (
     Sigmoid,
     Sub,
 )
-from bolt_numba.types import F32, I64
 
 
 def _stacked(b: PaddleBuilder, *parts: Value) -> Value:

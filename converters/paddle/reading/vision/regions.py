@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I32, I64, Sym
 from bolt_numba.converters.operands import as_scalar, dim_of, ints, rank_of, static_dim, unsqueezed
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
@@ -33,7 +34,6 @@ from bolt_numba.ops.pointwise import (
     Sqrt,
     Sub,
 )
-from bolt_numba.types import F32, I32, I64, Sym
 
 _ROIS = {"ROIs": "boxes", "RoisNum": "boxes_num"}
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I64
 from bolt_numba.converters.operands import ints, joined, rank_of, static_dim
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.parts import (
@@ -27,7 +28,6 @@ from bolt_numba.ops.arrays.shape import Concat, Expand
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.resize import GridSample, Resize
 from bolt_numba.ops.pointwise import Add, Cast, Div, Max, Mul, Sub
-from bolt_numba.types import F32, I64
 
 _METHODS = {"linear": "linear", "bilinear": "linear", "trilinear": "linear", "nearest": "nearest", "bicubic": "cubic"}
 

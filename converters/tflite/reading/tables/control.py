@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, I64, TensorType
 from bolt_numba.converters.loops import stable_body
 from bolt_numba.converters.operands import known_scalar
 from bolt_numba.converters.tflite.reading.complexes import Complex
@@ -19,7 +20,6 @@ from bolt_numba.converters.tflite.reading.registry import TFLITE, complexes, exa
 from bolt_numba.converters.tflite.reading.scope import Handle, Key, SubgraphScope
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.control import If, Loop
-from bolt_numba.types import BOOL, I64, TensorType
 
 
 @TFLITE.reader("CALL")

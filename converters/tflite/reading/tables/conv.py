@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import Sym
 from bolt_numba.converters.operands import rank_of, static_dim
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.quantised import ranged
@@ -15,7 +16,6 @@ from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
 from bolt_numba.ops.pointwise import Mul, Sqrt
-from bolt_numba.types import Sym
 
 PADDING = {"SAME": "SAME_UPPER", "VALID": "VALID"}
 Ints = tuple[int, ...]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I64
 from bolt_numba.converters.operands import ints, sliced, squeezed, static_dim, unsqueezed
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import CUSTOM, TFLITE
@@ -14,7 +15,6 @@ from bolt_numba.ops.arrays.gather import Gather, NonMaxSuppression
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceSum, TopK
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Shape, Transpose
 from bolt_numba.ops.pointwise import Add, Cast, Exp, Less, Mul, Sub, Where
-from bolt_numba.types import F32, I64
 
 NOTHING = float(np.finfo(F32).min)
 """The score of what fills up the rows that no detection takes."""

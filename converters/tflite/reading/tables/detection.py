@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, I32, I64, TensorType
 from bolt_numba.converters.operands import as_scalar, ints, known_scalar, sliced, squeezed, unsqueezed
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64
@@ -33,7 +34,6 @@ from bolt_numba.ops.pointwise import (
     Sub,
     Where,
 )
-from bolt_numba.types import BOOL, I32, I64, TensorType
 
 
 def _just_below(b: TfliteBuilder, limit: Value) -> Any:

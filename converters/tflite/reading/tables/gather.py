@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, U8, AnyDType
 from bolt_numba.converters.operands import (
     Size,
     as_scalar,
@@ -26,7 +27,6 @@ from bolt_numba.ops.arrays.generate import ConstantOfShape, Range
 from bolt_numba.ops.arrays.reduce import ReduceMax
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Transpose
 from bolt_numba.ops.pointwise import Add, Equal, Less, Max, Min, Sub, Where
-from bolt_numba.types import BOOL, U8, AnyDType
 
 
 @TFLITE.reader("GATHER")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, Array
 from bolt_numba.converters.operands import ints, known_array
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import CUSTOM, TFLITE, activated
@@ -20,7 +21,6 @@ from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.pointwise import Add, Greater, Less, Mul, Sub, Where
-from bolt_numba.types import F32, Array
 
 ONE = np.ones((), F32)
 

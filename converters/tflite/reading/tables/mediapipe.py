@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I64
 from bolt_numba.converters.operands import ints, reshaped, size_of, sliced, static_dim, unsqueezed
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import CUSTOM, TFLITE
@@ -37,7 +38,6 @@ from bolt_numba.ops.pointwise import (
     Sub,
     Where,
 )
-from bolt_numba.types import F32, I64
 
 SAME, VALID = 1, 2
 """`TfLitePadding`, in structures that are stored as they lie in memory."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, F32, F64, I32
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.operands import rank_of
 from bolt_numba.converters.tflite.reading.complexes import Complex, parts_of
@@ -61,7 +62,6 @@ from bolt_numba.ops.pointwise import (
     Where,
     Xor,
 )
-from bolt_numba.types import BOOL, F32, F64, I32
 
 UNARY = {
     "ABS": Abs, "NEG": Neg, "EXP": Exp, "LOG": Log, "SQRT": Sqrt, "SIN": Sin, "COS": Cos, "CEIL": Ceil,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import TensorType
 from bolt_numba.converters.operands import ints, reshaped, size_of, sliced, squeezed, static_dim, unsqueezed
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE
@@ -24,7 +25,6 @@ from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.layers.recurrent import LSTM, RNN
 from bolt_numba.ops.pointwise import Add, Clip, Mul, Neg, Relu, Sigmoid, Sub, Tanh
-from bolt_numba.types import TensorType
 
 FUNCTIONS: dict[str, Any] = {
     "NONE": None, "RELU": Relu(), "RELU_N1_TO_1": Clip(-1.0, 1.0), "RELU6": Clip(0.0, 6.0), "TANH": Tanh(),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, U8
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.operands import known_ints
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
@@ -23,7 +24,6 @@ from bolt_numba.ops.arrays.reduce import (
     TopK,
 )
 from bolt_numba.ops.arrays.shape import Reshape
-from bolt_numba.types import BOOL, U8
 
 REDUCTIONS = {
     "MEAN": ReduceMean, "SUM": ReduceSum, "REDUCE_PROD": ReduceProd, "REDUCE_MAX": ReduceMax,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from bolt_numba.base.types import F32
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Round
-from bolt_numba.types import F32
 
 
 def _mode(b: TfliteBuilder, align_corners: bool, half_pixel_centers: bool, half: str) -> str:

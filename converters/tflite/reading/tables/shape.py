@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import I64
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.operands import (
     Size,
@@ -41,7 +42,6 @@ from bolt_numba.ops.arrays.shape import (
     Unsqueeze,
 )
 from bolt_numba.ops.pointwise import Abs, Add, BitShift, Cast, Ceil, Div, Equal, Mul, Sub, Where
-from bolt_numba.types import I64
 
 Ints = tuple[int, ...]
 

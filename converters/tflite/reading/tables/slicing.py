@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
+from bolt_numba.base.types import I64, Array, Dim
 from bolt_numba.converters.operands import (
     END,
     ints,
@@ -28,7 +29,6 @@ from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Transpose
 from bolt_numba.ops.arrays.slicing import Pad, ReverseSequence, Slice
 from bolt_numba.ops.pointwise import Add, And, Equal, GreaterOrEqual, Less, Where
-from bolt_numba.types import I64, Array, Dim
 
 Ints = tuple[int, ...]
 BEGIN = -END - 1

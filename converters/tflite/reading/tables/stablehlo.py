@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, Sym
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.operands import (
     as_scalar,
@@ -63,7 +64,6 @@ from bolt_numba.ops.pointwise import (
     Tanh,
     Where,
 )
-from bolt_numba.types import BOOL, Sym
 
 Ints = tuple[int, ...]
 UNARY = {

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import I64, U8
 from bolt_numba.converters.operands import ints, static_dim
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, exact
@@ -15,7 +16,6 @@ from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Shape
 from bolt_numba.ops.data.ml import LabelEncoder
 from bolt_numba.ops.pointwise import Cast, Less
-from bolt_numba.types import I64, U8
 
 
 @TFLITE.reader("HASHTABLE")

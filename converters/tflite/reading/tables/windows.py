@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL
 from bolt_numba.converters.operands import END, ints, known_ints, rank_of, reshaped, sizes_of, sliced, unsqueezed
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder, numbers
 from bolt_numba.converters.tflite.reading.registry import TFLITE, exact
@@ -14,7 +15,6 @@ from bolt_numba.converters.tflite.reading.shapes import times
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.pointwise import Add, And, Max, Min, Mul, Or
-from bolt_numba.types import BOOL
 
 Ints = tuple[int, ...]
 FUNCTIONS = {"ADD": Add, "MUL": Mul, "MINIMUM": Min, "MAXIMUM": Max, "ALL": And, "ANY": Or}

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, I8, I64, U8
 from bolt_numba.hardware.drivers.jax.table import DATA, NUMBERS, JaxSite, builds
 from bolt_numba.ops.arrays.slicing import slice_bounds
 from bolt_numba.ops.shapes import distinct_axes
-from bolt_numba.types import BOOL, I8, I64, U8
 
 
 @builds("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", dtypes=DATA)

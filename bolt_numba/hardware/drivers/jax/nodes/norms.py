@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from bolt_numba.base.types import F32
 from bolt_numba.hardware.drivers.jax.table import FLOATS, JaxSite, builds
-from bolt_numba.types import F32
 
 
 def along_channels(v: Any, rank: int) -> Any:

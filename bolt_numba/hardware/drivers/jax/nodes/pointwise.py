@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, F16, F32, F64, I32, I64, U32, U64, AnyDType
 from bolt_numba.hardware.drivers.jax.table import DATA, FLOATS, INTS, NUMBERS, JaxSite, builds
 from bolt_numba.ops.dtypes import HALVES
-from bolt_numba.types import BOOL, F16, F32, F64, I32, I64, U32, U64, AnyDType
 
 SIGNED = tuple(d for d in NUMBERS if d.kind != "u")
 UNARY = {

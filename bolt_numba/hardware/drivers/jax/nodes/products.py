@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, I32, U8
 from bolt_numba.hardware.drivers.jax.nodes.norms import along_channels
 from bolt_numba.hardware.drivers.jax.table import FLOATS, NUMBERS, WIDE, JaxSite, builds
-from bolt_numba.types import F32, I32, U8
 
 LETTERS = "DHW"
 MOST_GROUPS = 32

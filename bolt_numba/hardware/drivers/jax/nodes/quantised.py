@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, F64, I8, I16, I32, U8, U16, AnyDType
 from bolt_numba.hardware.drivers.jax.table import FLOATS, WIDE, JaxSite, builds
 from bolt_numba.ops.layers.quantize import limits
-from bolt_numba.types import F32, F64, I8, I16, I32, U8, U16, AnyDType
 
 STORED = (U8, I8, U16, I16)
 

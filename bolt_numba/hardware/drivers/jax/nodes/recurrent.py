@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.types import I32
 from bolt_numba.hardware.drivers.jax.table import FLOATS, WIDE, JaxSite, builds
 from bolt_numba.ops.layers.recurrent import ALPHA, BETA
-from bolt_numba.types import I32
 
 Function: TypeAlias = Callable[[Any], Any]
 

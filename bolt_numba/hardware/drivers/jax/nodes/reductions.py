@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import BOOL, I64, U64
 from bolt_numba.hardware.drivers.jax.table import FLOATS, NUMBERS, JaxSite, builds
-from bolt_numba.types import BOOL, I64, U64
 
 
 def _along(s: JaxSite, op: Any) -> dict[str, Any]:

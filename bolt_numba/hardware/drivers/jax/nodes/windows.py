@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import F32, F64, I32, I64
 from bolt_numba.hardware.drivers.jax.table import DATA, FLOATS, INTS, NUMBERS, WIDE, JaxSite, builds
 from bolt_numba.ops.layers.resize import EXACT, GREATEST_POINT
-from bolt_numba.types import F32, F64, I32, I64
 
 CUBIC = -0.75
 """The coefficient of cubic samples at points."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 from bolt_numba.base.border import border
+from bolt_numba.base.errors import DTypeError
 from bolt_numba.devices.seals import check_sources
-from bolt_numba.errors import DTypeError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import Model
 

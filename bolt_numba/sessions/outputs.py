@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.types import AnyDType, Array, TensorSpec, dtype_name
+from bolt_numba.base.types import AnyDType, Array, TensorSpec, dtype_name
 
 
 class Outputs:

@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from bolt_numba.base.files import open_regular
-from bolt_numba.errors import InvalidModelError
-from bolt_numba.types import Array
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.files.regular import open_regular
+from bolt_numba.base.types import Array
 
 PAGE = mmap.PAGESIZE
 LINE = 64

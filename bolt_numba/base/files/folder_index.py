@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bolt_numba.base.digest import sha256
-from bolt_numba.base.kept import BUILT_IN, contents, keep
+from bolt_numba.base.files.kept import BUILT_IN, contents, keep
 
 
 def remembered(kind: str, folder: Path, *beside: Path) -> Any:

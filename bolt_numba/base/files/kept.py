@@ -20,8 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bolt_numba.base.config import CACHE_DIR, SYSTEM_CACHE, TRUSTED_USERS, trusted_users
-from bolt_numba.base.records import record
-from bolt_numba.base.trusted import (
+from bolt_numba.base.files.trusted import (
     PRIVATE_FOLDER,
     SHARED_FOLDER,
     CacheWarning,
@@ -34,6 +33,7 @@ from bolt_numba.base.trusted import (
     warn_untrusted,
     write_trusted,
 )
+from bolt_numba.base.records import record
 
 _EFFECTIVE = getattr(os, "geteuid", None)
 BUILT_IN = Path(__file__).parent.parent / "built_in"
@@ -81,7 +81,7 @@ def contents(name: str) -> Iterator[tuple[Path, bytes]]:
 
 
 def maps(name: str) -> Iterator[tuple[Path, memoryview, os.stat_result]]:
-    """The same as `base.trusted.map_trusted` has them."""
+    """The same as `base.files.trusted.map_trusted` has them."""
     for folder in folders().read:
         found = map_trusted(folder / name)
         if found is not None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from bolt_numba.base.kept import cache_root, open_kept
+from bolt_numba.base.files.kept import cache_root, open_kept
 
 WAIT_S = 30.0
 """Seconds: much longer than any kernel compiles."""
@@ -22,7 +22,7 @@ _LOOK_S = 0.02
 
 @contextmanager
 def claimed(name: str) -> Iterator[bool]:
-    """Hold the claim on a file that `base.kept.keep` is going to write; the value says whether another process had it.
+    """Hold the claim on a file that `kept.keep` is going to write; the value says whether another process had it.
 
     Threads of one process do not exclude each other.
     """

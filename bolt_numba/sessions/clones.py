@@ -6,14 +6,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from bolt_numba.errors import BoltError, ShapeError
-from bolt_numba.inputs import threads_of
+from bolt_numba.base.errors import BoltError, ShapeError
+from bolt_numba.base.types import Array
 from bolt_numba.ir.graph import Graph
-from bolt_numba.types import Array
+from bolt_numba.sessions.inputs import threads_of
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.kept import Choose
-    from bolt_numba.session import Session
+    from bolt_numba.sessions.session import Session
 
 MAX_WIDER = 4
 """How many sessions with other outputs or symbols a session keeps."""

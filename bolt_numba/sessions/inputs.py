@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
+from bolt_numba.base.errors import DeviceError, DTypeError, ShapeError
 from bolt_numba.base.options import wanted_threads
-from bolt_numba.errors import DeviceError, DTypeError, ShapeError
-from bolt_numba.ops.dtypes import plain_bools
-from bolt_numba.runtime.copies import is_elsewhere
-from bolt_numba.types import (
+from bolt_numba.base.types import (
     BOOL,
     STRING,
     AnyDType,
@@ -28,6 +26,8 @@ from bolt_numba.types import (
     TensorType,
     dtype_name,
 )
+from bolt_numba.ops.dtypes import plain_bools
+from bolt_numba.runtime.copies import is_elsewhere
 
 if TYPE_CHECKING:
     from bolt_numba.base.options import Options

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from bolt_numba.errors import BoltError, DTypeError, InvalidModelError
+from bolt_numba.base.errors import BoltError, DTypeError, InvalidModelError
 
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _NO_FILE = (errno.ENXIO, errno.ENODEV, getattr(errno, "EOPNOTSUPP", errno.ENXIO))

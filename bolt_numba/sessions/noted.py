@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bolt_numba.base.options import Options
+from bolt_numba.base.types import STRING
 from bolt_numba.converters.bounded import files_named
 from bolt_numba.devices.foreign.device import ForeignProgram
 from bolt_numba.devices.foreign.opened import Loaded
@@ -14,11 +15,10 @@ from bolt_numba.hardware import blobs, starts
 from bolt_numba.hardware.starts import Layout, Opening
 from bolt_numba.ir.graph import Node
 from bolt_numba.ir.model import Model
-from bolt_numba.loading import read_model
 from bolt_numba.ops.foreign import Foreign
 from bolt_numba.runtime.slots import INPUT
-from bolt_numba.session import Session
-from bolt_numba.types import STRING
+from bolt_numba.sessions.loading import read_model
+from bolt_numba.sessions.session import Session
 
 MOST_BYTES = 4096
 """Bytes of constant operands that are remembered of a part."""

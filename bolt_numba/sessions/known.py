@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.base.files import open_descriptor
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.files.regular import open_descriptor
+from bolt_numba.base.files.trusted import read_whole
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.options import Options
 from bolt_numba.base.swallowed import swallowing
-from bolt_numba.base.trusted import read_whole
+from bolt_numba.base.types import Array
 from bolt_numba.devices import others
 from bolt_numba.devices.foreign.failures import Failures
 from bolt_numba.devices.foreign.opened import Loaded, Opened
-from bolt_numba.errors import InvalidModelError
 from bolt_numba.hardware import blobs, registry, starts
 from bolt_numba.hardware.interface import CompileContext, DeviceFullError, DeviceLostError
 from bolt_numba.hardware.starts import Layout, Opening, Shapes, Start
-from bolt_numba.inputs import check_buffer, shared_symbols, wanted_of
-from bolt_numba.session import Session
-from bolt_numba.types import Array
+from bolt_numba.sessions.inputs import check_buffer, shared_symbols, wanted_of
+from bolt_numba.sessions.session import Session
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.kept import Choose
@@ -192,7 +192,7 @@ class KnownSession(Session):
                 return
             self._is_completing = True
             try:
-                from bolt_numba.plugged.noted import model_of, remember
+                from bolt_numba.sessions.noted import model_of, remember
 
                 content = self._content()
                 found, named = model_of(self._asked, content)
@@ -223,8 +223,8 @@ class KnownSession(Session):
 
     def _hand_over(self, shapes: Shapes, ready: _Ready) -> None:
         """Have the session's part of these shapes go on with what is compiled."""
-        from bolt_numba.plugged.noted import only_part
-        from bolt_numba.types import TensorType
+        from bolt_numba.base.types import TensorType
+        from bolt_numba.sessions.noted import only_part
 
         assert self._plugins is not None, "a device was named"
         device = self._plugins.plugged.get(self._asked.device)
@@ -246,7 +246,7 @@ def session_of(model: Any, signature: str | None, options: Options) -> Session |
         return None
     made = _known(asked, options)
     if made is None:
-        from bolt_numba.plugged.noted import begun  # those that start without their model do without
+        from bolt_numba.sessions.noted import begun  # those that start without their model do without
 
         made = begun(asked, options)
     return made

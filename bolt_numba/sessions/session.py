@@ -11,12 +11,15 @@ import numpy as np
 
 from bolt_numba.base.border import border, leave
 from bolt_numba.base.budget import limits_of, within
-from bolt_numba.base.mapped import check_intact, drop_maps
+from bolt_numba.base.errors import BoltError, DeviceError, DTypeError, ShapeError
+from bolt_numba.base.files.mapped import check_intact, drop_maps
 from bolt_numba.base.options import Options, count_of, options_of
-from bolt_numba.clones import apart, cloned, inside, is_still_shared, memory_of, run_apart, taken, with_outputs
+from bolt_numba.base.types import Array
 from bolt_numba.devices import in_order, plug_ins
-from bolt_numba.errors import BoltError, DeviceError, DTypeError, ShapeError
-from bolt_numba.inputs import (
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.model import MAIN
+from bolt_numba.sessions.clones import apart, cloned, inside, is_still_shared, memory_of, run_apart, taken, with_outputs
+from bolt_numba.sessions.inputs import (
     check_apart,
     check_buffer,
     check_no_plug_ins,
@@ -30,17 +33,13 @@ from bolt_numba.inputs import (
     wanted_of,
     zeros_of,
 )  # fmt: skip
-from bolt_numba.ir.graph import Graph
-from bolt_numba.ir.model import MAIN
-from bolt_numba.outputs import Outputs, specs_table
-from bolt_numba.types import Array
+from bolt_numba.sessions.outputs import Outputs, specs_table
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from bolt_numba.base.options import OptionKeywords
     from bolt_numba.devices.foreign.opened import Opened
-    from bolt_numba.plugins import Plugins
     from bolt_numba.runtime.copies import Home
     from bolt_numba.runtime.device import Device
     from bolt_numba.runtime.kept import Choose
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from bolt_numba.runtime.region import Region
     from bolt_numba.runtime.report import Report
     from bolt_numba.runtime.runner import Runner
+    from bolt_numba.sessions.plugins import Plugins
 
 
 class Session:
@@ -113,7 +113,7 @@ class Session:
             check_no_plug_ins(self.options)
             found = in_order(device)
         else:
-            from bolt_numba.plugins import plugged  # sessions without plug-ins do without
+            from bolt_numba.sessions.plugins import plugged  # sessions without plug-ins do without
 
             if self.graph.packed is not None:
                 raise DeviceError(f"device: got {named[0]!r} for a packed graph, wanted one that is not optimised yet")
@@ -137,17 +137,17 @@ class Session:
 
             tuner = Tuner(self.threads)
         serves = Serving(self.graph.name, self.options.does_stand_in)
-        return Runner(self._region(), self.threads, self._packs, tuner, self.options.max_plans, devices, serves)
+        return Runner(self._region(), self.threads, self._packs, devices, tuner, self.options.max_plans, serves)
 
     def _region(self) -> Region:
         """The optimised graph for the runner, whose constants the packs look after."""
-        from bolt_numba.devices.seals import check_sources, machine
+        from bolt_numba.devices.seals import Sealed, check_sources, machine
         from bolt_numba.runtime.region import region_of
 
         graph, stored = self._optimise(), self.graph.packed
         self._packs.take(graph, self._weights(), self._optimise)
         if stored is not None and stored.machine == machine():
-            self._packs.take_packed(stored, self.graph)
+            self._packs.take_packed(Sealed(stored), self.graph)
         elif stored is not None:
             check_sources(stored, self.graph)
         return region_of(graph)

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bolt_numba.base.files import open_regular
+from bolt_numba.base.errors import BoltError, DeviceError, DTypeError
+from bolt_numba.base.files.regular import open_regular
 from bolt_numba.base.options import Options
 from bolt_numba.devices import in_order
 from bolt_numba.devices.foreign.device import Plugin
 from bolt_numba.devices.foreign.failures import Failures
 from bolt_numba.devices.foreign.opened import Opened
 from bolt_numba.devices.foreign.own import Settings
-from bolt_numba.errors import BoltError, DeviceError, DTypeError
 from bolt_numba.hardware import registry
 from bolt_numba.hardware.buckets import buckets_of
 from bolt_numba.ir.graph import Graph, Node

@@ -1,0 +1,1 @@
+"""Files: regular ones, mapped ones, and what is kept between processes and trusted."""

@@ -1,0 +1,1 @@
+"""Sessions: from a loaded graph to runs, with what they take, give, and share."""
