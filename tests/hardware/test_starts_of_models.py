@@ -50,7 +50,7 @@ def test_what_follows_from_shapes_is_remembered_with_them(tmp_path: Path, driver
 def test_large_constants_are_not_remembered(
     tmp_path: Path, driver: StartingDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(noted, "SMALL", 15)
+    monkeypatch.setattr(noted, "MOST_BYTES", 15)
     path = write_sums(tmp_path / "m.onnx")
     for _ in range(2):
         session = session_of(path)
