@@ -91,7 +91,7 @@ class Shown:
 
     def content(self, of: int | Packed) -> Any:
         if isinstance(of, Packed):
-            return self.context.packed(tuple(self.content(o) for o in of.operands), of.layout, of.make)
+            return self.context.packed(tuple(self.content(o) for o in of.operands), of.form, of.make)
         t = self.ins[of]
         assert t is not None
         return t.value

@@ -78,7 +78,7 @@ class Cpu(Device):
             self.name = device_of(target)
 
     @property
-    def layout(self) -> str:
+    def pack_form(self) -> str:
         return "" if self.name == "cpu" else self.name
 
     def select(self, op: Op, ins: Types, context: Context) -> Entry | None:

@@ -116,7 +116,7 @@ _CODES = {"i8": "q", "i4": "i", "f4": "f", "f8": "d"}
 
 
 @functools.cache
-def _layout(dtype: Any) -> _RecordForm:
+def _record_form(dtype: Any) -> _RecordForm:
     text, end = "=", 0
     offsets = []
     for name in dtype.names:
@@ -137,7 +137,7 @@ class RecordImage:
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
-        self.layouts: dict[int, _RecordForm] = {}
+        self.forms: dict[int, _RecordForm] = {}
         self.nbytes = 0
         self.arena: list[tuple[int, int]] = []
         self.inputs: dict[int, list[tuple[int, int]]] = {}
@@ -153,19 +153,19 @@ class RecordImage:
     def add(self, job: Job, step: Any) -> int:
         """Append the record of a step, or of a kernel that one calls; where it begins."""
         params = step.kernel.params
-        layout = self.layouts.get(id(params))
-        if layout is None:  # `_layout` takes the hash of all fields
-            layout = self.layouts[id(params)] = _layout(params)
+        form = self.forms.get(id(params))
+        if form is None:  # `_record_form` takes the hash of all fields
+            form = self.forms[id(params)] = _record_form(params)
         at, args = self.nbytes, step.args
-        values = [args[name] for name in layout.names]
+        values = [args[name] for name in form.names]
         for i, arg in enumerate(values):
             if type(arg) not in _NUMBERS:
-                values[i] = 0 if arg is None else self._value(job, arg, at + layout.offsets[i])
+                values[i] = 0 if arg is None else self._value(job, arg, at + form.offsets[i])
         try:
-            self.records.append(layout.packer.pack(*values))
+            self.records.append(form.packer.pack(*values))
         except OverflowError:  # a number beyond f32, which is infinite there
-            self.records.append(layout.packer.pack(*(_as_f32(v) for v in values)))
-        self.nbytes += layout.packer.size
+            self.records.append(form.packer.pack(*(_as_f32(v) for v in values)))
+        self.nbytes += form.packer.size
         return at
 
     def _value(self, job: Job, arg: Any, where: int) -> Any:

@@ -222,7 +222,7 @@ class Chooser:
         self, op: Op, ins: Operands, outs: tuple[TensorType, ...], device: Device, entry: Entry, context: NodeContext
     ) -> Selection:
         """The steps of a maker."""
-        context.device = device.layout
+        context.device = device.pack_form
         steps = self._steps(entry, op, ins, outs, context)
         steps = [s for s in map(partial(self._decided, device), steps) if s.when is not False]
         if context.threads == 1:  # as measured may be best in a session of several, too
@@ -258,7 +258,7 @@ class Chooser:
         """Kernels of steps that are not there, those that pack, too, as far as that is known."""
         steps, packs = how.steps or (), self.context.packs
         wanted = packed_by(steps) if packs.lacking else ()
-        packing = filter(None, [packs.lacks(packed, slots, how.device.layout) for packed in wanted])
+        packing = filter(None, [packs.lacks(packed, slots, how.device.pack_form) for packed in wanted])
         return [*packing] or (how.device.lacking(steps) if steps else [])
 
     def _stand_in(

@@ -174,7 +174,7 @@ class Device:
     weighs = False
 
     @property
-    def layout(self) -> str:
+    def pack_form(self) -> str:
         """Names how its makers pack weights: devices of one name find each other's; "" in files with packed weights."""
         return self.name
 

@@ -1,7 +1,7 @@
 """Weights as kernels want them: packs of a session's constants, made once and shared by all of its plans.
 
-A pack is what a node would compute, `Pack(constant, layout)`: equal ones are one array.  A constant that the passes
-computed is in memory until all nodes that read it run on packs.  Where a later plan wants it in another layout, or as
+A pack is what a node would compute, `Pack(constant, form)`: equal ones are one array.  A constant that the passes
+computed is in memory until all nodes that read it run on packs.  Where a later plan wants it in another form, or as
 it is, the passes compute it again.  Constants that a model file holds stay in the file.
 """
 
@@ -48,14 +48,14 @@ def packed_by(steps: Iterable[Step]) -> list[Packed]:
 
 
 class Pack(NamedTuple):
-    """What a kernel reads in the place of constants, or of packs.  layout: what the maker calls it."""
+    """What a kernel reads in the place of constants, or of packs.  form: what the maker calls it."""
 
     constants: tuple[Value | Pack, ...]
-    layout: Hashable
+    form: Hashable
 
     def __str__(self) -> str:
         sources = [f"%{c.name}" if isinstance(c, Value) else str(c) for c in self.constants]
-        return f"Pack[{self.layout!r}]({', '.join(sources)})"
+        return f"Pack[{self.form!r}]({', '.join(sources)})"
 
 
 class Packs:
@@ -168,7 +168,7 @@ class Packs:
             for packed in packed_by(job.steps or ()):
                 made = job.arrays.get(packed)
                 if made is None or made.nbytes < packed.least:
-                    job.arrays[packed] = self.array(packed, job.ins, job.device.layout, waits)
+                    job.arrays[packed] = self.array(packed, job.ins, job.device.pack_form, waits)
             for slot in job.leaving:
                 with self.once(None):
                     self._leave(slot)
@@ -216,7 +216,7 @@ class Packs:
     def array(self, packed: Packed, slots: Sequence[Slot | None], device: str, waits: bool = False) -> Array:
         """What stands for a reference to what is packed of these operands: from memory or the model's file.
 
-        device: the layout of the device that packs.  waits: for another thread that makes it.  Raises ShapeError for
+        device: the `pack_form` of the device that packs.  waits: for another thread that makes it.  Raises ShapeError for
         less than the steps reach.
         """
         pack = pack_of(packed, slots, device)
@@ -275,18 +275,18 @@ class Packs:
         first, *rest = pack.constants
         if not rest and isinstance(first, Value):
             place = self._places.get(first)
-            return (place, repr(pack.layout)) if place is not None and _is_plain(pack.layout) else None
+            return (place, repr(pack.form)) if place is not None and _is_plain(pack.form) else None
         inner = [(self._places.get(c), "") if isinstance(c, Value) else self._where(c) for c in pack.constants]
-        if not _is_plain(pack.layout) or any(w is None or w[0] is None for w in inner):
+        if not _is_plain(pack.form) or any(w is None or w[0] is None for w in inner):
             return None
-        return inner[0][0], repr((pack.layout, *inner))  # type: ignore[index, return-value]
+        return inner[0][0], repr((pack.form, *inner))  # type: ignore[index, return-value]
 
     def _from_file(self, pack: Pack) -> Array | None:
         where = None if self._sealed is None else self._where(pack)
         return None if self._sealed is None or where is None else self._sealed.weight(where)
 
     def export(self) -> dict[tuple[int, str], Array]:
-        """What was packed of the graph's constants, by place and layout, as far as layouts can be written."""
+        """What was packed of the graph's constants, by place and form, as far as forms can be written."""
         rows = [(self._where(pack), array) for pack, array in list(self._made.items())]
         return {where: array for where, array in rows if where is not None}
 
@@ -303,7 +303,7 @@ def pack_of(packed: Packed, slots: Sequence[Slot | None], device: str) -> Pack |
         if found is None:
             return None
         constants.append(found)
-    return Pack(tuple(constants), (device, packed.layout) if device else packed.layout)
+    return Pack(tuple(constants), (device, packed.form) if device else packed.form)
 
 
 class MakerContext:
@@ -324,7 +324,7 @@ class MakerContext:
 class NodeContext:
     """What kernel makers see of the session for one node (`kernels.registry.Context`), and what they asked.
 
-    device: the layout of the device that packs.  looked: large constants whose content decided something.  exact:
+    device: the `pack_form` of the device that packs.  looked: large constants whose content decided something.  exact:
     whether makers are exact enough for the node's weights, which others' may be asked, too.
     """
 
@@ -399,8 +399,8 @@ def _put(value: Value, slot: Slot, array: Any) -> None:
     value.type = slot.type = value.type.with_value(array)
 
 
-def _is_plain(layout: Hashable) -> bool:
-    """Whether a layout is made of what its text tells apart."""
-    if isinstance(layout, tuple):
-        return all(map(_is_plain, layout))
-    return layout is None or type(layout) in (str, int, float, bool, bytes)
+def _is_plain(form: Hashable) -> bool:
+    """Whether a form is made of what its text tells apart."""
+    if isinstance(form, tuple):
+        return all(map(_is_plain, form))
+    return form is None or type(form) in (str, int, float, bool, bytes)

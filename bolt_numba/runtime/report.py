@@ -51,7 +51,7 @@ class Report(list[dict[str, Any]]):
 
 def packs_of(job: Job) -> list[str]:
     """What its steps read in the place of constants."""
-    packs = [pack_of(packed, job.ins, job.device.layout) for packed in packed_by(job.steps or ())]
+    packs = [pack_of(packed, job.ins, job.device.pack_form) for packed in packed_by(job.steps or ())]
     return [*dict.fromkeys(str(pack) for pack in packs if pack is not None)]
 
 

@@ -20,23 +20,23 @@ Making: TypeAlias = Callable[..., Array]
 class Packed:
     """What a step reads in the place of constants: ``make`` of them, an array once a program is linked.
 
-    operands: numbers of the node's inputs, or what is packed itself.  layout: what the maker calls the result; equal
+    operands: numbers of the node's inputs, or what is packed itself.  form: what the maker calls the result; equal
     ones of equal operands are one array for all plans.  least: bytes of it that steps reach, as the gate found.
     """
 
-    __slots__ = ("layout", "least", "make", "operands")
+    __slots__ = ("form", "least", "make", "operands")
 
-    def __init__(self, operands: tuple[int | Packed, ...], layout: Hashable, make: Making, least: int = 0) -> None:
-        self.operands, self.layout, self.make, self.least = operands, layout, make, least
+    def __init__(self, operands: tuple[int | Packed, ...], form: Hashable, make: Making, least: int = 0) -> None:
+        self.operands, self.form, self.make, self.least = operands, form, make, least
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is Packed and (self.operands, self.layout) == (other.operands, other.layout)
+        return type(other) is Packed and (self.operands, self.form) == (other.operands, other.form)
 
     def __hash__(self) -> int:
-        return hash((self.operands, self.layout))
+        return hash((self.operands, self.form))
 
     def __repr__(self) -> str:
-        return f"Packed({self.operands}, {self.layout!r})"
+        return f"Packed({self.operands}, {self.form!r})"
 
     def need(self, nbytes: int) -> int:
         """Take note of how far steps reach into it."""
@@ -51,7 +51,7 @@ class Packed:
     def moved(self, place: Callable[[int], int]) -> Packed:
         """The same of inputs that have other numbers."""
         operands = tuple([o.moved(place) if isinstance(o, Packed) else place(o) for o in self.operands])
-        return Packed(operands, self.layout, self.make, self.least)
+        return Packed(operands, self.form, self.make, self.least)
 
 
 class Unseen:

@@ -38,7 +38,7 @@ class Cuda(Device):
         self.memory: CudaMemory = CudaMemory(driver)
 
     @property
-    def layout(self) -> str:
+    def pack_form(self) -> str:
         return KERNELS
 
     def select(self, op: Op, ins: Types, context: Context) -> Entry | None:
