@@ -101,7 +101,7 @@ def by_hand(path: Path, feeds: Mapping[str, Array], threads: int) -> Callable[[]
     graph = run_pipeline(bn.load(path), until="quantise")
     types = [type_of(np.asarray(feeds[v.name])).with_value(None) for v in graph.inputs]
     compiled: Any = accelerator.compile(prepared(graph, types, accelerator), CompileContext(threads=threads))
-    operands = [accelerator.placed(np.array(feeds[v.name], order="C")) for v in graph.inputs] + compiled.weights
+    operands = [accelerator.on_device(np.array(feeds[v.name], order="C")) for v in graph.inputs] + compiled.weights
     return lambda: [np.asarray(made) for made in compiled.call(*operands)]
 
 

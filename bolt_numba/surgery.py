@@ -294,7 +294,7 @@ def packed(
     check_intact(graph.weights())
     graph = sized(graph, shapes or {})
     sizes = complete_shapes(graph, shapes)
-    made = run_pipeline(graph, numerics="strict")  # what serves every level
+    made = run_pipeline(graph, numerics="strict")  # what serves every setting
     found = made.packed = PackedWeights(machine(), sources=source_marks(made))
     for count in sorted(set(threads if threads is not None else (1, default_threads()))):
         session = Session(made, threads=count, precision=precision, numerics=numerics)

@@ -141,7 +141,7 @@ class Native(MachineCode):
     def take(self, code: bytes) -> None:
         """Have the code that another process compiled."""
         if not self._address:
-            self._address = _placed(self, code)
+            self._address = _executable(self, code)
 
     def compile(self) -> None:
         self._address = self.address
@@ -152,7 +152,7 @@ class Native(MachineCode):
     def _loaded(self) -> int:
         """Its address if the cache has it, else 0."""
         code = None if self._refused else _found(self)
-        return 0 if code is None else _placed(self, code)
+        return 0 if code is None else _executable(self, code)
 
     def _compiled(self) -> int:
         """Compile it; what cannot be compiled is refused at once from then on."""
@@ -163,7 +163,7 @@ class Native(MachineCode):
                 return self._address
             if not self._refused:
                 try:
-                    self._address = _placed(self, code_of(self))
+                    self._address = _executable(self, code_of(self))
                     return self._address
                 except KernelError as error:
                     self._refused = str(error)
@@ -358,7 +358,7 @@ def _made(kernel: Native) -> bytes:
     return blob_of(made, kernel.symbol) or made
 
 
-def _placed(kernel: Native, code: bytes) -> int:
+def _executable(kernel: Native, code: bytes) -> int:
     """Address of code, made executable."""
     if is_blob(code):
         try:

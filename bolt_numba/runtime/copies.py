@@ -148,10 +148,10 @@ def _imported(devices: Sequence[Device], name: str, value: Any) -> Any:
             raise DTypeError(f"array {name!r}: got a {type(value).__name__} that cannot be taken: {error}") from error
         if found is not None:
             return found
-    return value  # one of another GPU's, too: `placed` and `write` copy these
+    return value  # one of another GPU's, too: `on_host` and `write` copy these
 
 
-def placed(plan: Plan, arrays: Sequence[Any]) -> Sequence[Any]:
+def on_host(plan: Plan, arrays: Sequence[Any]) -> Sequence[Any]:
     """Inputs of a run: those that others than copies to their own memory read come to the host."""
     if not any(map(is_elsewhere, arrays)):
         return arrays

@@ -25,7 +25,7 @@ from bolt_numba.kernels.compiles import LackingError
 from bolt_numba.ops.control import ControlFlow, Trips
 from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.runtime.bounds import outgrown
-from bolt_numba.runtime.copies import Home, elsewhere, homes, is_elsewhere, placed
+from bolt_numba.runtime.copies import Home, elsewhere, homes, is_elsewhere, on_host
 from bolt_numba.runtime.device import hold
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Plan, Planner
@@ -299,7 +299,7 @@ class Runner:
                 if len(runner.prepared) > 1:
                     prepared.used = next(clock)
             if runner.far:
-                given = placed(prepared.plan, given)
+                given = on_host(prepared.plan, given)
             cut = prepared.cut
             try:
                 if results is None:

@@ -65,7 +65,7 @@ def hold(p, tid, nthreads):
             store_i32(p.y + 4 * i, np.int32(value))
 
 
-def held(op: Op, ins: Types, operand: int, name: str, count: int, low: int, high: int) -> tuple[Argument, list[Step]]:
+def within(op: Op, ins: Types, operand: int, name: str, count: int, low: int, high: int) -> tuple[Argument, list[Step]]:
     """The first ``count`` numbers of an operand of i32 or i64, each in low…high, and the step that sees to it.
 
     What is known is tested here, too, for an early DataError.  The step tests it all the same: a node alike takes over

@@ -338,7 +338,7 @@ def _accepts(op: TreeEnsemble, ins: Types) -> bool:
     return bool(starts[leaf[-1]] == starts[leaf[-1] + 1])  # the trees are filled up by the last leaf
 
 
-def _held(context: Context, known: list[Any], key: Hashable, make: Making) -> Array:
+def _content_of(context: Context, known: list[Any], key: Hashable, make: Making) -> Array:
     """What is packed of constants, as an array: how far walks reach follows from what it holds."""
     node: Any = next((k.node for k in known if is_unseen(k)), None)
     made = make(*known) if node is None else context.packed(tuple(known), key, make)
@@ -355,8 +355,8 @@ def tree_ensemble(op: TreeEnsemble, ins: Types, outs: Sequence[TensorType], cont
     bits = feature_bits(feature, threshold, child) or 1
     flagged = bool(missing.any())
     held = [t.known for t in ins[1:10] if t is not None]
-    nodes = _held(context, held[:4], ("nodes", bits), partial(words, bits=bits))
-    padded = _held(context, [held[5], *held[1:3]], "roots", _padded)
+    nodes = _content_of(context, held[:4], ("nodes", bits), partial(words, bits=bits))
+    padded = _content_of(context, [held[5], *held[1:3]], "roots", _padded)
     args: dict[str, Argument] = {
         "x": In(0), "y": Out(0), "nodes": nodes, "roots": padded, "n": n, "features": features, "trees": len(roots),
         "room": len(padded), "bits": bits, "chunk": max(CHUNK_BYTES // (4 * WALKS * max(features, 1)), 1),
@@ -364,7 +364,7 @@ def tree_ensemble(op: TreeEnsemble, ins: Types, outs: Sequence[TensorType], cont
     }  # fmt: skip
     parallel = (n > 1) & (n * len(roots) > PARALLEL_WALKS)
     if op.n_targets == 1 and np.diff(starts).max(initial=0) <= 1:
-        args["weights"] = _held(context, [held[4], held[6], held[8]], "by node", _node_weights)
+        args["weights"] = _content_of(context, [held[4], held[6], held[8]], "by node", _node_weights)
         return [Step(ensemble(flagged, True), args, parallel)]
     args |= {"leaf": leaf, "starts": starts, "targets": targets, "weights": weights}
     return [Step(ensemble(flagged, False), args, parallel)]

@@ -25,7 +25,7 @@ _ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
 
 
 @inline
-def held(at, top, low):
+def clamped(at, top, low):
     """A coordinate brought to low…top; NaN stays."""
     at = top if at > top else at
     return low if at < low else at
@@ -71,7 +71,7 @@ def grid_taps(on: DeviceParts) -> tuple[Inline, Inline]:
     rint, floor = on.rint, on.floor
 
     @inline
-    def placed(given, size, align, taps, padding):
+    def pixel_of(given, size, align, taps, padding):
         if padding == 2:
             if not abs(given) <= np.float32(GREATEST_POINT):
                 return _ZERO
@@ -83,7 +83,7 @@ def grid_taps(on: DeviceParts) -> tuple[Inline, Inline]:
         if taps == 1:
             at = np.float32(rint(at))
         room = _TWO if taps == 4 else _ZERO
-        return held(at, count - _ONE + room, -room) if padding == 1 else at
+        return clamped(at, count - _ONE + room, -room) if padding == 1 else at
 
     @inline
     def tap_of(at, t, size, align, taps, padding):
@@ -94,10 +94,10 @@ def grid_taps(on: DeviceParts) -> tuple[Inline, Inline]:
             w = _ZERO
         if padding == 2:
             tap = reflected(np.float64(tap), size, align)
-        tap = held(tap, top, _ZERO)
+        tap = clamped(tap, top, _ZERO)
         return np.int64(tap) if tap == tap else np.int64(0), w
 
-    return placed, tap_of
+    return pixel_of, tap_of
 
 
 @inline

@@ -57,7 +57,7 @@ class Pool(Op):
         n, c, sizes = parts
         return join_shape(n, c, self.windows.output_dims(self, sizes), self.layout)
 
-    def placed(self, x: Array) -> tuple[Windows, list[int]]:
+    def resolved(self, x: Array) -> tuple[Windows, list[int]]:
         """Windows with explicit pads and the number of positions, for ``x`` [n, c, spatial...]."""
         windows = self.windows
         return windows.resolved(x.shape[2:]), windows.static_dims(self, x.shape[2:])
@@ -85,7 +85,7 @@ class MaxPool(Pool):
 
     def reference(self, x: Array) -> Array | tuple[Array, Array]:
         data = channels_first(widened(x), self.layout)
-        windows, outs = self.placed(data)
+        windows, outs = self.resolved(data)
         low = lowest(data.dtype)
         best = np.full((*data.shape[:2], *outs), low, dtype=data.dtype)
         if not self.indices:
@@ -122,7 +122,7 @@ class AveragePool(Pool):
 
     def reference(self, x: Array) -> Array:
         data = channels_first(widened(x), self.layout)
-        windows, outs = self.placed(data)
+        windows, outs = self.resolved(data)
         total = np.zeros((*data.shape[:2], *outs), dtype=data.dtype)
         for seen in windows.taps(windows.padded(data, 0, outs), outs):
             total += seen
@@ -154,7 +154,7 @@ class LpPool(Pool):
 
     def reference(self, x: Array) -> Array:
         data = channels_first(widened(x), self.layout)
-        windows, outs = self.placed(data)
+        windows, outs = self.resolved(data)
         total = np.zeros((*data.shape[:2], *outs), dtype=data.dtype)
         for seen in windows.taps(windows.padded(np.abs(data) ** self.p, 0, outs), outs):
             total += seen

@@ -16,7 +16,7 @@ import numpy as np
 from bolt_numba.base.huge_pages import line_aligned
 from bolt_numba.base.records import record
 from bolt_numba.base.types import BF16, F16, F32, Array, TensorType
-from bolt_numba.kernels.cpu.faults import held
+from bolt_numba.kernels.cpu.faults import within
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
 from bolt_numba.kernels.cpu.machine import L2, PAYS_FLOPS
@@ -295,7 +295,7 @@ def steps_of(
     bias, made = _bias(layer, context), []  # type: tuple[Argument, list[Step]]
     lengths: Argument = None
     if layer.given(4) is not None:
-        lengths, checks = held(op, layer.ins, 4, "sequence_lens", layer.n, 0, layer.t)
+        lengths, checks = within(op, layer.ins, 4, "sequence_lens", layer.n, 0, layer.t)
         made += checks
     row = layer.blocks * count * layer.vectors * BYTES  # bytes of one direction's gates
     work = -(-layer.rows * (count + 1) * layer.vectors * BYTES // 64) * 64

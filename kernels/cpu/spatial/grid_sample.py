@@ -36,14 +36,14 @@ from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Ste
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.resize import EXACT, GridSample
 
-placed, tap_of = grid_taps(PARTS)
+pixel_of, tap_of = grid_taps(PARTS)
 _ONE = np.float32(1)
 
 
 @inline
 def axis_taps(given, size, align, taps, padding, index, weights):
     """Elements and weights of ``taps`` neighbours of a point along one axis."""
-    at = placed(given, size, align, taps, padding)
+    at = pixel_of(given, size, align, taps, padding)
     for t in range(taps):
         element, w = tap_of(at, t, size, align, taps, padding)
         store_i32(index + 4 * t, np.int32(element))

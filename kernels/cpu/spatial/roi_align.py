@@ -12,7 +12,7 @@ import numpy as np
 from bolt_numba.base.types import F32 as F32_TYPE
 from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.elements import PARTS
-from bolt_numba.kernels.cpu.faults import held
+from bolt_numba.kernels.cpu.faults import within
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -174,7 +174,7 @@ def sample_rois(op: RoiAlign, ins: Types, outs: Sequence[TensorType], context: C
     if not outs[0].size:
         return []
     count, channels, h, w = x.dims
-    numbers, checks = held(op, ins, 2, "batch_indices", outs[0].dims[0], 0, count - 1)
+    numbers, checks = within(op, ins, 2, "batch_indices", outs[0].dims[0], 0, count - 1)
     args: dict[str, Argument] = {"x": In(0), "rois": In(1), "images": numbers, "y": Out(0), "channels": channels}
     args["room"] = Scratch(ROOM * context.threads)
     args |= {"wide": int(images.dtype.itemsize == 8), "regions": outs[0].dims[0], "count": count, "h": h, "w": w}

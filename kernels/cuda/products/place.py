@@ -29,7 +29,7 @@ lda, ldb: elements from one dense run to the next · a_block, b_block: bytes fro
 
 
 @functools.cache
-def placed(rows: int, columns: int) -> Any:
+def tile_place(rows: int, columns: int) -> Any:
     """``(row, column, block) = place(x, m, n)``: of block x of the grid's first axis, for tiles of rows x columns."""
     ROWS, COLUMNS = rows, columns
 

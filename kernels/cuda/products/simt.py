@@ -17,7 +17,7 @@ from bolt_numba.kernels.cuda.language.lang import (
     static_range,
 )
 from bolt_numba.kernels.cuda.products.copies import Order, f32_copies
-from bolt_numba.kernels.cuda.products.place import PLACE, element, grid, matrix, placed, reaches_of, shared_out
+from bolt_numba.kernels.cuda.products.place import PLACE, element, grid, matrix, reaches_of, shared_out, tile_place
 from bolt_numba.kernels.cuda.products.tail import TAIL, TailForm, TileSlice, drain, log2
 
 u32, i32, i64, f32 = np.uint32, np.int32, np.int64, np.float32
@@ -61,7 +61,7 @@ def simt(tile: SimtTile, a_order: Order, b_order: Order, stored: TailForm) -> Cu
     fill, outer = Macro("fill", TM * TN, 0.0), Macro("outer", TM, TN)
     lds_a, lds_b = Macro("lds", GROUPS, 4 * GM), Macro("lds", VECTORS, 4 * GN)
     put = Macro("sts_rows", VECTORS, 4 * PB, 4 * GN)
-    place, share = placed(BM, BN), shared_out(TERMS)
+    place, share = tile_place(BM, BN), shared_out(TERMS)
     drained = drain(TileSlice(GM, BN, PB, GM, 0, NT), stored)
     SUMS = TM * TN
 

@@ -23,7 +23,7 @@ from bolt_numba.kernels.cuda.language.lang import (
     static_range,
 )
 from bolt_numba.kernels.cuda.products.copies import Order
-from bolt_numba.kernels.cuda.products.place import PLACE, element, grid, matrix, placed, reaches_of, shared_out
+from bolt_numba.kernels.cuda.products.place import PLACE, element, grid, matrix, reaches_of, shared_out, tile_place
 from bolt_numba.kernels.cuda.products.swizzle import ROW, swizzled_copies
 from bolt_numba.kernels.cuda.products.tail import TAIL, TailForm, TileSlice, drain, log2
 
@@ -122,7 +122,7 @@ def tensor(tile: TensorTile, kind: str, a_order: Order, b_order: Order, stored: 
     load_a = Macro("ldsm", DOWN, 16 * ROW) if AK else Macro("ldsm_turned", DOWN)
     load_b = Macro("ldsm", RIGHT // 2, 16 * ROW) if BK else Macro("ldsm_turned", RIGHT // 2)
     put = Macro("sts_sums", RIGHT, 4 * PITCH, letter)
-    place, share, rows = placed(BM, BN), shared_out(TERMS), 16 * BM // WM
+    place, share, rows = tile_place(BM, BN), shared_out(TERMS), 16 * BM // WM
     drained = drain(TileSlice(rows, BN, PITCH, 16, WM, NT), stored, integers)
 
     @cuda_kernel(

@@ -37,7 +37,7 @@ from bolt_numba.kernels.cuda.language.lang import (
     wgmma_wait,
 )
 from bolt_numba.kernels.cuda.products.copies import Order
-from bolt_numba.kernels.cuda.products.place import PLACE, grid, placed, reaches_of, shared_out
+from bolt_numba.kernels.cuda.products.place import PLACE, grid, reaches_of, shared_out, tile_place
 from bolt_numba.kernels.cuda.products.tail import TAIL, TailForm, TileSlice, drain
 from bolt_numba.kernels.cuda.products.tensor import INTEGERS, SIZES
 
@@ -131,7 +131,7 @@ def _items(tile: GroupTile, terms: int) -> Any:
 
     tiles: of all matrices · first, nk: the first term, and how many stages of ``terms``.
     """
-    TERMS, place, share = terms, placed(tile.m, tile.n), shared_out(terms)
+    TERMS, place, share = terms, tile_place(tile.m, tile.n), shared_out(terms)
 
     @inline
     def item_of(i, m, n, k, tiles, splits):

@@ -167,7 +167,7 @@ class JaxAccelerator(Accelerator):
             raise _error(error) from error
         return JaxCompiled(self, compiled, counts[0] - len(weights), weights, has_checks, blob)
 
-    def placed(self, array: Array, address: int = 0) -> Any:
+    def on_device(self, array: Array, address: int = 0) -> Any:
         """An array of JAX: the same memory where the device reads that, else a copy.
 
         address: where it lies if the result must not keep it alive; it is read there in each run, whatever it holds.
@@ -210,7 +210,7 @@ class JaxCompiled(Compiled):
     ) -> None:  # fmt: skip
         self.device, self.call, self.inputs, self.arrays, self.memory = device, call, inputs, arrays, memory
         self.has_checks = has_checks
-        self.weights = [device.placed(array) for array in arrays]
+        self.weights = [device.on_device(array) for array in arrays]
 
     def request(self) -> JaxRequest:
         return JaxRequest(self)
@@ -274,7 +274,7 @@ class JaxRequest(Request):
         if not self._device.in_place or address % LINE or not array.size:
             self._operands[i] = array
             return False
-        placed = self._device.placed(array, address)
+        placed = self._device.on_device(array, address)
         self._operands[i], self._seen[i] = placed, ref(array)
         return bool(placed.unsafe_buffer_pointer() == address)
 

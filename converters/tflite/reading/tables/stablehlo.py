@@ -143,7 +143,7 @@ def slice_(b: TfliteBuilder, x: Value, *, start_indices: Ints, limit_indices: In
     return b(Slice(), x, ints(start_indices), ints(limit_indices), ints(range(len(strides))), ints(strides))
 
 
-def _held(b: TfliteBuilder, starts: Value, sizes: Sequence[Any], lengths: Sequence[int]) -> Any:
+def _clamped(b: TfliteBuilder, starts: Value, sizes: Sequence[Any], lengths: Sequence[int]) -> Any:
     """Starts [..., m] of blocks, moved so that the blocks lie inside."""
     limits = joined(b, sizes)
     return b(Max(), b(Min(), starts, b(Sub(), limits, ints(lengths))), 0)
@@ -155,7 +155,7 @@ def dynamic_slice(b: TfliteBuilder, x: Value, *starts: Value, slice_sizes: Ints)
     if len(slice_sizes) != rank or len(starts) != rank:
         raise b.invalid("starts and slice_sizes", (len(starts), len(slice_sizes)), f"{rank} each")
     first = b(Concat(0), *(b(Reshape(), as_i64(b, s), ints([1])) for s in starts))
-    first = _held(b, first, sizes_of(b, x, range(rank)), slice_sizes)
+    first = _clamped(b, first, sizes_of(b, x, range(rank)), slice_sizes)
     made = b(Slice(), x, first, b(Add(), first, ints(slice_sizes)))
     return reshaped(b, made, slice_sizes)
 
@@ -259,7 +259,7 @@ def gather(
     if not single or len(windows) != len(offset_dims):
         raise b.invalid("slice_sizes", slice_sizes, f"{rank} sizes, 1 where collapsed, {len(offset_dims)} left")
     starts = _starts(b, indices, index_vector_dim, start_index_map, rank)
-    starts = _held(b, starts, sizes_of(b, x, range(rank)), slice_sizes)
+    starts = _clamped(b, starts, sizes_of(b, x, range(rank)), slice_sizes)
     made = b(GatherND(), x, _tuples(b, starts, slice_sizes, windows))
     total = rank_of(b, made)
     first = total - len(windows)
