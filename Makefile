@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: check aarch64 cross-tools help demo test test-all lint onnx-score golden native cuda-resources flow-stress hardware bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
+.PHONY: check aarch64 cross-tools help demo test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -31,7 +31,7 @@ test-all: $(STAMP) ## Run what `make test` leaves out: long tests, all drawn cas
 
 CHECKS := tests/test_references.py $(addprefix tests/test_,infer.py infer_edges.py infer_operands.py data_safety.py \
 	kernels.py pointwise.py widen.py tape.py objects.py) tests/cuda/test_kernels.py tests/converters/test_onnx_write.py \
-	tests/converters/test_onnx_schemas.py tests/hardware/test_onnxruntime_driver.py
+	tests/converters/test_onnx_schemas.py tests/plugins/test_onnxruntime_driver.py
 check: $(STAMP) ## What all operators are held to, for one: make check OP=GatherElements
 	$(BIN)/python -m pytest -q $(CHECKS) -k '[$(OP)'
 
@@ -60,7 +60,7 @@ aarch64: $(STAMP) ## Run all kernels of AArch64, and exported networks, under an
 flow-stress: $(STAMP) ## Run 100,000 tasks of a flow with failures, cancellations and deadlines at random.
 	$(BIN)/python -m tests.flow.test_stress 100000
 
-hardware: $(STAMP) ## Run all models on onnxruntime, on OpenVINO, and split between them at random (an hour).
+plugins: $(STAMP) ## Run all models on onnxruntime, on OpenVINO, and split between them at random (an hour).
 	$(BIN)/python -m bench.halves
 
 bench: $(STAMP) ## Measure speed, start, memory against onnxruntime.

@@ -1,12 +1,12 @@
 """Models cut between devices: all on each, and split at random, must give what our CPU gives.
 
     python -m bench.halves --devices openvino,onnxruntime --seeds 2 mobilenet_v2 bert
-    make hardware
+    make plugins
 
 A model is a file, or a name of `bench.zoo` or `bench.models`; all of them where none is named, but for those whose
 weights are all alike: there a softmax of numbers beyond 1e9 shows nothing but how they were rounded.  Splits are by the
 nodes at the stage "partition": each goes to one of the devices or stays, by chance.  The error is that of
-`bench.hardware`.
+`bench.plugins`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import bolt_numba as bn
-from bench.hardware import error_of, source
 from bench.models import MODELS
+from bench.plugins import error_of, source
 from bench.zoo import ZOO
 from bolt_numba.ir.graph import Graph
 from bolt_numba.passes.partition.placement import line_of

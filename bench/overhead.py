@@ -25,15 +25,15 @@ from typing import Any
 import numpy as np
 
 import bolt_numba as bn
-from bench.hardware import source
 from bench.measure import interleave
-from bolt_numba.hardware import registry
-from bolt_numba.hardware.interface import CompileContext
-from bolt_numba.hardware.preparing import prepared
+from bench.plugins import source
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.pointwise import Relu, Tanh
 from bolt_numba.passes.pipeline import run_pipeline
+from bolt_numba.plugins import registry
+from bolt_numba.plugins.interface import CompileContext
+from bolt_numba.plugins.preparing import prepared
 from bolt_numba.sessions.guesses import model_feeds
 from bolt_numba.types import F32, Array, TensorType, type_of
 

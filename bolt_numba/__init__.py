@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "hardware":
-        return importlib.import_module("bolt_numba.hardware")
+    if name == "plugins":
+        return importlib.import_module("bolt_numba.plugins")
     if name not in _HOME:
         raise AttributeError(f"module 'bolt_numba' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"bolt_numba.{_HOME[name]}"), name)

@@ -2,7 +2,7 @@
 
     python examples/toy_device.py
 
-Nothing here is part of bolt-numba: a device is registered from outside.  docs/hardware/index.md leads through it.
+Nothing here is part of bolt-numba: a device is registered from outside.  docs/plugins/index.md leads through it.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def test_closing_twice_leaves_a_plug_in_to_clones() -> None:
     session = bn.compile(two_layers(), threads=1, device=["onnxruntime", "cpu"], fallback="forbid")
     clone, x = session.clone(), data(3)
     assert clone._plugins is not None
-    opened = clone._plugins.plugged["onnxruntime"].opened
+    opened = clone._plugins.by_name["onnxruntime"].opened
     want = clone(x)
     (loaded,) = opened.live.values()
     for _ in range(2):

@@ -19,7 +19,6 @@ from bolt_numba import devices
 from bolt_numba.errors import DeviceError
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.parts import want_devices
-from bolt_numba.hardware import registry
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
@@ -28,6 +27,7 @@ from bolt_numba.ops.arrays.shape import Reshape
 from bolt_numba.ops.data.ml import LabelEncoder
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Relu
+from bolt_numba.plugins import registry
 from bolt_numba.types import F32, Array, Sym, TensorType
 from tests.test_examples import EXAMPLES, example
 

@@ -20,7 +20,7 @@ from tests.test_structure import PACKAGE, tree
 
 ROOT = Path(__file__).parent.parent
 MODULES = (
-    "", ".benchmark", ".devices", ".flow", ".hardware", ".onnxruntime", ".preprocessing", ".quantize",
+    "", ".benchmark", ".devices", ".flow", ".plugins", ".onnxruntime", ".preprocessing", ".quantize",
     ".sessions.guesses", ".surgery",
 )  # fmt: skip
 """Modules below ``bolt_numba`` that are public; pages import single names of others."""

@@ -25,8 +25,8 @@ from tests.pages import LANGUAGES, SKIPPED, agrees, blocks
 ROOT = Path(__file__).parent.parent
 READ = (
     "README.md", "docs/start.md", "docs/fast.md", "docs/usage.md", "docs/other-formats.md", "docs/troubleshooting.md",
-    "docs/quantisation.md", "docs/flow.md", "docs/cuda.md", "docs/preprocessing.md", "docs/hardware/index.md",
-    "docs/own-operators.md", "docs/hardware/placement.md", "docs/hardware/operators.md",
+    "docs/quantisation.md", "docs/flow.md", "docs/cuda.md", "docs/preprocessing.md", "docs/plugins/index.md",
+    "docs/own-operators.md", "docs/plugins/placement.md", "docs/plugins/operators.md",
     *(f"docs/tutorials/{name}.md" for name in ("ocr", "search", "speech", "sklearn", "serving")),
 )  # fmt: skip
 """Pages whose blocks run, one after another as a reader runs them."""
@@ -45,7 +45,7 @@ ELSEWHERE = {
     "docs/architecture.md": "a drawing",
     "docs/c-api.md": "compilers of C, C++ and Java are needed; tests/native does the same",
     "docs/export.md": "a C compiler is needed; tests/test_export_library.py does the same",
-    "docs/hardware/simnpu.md": "tests/hardware/test_tools.py runs it",
+    "docs/plugins/simnpu.md": "tests/plugins/test_tools.py runs it",
     "docs/onnxruntime.md": "tests/test_onnxruntime_page.py runs them",
     "docs/readers/caffe.md": "tests/test_reader_pages.py runs it",
     "docs/readers/onnx.md": "tests/test_reader_pages.py runs it",

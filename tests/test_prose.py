@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 WORDS = 25
 ENTRIES = 40
 _DOCS = (
-    "architecture", "c-api", "clients", "export", "fast", "flow", "hardware/index", "hardware/simnpu", "index",
+    "architecture", "c-api", "clients", "export", "fast", "flow", "plugins/index", "plugins/simnpu", "index",
     "kernels", "onnxruntime", "other-formats", "performance", "quantisation", "start", "troubleshooting",
     "tutorials/ocr", "tutorials/search", "tutorials/serving", "tutorials/sklearn", "tutorials/speech", "usage",
 )  # fmt: skip

@@ -38,7 +38,7 @@ INTERNAL_BY_FILE = {
     "tests/converters/test_onnx_microsoft_forms.py": "MatMulNBits",
     "tests/converters/test_onnx_ml.py": "TreeEnsemble LabelEncoder OneHotEncoder PairwiseCoupling",
     "tests/converters/test_onnx_search.py": "BifurcationDetector",
-    "tests/hardware/test_simnpu.py": "Foreign",
+    "tests/plugins/test_simnpu.py": "Foreign",
     "tests/rule_cases_bytes.py": "QuantizeRows RangeRounded",
     "tests/test_accumulate.py": "CumMax CumMin LogCumSumExp SearchSorted GatherTree Inverse",
     "tests/test_agreed.py": "DynamicQuantizeLSTM",

@@ -13,7 +13,6 @@ import pytest
 import bolt_numba as bn
 from bolt_numba import passes
 from bolt_numba.errors import BoltError, DeviceError
-from bolt_numba.hardware import lowering
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.layers.matmul import MatMul
@@ -23,6 +22,7 @@ from bolt_numba.passes.pipeline import STAGES, PipelineRun, Stage, all_rules, ru
 from bolt_numba.passes.portable import RULES as PORTABLE
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rewrite, rule
 from bolt_numba.passes.trace import Trace
+from bolt_numba.plugins import lowering
 from bolt_numba.surgery import packed
 from bolt_numba.types import F32, TensorType
 from tests.missing import ROOT, modules_of, rules_without_stage, told, written_rules
@@ -133,13 +133,13 @@ def test_every_rule_that_is_written_belongs_to_a_stage() -> None:
     told(rules_without_stage(modules_of(passes, lowering), known))
     assert len(written_rules(modules_of(passes, lowering))) > 170
     places = [text.relative_to(ROOT) for text in (ROOT / "bolt_numba").rglob("*.py") if "@rule(" in text.read_text()]
-    assert {place.parts[1:3] if place.parts[1] == "hardware" else place.parts[1] for place in places} == {
+    assert {place.parts[1:3] if place.parts[1] == "plugins" else place.parts[1] for place in places} == {
         "passes",
-        ("hardware", "lowering.py"),
+        ("plugins", "lowering.py"),
     }
 
 
-@pytest.mark.parametrize("package", ["passes.quantised", "passes.partition", "passes.loops", "hardware.lowering"])
+@pytest.mark.parametrize("package", ["passes.quantised", "passes.partition", "passes.loops", "plugins.lowering"])
 def test_a_rule_that_no_stage_has_is_found_in_any_package(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its name is that of one that runs."""
     module = next(modules_of(importlib.import_module(f"bolt_numba.{package}")))

@@ -44,10 +44,10 @@ ALLOWED: dict[str, set[str]] = {
     "kernels": MEANING - {"ir"} | {"codegen", "kernels"},
     "converters": MEANING | {"converters"},
     "runtime": MEANING | {"codegen", "passes", "runtime", "kernels"},
-    "devices": MEANING | {"devices", "runtime", "kernels", "hardware"},
-    "hardware": MEANING | {"hardware", "passes", "converters"},
+    "devices": MEANING | {"devices", "runtime", "kernels", "plugins"},
+    "plugins": MEANING | {"plugins", "passes", "converters"},
     "preprocessing": MEANING | {"preprocessing", "passes"},
-    "sessions": MEANING | {"passes", "converters", "runtime", "devices", "hardware", "sessions"},
+    "sessions": MEANING | {"passes", "converters", "runtime", "devices", "plugins", "sessions"},
     "simulator": {"base"} | {"devices", "kernels", "runtime", "simulator"},
 }
 """Part of the package -> parts it may import; a part that is not listed (session, command line) may import any."""

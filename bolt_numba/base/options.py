@@ -131,7 +131,7 @@ class Options:
     properties: of devices that are plug-ins, by the device's name: ``{"openvino": {"device": "GPU"}}``.
     fallback: what happens where a plug-in fails: ``"allow"``: the session computes by itself, and `report` says why;
         ``"warn"``: and warns once for each cause; ``"forbid"``: a DeviceError.
-    placement: which nodes plug-ins get or not, as a text, a file or a `Placement` (docs/hardware).
+    placement: which nodes plug-ins get or not, as a text, a file or a `Placement` (docs/plugins).
 
     Raises DeviceError or another BoltError for a value that an option cannot have.
     """
@@ -157,7 +157,7 @@ class Options:
     fallback: str = field(default="allow", metadata=_choice(
         FALLBACKS, "Where a plug-in fails: run elsewhere, warn of it too, or fail."))
     placement: Any = field(default=None, metadata=_option(
-        lambda _, given: given, "Which nodes plug-ins get, or not: docs/hardware.", "FILE"))
+        lambda _, given: given, "Which nodes plug-ins get, or not: docs/plugins.", "FILE"))
     # fmt: on
 
     def __post_init__(self) -> None:

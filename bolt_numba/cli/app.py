@@ -14,7 +14,7 @@ from bolt_numba.base.errors import BoltError
 from bolt_numba.base.files.trusted import CacheWarning
 from bolt_numba.cli import c_library, check, devices, draw, export, flows, kernels, machine, model, quantise, speed
 from bolt_numba.cli.console import err, plain
-from bolt_numba.hardware.interface import FallbackWarning
+from bolt_numba.plugins.interface import FallbackWarning
 
 app = typer.Typer(
     name="bolt-numba",

@@ -12,9 +12,9 @@ from bolt_numba.cli import console
 from bolt_numba.cli.options import Json
 from bolt_numba.compiling import compile as compile_model
 from bolt_numba.devices import LAST, device, names
-from bolt_numba.hardware import registry
-from bolt_numba.hardware.interface import COMMON
 from bolt_numba.ir.graph import Graph
+from bolt_numba.plugins import registry
+from bolt_numba.plugins.interface import COMMON
 
 
 @record()

@@ -19,13 +19,13 @@ from bolt_numba.cli import console
 from bolt_numba.cli.family import relatives
 from bolt_numba.cli.options import Json, Tune, read_shapes
 from bolt_numba.devices.threads import load_executor
-from bolt_numba.hardware import blobs
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.packed import SEAL_KEY
 from bolt_numba.kernels import jit
 from bolt_numba.kernels.cuda import code
 from bolt_numba.kernels.precompile import compiling_in
 from bolt_numba.kernels.prune import cache_bytes
+from bolt_numba.plugins import blobs
 from bolt_numba.sessions.guesses import complete_shapes, model_feeds
 from bolt_numba.sessions.session import Session
 

@@ -214,7 +214,7 @@ def _gpus() -> str:
 
 def _plug_ins() -> str:
     """Plug-ins that are installed, and why some do not work; `bolt-numba devices` says more."""
-    from bolt_numba.hardware import registry
+    from bolt_numba.plugins import registry
 
     return "; ".join(f"{name}: {registry.obstacle(name) or 'ready'}" for name in registry.names()) or "none"
 

@@ -69,7 +69,7 @@ def _want_free(name: str) -> None:
 
 def names() -> list[str]:
     """What sessions may name, but for plug-ins."""
-    from bolt_numba.hardware import registry
+    from bolt_numba.plugins import registry
 
     return sorted({*_makers, *_families, *registry.announced(GROUP)})
 
@@ -81,7 +81,7 @@ def _is_here(name: str) -> bool:
 def is_known(name: str) -> bool:
     """Whether a device of this name, none of a plug-in, is registered, or is now, as a package announces it."""
     if not _is_here(name):
-        from bolt_numba.hardware import registry
+        from bolt_numba.plugins import registry
 
         with _lock:
             entry = registry.announced(GROUP).get(name.partition(":")[0])
@@ -116,7 +116,7 @@ def choices(given: object) -> str:
     for name in asked:
         if isinstance(name, str) and (package := APART.get(name.partition(":")[0])) and not is_known(name):
             return f"the package {package} beside it: pip install ./simulator, in a copy of the repository"
-    from bolt_numba.hardware import registry
+    from bolt_numba.plugins import registry
 
     known = ", ".join(map(repr, dict.fromkeys([*names(), *registry.names()])))
     return f"one of {known}, or several of these in order of preference"
@@ -133,7 +133,7 @@ def plug_ins(wanted: str | Sequence[str]) -> list[str]:
     found = others(wanted)
     if not found:
         return []
-    from bolt_numba.hardware import registry  # sessions without plug-ins do without
+    from bolt_numba.plugins import registry  # sessions without plug-ins do without
 
     return [name for name in found if registry.is_known(name)]
 

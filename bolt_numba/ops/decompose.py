@@ -1,6 +1,6 @@
 """What operators are in terms of others, one decomposition each: for devices and formats that lack them, and for tests.
 
-`bolt_numba.hardware.lowering` makes rules of them.  The writer of ONNX files uses them where ONNX has no words.  A
+`bolt_numba.plugins.lowering` makes rules of them.  The writer of ONNX files uses them where ONNX has no words.  A
 decomposition is a function ``(op, b, *values)`` of `bolt_numba.ops.decomposed`, with None for an omitted operand.  It
 gives the results of ``op`` on these values, which have a ``type``; what is known of their content is ``type.known``.
 """

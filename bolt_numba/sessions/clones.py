@@ -12,7 +12,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.sessions.inputs import threads_of
 
 if TYPE_CHECKING:
-    from bolt_numba.runtime.kept import Choose
+    from bolt_numba.runtime.states import Choose
     from bolt_numba.sessions.session import Session
 
 MAX_WIDER = 4
@@ -30,9 +30,9 @@ def cloned(session: Session, threads: int | None = None) -> Session:
     vars(made).update(vars(session), _wider={}, _states=None)
     made._take(session.options, count)
     if graph.states:
-        from bolt_numba.runtime.kept import Kept
+        from bolt_numba.runtime.states import States
 
-        made._states = Kept(graph)
+        made._states = States(graph)
     if count != session.threads:
         made._runner = session._runner.anew(count)
     return made

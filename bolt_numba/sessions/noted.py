@@ -9,13 +9,13 @@ from typing import Any
 from bolt_numba.base.options import Options
 from bolt_numba.base.types import STRING
 from bolt_numba.converters.bounded import files_named
-from bolt_numba.devices.foreign.device import ForeignProgram
-from bolt_numba.devices.foreign.opened import Loaded
-from bolt_numba.hardware import blobs, starts
-from bolt_numba.hardware.starts import Layout, Opening
+from bolt_numba.devices.parts.device import ForeignProgram
+from bolt_numba.devices.parts.opened import Loaded
 from bolt_numba.ir.graph import Node
 from bolt_numba.ir.model import Model
 from bolt_numba.ops.foreign import Foreign
+from bolt_numba.plugins import blobs, starts
+from bolt_numba.plugins.starts import Opening, Wiring
 from bolt_numba.runtime.slots import INPUT
 from bolt_numba.sessions.loading import read_model
 from bolt_numba.sessions.session import Session
@@ -48,7 +48,7 @@ def remember(session: Session, asked: Opening, named: Sequence[Sequence[Any]]) -
     plugins = session._plugins
     if plugins is None or plugins.missing or session._states is not None or only_part(session) is None:
         return
-    opened = plugins.plugged[asked.device].opened
+    opened = plugins.by_name[asked.device].opened
     settings, there = opened.settings, weakref.ref(session)
     whole = all(s.nested is None and s.dtype != STRING for s in (*session.inputs, *session.outputs))
     if not whole or not settings["cache"] or settings["self_check"] or settings["buckets"]:
@@ -64,7 +64,7 @@ def remember(session: Session, asked: Opening, named: Sequence[Sequence[Any]]) -
 
 
 def only_part(session: Session) -> Node | None:
-    """The part of a session that has one; other nodes may follow from shapes alone, which `_layout` finds out."""
+    """The part of a session that has one; other nodes may follow from shapes alone, which `_wiring` finds out."""
     parts = [node for node in session._runner.region.nodes if isinstance(node.op, Foreign)]
     return parts[0] if len(parts) == 1 else None
 
@@ -75,18 +75,18 @@ def _write(session: Session, asked: Opening, named: Sequence[Sequence[Any]], loa
         return
     plans: Any = list(runner.prepared.items())
     for shapes, prepared in plans:
-        layout = _layout(prepared, loaded, len(session.inputs))
-        if layout is not None:
+        wiring = _wiring(prepared, loaded, len(session.inputs))
+        if wiring is not None:
             start = {
                 "version": loaded.opened.version, "name": session.graph.name,
                 "signatures": list(session.signatures), "threads": session.threads,
                 "inputs": list(map(starts.spec_json, session.inputs)),
                 "outputs": list(map(starts.spec_json, session.outputs)),
             }  # fmt: skip
-            starts.write(asked, named, start, shapes, layout)
+            starts.write(asked, named, start, shapes, wiring)
 
 
-def _layout(prepared: Any, loaded: Loaded, count: int) -> Layout | None:
+def _wiring(prepared: Any, loaded: Loaded, count: int) -> Wiring | None:
     """How operands of a plan are those of the part that it is; None where it is more, or less.  count: of inputs."""
     plan = prepared.plan
     if plan.cut is not None or not prepared.plain or len(plan.segments) != 1:
@@ -109,4 +109,4 @@ def _layout(prepared: Any, loaded: Loaded, count: int) -> Layout | None:
     stamp = blobs.stamp(loaded.blob)
     if stamp is None or not part.serves(wanted, loaded):
         return None
-    return Layout(loaded.blob, stamp, part.name, tuple(part.nodes), tuple(ins), tuple(outs), shapes, tuple(constants))
+    return Wiring(loaded.blob, stamp, part.name, tuple(part.nodes), tuple(ins), tuple(outs), shapes, tuple(constants))

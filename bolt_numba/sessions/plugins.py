@@ -12,16 +12,16 @@ from bolt_numba.base.errors import BoltError, DeviceError, DTypeError
 from bolt_numba.base.files.regular import open_regular
 from bolt_numba.base.options import Options
 from bolt_numba.devices import in_order
-from bolt_numba.devices.foreign.device import Plugin
-from bolt_numba.devices.foreign.failures import Failures
-from bolt_numba.devices.foreign.opened import Opened
-from bolt_numba.devices.foreign.own import Settings
-from bolt_numba.hardware import registry
-from bolt_numba.hardware.buckets import buckets_of
+from bolt_numba.devices.parts.device import Plugin
+from bolt_numba.devices.parts.failures import Failures
+from bolt_numba.devices.parts.opened import Opened
+from bolt_numba.devices.parts.own import Settings
 from bolt_numba.ir.graph import Graph, Node
 from bolt_numba.passes.partition.partition import Candidate, Decision, Partition
 from bolt_numba.passes.partition.placement import Placement
 from bolt_numba.passes.rewrite import Rule
+from bolt_numba.plugins import registry
+from bolt_numba.plugins.buckets import buckets_of
 from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.report import Report, report_of
 from bolt_numba.runtime.runner import Runner
@@ -54,14 +54,14 @@ class _Noting:
 class Plugins:
     """Opened devices, of which a graph gets its parts.
 
-    plugged: by name, in order of preference, those that could be opened.  missing: of the others, why not.  decisions:
+    by_name: devices, in order of preference, those that could be opened.  missing: of the others, why not.  decisions:
     where the nodes of the graph went, and why.
     """
 
     def __init__(self, failures: Failures, placement: Placement, settings: Settings) -> None:
         self.failures, self.placement, self.settings = failures, placement, settings
         self.decisions: list[Decision] = []
-        self.plugged: dict[str, Plugin] = {}
+        self.by_name: dict[str, Plugin] = {}
         self.missing: dict[str, str] = {}
 
     def add(self, name: str, properties: Mapping[str, Any], opened: Opened | None = None) -> None:
@@ -77,7 +77,7 @@ class Plugins:
             except Exception as error:
                 reason = error
             else:
-                self.plugged[name] = Plugin(opened, self.settings)
+                self.by_name[name] = Plugin(opened, self.settings)
                 weakref.finalize(self, opened.close)
                 return
         self.missing[name] = self.failures.add(name, "open", reason)
@@ -85,21 +85,21 @@ class Plugins:
     def in_order(self, asked: Sequence[str]) -> tuple[Device, ...]:
         """The devices of a session that asked for these, but for those that are missing."""
         names = [name for name in asked if name not in self.missing]
-        found: list[Device] = [self.plugged.get(name) or in_order([name])[0] for name in names]
+        found: list[Device] = [self.by_name.get(name) or in_order([name])[0] for name in names]
         return tuple(dict.fromkeys([*found, *in_order(())]))
 
     @property
     def devices(self) -> list[str]:
         """Names of those that could be opened, in order of preference."""
-        return list(self.plugged)
+        return list(self.by_name)
 
     def __call__(self, graph: Graph) -> None:
         """Put nodes of a graph into parts for the devices, in place."""
-        found = [Candidate(n, _Noting(d.opened), int(d.opened.settings["min_nodes"])) for n, d in self.plugged.items()]
+        found = [Candidate(n, _Noting(d.opened), int(d.opened.settings["min_nodes"])) for n, d in self.by_name.items()]
         made = Partition(found, self.placement, self._seconds)
         made(graph)
         self.decisions = made.decisions
-        for name in self.plugged:
+        for name in self.by_name:
             self.failures.check_first(name, "supports")
 
     def _seconds(self, node: Node) -> float:
@@ -110,7 +110,7 @@ class Plugins:
     def report(self, runner: Runner) -> Report:
         """Of a session: beside what runs where, what became of the devices, and why nodes are not there."""
         made = report_of(runner)
-        made.devices += [self._facts(name, device) for name, device in self.plugged.items()]
+        made.devices += [self._facts(name, device) for name, device in self.by_name.items()]
         made.devices += [self._missing(name, reason) for name, reason in self.missing.items()]
         made.placed += [
             {"node": r.node, "line": r.line, "device": r.device, "part": r.part, "reasons": dict(r.reasons)}
@@ -130,12 +130,12 @@ class Plugins:
 
     def close(self) -> None:
         """Let go what is compiled, and the devices."""
-        for device in self.plugged.values():
+        for device in self.by_name.values():
             device.forget()
             device.opened.close()
 
 
-def plugged(named: Sequence[str], options: Options, already: Mapping[str, Opened]) -> Plugins:
+def plugins_of(named: Sequence[str], options: Options, already: Mapping[str, Opened]) -> Plugins:
     """The plug-ins of a session of these options.
 
     named: devices of the options that are plug-ins'.  already: devices by name that are open.

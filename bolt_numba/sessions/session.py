@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from bolt_numba.base.options import OptionKeywords
-    from bolt_numba.devices.foreign.opened import Opened
+    from bolt_numba.devices.parts.opened import Opened
     from bolt_numba.runtime.copies import Home
     from bolt_numba.runtime.device import Device
-    from bolt_numba.runtime.kept import Choose
     from bolt_numba.runtime.packs import Packs
     from bolt_numba.runtime.profile import Profile
     from bolt_numba.runtime.region import Region
     from bolt_numba.runtime.report import Report
     from bolt_numba.runtime.runner import Runner
+    from bolt_numba.runtime.states import Choose
     from bolt_numba.sessions.plugins import Plugins
 
 
@@ -96,9 +96,9 @@ class Session:
         self._wider: dict[tuple[str, ...], Session] = {}
         self._states = None
         if graph.states:
-            from bolt_numba.runtime.kept import Kept
+            from bolt_numba.runtime.states import States
 
-            self._states = Kept(graph)
+            self._states = States(graph)
 
     def _take(self, options: Options, threads: int) -> None:
         """Be a session of these options, but for so many threads."""
@@ -113,11 +113,11 @@ class Session:
             check_no_plug_ins(self.options)
             found = in_order(device)
         else:
-            from bolt_numba.sessions.plugins import plugged  # sessions without plug-ins do without
+            from bolt_numba.sessions.plugins import plugins_of  # sessions without plug-ins do without
 
             if self.graph.packed is not None:
                 raise DeviceError(f"device: got {named[0]!r} for a packed graph, wanted one that is not optimised yet")
-            self._plugins = plugged(named, self.options, self._already)
+            self._plugins = plugins_of(named, self.options, self._already)
             found = self._plugins.in_order((device,) if isinstance(device, str) else device)
         self._computes_halves = found[0].halves
         return found

@@ -16,16 +16,16 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.flow import Flow, Workers
-from bolt_numba.hardware import blobs, registry
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.jit import cache_root
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.pointwise import Relu, Tanh
+from bolt_numba.plugins import blobs, registry
 from bolt_numba.types import F32, Sym, TensorType
 from tests.flow.test_nodes import DIGITS, images
 from tests.flow.test_tasks import LONG
-from tests.hardware.simnpu import TOLERANCE, SimDriver, sdk
+from tests.plugins.simnpu import TOLERANCE, SimDriver, sdk
 
 CHIP = {"simnpu": {"chip": "sim200", "self_check": "off"}}
 PLACES = [Workers(1, threads=1), Workers(device=("simnpu", "cpu"), threads=1)]
@@ -34,11 +34,11 @@ PLACES = [Workers(1, threads=1), Workers(device=("simnpu", "cpu"), threads=1)]
 @pytest.fixture
 def simnpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The plug-in, with a folder of the cache of its own; at the end the device has all back."""
-    monkeypatch.setattr(blobs, "FOLDER", f"hardware-{tmp_path.name}-{os.getpid()}")
-    registry.register(SimDriver)
+    monkeypatch.setattr(blobs, "FOLDER", f"plugins-{tmp_path.name}-{os.getpid()}")
+    registry.register_driver(SimDriver)
     before = sdk.live()
     yield
-    registry.unregister("simnpu")
+    registry.unregister_driver("simnpu")
     shutil.rmtree(cache_root() / blobs.FOLDER, ignore_errors=True)
     gc.collect()
     assert sdk.live() == before

@@ -25,7 +25,7 @@ _MADE_UP = re.compile(r"[a-z]+_\d+")
 
 
 class Taker(Protocol):
-    """What partition needs of an opened device, `bolt_numba.hardware.interface.Accelerator`."""
+    """What partition needs of an opened device, `bolt_numba.plugins.interface.Accelerator`."""
 
     lowerings: Sequence[Rule]
 

@@ -1,4 +1,4 @@
-"""The driver: opens a chip, says what it takes, compiles, runs.  What `bolt_numba.hardware.interface` asks for."""
+"""The driver: opens a chip, says what it takes, compiles, runs.  What `bolt_numba.plugins.interface` asks for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bolt_numba.hardware.interface import (
+from bolt_numba.ir.graph import Graph, Node
+from bolt_numba.plugins.interface import (
     Accelerator,
     CompileContext,
     Compiled,
@@ -21,8 +22,7 @@ from bolt_numba.hardware.interface import (
     Request,
     Setting,
 )
-from bolt_numba.hardware.lowering import ACTIVATIONS, FUSED, NORMS, SUMS
-from bolt_numba.ir.graph import Graph, Node
+from bolt_numba.plugins.lowering import ACTIVATIONS, FUSED, NORMS, SUMS
 from bolt_numba.types import I8, U8, Array
 from simnpu_driver.faults import Faults
 
