@@ -68,7 +68,7 @@ class Opening:
 
 
 @record(frozen=True)
-class Wiring:
+class Hookup:
     """How operands of a session are those of its only part, for one set of shapes.
 
     blob: its name.  stamp: of its file, whose checksum was right.  part, nodes: names.  ins, outs: by operand of the
@@ -91,7 +91,7 @@ class Start:
     """How a session begins.
 
     version: of the accelerator.  name: of the graph.  files: stamps of the model and of the files that it names.
-    wirings: by shapes of the inputs.
+    hookups: by shapes of the inputs.
     """
 
     driver: DeviceDriver
@@ -102,7 +102,7 @@ class Start:
     threads: int
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    wirings: Mapping[Shapes, Wiring]
+    hookups: Mapping[Shapes, Hookup]
 
 
 def find(asked: Opening) -> Start | None:
@@ -121,7 +121,7 @@ def find(asked: Opening) -> Start | None:
 
 
 def write(
-    asked: Opening, files: Iterable[Sequence[Any]], start: Mapping[str, Any], shapes: Shapes, wiring: Wiring
+    asked: Opening, files: Iterable[Sequence[Any]], start: Mapping[str, Any], shapes: Shapes, hookup: Hookup
 ) -> None:
     """Remember one more set of shapes of a session.
 
@@ -135,14 +135,14 @@ def write(
     same = {"facts": _facts(), "files": stamps, "made_by": [*registry.source_of(asked.device), _file_of(driver)]}
     same |= start
     old = _document(asked)
-    rows = [] if old is None or any(old.get(key) != value for key, value in same.items()) else old["wirings"]
-    constants = [[dtype_name(c.dtype), c.shape, c.tobytes().hex()] for c in wiring.constants]
-    names = (shapes, wiring.blob, wiring.stamp, wiring.part, wiring.nodes)
-    row = [*names, wiring.ins, wiring.outs, wiring.shapes, constants]
+    rows = [] if old is None or any(old.get(key) != value for key, value in same.items()) else old["hookups"]
+    constants = [[dtype_name(c.dtype), c.shape, c.tobytes().hex()] for c in hookup.constants]
+    names = (shapes, hookup.blob, hookup.stamp, hookup.part, hookup.nodes)
+    row = [*names, hookup.ins, hookup.outs, hookup.shapes, constants]
     rest: list[Any] = []
     with swallowing("start", *DAMAGED):  # nothing of what is damaged is kept
         rest = [each for each in rows if _tuples(each[0]) != shapes][1 - MAX_PLANS :]
-    text = json.dumps(same | {"wirings": [*rest, row]}).encode()
+    text = json.dumps(same | {"hookups": [*rest, row]}).encode()
     keep(asked.name, sha256(text).hexdigest().encode() + text)
 
 
@@ -199,40 +199,40 @@ def _start(asked: Opening, document: Mapping[str, Any]) -> Start | None:
     if driver is None or file is None or _file_of(driver) != file:
         return None
     inputs, outputs = (tuple(map(_spec, document[key])) for key in ("inputs", "outputs"))
-    wirings: dict[Shapes, Wiring] = {}
-    for row in document["wirings"]:
+    hookups: dict[Shapes, Hookup] = {}
+    for row in document["hookups"]:
         with swallowing("start", *DAMAGED):  # what is damaged is not there; it goes when others are remembered
-            shapes, made = _wiring(row)
+            shapes, made = _hookup(row)
             _want_sound(made, shapes, inputs, outputs)
-            wirings[shapes] = made
-    if not wirings:
+            hookups[shapes] = made
+    if not hookups:
         return None
     return Start(
         driver, document["version"], str(document["name"]), document["files"], tuple(document["signatures"]),
-        document["threads"], inputs, outputs, wirings,
+        document["threads"], inputs, outputs, hookups,
     )  # fmt: skip
 
 
-def _wiring(row: Sequence[Any]) -> tuple[Shapes, Wiring]:
+def _hookup(row: Sequence[Any]) -> tuple[Shapes, Hookup]:
     shapes, blob, stamp, part, nodes, ins, outs, results, constants = row
-    made = Wiring(
+    made = Hookup(
         blob, stamp, part, tuple(nodes), tuple(ins), tuple(outs), _tuples(results), tuple(map(_constant, constants))
     )
     return _tuples(shapes), made
 
 
-def _want_sound(wiring: Wiring, shapes: Shapes, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+def _want_sound(hookup: Hookup, shapes: Shapes, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
     """Raises ValueError where shapes are not those of the operands, or a number is none of an operand."""
-    count = len(inputs) + len(wiring.constants)
-    places = ((wiring.ins, count), (wiring.outs, len(outputs)))
+    count = len(inputs) + len(hookup.constants)
+    places = ((hookup.ins, count), (hookup.outs, len(outputs)))
     is_placed = all(type(i) is int and 0 <= i < most for given, most in places for i in given)
-    operands = [*zip(shapes, inputs, strict=True), *zip(wiring.shapes, outputs, strict=True)]
+    operands = [*zip(shapes, inputs, strict=True), *zip(hookup.shapes, outputs, strict=True)]
     is_shaped = all(
         (spec.shape is None or len(dims) == len(spec.shape)) and all(type(d) is int and d >= 0 for d in dims)
         for dims, spec in operands
     )
     if not is_placed or not is_shaped:
-        raise ValueError("wiring: got other operands, wanted those of the session")
+        raise ValueError("hookup: got other operands, wanted those of the session")
 
 
 def _spec(row: Sequence[Any]) -> TensorSpec:

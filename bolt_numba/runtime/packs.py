@@ -216,8 +216,8 @@ class Packs:
     def array(self, packed: Packed, slots: Sequence[Slot | None], device: str, waits: bool = False) -> Array:
         """What stands for a reference to what is packed of these operands: from memory or the model's file.
 
-        device: the `pack_form` of the device that packs.  waits: for another thread that makes it.  Raises ShapeError for
-        less than the steps reach.
+        device: the `pack_form` of the device that packs.  waits: for another thread that makes it.  Raises ShapeError
+        for less than the steps reach.
         """
         pack = pack_of(packed, slots, device)
         made = None if pack is None else self._made.get(pack)

@@ -29,7 +29,7 @@ from bolt_numba.devices.parts.failures import Failures
 from bolt_numba.devices.parts.opened import Loaded, Opened
 from bolt_numba.plugins import blobs, registry, starts
 from bolt_numba.plugins.interface import CompileContext, DeviceFullError, DeviceLostError
-from bolt_numba.plugins.starts import Opening, Shapes, Start, Wiring
+from bolt_numba.plugins.starts import Hookup, Opening, Shapes, Start
 from bolt_numba.sessions.inputs import check_buffer, shared_symbols, wanted_of
 from bolt_numba.sessions.session import Session
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 class _Ready:
     """A compiled graph for one set of shapes, and what its runs counted."""
 
-    def __init__(self, wiring: Wiring, loaded: Loaded) -> None:
-        self.wiring, self.loaded = wiring, loaded
+    def __init__(self, hookup: Hookup, loaded: Loaded) -> None:
+        self.hookup, self.loaded = hookup, loaded
         self.runs, self.counts = 0, Counter[str]()
         self.lock = threading.RLock()
         renew_after_fork(self, "lock", threading.RLock)
@@ -71,13 +71,13 @@ class _Known:
         ready = self.ready.get(shapes) or self._restored(shapes)
         if ready is None or self.opened.lost or not ready.loaded.begin():
             return None
-        wiring, loaded, request, failure = ready.wiring, ready.loaded, None, None
-        outputs, given = zip(wiring.shapes, self.start.outputs, strict=True), targets or [None] * len(wiring.shapes)
+        hookup, loaded, request, failure = ready.hookup, ready.loaded, None, None
+        outputs, given = zip(hookup.shapes, self.start.outputs, strict=True), targets or [None] * len(hookup.shapes)
         made = [np.empty(s, o.dtype) if t is None else t for (s, o), t in zip(outputs, given, strict=True)]
         try:
             request = loaded.request()
-            operands = [*arrays, *wiring.constants] if wiring.constants else arrays
-            request.run([operands[i] for i in wiring.ins], [made[i] for i in wiring.outs])
+            operands = [*arrays, *hookup.constants] if hookup.constants else arrays
+            request.run([operands[i] for i in hookup.ins], [made[i] for i in hookup.outs])
             ready.ran(loaded.counted(request))
             self.last = ready
             loaded.idle.append(request)
@@ -95,23 +95,23 @@ class _Known:
         if isinstance(failure, DeviceLostError):
             self.opened.lost = f"run: {failure}"
         if not isinstance(failure, DeviceFullError):  # what is not in use is let go, and it is asked once more
-            self.opened.failures.add(self.opened.name, "run", failure, wiring.part, wiring.nodes)
+            self.opened.failures.add(self.opened.name, "run", failure, hookup.part, hookup.nodes)
         return None
 
     def _restored(self, shapes: Shapes) -> _Ready | None:
         """The compiled graph for these shapes; None where it is not kept, or no good, which complete sessions tell."""
-        wiring = self.start.wirings.get(shapes)
+        hookup = self.start.hookups.get(shapes)
         with self.lock, suppress(Exception):
-            if wiring is None or shapes in self.ready or self.opened.lost:
+            if hookup is None or shapes in self.ready or self.opened.lost:
                 return self.ready.get(shapes)
             with self.opened.in_use():
                 accelerator = self.opened.accelerator()
-                blob = blobs.mapped(wiring.blob, wiring.stamp)
+                blob = blobs.mapped(hookup.blob, hookup.stamp)
                 if blob is not None and accelerator.version == self.start.version:
                     context = CompileContext(self.start.threads, self.precision)
                     loaded = self.opened.load(accelerator.start(blob, context))
-                    loaded.source, loaded.blob, loaded.is_proven = "cached", wiring.blob, True
-                    made = self.ready[shapes] = _Ready(wiring, loaded)
+                    loaded.source, loaded.blob, loaded.is_proven = "cached", hookup.blob, True
+                    made = self.ready[shapes] = _Ready(hookup, loaded)
                     for old in list(self.ready)[: -max(1, int(self.opened.settings["max_compiled"]))]:
                         self.ready.pop(old).loaded.retire()
                     return made
@@ -164,12 +164,12 @@ class KnownSession(Session):
 
     def _targets(self, arrays: list[Array], buffers: Mapping[str, Array]) -> list[Array | None]:
         """As that of others; the device may read inputs until the end, so none is written to."""
-        wiring = self._start.wirings.get(tuple([a.shape for a in arrays]))
-        if wiring is None:
+        hookup = self._start.hookups.get(tuple([a.shape for a in arrays]))
+        if hookup is None:
             KnownSession._complete(self)
             return Session._targets(self, arrays, buffers)
         made: list[Array | None] = [None] * len(self.outputs)
-        for index, (spec, shape) in enumerate(zip(self.outputs, wiring.shapes, strict=True)):
+        for index, (spec, shape) in enumerate(zip(self.outputs, hookup.shapes, strict=True)):
             buffer = buffers.get(spec.name)
             if buffer is not None:
                 check_buffer(spec.name, buffer, shape, spec.dtype)
@@ -233,8 +233,8 @@ class KnownSession(Session):
             return  # the device answers otherwise today
         part, specs = device.part(node.op, node.name), self.inputs
         operands = [TensorType(s.dtype, dims) for s, dims in zip(specs, shapes, strict=True)]
-        operands += [TensorType(c.dtype, c.shape, c) for c in ready.wiring.constants]
-        types = [operands[i] for i in ready.wiring.ins]
+        operands += [TensorType(c.dtype, c.shape, c) for c in ready.hookup.constants]
+        types = [operands[i] for i in ready.hookup.ins]
         part.go_on(part.asked(types), ready.loaded, ready.runs, ready.counts)
         self._runner.prepare([np.broadcast_to(np.zeros((), s.dtype), d) for s, d in zip(specs, shapes, strict=True)])
 

@@ -15,7 +15,7 @@ from bolt_numba.ir.graph import Node
 from bolt_numba.ir.model import Model
 from bolt_numba.ops.foreign import Foreign
 from bolt_numba.plugins import blobs, starts
-from bolt_numba.plugins.starts import Opening, Wiring
+from bolt_numba.plugins.starts import Hookup, Opening
 from bolt_numba.runtime.slots import INPUT
 from bolt_numba.sessions.loading import read_model
 from bolt_numba.sessions.session import Session
@@ -64,7 +64,7 @@ def remember(session: Session, asked: Opening, named: Sequence[Sequence[Any]]) -
 
 
 def only_part(session: Session) -> Node | None:
-    """The part of a session that has one; other nodes may follow from shapes alone, which `_wiring` finds out."""
+    """The part of a session that has one; other nodes may follow from shapes alone, which `_hookup` finds out."""
     parts = [node for node in session._runner.region.nodes if isinstance(node.op, Foreign)]
     return parts[0] if len(parts) == 1 else None
 
@@ -75,18 +75,18 @@ def _write(session: Session, asked: Opening, named: Sequence[Sequence[Any]], loa
         return
     plans: Any = list(runner.prepared.items())
     for shapes, prepared in plans:
-        wiring = _wiring(prepared, loaded, len(session.inputs))
-        if wiring is not None:
+        hookup = _hookup(prepared, loaded, len(session.inputs))
+        if hookup is not None:
             start = {
                 "version": loaded.opened.version, "name": session.graph.name,
                 "signatures": list(session.signatures), "threads": session.threads,
                 "inputs": list(map(starts.spec_json, session.inputs)),
                 "outputs": list(map(starts.spec_json, session.outputs)),
             }  # fmt: skip
-            starts.write(asked, named, start, shapes, wiring)
+            starts.write(asked, named, start, shapes, hookup)
 
 
-def _wiring(prepared: Any, loaded: Loaded, count: int) -> Wiring | None:
+def _hookup(prepared: Any, loaded: Loaded, count: int) -> Hookup | None:
     """How operands of a plan are those of the part that it is; None where it is more, or less.  count: of inputs."""
     plan = prepared.plan
     if plan.cut is not None or not prepared.plain or len(plan.segments) != 1:
@@ -109,4 +109,4 @@ def _wiring(prepared: Any, loaded: Loaded, count: int) -> Wiring | None:
     stamp = blobs.stamp(loaded.blob)
     if stamp is None or not part.serves(wanted, loaded):
         return None
-    return Wiring(loaded.blob, stamp, part.name, tuple(part.nodes), tuple(ins), tuple(outs), shapes, tuple(constants))
+    return Hookup(loaded.blob, stamp, part.name, tuple(part.nodes), tuple(ins), tuple(outs), shapes, tuple(constants))
