@@ -281,9 +281,9 @@ def _marked(document: Any) -> bytes:
 
 
 def _told(found: Any, at: int, to: Any) -> Any:
-    """What is remembered, with something else at a place of its only layout."""
-    (row,) = found["layouts"]
-    return found | {"layouts": [[*row[:at], to, *row[at + 1 :]]]}
+    """What is remembered, with something else at a place of its only hookup."""
+    (row,) = found["hookups"]
+    return found | {"hookups": [[*row[:at], to, *row[at + 1 :]]]}
 
 
 @pytest.mark.parametrize(
@@ -295,8 +295,8 @@ def _told(found: Any, at: int, to: Any) -> Any:
         lambda data, _: data[:90] + b"?" + data[91:],
         lambda data, found: _marked([]),
         lambda data, found: _marked({"facts": found["facts"]}),
-        lambda data, found: _marked(found | {"layouts": [[[[2, 3]], 1, 2, 3, 4, 5, 6, 7]]}),
-        lambda data, found: _marked(found | {"layouts": [3]}),
+        lambda data, found: _marked(found | {"hookups": [[[[2, 3]], 1, 2, 3, 4, 5, 6, 7]]}),
+        lambda data, found: _marked(found | {"hookups": [3]}),
         *(lambda data, found, at=at, to=to: _marked(_told(found, at, to)) for at, to in [
             (5, [5]), (5, ["0"]), (5, [-1]), (6, [2, 0]), (6, 0), (7, [[2, 3]]), (7, [[2], [2]]),
             (7, [[-1, 3], [2, 3]]), (0, [[2]]),
@@ -452,5 +452,5 @@ def test_only_so_many_shapes_are_remembered(
     monkeypatch.setattr(starts, "MAX_PLANS", 3)
     for n in range(1, 7):
         expect(session_of(model), np.ones((n, 3), np.float32))
-    layouts = json.loads(start_file(cache).read_bytes()[64:])["layouts"]
-    assert [row[0][0][0] for row in layouts] == [4, 5, 6]
+    hookups = json.loads(start_file(cache).read_bytes()[64:])["hookups"]
+    assert [row[0][0][0] for row in hookups] == [4, 5, 6]
