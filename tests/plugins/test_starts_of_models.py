@@ -40,7 +40,7 @@ def test_what_follows_from_shapes_is_remembered_with_them(tmp_path: Path, driver
             np.testing.assert_array_equal(session(z)["y"], z + rows + 3)
             assert (type(session) is KnownSession) is known
     assert isinstance(session, KnownSession)
-    constants = [[c.tolist() for c in layout.constants] for layout in session._start.layouts.values()]
+    constants = [[c.tolist() for c in hookup.constants] for hookup in session._start.hookups.values()]
     assert constants == [[[2, 3]], [[4, 3]]]
     assert session.report()[-1]["state"] == "cached"
     np.testing.assert_array_equal(session(X)["y"], X + 5)
@@ -85,7 +85,7 @@ def test_real_devices_start_with_few_modules(device: str, tmp_path: Path) -> Non
         kind, own, has_messages, has_numba = json.loads(done.stdout)
         kinds.append(kind)
     assert kinds == ["Session", "KnownSession"]
-    heavy = ("passes", "converters", "kernels", "runtime.runner", "ir.store", "plugins", "devices.cpu")
+    heavy = ("passes", "converters", "kernels", "runtime.runner", "ir.store", "sessions.plugins", "devices.cpu")
     assert [m for m in own if m.startswith(tuple(f"bolt_numba.{name}" for name in heavy))] == []
     assert not has_numba
     assert not (has_messages and device == "onnxruntime")
