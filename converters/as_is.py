@@ -62,5 +62,6 @@ class AsIs:
         for name, (_, default, kind) in self.keywords.items():
             made.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
         for name, default in self.ignored.items():
-            made.append(inspect.Parameter(name, keyword, default=default, annotation=type(default).__name__))
+            kind = "Ints" if isinstance(default, tuple) else type(default).__name__  # as readers spell what they take
+            made.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
         return inspect.Signature(made)
