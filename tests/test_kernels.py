@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import combinations
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -203,6 +204,9 @@ def varied(
     run: whether it took the case.
     """
     taken = 0
+    if is_quick():  # few cases show more where two of what they set meet
+        set_in = [sorted(name for name, value in shown if value is True) for _, shown in drawn]
+        drawn = [(case, {*shown, *combinations(names, 2)}) for (case, shown), names in zip(drawn, set_in, strict=True)]
     while drawn and taken < most:
         gains = [sum(seen[one] < each for one in shown) for _, shown in drawn]
         if not max(gains):
