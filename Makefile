@@ -26,7 +26,7 @@ test: lint ## Lint, check types, run the tests, in as many processes as there ar
 	$(BIN)/python -m pytest -q $(WORKERS) -m "not long"
 
 test-all: $(STAMP) ## Run what `make test` leaves out: long tests, all drawn cases, lower instruction sets (an hour).
-	$(BIN)/python -m pytest -q $(WORKERS) -m "long or drawn"
+	$(BIN)/python -m pytest -q $(WORKERS) -m "long or drawn or hypothesis"
 	$(BIN)/python -m tests.lower_isa $(WORKERS)
 
 CHECKS := tests/test_references.py $(addprefix tests/test_,infer.py infer_edges.py infer_operands.py data_safety.py \

@@ -45,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop(level.QUICK, None)
     if config.getoption("-m") == "not long":
         os.environ[level.QUICK] = "1"
+        settings.register_profile("quick", settings.get_profile("patient"), derandomize=True, database=None)
+        settings.load_profile("quick")
     config.pluginmanager.register(Totals())
 
 

@@ -7,7 +7,8 @@ A test belongs to `make test` (``-m "not long"``) as far as it fits.  These are 
 - of a function with more than `FEW` cases all but `FEW` of them, spread over its list.  What `EVERY` names keeps all
   its cases: each of them is another operator, kernel, rule or page, or they take no time.
 
-Walks over operators and kernels (`DRAWN`) run at both levels, and draw fewer cases for each in `make test`.
+Walks over operators and kernels (`DRAWN`) run at both levels, and draw fewer cases for each in `make test`.  So do
+tests of hypothesis: `make test` draws the same cases each time, `make test-all` others.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ LONG: dict[str, Sequence[str]] = {
     ),
     "other processors (`tests.lower_isa` has lower instruction sets of this one)": (
         "tests/aarch64/",
+        "tests/test_binary.py::test_bits_are_counted_by_instructions",
+        "tests/test_blas.py::test_values_hold_on_other_processors",
         "tests/test_targets.py::test_sessions_run_on_lower_instruction_sets",
     ),
     "many processes, threads or compilers of other languages": (
@@ -111,6 +114,7 @@ LONG: dict[str, Sequence[str]] = {
         "tests/native/test_c_library.py::test_threads_have_no_races",
         "tests/native/test_java.py",
         "tests/test_budget.py::test_small_models_take_little_or_are_refused",
+        "tests/test_cli.py::TestMachine::test_cache",
         "tests/test_cli.py::TestUsage::test_shells_complete",
         "tests/test_clients.py::test_a_client_gives_what_it_gives_with_onnxruntime",
         "tests/test_export_library.py",
