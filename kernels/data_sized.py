@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from bolt_numba.base.records import record
 from bolt_numba.base.types import Array, TensorType, only_in_python
-from bolt_numba.kernels.registry import Accepts, Step, Types, always, load
+from bolt_numba.kernels.registry import Accepts, Given, Step, always, load
 from bolt_numba.ops.registry import Op
 
 Empty: TypeAlias = Callable[..., Array]
@@ -46,7 +46,7 @@ def data_sized(op: type[Op], device: str = "cpu", accepts: Accepts = always) -> 
     return register
 
 
-def select_data_sized(op: Op, ins: Types, device: str = "cpu") -> DataSized | None:
+def select_data_sized(op: Op, ins: Given, device: str = "cpu") -> DataSized | None:
     """What computes this node, or None (the reference will, as it does wherever an operand holds Python's objects)."""
     load(device)
     found = None if any(map(only_in_python, ins)) else DATA_SIZED.get((type(op), device))
@@ -66,7 +66,7 @@ class Sized:
     steps: list[Step]
 
 
-MakeSized: TypeAlias = Callable[[Any, Types], "Sized | None"]
+MakeSized: TypeAlias = Callable[[Any, Any], "Sized | None"]
 SIZED: dict[tuple[type[Op], str], MakeSized] = {}
 
 
@@ -80,7 +80,7 @@ def sized(op: type[Op], device: str = "cpu") -> Callable[[MakeSized], MakeSized]
     return register
 
 
-def select_sized(op: Op, ins: Types, device: str = "cpu") -> Sized | None:
+def select_sized(op: Op, ins: Given, device: str = "cpu") -> Sized | None:
     """The steps of a node whose results are as long as data say, or None."""
     load(device)
     make = None if any(map(only_in_python, ins)) else SIZED.get((type(op), device))

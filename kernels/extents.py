@@ -26,6 +26,7 @@ from bolt_numba.kernels.registry import (
     Context,
     Entry,
     Fault,
+    Given,
     In,
     Kernel,
     Maker,
@@ -33,7 +34,6 @@ from bolt_numba.kernels.registry import (
     Pitch,
     Scratch,
     Step,
-    Types,
 )
 from bolt_numba.ops.registry import Op
 
@@ -126,7 +126,7 @@ def check_arrays(kernel: Kernel, values: Mapping[str, Any]) -> None:
                 raise _misfit(kernel.name, kernel, name, reach, before, there, "array")
 
 
-def check_steps(op: Op, steps: Sequence[Step], ins: Types, outs: Sequence[TensorType], threads: int = 1) -> None:
+def check_steps(op: Op, steps: Sequence[Step], ins: Given, outs: Sequence[TensorType], threads: int = 1) -> None:
     """Refuse steps whose kernels reach beyond their operands, results, workspace or tables: a ShapeError says which.
 
     What is packed takes note of the bytes that it must have; sizes that would ask more of it are other ones for a
@@ -182,7 +182,7 @@ def _no_bytes(dtype: AnyDType) -> InternalError:
     return InternalError(f"operand of a kernel: got an array of {dtype.name}s, wanted numbers")
 
 
-def numbers_of(step: Step, ins: Types, outs: Sequence[TensorType]) -> dict[str, Any]:
+def numbers_of(step: Step, ins: Given, outs: Sequence[TensorType]) -> dict[str, Any]:
     """A copy of the step's arguments, with dense rows for each Pitch."""
     args: dict[str, Any] = dict(step.args)
     if Pitch in map(type, args.values()):
@@ -220,7 +220,7 @@ def _misfit(who: str, kernel: Kernel, name: str, reach: Reach, offset: int, ther
     return ShapeError(f"{who}: {what} ({name!r} of kernel {kernel.name}): got {got}, wanted {wanted}")
 
 
-def made_steps(entry: Entry, op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def made_steps(entry: Entry, op: Any, ins: Given, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """The steps of a maker, after the gate."""
     steps = entry.make(op, ins, outs, context)
     check_steps(op, steps, ins, outs, context.threads)

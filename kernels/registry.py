@@ -12,7 +12,7 @@ import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -24,7 +24,22 @@ from bolt_numba.kernels.geometry.unseen import Making, Packed, Unseen
 from bolt_numba.kernels.maker_index import COMMON, makers_of, write_index
 from bolt_numba.ops.registry import Op
 
-Types: TypeAlias = Sequence[TensorType | None]
+Given: TypeAlias = Sequence[TensorType | None]
+"""Types of a node's operands, None for one that is omitted."""
+
+if TYPE_CHECKING:
+
+    class Types(list[TensorType | None]):
+        """The same as makers see it: an index gives one that is always there; what may be omitted comes by a slice."""
+
+        @overload
+        def __getitem__(self, index: SupportsIndex) -> TensorType: ...
+        @overload
+        def __getitem__(self, index: slice) -> list[TensorType | None]: ...
+        def __getitem__(self, index: Any) -> Any: ...
+
+else:
+    Types = list
 
 
 @record(frozen=True)
@@ -74,15 +89,15 @@ class Pitch:
     of: In | Out
 
 
-class Operands(list["TensorType | None"]):
+class Operands(Types):
     """The types of a node's operands as makers see them, and what was found of them (`once`)."""
 
-    def __init__(self, types: Types, result: TensorType | None = None) -> None:
+    def __init__(self, types: Given, result: TensorType | None = None) -> None:
         super().__init__(types)
         self.answers: dict[Any, Any] = {} if result is None else {result_of: result}
 
 
-def unseen(types: Types, node: Any, outs: Sequence[TensorType] = ()) -> Operands:
+def unseen(types: Given, node: Any, outs: Sequence[TensorType] = ()) -> Operands:
     """Types for makers: with large constants unseen.  node: shows them.  outs: types of the results, where known."""
     made = Operands(types, outs[0] if len(outs) == 1 else None)
     for i, t in enumerate(types):
@@ -198,10 +213,10 @@ class Context(Protocol):
         ...
 
 
-Maker: TypeAlias = Callable[[Any, Types, Sequence[TensorType], Context], "list[Step]"]
-Accepts: TypeAlias = Callable[[Any, Types], bool]
-Error: TypeAlias = Callable[[Any, Types, Context], float]
-States: TypeAlias = "Callable[[Any, Types], frozenset[tuple[int, int]]]"
+Maker: TypeAlias = Callable[[Any, Any, Sequence[TensorType], Context], "list[Step]"]
+Accepts: TypeAlias = Callable[[Any, Any], bool]
+Error: TypeAlias = Callable[[Any, Any, Context], float]
+States: TypeAlias = "Callable[[Any, Any], frozenset[tuple[int, int]]]"
 
 MOST_ERROR = 2e-5
 """Bound of a kernel's error over the largest value, from which sessions of ``numerics="default"`` do without it."""
@@ -254,10 +269,10 @@ def never(op: Any, ins: Types) -> bool:
 Decision = TypeVar("Decision")
 
 
-def once(decide: Callable[[Any, Types], Decision]) -> Callable[[Any, Types], Decision]:
+def once(decide: Callable[[Any, Types], Decision]) -> Callable[[Any, Given], Decision]:
     """Keep the answer about a node beside its operands: several makers ask in turn, then one makes its steps."""
 
-    def remembered(op: Any, ins: Types) -> Decision:
+    def remembered(op: Any, ins: Any) -> Decision:
         if type(ins) is not Operands:
             return decide(op, ins)
         if remembered not in ins.answers:
@@ -421,7 +436,7 @@ QUERY = QueryContext()
 
 
 def ways(
-    op: Op, ins: Types, context: Context = QUERY, device: str = "cpu", arch: str = ""
+    op: Op, ins: Given, context: Context = QUERY, device: str = "cpu", arch: str = ""
 ) -> Iterator[tuple[Any, Entry]]:
     """The makers that the session's context allows and that may accept, the best first, each with whether it does.
 
@@ -438,7 +453,7 @@ def ways(
             yield True, wide
 
 
-def select(op: Op, ins: Types, context: Context = QUERY, device: str = "cpu", arch: str = "") -> Entry | None:
+def select(op: Op, ins: Given, context: Context = QUERY, device: str = "cpu", arch: str = "") -> Entry | None:
     """The best maker that the session's context allows and that accepts, or None (the reference will run).
 
     arch: of the device, where it has makers of its own.
@@ -478,14 +493,14 @@ def _is_allowed(entry: Entry, context: Context) -> bool:
     return level and entry.precision in ("f32", context.precision)
 
 
-def is_exact(entry: Entry, op: Op, ins: Types, context: Context) -> bool:
+def is_exact(entry: Entry, op: Op, ins: Given, context: Context) -> bool:
     """Whether the bound of a maker's error, which may follow from weights, is within the session's limit."""
     lax = context.numerics == "fast" and entry.precision == "f32"  # else an error says that weights do not fit
     error = entry.error
     return error is None or lax or context.weighed(entry, lambda: error(op, ins, context) <= MOST_ERROR)
 
 
-def candidates(op: Op, ins: Types, context: Context = QUERY, device: str = "cpu", arch: str = "") -> list[Entry]:
+def candidates(op: Op, ins: Given, context: Context = QUERY, device: str = "cpu", arch: str = "") -> list[Entry]:
     """Every maker that can run a node, the one that `select` takes first."""
     rows = _allowed(type(op), op.name, context, device, arch)
     preferred = [e for e in rows if e.accepts(op, ins)]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from bolt_numba.base.types import TensorType
-from bolt_numba.kernels.registry import Types
+from bolt_numba.kernels.registry import Given
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.registry import Op
 
@@ -14,12 +14,12 @@ _PRODUCTS = "bolt_numba.ops.layers."
 """Where the operators stand that may compute more than they read and write."""
 
 
-def bytes_of(ins: Types, outs: Sequence[TensorType]) -> int:
+def bytes_of(ins: Given, outs: Sequence[TensorType]) -> int:
     """What a node reads and writes."""
     return sum(t.nbytes for t in (*ins, *outs) if t is not None)
 
 
-def work_of(op: Op, ins: Types, outs: Sequence[TensorType]) -> float:
+def work_of(op: Op, ins: Given, outs: Sequence[TensorType]) -> float:
     """Multiply-adds of a node, within a factor of three; one for each result of what is no product."""
     results = sum(t.size for t in outs)
     if not type(op).__module__.startswith(_PRODUCTS):

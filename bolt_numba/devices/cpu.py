@@ -17,7 +17,7 @@ from bolt_numba.kernels.cpu.isa import Isa
 from bolt_numba.kernels.cpu.machine import L2, PAYS_BYTES
 from bolt_numba.kernels.data_sized import DataSized, Sized, select_data_sized, select_sized
 from bolt_numba.kernels.precompile import compile_later, prepare
-from bolt_numba.kernels.registry import Context, Entry, In, Out, Pitch, Record, Step, Types
+from bolt_numba.kernels.registry import Context, Entry, Given, In, Out, Pitch, Record, Step
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.slots import Job
@@ -81,22 +81,22 @@ class Cpu(Device):
     def pack_form(self) -> str:
         return "" if self.name == "cpu" else self.name
 
-    def select(self, op: Op, ins: Types, context: Context) -> Entry | None:
+    def select(self, op: Op, ins: Given, context: Context) -> Entry | None:
         return registry.select(op, ins, context, self.name)
 
-    def ways(self, op: Op, ins: Types, context: Context) -> Iterable[tuple[Any, Entry]]:
+    def ways(self, op: Op, ins: Given, context: Context) -> Iterable[tuple[Any, Entry]]:
         return registry.ways(op, ins, context, self.name)
 
-    def candidates(self, op: Op, ins: Types, context: Context) -> list[Entry]:
+    def candidates(self, op: Op, ins: Given, context: Context) -> list[Entry]:
         return registry.candidates(op, ins, context, self.name)
 
-    def data_sized(self, op: Op, ins: Types) -> DataSized | None:
+    def data_sized(self, op: Op, ins: Given) -> DataSized | None:
         return select_data_sized(op, ins, self.name)
 
-    def sized(self, op: Op, ins: Types) -> Sized | None:
+    def sized(self, op: Op, ins: Given) -> Sized | None:
         return select_sized(op, ins, self.name)
 
-    def seconds(self, op: Op, ins: Types, outs: Sequence[TensorType], threads: int) -> float:
+    def seconds(self, op: Op, ins: Given, outs: Sequence[TensorType], threads: int) -> float:
         return STEP_S + max(bytes_of(ins, outs) / BYTES_A_S, work_of(op, ins, outs) / WORK_A_S) / threads
 
     def join(self, one: Step, two: Step, operands: int, between: TensorType, threads: int) -> Step | None:

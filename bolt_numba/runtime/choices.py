@@ -2,7 +2,7 @@
 
 Nodes alike are planned once: the layers of a network repeat, with other weights.  Two nodes are alike when their
 operators are equal and their operands have equal types, constants in the same places, and small constants (axes,
-shapes, exponents) the same content.  Types and steps of the first then serve the second.  What is packed of weights
+shapes, exponents) the same content.  Given and steps of the first then serve the second.  What is packed of weights
 stands in steps as a reference.  Where content of large constants decided something, nodes are alike that read the same
 ones.
 
@@ -28,7 +28,7 @@ from bolt_numba.ir.graph import Node
 from bolt_numba.kernels.compiles import LackingError
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.geometry.unseen import is_unseen
-from bolt_numba.kernels.registry import KEYED_ELEMENTS, Entry, Operands, Step, Types, is_exact, unseen
+from bolt_numba.kernels.registry import KEYED_ELEMENTS, Entry, Given, Operands, Step, is_exact, unseen
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.copies import NOT_WORTH_IT
 from bolt_numba.runtime.device import HOST, Device
@@ -287,7 +287,7 @@ Ways: TypeAlias = "list[tuple[Any, Entry]]"
 """Makers that may run a node, each with when it does: one of them; none where a device has none."""
 
 
-def ways_of(device: Device, op: Op, ins: Types, context: NodeContext, is_followed: bool) -> Ways:
+def ways_of(device: Device, op: Op, ins: Given, context: NodeContext, is_followed: bool) -> Ways:
     """How a device may run a node; is_followed: on a trail."""
     try:
         return _ways(device, op, ins, context)
@@ -298,7 +298,7 @@ def ways_of(device: Device, op: Op, ins: Types, context: NodeContext, is_followe
         return [] if entry is None else [(True, entry)]
 
 
-def _ways(device: Device, op: Op, ins: Types, context: NodeContext) -> Ways:
+def _ways(device: Device, op: Op, ins: Given, context: NodeContext) -> Ways:
     made, rest = [], True  # type: tuple[Ways, Any]
     for accepts, entry in device.ways(op, ins, context):
         may_decide = context.session.chooses and type(accepts) is Followed
@@ -316,7 +316,7 @@ def _ways(device: Device, op: Op, ins: Types, context: NodeContext) -> Ways:
     return made
 
 
-def _may_be_exact(entry: Entry, op: Op, ins: Types, context: NodeContext) -> bool:
+def _may_be_exact(entry: Entry, op: Op, ins: Given, context: NodeContext) -> bool:
     """Whether it is not known that a maker's results are not exact enough for these weights."""
     try:
         return entry.error is None or is_exact(entry, op, ins, context)

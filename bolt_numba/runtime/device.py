@@ -23,7 +23,7 @@ from bolt_numba.base.types import AnyDType, Array, TensorType
 
 if TYPE_CHECKING:
     from bolt_numba.kernels.data_sized import DataSized, Sized
-    from bolt_numba.kernels.registry import Context, Entry, In, Out, Step, Types
+    from bolt_numba.kernels.registry import Context, Entry, Given, In, Out, Step
     from bolt_numba.ops.registry import Op
     from bolt_numba.runtime.slots import Job
     from bolt_numba.runtime.stops import Stop
@@ -178,11 +178,11 @@ class Device:
         """Names how its makers pack weights: devices of one name find each other's; "" in files with packed weights."""
         return self.name
 
-    def select(self, op: Op, ins: Types, context: Context) -> Entry | None:
+    def select(self, op: Op, ins: Given, context: Context) -> Entry | None:
         """The best maker of steps for a node, or None."""
         return None
 
-    def ways(self, op: Op, ins: Types, context: Context) -> Iterable[tuple[Any, Entry]]:
+    def ways(self, op: Op, ins: Given, context: Context) -> Iterable[tuple[Any, Entry]]:
         """The makers that may be selected, the best first, each with whether it accepts; see `registry.ways`."""
         entry = self.select(op, ins, context)
         return [] if entry is None else [(True, entry)]
@@ -191,20 +191,20 @@ class Device:
         """What people are told runs a node without steps, for which `select` gives no maker; "": it does not."""
         return ""
 
-    def candidates(self, op: Op, ins: Types, context: Context) -> list[Entry]:
+    def candidates(self, op: Op, ins: Given, context: Context) -> list[Entry]:
         """All makers that work, the selected one first: what may be chosen by measurement."""
         entry = self.select(op, ins, context)
         return [] if entry is None else [entry]
 
-    def data_sized(self, op: Op, ins: Types) -> DataSized | None:
+    def data_sized(self, op: Op, ins: Given) -> DataSized | None:
         """What computes a node on arrays of the host if the size of its result depends on data, or None."""
         return None
 
-    def sized(self, op: Op, ins: Types) -> Sized | None:
+    def sized(self, op: Op, ins: Given) -> Sized | None:
         """Steps of a node whose results are as long as data say, or None."""
         return None
 
-    def seconds(self, op: Op, ins: Types, outs: Sequence[TensorType], threads: int) -> float:
+    def seconds(self, op: Op, ins: Given, outs: Sequence[TensorType], threads: int) -> float:
         """Roughly what a node takes here, on so many threads of the host."""
         return 0.0
 

@@ -18,6 +18,7 @@ from bolt_numba.kernels.geometry.unseen import Packed
 from bolt_numba.kernels.registry import (
     Argument,
     Fault,
+    Given,
     In,
     Operands,
     Out,
@@ -25,13 +26,12 @@ from bolt_numba.kernels.registry import (
     Record,
     Scratch,
     Step,
-    Types,
 )
 from bolt_numba.ops.evaluate import infer_types
 from bolt_numba.ops.registry import Op
 
 
-def _open_numbers(types: Types) -> list[Any]:
+def _open_numbers(types: Given) -> list[Any]:
     """The followed numbers of types: dimensions, then content."""
     made: list[Any] = []
     for t in types:
@@ -41,7 +41,7 @@ def _open_numbers(types: Types) -> list[Any]:
     return made
 
 
-def _closed(types: Types, numbers: Iterator[int]) -> list[TensorType | None]:
+def _closed(types: Given, numbers: Iterator[int]) -> list[TensorType | None]:
     """The same types with plain numbers."""
     made: list[TensorType | None] = []
     for t in types:
@@ -57,12 +57,12 @@ def _closed(types: Types, numbers: Iterator[int]) -> list[TensorType | None]:
     return made
 
 
-def _asked(types: Types, function: Callable[[Sequence[TensorType | None]], Any]) -> Any:
+def _asked(types: Given, function: Callable[[Sequence[TensorType | None]], Any]) -> Any:
     """``function`` of plain types, as one line of the trail of their numbers."""
     return followed(lambda *numbers: function(_closed(types, iter(numbers))), *_open_numbers(types))
 
 
-def types_of(op: Op, ins: Types) -> tuple[TensorType, ...]:
+def types_of(op: Op, ins: Given) -> tuple[TensorType, ...]:
     """`infer_types` of sizes that are followed, whatever inference does with them."""
     try:
         return infer_types(op, ins)
@@ -85,7 +85,7 @@ def types_of(op: Op, ins: Types) -> tuple[TensorType, ...]:
     return tuple(made)
 
 
-def chosen(ins: Types, choose: Callable[[Types], Any]) -> Any:
+def chosen(ins: Given, choose: Callable[[Given], Any]) -> Any:
     """What a device selects for types: the same for all sizes that a trail holds for."""
     try:
         return choose(ins)
@@ -93,7 +93,7 @@ def chosen(ins: Types, choose: Callable[[Types], Any]) -> Any:
         pass
     first: list[Any] = []
 
-    def is_same(plain: Types) -> bool:
+    def is_same(plain: Given) -> bool:
         found = choose(plain)
         if not first:
             first.append(found)
@@ -104,7 +104,7 @@ def chosen(ins: Types, choose: Callable[[Types], Any]) -> Any:
     return first[0]
 
 
-def steps_of(make: Callable[[Types, Sequence[TensorType]], list[Step]], ins: Types, outs: Types) -> list[Step]:
+def steps_of(make: Callable[[Given, Sequence[TensorType]], list[Step]], ins: Given, outs: Given) -> list[Step]:
     """Steps of a maker that cannot be followed, with followed numbers and arrays."""
     first: list[Any] = []
     count = len(ins)

@@ -352,7 +352,7 @@ class NodeContext:
         return made
 
     def shown(self, ins: Sequence[TensorType | None]) -> list[TensorType | None]:
-        """Types with all content."""
+        """Given with all content."""
         packs = self.session.packs
         made = list(ins)
         for i, t in enumerate(ins):

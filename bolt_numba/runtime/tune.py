@@ -22,7 +22,7 @@ from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.jit import TUNED, cache_dir, version_name
-from bolt_numba.kernels.registry import Entry, QueryContext, Types
+from bolt_numba.kernels.registry import Entry, Given, QueryContext
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import HOST, Device, segments_of
 from bolt_numba.runtime.memory import plan_memory
@@ -68,7 +68,7 @@ class Tuner:
         self._sweep = np.zeros(EVICTED, np.uint8)
 
     def choose(
-        self, op: Op, ins: Types, outs: Sequence[TensorType], device: Device, entry: Entry, context: NodeContext
+        self, op: Op, ins: Given, outs: Sequence[TensorType], device: Device, entry: Entry, context: NodeContext
     ) -> tuple[Entry, NodeContext]:
         """The fastest kernel for a node and the context to make its steps in; as given where there is only one."""
         if device.memory is not HOST:  # its operands are elsewhere
@@ -106,7 +106,7 @@ class Tuner:
         device: Device,
         found: Sequence[Entry],
         op: Op,
-        ins: Types,
+        ins: Given,
         outs: Sequence[TensorType],
         session: NodeContext,
     ) -> dict[Choice, Run]:

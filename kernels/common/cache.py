@@ -19,7 +19,6 @@ from bolt_numba.kernels.declare import I64, PTR, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, elements
 from bolt_numba.kernels.geometry.heads import ENTRY, UNBOUNDED
-from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Fault, In, Kernel, Out, Scratch, Step, Types
 
 
@@ -86,8 +85,8 @@ def fits(op: Any, ins: Types) -> bool:
     """Whether all sizes are known, keys and values are alike, and a bias has a row for each query."""
     if any(t is not None and not t.is_static for t in ins):
         return False
-    q, k, v, bias = ins[0], ins[1], ins[2], ins[7] if len(ins) > 7 else None
-    if q is None or k is None or v is None or not q.size or k.dims != v.dims or k.dims[:2] != q.dims[:2]:
+    q, (k, v), bias = ins[0], ins[1:3], ins[7] if len(ins) > 7 else None
+    if k is None or v is None or not q.size or k.dims != v.dims or k.dims[:2] != q.dims[:2]:
         return False
     return bias is None or (len(bias.dims) == 4 and bias.dims[2] == q.dims[1] and bias.size > 0)
 
@@ -109,7 +108,7 @@ class Cached:
 
 def cached(op: Any, ins: Types, outs: Sequence[TensorType], together: int, on: DeviceParts) -> Cached:
     """Together: heads of queries that share keys, and are one row of the table."""
-    q, past, bias = typed(ins), ins[3], ins[7] if len(ins) > 7 else None
+    q, past, bias = ins[0], (*ins[3:4], None)[0], ins[7] if len(ins) > 7 else None
     (n, s, width), room, size = q.dims, outs[1].dims[2], q.dtype.itemsize
     d, kv_heads, units = width // op.num_heads, op.kv_num_heads, op.num_heads // together
     batches, heads, queries, keys = (1, 1, 0, 0) if bias is None else bias.dims

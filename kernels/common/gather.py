@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import F32, I32, TensorType
+from bolt_numba.base.types import F32, I32, STRING, TensorType
 from bolt_numba.base.types import I64 as INT64
 from bolt_numba.kernels.common.places import (
     Found,
@@ -27,7 +27,7 @@ from bolt_numba.kernels.declare import I64, PTR, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, Elements, elements
 from bolt_numba.kernels.geometry.strides import broadcast_move
-from bolt_numba.kernels.geometry.transfers import MAX_TABLE, Transfer, gather_tables, has_fixed_size, typed
+from bolt_numba.kernels.geometry.transfers import MAX_TABLE, Transfer, gather_tables, has_fixed_size
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Out, Step, Types, everywhere
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND, OneHot
 from bolt_numba.ops.arrays.slicing import ReverseSequence
@@ -54,14 +54,14 @@ def gather(op: Gather, ins: Types, outs: Outs, context: Context, on: DeviceParts
     """Constant indices: a table; others: rows along the axis."""
     if not outs[0].size:
         return []
-    known = typed(ins, 1).known
+    known = ins[1].known
     if known is not None and known.size <= MAX_TABLE:
-        return on.table_gather_steps(*gather_tables(op, ins), typed(ins).dtype.itemsize)
+        return on.table_gather_steps(*gather_tables(op, ins), ins[0].dtype.itemsize)
     return _steps(rows_args(op, ins), outs, on)
 
 
 def _has_axes(op: GatherElements, ins: Types) -> bool:
-    return has_fixed_size(op, ins) and typed(ins).shape != ()
+    return has_fixed_size(op, ins) and ins[0].shape != ()
 
 
 @everywhere(GatherElements, accepts=_has_axes, few=True)
@@ -110,7 +110,7 @@ def reverse_rows(on: DeviceParts, step: int, time_first: bool):
 @everywhere(ReverseSequence, accepts=has_fixed_size, few=True)
 def reverse_sequence(op: ReverseSequence, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """The first rows of each sequence in reverse order."""
-    x, lengths = typed(ins), typed(ins, 1)
+    x, lengths = ins[0], ins[1]
     if not x.size:
         return []
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "lengths": In(1), "fault": Fault(1), "first": x.dims[0]}
@@ -161,22 +161,22 @@ def ones_at(places: Argument, x: TensorType, form: tuple[int, int, int], on: Dev
 
 def _one_hot(op: OneHot, ins: Types) -> bool:
     index, depth, values = ins[0], ins[1], ins[2]
-    if index is None or depth is None or values is None or depth.known is None:
+    if depth.known is None:
         return False
-    return index.dtype in _INDEX and has_fixed_size(op, [values])
+    return index.dtype in _INDEX and values.dtype != STRING
 
 
 @everywhere(OneHot, accepts=_one_hot, few=True)
 def one_hot(op: OneHot, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """A fill with the off value, then the hot elements."""
-    out, unit = outs[0], typed(ins, 2).dtype.itemsize
+    out, unit = outs[0], ins[2].dtype.itemsize
     if not out.size:
         return []
     axis = normalise_axis(op, op.axis, len(out.dims))
     args = hot_args(math.prod(out.dims[:axis]), out.dims[axis], math.prod(out.dims[axis + 1 :]), unit)
     args |= {"index": In(0), "hot": In(2, unit)}
     fill = on.carried([Transfer(broadcast_move((), out.dims, unit), In(2), Out(0))])
-    return [*fill, on.step(set_hot, (_INDEX[typed(ins).dtype],), args, False)]
+    return [*fill, on.step(set_hot, (_INDEX[ins[0].dtype],), args, False)]
 
 
 def samples(on: DeviceParts) -> list[Kernel]:

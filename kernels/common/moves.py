@@ -16,7 +16,7 @@ from bolt_numba.kernels.declare import I64, PTR, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry import transfers as plans
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
-from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, knows, typed, whole
+from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, knows, whole
 from bolt_numba.kernels.registry import Argument, Context, In, Kernel, Out, Step, Types, everywhere
 from bolt_numba.ops.arrays.conversion import BitCast
 from bolt_numba.ops.arrays.gather import Compress
@@ -94,7 +94,7 @@ def constant_of_shape(op: ConstantOfShape, ins: Types, outs: Outs, context: Cont
 @everywhere(Range, accepts=lambda op, ins: all(t is not None and t.known is not None for t in ins))
 def arange(op: Range, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """A copy of the numbers, computed when planning."""
-    dtype, bounds = typed(ins).dtype, [t.known.item() for t in ins if t is not None]  # type: ignore[union-attr]
+    dtype, bounds = ins[0].dtype, [t.known.item() for t in ins if t is not None]  # type: ignore[union-attr]
     given = op, dtype, *bounds
     if dtype == INT64:
         args = {"first": bounds[0], "step": bounds[2], "repeat": 1, "count": outs[0].size, "total": outs[0].size}
@@ -112,7 +112,7 @@ def _numbers(op: Range, dtype: AnyDType, *bounds: int | float) -> Array:
 @everywhere(EyeLike, accepts=has_fixed_size)
 def eye_like(op: EyeLike, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """A copy of the matrix, computed when planning."""
-    x = typed(ins)
+    x = ins[0]
     return on.carried(plans.stored(op.reference(np.broadcast_to(np.zeros((), x.dtype), x.dims))))
 
 
@@ -121,14 +121,14 @@ def pad(op: Pad, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> l
     """Constant: a move of what is kept and fills around it; other modes: tables of source indices."""
     if op.mode == "constant":
         return on.carried(plans.pad_transfers(op, ins, outs))
-    x = typed(ins)
+    x = ins[0]
     return on.table_gather_steps(x.dims, plans.pad_tables(op, ins), x.dtype.itemsize)
 
 
 @everywhere(Compress, accepts=plans.knows_condition)
 def compress_known(op: Compress, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """What a known condition keeps, as a table."""
-    return on.table_gather_steps(*plans.compress_tables(op, ins), typed(ins).dtype.itemsize)
+    return on.table_gather_steps(*plans.compress_tables(op, ins), ins[0].dtype.itemsize)
 
 
 # ------------------------------------------------------------------------------------------------------------ triangles
@@ -160,13 +160,13 @@ def triangle(on: DeviceParts, upper: bool):
 
 
 def _triangular(op: Trilu, ins: Types) -> bool:
-    return has_fixed_size(op, ins) and (len(ins) < 2 or ins[1] is None or ins[1].dtype.itemsize == 8)
+    return has_fixed_size(op, ins) and all(t is None or t.dtype.itemsize == 8 for t in ins[1:2])
 
 
 @everywhere(Trilu, accepts=_triangular, few=True)
 def trilu(op: Trilu, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """Rows with a zeroed part."""
-    x = typed(ins)
+    x = ins[0]
     if not x.size:
         return []
     (height, width), unit, given = x.dims[-2:], x.dtype.itemsize, len(ins) > 1 and ins[1] is not None

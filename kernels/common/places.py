@@ -16,7 +16,6 @@ from bolt_numba.base.records import record
 from bolt_numba.kernels.declare import I64, PTR, Field, Inline, inline, inline_source
 from bolt_numba.kernels.extents import Reach, box, ends
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, Elements, parameters
-from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Fault, In, Types
 from bolt_numba.ops.registry import normalise_axis
 
@@ -117,7 +116,7 @@ Found = tuple[IndexForm, dict[str, Argument]]
 
 def rows_args(op: Any, ins: Types) -> Found:
     """For Gather: the form, and its arguments."""
-    x, index = typed(ins), typed(ins, 1)
+    x, index = ins[0], ins[1]
     axis = normalise_axis(op, op.axis, len(x.dims))
     args: dict[str, Argument] = {"outer": math.prod(x.dims[:axis]), "count": index.size, "size": x.dims[axis]}
     args |= {"run": x.dtype.itemsize * math.prod(x.dims[axis + 1 :]), "fault": Fault(1), "index": In(1)}
@@ -155,7 +154,7 @@ def along_axis(step: int, rank: int, last: bool) -> IndexForm:
 
 def along_args(op: Any, ins: Types) -> Found:
     """For GatherElements and ScatterElements."""
-    x, index = typed(ins), typed(ins, 1)
+    x, index = ins[0], ins[1]
     rank = len(x.dims)
     axis = normalise_axis(op, op.axis, rank)
     args: dict[str, Argument] = {f"n{k}": n for k, n in enumerate(index.dims)}
@@ -213,7 +212,7 @@ def columns_of(form: IndexForm) -> IndexForm:
 
 def tuples_args(op: Any, ins: Types) -> Found:
     """For GatherND and ScatterND."""
-    x, index = typed(ins), typed(ins, 1)
+    x, index = ins[0], ins[1]
     first, depth = getattr(op, "batch_dims", 0), index.dims[-1]
     batches, inner = math.prod(x.dims[:first]), x.dims[first + depth :]
     args: dict[str, Argument] = {"batches": batches, "each": math.prod(index.dims[first:-1])}

@@ -13,7 +13,6 @@ from bolt_numba.base.types import BF16, F16, F32, TensorType, dtype_name
 from bolt_numba.kernels.declare import I64, PTR, PTR_OR_0, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, elements
-from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Out, Step, Types, always, everywhere
 from bolt_numba.ops.layers.rotary import RotaryEmbedding
 
@@ -60,7 +59,7 @@ def rotate(on: DeviceParts, dtype: str, neighbours: bool):
 
 def _accepts(op: RotaryEmbedding, ins: Types) -> bool:
     is_static = all(t is None or (t.is_static and t.size) for t in ins)
-    return is_static and all(typed(ins, i).dtype in (F32, F16, BF16) for i in range(3))
+    return is_static and all(ins[i].dtype in (F32, F16, BF16) for i in range(3))
 
 
 @everywhere(RotaryEmbedding, accepts=_accepts, computes=always, few=True, inplace=(0,))
@@ -68,7 +67,7 @@ def rotary_embedding(
     op: RotaryEmbedding, ins: Types, outs: Sequence[TensorType], context: Context, on: DeviceParts
 ) -> list[Step]:
     """One read and one write."""
-    x, cos, positions = typed(ins), typed(ins, 1), ins[3] if len(ins) > 3 else None
+    x, cos, positions = ins[0], ins[1], ins[3] if len(ins) > 3 else None
     (n, outer, inner, d), half, is_outer = x.dims, cos.dims[-1], op.layout == "SHD"
     shared = (cos if positions is None else positions).dims[0] == 1
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "cos": In(1), "sin": In(2)}

@@ -30,7 +30,7 @@ from bolt_numba.kernels.declare import I64, PTR, PTR_OR_0, Inline, inline, inlin
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, Elements, elements
 from bolt_numba.kernels.geometry.scalars import TYPES
-from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, typed, whole
+from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, whole
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Out, Scratch, Step, Types, everywhere
 from bolt_numba.ops.arrays.gather import ScatterElements, ScatterND
 from bolt_numba.ops.layers.cache import TensorScatter
@@ -125,7 +125,7 @@ def _claimed_steps(form: IndexForm, args: dict[str, Argument], x: TensorType, on
 
 def _steps(op: Any, ins: Types, context: Context, on: DeviceParts, found: Found, lines: Found) -> list[Step]:
     """A copy of x, then the updates; lines: how they are shared where order matters."""
-    x, updates = typed(ins), typed(ins, 2)
+    x, updates = ins[0], ins[2]
     copied = on.carried([Transfer(whole(x.nbytes), In(0), Out(0))])
     if not updates.size:
         return copied
@@ -142,9 +142,9 @@ def _steps(op: Any, ins: Types, context: Context, on: DeviceParts, found: Found,
 
 
 def _accepts(op: ScatterElements | ScatterND, ins: Types) -> bool:
-    if not has_fixed_size(op, ins) or not typed(ins).dims:
+    if not has_fixed_size(op, ins) or not ins[0].dims:
         return False
-    return op.reduction == "none" or typed(ins).dtype in _REDUCED
+    return op.reduction == "none" or ins[0].dtype in _REDUCED
 
 
 def _reduces(op: ScatterElements | ScatterND, ins: Types) -> bool:
@@ -154,7 +154,7 @@ def _reduces(op: ScatterElements | ScatterND, ins: Types) -> bool:
 @everywhere(ScatterElements, accepts=_accepts, computes=_reduces, inplace=(0,), few=True)
 def scatter_elements(op: ScatterElements, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """Lines go along the axis: updates of different lines never meet."""
-    (form, args), dims = along_args(op, ins), typed(ins, 1).dims
+    (form, args), dims = along_args(op, ins), ins[1].dims
     axis = normalise_axis(op, op.axis, len(dims))
     strides = [math.prod(dims[k + 1 :]) for k in range(len(dims))]
     lines: dict[str, Argument] = {"n": dims[axis], "inner": strides[axis], f"n{axis}": 1}
@@ -166,7 +166,7 @@ def scatter_elements(op: ScatterElements, ins: Types, outs: Outs, context: Conte
 def scatter_nd(op: ScatterND, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """Where order matters, a thread takes one element of every row."""
     form, args = tuples_args(op, ins)
-    elements: dict[str, Argument] = {"elements": args["run"] // typed(ins).dtype.itemsize}  # type: ignore[operator]
+    elements: dict[str, Argument] = {"elements": args["run"] // ins[0].dtype.itemsize}  # type: ignore[operator]
     return _steps(op, ins, context, on, (form, args), (columns_of(form), elements))
 
 
@@ -207,7 +207,7 @@ def scatter_rows(on: DeviceParts, step: int, circular: bool):
 @everywhere(TensorScatter, accepts=has_fixed_size, inplace=(0,), few=True)
 def tensor_scatter(op: TensorScatter, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """A copy of the cache where it does not take over its memory, then the new rows."""
-    past, new = typed(ins), typed(ins, 1)
+    past, new = ins[0], ins[1]
     copied = on.carried([Transfer(whole(past.nbytes), In(0), Out(0))])
     if not new.size:
         return copied

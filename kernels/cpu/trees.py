@@ -330,7 +330,7 @@ def _known(ins: Types) -> tuple[Array, ...] | None:
 
 def _accepts(op: TreeEnsemble, ins: Types) -> bool:
     arrays, x = _known(ins), ins[0]
-    if op.aggregate != "SUM" or x is None or x.dtype != F32 or arrays is None:
+    if op.aggregate != "SUM" or x.dtype != F32 or arrays is None:
         return False
     if not is_sound(x.dims[1], arrays, op.n_targets) or feature_bits(*arrays[:3]) is None:
         return False
@@ -349,7 +349,6 @@ def _content_of(context: Context, known: list[Any], key: Hashable, make: Making)
 def tree_ensemble(op: TreeEnsemble, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     arrays = _known(ins)
     assert arrays is not None, "accepts() has tested this"
-    assert ins[0] is not None
     feature, threshold, child, missing, leaf, roots, starts, targets, weights = arrays
     n, features = ins[0].dims
     bits = feature_bits(feature, threshold, child) or 1

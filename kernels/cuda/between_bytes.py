@@ -7,17 +7,7 @@ from collections.abc import Sequence
 from bolt_numba.base.errors import BoltError
 from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.extents import Lent, borrowed
-from bolt_numba.kernels.registry import (
-    Context,
-    In,
-    Out,
-    Scratch,
-    Step,
-    Types,
-    kernel,
-    once,
-    select,
-)
+from bolt_numba.kernels.registry import Context, In, Operands, Out, Scratch, Step, Types, kernel, once, select
 from bolt_numba.ops.layers.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import Op
@@ -45,9 +35,9 @@ class _Operator:
 def _parts_of(op: BetweenBytes, ins: Types) -> tuple[_Operator, _Operator, _Operator] | None:
     """Before, inner and after; None where one of them has no maker."""
     try:
-        before = _Operator(DequantizeLinear(), ins[:3])
-        inner = _Operator(op.op, [before.out, *ins[OTHERS:]])
-        after = _Operator(QuantizeLinear(), [inner.out, *ins[3:OTHERS]])
+        before = _Operator(DequantizeLinear(), Operands(ins[:3]))
+        inner = _Operator(op.op, Operands([before.out, *ins[OTHERS:]]))
+        after = _Operator(QuantizeLinear(), Operands([inner.out, *ins[3:OTHERS]]))
     except BoltError:
         return None
     return None if None in (before.entry, inner.entry, after.entry) else (before, inner, after)

@@ -49,7 +49,7 @@ def cast_table(op: Any, source: AnyDType) -> Array:
 def has_table(op: Any, ins: Types) -> bool:
     """Whether a Cast goes through a table."""
     x = ins[0]
-    if x is None or not x.is_static or op.to.itemsize not in UNITS or op.to.kind == "O":
+    if not x.is_static or op.to.itemsize not in UNITS or op.to.kind == "O":
         return False
     rare = [d for d in (x.dtype, op.to) if d not in _PLAIN and (d.kind not in "iu" or d.name in SUB_BYTE)]
     return bool(rare) and table_form(x.dtype, op.to) is not None

@@ -42,7 +42,7 @@ def passes(dims: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int, int
 def reduced_axes(op: Any, ins: Types) -> tuple[int, ...] | None:
     """Reduced axes when they and x's shape are known and there is something to fold."""
     x = ins[0]
-    if x is None or not x.is_static or not x.size:
+    if not x.is_static or not x.size:
         return None
     given = ins[1] if len(ins) > 1 else None
     if given is not None and given.known is None:

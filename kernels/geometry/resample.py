@@ -11,7 +11,6 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.types import Array
-from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Types
 from bolt_numba.ops.layers.resize import AxisPlan, Resize
 
@@ -34,7 +33,7 @@ def _known(ins: Types, index: int) -> Array | None:
 
 
 def plans_of(op: Resize, ins: Types) -> list[AxisPlan]:
-    x = typed(ins)
+    x = ins[0]
     dims = x.dims if op.layout == "NCHW" else (x.dims[0], x.dims[-1], *x.dims[1:-1])
     return op.plan(dims, _known(ins, 1), _known(ins, 2), _known(ins, 3))
 
@@ -59,7 +58,7 @@ def useful(index: Array, weights: Array) -> tuple[Array, Array]:
 
 def nearest_tables(op: Resize, ins: Types) -> list[Array]:
     """Source indices of each axis of x."""
-    dims = typed(ins).dims
+    dims = ins[0].dims
     tables = [np.arange(n) for n in dims]
     for p in plans_of(op, ins):
         tables[own_axis(op, p.axis, len(dims))] = op.taps(p)[0][:, 0]
@@ -71,7 +70,7 @@ def repeated_tables(op: Resize, ins: Types, outs: Sequence[int]) -> list[Array |
 
     A number says that each element comes so many times.
     """
-    x, scales = typed(ins), _known(ins, 2)
+    x, scales = ins[0], _known(ins, 2)
     if scales is None or scales.dtype == object or op.coordinate_transformation_mode == "tf_crop_and_resize":
         return None
     factors = [float(s) for s in scales.reshape(-1)]
@@ -104,5 +103,5 @@ def passes_of(op: Resize, ins: Types) -> list[Pass]:
     for p in plans_of(op, ins):
         index, weights = useful(*op.taps(p))
         if not is_untouched(index, weights, p.size):
-            passes.append((own_axis(op, p.axis, len(typed(ins).dims)), index, weights))
+            passes.append((own_axis(op, p.axis, len(ins[0].dims)), index, weights))
     return passes

@@ -39,14 +39,7 @@ class Transfer:
 
 def has_fixed_size(op: Any, ins: Types) -> bool:
     """The elements of the first operand are plain bytes."""
-    return ins[0] is not None and ins[0].dtype != STRING
-
-
-def typed(ins: Types, index: int = 0) -> TensorType:
-    """The type of an operand that cannot be omitted."""
-    found = ins[index]
-    assert found is not None
-    return found
+    return ins[0].dtype != STRING
 
 
 def plan_ints(ins: Types, index: int, default: Sequence[int]) -> list[int]:
@@ -62,8 +55,8 @@ def knows(*indices: int) -> Any:
     """Predicate: elements of fixed size, and the operands at ``indices`` omitted or known when planning."""
 
     def accepts(op: Any, ins: Types) -> bool:
-        operands = [ins[i] for i in indices if i < len(ins)]
-        return has_fixed_size(op, ins) and all(t is None or t.known is not None for t in operands)
+        fine = (t is None or i not in indices or t.known is not None for i, t in enumerate(ins))
+        return has_fixed_size(op, ins) and all(fine)
 
     return accepts
 
@@ -97,7 +90,7 @@ def concat_transfers(op: Concat, ins: Types, outs: Sequence[TensorType]) -> list
 
 def split_transfers(op: Split, ins: Types, outs: Sequence[TensorType]) -> list[Transfer]:
     """One for each part."""
-    x = typed(ins)
+    x = ins[0]
     axis = normalise_axis(op, op.axis, len(x.dims))
     made, at = [], 0
     for i, t in enumerate(outs):
@@ -110,7 +103,7 @@ def split_transfers(op: Split, ins: Types, outs: Sequence[TensorType]) -> list[T
 
 def slice_transfers(op: Slice, ins: Types, outs: Sequence[TensorType]) -> list[Transfer]:
     """Negative steps are negative strides."""
-    x = typed(ins)
+    x = ins[0]
     starts, ends = plan_ints(ins, 1, ()), plan_ints(ins, 2, ())
     axes, by = plan_ints(ins, 3, range(len(starts))), plan_ints(ins, 4, [1] * len(starts))
     first, step = [0] * len(x.dims), [1] * len(x.dims)
@@ -121,18 +114,18 @@ def slice_transfers(op: Slice, ins: Types, outs: Sequence[TensorType]) -> list[T
 
 
 def expand_transfers(op: Any, ins: Types, outs: Sequence[TensorType]) -> list[Transfer]:
-    x = typed(ins)
+    x = ins[0]
     return [Transfer(broadcast_move(x.dims, outs[0].dims, x.dtype.itemsize), In(0), Out(0))]
 
 
 def tile_transfers(op: Any, ins: Types, outs: Sequence[TensorType]) -> list[Transfer]:
-    x = typed(ins)
+    x = ins[0]
     return [Transfer(tile_move(x.dims, plan_ints(ins, 1, ()), x.dtype.itemsize), In(0), Out(0))]
 
 
 def transpose_transfers(op: Any, ins: Types, outs: Sequence[TensorType]) -> list[Transfer]:
     """Of Transpose, DepthToSpace and SpaceToDepth.  Source: ONNX DepthToSpace-13, SpaceToDepth-13."""
-    x = typed(ins)
+    x = ins[0]
     box, perm = x.dims, getattr(op, "perm", ())
     if isinstance(op, (DepthToSpace, SpaceToDepth)):
         (n, c, h, w), b = x.dims, op.blocksize
@@ -150,7 +143,7 @@ def transpose_transfers(op: Any, ins: Types, outs: Sequence[TensorType]) -> list
 
 def pad_widths(op: Pad, ins: Types) -> tuple[list[int], list[int]]:
     """Elements added at the begin and at the end of every axis of x; negative ones are cut off."""
-    rank = len(typed(ins).dims)
+    rank = len(ins[0].dims)
     pads, axes = plan_ints(ins, 1, ()), plan_ints(ins, 3, range(rank))
     begins, ends = [0] * rank, [0] * rank
     for i, a in enumerate(axes):
@@ -162,7 +155,7 @@ def pad_widths(op: Pad, ins: Types) -> tuple[list[int], list[int]]:
 def pad_tables(op: Pad, ins: Types) -> list[Array]:
     """Source indices of each axis, for modes other than constant."""
     tables = []
-    for size, begin, end in zip(typed(ins).dims, *pad_widths(op, ins), strict=True):
+    for size, begin, end in zip(ins[0].dims, *pad_widths(op, ins), strict=True):
         kept = np.arange(max(-begin, 0), size - max(-end, 0), dtype=np.int64)
         added = (max(begin, 0), max(end, 0))
         tables.append(np.pad(kept, added, mode=op.mode) if any(added) else kept)  # type: ignore[call-overload]
@@ -171,7 +164,7 @@ def pad_tables(op: Pad, ins: Types) -> list[Array]:
 
 def pad_transfers(op: Pad, ins: Types, outs: Sequence[TensorType]) -> list[Transfer]:
     """Of mode constant: fills around, and a move of what is kept."""
-    x, out = typed(ins), outs[0]
+    x, out = ins[0], outs[0]
     begins, _ = pad_widths(op, ins)
     unit, strides = x.dtype.itemsize, dense(out.dims, x.dtype.itemsize)
     if not out.size:
@@ -202,12 +195,12 @@ def _offset(index: Sequence[int], strides: Sequence[int]) -> int:
 
 def knows_condition(op: Any, ins: Types) -> bool:
     """Of Compress."""
-    return has_fixed_size(op, ins) and ins[1] is not None and ins[1].known is not None
+    return has_fixed_size(op, ins) and ins[1].known is not None
 
 
 def compress_tables(op: Compress, ins: Types) -> tuple[tuple[int, ...], list[Array]]:
     """Dimensions of x as it is read, and the indices of each axis that a known condition keeps."""
-    x, condition = typed(ins), typed(ins, 1)
+    x, condition = ins[0], ins[1]
     assert condition.known is not None
     dims = (x.size,) if op.axis is None else x.dims
     axis = 0 if op.axis is None else normalise_axis(op, op.axis, len(dims))
@@ -221,7 +214,7 @@ MAX_TABLE = 1 << 16
 
 def gather_tables(op: Gather, ins: Types) -> tuple[tuple[int, ...], list[Array]]:
     """Dimensions of x, and the indices of each axis; raises DataError."""
-    x, known = typed(ins), content(typed(ins, 1).known)
+    x, known = ins[0], content(ins[1].known)
     assert known is not None
     axis = normalise_axis(op, op.axis, len(x.dims))
     want_index(op, "indices", known, x.dims[axis])

@@ -14,7 +14,7 @@ from bolt_numba.devices.cuda.memory import CudaMemory
 from bolt_numba.devices.cuda.program import CudaProgram
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.cuda import code
-from bolt_numba.kernels.registry import Context, Entry, Step, Types
+from bolt_numba.kernels.registry import Context, Entry, Given, Step
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.slots import Job
@@ -41,13 +41,13 @@ class Cuda(Device):
     def pack_form(self) -> str:
         return KERNELS
 
-    def select(self, op: Op, ins: Types, context: Context) -> Entry | None:
+    def select(self, op: Op, ins: Given, context: Context) -> Entry | None:
         return registry.select(op, ins, context, KERNELS, self.driver.arch)
 
-    def candidates(self, op: Op, ins: Types, context: Context) -> list[Entry]:
+    def candidates(self, op: Op, ins: Given, context: Context) -> list[Entry]:
         return registry.candidates(op, ins, context, KERNELS, self.driver.arch)
 
-    def seconds(self, op: Op, ins: Types, outs: Sequence[TensorType], threads: int) -> float:
+    def seconds(self, op: Op, ins: Given, outs: Sequence[TensorType], threads: int) -> float:
         return LAUNCH_S + max(bytes_of(ins, outs) / BYTES_A_S, work_of(op, ins, outs) / WORK_A_S)
 
     def copy_seconds(self, nbytes: int) -> float:

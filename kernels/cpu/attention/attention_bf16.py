@@ -179,7 +179,6 @@ def works_blocks(op: FusedAttention, ins: Types) -> bool:
     """More than a few queries."""
     if not accepts_attention(op, ins):
         return False
-    assert ins[0] is not None
     return ins[0].dims[-3 if op.q_layout == "SHD" else -2] > FEW_QUERIES
 
 

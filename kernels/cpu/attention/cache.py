@@ -20,7 +20,6 @@ from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.language.lang import copy_bytes, fill_bytes, load_i64, native, split
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES
 from bolt_numba.kernels.geometry.heads import ENTRY
-from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0
 from bolt_numba.kernels.registry import Context, Step, Types, kernel
 from bolt_numba.ops.layers.cache import GroupQueryAttention
@@ -63,7 +62,7 @@ def _accepts(op: GroupQueryAttention, ins: Types) -> bool:
 )  # fmt: skip
 def attention_cached(op: GroupQueryAttention, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Table of heads, append, attention over what is valid: in place for few queries, in blocks for more."""
-    (n, s, width), room = typed(ins).dims, outs[1].dims[2]
+    (n, s, width), room = ins[0].dims, outs[1].dims[2]
     group = op.num_heads // op.kv_num_heads
     made = cached(op, ins, outs, group if s <= FEW_QUERIES else 1, PARTS)
     second = Step(append, made.rows, outs[1].nbytes > PAYS_BYTES)

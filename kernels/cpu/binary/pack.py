@@ -179,9 +179,7 @@ def _accepts(op: BinaryPack, ins: Types) -> bool:
 @kernel(BinaryPack, accepts=_accepts)
 def binary_pack(op: BinaryPack, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Along the last axis by rows, else by planes."""
-    x, bound = ins[:2]
-    assert x is not None
-    assert bound is not None
+    x, bound = ins[0], ins[1]
     axis = op.axis % len(x.dims)
     args: dict[str, Argument] = {
         "x": In(0), "c": x.dims[axis], "bound": In(1), "bounds": bound.dims[0], "to": Out(0),

@@ -184,9 +184,7 @@ def _accepts_conv(op: BinaryConv, ins: Types) -> bool:
 @kernel(BinaryConv, accepts=_accepts_conv)
 def binary_conv(op: BinaryConv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of signs under tiles of output pixels."""
-    x, w = ins[:2]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
     f = Filters(op.group, w.dims[0] // op.group, math.prod(w.dims[2:]), w.dims[1])
     g = geometry(op, x, w, outs[0])
     table = None if g.is_matrix else g.taps.table
@@ -204,15 +202,13 @@ def binary_conv(op: BinaryConv, ins: Types, outs: Sequence[TensorType], context:
 
 def _accepts_matmul(op: BinaryMatMul, ins: Types) -> bool:
     w = ins[1]
-    return w is not None and w.is_static and len(w.dims) == 2 and _is_plain(op, ins, w.dims[0])
+    return w.is_static and len(w.dims) == 2 and _is_plain(op, ins, w.dims[0])
 
 
 @kernel(BinaryMatMul, accepts=_accepts_matmul)
 def binary_matmul(op: BinaryMatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of signs under tiles of rows."""
-    x, w = ins[:2]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
     m = math.prod(x.dims[:-1])
     rows = PixelRows(1, m, m, 4 * x.dims[-1], None, np.zeros((1, 1), bool), None)
     return _steps(op, ins, Filters(1, w.dims[1], 1, w.dims[0]), rows, lambda a: a.T[:, None], context)

@@ -353,9 +353,8 @@ def conv(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> 
 
 def filter_steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context, form: PanelForm) -> list[Step]:
     """The steps of a convolution with panels of a form: constants, unless it is `PLAIN`."""
-    x, w, bias, _ = (*ins, None, None)[:4]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
+    bias = (*ins, None, None)[2]
     count, cg = w.dims[:2]
     groups, kg, taps = op.group, count // op.group, math.prod(w.dims[2:])
     g, k = geometry(op, x, w, outs[0]), taps * cg

@@ -233,9 +233,7 @@ def accepts_depthwise(op: Conv, ins: Types) -> bool:
     """One filter for every channel, on a line or a plane."""
     if not accepts_conv(op, ins):
         return False
-    x, w = ins[:2]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
     return len(x.dims) in (3, 4) and op.group == x.dims[-1] == w.dims[0] and op.group > 1
 
 
@@ -270,9 +268,8 @@ def _choose_chunk(c: int, line: int, rows: int, units: int, threads: int) -> int
 @kernel(Conv, accepts=accepts_depthwise, rank=20)
 def depthwise(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vectors of channels, tiles of pixels along a row."""
-    x, w, bias, _ = (*ins, None, None)[:4]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
+    bias = (*ins, None, None)[2]
     images, *sizes, c = x.dims
     windows = op.windows(w.dims[2:]).resolved(sizes)
     ones = (1,) * (2 - len(sizes))

@@ -211,9 +211,7 @@ def accepts_grouped(op: Conv, ins: Types) -> bool:
     """A group fits one vector, on a line or a plane."""
     if op.group == 1 or not accepts_conv(op, ins):
         return False
-    x, w = ins[:2]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
     cg, kg = w.dims[1], w.dims[0] // op.group
     return len(x.dims) in (3, 4) and x.dims[-1] >= LANES and groups_per_block(cg, kg) >= 1
 
@@ -233,9 +231,8 @@ def choose_chunk(blocks: int, filter_bytes: int, lines: int, threads: int) -> in
 @kernel(Conv, accepts=accepts_grouped, rank=15)
 def grouped(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vectors of whole groups, tiles of pixels along a row."""
-    x, w, bias, _ = (*ins, None, None)[:4]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
+    bias = (*ins, None, None)[2]
     images, *sizes, c = x.dims
     k, cg = w.dims[:2]
     kg, windows = k // op.group, op.windows(w.dims[2:]).resolved(sizes)

@@ -181,18 +181,15 @@ def accepts_groups(op: ConvTranspose, ins: Types) -> bool:
     """A group fits one vector, on a line or a plane."""
     if op.group == 1 or not accepts_transposed(op, ins):
         return False
-    x, w = ins[:2]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
     return groups_per_block(x.dims[-1] // op.group, w.dims[1]) >= 1
 
 
 @kernel(ConvTranspose, accepts=accepts_groups, rank=10)
 def transposed_groups(op: ConvTranspose, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vectors of whole groups, tiles of pixels of one phase."""
-    x, w, bias = (*ins, None)[:3]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
+    bias = (*ins, None)[2]
     images, c, kg, group = x.dims[0], x.dims[-1], w.dims[1], op.group
     (h, wd), (oh, ow), down, across = transposed_axes(op, x, w, outs[0])
     rows, cols = AxisTaps.of(*down), AxisTaps.of(*across)

@@ -315,9 +315,8 @@ def tile_sizes(size: int, taps: Sequence[int]) -> tuple[int, int]:
 
 def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """The steps of a layer with tiles of a given size."""
-    x, w, bias, _ = (*ins, None, None)[:4]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
+    bias = (*ins, None, None)[2]
     layer, (k, terms, *_), c = layer_of(op, x, w, outs[0]), flat_dims(w.dims), x.dims[-1]
     sizes = tile_sizes(size, layer.taps)
     (down, across), planes = layer.tiles(sizes), math.prod(sides(sizes))
@@ -411,9 +410,7 @@ def _part_of_direct(size: int, layer: tuple[int, ...], taps: tuple[int, int], c:
 @once
 def _estimated(op: Any, ins: Types) -> tuple[Any, ...]:
     """What estimates follow from: the layer, its taps and channels."""
-    x, w = ins[:2]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
     k, c, *_ = flat_dims(w.dims)
     found = layer_of(op, x, w, result_of(op, ins))
     return (found.images, found.oh, found.ow, found.dy, found.dx), found.taps, c, k
@@ -451,7 +448,6 @@ def error(size: int) -> Error:
 
     def of(op: Any, ins: Types, context: Context) -> float:
         w = ins[1]
-        assert w is not None
         bound = greatest_error(size, flat_dims(w.dims))
         if bound <= MOST_ERROR:
             return bound

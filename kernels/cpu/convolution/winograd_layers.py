@@ -120,9 +120,7 @@ def is_winograd(op: Any, ins: Types) -> bool:
     """3x3, 1x3 or 3x1 along two axes, or 3 along one, of stride 1 there, one group, wide enough."""
     if not accepts_conv(op, ins):
         return False
-    x, w = ins[:2]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
     k, c, *taps = w.dims
     if plane_taps(taps) not in TAPS or len(taps) > 3 or op.group != 1 or c < LANES or k < LANES:
         return False

@@ -182,9 +182,8 @@ def _rows(op: Any, x: TensorType, scale: TensorType) -> dict[str, Argument]:
 
 
 def _steps(program: Native, op: Any, ins: Types) -> list[Step]:
-    x, scale, zero = (*ins, None)[:3]
-    assert x is not None
-    assert scale is not None
+    x, scale = ins[0], ins[1]
+    zero = (*ins, None)[2]
     args: dict[str, Argument] = {
         "x": In(0),
         "y": Out(0),
@@ -198,7 +197,7 @@ def _steps(program: Native, op: Any, ins: Types) -> list[Step]:
 def _has_plain_scale(op: Any, ins: Types) -> bool:
     """One f32 scale, or one for each index of the axis."""
     x, scale = ins[0], ins[1]
-    if x is None or scale is None or scale.dtype != F32 or not (x.is_static and scale.is_static):
+    if scale.dtype != F32 or not (x.is_static and scale.is_static):
         return False
     return scale.size == 1 or len(scale.dims) == 1
 
@@ -206,7 +205,7 @@ def _has_plain_scale(op: Any, ins: Types) -> bool:
 def _quantizes(op: QuantizeLinear, ins: Types) -> bool:
     x, zero = ins[0], ins[2] if len(ins) > 2 else None
     target = zero.dtype if zero is not None else op.output_dtype or U8
-    return x is not None and x.dtype == F32 and target in (U8, I8) and _has_plain_scale(op, ins)
+    return x.dtype == F32 and target in (U8, I8) and _has_plain_scale(op, ins)
 
 
 @kernel(QuantizeLinear, accepts=_quantizes)
@@ -216,11 +215,10 @@ def quantize(op: QuantizeLinear, ins: Types, outs: Sequence[TensorType], context
 
 def _dequantizes(op: DequantizeLinear, ins: Types) -> bool:
     x = ins[0]
-    return x is not None and x.dtype in (U8, I8) and op.output_dtype in (None, F32) and _has_plain_scale(op, ins)
+    return x.dtype in (U8, I8) and op.output_dtype in (None, F32) and _has_plain_scale(op, ins)
 
 
 @kernel(DequantizeLinear, accepts=_dequantizes)
 def dequantize(op: DequantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     x = ins[0]
-    assert x is not None
     return _steps(dequantize_bytes(x.dtype == I8), op, ins)

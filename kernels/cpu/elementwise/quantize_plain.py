@@ -101,9 +101,8 @@ def _accepts(op: DequantizeLinear | QuantizeLinear, ins: Types) -> bool:
 @kernel(DequantizeLinear, accepts=_accepts, rank=-1)
 def dequantize_any(op: DequantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """To f32."""
-    x, scale, zero = (*ins, None)[:3]
-    assert x is not None
-    assert scale is not None
+    x, scale = ins[0], ins[1]
+    zero = (*ins, None)[2]
     if not x.size:
         return []
     before: list[Step] = []
@@ -125,9 +124,8 @@ def dequantize_any(op: DequantizeLinear, ins: Types, outs: Sequence[TensorType],
 @kernel(QuantizeLinear, accepts=_accepts, rank=-1)
 def quantize_any(op: QuantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """From f32."""
-    x, scale, zero = (*ins, None)[:3]
-    assert x is not None
-    assert scale is not None
+    x, scale = ins[0], ins[1]
+    zero = (*ins, None)[2]
     if not x.size:
         return []
     target, places = outs[0].dtype, _places(op, x, scale)

@@ -115,5 +115,4 @@ def range_steps(x: Argument, y: Argument, scale: Argument, zero: Argument, size:
 def dynamic_quantize(op: DynamicQuantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Two passes: the range, then the bytes."""
     x = ins[0]
-    assert x is not None
     return range_steps(In(0), Out(0), Out(1), Out(2), x.size, context)

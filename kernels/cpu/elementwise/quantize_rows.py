@@ -106,7 +106,6 @@ def quantize_rows(p, tid, nthreads):
 def quantize_by_rows(op: QuantizeRows, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Threads share rows, or parts of few ones."""
     x = ins[0]
-    assert x is not None
     rows = outs[1].size
     parallel = context.threads > 1 and x.size >= 4 * PAYS_ELEMENTS
     args: dict[str, Argument] = {

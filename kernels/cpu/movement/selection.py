@@ -95,7 +95,7 @@ def write_nonzero(unit: int) -> Native:
 
 def _is_plain(op: NonZero, ins: Types) -> bool:
     x = ins[0]
-    return x is not None and (x.dtype.kind in "iub" or x.dtype in (F16, BF16, F32, F64)) and x.dtype.itemsize in DTYPES
+    return (x.dtype.kind in "iub" or x.dtype in (F16, BF16, F32, F64)) and x.dtype.itemsize in DTYPES
 
 
 def _mask_of(dtype: np.dtype[np.generic]) -> int:
@@ -127,7 +127,7 @@ def nonzero(op: NonZero, operands: Sequence[Any], empty: Empty) -> tuple[Array, 
 def sized_nonzero(op: NonZero, ins: Types) -> Sized | None:
     """The same as two steps, with room for every element."""
     x = ins[0]
-    if x is None or not _is_plain(op, ins):
+    if not _is_plain(op, ins):
         return None
     unit, shape, mask, size = x.dtype.itemsize, x.dims, _mask_of(x.dtype), x.size
     result, rank = TensorType(INT64, (len(shape), size)), len(shape)

@@ -81,8 +81,6 @@ def _accepts(op: Distances, ins: Types) -> bool:
 
 @kernel(Distances, accepts=_accepts)
 def distances_f32(op: Distances, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    assert ins[0] is not None
-    assert ins[1] is not None
     (n, k), m, known = ins[0].dims, ins[1].dims[1], ins[1].known
     steps: list[Step] = []
     panels: Argument

@@ -182,9 +182,8 @@ def matmul(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context)
 
 def product_steps(op: Any, ins: Types, context: Context, form: PanelForm) -> list[Step]:
     """The steps of a product with panels of a form: constants, unless it is `PLAIN`."""
-    a, b, bias, _ = (*ins, None, None)[:4]
-    assert a is not None
-    assert b is not None
+    a, b = ins[0], ins[1]
+    bias = (*ins, None, None)[2]
     g = geometry(op, a.dims, b.dims)
     panels, steps = _packed_b(op, g, b, context, form)
     last = bias_last(op, bias, g.n, context)

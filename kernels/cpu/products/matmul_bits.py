@@ -278,7 +278,7 @@ def panels_of_bits(p, tid, nthreads):
 
 def _accepts(op: MatMulNBits, ins: Types) -> bool:
     x, codes, bias = ins[0], ins[1], ins[4] if len(ins) > 4 else None
-    if any(t is not None and not t.is_static for t in ins) or x is None or codes is None:
+    if any(t is not None and not t.is_static for t in ins):
         return False
     if any(t is not None and t.known is None for t in ins[1:4]) or (op.block % DEEP and codes.dims[1] > 1):
         return False
@@ -288,10 +288,8 @@ def _accepts(op: MatMulNBits, ins: Types) -> bool:
 @kernel(MatMulNBits, accepts=_accepts)
 def matmul_bits(op: MatMulNBits, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Codes to floats in registers for few rows, to panels of some columns at a time for more."""
-    x, codes, scales, zeros, bias = (*ins, None, None)[:5]
-    assert x is not None
-    assert codes is not None
-    assert scales is not None
+    x, codes, scales = ins[0], ins[1], ins[2]
+    zeros, bias = (*ins, None, None)[3:5]
     k, (n, blocks, _) = fixed(x.dims[-1]), codes.dims
     rows, bits = x.size // k, op.bits
     parts = -(-k // TERMS) if blocks == 1 else 1
@@ -318,8 +316,6 @@ def matmul_bits(op: MatMulNBits, ins: Types, outs: Sequence[TensorType], context
 def _many(op: Any, ins: Types, held: dict[str, Argument], context: Context) -> list[Step]:
     """Panels and a sweep for each chunk of columns."""
     x, codes, bias = ins[0], ins[1], ins[4] if len(ins) > 4 else None
-    assert x is not None
-    assert codes is not None
     n, k, m = codes.dims[0], x.dims[-1], x.size // x.dims[-1]
     chunk = min(max(CHUNK_BYTES // (4 * k) // PANEL, context.threads) * PANEL, -(-n // PANEL) * PANEL)
     panels = Scratch(4 * k * chunk)

@@ -40,7 +40,7 @@ from bolt_numba.kernels.cpu.products.sweep_bf16 import (
     sweep_bf16,
 )  # fmt: skip
 from bolt_numba.kernels.geometry.products import geometry
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Operands, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 
@@ -81,13 +81,13 @@ def in_f32(op: Any, ins: Types) -> tuple[Any, Types]:
     """A product and its operands, as they were before values between products became bfloat16."""
     if op.to is None or op.to not in (F32, BF16):
         return op, ins
-    return replace(op, to=None), [TensorType(F32, t.shape) if t is not None and t.dtype == BF16 else t for t in ins]
+    given = [TensorType(F32, t.shape) if t is not None and t.dtype == BF16 else t for t in ins]
+    return replace(op, to=None), Operands(given)
 
 
 def kinds(op: Any, ins: Types) -> int:
     """Which operands are bfloat16."""
     x, residual = ins[0], ins[3] if op.residual else None
-    assert x is not None
     kind = NARROW_A if x.dtype == BF16 else AS_F32
     kind |= NARROW_RESIDUAL if residual is not None and residual.dtype == BF16 else AS_F32
     return kind | (NARROW_C if op.to == BF16 else AS_F32)
@@ -99,7 +99,7 @@ def accepts_weights(op: MatMul, ins: Types) -> bool:
     if op.trans_a or not accepts_matmul(op, ins):
         return False
     b = ins[1]
-    if b is None or b.known is None or len(b.dims) < 2 or math.prod(b.dims[:-2]) != 1:
+    if b.known is None or len(b.dims) < 2 or math.prod(b.dims[:-2]) != 1:
         return False
     k, n = reversed(b.dims[-2:]) if op.trans_b else b.dims[-2:]
     return k >= SHORT_SUM and n >= NARROW
@@ -108,9 +108,8 @@ def accepts_weights(op: MatMul, ins: Types) -> bool:
 @kernel(MatMul, accepts=accepts_weights, precision="bf16", rank=RANK)
 def matmul_bf16(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of weights in bfloat16 under row tiles of A."""
-    a, b, bias, _ = (*ins, None, None)[:4]
-    assert a is not None
-    assert b is not None
+    a, b = ins[0], ins[1]
+    bias = (*ins, None, None)[2]
     g = geometry(op, a.dims, b.dims)
     pack = pack_matrix(op.trans_b, op.alpha, context.threads)
     filters = context.packed(b.known, ("pairs", op.trans_b, op.alpha), pack)
@@ -145,7 +144,6 @@ def works_filters(op: Conv, ins: Types) -> bool:
     if not accepts_conv(op, ins):
         return False
     w = ins[1]
-    assert w is not None
     taps = math.prod(w.dims[2:])
     return w.dims[1] * taps >= (SHORT_SUM if taps == 1 else SHORT_TAPS) and w.dims[0] // op.group >= NARROW
 
@@ -158,9 +156,8 @@ def accepts_filters(op: Conv, ins: Types) -> bool:
 @kernel(Conv, accepts=accepts_filters, works=works_filters, precision="bf16", rank=RANK)
 def conv_bf16(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of filters in bfloat16 under tiles of output pixels."""
-    x, w, bias, _ = (*ins, None, None)[:4]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
+    bias = (*ins, None, None)[2]
     count, cg = w.dims[:2]
     groups, kg, taps = op.group, count // op.group, math.prod(w.dims[2:])
     g, k = windows_geometry(op, x, w, outs[0]), taps * cg

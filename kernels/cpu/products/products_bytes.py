@@ -236,7 +236,7 @@ def columns_of(
     Where all that it reads is constant there is no step: the numbers are packed.
     """
     step = column_step(op, ins, at, panels, k, packed, length)
-    read = {name: ins[arg.index] for name, arg in step.args.items() if isinstance(arg, In)}
+    read = {name: given(ins, arg.index) for name, arg in step.args.items() if isinstance(arg, In)}
     known = {name: None if t is None else t.known for name, t in read.items()}
     b, zero = given(ins, at.b), known.get("zero_a", NO_ZERO)
     if b is None or b.known is None or isinstance(packed, Scratch) or any(v is None for v in known.values()):

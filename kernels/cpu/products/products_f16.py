@@ -113,19 +113,17 @@ def unfit(w: TensorType, axis: int, alpha: float, context: Context) -> float:
 
 
 def _error_of_matrix(op: MatMul, ins: Types, context: Context) -> float:
-    assert ins[1] is not None
     return unfit(ins[1], -2 if op.trans_b else -1, op.alpha, context)
 
 
 def _error_of_filters(op: Conv, ins: Types, context: Context) -> float:
-    assert ins[1] is not None
     return unfit(ins[1], 0, 1.0, context)
 
 
 def accepts_weights(op: MatMul, ins: Types) -> bool:
     """Matrices of constants."""
     b = ins[1]
-    return b is not None and b.known is not None and len(b.dims) > 1 and accepts_matmul(op, ins)
+    return b.known is not None and len(b.dims) > 1 and accepts_matmul(op, ins)
 
 
 @kernel(MatMul, accepts=accepts_weights, precision="f16", rank=1, error=_error_of_matrix)

@@ -374,7 +374,6 @@ def _is_pointwise(op: Any, ins: Types) -> bool:
     if not accepts_rows(op, ins) or op.group != 1:
         return False
     w = ins[1]
-    assert w is not None
     return all(size == 1 for size in w.dims[2:]) and not any(op.pads)
 
 
@@ -386,13 +385,12 @@ def is_pointwise_conv(op: Conv, ins: Types) -> bool:
 def _sizes(op: Any, ins: Types) -> tuple[int, int, int]:
     out = result_of(op, ins)
     w = ins[1]
-    assert w is not None
     return out.size // out.dims[-1], w.dims[0], w.dims[1]
 
 
 def pays(op: Conv, ins: Types) -> bool:
     """Whether a 1x1 convolution of one image is large enough."""
-    if not _is_pointwise(op, ins) or ins[0].dims[0] > 1:  # type: ignore[union-attr]
+    if not _is_pointwise(op, ins) or ins[0].dims[0] > 1:
         return False
     m, n, k = _sizes(op, ins)
     return can_pair(LEAST_ROWS, n, k) and 4 * n * k <= MOST_BYTES and (m >= LEAST_ROWS) & (gain(m, n, k) > GAIN)
@@ -400,18 +398,15 @@ def pays(op: Conv, ins: Types) -> bool:
 
 def error(op: Conv, ins: Types, context: Context) -> float:
     """The bound of `strassen_error` for a layer's filters; none holds for pixels of several images."""
-    x, w = ins[:2]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
     return math.inf if w.known is None or x.dims[0] > 1 else float(content(derived(w.known, *_BALANCE, FLOATS))[-1])
 
 
 @kernel(Conv, accepts=pays, works=is_pointwise_conv, rank=5, numerics="default", error=error)
 def conv_strassen(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """1x1 convolutions with an eighth fewer multiplications."""
-    x, w, bias, _ = (*ins, None, None)[:4]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
+    bias = (*ins, None, None)[2]
     images, *sizes, c = x.dims
     windows = along_batch(op.windows(w.dims[2:]).resolved(sizes))
     dense = max(windows.strides) == 1
@@ -428,9 +423,7 @@ def is_dense(op: MatMul, ins: Types) -> bool:
     """A product with a constant matrix that all rows share."""
     if not accepts_matmul(op, ins):
         return False
-    a, b = ins[:2]
-    assert a is not None
-    assert b is not None
+    a, b = ins[0], ins[1]
     if b.known is None or len(b.dims) != 2 or op.trans_a or len(a.dims) < 2:
         return False
     g = matmul_geometry(op, a.dims, b.dims)
@@ -440,9 +433,8 @@ def is_dense(op: MatMul, ins: Types) -> bool:
 @kernel(MatMul, accepts=lambda op, ins: False, works=is_dense, rank=5, numerics="fast")
 def matmul_strassen(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Products with a constant matrix, with an eighth fewer multiplications."""
-    a, b, bias, _ = (*ins, None, None)[:4]
-    assert a is not None
-    assert b is not None
+    a, b = ins[0], ins[1]
+    bias = (*ins, None, None)[2]
     g = matmul_geometry(op, a.dims, b.dims)
     swap, alpha, n, k, threads = op.trans_b, op.alpha, g.n, g.k, context.threads
 

@@ -150,8 +150,6 @@ class RecurrentLayer:
     @staticmethod
     def of(op: Recurrent, kind: str, ins: Types, deep: int = NUMBERS) -> RecurrentLayer:
         x, r, lengths = ins[0], ins[2], ins[4] if len(ins) > 4 else None
-        assert x is not None
-        assert r is not None
         t, n = x.dims[:2] if op.layout == 0 else (x.dims[1], x.dims[0])
         hidden, sums = r.dims[2], {"gru": 2}.get(kind, op.gates)
         rows = choose_rows(n, min((target().registers - 8) // sums, MOST_ROWS)) if lengths is None else 1
@@ -219,7 +217,7 @@ class RecurrentLayer:
 def can_walk(op: Any, ins: Types) -> bool:
     """Whether weights are constant and activations known, the same in both directions."""
     x, weights = ins[0], (*ins, None)[1:4]
-    if x is None or not all(t.is_static for t in ins if t is not None):
+    if not all(t.is_static for t in ins if t is not None):
         return False
     if x.dtype != F32 or not x.size or any(t is not None and t.known is None for t in weights):
         return False
@@ -343,9 +341,8 @@ def state_buffers(op: Any, ins: Types) -> frozenset[tuple[int, int]]:
     The whole initial h is read in the first step of time and the last h written in the last; of c only the elements
     that are computed are touched.
     """
-    x = ins[0]
     pairs = {(6, 2)} if isinstance(op, LSTM) else set()
-    if x is not None and x.dims[op.layout] > 1:
+    if ins[0].dims[op.layout] > 1:
         pairs.add((5, 1))
     return frozenset(pairs)
 

@@ -100,10 +100,9 @@ def _in_columns(
 
 def _accepts(op: DynamicQuantizeLSTM, ins: Types) -> bool:
     weights = (ins[1], ins[2], *(ins[i] for i in (*W_NUMBERS, *R_NUMBERS)))
-    if any(t is None or t.known is None for t in weights) or not can_walk(op, ins):
+    if any(t.known is None for t in weights) or not can_walk(op, ins):
         return False
-    w, r = weights[:2]
-    return w is not None and r is not None and max(w.dims[2], r.dims[2]) < MOST_DEPTH
+    return max(ins[1].dims[2], ins[2].dims[2]) < MOST_DEPTH
 
 
 def _states(op: DynamicQuantizeLSTM, ins: Types) -> frozenset[tuple[int, int]]:
@@ -116,7 +115,6 @@ def lstm_bytes(op: DynamicQuantizeLSTM, ins: Types, outs: Sequence[TensorType], 
     """Constant weights, which stay bytes; activations of `FUNCTIONS`, the same in both directions."""
     layer = RecurrentLayer.of(op, "lstm", ins, FOURS)
     r = ins[2]
-    assert r is not None
     fields = lstm_fields(layer)
     fields["r_scales"] = _in_columns(layer, R_NUMBERS[0], r.dims[1], context)
     fields["r_zeros"] = _in_columns(layer, R_NUMBERS[1], r.dims[1], context, centre(r.dtype))

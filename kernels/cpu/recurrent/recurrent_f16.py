@@ -47,7 +47,7 @@ def _input_products(layer: RecurrentLayer, bias: Argument, context: Context) -> 
 
 def _accepts(op: Any, ins: Types) -> bool:
     """Rows of weights come in twos."""
-    return can_walk(op, ins) and ins[2] is not None and ins[2].dims[2] % 2 == 0
+    return can_walk(op, ins) and ins[2].dims[2] % 2 == 0
 
 
 def _accepts_after(op: Any, ins: Types) -> bool:

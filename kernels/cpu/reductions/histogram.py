@@ -26,7 +26,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
 )
 from bolt_numba.kernels.jit import I64, PTR, inline, native
-from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.histogram import HALF, LEAST_EXPONENT, Histogram
 
 BINS = 2 * HALF
@@ -94,16 +94,16 @@ def add_parts(p, tid, nthreads):
 
 
 def _is_static(op: Histogram, ins: Types) -> bool:
-    return ins[0] is not None and ins[0].is_static
+    return ins[0].is_static
 
 
 @kernel(Histogram, accepts=_is_static)
 def histogram(op: Histogram, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Tables of parts, then their sum."""
-    n = ins[0].size  # type: ignore[union-attr]
+    n = ins[0].size
     parts = min(PARTS, max(1, n // PART))
     room = Scratch(ROOM * parts)
-    args = {"x": In(0), "low": In(1), "high": In(2), "room": room, "n": n, "parts": parts}
+    args: dict[str, Argument] = {"x": In(0), "low": In(1), "high": In(2), "room": room, "n": n, "parts": parts}
     return [
         Step(count_parts, args, parts > 1),
         Step(add_parts, {"room": room, "counts": Out(0), "parts": parts}, parallel=False),

@@ -191,7 +191,7 @@ def normalise_rows(p, tid, nthreads):
 def _row_length(op: Any, ins: Types) -> int | None:
     """Elements of a normalised row when all operands are f32 of known and full length, along the same axes."""
     x = ins[0]
-    if x is None or not x.is_static or not x.size or not x.dims:
+    if not x.is_static or not x.size or not x.dims:
         return None
     row = x.dims[normalise_axis(op, op.axis, len(x.dims)) :]
     n, k = math.prod(row), len(row)
@@ -360,7 +360,7 @@ def image_dims(op: Any, ins: Types) -> tuple[int, int, int] | None:
     """(n, c, pixels) when every operand is static f32 and the image is not empty."""
     if any(t is None or not t.is_static or t.dtype != F32_TYPE for t in ins):
         return None
-    dims = ins[0].dims  # type: ignore[union-attr]
+    dims = ins[0].dims
     if len(dims) < 2 or not math.prod(dims):
         return None
     c = dims[1] if op.layout == "NCHW" else dims[-1]

@@ -208,7 +208,7 @@ def _even_parts(n: int, pays: bool) -> int:
 
 
 def _is_f32(op: Any, ins: Types) -> bool:
-    return reduced_axes(op, ins) is not None and ins[0].dtype == F32  # type: ignore[union-attr]
+    return reduced_axes(op, ins) is not None and ins[0].dtype == F32
 
 
 def _fold_all(
@@ -232,7 +232,7 @@ def _fold_all(
 @kernel(*FOLDS, accepts=_is_f32)
 def reduce_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vector folds, a pass for each group of reduced axes."""
-    axes, dims = reduced_axes(op, ins), ins[0].dims  # type: ignore[union-attr]
+    axes, dims = reduced_axes(op, ins), ins[0].dims
     assert axes is not None, "accepts() has tested this"
     scale = 1.0 / math.prod(dims[a] for a in axes)
     return _fold_all(FOLDS[type(op)], In(0), Out(0), dims, axes, scale)
@@ -287,7 +287,7 @@ def log_sum_exp(p, tid, nthreads):
 @kernel(ops.ReduceLogSumExp, accepts=_is_f32)
 def log_sum_exp_f32(op: ops.ReduceLogSumExp, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """The maximum, then the sum of what is left of it; a pass for each group of reduced axes."""
-    axes, dims = reduced_axes(op, ins), ins[0].dims  # type: ignore[union-attr]
+    axes, dims = reduced_axes(op, ins), ins[0].dims
     assert axes is not None, "accepts() has tested this"
     fields = {k: v for k, v in _COLUMNS.items() if k != "scale"}
     made = native_source(_LOG_SUM_EXP, "log_sum_exp", fields, extents=_columns_reach, **scope_of(_LOG_SUM_EXP))
@@ -309,7 +309,7 @@ def log_sum_exp_f32(op: ops.ReduceLogSumExp, ins: Types, outs: Sequence[TensorTy
 def axis_form(op: Any, ins: Types) -> tuple[int, int, int] | None:
     """``[outer, n, inner]`` for an operator with ``axis`` on a static f32 operand that is not empty."""
     x = ins[0]
-    if x is None or not x.is_static or x.dtype != F32 or not x.size:
+    if not x.is_static or x.dtype != F32 or not x.size:
         return None
     if not x.dims:
         return 1, 1, 1

@@ -208,7 +208,7 @@ def _fold(fold: PlainFold, source: AnyDType, total: AnyDType, result: AnyDType) 
 
 def _has_plain(op: Any, ins: Types) -> bool:
     x = ins[0]
-    if x is None or reduced_axes(op, ins) is None:
+    if reduced_axes(op, ins) is None:
         return False
     return x.dtype.kind in "iu" or x.dtype in (BOOL, F64)
 

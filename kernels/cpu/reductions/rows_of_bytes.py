@@ -290,7 +290,7 @@ def mean_form(op: ReduceMean, x: TensorType, axes: TensorType | None) -> tuple[i
 
 def _accepts(op: BetweenBytes, ins: Types) -> bool:
     x = ins[0]
-    if x is None or not x.is_static or not x.dims or not x.dims[-1]:
+    if not x.is_static or not x.dims or not x.dims[-1]:
         return False
     if isinstance(op.op, Softmax):
         return bool(op.op.axis in (-1, len(x.dims) - 1))
@@ -308,7 +308,6 @@ def _signed(dtype: AnyDType) -> bool:
 def rows_of_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Softmax and layer norm over the last axis, and means over neighbouring axes."""
     x, y = ins[0], outs[0]
-    assert x is not None
     if not x.size:
         return []
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "x_scale": In(1), "x_zero": In(2), "y_scale": In(3)}
@@ -324,7 +323,6 @@ def rows_of_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
     parallel = (x.size >= 2 * PAYS_ELEMENTS) & (rows > 1)
     if isinstance(op.op, Softmax) and _by_table(x, ins[1], ins[3]):
         scale = ins[1]
-        assert scale is not None
         table = context.packed(scale.known, ("exponentials", kinds[0]), partial(_exponentials, signed=kinds[0]))
         room = Scratch(4 * n * context.threads)
         given = {k: v for k, v in args.items() if k not in ("x_scale", "x_zero")}

@@ -320,7 +320,7 @@ def topk_sorted(dtype: AnyDType) -> Native:
 
 def _can_order(op: TopK, ins: Types) -> bool:
     x, k = ins[0], ins[1]
-    if x is None or k is None or k.known is None or not x.is_static or not x.dims or x.dtype not in KEYS:
+    if k.known is None or not x.is_static or not x.dims or x.dtype not in KEYS:
         return False
     return bool(x.dims[op.axis] <= LAST_KEY)
 
@@ -329,7 +329,6 @@ def _can_order(op: TopK, ins: Types) -> bool:
 def topk(op: TopK, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any dtype, any k; lines are shared by the threads."""
     x = ins[0]
-    assert x is not None
     axis = normalise_axis(op, op.axis, len(x.dims))
     outer, n, inner = around_axis(x.dims, axis)
     k = outs[0].dims[axis]
@@ -425,7 +424,7 @@ def by_occurrence(first, counts, inverse, rank, room, n, groups):
 
 
 def _has_keys(op: Unique, ins: Types) -> bool:
-    return ins[0] is not None and ins[0].dtype in KEYS
+    return ins[0].dtype in KEYS
 
 
 @data_sized(Unique, accepts=_has_keys)
@@ -465,7 +464,7 @@ def take_first(p: Any, tid: int, nthreads: int) -> None:
 def sized_unique(op: Unique, ins: Types) -> Sized | None:
     """The same as steps."""
     x = ins[0]
-    if x is None or not _has_keys(op, ins):
+    if not _has_keys(op, ins):
         return None
     axis = 0 if op.axis is None else normalise_axis(op, op.axis, len(x.dims))
     outer, n, inner = (1, x.size, 1) if op.axis is None else around_axis(x.dims, axis)

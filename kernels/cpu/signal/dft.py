@@ -251,7 +251,7 @@ def chirp(n: int) -> Chirp:
 def extent_of(op: Any, ins: Types) -> tuple[int, int] | None:
     """Length and number of the transforms; None where x is not f32, is empty, or something is not known."""
     x = ins[0]
-    if x is None or not x.is_static or x.dtype != F32 or not x.size:
+    if not x.is_static or x.dtype != F32 or not x.size:
         return None
     if any(t is not None and t.known is None for t in ins[1:]):
         return None
@@ -268,7 +268,7 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 def _accepts_frames(op: Any, ins: Types) -> bool:
     extent, x = extent_of(op, ins), ins[0]
-    if extent is None or x is None or op.inverse or x.dims[-1] == 2 or axis_of(ins) != len(x.dims) - 2:
+    if extent is None or op.inverse or x.dims[-1] == 2 or axis_of(ins) != len(x.dims) - 2:
         return False
     n, lines = extent
     return 1 < n <= min(LONGEST_LINE, x.dims[-2]) and not bends(n) and (lines >= FEW_LINES or n <= SHORT_LINE)
@@ -282,7 +282,6 @@ def bends(n: int) -> bool:
 def axis_of(ins: Types) -> int:
     """The axis of the transform."""
     x, axis = ins[0], ins[2] if len(ins) > 2 else None
-    assert x is not None
     given = -2 if axis is None or axis.known is None else int(axis.known.reshape(-1)[0])
     return given % len(x.dims)
 
@@ -290,7 +289,6 @@ def axis_of(ins: Types) -> int:
 def length_of(op: Any, ins: Types) -> int:
     """Of the transform."""
     x, length = ins[0], ins[1] if len(ins) > 1 else None
-    assert x is not None
     if length is not None and length.known is not None:
         return int(length.known.reshape(-1)[0])
     size = x.dims[axis_of(ins)]

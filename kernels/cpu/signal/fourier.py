@@ -408,9 +408,9 @@ def stages(n: int, is_real: bool = True) -> Stages:
 
 def _accepts(op: Any, ins: Types) -> bool:
     signal, step = ins[0], ins[1]
-    if signal is None or not signal.is_static or signal.dtype != F32 or signal.dims[-1] != 1:
+    if not signal.is_static or signal.dtype != F32 or signal.dims[-1] != 1:
         return False
-    if step is None or step.known is None or not signal.size:
+    if step.known is None or not signal.size:
         return False
     n = _frame(ins)
     return n is not None and 1 < n <= LONGEST_LINE and max(factors(n)) <= GREATEST_PRIME
@@ -423,15 +423,13 @@ def _frame(ins: Types) -> int | None:
         return window.dims[0] if window.dtype == F32 and window.is_static else None
     if length is not None:
         return None if length.known is None else int(length.known.reshape(-1)[0])
-    return None if ins[0] is None else ins[0].dims[1]
+    return ins[0].dims[1]
 
 
 @kernel(STFT, accepts=_accepts)
 def stft(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Real f32 signals; frames of known length without large prime factors."""
     signal, step, n = ins[0], ins[1], _frame(ins)
-    assert signal is not None
-    assert step is not None
     assert step.known is not None
     assert n is not None
     signals, frames, bins, _ = outs[0].dims

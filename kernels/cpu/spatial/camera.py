@@ -75,7 +75,7 @@ def yuv_lines(p, tid, nthreads):
 
 
 def _accepts(op: YuvToRgba, ins: Types) -> bool:
-    return ins[0] is not None and ins[0].is_static
+    return ins[0].is_static
 
 
 @kernel(YuvToRgba, accepts=_accepts)

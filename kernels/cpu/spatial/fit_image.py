@@ -348,14 +348,13 @@ def _interleaved(channels: int) -> tuple[Array, Array]:
 
 def _accepts(op: FitImage, ins: Types) -> bool:
     x = ins[0]
-    return x is not None and x.is_static and x.size > 0 and max(x.dims[-3], x.dims[-2] * x.dims[-1]) <= MOST_LINE
+    return x.is_static and x.size > 0 and max(x.dims[-3], x.dims[-2] * x.dims[-1]) <= MOST_LINE
 
 
 @kernel(FitImage, accepts=_accepts)
 def fit(op: FitImage, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Images of any size, all modes and dtypes."""
     x = ins[0]
-    assert x is not None
     h, w, c = x.dims[-3:]
     t = tables(op, h, w, c)
     channels, (high, wide) = len(op.channels), op.size

@@ -108,7 +108,7 @@ def grid_sample(p, tid, nthreads):
 
 def _accepts(op: GridSample, ins: Types) -> bool:
     x, grid = ins[0], ins[1]
-    if x is None or grid is None or not x.is_static or not x.size or (x.dtype, grid.dtype) != (F32, F32):
+    if not x.is_static or not x.size or (x.dtype, grid.dtype) != (F32, F32):
         return False
     return len(x.dims) in (3, 4, 5) and math.prod(x.dims[2:]) <= MAX_I32 and max(x.dims[2:]) <= EXACT
 
@@ -117,7 +117,6 @@ def _accepts(op: GridSample, ins: Types) -> bool:
 def sample(op: GridSample, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """1 to 3 spatial axes, all modes and paddings."""
     x, out = ins[0], outs[0]
-    assert x is not None
     if not out.size:
         return []
     images, channels, *sizes = x.dims

@@ -321,7 +321,7 @@ def _windows_of(size: int, out: int, kernel_size: int, stride: int, dilation: in
 
 def _accepts(op: MaxPool | AveragePool, ins: Types) -> bool:
     x = ins[0]
-    if x is None or x.dtype != F32 or op.layout != "NHWC" or len(op.kernel_shape) > 3:
+    if x.dtype != F32 or op.layout != "NHWC" or len(op.kernel_shape) > 3:
         return False
     return not getattr(op, "indices", False)
 
@@ -375,7 +375,6 @@ def _step(op: Any, program: Native, x: TensorType, out: TensorType) -> list[Step
 def max_pool(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Channels-last f32, 1 to 3 spatial axes, no indices."""
     x = ins[0]
-    assert x is not None
     return _step(op, max_pool_f32, x, outs[0])
 
 
@@ -383,7 +382,6 @@ def max_pool(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Conte
 def average_pool(op: AveragePool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Channels-last f32, 1 to 3 spatial axes."""
     x = ins[0]
-    assert x is not None
     return _step(op, average_pool_f32, x, outs[0])
 
 
@@ -391,5 +389,4 @@ def average_pool(op: AveragePool, ins: Types, outs: Sequence[TensorType], contex
 def lp_pool(op: LpPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Channels-last f32, 1 to 3 spatial axes."""
     x = ins[0]
-    assert x is not None
     return _step(op, lp_pool_f32(op.p), x, outs[0])

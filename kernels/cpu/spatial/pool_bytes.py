@@ -158,7 +158,7 @@ def max_pool_bytes(signed: bool) -> Native:
 
 def _accepts(op: MaxPool, ins: Types) -> bool:
     x = ins[0]
-    if x is None or not x.is_static or x.dtype not in (U8, I8) or op.layout != "NHWC" or op.indices:
+    if not x.is_static or x.dtype not in (U8, I8) or op.layout != "NHWC" or op.indices:
         return False
     return len(op.kernel_shape) <= 3
 
@@ -167,7 +167,6 @@ def _accepts(op: MaxPool, ins: Types) -> bool:
 def max_pool_of_bytes(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """u8 and i8, 1 to 3 spatial axes, no indices."""
     x = ins[0]
-    assert x is not None
     if not outs[0].size:
         return []
     parallel = outs[0].size * math.prod(op.kernel_shape) >= 4 * PARALLEL_LOADS
@@ -230,7 +229,7 @@ def average_pool_bytes(x_signed: bool, y_signed: bool) -> Native:
 
 def _averages(op: BetweenBytes, ins: Types) -> bool:
     x = ins[0]
-    if x is None or not x.is_static or not isinstance(op.op, AveragePool) or op.op.layout != "NHWC":
+    if not x.is_static or not isinstance(op.op, AveragePool) or op.op.layout != "NHWC":
         return False
     return len(op.op.kernel_shape) <= 3 and math.prod(op.op.kernel_shape) <= MOST_TAPS
 
@@ -239,7 +238,6 @@ def _averages(op: BetweenBytes, ins: Types) -> bool:
 def average_pool_of_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """AveragePool over 1 to 3 spatial axes."""
     x, y = ins[0], outs[0]
-    assert x is not None
     if not y.size:
         return []
     numbers: dict[str, Argument] = {"x_scale": In(1), "x_zero": In(2), "y_scale": In(3), "y_zero": In(4)}

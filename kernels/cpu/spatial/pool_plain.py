@@ -89,7 +89,7 @@ def max_pool_plain(dtype: AnyDType, indices: bool) -> Native:
 
 def _accepts(op: MaxPool, ins: Types) -> bool:
     x = ins[0]
-    if x is None or not x.is_static or op.layout != "NHWC" or len(op.kernel_shape) > 3:
+    if not x.is_static or op.layout != "NHWC" or len(op.kernel_shape) > 3:
         return False
     return x.dtype.kind in "iu" or (op.indices and x.dtype in (F32, F64))
 
@@ -98,7 +98,6 @@ def _accepts(op: MaxPool, ins: Types) -> bool:
 def max_pool_any(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Channels last, 1 to 3 spatial axes: integers, and any number with indices."""
     x = ins[0]
-    assert x is not None
     if not outs[0].size:
         return []
     args: dict[str, Argument] = window_args(op, x, outs[0])

@@ -242,7 +242,7 @@ def blend_lines(p, tid, nthreads):
 
 def _accepts(op: Resize, ins: Types) -> bool:
     x = ins[0]
-    if x is None or not x.is_static or not x.size or not has_fixed_size(op, ins) or any(d > MAX_I32 for d in x.dims):
+    if not x.is_static or not x.size or not has_fixed_size(op, ins) or any(d > MAX_I32 for d in x.dims):
         return False
     if any(t is not None and t.known is None for t in ins[1:]):
         return False
@@ -314,7 +314,6 @@ def _together(shape: Sequence[int], passes: Sequence[Pass]) -> int:
 def resize(op: Resize, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any rank, layout and coordinate mode; linear and cubic f32 only; nothing extrapolated."""
     x = ins[0]
-    assert x is not None
     if not outs[0].size:
         return []
     if op.mode == "nearest":

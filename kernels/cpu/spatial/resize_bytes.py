@@ -30,7 +30,7 @@ from bolt_numba.kernels.cpu.reductions.rows_of_bytes import SCALES, code_of, loa
 from bolt_numba.kernels.extents import Reach, ends, offsets
 from bolt_numba.kernels.geometry.resample import is_inside, is_untouched, plans_of, useful
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Operands, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.resize import Resize
@@ -133,9 +133,7 @@ def resize_bytes(x_signed: bool, y_signed: bool) -> Native:
 def _blends(op: Resize, ins: Types) -> dict[int, tuple[Array, Array]] | None:
     """Index and weights of each axis, counted from the end without the channels; None where one has no kernel."""
     x = ins[0]
-    assert x is not None
-    given: Types = (TensorType(F32, x.shape), *ins[5:])
-    plans, made = plans_of(op, given), {}
+    plans, made = plans_of(op, Operands([TensorType(F32, x.shape), *ins[5:]])), {}
     for plan in plans:
         index, weights = useful(*op.taps(plan))
         if plan.axis >= 2:
@@ -148,7 +146,7 @@ def _blends(op: Resize, ins: Types) -> dict[int, tuple[Array, Array]] | None:
 def _accepts(op: BetweenBytes, ins: Types) -> bool:
     """Blends of lines and pixels, channels last; nothing extrapolated."""
     x, inner = ins[0], op.op
-    if not isinstance(inner, Resize) or x is None or not x.is_static or not x.size or inner.mode == "nearest":
+    if not isinstance(inner, Resize) or not x.is_static or not x.size or inner.mode == "nearest":
         return False
     if inner.layout != "NHWC" or len(x.dims) not in (3, 4) or max(x.dims) > MAX_I32:
         return False
@@ -161,7 +159,6 @@ def _accepts(op: BetweenBytes, ins: Types) -> bool:
 def resize_of_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Linear and cubic Resize of lines and pixels."""
     x, y = ins[0], outs[0]
-    assert x is not None
     if not y.size:
         return []
     outer, tall, size, c = x.dims if len(x.dims) == 4 else (x.dims[0], 1, *x.dims[1:])

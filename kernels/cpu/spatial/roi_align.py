@@ -160,7 +160,7 @@ def roi_align(p, tid, nthreads):
 
 def _is_f32(op: RoiAlign, ins: Types) -> bool:
     x, rois = ins[0], ins[1]
-    if x is None or rois is None or not x.is_static or not x.size or not x.dtype == rois.dtype == F32_TYPE:
+    if not x.is_static or not x.size or not x.dtype == rois.dtype == F32_TYPE:
         return False
     return math.prod(x.dims[2:]) <= MAX_I32 and max(x.dims[2:]) <= EXACT
 
@@ -169,8 +169,6 @@ def _is_f32(op: RoiAlign, ins: Types) -> bool:
 def sample_rois(op: RoiAlign, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Both modes, any number of samples."""
     x, images = ins[0], ins[2]
-    assert x is not None
-    assert images is not None
     if not outs[0].size:
         return []
     count, channels, h, w = x.dims

@@ -204,8 +204,6 @@ def non_max_suppression(op: NonMaxSuppression, operands: Sequence[Any], empty: E
 def sized_non_max_suppression(op: NonMaxSuppression, ins: Types) -> Sized | None:
     """The same as a step; limits that are not known are read from memory."""
     scores, limits = ins[1], (*ins[2:], None, None, None)[:3]
-    if scores is None:
-        return None
     is_known = all(t is None or t.known is not None for t in limits)
     is_open = limits[0] is not None and limits[0].known is None
     known = [None if t is None else t.known for t in limits]

@@ -249,15 +249,13 @@ def warp_rows(p, tid, nthreads):
 
 def _accepts(op: WarpImage, ins: Types) -> bool:
     x, matrix = ins[0], ins[1]
-    return x is not None and matrix is not None and x.is_static and matrix.is_static and x.size >= 4
+    return x.is_static and matrix.is_static and x.size >= 4
 
 
 @kernel(WarpImage, accepts=_accepts)
 def warp(op: WarpImage, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Pictures of at least four bytes."""
     x, matrix = ins[0], ins[1]
-    assert x is not None
-    assert matrix is not None
     (h, w, c), views, (high, wide) = x.dims, matrix.dims[0], op.size
     across = -(-4 * wide // BYTES) * BYTES
     room = Scratch(context.threads * (ROOM + 3 * across))

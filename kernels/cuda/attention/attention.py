@@ -56,7 +56,7 @@ def tiles_for(dtype: str, d: int, width: int) -> CudaKernel:
 
 def _accepts_flash(op: FusedAttention, ins: Types) -> bool:
     """Halves in rows of whole 16 bytes, which tensor cores take."""
-    if not accepts(op, ins) or ins[0] is None or ins[0].dtype == F32 or op.scale <= 0:
+    if not accepts(op, ins) or ins[0].dtype == F32 or op.scale <= 0:
         return False
     q, _, v = heads_first(op, ins)
     return flash_fits(q[-1], v[-1])

@@ -18,7 +18,6 @@ from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, load_i64, static
 from bolt_numba.kernels.geometry.heads import ENTRY
-from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Context, Step, Types, kernel
 from bolt_numba.ops.layers.cache import GroupQueryAttention
 
@@ -80,7 +79,7 @@ def append_kernel(words: int) -> CudaKernel:
 def _accepts(op: GroupQueryAttention, ins: Types) -> bool:
     if not fits(op, ins):
         return False
-    q = typed(ins)
+    q = ins[0]
     if q.dtype not in (F32, F16, BF16) or q.dims[2] // op.num_heads > MOST_UNITS:
         return False
     return bool(q.dims[0] * max(op.num_heads, 2 * op.kv_num_heads) <= MOST_UNITS)  # of keys and of values
@@ -92,7 +91,7 @@ def _accepts(op: GroupQueryAttention, ins: Types) -> bool:
 )  # fmt: skip
 def attention_cached(op: GroupQueryAttention, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Table of heads, append, attention over what is valid."""
-    q, group = typed(ins), op.num_heads // op.kv_num_heads
+    q, group = ins[0], op.num_heads // op.kv_num_heads
     (n, s, width), dtype = q.dims, dtype_name(q.dtype)
     together = group if s * group <= TOGETHER else 1
     made = cached(op, ins, outs, together, PARTS)

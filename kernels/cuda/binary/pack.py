@@ -109,9 +109,7 @@ def accepts(op: BinaryPack, ins: Types) -> bool:
 @kernel(BinaryPack, device="cuda", accepts=accepts)
 def binary_pack(op: BinaryPack, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Along the last axis by votes, else by planes."""
-    x, bound = ins
-    assert x is not None
-    assert bound is not None
+    x, bound = ins[0], ins[1]
     axis = op.axis % len(x.dims)
     outer, inner = math.prod(x.dims[:axis]), math.prod(x.dims[axis + 1 :])
     args: dict[str, Argument] = {"x": In(0), "bound": In(1), "y": Out(), "c": x.dims[axis], "bounds": bound.dims[0]}

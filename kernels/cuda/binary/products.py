@@ -163,14 +163,14 @@ def _accepts(op: Any, ins: Types) -> bool:
         return False
     w = ins[1]
     return (
-        w is not None and w.known is not None and can_activate(op.activation) and 0 < result_of(op, ins).size < 1 << 26
+        w.known is not None and can_activate(op.activation) and 0 < result_of(op, ins).size < 1 << 26
     )
 
 
 def _accepts_conv(op: BinaryConv, ins: Types) -> bool:
     """Channels last, groups of whole words."""
     w = ins[1]
-    if op.layout != "NHWC" or w is None or len(w.dims) > 5:
+    if op.layout != "NHWC" or len(w.dims) > 5:
         return False
     return _accepts(op, ins) and (op.group == 1 or w.dims[1] % WORD == 0)
 
@@ -186,9 +186,8 @@ def _steps(
     filters: Any,
 ) -> list[Step]:
     """filters: of the weights [k, channels of a group, taps]."""
-    x, w, bias, res, thresholds = (*ins, None, None, None)[:5]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
+    bias, res, thresholds = (*ins, None, None, None)[2:5]
     k, row = w.dims[isinstance(op, BinaryMatMul)], x.dims[-1]
     words = words_of(channels)
     form = BitForm(
@@ -218,9 +217,7 @@ def _steps(
 @kernel(BinaryConv, device="cuda", accepts=_accepts_conv)
 def binary_conv(op: BinaryConv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Counts of bits at what filters see."""
-    x, w = ins[:2]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
     axes = axes_of(op, x, w.dims[2:], outs[0])
     return _steps(op, ins, context, axes, x.dims[0], op.group, w.dims[1], lambda v: v.reshape(*v.shape[:2], -1))
 
@@ -228,9 +225,7 @@ def binary_conv(op: BinaryConv, ins: Types, outs: Sequence[TensorType], context:
 @kernel(BinaryMatMul, device="cuda", accepts=_accepts)
 def binary_matmul(op: BinaryMatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """The same of rows, as images of one pixel."""
-    x, w = ins[:2]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
     rows = math.prod(x.dims[:-1])
     return _steps(op, ins, context, (ConvAxis(1, 1),) * 3, rows, 1, w.dims[0], lambda v: v.T[:, :, None])
 

@@ -166,7 +166,6 @@ def _accepts_tail(op: Any, ins: Types) -> bool:
     assert x_zero is not None
     assert w_zero is not None
     x = ins[0]
-    assert x is not None
     if any(t is not None and t.size > 1 for t in (x_scale, x_zero)):
         return False  # those of images
     added = None if bias is None or bias.dtype != I32 else content(bias.known)

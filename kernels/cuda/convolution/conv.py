@@ -58,7 +58,7 @@ def accepts_channels_last(op: Any, ins: Types) -> bool:
 def accepts_product(op: Any, ins: Types) -> bool:
     """Few taps beside that."""
     w = ins[1]
-    return accepts_channels_last(op, ins) and w is not None and math.prod(w.dims[2:]) <= MOST_TAPS
+    return accepts_channels_last(op, ins) and math.prod(w.dims[2:]) <= MOST_TAPS
 
 
 def is_wide_enough(group: int, cg: int, kg: int) -> bool:
@@ -68,13 +68,12 @@ def is_wide_enough(group: int, cg: int, kg: int) -> bool:
 
 def is_worth(op: Any, ins: Types) -> bool:
     w = ins[1]
-    assert w is not None
     sides = w.dims[1], w.dims[0] // op.group
     return is_wide_enough(op.group, *(reversed(sides) if isinstance(op, ConvTranspose) else sides))
 
 
 def accepts_f32(op: Conv | ConvTranspose, ins: Types) -> bool:
-    return accepts_product(op, ins) and ins[0] is not None and ins[0].dtype == F32 and is_worth(op, ins)
+    return accepts_product(op, ins) and ins[0].dtype == F32 and is_worth(op, ins)
 
 
 def phases_of(op: Any, x: TensorType, w: TensorType, y: TensorType) -> tuple[tuple[Any, ...], list[Phase]]:
@@ -137,9 +136,8 @@ def product_steps(
     pack: of filters, groups and taps.  image: of so many ``channels`` a group, or of those of the operand.
     more: arguments.
     """
-    x, w, bias, res = (*ins, None, None)[:4]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
+    bias, res = (*ins, None, None)[2:4]
     axes, phases = phases_of(op, x, w, y)
     groups, k = op.group, y.dims[-1]
     steps = []
@@ -195,14 +193,13 @@ def warp_tile(m: int, n: int, blocks: int) -> Any:
 
 
 def accepts_halves(op: Conv | ConvTranspose, ins: Types) -> bool:
-    return accepts_product(op, ins) and ins[0] is not None and ins[0].dtype in (F16, BF16) and is_worth(op, ins)
+    return accepts_product(op, ins) and ins[0].dtype in (F16, BF16) and is_worth(op, ins)
 
 
 @kernel(Conv, ConvTranspose, device="cuda", accepts=accepts_halves)
 def tensor_product(op: Conv | ConvTranspose, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """f16 and bf16, on tensor cores.  Channels that are no multiple of 8 are copied into some that are, first."""
     x = ins[0]
-    assert x is not None
     cg, dtype = x.dims[-1] // op.group, dtype_name(x.dtype)
     wide, runs = ceil_div(cg, 8) * 8, x.size // cg
     image: Argument = In(0)

@@ -175,9 +175,7 @@ def accepts_depthwise(op: Conv, ins: Types) -> bool:
     """One filter for every channel, of floats."""
     if not accepts_channels_last(op, ins):
         return False
-    x, w = ins[:2]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
     return x.dtype in (F32, F16, BF16) and op.group == x.dims[-1] == w.dims[0] and 3 <= len(x.dims) <= 5
 
 
@@ -196,9 +194,8 @@ def choose_slide(columns: int, stride: int, dilation: int, threads_of: Any) -> S
 @kernel(Conv, device="cuda", accepts=accepts_depthwise, rank=10)
 def depthwise(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vectors of channels."""
-    x, w, bias, res = (*ins, None, None)[:4]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
+    bias, res = (*ins, None, None)[2:4]
     axes, c = axes_of(op, x, w.dims[2:], outs[0]), x.dims[-1]
     d, h, row = axes
     vector = next(v for v in (8, 4, 2, 1) if c % v == 0 and v * x.dtype.itemsize <= 16)

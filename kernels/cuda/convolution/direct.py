@@ -186,9 +186,8 @@ def accepts_direct(op: Conv | ConvTranspose, ins: Types) -> bool:
 @kernel(Conv, ConvTranspose, device="cuda", accepts=accepts_direct, rank=-10)
 def direct(op: Conv | ConvTranspose, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """One thread an element."""
-    x, w, bias, res = (*ins, None, None)[:4]
-    assert x is not None
-    assert w is not None
+    x, w = ins[0], ins[1]
+    bias, res = (*ins, None, None)[2:4]
     name, transposed = dtype_name(x.dtype), isinstance(op, ConvTranspose)
     args: dict[str, Argument] = {
         "x": In(0), "w": In(1), "bias": None if bias is None else In(2), "res": None if res is None else In(3),

@@ -13,15 +13,16 @@ from bolt_numba.kernels.cuda.declare import SM_90A
 from bolt_numba.kernels.cuda.products.matmul import product_steps
 from bolt_numba.kernels.cuda.products.matmul_wgmma import accepts_groups, by_groups, works_by_groups
 from bolt_numba.kernels.extents import Lent, borrowed
-from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel, once, result_of
+from bolt_numba.kernels.registry import Context, In, Operands, Out, Step, Types, kernel, once, result_of
 from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.matmul import MatMul
 
 
-def _product(op: Any, ins: Types) -> tuple[MatMul, list[TensorType | None]] | None:
+def _product(op: Any, ins: Types) -> tuple[MatMul, Operands] | None:
     """The product of pixels [p, c] and filters [k, c] that a convolution is, operand by operand, or None."""
-    x, w, bias, residual = (*ins, None, None)[:4]
-    if not accepts_channels_last(op, ins) or x is None or w is None or op.group > 1 or math.prod(w.dims[2:]) > 1:
+    x, w = ins[0], ins[1]
+    bias, residual = (*ins, None, None)[2:4]
+    if not accepts_channels_last(op, ins) or op.group > 1 or math.prod(w.dims[2:]) > 1:
         return None
     y = result_of(op, ins)
     axes = axes_of(op, x, w.dims[2:], y)
@@ -30,7 +31,7 @@ def _product(op: Any, ins: Types) -> tuple[MatMul, list[TensorType | None]] | No
     pixels, channels, filters = math.prod(x.dims[:-1]), x.dims[-1], y.dims[-1]
     rows = None if residual is None else TensorType(residual.dtype, (pixels, filters))
     given = TensorType(x.dtype, (pixels, channels)), TensorType(w.dtype, (filters, channels))
-    return MatMul(trans_b=True, residual=op.residual, activation=op.activation), [*given, bias, rows]
+    return MatMul(trans_b=True, residual=op.residual, activation=op.activation), Operands([*given, bias, rows])
 
 
 product = once(_product)

@@ -127,17 +127,17 @@ def can_be_numbered(g: ProductBlocks) -> bool:
 
 
 def accepts_f32(op: MatMul, ins: Types) -> bool:
-    return accepts(op, ins) and ins[0] is not None and ins[0].dtype == F32
+    return accepts(op, ins) and ins[0].dtype == F32
 
 
 def accepts_halves(op: MatMul, ins: Types) -> bool:
-    return accepts(op, ins) and ins[0] is not None and ins[0].dtype in (F16, BF16)
+    return accepts(op, ins) and ins[0].dtype in (F16, BF16)
 
 
 def accepts_tf32(op: MatMul, ins: Types) -> bool:
     """f32 whose terms lie dense, or a constant matrix B, which is packed so."""
     a, b = ins[0], ins[1]
-    if not accepts_f32(op, ins) or a is None or b is None or (op.trans_a and len(a.dims) > 1):
+    if not accepts_f32(op, ins) or (op.trans_a and len(a.dims) > 1):
         return False
     return op.trans_b if len(b.dims) > 2 else b.known is not None or op.trans_b or len(b.dims) == 1
 
@@ -151,7 +151,7 @@ def _stored(op: Any, ins: Types, y: TensorType) -> TailForm:
 def accepts_few(op: MatMul, ins: Types) -> bool:
     """As `accepts`, with few rows that lie dense."""
     a, b = ins[0], ins[1]
-    if not accepts(op, ins) or a is None or b is None:
+    if not accepts(op, ins):
         return False
     return geometry(op, a.dims, b.dims).m <= ROWS[-1] and not (op.trans_a and len(a.dims) > 1)
 
@@ -211,8 +211,6 @@ def by_few(of: ProductOperands, dtype: str) -> Choice:
 
 def product_steps(way: Any, op: Any, ins: Types, y: TensorType, context: Context) -> list[Step]:
     a, b = ins[0], ins[1]
-    assert a is not None
-    assert b is not None
     if not y.size:
         return []
     of = operands(op, a, b, context)
@@ -246,8 +244,6 @@ def matmul_tf32(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Con
 def tf32_steps(way: Any, op: Any, ins: Types, y: TensorType, context: Context) -> list[Step]:
     """The steps of f32 on tensor cores; way: such as `by_tensor`."""
     a, b = ins[0], ins[1]
-    assert a is not None
-    assert b is not None
     if not y.size:
         return []
     of = operands(op, a, b, context)

@@ -69,7 +69,7 @@ def floats_of_bits(bits: int, dtype: str) -> CudaKernel:
 
 def _accepts(op: MatMulNBits, ins: Types) -> bool:
     x = ins[0]
-    if x is None or not x.dims or any(t is not None and not t.is_static for t in ins) or x.dtype not in FLOATS:
+    if not x.dims or any(t is not None and not t.is_static for t in ins) or x.dtype not in FLOATS:
         return False
     return math.prod(x.dims[:-1]) <= MAX_I32
 
@@ -77,9 +77,8 @@ def _accepts(op: MatMulNBits, ins: Types) -> bool:
 @kernel(MatMulNBits, device="cuda", accepts=_accepts)
 def matmul_bits(op: MatMulNBits, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Codes become floats of the dtype of x, then a product follows."""
-    x, codes, _, zeros, bias = (*ins, None, None)[:5]
-    assert x is not None
-    assert codes is not None
+    x, codes = ins[0], ins[1]
+    _, zeros, bias = (*ins, None, None)[2:5]
     if not outs[0].size:
         return []
     (n, blocks, packed), k, plain = codes.dims, x.dims[-1], MatMul(trans_b=True)

@@ -57,12 +57,12 @@ def _fits(of: ProductOperands, turns: bool = False) -> bool:
 def works_by_groups(op: MatMul, ins: Types) -> bool:
     """Halves that `_fits`."""
     a, b = ins[0], ins[1]
-    return accepts_halves(op, ins) and a is not None and b is not None and _fits(lying(op, a, b))
+    return accepts_halves(op, ins) and _fits(lying(op, a, b))
 
 
 def accepts_groups(op: MatMul, ins: Types) -> bool:
     a, b = ins[0], ins[1]
-    return works_by_groups(op, ins) and a is not None and b is not None and is_faster(lying(op, a, b).g, "f16")
+    return works_by_groups(op, ins) and is_faster(lying(op, a, b).g, "f16")
 
 
 @kernel(MatMul, device="cuda", arch=SM_90A, accepts=accepts_groups, works=works_by_groups, rank=1)
@@ -73,12 +73,12 @@ def matmul_wgmma(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Co
 
 def _works_tf32(op: MatMul, ins: Types) -> bool:
     a, b = ins[0], ins[1]
-    return accepts_tf32(op, ins) and a is not None and b is not None and _fits(lying(op, a, b), turns=True)
+    return accepts_tf32(op, ins) and _fits(lying(op, a, b), turns=True)
 
 
 def _accepts_tf32(op: MatMul, ins: Types) -> bool:
     a, b = ins[0], ins[1]
-    return _works_tf32(op, ins) and a is not None and b is not None and is_faster(lying(op, a, b).g, "tf32")
+    return _works_tf32(op, ins) and is_faster(lying(op, a, b).g, "tf32")
 
 
 @kernel(
@@ -96,7 +96,7 @@ def matmul_tf32_wgmma(op: MatMul, ins: Types, outs: Sequence[TensorType], contex
 def _blocks(op: Any, ins: Types) -> ProductBlocks | None:
     """Of a product of bytes whose boxes the GPU can copy; B is packed or copied so that its terms lie dense."""
     a, b = ins[positions(op).a], ins[positions(op).b]
-    if not accepts_bytes(op, ins) or a is None or b is None:
+    if not accepts_bytes(op, ins):
         return None
     g = geometry(MatMul(), a.dims, b.dims)
     return g if g.k % WIDE == 0 else None

@@ -87,7 +87,7 @@ class RecurrentNode:
 
 def _accepts(op: Any, ins: Types) -> bool:
     x, r = ins[0], ins[2]
-    if x is None or r is None or any(t is not None and not t.is_static for t in ins):
+    if any(t is not None and not t.is_static for t in ins):
         return False
     return x.dtype in (F32, F16, BF16) and x.size > 0 and 0 < 4 * r.dims[2] <= STATE_BYTES
 

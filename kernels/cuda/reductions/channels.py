@@ -34,7 +34,7 @@ def image_of(op: Any, ins: Types) -> tuple[int, int, int] | None:
     """``[n, c, spatial]`` of a static float that is not empty, whatever its layout."""
     x = ins[0]
     floats = all(t is None or t.dtype in FLOATS for t in ins)
-    if x is None or not x.is_static or not 0 < x.size <= MAX_I32 or not floats:
+    if not x.is_static or not 0 < x.size <= MAX_I32 or not floats:
         return None
     c = x.dims[-1] if op.layout == "NHWC" else x.dims[1]
     return x.dims[0], c, x.size // (x.dims[0] * c)

@@ -284,12 +284,12 @@ def fold_all(
 def is_reduced(op: Any, ins: Types) -> bool:
     """Whether axes and shape are known, and indices are 32 bits."""
     x = ins[0]
-    return reduced_axes(op, ins) is not None and x is not None and x.size <= MAX_I32
+    return reduced_axes(op, ins) is not None and x.size <= MAX_I32
 
 
 def _accepts(op: Any, ins: Types) -> bool:
     x = ins[0]
-    if x is None or not is_reduced(op, ins):
+    if not is_reduced(op, ins):
         return False
     if x.dtype in (*FLOATS, F64):
         return x.dtype != F64 or not isinstance(op, ops.ReduceLogSum)

@@ -130,7 +130,7 @@ def normalise_long_rows(is_centred: bool, x_kind: str, kind: str) -> CudaKernel:
 def _row_length(op: Any, ins: Types) -> int | None:
     """Elements of a normalised row when all operands are floats of known and full length, along the same axes."""
     x = ins[0]
-    if x is None or not x.is_static or not 0 < x.size <= MAX_I32 or not x.dims or x.dtype not in FLOATS:
+    if not x.is_static or not 0 < x.size <= MAX_I32 or not x.dims or x.dtype not in FLOATS:
         return None
     row = x.dims[normalise_axis(op, op.axis, len(x.dims)) :]
     n, k = math.prod(row), len(row)

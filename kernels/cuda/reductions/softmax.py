@@ -158,7 +158,7 @@ def softmax_columns(is_log: bool, kind: str) -> CudaKernel:
 def axis_form(op: Any, ins: Types) -> tuple[int, int, int] | None:
     """``[outer, n, inner]`` for an operator with ``axis`` on a static float that is not empty."""
     x = ins[0]
-    if x is None or not x.is_static or x.dtype not in FLOATS or not 0 < x.size <= MAX_I32:
+    if not x.is_static or x.dtype not in FLOATS or not 0 < x.size <= MAX_I32:
         return None
     return around_axis(x.dims, normalise_axis(op, op.axis, len(x.dims))) if x.dims else (1, 1, 1)
 

@@ -94,7 +94,7 @@ def log_sum_exp_columns(source: str, result: str) -> CudaKernel:
 
 
 def _is_float(op: ReduceLogSumExp, ins: Types) -> bool:
-    return is_reduced(op, ins) and ins[0].dtype in FLOATS  # type: ignore[union-attr]
+    return is_reduced(op, ins) and ins[0].dtype in FLOATS
 
 
 @kernel(ReduceLogSumExp, device="cuda", accepts=_is_float)

@@ -20,7 +20,6 @@ from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.geometry.sampling import MODES, PADDINGS, grid_taps
-from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.layers.resize import EXACT, GridSample
 
@@ -98,7 +97,7 @@ def sample_points(dtypes: tuple[str, str], rank: int, taps: int, padding: str, a
 
 def _accepts(op: GridSample, ins: Types) -> bool:
     x, grid = ins[0], ins[1]
-    if x is None or grid is None or not x.is_static or not x.size or x.size > MOST_LAUNCHED or not grid.is_static:
+    if not x.is_static or not x.size or x.size > MOST_LAUNCHED or not grid.is_static:
         return False
     fits = len(x.dims) in (3, 4, 5) and max(x.dims[2:]) <= EXACT and grid.size <= MOST_LAUNCHED
     return fits and x.dtype in FLOATS and grid.dtype in FLOATS
@@ -107,7 +106,7 @@ def _accepts(op: GridSample, ins: Types) -> bool:
 @kernel(GridSample, device="cuda", accepts=_accepts)
 def grid_sample(op: GridSample, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """1 to 3 spatial axes, all modes and paddings; sums in f32."""
-    x, grid, out = typed(ins), typed(ins, 1), outs[0]
+    x, grid, out = ins[0], ins[1], outs[0]
     if not out.size:
         return []
     images, channels, *sizes = x.dims

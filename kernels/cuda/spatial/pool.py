@@ -182,14 +182,13 @@ def _vector(op: Any, x: TensorType) -> int:
 
 def _accepts(op: MaxPool | AveragePool, ins: Types) -> bool:
     x = ins[0]
-    if x is None or not x.is_static or x.size > MOST_LAUNCHED or len(op.kernel_shape) > 3:
+    if not x.is_static or x.size > MOST_LAUNCHED or len(op.kernel_shape) > 3:
         return False
     return x.dtype in (*SHORTS, F64) or (op.name == "MaxPool" and x.dtype.kind in "iu")
 
 
 def _steps(kind: str, op: Any, ins: Types, outs: Sequence[TensorType], power: int = 0) -> list[Step]:
     x = ins[0]
-    assert x is not None
     if not outs[0].size:
         return []
     vector, dilated = _vector(op, x), any(d > 1 for d in op.dilations)
@@ -201,7 +200,6 @@ def _steps(kind: str, op: Any, ins: Types, outs: Sequence[TensorType], power: in
 def max_pool(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any number, with or without the places of the maxima."""
     x = ins[0]
-    assert x is not None
     if not op.indices or not outs[0].size:
         return _steps("max", op, ins, outs)
     sizes = _seen(op, x, outs[0])[0]

@@ -22,7 +22,7 @@ from bolt_numba.kernels.extents import Reach, ends, offsets
 from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.geometry.resample import Pass, is_inside, nearest_tables, passes_of, plans_of
 from bolt_numba.kernels.geometry.strides import dense
-from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, typed, whole
+from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, whole
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.resize import Resize
 
@@ -136,7 +136,7 @@ def _step(shape: Sequence[int], passes: Sequence[Pass], src: Any, dst: Any, dtyp
 
 def _accepts(op: Resize, ins: Types) -> bool:
     x = ins[0]
-    if x is None or not x.is_static or not x.size or not has_fixed_size(op, ins):
+    if not x.is_static or not x.size or not has_fixed_size(op, ins):
         return False
     if any(t is not None and t.known is None for t in ins[1:]):
         return False
@@ -156,7 +156,7 @@ def _order(passes: list[Pass], dims: Sequence[int]) -> list[list[Pass]]:
 @kernel(Resize, device="cuda", accepts=_accepts)
 def resize(op: Resize, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Any rank, layout and coordinate mode; sums in f32; nothing extrapolated."""
-    x = typed(ins)
+    x = ins[0]
     if not outs[0].size:
         return []
     if op.mode == "nearest":

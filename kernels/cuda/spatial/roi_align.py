@@ -23,7 +23,6 @@ from bolt_numba.kernels.declare import Inline, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.geometry.sampling import is_near, neighbours, region_samples, side_of
-from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step, Types, kernel
 from bolt_numba.ops.layers.detection import RoiAlign
 from bolt_numba.ops.layers.resize import EXACT
@@ -121,8 +120,8 @@ def align_regions(dtype: str, step: int, greatest: bool, half_pixel: bool) -> Cu
 
 
 def _accepts(op: RoiAlign, ins: Types) -> bool:
-    x, rois, images = ins[0], ins[1], ins[2]
-    if x is None or rois is None or images is None or not x.is_static or not x.size or not rois.is_static:
+    x, rois = ins[0], ins[1]
+    if not x.is_static or not x.size or not rois.is_static:
         return False
     count = rois.size // 4 * x.dims[1] * op.output_height * op.output_width
     return x.dtype in FLOATS and max(x.dims[2:]) <= EXACT and max(x.size, count) <= MOST_LAUNCHED
@@ -131,7 +130,7 @@ def _accepts(op: RoiAlign, ins: Types) -> bool:
 @kernel(RoiAlign, device="cuda", accepts=_accepts)
 def roi_align(op: RoiAlign, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Both modes, any number of samples; sums in f32."""
-    x, images, out = typed(ins), typed(ins, 2), outs[0]
+    x, images, out = ins[0], ins[2], outs[0]
     if not out.size:
         return []
     bins = op.output_height * op.output_width

@@ -22,7 +22,6 @@ from bolt_numba.kernels.cuda.language.lang import cuda, f32_bits, load_i64, stor
 from bolt_numba.kernels.declare import Inline, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
-from bolt_numba.kernels.geometry.transfers import typed
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import TopK
 from bolt_numba.ops.registry import normalise_axis
@@ -193,7 +192,7 @@ def merge_runs(unit: int, final: bool) -> CudaKernel:
 
 def _accepts(op: TopK, ins: Types) -> bool:
     x, k = ins[0], ins[1]
-    if x is None or k is None or k.known is None or not x.is_static or not x.dims or x.dtype not in KEYED:
+    if k.known is None or not x.is_static or not x.dims or x.dtype not in KEYED:
         return False
     return 2 * x.size + CHUNK <= MOST_LAUNCHED
 
@@ -201,7 +200,7 @@ def _accepts(op: TopK, ins: Types) -> bool:
 @kernel(TopK, device="cuda", accepts=_accepts)
 def topk(op: TopK, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Numbers of up to 32 bits, any k; always in order."""
-    x = typed(ins)
+    x = ins[0]
     axis = normalise_axis(op, op.axis, len(x.dims))
     outer, n, inner = math.prod(x.dims[:axis]), x.dims[axis], math.prod(x.dims[axis + 1 :])
     k, lines, dtype = outs[0].dims[axis], outer * inner, dtype_name(x.dtype)
