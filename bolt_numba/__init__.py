@@ -23,7 +23,7 @@ _HOME = {
     "Exported": "export.exporting", "export_model": "export.exporting",
     "load": "sessions.loading", "save": "sessions.loading",
     "InferenceSession": "onnxruntime", "SessionOptions": "onnxruntime",
-    "device_array": "device_arrays", "read_mean": "converters.caffe.mean", "verify": "verification",
+    "device_array": "devices.cuda.device", "read_mean": "converters.caffe.mean", "verify": "verification",
 }  # fmt: skip
 """Where each public name lives; modules load when a name is first used, so that importing the package is cheap."""
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from bolt_numba.base.types import TensorSpec
     from bolt_numba.compiling import compile
     from bolt_numba.converters.caffe.mean import read_mean
-    from bolt_numba.device_arrays import device_array
+    from bolt_numba.devices.cuda.device import device_array
     from bolt_numba.export.exporting import Exported, export_model
     from bolt_numba.ir.graph import Graph
     from bolt_numba.ir.model import Model
