@@ -3,11 +3,23 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
 
-from bolt_numba.kernels.declare import inline
+from bolt_numba.kernels.declare import Inline, inline, inline_source
+
+_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+COMPARISONS = (*_SIGNS, *(f"not_{name}" for name in _SIGNS))
+
+
+@functools.cache
+def comparison(name: str, negation: str) -> Inline:
+    """Helper ``(v, bound)`` of one of `COMPARISONS`; the negated ones hold for NaN.  negation: how to negate."""
+    text = f"v {_SIGNS[name.removeprefix('not_')]} bound"
+    text = f"{negation}({text})" if name.startswith("not_") else text
+    return inline_source(f"def compared(v, bound):\n    return {text}\n", "compared")
 
 
 @inline

@@ -27,55 +27,12 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.products.matmul import is_parallel
 from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.geometry.scalars import COMPARISONS, comparison
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
 from bolt_numba.ops.layers.binary import PACKS, WORD, BinaryPack
 
-
-@inline
-def _gt(v, bound):
-    return v > bound
-
-
-@inline
-def _ge(v, bound):
-    return v >= bound
-
-
-@inline
-def _lt(v, bound):
-    return v < bound
-
-
-@inline
-def _le(v, bound):
-    return v <= bound
-
-
-@inline
-def _not_gt(v, bound):
-    return ~(v > bound)
-
-
-@inline
-def _not_ge(v, bound):
-    return ~(v >= bound)
-
-
-@inline
-def _not_lt(v, bound):
-    return ~(v < bound)
-
-
-@inline
-def _not_le(v, bound):
-    return ~(v <= bound)
-
-
-COMPARED: dict[str, Any] = {
-    "gt": _gt, "ge": _ge, "lt": _lt, "le": _le, "not_gt": _not_gt, "not_ge": _not_ge, "not_lt": _not_lt,
-    "not_le": _not_le,
-}  # fmt: skip
+COMPARED: dict[str, Any] = {name: comparison(name, "~") for name in COMPARISONS}
 """What a bit says."""
 
 

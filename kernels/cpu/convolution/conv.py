@@ -20,7 +20,7 @@ from bolt_numba.base.follow import is_followed, pure
 from bolt_numba.base.selects import MOST_ROWS, either, filled, greatest, least
 from bolt_numba.base.selects import table as rows_of
 from bolt_numba.base.types import F32, Array, TensorType
-from bolt_numba.kernels.cpu.language.lang import LANES, copy_bytes, fill_bytes, split
+from bolt_numba.kernels.cpu.language.lang import LANES, copy_bytes, fill_bytes, load_u8, split
 from bolt_numba.kernels.cpu.machine import L2, PAYS_BYTES
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish
 from bolt_numba.kernels.cpu.products.matmul import (
@@ -48,7 +48,7 @@ from bolt_numba.kernels.cpu.products.sweep import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.products.sweep_extents import hand_over
 from bolt_numba.kernels.geometry.tables import TAP_AXES
-from bolt_numba.kernels.jit import I64, PTR, native
+from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, native
 from bolt_numba.kernels.registry import (
     Argument,
     Context,
@@ -299,13 +299,16 @@ def choose_kind(g: ConvBlocks, channels: int, cg: int, kg: int, span: int, strid
 
 
 @native(
-    x=PTR, to=PTR, images=I64, d=I64, slices=I64, front=I64, h=I64, rows=I64, top=I64, row=I64, left=I64, width=I64,
-    extents=lambda a: {"x": a.images * a.d * a.h * a.row, "to": a.images * a.slices * a.rows * a.width},
+    x=PTR, to=PTR, zero=PTR_OR_0, zeros=I64, images=I64, d=I64, slices=I64, front=I64, h=I64, rows=I64,
+    top=I64, row=I64, left=I64, width=I64, extents=lambda a: {
+        "x": a.images * a.d * a.h * a.row, "to": a.images * a.slices * a.rows * a.width, "zero": a.zeros,
+    },
 )  # fmt: skip
 def pad_images(p, tid, nthreads):
-    """Copy images of ``d`` slices of ``h`` rows of ``row`` bytes into zeros.
+    """Copy images of ``d`` slices of ``h`` rows of ``row`` bytes into zeros, or into zero points.
 
-    These have ``slices`` of ``rows`` of ``width`` bytes, with ``front``, ``top`` and ``left`` before what is copied.
+    zeros: how many bytes there are at ``zero``, 1 or one for each image.  What is around has ``slices`` of ``rows`` of
+    ``width`` bytes, with ``front``, ``top`` and ``left`` before what is copied.
     x: [images][d][h][row] bytes · to: [images][slices][rows][width].
     """
     x, to, d, slices, h, rows, row, left, width = p.x, p.to, p.d, p.slices, p.h, p.rows, p.row, p.left, p.width
@@ -313,6 +316,8 @@ def pad_images(p, tid, nthreads):
     lo, hi = split(p.images * slices * rows, tid, nthreads)
     for unit in range(lo, hi):
         at, y, z = to + width * unit, unit % rows - top, unit // rows % slices - front
+        if p.zero != 0:
+            zero = np.uint8(load_u8(p.zero + min(unit // (rows * slices), p.zeros - 1)))
         if y < 0 or y >= h or z < 0 or z >= d:
             fill_bytes(at, zero, width)
         else:
@@ -327,8 +332,10 @@ def has_wide_edges(op: Any, x: TensorType, g: ConvBlocks) -> bool:
     return few and 5 * g.taps.outside > g.m
 
 
-def padded(op: Any, x: TensorType, w: TensorType) -> tuple[Any, TensorType, Step]:
-    """The same convolution of images with zeros around them, and the step that makes these."""
+def padded(
+    op: Any, x: TensorType, w: TensorType, zero: Argument = None, zeros: int = 0
+) -> tuple[Any, TensorType, Step]:
+    """The same convolution of images with zeros or zero points around them, and the step that makes these."""
     images, *sizes, c = x.dims
     pads = op.windows(w.dims[2:]).resolved(sizes).pads
     rank = len(sizes)
@@ -337,10 +344,11 @@ def padded(op: Any, x: TensorType, w: TensorType) -> tuple[Any, TensorType, Step
     (d, h, _), (slices, rows, _), (front, top, _) = (
         (*(first,) * (3 - rank), *last) for first, last in ((1, sizes), (1, around), (0, pads[:rank]))
     )
+    c *= x.dtype.itemsize
     args: dict[str, Argument] = {
-        "x": In(0), "to": Scratch(made.nbytes), "images": images, "d": d, "slices": slices, "front": front,
-        "h": h, "rows": rows, "top": top,
-        "row": 4 * c * sizes[-1], "left": 4 * c * pads[rank - 1], "width": 4 * c * around[-1],
+        "x": In(0), "to": Scratch(made.nbytes), "zero": zero, "zeros": zeros, "images": images, "d": d,
+        "slices": slices, "front": front, "h": h, "rows": rows, "top": top, "row": c * sizes[-1],
+        "left": c * pads[rank - 1], "width": c * around[-1],
     }  # fmt: skip
     return replace(op, pads=(), auto_pad="NOTSET"), made, Step(pad_images, args, made.nbytes > PAYS_BYTES // 2)
 

@@ -16,12 +16,10 @@ import numpy as np
 
 from bolt_numba.base.selects import either
 from bolt_numba.base.types import I8, U8, Array, TensorType
-from bolt_numba.kernels.cpu.convolution.conv import MOST_PIXELS, ConvBlocks, geometry
+from bolt_numba.kernels.cpu.convolution.conv import MOST_PIXELS, ConvBlocks, geometry, padded
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
-    copy_bytes,
-    fill_bytes,
     load_i32,
     load_u8,
     splat,
@@ -84,44 +82,6 @@ def _accepts(op: ConvInteger | QLinearConv, ins: Types) -> bool:
 # ---------------------------------------------------------------------------------------------------- general and dense
 
 
-@native(
-    x=PTR, to=PTR, zero=PTR, zeros=I64, images=I64, h=I64, rows=I64, top=I64, row=I64, left=I64, width=I64,
-    extents=lambda a: {"x": a.images * a.h * a.row, "to": a.images * a.rows * a.width, "zero": a.zeros},
-)  # fmt: skip
-def surround(p, tid, nthreads):
-    """Copy images of ``h`` rows of ``row`` bytes into zero points: ``rows`` of ``width``, ``top``, ``left`` first.
-
-    zeros: how many zero points there are, one or one for each image.
-    x: [images][h][row] bytes · to: [images][rows][width] · zero: [zeros].
-    """
-    lo, hi = split(p.images * p.rows, tid, nthreads)
-    for unit in range(lo, hi):
-        at, y = p.to + p.width * unit, unit % p.rows - p.top
-        fill_bytes(at, load_u8(p.zero + min(unit // p.rows, p.zeros - 1)), p.width)
-        if y >= 0 and y < p.h:
-            copy_bytes(at + p.left, p.x + p.row * (unit // p.rows * p.h + y), p.row)
-
-
-def _surrounded(
-    op: Any, x: TensorType, w: TensorType, zero: Argument, zeros: int, context: Context
-) -> tuple[Any, TensorType, list[Step]]:
-    """The same convolution of images with zero points around them, and the step that makes these."""
-    images, *sizes, c = x.dims
-    rank = len(sizes)
-    pads = op.windows(w.dims[2:]).resolved(sizes).pads
-    if not any(pads):
-        return op, x, []
-    around = [begin + size + end for begin, size, end in zip(pads[:rank], sizes, pads[rank:], strict=True)]
-    made = TensorType(x.dtype, (images, *around, c))
-    h, rows, top = (1, 1, 0) if rank == 1 else (sizes[0], around[0], pads[0])
-    args: dict[str, Argument] = {
-        "x": In(0), "to": Scratch(made.nbytes), "zero": zero, "zeros": zeros, "images": images, "h": h,
-        "rows": rows, "top": top, "row": c * sizes[-1], "left": c * pads[rank - 1], "width": c * around[-1],
-    }  # fmt: skip
-    step = Step(surround, args, is_parallel(context, 0, x.nbytes + made.nbytes))
-    return replace(op, pads=(), auto_pad="NOTSET"), made, [step]
-
-
 FEW_CHANNELS = 16
 """Channels under which the taps of a filter's row are one run."""
 
@@ -156,12 +116,15 @@ def conv_bytes(op: ConvInteger | QLinearConv, ins: Types, outs: Sequence[TensorT
     at = operands_of(op)
     x, w = sides(ins, at)
     steps: list[Step] = []
-    width, image, groups = 1, None, op.group
+    image: Argument = None
+    width, groups = 1, op.group
     if _joins_taps(op, x, w):
         zero = given(ins, at.zero_a)
         point, points = (NO_ZERO, 1) if zero is None else (In(at.zero_a), zero.size)
-        op, x, steps = _surrounded(op, x, w, point, points, context)
-        width, image = w.dims[-1], steps[0].args["to"] if steps else None
+        width = w.dims[-1]
+        if any(op.windows(w.dims[2:]).resolved(x.dims[1:-1]).pads):
+            op, x, step = padded(op, x, w, point, points)
+            image, steps = step.args["to"], [step]
     separate = any(t is not None and t.size > 1 for t in (given(ins, at.zero_a), given(ins, at.scale_a)))
     g = _of_each(op, x, w, outs[0]) if separate else geometry(op, x, w, outs[0])
     rows = _rows(op, g, w, x.dims[-1], width, image, separate)

@@ -1,6 +1,5 @@
 """Matrix products on the `sweep` kernel: batches with broadcasting, transposed operands, fused epilogues."""
 
-# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 import math
@@ -14,8 +13,8 @@ import numpy as np
 from bolt_numba.base.follow import is_followed, pure
 from bolt_numba.base.selects import MOST_ROWS, either, table
 from bolt_numba.base.types import F32, Array, TensorType
-from bolt_numba.kernels.cpu.language.lang import load_f32, split, store_f32
 from bolt_numba.kernels.cpu.machine import L1_STRIDE, L1_WAYS, PAYS_BYTES, PAYS_FLOPS
+from bolt_numba.kernels.cpu.movement.move import steps as move_steps
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish, padded_bias
 from bolt_numba.kernels.cpu.products.pack import (
     PANEL,
@@ -38,7 +37,8 @@ from bolt_numba.kernels.cpu.products.sweep import (
     sweep,
 )  # fmt: skip
 from bolt_numba.kernels.geometry.products import ProductBlocks, block_index, geometry
-from bolt_numba.kernels.jit import I64, PTR, Native, native
+from bolt_numba.kernels.geometry.strides import transpose_move
+from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.matmul import MatMul
 
@@ -46,19 +46,11 @@ SERIAL_FLOPS, SERIAL_BYTES = PAYS_FLOPS, PAYS_BYTES * 3 // 8
 """Work under which a second thread costs more than it brings."""
 
 
-@native(
-    x=PTR, y=PTR, blocks=I64, rows=I64, columns=I64,
-    extents=lambda a: dict.fromkeys(("x", "y"), 4 * a.blocks * a.rows * a.columns),
-)  # fmt: skip
-def transpose_blocks(p, tid, nthreads):
-    """y[block, j, i] = x[block, i, j] for x: [blocks, rows, columns]."""
-    x, y, rows, columns = p.x, p.y, p.rows, p.columns
-    lo, hi = split(p.blocks * columns, tid, nthreads)
-    for unit in range(lo, hi):
-        block, j = unit // columns, unit % columns
-        source, to = x + 4 * (block * rows * columns + j), y + 4 * rows * unit
-        for i in range(rows):
-            store_f32(to + 4 * i, load_f32(source + 4 * columns * i))
+def swapped(index: int, t: TensorType) -> tuple[Scratch, list[Step]]:
+    """An operand with its last two axes exchanged."""
+    to, rank = Scratch(t.nbytes), len(t.dims)
+    perm = (*range(rank - 2), rank - 1, rank - 2)
+    return to, move_steps([transpose_move(t.dims, perm, t.dtype.itemsize)], In(index), to)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +184,8 @@ def product_steps(op: Any, ins: Types, context: Context, form: PanelForm) -> lis
     source: Argument = In(0)
     lda: Argument = Pitch(In(0))
     if op.trans_a and len(a.dims) > 1:
-        source, lda = Scratch(a.nbytes), g.k
-        rows, columns = a.dims[-2:]
-        args: dict[str, Argument] = {
-            "x": In(0), "y": source, "blocks": a.size // max(rows * columns, 1), "rows": rows, "columns": columns
-        }  # fmt: skip
-        steps.append(Step(transpose_blocks, args, is_parallel(context, 0, 4 * a.nbytes)))
+        (source, more), lda = swapped(0, a), g.k
+        steps += more
     flat = len(b.dims) == 1
     flops, nbytes = 2 * g.blocks * g.m * g.n * g.k, 4 * g.b_blocks * g.k * g.n
     threads = either(is_parallel(context, flops, nbytes), context.threads, 1)
@@ -223,5 +211,5 @@ def product_steps(op: Any, ins: Types, context: Context, form: PanelForm) -> lis
 
 __all__ = [
     "PLAIN", "PanelForm", "accepts_matmul", "conflicting", "is_parallel", "matmul", "packed_bias", "product_steps",
-    "transpose_blocks", "zero_bias",
+    "swapped", "zero_bias",
 ]  # fmt: skip

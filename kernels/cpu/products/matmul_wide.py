@@ -24,15 +24,13 @@ from bolt_numba.kernels.cpu.language.lang import (
     tile_row,
     tile_store,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.movement.move import steps
-from bolt_numba.kernels.cpu.products.matmul import conflicting, is_parallel
+from bolt_numba.kernels.cpu.products.matmul import conflicting, is_parallel, swapped
 from bolt_numba.kernels.cpu.products.pack import aligned_empty, aligned_zeros, run_shares
 from bolt_numba.kernels.cpu.products.sweep import pack_stride
 from bolt_numba.kernels.cpu.products.sweep_bytes import HEIGHT, VARIANTS, height
 from bolt_numba.kernels.cpu.products.sweep_extents import greatest
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.products import block_index, geometry
-from bolt_numba.kernels.geometry.strides import transpose_move
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.matmul import MatMul
@@ -151,13 +149,6 @@ def _accepts(op: Any, ins: Types) -> bool:
     return plain and (bias is None or bias.dims == op.infer(*ins).dims[-1:])
 
 
-def _swapped(index: int, t: TensorType) -> tuple[Scratch, list[Step]]:
-    """An operand with its last two axes exchanged."""
-    to, rank = Scratch(t.nbytes), len(t.dims)
-    perm = (*range(rank - 2), rank - 1, rank - 2)
-    return to, steps([transpose_move(t.dims, perm, t.dtype.itemsize)], In(index), to)
-
-
 def _packed(index: int, t: TensorType, source: Argument, shape: tuple[int, int, int], context: Context) -> Any:
     """Panels of ``shape`` (blocks, rows, bytes of a row) and the steps that make them at run time."""
     blocks, k, row = shape
@@ -189,7 +180,7 @@ def matmul_wide(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Con
     sources: list[Argument] = [In(0), In(1)]
     for i, (t, swap) in enumerate(((a, op.trans_a), (b, op.trans_b))):
         if swap:
-            sources[i], more = _swapped(i, t)
+            sources[i], more = swapped(i, t)
             made += more
     panels, more = _packed(1, b, sources[1], (g.b_blocks, g.k, size * g.n), context)
     made += more

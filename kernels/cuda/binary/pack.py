@@ -11,28 +11,20 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32, TensorType
-from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div, cuda_kernel, inline_source
+from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language.lang import cuda, load_f32, store_u32
+from bolt_numba.kernels.geometry.scalars import comparison
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.layers.binary import PACKS, WORD, BinaryPack, words_of
 
 u32, i64 = np.uint32, np.int64
 ALL = 0xFFFFFFFF
-_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-
-
-def _compare(name: str) -> Any:
-    """A helper ``(v, bound)``; the negated ones hold for NaN."""
-    plain = f"v {_SIGNS[name.removeprefix('not_')]} bound"
-    text = f"not ({plain})" if name.startswith("not_") else plain
-    return inline_source(f"def compare(v, bound):\n    return {text}\n", "compare")
-
 
 @functools.cache
 def pack_rows(compare: str) -> CudaKernel:
     """x: [rows, c] · bound: [c], or [1] with ``bounds`` 1 · y: [rows, packs * words]."""
     packs = len(PACKS[compare])
-    one, other = _compare(PACKS[compare][0]), _compare(PACKS[compare][-1])
+    one, other = comparison(PACKS[compare][0], "not "), comparison(PACKS[compare][-1], "not ")
 
     def extents(a: Any) -> dict[str, int]:
         words = words_of(a.c)
@@ -68,7 +60,7 @@ def pack_rows(compare: str) -> CudaKernel:
 def pack_planes(compare: str) -> CudaKernel:
     """x: [outer, c, inner] · bound: as in `pack_rows` · y: [outer, packs * words, inner]."""
     packs = len(PACKS[compare])
-    one, other = _compare(PACKS[compare][0]), _compare(PACKS[compare][-1])
+    one, other = comparison(PACKS[compare][0], "not "), comparison(PACKS[compare][-1], "not ")
 
     def extents(a: Any) -> dict[str, int]:
         return {

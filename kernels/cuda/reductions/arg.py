@@ -13,11 +13,12 @@ import numpy as np
 
 from bolt_numba.base.types import F32, F64, U64, AnyDType, TensorType
 from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
-from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, f32_bits, f64_bits, store_i64
 from bolt_numba.kernels.cuda.language.warp import block_max_i64, max_of, warp_reduction
 from bolt_numba.kernels.cuda.reductions.fold import SHORT_ROW, WARP_ROW, kind_of
+from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.registry import Argument, In, Step
 
 MIN_I64, MAX_I64 = np.int64(-(2**63)), np.int64(2**63 - 1)
@@ -58,11 +59,11 @@ def ordered(dtype: AnyDType, least: bool) -> Any:
     return inline(lambda v: MAX_I64 if v != v else -order(v))
 
 
-_FIELDS: dict[str, Any] = {"x": PTR, "y": PTR, **dict.fromkeys(("outer", "n", "inner", "magic", "shift", "last"), I64)}
+_FIELDS: dict[str, Any] = {"x": PTR, "y": PTR, **dict.fromkeys(("outer", "n", "inner", "last"), I64)}
 """Axis 1 of ``[outer, n, inner]``; last: whether of equals the last one counts."""
 
 
-def _reach(unit: int, a: Any) -> dict[str, int]:
+def _reach(unit: int, a: Any) -> dict[str, Any]:
     return {"x": unit * a.outer * a.n * a.inner, "y": 8 * a.outer * a.inner}
 
 
@@ -73,7 +74,7 @@ def arg_rows(dtype: AnyDType, least: bool, lanes: int) -> CudaKernel:
     load = getattr(lang, f"load_{kind_of(dtype)}")
     greatest = warp_reduction(max_of) if lanes == 32 else block_max_i64
 
-    def body(x, y, outer, n, inner, magic, shift, last):
+    def body(x, y, outer, n, inner, last):
         thread = np.uint32(cuda.threadIdx.x)
         row = np.int64(np.uint32(cuda.blockIdx.x) * np.uint32(rows) + thread // np.uint32(lanes))
         lane = np.int64(thread % np.uint32(lanes))
@@ -95,43 +96,37 @@ def arg_rows(dtype: AnyDType, least: bool, lanes: int) -> CudaKernel:
     )(body)
 
 
-@functools.cache
-def arg_columns(dtype: AnyDType, least: bool) -> CudaKernel:
+@elements(
+    over={"o": "outer", "j": "inner"}, extents=lambda a, dtype, least: _reach(dtype.itemsize, a), x=PTR, y=PTR, n=I64,
+    last=I64,
+)  # fmt: skip
+def arg_columns(on: DeviceParts, dtype: AnyDType, least: bool):
     """A thread for each line."""
-    unit, order = dtype.itemsize, ordered(dtype, least)
-    load = getattr(lang, f"load_{kind_of(dtype)}")
+    unit, order, load = dtype.itemsize, ordered(dtype, least), on.load(kind_of(dtype))
 
-    def body(x, y, outer, n, inner, magic, shift, last):
-        line = np.uint32(cuda.blockIdx.x) * np.uint32(WIDE_BLOCK) + np.uint32(cuda.threadIdx.x)
-        if np.int64(line) < outer * inner:
-            o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
-            at = x + (o * n * inner + np.int64(line) - o * inner) * unit
-            best, place = order(load(at)), np.int64(0)
-            for i in range(1, n):
-                at += inner * unit
-                v = order(load(at))
-                if v > best or (last and v == best):
-                    best, place = v, np.int64(i)
-            store_i64(y + np.int64(line) * 8, place)
+    @inline
+    def element(o, j, t, x, y, n, inner, last):
+        at = x + (o * n * inner + j) * unit
+        best, place = order(load(at)), np.int64(0)
+        for i in range(1, n):
+            at += inner * unit
+            v = order(load(at))
+            if v > best or (last and v == best):
+                best, place = v, np.int64(i)
+        store_i64(y + 8 * t, place)
 
-    body.__name__ = f"arg{'min' if least else 'max'}_columns_{kind_of(dtype)}"
-    return cuda_kernel(
-        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.outer * a.inner, WIDE_BLOCK),
-        extents=functools.partial(_reach, unit), **_FIELDS,
-    )(body)  # fmt: skip
+    return element
 
 
 def step(x: TensorType, form: tuple[int, int, int], y: Argument, least: bool, last: bool, threads: int) -> Step:
     """Positions of the first or the ``last`` extreme along axis 1 of In(0)."""
     outer, n, inner = form
-    magic, shift = divider(inner)
     args: dict[str, Argument] = {"x": In(0), "y": y, "outer": outer, "n": n, "inner": inner, "last": int(last)}
-    args |= {"magic": magic, "shift": shift}
     if inner == 1 and n > SHORT_ROW:
         return Step(arg_rows(x.dtype, least, 32 if n <= WARP_ROW else WIDE_BLOCK), args)
-    return Step(arg_columns(x.dtype, least), args)
+    return PARTS.step(arg_columns, (x.dtype, least), args)
 
 
 def samples() -> list[CudaKernel]:
     """Warps, blocks and columns."""
-    return [arg_rows(F32, False, 32), arg_rows(F64, True, WIDE_BLOCK), arg_columns(U64, True)]
+    return [arg_rows(F32, False, 32), arg_rows(F64, True, WIDE_BLOCK), PARTS.kernel(arg_columns, U64, True)]

@@ -12,7 +12,8 @@ import numpy as np
 
 from bolt_numba.base.types import F32, AnyDType, TensorType, dtype_name
 from bolt_numba.kernels.cuda.declare import F32 as FLOAT
-from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, cuda_kernel, inline
+from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.elementwise.chains import chain_steps
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
@@ -20,6 +21,7 @@ from bolt_numba.kernels.cuda.language.lang import cuda, store_f32
 from bolt_numba.kernels.cuda.language.warp import block_sum
 from bolt_numba.kernels.cuda.reductions.fold import FLOATS
 from bolt_numba.kernels.cuda.reductions.norm import spread_of
+from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.chain import Chain, ChainStep
 from bolt_numba.ops.dtypes import MAX_I32
@@ -161,34 +163,29 @@ def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context
     ]
 
 
-@functools.cache
-def neighbour_norm(kind: str) -> CudaKernel:
-    """Each element over a power of the squares of ``size`` channels around it, which are ``step`` elements apart."""
-    load, store, unit = getattr(lang, f"load_{kind}"), getattr(lang, f"store_{kind}"), lang.SIZES[kind]
+def _whole(a: Any, kind: str) -> dict[str, Any]:
+    return dict.fromkeys(("x", "y"), lang.SIZES[kind] * a.outer * a.channels * a.inner)
 
-    def body(x, y, size, n, channels, step, m_step, h_step, m_channels, h_channels, alpha, beta, base):
-        i = np.uint32(cuda.blockIdx.x) * np.uint32(WIDE_BLOCK) + np.uint32(cuda.threadIdx.x)
-        if np.int64(i) < n:
-            line = fast_divide(i, np.uint32(m_step), np.uint32(h_step))
-            c = np.int64(line) - np.int64(fast_divide(line, np.uint32(m_channels), np.uint32(h_channels))) * channels
-            first, total = max(c - (size - 1) // 2, 0), np.float32(0)
-            last = min(c - (size - 1) // 2 + size, channels)
-            at = x + (np.int64(i) - (c - first) * step) * unit
-            for _ in range(first, last):
-                v = load(at)
-                total += v * v
-                at += step * unit
-            store(y + np.int64(i) * unit, load(x + np.int64(i) * unit) / math.pow(base + alpha * total, beta))
 
-    body.__name__ = f"neighbour_norm_{kind}"
-    fields: dict[str, Any] = dict.fromkeys(
-        ("size", "n", "channels", "step", "m_step", "h_step", "m_channels", "h_channels"), I64
-    )
-    fields |= dict.fromkeys(("alpha", "beta", "base"), FLOAT)
-    return cuda_kernel(
-        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.n, WIDE_BLOCK),
-        extents=lambda a: {"x": unit * a.n, "y": unit * a.n}, x=PTR, y=PTR, **fields,
-    )(body)  # fmt: skip
+@elements(
+    over={"o": "outer", "k": "channels", "j": "inner"}, extents=_whole, x=PTR, y=PTR, size=I64, alpha=FLOAT, beta=FLOAT,
+    base=FLOAT,
+)  # fmt: skip
+def neighbour_norm(on: DeviceParts, kind: str):
+    """Each element over a power of the squares of ``size`` channels around it."""
+    load, store, unit = on.load(kind), on.store(kind), lang.SIZES[kind]
+
+    @inline
+    def element(k, t, x, y, channels, inner, size, alpha, beta, base):
+        low, total = k - (size - 1) // 2, np.float32(0)
+        first, at = max(low, 0), x + (t - (k - max(low, 0)) * inner) * unit
+        for _ in range(first, min(low + size, channels)):
+            v = load(at)
+            total += v * v
+            at += inner * unit
+        store(y + t * unit, load(x + t * unit) / math.pow(base + alpha * total, beta))
+
+    return element
 
 
 @kernel(LRN, device="cuda", accepts=has_image)
@@ -197,15 +194,12 @@ def local_response_normalisation(op: Any, ins: Types, outs: Sequence[TensorType]
     image = image_of(op, ins)
     assert image is not None, "accepts() has tested this"
     n, c, spatial = image
-    step = 1 if op.layout == "NHWC" else spatial
-    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "size": op.size, "n": n * c * spatial, "channels": c}
-    args["step"] = step
-    for name, size in (("step", step), ("channels", c)):
-        args[f"m_{name}"], args[f"h_{name}"] = divider(size)
-    args |= {"alpha": op.alpha / op.size, "beta": op.beta, "base": op.bias}
-    return [Step(neighbour_norm(dtype_name(outs[0].dtype)), args)]
+    outer, inner = (n * spatial, 1) if op.layout == "NHWC" else (n, spatial)
+    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "size": op.size, "outer": outer, "channels": c}
+    args |= {"inner": inner, "alpha": op.alpha / op.size, "beta": op.beta, "base": op.bias}
+    return [PARTS.step(neighbour_norm, (dtype_name(outs[0].dtype),), args)]
 
 
 def samples() -> list[CudaKernel]:
     """Of f32 and of halves."""
-    return [group_statistics("f32", "f32"), group_statistics("f16", "f16"), neighbour_norm("f32")]
+    return [group_statistics("f32", "f32"), group_statistics("f16", "f16"), PARTS.kernel(neighbour_norm, "f32")]

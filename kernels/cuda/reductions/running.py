@@ -10,24 +10,25 @@ import numpy as np
 
 from bolt_numba.base.types import F32, F64, AnyDType, dtype_name
 from bolt_numba.base.types import I64 as LONG
-from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, cuda_kernel, inline
+from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
-from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.cuda.language.warp import ALL
 from bolt_numba.kernels.cuda.reductions.fold import SHORT_ROW, function, kind_of, total_of
+from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.registry import Argument, In, Out, Step
 from bolt_numba.ops.arrays.reduce import CumProd, CumSum
 
 _NUMBERS: dict[AnyDType, Any] = {F32: np.float32, F64: np.float64, LONG: np.int64}
 _FIELDS: dict[str, Any] = {
     "x": PTR, "y": PTR,
-    **dict.fromkeys(("outer", "n", "inner", "magic", "shift", "exclusive", "first", "step"), I64),
+    **dict.fromkeys(("outer", "n", "inner", "exclusive", "first", "step"), I64),
 }  # fmt: skip
 """Along axis 1 of ``[outer, n, inner]``, from index ``first`` on by ``step``."""
 
 
-def _reach(unit: int, a: Any) -> dict[str, int]:
+def _reach(unit: int, a: Any) -> dict[str, Any]:
     return dict.fromkeys(("x", "y"), unit * a.outer * a.n * a.inner)
 
 
@@ -44,7 +45,7 @@ def running_rows(dtype: AnyDType, is_sum: bool) -> CudaKernel:
     unit, number, warps = dtype.itemsize, _NUMBERS[total_of(dtype)], WIDE_BLOCK // 32
     load, store, join, result, neutral = _parts(dtype, is_sum)
 
-    def body(x, y, outer, n, inner, magic, shift, exclusive, first, step):
+    def body(x, y, outer, n, inner, exclusive, first, step):
         ends = cuda.shared.array(warps, number)
         thread, row = np.int64(cuda.threadIdx.x), np.int64(cuda.blockIdx.x) * n
         lane, warp = np.int32(thread & 31), np.int32(thread >> 5)
@@ -79,40 +80,36 @@ def running_rows(dtype: AnyDType, is_sum: bool) -> CudaKernel:
     return cuda_kernel(threads=WIDE_BLOCK, blocks=lambda a: a.outer, extents=reach, **_FIELDS)(body)
 
 
-@functools.cache
-def running_columns(dtype: AnyDType, is_sum: bool) -> CudaKernel:
+@elements(
+    over={"o": "outer", "j": "inner"}, extents=lambda a, dtype, is_sum: _reach(dtype.itemsize, a), x=PTR, y=PTR, n=I64,
+    exclusive=I64, first=I64, step=I64,
+)  # fmt: skip
+def running_columns(on: DeviceParts, dtype: AnyDType, is_sum: bool):
     unit, number = dtype.itemsize, _NUMBERS[total_of(dtype)]
     load, store, join, result, neutral = _parts(dtype, is_sum)
 
-    def body(x, y, outer, n, inner, magic, shift, exclusive, first, step):
-        line = np.uint32(cuda.blockIdx.x) * np.uint32(WIDE_BLOCK) + np.uint32(cuda.threadIdx.x)
-        if np.int64(line) < outer * inner:
-            o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
-            at, total = ((o * n + first) * inner + np.int64(line) - o * inner) * unit, neutral
-            for _ in range(n):
-                before = total
-                total = join(total, number(load(x + at)))
-                store(y + at, result(before if exclusive else total))
-                at += step * inner * unit
+    @inline
+    def element(o, j, x, y, n, inner, exclusive, first, step):
+        at, total = ((o * n + first) * inner + j) * unit, neutral
+        for _ in range(n):
+            before = total
+            total = join(total, number(load(x + at)))
+            store(y + at, result(before if exclusive else total))
+            at += step * inner * unit
 
-    body.__name__ = f"running_{'sum' if is_sum else 'product'}_columns_{dtype_name(dtype)}"
-    return cuda_kernel(
-        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.outer * a.inner, WIDE_BLOCK),
-        extents=functools.partial(_reach, unit), **_FIELDS,
-    )(body)  # fmt: skip
+    return element
 
 
 def step(op: CumSum | CumProd, dtype: AnyDType, form: tuple[int, int, int], threads: int) -> Step:
     """Sums and products up to each element; halves in f32, integers in i64."""
     outer, n, inner = form
-    magic, shift = divider(inner)
-    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner, "magic": magic}
-    args |= {"shift": shift, "exclusive": int(op.exclusive)}
-    args |= {"first": n - 1 if op.reverse else 0, "step": -1 if op.reverse else 1}
-    make = running_rows if inner == 1 and n > SHORT_ROW else running_columns
-    return Step(make(dtype, isinstance(op, CumSum)), args)
+    is_row = inner == 1 and n > SHORT_ROW
+    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner}
+    args |= {"exclusive": int(op.exclusive), "first": n - 1 if op.reverse else 0, "step": -1 if op.reverse else 1}
+    settings = dtype, isinstance(op, CumSum)
+    return Step(running_rows(*settings), args) if is_row else PARTS.step(running_columns, settings, args)
 
 
 def samples() -> list[CudaKernel]:
     """Rows and columns of floats and integers."""
-    return [running_rows(F32, True), running_rows(LONG, True), running_columns(F32, False)]
+    return [running_rows(F32, True), running_rows(LONG, True), PARTS.kernel(running_columns, F32, False)]

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import TensorType, dtype_name
-from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, cuda_kernel, inline
+from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.elementwise.scalars import exp_short
-from bolt_numba.kernels.cuda.language import lang
-from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, max_f32
 from bolt_numba.kernels.cuda.reductions.fold import FLOATS
 from bolt_numba.kernels.cuda.reductions.lines import LONGEST_ROW, Held, held, row_access
+from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import LogSoftmax, Softmax
@@ -123,36 +123,32 @@ def softmax_long_rows(is_log: bool, kind: str, row: Held) -> CudaKernel:
     return cuda_kernel(threads=lanes, blocks=lambda a: a.rows, extents=functools.partial(_reach, unit), **_ROWS)(body)
 
 
-@functools.cache
-def softmax_columns(is_log: bool, kind: str) -> CudaKernel:
+def _lines(a: Any, is_log: bool, kind: str) -> dict[str, Any]:
+    return dict.fromkeys(("x", "y"), ITEMS[kind] * a.outer * a.n * a.inner)
+
+
+@elements(over={"o": "outer", "j": "inner"}, extents=_lines, x=PTR, y=PTR, n=I64)
+def softmax_columns(on: DeviceParts, is_log: bool, kind: str):
     """A thread for each line across rows: axis 1 of ``[outer, n, inner]``."""
-    unit = ITEMS[kind]
-    load, store = getattr(lang, f"load_{kind}"), getattr(lang, f"store_{kind}")
-    exp = exponential(kind)
+    unit, load, store, exp = ITEMS[kind], on.load(kind), on.store(kind), exponential(kind)
     prepare, finish = _finisher(is_log, exp)
 
-    def body(x, y, rows, n, inner, magic, shift):
-        line = np.uint32(cuda.blockIdx.x) * np.uint32(WIDE_BLOCK) + np.uint32(cuda.threadIdx.x)
-        if np.int64(line) < rows:
-            o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
-            start = (o * n * inner + np.int64(line) - o * inner) * unit
-            top, total, at = MIN_F32, np.float32(0), x + start
-            for _ in range(n):
-                v = load(at)
-                new = max_f32(top, v)
-                top, total = new, total * exp(top - new) + exp(v - new)
-                at += inner * unit
-            ready, at, to = prepare(total), x + start, y + start
-            for _ in range(n):
-                store(to, finish(load(at) - top, ready))
-                at += inner * unit
-                to += inner * unit
+    @inline
+    def element(o, j, x, y, n, inner):
+        start = (o * n * inner + j) * unit
+        top, total, at = MIN_F32, np.float32(0), x + start
+        for _ in range(n):
+            v = load(at)
+            new = max_f32(top, v)
+            top, total = new, total * exp(top - new) + exp(v - new)
+            at += inner * unit
+        ready, at, to = prepare(total), x + start, y + start
+        for _ in range(n):
+            store(to, finish(load(at) - top, ready))
+            at += inner * unit
+            to += inner * unit
 
-    body.__name__ = f"{'log_' if is_log else ''}softmax_columns_{kind}"
-    return cuda_kernel(
-        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.rows, WIDE_BLOCK), extents=functools.partial(_reach, unit),
-        **_ROWS, inner=I64, magic=I64, shift=I64,
-    )(body)  # fmt: skip
+    return element
 
 
 def axis_form(op: Any, ins: Types) -> tuple[int, int, int] | None:
@@ -173,12 +169,11 @@ def softmax(op: Softmax | LogSoftmax, ins: Types, outs: Sequence[TensorType], co
     form = axis_form(op, ins)
     assert form is not None, "accepts() has tested this"
     (outer, n, inner), is_log, kind = form, isinstance(op, LogSoftmax), dtype_name(outs[0].dtype)
-    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "rows": outer * inner, "n": n}
+    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "n": n}
     if inner == 1:
         make = softmax_rows if n <= LONGEST_ROW else softmax_long_rows
-        return [Step(make(is_log, kind, held(n, ITEMS[kind])), args)]
-    magic, shift = divider(inner)
-    return [Step(softmax_columns(is_log, kind), {**args, "inner": inner, "magic": magic, "shift": shift})]
+        return [Step(make(is_log, kind, held(n, ITEMS[kind])), args | {"rows": outer})]
+    return [PARTS.step(softmax_columns, (is_log, kind), args | {"outer": outer, "inner": inner})]
 
 
 def samples() -> list[CudaKernel]:
@@ -186,4 +181,4 @@ def samples() -> list[CudaKernel]:
     lengths = (("f32", 64), ("f16", 512), ("f32", 2048), ("f32", LONGEST_ROW), ("f16", LONGEST_ROW))
     rows = [softmax_rows(False, kind, held(n, ITEMS[kind])) for kind, n in lengths]
     long = [softmax_long_rows(True, kind, held(2 * LONGEST_ROW, ITEMS[kind])) for kind in ("f32", "f16")]
-    return [*rows, *long, softmax_columns(False, "f32")]
+    return [*rows, *long, PARTS.kernel(softmax_columns, False, "f32")]

@@ -12,12 +12,12 @@ import numpy as np
 
 from bolt_numba.base.types import F32, TensorType, dtype_name
 from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel, inline
-from bolt_numba.kernels.cuda.language import lang
-from bolt_numba.kernels.cuda.language.division import divider, fast_divide
+from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language.lang import cuda, max_f32, min_f32
 from bolt_numba.kernels.cuda.language.warp import block_max, block_sum, warp_max, warp_sum
 from bolt_numba.kernels.cuda.reductions.fold import FLOATS, SHORT_ROW, WARP_ROW, is_reduced
 from bolt_numba.kernels.cuda.reductions.softmax import axis_form
+from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import ReduceLogSumExp
@@ -34,22 +34,22 @@ def taken_in(top, total, x):
     return new, total * math.exp(top - new) + math.exp(x - new)
 
 
-_FIELDS: dict[str, Any] = {"x": PTR, "y": PTR, **dict.fromkeys(("outer", "n", "inner", "magic", "shift"), I64)}
+_FIELDS: dict[str, Any] = {"x": PTR, "y": PTR, **dict.fromkeys(("outer", "n", "inner"), I64)}
 """Axis 1 of ``[outer, n, inner]``."""
 
 
-def _folded(unit: int, out: int, a: Any) -> dict[str, int]:
-    return {"x": unit * a.outer * a.n * a.inner, "y": out * a.outer * a.inner}
+def _folded(a: Any, source: str, result: str) -> dict[str, Any]:
+    return {"x": ITEMS[source] * a.outer * a.n * a.inner, "y": ITEMS[result] * a.outer * a.inner}
 
 
 @functools.cache
 def log_sum_exp_rows(source: str, result: str, lanes: int) -> CudaKernel:
     """A warp or a block for each row."""
     unit, out, rows = ITEMS[source], ITEMS[result], WIDE_BLOCK // lanes
-    load, store = getattr(lang, f"load_{source}"), getattr(lang, f"store_{result}")
+    load, store = PARTS.load(source), PARTS.store(result)
     row_sum, row_max = (warp_sum, warp_max) if lanes == 32 else (block_sum, block_max)
 
-    def body(x, y, outer, n, inner, magic, shift):
+    def body(x, y, outer, n, inner):
         thread = np.uint32(cuda.threadIdx.x)
         row = np.int64(np.uint32(cuda.blockIdx.x) * np.uint32(rows) + thread // np.uint32(lanes))
         lane = np.int64(thread % np.uint32(lanes))
@@ -64,33 +64,25 @@ def log_sum_exp_rows(source: str, result: str, lanes: int) -> CudaKernel:
 
     body.__name__ = f"log_sum_exp_rows{lanes}_{source}_{result}"
     return cuda_kernel(
-        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.outer, rows), extents=functools.partial(_folded, unit, out),
+        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.outer, rows), extents=lambda a: _folded(a, source, result),
         **_FIELDS,
     )(body)  # fmt: skip
 
 
-@functools.cache
-def log_sum_exp_columns(source: str, result: str) -> CudaKernel:
+@elements(over={"o": "outer", "j": "inner"}, extents=_folded, x=PTR, y=PTR, n=I64)
+def log_sum_exp_columns(on: DeviceParts, source: str, result: str):
     """A thread for each line."""
-    unit, out = ITEMS[source], ITEMS[result]
-    load, store = getattr(lang, f"load_{source}"), getattr(lang, f"store_{result}")
+    unit, out, load, store = ITEMS[source], ITEMS[result], on.load(source), on.store(result)
 
-    def body(x, y, outer, n, inner, magic, shift):
-        line = np.uint32(cuda.blockIdx.x) * np.uint32(WIDE_BLOCK) + np.uint32(cuda.threadIdx.x)
-        if np.int64(line) < outer * inner:
-            o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
-            at = x + (o * n * inner + np.int64(line) - o * inner) * unit
-            top, total = MIN_F32, np.float32(0)
-            for _ in range(n):
-                top, total = taken_in(top, total, load(at))
-                at += inner * unit
-            store(y + np.int64(line) * out, math.log(total) + top)
+    @inline
+    def element(o, j, t, x, y, n, inner):
+        at, top, total = x + (o * n * inner + j) * unit, MIN_F32, np.float32(0)
+        for _ in range(n):
+            top, total = taken_in(top, total, load(at))
+            at += inner * unit
+        store(y + t * out, math.log(total) + top)
 
-    body.__name__ = f"log_sum_exp_columns_{source}_{result}"
-    return cuda_kernel(
-        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.outer * a.inner, WIDE_BLOCK),
-        extents=functools.partial(_folded, unit, out), **_FIELDS,
-    )(body)  # fmt: skip
+    return element
 
 
 def _is_float(op: ReduceLogSumExp, ins: Types) -> bool:
@@ -109,12 +101,11 @@ def log_sum_exp(op: ReduceLogSumExp, ins: Types, outs: Sequence[TensorType], con
         final = i == len(forms) - 1
         target: Argument = Out(0) if final else Scratch(F32.itemsize * outer * inner)
         result = dtype_name(x.dtype) if final else "f32"
-        magic, shift = divider(inner)
         args: dict[str, Argument] = {"x": at, "y": target, "outer": outer, "n": n, "inner": inner}
-        is_row = inner == 1 and n > SHORT_ROW
-        lanes = 32 if n <= WARP_ROW else WIDE_BLOCK
-        made = log_sum_exp_rows(source, result, lanes) if is_row else log_sum_exp_columns(source, result)
-        steps.append(Step(made, {**args, "magic": magic, "shift": shift}))
+        if inner == 1 and n > SHORT_ROW:
+            steps.append(Step(log_sum_exp_rows(source, result, 32 if n <= WARP_ROW else WIDE_BLOCK), args))
+        else:
+            steps.append(PARTS.step(log_sum_exp_columns, (source, result), args))
         at, source = target, "f32"
     return steps
 
@@ -136,10 +127,10 @@ def over(v, norm):
 def lp_rows(p: int, kind: str, lanes: int) -> CudaKernel:
     """Rows over their norm."""
     unit, rows, (part, root) = ITEMS[kind], WIDE_BLOCK // lanes, _norm_of(p)
-    load, store = getattr(lang, f"load_{kind}"), getattr(lang, f"store_{kind}")
+    load, store = PARTS.load(kind), PARTS.store(kind)
     row_sum = warp_sum if lanes == 32 else block_sum
 
-    def body(x, y, outer, n, inner, magic, shift):
+    def body(x, y, outer, n, inner):
         thread = np.uint32(cuda.threadIdx.x)
         row = np.int64(np.uint32(cuda.blockIdx.x) * np.uint32(rows) + thread // np.uint32(lanes))
         lane = np.int64(thread % np.uint32(lanes))
@@ -153,37 +144,30 @@ def lp_rows(p: int, kind: str, lanes: int) -> CudaKernel:
 
     body.__name__ = f"l{p}_rows{lanes}_{kind}"
     return cuda_kernel(
-        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.outer, rows), extents=functools.partial(_whole, unit), **_FIELDS
+        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.outer, rows), extents=lambda a: _whole(a, p, kind), **_FIELDS
     )(body)
 
 
-def _whole(unit: int, a: Any) -> dict[str, int]:
-    return dict.fromkeys(("x", "y"), unit * a.outer * a.n * a.inner)
+def _whole(a: Any, p: int, kind: str) -> dict[str, Any]:
+    return dict.fromkeys(("x", "y"), ITEMS[kind] * a.outer * a.n * a.inner)
 
 
-@functools.cache
-def lp_columns(p: int, kind: str) -> CudaKernel:
+@elements(over={"o": "outer", "j": "inner"}, extents=_whole, x=PTR, y=PTR, n=I64)
+def lp_columns(on: DeviceParts, p: int, kind: str):
     """A thread for each line."""
-    unit, (part, root) = ITEMS[kind], _norm_of(p)
-    load, store = getattr(lang, f"load_{kind}"), getattr(lang, f"store_{kind}")
+    unit, (part, root), load, store = ITEMS[kind], _norm_of(p), on.load(kind), on.store(kind)
 
-    def body(x, y, outer, n, inner, magic, shift):
-        line = np.uint32(cuda.blockIdx.x) * np.uint32(WIDE_BLOCK) + np.uint32(cuda.threadIdx.x)
-        if np.int64(line) < outer * inner:
-            o = np.int64(fast_divide(line, np.uint32(magic), np.uint32(shift)))
-            start, total = (o * n * inner + np.int64(line) - o * inner) * unit, np.float32(0)
-            for i in range(n):
-                total += part(load(x + start + i * inner * unit))
-            norm = root(total)
-            for i in range(n):
-                at = start + i * inner * unit
-                store(y + at, over(load(x + at), norm))
+    @inline
+    def element(o, j, x, y, n, inner):
+        start, total = (o * n * inner + j) * unit, np.float32(0)
+        for i in range(n):
+            total += part(load(x + start + i * inner * unit))
+        norm = root(total)
+        for i in range(n):
+            at = start + i * inner * unit
+            store(y + at, over(load(x + at), norm))
 
-    body.__name__ = f"l{p}_columns_{kind}"
-    return cuda_kernel(
-        threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.outer * a.inner, WIDE_BLOCK),
-        extents=functools.partial(_whole, unit), **_FIELDS,
-    )(body)  # fmt: skip
+    return element
 
 
 @kernel(LpNormalization, device="cuda", accepts=lambda op, ins: axis_form(op, ins) is not None, inplace=(0,))
@@ -192,12 +176,10 @@ def lp_normalisation(op: LpNormalization, ins: Types, outs: Sequence[TensorType]
     form = axis_form(op, ins)
     assert form is not None, "accepts() has tested this"
     (outer, n, inner), kind = form, dtype_name(outs[0].dtype)
-    magic, shift = divider(inner)
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner}
-    args |= {"magic": magic, "shift": shift}
     if inner == 1 and n > SHORT_ROW:
         return [Step(lp_rows(op.p, kind, 32 if n <= WARP_ROW else WIDE_BLOCK), args)]
-    return [Step(lp_columns(op.p, kind), args)]
+    return [PARTS.step(lp_columns, (op.p, kind), args)]
 
 
 def samples() -> list[CudaKernel]:
@@ -205,6 +187,6 @@ def samples() -> list[CudaKernel]:
     made = [
         log_sum_exp_rows("f32", "f32", 32),
         log_sum_exp_rows("f16", "f32", WIDE_BLOCK),
-        log_sum_exp_columns("f32", "f32"),
+        PARTS.kernel(log_sum_exp_columns, "f32", "f32"),
     ]
-    return [*made, lp_rows(2, "f32", 32), lp_columns(1, "bf16")]
+    return [*made, lp_rows(2, "f32", 32), PARTS.kernel(lp_columns, 1, "bf16")]

@@ -11,17 +11,15 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import TensorType, dtype_name
-from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.declare import F32 as NUMBER
+from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel
 from bolt_numba.kernels.cuda.elements import PARTS
-from bolt_numba.kernels.cuda.faults import FAULT_AT, report
 from bolt_numba.kernels.cuda.language import lang
-from bolt_numba.kernels.cuda.language.division import divider, fast_divide
-from bolt_numba.kernels.cuda.language.lang import cuda, divide_exact, load_i32, load_i64, maximum
+from bolt_numba.kernels.cuda.language.lang import divide_exact, maximum
 from bolt_numba.kernels.cuda.spatial.grid_sample import FLOATS
 from bolt_numba.kernels.declare import Inline, inline
 from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
+from bolt_numba.kernels.geometry.elements import FAULT, MOST_LAUNCHED, DeviceParts, elements
 from bolt_numba.kernels.geometry.sampling import is_near, neighbours, region_samples, side_of
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step, Types, kernel
 from bolt_numba.ops.layers.detection import RoiAlign
@@ -29,11 +27,6 @@ from bolt_numba.ops.layers.resize import EXACT
 
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 samples_of, near = region_samples(PARTS)
-
-
-_SIZES: dict[str, Any] = dict.fromkeys(
-    ("count", "bins", "mb", "hb", "channels", "mc", "hc", "images", "h", "w", "ow", "mw", "hw", "oh", "ratio"), I64
-)
 
 
 @cache
@@ -60,63 +53,54 @@ def sampler(dtype: str, greatest: bool) -> Inline:
     return made
 
 
-@cache
-def align_regions(dtype: str, step: int, greatest: bool, half_pixel: bool) -> CudaKernel:
+def _aligned(a: Any, dtype: str, step: int, *_: bool) -> dict[str, Reach]:
+    unit, planes = lang.SIZES[dtype], a.regions * a.channels
+    x, y = unit * a.images * a.channels * a.h * a.w, unit * planes * a.oh * a.ow
+    return {"x": x, "rois": 4 * unit * a.regions, "of": step * a.regions, "y": y}
+
+
+@elements(
+    over={"region": "regions", "channel": "channels", "i": "oh", "j": "ow"}, extents=_aligned, x=PTR, rois=PTR, of=PTR,
+    y=PTR, fault=FAULT, images=I64, h=I64, w=I64, ratio=I64, scale=NUMBER,
+)  # fmt: skip
+def align_regions(on: DeviceParts, dtype: str, step: int, greatest: bool, half_pixel: bool):
     """Kernel from x [images, channels, h, w] to y [regions, channels, oh, ow]; rois: [regions, 4]; of: [regions].
 
     step: bytes of an image's number, which is reported where there is no such image.
     """
-    load, store, unit = getattr(lang, f"load_{dtype}_nc"), getattr(lang, f"store_{dtype}"), lang.SIZES[dtype]
-    load_number, sampled = load_i64 if step == 8 else load_i32, sampler(dtype, greatest)
+    load, store, unit = getattr(lang, f"load_{dtype}_nc"), on.store(dtype), lang.SIZES[dtype]
+    load_number, sampled, report = on.load(f"i{8 * step}"), sampler(dtype, greatest), on.report
 
-    def reach(a: Any) -> dict[str, Reach]:
-        regions = a.count // (a.bins * a.channels)
-        x = unit * a.images * a.channels * a.h * a.w
-        return {"x": x, "rois": 4 * unit * regions, "of": step * regions, "y": unit * a.count}
+    @inline
+    def element(region, channel, i, j, t, x, rois, of, y, fault, channels, oh, ow, images, h, w, ratio, scale):
+        image = np.int64(load_number(of + step * region))
+        if image < 0 or image >= images:
+            report(fault, region, image, 0, images - 1)
+            image = np.int64(0)
+        corner = rois + 4 * unit * region
+        x1, wide = side_of(load(corner), load(corner + 2 * unit), scale, half_pixel)
+        y1, high = side_of(load(corner + unit), load(corner + 3 * unit), scale, half_pixel)
+        rows, columns = samples_of(high, oh, ratio), samples_of(wide, ow, ratio)
+        total = _ZERO
+        if rows * columns > 0:
+            bin_h, bin_w = divide_exact(high, np.float32(oh)), divide_exact(wide, np.float32(ow))
+            down, across = divide_exact(bin_h, np.float32(rows)), divide_exact(bin_w, np.float32(columns))
+            r0, r1 = near(y1 + bin_h * np.float32(i), down, rows, h)
+            c0, c1 = near(x1 + bin_w * np.float32(j), across, columns, w)
+            whole = max(r1 - r0, 0) * max(c1 - c0, 0) == rows * columns
+            if greatest and whole:
+                total = np.float32(-math.inf)
+            source = x + unit * (image * channels + channel) * h * w
+            for r in range(r0, r1):
+                v = y1 + bin_h * (np.float32(i) + divide_exact(np.float32(r) + _HALF, np.float32(rows)))
+                for c in range(c0, c1):
+                    u = x1 + bin_w * (np.float32(j) + divide_exact(np.float32(c) + _HALF, np.float32(columns)))
+                    total = sampled(total, source, v, u, h, w)
+            if not greatest:
+                total = divide_exact(total, np.float32(rows * columns))
+        store(y + unit * t, total)
 
-    @cuda_kernel(
-        threads=BLOCK, blocks=lambda a: ceil_div(a.count, BLOCK), extents=reach, x=PTR, rois=PTR, of=PTR, y=PTR,
-        fault=FAULT_AT, **_SIZES, scale=NUMBER,
-    )  # fmt: skip
-    def roi_align(
-        x, rois, of, y, fault, count, bins, mb, hb, channels, mc, hc, images, h, w, ow, mw, hw, oh, ratio, scale
-    ):
-        t = np.uint32(cuda.blockIdx.x * BLOCK + cuda.threadIdx.x)
-        if t < count:
-            plane = fast_divide(t, mb, hb)
-            place = np.uint32(t - plane * np.uint32(bins))
-            i = np.int64(fast_divide(place, mw, hw))
-            j = np.int64(place) - i * ow
-            region = np.int64(fast_divide(plane, mc, hc))
-            channel = np.int64(plane) - region * channels
-            image = np.int64(load_number(of + step * region))
-            if image < 0 or image >= images:
-                report(fault, region, image, 0, images - 1)
-                image = np.int64(0)
-            corner = rois + 4 * unit * region
-            x1, wide = side_of(load(corner), load(corner + 2 * unit), scale, half_pixel)
-            y1, high = side_of(load(corner + unit), load(corner + 3 * unit), scale, half_pixel)
-            rows, columns = samples_of(high, oh, ratio), samples_of(wide, ow, ratio)
-            total = _ZERO
-            if rows * columns > 0:
-                bin_h, bin_w = divide_exact(high, np.float32(oh)), divide_exact(wide, np.float32(ow))
-                down, across = divide_exact(bin_h, np.float32(rows)), divide_exact(bin_w, np.float32(columns))
-                r0, r1 = near(y1 + bin_h * np.float32(i), down, rows, h)
-                c0, c1 = near(x1 + bin_w * np.float32(j), across, columns, w)
-                whole = max(r1 - r0, 0) * max(c1 - c0, 0) == rows * columns
-                if greatest and whole:
-                    total = np.float32(-math.inf)
-                source = x + unit * (image * channels + channel) * h * w
-                for r in range(r0, r1):
-                    v = y1 + bin_h * (np.float32(i) + divide_exact(np.float32(r) + _HALF, np.float32(rows)))
-                    for c in range(c0, c1):
-                        u = x1 + bin_w * (np.float32(j) + divide_exact(np.float32(c) + _HALF, np.float32(columns)))
-                        total = sampled(total, source, v, u, h, w)
-                if not greatest:
-                    total = divide_exact(total, np.float32(rows * columns))
-            store(y + unit * np.int64(t), total)
-
-    return roi_align
+    return element
 
 
 def _accepts(op: RoiAlign, ins: Types) -> bool:
@@ -133,17 +117,14 @@ def roi_align(op: RoiAlign, ins: Types, outs: Sequence[TensorType], context: Con
     x, images, out = ins[0], ins[2], outs[0]
     if not out.size:
         return []
-    bins = op.output_height * op.output_width
     args: dict[str, Argument] = {"x": In(0), "rois": In(1), "of": In(2), "y": Out(0), "fault": Fault(2)}
-    args |= {"count": out.size, "bins": bins, "channels": x.dims[1], "images": x.dims[0], "h": x.dims[2]}
-    args |= {"w": x.dims[3], "oh": op.output_height, "ow": op.output_width, "ratio": op.sampling_ratio}
-    for letter, number in (("b", bins), ("c", x.dims[1]), ("w", op.output_width)):
-        args[f"m{letter}"], args[f"h{letter}"] = divider(number)
-    args["scale"] = op.spatial_scale
+    args |= {"regions": out.dims[0], "channels": x.dims[1], "images": x.dims[0], "h": x.dims[2], "w": x.dims[3]}
+    args |= {"oh": op.output_height, "ow": op.output_width, "ratio": op.sampling_ratio, "scale": op.spatial_scale}
     half_pixel = op.coordinate_transformation_mode == "half_pixel"
-    return [Step(align_regions(dtype_name(x.dtype), images.dtype.itemsize, op.mode == "max", half_pixel), args)]
+    settings = dtype_name(x.dtype), images.dtype.itemsize, op.mode == "max", half_pixel
+    return [PARTS.step(align_regions, settings, args)]
 
 
 def samples() -> list[CudaKernel]:
     """A kernel of each kind, for the table of resources."""
-    return [align_regions("f32", 8, False, True), align_regions("f16", 8, True, False)]
+    return [PARTS.kernel(align_regions, "f32", 8, False, True), PARTS.kernel(align_regions, "f16", 8, True, False)]
