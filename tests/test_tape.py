@@ -17,7 +17,7 @@ from bolt_numba.base.follow import Followed, LostError, Trail, value_of
 from bolt_numba.base.selects import divisor, greatest, least, table
 from bolt_numba.devices import in_order
 from bolt_numba.devices.followed import FollowedRun
-from bolt_numba.devices.program import NativeRun, _layout, pointer
+from bolt_numba.devices.program import NativeRun, _record_form, pointer
 from bolt_numba.devices.tape_code import TapeCode
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
@@ -100,11 +100,11 @@ def places_of(run: FollowedRun, fresh: Any) -> list[int]:
     np.testing.assert_array_equal(kernels[run_steps], fresh.kernels)
     ends = []
     for step, first, own in zip(run_steps, run.program.record_offsets[run_steps], fresh.record_offsets, strict=True):
-        words = _layout(run.program.links.kernels[run.program.links.steps[step]].params).packer.size // 8
+        words = _record_form(run.program.links.kernels[run.program.links.steps[step]].params).packer.size // 8
         made += [int(first) // 8 + i for i in range(words)]
         ends.append(int(own) // 8 + words)
     last = run.program.links.kernels[run.program.links.steps[-1]].params
-    end = int(run.program.record_offsets[-1]) // 8 + _layout(last).packer.size // 8
+    end = int(run.program.record_offsets[-1]) // 8 + _record_form(last).packer.size // 8
     return made + [end + i for i in range(len(fresh.image) // 8 - ends[-1])]
 
 
