@@ -18,7 +18,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.layers.norm import GroupNormalization, InstanceNormalization, LayerNormalization
-from bolt_numba.types import F32, Array, TensorType
+from bolt_numba.types import F32, Array, Sym, TensorType
 
 UNIT = 2.0**-24
 NEAR, LIMIT = 8 * UNIT, 32 * UNIT
@@ -149,3 +149,18 @@ def test_a_huge_number_in_a_row_leaves_the_bias(n: int) -> None:
     x, bias = np.ones((1, n), F32), np.linspace(-1, 1, n, dtype=F32)
     x[0, 0] = 3e38
     np.testing.assert_array_equal(run(LayerNormalization(), x, np.ones(n, F32), bias)[0], bias[None])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [0, "n"])
+def test_norms_of_no_elements_are_nan_without_a_warning(size: int | str) -> None:
+    """Fixed and open sizes alike."""
+    graph = Graph("empty")
+    build, width = Builder(graph), Sym(size) if isinstance(size, str) else size
+    x, scale = (graph.add_input(name, TensorType(F32, (*rows, width))) for name, rows in (("x", (2,)), ("s", ())))
+    for name, value in zip("ymi", build(LayerNormalization(stats=True), x, scale), strict=True):
+        graph.add_output(value, name)
+    given = {"x": np.ones((2, 0), F32), "s": np.ones(0, F32)}
+    for found in (bn.compile(graph, threads=1)(given), interpret(graph, given)):
+        assert found["y"].shape == (2, 0)
+        assert np.isnan([found["m"], found["i"]]).all()

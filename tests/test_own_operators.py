@@ -78,6 +78,9 @@ def test_commands_know_what_is_announced(package: Path) -> None:
     announce(package)
     described = "from bolt_numba.cli.machine import _described; print(_described('AcmeRoll'))"
     assert "shift: int = 1" in told(package, described)
+    listed = "from bolt_numba.cli.machine import ops; ops(as_json=True)"
+    assert '"op": "AcmeRoll"' in told(package, listed)
+    assert "AcmeRoll" not in told(package, listed.replace("as_json", "markdown"))
 
 
 def test_the_operator_comes_back_from_an_onnx_file(package: Path) -> None:

@@ -157,7 +157,12 @@ def _kernel_compiles(show: Callable[[str, int, int], None]) -> Iterator[None]:
     finally:
         stop()
         if count and not err.is_terminal:
-            err.print(f"compiled {count} kernels")
+            err.print(f"compiled {counted(count, 'kernel')}")
+
+
+def counted(count: int, what: str) -> str:
+    """How many of something there are: "1 kernel", "2 kernels"."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def milliseconds(seconds: float | None) -> str:

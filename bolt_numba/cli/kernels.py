@@ -116,7 +116,7 @@ def cache_warm(
     if unused:
         raise bn.ShapeError(f"--shape: got {', '.join(sorted(unused))}, wanted inputs or symbols of the models")
     count = len(jit.cache_entries())
-    console.write(f"compiled {count - before} kernels; {count} in the cache, {jit.cache_root()}")
+    console.write(f"compiled {console.counted(count - before, 'kernel')}; {count} in the cache, {jit.cache_root()}")
 
 
 def _write_for_all() -> None:

@@ -72,6 +72,8 @@ def ops(
     if formats:
         console.write(formats_markdown())
         return
+    if not (markdown or safety):  # pages are the same wherever they are made
+        operators.load_announced()
     rows = operator_rows()
     if as_json:
         console.write_json({"operators": rows, "formats": names_read()})

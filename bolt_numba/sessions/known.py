@@ -30,7 +30,7 @@ from bolt_numba.devices.parts.opened import Loaded, Opened
 from bolt_numba.plugins import blobs, registry, starts
 from bolt_numba.plugins.interface import CompileContext, DeviceFullError, DeviceLostError
 from bolt_numba.plugins.starts import Hookup, Opening, Shapes, Start
-from bolt_numba.sessions.inputs import check_buffer, shared_symbols, wanted_of
+from bolt_numba.sessions.inputs import check_buffer
 from bolt_numba.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -137,10 +137,7 @@ class KnownSession(Session):
         if not starts.is_same(os.fstat(self._file), start.files[0]):
             raise InvalidModelError(f"{asked.path}: was written to while it was looked at")
         self._take(options, start.threads)
-        self.signatures, self._name = start.signatures, start.name
-        self.inputs, self.outputs = list(start.inputs), list(start.outputs)
-        self._input_names, self._output_names = [s.name for s in self.inputs], [s.name for s in self.outputs]
-        self._wanted, self._shared = [wanted_of(s) for s in self.inputs], shared_symbols(self.inputs)
+        self._show(start.name, start.signatures, start.inputs, start.outputs)
         self._states, self._far, self._budget, self._already = None, (), None, {opened.name: opened}
         self._is_completing, self._completing = False, threading.RLock()
         renew_after_fork(self, "_completing", threading.RLock)

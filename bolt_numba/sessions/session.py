@@ -20,6 +20,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN
 from bolt_numba.sessions.clones import apart, cloned, inside, is_still_shared, memory_of, run_apart, taken, with_outputs
 from bolt_numba.sessions.inputs import (
+    TensorSpec,
     check_apart,
     check_buffer,
     check_no_plug_ins,
@@ -83,11 +84,9 @@ class Session:
         if self.options.stages is not None and graph.packed is not None:
             raise DeviceError(f"stages: graph {graph.name!r}: got a packed graph, wanted one that is not optimised yet")
         self._budget = limits_of(self.options.memory_limit, self.options.time_limit)
-        self.graph, self._name, self.signatures = graph, graph.name, tuple(signatures)
-        self.inputs = [spec_of(v.name, v.type) for v in graph.caller_inputs]
-        self.outputs = [spec_of(n, v.type) for n, v in graph.caller_outputs]
-        self._input_names, self._output_names = [s.name for s in self.inputs], [s.name for s in self.outputs]
-        self._wanted, self._shared = [wanted_of(s) for s in self.inputs], shared_symbols(self.inputs)
+        self.graph = graph
+        inputs = [spec_of(v.name, v.type) for v in graph.caller_inputs]
+        self._show(graph.name, signatures, inputs, [spec_of(n, v.type) for n, v in graph.caller_outputs])
         self._seen: Graph | None = None
         self._packs = self._new_packs()
         with self._granted():
@@ -104,6 +103,15 @@ class Session:
         """Be a session of these options, but for so many threads."""
         self.options, self.threads = options if options.threads == threads else options.but(threads=threads), threads
         self.device, self.precision, self.numerics = options.device, options.precision, options.numerics
+
+    def _show(
+        self, name: str, signatures: Sequence[str], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    ) -> None:
+        """Be a session of this name and signatures, with these inputs and outputs."""
+        self._name, self.signatures = name, tuple(signatures)
+        self.inputs, self.outputs = list(inputs), list(outputs)
+        self._input_names, self._output_names = [s.name for s in inputs], [s.name for s in outputs]
+        self._wanted, self._shared = [wanted_of(s) for s in inputs], shared_symbols(inputs)
 
     def _devices_of(self, device: str | Sequence[str]) -> tuple[Device, ...]:
         """The devices in order of preference; plug-ins are opened."""

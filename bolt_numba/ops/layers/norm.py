@@ -30,17 +30,23 @@ def _affine(y: Array, scale: Array, bias: Array) -> Array:
     return y * along_channels(widened(scale), y.ndim) + along_channels(widened(bias), y.ndim)
 
 
+def _mean(x: Array, axes: tuple[int, ...]) -> Array:
+    """The mean over axes, which stay as 1; NaN of no elements, of which NumPy's own warns."""
+    sums = x.sum(axis=axes, keepdims=True)
+    return x.mean(axis=axes, keepdims=True) if x.size or not sums.size else np.full_like(sums, np.nan)
+
+
 def _centred(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     """``(x - mean, mean)``; a rounded mean far from zero is off, which the mean of the differences tells."""
-    mean = x.mean(axis=axes, keepdims=True)
+    mean = _mean(x, axes)
     centred = x - mean
-    off = centred.mean(axis=axes, keepdims=True)
+    off = _mean(centred, axes)
     return centred - off, mean + off
 
 
 def _standardised(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
     centred, _ = _centred(x, axes)
-    variance = np.mean(centred * centred, axis=axes, keepdims=True)
+    variance = _mean(centred * centred, axes)
     return np.asarray(centred / np.sqrt(variance + x.dtype.type(epsilon)))
 
 
@@ -153,7 +159,7 @@ class LayerNormalization(Op):
         data = widened(x)
         axes = tuple(range(normalise_axis(self, self.axis, x.ndim), x.ndim))
         centred, mean = _centred(data, axes)
-        variance = np.mean(centred * centred, axis=axes, keepdims=True)
+        variance = _mean(centred * centred, axes)
         inverse = 1 / np.sqrt(variance + data.dtype.type(self.epsilon))
         y = centred * inverse * widened(scale)
         y = (y if bias is None else y + widened(bias)).astype(x.dtype, copy=False)
@@ -180,7 +186,7 @@ class RMSNormalization(Op):
     def reference(self, x: Array, scale: Array) -> Array:
         data = widened(x)
         axes = tuple(range(normalise_axis(self, self.axis, x.ndim), x.ndim))
-        mean = np.mean(data * data, axis=axes, keepdims=True)
+        mean = _mean(data * data, axes)
         y = data / np.sqrt(mean + data.dtype.type(self.epsilon))
         return np.asarray(y.astype(x.dtype, copy=False) * scale).astype(scale.dtype, copy=False)
 
