@@ -14,13 +14,12 @@ from bolt_numba.base.budget import limits_of, within
 from bolt_numba.base.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.base.files.mapped import check_intact, drop_maps
 from bolt_numba.base.options import Options, count_of, options_of
-from bolt_numba.base.types import Array
+from bolt_numba.base.types import Array, TensorSpec
 from bolt_numba.devices import in_order, plug_ins
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN
 from bolt_numba.sessions.clones import apart, cloned, inside, is_still_shared, memory_of, run_apart, taken, with_outputs
 from bolt_numba.sessions.inputs import (
-    TensorSpec,
     check_apart,
     check_buffer,
     check_no_plug_ins,
