@@ -11,7 +11,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.base.types import BOOL, F16, F32, I32, I64, TensorType
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
@@ -74,6 +76,26 @@ def within(b: NodeBuilder, what: str, x: Value, low: Any, high: Any) -> Any:
     if not least <= got <= most:
         raise b.invalid(what, got, f"{least} to {most}")
     return x
+
+
+@record(frozen=True)
+class Searched:
+    """What a search says of the model that it runs, and of the numbers of words."""
+
+    decoder: onnx.GraphProto
+    eos_token_id: int
+    pad_token_id: int
+    init_decoder: onnx.GraphProto | None = None
+    encoder: onnx.GraphProto | None = None
+    model_type: int = GPT
+    decoder_start_token_id: int = -1
+    no_repeat_ngram_size: int = 0
+    vocab_size: int = -1
+
+
+@record(frozen=True)
+class SearchedWhisper(Searched):
+    model_type: int = WHISPER
 
 
 class Search:
@@ -167,16 +189,15 @@ def words_of(b: NodeBuilder, graph: Graph, vocab_size: int) -> int:
 class Task:
     """What the searches have in common: operands held against what they must be.
 
-    kind: of the model, by its number.  starts: [n, m] i32, the words with which a translation begins.
+    starts: [n, m] i32, the words with which a translation begins.
     length: scalar i64, of the sequences at most.  steps: scalar i64, how many words are to be found.
     """
 
     def __init__(
-        self, b: NodeBuilder, input_ids: Value, max_length: Value, graph: Graph, vocab_size: int,
-        kind: int = GPT, starts: Value | None = None,
-    ) -> None:  # fmt: skip
-        self.b, self.graph, self.ids = b, graph, input_ids
-        self.words = words_of(b, graph, vocab_size)
+        self, b: NodeBuilder, input_ids: Value, max_length: Value, model: Searched, starts: Value | None = None
+    ) -> None:
+        self.b, self.graph, self.ids, self.model, kind = b, model.decoder, input_ids, model, model.model_type
+        self.words = words_of(b, model.decoder, model.vocab_size)
         self.sizes = Forms(b, words=self.words)
         if kind == WHISPER:
             self.sizes.want("input_ids", input_ids, "n features frames", F32, F16)
@@ -189,10 +210,11 @@ class Task:
         self.length = within(b, "max_length", scalar(b, max_length, 0, I64), b(Add(), before, 1), MOST_LENGTH)
         self.steps = b(Sub(), self.length, before)
 
-    def rules(self, end: int, size: int, repetition: Value | None, masks: list[Value | None], shortest: Value | None,
-              **more: Any) -> Rules:  # fmt: skip
-        """masks: of words, and of first words."""
-        words, firsts = masks
+    def rules(
+        self, repetition: Value | None, words: Value | None, firsts: Value | None, shortest: Value | None, **more: Any
+    ) -> Rules:
+        """What changes scores.  words, firsts: masks of words, and of first words."""
+        size = self.model.no_repeat_ngram_size
         self.sizes.want("vocab_mask", words, "words", I32)
         self.sizes.want("prefix_vocab_mask", firsts, "n words", I32)
         if size > MOST_WORDS:
@@ -201,18 +223,16 @@ class Task:
         if penalty is not None:
             penalty = within(self.b, "repetition_penalty", penalty, LEAST_PENALTY, np.finfo(F32).max)
         least = None if shortest is None else scalar(self.b, shortest, 0, I32)
-        return Rules(end, penalty, size, words, firsts, least, **more)
+        return Rules(self.model.eos_token_id, penalty, size, words, firsts, least, **more)
 
     def run(self, decoder: Any, choice: Any, rules: Rules, state: State, first: Results) -> tuple[State, list[Any]]:
         state |= choice.begin(self.b, state["sequences"])
         return Search(self.b, decoder, choice, rules, self.graph, first, self.words).run(state, self.steps)
 
 
-def going_on(
-    task: Task, choice: Any, rules: Rules, mask: Value | None, init_decoder: Graph | None
-) -> tuple[State, list[Any]]:
+def going_on(task: Task, choice: Any, rules: Rules, mask: Value | None) -> tuple[State, list[Any]]:
     """A search by a decoder that goes on with its input."""
-    b = task.b
+    b, init_decoder = task.b, task.model.init_decoder
     task.sizes.want("attention_mask", mask, "n length", I32)
     decoder = Gpt(b, task.graph)
     state = decoder.begin(b, task.ids, mask, choice.pad, choice.beams)
@@ -222,30 +242,28 @@ def going_on(
     )
 
 
-def translating(
-    task: Task, choice: Any, rules: Rules, mask: Value | None, encoder: Graph | None, start: int
-) -> tuple[State, list[Any]]:
+def translating(task: Task, choice: Any, rules: Rules, mask: Value | None) -> tuple[State, list[Any]]:
     """A search by a decoder that translates what an encoder makes of words."""
     b = task.b
     task.sizes.want("attention_mask", mask, "n length", I32)
     if mask is None:  # padding before the first word, none behind it
         words = b(Cast(I32), b(Not(), b(Equal(), task.ids, choice.pad)))
         mask = b(Cast(I32), b(Greater(), b(CumSum(), words, np.array(1)), 0))
-    return encoded(task, choice, rules, encoder, {"encoder_input_ids": task.ids, "encoder_attention_mask": mask}, start)
+    return encoded(task, choice, rules, {"encoder_input_ids": task.ids, "encoder_attention_mask": mask}, None)
 
 
 def encoded(
-    task: Task, choice: Any, rules: Rules, encoder: Graph | None, inputs: dict[str, Value], start: int | Value
+    task: Task, choice: Any, rules: Rules, inputs: dict[str, Value], start: Value | None
 ) -> tuple[State, list[Any]]:
-    """A search by a decoder that translates.  inputs: of the encoder.  start: the first word, or [n, words] i32."""
-    b = task.b
+    """A search by a decoder that translates.  inputs: of the encoder.  start: the first words [n, words] i32."""
+    b, encoder, word = task.b, task.model.encoder, task.model.decoder_start_token_id
     if encoder is None:
         raise b.invalid("attribute 'encoder'", "none", "a graph")
     declared(b, encoder, *inputs)
-    if not isinstance(start, Value):
-        if not 0 <= start < task.words:
-            raise b.invalid("decoder_start_token_id", start, f"0 to {task.words - 1}")
-        start = expanded(b, np.array(start, I32), sizes_of(b, task.ids, [0]), [1])
+    if start is None:
+        if not 0 <= word < task.words:
+            raise b.invalid("decoder_start_token_id", word, f"0 to {task.words - 1}")
+        start = expanded(b, np.array(word, I32), sizes_of(b, task.ids, [0]), [1])
     mask = inputs.get("encoder_attention_mask")
     decoder = Translator(b, task.graph, masked=mask is not None)
     state, first = decoder.encode(b, encoder, [*inputs.values()], mask, start, choice.beams)
@@ -261,11 +279,11 @@ def stamped(task: Task, stamps: Stamps, wanted: Value | None) -> Rule | None:
 
 
 def found_by_beams(
-    task: Task, search: Callable[[Beams], tuple[State, list[Any]]], end: int, pad: int, num_beams: Value | None,
+    task: Task, search: Callable[[Beams], tuple[State, list[Any]]], num_beams: Value | None,
     num_return_sequences: Value | None, length_penalty: Value | None, early_stopping: int,
 ) -> list[Any]:  # fmt: skip
     """The best sequences, their scores, and scores of all words in all steps, None where nobody wants them."""
-    b = task.b
+    b, end, pad = task.b, task.model.eos_token_id, task.model.pad_token_id
     beams = within(b, "num_beams", scalar(b, num_beams, 1, I64), 1, MOST_BEAMS)
     many = within(b, "num_return_sequences", scalar(b, num_return_sequences, 1, I64), 1, beams)
     choice = Beams(
@@ -291,25 +309,15 @@ def greedy_search(
     prefix_vocab_mask: Value | None = None,
     attention_mask: Value | None = None,
     *,
-    decoder: onnx.GraphProto,
-    eos_token_id: int,
-    pad_token_id: int,
-    init_decoder: onnx.GraphProto | None = None,
-    encoder: onnx.GraphProto | None = None,
-    model_type: int = 0,
-    decoder_start_token_id: int = -1,
-    no_repeat_ngram_size: int = 0,
-    vocab_size: int = -1,
+    model: Searched,
 ) -> Any:
     """Sequences [n, max_length] i32, each with the best word in each step."""
-    if model_type != 0:
-        raise b.unsupported(f"model_type {model_type}")
-    task = Task(b, input_ids, max_length, decoder, vocab_size)
-    rules = task.rules(
-        eos_token_id, no_repeat_ngram_size, repetition_penalty, [vocab_mask, prefix_vocab_mask], min_length
-    )
-    last, _ = going_on(task, Greedy(eos_token_id, pad_token_id), rules, attention_mask, init_decoder)
-    return filled(b, last["sequences"], 1, task.length, pad_token_id)
+    if model.model_type != GPT:
+        raise b.unsupported(f"model_type {model.model_type}")
+    task = Task(b, input_ids, max_length, model)
+    rules = task.rules(repetition_penalty, vocab_mask, prefix_vocab_mask, min_length)
+    last, _ = going_on(task, Greedy(model.eos_token_id, model.pad_token_id), rules, attention_mask)
+    return filled(b, last["sequences"], 1, task.length, model.pad_token_id)
 
 
 @microsoft("Sampling")
@@ -325,15 +333,7 @@ def sampling(
     presence_mask: Value | None = None,
     seed: Value | None = None,
     *,
-    decoder: onnx.GraphProto,
-    eos_token_id: int,
-    pad_token_id: int,
-    init_decoder: onnx.GraphProto | None = None,
-    encoder: onnx.GraphProto | None = None,
-    model_type: int = 0,
-    decoder_start_token_id: int = -1,
-    no_repeat_ngram_size: int = 0,
-    vocab_size: int = -1,
+    model: Searched,
     temperature: float = 1.0,
     top_p: float = 0.0,
     filter_value: float = -np.inf,
@@ -342,22 +342,22 @@ def sampling(
     custom: int = 0,
 ) -> Any:
     """Sequences [n, max_length] i32, whose words are drawn from the most probable ones."""
-    if model_type != 0:
-        raise b.unsupported(f"model_type {model_type}")
-    task = Task(b, input_ids, max_length, decoder, vocab_size)
+    if model.model_type != GPT:
+        raise b.unsupported(f"model_type {model.model_type}")
+    task = Task(b, input_ids, max_length, model)
     task.sizes.want("presence_mask", presence_mask, "n words", I32)
     presence = None if presence_mask is None or not presence_penalty else (presence_mask, presence_penalty)
     rules = task.rules(
-        eos_token_id, no_repeat_ngram_size, repetition_penalty, [vocab_mask, prefix_vocab_mask], min_length,
+        repetition_penalty, vocab_mask, prefix_vocab_mask, min_length,
         temperature=temperature if temperature > 0 else None, presence=presence,
     )  # fmt: skip
     shape = b(Concat(0), unsqueezed(b, task.steps, 0), b(Shape(0, 1), input_ids))
     choice = Sampling(
-        eos_token_id, pad_token_id, share=top_p, keep=min_tokens_to_keep, filtered=filter_value,
+        model.eos_token_id, model.pad_token_id, share=top_p, keep=min_tokens_to_keep, filtered=filter_value,
         from_best=bool(custom), draws=b(RandomUniform(), shape, scalar(b, seed, 0, I64)),
     )  # fmt: skip
-    last, _ = going_on(task, choice, rules, attention_mask, init_decoder)
-    return filled(b, last["sequences"], 1, task.length, pad_token_id), None
+    last, _ = going_on(task, choice, rules, attention_mask)
+    return filled(b, last["sequences"], 1, task.length, model.pad_token_id), None
 
 
 @microsoft("BeamSearch")
@@ -376,38 +376,26 @@ def beam_search(
     decoder_input_ids: Value | None = None,
     logits_processor: Value | None = None,
     *,
-    decoder: onnx.GraphProto,
-    eos_token_id: int,
-    pad_token_id: int,
-    init_decoder: onnx.GraphProto | None = None,
-    encoder: onnx.GraphProto | None = None,
-    model_type: int = 0,
-    decoder_start_token_id: int = -1,
-    no_repeat_ngram_size: int = 0,
-    vocab_size: int = -1,
+    model: Searched,
     early_stopping: int = 0,
 ) -> Any:
     """The best sequences [n, num_return_sequences, max_length] i32, their scores, those of all words in all steps."""
-    if model_type not in (GPT, T5, WHISPER):
-        raise b.unsupported(f"model_type {model_type}")
-    starts = decoder_input_ids if model_type == WHISPER else None
-    task = Task(b, input_ids, max_length, decoder, vocab_size, model_type, starts)
-    stamps = stamped(task, Stamps.of(eos_token_id), logits_processor) if model_type == WHISPER else None
-    rules = task.rules(
-        eos_token_id, no_repeat_ngram_size, repetition_penalty, [vocab_mask, prefix_vocab_mask], min_length, more=stamps
-    )
+    kind = model.model_type
+    if kind not in (GPT, T5, WHISPER):
+        raise b.unsupported(f"model_type {kind}")
+    starts = decoder_input_ids if kind == WHISPER else None
+    task = Task(b, input_ids, max_length, model, starts)
+    stamps = stamped(task, Stamps.of(model.eos_token_id), logits_processor) if kind == WHISPER else None
+    rules = task.rules(repetition_penalty, vocab_mask, prefix_vocab_mask, min_length, more=stamps)
 
     def search(choice: Beams) -> tuple[State, list[Any]]:
-        if model_type == GPT:
-            return going_on(task, choice, rules, attention_mask, init_decoder)
-        if model_type == T5:
-            return translating(task, choice, rules, attention_mask, encoder, decoder_start_token_id)
-        return encoded(task, choice, rules, encoder, {"encoder_input_ids": input_ids},
-                       decoder_start_token_id if starts is None else starts)  # fmt: skip
+        if kind == GPT:
+            return going_on(task, choice, rules, attention_mask)
+        if kind == T5:
+            return translating(task, choice, rules, attention_mask)
+        return encoded(task, choice, rules, {"encoder_input_ids": input_ids}, starts)
 
-    return found_by_beams(
-        task, search, eos_token_id, pad_token_id, num_beams, num_return_sequences, length_penalty, early_stopping
-    )
+    return found_by_beams(task, search, num_beams, num_return_sequences, length_penalty, early_stopping)
 
 
 @microsoft("WhisperBeamSearch")
@@ -429,15 +417,7 @@ def whisper_beam_search(
     extra_decoding_ids: Value | None = None,
     temperature: Value | None = None,
     *,
-    decoder: onnx.GraphProto,
-    encoder: onnx.GraphProto,
-    eos_token_id: int,
-    pad_token_id: int,
-    init_decoder: onnx.GraphProto | None = None,
-    model_type: int = WHISPER,
-    decoder_start_token_id: int = -1,
-    no_repeat_ngram_size: int = 0,
-    vocab_size: int = -1,
+    model: SearchedWhisper,
     early_stopping: int = 0,
     decoder_output_cross_qk: int = 0,
     beginning_timestamp_token_id: int = -1,
@@ -448,31 +428,23 @@ def whisper_beam_search(
     translate_token_id: int = -1,
 ) -> Any:
     """As `beam_search`, of sound."""
-    if model_type != WHISPER or decoder_output_cross_qk or extra_decoding_ids is not None:
+    if model.model_type != WHISPER or decoder_output_cross_qk or extra_decoding_ids is not None:
         raise b.unsupported("another model_type than 2, decoder_output_cross_qk or extra_decoding_ids")
-    task = Task(b, input_ids, max_length, decoder, vocab_size, WHISPER, decoder_input_ids)
-    later = (decoder_start_token_id, translate_token_id, transcribe_token_id)
-    stamps = Stamps(eos_token_id, beginning_timestamp_token_id, (no_timestamps_token_id, start_of_lm_token_id), later)
+    task = Task(b, input_ids, max_length, model, decoder_input_ids)
+    later = (model.decoder_start_token_id, translate_token_id, transcribe_token_id)
+    barred = (no_timestamps_token_id, start_of_lm_token_id)
+    stamps = Stamps(model.eos_token_id, beginning_timestamp_token_id, barred, later)
     rules = task.rules(
-        eos_token_id, no_repeat_ngram_size, repetition_penalty, [vocab_mask, prefix_vocab_mask], min_length,
+        repetition_penalty, vocab_mask, prefix_vocab_mask, min_length,
         temperature=temperature and scalar(b, temperature, 1, F32), more=stamped(task, stamps, logits_processor),
     )  # fmt: skip
-    given = {"encoder_input_ids": input_ids}, decoder_input_ids or decoder_start_token_id
-    return found_by_beams(task, lambda c: encoded(task, c, rules, encoder, *given), eos_token_id, pad_token_id,
-                          num_beams, num_return_sequences, length_penalty, early_stopping)  # fmt: skip
-
-
-@microsoft("BifurcationDetector")
-def bifurcation_detector(
-    b: NodeBuilder,
-    src_tokens: Value,
-    cur_tokens: Value,
-    prev_suffix_match_idx: Value,
-    pred_tokens: Value | None = None,
-    *,
-    min_ngram_size: int = 1,
-    max_ngram_size: int = 3,
-) -> Any:
-    return b(
-        BifurcationDetector(min_ngram_size, max_ngram_size), src_tokens, cur_tokens, prev_suffix_match_idx, pred_tokens
+    given = {"encoder_input_ids": input_ids}, decoder_input_ids
+    return found_by_beams(
+        task, lambda c: encoded(task, c, rules, *given), num_beams, num_return_sequences, length_penalty, early_stopping
     )
+
+
+_DETECTOR = AsIs(
+    BifurcationDetector, "src_tokens cur_tokens prev_suffix_match_idx pred_tokens?", min_ngram_size=1, max_ngram_size=3
+)
+microsoft("BifurcationDetector")(_DETECTOR)
