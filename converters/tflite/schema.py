@@ -11,9 +11,6 @@ from collections.abc import Iterator, Mapping
 
 from bolt_numba.converters.flat import FlatField
 
-IDENTIFIER = b"TFL3"
-"""Bytes 4 to 8 of a file."""
-
 _TABLES = """
 CustomQuantization: custom [u1]
 BlockwiseQuantization: scales i4, zero_points i4, block_size i4, block_shape [i4]

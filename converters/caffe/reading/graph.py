@@ -68,11 +68,6 @@ class LayerBuilder(ForeignBuilder):
             made = np.broadcast_to(np.zeros((), F32), shape)
         return self._weights.share(self.layer, index, made)
 
-    def stored_shape(self, index: int) -> tuple[int, ...] | None:
-        """The shape that the file has for a blob; None where it has none."""
-        found = self._weights.find(self.layer, index, self.what)
-        return None if found is None else found.shape
-
 
 def _filled(filler: Message | None, shape: tuple[int, ...], default: float | None, what: str) -> Array | None:
     """What a filler makes, where that is no matter of chance; None where it is, or where there is nothing to say."""

@@ -185,11 +185,6 @@ def filled_like(b: ForeignBuilder, x: Value, number: float) -> Value:
     return expanded(b, np.array(number, x.type.dtype), b(Shape(), x))
 
 
-def same(values: Sequence[Any]) -> bool:
-    """Whether all are equal."""
-    return all(v == values[0] for v in values)
-
-
 def constant(x: Value | None) -> Array | None:
     """What is known of the content of an operand."""
     return None if x is None else x.type.known

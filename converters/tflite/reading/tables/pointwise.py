@@ -84,18 +84,17 @@ TFLITE.add("FLOOR_MOD", exact(AsIs(Mod())))
 TFLITE.add("SELECT_V2", by_parts(AsIs(Where(), "condition x y")))
 
 
-@TFLITE.reader("ADD")
-def add(
-    b: TfliteBuilder, x: Value, y: Value, *, fused_activation_function: str = "NONE", pot_scale_int16: bool = True
-) -> Any:
-    return activated(b, b(Add(), x, y), fused_activation_function)
+def _added(operator: Any) -> Any:
+    def read(
+        b: TfliteBuilder, x: Value, y: Value, *, fused_activation_function: str = "NONE", pot_scale_int16: bool = True
+    ) -> Any:
+        return activated(b, b(operator, x, y), fused_activation_function)
+
+    return read
 
 
-@TFLITE.reader("SUB")
-def sub(
-    b: TfliteBuilder, x: Value, y: Value, *, fused_activation_function: str = "NONE", pot_scale_int16: bool = True
-) -> Any:
-    return activated(b, b(Sub(), x, y), fused_activation_function)
+TFLITE.add("ADD", _added(Add()))
+TFLITE.add("SUB", _added(Sub()))
 
 
 @TFLITE.reader("MUL")
