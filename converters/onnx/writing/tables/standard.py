@@ -20,12 +20,11 @@ from bolt_numba.ops.data.sequence import OptionalEmpty, SequenceEmpty, SequenceI
 from bolt_numba.ops.foreign import Foreign
 from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.detection import DeformConv
-from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
+from bolt_numba.ops.layers.integer_products import ConvInteger
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Clip
-from bolt_numba.ops.registry import Op
 
 if TYPE_CHECKING:
     from bolt_numba.converters.onnx.writing.graph import GraphWriter
@@ -93,14 +92,10 @@ def split(w: GraphWriter, op: Any, x: Named, sizes: Named | None = None) -> Any:
     return w.plain(op, terms, types, num_outputs=None if given else op.num_outputs)
 
 
-FILTERS = {Conv: 1, ConvTranspose: 1, DeformConv: 1, ConvInteger: 1, QLinearConv: 3}
-"""Operators with filters -> the operand that holds them."""
-
-
 @writer(Conv, ConvTranspose, DeformConv, ConvInteger)
-def convolution(w: GraphWriter, op: Op, *terms: Named) -> Any:
+def convolution(w: GraphWriter, op: Any, *terms: Named) -> Any:
     """The size of the filters is an attribute too, which other tools rely on."""
-    shape = terms[FILTERS[type(op)]].type.shape
+    shape = terms[op.filters_at].type.shape
     static = shape is not None and not any(isinstance(d, Sym) for d in shape)
     kernel = shape[2:] if static and shape is not None else None
     made = op.infer(*(t.type if t.name else None for t in terms))

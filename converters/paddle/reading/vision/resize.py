@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, I64
 from bolt_numba.converters.operands import ints, joined, rank_of, static_dim
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
@@ -38,27 +39,35 @@ one where weights are linear.  The other methods have the scale of the sizes."""
 SINGLE_OF_OLD = {**SINGLE, "linear": "pytorch_half_pixel", "trilinear": "pytorch_half_pixel"}
 
 
-def _operator(
-    b: PaddleBuilder,
-    method: str,
-    align_corners: bool,
-    align_mode: int,
-    axes: Ints,
-    layout: str,
-    single: dict[str, str] = SINGLE,
-) -> Resize:
-    """The resampling of the graph.  align_mode 0 is that of pixels' centres, 1 scales indices."""
-    if method not in _METHODS:
-        raise b.invalid("interp_method", repr(method), f"one of {sorted(_METHODS)}")
-    mode = _METHODS[method]
-    if align_corners:
-        where = "align_corners"
-    elif mode == "nearest" or (mode == "linear" and align_mode == 1):
-        where = "asymmetric"
-    else:
-        where = single.get(method, "half_pixel")
-    rounding = "round_prefer_ceil" if align_corners else "floor"
-    return Resize(mode, where, rounding, axes=axes, layout=layout)
+@record(frozen=True)
+class Resampling:
+    """How images get another size.  align_mode 0 is that of pixels' centres, 1 scales indices."""
+
+    data_format: str = "NCHW"
+    out_d: int = 0
+    out_h: int = 0
+    out_w: int = 0
+    interp_method: str = "bilinear"
+    align_corners: bool = True
+    align_mode: int = 1
+
+    def operator(self, b: PaddleBuilder, spatial: int, single: dict[str, str]) -> Resize:
+        """The resampling of the graph.  single: coordinates of a single element."""
+        if self.interp_method not in _METHODS:
+            raise b.invalid("interp_method", repr(self.interp_method), f"one of {sorted(_METHODS)}")
+        mode = _METHODS[self.interp_method]
+        if self.align_corners:
+            where = "align_corners"
+        elif mode == "nearest" or (mode == "linear" and self.align_mode == 1):
+            where = "asymmetric"
+        else:
+            where = single.get(self.interp_method, "half_pixel")
+        rounding, axes = "round_prefer_ceil" if self.align_corners else "floor", tuple(range(2, 2 + spatial))
+        return Resize(mode, where, rounding, axes=axes, layout=layout_of(b, self.data_format))
+
+    def given(self, spatial: int, is_scaled: bool) -> Ints:
+        """Sizes of the result, 0 where a scale counts or none is given."""
+        return (0,) if is_scaled else (self.out_d, self.out_h, self.out_w)[3 - spatial :]
 
 
 def _sizes(b: PaddleBuilder, out_size: Value | None, size_tensor: Value | None, given: Ints) -> Value | None:
@@ -85,35 +94,26 @@ def interpolate(
     size_tensor: Value | None = None,
     scale_tensor: Value | None = None,
     *,
-    data_format: str = "NCHW",
-    out_d: int = 0,
-    out_h: int = 0,
-    out_w: int = 0,
+    how: Resampling,
     scale: Floats = (),
-    interp_method: str = "bilinear",
-    align_corners: bool = True,
-    align_mode: int = 1,
 ) -> Any:
     """X in other sizes, or its sizes times scales, along the spatial axes."""
-    axes = tuple(range(2, rank_of(b, x)))
-    spatial = len(axes)
-    operator = _operator(b, interp_method, align_corners, align_mode, axes, layout_of(b, data_format))
+    spatial = rank_of(b, x) - 2
+    operator = how.operator(b, spatial, SINGLE)
     factors = scale * spatial if len(scale) == 1 else scale
     is_scaled = bool(factors) and min(factors) > 0
-    given = (0,) if is_scaled else (out_d, out_h, out_w)[3 - spatial :]
+    given = how.given(spatial, is_scaled)
     sizes = _sizes(b, out_size, size_tensor, given)
     if sizes is not None:
         return b(operator, x, None, None, sizes)
     if scale_tensor is not None:
-        wide = b(Expand(), to(b, flat(b, scale_tensor), F32), ints([spatial]))
-        if align_corners:
-            return b(operator, x, None, None, _scaled(b, x, wide, data_format))
-        return b(operator, x, None, wide)
-    if not is_scaled:
+        wanted = b(Expand(), to(b, flat(b, scale_tensor), F32), ints([spatial]))
+    elif is_scaled:
+        wanted = b.const(np.array(factors, np.float32))
+    else:
         raise b.invalid("sizes of the result", given, "sizes or scales")
-    wanted = b.const(np.array(factors, np.float32))
-    if align_corners:
-        return b(operator, x, None, None, _scaled(b, x, wanted, data_format))
+    if how.align_corners:
+        return b(operator, x, None, None, _scaled(b, x, wanted, how.data_format))
     return b(operator, x, None, wanted)
 
 
@@ -131,25 +131,16 @@ def interpolate_v1(
     size_tensor: Value | None = None,
     scale_tensor: Value | None = None,
     *,
-    data_format: str = "NCHW",
-    out_d: int = 0,
-    out_h: int = 0,
-    out_w: int = 0,
+    how: Resampling,
     scale: float = 0.0,
-    interp_method: str = "bilinear",
-    align_corners: bool = True,
-    align_mode: int = 1,
 ) -> Any:
     """As `interpolate`; a scale only tells the sizes, whose ratio is what coordinates are scaled by."""
-    axes = tuple(range(2, rank_of(b, x)))
-    layout = layout_of(b, data_format)
-    operator = _operator(b, interp_method, align_corners, align_mode, axes, layout, SINGLE_OF_OLD)
-    given = (0,) if scale > 0 else (out_d, out_h, out_w)[3 - len(axes) :]
-    sizes = _sizes(b, out_size, size_tensor, given)
+    spatial = rank_of(b, x) - 2
+    sizes = _sizes(b, out_size, size_tensor, how.given(spatial, scale > 0))
     if sizes is None:
         factor = to(b, flat(b, scale_tensor), F32) if scale_tensor is not None else b.const(np.float32(scale))
-        sizes = _scaled(b, x, factor, data_format)
-    return b(operator, x, None, None, sizes)
+        sizes = _scaled(b, x, factor, how.data_format)
+    return b(how.operator(b, spatial, SINGLE_OF_OLD), x, None, None, sizes)
 
 
 @PADDLE.reader("grid_sampler", pir=("grid_sample",))
