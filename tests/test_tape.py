@@ -114,6 +114,7 @@ def check(graph: Graph, sizes: Sequence[Sequence[TensorType]]) -> int:
     for types in sizes:
         try:
             plans.append(Planner(region_of(graph), MakerContext(THREADS, runner.packs, in_order())).plan(types))
+            plans[-1].link()  # packs what the tape wants packed
         except BoltError:
             plans.append(None)
     try:
