@@ -182,6 +182,14 @@ class Told:
     y: int = field(default=2, metadata={"unit": "m"})
 
 
+@record(frozen=True)
+class Listed:
+    """A record with a field of a common name."""
+
+    values: int
+    more: int = 2
+
+
 def test_records_are_dataclasses() -> None:
     p = Point(1)
     assert (p.x, p.y) == (1, 2)
@@ -250,7 +258,7 @@ def test_fields_say_something_of_themselves() -> None:
     assert dataclasses.replace(Told(1), x=3) == Told(3)
 
 
-@pytest.mark.parametrize("kind", [Cube, Point, Bag, Node, Told])
+@pytest.mark.parametrize("kind", [Cube, Point, Bag, Node, Told, Listed])
 def test_many_records_are_as_the_first(kind: Any) -> None:
     """The compiled ``__init__`` comes after so many objects, and refuses what the general one refuses."""
     first = kind(1)

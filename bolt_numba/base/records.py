@@ -137,7 +137,7 @@ def _general(cls: Any) -> Callable[..., None]:
 def _compiled(cls: Any) -> Callable[..., None]:
     """``__init__`` for the fields of a class as text would have it."""
     scope: dict[str, Any] = {"_missing": _MISSING}
-    head, body = ["self"], ["values = self.__dict__"]
+    head, body = ["self"], ["_values = self.__dict__"]
     for name, (_, default) in getattr(cls, _FIELDS).items():
         value = name
         if _is_made(default):
@@ -149,7 +149,7 @@ def _compiled(cls: Any) -> Callable[..., None]:
         else:
             scope[f"_default_{name}"] = _plain(default)
             head.append(f"{name}=_default_{name}")
-        body.append(f"values[{name!r}] = {value}")
+        body.append(f"_values[{name!r}] = {value}")
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     exec(f"def __init__({', '.join(head)}):\n " + "\n ".join(body), scope)
