@@ -1,7 +1,6 @@
 """What a new shape costs: the first call of sizes that a session has not seen, beside later calls of the same sizes.
 
-Sessions have tapes before anything is timed.  Sizes come in blocks; the block's first round is new, and its last rounds
-are known.  So both find caches that other sizes have filled.
+Sessions have tapes before anything is timed.  Each size comes a few times in a row: first it is new, then known.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from bench.models import MODELS, Feeds, image, tokens
 from bench.packages import path_of
 from bench.zoo import ZOO
 
-BLOCK, MOST_BEFORE = 10, 60
-"""Sizes of a block; sizes that a session is given before the timing begins, at most."""
-KNOWN = 5
-"""Rounds of a block; the last ones are of known shapes."""
+SERVED, MOST_BEFORE = 10, 60
+"""Sizes in a row that tapes serve before the timing begins; sizes that a session is given until then, at most."""
+CALLS = 5
+"""Calls of each size; the last three are what a known shape costs."""
 
 
 @dataclass(frozen=True)
@@ -100,26 +99,19 @@ def cost_of(sized: Sized, count: int, **options: Any) -> tuple[Cost, int]:
         before = _plans(session)
         session.run(None, feeds)
         served = served + 1 if _plans(session) == before else 0
-        if served >= BLOCK:
+        if served >= SERVED:
             break
     new: list[float] = []
     known: list[float] = []
     planned = 0
-    for _ in range(0, count, BLOCK):
-        block = [feeds for _, feeds in zip(range(BLOCK), sizes, strict=False)]
-        rows = []
-        for feeds in block:
-            before = _plans(session)
-            rows.append([_seconds(session, feeds)])
-            if _plans(session) > before:
-                rows[-1] = []
-        for _ in range(KNOWN - 1):
-            for feeds, row in zip(block, rows, strict=True):
-                row.append(_seconds(session, feeds))
-        kept = [row for row in rows if len(row) == KNOWN]
-        planned += len(rows) - len(kept)
-        new += [row[0] for row in kept]
-        known += [float(np.median(row[2:])) for row in kept]
+    for feeds in (next(sizes) for _ in range(count)):
+        before = _plans(session)
+        times = [_seconds(session, feeds) for _ in range(CALLS)]
+        if _plans(session) > before:
+            planned += 1
+            continue
+        new.append(times[0])
+        known.append(float(np.median(times[2:])))
     more = [a - b for a, b in zip(new, known, strict=True)]
     middle = [1e3 * float(np.median(times)) if times else float("nan") for times in (new, known, more)]
     return Cost(*middle, len(new), planned), len(session.optimised.nodes)

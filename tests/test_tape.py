@@ -278,8 +278,7 @@ def test_sessions_have_the_same_bits(
         for arrays, bits in zip(feeds, wanted, strict=True):
             for _ in range(2):
                 assert session(*arrays)["y"].tobytes() == bits
-    kinds = {type(prepared) for prepared in session._runner.prepared.values()}
-    assert Taped in kinds
+    assert sum(tapes.hits for tapes in session._runner.tapes.values()) > 0
 
 
 def evaluated(trail: Trail, numbers: Sequence[str], wanted: Sequence[Any], sizes: Sequence[int]) -> list[int] | None:

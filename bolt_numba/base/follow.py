@@ -176,6 +176,8 @@ def _binary(symbol: str, compute: Callable[[Any, Any], Any], swapped: bool) -> C
         trail = self._trail
         if type(other) is int and other in plain and type(self._value) is int:
             return self if other or symbol != "*" else 0
+        if type(other) is bool and type(self._value) is bool and symbol in "&|":
+            return self if other is (symbol == "&") else other
         if type(other) is not Followed and type(other) not in NUMBERS and not isinstance(other, np.generic):
             raise LostError(f"{symbol} with a {type(other).__name__}")
         sides = [(self._text, self._value), (trail.text(other), value_of(other))]

@@ -119,14 +119,15 @@ class _FollowedImage(RecordImage):
 
     def early(self, trail: Trail) -> list[tuple[FilledTable, list[tuple[int, Any]]]]:
         """The tables that kernels fill before the first stage; Python makes those of later ones."""
-        later, made = told_later(trail), []
+        later, made = told_later(trail), dict[Any, tuple[FilledTable, list[tuple[int, Any]]]]()
         for table, places in self.filled.values():
-            if later.isdisjoint(map(trail.text, table.args.values())):
-                made.append((table, places))
+            texts = [*map(trail.text, table.args.values())]
+            if later.isdisjoint(texts):
+                made.setdefault((table.filler, *texts), (table, []))[1].extend(places)
                 continue
             for word, offset in places:
                 self._array(table.made(), offset, 8 * word)
-        return made
+        return [*made.values()]
 
 
 class FollowedProgram:
@@ -285,7 +286,7 @@ class FollowedRun(NativeRun):
     def at(self, sizes: list[int]) -> tuple[int, ...] | None:
         """What is asked for at these sizes, to which it is turned; None where something does not hold.
 
-        As long as Python would give the same again: it is not asked.  Nothing is done for the sizes of the last run.
+        Python is asked where it would not give the same again.  Nothing is done for the sizes of the last run.
         """
         followed, own = self.followed, self.own
         code, found = followed.tape, followed.tape.last
@@ -299,7 +300,10 @@ class FollowedRun(NativeRun):
             self.pack_sizes(own, 0, 1, *sizes)  # type: ignore[arg-type]
             evaluate.call_at(self.evaluating)
             if not self.cells[0] or (found[2][0] and own[code.reads].tobytes() != found[2][0]):
-                return None
+                asked = code.by_parts(0, own, *found[1:]) if len(code.reads) else None
+                if asked is None:
+                    return None
+                self.turn_to(asked, None)
             self.told, self.sizes = followed.told(self.cells), sizes
         return self.told
 

@@ -34,6 +34,9 @@ _KEPT = 16
 """Results of a piece in Python that are kept, by the numbers that it read."""
 
 
+_OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
+
+
 _Operation = tuple[str, str, str]
 _Line = tuple[str, str, _Operation | None]
 """Name of the result, text, and what that is on registers; None: Python runs the text."""
@@ -113,7 +116,7 @@ class TapeCode:
             self.trail.turn()
             if name and name not in names:
                 continue
-            names.update(_NAMES(text))
+            names.update(_NAMES(text) if name else _NAMES(" ".join(self._guard(text)[1:])))
             made.append((name, text))
         return made[::-1]
 
@@ -131,12 +134,7 @@ class TapeCode:
 
     def _operation(self, name: str, text: str) -> _Operation | None:
         """A line as an operation on registers: what, and its operands; None where Python has to run it."""
-        if name:
-            found = self.trail.forms.get(name)
-        elif text.startswith("not "):
-            found = "is not", text[4:], "0"
-        else:
-            found = "is", text, "0"
+        found = self.trail.forms.get(name) if name else self._guard(text)
         if found is None or (name and self._kind(name) is None):
             return None
         sign, atoms = found[0], [*found[1:]]
@@ -153,6 +151,15 @@ class TapeCode:
         elif any(_NUMERAL(atom) and abs(_plain(atom)) > _BEYOND for atom in atoms):
             return None
         return (sign, *atoms) if sign in _NUMBER else None  # type: ignore[return-value]
+
+    def _guard(self, text: str) -> _Operation:
+        """What has to hold as an operation: that of a comparison of integers is one with it."""
+        atom = text.removeprefix("not ")
+        form = self.trail.forms.get(atom)
+        if form is None or form[0] not in COMPARISONS or {*map(self._kind, form[1:])} != {int}:
+            return "is" if atom == text else "is not", atom, "0"
+        sign = form[0] if atom == text else _OPPOSITE[form[0]]
+        return f"is {sign}", *map(_clipped, form[1:])  # type: ignore[return-value]
 
     def _kind(self, atom: str) -> Any:
         """What a register holds of a name or a numeral: an int, a float; None: nothing."""

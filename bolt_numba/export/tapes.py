@@ -16,6 +16,7 @@ from bolt_numba.base.records import record
 from bolt_numba.base.types import Array
 from bolt_numba.devices.followed import WRITTEN
 from bolt_numba.export.layout import CONTENT, ProgramTable, TapeOperation, WriteKind
+from bolt_numba.kernels.cpu.tape import GUARDS, OPERATIONS
 from bolt_numba.runtime.slots import CONST, INPUT
 
 if TYPE_CHECKING:
@@ -188,8 +189,11 @@ class TapeWriter:
         if self.code.has_pieces or self.program.filled:
             self._found()
         for i, (what, a, b) in enumerate(self.code.rows.tolist()):
-            made = self.rows.add(TapeOperation(what), self.registers[a], self.registers[b])
-            self.registers[self.code.base + i] = made
+            name, a, b = OPERATIONS[what], self.registers[a], self.registers[b]
+            if name in GUARDS:
+                self.rows.must(TapeOperation(OPERATIONS.index(name.removeprefix("is "))), a, b)
+            else:
+                self.registers[self.code.base + i] = self.rows.add(TapeOperation(what), a, b)
         for at, kind, register in self.program.rows.tolist():
             self.put(_KINDS[kind], at, self.registers[register])
         for at, _, register in self.program.flag_rows.tolist():

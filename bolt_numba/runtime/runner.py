@@ -151,15 +151,17 @@ class Runner:
     def _passing(
         self, key: Any, arrays: Sequence[Array], targets: Sequence[Array | None] | None
     ) -> tuple[Tape, list[Array]] | None:
-        """One run by the last tape, if it holds as it is; nothing of it is kept."""
+        """One run by the first tape that holds; nothing of it is kept."""
         shapes, decided = self._apart(key)
         tapes = self.tapes.get(decided)
-        tape = None if tapes is None else tapes.last
-        outputs = None if tape is None else tape.run(arrays, shapes, targets)
-        if outputs is None:
-            return None
-        tapes.hits += 1  # type: ignore[union-attr]
-        return tape, outputs if tape.plain or type(outputs) is Final else finish(tape.plan, arrays, outputs)  # type: ignore[union-attr, return-value]
+        for tape in () if tapes is None else tapes.in_turn():
+            outputs = tape.run(arrays, shapes, targets)
+            if outputs is not None:
+                tapes.last = tape  # type: ignore[union-attr]
+                tapes.hits += 1  # type: ignore[union-attr]
+                plain = tape.plain or type(outputs) is Final
+                return tape, outputs if plain else finish(tape.plan, arrays, outputs)
+        return None
 
     def planned_for(self, types: Sequence[TensorType]) -> Plan:
         """A plan of its own, not linked yet, for types that a tape serves or that somebody packs for."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, product
 from typing import TYPE_CHECKING, Any
 
@@ -66,10 +66,16 @@ class Tapes:
         idle: list[int] = [run.nbytes for tape in self.tapes for run in list(tape.idle)]
         return sum(arena.nbytes for arena in list(self.arenas)) + sum(idle)
 
+    def in_turn(self) -> Iterator[Tape]:
+        """All, the last that held first, as the next sizes are likely to be near."""
+        last, tapes = self.last, self.tapes
+        if last is not None:
+            yield last
+        yield from [tape for tape in tapes if tape is not last]
+
     def at(self, arrays: Sequence[Array]) -> Taped | None:
         """What the first tape gives that holds for these inputs."""
-        last = self.last  # the next sizes are likely to be near
-        for tape in self.tapes if last is None else [last, *(t for t in self.tapes if t is not last)]:
+        for tape in self.in_turn():
             found = tape.at(arrays)
             if found is not None:
                 self.last = tape

@@ -9,12 +9,31 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.language.lang import I64, PTR, ceil_div, native, view
+from bolt_numba.kernels.cpu.language.lang import (
+    I64,
+    LANES,
+    PTR,
+    ceil_div,
+    inline,
+    iota,
+    native,
+    store_i32,
+    view,
+    vstore_n,
+)
 from bolt_numba.kernels.geometry.tables import TAP_AXES
 
 _NAMES = ("size", "out", "kernel", "stride", "dilation", "pad")
 TAPS: dict[str, Any] = {f"{name}{axis}": I64 for name in _NAMES for axis in range(TAP_AXES)}
 """Fields of both tables of taps, axis by axis."""
+
+
+@inline
+def count_up(to, begin, end, first, step):  # type: ignore[no-untyped-def]
+    """Write the i32 ``first + (i - begin) * step`` to the places from ``begin`` to ``end``."""
+    steps = iota() * np.int32(step)
+    for i in range(begin, end, LANES):
+        vstore_n(to + 4 * i, steps + np.int32(first + (i - begin) * step), end - i)
 
 
 @native(to=PTR, **TAPS)
@@ -36,30 +55,21 @@ def fill_taps(p, tid, nthreads):  # type: ignore[no-untyped-def]
             y2 = o2 * p.stride2 + k2 * p.dilation2 - p.pad2
             is_inside = (y0 >= 0) & (y0 < p.size0) & (y1 >= 0) & (y1 < p.size1) & (y2 >= 0) & (y2 < p.size2)
             first = ((y0 * p.size1 + y1) * p.size2 + y2) * size + begin
-            row = view(at, width, np.int32)
+            left, right = (low, high) if is_inside else (width, width)
+            count_up(at, 0, left, -1, 0)
+            count_up(at, left, right, first + left * stride, stride)
+            count_up(at, right, width, -1, 0)
             at += 4 * width
-            if is_inside:
-                for i in range(low):
-                    row[i] = -1
-                for i in range(low, high):
-                    row[i] = first + i * stride
-                for i in range(high, width):
-                    row[i] = -1
-            else:
-                for i in range(width):
-                    row[i] = -1
 
 
 @native(to=PTR, **TAPS)
 def fill_edges(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """i32 [pixels + 1]: how many output pixels before this one have a tap outside."""
-    width, stride, count = p.out3, p.stride3, 0
+    at, width, stride, count = p.to, p.out3, p.stride3, 0
     low = min(max(ceil_div(p.pad3, stride), 0), width)
     high = (p.size3 - 1 - (p.kernel3 - 1) * p.dilation3 + p.pad3) // stride + 1
     high = max(min(high, width), low)
-    lines = p.out0 * p.out1 * p.out2
-    edges = view(p.to, lines * width + 1, np.int32)
-    for line in range(lines):
+    for line in range(p.out0 * p.out1 * p.out2):
         rest, o2 = line // p.out2, line % p.out2
         o0, o1 = rest // p.out1, rest % p.out1
         y0, y1, y2 = o0 * p.stride0 - p.pad0, o1 * p.stride1 - p.pad1, o2 * p.stride2 - p.pad2
@@ -67,16 +77,13 @@ def fill_edges(p, tid, nthreads):  # type: ignore[no-untyped-def]
         is_inside &= (y1 >= 0) & (y1 + (p.kernel1 - 1) * p.dilation1 < p.size1)
         is_inside &= (y2 >= 0) & (y2 + (p.kernel2 - 1) * p.dilation2 < p.size2)
         begin, end = (low, high) if is_inside else (width, width)
-        first = line * width
-        for i in range(begin):
-            edges[first + i] = count + i
+        count_up(at, 0, begin, count, 1)
         count += begin
-        for i in range(begin, end):
-            edges[first + i] = count
-        for i in range(end, width):
-            edges[first + i] = count + i - end
+        count_up(at, begin, end, count, 0)
+        count_up(at, end, width, count, 1)
         count += width - end
-    edges[lines * width] = count
+        at += 4 * width
+    store_i32(at, np.int32(count))
 
 
 @native(to=PTR, out=I64, size=I64, kernel=I64, stride=I64, dilation=I64, before=I64, after=I64, counts=I64, step=I64)

@@ -43,7 +43,9 @@ REALS: dict[str, tuple[str, str]] = {
     "fmax": ("v if v > u else u", ""), "fmin": ("v if v < u else u", ""), "float": ("f64(a)", "abs(f64(a)) < exact"),
 }  # fmt: skip
 """The same of those whose result is an f64.  ``float`` converts an integer that f64 holds."""
-OPERATIONS = (*FORMULAS, *REALS)
+GUARDS = {f"is {sign}": ("i64(0)", f"a {sign} b") for sign in COMPARISONS}
+"""Guards of integers that are compared."""
+OPERATIONS = (*FORMULAS, *REALS, *GUARDS)
 """What rows name by their place here."""
 MOST_NUMBER, EXACT = 2.0**62, 2.0**53
 ROW = 24
@@ -72,7 +74,7 @@ def _source() -> str:
         "        a, b, holds = load_i64(one), load_i64(two), True",
         "        u, v = view(one, 1, real)[0], view(two, 1, real)[0]",
     ]
-    for number, (name, (formula, holds)) in enumerate({**FORMULAS, **REALS}.items()):
+    for number, (name, (formula, holds)) in enumerate({**FORMULAS, **REALS, **GUARDS}.items()):
         lines.append(f"        {'elif' if number else 'if'} what == {number}:")
         lines += [f"            view(to, 1, real)[0] = {formula}"] if name in REALS else [f"            y = {formula}"]
         lines += ["            y = load_i64(to)"] if name in REALS else []
