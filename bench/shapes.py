@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,7 @@ def cost_of(sized: Sized, count: int, **options: Any) -> tuple[Cost, int]:
     new: list[float] = []
     known: list[float] = []
     planned = 0
-    for feeds in (next(sizes) for _ in range(count)):
+    for feeds in islice(sizes, count):
         before = _plans(session)
         times = [_seconds(session, feeds) for _ in range(CALLS)]
         if _plans(session) > before:

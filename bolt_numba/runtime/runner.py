@@ -195,6 +195,7 @@ class Runner:
                 self.tapes.clear()
             tapes = self.tapes[decided] = Tapes()
         tapes.plan_s = tapes.plan_s if behind_cuts else spent
+        tapes.note([a.shape for a in arrays])
         if is_wanted(tapes) or not tapes.is_due(behind_cuts):
             return
         follow = partial(tapes.follow, self, self._types(arrays), behind_cuts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import accumulate, chain, product
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,8 @@ FIRST, NEXT = 4, 3
 """Plans before the first tape, and between two: a tape costs as much as some ten of them."""
 TRIAL, PAYS = 4, 1
 """Tapes that are made in any case; then each must have served as many sizes."""
+ALIKE = 3
+"""Plans from which on a size that was the same in all of them is none that varies."""
 ROOMY = 4
 """Memory this many times larger than what a run needed is not kept."""
 
@@ -50,7 +52,7 @@ class Tapes:
 
     misses: plans that were made, as no tape held; hits: sizes that one served.  tries: to make a tape, in vain or not;
     refused: why it was in vain.  plan_s: seconds that the last plan took, for which a run waits for a tape.  arenas:
-    memory that no run has, for runs by any of them.  nbytes: of all that no run has.
+    memory that no run has, for runs by any of them.  nbytes: of all that no run has.  shapes: that were planned.
     """
 
     def __init__(self) -> None:
@@ -60,6 +62,7 @@ class Tapes:
         self.arenas: list[Array] = []
         self.refused: list[str] = []
         self.plan_s = 0.0
+        self.shapes: dict[tuple[tuple[int, ...], ...], None] = {}
 
     @property
     def nbytes(self) -> int:
@@ -83,6 +86,23 @@ class Tapes:
                 return found
         return None
 
+    def note(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Note what was planned, the last few."""
+        self.shapes[tuple(shapes)] = None
+        if len(self.shapes) > MOST_TAPES:
+            self.shapes.pop(next(iter(self.shapes)), None)
+
+    def same(self) -> set[tuple[int, int]]:
+        """Sizes that do not vary, by input and axis."""
+        shapes = list(self.shapes)
+        if len(shapes) < ALIKE:
+            return set()
+        first, *others = shapes
+        return {
+            (i, axis) for i, shape in enumerate(first) for axis, size in enumerate(shape)
+            if all(len(other[i]) == len(shape) and other[i][axis] == size for other in others)
+        }  # fmt: skip
+
     def is_due(self, behind_cuts: bool) -> bool:
         """Whether to try another tape, now that one more plan was made, or runs have often gone on behind a cut."""
         if behind_cuts:
@@ -99,11 +119,12 @@ class Tapes:
         reads = (True,) if behind_cuts else (True, False) if runner.data else (False,)
         opens = (True, False) if any(t.value is not None for t in types) else (True,)
         context = MakerContext(runner.threads, runner.packs, runner.devices, chooses=True)
+        same = self.same()
         try:
             for stops, is_open in product(reads, opens):
                 try:
                     with np.errstate(all="ignore"):
-                        made = Tape(runner, context, types, is_open, turn, stops)
+                        made = Tape(runner, context, types, is_open, turn, stops, same)
                     kept = sorted(self.tapes, key=lambda tape: tape is not self.last)
                     made.arenas, self.tapes, self.last = self.arenas, [made, *kept][:MOST_TAPES], None
                     if made.stops:
@@ -125,7 +146,7 @@ class Tape:
     """One way to plan a region.
 
     is_open: whether the integers that decide shapes are followed, too, and not held to what they are.  stops: whether
-    it reads what data decide on the way.
+    it reads what data decide on the way.  same: sizes, by input and axis, that are held to what they are.
     served, stopped: runs that it served to the end, and those that another runner had to end (`runtime.stops`); ahead:
     iterations that ran natively.  granted: a limit, and bytes that a run may take under it.
     plan: with followed sizes, for what does not depend on them.  ranks: of the inputs.  open: inputs whose content is
@@ -134,7 +155,7 @@ class Tape:
 
     def __init__(
         self, runner: Runner, context: MakerContext, types: Sequence[TensorType], is_open: bool = True,
-        turn: Turn = tuple, stops: bool = True,
+        turn: Turn = tuple, stops: bool = True, same: Set[tuple[int, int]] = frozenset(),
     ) -> None:  # fmt: skip
         trail, self.runner, region = Trail(turn), weakref.ref(runner), runner.region
         self.ranks = [len(t.dims) for t in types]
@@ -146,7 +167,8 @@ class Tape:
         names = [[f"n{i}_{axis}" for axis in range(rank)] for i, rank in enumerate(self.ranks)]
         more = {i: [f"n{i}_{self.ranks[i] + k}" for k in range(size)] for i, size in self.open}
         inputs = zip([v.type for v in region.inputs], types, names, strict=True)
-        given = [_followed(trail, *row, more.get(i)) for i, row in enumerate(inputs)]
+        alike = [{axis for j, axis in same if j == i} for i in range(len(types))]
+        given = [_followed(trail, *row, more.get(i), alike[i]) for i, row in enumerate(inputs)]
         self.plan = plan = Planner(region, context, trail=trail, data=runner.data if stops else None).plan(given)
         numbers = [*chain(*names), *chain(*more.values()), *chain(*(stop.names for stop in plan.stops))]
         devices = [*{id(job.device): job.device for job in plan.jobs}.values()] or context.devices[:1]
@@ -281,16 +303,20 @@ class Tape:
 
 
 def _followed(
-    trail: Trail, declared: TensorType, t: TensorType, names: Sequence[str], content: Sequence[str] | None
-) -> TensorType:
-    """The type of an input whose sizes are followed, where the graph does not say them, and perhaps its content."""
+    trail: Trail, declared: TensorType, t: TensorType, names: Sequence[str], content: Sequence[str] | None,
+    same: Set[int],
+) -> TensorType:  # fmt: skip
+    """The type of an input whose sizes are followed, where the graph does not say them, and perhaps its content.
+
+    same: axes whose sizes are not.
+    """
     rank = len(names)
     shape = declared.shape if declared.shape is not None and len(declared.shape) == rank else (None,) * rank
     dims: list[Any] = []
-    for name, size, said in zip(names, t.dims, shape, strict=True):
+    for axis, (name, size, said) in enumerate(zip(names, t.dims, shape, strict=True)):
         number = trail.number(name, size)
-        first = trail.symbols.setdefault(said, number) if isinstance(said, Sym) else number
-        is_said = said is not None and not isinstance(said, Sym)
+        is_said = axis in same or (said is not None and not isinstance(said, Sym))
+        first = trail.symbols.setdefault(said, number) if isinstance(said, Sym) and not is_said else number
         dims.append(size if is_said else first)
         bool(number == dims[-1])  # a guard
     if content is None or t.value is None:

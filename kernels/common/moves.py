@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import pure
+from bolt_numba.base.follow import is_followed, pure
 from bolt_numba.base.selects import filled
-from bolt_numba.base.types import BOOL, STRING, AnyDType, Array, TensorType
+from bolt_numba.base.types import BOOL, F32, STRING, AnyDType, Array, TensorType
 from bolt_numba.base.types import I64 as INT64
 from bolt_numba.kernels.declare import I64, PTR, inline
 from bolt_numba.kernels.extents import Reach
@@ -99,6 +99,10 @@ def arange(op: Range, ins: Types, outs: Outs, context: Context, on: DeviceParts)
     if dtype == INT64:
         args = {"first": bounds[0], "step": bounds[2], "repeat": 1, "count": outs[0].size, "total": outs[0].size}
         numbers = filled("steps", args, outs[0].dims, dtype, (0, 0), (_numbers, given))
+    elif dtype == F32 and not is_followed((bounds[0], bounds[2])):
+        first, step = np.array([bounds[0], bounds[2]], dtype).view(np.int32).tolist()
+        args = {"first": first, "step": step, "count": outs[0].size}
+        numbers = filled("reals", args, outs[0].dims, dtype, (0, 0), (_numbers, given))
     else:
         numbers = _numbers(*given)
     return on.carried([Transfer(whole(outs[0].nbytes), numbers, Out(0))])

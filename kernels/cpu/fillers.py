@@ -14,10 +14,13 @@ from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     PTR,
     ceil_div,
+    f32_of_bits,
     inline,
     iota,
     native,
+    splat,
     store_i32,
+    to_f32,
     view,
     vstore_n,
 )
@@ -113,5 +116,22 @@ def fill_steps(p, tid, nthreads):  # type: ignore[no-untyped-def]
         numbers[i] = 0
 
 
-FILLERS = {"taps": fill_taps, "edges": fill_edges, "windows": fill_windows, "steps": fill_steps}
+@native(to=PTR, first=I64, step=I64, count=I64)
+def fill_counts(p, tid, nthreads):  # type: ignore[no-untyped-def]
+    """i32 [count]: ``first + i * step``."""
+    count_up(p.to, 0, p.count, p.first, p.step)
+
+
+@native(to=PTR, first=I64, step=I64, count=I64)
+def fill_reals(p, tid, nthreads):  # type: ignore[no-untyped-def]
+    """f32 [count]: ``first + i * step``, which are the bits of f32."""
+    first, step = f32_of_bits(splat(np.int32(p.first))), f32_of_bits(splat(np.int32(p.step)))
+    for i in range(0, p.count, LANES):
+        vstore_n(p.to + 4 * i, first + to_f32(iota() + np.int32(i)) * step, p.count - i)
+
+
+FILLERS = {
+    "taps": fill_taps, "edges": fill_edges, "windows": fill_windows, "steps": fill_steps, "counts": fill_counts,
+    "reals": fill_reals,
+}  # fmt: skip
 """By their names in `base.selects.filled`."""

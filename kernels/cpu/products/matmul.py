@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.follow import is_followed, pure
-from bolt_numba.base.selects import MOST_ROWS, either, table
+from bolt_numba.base.selects import MOST_ROWS, either, filled, table
 from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.kernels.cpu.machine import L1_STRIDE, L1_WAYS, PAYS_BYTES, PAYS_FLOPS
 from bolt_numba.kernels.cpu.movement.move import steps as move_steps
@@ -96,9 +96,14 @@ def _block_table(
     return out
 
 
-@pure
-@lru_cache(maxsize=256)
 def zero_bias(columns: int) -> Array:
+    args = {"first": 0, "step": 0, "count": columns}
+    made: Array = filled("counts", args, (columns,), np.float32, (0, 0), (_zero_bias, (columns,)))
+    return made
+
+
+@lru_cache(maxsize=256)
+def _zero_bias(columns: int) -> Array:
     return aligned_zeros((columns,))
 
 

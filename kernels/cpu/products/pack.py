@@ -18,6 +18,7 @@ import numpy as np
 from bolt_numba.base.files.mapped import drop_pages
 from bolt_numba.base.follow import pure
 from bolt_numba.base.huge_pages import line_aligned
+from bolt_numba.base.selects import filled, greatest, is_filled
 from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import (
@@ -124,9 +125,15 @@ ROWS_AT_ONCE = 32
 """Source rows that are read along all columns before the next ones: what one row of B has is read as one stream."""
 
 
-@pure
 def _beyond(rows: Array, k: int) -> int:
     """Rows that are not there, up to the last one that the table names."""
+    if is_filled(rows):
+        return greatest(rows.greatest + 1 - k, 0)  # type: ignore[attr-defined, no-any-return]
+    return _beyond_last(rows, k)
+
+
+@pure
+def _beyond_last(rows: Array, k: int) -> int:
     return max(int(rows[:k].max(initial=0)) + 1 - k, 0)
 
 
@@ -163,10 +170,18 @@ def pack_b(p, tid, nthreads):
             read_columns(source, row, column, min(part, k - begin), have, width, p.alpha, to, p.rows + 4 * begin)
 
 
-@pure
-@lru_cache(maxsize=256)
 def source_rows(taps: int, depth: int) -> Array:
     """Where row (depth, tap) of filters goes when taps come first: i32."""
+    if taps != 1:
+        return _source_rows(taps, depth)
+    args = {"first": 0, "step": 1, "count": depth}
+    made: Array = filled("counts", args, (depth,), np.int32, (0, depth - 1), (_source_rows, (taps, depth)))
+    return made
+
+
+@pure
+@lru_cache(maxsize=256)
+def _source_rows(taps: int, depth: int) -> Array:
     return np.ascontiguousarray(np.arange(taps * depth, dtype=np.int32).reshape(taps, depth).T).reshape(-1)
 
 

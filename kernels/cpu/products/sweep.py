@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import followed, is_followed, pure
-from bolt_numba.base.selects import least
+from bolt_numba.base.follow import is_followed, pure
+from bolt_numba.base.selects import either, greatest, least
 from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
@@ -436,10 +436,8 @@ B_BYTES, A_BYTES = L2 * 7 // 16, L2 * 5 // 16
 
 def choose_span(m: int, n: int, k: int) -> int:
     """Rows swept over each panel: one tile when all of B stays in cache, else as many as stay there themselves."""
-    if is_followed((n, k)):
-        return followed(choose_span, m, n, k)  # type: ignore[no-any-return]
-    most = max(min(A_BYTES // max(4 * k, 1), 16 * MR) // MR, 1)
-    return MR if 4 * k * n <= B_BYTES else least(most, m // MR + 1) * MR
+    most = greatest(least(A_BYTES // greatest(4 * k, 1), 16 * MR) // MR, 1)
+    return either(4 * k * n <= B_BYTES, MR, least(most, m // MR + 1) * MR)  # type: ignore[no-any-return]
 
 
 def pack_stride(nbytes: int) -> int:
