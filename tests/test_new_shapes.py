@@ -65,9 +65,8 @@ def serve() -> dict[str, Any]:
     stop()
     patient = bn.compile(gated(), threads=1, stand_ins=False)
     wanted = [patient(feed(*shape))[0] for shape in (WARM, *TEN, *MORE)][1:]
-    kinds = {type(prepared).__name__ for prepared in session._runner.prepared.values()}
     return held | {
-        "kinds": sorted(kinds),
+        "served": sum(tapes.hits for tapes in session._runner.tapes.values()),
         "waited": [c.name for c in waited],
         "waited later": [c.name for c in waited_later],
         "stand-ins": [runner for runner in runners if runner.endswith("(stand-in)")],
@@ -92,7 +91,7 @@ def test_ten_new_shapes_wait_for_no_compiler(tmp_path: Path, compilers: str) -> 
     found = json.loads(done.stdout)
     assert found["waited"] == []
     assert found["waited later"] == []
-    assert found["kinds"] == ["Prepared", "Taped"], "tapes take part"
+    assert found["served"], "tapes take part"
     assert found["behind"], "new shapes had nothing to wait for: the test tests nothing"
     assert found["stand-ins"]
     assert found["stand-ins later"] == []

@@ -17,7 +17,7 @@ from bolt_numba.errors import BudgetError
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.runtime import tape
 from bolt_numba.runtime.runner import FEW_PASSES, Runner
-from bolt_numba.runtime.tape import Tape, Taped
+from bolt_numba.runtime.tape import Tape
 from bolt_numba.types import Array
 
 HEAD = '<ir_version: 9, opset_import: ["" : 18]>'
@@ -286,7 +286,7 @@ def test_profiles_and_reports_know_a_tape_that_ends_sooner_than_its_plans() -> N
         assert [row["op"] for row in session.report()].count("NonZero") == 1
         z = np.where(n < 5, np.maximum(x, 0), -x) + x
         np.testing.assert_array_equal(session(x)["flat"], z.reshape(-1))
-    assert any(isinstance(p, Taped) and p.cut is not None for p in session._runner.prepared.values())
+    assert any(t.cut is not None for tapes in session._runner.tapes.values() for t in tapes.tapes)
 
 
 def test_slices_of_no_rows_are_interpreted_as_sessions_run_them() -> None:
