@@ -20,9 +20,11 @@ from bolt_numba.base.records import record
 from bolt_numba.base.swallowed import swallowed
 from bolt_numba.base.types import Array
 from bolt_numba.devices.program import pointer
-from bolt_numba.kernels.cpu.tape import COMPARISONS, EXACT, MOST_NUMBER, OPERATIONS, evaluate
+from bolt_numba.kernels.cpu.tape import COMPARISONS, EXACT, GUARDS, MOST_NUMBER, OPERATIONS, evaluate
 
 _NUMBER = {name: number for number, name in enumerate(OPERATIONS)}
+COMPARED = {_NUMBER[guard]: _NUMBER[guard.removeprefix("is ")] for guard in GUARDS}
+"""Of guards that compare, by their numbers, the comparison."""
 _NUMERAL = re.compile(r"\(-\d+\)|-?\d+|True|False").fullmatch
 _REAL = re.compile(r"\(?-?\d+\.?\d*(e[+-]?\d+)?\)?").fullmatch
 _NAMES = re.compile(r"\b(?:v\d+|n\d+_\d+)\b").findall

@@ -15,8 +15,8 @@ import numpy as np
 from bolt_numba.base.records import record
 from bolt_numba.base.types import Array
 from bolt_numba.devices.followed import WRITTEN
+from bolt_numba.devices.tape_code import COMPARED
 from bolt_numba.export.layout import CONTENT, ProgramTable, TapeOperation, WriteKind
-from bolt_numba.kernels.cpu.tape import GUARDS, OPERATIONS
 from bolt_numba.runtime.slots import CONST, INPUT
 
 if TYPE_CHECKING:
@@ -189,9 +189,9 @@ class TapeWriter:
         if self.code.has_pieces or self.program.filled:
             self._found()
         for i, (what, a, b) in enumerate(self.code.rows.tolist()):
-            name, a, b = OPERATIONS[what], self.registers[a], self.registers[b]
-            if name in GUARDS:
-                self.rows.must(TapeOperation(OPERATIONS.index(name.removeprefix("is "))), a, b)
+            a, b = self.registers[a], self.registers[b]
+            if what in COMPARED:
+                self.rows.must(TapeOperation(COMPARED[what]), a, b)
             else:
                 self.registers[self.code.base + i] = self.rows.add(TapeOperation(what), a, b)
         for at, kind, register in self.program.rows.tolist():

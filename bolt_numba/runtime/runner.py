@@ -154,14 +154,7 @@ class Runner:
         """One run by the first tape that holds; nothing of it is kept."""
         shapes, decided = self._apart(key)
         tapes = self.tapes.get(decided)
-        for tape in () if tapes is None else tapes.in_turn():
-            outputs = tape.run(arrays, shapes, targets)
-            if outputs is not None:
-                tapes.last = tape  # type: ignore[union-attr]
-                tapes.hits += 1  # type: ignore[union-attr]
-                plain = tape.plain or type(outputs) is Final
-                return tape, outputs if plain else finish(tape.plan, arrays, outputs)
-        return None
+        return None if tapes is None else tapes.run(arrays, shapes, targets)
 
     def planned_for(self, types: Sequence[TensorType]) -> Plan:
         """A plan of its own, not linked yet, for types that a tape serves or that somebody packs for."""

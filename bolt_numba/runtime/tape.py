@@ -24,7 +24,7 @@ from bolt_numba.ops.control import Trips
 from bolt_numba.runtime.device import HOST
 from bolt_numba.runtime.packs import MakerContext
 from bolt_numba.runtime.plan import Plan, Planner
-from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, can_overwrite, clock, ends_of
+from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, can_overwrite, clock, ends_of, finish
 from bolt_numba.runtime.slots import INPUT, TEMP
 
 if TYPE_CHECKING:
@@ -84,6 +84,18 @@ class Tapes:
                 self.last = tape
                 self.hits += 1
                 return found
+        return None
+
+    def run(
+        self, arrays: Sequence[Array], shapes: Sequence[tuple[int, ...]], targets: Sequence[Array | None] | None
+    ) -> tuple[Tape, list[Array]] | None:
+        """One run by the first tape that holds for these inputs."""
+        for tape in self.in_turn():
+            outputs = tape.run(arrays, shapes, targets)
+            if outputs is not None:
+                self.last, self.hits = tape, self.hits + 1
+                plain = tape.plain or type(outputs) is Final
+                return tape, outputs if plain else finish(tape.plan, arrays, outputs)
         return None
 
     def note(self, shapes: Sequence[tuple[int, ...]]) -> None:
