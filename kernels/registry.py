@@ -20,7 +20,7 @@ from bolt_numba.base.errors import InternalError
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
 from bolt_numba.base.types import BF16, F16, NUMERICS, Array, TensorType
-from bolt_numba.kernels.geometry.unseen import Making, Packed, Unseen
+from bolt_numba.kernels.geometry.unseen import Making, Packed
 from bolt_numba.kernels.maker_index import COMMON, makers_of, write_index
 from bolt_numba.ops.registry import Op
 
@@ -95,15 +95,6 @@ class Operands(Types):
     def __init__(self, types: Given, result: TensorType | None = None) -> None:
         super().__init__(types)
         self.answers: dict[Any, Any] = {} if result is None else {result_of: result}
-
-
-def unseen(types: Given, node: Any, outs: Sequence[TensorType] = ()) -> Operands:
-    """Types for makers: with large constants unseen.  node: shows them.  outs: types of the results, where known."""
-    made = Operands(types, outs[0] if len(outs) == 1 else None)
-    for i, t in enumerate(types):
-        if t is not None and t.value is not None and t.value.size > KEYED_ELEMENTS and t.value.dtype == t.dtype:
-            made[i] = TensorType(t.dtype, t.shape, Unseen(t.dtype, t.value.shape, i, node))  # type: ignore[arg-type]
-    return made
 
 
 class Kernel(Protocol):

@@ -20,9 +20,10 @@ from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
 from bolt_numba.kernels.extents import KEPT, ends, made_steps, reaches
 from bolt_numba.kernels.geometry.unseen import Packed, content
 from bolt_numba.kernels.jit import Native
-from bolt_numba.kernels.registry import Argument, Entry, Fault, In, Out, Pitch, Record, Scratch, Step, select, unseen
+from bolt_numba.kernels.registry import Argument, Entry, Fault, In, Out, Pitch, Record, Scratch, Step, select
 from bolt_numba.ops.content import refusal
 from bolt_numba.ops.registry import Op
+from bolt_numba.runtime.packs import unseen
 from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorType
 from tests.beyond import NOWHERE, PAGE, close_page, summary, watched
 

@@ -28,12 +28,12 @@ from bolt_numba.ir.graph import Node
 from bolt_numba.kernels.compiles import LackingError
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.geometry.unseen import is_unseen
-from bolt_numba.kernels.registry import KEYED_ELEMENTS, Entry, Given, Operands, Step, is_exact, unseen
+from bolt_numba.kernels.registry import KEYED_ELEMENTS, Entry, Given, Operands, Step, is_exact
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.copies import NOT_WORTH_IT
 from bolt_numba.runtime.device import HOST, Device
 from bolt_numba.runtime.opaque import chosen, steps_of
-from bolt_numba.runtime.packs import MakerContext, NodeContext, packed_by
+from bolt_numba.runtime.packs import MakerContext, NodeContext, packed_by, unseen
 from bolt_numba.runtime.slots import Slot
 from bolt_numba.runtime.stand_ins import STANDS_IN
 

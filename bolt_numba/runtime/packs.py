@@ -23,7 +23,7 @@ from bolt_numba.base.types import PRECISIONS, VALUES_WERE, Array, TensorType
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.compiles import LackingError
 from bolt_numba.kernels.geometry.unseen import Making, Packed, Unseen, content, is_unseen
-from bolt_numba.kernels.registry import In, Record
+from bolt_numba.kernels.registry import KEYED_ELEMENTS, Given, In, Operands, Record
 
 if TYPE_CHECKING:
     from bolt_numba.devices.seals import Sealed
@@ -404,3 +404,12 @@ def _is_plain(form: Hashable) -> bool:
     if isinstance(form, tuple):
         return all(map(_is_plain, form))
     return form is None or type(form) in (str, int, float, bool, bytes)
+
+
+def unseen(types: Given, node: Any, outs: Sequence[TensorType] = ()) -> Operands:
+    """Types for makers: with large constants unseen.  node: shows them.  outs: types of the results, where known."""
+    made = Operands(types, outs[0] if len(outs) == 1 else None)
+    for i, t in enumerate(types):
+        if t is not None and t.value is not None and t.value.size > KEYED_ELEMENTS and t.value.dtype == t.dtype:
+            made[i] = TensorType(t.dtype, t.shape, Unseen(t.dtype, t.value.shape, i, node))  # type: ignore[arg-type]
+    return made
