@@ -87,7 +87,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """No work is too small for two threads."""
     for module in MODULES:
         for name in vars(module):
-            if name.startswith(("PARALLEL_", "SHARED_BYTES")):
+            if name.startswith(("PAYS_", "SHARED_BYTES")):
                 monkeypatch.setattr(module, name, 0)
 
 

@@ -79,7 +79,7 @@ def test_a_pointwise_row_outside_the_known_file() -> None:
 
 def test_a_reader_of_a_row_that_is_not_there() -> None:
     text = r"tables/pointwise.py: UNARY or BINARY: got 'Odd', .* bolt_numba/ops/pointwise.py: `Odd = pointwise\(\"Odd\""
-    for make in (pointwise_readers._unary, pointwise_readers._binary):
+    for make in (pointwise_readers._row, pointwise_readers._old_binary):
         with pytest.raises(BoltError, match=text):
             make("Odd")
 

@@ -61,7 +61,7 @@ FOREIGN = [op for op in ALL if op.name not in INTERNAL]
 CRASHES = {"DFT"}
 """Operators that onnxruntime 1.31 dies of; the reference evaluator judges them."""
 run_each = settings(
-    max_examples=few(20, 5), deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=few(20, 8), deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -138,7 +138,7 @@ def test_reference_agrees_with_an_outside_oracle(op: type[Op]) -> None:
             ran += 1
 
     check()
-    assert ran >= 3
+    assert ran >= few(3, 1)
 
 
 @pytest.mark.parametrize("op", ALL, ids=NAMES)

@@ -106,4 +106,4 @@ class UnsupportedOpError(BoltError, NotImplementedError):
 
 
 for _error in [v for v in globals().values() if isinstance(v, type)]:
-    _error.__module__ = "bolt_numba.base.errors"  # where programs name them, and what tracebacks and pickles say
+    _error.__module__ = "bolt_numba.errors"  # where programs name them, and what tracebacks and pickles say

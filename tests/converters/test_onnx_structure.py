@@ -256,7 +256,7 @@ def test_scan_from_the_end() -> None:
         ("g (float[6] x) => (float[6] y) { y = Transpose <perm = [1]> (x) }", ShapeError, "Transpose"),
         (
             'g (float[6] x) => (float[6] y) { y = Pad <mode = "odd"> (x, p) p = Constant<value_ints=[1,1]>() }',
-            InvalidModelError,
+            ShapeError,
             "mode: got odd",
         ),
     ],

@@ -101,7 +101,7 @@ def arg_rows(dtype: AnyDType, least: bool, lanes: int) -> CudaKernel:
     last=I64,
 )  # fmt: skip
 def arg_columns(on: DeviceParts, dtype: AnyDType, least: bool):
-    """A thread for each line."""
+    """A thread for each line: x [outer, n, inner] -> y i64 [outer, inner]."""
     unit, order, load = dtype.itemsize, ordered(dtype, least), on.load(kind_of(dtype))
 
     @inline

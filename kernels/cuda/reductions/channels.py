@@ -172,7 +172,7 @@ def _whole(a: Any, kind: str) -> dict[str, Any]:
     base=FLOAT,
 )  # fmt: skip
 def neighbour_norm(on: DeviceParts, kind: str):
-    """Each element over a power of the squares of ``size`` channels around it."""
+    """Each of x [outer, channels, inner] over a power of the squares of ``size`` channels around -> y, alike."""
     load, store, unit = on.load(kind), on.store(kind), lang.SIZES[kind]
 
     @inline

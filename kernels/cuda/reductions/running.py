@@ -85,6 +85,7 @@ def running_rows(dtype: AnyDType, is_sum: bool) -> CudaKernel:
     exclusive=I64, first=I64, step=I64,
 )  # fmt: skip
 def running_columns(on: DeviceParts, dtype: AnyDType, is_sum: bool):
+    """A thread for each line: x [outer, n, inner] -> y, alike."""
     unit, number = dtype.itemsize, _NUMBERS[total_of(dtype)]
     load, store, join, result, neutral = _parts(dtype, is_sum)
 

@@ -71,7 +71,7 @@ def log_sum_exp_rows(source: str, result: str, lanes: int) -> CudaKernel:
 
 @elements(over={"o": "outer", "j": "inner"}, extents=_folded, x=PTR, y=PTR, n=I64)
 def log_sum_exp_columns(on: DeviceParts, source: str, result: str):
-    """A thread for each line."""
+    """A thread for each line: x [outer, n, inner] -> y [outer, inner]."""
     unit, out, load, store = ITEMS[source], ITEMS[result], on.load(source), on.store(result)
 
     @inline
@@ -154,7 +154,7 @@ def _whole(a: Any, p: int, kind: str) -> dict[str, Any]:
 
 @elements(over={"o": "outer", "j": "inner"}, extents=_whole, x=PTR, y=PTR, n=I64)
 def lp_columns(on: DeviceParts, p: int, kind: str):
-    """A thread for each line."""
+    """A thread for each line: x [outer, n, inner] -> y, alike."""
     unit, (part, root), load, store = ITEMS[kind], _norm_of(p), on.load(kind), on.store(kind)
 
     @inline
