@@ -1,12 +1,16 @@
-"""The last lines of a run of the suite: functions, cases, time, memory."""
+"""The last lines of a run of the suite: functions, cases, time, memory, and what took most of the time."""
 
 from __future__ import annotations
 
 import os
 import resource
+from collections import Counter
 from typing import Any
 
 import pytest
+
+SLOWEST = 15
+"""Functions that are named at the end."""
 
 
 class Totals:
@@ -16,8 +20,11 @@ class Totals:
         self.cases: set[str] = set()
         self.workers: list[tuple[float, float]] = []
         """Seconds of processors, of a worker and the processes that it started; GB that it held at most."""
+        self.seconds = Counter[str]()
+        """Of each function, on the clock, with its fixtures."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid.partition("[")[0]] += report.duration  # type: ignore[assignment]
         if report.when == "call":
             self.cases.add(report.nodeid)
 
@@ -40,3 +47,6 @@ class Totals:
             f"{len(functions)} functions with {len(self.cases)} cases took {sum(seconds):.0f} s of processors; "
             f"a process held {max(memory):.2f} GB at most"
         )
+        if len(self.cases) > 1000:
+            for function, spent in self.seconds.most_common(SLOWEST):
+                terminalreporter.write_line(f"{spent:7.0f} s {function}")
