@@ -6,6 +6,7 @@ import functools
 import inspect
 from typing import Any
 
+from bolt_numba.base.forks import renew_cached_properties
 from bolt_numba.base.records import field_rows
 from bolt_numba.converters.nodes import ForeignBuilder
 from bolt_numba.ir.graph import Value
@@ -65,3 +66,6 @@ class AsIs:
             kind = "Ints" if isinstance(default, tuple) else type(default).__name__  # as readers spell what they take
             made.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
         return inspect.Signature(made)
+
+
+renew_cached_properties(AsIs)

@@ -122,7 +122,8 @@ def readers_of_nothing(readers: Mapping[tuple[str, str], list[Reader]], others: 
     for domain, name in readers:
         if domain not in ("", "ai.onnx.ml") or (domain, name) in known or name in others:
             continue
-        function = inspect.unwrap(readers[domain, name][0].function)
-        place = f"{_shown(function.__code__.co_filename)}:{function.__code__.co_firstlineno}"
+        reader = readers[domain, name][0]
+        code = getattr(inspect.unwrap(reader.function), "__code__", None)  # a row of `add_as_is` has none
+        place = reader.module if code is None else f"{_shown(code.co_filename)}:{code.co_firstlineno}"
         line = f'@reader("{name}", domain="the.domain.of.its.files")'
         yield f"{name}: a reader, but the domain {domain or 'ai.onnx'} has no such operator: write at {place}: {line}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -138,3 +139,58 @@ def test_sizes_that_pass_by_and_known_ones_have_tables_of_their_own(threads: int
     kept = [p for p in session._runner.prepared.values() if type(p) is Taped]
     assert kept
     assert all(p.tables.nbytes for p in kept)
+
+
+def test_ranges_of_floats_are_rounded_as_numpy_does() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[n] x) => (float[m] y) <float a = {-5.0}, float d = {0.01}> {
+            size = Shape (x)
+            one = Squeeze (size)
+            end = Cast <to = 1> (one)
+            r = Range (a, end, d)
+            y = Floor (r)
+        }""").SerializeToString()  # fmt: skip
+    session = bn.compile(model, threads=1, stand_ins=False)
+    for n in range(1, 13):
+        got = session(np.zeros(n, np.float32))["y"]
+        numbers = np.float32(-5) + np.arange(got.size).astype(np.float32) * np.float32(0.01)
+        np.testing.assert_array_equal(got, np.floor(numbers))
+        wait(session._runner.serving)
+    assert sum(tapes.hits for tapes in session._runner.tapes.values()) > 4
+
+
+GATHERED = """
+    p{i} = Greater ({x}, zero)
+    ones{i} = Cast <to = 7> (p{i})
+    count{i} = ReduceSum <keepdims = 0> (ones{i})
+    numbers{i} = Range (s0, count{i}, s1)
+    z{i} = Gather ({x}, numbers{i})"""
+COUNTED = """<ir_version: 9, opset_import: ["" : 18]>
+g (float[n] x, float[m] y) => (float[k] z0, float[l] z1, int32[a] r, int32[b] q)
+    <float zero = {0.0}, int64 s0 = {0}, int64 s1 = {1}, int32 t0 = {0}, int32 t1 = {1}> {"""
+
+
+def test_what_python_gives_a_stage_is_of_these_sizes() -> None:
+    """Ranges of i32, which Python makes: of an input's size, and of one that data decide in front of another stop."""
+    ends = "".join(
+        f"""
+    s{name} = Shape ({of})
+    n{name} = Squeeze (s{name})
+    c{name} = Cast <to = 6> (n{name})
+    {name} = Range (t0, c{name}, t1)"""
+        for name, of in (("r", "x"), ("q", "z0"))
+    )
+    text = COUNTED + "".join(GATHERED.format(i=i, x=x) for i, x in enumerate("xy")) + ends + "\n}"
+    session = bn.compile(onnx.parser.parse_model(text).SerializeToString(), threads=1, stand_ins=False)
+    rows = [(9 + i, 3 + i % 4, 4 + i % 4) for i in range(9)]
+    rows += [(20, 4, 5), (20, 4, 6), (30, 9, 6), (30, 9, 8), (21, 5, 8), (40, 6, 7), (20, 4, 5), (33, 4, 9), (20, 4, 4)]
+    for n, first, second in rows:
+        x, y = -np.ones(n, np.float32), -np.ones(50, np.float32)
+        x[:first], y[:second] = 1, 1
+        made = session(x, y)
+        assert made["z0"].tolist() == [1] * first
+        assert made["z1"].tolist() == [1] * second
+        assert made["r"].tolist() == [*range(n)]
+        assert made["q"].tolist() == [*range(first)]
+        wait(session._runner.serving)
+    assert sum(tapes.hits for tapes in session._runner.tapes.values()) > 4

@@ -14,6 +14,7 @@ import pytest
 
 import bolt_numba
 from bolt_numba import devices
+from bolt_numba.base.files.kept import BUILT_IN
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -122,3 +123,8 @@ def test_a_source_distribution_has_all_files(tmp_path: Path) -> None:
 def test_type_marker_is_packaged() -> None:
     assert (ROOT / "bolt_numba" / "py.typed").exists()
     assert "py.typed" in PROJECT["tool"]["setuptools"]["package-data"]["bolt_numba"]
+
+
+def test_what_comes_with_the_package_is_found_where_wheels_have_it() -> None:
+    """`bench/wheels.py` writes it there."""
+    assert Path(bolt_numba.__file__).parent / "built_in" == BUILT_IN

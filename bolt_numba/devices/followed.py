@@ -246,8 +246,8 @@ class FollowedRun(NativeRun):
         self.block, self.key = np.empty(0, np.uint8), b""
         self.refill: Refill | None = None
         code = followed.tape
-        self.found: Found = code.last
-        self.own = self.registers = code.own(self.found[0])
+        self.found: Found | None = code.last
+        self.own = self.registers = code.own(code.last[0])
         self.cells: Any = memoryview(self.own)  # type: ignore[arg-type]
         self.evaluating = pointer(self.own) + 8 * code.calls
         self.sizes: list[int] | None = None
@@ -300,7 +300,7 @@ class FollowedRun(NativeRun):
             self.pack_sizes(own, 0, 1, *sizes)  # type: ignore[arg-type]
             evaluate.call_at(self.evaluating)
             if not self.cells[0] or (found[2][0] and own[code.reads].tobytes() != found[2][0]):
-                asked = code.by_parts(0, own, *found[1:]) if len(code.reads) else None
+                asked = self.found = code.by_parts(0, own, *found[1:]) if len(code.reads) else None
                 if asked is None:
                     return None
                 self.turn_to(asked, None)

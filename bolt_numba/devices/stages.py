@@ -233,7 +233,7 @@ class StagedRun:
         run = self.run_
         if not len(self.code.stages[stage].reads):
             return False
-        found = self.code.by_parts(stage, run.own, *run.found[1:])
+        found = run.found = self.code.by_parts(stage, run.own, *run.found[1:])
         if found is None:
             return False
         run.turn_to(found, run.tables)

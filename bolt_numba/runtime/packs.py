@@ -166,9 +166,10 @@ class Packs:
         """
         for job in jobs:
             for packed in packed_by(job.steps or ()):
-                made = job.arrays.get(packed)
-                if made is None or made.nbytes < packed.least:
-                    job.arrays[packed] = self.array(packed, job.ins, job.device.pack_form, waits)
+                if _is_short(job, packed):
+                    made = self.array(packed, job.ins, job.device.pack_form, waits)
+                    if _is_short(job, packed):  # else another thread has made one that programs may read by now
+                        job.arrays[packed] = made
             for slot in job.leaving:
                 with self.once(None):
                     self._leave(slot)
@@ -179,7 +180,7 @@ class Packs:
         assert value is not None
         if value in self._readers:  # another thread may pack, too
             self.gone.add(value)
-            del self._readers[value]
+            self._readers.pop(value, None)
             assert value.const is not None
             _put(value, slot, Unseen(value.const.dtype, value.const.shape, -1))
 
@@ -228,7 +229,8 @@ class Packs:
                         self.array(inner, slots, device, waits)
             with self.once(pack) if waits and pack is not None else nullcontext():
                 made = self._packed(packed, pack, slots, device)
-            self.over(pack)
+            if pack is not None:
+                self.over(pack)
         if made.nbytes < packed.least:
             raise ShapeError(f"{packed}: got {made.nbytes} bytes, wanted {packed.least}, as its steps reach")
         return made
@@ -267,8 +269,13 @@ class Packs:
 
     def lacks(self, packed: Packed, slots: Sequence[Slot | None], device: str) -> Any:
         """The kernel that something could not be packed without, if it is not there yet; else None."""
-        kernel = self.lacking.get(pack_of(packed, slots, device)) if self.lacking else None  # type: ignore[arg-type]
-        return None if kernel is None or kernel.is_ready else kernel
+        if not self.lacking:
+            return None
+        kernel = self.lacking.get(pack_of(packed, slots, device))  # type: ignore[arg-type]
+        if kernel is not None and not kernel.is_ready:
+            return kernel
+        inner = (self.lacks(of, slots, device) for of in packed.operands if isinstance(of, Packed))
+        return next(filter(None, inner), None)
 
     def _where(self, pack: Pack) -> tuple[int, str] | None:
         """Place of the first of its constants, and a text that tells apart what is packed of it, if there is one."""
@@ -293,6 +300,11 @@ class Packs:
     @property
     def nbytes(self) -> int:
         return sum(packed.nbytes for packed in list(self._made.values()))
+
+
+def _is_short(job: Job, packed: Packed) -> bool:
+    made = job.arrays.get(packed)
+    return made is None or made.nbytes < packed.least
 
 
 def pack_of(packed: Packed, slots: Sequence[Slot | None], device: str) -> Pack | None:

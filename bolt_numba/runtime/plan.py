@@ -78,13 +78,16 @@ class Plan:
         """Pack what steps read packed, compile, and build programs; others may plan meanwhile."""
         if self.built is None and self.context is not None:
             packs = self.context.packs
-            packs.pack(self.jobs)
-            with packs.once(self):
-                if self.built is None:
-                    for device in dict.fromkeys(job.device for job in self.jobs):
-                        device.prepare([job for job in self.jobs if job.device is device])
-                    self.built = segments_of(self.jobs, self.context.threads)
-            packs.over(self)
+            try:
+                packs.pack(self.jobs)
+                with packs.once(self):
+                    if self.built is None:
+                        for device in dict.fromkeys(job.device for job in self.jobs):
+                            device.prepare([job for job in self.jobs if job.device is device])
+                        self.built = segments_of(self.jobs, self.context.threads)
+            finally:
+                packs.over(self)
+                packs.done()
 
 
 class Planner:

@@ -62,7 +62,8 @@ def report_of(runner: Runner) -> Report:
         here, within = rest.pop()
         rows.tapes.append(within | _tapes(here))
         last: list[Any] = sorted(here.prepared.values(), key=lambda p: p.used)[-1:]
-        for prepared in last or [tapes.last for tapes in here.tapes.values() if tapes.last is not None][-1:]:
+        made = [tapes for tapes in here.tapes.values() if tapes.tapes]
+        for prepared in last or [tapes.last or tapes.tapes[0] for tapes in made][-1:]:
             plan = prepared.tape.plan if isinstance(prepared, Taped) and prepared.strays else prepared.plan
             for job in plan.jobs:
                 if type(job.op) is Read:

@@ -120,6 +120,8 @@ class Runner:
                 found = planned_now(self.serving, partial(self._plan, key, arrays, waits), self._drop, waits)
         elif len(self.prepared) > 1:
             found.used = next(clock)
+        if type(found) is not Taped:
+            found.plan.link()  # another thread may have planned and not be done
         return found
 
     def _keep(self, key: Hashable, made: Prepared) -> None:

@@ -122,9 +122,9 @@ def fill_counts(p, tid, nthreads):  # type: ignore[no-untyped-def]
     count_up(p.to, 0, p.count, p.first, p.step)
 
 
-@native(to=PTR, first=I64, step=I64, count=I64)
+@native(fastmath=frozenset(), to=PTR, first=I64, step=I64, count=I64)
 def fill_reals(p, tid, nthreads):  # type: ignore[no-untyped-def]
-    """f32 [count]: ``first + i * step``, which are the bits of f32."""
+    """f32 [count]: ``first + i * step``, which are the bits of f32; rounded twice, as NumPy does."""
     first, step = f32_of_bits(splat(np.int32(p.first))), f32_of_bits(splat(np.int32(p.step)))
     for i in range(0, p.count, LANES):
         vstore_n(p.to + 4 * i, first + to_f32(iota() + np.int32(i)) * step, p.count - i)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnxruntime  # type: ignore[import-untyped]
@@ -362,3 +364,19 @@ def test_old_files_without_opset_are_opset_1() -> None:
     del model.opset_import[:]
     model.ir_version = 2
     np.testing.assert_array_equal(run(read_model(model), x=X)[0], np.maximum(X, 0))
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        ("MaxPool", {"kernel_shape": [2], "auto_pad": "BAD"}),
+        ("Conv", {"auto_pad": "BAD"}),
+        ("DepthToSpace", {"blocksize": 2, "mode": "BAD"}),
+    ],
+)
+def test_words_are_checked_where_ranks_are_unknown(op: str, attributes: dict[str, Any]) -> None:
+    names = ["x", "w"] if op.startswith("Conv") else ["x"]
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in (*names, "y")]
+    graph = helper.make_graph([helper.make_node(op, names, ["y"], **attributes)], "g", values[:-1], values[-1:])
+    with pytest.raises(ShapeError, match="got BAD"):
+        read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))

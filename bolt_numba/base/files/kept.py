@@ -36,7 +36,7 @@ from bolt_numba.base.files.trusted import (
 from bolt_numba.base.records import record
 
 _EFFECTIVE = getattr(os, "geteuid", None)
-BUILT_IN = Path(__file__).parent.parent / "built_in"
+BUILT_IN = Path(__file__).parents[2] / "built_in"
 """The folder of what came with the package; only some wheels have it.  It is trusted as the package is."""
 _OTHERS = 0o055
 """Bits of a mode that let others read a folder; nothing that is kept lets them write."""

@@ -428,13 +428,13 @@ class DepthToSpace(Op):
     mode: str = "DCR"
 
     def infer(self, x: TensorType) -> TensorType:
+        if self.mode not in ("DCR", "CRD"):
+            raise self.fail("mode", self.mode, "DCR or CRD")
         shape = shape_of(self, "x", x, 4)
         if shape is None:
             return TensorType(x.dtype, None)
         n, c, h, w = shape
         b = self.blocksize
-        if self.mode not in ("DCR", "CRD"):
-            raise self.fail("mode", self.mode, "DCR or CRD")
         if b < 1 or (isinstance(c, int) and c % (b * b)):
             raise self.fail("channels of x", c, f"a multiple of {b * b}")
         return TensorType(x.dtype, (n, c // (b * b), h * b, w * b))

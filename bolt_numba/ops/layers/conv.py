@@ -13,7 +13,15 @@ from bolt_numba.base.records import record
 from bolt_numba.base.types import AnyDType, Array, Dim, Shape, Sym, TensorType
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.layers.matmul import finish, product_dtype, want_activation
-from bolt_numba.ops.layers.windows import Windows, as_layout, channels_first, join_shape, per_axis, split_shape
+from bolt_numba.ops.layers.windows import (
+    Windows,
+    as_layout,
+    channels_first,
+    join_shape,
+    per_axis,
+    split_shape,
+    want_auto_pad,
+)
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import want_dim, want_dims
 
@@ -23,8 +31,9 @@ def _want_groups(owner: Op, what: str, count: Dim, group: int) -> None:
         raise owner.fail(what, count, f"a multiple of group {group}")
 
 
-def _kernel(owner: Op, w: TensorType) -> tuple[int, ...] | None:
+def _kernel(owner: Convolution | ConvTranspose, w: TensorType) -> tuple[int, ...] | None:
     """Sizes of the kernel, None where only the run tells them; raises ShapeError for filters without any."""
+    want_auto_pad(owner, owner.auto_pad)
     if w.shape is None:
         return None
     if len(w.shape) < 3:

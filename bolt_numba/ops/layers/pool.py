@@ -51,11 +51,11 @@ class Pool(Op):
 
     def output_shape(self, x: TensorType) -> Shape | None:
         """Shape of the result, None when the rank is unknown; raises ShapeError."""
-        parts = split_shape(self, x, self.layout, len(self.kernel_shape) + 2)
+        windows, parts = self.windows, split_shape(self, x, self.layout, len(self.kernel_shape) + 2)
         if parts is None:
             return None
         n, c, sizes = parts
-        return join_shape(n, c, self.windows.output_dims(self, sizes), self.layout)
+        return join_shape(n, c, windows.output_dims(self, sizes), self.layout)
 
     def resolved(self, x: Array) -> tuple[Windows, list[int]]:
         """Windows with explicit pads and the number of positions, for ``x`` [n, c, spatial...]."""

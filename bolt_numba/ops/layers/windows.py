@@ -61,6 +61,12 @@ def per_axis(owner: Op, what: str, given: Sequence[int], count: int, default: in
     return values
 
 
+def want_auto_pad(owner: Op, auto_pad: str) -> None:
+    """Raise ShapeError for a word that is none of `AUTO_PADS`."""
+    if auto_pad not in AUTO_PADS:
+        raise owner.fail("auto_pad", auto_pad, " or ".join(AUTO_PADS))
+
+
 def resolve_pads(
     auto_pad: str,
     sizes: Sequence[int],
@@ -123,8 +129,7 @@ class Windows:
         known = _MADE.get(key)
         if known is not None:
             return known
-        if auto_pad not in AUTO_PADS:
-            raise owner.fail("auto_pad", auto_pad, " or ".join(AUTO_PADS))
+        want_auto_pad(owner, auto_pad)
         rank = len(kernel)
         made = Windows(
             per_axis(owner, "kernel", kernel, rank),
