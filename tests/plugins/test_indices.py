@@ -37,7 +37,7 @@ def case(name: str, index: int) -> tuple[Any, list[Array], int]:
         "ScatterElements": (make("ScatterElements", axis=0), [X, columns(0, index), X[:2]], 1),
         "ScatterND": (make("ScatterND"), [X, one[:2, None], X[:2]], 1),
         "ReverseSequence": (make("ReverseSequence", batch_axis=1, time_axis=0), [X, np.tile(one, 2)], 1),
-        "RoiAlign": (make("RoiAlign", output_height=1, output_width=1), [IMAGES, BOXES, one], 2),
+        "RoiAlign": (make("RoiAlign", output_height=1, output_width=1, sampling_ratio=2), [IMAGES, BOXES, one], 2),
         "RotaryEmbedding": (make("RotaryEmbedding"), [X.reshape(1, 1, 4, 6), TABLE, TABLE,
                                                       np.array([[0, 1, index, 2]], I64)], 3),
     }  # fmt: skip

@@ -211,6 +211,7 @@ def grid_sample(s: Site, op: Any) -> None:
 @builds("RoiAlign", indices=(2,))
 def roi_align(s: Site, op: Any) -> None:
     s.want(op.mode == "avg", "the greatest sample")
+    s.want(op.sampling_ratio > 0, "samples by the size of each box: OpenVINO takes wrong ones")
 
 
 @builds("LSTM", "GRU", others={4: (I32,)})
