@@ -464,3 +464,8 @@ def timed(planned: Planned, inputs: Sequence[Array | None], repeat: int = 20) ->
             call(address, 0, 1)
         best = min(best, time.perf_counter() - begin)
     return best
+
+
+def served(runner: Any) -> int:
+    """Runs that tapes of the runner's region served."""
+    return sum(tapes.hits for tapes in runner.tapes.values())

@@ -21,6 +21,7 @@ from bolt_numba.base.turns import short_turns
 from bolt_numba.ir.graph import Graph
 from bolt_numba.runtime import runner
 from bolt_numba.runtime.tape import FIRST, Tape, Tapes
+from tests.harness import served
 from tests.loop_graphs import i64, looped
 from tests.rule_cases import graph_of, o
 from tests.test_plan_cache import in_threads
@@ -41,14 +42,6 @@ def rows(count: int) -> Any:
 def endless(turn: Turn) -> None:
     while True:
         turn()
-
-
-def last(session: bn.Session) -> type:
-    return type(list(session._runner.prepared.values())[-1])
-
-
-def served(session: bn.Session) -> int:
-    return sum(tapes.hits for tapes in session._runner.tapes.values())
 
 
 def tries(session: bn.Session) -> int:
@@ -74,7 +67,7 @@ def test_no_call_waits_for_a_tape(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(20, 40):
         other = bn.compile(graph, threads=1, max_plans=1)
         assert session(rows(n))[0].tobytes() == session(rows(n))[0].tobytes() == other(rows(n))[0].tobytes()
-    assert served(session) > 20
+    assert served(session._runner) > 20
 
 
 def test_few_shapes_have_no_tape(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +253,7 @@ def test_a_child_of_fork_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
             session(rows(50))
             done = behind.idle(WAIT_S)
             session(rows(51)), session(rows(51))
-            code = 0 if done and served(session) else 2
+            code = 0 if done and served(session._runner) else 2
         finally:
             os._exit(code)
     os.close(write), os.close(read)

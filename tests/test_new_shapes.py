@@ -26,6 +26,7 @@ from bolt_numba.kernels.jit import I64, PTR, Native, native_source
 from bolt_numba.kernels.progress import shown
 from bolt_numba.runtime import runner
 from bolt_numba.runtime.stand_ins import Serving, computed_now
+from tests.harness import served
 from tests.rule_cases import graph_of, i64, o
 
 WARM = (1, 6)
@@ -66,7 +67,7 @@ def serve() -> dict[str, Any]:
     patient = bn.compile(gated(), threads=1, stand_ins=False)
     wanted = [patient(feed(*shape))[0] for shape in (WARM, *TEN, *MORE)][1:]
     return held | {
-        "served": sum(tapes.hits for tapes in session._runner.tapes.values()),
+        "served": served(session._runner),
         "waited": [c.name for c in waited],
         "waited later": [c.name for c in waited_later],
         "stand-ins": [runner for runner in runners if runner.endswith("(stand-in)")],

@@ -22,6 +22,7 @@ from bolt_numba.runtime.packs import Pack, Packs
 from bolt_numba.runtime.prepared import Prepared
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.tape import Tape, Taped, Tapes
+from tests.harness import served
 from tests.rule_cases import graph_of, o
 from tests.test_fillers import net
 from tests.test_session import two_layers
@@ -76,12 +77,8 @@ def taped(first: int = 101, graph: Graph | None = None, **options: Any) -> bn.Se
         session(rows(count))
     assert behind.idle()
     session(rows(first + 4))
-    assert served(session) == 1
+    assert served(session._runner) == 1
     return session
-
-
-def served(session: bn.Session) -> int:
-    return sum(tapes.hits for tapes in session._runner.tapes.values())
 
 
 def counts(session: bn.Session) -> list[int]:
@@ -115,7 +112,7 @@ def test_a_buffer_for_an_output_that_is_an_input_has_the_sizes_of_this_run() -> 
         z = np.full((3, size), size, np.float32)
         sums, same = np.empty((count, 8), np.float32), np.empty_like(z)
         session.run_into({"x": rows(count), "z": z}, {"out0": sums, "out1": same})
-        assert served(session) == count - 94
+        assert served(session._runner) == count - 94
         assert (sums == 2).all()
         assert (same == size).all()
         with pytest.raises(ShapeError, match=rf"got shape \(3, 2\), wanted \(3, {size}\)"):
@@ -223,7 +220,7 @@ def test_memory_of_a_large_shape_goes_with_it() -> None:
     session = taped(30_000, graph, max_plans=2)
     small = idle(session)
     session(rows(600_000))
-    assert served(session) == 2
+    assert served(session._runner) == 2
     for count in (30_100, 30_101, 30_102, 30_103):
         session(rows(count))
     assert 0 < idle(session) <= 2 * small

@@ -173,7 +173,6 @@ class Packs:
             for slot in job.leaving:
                 with self.once(None):
                     self._leave(slot)
-        self.done()
 
     def _leave(self, slot: Slot) -> None:
         value = slot.source
@@ -364,7 +363,7 @@ class NodeContext:
         return made
 
     def shown(self, ins: Sequence[TensorType | None]) -> list[TensorType | None]:
-        """Given with all content."""
+        """Types with all content."""
         packs = self.session.packs
         made = list(ins)
         for i, t in enumerate(ins):

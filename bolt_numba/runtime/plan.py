@@ -243,7 +243,7 @@ class Planner:
         return job
 
     def _inferred(self, op: Op, ins: list[Slot | None], types: list[TensorType | None]) -> tuple[TensorType, ...]:
-        """Given of a node's results, for which there is memory."""
+        """Types of a node's results, for which there is memory."""
         infer = infer_types if self.trail is None else types_of
         made = infer(op, fitting(op, types, ins, self.region.bounds) if op.bounds else types)
         if self.trail is None:
