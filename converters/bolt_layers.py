@@ -6,8 +6,6 @@ V and U (NV21) or U and V (NV12).  Source: Bolt's kernels.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bolt_numba.base.budget import ask
@@ -32,7 +30,7 @@ OVER = 1.0001
 """By what a table's cells are wider than they would fit, so that none ends at the greatest byte."""
 
 
-def convert_color(b: ForeignBuilder, x: Value, src: str, dst: str, *, as_bytes: bool) -> Any:
+def convert_color(b: ForeignBuilder, x: Value, src: str, dst: str, *, as_bytes: bool) -> Value:
     """A camera's image as [n, h, w, c], or the other way; ``src`` and ``dst`` name an order of colours and a range.
 
     as_bytes: colours are rounded.  Brightness and the colours of a camera's image always are.
@@ -56,7 +54,7 @@ def convert_color(b: ForeignBuilder, x: Value, src: str, dst: str, *, as_bytes: 
     return made if most == "255" else b(Mul(), made, 1 / 255)
 
 
-def _to_camera(b: ForeignBuilder, x: Value, order: str, dst: str) -> Any:
+def _to_camera(b: ForeignBuilder, x: Value, order: str, dst: str) -> Value:
     """V and U are those of the upper left pixel of each block."""
     n, h, w = (static_dim(b, x, i) for i in range(3))
     if rank_of(b, x) != 4 or h % 2 or w % 2 or static_dim(b, x, 3) != len(order):
@@ -69,7 +67,7 @@ def _to_camera(b: ForeignBuilder, x: Value, order: str, dst: str) -> Any:
     return _joined(b, y, pairs, n, h, w)
 
 
-def lut_preprocess(b: ForeignBuilder, x: Value) -> Any:
+def lut_preprocess(b: ForeignBuilder, x: Value) -> Value:
     """[n, 3, h / 2, w / 2] of a block's upper right brightness and its two numbers, each times 0.003921."""
     bright, rest, (n, h, w) = _parts(b, x)
     corner = sliced(b, sliced(b, bright, 1, 0, step=2), 2, 1, step=2)
@@ -77,7 +75,7 @@ def lut_preprocess(b: ForeignBuilder, x: Value) -> Any:
     return b(Mul(), b(Transpose((0, 3, 1, 2)), both), 0.003921)
 
 
-def lut(b: ForeignBuilder, x: Value, table: Value, kind: str) -> Any:
+def lut(b: ForeignBuilder, x: Value, table: Value, kind: str) -> Value:
     """An image by a table [3, d, d, d] of its three numbers, from the last axis on brightness, first and second number.
 
     Between entries it is linear.  A block's numbers are those that its upper left pixel finds.  Results are cut to
@@ -97,7 +95,7 @@ def lut(b: ForeignBuilder, x: Value, table: Value, kind: str) -> Any:
     return _joined(b, sliced(b, made, 3, 0, 1), sliced(b, made, 3, 1), n, h, w)
 
 
-def bilateral_slice_apply(b: ForeignBuilder, x: Value, grid: Value, guide: Value | None, mode: str) -> Any:
+def bilateral_slice_apply(b: ForeignBuilder, x: Value, grid: Value, guide: Value | None, mode: str) -> Value:
     """Each pixel times a matrix, which its place and its guide choose from a grid, linearly between cells.
 
     x: [n, h, w, 3] · grid: [n, gh, gw, d * 12] · guide: [n, h, w], 0 to 1 along d -> like x.
@@ -138,7 +136,7 @@ def _doubled(b: ForeignBuilder, rest: Value, n: int, h: int, w: int) -> Value:
     return reshaped(b, expanded(b, blocks, [n, h // 2, 2, w // 2, 2, 2]), [n, h, w, 2])
 
 
-def _joined(b: ForeignBuilder, bright: Value, pairs: Value, n: int, h: int, w: int) -> Any:
+def _joined(b: ForeignBuilder, bright: Value, pairs: Value, n: int, h: int, w: int) -> Value:
     """A camera's image of brightness and of the numbers [n, h, w, 2], of which those of the upper left pixels stay."""
     corner = sliced(b, sliced(b, pairs, 1, 0, step=2), 2, 0, step=2)
     return b(Concat(1), bright, reshaped(b, corner, [n, h // 2, w, 1]))

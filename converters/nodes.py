@@ -179,5 +179,4 @@ class NodeReader(Generic[S]):
     def _again(self, value: Value, graph: Graph, name: str) -> Value:
         if value.const is not None:
             return Value(name, value.type, const=value.const)
-        made: Value = Builder(graph)(Identity(), value, name=f"{name}/Identity")
-        return made
+        return Builder(graph)(Identity(), value, name=f"{name}/Identity")

@@ -89,7 +89,7 @@ def size_of(b: ForeignBuilder, x: Value, axis: int) -> Size:
     if isinstance(dim, int):
         return dim
     place = axis if axis >= 0 else axis + rank_of(b, x)
-    return b.one(Shape(place, place + 1), x)
+    return b(Shape(place, place + 1), x)
 
 
 def sizes_of(b: ForeignBuilder, x: Value, axes: Iterable[int]) -> list[Size]:
@@ -111,40 +111,39 @@ def joined(b: ForeignBuilder, *parts: Value | Sequence[Size]) -> Value:
             numbers = []
         if size is not None:
             kept.append(size)
-    made: Value = b.const(ints(())) if not kept else kept[0] if len(kept) == 1 else b(Concat(0), *kept)
-    return made
+    return b.const(ints(())) if not kept else kept[0] if len(kept) == 1 else b(Concat(0), *kept)
 
 
 def reshaped(b: ForeignBuilder, x: Value, *parts: Value | Sequence[Size], zero_keeps: bool = False) -> Value:
     """``x`` in a shape made of sizes (-1 is solved) and of shapes.  zero_keeps: a 0 keeps the size that is there."""
-    return b.one(Reshape(allowzero=not zero_keeps), x, joined(b, *parts))
+    return b(Reshape(allowzero=not zero_keeps), x, joined(b, *parts))
 
 
 def expanded(b: ForeignBuilder, x: Value | Array, *parts: Value | Sequence[Size]) -> Value:
     """``x`` broadcast to a shape made of sizes and of shapes."""
-    return b.one(Expand(), x if isinstance(x, Value) else b.const(x), joined(b, *parts))
+    return b(Expand(), x if isinstance(x, Value) else b.const(x), joined(b, *parts))
 
 
 def sliced(b: ForeignBuilder, x: Value, axis: int, start: int, end: int = END, step: int = 1) -> Value:
     """Some elements along one axis, as Python counts them."""
-    return b.one(Slice(), x, ints([start]), ints([end]), ints([axis]), ints([step]))
+    return b(Slice(), x, ints([start]), ints([end]), ints([axis]), ints([step]))
 
 
 def unsqueezed(b: ForeignBuilder, x: Value, *axes: int) -> Value:
     """``x`` with axes of length 1 put in, counted in the result."""
-    return b.one(Unsqueeze(), x, ints(axes)) if axes else x
+    return b(Unsqueeze(), x, ints(axes)) if axes else x
 
 
 def counted_up(b: ForeignBuilder, index: Value, size: Any) -> Value:
     """Indices that may not count from the end: negative ones become such as no axis of this size has."""
-    return b.one(Where(), b(Less(), index, 0), b(Sub(), index, size), index)
+    return b(Where(), b(Less(), index, 0), b(Sub(), index, size), index)
 
 
 def squeezed(b: ForeignBuilder, x: Value, *axes: int) -> Value:
     """``x`` without axes of length 1."""
-    return b.one(Squeeze(), x, ints(axes)) if axes else x
+    return b(Squeeze(), x, ints(axes)) if axes else x
 
 
 def as_scalar(b: ForeignBuilder, x: Value) -> Value:
     """An operand of one element as a scalar."""
-    return x if x.type.shape == () else b.one(Reshape(), x, ints([]))
+    return x if x.type.shape == () else b(Reshape(), x, ints([]))

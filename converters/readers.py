@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.files.folder_index import remember, remembered
@@ -28,6 +28,7 @@ from bolt_numba.ops import load_announced
 from bolt_numba.ops.registry import Op
 
 Function: TypeAlias = Callable[..., Any]
+F = TypeVar("F", bound=Function)
 
 
 def _spelled(parameter: inspect.Parameter) -> str:
@@ -178,10 +179,10 @@ class Readers:
         self._has_looked = False
         self._is_loaded = not packages
 
-    def reader(self, *names: str, since: int = 1, domain: str = "") -> Callable[[Function], Function]:
+    def reader(self, *names: str, since: int = 1, domain: str = "") -> Callable[[F], F]:
         """Register a function for operators of these names from version ``since`` on."""
 
-        def register(function: Function) -> Function:
+        def register(function: F) -> F:
             for name in names:
                 self.add(name, function, since, domain)
             return function

@@ -6,8 +6,9 @@ Used by converters and rewrites.  It never optimises.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 
 import numpy as np
 
@@ -22,6 +23,14 @@ __all__ = ["Builder", "Operand", "infer_types", "merged_type"]
 Operand: TypeAlias = "Value | Array | int | float | bool | None"
 _MADE_UP = re.compile(r"_\d+\b")
 """What `ops.registry.fresh_dim` puts behind a symbol: such a dimension says nothing."""
+
+if TYPE_CHECKING:
+
+    class One(Protocol):
+        """An operator with one output, as its `infer` says."""
+
+        @property
+        def infer(self) -> Callable[..., TensorType]: ...
 
 
 def _merged_dim(old: Dim, new: Dim) -> Dim | None:
@@ -81,7 +90,11 @@ class Builder:
         self.nodes.append(node)
         return node
 
-    def __call__(self, op: Op, *operands: Operand, name: str = "") -> Any:
+    @overload
+    def __call__(self, op: One, *operands: Operand, name: str = "") -> Value: ...
+    @overload
+    def __call__(self, op: Op, *operands: Operand, name: str = "") -> Any: ...
+    def __call__(self, op: Any, *operands: Operand, name: str = "") -> Any:
         node = self.node(op, *operands, name=name)
         return node.outputs[0] if len(node.outputs) == 1 else tuple(node.outputs)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -72,6 +72,10 @@ class Pointwise(Op):
     ulp: ClassVar[float]
     wide: ClassVar[bool]
     compute: ClassVar[Reference]
+    if TYPE_CHECKING:  # attributes are those of a row
+
+        def __init__(self, *attributes: Any, **named: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
 
     @property
     def text(self) -> str:
@@ -128,7 +132,7 @@ def pointwise(
     base: type[Pointwise] = Pointwise,
     doc: str = "",
     **attributes: Any,
-) -> type[Any]:
+) -> type[Pointwise]:
     """Make and register a pointwise operator.
 
     reference: gets the operands, and the operator first when the row has attributes.  attributes: name = default, in

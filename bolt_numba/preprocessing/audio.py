@@ -117,7 +117,7 @@ class Audio:
         y = y if self.bands is None else b(MatMul(), y, self.filters())
         y = self._scaled(b, y)
         y = b(Transpose((0, 2, 1)), y) if self.layout == "bands" else y
-        return y if y.type.dtype == self._dtype else b.one(Cast(self._dtype), y)
+        return y if y.type.dtype == self._dtype else b(Cast(self._dtype), y)
 
     @property
     def _fft(self) -> int:

@@ -128,7 +128,7 @@ class Image:
             y = self._mixed(b, b(fit, x, np.ones(3, F32), np.zeros(3, F32)), times, plus, dtype)
         else:
             y = b(fit, x, times, plus)
-        return y if y.type.dtype == dtype else b.one(Cast(dtype), y)
+        return y if y.type.dtype == dtype else b(Cast(dtype), y)
 
     def _mixed(self, b: Builder, x: Value, times: Array, plus: Array, dtype: AnyDType) -> Value:
         """Gray levels of red, green and blue ones, then scaled."""
@@ -139,8 +139,7 @@ class Image:
         if dtype.kind in "iu":
             info = np.iinfo(dtype)
             y = b(Clip(float(info.min), float(info.max)), b(Round(), y))
-        made: Value = y
-        return made
+        return y
 
     def _factors(self, count: int, scale: float) -> tuple[Array, Array]:
         """What levels of each of ``count`` channels are multiplied by, and what is added; scale: if none is given."""

@@ -237,4 +237,4 @@ def _integer_bias(b: Builder, layer: QuantLayer, plan: QuantPlan, bias: Array, w
     if found is None or getattr(layer.node.op, "alpha", 1.0) != 1.0:
         return b.const(bias)
     data, scale = found
-    return b.one(DequantizeLinear(0), data, scale)
+    return b(DequantizeLinear(0), data, scale)

@@ -16,7 +16,7 @@ from bolt_numba.base.options import flag_of
 from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, I8, U8, Array
 from bolt_numba.ir.build import Builder
-from bolt_numba.ir.graph import Graph, Node
+from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.quantize import DequantizeLinear
@@ -215,7 +215,7 @@ def _turned(v: Array, along: int, lead: tuple[int, ...] = ()) -> Array:
 
 def dequantised(
     b: Builder, made: Blocks, dtype: Any, along: int, block: int | None, name: str, lead: tuple[int, ...] = ()
-) -> Any:
+) -> Value:
     """The weights as their integers behind a DequantizeLinear; ``along``: the axis of blocks; lead: the other axes."""
     symmetric = dtype in (I8, STORED[4, True])
     byte = I8 if symmetric else U8

@@ -362,4 +362,4 @@ def _all_rows(course: Course, row: Given, b: Builder) -> Value | None:
         outer = b(Slice(), outer, np.array([first], I64), ends, np.array([axis], I64), np.array([place.slope], I64))
     order = (axis, *(i for i in range(len(shape)) if i != axis))
     outer = b(Transpose(order), outer) if axis else outer
-    return b.one(Reshape(), outer, np.array([trips, -1, shape[-1]], I64))
+    return b(Reshape(), outer, np.array([trips, -1, shape[-1]], I64))

@@ -190,7 +190,7 @@ def _between(b: Builder, course: Course, x: Value, rows: Value, found: RowWrite)
         parts.insert(0, b(Slice(), x, np.array([0], I64), np.array([first], I64), axes))
     if first + trips != size:
         parts.append(b(Slice(), x, np.array([first + trips], I64), np.array([_LAST], I64), axes))
-    return b.one(Concat(found.axis), *parts) if len(parts) > 1 else rows
+    return b(Concat(found.axis), *parts) if len(parts) > 1 else rows
 
 
 def list_as_result(m: Match, b: Builder) -> Result:

@@ -52,11 +52,12 @@ from bolt_numba.ops.pointwise import (
     Sub,
     Where,
 )
+from bolt_numba.ops.registry import Op
 from bolt_numba.passes.absorb import pad_value, window_pads, with_pads
 from bolt_numba.passes.constants import scaled_weight
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 
-COMPARISONS = {Greater: "gt", GreaterOrEqual: "ge", Less: "lt", LessOrEqual: "le"}
+COMPARISONS: dict[type[Op], str] = {Greater: "gt", GreaterOrEqual: "ge", Less: "lt", LessOrEqual: "le"}
 SWAPPED = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge"}
 OPPOSITE = {name: f"not_{name}" for name in SWAPPED}
 AFFINE = (Add, Sub, Mul, Div, Neg)
@@ -225,7 +226,7 @@ def _packed(b: Builder, found: Twofold, axis: int) -> Value:
     x: Value = found.x
     for move in reversed(found.moves):
         x = b(move.op, x, *move.inputs[1:])
-    return b.one(BinaryPack(axis, found.compare), x, found.bound)
+    return b(BinaryPack(axis, found.compare), x, found.bound)
 
 
 def is_bare(op: Any) -> bool:

@@ -201,4 +201,4 @@ class _Turning:
         return self.again[id(value)]
 
     def _table(self, value: Value, dtype: AnyDType) -> Value:
-        return self.b.one(ByteTable(), value, (np.arange(ENTRIES, dtype=U8) ^ np.uint8(HALF)).view(dtype))
+        return self.b(ByteTable(), value, (np.arange(ENTRIES, dtype=U8) ^ np.uint8(HALF)).view(dtype))

@@ -137,9 +137,9 @@ class _Phases:
             pixels = [a for i in range(rank) for a in (rank + 3 + i, 2 + i)]
             moved = b(Transpose((0, 1, rank + 2, *pixels)), b(Reshape(), y, apart))
             merged = [0, self.group * self.results, *(d * s for d, s in zip(sizes, self.strides, strict=True))]
-            return b.one(Reshape(), moved, np.array(merged, np.int64))
+            return b(Reshape(), moved, np.array(merged, np.int64))
         if rank == 2 and len(steps) == 1 and self.group == 1:
-            return b.one(DepthToSpace(steps.pop()), y)
+            return b(DepthToSpace(steps.pop()), y)
         return None
 
     def spread_last(self, b: Builder, y: Value) -> Value | None:
@@ -153,7 +153,7 @@ class _Phases:
         pixels = [a for i in range(rank) for a in (1 + i, rank + 2 + i)]
         moved = b(Transpose((0, *pixels, rank + 1, 2 * rank + 2)), b(Reshape(), y, apart))
         merged = [0, *(d * s for d, s in zip(sizes, self.strides, strict=True)), self.group * self.results]
-        return b.one(Reshape(), moved, np.array(merged, np.int64))
+        return b(Reshape(), moved, np.array(merged, np.int64))
 
     def cropped(self, b: Builder, y: Value, first: int) -> Value:
         """Without what the pads cut off; first: the first spatial axis."""
@@ -161,7 +161,7 @@ class _Phases:
             return y
         ends = [-e if e else LAST for e in self.ends]
         axes = np.arange(first, first + len(ends))
-        return b.one(Slice(), y, np.array(self.begins), np.array(ends), axes)
+        return b(Slice(), y, np.array(self.begins), np.array(ends), axes)
 
 
 LAST = np.iinfo(np.int64).max

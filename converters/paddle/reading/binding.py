@@ -127,7 +127,7 @@ def joined(b: PaddleBuilder, elements: Sequence[Value]) -> Value:
     if len({x.type.dtype for x in elements}) > 1:
         elements = [x if x.type.dtype == I64 else b(Cast(I64), x) for x in elements]
     flat = [x if x.type.shape == (1,) else b(Reshape(), x, whole) for x in elements]
-    return flat[0] if len(flat) == 1 else b.one(Concat(0), *flat)
+    return flat[0] if len(flat) == 1 else b(Concat(0), *flat)
 
 
 def _add_attributes(

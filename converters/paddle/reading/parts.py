@@ -40,7 +40,7 @@ MOST_PLACES = 1 << 20
 
 def to(b: ForeignBuilder, x: Value, dtype: AnyDType) -> Value:
     """The values of x in another dtype."""
-    return x if x.type.dtype == dtype else b.one(Cast(dtype), x)
+    return x if x.type.dtype == dtype else b(Cast(dtype), x)
 
 
 def floating(b: ForeignBuilder, x: Value) -> Value:
@@ -50,7 +50,7 @@ def floating(b: ForeignBuilder, x: Value) -> Value:
 
 def truth(b: ForeignBuilder, x: Value) -> Value:
     """Whether each element is not zero."""
-    return x if x.type.dtype == BOOL else b.one(Not(), b(Equal(), x, 0))
+    return x if x.type.dtype == BOOL else b(Not(), b(Equal(), x, 0))
 
 
 def number(b: ForeignBuilder, x: Value, dtype: AnyDType) -> Number:
@@ -58,7 +58,7 @@ def number(b: ForeignBuilder, x: Value, dtype: AnyDType) -> Number:
     known = known_scalar(x)
     if known is not None:
         return int(known) if dtype.kind in "iu" else known
-    return b.one(Reshape(), to(b, x, dtype), ints(()))
+    return b(Reshape(), to(b, x, dtype), ints(()))
 
 
 def whole(b: ForeignBuilder, x: Value, what: str) -> int:
@@ -97,8 +97,7 @@ def counted(b: ForeignBuilder, count: Value | int, dtype: AnyDType = I64) -> Val
     if isinstance(count, int):
         if not 0 <= count <= MOST_PLACES:
             raise b.invalid("number of places", count, f"0 to {MOST_PLACES}")
-        made: Value = b.const(np.arange(count, dtype=dtype), f"{b.prefix}count")
-        return made
+        return b.const(np.arange(count, dtype=dtype), f"{b.prefix}count")
     made = b(Range(), b.const(np.array(0, I64)), as_scalar(b, count), b.const(np.array(1, I64)))
     return to(b, made, dtype)
 
@@ -110,22 +109,22 @@ def reshaped(b: ForeignBuilder, x: Value, *parts: Value | Sequence[Size]) -> Val
 
 def transposed(b: ForeignBuilder, x: Value, *perm: int) -> Value:
     """X with its axes in another order."""
-    return x if perm == tuple(range(len(perm))) else b.one(Transpose(tuple(perm)), x)
+    return x if perm == tuple(range(len(perm))) else b(Transpose(tuple(perm)), x)
 
 
 def column(b: ForeignBuilder, x: Value, axis: int, at: int) -> Value:
     """One slice of x, without the axis."""
-    return b.one(Squeeze(), sliced(b, x, axis, at, at + 1 if at != -1 else END), ints([axis]))
+    return b(Squeeze(), sliced(b, x, axis, at, at + 1 if at != -1 else END), ints([axis]))
 
 
 def flat(b: ForeignBuilder, x: Value) -> Value:
     """X as one row."""
-    return x if x.type.shape is not None and len(x.type.shape) == 1 else b.one(Reshape(), x, ints([-1]))
+    return x if x.type.shape is not None and len(x.type.shape) == 1 else b(Reshape(), x, ints([-1]))
 
 
 def elements(b: ForeignBuilder, shape: Value) -> Value:
     """How many elements a shape has, [1] i64."""
-    return b.one(ReduceProd(True), shape, ints([0]))
+    return b(ReduceProd(True), shape, ints([0]))
 
 
 def moved_last(b: ForeignBuilder, x: Value, axis: int) -> tuple[Value, Ints]:
@@ -171,13 +170,12 @@ def known_dim(b: ForeignBuilder, x: Value, axis: int) -> int | None:
 def chosen(b: ForeignBuilder, condition: Value, x: Number, y: Number, dtype: AnyDType) -> Value:
     """X where the condition holds, else y."""
     sides = [v if isinstance(v, Value) else b.const(np.array(v, dtype)) for v in (x, y)]
-    return b.one(Where(), condition, *sides)
+    return b(Where(), condition, *sides)
 
 
 def array(b: ForeignBuilder, values: Any, dtype: AnyDType = F32) -> Value:
     """A constant."""
-    made: Value = b.const(np.asarray(values, dtype), f"{b.prefix}const")
-    return made
+    return b.const(np.asarray(values, dtype), f"{b.prefix}const")
 
 
 def filled_like(b: ForeignBuilder, x: Value, number: float) -> Value:

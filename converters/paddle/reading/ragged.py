@@ -7,7 +7,7 @@ ragged output is a list again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -73,13 +73,13 @@ class RaggedRows:
 
     def per_row(self, v: Value) -> Value:
         """What stands for each sequence, for each of its rows."""
-        return self.b.one(Gather(0), v, self.owners)
+        return self.b(Gather(0), v, self.owners)
 
     @property
     def inside(self) -> Value:
         """Which places of [n, longest] have a row."""
         places = self.b(Unsqueeze(), counted(self.b, self.longest), ints([0]))
-        return self.b.one(Less(), places, self.b(Unsqueeze(), self.lengths, ints([1])))
+        return self.b(Less(), places, self.b(Unsqueeze(), self.lengths, ints([1])))
 
     def padded(self, x: Value, fill: float | int | bool = 0) -> Value:
         """Rows as [n, longest, ...], with ``fill`` behind the shorter sequences."""
@@ -89,26 +89,26 @@ class RaggedRows:
         at = b(Max(), b(Min(), at, b(Sub(), self.total, 1)), 0)
         more = rank_of(b, x) - 1
         inside = b(Reshape(), self.inside, ints([0, 0, *[1] * more])) if more else self.inside
-        return b.one(Where(), inside, b(Gather(0), x, at), np.array(fill, x.type.dtype))
+        return b(Where(), inside, b(Gather(0), x, at), np.array(fill, x.type.dtype))
 
     def flat(self, x: Value) -> Value:
         """The rows of [n, longest, ...] that are no padding."""
         b = self.b
         at = b(Add(), b(Mul(), self.owners, self.longest), self.places)
         shape = b(Concat(0), ints([-1]), b(Shape(2), x)) if rank_of(b, x) > 2 else ints([-1])
-        return b.one(Gather(0), b(Reshape(), x, shape), at)
+        return b(Gather(0), b(Reshape(), x, shape), at)
 
     def short(self) -> Value:
         """Lengths as recurrent operators take them."""
-        return self.b.one(Cast(I32), self.lengths)
+        return self.b(Cast(I32), self.lengths)
 
 
 def counted(b: Builder, count: Value) -> Value:
     """0, 1, ... before a scalar."""
-    return b.one(Range(), np.array(0, I64), count, np.array(1, I64))
+    return b(Range(), np.array(0, I64), count, np.array(1, I64))
 
 
-def given(b: PaddleBuilder, x: Any, lengths: Value) -> Any:
+def given(b: PaddleBuilder, x: Value, lengths: Value) -> Value:
     """X as a ragged result."""
     b.owner.lengths[id(x)] = lengths
     return x

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bolt_numba.base.records import record
 from bolt_numba.converters.paddle.reading.program import LEGACY, PIR
-from bolt_numba.converters.readers import Function, Reader, Readers
+from bolt_numba.converters.readers import F, Function, Reader, Readers
 
 _PACKAGE = __name__.rpartition(".")[0]
 
@@ -49,13 +49,13 @@ class PaddleReaders:
         since: int = 0,
         results: Sequence[str] = (),
         slots: Mapping[str, str] | None = None,
-    ) -> Callable[[Function], Function]:
+    ) -> Callable[[F], F]:
         """Register a function for the operators ``names`` of both dialects; ``legacy`` and ``pir`` mean one.
 
         since: version of the operator from which on it holds.  results, slots: see `Spelling`.
         """
 
-        def register(function: Function) -> Function:
+        def register(function: F) -> F:
             self.spellings[function] = Spelling(results, slots or {})
             for dialect, more in ((LEGACY, legacy), (PIR, pir)):
                 for name in (*names, *more):

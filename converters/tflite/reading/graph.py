@@ -288,8 +288,7 @@ class TfliteReader(NodeReader[SubgraphScope]):
         dtype = b.declared(index).dtype
         q = b.result_quantisations[index]
         if kind == "real" and q is not None and value.type.dtype.kind == "f":
-            made: Value = quantised(b, value, q, dtype)
-            return made
+            return quantised(b, value, q, dtype)
         return cast(b, value, dtype) if {value.type.dtype.kind, dtype.kind} <= set("iu") else value
 
 

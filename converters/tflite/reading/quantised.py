@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 
 
-def dequantised(b: Builder, x: Value, q: Quantisation) -> Any:
+def dequantised(b: Builder, x: Value, q: Quantisation) -> Value:
     """The real numbers of a value, f32.  Constants of dtypes that no operator takes become f32 at once."""
     dtype = x.type.dtype
     if dtype not in (*STORED, I32):
@@ -28,7 +28,7 @@ def dequantised(b: Builder, x: Value, q: Quantisation) -> Any:
     return b(operator, x, q.scale, _zero(q, dtype) if np.any(q.zero_point) else None)
 
 
-def quantised(b: Builder, y: Value, q: Quantisation, dtype: AnyDType) -> Any:
+def quantised(b: Builder, y: Value, q: Quantisation, dtype: AnyDType) -> Value:
     """Stored numbers for real ones, rounded half to even and saturated."""
     if dtype in STORED:
         return b(QuantizeLinear(q.axis if q.scale.ndim else 1, q.block), y, q.scale, _zero(q, dtype))
@@ -37,7 +37,7 @@ def quantised(b: Builder, y: Value, q: Quantisation, dtype: AnyDType) -> Any:
     return b(Cast(dtype), b(Clip(low, float(np.nextafter(np.float32(high), np.float32(0)))), whole))
 
 
-def ranged(b: TfliteBuilder, x: Value, weights: int, axis: int) -> Any:
+def ranged(b: TfliteBuilder, x: Value, weights: int, axis: int) -> Value:
     """Activations of a layer, rounded by their own range where its weights (an operand's number) are constant bytes.
 
     axis: from which on numbers share a range.  Source: dynamic range quantisation, as LiteRT runs it.

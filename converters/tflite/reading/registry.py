@@ -7,18 +7,16 @@ leaves through a `QuantizeLinear` where the file declares it quantised.  `stored
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from bolt_numba.base.types import I64, AnyDType
 from bolt_numba.converters.nodes import ForeignBuilder
-from bolt_numba.converters.readers import Readers
+from bolt_numba.converters.readers import F, Readers
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.pointwise import Cast, Clip, Relu
 
-F = TypeVar("F", bound=Callable[..., Any])
 CUSTOM = "custom"
 """Domain of operators that files name themselves."""
 
@@ -62,7 +60,7 @@ def reals(function: F) -> F:
     return _of_complex(function, "")
 
 
-def cast(b: Builder, x: Any, dtype: AnyDType) -> Any:
+def cast(b: Builder, x: Value, dtype: AnyDType) -> Value:
     """An operand as another dtype; a constant at once."""
     if x.type.dtype == dtype:
         return x
@@ -73,11 +71,10 @@ def cast(b: Builder, x: Any, dtype: AnyDType) -> Any:
 
 def as_i64(b: Builder, x: Value) -> Value:
     """A shape, axes or indices as the operators of the graph want them."""
-    made: Value = cast(b, x, I64)
-    return made
+    return cast(b, x, I64)
 
 
-def activated(b: ForeignBuilder, y: Value, function: str) -> Any:
+def activated(b: ForeignBuilder, y: Value, function: str) -> Value:
     """What a ``fused_activation_function`` makes of a result.
 
     It is a range of numbers: LiteRT leaves a function that is none, as TANH, out.

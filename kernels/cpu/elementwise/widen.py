@@ -109,7 +109,7 @@ def _wide_op(op: Op) -> Op:
     known: Any = op
     if op.name in ("Conv", "MatMul"):
         return op if known.to is None else replace(known, to=None)
-    return replace(op, to=F32) if isinstance(op, Cast) and op.to in HALVES else op
+    return Cast(F32, op.saturate, op.round_mode) if isinstance(op, Cast) and op.to in HALVES else op
 
 
 def _to_f32(array: Array) -> Array:

@@ -34,7 +34,7 @@ reader("LogSoftmax")(AsIs(LogSoftmax, axis=1))
 @reader("Attention")
 def attention(
     b: LayerBuilder, mask: Value, *, num_heads: int, from_sequence_length: int, to_sequence_length: int
-) -> Any:
+) -> Value:
     """What is added to the weights [n, heads, from, to]: 0 where the mask [n, to] is 1, `HIDDEN` where it is 0."""
     if rank_of(b, mask) != 2:
         raise b.invalid("rank of the mask", rank_of(b, mask), 2)
@@ -44,7 +44,7 @@ def attention(
 
 
 @reader("AxisMean")
-def axis_mean(b: LayerBuilder, x: Value, *, axis: int = 0) -> Any:
+def axis_mean(b: LayerBuilder, x: Value, *, axis: int = 0) -> Value:
     return b(ReduceMean(keepdims=False), x, ints([axis]))
 
 
@@ -61,18 +61,18 @@ def cumulative(
 @reader("OneHot")
 def one_hot(
     b: LayerBuilder, x: Value, *, depth: int, axis: int = -1, off_value: float = 0.0, on_value: float = 1.0
-) -> Any:
+) -> Value:
     return b(OneHot(axis), b(Cast(I64), x), ints([depth]), np.array([off_value, on_value], F32))
 
 
 @reader("SharedWeight")
-def shared_weight(b: LayerBuilder, *, shape: Dims, data_type: str = "FLOAT32") -> Any:
+def shared_weight(b: LayerBuilder, *, shape: Dims, data_type: str = "FLOAT32") -> Value:
     """Numbers that several layers read."""
     return b.blob(0, shape)
 
 
 @reader("PreAllocatedMemory")
-def pre_allocated_memory(b: LayerBuilder, *, shape: Dims, data_type: str = "FLOAT32", value: float = 0.0) -> Any:
+def pre_allocated_memory(b: LayerBuilder, *, shape: Dims, data_type: str = "FLOAT32", value: float = 0.0) -> Value:
     ask(4 * count_of(shape, b.what), b.what)
     return b.const(np.full(shape, value, F32))
 
@@ -80,17 +80,17 @@ def pre_allocated_memory(b: LayerBuilder, *, shape: Dims, data_type: str = "FLOA
 @reader("ConvertColor")
 def convert_color(
     b: LayerBuilder, x: Value, *, src: str = "YUV_NV21", dst: str = "RGB_0_255", dt: str = "UINT8"
-) -> Any:
+) -> Value:
     return bolt_layers.convert_color(b, x, src, dst, as_bytes=dt in ("UINT8", "INT8"))
 
 
 @reader("LutPreprocess")
-def lut_preprocess(b: LayerBuilder, x: Value) -> Any:
+def lut_preprocess(b: LayerBuilder, x: Value) -> Value:
     return bolt_layers.lut_preprocess(b, x)
 
 
 @reader("Lut")
-def lut(b: LayerBuilder, x: Value, table: Value, *, type: str = "YUV_NV21", mode: str = "CUBIC") -> Any:
+def lut(b: LayerBuilder, x: Value, table: Value, *, type: str = "YUV_NV21", mode: str = "CUBIC") -> Value:
     """Linear at any ``mode``, as Bolt's only kernel is."""
     return bolt_layers.lut(b, x, table, type)
 
@@ -98,12 +98,12 @@ def lut(b: LayerBuilder, x: Value, table: Value, *, type: str = "YUV_NV21", mode
 @reader("BilateralSliceApply")
 def bilateral_slice_apply(
     b: LayerBuilder, x: Value, grid: Value, guide: Value | None = None, *, mode: str = "null"
-) -> Any:
+) -> Value:
     return bolt_layers.bilateral_slice_apply(b, x, grid, guide, mode)
 
 
 @reader("Check")
-def check(b: LayerBuilder, x: Value, y: Value, *, operation: str = "EQUAL") -> Any:
+def check(b: LayerBuilder, x: Value, y: Value, *, operation: str = "EQUAL") -> Value:
     """1 where the bottoms, broadcast, compare so, else 0."""
     operators = {"EQUAL": Equal, "GREAT": Greater, "GREATEQUAL": GreaterOrEqual}
     if operation not in operators:
@@ -114,7 +114,7 @@ def check(b: LayerBuilder, x: Value, y: Value, *, operation: str = "EQUAL") -> A
 @reader("AttentionMask")
 def attention_mask(
     b: LayerBuilder, x: Value, *, attention_length: int = -1, same_length: bool = False, mask: float = 10000.0
-) -> Any:
+) -> Value:
     """Weights x [..., q, k], and -mask where a query does not see a key.
 
     A length above 0: query i sees that many keys before key k - q + i, and that one.  0: it sees all up to key q + i,
@@ -141,7 +141,7 @@ def relative_position_embed(
     bias_term: bool = True,
     transpose: bool = False,
     axis: int = 1,
-) -> Any:
+) -> Value:
     """[n, length, num_output] for an axis of x: the last rows of a table, with zeros before them where it has too few.
 
     No bias is added, as Bolt adds none.
@@ -159,7 +159,7 @@ def relative_position_embed(
 @reader("RelativeShift")
 def relative_shift(
     b: LayerBuilder, x: Value, like: Value | None = None, *, axis: int = 1, shift_length: int = 1
-) -> Any:
+) -> Value:
     """Rows along an axis, each of which begins ``shift_length`` places before the one above it (of Transformer-XL).
 
     Without a second bottom they are read with that many zeros before each row, and the first places are left out, so

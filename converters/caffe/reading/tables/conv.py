@@ -22,6 +22,7 @@ from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
 from bolt_numba.ops.pointwise import Add, Cast, Div, Greater, Mod, Mul, Where
+from bolt_numba.ops.registry import Op
 
 BAND = 1 << 20
 """The greatest kernel, stride or pad that a file may ask for."""
@@ -74,7 +75,7 @@ class CaffeFilters:
     def kernel(self, b: LayerBuilder, rank: int) -> Ints:
         return spatial(b, rank, "kernel", self.kernel_size, self.kernel_h, self.kernel_w, None)
 
-    def operator(self, b: LayerBuilder, kind: Any, rank: int, groups: int) -> Any:
+    def operator(self, b: LayerBuilder, kind: type[Conv | ConvTranspose], rank: int, groups: int) -> Op:
         """A convolution of this kind over ``rank`` spatial axes."""
         return kind(
             spatial(b, rank, "stride", self.stride, self.stride_h, self.stride_w, 1),
@@ -85,17 +86,17 @@ class CaffeFilters:
 
 
 @reader("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution", "ConvolutionDW")
-def convolution(b: LayerBuilder, *xs: Value, filters: CaffeFilters) -> Any:
+def convolution(b: LayerBuilder, *xs: Value, filters: CaffeFilters) -> list[Value]:
     """Each bottom by the same weights.  Depthwise layers of forks have as many groups as channels."""
     return [_convolved(b, Conv, x, filters) for x in xs]
 
 
 @reader("Deconvolution", "DeconvolutionDepthwise", "DepthwiseDeconvolution")
-def deconvolution(b: LayerBuilder, *xs: Value, filters: CaffeFilters) -> Any:
+def deconvolution(b: LayerBuilder, *xs: Value, filters: CaffeFilters) -> list[Value]:
     return [_convolved(b, ConvTranspose, x, filters) for x in xs]
 
 
-def _convolved(b: LayerBuilder, kind: Any, x: Value, filters: CaffeFilters) -> Any:
+def _convolved(b: LayerBuilder, kind: type[Conv | ConvTranspose], x: Value, filters: CaffeFilters) -> Value:
     at, count = _channel_axis(b, x, filters.axis), filters.num_output
     rank, channels = rank_of(b, x) - at - 1, dim_of(b, x, at)
     kernel = filters.kernel(b, rank)
@@ -121,10 +122,10 @@ def _per_group(b: LayerBuilder, channels: Dim, groups: int) -> Dim:
     return channels // groups
 
 
-def _unbatched(b: LayerBuilder, operator: Any, x: Value, at: int, w: Value, bias: Value | None) -> Any:
+def _unbatched(b: LayerBuilder, operator: Op, x: Value, at: int, w: Value, bias: Value | None) -> Value:
     """A convolution whose channels are axis ``at``: all axes before it are one batch."""
     if at == 1:
-        return b(operator, x, w, bias)
+        return b.one(operator, x, w, bias)
     rank = rank_of(b, x)
     before = [static_dim(b, x, i) for i in range(at)]
     behind = [static_dim(b, x, i) for i in range(at, rank)]
@@ -135,7 +136,7 @@ def _unbatched(b: LayerBuilder, operator: Any, x: Value, at: int, w: Value, bias
 @reader("InnerProduct")
 def inner_product(
     b: LayerBuilder, x: Value, *, num_output: int, bias_term: bool = True, axis: int = 1, transpose: bool = False
-) -> Any:
+) -> Value:
     """Axes from ``axis`` on are one vector, which is multiplied by the weights [n, k], or [k, n] when transposed."""
     rank = rank_of(b, x)
     if not -rank <= axis < rank:
@@ -154,7 +155,7 @@ def inner_product(
 @reader("Embed", "Embedding")
 def embed(
     b: LayerBuilder, x: Value, *, num_output: int, input_dim: int, bias_term: bool = True, transpose: bool = False
-) -> Any:
+) -> Value:
     """Rows of a table, or its columns when transposed; an index is a number in f32."""
     table: Any = b.blob(0, (num_output, input_dim) if transpose else (input_dim, num_output), "weight_filler")
     if transpose:
@@ -261,7 +262,7 @@ class CaffeColumns(CaffeFilters):
 
 
 @reader("Im2col")
-def im2col(b: LayerBuilder, x: Value, *, filters: CaffeColumns) -> Any:
+def im2col(b: LayerBuilder, x: Value, *, filters: CaffeColumns) -> Value:
     """The numbers below each window as channels: a depthwise convolution with filters of a single one."""
     at = _channel_axis(b, x, filters.axis)
     rank = rank_of(b, x) - at - 1

@@ -46,7 +46,7 @@ def prior_box(
     step_h: float = 0.0,
     step_w: float = 0.0,
     offset: float = 0.5,
-) -> Any:
+) -> Value:
     """Constants where the sizes of both bottoms are known, which they mostly are."""
     size = (img_size or img_h, img_size or img_w)
     steps = (step or step_h, step or step_w)
@@ -77,7 +77,7 @@ def detection_output(
     variance_encoded_in_target: bool = False,
     confidence_threshold: float = -math.inf,
     clip: bool = False,
-) -> Any:
+) -> Value:
     """[1, 1, found, 7]: image, class, score and corners as parts of the image; [1, 1, n, 7] of -1 for nothing."""
     nms, what = nms_param or {}, f"{b.what}: nms_param"
     unknown = nms.keys() - {"nms_threshold", "top_k", "eta"}
@@ -104,7 +104,7 @@ def detection_output(
     return b(Unsqueeze(), found, ints([0, 1]))
 
 
-def _decoded(b: LayerBuilder, code: str, boxes: Value, priors: Value, spread: Value | None) -> Any:
+def _decoded(b: LayerBuilder, code: str, boxes: Value, priors: Value, spread: Value | None) -> Value:
     """Corners of boxes, which are given relative to the priors, in units of their variances; all [..., 4]."""
     if spread is not None:
         boxes = b(Mul(), boxes, spread)
@@ -131,7 +131,7 @@ def _halves(b: LayerBuilder, x: Value) -> list[Value]:
 @reader("ROIPooling")
 def roi_pooling(
     b: LayerBuilder, x: Value, rois: Value, *, pooled_h: int, pooled_w: int, spatial_scale: float = 1.0
-) -> Any:
+) -> Value:
     """The greatest numbers in the bins of regions [r, 5], or [r, 5, 1, 1]."""
     flat = rois if rank_of(b, rois) == 2 else b(Reshape(), rois, ints([-1, 5]))
     return b(MaxRoiPool((pooled_h, pooled_w), spatial_scale), x, flat)
@@ -140,7 +140,7 @@ def roi_pooling(
 @reader("PSROIPooling")
 def psroi_pooling(
     b: LayerBuilder, x: Value, rois: Value, *, output_dim: int, group_size: int, spatial_scale: float
-) -> Any:
+) -> Value:
     """Means of the bins of regions, each of the channels that belong to its bin."""
     if static_dim(b, x, 1) != output_dim * group_size * group_size:
         raise b.invalid("output_dim and group_size", (output_dim, group_size), f"{static_dim(b, x, 1)} channels")
@@ -163,7 +163,7 @@ def proposal(
     pre_nms_topn: int = 6000,
     post_nms_topn: int = 300,
     nms_thresh: float = 0.7,
-) -> Any:
+) -> tuple[Value, Value] | Value:
     """Regions [r, 5] of one image: its number, corners in pixels.  info: [1, 3], height, width, scale of the image.
 
     Source: the layer of Faster R-CNN.
@@ -218,7 +218,7 @@ def _anchors(base: int, ratios: Floats, scales: Floats) -> Array:
 
 
 @reader("Reorg")
-def reorg(b: LayerBuilder, x: Value, *, stride: int, reverse: bool = False) -> Any:
+def reorg(b: LayerBuilder, x: Value, *, stride: int, reverse: bool = False) -> Value:
     """Pixels to channels, in the order of Darknet: it reads the numbers as if channels had been taken apart before."""
     c, h, w = (static_dim(b, x, i) for i in (1, 2, 3))
     s = stride

@@ -19,13 +19,13 @@ from bolt_numba.ops.pointwise import Mul
 
 
 @reader("Parameter")
-def parameter(b: LayerBuilder, *, shape: Dims = ()) -> Any:
+def parameter(b: LayerBuilder, *, shape: Dims = ()) -> Value:
     """Numbers that were learned."""
     return b.blob(0, shape)
 
 
 @reader("DummyData")
-def dummy_data(b: LayerBuilder) -> Any:
+def dummy_data(b: LayerBuilder) -> list[Value]:
     """Constants: one shape and one filler for each top, or one for all."""
     param = next((v for _, v in b.layer.parameters(b.what)), {})
     shapes = [dims(v, b.what) for v in messages(param, "shape", b.what)]
@@ -42,7 +42,7 @@ def dummy_data(b: LayerBuilder) -> Any:
 
 
 @reader("Split", "Copy")
-def split(b: LayerBuilder, x: Value) -> Any:
+def split(b: LayerBuilder, x: Value) -> list[Value]:
     return [b(Identity(), x) for _ in b.outputs]
 
 
@@ -53,6 +53,6 @@ def silence(b: LayerBuilder, *xs: Value) -> Any:
 
 
 @reader("Dropout")
-def dropout(b: LayerBuilder, x: Value, *, dropout_ratio: float = 0.5, scale_train: bool = True) -> Any:
+def dropout(b: LayerBuilder, x: Value, *, dropout_ratio: float = 0.5, scale_train: bool = True) -> Value:
     """All of x; without ``scale_train`` training did not enlarge what it kept, so all of it shrinks here."""
     return x if scale_train else b(Mul(), x, 1.0 - dropout_ratio)

@@ -21,7 +21,7 @@ reader("Softmax")(AsIs(Softmax, axis=1))
 
 
 @reader("BatchNorm")
-def batch_norm(b: LayerBuilder, x: Value, *, use_global_stats: bool = True, eps: float = 1e-5) -> Any:
+def batch_norm(b: LayerBuilder, x: Value, *, use_global_stats: bool = True, eps: float = 1e-5) -> Value:
     """(x - mean) / sqrt(variance + eps), by the statistics that were stored, or by those of the batch.
 
     The stored ones are sums: their third blob says by what they are divided, and 0 makes them 0.
@@ -39,7 +39,7 @@ def batch_norm(b: LayerBuilder, x: Value, *, use_global_stats: bool = True, eps:
     return b(BatchNormalization(eps), x, one, zero, mean * factor, variance * factor)
 
 
-def _by_batch(b: LayerBuilder, x: Value, count: int, eps: float) -> Any:
+def _by_batch(b: LayerBuilder, x: Value, count: int, eps: float) -> Value:
     axes = ints([0, *range(2, rank_of(b, x))])
     mean = b(ReduceMean(), x, axes)
     centred = b(Sub(), x, mean)
@@ -49,7 +49,7 @@ def _by_batch(b: LayerBuilder, x: Value, count: int, eps: float) -> Any:
 
 
 @reader("BN")
-def bn(b: LayerBuilder, x: Value, *, eps: float = 1e-5, momentum: float = 0.9, frozen: bool = True) -> Any:
+def bn(b: LayerBuilder, x: Value, *, eps: float = 1e-5, momentum: float = 0.9, frozen: bool = True) -> Value:
     """Normalisation of forks for segmentation: blobs are scale, bias, mean and variance."""
     count = dim_of(b, x, 1)
     weights = [b.blob(i, (count,)) for i in range(4)]
@@ -66,7 +66,7 @@ def lrn(
     beta: float = 0.75,
     norm_region: str = "ACROSS_CHANNELS",
     k: float = 1.0,
-) -> Any:
+) -> Value:
     """X / (k + alpha / size * sum of squares) ^ beta over neighbouring channels; within one, over a window, k is 1."""
     if local_size < 1 or local_size % 2 == 0 or local_size > 1 << 20:
         raise b.invalid("local_size", local_size, "an odd number")
@@ -82,7 +82,7 @@ def lrn(
 @reader("MVN")
 def mvn(
     b: LayerBuilder, x: Value, *, normalize_variance: bool = True, across_channels: bool = False, eps: float = 1e-9
-) -> Any:
+) -> Value:
     """(x - mean) / (standard deviation + eps), over each channel or over each image."""
     axes = ints(range(1 if across_channels else 2, rank_of(b, x)))
     if not len(axes):  # of single numbers nothing is left
@@ -97,7 +97,7 @@ def mvn(
 @reader("Normalize", "L2Norm")
 def normalize(
     b: LayerBuilder, x: Value, *, across_spatial: bool = True, channel_shared: bool = True, eps: float = 1e-10
-) -> Any:
+) -> Value:
     """X / sqrt(sum of squares + eps) over the channels, and over the image too, times a learned factor."""
     channels = dim_of(b, x, 1)
     rank = rank_of(b, x)

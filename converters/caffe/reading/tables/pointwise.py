@@ -60,44 +60,44 @@ reader("Gelu", "GELU")(AsIs(Gelu("tanh")))
 
 
 @reader("ReLU")
-def relu(b: LayerBuilder, x: Value, *, negative_slope: float = 0.0) -> Any:
+def relu(b: LayerBuilder, x: Value, *, negative_slope: float = 0.0) -> Value:
     return b(LeakyRelu(negative_slope) if negative_slope else Relu(), x)
 
 
 @reader("RReLU")
-def rrelu(b: LayerBuilder, x: Value, *, lower: float = 1 / 8, upper: float = 1 / 3) -> Any:
+def rrelu(b: LayerBuilder, x: Value, *, lower: float = 1 / 8, upper: float = 1 / 3) -> Value:
     """A slope drawn at random in training is the mean of its bounds here."""
     return b(LeakyRelu((lower + upper) / 2), x)
 
 
 @reader("ReLU6")
-def relu6(b: LayerBuilder, x: Value, *, threshold: float = 6.0, negative_slope: float = 0.0) -> Any:
+def relu6(b: LayerBuilder, x: Value, *, threshold: float = 6.0, negative_slope: float = 0.0) -> Value:
     if negative_slope:
         raise b.unsupported(f"negative_slope {negative_slope}")
     return b(Clip(0.0, threshold), x)
 
 
 @reader("CReLU")
-def crelu(b: LayerBuilder, x: Value, *, negative_slope: float = 0.0, concat_axis: int = 1) -> Any:
+def crelu(b: LayerBuilder, x: Value, *, negative_slope: float = 0.0, concat_axis: int = 1) -> Value:
     """Activations of x and of -x, along the channels."""
     both = b(Concat(concat_axis), x, b(Neg(), x))
     return relu(b, both, negative_slope=negative_slope)
 
 
 @reader("PReLU")
-def prelu(b: LayerBuilder, x: Value, *, channel_shared: bool = False) -> Any:
+def prelu(b: LayerBuilder, x: Value, *, channel_shared: bool = False) -> Value:
     shape = () if channel_shared else (dim_of(b, x, 1),)
     slope = b.weights(0, tuple(-1 if isinstance(d, Sym) else d for d in shape), "filler", 0.25)
     return b(PRelu(), x, slope.reshape((-1, *(1,) * (rank_of(b, x) - 2)) if shape else ()))
 
 
 @reader("Clip")
-def clip(b: LayerBuilder, x: Value, *, min: float, max: float) -> Any:
+def clip(b: LayerBuilder, x: Value, *, min: float, max: float) -> Value:
     return b(Clip(min, max), x)
 
 
 @reader("HardSigmoid", "HSigmoid", "Hsigmoid")
-def hard_sigmoid(b: LayerBuilder, x: Value, *, alpha: float | None = None, beta: float = 0.5) -> Any:
+def hard_sigmoid(b: LayerBuilder, x: Value, *, alpha: float | None = None, beta: float = 0.5) -> Value:
     """min(1, max(0, alpha * x + beta)); where the file names no slope, a sixth, which is that of HardSwish.
 
     HardSigmoid of Keras' converter has 0.2.
@@ -107,31 +107,31 @@ def hard_sigmoid(b: LayerBuilder, x: Value, *, alpha: float | None = None, beta:
 
 
 @reader("Threshold")
-def threshold(b: LayerBuilder, x: Value, *, threshold: float = 0.0) -> Any:
+def threshold(b: LayerBuilder, x: Value, *, threshold: float = 0.0) -> Value:
     return b(Cast(F32), b(Greater(), x, threshold))
 
 
 @reader("Power")
-def power(b: LayerBuilder, x: Value, *, power: float = 1.0, scale: float = 1.0, shift: float = 0.0) -> Any:
+def power(b: LayerBuilder, x: Value, *, power: float = 1.0, scale: float = 1.0, shift: float = 0.0) -> Value:
     """(shift + scale * x) ^ power."""
     y = _affine(b, x, scale, shift)
     return y if power == 1 else b(Pow(), y, power)
 
 
-def _affine(b: LayerBuilder, x: Value, scale: float, shift: float) -> Any:
+def _affine(b: LayerBuilder, x: Value, scale: float, shift: float) -> Value:
     y = x if scale == 1 else b(Mul(), x, scale)
     return y if shift == 0 else b(Add(), y, shift)
 
 
 @reader("Exp")
-def exp(b: LayerBuilder, x: Value, *, base: float = -1.0, scale: float = 1.0, shift: float = 0.0) -> Any:
+def exp(b: LayerBuilder, x: Value, *, base: float = -1.0, scale: float = 1.0, shift: float = 0.0) -> Value:
     """Base ^ (shift + scale * x); the base -1 stands for e."""
     factor = _log_of(b, base)
     return b(Exp(), _affine(b, x, factor * scale, factor * shift))
 
 
 @reader("Log")
-def log(b: LayerBuilder, x: Value, *, base: float = -1.0, scale: float = 1.0, shift: float = 0.0) -> Any:
+def log(b: LayerBuilder, x: Value, *, base: float = -1.0, scale: float = 1.0, shift: float = 0.0) -> Value:
     """Logarithm of shift + scale * x; the base -1 stands for e."""
     return _affine(b, b(Log(), _affine(b, x, scale, shift)), 1 / _log_of(b, base), 0.0)
 
@@ -145,7 +145,7 @@ def _log_of(b: LayerBuilder, base: float) -> float:
 
 
 @reader("Eltwise")
-def eltwise(b: LayerBuilder, *xs: Value, operation: str = "SUM", coeff: Floats = ()) -> Any:
+def eltwise(b: LayerBuilder, *xs: Value, operation: str = "SUM", coeff: Floats = ()) -> Value:
     """Bottoms of one shape; those of some forks and of Bolt may be broadcast."""
     if coeff and (len(coeff) != len(xs) or operation != "SUM"):
         raise b.invalid("coeff", f"{len(coeff)} for {operation}", f"{len(xs)} for SUM")
@@ -159,7 +159,7 @@ def eltwise(b: LayerBuilder, *xs: Value, operation: str = "SUM", coeff: Floats =
 @reader("Scale")
 def scale(
     b: LayerBuilder, x: Value, factor: Value | None = None, *, axis: int = 1, num_axes: int = 1, bias_term: bool = False
-) -> Any:
+) -> Value:
     """X times a second blob, or times weights, along some axes; plus a bias of the same shape."""
     at, shape = _covered(b, x, factor, axis, num_axes)
     if factor is None:
@@ -173,7 +173,7 @@ def scale(
 
 
 @reader("Bias")
-def bias(b: LayerBuilder, x: Value, added: Value | None = None, *, axis: int = 1, num_axes: int = 1) -> Any:
+def bias(b: LayerBuilder, x: Value, added: Value | None = None, *, axis: int = 1, num_axes: int = 1) -> Value:
     at, shape = _covered(b, x, added, axis, num_axes)
     if added is None:
         return b(Add(), x, _spread(b, b.weights(0, shape, "filler", 0.0), at, rank_of(b, x)))
@@ -198,7 +198,7 @@ def _spread(b: LayerBuilder, v: Any, at: int, rank: int) -> Any:
     return v.reshape(*v.shape, *(1,) * (rank - at - v.ndim)) if v.ndim else v
 
 
-def _aligned(b: LayerBuilder, v: Value, at: int, rank: int) -> Any:
+def _aligned(b: LayerBuilder, v: Value, at: int, rank: int) -> Value:
     """`_spread` of a blob."""
     own = rank_of(b, v)
     missing = rank - at - own
@@ -206,7 +206,7 @@ def _aligned(b: LayerBuilder, v: Value, at: int, rank: int) -> Any:
 
 
 @reader("Axpy")
-def axpy(b: LayerBuilder, a: Value, x: Value, y: Value) -> Any:
+def axpy(b: LayerBuilder, a: Value, x: Value, y: Value) -> Value:
     """A * x + y, where a has one number for each channel: [n, c] or [n, c, 1, 1]."""
     if rank_of(b, a) == 2:
         a = b(Reshape(), a, np.array([0, 0, *(1,) * (rank_of(b, x) - 2)], np.int64))

@@ -65,7 +65,7 @@ def rnn(b: LayerBuilder, x: Value, cont: Value, *others: Value, num_output: int,
 
 
 @reader("LSTMUnit")
-def lstm_unit(b: LayerBuilder, c: Value, gates: Value, cont: Value) -> Any:
+def lstm_unit(b: LayerBuilder, c: Value, gates: Value, cont: Value) -> list[Value]:
     """One step: c [1, n, h], gates [1, n, 4 h], cont [1, n] -> c and h."""
     count = static_dim(b, c, 2)
     on = b(Reshape(), cont, ints([-1, 1]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bolt_numba.base.types import F32, Sym
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
@@ -17,7 +15,7 @@ _OPERATIONS = {"SUM": ReduceSum, "ASUM": ReduceL1, "SUMSQ": ReduceSumSquare, "ME
 
 
 @reader("Reduction")
-def reduction(b: LayerBuilder, x: Value, *, operation: str = "SUM", axis: int = 0, coeff: float = 1.0) -> Any:
+def reduction(b: LayerBuilder, x: Value, *, operation: str = "SUM", axis: int = 0, coeff: float = 1.0) -> Value:
     """All axes from ``axis`` on become one number, times the coefficient."""
     rank = rank_of(b, x)
     if operation not in _OPERATIONS or not -rank <= axis < max(rank, 1):
@@ -28,7 +26,7 @@ def reduction(b: LayerBuilder, x: Value, *, operation: str = "SUM", axis: int = 
 
 
 @reader("ArgMax")
-def argmax(b: LayerBuilder, x: Value, *, out_max_val: bool = False, top_k: int = 1, axis: int | None = None) -> Any:
+def argmax(b: LayerBuilder, x: Value, *, out_max_val: bool = False, top_k: int = 1, axis: int | None = None) -> Value:
     """Where the greatest numbers are, as f32, or what they are; along an axis, or over each whole image.
 
     Without an axis the result is [n, 1, k], with values [n, 2, k]: indices, then values; as many axes as the bottom.

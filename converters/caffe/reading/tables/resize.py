@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bolt_numba.base.types import I64, Sym
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
@@ -20,7 +18,7 @@ MOST_SIDE = 1 << 20
 """The greatest height or width that a file may ask for."""
 
 
-def _resized(b: LayerBuilder, x: Value, operator: Resize, height: int, width: int) -> Any:
+def _resized(b: LayerBuilder, x: Value, operator: Resize, height: int, width: int) -> Value:
     if not 0 < height <= MOST_SIDE or not 0 < width <= MOST_SIDE:
         raise b.invalid("height and width", (height, width), f"1 to {MOST_SIDE}")
     return b(operator, x, None, None, ints([height, width]))
@@ -38,7 +36,7 @@ def interp(
     shrink_factor: int = 1,
     pad_beg: int = 0,
     pad_end: int = 0,
-) -> Any:
+) -> Value:
     """Bilinear, corner pixels on corner pixels.  The size is that of a second bottom, or given, or a factor's.
 
     Pads of at most 0 cut pixels off before.  Source: DeepLab's layer.
@@ -60,7 +58,7 @@ def interp(
 
 
 @reader("Resize")
-def resize(b: LayerBuilder, x: Value, *, height: int = 0, width: int = 0, interp_mode: str = "LINEAR") -> Any:
+def resize(b: LayerBuilder, x: Value, *, height: int = 0, width: int = 0, interp_mode: str = "LINEAR") -> Value:
     """To a given size, centres of pixels on centres.  Source: Bolt's layer, OpenCV's names of modes."""
     modes = {"LINEAR": "linear", "NEAREST": "nearest", "CUBIC": "cubic", "1": "linear", "3": "nearest", "4": "cubic"}
     if interp_mode not in modes:
@@ -83,7 +81,7 @@ def upsample(
     upsample_w: int = 0,
     pad_out_h: bool = False,
     pad_out_w: bool = False,
-) -> Any:
+) -> Value:
     """Every pixel several times; with a pool's mask, each number at the place where it was the greatest, else 0.
 
     pad_out_h, pad_out_w: the image that was pooled had an odd size.  Source: the layers of YOLOv3 and of SegNet.

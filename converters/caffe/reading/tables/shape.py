@@ -39,7 +39,7 @@ def axis_of(b: LayerBuilder, axis: int, rank: int) -> int:
 
 
 @reader("Concat")
-def concat(b: LayerBuilder, *xs: Value, axis: int = 1, concat_dim: int | None = None) -> Any:
+def concat(b: LayerBuilder, *xs: Value, axis: int = 1, concat_dim: int | None = None) -> Value:
     at = axis_of(b, axis if concat_dim is None else concat_dim, rank_of(b, xs[0]) if xs else 1)
     return b(Concat(at), *xs)
 
@@ -64,7 +64,7 @@ def slice_(b: LayerBuilder, x: Value, *, axis: int = 1, slice_dim: int | None = 
 
 
 @reader("Flatten")
-def flatten(b: LayerBuilder, x: Value, *, axis: int = 1, end_axis: int = -1) -> Any:
+def flatten(b: LayerBuilder, x: Value, *, axis: int = 1, end_axis: int = -1) -> Value:
     rank = rank_of(b, x)
     first, last = axis_of(b, axis, rank), axis_of(b, end_axis, rank)
     if last < first:
@@ -72,12 +72,11 @@ def flatten(b: LayerBuilder, x: Value, *, axis: int = 1, end_axis: int = -1) -> 
     behind: list[Any] = [dim_of(b, x, i) for i in range(last + 1, rank)]
     if all(isinstance(d, int) for d in behind):
         return b(Reshape(), x, ints([*(0,) * first, -1, *behind]))
-    shape = [b(Shape(0, first), x), np.array([-1]), b(Shape(last + 1), x)]
-    return b(Reshape(), x, b(Concat(0), *shape))
+    return b(Reshape(), x, b(Concat(0), b(Shape(0, first), x), np.array([-1]), b(Shape(last + 1), x)))
 
 
 @reader("Reshape")
-def reshape(b: LayerBuilder, x: Value, *, shape: Dims = (), axis: int = 0, num_axes: int = -1) -> Any:
+def reshape(b: LayerBuilder, x: Value, *, shape: Dims = (), axis: int = 0, num_axes: int = -1) -> Value:
     """Some axes of x, all by default, get other sizes: 0 keeps that of the same place, -1 is what is left."""
     rank = rank_of(b, x)
     if not -rank - 1 <= axis <= rank or num_axes < -1:
@@ -102,7 +101,7 @@ def _shape_of(b: LayerBuilder, x: Value, sizes: list[Any]) -> Value:
 
 
 @reader("Crop")
-def crop(b: LayerBuilder, x: Value, reference: Value, *, axis: int = 2, offset: Ints = ()) -> Any:
+def crop(b: LayerBuilder, x: Value, reference: Value, *, axis: int = 2, offset: Ints = ()) -> Value:
     """Axes from ``axis`` on get the sizes of the reference, beginning at the offsets."""
     rank = rank_of(b, x)
     at = axis_of(b, axis, rank)
@@ -121,11 +120,11 @@ def crop(b: LayerBuilder, x: Value, reference: Value, *, axis: int = 2, offset: 
 def _cropped(b: LayerBuilder, x: Value, sizes: Value, begins: list[int], at: int) -> Value:
     """A part of x of sizes that the run tells; where x has no such part, the shape that is wanted refuses it."""
     y = b(Slice(), x, ints(begins), b(Add(), sizes, ints(begins)), ints(range(at, at + len(begins))))
-    return b.one(Reshape(), y, b(Concat(0), *([b(Shape(0, at), x)] if at else []), sizes))
+    return b(Reshape(), y, b(Concat(0), *([b(Shape(0, at), x)] if at else []), sizes))
 
 
 @reader("Tile")
-def tile(b: LayerBuilder, x: Value, *, tiles: int, axis: int = 1) -> Any:
+def tile(b: LayerBuilder, x: Value, *, tiles: int, axis: int = 1) -> Value:
     rank = rank_of(b, x)
     at = axis_of(b, axis, rank)
     if tiles < 1:
@@ -134,7 +133,7 @@ def tile(b: LayerBuilder, x: Value, *, tiles: int, axis: int = 1) -> Any:
 
 
 @reader("Permute")
-def permute(b: LayerBuilder, x: Value, *, order: Ints = ()) -> Any:
+def permute(b: LayerBuilder, x: Value, *, order: Ints = ()) -> Value:
     """Axes in another order; those that are not listed follow."""
     rank = rank_of(b, x)
     rest = [i for i in range(rank) if i not in order]
@@ -144,18 +143,18 @@ def permute(b: LayerBuilder, x: Value, *, order: Ints = ()) -> Any:
 
 
 @reader("Squeeze")
-def squeeze(b: LayerBuilder, x: Value, *, axis: Ints = (), axes: Ints = ()) -> Any:
+def squeeze(b: LayerBuilder, x: Value, *, axis: Ints = (), axes: Ints = ()) -> Value:
     given = axis or axes
     return b(Squeeze(), x, ints(given)) if given else b(Squeeze(), x)
 
 
 @reader("Unsqueeze", "ExpandDims")
-def unsqueeze(b: LayerBuilder, x: Value, *, axis: Ints = (), axes: Ints = ()) -> Any:
+def unsqueeze(b: LayerBuilder, x: Value, *, axis: Ints = (), axes: Ints = ()) -> Value:
     return b(Unsqueeze(), x, ints(axis or axes))
 
 
 @reader("ShuffleChannel")
-def shuffle_channel(b: LayerBuilder, x: Value, *, group: int = 1) -> Any:
+def shuffle_channel(b: LayerBuilder, x: Value, *, group: int = 1) -> Value:
     """The first of each group of channels, then the second of each, and so on."""
     channels = static_dim(b, x, 1)
     if group < 1 or channels % group:
@@ -166,7 +165,7 @@ def shuffle_channel(b: LayerBuilder, x: Value, *, group: int = 1) -> Any:
 
 
 @reader("PixelShuffle", "SubPixel")
-def pixel_shuffle(b: LayerBuilder, x: Value, *, upscale_factor: int = 2) -> Any:
+def pixel_shuffle(b: LayerBuilder, x: Value, *, upscale_factor: int = 2) -> Value:
     return b(DepthToSpace(upscale_factor, "CRD"), x)
 
 
@@ -186,7 +185,7 @@ def pad(
     pad_beg: int = 0,
     pad_end: int = 0,
     value: float = 0.0,
-) -> Any:
+) -> Value:
     """A border around the image."""
     begins = [top or pad_t or pad_beg, left or pad_l or pad_beg]
     ends = [bottom or pad_b or pad_end, right or pad_r or pad_end]
@@ -194,17 +193,17 @@ def pad(
 
 
 @reader("BatchReindex")
-def batch_reindex(b: LayerBuilder, x: Value, order: Value) -> Any:
+def batch_reindex(b: LayerBuilder, x: Value, order: Value) -> Value:
     return b(Gather(0), x, b(Cast(I64), order))
 
 
 @reader("Gather")
-def gather(b: LayerBuilder, x: Value, indices: Value, *, axis: int = 0) -> Any:
+def gather(b: LayerBuilder, x: Value, indices: Value, *, axis: int = 0) -> Value:
     return b(Gather(axis), x, b(Cast(I64), indices))
 
 
 @reader("Filter")
-def filter_(b: LayerBuilder, *xs: Value) -> Any:
+def filter_(b: LayerBuilder, *xs: Value) -> list[Value]:
     """The items of each bottom whose entry in the last one, the selector, is not 0."""
     if len(xs) < 2:
         raise b.invalid("number of bottoms", len(xs), "at least 2")

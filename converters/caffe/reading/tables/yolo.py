@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bolt_numba.base.types import F32, Array
@@ -31,7 +29,7 @@ def yolov3_detection_output(
     anchors_scale: Ints,
     mask_group_num: int = 2,
     mask: Ints,
-) -> Any:
+) -> Value:
     """[1, 1, found, 7]: image, class from 1 on, score and corners as parts of the image, by falling score.
 
     xs: grids [n, num_box * (5 + classes), h, w].  A cell's score is that of an object times that of its best class.
@@ -60,7 +58,7 @@ def yolo_detection_output(
     confidence_threshold: float = 0.01,
     nms_threshold: float = 0.45,
     biases: Floats,
-) -> Any:
+) -> Value:
     """As `yolov3_detection_output` of one grid, whose anchors are in cells; classes share one softmax."""
     if coords != 4 or len(biases) != 2 * num_box or num_classes < 1:
         raise b.invalid("coords and biases", (coords, biases), f"4 numbers of a box, {num_box} pairs")
@@ -82,7 +80,7 @@ def region(
     anchors: Floats = (),
     biases: Floats = (),
     mask: Ints = (),
-) -> Any:
+) -> Value:
     """Cells [n, boxes * (coords + 1 + classes), h, w] made places, sizes, objects and classes; as Darknet's layer.
 
     Places and objects go through a sigmoid, sizes stay, classes go through a softmax, or a sigmoid each.
@@ -99,7 +97,7 @@ def region(
     return b(Reshape(), made, ints([0, static_dim(b, x, 1), h, w]))
 
 
-def _yolo_rows(b: LayerBuilder, boxes: Value, scores: Value, labels: Value, threshold: float, overlap: float) -> Any:
+def _yolo_rows(b: LayerBuilder, boxes: Value, scores: Value, labels: Value, threshold: float, overlap: float) -> Value:
     """Rows of what is left when boxes of all classes suppress each other; labels [n, boxes] count from 0."""
     found, index = b(DetectionOutput(threshold, overlap, background=-1), boxes, b(Unsqueeze(), scores, ints([1])))
     label = b(Gather(0), b(Reshape(), labels, ints([-1])), b(Max(), index, 0))

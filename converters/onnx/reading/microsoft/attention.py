@@ -151,7 +151,7 @@ def decoder_masked_multi_head_attention(
     return y, k, v, scores
 
 
-def _of_beams(b: NodeBuilder, past: Value, origins: Value, length: Value) -> Any:
+def _of_beams(b: NodeBuilder, past: Value, origins: Value, length: Value) -> Value:
     """Past keys or values [n, heads, room, size], each taken from the beam of its group that it came from."""
     beams, room = b(Shape(1, 2), origins), b(Shape(2, 3), past)
     rows = b(Range(), np.array(0), b(Squeeze(), b(Shape(0, 1), past), ints([0])), np.array(1))
@@ -186,14 +186,14 @@ def biased(b: NodeBuilder, qkv: Sequence[Any], bias: Value | None) -> list[Any]:
     return [b(Add(), x, part) for x, part in zip(qkv, parts, strict=True)]
 
 
-def _heads(b: NodeBuilder, x: Value, heads: int) -> Any:
+def _heads(b: NodeBuilder, x: Value, heads: int) -> Value:
     """[n, length, heads * size] -> [n, heads, length, size]."""
     if heads < 1:
         raise b.invalid("num_heads", heads, "at least 1")
     return b(Transpose((0, 2, 1, 3)), by_heads(b, x, heads))
 
 
-def masked(b: NodeBuilder, mask: Value | None, fill: float, keys: Any) -> Any:
+def masked(b: NodeBuilder, mask: Value | None, fill: float, keys: Any) -> Value | None:
     """What a mask adds to the scores, of the dtype of the keys, broadcast to [n, heads, queries, keys].
 
     mask: ones (seen) and zeros [n, keys], [n, queries, keys] or [n, 1, queries, keys], or the end of the seen keys of
@@ -213,7 +213,7 @@ def masked(b: NodeBuilder, mask: Value | None, fill: float, keys: Any) -> Any:
     return b(Mul(), b(Sub(), np.ones((), dtype), b(Cast(dtype), seen)), max(fill, lowest))
 
 
-def _between(b: NodeBuilder, ends: Value, keys: Any) -> Any:
+def _between(b: NodeBuilder, ends: Value, keys: Any) -> Value:
     """Whether each key lies before the end, and not before the start, of its sequence: [n, 1, 1, keys]."""
     n, given = dim_of(b, keys, 0), dim_of(b, ends, 0)
     if not isinstance(given - n, Sym) and given not in (n, 2 * n):
@@ -229,7 +229,7 @@ def _between(b: NodeBuilder, ends: Value, keys: Any) -> Any:
     return seen if start is None else b(And(), seen, b(GreaterOrEqual(), positions, b(Reshape(), start, column)))
 
 
-def _hidden(b: NodeBuilder, q: Any, k: Any, past: Value | None) -> Any:
+def _hidden(b: NodeBuilder, q: Any, k: Any, past: Value | None) -> Value:
     """What hides later keys: query i sees the past and the keys up to i behind it, the last query all."""
     queries, keys, dtype = b(Shape(2, 3), q), b(Shape(2, 3), k), k.type.dtype
     square = b(Expand(), np.array(float("-inf"), dtype), b(Concat(0), b(Sub(), queries, 1), keys))

@@ -37,7 +37,7 @@ def qattention(
     num_heads: int,
     mask_filter_value: float = -10000.0,
     scale: float = 0.0,
-    unidirectional: int = 0,
+    unidirectional: bool = False,
     do_rotary: int = 0,
     past_present_share_buffer: int = 0,
 ) -> Any:
@@ -71,7 +71,7 @@ def gather_block_quantized(
     block_size: int = 128,
     gather_axis: int = 0,
     quantize_axis: int = 1,
-) -> Any:
+) -> Value:
     """Rows of a constant table.  Where they are of f32 and quantised along the last axis, the table stays in bytes.
 
     data: int4 or uint4, or u8 that holds codes of 2, 4 or 8 bits along the last axis, the low ones of a byte first.

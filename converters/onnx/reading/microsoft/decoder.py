@@ -26,19 +26,19 @@ from bolt_numba.ops.pointwise import Add, Cast, Div, Equal, Mul, Sub, Where
 microsoft = functools.partial(reader, domain="com.microsoft")
 
 
-def by_heads(b: NodeBuilder, x: Any, heads: int) -> Any:
+def by_heads(b: NodeBuilder, x: Any, heads: int) -> Value:
     """[n, s, heads * d] -> [n, s, heads, d]."""
     size = dim_of(b, x, 2)
     return b(Reshape(), x, ints([0, 0, heads, -1 if isinstance(size, Sym) else size // heads]))
 
 
-def merged(b: NodeBuilder, x: Any) -> Any:
+def merged(b: NodeBuilder, x: Any) -> Value:
     """[n, s, heads, d] -> [n, s, heads * d]."""
     width = dim_of(b, x, 2) * dim_of(b, x, 3)
     return b(Reshape(), x, ints([0, 0, -1 if isinstance(width, Sym) else width]))
 
 
-def counted(b: NodeBuilder, x: Value, axis: int) -> Any:
+def counted(b: NodeBuilder, x: Value, axis: int) -> Value:
     """Positions 0, 1, … along an axis."""
     length = b(Squeeze(), b(Shape(axis, axis + 1), x), ints([0]))
     return b(Range(), np.array(0), length, np.array(1))
@@ -57,7 +57,7 @@ def rotary_embedding(
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,
-) -> Any:
+) -> Value:
     """position_ids: [n, s], or [1]: the position of the first element of every sequence.  onnxruntime ignores scale."""
     if is_packed_batching:
         raise b.unsupported("is_packed_batching")
@@ -87,7 +87,7 @@ def standard_rotary_embedding(
     interleaved: bool = False,
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
-) -> Any:
+) -> Value:
     """x: [n, heads, s, d], or [n, s, heads * d] with ``num_heads``."""
     flat = rank_of(b, x) == 3
     if flat and num_heads < 1:
@@ -153,7 +153,7 @@ def group_query_attention(
     return b(operator, *operands)
 
 
-def _unpacked(b: NodeBuilder, packed: Value, num_heads: int, kv_num_heads: int) -> Any:
+def _unpacked(b: NodeBuilder, packed: Value, num_heads: int, kv_num_heads: int) -> list[Value]:
     """Query, key and value that lie side by side."""
     heads, width = (num_heads, kv_num_heads, kv_num_heads), size_of(b, packed, 2)
     if isinstance(width, int):
@@ -161,7 +161,7 @@ def _unpacked(b: NodeBuilder, packed: Value, num_heads: int, kv_num_heads: int) 
     return b.node(Split(-1, 3), packed, b(Mul(), b(Div(), width, sum(heads)), ints(heads))).outputs
 
 
-def _positions(b: NodeBuilder, q: Value, seqlens_k: Value, total: Value) -> Any:
+def _positions(b: NodeBuilder, q: Value, seqlens_k: Value, total: Value) -> Value:
     """Positions of the new elements: from 0 in a prompt, where all is new, else up to the last valid one."""
     rows = counted(b, q, 1)
     length = b(Shape(1, 2), q)

@@ -52,7 +52,7 @@ def matmul_bnb4(
     quant_type: int,
     training_mode: int = 0,
     transB: bool = True,
-) -> Any:
+) -> Value:
     """Products with w^T, where w [N, K] is written row after row in blocks of one scale, high halves of bytes first."""
     if not transB:
         raise b.unsupported("transB 0")
@@ -89,7 +89,7 @@ def moe(
     swiglu_limit: float | None = None,
     swiglu_limit_after_activation: int = 0,
     use_sparse_mixer: int = 0,
-) -> Any:
+) -> Value:
     """The k likeliest experts of each row, weighed by their probabilities.  Weights: [experts, columns, rows]."""
     if use_sparse_mixer or swiglu_limit_after_activation:
         raise b.unsupported("use_sparse_mixer or swiglu_limit_after_activation")
@@ -142,7 +142,7 @@ def qmoe(
     swiglu_limit_after_activation: int = 0,
     use_sparse_mixer: int = 0,
     weights_prepacked: int = -1,
-) -> Any:
+) -> Value:
     """`moe` over weights of 2, 4 or 8 bits, as `MatMulNBits` has them; without blocks a row has one scale.
 
     The probabilities of the chosen experts always add up to 1, unless ``router_weights`` takes their place.
@@ -205,7 +205,7 @@ def _want_bits(b: NodeBuilder, sizes: Forms, name: str, operands: Any, bits: int
     held.want(f"{name}_zero_points", zeros, "experts columns packed" if block else "experts packed", U8)
 
 
-def _gates(b: NodeBuilder, router: Value, weights: Value | None, k: int, normalised: bool) -> Any:
+def _gates(b: NodeBuilder, router: Value, weights: Value | None, k: int, normalised: bool) -> Value:
     """How much each expert adds to each row: [rows, experts], 0 for those that are not chosen."""
     scores = b(Cast(F32), router)
     _, experts = b.node(TopK(), scores, ints([k])).outputs
@@ -252,7 +252,7 @@ def _dense(b: NodeBuilder, weights: Value, bias: Value | None) -> Product:
     return product
 
 
-def _row(b: NodeBuilder, v: Value, place: int) -> Any:
+def _row(b: NodeBuilder, v: Value, place: int) -> Value:
     return b.const(v.const[place]) if v.const is not None else b(Gather(0), v, np.array(place))
 
 
@@ -281,7 +281,7 @@ def _of_bits(b: NodeBuilder, operands: Any, bits: int, block: int) -> Product:
 
 def _mixed(
     b: NodeBuilder, x: Value, gates: Any, experts: int, layers: Any, activated: Callable[[Any, Any], Any]
-) -> Any:
+) -> Value:
     """The sum of what experts make of the rows of x [..., rows, width].  All compute all rows."""
     first, second, third = layers
     rows = reshaped(b, x, sizes_of(b, gates, [0]), [static_dim(b, x, -1)])

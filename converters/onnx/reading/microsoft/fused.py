@@ -41,7 +41,7 @@ microsoft("Gelu")(AsIs(Gelu()))
 microsoft("QuickGelu")(AsIs(Swish, alpha=1.702))
 
 
-def activated(b: NodeBuilder, y: Any, activation: str, params: Floats) -> Any:
+def activated(b: NodeBuilder, y: Value, activation: str, params: Floats) -> Value:
     """The activation of a fused operator, by its ONNX name and positional parameters."""
     alpha = params[0] if params else None
     match activation:
@@ -79,7 +79,7 @@ def fused_conv(
     kernel_shape: Ints = (),
     pads: Ints = (),
     strides: Ints = (),
-) -> Any:
+) -> Value:
     check_kernel(b, w, kernel_shape)
     y = b(Conv(strides, pads, dilations, group, auto_pad), x, w, bias)
     y = y if residual is None else b(Add(), y, residual)
@@ -97,12 +97,12 @@ def fused_matmul(
     transB: bool = False,
     transBatchA: int = 0,
     transBatchB: int = 0,
-) -> Any:
+) -> Value:
     x, y = (_batch_last(b, v) if flag else v for v, flag in ((x, transBatchA), (y, transBatchB)))
     return b(MatMul(transA, transB, alpha), x, y)
 
 
-def _batch_last(b: NodeBuilder, x: Value) -> Any:
+def _batch_last(b: NodeBuilder, x: Value) -> Value:
     """[m, batch axes, k] -> [batch axes, m, k]."""
     rank = rank_of(b, x)
     return b(Transpose((*range(1, rank - 1), 0, rank - 1)), x)
@@ -121,21 +121,21 @@ def fused_gemm(
     activation_gamma: float | None = None,
     alpha: float = 1.0,
     beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-) -> Any:
+    transA: bool = False,
+    transB: bool = False,
+) -> Value:
     params = tuple(p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None)
     made = gemm(b, x, y, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
     return activated(b, made, activation, params)
 
 
 @microsoft("BiasGelu")
-def bias_gelu(b: NodeBuilder, x: Value, bias: Value) -> Any:
+def bias_gelu(b: NodeBuilder, x: Value, bias: Value) -> Value:
     return b(Gelu(), b(Add(), x, bias))
 
 
 @microsoft("FastGelu")
-def fast_gelu(b: NodeBuilder, x: Value, bias: Value | None = None) -> Any:
+def fast_gelu(b: NodeBuilder, x: Value, bias: Value | None = None) -> Value:
     return b(Gelu("tanh"), x if bias is None else b(Add(), x, bias))
 
 
@@ -160,7 +160,7 @@ def skip_layer_normalization(
 @microsoft("SkipSimplifiedLayerNormalization")
 def skip_simplified_layer_normalization(
     b: NodeBuilder, x: Value, skip: Value, gamma: Value, bias: Value | None = None, *, epsilon: float = 1e-12
-) -> Any:
+) -> tuple[Value, Value | None, Value | None, Value]:
     """The mean that may be asked for is 0: nothing is subtracted."""
     total = _skip(b, x, skip, bias)
     inverse = inverse_rms(b, total, -1, epsilon) if b.wants(1) or b.wants(2) else None
@@ -168,7 +168,7 @@ def skip_simplified_layer_normalization(
     return b(RMSNormalization(-1, epsilon), total, gamma), mean, inverse, total
 
 
-def _skip(b: NodeBuilder, x: Value, skip: Value, bias: Value | None) -> Any:
+def _skip(b: NodeBuilder, x: Value, skip: Value, bias: Value | None) -> Value:
     total = b(Add(), x, skip)
     return total if bias is None else b(Add(), total, bias)
 
@@ -205,7 +205,7 @@ def embed_layer_normalization(
     )
 
 
-def _counts(b: NodeBuilder, ids: Value, mask: Value | None) -> Any:
+def _counts(b: NodeBuilder, ids: Value, mask: Value | None) -> Value | None:
     """How many positions of each sequence the mask shows; 0 without a mask."""
     if not b.wants(1):
         return None

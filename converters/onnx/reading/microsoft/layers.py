@@ -63,13 +63,13 @@ MOST_WORDS = 256
 
 
 @microsoft("Inverse")
-def inverse(b: NodeBuilder, x: Value) -> Any:
+def inverse(b: NodeBuilder, x: Value) -> Value:
     dtype = x.type.dtype
     return b(Inverse(), x) if dtype in (F32, F64) else b(Cast(dtype), b(Inverse(), b(Cast(F32), x)))
 
 
 @microsoft("UnfoldTensor")
-def unfold(b: NodeBuilder, x: Value, *, size: int, dim: int = -1, step: int = 1) -> Any:
+def unfold(b: NodeBuilder, x: Value, *, size: int, dim: int = -1, step: int = 1) -> Value:
     """All slices of one length along an axis, each behind the other axes."""
     rank = rank_of(b, x)
     if not -rank <= dim < rank or size < 1 or step < 1:
@@ -88,7 +88,7 @@ def unfold(b: NodeBuilder, x: Value, *, size: int, dim: int = -1, step: int = 1)
 
 
 @microsoft("NGramRepeatBlock")
-def forbid_repetition(b: NodeBuilder, input_ids: Value, scores: Value, *, ngram_size: int) -> Any:
+def forbid_repetition(b: NodeBuilder, input_ids: Value, scores: Value, *, ngram_size: int) -> Value:
     """Scores [n, words], minus infinity for words that would make a sequence of so many words appear again."""
     if not 0 < ngram_size <= MOST_WORDS:
         raise b.invalid("ngram_size", ngram_size, f"1 to {MOST_WORDS}")
@@ -98,7 +98,7 @@ def forbid_repetition(b: NodeBuilder, input_ids: Value, scores: Value, *, ngram_
     return without_repetition(b, input_ids, scores, ngram_size, -np.inf)
 
 
-def without_repetition(b: NodeBuilder, input_ids: Value, scores: Value, ngram_size: int, least: float) -> Any:
+def without_repetition(b: NodeBuilder, input_ids: Value, scores: Value, ngram_size: int, least: float) -> Value:
     """`forbid_repetition`, whose words get ``least``."""
     input_ids = reshaped(b, input_ids, sizes_of(b, scores, [0]), sizes_of(b, input_ids, [1]))
     input_ids = counted_up(b, input_ids, squeezed(b, b(Shape(1, 2), scores), 0))
@@ -123,7 +123,7 @@ def crop_and_resize(
     *,
     extrapolation_value: float = 0.0,
     mode: str = "bilinear",
-) -> Any:
+) -> Value:
     """Boxes of images [n, c, h, w] in one size; rois: y1, x1, y2, x2 as parts of the last row and column."""
     if mode not in ("bilinear", "nearest"):
         raise b.unsupported(f"mode {mode}")
@@ -204,7 +204,7 @@ def causal_conv(
     state_length: int = 0,
     state_update_capacity: int = 0,
     state_window: int = 0,
-) -> Any:
+) -> tuple[Value, Value]:
     """Depthwise convolution of the past and x [n, c, length]; what of both the next call needs is the second result."""
     others = (input_channel_offset, input_channels, state_length, state_update_capacity, state_window)
     if ndim != 1 or any(others) or state_channels_last not in (-1, int(channels_last)):
@@ -247,7 +247,7 @@ def linear_attention(
     scale: float = 0.0,
     state_window: int = 0,
     update_rule: str = "gated_delta",
-) -> Any:
+) -> tuple[Value, Value]:
     """Attention by a state [n, heads, d, e] that each position changes: a scan over the positions.
 
     Operands: [n, length, heads * size] · decay: by heads, or by elements of keys · beta: by heads, or one.
@@ -315,15 +315,15 @@ def _position(b: Builder, state: Value, slices: list[Value], gated: bool, delta:
     return held, _flat(b, b(MatMul(alpha=scale), _row(b, q), held))
 
 
-def _column(b: Builder, x: Any) -> Any:
+def _column(b: Builder, x: Any) -> Value:
     return b(Unsqueeze(), x, ints([-1]))
 
 
-def _row(b: Builder, x: Any) -> Any:
+def _row(b: Builder, x: Any) -> Value:
     return b(Unsqueeze(), x, ints([-2]))
 
 
-def _flat(b: Builder, x: Any) -> Any:
+def _flat(b: Builder, x: Any) -> Value:
     return b(Squeeze(), x, ints([-2]))
 
 
@@ -338,7 +338,7 @@ def word_conv_embedding(
     char_embedding_size: int = 0,
     conv_window_size: int = 0,
     embedding_size: int = 0,
-) -> Any:
+) -> Value:
     """A vector for each word [words, letters] of numbers: the greatest of a convolution over its letters; 0 is none."""
     window = static_dim(b, weight, 2)
     letters = unsqueezed(b, b(Gather(0), table, sequence), 1)

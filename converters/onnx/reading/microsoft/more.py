@@ -33,12 +33,12 @@ microsoft("SimplifiedLayerNormalization")(simplified_layer_normalization)
 
 
 @microsoft("ExpandDims")
-def expand_dims(b: NodeBuilder, x: Value, axis: Value) -> Any:
+def expand_dims(b: NodeBuilder, x: Value, axis: Value) -> Value:
     return b(Unsqueeze(), x, ints(known_array(b, axis, "axis").reshape(-1)))
 
 
 @microsoft("CDist")
-def distances(b: NodeBuilder, x: Value, y: Value, *, metric: str = "sqeuclidean") -> Any:
+def distances(b: NodeBuilder, x: Value, y: Value, *, metric: str = "sqeuclidean") -> Value:
     """Between all rows of x [m, k] and of y [n, k]: [m, n]."""
     if metric not in ("sqeuclidean", "euclidean"):
         raise b.unsupported(f"metric {metric}")
@@ -47,19 +47,19 @@ def distances(b: NodeBuilder, x: Value, y: Value, *, metric: str = "sqeuclidean"
 
 
 @microsoft("ScaledSiLU")
-def scaled_silu(b: NodeBuilder, x: Value, scale: Value | None = None, *, alpha: float = 1.0) -> Any:
+def scaled_silu(b: NodeBuilder, x: Value, scale: Value | None = None, *, alpha: float = 1.0) -> Value:
     return b(Swish(), b(Mul(), x, alpha if scale is None else scale))
 
 
 @microsoft("GatedAdd")
-def gated_add(b: NodeBuilder, x: Value, y: Value, gate: Value) -> Any:
+def gated_add(b: NodeBuilder, x: Value, y: Value, gate: Value) -> Value:
     return b(Add(), x, b(Mul(), y, gate))
 
 
 @microsoft("GatedRMSNorm")
 def gated_rms_norm(
     b: NodeBuilder, x: Value, scale: Value, gate: Value, *, epsilon: float = 1e-5, activation: str = "silu"
-) -> Any:
+) -> Value:
     """RMS normalisation times an activation of the gate.  Each group of as many elements as scale has is one row."""
     if activation not in ("silu", "swish", "sigmoid"):
         raise b.unsupported(f"activation {activation}")
@@ -80,7 +80,7 @@ def qlinear_where(
     y_zero: Value | None,
     z_scale: Value,
     z_zero: Value | None = None,
-) -> Any:
+) -> Value:
     chosen = b(Where(), condition, real(b, x, x_scale, x_zero), real(b, y, y_scale, y_zero))
     return stored(b, chosen, z_scale, z_zero)
 
@@ -105,7 +105,7 @@ def qlinear_conv(
     kernel_shape: Ints = (),
     pads: Ints = (),
     strides: Ints = (),
-) -> Any:
+) -> Value:
     """ONNX's, or over images whose channels come last."""
     rank = rank_of(b, x)
     image: Any = b(Transpose((0, rank - 1, *range(1, rank - 1))), x) if channels_last else x

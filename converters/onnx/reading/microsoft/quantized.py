@@ -35,12 +35,12 @@ add_reader("QuantizeLinear", quantize_linear, domain="com.microsoft")
 add_reader("DequantizeLinear", dequantize_linear, domain="com.microsoft")
 
 
-def real(b: NodeBuilder, x: Value, scale: Value, zero: Value | None) -> Any:
+def real(b: NodeBuilder, x: Value, scale: Value, zero: Value | None) -> Value:
     """Float values of a quantised operand."""
     return b(DequantizeLinear(), x, scale, zero)
 
 
-def stored(b: NodeBuilder, y: Value, scale: Value, zero: Value | None) -> Any:
+def stored(b: NodeBuilder, y: Value, scale: Value, zero: Value | None) -> Value:
     """Quantised form of a float result."""
     return b(QuantizeLinear(), y, scale, zero)
 
@@ -56,7 +56,7 @@ def _binary(operator: Any) -> Any:
         y_zero: Value | None,
         z_scale: Value,
         z_zero: Value | None = None,
-    ) -> Any:
+    ) -> Value:
         made = b(operator(), real(b, x, x_scale, x_zero), real(b, y, y_scale, y_zero))
         return stored(b, made, z_scale, z_zero)
 
@@ -77,7 +77,7 @@ def qlinear_mul(
     y_zero: Value | None,
     z_scale: Value,
     z_zero: Value | None = None,
-) -> Any:
+) -> Value:
     """Whole numbers are multiplied, which is exact, and the scales apart, in f64: their product may be tiny."""
     one = b.const(np.ones((), F32))
     product = b(Mul(), real(b, x, one, x_zero), real(b, y, one, y_zero))
@@ -89,7 +89,7 @@ def qlinear_mul(
 @microsoft("QLinearSigmoid")
 def qlinear_sigmoid(
     b: NodeBuilder, x: Value, x_scale: Value, x_zero: Value | None, y_scale: Value, y_zero: Value | None = None
-) -> Any:
+) -> Value:
     return stored(b, b(Sigmoid(), real(b, x, x_scale, x_zero)), y_scale, y_zero)
 
 
@@ -103,7 +103,7 @@ def qlinear_leaky_relu(
     y_zero: Value | None = None,
     *,
     alpha: float = 0.01,
-) -> Any:
+) -> Value:
     return stored(b, b(LeakyRelu(alpha), real(b, x, x_scale, x_zero)), y_scale, y_zero)
 
 
@@ -118,7 +118,7 @@ def qlinear_softmax(
     *,
     axis: int = -1,
     opset: int = 13,
-) -> Any:
+) -> Value:
     last = axis in (-1, rank_of(b, x) - 1)
     if opset < 13 and not last:
         raise b.unsupported("softmax over several axes")
@@ -126,7 +126,7 @@ def qlinear_softmax(
 
 
 @microsoft("QLinearConcat")
-def qlinear_concat(b: NodeBuilder, y_scale: Value, y_zero: Value, *operands: Value, axis: int) -> Any:
+def qlinear_concat(b: NodeBuilder, y_scale: Value, y_zero: Value, *operands: Value, axis: int) -> Value:
     if len(operands) % 3:
         raise b.invalid("number of operands", len(operands), "a multiple of 3")
     parts = [real(b, *operands[i : i + 3]) for i in range(0, len(operands), 3)]
@@ -149,7 +149,7 @@ def qlinear_average_pool(
     count_include_pad: int = 0,
     pads: Ints = (),
     strides: Ints = (),
-) -> Any:
+) -> Value:
     layout = "NHWC" if channels_last else "NCHW"
     operator = AveragePool(
         kernel_shape, strides, pads, (), auto_pad, bool(ceil_mode), layout, count_include_pad=bool(count_include_pad)
@@ -167,7 +167,7 @@ def qlinear_global_average_pool(
     y_zero: Value | None = None,
     *,
     channels_last: int = 0,
-) -> Any:
+) -> Value:
     axes = spatial_axes(b, x) - (1 if channels_last else 0)
     return stored(b, b(ReduceMean(), real(b, x, x_scale, x_zero), axes), y_scale, y_zero)
 
@@ -202,9 +202,9 @@ def qgemm(
     z_zero: Value | None = None,
     *,
     alpha: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-) -> Any:
+    transA: bool = False,
+    transB: bool = False,
+) -> Value:
     """The bias is i32 in units of alpha * x_scale * y_scale."""
     if c is not None:
         c = b(Mul(), b(Cast(F32), c), b(Mul(), b(Mul(), x_scale, y_scale), alpha))
@@ -223,7 +223,7 @@ def matmul_integer_to_float(
     x_zero: Value | None = None,
     y_zero: Value | None = None,
     bias: Value | None = None,
-) -> Any:
+) -> Value:
     """The sums are scaled in f32, and the result is of the scales' dtype."""
     product = b(Cast(F32), b(MatMulInteger(), x, y, x_zero, y_zero))
     made = b(Mul(), product, b(Mul(), b(Cast(F32), x_scale), b(Cast(F32), y_scale)))
@@ -233,7 +233,7 @@ def matmul_integer_to_float(
 @microsoft("DynamicQuantizeMatMul")
 def dynamic_quantize_matmul(
     b: NodeBuilder, x: Value, y: Value, y_scale: Value, y_zero: Value | None = None, bias: Value | None = None
-) -> Any:
+) -> Value:
     quantised, x_scale, x_zero = b(DynamicQuantizeLinear(), x)
     return matmul_integer_to_float(b, quantised, y, x_scale, y_scale, x_zero, y_zero, bias)
 
@@ -253,7 +253,7 @@ def matmul_nbits(
     bits: int = 4,
     block_size: int,
     accuracy_level: int = 0,
-) -> Any:
+) -> Value:
     """Weights of 2, 4 or 8 bits in blocks along K, each with a scale; where x is f32 they stay codes of 4 or 8 bits.
 
     packed: [N, blocks, block_size * bits / 8] u8, low codes first · zero_points: packed likewise or floats, half the
@@ -345,7 +345,7 @@ def dynamic_quantize_lstm(
     return b(operator, x, *weights, bias, *states, w_scale, w_zero, r_scale, r_zero)
 
 
-def _transposed(b: NodeBuilder, w: Value) -> Any:
+def _transposed(b: NodeBuilder, w: Value) -> Value:
     """The weights of each direction, rows for columns; constants at once."""
     if w.const is None or w.const.ndim != 3:
         return b(Transpose((0, 2, 1)), w)

@@ -63,12 +63,12 @@ GROWING = ("seq", "total", "past")
 """Sizes of states that change from step to step."""
 
 
-def scalar(b: NodeBuilder, x: Value | None, default: float, dtype: Any) -> Any:
+def scalar(b: NodeBuilder, x: Value | None, default: float, dtype: Any) -> Value:
     """An operand of one element as a scalar of a dtype."""
     return b.const(np.array(default, dtype)) if x is None else b(Cast(dtype), as_scalar(b, x))
 
 
-def within(b: NodeBuilder, what: str, x: Value, low: Any, high: Any) -> Any:
+def within(b: NodeBuilder, what: str, x: Value, low: Any, high: Any) -> Value:
     """A scalar that is in low…high; refused where it is not, now or in the run."""
     got, least, most = (known_scalar(v) if isinstance(v, Value) else v for v in (x, low, high))
     if got is None or least is None or most is None:
@@ -167,7 +167,7 @@ class Search:
         return made | self.decoder.after(b, state, kept, words, rows), results
 
 
-def filled(b: NodeBuilder, x: Any, axis: int, length: Any, value: Any) -> Any:
+def filled(b: NodeBuilder, x: Any, axis: int, length: Any, value: Any) -> Value:
     """``x`` with a value behind its end along an axis, to a length that a scalar says."""
     missing = b(Sub(), length, count(b, x, axis))
     sizes = [*sizes_of(b, x, range(axis)), unsqueezed(b, missing, 0), *sizes_of(b, x, range(axis + 1, rank_of(b, x)))]
@@ -295,7 +295,7 @@ def found_by_beams(
     best_scores, *of_words = (
         b(Cast(kind), x) for x in (best_scores, *(filled(b, x, 0, task.steps, 0) for x in scores))
     )
-    return [filled(b, best, 2, task.length, pad), best_scores, *(of_words or [None])]
+    return [filled(b, best, 2, task.length, pad), best_scores, *of_words, *[None] * (not of_words)]
 
 
 @microsoft("GreedySearch")
@@ -310,7 +310,7 @@ def greedy_search(
     attention_mask: Value | None = None,
     *,
     model: Searched,
-) -> Any:
+) -> Value:
     """Sequences [n, max_length] i32, each with the best word in each step."""
     if model.model_type != GPT:
         raise b.unsupported(f"model_type {model.model_type}")
@@ -340,7 +340,7 @@ def sampling(
     min_tokens_to_keep: int = 0,
     presence_penalty: float = 0.0,
     custom: int = 0,
-) -> Any:
+) -> tuple[Value, None]:
     """Sequences [n, max_length] i32, whose words are drawn from the most probable ones."""
     if model.model_type != GPT:
         raise b.unsupported(f"model_type {model.model_type}")

@@ -62,17 +62,17 @@ LATER = np.array(-1e9, F32)
 """The score of all beams but the first before the first word: they all say the same."""
 
 
-def count(b: NodeBuilder, x: Value, axis: int) -> Any:
+def count(b: NodeBuilder, x: Value, axis: int) -> Value:
     """Length of an axis as a scalar."""
     return squeezed(b, b(Shape(axis, axis + 1), x), 0)
 
 
-def cut(b: NodeBuilder, x: Value, axis: int, end: Any) -> Any:
+def cut(b: NodeBuilder, x: Value, axis: int, end: Any) -> Value:
     """The first elements along an axis, as many as a scalar says."""
     return b(Slice(), x, np.array([0]), unsqueezed(b, end, 0), np.array([axis]))
 
 
-def all_of(b: NodeBuilder, x: Value) -> Any:
+def all_of(b: NodeBuilder, x: Value) -> Value:
     """Whether all of [n] are true, as a scalar."""
     return b(Cast(BOOL), b(ReduceMin(keepdims=False), b(Cast(I32), x)))
 
@@ -123,14 +123,14 @@ class Rules:
         return scores if self.more is None else self.more(b, scores, sequences)
 
     @staticmethod
-    def _repeated(b: NodeBuilder, scores: Any, sequences: Value, penalty: Value) -> Any:
+    def _repeated(b: NodeBuilder, scores: Any, sequences: Value, penalty: Value) -> Value:
         words = counted_up(b, sequences, static_dim(b, scores, 1))
         old = b(GatherElements(1), scores, words)
         worse = b(Where(), b(Less(), old, 0), b(Mul(), old, penalty), b(Div(), old, penalty))
         return b(ScatterElements(1), scores, words, worse)
 
 
-def of_items(b: NodeBuilder, rows: Value, change: Any, like: Value) -> Any:
+def of_items(b: NodeBuilder, rows: Value, change: Any, like: Value) -> Value:
     """Rows, changed as [n, rows of each item, ...]; n: as many as ``like`` has."""
     words = sizes_of(b, rows, [1])
     return reshaped(b, change(reshaped(b, rows, sizes_of(b, like, [0]), [-1], words)), [-1], words)
@@ -151,7 +151,7 @@ class Greedy:
     def begin(self, b: NodeBuilder, sequences: Value) -> State:
         return {"ended": expanded(b, np.zeros(1, BOOL), sizes_of(b, sequences, [0]))}
 
-    def scores(self, b: NodeBuilder, logits: Value) -> Any:
+    def scores(self, b: NodeBuilder, logits: Value) -> Value:
         return logits
 
     def choose(self, b: NodeBuilder, scores: Value, state: State, number: Any) -> tuple[Any, Any, State, list[Any]]:
@@ -160,10 +160,10 @@ class Greedy:
         ended = b(Or(), state["ended"], b(Equal(), words, self.end))
         return b(Where(), ended, np.array(self.pad, I32), words), None, {"ended": ended}, []
 
-    def best(self, b: NodeBuilder, scores: Value, number: Any) -> Any:
+    def best(self, b: NodeBuilder, scores: Value, number: Any) -> Value:
         return b(ArgMax(1, False), scores)
 
-    def goes_on(self, b: NodeBuilder, state: State) -> Any:
+    def goes_on(self, b: NodeBuilder, state: State) -> Value:
         return b(Not(), all_of(b, state["ended"]))
 
 
@@ -181,7 +181,7 @@ class Sampling(Greedy):
         super().__init__(end, pad)
         self.share, self.keep, self.filtered, self.from_best, self.draws = share, keep, filtered, from_best, draws
 
-    def best(self, b: NodeBuilder, scores: Value, number: Any) -> Any:
+    def best(self, b: NodeBuilder, scores: Value, number: Any) -> Value:
         words = static_dim(b, scores, 1)
         ranked, places = b(TopK(1, self.from_best), scores, np.array([words]))
         kept = b(Where(), self._left_out(b, ranked, words), np.array(self.filtered, F32), ranked)
@@ -193,7 +193,7 @@ class Sampling(Greedy):
         place = b(ReduceSum(), b(Cast(I64), b(LessOrEqual(), sums, spot)), np.array([1]))
         return squeezed(b, b(GatherElements(1), places, place), 1)
 
-    def _left_out(self, b: NodeBuilder, ranked: Value, words: int) -> Any:
+    def _left_out(self, b: NodeBuilder, ranked: Value, words: int) -> Value:
         sums = b(CumSum(self.from_best), b(Softmax(1), ranked), np.array(1))
         place = np.arange(words)
         if self.from_best:
@@ -233,10 +233,10 @@ class Beams:
             "ended": expanded(b, np.array(False), n),
         }
 
-    def _items(self, b: NodeBuilder, sequences: Value) -> Any:
+    def _items(self, b: NodeBuilder, sequences: Value) -> Value:
         return b(Div(), b(Shape(0, 1), sequences), unsqueezed(b, self.beams, 0))
 
-    def scores(self, b: NodeBuilder, logits: Value) -> Any:
+    def scores(self, b: NodeBuilder, logits: Value) -> Value:
         return b(LogSoftmax(1), logits)
 
     def choose(self, b: NodeBuilder, scores: Value, state: State, number: Any) -> tuple[Any, Any, State, list[Any]]:
@@ -284,12 +284,12 @@ class Beams:
         return made
 
     @staticmethod
-    def _by_length(b: NodeBuilder, scores: Value, power: Value) -> Any:
+    def _by_length(b: NodeBuilder, scores: Value, power: Value) -> Value:
         """Scores of sequences, which are more than that of none."""
         return b(Max(), b(Div(), scores, power), FORBIDDEN)
 
     @staticmethod
-    def _most(b: NodeBuilder, ranked: Value, beams: Any) -> Any:
+    def _most(b: NodeBuilder, ranked: Value, beams: Any) -> Value:
         """The scores [n] that onnxruntime holds against those of sequences that have ended.
 
         It takes those of item i from element i * beams on, not from 2 * i * beams: the greatest may be another item's.
@@ -308,7 +308,7 @@ class Beams:
         flat = reshaped(b, both, [-1], b(Shape(2, 3), both))
         return {"best_scores": kept, "best": b(Gather(0), flat, row)}
 
-    def goes_on(self, b: NodeBuilder, state: State) -> Any:
+    def goes_on(self, b: NodeBuilder, state: State) -> Value:
         return b(Not(), all_of(b, state["ended"]))
 
     def finish(self, b: NodeBuilder, state: State, many: Value) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ from bolt_numba.base.types import I32, I64
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.search_choice import FORBIDDEN, Rule, count
 from bolt_numba.converters.operands import expanded, sizes_of, sliced, static_dim
+from bolt_numba.ir.build import Operand
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import GatherElements
 from bolt_numba.ops.arrays.reduce import ArgMax, ReduceLogSumExp, ReduceMax
@@ -43,7 +44,7 @@ class Stamps:
         on = b(Equal(), wanted, 1)
         return lambda b, scores, words: b(Where(), b.here(on), self._ruled(b, scores, words), scores)
 
-    def _ruled(self, b: NodeBuilder, scores: Any, words: Value) -> Any:
+    def _ruled(self, b: NodeBuilder, scores: Any, words: Value) -> Value:
         """scores: [rows, all words] f32 · words: [rows, length] i32."""
         every = np.arange(static_dim(b, scores, 1))
         stamps = every >= self.first
@@ -59,7 +60,7 @@ class Stamps:
         latest = b(GatherElements(1), words, b(ArgMax(1, select_last_index=True), seen))
         bound = b(Cast(I64), b(Where(), single, latest, b(Add(), latest, 1)))
         late = b(And(), b(Not(), longer), every > self.first + FIRST)
-        hidden = [
+        hidden: list[Operand] = [
             np.isin(every, self.never),
             b(And(), longer, np.isin(every, self.later_never)),
             b(And(), b(And(), last, paired), stamps),
@@ -71,7 +72,7 @@ class Stamps:
             scores = b(Where(), mask, FORBIDDEN, scores)
         return self._rather_stamps(b, scores, stamps)
 
-    def _rather_stamps(self, b: NodeBuilder, scores: Any, stamps: Any) -> Any:
+    def _rather_stamps(self, b: NodeBuilder, scores: Any, stamps: Any) -> Value:
         """No text where all stamps together are more probable than the most probable text."""
         text = b(ReduceMax(), b(Where(), stamps, FORBIDDEN, scores), np.array([1]))
         stamp = b(ReduceLogSumExp(), b(Where(), stamps, scores, FORBIDDEN), np.array([1]))

@@ -37,7 +37,7 @@ def _same_length(b: NodeBuilder, what: str, lists: Sequence[Any], wanted: int) -
         raise b.invalid(f"lengths of {what}", lengths, f"{wanted} each")
 
 
-def _summed(b: NodeBuilder, x: Value, forest: Forest, n_targets: int, aggregate: str, base: Array | None) -> Any:
+def _summed(b: NodeBuilder, x: Value, forest: Forest, n_targets: int, aggregate: str, base: Array | None) -> Value:
     """What all trees say, with averages and base values."""
     if aggregate not in AGGREGATES or n_targets < 1:
         raise b.invalid("aggregate_function and targets", (aggregate, n_targets), f"one of {AGGREGATES} and a number")
@@ -113,7 +113,7 @@ def tree_ensemble_regressor(
     target_treeids: Ints = (),
     target_weights: Floats = (),
     target_weights_as_tensor: Array | None = None,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     """A leaf may name the only target several times, as skl2onnx has it; the first time counts, as in onnxruntime."""
     given = locals()
     data = as_float(b, x)
@@ -208,7 +208,7 @@ def tree_ensemble(
     nodes_hitrates: Array | None = None,
     nodes_missing_value_tracks_true: Ints = (),
     post_transform: int = 0,
-) -> Any:
+) -> Value:
     """A root both of whose branches are the same leaf is that leaf."""
     modes = nodes_modes.reshape(-1).astype(int).tolist()
     missing = nodes_missing_value_tracks_true or (0,) * len(modes)

@@ -39,7 +39,7 @@ def texts(values: Texts) -> Array:
 
 
 @reader("Scaler", domain=ML)
-def scaler(b: NodeBuilder, x: Value, *, offset: Floats = (), scale: Floats = ()) -> Any:
+def scaler(b: NodeBuilder, x: Value, *, offset: Floats = (), scale: Floats = ()) -> Value:
     data = b(Cast(F32), x)
     if offset:
         data = b(Sub(), data, np.array(offset, F32))
@@ -47,7 +47,7 @@ def scaler(b: NodeBuilder, x: Value, *, offset: Floats = (), scale: Floats = ())
 
 
 @reader("Normalizer", domain=ML)
-def normalizer(b: NodeBuilder, x: Value, *, norm: str = "MAX") -> Any:
+def normalizer(b: NodeBuilder, x: Value, *, norm: str = "MAX") -> Value:
     """A row whose norm is 0 stays as it is."""
     data = b(Cast(F32), x)
     match norm:
@@ -63,7 +63,7 @@ def normalizer(b: NodeBuilder, x: Value, *, norm: str = "MAX") -> Any:
 
 
 @reader("Binarizer", domain=ML)
-def binarizer(b: NodeBuilder, x: Value, *, threshold: float = 0.0) -> Any:
+def binarizer(b: NodeBuilder, x: Value, *, threshold: float = 0.0) -> Value:
     return b(Cast(x.type.dtype), b(Greater(), b(Cast(F32), x), threshold))
 
 
@@ -76,7 +76,7 @@ def imputer(
     imputed_value_int64s: Ints = (),
     replaced_value_float: float = 0.0,
     replaced_value_int64: int = 0,
-) -> Any:
+) -> Value:
     if x.type.dtype.kind == "f":
         values, replaced = np.array(imputed_value_floats, x.type.dtype), replaced_value_float
         is_missing = b(IsNaN(), x) if np.isnan(replaced) else b(Equal(), x, replaced)
@@ -97,11 +97,11 @@ def linear_regressor(
     intercepts: Floats = (),
     post_transform: str = "NONE",
     targets: int = 1,
-) -> Any:
+) -> Value:
     return post_transformed(b, _linear(b, x, coefficients, intercepts, targets), post_transform)
 
 
-def _linear(b: NodeBuilder, x: Value, coefficients: Floats, intercepts: Floats, rows: int) -> Any:
+def _linear(b: NodeBuilder, x: Value, coefficients: Floats, intercepts: Floats, rows: int) -> Value:
     """x: [n, features] or [features] times coefficients [rows, features], plus intercepts: [n, rows]."""
     if rows < 1 or not coefficients or len(coefficients) % rows or len(intercepts) not in (0, 1, rows):
         raise b.invalid("coefficients and intercepts", (len(coefficients), len(intercepts)), f"{rows} rows")
@@ -121,7 +121,7 @@ def linear_classifier(
     intercepts: Floats = (),
     multi_class: int = 0,
     post_transform: str = "NONE",
-) -> Any:
+) -> tuple[Value, Value]:
     """One row of coefficients for two labels gives the score of the second, and its negative for the first."""
     labels = class_labels(b, classlabels_ints, classlabels_strings)
     features = dim_of(b, x, -1)
@@ -138,14 +138,14 @@ def linear_classifier(
 
 
 @reader("ArrayFeatureExtractor", domain=ML)
-def array_feature_extractor(b: NodeBuilder, x: Value, places: Value) -> Any:
+def array_feature_extractor(b: NodeBuilder, x: Value, places: Value) -> Value:
     rank = rank_of(b, x)
     y = b(Gather(rank - 1), x, b(Reshape(), places, ints([-1])))
     return b(Unsqueeze(), y, np.array([0])) if rank == 1 else y
 
 
 @reader("FeatureVectorizer", domain=ML)
-def feature_vectorizer(b: NodeBuilder, *xs: Value, inputdimensions: Ints = ()) -> Any:
+def feature_vectorizer(b: NodeBuilder, *xs: Value, inputdimensions: Ints = ()) -> Value:
     """Columns of all operands, each cut or filled with zeros to its number of columns."""
     parts = []
     for i, x in enumerate(xs):
@@ -173,7 +173,7 @@ def label_encoder(
     values_tensor: Array | None = None,
     default_float: float = -0.0, default_int64: int = -1, default_string: str = "_Unused",
     default_tensor: Array | None = None,
-) -> Any:  # fmt: skip
+) -> Value:  # fmt: skip
     keys = _given("keys", (keys_floats, F32), (keys_int64s, I64), (keys_strings, STRING), _tensor(keys_tensor))
     values = _given(
         "values", (values_floats, F32), (values_int64s, I64), (values_strings, STRING), _tensor(values_tensor)
@@ -192,7 +192,7 @@ def _tensor(array: Array | None) -> tuple[Any, AnyDType]:
 @reader("LabelEncoder", domain=ML)
 def label_encoder_1(
     b: NodeBuilder, x: Value, *, classes_strings: Texts = (), default_int64: int = -1, default_string: str = "_Unused"
-) -> Any:
+) -> Value:
     """Places of strings, or the strings at places."""
     return _mapped(b, x, np.arange(len(classes_strings)), texts(classes_strings), default_int64, default_string)
 
@@ -206,13 +206,13 @@ def category_mapper(
     cats_strings: Texts = (),
     default_int64: int = -1,
     default_string: str = "_Unused",
-) -> Any:
+) -> Value:
     if len(cats_int64s) != len(cats_strings):
         raise b.invalid("lengths of the categories", (len(cats_int64s), len(cats_strings)), "the same")
     return _mapped(b, x, np.array(cats_int64s, I64), texts(cats_strings), default_int64, default_string)
 
 
-def _mapped(b: NodeBuilder, x: Value, numbers: Array, names: Array, number: int, name: str) -> Any:
+def _mapped(b: NodeBuilder, x: Value, numbers: Array, names: Array, number: int, name: str) -> Value:
     if x.type.dtype == STRING:
         return b(LabelEncoder(), x, names, numbers, np.array([number], I64))
     return b(LabelEncoder(), x, numbers, names, texts((name,)))
@@ -221,21 +221,21 @@ def _mapped(b: NodeBuilder, x: Value, numbers: Array, names: Array, number: int,
 @reader("OneHotEncoder", domain=ML)
 def one_hot_encoder(
     b: NodeBuilder, x: Value, *, cats_int64s: Ints = (), cats_strings: Texts = (), zeros: bool = True
-) -> Any:
+) -> Value:
     categories = class_labels(b, cats_int64s, cats_strings)
     data = x if x.type.dtype == categories.dtype else b(Cast(categories.dtype), x)
     return b(OneHotEncoder(zeros), data, categories)
 
 
 @reader("ZipMap", domain=ML)
-def zip_map(b: NodeBuilder, x: Value, *, classlabels_int64s: Ints = (), classlabels_strings: Texts = ()) -> Any:
+def zip_map(b: NodeBuilder, x: Value, *, classlabels_int64s: Ints = (), classlabels_strings: Texts = ()) -> Value:
     return b(ZipMap(), as_float(b, x), class_labels(b, classlabels_int64s, classlabels_strings))
 
 
 @reader("DictVectorizer", domain=ML)
 def dict_vectorizer(
     b: NodeBuilder, x: Value, *, int64_vocabulary: Ints = (), string_vocabulary: Texts = ()
-) -> Any:
+) -> Value:
     if not isinstance(x.type, MapType):
         raise b.unsupported(f"operand of type {x.type}")
     return b(DictVectorizer(x.type.element.dtype), x, class_labels(b, int64_vocabulary, string_vocabulary))
@@ -244,7 +244,7 @@ def dict_vectorizer(
 @reader("CastMap", domain=ML)
 def cast_map(
     b: NodeBuilder, x: Value, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
-) -> Any:
+) -> Value:
     kinds: dict[str, AnyDType] = {"TO_FLOAT": F32, "TO_INT64": I64, "TO_STRING": STRING}
     if cast_to not in kinds or map_form not in ("DENSE", "SPARSE"):
         raise b.invalid("cast_to and map_form", (cast_to, map_form), "values of the standard")

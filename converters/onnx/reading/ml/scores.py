@@ -38,12 +38,12 @@ _WINITZKI = 0.147
 """Constant of the approximation of the inverse error function that the standard's engines use."""
 
 
-def as_float(b: NodeBuilder, x: Value) -> Any:
+def as_float(b: NodeBuilder, x: Value) -> Value:
     """Operand of a model of ai.onnx.ml: integers become f32."""
     return x if x.type.dtype in (F32, F64) else b(Cast(F32), x)
 
 
-def as_rows(b: NodeBuilder, x: Value) -> Any:
+def as_rows(b: NodeBuilder, x: Value) -> Value:
     """Operand of a model in rows, [n, features]: one axis is one row."""
     return b(Unsqueeze(), x, np.array([0])) if rank_of(b, x) == 1 else x
 
@@ -55,12 +55,12 @@ def class_labels(b: NodeBuilder, ints: tuple[int, ...], texts: tuple[str, ...]) 
     return np.array(ints, I64) if ints else np.array(texts, STRING)
 
 
-def pick_labels(b: NodeBuilder, scores: Value, labels: Array) -> Any:
+def pick_labels(b: NodeBuilder, scores: Value, labels: Array) -> Value:
     """The label of the greatest score of each row: [n, classes] -> [n]."""
     return b(Gather(0), labels, b(ArgMax(axis=1, keepdims=False), scores))
 
 
-def post_transformed(b: NodeBuilder, scores: Value, name: str) -> Any:
+def post_transformed(b: NodeBuilder, scores: Value, name: str) -> Value:
     """Scores [n, m] after one of the standard's transforms."""
     match name:
         case "NONE":
@@ -76,7 +76,7 @@ def post_transformed(b: NodeBuilder, scores: Value, name: str) -> Any:
     raise b.invalid("post_transform", name, "NONE, LOGISTIC, SOFTMAX, SOFTMAX_ZERO or PROBIT")
 
 
-def _softmax_zero(b: NodeBuilder, scores: Value) -> Any:
+def _softmax_zero(b: NodeBuilder, scores: Value) -> Value:
     """Softmax in which scores of 0 stay 0; a half everywhere when all are."""
     top = b(ReduceMax(), scores, _LAST)
     powers = b(Exp(), b(Sub(), scores, top))
@@ -85,7 +85,7 @@ def _softmax_zero(b: NodeBuilder, scores: Value) -> Any:
     return b(Where(), b(Equal(), total, 0.0), np.array(0.5, scores.type.dtype), b(Div(), kept, total))
 
 
-def _probit(b: NodeBuilder, scores: Value) -> Any:
+def _probit(b: NodeBuilder, scores: Value) -> Value:
     """sqrt(2) * erfinv(2 x - 1) by Winitzki's approximation."""
     x = b(Sub(), b(Mul(), scores, 2.0), 1.0)
     log = b(Log(), b(Mul(), b(Sub(), 1.0, x), b(Add(), 1.0, x)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ Ints = tuple[int, ...]
 Floats = tuple[float, ...]
 
 
-def _kernel(b: NodeBuilder, x: Value, vectors: Array, kind: str, params: Floats) -> Any:
+def _kernel(b: NodeBuilder, x: Value, vectors: Array, kind: str, params: Floats) -> Value:
     """Values of the kernel between rows of x [n, features] and the vectors [m, features]: [n, m]."""
     gamma, coef0, degree = (*params, 0.0, 0.0, 0.0)[:3]
     if kind == "RBF":
@@ -39,7 +38,7 @@ def _kernel(b: NodeBuilder, x: Value, vectors: Array, kind: str, params: Floats)
     raise b.invalid("kernel_type", kind, "LINEAR, POLY, RBF or SIGMOID")
 
 
-def _gaussian(b: NodeBuilder, x: Value, vectors: Array, gamma: float) -> Any:
+def _gaussian(b: NodeBuilder, x: Value, vectors: Array, gamma: float) -> Value:
     """exp(-gamma |x - v|^2), by products; both are centred first, or a common offset would cancel digits."""
     centre = vectors.astype(np.float64).mean(0)
     moved = (vectors - centre).astype(F32)
@@ -50,7 +49,7 @@ def _gaussian(b: NodeBuilder, x: Value, vectors: Array, gamma: float) -> Any:
     return b(Exp(), b(Mul(), b(Clip(lo=0.0), b(Add(), dot, own)), -gamma))
 
 
-def _combined(b: NodeBuilder, values: Value, weights: Array, offsets: Array) -> Any:
+def _combined(b: NodeBuilder, values: Value, weights: Array, offsets: Array) -> Value:
     """Products plus offsets, [n, pairs], in f64: dual coefficients may be large and nearly cancel."""
     return b(Cast(F32), b(MatMul(), b(Cast(F64), values), weights.astype(F64), offsets.astype(F64)))
 
@@ -74,7 +73,7 @@ def svm_regressor(
     post_transform: str = "NONE",
     rho: Floats = (),
     support_vectors: Floats = (),
-) -> Any:
+) -> Value:
     data = as_rows(b, b(Cast(F32), x))
     weights = np.array(coefficients, F32).reshape(-1, 1)
     offset = np.array(rho[:1] or (0.0,), F32)
@@ -102,7 +101,7 @@ def svm_classifier(
     rho: Floats = (),
     support_vectors: Floats = (),
     vectors_per_class: Ints = (),
-) -> Any:
+) -> tuple[Value, Value]:
     """Every pair of classes votes; scores are those of the pairs, or probabilities coupled from them."""
     labels = class_labels(b, classlabels_ints, classlabels_strings)
     data, total = as_rows(b, b(Cast(F32), x)), sum(vectors_per_class)
@@ -129,7 +128,7 @@ def svm_classifier(
     return chosen, post_transformed(b, scores, post_transform)
 
 
-def _always(b: NodeBuilder, scores: Value, label: Array) -> Any:
+def _always(b: NodeBuilder, scores: Value, label: Array) -> Value:
     """The second label for every row: weights that are all positive name it whatever the vote."""
     rows = b(Mul(), b(Cast(I64), b(Greater(), scores, np.array(np.inf, F32))), 0)
     return b(Gather(0), label, b(Reshape(), b(Gather(1), rows, np.array([0])), np.array([-1])))
@@ -154,7 +153,7 @@ def _votes(classes: int) -> tuple[Array, Array]:
     return eye[[i for i, _ in pairs]], eye[[j for _, j in pairs]]
 
 
-def _probabilities(b: NodeBuilder, scores: Value, classes: int, a: Floats, c: Floats) -> Any:
+def _probabilities(b: NodeBuilder, scores: Value, classes: int, a: Floats, c: Floats) -> Value:
     """Platt's sigmoid of every pair, coupled."""
     scaled = b(Add(), b(Mul(), scores, np.array(a, F32)), np.array(c, F32))
     pairs = b(Clip(1e-7, 1 - 1e-7), b(Sigmoid(), b(Neg(), scaled)))

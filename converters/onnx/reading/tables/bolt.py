@@ -5,8 +5,6 @@ Source: Bolt's converter and kernels.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bolt_numba.base.types import F32, U8
@@ -26,17 +24,17 @@ Ints = tuple[int, ...]
 
 
 @reader("NoOp")
-def no_op(b: NodeBuilder, x: Value) -> Any:
+def no_op(b: NodeBuilder, x: Value) -> Value:
     return b(Identity(), x)
 
 
 @reader("TFL_HARD_SWISH")
-def hard_swish(b: NodeBuilder, x: Value) -> Any:
+def hard_swish(b: NodeBuilder, x: Value) -> Value:
     return b(HardSwish(), x)
 
 
 @reader("TFL_L2_NORMALIZATION")
-def l2_normalization(b: NodeBuilder, x: Value, *, fused_activation_function: str = "NONE") -> Any:
+def l2_normalization(b: NodeBuilder, x: Value, *, fused_activation_function: str = "NONE") -> Value:
     """Along the last axis; along channels where an image has one pixel.  Zeros stay zeros, as in TFLite."""
     if fused_activation_function != "NONE":
         raise b.unsupported(f"fused_activation_function {fused_activation_function}")
@@ -45,7 +43,7 @@ def l2_normalization(b: NodeBuilder, x: Value, *, fused_activation_function: str
 
 
 @reader("Linear")
-def linear(b: NodeBuilder, x: Value, w: Value) -> Any:
+def linear(b: NodeBuilder, x: Value, w: Value) -> Value:
     """Rows [..., k] times w [m, k], transposed."""
     if rank_of(b, w) != 2:
         raise b.invalid("rank of w", rank_of(b, w), 2)
@@ -53,7 +51,7 @@ def linear(b: NodeBuilder, x: Value, w: Value) -> Any:
 
 
 @reader("Splice")
-def splice(b: NodeBuilder, x: Value, *, context: Ints, forward_indexes: Ints = (), output_dim: int = 0) -> Any:
+def splice(b: NodeBuilder, x: Value, *, context: Ints, forward_indexes: Ints = (), output_dim: int = 0) -> Value:
     """Frames [n, t, c] with those around them, [n, t - (greatest - least of context), c * len(context)].
 
     forward_indexes: which frames are joined, where they begin with frame 0 and end with the last one.
@@ -62,12 +60,12 @@ def splice(b: NodeBuilder, x: Value, *, context: Ints, forward_indexes: Ints = (
 
 
 @reader("Tdnn")
-def tdnn(b: NodeBuilder, x: Value, context: Value, w: Value, bias: Value) -> Any:
+def tdnn(b: NodeBuilder, x: Value, context: Value, w: Value, bias: Value) -> Value:
     """Spliced frames times w [m, c * len(context)], transposed, and a bias.  Source: Kaldi's TdnnComponent."""
     return b(Add(), linear(b, _spliced(b, x, known_ints(b, context, "context"), ()), w), bias)
 
 
-def _spliced(b: NodeBuilder, x: Value, context: Ints, indexes: Ints) -> Any:
+def _spliced(b: NodeBuilder, x: Value, context: Ints, indexes: Ints) -> Value:
     if rank_of(b, x) != 3:
         raise b.invalid("rank of x", rank_of(b, x), 3)
     least, most = min(context, default=0), max(context, default=0)
@@ -87,7 +85,7 @@ def _is_plain(context: Ints, indexes: Ints, span: int) -> bool:
     return indexes == tuple(i + c - min(context) for i in windows for c in context)
 
 
-def _chosen(b: NodeBuilder, x: Value, width: int, indexes: Ints) -> Any:
+def _chosen(b: NodeBuilder, x: Value, width: int, indexes: Ints) -> Value:
     if len(indexes) % width:
         raise b.invalid("number of forward_indexes", len(indexes), f"a multiple of {width}")
     rows = b(Gather(1), x, np.array(indexes, np.int64))
@@ -110,7 +108,7 @@ def roi_align(
     aligned: bool = True,
     coordinate_transformation_mode: str = "",
     mode: str = "avg",
-) -> Any:
+) -> Value:
     """ONNX's RoiAlign by names of Caffe2: aligned coordinates are those of half pixels."""
     coordinates = coordinate_transformation_mode or ("half_pixel" if aligned else "output_half_pixel")
     height, width = (a if a != 1 else o for a, o in ((pooled_h, output_height), (pooled_w, output_width)))
@@ -120,12 +118,12 @@ def roi_align(
 @reader("BilateralSliceApply")
 def bilateral_slice_apply(
     b: NodeBuilder, x: Value, grid: Value, guide: Value | None = None, *, mode: str = "conv"
-) -> Any:
+) -> Value:
     return bolt_layers.bilateral_slice_apply(b, x, grid, guide, mode)
 
 
 @reader("ConvertColor")
-def convert_color(b: NodeBuilder, x: Value, *, src: str, dst: str) -> Any:
+def convert_color(b: NodeBuilder, x: Value, *, src: str, dst: str) -> Value:
     """Results are bytes."""
     if dst.endswith("_0_1"):
         raise b.unsupported(f"bytes from {src} to {dst}")
@@ -133,11 +131,11 @@ def convert_color(b: NodeBuilder, x: Value, *, src: str, dst: str) -> Any:
 
 
 @reader("LutPreprocess")
-def lut_preprocess(b: NodeBuilder, x: Value) -> Any:
+def lut_preprocess(b: NodeBuilder, x: Value) -> Value:
     return bolt_layers.lut_preprocess(b, b(Cast(F32), x))
 
 
 @reader("Lut")
-def lut(b: NodeBuilder, x: Value, table: Value, *, type: str = "YUV_NV21", mode: str = "CUBIC") -> Any:
+def lut(b: NodeBuilder, x: Value, table: Value, *, type: str = "YUV_NV21", mode: str = "CUBIC") -> Value:
     """Linear at any ``mode``, as Bolt's only kernel is."""
     return b(Cast(x.type.dtype), bolt_layers.lut(b, b(Cast(F32), x), b(Cast(F32), table), type))

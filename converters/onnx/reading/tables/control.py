@@ -36,7 +36,7 @@ def if_(b: NodeBuilder, condition: Value, *, then_branch: onnx.GraphProto, else_
 @reader("Loop")
 def loop(
     b: NodeBuilder, trip_count: Value | None, condition: Value | None, *carried: Value, body: onnx.GraphProto
-) -> Any:
+) -> list[Value]:
     known = None if condition is None else known_scalar(condition)
     graph, captures = _loop_body(b, body, carried)
     operands = (trip_count, None if known is True else condition, *carried, *captures)
@@ -59,7 +59,7 @@ def scan(
     scan_input_directions: Ints = (),
     scan_output_axes: Ints = (),
     scan_output_directions: Ints = (),
-) -> Any:
+) -> list[Value]:
     states = len(operands) - num_scan_inputs
     if num_scan_inputs < 1 or states < 0:
         raise b.invalid("num_scan_inputs", num_scan_inputs, f"1 to {len(operands)}")
@@ -95,7 +95,7 @@ def scan_8(
     body: onnx.GraphProto,
     num_scan_inputs: int,
     directions: Ints = (),
-) -> Any:
+) -> list[Value]:
     """Before opset 9 every operand has a batch axis first: a scan along it whose body scans along axis 1."""
     states = len(operands) - num_scan_inputs
     if lengths is not None:

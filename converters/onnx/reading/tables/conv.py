@@ -65,7 +65,7 @@ def conv_transpose(
     output_shape: Ints = (),
     pads: Ints = (),
     strides: Ints = (),
-) -> Any:
+) -> Value:
     check_kernel(b, w, kernel_shape)
     rank = rank_of(b, x) - 2
     sizes = output_shape[-rank:] if rank > 0 else ()  # some exporters write batch and channels too
@@ -76,7 +76,7 @@ def conv_transpose(
 @reader("AveragePool")
 def average_pool_1(
     b: NodeBuilder, x: Value, *, kernel_shape: Ints, auto_pad: str = "NOTSET", pads: Ints = (), strides: Ints = ()
-) -> Any:
+) -> Value:
     return b(AveragePool(kernel_shape, strides, pads, auto_pad=auto_pad), x)
 
 
@@ -112,7 +112,7 @@ def lp_pool(
     p: float = 2,
     pads: Ints = (),
     strides: Ints = (),
-) -> Any:
+) -> Value:
     if p != int(p) or p < 1:
         raise b.unsupported(f"p = {p}")
     if not kernel_shape:
@@ -131,7 +131,7 @@ def max_unpool(
     kernel_shape: Ints,
     pads: Ints = (),
     strides: Ints = (),
-) -> Any:
+) -> Value:
     """Zeros with x scattered to the places that MaxPool noted, places within the flattened tensor that was pooled.
 
     With ``output_shape`` the places still refer to the size that follows from the attributes.
@@ -156,23 +156,23 @@ def max_unpool(
 
 
 @reader("GlobalAveragePool")
-def global_average_pool(b: NodeBuilder, x: Value) -> Any:
+def global_average_pool(b: NodeBuilder, x: Value) -> Value:
     return _global(b, ReduceMean(), x)
 
 
 @reader("GlobalMaxPool")
-def global_max_pool(b: NodeBuilder, x: Value) -> Any:
+def global_max_pool(b: NodeBuilder, x: Value) -> Value:
     return _global(b, ReduceMax(), x)
 
 
 @reader("GlobalLpPool")
-def global_lp_pool(b: NodeBuilder, x: Value, *, p: float = 2) -> Any:
+def global_lp_pool(b: NodeBuilder, x: Value, *, p: float = 2) -> Value:
     if p in (1, 2):
         return _global(b, ReduceL1() if p == 1 else ReduceL2(), x)
     total = _global(b, ReduceSum(), b(Pow(), b(Abs(), x), float(p)))
     return b(Pow(), total, 1.0 / p)
 
 
-def _global(b: NodeBuilder, operator: Any, x: Value) -> Any:
+def _global(b: NodeBuilder, operator: Any, x: Value) -> Value:
     axes = spatial_axes(b, x)
     return b(operator, x, axes) if len(axes) else b(Add(), x, 0.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, reader
 from bolt_numba.converters.onnx.reading.tables.conv import check_kernel
@@ -31,7 +29,7 @@ def deform_conv(
     offset_group: int = 1,
     pads: Ints = (),
     strides: Ints = (),
-) -> Any:
+) -> Value:
     check_kernel(b, w, kernel_shape)
     operator = DeformConv(strides, pads, dilations, group, offset_group=offset_group)
     return b(operator, x, w, offset, bias, mask)
@@ -49,7 +47,7 @@ def roi_align_10(
     output_width: int = 1,
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
-) -> Any:
+) -> Value:
     """Before opset 16 coordinates are not shifted by half a pixel."""
     operator = RoiAlign(mode, output_height, output_width, sampling_ratio, spatial_scale, "output_half_pixel")
     return b(operator, x, rois, batch_indices)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
@@ -12,7 +11,7 @@ from bolt_numba.ops.data.image_decoder import ImageDecoder
 
 
 @reader("ImageDecoder")
-def image_decoder(b: NodeBuilder, stream: Value, *, pixel_format: str = "RGB") -> Any:
+def image_decoder(b: NodeBuilder, stream: Value, *, pixel_format: str = "RGB") -> Value:
     if importlib.util.find_spec("PIL") is None:
         raise b.unsupported("decoding without Pillow: pip install pillow")
     return b(ImageDecoder(pixel_format), stream)

@@ -42,7 +42,7 @@ def batch_normalization(
     epsilon: float = 1e-5,
     momentum: float = 0.9,
     training_mode: bool = False,
-) -> Any:
+) -> Value | tuple[Value, Value, Value]:
     """Inference; training mode takes the statistics from the batch (biased variance) and returns the running ones."""
     if not training_mode:
         return b(BatchNormalization(epsilon), x, scale, bias, mean, var)
@@ -72,7 +72,7 @@ def batch_normalization_1(
     momentum: float = 0.9,
     spatial: bool = True,
     is_test: bool = False,
-) -> Any:
+) -> Value:
     """Before opset 9; spatial = 0 has statistics for every element instead of every channel."""
     if spatial:
         return b(BatchNormalization(epsilon), x, scale, bias, mean, var)
@@ -83,7 +83,7 @@ def batch_normalization_1(
 @reader("GroupNormalization")
 def group_normalization_18(
     b: NodeBuilder, x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5
-) -> Any:
+) -> Value:
     """Opset 18 to 20 has one scale and bias for a group, not for a channel."""
     channels = static_dim(b, x, 1)
     if num_groups < 1 or channels % num_groups:
@@ -110,12 +110,12 @@ def layer_normalization(
 @reader("SimplifiedLayerNormalization")
 def simplified_layer_normalization(
     b: NodeBuilder, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-) -> Any:
+) -> tuple[Value, Value | None]:
     """Written by onnxruntime's optimizer into the default domain."""
     return b(RMSNormalization(axis, epsilon), x, scale), inverse_rms(b, x, axis, epsilon) if b.wants(1) else None
 
 
-def inverse_rms(b: NodeBuilder, x: Value, axis: int, epsilon: float) -> Any:
+def inverse_rms(b: NodeBuilder, x: Value, axis: int, epsilon: float) -> Value:
     """What an RMS normalisation over the axes from ``axis`` on multiplies by: f32, 1 for the normalised axes."""
     wide, rank = b(Cast(F32), x), rank_of(b, x)
     squares = b(ReduceMean(), b(Mul(), wide, wide), ints(range(axis % rank, rank)))
@@ -123,7 +123,7 @@ def inverse_rms(b: NodeBuilder, x: Value, axis: int, epsilon: float) -> Any:
 
 
 @reader("MeanVarianceNormalization")
-def mean_variance_normalization(b: NodeBuilder, x: Value, *, axes: tuple[int, ...] = (0, 2, 3)) -> Any:
+def mean_variance_normalization(b: NodeBuilder, x: Value, *, axes: tuple[int, ...] = (0, 2, 3)) -> Value:
     """(x - mean) / (standard deviation + 1e-9).  Source: ONNX MeanVarianceNormalization-13, its function body."""
     mean = b(ReduceMean(), x, ints(axes))
     variance = b(Sub(), b(ReduceMean(), b(Mul(), x, x), ints(axes)), b(Mul(), mean, mean))

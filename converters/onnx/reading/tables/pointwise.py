@@ -87,26 +87,26 @@ add_reader("PRelu", AsIs(PRelu(), "x slope"), since=7)
 
 
 @reader("Gelu")
-def gelu(b: NodeBuilder, x: Value, *, approximate: str = "none") -> Any:
+def gelu(b: NodeBuilder, x: Value, *, approximate: str = "none") -> Value:
     if approximate not in ("none", "tanh"):
         raise b.invalid("approximate", approximate, "none or tanh")
     return b(Gelu(approximate), x)
 
 
 @reader("SwiGLU")
-def swiglu(b: NodeBuilder, x: Value, y: Value, *, alpha: float = 1.0) -> Any:
+def swiglu(b: NodeBuilder, x: Value, y: Value, *, alpha: float = 1.0) -> Value:
     return b(Mul(), b(Swish(alpha), x), y)
 
 
 @reader("Shrink")
-def shrink(b: NodeBuilder, x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Any:
+def shrink(b: NodeBuilder, x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Value:
     if x.type.dtype.kind in "iu":
         return b(Cast(x.type.dtype), b(Shrink(bias, lambd), b(Cast(np.dtype("f4")), x)))
     return b(Shrink(bias, lambd), x)
 
 
 @reader("Clip", since=11)
-def clip(b: NodeBuilder, x: Value, low: Value | None = None, high: Value | None = None) -> Any:
+def clip(b: NodeBuilder, x: Value, low: Value | None = None, high: Value | None = None) -> Value:
     bounds = [None if v is None else known_scalar(v) for v in (low, high)]
     if all(v is None or k is not None for v, k in zip((low, high), bounds, strict=True)):
         return b(Clip(*bounds), x)
@@ -115,17 +115,17 @@ def clip(b: NodeBuilder, x: Value, low: Value | None = None, high: Value | None 
 
 
 @reader("Clip")
-def clip_1(b: NodeBuilder, x: Value, *, min: float | None = None, max: float | None = None) -> Any:
+def clip_1(b: NodeBuilder, x: Value, *, min: float | None = None, max: float | None = None) -> Value:
     return b(Clip(min, max), x)
 
 
 @reader("Cast", since=6)
-def cast(b: NodeBuilder, x: Value, *, to: int, saturate: bool = True, round_mode: str = "up") -> Any:
+def cast(b: NodeBuilder, x: Value, *, to: int, saturate: bool = True, round_mode: str = "up") -> Value:
     return convert(b, x, dtype_of(to, "to"), saturate, round_mode)
 
 
 @reader("Cast")
-def cast_1(b: NodeBuilder, x: Value, *, to: str) -> Any:
+def cast_1(b: NodeBuilder, x: Value, *, to: str) -> Value:
     codes = {"FLOAT": 1, "UINT8": 2, "INT8": 3, "UINT16": 4, "INT16": 5, "INT32": 6, "INT64": 7, "BOOL": 9}
     codes |= {"FLOAT16": 10, "DOUBLE": 11, "UINT32": 12, "UINT64": 13}
     if to not in codes:
@@ -134,11 +134,11 @@ def cast_1(b: NodeBuilder, x: Value, *, to: str) -> Any:
 
 
 @reader("CastLike")
-def cast_like(b: NodeBuilder, x: Value, like: Value, *, saturate: bool = True, round_mode: str = "up") -> Any:
+def cast_like(b: NodeBuilder, x: Value, like: Value, *, saturate: bool = True, round_mode: str = "up") -> Value:
     return convert(b, x, like.type.dtype, saturate, round_mode)
 
 
-def convert(b: NodeBuilder, x: Value, to: AnyDType, saturate: bool, round_mode: str) -> Any:
+def convert(b: NodeBuilder, x: Value, to: AnyDType, saturate: bool, round_mode: str) -> Value:
     """Cast; how to round and saturate matters for floats of 8 bits only."""
     if round_mode not in ROUND_MODES:
         raise b.invalid("round_mode", round_mode, " or ".join(ROUND_MODES))
@@ -148,14 +148,14 @@ def convert(b: NodeBuilder, x: Value, to: AnyDType, saturate: bool, round_mode: 
 
 
 @reader("BitShift")
-def bit_shift(b: NodeBuilder, x: Value, y: Value, *, direction: str) -> Any:
+def bit_shift(b: NodeBuilder, x: Value, y: Value, *, direction: str) -> Value:
     if direction not in ("LEFT", "RIGHT"):
         raise b.invalid("direction", direction, "LEFT or RIGHT")
     return b(BitShift(direction), x, y)
 
 
 @reader("PRelu")
-def prelu_1(b: NodeBuilder, x: Value, slope: Value) -> Any:
+def prelu_1(b: NodeBuilder, x: Value, slope: Value) -> Value:
     """Before opset 7 a slope of more than one element belongs to axis 1."""
     rank = rank_of(b, x)
     if rank > 2 and slope.type.shape is not None and len(slope.type.shape) == 1 and slope.type.shape[0] != 1:
@@ -202,5 +202,5 @@ def total(b: NodeBuilder, *xs: Value) -> Value:
 
 
 @reader("Mean")
-def mean(b: NodeBuilder, *xs: Value) -> Any:
+def mean(b: NodeBuilder, *xs: Value) -> Value:
     return b(Div(), _fold(b, Add(), xs), float(len(xs)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
@@ -33,7 +31,7 @@ def quantize_linear(
     output_dtype: int = 0,
     precision: int = 0,
     saturate: bool = True,
-) -> Any:
+) -> Value:
     dtype = dtype_of(output_dtype, "output_dtype") if output_dtype else None
     return b(QuantizeLinear(axis, block_size, saturate, dtype), x, scale, zero_point)
 
@@ -48,6 +46,6 @@ def dequantize_linear(
     axis: int = 1,
     block_size: int = 0,
     output_dtype: int = 0,
-) -> Any:
+) -> Value:
     dtype = dtype_of(output_dtype, "output_dtype") if output_dtype else None
     return b(DequantizeLinear(axis, block_size, dtype), x, scale, zero_point)

@@ -82,7 +82,7 @@ def gemm(
     transA: bool = False,
     transB: bool = False,
     broadcast: int = 0,
-) -> Any:
+) -> Value:
     """Alpha * a @ b + beta * c; a row vector c becomes the bias of the product.  Before opset 7: ``broadcast``."""
     for operand in (x, y):
         if rank_of(b, operand) != 2:

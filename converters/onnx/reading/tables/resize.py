@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
@@ -29,7 +27,7 @@ def resize(
     keep_aspect_ratio_policy: str = "stretch",
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
-) -> Any:
+) -> Value:
     """Empty roi and scales, which opset 11 and 12 want in place of absent ones, count as absent."""
     operator = Resize(
         mode=mode,
@@ -51,12 +49,12 @@ def _present(v: Value | None) -> Value | None:
 
 
 @reader("Resize", since=10)
-def resize_10(b: NodeBuilder, x: Value, scales: Value, *, mode: str = "nearest") -> Any:
+def resize_10(b: NodeBuilder, x: Value, scales: Value, *, mode: str = "nearest") -> Value:
     return upsample(b, x, scales, mode=mode)
 
 
 @reader("Upsample", since=9)
-def upsample(b: NodeBuilder, x: Value, scales: Value, *, mode: str = "nearest") -> Any:
+def upsample(b: NodeBuilder, x: Value, scales: Value, *, mode: str = "nearest") -> Value:
     """Opset 7 to 10: output index / scale is the input coordinate, rounded down when mode is nearest."""
     if mode not in ("nearest", "linear", "bilinear"):
         raise b.invalid("mode", mode, "nearest or linear")
@@ -66,12 +64,12 @@ def upsample(b: NodeBuilder, x: Value, scales: Value, *, mode: str = "nearest") 
 
 
 @reader("Upsample", since=7)
-def upsample_7(b: NodeBuilder, x: Value, *, scales: tuple[float, ...], mode: str = "nearest") -> Any:
+def upsample_7(b: NodeBuilder, x: Value, *, scales: tuple[float, ...], mode: str = "nearest") -> Value:
     return upsample(b, x, b.const(np.array(scales, np.float32), f"{b.prefix}scales"), mode=mode)
 
 
 @reader("Upsample")
-def upsample_1(b: NodeBuilder, x: Value, *, height_scale: float, width_scale: float, mode: str = "nearest") -> Any:
+def upsample_1(b: NodeBuilder, x: Value, *, height_scale: float, width_scale: float, mode: str = "nearest") -> Value:
     return upsample_7(b, x, scales=(1.0, 1.0, height_scale, width_scale), mode=mode)
 
 
@@ -84,6 +82,6 @@ def grid_sample(
     align_corners: bool = False,
     mode: str = "linear",
     padding_mode: str = "zeros",
-) -> Any:
+) -> Value:
     kind = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     return b(GridSample(mode=kind, padding_mode=padding_mode, align_corners=align_corners), x, grid)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bolt_numba.base.types import SequenceType
@@ -32,12 +30,12 @@ add_as_is(SplitToSequence, OptionalGetElement)
 
 
 @reader("SequenceEmpty")
-def sequence_empty(b: NodeBuilder, *, dtype: int = 1) -> Any:
+def sequence_empty(b: NodeBuilder, *, dtype: int = 1) -> Value:
     return b(SequenceEmpty(dtype_of(dtype, "dtype")))
 
 
 @reader("Optional")
-def optional(b: NodeBuilder, x: Value | None = None, *, type: onnx.TypeProto | None = None) -> Any:
+def optional(b: NodeBuilder, x: Value | None = None, *, type: onnx.TypeProto | None = None) -> Value:
     if x is not None:
         return b(Optional(), x)
     if type is None:
@@ -49,5 +47,5 @@ def optional(b: NodeBuilder, x: Value | None = None, *, type: onnx.TypeProto | N
 
 
 @reader("OptionalHasElement")
-def optional_has_element(b: NodeBuilder, x: Value | None = None) -> Any:
+def optional_has_element(b: NodeBuilder, x: Value | None = None) -> Value:
     return b.const(np.array(False)) if x is None else b(OptionalHasElement(), x)

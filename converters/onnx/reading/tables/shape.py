@@ -67,11 +67,11 @@ def dropout(
 
 
 @reader("Dropout")
-def dropout_1(b: NodeBuilder, x: Value, *, ratio: float = 0.5, is_test: bool = False) -> Any:
+def dropout_1(b: NodeBuilder, x: Value, *, ratio: float = 0.5, is_test: bool = False) -> tuple[Value, Value | None]:
     return x, _ones(b, x) if b.wants(1) else None
 
 
-def _ones(b: NodeBuilder, x: Value) -> Any:
+def _ones(b: NodeBuilder, x: Value) -> Value:
     dtype = BOOL if b.version >= 10 else x.type.dtype
     return b(ConstantOfShape(True if dtype == BOOL else 1.0, dtype), b(Shape(), x))
 
@@ -88,7 +88,7 @@ def constant(
     value_ints: Ints | None = None,
     value_string: str | None = None,
     value_strings: tuple[str, ...] | None = None,
-) -> Any:
+) -> Value:
     typed = (
         (value, None),
         (sparse_value, None),
@@ -107,7 +107,7 @@ def constant(
 
 
 @reader("ConstantOfShape")
-def constant_of_shape(b: NodeBuilder, shape: Value, *, value: Array | None = None) -> Any:
+def constant_of_shape(b: NodeBuilder, shape: Value, *, value: Array | None = None) -> Value:
     fill = np.zeros(1, np.float32) if value is None else value
     if fill.size != 1:
         raise b.invalid("elements of value", fill.size, 1)
@@ -115,27 +115,27 @@ def constant_of_shape(b: NodeBuilder, shape: Value, *, value: Array | None = Non
 
 
 @reader("Reshape")
-def reshape_1(b: NodeBuilder, x: Value, *, shape: Ints = ()) -> Any:
+def reshape_1(b: NodeBuilder, x: Value, *, shape: Ints = ()) -> Value:
     return b(Reshape(), x, ints(shape))
 
 
 @reader("Squeeze")
-def squeeze_1(b: NodeBuilder, x: Value, *, axes: Ints = ()) -> Any:
+def squeeze_1(b: NodeBuilder, x: Value, *, axes: Ints = ()) -> Value:
     return b(Squeeze(), x, ints(axes) if axes else None)
 
 
 @reader("Unsqueeze")
-def unsqueeze_1(b: NodeBuilder, x: Value, *, axes: Ints) -> Any:
+def unsqueeze_1(b: NodeBuilder, x: Value, *, axes: Ints) -> Value:
     return b(Unsqueeze(), x, ints(axes))
 
 
 @reader("Transpose")
-def transpose(b: NodeBuilder, x: Value, *, perm: Ints | None = None) -> Any:
+def transpose(b: NodeBuilder, x: Value, *, perm: Ints | None = None) -> Value:
     return b(Transpose(tuple(range(rank_of(b, x)))[::-1] if perm is None else perm), x)
 
 
 @reader("Split", since=13)
-def split(b: NodeBuilder, x: Value, split: Value | None = None, *, axis: int = 0, num_outputs: int = 0) -> Any:
+def split(b: NodeBuilder, x: Value, split: Value | None = None, *, axis: int = 0, num_outputs: int = 0) -> list[Value]:
     count = len(b.outputs)
     if num_outputs and num_outputs != count:
         raise b.invalid("num_outputs", num_outputs, f"{count}, the number of outputs")
@@ -143,43 +143,43 @@ def split(b: NodeBuilder, x: Value, split: Value | None = None, *, axis: int = 0
 
 
 @reader("Split", since=2)
-def split_2(b: NodeBuilder, x: Value, *, axis: int = 0, split: Ints = ()) -> Any:
+def split_2(b: NodeBuilder, x: Value, *, axis: int = 0, split: Ints = ()) -> list[Value]:
     return _parts(b, x, ints(split) if split else None, axis)
 
 
 @reader("Split")
-def split_1(b: NodeBuilder, x: Value, sizes: Value | None = None, *, axis: int = 0, split: Ints = ()) -> Any:
+def split_1(b: NodeBuilder, x: Value, sizes: Value | None = None, *, axis: int = 0, split: Ints = ()) -> list[Value]:
     return _parts(b, x, ints(split) if split else sizes, axis)
 
 
-def _parts(b: NodeBuilder, x: Value, sizes: Any, axis: int) -> Any:
+def _parts(b: NodeBuilder, x: Value, sizes: Any, axis: int) -> list[Value]:
     return b.node(Split(axis, len(b.outputs)), x, sizes).outputs
 
 
 @reader("Slice")
-def slice_1(b: NodeBuilder, x: Value, *, starts: Ints, ends: Ints, axes: Ints | None = None) -> Any:
+def slice_1(b: NodeBuilder, x: Value, *, starts: Ints, ends: Ints, axes: Ints | None = None) -> Value:
     return b(Slice(), x, ints(starts), ints(ends), None if axes is None else ints(axes))
 
 
 @reader("Tile")
-def tile_1(b: NodeBuilder, x: Value, tiles: Value, axis: Value) -> Any:
+def tile_1(b: NodeBuilder, x: Value, tiles: Value, axis: Value) -> Value:
     repeats = [1] * rank_of(b, x)
     repeats[known_ints(b, axis, "axis")[0]] = known_ints(b, tiles, "tiles")[0]
     return b(Tile(), x, ints(repeats))
 
 
 @reader("Pad", since=2)
-def pad_2(b: NodeBuilder, x: Value, *, pads: Ints, mode: str = "constant", value: float = 0.0) -> Any:
+def pad_2(b: NodeBuilder, x: Value, *, pads: Ints, mode: str = "constant", value: float = 0.0) -> Value:
     return b(Pad(mode), x, ints(pads), value if mode == "constant" else None)
 
 
 @reader("Pad")
-def pad_1(b: NodeBuilder, x: Value, *, paddings: Ints, mode: str = "constant", value: float = 0.0) -> Any:
+def pad_1(b: NodeBuilder, x: Value, *, paddings: Ints, mode: str = "constant", value: float = 0.0) -> Value:
     return pad_2(b, x, pads=paddings, mode=mode, value=value)
 
 
 @reader("Range")
-def range_(b: NodeBuilder, start: Value, limit: Value, delta: Value, *, stash_type: int = 1) -> Any:
+def range_(b: NodeBuilder, start: Value, limit: Value, delta: Value, *, stash_type: int = 1) -> Value:
     dtype = start.type.dtype
     if dtype == F16 or dtype.name == "bfloat16":  # computed in f32, rounded at the end
         wide = [b(Cast(F32), v) for v in (start, limit, delta)]
@@ -188,12 +188,12 @@ def range_(b: NodeBuilder, start: Value, limit: Value, delta: Value, *, stash_ty
 
 
 @reader("EyeLike")
-def eye_like(b: NodeBuilder, x: Value, *, dtype: int | None = None, k: int = 0) -> Any:
+def eye_like(b: NodeBuilder, x: Value, *, dtype: int | None = None, k: int = 0) -> Value:
     return b(EyeLike(None if dtype is None else dtype_of(dtype, "dtype"), k), x)
 
 
 @reader("SpaceToDepth")
-def space_to_depth(b: NodeBuilder, x: Value, *, blocksize: int, mode: str = "DCR") -> Any:
+def space_to_depth(b: NodeBuilder, x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
     if mode == "CRD":
         return _space_to_depth_crd(b, x, blocksize)
     if mode != "DCR":
@@ -201,7 +201,7 @@ def space_to_depth(b: NodeBuilder, x: Value, *, blocksize: int, mode: str = "DCR
     return b(SpaceToDepth(blocksize), x)
 
 
-def _space_to_depth_crd(b: NodeBuilder, x: Value, blocksize: int) -> Any:
+def _space_to_depth_crd(b: NodeBuilder, x: Value, blocksize: int) -> Value:
     """Channel, row, column: the inverse of DepthToSpace in that mode."""
     n, c, h, w = (static_dim(b, x, i) for i in range(4))
     if blocksize < 1 or h % blocksize or w % blocksize:
@@ -213,12 +213,12 @@ def _space_to_depth_crd(b: NodeBuilder, x: Value, blocksize: int) -> Any:
 
 
 @reader("BitCast")
-def bit_cast(b: NodeBuilder, x: Value, *, to: int) -> Any:
+def bit_cast(b: NodeBuilder, x: Value, *, to: int) -> Value:
     return b(BitCast(dtype_of(to, "to")), x)
 
 
 @reader("CenterCropPad")
-def center_crop_pad(b: NodeBuilder, x: Value, shape: Value, *, axes: Ints | None = None) -> Any:
+def center_crop_pad(b: NodeBuilder, x: Value, shape: Value, *, axes: Ints | None = None) -> Value:
     """Cut, or filled with zeros, to sizes along some axes (all by default); an odd one is cut or filled at the end."""
     along = ints(range(rank_of(b, x)) if axes is None else axes)
     wanted = b(Cast(I64), shape)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bolt_numba.converters.as_is import AsIs
@@ -22,7 +20,7 @@ add_reader("DFT", AsIs(DFT, "x length? axis?"), since=20)
 def dft_17(
     b: NodeBuilder, x: Value, length: Value | None = None, *, axis: int = 1, inverse: bool = False,
     onesided: bool = False
-) -> Any:
+) -> Value:
     return b(DFT(inverse, onesided), x, length, np.array(axis))
 
 
@@ -35,7 +33,7 @@ def stft(
     length: Value | None = None,
     *,
     onesided: bool = True,
-) -> Any:
+) -> Value:
     """A real signal may lack the last axis, as onnxruntime allows."""
     if signal.type.shape is not None and len(signal.type.shape) == 2:
         signal = b(Unsqueeze(), signal, ints([-1]))
@@ -45,5 +43,5 @@ def stft(
 @reader("MelWeightMatrix")
 def mel_weight_matrix(
     b: NodeBuilder, bins: Value, length: Value, rate: Value, low: Value, high: Value, *, output_datatype: int = 1
-) -> Any:
+) -> Value:
     return b(MelWeightMatrix(dtype_of(output_datatype, "output_datatype")), bins, length, rate, low, high)

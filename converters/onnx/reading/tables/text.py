@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
@@ -33,7 +31,7 @@ def tf_idf_vectorizer(
     pool_int64s: Ints = (),
     pool_strings: tuple[str, ...] = (),
     weights: tuple[float, ...] = (),
-) -> Any:
+) -> Value:
     if pool_int64s and pool_strings:
         raise b.invalid("pools", 2, "either pool_int64s or pool_strings")
     pool: tuple[str | int, ...] = pool_int64s or pool_strings

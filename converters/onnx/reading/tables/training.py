@@ -23,11 +23,11 @@ def _groups(b: NodeBuilder, operands: Sequence[Value], count: int) -> list[Seque
     return [operands[i * size : (i + 1) * size] for i in range(count)]
 
 
-def _regularized(b: NodeBuilder, x: Value, gradient: Value, factor: float) -> Any:
+def _regularized(b: NodeBuilder, x: Value, gradient: Value, factor: float) -> Value:
     return b(Add(), b(Mul(), x, factor), gradient) if factor else gradient
 
 
-def _started(b: NodeBuilder, step: Value, then: Any, otherwise: Any) -> Any:
+def _started(b: NodeBuilder, step: Value, then: Any, otherwise: Any) -> Value:
     """One value from the second update on, another in the first."""
     return b(Where(), b(Greater(), step, 0), then, otherwise)
 
@@ -41,7 +41,7 @@ def adagrad(
     decay_factor: float = 0.0,
     epsilon: float = 1e-6,
     norm_coefficient: float = 0.0,
-) -> Any:
+) -> list[Value]:
     made = []
     xs, gradients, squares = _groups(b, operands, 3)
     slowed = b(Add(), b(Mul(), b(Cast(rate.type.dtype), step), decay_factor), 1.0)
@@ -66,7 +66,7 @@ def adam(
     epsilon: float = 1e-6,
     norm_coefficient: float = 0.0,
     norm_coefficient_post: float = 0.0,
-) -> Any:
+) -> list[Value]:
     made = []
     time = b(Cast(np.dtype("f8")), step)
     bias = b(Div(), b(Sqrt(), b(Sub(), 1.0, _power(b, beta, time))), b(Sub(), 1.0, _power(b, alpha, time)))
@@ -81,7 +81,7 @@ def adam(
     return [row[i] for i in range(3) for row in made]
 
 
-def _power(b: NodeBuilder, base: float, exponent: Value) -> Any:
+def _power(b: NodeBuilder, base: float, exponent: Value) -> Value:
     return b(Pow(), np.array(base, exponent.type.dtype), exponent)
 
 
@@ -95,7 +95,7 @@ def momentum(
     beta: float,
     mode: str,
     norm_coefficient: float,
-) -> Any:
+) -> list[Value]:
     if mode not in ("standard", "nesterov"):
         raise b.invalid("mode", mode, "standard or nesterov")
     made = []

@@ -62,7 +62,7 @@ PADDLE.reader("hard_swish", "hardswish")(_HARD_SWISH)
 
 
 @PADDLE.reader("relu6", "relu_clipped", slots={"Relu_clipped_coef": "threshold"})
-def relu6(b: PaddleBuilder, x: Value, *, threshold: float = 6.0) -> Any:
+def relu6(b: PaddleBuilder, x: Value, *, threshold: float = 6.0) -> Value:
     return b(Clip(0.0, threshold), x)
 
 
@@ -74,17 +74,17 @@ def rrelu(b: PaddleBuilder, x: Value, *, lower: float = 0.125, upper: float = 1 
 
 
 @PADDLE.reader("gelu")
-def gelu(b: PaddleBuilder, x: Value, *, approximate: bool = False) -> Any:
+def gelu(b: PaddleBuilder, x: Value, *, approximate: bool = False) -> Value:
     return b(Gelu("tanh" if approximate else "none"), x)
 
 
 @PADDLE.reader("logsigmoid")
-def log_sigmoid(b: PaddleBuilder, x: Value) -> Any:
+def log_sigmoid(b: PaddleBuilder, x: Value) -> Value:
     return b(Neg(), b(Softplus(), b(Neg(), x)))
 
 
 @PADDLE.reader("softplus")
-def softplus(b: PaddleBuilder, x: Value, *, beta: float = 1.0, threshold: float = 20.0) -> Any:
+def softplus(b: PaddleBuilder, x: Value, *, beta: float = 1.0, threshold: float = 20.0) -> Value:
     """log(1 + exp(beta * x)) / beta; x itself where beta * x is above the threshold."""
     scaled = x if beta == 1 else b(Mul(), x, beta)
     made = b(Softplus(), scaled)
@@ -93,53 +93,53 @@ def softplus(b: PaddleBuilder, x: Value, *, beta: float = 1.0, threshold: float 
 
 
 @PADDLE.reader("soft_relu")
-def soft_relu(b: PaddleBuilder, x: Value, *, threshold: float = 40.0) -> Any:
+def soft_relu(b: PaddleBuilder, x: Value, *, threshold: float = 40.0) -> Value:
     return b(Softplus(), b(Clip(-threshold, threshold), x))
 
 
 @PADDLE.reader("hard_shrink", "hardshrink")
-def hard_shrink(b: PaddleBuilder, x: Value, *, threshold: float = 0.5) -> Any:
+def hard_shrink(b: PaddleBuilder, x: Value, *, threshold: float = 0.5) -> Value:
     """X, or 0 where it is within the threshold.  NaN stays."""
     return chosen(b, b(Less(), b(Abs(), x), threshold), 0.0, x, x.type.dtype)
 
 
 @PADDLE.reader("softshrink", slots={"lambda": "threshold"})
-def softshrink(b: PaddleBuilder, x: Value, *, threshold: float = 0.5) -> Any:
+def softshrink(b: PaddleBuilder, x: Value, *, threshold: float = 0.5) -> Value:
     """X nearer to 0 by the threshold.  NaN stays."""
     return b(Sub(), x, b(Clip(-threshold, threshold), x))
 
 
 @PADDLE.reader("tanh_shrink")
-def tanh_shrink(b: PaddleBuilder, x: Value) -> Any:
+def tanh_shrink(b: PaddleBuilder, x: Value) -> Value:
     return b(Sub(), x, b(Tanh(), x))
 
 
 @PADDLE.reader("stanh")
-def stanh(b: PaddleBuilder, x: Value, *, scale_a: float = 0.67, scale_b: float = 1.7159) -> Any:
+def stanh(b: PaddleBuilder, x: Value, *, scale_a: float = 0.67, scale_b: float = 1.7159) -> Value:
     return b(Mul(), b(Tanh(), b(Mul(), x, scale_a)), scale_b)
 
 
 @PADDLE.reader("thresholded_relu")
-def thresholded_relu(b: PaddleBuilder, x: Value, *, threshold: float = 1.0, value: float = 0.0) -> Any:
+def thresholded_relu(b: PaddleBuilder, x: Value, *, threshold: float = 1.0, value: float = 0.0) -> Value:
     """X above the threshold, elsewhere a value.  NaN stays."""
     return chosen(b, b(LessOrEqual(), x, threshold), value, x, x.type.dtype)
 
 
 @PADDLE.reader("logit")
-def logit(b: PaddleBuilder, x: Value, *, eps: float = 1e-6) -> Any:
+def logit(b: PaddleBuilder, x: Value, *, eps: float = 1e-6) -> Value:
     kept = b(Clip(eps, 1 - eps), x) if eps else x
     return b(Log(), b(Div(), kept, b(Add(), b(Neg(), kept), 1.0)))
 
 
 @PADDLE.reader("swiglu")
-def swiglu(b: PaddleBuilder, x: Value, y: Value | None = None) -> Any:
+def swiglu(b: PaddleBuilder, x: Value, y: Value | None = None) -> Value:
     if y is None:
         x, y = b.node(Split(-1, 2), x).outputs
     return b(Mul(), b(Swish(), x), y)
 
 
 @PADDLE.reader("prelu")
-def prelu(b: PaddleBuilder, x: Value, alpha: Value, *, mode: str = "all", data_format: str = "NCHW") -> Any:
+def prelu(b: PaddleBuilder, x: Value, alpha: Value, *, mode: str = "all", data_format: str = "NCHW") -> Value:
     """mode: one slope, one a channel, or one an element of an image."""
     rank = rank_of(b, x)
     if mode == "all":
@@ -152,7 +152,7 @@ def prelu(b: PaddleBuilder, x: Value, alpha: Value, *, mode: str = "all", data_f
 
 
 @PADDLE.reader("maxout")
-def maxout(b: PaddleBuilder, x: Value, *, groups: int, axis: int = 1) -> Any:
+def maxout(b: PaddleBuilder, x: Value, *, groups: int, axis: int = 1) -> Value:
     """The greatest of each ``groups`` neighbouring channels."""
     at = axis_of(b, x, axis)
     channels = static_dim(b, x, at)
@@ -165,12 +165,12 @@ def maxout(b: PaddleBuilder, x: Value, *, groups: int, axis: int = 1) -> Any:
 
 
 @PADDLE.reader("softmax")
-def softmax(b: PaddleBuilder, x: Value, *, axis: int = -1) -> Any:
+def softmax(b: PaddleBuilder, x: Value, *, axis: int = -1) -> Value:
     return b(Softmax(axis), x) if rank_of(b, x) else b(Div(), x, x)
 
 
 @PADDLE.reader("log_softmax")
-def log_softmax(b: PaddleBuilder, x: Value, *, axis: int = -1) -> Any:
+def log_softmax(b: PaddleBuilder, x: Value, *, axis: int = -1) -> Value:
     return b(LogSoftmax(axis), x) if rank_of(b, x) else b(Sub(), x, x)
 
 
@@ -185,13 +185,13 @@ def softmax_with_cross_entropy(
     ignore_index: int = -100,
     numeric_stable_mode: bool = True,
     use_softmax: bool = True,
-) -> Any:
+) -> tuple[Value, None]:
     """The softmax alone: losses are of training."""
     return b(Softmax(axis), logits), None
 
 
 @PADDLE.reader("label_smooth", slots={"X": "label", "PriorDist": "prior"})
-def label_smooth(b: PaddleBuilder, label: Value, prior: Value | None = None, *, epsilon: float = 0.0) -> Any:
+def label_smooth(b: PaddleBuilder, label: Value, prior: Value | None = None, *, epsilon: float = 0.0) -> Value:
     """(1 - epsilon) * label + epsilon * prior, which is 1 / classes without one."""
     kept = b(Mul(), label, 1 - epsilon)
     if prior is not None:
@@ -200,7 +200,7 @@ def label_smooth(b: PaddleBuilder, label: Value, prior: Value | None = None, *, 
 
 
 @PADDLE.reader(pir=("fused_dropout_add",))
-def fused_dropout_add(b: PaddleBuilder, x: Value, y: Value) -> Any:
+def fused_dropout_add(b: PaddleBuilder, x: Value, y: Value) -> tuple[Value, None]:
     return b(Add(), x, y), None
 
 
@@ -216,7 +216,7 @@ def dropout(
     *,
     is_test: bool = False,
     mode: str = "downgrade_in_infer",
-) -> Any:
+) -> tuple[Value, None]:
     """The identity, or, where training did not scale, x * (1 - p)."""
     if not is_test:
         raise b.unsupported("dropout of training")

@@ -95,14 +95,13 @@ def _binary(compute: Any, on_bools: Any = None) -> Any:
     def read(b: PaddleBuilder, x: Value, y: Value, *, axis: int = -1) -> Value:
         first, second = alike(b, *aligned(b, x, y, axis))
         chosen_one = on_bools if on_bools is not None and first.type.dtype == BOOL else compute
-        made: Value = b(chosen_one(), first, second) if isinstance(chosen_one, type) else chosen_one(b, first, second)
-        return made
+        return b.one(chosen_one(), first, second) if isinstance(chosen_one, type) else chosen_one(b, first, second)
 
     return read
 
 
 def _divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    return b.one(Div(), x, y)
+    return b(Div(), x, y)
 
 
 def _floor_divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
@@ -120,7 +119,7 @@ def _floor_divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
 
 
 def _power(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    return b.one(Pow(), x, y)
+    return b(Pow(), x, y)
 
 
 def _without_nan(operator: Any) -> Any:
@@ -134,7 +133,7 @@ def _without_nan(operator: Any) -> Any:
 
 
 def _heaviside(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    return b.one(Where(), b(Equal(), x, 0), y, to(b, b(Greater(), x, 0), x.type.dtype))
+    return b(Where(), b(Equal(), x, 0), y, to(b, b(Greater(), x, 0), x.type.dtype))
 
 
 _ARITHMETIC: dict[tuple[str, ...], tuple[Any, ...]] = {
@@ -179,7 +178,7 @@ for _name, _operator in _COMPARISONS.items():
 
 
 @PADDLE.reader("not_equal")
-def not_equal(b: PaddleBuilder, x: Value, y: Value, *, axis: int = -1) -> Any:
+def not_equal(b: PaddleBuilder, x: Value, y: Value, *, axis: int = -1) -> Value:
     return b(Not(), _comparison(Equal)(b, x, y, axis=axis))
 
 
@@ -214,7 +213,7 @@ PADDLE.reader("bitwise_right_shift")(_shift("RIGHT"))
 
 
 @PADDLE.reader("atan2", slots={"X1": "x", "X2": "y"})
-def atan2(b: PaddleBuilder, x: Value, y: Value) -> Any:
+def atan2(b: PaddleBuilder, x: Value, y: Value) -> Value:
     """The angle of the point (y, x): that of x / y, turned by half a circle where y is negative."""
     x, y = alike(b, floating(b, x), floating(b, y))
     dtype = x.type.dtype
@@ -227,7 +226,7 @@ def atan2(b: PaddleBuilder, x: Value, y: Value) -> Any:
 
 
 @PADDLE.reader("copysign")
-def copysign(b: PaddleBuilder, x: Value, y: Value) -> Any:
+def copysign(b: PaddleBuilder, x: Value, y: Value) -> Value:
     """The size of x with the sign of y."""
     x, y = alike(b, floating(b, x), floating(b, y))
     size = b(Abs(), x)
@@ -238,28 +237,28 @@ def _is_negative(b: PaddleBuilder, x: Value) -> Value:
     """Below zero, or the zero of negative sign."""
     below = b(Less(), x, 0.0)
     inverse = b(Less(), b(Div(), b.const(np.array(1, x.type.dtype)), x), 0.0)
-    return b.one(Or(), below, b(And(), b(Equal(), x, 0.0), inverse))
+    return b(Or(), below, b(And(), b(Equal(), x, 0.0), inverse))
 
 
 @PADDLE.reader("add_n", legacy=("sum",))
-def total(b: PaddleBuilder, x: Values) -> Any:
+def total(b: PaddleBuilder, x: Values) -> Value:
     if not x:
         raise b.invalid("number of operands", 0, "at least 1")
     return functools.reduce(lambda y, z: b(Add(), *alike(b, y, z)), x)
 
 
 @PADDLE.reader("lerp")
-def lerp(b: PaddleBuilder, x: Value, y: Value, weight: Value) -> Any:
+def lerp(b: PaddleBuilder, x: Value, y: Value, weight: Value) -> Value:
     return b(Add(), x, b(Mul(), to(b, weight, x.type.dtype), b(Sub(), y, x)))
 
 
 @PADDLE.reader("where")
-def where(b: PaddleBuilder, condition: Value, x: Value, y: Value) -> Any:
+def where(b: PaddleBuilder, condition: Value, x: Value, y: Value) -> Value:
     return b(Where(), truth(b, condition), *alike(b, x, y))
 
 
 @PADDLE.reader("masked_fill")
-def masked_fill(b: PaddleBuilder, x: Value, mask: Value, value: Value) -> Any:
+def masked_fill(b: PaddleBuilder, x: Value, mask: Value, value: Value) -> Value:
     return b(Where(), truth(b, mask), to(b, value, x.type.dtype), x)
 
 
@@ -275,17 +274,17 @@ def _close(b: PaddleBuilder, x: Value, y: Value, rtol: Value, atol: Value, equal
 
 
 @PADDLE.reader("isclose", slots={"Input": "x", "Other": "y"})
-def isclose(b: PaddleBuilder, x: Value, y: Value, rtol: Value, atol: Value, *, equal_nan: bool = False) -> Any:
+def isclose(b: PaddleBuilder, x: Value, y: Value, rtol: Value, atol: Value, *, equal_nan: bool = False) -> Value:
     return _close(b, x, y, rtol, atol, equal_nan)
 
 
 @PADDLE.reader("allclose", slots={"Input": "x", "Other": "y"})
-def allclose(b: PaddleBuilder, x: Value, y: Value, rtol: Value, atol: Value, *, equal_nan: bool = False) -> Any:
+def allclose(b: PaddleBuilder, x: Value, y: Value, rtol: Value, atol: Value, *, equal_nan: bool = False) -> Value:
     return _all(b, _close(b, x, y, rtol, atol, equal_nan))
 
 
 @PADDLE.reader("equal_all")
-def equal_all(b: PaddleBuilder, x: Value, y: Value) -> Any:
+def equal_all(b: PaddleBuilder, x: Value, y: Value) -> Value:
     """Whether shapes and elements are equal."""
     rank = rank_of(b, x)
     pairs = [(dim_of(b, x, i), dim_of(b, y, i)) for i in range(rank)] if rank_of(b, y) == rank else [(0, 1)]
@@ -299,8 +298,8 @@ def equal_all(b: PaddleBuilder, x: Value, y: Value) -> Any:
 
 def any_of(b: PaddleBuilder, x: Value, axis: int) -> Value:
     """Whether a bool holds anywhere along an axis."""
-    return b.one(Cast(BOOL), b(ReduceMax(False), b(Cast(I32), x), ints([axis])))
+    return b(Cast(BOOL), b(ReduceMax(False), b(Cast(I32), x), ints([axis])))
 
 
 def _all(b: PaddleBuilder, x: Value) -> Value:
-    return b.one(Cast(BOOL), b(ReduceMin(False), b(Cast(I32), x)))
+    return b(Cast(BOOL), b(ReduceMin(False), b(Cast(I32), x)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -34,17 +33,17 @@ from bolt_numba.ops.pointwise import Cast, Less, Where
 
 def scalar(b: Builder, x: Value, *shape: int) -> Value:
     """The only element of x in a shape of one element, () by default."""
-    return x if x.type.shape == shape else b.one(Reshape(), x, ints(shape))
+    return x if x.type.shape == shape else b(Reshape(), x, ints(shape))
 
 
 @PADDLE.reader(legacy=["if_else"], results=["Out"])
-def if_else(b: PaddleBuilder, cond: Value, *, then: tuple[str, ...], otherwise: tuple[str, ...]) -> Any:
+def if_else(b: PaddleBuilder, cond: Value, *, then: tuple[str, ...], otherwise: tuple[str, ...]) -> list[Value]:
     """Read `paddle.static.nn.cond`, as `structure` found it."""
     return list(_if(b, cond, b.operation.blocks, (then, otherwise)))
 
 
 @PADDLE.reader(pir=["if"])
-def if_(b: PaddleBuilder, cond: Value) -> Any:
+def if_(b: PaddleBuilder, cond: Value) -> tuple[Value, ...]:
     changed = b.operation.changed
     return _kept(b, _if(b, cond, b.operation.blocks, [[*block.results, *changed] for block in b.operation.blocks]))
 
@@ -169,7 +168,7 @@ def _filled(value: Value, like: TensorType) -> Value:
 
 
 @PADDLE.reader(legacy=["conditional_block", "conditional_block_infer"], results=["Out"])
-def conditional_block(b: PaddleBuilder, cond: Value, *, is_scalar_condition: bool = False) -> Any:
+def conditional_block(b: PaddleBuilder, cond: Value, *, is_scalar_condition: bool = False) -> list[Value | None]:
     """Results of a block, or what the names held before."""
     if not is_scalar_condition:
         raise b.unsupported("a condition of many elements")
@@ -186,7 +185,7 @@ def _of_names(b: PaddleBuilder, read: Callable[[list[str]], Sequence[Value]]) ->
 
 
 @PADDLE.reader(legacy=["select_input"])
-def select_input(b: PaddleBuilder, x: Values, mask: Value) -> Any:
+def select_input(b: PaddleBuilder, x: Values, mask: Value) -> Value:
     """One of two tensors, whose shapes may differ."""
     if len(x) != 2:
         raise b.unsupported(f"a choice of {len(x)}")
@@ -196,7 +195,7 @@ def select_input(b: PaddleBuilder, x: Values, mask: Value) -> Any:
 
 
 @PADDLE.reader(legacy=["while"], results=["Out"])
-def while_(b: PaddleBuilder, condition: Value, *, is_test: bool = True) -> Any:
+def while_(b: PaddleBuilder, condition: Value, *, is_test: bool = True) -> list[Value | None]:
     """Run the block while the condition, which it computes anew, is true; names it writes go from turn to turn."""
     (block,) = b.operation.blocks
     (name,) = b.operation.inputs[0][1]
@@ -218,7 +217,7 @@ def _assigned(b: PaddleBuilder, block: PaddleBlock, name: str) -> TensorType | N
 
 
 @PADDLE.reader(pir=["while"])
-def while_pir(b: PaddleBuilder, condition: Value, carried: Values = ()) -> Any:
+def while_pir(b: PaddleBuilder, condition: Value, carried: Values = ()) -> tuple[Value, ...]:
     (block,) = b.operation.blocks
     if len(block.arguments) != len(carried):
         raise b.invalid("arguments of the region", len(block.arguments), len(carried))
@@ -278,12 +277,12 @@ def _loop(
 
 
 @PADDLE.reader(pir=["create_array"])
-def create_array(b: PaddleBuilder, *, dtype: AnyDType | None = None) -> Any:
+def create_array(b: PaddleBuilder, *, dtype: AnyDType | None = None) -> Value:
     return b(SequenceEmpty(dtype or F32))
 
 
 @PADDLE.reader(pir=["array_write_"])
-def array_write(b: PaddleBuilder, array: Value, x: Value, i: Value) -> Any:
+def array_write(b: PaddleBuilder, array: Value, x: Value, i: Value) -> Value:
     """An array with x at place i: in the place of what is there, or behind the last element."""
     place = scalar(b, i)
     is_there = b(Less(), place, b(Cast(place.type.dtype), b(SequenceLength(), array)))
@@ -297,24 +296,24 @@ def array_write(b: PaddleBuilder, array: Value, x: Value, i: Value) -> Any:
 
 
 @PADDLE.reader(legacy=["write_to_array"])
-def write_to_array(b: PaddleBuilder, x: Value, i: Value) -> Any:
+def write_to_array(b: PaddleBuilder, x: Value, i: Value) -> Value:
     return array_write(b, _found(b, b.scope, next(b.operation.writes)), x, i)
 
 
 @PADDLE.reader("read_from_array", "array_read", slots={"X_W": "weights"})
-def read_from_array(b: PaddleBuilder, x: Value, i: Value, weights: Value | None = None) -> Any:
+def read_from_array(b: PaddleBuilder, x: Value, i: Value, weights: Value | None = None) -> Value:
     return b(SequenceAt(), x, scalar(b, i))
 
 
 @PADDLE.reader("lod_array_length", "array_length")
-def lod_array_length(b: PaddleBuilder, x: Value) -> Any:
+def lod_array_length(b: PaddleBuilder, x: Value) -> Value:
     declared = b.declared()
     rank = 1 if declared is None or declared.shape is None else len(declared.shape)
     return scalar(b, b(SequenceLength(), x), *[1] * rank)
 
 
 @PADDLE.reader("tensor_array_to_tensor", pir=["array_to_tensor"], results=["Out", "OutIndex"])
-def tensor_array_to_tensor(b: PaddleBuilder, x: Value, *, axis: int = 0, use_stack: bool = False) -> Any:
+def tensor_array_to_tensor(b: PaddleBuilder, x: Value, *, axis: int = 0, use_stack: bool = False) -> tuple[Value, None]:
     """All elements in one tensor, and the size that each has along the axis."""
     made = b(ConcatFromSequence(axis, new_axis=use_stack), x)
     if b.wants(1):

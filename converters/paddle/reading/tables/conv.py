@@ -80,7 +80,7 @@ def conv(
     filters: PaddleFilters,
     activation: str = "",
     fuse_activation: str = "",
-) -> Any:
+) -> Value:
     """A convolution; with SAME pads the windows are not dilated.  Bias, residual and activation are of fused ones."""
     pads, auto = filters.windows(b, rank_of(b, input) - 2)
     dilations = () if auto == "SAME_UPPER" else filters.dilations
@@ -116,7 +116,7 @@ def conv_transpose_legacy(
     output_padding: Ints = (),
     fuse_activation: str = "",
     fuse_relu: bool = False,
-) -> Any:
+) -> Value:
     made = conv_transpose(b, input, filter, output_size, None, filters=filters, output_padding=output_padding)
     if bias is not None:
         rank = rank_of(b, input)
@@ -135,7 +135,7 @@ def conv_transpose(
     *,
     filters: PaddleFilters,
     output_padding: Ints = (),
-) -> Any:
+) -> Value:
     """Sizes of the result, where they are given, say how much is added behind."""
     spatial = rank_of(b, x) - 2
     strides = filters.strides * spatial if len(filters.strides) == 1 else filters.strides
@@ -197,7 +197,7 @@ def deformable_conv(
     dilations: Ints = (1, 1),
     deformable_groups: int = 1,
     groups: int = 1,
-) -> Any:
+) -> Value:
     operator = DeformConv(strides, pads_of(b, paddings, 2), dilations, groups, offset_group=deformable_groups)
     return b(operator, x, filter, offset, None, mask)
 
@@ -207,7 +207,7 @@ def _positions(b: PaddleBuilder, x: Value, axis: int, kernel: int, stride: int, 
     size = b(Add(), as_scalar(b, size_of(b, x, axis)), pads - dilation * (kernel - 1) - 1)
     starts = b(Mul(), counted(b, b(Add(), b(Div(), size, stride), 1)), stride)
     taps = b(Mul(), counted(b, kernel), dilation)
-    return b.one(Add(), unsqueezed(b, taps, 1), unsqueezed(b, starts, 0))
+    return b(Add(), unsqueezed(b, taps, 1), unsqueezed(b, starts, 0))
 
 
 def patches(b: PaddleBuilder, x: Value, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints) -> Value:
@@ -216,11 +216,11 @@ def patches(b: PaddleBuilder, x: Value, kernel: Ints, strides: Ints, pads: Ints,
     wide = b(Pad(), x, around) if any(pads) else x
     rows = _positions(b, x, 2, kernel[0], strides[0], dilations[0], pads[0] + pads[2])
     columns = _positions(b, x, 3, kernel[1], strides[1], dilations[1], pads[1] + pads[3])
-    return b.one(Gather(4), b(Gather(2), wide, rows), columns)
+    return b(Gather(4), b(Gather(2), wide, rows), columns)
 
 
 @PADDLE.reader("unfold")
-def unfold(b: PaddleBuilder, x: Value, *, kernel_sizes: Ints, strides: Ints, paddings: Ints, dilations: Ints) -> Any:
+def unfold(b: PaddleBuilder, x: Value, *, kernel_sizes: Ints, strides: Ints, paddings: Ints, dilations: Ints) -> Value:
     """Windows as columns: [n, c * kh * kw, windows].  paddings: top, left, bottom, right."""
     pads = paddings if len(paddings) == 4 else (*paddings, *paddings)
     made = transposed(b, patches(b, x, kernel_sizes, strides, pads, dilations), 0, 1, 2, 4, 3, 5)
@@ -242,7 +242,7 @@ def fold(
     strides: Ints,
     paddings: Ints,
     dilations: Ints,
-) -> Any:
+) -> Value:
     """Sums of windows, which are columns.  paddings: top, left, bottom, right."""
     pads = paddings if len(paddings) == 4 else (*paddings, *paddings)
     return b(Col2Im(dilations, pads, strides), x, ints(output_sizes), ints(kernel_sizes))
@@ -257,7 +257,7 @@ def im2sequence(
     strides: Ints = (1, 1),
     paddings: Ints = (0, 0, 0, 0),
     out_stride: Ints = (1, 1),
-) -> Any:
+) -> Value:
     """Windows as rows, one sequence for each image: c * kh * kw numbers.  paddings: top, left, bottom, right."""
     made = transposed(b, patches(b, x, kernels, strides, paddings, (1, 1)), 0, 3, 5, 1, 2, 4)
     windows = b(Mul(), size_of(b, made, 1), size_of(b, made, 2))
@@ -281,7 +281,7 @@ def correlation(
     stride1: int,
     stride2: int,
     corr_type_multiply: int = 1,
-) -> Any:
+) -> Value:
     """Mean products of the channels of one image and of the other, moved: one plane for each displacement."""
     if stride2 < 1 or not 0 <= max_displacement // stride2 <= MOST_MOVES:
         raise b.invalid("max_displacement", max_displacement, f"at most {MOST_MOVES} steps of stride2")
@@ -301,11 +301,11 @@ def correlation(
 
 
 def _window(b: PaddleBuilder, x: Value, axis: int, start: int, length: Value) -> Value:
-    return b.one(Slice(), x, ints([start]), b(Add(), length, start), ints([axis]))
+    return b(Slice(), x, ints([start]), b(Add(), length, start), ints([axis]))
 
 
 @PADDLE.reader("row_conv", legacy=())
-def row_conv(b: PaddleBuilder, x: Value, filter: Value) -> Any:
+def row_conv(b: PaddleBuilder, x: Value, filter: Value) -> Value | None:
     """Each step plus weighted later ones: [n, t, c] with filters [steps, c]."""
     steps = static_dim(b, filter, 0)
     length = size_of(b, x, 1)

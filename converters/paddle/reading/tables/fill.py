@@ -38,7 +38,7 @@ def filled(b: PaddleBuilder, shape: Value, value: float | int | bool, dtype: Any
     """An array of one value; the shape may be known only at run time."""
     if dtype.kind in "iub":
         value = bool(value) if dtype == BOOL else int(value)
-    return b.one(ConstantOfShape(value, dtype), to(b, flat(b, shape), I64))
+    return b(ConstantOfShape(value, dtype), to(b, flat(b, shape), I64))
 
 
 def parsed(text: str) -> float | int:
@@ -53,7 +53,7 @@ _FILL = {"ShapeTensorList": "shape*", "ShapeTensor": "shape", "ValueTensor": "va
 
 
 @PADDLE.reader("fill_constant", slots=_FILL)
-def fill_constant(b: PaddleBuilder, shape: Value, value: Value, *, dtype: AnyDType, str_value: str = "") -> Any:
+def fill_constant(b: PaddleBuilder, shape: Value, value: Value, *, dtype: AnyDType, str_value: str = "") -> Value:
     known = known_scalar(value)
     if known is None or dict(b.operation.inputs).get("ValueTensor"):
         return expanded(b, to(b, as_scalar(b, value), dtype), to(b, flat(b, shape), I64))
@@ -61,27 +61,27 @@ def fill_constant(b: PaddleBuilder, shape: Value, value: Value, *, dtype: AnyDTy
 
 
 @PADDLE.reader(pir=("full",))
-def full(b: PaddleBuilder, *, shape: Ints, value: float, dtype: AnyDType) -> Any:
+def full(b: PaddleBuilder, *, shape: Ints, value: float, dtype: AnyDType) -> Value:
     return filled(b, b.const(ints(shape)), value, dtype)
 
 
 @PADDLE.reader("full_int_array")
-def full_int_array(b: PaddleBuilder, *, value: Ints, dtype: AnyDType | None = None) -> Any:
+def full_int_array(b: PaddleBuilder, *, value: Ints, dtype: AnyDType | None = None) -> Value:
     return b.const(np.array(value, dtype or I64))
 
 
 @PADDLE.reader(pir=("full_with_tensor",))
-def full_with_tensor(b: PaddleBuilder, value: Value, shape: Value, *, dtype: AnyDType | None = None) -> Any:
+def full_with_tensor(b: PaddleBuilder, value: Value, shape: Value, *, dtype: AnyDType | None = None) -> Value:
     return expanded(b, to(b, as_scalar(b, value), dtype or value.type.dtype), to(b, flat(b, shape), I64))
 
 
 @PADDLE.reader("fill_any_like")
-def fill_any_like(b: PaddleBuilder, x: Value, *, value: float = 0.0, dtype: AnyDType | None = None) -> Any:
+def fill_any_like(b: PaddleBuilder, x: Value, *, value: float = 0.0, dtype: AnyDType | None = None) -> Value:
     return filled(b, b(Shape(), x), value, dtype or x.type.dtype)
 
 
 @PADDLE.reader(pir=("full_like",))
-def full_like(b: PaddleBuilder, x: Value, value: Value, *, dtype: AnyDType | None = None) -> Any:
+def full_like(b: PaddleBuilder, x: Value, value: Value, *, dtype: AnyDType | None = None) -> Value:
     wanted = dtype or x.type.dtype
     known = known_scalar(value)
     if known is None:
@@ -90,18 +90,18 @@ def full_like(b: PaddleBuilder, x: Value, value: Value, *, dtype: AnyDType | Non
 
 
 @PADDLE.reader("fill_zeros_like", "fill_zeros_like2")
-def fill_zeros_like(b: PaddleBuilder, x: Value, *, dtype: AnyDType | None = None) -> Any:
+def fill_zeros_like(b: PaddleBuilder, x: Value, *, dtype: AnyDType | None = None) -> Value:
     return filled(b, b(Shape(), x), 0, x.type.dtype)
 
 
 @PADDLE.reader(legacy=("fill_any",))
-def fill_any(b: PaddleBuilder, x: Value, *, value_float: float = 0.0, value_int: int = 0) -> Any:
+def fill_any(b: PaddleBuilder, x: Value, *, value_float: float = 0.0, value_int: int = 0) -> Value:
     value = value_int if x.type.dtype.kind in "iu" else value_float
     return filled(b, b(Shape(), x), value, x.type.dtype)
 
 
 @PADDLE.reader(pir=("fill",))
-def fill(b: PaddleBuilder, x: Value, value: Value) -> Any:
+def fill(b: PaddleBuilder, x: Value, value: Value) -> Value:
     return full_like(b, x, value)
 
 
@@ -116,7 +116,7 @@ def fill_constant_batch_size_like(
     dtype: AnyDType | None = None,
     input_dim_idx: int = 0,
     output_dim_idx: int = 0,
-) -> Any:
+) -> Value:
     """A filled array, one of whose dimensions is that of another array."""
     at = output_dim_idx
     sizes = joined(b, shape[:at], size_of(b, input, input_dim_idx), shape[at + 1 :])
@@ -140,7 +140,7 @@ class TypedValues:
 
 
 @PADDLE.reader(legacy=("assign_value",))
-def assign_value(b: PaddleBuilder, *, shape: Ints, dtype: AnyDType, typed: TypedValues) -> Any:
+def assign_value(b: PaddleBuilder, *, shape: Ints, dtype: AnyDType, typed: TypedValues) -> Value:
     return b.const(_shaped(b, typed.given, shape, dtype))
 
 
@@ -154,35 +154,35 @@ def _shaped(b: PaddleBuilder, values: Any, shape: Ints, dtype: AnyDType) -> Any:
 @PADDLE.reader(pir=("assign_value",))
 def assign_value_pir(
     b: PaddleBuilder, output: Value | None = None, *, shape: Ints, dtype: AnyDType, values: Floats = ()
-) -> Any:
+) -> Value:
     return b.const(_shaped(b, values, shape, dtype))
 
 
 @PADDLE.reader(pir=("assign_out",))
-def assign_out(b: PaddleBuilder, x: Value, output: Value) -> Any:
+def assign_out(b: PaddleBuilder, x: Value, output: Value) -> Value:
     return x
 
 
 @PADDLE.reader("empty", slots={"ShapeTensorList": "shape*"})
-def empty(b: PaddleBuilder, shape: Value, *, dtype: AnyDType = F32) -> Any:
+def empty(b: PaddleBuilder, shape: Value, *, dtype: AnyDType = F32) -> Value:
     """Zeros: what an empty array holds is left open."""
     return filled(b, shape, 0, dtype)
 
 
 @PADDLE.reader(pir=("empty_like",))
-def empty_like(b: PaddleBuilder, x: Value, *, dtype: AnyDType | None = None) -> Any:
+def empty_like(b: PaddleBuilder, x: Value, *, dtype: AnyDType | None = None) -> Value:
     return filled(b, b(Shape(), x), 0, dtype or x.type.dtype)
 
 
 @PADDLE.reader("range", pir=("arange",))
-def arange(b: PaddleBuilder, start: Value, end: Value, step: Value, *, dtype: AnyDType | None = None) -> Any:
+def arange(b: PaddleBuilder, start: Value, end: Value, step: Value, *, dtype: AnyDType | None = None) -> Value:
     wanted = dtype or start.type.dtype
     ends = [to(b, as_scalar(b, v), wanted) for v in (start, end, step)]
     return b(Range(), *ends)
 
 
 @PADDLE.reader("linspace")
-def linspace(b: PaddleBuilder, start: Value, stop: Value, num: Value, *, dtype: AnyDType | None = None) -> Any:
+def linspace(b: PaddleBuilder, start: Value, stop: Value, num: Value, *, dtype: AnyDType | None = None) -> Value:
     """From both ends half of the numbers each, so that both are exact."""
     wanted = dtype or F32
     made = _spaced(b, to(b, as_scalar(b, start), F64), to(b, as_scalar(b, stop), F64), num)
@@ -204,13 +204,13 @@ def _spaced(b: PaddleBuilder, start: Value, stop: Value, num: Value) -> Value:
 @PADDLE.reader("logspace")
 def logspace(
     b: PaddleBuilder, start: Value, stop: Value, num: Value, base: Value, *, dtype: AnyDType | None = None
-) -> Any:
+) -> Value:
     exponents = _spaced(b, to(b, as_scalar(b, start), F64), to(b, as_scalar(b, stop), F64), num)
     return to(b, b(Pow(), to(b, as_scalar(b, base), F64), exponents), dtype or F32)
 
 
 @PADDLE.reader("eye")
-def eye(b: PaddleBuilder, num_rows: Value, num_columns: Value, *, dtype: AnyDType = F32) -> Any:
+def eye(b: PaddleBuilder, num_rows: Value, num_columns: Value, *, dtype: AnyDType = F32) -> Value:
     """Ones on the diagonal; as many columns as rows where their number is -1."""
     columns = known_scalar(num_columns)
     wide = num_rows if columns == -1 else num_columns
@@ -221,7 +221,7 @@ def eye(b: PaddleBuilder, num_rows: Value, num_columns: Value, *, dtype: AnyDTyp
 @PADDLE.reader("one_hot_v2", pir=("one_hot",), slots={"depth_tensor": "depth", "num_classes": "depth"})
 def one_hot(
     b: PaddleBuilder, x: Value, depth: Value, *, dtype: AnyDType = F32, allow_out_of_range: bool = False
-) -> Any:
+) -> Value:
     """1 at the place of x along a new last axis; nothing where x is beyond the depth."""
     return b(OneHot(-1), to(b, x, I64), to(b, as_scalar(b, depth), I64), b.const(np.array([0, 1], dtype)))
 
@@ -229,7 +229,7 @@ def one_hot(
 @PADDLE.reader(legacy=("one_hot",), slots={"depth_tensor": "depth"})
 def one_hot_v1(
     b: PaddleBuilder, x: Value, depth: Value, *, dtype: AnyDType = F32, allow_out_of_range: bool = False
-) -> Any:
+) -> Value:
     """As `one_hot`, of ids whose last axis has length 1."""
     return one_hot(b, column(b, x, rank_of(b, x) - 1, 0), depth, dtype=dtype)
 
@@ -238,7 +238,7 @@ _MASK = {"MaxLenTensor": "max_len", "maxlen": "max_len"}
 
 
 @PADDLE.reader("sequence_mask", slots=_MASK)
-def sequence_mask(b: PaddleBuilder, x: Value, max_len: Value, *, out_dtype: AnyDType = I64) -> Any:
+def sequence_mask(b: PaddleBuilder, x: Value, max_len: Value, *, out_dtype: AnyDType = I64) -> Value:
     """1 in the first x places of a new last axis, of length ``max_len`` (-1: the greatest x)."""
     known = known_scalar(max_len)
     lengths = to(b, x, I64)
@@ -249,7 +249,7 @@ def sequence_mask(b: PaddleBuilder, x: Value, max_len: Value, *, out_dtype: AnyD
 @PADDLE.reader("shard_index", slots={"X": "input"})
 def shard_index(
     b: PaddleBuilder, input: Value, *, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1
-) -> Any:
+) -> Value:
     """Indices of one of several shards, counted from its first; another value for those of others."""
     if nshards < 1 or not 0 <= shard_id < nshards:
         raise b.invalid("shard_id", shard_id, f"0 to {nshards - 1}")
@@ -271,7 +271,7 @@ def uniform(
     dtype: AnyDType = F32,
     seed: int = 0,
     diag_val: float = 1.0,
-) -> Any:
+) -> Value:
     """Numbers between two known ones."""
     low, high = (number(b, v, F64) for v in (min, max))
     if isinstance(low, Value) or isinstance(high, Value):
@@ -282,27 +282,27 @@ def uniform(
 @PADDLE.reader("gaussian_random", pir=("gaussian",), slots=_UNIFORM)
 def gaussian(
     b: PaddleBuilder, shape: Value, *, mean: float = 0.0, std: float = 1.0, dtype: AnyDType = F32, seed: int = 0
-) -> Any:
+) -> Value:
     return b(RandomNormal(mean, std, dtype, float(seed) if seed else None), to(b, shape, I64))
 
 
 @PADDLE.reader("randint", slots={"ShapeTensorList": "shape*"})
 def randint(
     b: PaddleBuilder, shape: Value, *, low: int = 0, high: int = 0, dtype: AnyDType = I64, seed: int = 0
-) -> Any:
+) -> Value:
     """Whole numbers from ``low`` up to ``high``, which is not among them."""
     drawn = RandomUniform(float(low), float(high), F64, float(seed) if seed else None)
     return to(b, b(Floor(), b(drawn, to(b, shape, I64))), dtype)
 
 
 @PADDLE.reader("bernoulli")
-def bernoulli(b: PaddleBuilder, x: Value) -> Any:
+def bernoulli(b: PaddleBuilder, x: Value) -> Value:
     """1 with probability x, else 0."""
     return to(b, b(Less(), b(RandomUniform(0.0, 1.0, x.type.dtype, None), b(Shape(), x)), x), x.type.dtype)
 
 
 @PADDLE.reader("diag_v2", pir=("diag",), slots={"X": "x"})
-def diag(b: PaddleBuilder, x: Value, *, offset: int = 0, padding_value: float = 0.0) -> Any:
+def diag(b: PaddleBuilder, x: Value, *, offset: int = 0, padding_value: float = 0.0) -> Value:
     """A matrix with a vector on a diagonal, or the diagonal of a matrix."""
     if rank_of(b, x) == 2:
         return diagonal(b, x, offset=offset, axis1=0, axis2=1)
@@ -316,7 +316,7 @@ def diag(b: PaddleBuilder, x: Value, *, offset: int = 0, padding_value: float = 
 
 
 @PADDLE.reader("diag_embed", slots={"Input": "input", "dim1": "axis1", "dim2": "axis2"})
-def diag_embed(b: PaddleBuilder, input: Value, *, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
+def diag_embed(b: PaddleBuilder, input: Value, *, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Value:
     """Vectors (the last axis) on a diagonal of matrices, which two new axes hold."""
     rank = rank_of(b, input) + 1
     first, second = (a + rank if a < 0 else a for a in (axis1, axis2))
@@ -331,7 +331,7 @@ def diag_embed(b: PaddleBuilder, input: Value, *, offset: int = 0, axis1: int = 
 
 
 @PADDLE.reader("diagonal", slots={"Input": "x"})
-def diagonal(b: PaddleBuilder, x: Value, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+def diagonal(b: PaddleBuilder, x: Value, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Value:
     """A diagonal of the matrices that two axes hold, as the last axis."""
     rank, first, second = rank_of(b, x), axis_of(b, x, axis1), axis_of(b, x, axis2)
     rest = [i for i in range(rank) if i not in (first, second)]
@@ -345,13 +345,13 @@ def diagonal(b: PaddleBuilder, x: Value, *, offset: int = 0, axis1: int = 0, axi
 
 
 @PADDLE.reader("trace", slots={"Input": "x"})
-def trace(b: PaddleBuilder, x: Value, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+def trace(b: PaddleBuilder, x: Value, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Value:
 
     return b(ReduceSum(False), diagonal(b, x, offset=offset, axis1=axis1, axis2=axis2), ints([-1]))
 
 
 @PADDLE.reader("fill_diagonal")
-def fill_diagonal(b: PaddleBuilder, x: Value, *, value: float = 0.0, offset: int = 0, wrap: bool = False) -> Any:
+def fill_diagonal(b: PaddleBuilder, x: Value, *, value: float = 0.0, offset: int = 0, wrap: bool = False) -> Value:
     if rank_of(b, x) != 2 or wrap:
         raise b.unsupported("wrapped diagonals, and those of more than two axes")
     rows, columns = (counted(b, as_scalar(b, size_of(b, x, i))) for i in range(2))
@@ -361,13 +361,13 @@ def fill_diagonal(b: PaddleBuilder, x: Value, *, value: float = 0.0, offset: int
 
 
 @PADDLE.reader("tril_indices", slots={"rows": "rows", "cols": "columns"})
-def tril_indices(b: PaddleBuilder, *, rows: int, columns: int, offset: int = 0, dtype: AnyDType = I64) -> Any:
+def tril_indices(b: PaddleBuilder, *, rows: int, columns: int, offset: int = 0, dtype: AnyDType = I64) -> Value:
     """Rows and columns of the places on and below a diagonal."""
     return _places(b, rows, columns, dtype, lambda r, c: c - r <= offset)
 
 
 @PADDLE.reader("triu_indices", slots={"row": "rows", "col": "columns"})
-def triu_indices(b: PaddleBuilder, *, rows: int, columns: int, offset: int = 0, dtype: AnyDType = I64) -> Any:
+def triu_indices(b: PaddleBuilder, *, rows: int, columns: int, offset: int = 0, dtype: AnyDType = I64) -> Value:
     """Rows and columns of the places on and above a diagonal."""
     return _places(b, rows, columns, dtype, lambda r, c: c - r >= offset)
 
@@ -380,5 +380,4 @@ def _places(b: PaddleBuilder, rows: int, columns: int, dtype: AnyDType, is_in: A
     if not (rows >= 0 and columns >= 0 and rows * columns <= MOST_PLACES):
         raise b.invalid("rows and columns", (rows, columns), f"at most {MOST_PLACES} places")
     r, c = np.indices((rows, columns))
-    made: Value = b.const(np.stack(np.nonzero(is_in(r, c))).astype(dtype))
-    return made
+    return b.const(np.stack(np.nonzero(is_in(r, c))).astype(dtype))

@@ -58,7 +58,7 @@ def fused_elemwise_activation(
     axis: int = -1,
     scale: float = 0.0,
     save_intermediate_out: bool = False,
-) -> Any:
+) -> tuple[Value, Value]:
     """f(g(x, y)) for functions f, g; g(x, f(y)) where they are named in the other order."""
     if len(functor_list) != 2:
         raise b.invalid("functor_list", functor_list, "two functions")
@@ -162,14 +162,14 @@ def fused_gemm_epilogue(
     transpose_x: bool = False,
     transpose_y: bool = False,
     activation: str = "none",
-) -> Any:
+) -> tuple[Value, None]:
     """activation(x @ y + bias)."""
     made = b(Add(), product(b, x, y, transpose_x, transpose_y), bias)
     return activated(b, made, "" if activation == "none" else activation), None
 
 
 @PADDLE.reader("fusion_repeated_fc_relu", results=("Out", "ReluOut"))
-def fusion_repeated_fc_relu(b: PaddleBuilder, x: Value, w: Values, bias: Values) -> Any:
+def fusion_repeated_fc_relu(b: PaddleBuilder, x: Value, w: Values, bias: Values) -> tuple[Value, list[None]]:
     """X through several layers of relu(x @ w + bias)."""
     if len(w) != len(bias):
         raise b.invalid("number of weights", len(w), len(bias))
@@ -191,7 +191,7 @@ def multihead_matmul(
     transpose_Q: bool = False,
     transpose_K: bool = True,
     transpose_V: bool = False,
-) -> Any:
+) -> Value:
     """Attention of an input [n, t, features] to itself; w [features, 3, heads * size] makes queries, keys, values."""
     if (transpose_Q, transpose_K, transpose_V) != (False, True, False):
         raise b.unsupported("other transposes than that of the keys")
@@ -222,7 +222,7 @@ def flash_attn(
     return_softmax: bool = False,
     is_test: bool = False,
     rng_name: str = "",
-) -> Any:
+) -> tuple[Value, None, None, None]:
     """softmax(q k^T / sqrt(size) + mask) v of heads [n, t, heads, size]."""
     if b.operation.type != "flash_attn":
         raise b.unsupported("its masks")
@@ -240,22 +240,22 @@ def _causal(b: PaddleBuilder, scores: Value) -> Value:
     rows, columns = (counted(b, as_scalar(b, size_of(b, scores, axis))) for axis in (2, 3))
     shift = b(Sub(), as_scalar(b, size_of(b, scores, 3)), as_scalar(b, size_of(b, scores, 2)))
     later = b(Less(), unsqueezed(b, b(Add(), rows, shift), 1), unsqueezed(b, columns, 0))
-    return b.one(Where(), later, b.const(np.array(-np.inf, scores.type.dtype)), scores)
+    return b(Where(), later, b.const(np.array(-np.inf, scores.type.dtype)), scores)
 
 
 @PADDLE.reader("fused_softmax_mask")
-def fused_softmax_mask(b: PaddleBuilder, x: Value, mask: Value) -> Any:
+def fused_softmax_mask(b: PaddleBuilder, x: Value, mask: Value) -> Value:
     return b(Softmax(-1), b(Add(), x, mask))
 
 
 @PADDLE.reader("fused_softmax_mask_upper_triangle")
-def fused_softmax_mask_upper_triangle(b: PaddleBuilder, x: Value) -> Any:
+def fused_softmax_mask_upper_triangle(b: PaddleBuilder, x: Value) -> Value:
     """Softmax over the keys up to the query."""
     return b(Softmax(-1), _causal(b, x))
 
 
 @PADDLE.reader("axpy")
-def axpy(b: PaddleBuilder, scale: Value, x: Value, bias: Value) -> Any:
+def axpy(b: PaddleBuilder, scale: Value, x: Value, bias: Value) -> Value:
     """One factor a channel times x, plus bias."""
     rank = rank_of(b, x)
     return b(Add(), b(Mul(), reshaped(b, scale, sizes_of(b, x, (0, 1)), [1] * (rank - 2)), x), bias)
@@ -270,7 +270,7 @@ def ctc_align(
     blank: int = 0,
     merge_repeated: bool = True,
     padding_value: int = 0,
-) -> Any:
+) -> tuple[Value, Value]:
     """Labels [n, t] without blanks and repetitions, at the left of their rows, and how many there are."""
     if input_length is None or rank_of(b, input) != 2:
         raise b.unsupported("ragged rows")

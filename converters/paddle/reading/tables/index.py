@@ -55,7 +55,7 @@ from bolt_numba.ops.pointwise import Add, Div, Equal, GreaterOrEqual, Less, Log,
 @PADDLE.reader("lookup_table_v2", "c_embedding", pir=("embedding",), slots={"Ids": "x", "W": "weight"})
 def embedding(
     b: PaddleBuilder, x: Value, weight: Value, *, padding_idx: int = -1, start_index: int = 0, vocab_size: int = -1
-) -> Any:
+) -> Value:
     """Rows of a table; zeros for the index ``padding_idx``, where that is not -1."""
     if start_index:
         raise b.unsupported(f"start_index {start_index}, a part of a table")
@@ -69,13 +69,13 @@ def embedding(
 
 
 @PADDLE.reader(legacy=("lookup_table",), slots={"Ids": "x", "W": "weight"})
-def embedding_v1(b: PaddleBuilder, x: Value, weight: Value, *, padding_idx: int = -1) -> Any:
+def embedding_v1(b: PaddleBuilder, x: Value, weight: Value, *, padding_idx: int = -1) -> Value:
     """As `embedding`, of ids whose last axis has length 1."""
     return embedding(b, column(b, x, rank_of(b, x) - 1, 0), weight, padding_idx=padding_idx)
 
 
 @PADDLE.reader("lookup_table_dequant", slots={"Ids": "x", "W": "weight"})
-def embedding_dequant(b: PaddleBuilder, x: Value, weight: Value, *, padding_idx: int = -1) -> Any:
+def embedding_dequant(b: PaddleBuilder, x: Value, weight: Value, *, padding_idx: int = -1) -> Value:
     """Rows of which the first two numbers are the least and the greatest, the others bytes between them."""
     known = constant(weight)
     if known is None:
@@ -87,7 +87,7 @@ def embedding_dequant(b: PaddleBuilder, x: Value, weight: Value, *, padding_idx:
 
 
 @PADDLE.reader("gather")
-def gather(b: PaddleBuilder, x: Value, index: Value, axis: Value | None = None) -> Any:
+def gather(b: PaddleBuilder, x: Value, index: Value, axis: Value | None = None) -> Value:
     """Slices of x along an axis."""
     at = 0 if axis is None else whole(b, axis, "axis")
     index = to(b, index, I64)
@@ -97,7 +97,7 @@ def gather(b: PaddleBuilder, x: Value, index: Value, axis: Value | None = None) 
 
 
 @PADDLE.reader("gather_nd")
-def gather_nd(b: PaddleBuilder, x: Value, index: Value) -> Any:
+def gather_nd(b: PaddleBuilder, x: Value, index: Value) -> Value:
     """Slices of x at index tuples, which are the last axis of index; x for each where these are empty."""
     if static_dim(b, index, -1) == 0:
         rank = rank_of(b, index)
@@ -106,18 +106,18 @@ def gather_nd(b: PaddleBuilder, x: Value, index: Value) -> Any:
 
 
 @PADDLE.reader("index_select", slots={"dim": "axis"})
-def index_select(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0) -> Any:
+def index_select(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0) -> Value:
     return b(Gather(axis_of(b, x, axis)), x, to(b, flat(b, index), I64))
 
 
 @PADDLE.reader("index_sample")
-def index_sample(b: PaddleBuilder, x: Value, index: Value) -> Any:
+def index_sample(b: PaddleBuilder, x: Value, index: Value) -> Value:
     """Elements of each row of x at the places that the row of index names."""
     return b(GatherElements(1), x, to(b, index, I64))
 
 
 @PADDLE.reader("take_along_axis", slots={"Input": "x"})
-def take_along_axis(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0) -> Any:
+def take_along_axis(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0) -> Value:
     return b(GatherElements(axis_of(b, x, axis)), x, to(b, index, I64))
 
 
@@ -134,7 +134,7 @@ def put_along_axis(
     axis: int = 0,
     reduce: str = "assign",
     include_self: bool = True,
-) -> Any:
+) -> Value:
     """X with values put, added, multiplied... where index says along an axis."""
     at, places = axis_of(b, x, axis), to(b, index, I64)
     values = expanded(b, values, b(Shape(), places)) if values.type.shape != places.type.shape else values
@@ -156,7 +156,7 @@ def _put_mean(b: PaddleBuilder, x: Value, places: Value, values: Value, axis: in
     zeros = filled_like(b, x, 0)
     counts = b(ScatterElements(axis, "add"), zeros, places, filled_like(b, values, 1))
     if include_self:
-        return b.one(Div(), b(ScatterElements(axis, "add"), x, places, values), b(Add(), counts, 1))
+        return b(Div(), b(ScatterElements(axis, "add"), x, places, values), b(Add(), counts, 1))
     total = b(ScatterElements(axis, "add"), zeros, places, values)
     is_put = b(Not(), b(Equal(), counts, 0))
     return chosen(b, is_put, b(Div(), total, chosen(b, is_put, counts, 1, dtype)), x, dtype)
@@ -173,7 +173,7 @@ def _greatest(x: Value) -> Any:
 
 
 @PADDLE.reader("scatter", slots={"Ids": "index"})
-def scatter(b: PaddleBuilder, x: Value, index: Value, updates: Value, *, overwrite: bool = True) -> Any:
+def scatter(b: PaddleBuilder, x: Value, index: Value, updates: Value, *, overwrite: bool = True) -> Value:
     """X with rows replaced; or, not overwritten, with the sums of the updates in their place."""
     tuples = unsqueezed(b, to(b, reshaped(b, index, [-1]), I64), 1)
     if overwrite:
@@ -183,12 +183,12 @@ def scatter(b: PaddleBuilder, x: Value, index: Value, updates: Value, *, overwri
 
 
 @PADDLE.reader("scatter_nd_add")
-def scatter_nd_add(b: PaddleBuilder, x: Value, index: Value, updates: Value) -> Any:
+def scatter_nd_add(b: PaddleBuilder, x: Value, index: Value, updates: Value) -> Value:
     return b(ScatterND("add"), x, to(b, index, I64), updates)
 
 
 @PADDLE.reader("index_add")
-def index_add(b: PaddleBuilder, x: Value, index: Value, add_value: Value, *, axis: int = 0) -> Any:
+def index_add(b: PaddleBuilder, x: Value, index: Value, add_value: Value, *, axis: int = 0) -> Value:
     """X with slices along an axis added."""
     at, rank = axis_of(b, x, axis), rank_of(b, x)
     order = (at, *(i for i in range(rank) if i != at))
@@ -199,7 +199,7 @@ def index_add(b: PaddleBuilder, x: Value, index: Value, add_value: Value, *, axi
 
 
 @PADDLE.reader("index_put")
-def index_put(b: PaddleBuilder, x: Value, indices: Values, value: Value, *, accumulate: bool = False) -> Any:
+def index_put(b: PaddleBuilder, x: Value, indices: Values, value: Value, *, accumulate: bool = False) -> Value:
     """X with what the index arrays, broadcast together, name replaced or added to."""
     if any(i.type.dtype.kind == "b" for i in indices):
         if len(indices) != 1:
@@ -217,11 +217,11 @@ def _tuples(b: PaddleBuilder, indices: Values) -> Value:
     wide = broadcast_tensors(b, tuple(to(b, i, I64) for i in indices))
 
     rank = rank_of(b, wide[0])
-    return b.one(Concat(rank), *(unsqueezed(b, v, rank) for v in wide))
+    return b(Concat(rank), *(unsqueezed(b, v, rank) for v in wide))
 
 
 @PADDLE.reader("index_fill")
-def index_fill(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0, value: float = 0.0) -> Any:
+def index_fill(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0, value: float = 0.0) -> Value:
     """X with one value in slices along an axis."""
     at, rank = axis_of(b, x, axis), rank_of(b, x)
     length, wanted = as_scalar(b, size_of(b, x, at)), to(b, flat(b, index), I64)
@@ -234,7 +234,7 @@ def index_fill(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0, value
 
 
 @PADDLE.reader("multiplex")
-def multiplex(b: PaddleBuilder, x: Values, ids: Value) -> Any:
+def multiplex(b: PaddleBuilder, x: Values, ids: Value) -> Value:
     """Row i of the operand that ids[i] names."""
     stacked = b(Concat(0), *(unsqueezed(b, v, 0) for v in x))
     rows = to(b, reshaped(b, ids, [-1]), I64)
@@ -243,12 +243,12 @@ def multiplex(b: PaddleBuilder, x: Values, ids: Value) -> Any:
 
 
 @PADDLE.reader("where_index", pir=("nonzero",), slots={"X": "condition"})
-def nonzero(b: PaddleBuilder, condition: Value) -> Any:
+def nonzero(b: PaddleBuilder, condition: Value) -> Value:
     return b(Transpose((1, 0)), b(NonZero(), condition))
 
 
 @PADDLE.reader("masked_select")
-def masked_select(b: PaddleBuilder, x: Value, mask: Value) -> Any:
+def masked_select(b: PaddleBuilder, x: Value, mask: Value) -> Value:
     """The elements where the mask holds, as a row."""
     if x.type.shape != mask.type.shape:
         x, mask = (expanded(b, v, b(Shape(), w)) for v, w in ((x, mask), (mask, x)))
@@ -259,7 +259,7 @@ _REPEAT = {"RepeatsTensor": "repeats", "Repeats": "repeats", "dim": "axis"}
 
 
 @PADDLE.reader("repeat_interleave", pir=("repeat_interleave_with_tensor_index",), slots=_REPEAT)
-def repeat_interleave(b: PaddleBuilder, x: Value, repeats: Value, *, axis: int = 0, output_size: int = -1) -> Any:
+def repeat_interleave(b: PaddleBuilder, x: Value, repeats: Value, *, axis: int = 0, output_size: int = -1) -> Value:
     """Slice i along an axis repeats[i] times, or each as often: it stands where the sums of the repeats say."""
     at = axis_of(b, x, axis)
     each = known_scalar(repeats)
@@ -303,7 +303,7 @@ def set_value_legacy(
     typed: TypedValues,
     dtype: Any = None,
     fp16_values: tuple[Any, ...] = (),
-) -> Any:
+) -> Value:
     if value is None:
         given = typed.given or fp16_values
         value = b.const(np.array(given, x.type.dtype).reshape(shape or (len(given),)))
@@ -321,7 +321,7 @@ def set_value(
     cut: PaddleCut,
     shape: Ints = (),
     values: tuple[Any, ...] = (),
-) -> Any:
+) -> Value:
     value = b.const(np.array(values, x.type.dtype).reshape(shape or (len(values),)))
     return set_value_with_tensor(b, x, value, starts, ends, steps, cut=cut)
 
@@ -329,7 +329,7 @@ def set_value(
 @PADDLE.reader(pir=("set_value_with_tensor",))
 def set_value_with_tensor(
     b: PaddleBuilder, x: Value, value: Value, starts: Value, ends: Value, steps: Value, *, cut: PaddleCut
-) -> Any:
+) -> Value:
     """X with a slice replaced: the slice of the elements' places says where."""
     axes = tuple(axis_of(b, x, a) for a in cut.axes)
     gone = [axis_of(b, x, a) for a in cut.decrease_axes]
@@ -361,10 +361,10 @@ def _set_at(b: PaddleBuilder, x: Value, value: Value, place: Value, axis: int) -
     before, behind = sizes_of(b, x, range(axis)), sizes_of(b, x, range(axis + 1, rank))
     updates = unsqueezed(b, expanded(b, value, before, behind), axis)
     places = expanded(b, reshaped(b, to(b, place, I64), [1] * rank), before, [1], behind)
-    return b.one(ScatterElements(axis), x, places, updates)
+    return b(ScatterElements(axis), x, places, updates)
 
 
 @PADDLE.reader("sampling_id")
-def sampling_id(b: PaddleBuilder, x: Value, *, min: float = 0.0, max: float = 1.0, seed: int = 0) -> Any:
+def sampling_id(b: PaddleBuilder, x: Value, *, min: float = 0.0, max: float = 1.0, seed: int = 0) -> Value:
     """A column for each row, drawn by its probabilities."""
     return reshaped(b, b(Multinomial(1, I64, float(seed) if seed else None), b(Log(), x)), [-1])

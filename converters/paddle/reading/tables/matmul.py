@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -30,11 +29,11 @@ PADDLE.reader("determinant", pir=("det",), slots={"Input": "x"})(AsIs(Det()))
 
 def product(b: PaddleBuilder, x: Value, y: Value, trans_x: bool, trans_y: bool, alpha: float = 1.0) -> Value:
     """Alpha * x @ y as `numpy.matmul` has it; a vector is not transposed."""
-    return b.one(MatMul(trans_x and rank_of(b, x) > 1, trans_y and rank_of(b, y) > 1, alpha), x, y)
+    return b(MatMul(trans_x and rank_of(b, x) > 1, trans_y and rank_of(b, y) > 1, alpha), x, y)
 
 
 @PADDLE.reader("matmul_v2", pir=("matmul",))
-def matmul(b: PaddleBuilder, x: Value, y: Value, *, transpose_x: bool = False, transpose_y: bool = False) -> Any:
+def matmul(b: PaddleBuilder, x: Value, y: Value, *, transpose_x: bool = False, transpose_y: bool = False) -> Value:
     return product(b, x, y, transpose_x, transpose_y)
 
 
@@ -48,7 +47,7 @@ def matmul_v1(
     transpose_y: bool = False,
     alpha: float = 1.0,
     head_number: int = 1,
-) -> Any:
+) -> Value:
     """As `matmul`, times alpha."""
     if head_number != 1:
         raise b.unsupported(f"head_number {head_number}")
@@ -56,7 +55,7 @@ def matmul_v1(
 
 
 @PADDLE.reader("mul", pir=("matmul_with_flatten",))
-def mul(b: PaddleBuilder, x: Value, y: Value, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1) -> Any:
+def mul(b: PaddleBuilder, x: Value, y: Value, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1) -> Value:
     """X and y as matrices, whose rows are the first axes; the product has the axes of both."""
     first, second = rank_of(b, x), rank_of(b, y)
     if not (1 <= x_num_col_dims < first and 1 <= y_num_col_dims < second):
@@ -74,25 +73,25 @@ def matrices(b: PaddleBuilder, x: Value, y: Value, rows: int, inner: int) -> Val
 
 
 @PADDLE.reader("dot")
-def dot(b: PaddleBuilder, x: Value, y: Value) -> Any:
+def dot(b: PaddleBuilder, x: Value, y: Value) -> Value:
     """Sums of products along the last axis."""
     return b(ReduceSum(False), b(Mul(), x, y), ints([-1]))
 
 
 @PADDLE.reader("addmm", pir=("baddbmm",))
-def addmm(b: PaddleBuilder, input: Value, x: Value, y: Value, *, alpha: float = 1.0, beta: float = 1.0) -> Any:
+def addmm(b: PaddleBuilder, input: Value, x: Value, y: Value, *, alpha: float = 1.0, beta: float = 1.0) -> Value:
     """Beta * input + alpha * x @ y."""
     made = b(MatMul(alpha=alpha), x, y)
     return b(Add(), made, input if beta == 1 else b(Mul(), input, beta))
 
 
 @PADDLE.reader("einsum", results=("Out",))
-def einsum(b: PaddleBuilder, operands: Values, *, equation: str) -> Any:
+def einsum(b: PaddleBuilder, operands: Values, *, equation: str) -> tuple[Value, None, None]:
     return b(Einsum(equation.replace(" ", "")), *operands), None, None
 
 
 @PADDLE.reader("cross", slots={"dim": "axis"})
-def cross(b: PaddleBuilder, x: Value, y: Value, *, axis: int = 9) -> Any:
+def cross(b: PaddleBuilder, x: Value, y: Value, *, axis: int = 9) -> Value:
     """Cross products along an axis of length 3, the first such one where none is named."""
     rank = rank_of(b, x)
     if axis == 9:
@@ -104,7 +103,7 @@ def cross(b: PaddleBuilder, x: Value, y: Value, *, axis: int = 9) -> Any:
 
 
 @PADDLE.reader("kron")
-def kron(b: PaddleBuilder, x: Value, y: Value) -> Any:
+def kron(b: PaddleBuilder, x: Value, y: Value) -> Value:
     """Every element of x times y, as blocks."""
     rank = max(rank_of(b, x), rank_of(b, y))
     x, y = (unsqueezed(b, v, *range(rank - rank_of(b, v))) for v in (x, y))
@@ -113,22 +112,22 @@ def kron(b: PaddleBuilder, x: Value, y: Value) -> Any:
 
 
 @PADDLE.reader("outer")
-def outer(b: PaddleBuilder, x: Value, y: Value) -> Any:
+def outer(b: PaddleBuilder, x: Value, y: Value) -> Value:
     return b(Mul(), reshaped(b, x, [-1, 1]), reshaped(b, y, [1, -1]))
 
 
 @PADDLE.reader("multi_dot")
-def multi_dot(b: PaddleBuilder, x: Values) -> Any:
+def multi_dot(b: PaddleBuilder, x: Values) -> Value:
     return functools.reduce(lambda p, q: b(MatMul(), p, q), x)
 
 
 @PADDLE.reader("t")
-def t(b: PaddleBuilder, input: Value) -> Any:
+def t(b: PaddleBuilder, input: Value) -> Value:
     return b(Transpose((1, 0)), input) if rank_of(b, input) == 2 else input
 
 
 @PADDLE.reader("bilinear_tensor_product", pir=("bilinear",), slots={"Weight": "weight", "Bias": "bias"})
-def bilinear(b: PaddleBuilder, x: Value, y: Value, weight: Value, bias: Value | None = None) -> Any:
+def bilinear(b: PaddleBuilder, x: Value, y: Value, weight: Value, bias: Value | None = None) -> Value:
     """x^T w_k y for each k, plus bias."""
     made = b(Einsum("bi,kij,bj->bk"), x, weight, y)
     return made if bias is None else b(Add(), made, bias)
@@ -144,7 +143,7 @@ def fc(
     in_num_col_dims: int = 1,
     activation_type: str = "",
     padding_weights: bool = False,
-) -> Any:
+) -> Value:
     """activation(x @ w + bias), x as a matrix whose rows are its first axes."""
     if padding_weights:
         raise b.unsupported("padded weights")
@@ -155,20 +154,20 @@ def fc(
 
 
 @PADDLE.reader("linear", pir=("linear_v2",))
-def linear(b: PaddleBuilder, input: Value, weight: Value, bias: Value | None = None) -> Any:
+def linear(b: PaddleBuilder, input: Value, weight: Value, bias: Value | None = None) -> Value:
     made = b(MatMul(), input, weight)
     return made if bias is None else b(Add(), made, bias)
 
 
 @PADDLE.reader("slogdeterminant", pir=("slogdet",), slots={"Input": "x"})
-def slogdet(b: PaddleBuilder, x: Value) -> Any:
+def slogdet(b: PaddleBuilder, x: Value) -> Value:
     """Sign of the determinant and the logarithm of its size, along a new first axis."""
     made = b(Det(), x)
     return b(Concat(0), unsqueezed(b, b(Sign(), made), 0), unsqueezed(b, b(Log(), b(Abs(), made)), 0))
 
 
 @PADDLE.reader("matrix_power")
-def matrix_power(b: PaddleBuilder, x: Value, *, n: int) -> Any:
+def matrix_power(b: PaddleBuilder, x: Value, *, n: int) -> Value | None:
     """X @ x @ ..., of the inverse for a negative n."""
     if n == 0 or abs(n) > MOST_FACTORS:
         raise b.unsupported(f"n = {n}")
@@ -187,7 +186,7 @@ MOST_FACTORS = 1 << 16
 
 
 @PADDLE.reader("solve")
-def solve(b: PaddleBuilder, x: Value, y: Value) -> Any:
+def solve(b: PaddleBuilder, x: Value, y: Value) -> Value:
     """What x times gives y; a vector y is one column."""
     return b(MatMul(), b(Inverse(), x), y)
 
@@ -201,7 +200,7 @@ def triangular_solve(
     upper: bool = True,
     transpose: bool = False,
     unitriangular: bool = False,
-) -> Any:
+) -> Value:
     """What one triangle of x times gives y."""
     triangle = b(Trilu(upper), x)
     if unitriangular:

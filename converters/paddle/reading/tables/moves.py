@@ -48,11 +48,11 @@ def padded(b: PaddleBuilder, x: Value, pads: Value, mode: str, value: Any = None
     fill = None
     if mode == "constant" and value is not None and value != 0:
         fill = to(b, as_scalar(b, value), x.type.dtype) if isinstance(value, Value) else value
-    return b.one(Pad(_MODES[mode]), x, pads, fill)
+    return b(Pad(_MODES[mode]), x, pads, fill)
 
 
 @PADDLE.reader("pad")
-def pad(b: PaddleBuilder, x: Value, pad_value: Value, *, paddings: Ints, pad_from_left_axis: bool = True) -> Any:
+def pad(b: PaddleBuilder, x: Value, pad_value: Value, *, paddings: Ints, pad_from_left_axis: bool = True) -> Value:
     """paddings: before and after each axis."""
     fill = number(b, pad_value, x.type.dtype)
     pads = list(paddings)
@@ -70,7 +70,7 @@ def pad3d(
     mode: str = "constant",
     pad_value: float = 0.0,
     data_format: str = "NCDHW",
-) -> Any:
+) -> Value:
     """paddings: left, right, top, bottom, front, back."""
     nothing = [0] if is_last(b, data_format) else []
     order = [4, 2, 0, 5, 3, 1]
@@ -94,28 +94,28 @@ def pad2d(
     mode: str = "constant",
     pad_value: float = 0.0,
     data_format: str = "NCHW",
-) -> Any:
+) -> Value:
     """paddings: top, bottom, left, right."""
     wanted = b(Gather(0), to(b, flat(b, paddings), I64), ints([0, 2, 1, 3]))
     return _spatially(b, x, wanted, 2, is_last(b, data_format), mode, pad_value)
 
 
 @PADDLE.reader("pad_constant_like")
-def pad_constant_like(b: PaddleBuilder, x: Value, y: Value, *, pad_value: float = 0.0) -> Any:
+def pad_constant_like(b: PaddleBuilder, x: Value, y: Value, *, pad_value: float = 0.0) -> Value:
     """y, padded behind to the shape of x."""
     more = b(Sub(), b(Shape(), x), b(Shape(), y))
     return padded(b, y, joined(b, [0] * rank_of(b, y), more), "constant", pad_value)
 
 
 @PADDLE.reader("flip", "reverse")
-def flip(b: PaddleBuilder, x: Value, axis: Value) -> Any:
+def flip(b: PaddleBuilder, x: Value, axis: Value) -> Value:
     axes = axes_of(b, x, known_ints(b, axis, "axis"))
     n = len(axes)
     return b(Slice(), x, ints([-1] * n), ints([-END] * n), ints(axes), ints([-1] * n)) if n else x
 
 
 @PADDLE.reader("roll", slots={"ShiftsTensor": "shifts"})
-def roll(b: PaddleBuilder, x: Value, shifts: Value, *, axis: Ints = ()) -> Any:
+def roll(b: PaddleBuilder, x: Value, shifts: Value, *, axis: Ints = ()) -> Value:
     """Elements moved on along axes, those beyond the end to the beginning; along the flattened x without axes."""
     if not axis:
         return reshaped(b, _rolled(b, flat(b, x), as_scalar(b, to(b, shifts, I64)), 0), b(Shape(), x))
@@ -137,7 +137,7 @@ def _rolled(b: PaddleBuilder, x: Value, shift: Value, axis: int) -> Value:
 
 
 @PADDLE.reader("pixel_shuffle")
-def pixel_shuffle(b: PaddleBuilder, x: Value, *, upscale_factor: int = 1, data_format: str = "NCHW") -> Any:
+def pixel_shuffle(b: PaddleBuilder, x: Value, *, upscale_factor: int = 1, data_format: str = "NCHW") -> Value:
     if not is_last(b, data_format):
         return b(DepthToSpace(upscale_factor, "CRD"), x)
     first = b(DepthToSpace(upscale_factor, "CRD"), transposed(b, x, 0, 3, 1, 2))
@@ -153,7 +153,7 @@ def _as_given(b: PaddleBuilder, x: Value, data_format: str) -> Value:
 
 
 @PADDLE.reader("pixel_unshuffle")
-def pixel_unshuffle(b: PaddleBuilder, x: Value, *, downscale_factor: int = 1, data_format: str = "NCHW") -> Any:
+def pixel_unshuffle(b: PaddleBuilder, x: Value, *, downscale_factor: int = 1, data_format: str = "NCHW") -> Value:
     """Blocks of pixels as channels: (channel, row, column)."""
     r, y = downscale_factor, _first(b, x, data_format)
     spread = reshaped(b, y, [0, 0], *_halved(b, y, 2, r), *_halved(b, y, 3, r))
@@ -176,7 +176,7 @@ PADDLE.reader("space_to_depth")(AsIs(SpaceToDepth))
 
 
 @PADDLE.reader("shuffle_channel", "channel_shuffle", slots={"group": "groups"})
-def channel_shuffle(b: PaddleBuilder, x: Value, *, groups: int = 1, data_format: str = "NCHW") -> Any:
+def channel_shuffle(b: PaddleBuilder, x: Value, *, groups: int = 1, data_format: str = "NCHW") -> Value:
     """Channels as a matrix of groups and members, transposed."""
     if is_last(b, data_format):
         return reshaped(b, transposed(b, reshaped(b, x, [0, 0, 0, groups, -1]), 0, 1, 2, 4, 3), b(Shape(), x))
@@ -187,7 +187,7 @@ def channel_shuffle(b: PaddleBuilder, x: Value, *, groups: int = 1, data_format:
 @PADDLE.reader("temporal_shift")
 def temporal_shift(
     b: PaddleBuilder, x: Value, *, seg_num: int, shift_ratio: float = 0.25, data_format: str = "NCHW"
-) -> Any:
+) -> Value:
     """Some channels of each frame come from the next frame, as many from the one before; 0 beyond the ends."""
     y = _first(b, x, data_format)
     channels = known_dim(b, y, 1)
@@ -202,12 +202,12 @@ def temporal_shift(
 
 
 @PADDLE.reader("partial_concat")
-def partial_concat(b: PaddleBuilder, x: Values, *, start_index: int = 0, length: int = -1) -> Any:
+def partial_concat(b: PaddleBuilder, x: Values, *, start_index: int = 0, length: int = -1) -> Value:
     return b(Concat(1), *_columns(b, x, start_index, length))
 
 
 @PADDLE.reader("partial_sum")
-def partial_sum(b: PaddleBuilder, x: Values, *, start_index: int = 0, length: int = -1) -> Any:
+def partial_sum(b: PaddleBuilder, x: Values, *, start_index: int = 0, length: int = -1) -> Value:
     first, *others = _columns(b, x, start_index, length)
     for other in others:
         first = b(Add(), first, other)

@@ -80,7 +80,7 @@ def batch_norm(
     data_format: str = "NCHW",
     use_global_stats: bool = False,
     trainable_statistics: bool = False,
-) -> Any:
+) -> tuple[Value, Value, Value, None, None, None]:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, with the statistics of training."""
     if not (is_test or use_global_stats):
         raise b.unsupported("statistics of the batch")
@@ -106,7 +106,7 @@ def _channels(b: PaddleBuilder, x: Value, data_format: str) -> int:
 @PADDLE.reader("instance_norm", results=("Y", "SavedMean", "SavedVariance"))
 def instance_norm(
     b: PaddleBuilder, x: Value, scale: Value | None = None, bias: Value | None = None, *, epsilon: float = 1e-5
-) -> Any:
+) -> tuple[Value, None, None]:
     ones, zeros = _given(b, x, scale, bias, 1)
     return b(InstanceNormalization(epsilon), x, ones, zeros), None, None
 
@@ -131,7 +131,7 @@ def group_norm(
     epsilon: float = 1e-5,
     groups: int,
     data_format: str = "NCHW",
-) -> Any:
+) -> tuple[Value, None, None]:
     ones, zeros = _given(b, x, scale, bias, -1 if is_last(b, data_format) else 1)
     operator = GroupNormalization(groups, epsilon, layout_of(b, data_format))
     return b(operator, x, ones, zeros), None, None
@@ -177,7 +177,7 @@ def rms_norm(
     quant_round_type: int = 0,
     quant_max_bound: float = 0.0,
     quant_min_bound: float = 0.0,
-) -> Any:
+) -> tuple[Value, Value, None]:
     """Root-mean-square normalisation of x (+ bias + residual), then * weight + bias; also what was normalised."""
     if quant_scale > 0:
         raise b.unsupported("a quantised result")
@@ -201,7 +201,7 @@ def lrn(
     alpha: float = 1e-4,
     beta: float = 0.75,
     data_format: str = "NCHW",
-) -> Any:
+) -> tuple[Value, None]:
     """X / (k + alpha * sum of squares of n channels) ** beta."""
     return b(LRN(n, alpha * n, beta, k, layout_of(b, data_format)), x), None
 
@@ -220,7 +220,7 @@ def data_norm(
     slot_dim: int = -1,
     data_format: str = "NCHW",
     enable_scale_and_shift: bool = False,
-) -> Any:
+) -> tuple[Value, Value, Value]:
     """(x - sum / size) * sqrt(size / square sum)."""
     if slot_dim > 0:
         raise b.unsupported(f"slot_dim {slot_dim}")
@@ -232,7 +232,7 @@ def data_norm(
 
 
 @PADDLE.reader("affine_channel")
-def affine_channel(b: PaddleBuilder, x: Value, scale: Value, bias: Value, *, data_format: str = "NCHW") -> Any:
+def affine_channel(b: PaddleBuilder, x: Value, scale: Value, bias: Value, *, data_format: str = "NCHW") -> Value:
     """X * scale + bias for each channel."""
     rank = rank_of(b, x)
     at = rank - 1 if is_last(b, data_format) else 1
@@ -242,7 +242,7 @@ def affine_channel(b: PaddleBuilder, x: Value, scale: Value, bias: Value, *, dat
 @PADDLE.reader("spectral_norm")
 def spectral_norm(
     b: PaddleBuilder, weight: Value, u: Value, v: Value, *, dim: int = 0, power_iters: int = 1, eps: float = 1e-12
-) -> Any:
+) -> Value:
     """Weights divided by their greatest singular value, which steps of the power method find."""
     if not 0 <= power_iters <= MOST_STEPS:
         raise b.unsupported(f"power_iters = {power_iters}")
@@ -262,4 +262,4 @@ MOST_STEPS = 64
 
 def _unit(b: PaddleBuilder, x: Value, eps: float) -> Value:
     """A column of length 1."""
-    return b.one(Div(), x, b(Add(), b(ReduceL2(False), x), eps))
+    return b(Div(), x, b(Add(), b(ReduceL2(False), x), eps))

@@ -95,16 +95,16 @@ for _name, _base in {"log2": 2, "log10": 10}.items():
 
 def _trunc(b: PaddleBuilder, x: Value) -> Value:
     """Rounded toward zero; the sign of a zero is lost."""
-    return b.one(Mul(), b(Sign(), x), b(Floor(), b(Abs(), x)))
+    return b(Mul(), b(Sign(), x), b(Floor(), b(Abs(), x)))
 
 
 @PADDLE.reader("trunc")
-def trunc(b: PaddleBuilder, x: Value) -> Any:
+def trunc(b: PaddleBuilder, x: Value) -> Value:
     return x if x.type.dtype.kind in "iu" else _trunc(b, x)
 
 
 @PADDLE.reader("round")
-def round_(b: PaddleBuilder, x: Value, *, decimals: int = 0) -> Any:
+def round_(b: PaddleBuilder, x: Value, *, decimals: int = 0) -> Value:
     """Halves go away from zero in Paddle 2, to the even neighbour in Paddle 3."""
     if x.type.dtype.kind in "iu":
         return x
@@ -117,7 +117,7 @@ def round_(b: PaddleBuilder, x: Value, *, decimals: int = 0) -> Any:
     return b(down, _rounded(b, b(up, x, shift)), shift)
 
 
-def _rounded(b: PaddleBuilder, x: Value) -> Any:
+def _rounded(b: PaddleBuilder, x: Value) -> Value:
     if not is_legacy(b):
         return b(Round(), x)
     cut = _trunc(b, x)
@@ -130,17 +130,17 @@ MOST_DECIMALS = 38
 
 
 @PADDLE.reader("rsqrt")
-def rsqrt(b: PaddleBuilder, x: Value) -> Any:
+def rsqrt(b: PaddleBuilder, x: Value) -> Value:
     return b(Reciprocal(), b(Sqrt(), floating(b, x)))
 
 
 @PADDLE.reader("square")
-def square(b: PaddleBuilder, x: Value) -> Any:
+def square(b: PaddleBuilder, x: Value) -> Value:
     return b(Mul(), x, x)
 
 
 @PADDLE.reader("log1p")
-def log1p(b: PaddleBuilder, x: Value) -> Any:
+def log1p(b: PaddleBuilder, x: Value) -> Value:
     """log(u) times what the rounding of u = 1 + x lost.  Source: Kahan's formula, as in W. J. Cody's notes."""
     x = floating(b, x)
     u = b(Add(), x, 1.0)
@@ -152,7 +152,7 @@ def log1p(b: PaddleBuilder, x: Value) -> Any:
 
 
 @PADDLE.reader("expm1")
-def expm1(b: PaddleBuilder, x: Value) -> Any:
+def expm1(b: PaddleBuilder, x: Value) -> Value:
     """Elu below zero; above it the same of -x, divided by exp(-x)."""
     x = floating(b, x)
     below = b(Elu(1.0), b(Min(), x, 0.0))
@@ -182,7 +182,7 @@ def _shifted(b: PaddleBuilder, x: Value) -> tuple[Value, Value]:
 
 
 @PADDLE.reader("digamma")
-def digamma(b: PaddleBuilder, x: Value) -> Any:
+def digamma(b: PaddleBuilder, x: Value) -> Value:
     """The asymptotic series at x + 6, and the recurrence; reflected where x is negative.  Source: DLMF 5.11.2."""
     dtype = x.type.dtype
     wide = to(b, x, F64)
@@ -198,7 +198,7 @@ def digamma(b: PaddleBuilder, x: Value) -> Any:
 
 
 @PADDLE.reader("lgamma", "gammaln")
-def lgamma(b: PaddleBuilder, x: Value) -> Any:
+def lgamma(b: PaddleBuilder, x: Value) -> Value:
     """Stirling's series at x + 6, less the logarithm of what lies between; reflected below 0.  Source: DLMF 5.11.1."""
     dtype = x.type.dtype
     wide = to(b, x, F64)
@@ -224,7 +224,7 @@ _TAIL = (2.83297682, 1.00167406, 0.00943887047, -0.0076224613, 0.00573950773, -0
 
 
 @PADDLE.reader("erfinv")
-def erfinv(b: PaddleBuilder, x: Value) -> Any:
+def erfinv(b: PaddleBuilder, x: Value) -> Value:
     """Giles' polynomials and two steps of Newton's method, in f64.
 
     Source: M. Giles, Approximating the erfinv function, GPU Computing Gems 2 (2010).
@@ -244,7 +244,7 @@ def erfinv(b: PaddleBuilder, x: Value) -> Any:
 
 
 @PADDLE.reader("scale")
-def scale(b: PaddleBuilder, x: Value, scale: Value, *, bias: float = 0.0, bias_after_scale: bool = True) -> Any:
+def scale(b: PaddleBuilder, x: Value, scale: Value, *, bias: float = 0.0, bias_after_scale: bool = True) -> Value:
     """X * scale + bias, or (x + bias) * scale; integers are scaled by integers."""
     dtype = x.type.dtype
     factor = number(b, scale, dtype)
@@ -257,12 +257,12 @@ def scale(b: PaddleBuilder, x: Value, scale: Value, *, bias: float = 0.0, bias_a
 
 
 @PADDLE.reader("increment", slots={"step": "value"})
-def increment(b: PaddleBuilder, x: Value, *, value: float = 1.0) -> Any:
+def increment(b: PaddleBuilder, x: Value, *, value: float = 1.0) -> Value:
     return b(Add(), x, int(value) if x.type.dtype.kind in "iu" else value)
 
 
 @PADDLE.reader("pow", slots={"y": "factor"})
-def power(b: PaddleBuilder, x: Value, factor: Value) -> Any:
+def power(b: PaddleBuilder, x: Value, factor: Value) -> Value:
     exponent = number(b, factor, F64)
     if exponent == 2:
         return b(Mul(), x, x)
@@ -270,7 +270,7 @@ def power(b: PaddleBuilder, x: Value, factor: Value) -> Any:
 
 
 @PADDLE.reader("clip")
-def clip(b: PaddleBuilder, x: Value, min: Value, max: Value) -> Any:
+def clip(b: PaddleBuilder, x: Value, min: Value, max: Value) -> Value:
     """x, not below min and not above max; of integers' bounds what their dtype holds."""
     dtype = x.type.dtype
     low, high = (number(b, v, dtype) for v in (min, max))
@@ -284,7 +284,7 @@ def clip(b: PaddleBuilder, x: Value, min: Value, max: Value) -> Any:
 
 
 @PADDLE.reader("cast", slots={"out_dtype": "dtype"})
-def cast(b: PaddleBuilder, x: Value, *, dtype: AnyDType) -> Any:
+def cast(b: PaddleBuilder, x: Value, *, dtype: AnyDType) -> Value:
     """Paddle 2 on CPUs cuts what a narrower float cannot hold; Paddle 3 rounds it to the nearest."""
     if is_legacy(b) and x.type.dtype == F32 and dtype in (BF16, F16):
         kept = -(1 << (16 if dtype == BF16 else 13))  # all bits but those that the narrower one lacks
@@ -293,21 +293,21 @@ def cast(b: PaddleBuilder, x: Value, *, dtype: AnyDType) -> Any:
 
 
 @PADDLE.reader("logical_not")
-def logical_not(b: PaddleBuilder, x: Value) -> Any:
+def logical_not(b: PaddleBuilder, x: Value) -> Value:
     return b(Not(), truth(b, x))
 
 
 @PADDLE.reader("bitwise_not")
-def bitwise_not(b: PaddleBuilder, x: Value) -> Any:
+def bitwise_not(b: PaddleBuilder, x: Value) -> Value:
     return b(Not() if x.type.dtype.kind == "b" else BitwiseNot(), x)
 
 
 @PADDLE.reader("isfinite", "isfinite_v2")
-def isfinite(b: PaddleBuilder, x: Value) -> Any:
+def isfinite(b: PaddleBuilder, x: Value) -> Value:
     x = floating(b, x)
     return b(And(), b(Not(), b(IsInf(), x)), b(Not(), b(IsNaN(), x)))
 
 
 @PADDLE.reader("assign", "share_data", "memcpy", "memcpy_h2d", "memcpy_d2h", "print")
-def assign(b: PaddleBuilder, x: Value) -> Any:
+def assign(b: PaddleBuilder, x: Value) -> Value:
     return x

@@ -143,12 +143,12 @@ def _windows(b: PaddleBuilder, x: Value, axis: int, count: int) -> Value:
     begins, ends = _shares(b, length, count)
     longest = b(Add(), b(Div(), b(Add(), length, count - 1), count), 1)
     places = b(Add(), unsqueezed(b, begins, 1), unsqueezed(b, counted(b, longest), 0))
-    return b.one(Min(), places, unsqueezed(b, b(Sub(), ends, 1), 1))
+    return b(Min(), places, unsqueezed(b, b(Sub(), ends, 1), 1))
 
 
 def _shared_max(b: PaddleBuilder, x: Value, axis: int, count: int) -> Value:
     """Maxima of the shares along an axis."""
-    return b.one(ReduceMax(False), b(Gather(axis), x, _windows(b, x, axis, count)), ints([axis + 1]))
+    return b(ReduceMax(False), b(Gather(axis), x, _windows(b, x, axis, count)), ints([axis + 1]))
 
 
 @PADDLE.reader("max_pool2d_with_index", "max_pool3d_with_index", results=("Out", "Mask"))
@@ -217,7 +217,7 @@ def lp_pool(
     norm_type: float = 2.0,
     pooling_type: str = "",
     how: PaddlePool,
-) -> Any:
+) -> Value:
     """p-norms of windows, or of whole images, from sums of powers."""
     if how.adaptive:
         raise b.unsupported("adaptive")
@@ -242,7 +242,7 @@ def unpool(
     paddings: Ints = (0, 0),
     unpooling_type: str = "max",
     data_format: str = "NCHW",
-) -> Any:
+) -> Value:
     """Zeros with x at the places in each plane that a pool noted."""
     rank_of(b, x)
     sizes = to(b, flat(b, output_size), I64) if output_size is not None else None

@@ -43,10 +43,10 @@ def _stored(b: PaddleBuilder, bits: int) -> AnyDType:
 
 
 def _step(b: PaddleBuilder, scale: Value, bits: int) -> Value:
-    return b.one(Div(), scale, float(levels_of(bits)))
+    return b(Div(), scale, float(levels_of(bits)))
 
 
-def _clipped(b: PaddleBuilder, x: Value, scale: Value, axis: int, low: float, high: float) -> Any:
+def _clipped(b: PaddleBuilder, x: Value, scale: Value, axis: int, low: float, high: float) -> Value:
     """Values of x between multiples of the scale."""
     known = known_scalar(scale)
     if known is not None:
@@ -78,7 +78,7 @@ def known_shape(b: PaddleBuilder, scale: Value) -> tuple[int, ...]:
 
 def _as_floats(b: PaddleBuilder, q: Value) -> Value:
     """Whole numbers as Paddle's floats."""
-    return b.one(DequantizeLinear(0), q, np.array(1, F32))
+    return b(DequantizeLinear(0), q, np.array(1, F32))
 
 
 def _integers(b: PaddleBuilder, x: Value, bits: int) -> Value | None:
@@ -121,7 +121,7 @@ def quantize_linear(
     in_state: Value | None = None,
     *,
     levels: PaddleLevels,
-) -> Any:
+) -> tuple[Value, Value, None, None]:
     """Whole numbers in floats.  The zero point is always 0, and only training moves the scale."""
     if levels.only_observer:
         return x, scale, None, None
@@ -139,14 +139,14 @@ def dequantize_linear(
     in_state: Value | None = None,
     *,
     levels: PaddleLevels,
-) -> Any:
+) -> tuple[Value, None, None, None]:
     if levels.only_observer:
         return x, None, None, None
     axis = levels.quant_axis if known_shape(b, scale) not in ((), (1,)) else -1
     return real(b, x, _step(b, scale, levels.bit_length), levels.bit_length, axis), None, None, None
 
 
-def real(b: PaddleBuilder, x: Value, step: Value, bits: int, axis: int) -> Any:
+def real(b: PaddleBuilder, x: Value, step: Value, bits: int, axis: int) -> Value:
     """The real numbers of stored ones, which may stand in floats."""
     q = _integers(b, x, bits)
     step = b(Reshape(), step, ints(())) if axis < 0 else step
@@ -161,7 +161,7 @@ def greatest(b: PaddleBuilder, x: Value, axis: int = -1) -> Value:
     """The greatest size of x's elements as [1], or [d] along an axis."""
     others = [i for i in range(rank_of(b, x)) if i != axis]
     made = b(ReduceMax(keepdims=False), b(Abs(), x), ints(others))
-    return b.one(Max(), b(Reshape(), made, ints([1])) if axis < 0 else made, ZERO_SCALE)
+    return b(Max(), b(Reshape(), made, ints([1])) if axis < 0 else made, ZERO_SCALE)
 
 
 Fake: TypeAlias = Callable[[PaddleBuilder, Value, Value, int, int, int], Value]
@@ -173,11 +173,11 @@ def _whole(b: PaddleBuilder, x: Value, scale: Value, bits: int, axis: int, kind:
 
 
 def _there_and_back(b: PaddleBuilder, x: Value, scale: Value, bits: int, axis: int, kind: int) -> Value:
-    return b.one(DequantizeLinear(max(axis, 0)), *quantised(b, x, scale, bits, axis, kind))
+    return b(DequantizeLinear(max(axis, 0)), *quantised(b, x, scale, bits, axis, kind))
 
 
 def _by_own_scale(made: Fake) -> Any:
-    def read(b: PaddleBuilder, x: Value, *, bit_length: int = 8, round_type: int = AWAY) -> Any:
+    def read(b: PaddleBuilder, x: Value, *, bit_length: int = 8, round_type: int = AWAY) -> tuple[Value, Value]:
         scale = greatest(b, x)
         return made(b, x, scale, bit_length, -1, round_type), scale
 
@@ -187,7 +187,7 @@ def _by_own_scale(made: Fake) -> Any:
 def _by_own_scales(made: Fake) -> Any:
     def read(
         b: PaddleBuilder, x: Value, *, bit_length: int = 8, round_type: int = AWAY, quant_axis: int = 0
-    ) -> Any:
+    ) -> tuple[Value, Value]:
         scale = greatest(b, x, quant_axis)
         return made(b, x, scale, bit_length, quant_axis, round_type), scale
 
@@ -205,7 +205,7 @@ def _by_moving_scale(made: Fake) -> Any:
         moving_rate: float = 0.9,
         bit_length: int = 8,
         round_type: int = AWAY,
-    ) -> Any:
+    ) -> tuple[Value, Value, Value | None, Value | None]:
         return made(b, x, in_scale, bit_length, -1, round_type), in_scale, in_state, in_accum
 
     return read
@@ -228,7 +228,7 @@ def fake_quantize_range_abs_max(
     window_size: int = 10000,
     bit_length: int = 8,
     round_type: int = AWAY,
-) -> Any:
+) -> tuple[Value, Value, None]:
     return _whole(b, x, in_scale, bit_length, -1, round_type), in_scale, None
 
 
@@ -240,13 +240,13 @@ def moving_average_abs_max_scale(
     in_state: Value | None = None,
     *,
     moving_rate: float = 0.9,
-) -> Any:
+) -> tuple[Value, None, Value | None, Value | None]:
     """Give x itself: only training watches it."""
     return x, None, in_state, in_accum
 
 
 @PADDLE.reader("fake_dequantize_max_abs", "dequantize_abs_max")
-def fake_dequantize_max_abs(b: PaddleBuilder, x: Value, scale: Value, *, max_range: float) -> Any:
+def fake_dequantize_max_abs(b: PaddleBuilder, x: Value, scale: Value, *, max_range: float) -> Value:
     step = b(Div(), scale, float(max_range))
     return real(b, x, step, 8, -1)
 
@@ -260,7 +260,7 @@ def fake_channel_wise_dequantize_max_abs(
     quant_bits: Ints = (8,),
     quant_axis: int = 0,
     x_num_col_dims: int = 1,
-) -> Any:
+) -> Value:
     """Weights by a scale of a channel, or the sums of a product by those of its weights and of its input."""
     if len(scales) == 1:
         return real(b, x, _step(b, scales[0], quant_bits[0]), quant_bits[0], quant_axis)

@@ -26,7 +26,7 @@ def _ordered(b: PaddleBuilder, w: Value, mode: str) -> Value:
     if len(order) == 1:
         return w
     parts = b.node(Split(0, len(order)), w).outputs
-    return b.one(Concat(0), *(parts[i] for i in order))
+    return b(Concat(0), *(parts[i] for i in order))
 
 
 def _operator(mode: str, direction: str, hidden: int) -> Any:
@@ -54,7 +54,7 @@ def rnn(
     num_layers: int = 1,
     mode: str = "RNN_TANH",
     is_test: bool = False,
-) -> Any:
+) -> tuple[Value, None, list[Value], None]:
     """Layers of [t, n, features], forward or both ways; weights of all layers come before their biases."""
     if mode not in _ORDERS:
         raise b.invalid("mode", repr(mode), f"one of {sorted(_ORDERS)}")
@@ -80,13 +80,13 @@ def rnn(
 
 
 def _single(b: PaddleBuilder, y: Value) -> Value:
-    return b.one(Squeeze(), y, ints([1]))
+    return b(Squeeze(), y, ints([1]))
 
 
 def _stacked(b: PaddleBuilder, weights: list[Value], mode: str) -> Value:
     """Weights of all directions, along a new first axis."""
     rows = [unsqueezed(b, _ordered(b, w, mode), 0) for w in weights]
-    return rows[0] if len(rows) == 1 else b.one(Concat(0), *rows)
+    return rows[0] if len(rows) == 1 else b(Concat(0), *rows)
 
 
 def _biases(b: PaddleBuilder, biases: Values, own: range, mode: str) -> Value | None:
@@ -94,7 +94,7 @@ def _biases(b: PaddleBuilder, biases: Values, own: range, mode: str) -> Value | 
     if not biases:
         return None
     rows = [unsqueezed(b, b(Concat(0), *(_ordered(b, biases[2 * i + side], mode) for side in (0, 1))), 0) for i in own]
-    return rows[0] if len(rows) == 1 else b.one(Concat(0), *rows)
+    return rows[0] if len(rows) == 1 else b(Concat(0), *rows)
 
 
 _ACTIVATIONS = (None, Sigmoid, Tanh, Relu)
@@ -118,7 +118,7 @@ def gru_unit(
     activation: int = 2,
     gate_activation: int = 1,
     origin_mode: bool = False,
-) -> Any:
+) -> tuple[Value, Value, Value]:
     """One step: gates u, r and c; the weights of u and r, then those of c, stand one after the other in memory."""
     hidden = static_dim(b, hidden_prev, 1)
     memory = flat(b, weight)
@@ -135,7 +135,7 @@ def gru_unit(
 
 
 @PADDLE.reader(legacy=("lstm_unit",), results=("C", "H"))
-def lstm_unit(b: PaddleBuilder, x: Value, c_prev: Value, *, forget_bias: float = 0.0) -> Any:
+def lstm_unit(b: PaddleBuilder, x: Value, c_prev: Value, *, forget_bias: float = 0.0) -> tuple[Value, Value]:
     """One step of gates i, f, o and j."""
     i, f, o, j = b.node(Split(1, 4), x).outputs
     forget = b(Sigmoid(), b(Add(), f, forget_bias) if forget_bias else f)

@@ -95,7 +95,7 @@ def _quantifier(operator: Any) -> Any:
         b: PaddleBuilder, x: Value, axis: Value | None = None, *, keepdim: bool = False, reduce_all: bool = False
     ) -> Value:
         axes = () if reduce_all or axis is None else known_ints(b, axis, "axis")
-        return b.one(Cast(BOOL), reduced(b, operator, to(b, truth(b, x), I32), axes, keepdim))
+        return b(Cast(BOOL), reduced(b, operator, to(b, truth(b, x), I32), axes, keepdim))
 
     return read
 
@@ -105,14 +105,14 @@ PADDLE.reader(legacy=("reduce_any",), pir=("any",), slots=TRUTHS)(_quantifier(Re
 
 
 @PADDLE.reader(legacy=("mean",), pir=("mean_all",))
-def mean_all(b: PaddleBuilder, x: Value) -> Any:
+def mean_all(b: PaddleBuilder, x: Value) -> Value:
     return reduced(b, ReduceMean, floating(b, x), (), False)
 
 
 @PADDLE.reader("logsumexp", slots=TRUTHS)
 def logsumexp(
     b: PaddleBuilder, x: Value, axis: Value | None = None, *, keepdim: bool = False, reduce_all: bool = False
-) -> Any:
+) -> Value:
     axes = () if reduce_all or axis is None else known_ints(b, axis, "axis")
     return reduced(b, ReduceLogSumExp, floating(b, x), axes, keepdim)
 
@@ -120,7 +120,7 @@ def logsumexp(
 @PADDLE.reader("frobenius_norm", slots=TRUTHS)
 def frobenius_norm(
     b: PaddleBuilder, x: Value, axis: Value | None = None, *, keepdim: bool = False, reduce_all: bool = False
-) -> Any:
+) -> Value:
     axes = () if reduce_all or axis is None else known_ints(b, axis, "axis")
     return reduced(b, ReduceL2, x, axes, keepdim)
 
@@ -135,7 +135,7 @@ def p_norm(
     epsilon: float = 1e-12,
     keepdim: bool = False,
     asvector: bool = False,
-) -> Any:
+) -> Value:
     """(sum of |x| ** p) ** (1 / p) along an axis, or over all elements; greatest, least or number for inf, -inf, 0."""
     axes = () if asvector else (axis,)
     return normed(b, x, porder, axes, keepdim)
@@ -150,28 +150,28 @@ def normed(b: PaddleBuilder, x: Value, p: float, axes: Ints, keepdim: bool) -> V
     if p in (1, 2):
         return reduced(b, ReduceL1 if p == 1 else ReduceL2, x, axes, keepdim)
     total = reduced(b, ReduceSum, b(Pow(), b(Abs(), x), p), axes, keepdim)
-    return b.one(Pow(), total, 1 / p)
+    return b(Pow(), total, 1 / p)
 
 
 @PADDLE.reader("dist")
-def dist(b: PaddleBuilder, x: Value, y: Value, *, p: float = 2.0) -> Any:
+def dist(b: PaddleBuilder, x: Value, y: Value, *, p: float = 2.0) -> Value:
     return normed(b, flat(b, b(Sub(), x, y)), p, (), False)
 
 
 @PADDLE.reader("norm", results=("Out", "Norm"))
-def norm(b: PaddleBuilder, x: Value, *, axis: int, epsilon: float = 1e-10, is_test: bool = True) -> Any:
+def norm(b: PaddleBuilder, x: Value, *, axis: int, epsilon: float = 1e-10, is_test: bool = True) -> tuple[Value, Value]:
     """X / sqrt(sum of squares along an axis + epsilon), and the root."""
     root = b(Sqrt(), b(Add(), reduced(b, ReduceSum, b(Mul(), x, x), (axis,), True), epsilon))
     return b(Div(), x, root), root
 
 
 @PADDLE.reader("squared_l2_norm")
-def squared_l2_norm(b: PaddleBuilder, x: Value) -> Any:
+def squared_l2_norm(b: PaddleBuilder, x: Value) -> Value:
     return reshaped(b, reduced(b, ReduceSum, b(Mul(), x, x), (), False), [1])
 
 
 @PADDLE.reader("cos_sim", results=("Out", "XNorm", "YNorm"))
-def cos_sim(b: PaddleBuilder, x: Value, y: Value) -> Any:
+def cos_sim(b: PaddleBuilder, x: Value, y: Value) -> tuple[Value, Value, Value]:
     """Cosine between rows, and their lengths."""
     axes = tuple(range(1, rank_of(b, x)))
     first, second = (reduced(b, ReduceL2, v, axes, True) for v in (x, y))
@@ -213,7 +213,7 @@ def cumsum(
     flatten: bool = False,
     exclusive: bool = False,
     reverse: bool = False,
-) -> Any:
+) -> Value:
     x = to(b, x, I64) if x.type.dtype == BOOL else x
     if flatten or not rank_of(b, x):
         shape = b(Shape(), x)
@@ -223,5 +223,5 @@ def cumsum(
 
 
 @PADDLE.reader("cumprod", slots={"dim": "dim"})
-def cumprod(b: PaddleBuilder, x: Value, *, dim: int, exclusive: bool = False, reverse: bool = False) -> Any:
+def cumprod(b: PaddleBuilder, x: Value, *, dim: int, exclusive: bool = False, reverse: bool = False) -> Value:
     return b(CumProd(exclusive, reverse), x, b.const(np.array(axis_of(b, x, dim)))) if rank_of(b, x) else x

@@ -26,7 +26,7 @@ Ints: TypeAlias = tuple[int, ...]
 
 def _row_wise(b: PaddleBuilder, v: Value, x: Value) -> Value:
     """V [rows] shaped to broadcast against x [rows, ...]."""
-    return b.one(Reshape(), v, ints([-1, *[1] * (rank_of(b, x) - 1)]))
+    return b(Reshape(), v, ints([-1, *[1] * (rank_of(b, x) - 1)]))
 
 
 def _least(x: Value) -> Any:
@@ -55,7 +55,7 @@ def sequence_pool(b: PaddleBuilder, x: Value, *, pooltype: str = "AVERAGE", pad_
 
 
 @PADDLE.reader("sequence_softmax")
-def sequence_softmax(b: PaddleBuilder, x: Value, *, data_format: str = "") -> Any:
+def sequence_softmax(b: PaddleBuilder, x: Value, *, data_format: str = "") -> Value:
     """Softmax over the rows of each sequence, which have one element each."""
     rows = RaggedRows(b, lengths_of(b, x))
     made = rows.flat(b(Softmax(1), rows.padded(b(Reshape(), x, ints([-1])), -np.inf)))
@@ -63,21 +63,21 @@ def sequence_softmax(b: PaddleBuilder, x: Value, *, data_format: str = "") -> An
 
 
 @PADDLE.reader("sequence_reverse", slots={"X": "x"}, results=["Y"])
-def sequence_reverse(b: PaddleBuilder, x: Value) -> Any:
+def sequence_reverse(b: PaddleBuilder, x: Value) -> Value:
     rows = RaggedRows(b, lengths_of(b, x))
     at = b(Sub(), rows.per_row(b(Sub(), b(Add(), rows.starts, rows.lengths), 1)), rows.places)
     return given(b, b(Gather(0), x, at), rows.lengths)
 
 
 @PADDLE.reader("sequence_expand_as")
-def sequence_expand_as(b: PaddleBuilder, x: Value, y: Value) -> Any:
+def sequence_expand_as(b: PaddleBuilder, x: Value, y: Value) -> Value:
     """Row i of x for each row of sequence i of y."""
     lengths = lengths_of(b, y)
     return given(b, RaggedRows(b, lengths).per_row(x), lengths)
 
 
 @PADDLE.reader("sequence_expand")
-def sequence_expand(b: PaddleBuilder, x: Value, y: Value, *, ref_level: int = -1) -> Any:
+def sequence_expand(b: PaddleBuilder, x: Value, y: Value, *, ref_level: int = -1) -> Value:
     """Sequence i of x, or its row i, as often as sequence i of y has rows."""
     times = RaggedRows(b, lengths_of(b, y))
     own = b.owner.lengths.get(id(x))
@@ -89,7 +89,7 @@ def sequence_expand(b: PaddleBuilder, x: Value, y: Value, *, ref_level: int = -1
 
 
 @PADDLE.reader("sequence_concat")
-def sequence_concat(b: PaddleBuilder, x: Values) -> Any:
+def sequence_concat(b: PaddleBuilder, x: Values) -> Value:
     """Sequences of the same number joined: a stable order of all rows by the sequence that they belong to."""
     parts = [RaggedRows(b, lengths_of(b, v)) for v in x]
     lengths = parts[0].lengths
@@ -119,7 +119,7 @@ def sequence_conv(
     start: int = 0,
     stride: int = 1,
     trained: bool = False,
-) -> Any:
+) -> Value:
     """Products of a filter with the rows around each row; outside its sequence there are zeros."""
     if stride != 1 or padding_data is not None:
         raise b.unsupported("a stride, or trained padding")
@@ -134,7 +134,7 @@ def sequence_conv(
 
 
 @PADDLE.reader("sequence_pad", results=["Out", "Length"])
-def sequence_pad(b: PaddleBuilder, x: Value, pad_value: Value, *, padded_length: int = -1) -> Any:
+def sequence_pad(b: PaddleBuilder, x: Value, pad_value: Value, *, padded_length: int = -1) -> tuple[Value, Value]:
     """[n, longest or ``padded_length``, ...], and the lengths."""
     rows = RaggedRows(b, lengths_of(b, x))
     if padded_length >= 0:
@@ -145,7 +145,7 @@ def sequence_pad(b: PaddleBuilder, x: Value, pad_value: Value, *, padded_length:
 
 
 @PADDLE.reader("sequence_unpad")
-def sequence_unpad(b: PaddleBuilder, x: Value, length: Value) -> Any:
+def sequence_unpad(b: PaddleBuilder, x: Value, length: Value) -> Value:
     """The first rows of each of [n, most, ...]."""
     rows = RaggedRows(b, b(Cast(I64), b(Reshape(), length, ints([-1]))))
     rows.longest = b(Gather(0), b(Shape(), x), np.array(1))
@@ -153,7 +153,7 @@ def sequence_unpad(b: PaddleBuilder, x: Value, length: Value) -> Any:
 
 
 @PADDLE.reader("sequence_slice")
-def sequence_slice(b: PaddleBuilder, x: Value, offset: Value, length: Value) -> Any:
+def sequence_slice(b: PaddleBuilder, x: Value, offset: Value, length: Value) -> Value:
     old = RaggedRows(b, lengths_of(b, x))
     first, lengths = (b(Cast(I64), b(Reshape(), v, ints([-1]))) for v in (offset, length))
     rows = RaggedRows(b, lengths)
@@ -162,7 +162,7 @@ def sequence_slice(b: PaddleBuilder, x: Value, offset: Value, length: Value) -> 
 
 
 @PADDLE.reader("sequence_reshape")
-def sequence_reshape(b: PaddleBuilder, x: Value, *, new_dim: int) -> Any:
+def sequence_reshape(b: PaddleBuilder, x: Value, *, new_dim: int) -> Value:
     """Rows of another length: those of a sequence stay in it."""
     size = b(Gather(0), b(Shape(), x), np.array(1))
     lengths = b(Div(), b(Mul(), lengths_of(b, x), size), new_dim)
@@ -170,7 +170,7 @@ def sequence_reshape(b: PaddleBuilder, x: Value, *, new_dim: int) -> Any:
 
 
 @PADDLE.reader("sequence_enumerate")
-def sequence_enumerate(b: PaddleBuilder, x: Value, *, win_size: int, pad_value: int = 0) -> Any:
+def sequence_enumerate(b: PaddleBuilder, x: Value, *, win_size: int, pad_value: int = 0) -> Value:
     """Each id with those behind it: [rows, win_size], ``pad_value`` behind the end of a sequence."""
     rows = RaggedRows(b, lengths_of(b, x))
     flat, left, columns = b(Reshape(), x, ints([-1])), rows.per_row(rows.lengths), []
@@ -182,14 +182,14 @@ def sequence_enumerate(b: PaddleBuilder, x: Value, *, win_size: int, pad_value: 
     return given(b, b(Concat(1), *columns) if win_size > 1 else columns[0], rows.lengths)
 
 
-def _kept(b: PaddleBuilder, x: Value, rows: RaggedRows, keep: Value) -> Any:
+def _kept(b: PaddleBuilder, x: Value, rows: RaggedRows, keep: Value) -> Value:
     """The rows of x where ``keep`` holds."""
     lengths = b(ReduceSum(keepdims=False), rows.padded(b(Cast(I64), keep)), ints([1]))
     return given(b, b(Compress(0), x, keep), lengths)
 
 
 @PADDLE.reader("sequence_erase")
-def sequence_erase(b: PaddleBuilder, x: Value, *, tokens: Ints) -> Any:
+def sequence_erase(b: PaddleBuilder, x: Value, *, tokens: Ints) -> Value:
     """Sequences without some ids."""
     rows, flat = RaggedRows(b, lengths_of(b, x)), b(Reshape(), x, ints([-1]))
     gone = b(Less(), rows.count, 0)
@@ -201,7 +201,7 @@ def sequence_erase(b: PaddleBuilder, x: Value, *, tokens: Ints) -> Any:
 @PADDLE.reader("lod_reset")
 def lod_reset(
     b: PaddleBuilder, x: Value, y: Value | None = None, *, target_lod: Ints = (), append: bool = False
-) -> Any:
+) -> Value:
     """X with the lengths of y, or with those between offsets."""
     if append:
         raise b.unsupported("another level of ragged structure")

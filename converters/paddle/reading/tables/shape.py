@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bolt_numba.base.types import I32, I64, Sym
@@ -62,12 +60,12 @@ PADDLE.reader("size", "numel", slots={"X": "input"})(AsIs(Size(), "input"))
 
 
 @PADDLE.reader("view_shape")
-def view_shape(b: PaddleBuilder, input: Value, *, dims: Ints) -> Any:
+def view_shape(b: PaddleBuilder, input: Value, *, dims: Ints) -> Value:
     return reshaped(b, input, dims)
 
 
 @PADDLE.reader("squeeze", legacy=("squeeze2",))
-def squeeze(b: PaddleBuilder, x: Value, axes: Value | None = None) -> Any:
+def squeeze(b: PaddleBuilder, x: Value, axes: Value | None = None) -> Value:
     """X without those of the axes that have length 1; without all such axes where none is named.
 
     A named axis whose length only the run tells vanishes, unless the file declares that the rank stays.
@@ -81,7 +79,7 @@ def squeeze(b: PaddleBuilder, x: Value, axes: Value | None = None) -> Any:
 
 
 @PADDLE.reader("unsqueeze", legacy=("unsqueeze2",), slots={"AxesTensorList": "axes*"})
-def unsqueeze(b: PaddleBuilder, x: Value, axes: Value) -> Any:
+def unsqueeze(b: PaddleBuilder, x: Value, axes: Value) -> Value:
     """Axes of length 1, put in one after the other."""
     is_new = [False] * rank_of(b, x)
     for axis in known_ints(b, axes, "axes"):
@@ -92,7 +90,7 @@ def unsqueeze(b: PaddleBuilder, x: Value, axes: Value) -> Any:
 
 
 @PADDLE.reader("flatten_contiguous_range", pir=("flatten",))
-def flatten(b: PaddleBuilder, x: Value, *, start_axis: int = 1, stop_axis: int = 1) -> Any:
+def flatten(b: PaddleBuilder, x: Value, *, start_axis: int = 1, stop_axis: int = 1) -> Value:
     """The axes from ``start_axis`` to ``stop_axis`` as one."""
     rank = rank_of(b, x)
     if rank == 0:
@@ -105,12 +103,12 @@ def flatten(b: PaddleBuilder, x: Value, *, start_axis: int = 1, stop_axis: int =
 
 
 @PADDLE.reader("transpose", legacy=("transpose2",), slots={"axis": "perm"})
-def transpose(b: PaddleBuilder, x: Value, *, perm: Ints, data_format: str = "") -> Any:
+def transpose(b: PaddleBuilder, x: Value, *, perm: Ints, data_format: str = "") -> Value:
     return b(Transpose(tuple(axis_of(b, x, a) for a in perm)), x) if perm else x
 
 
 @PADDLE.reader(pir=("swapaxes",))
-def swapaxes(b: PaddleBuilder, x: Value, *, axis1: int, axis2: int) -> Any:
+def swapaxes(b: PaddleBuilder, x: Value, *, axis1: int, axis2: int) -> Value:
     order = list(range(rank_of(b, x)))
     first, second = axis_of(b, x, axis1), axis_of(b, x, axis2)
     order[first], order[second] = second, first
@@ -118,7 +116,7 @@ def swapaxes(b: PaddleBuilder, x: Value, *, axis1: int, axis2: int) -> Any:
 
 
 @PADDLE.reader("concat")
-def concat(b: PaddleBuilder, x: Values, axis: Value) -> Any:
+def concat(b: PaddleBuilder, x: Values, axis: Value) -> Value:
     if constant(axis) is not None:
         return b(Concat(whole(b, axis, "axis")), *x)
     rank = rank_of(b, x[0])
@@ -139,7 +137,7 @@ def _fit(x: Value, y: Value, axis: int) -> bool:
 def _joined_at(b: Builder, x: list[Value], place: Value, axes: list[int]) -> Value:
     """X joined along that one of the axes which the run tells."""
     if len(axes) == 1:
-        return b.one(Concat(axes[0]), *x)
+        return b(Concat(axes[0]), *x)
     branches = []
     for tried in (axes[:1], axes[1:]):
         graph = Graph("joined")
@@ -151,7 +149,7 @@ def _joined_at(b: Builder, x: list[Value], place: Value, axes: list[int]) -> Val
 
 
 @PADDLE.reader("stack")
-def stack(b: PaddleBuilder, x: Values, *, axis: int = 0) -> Any:
+def stack(b: PaddleBuilder, x: Values, *, axis: int = 0) -> Value:
     if not x:
         raise b.invalid("number of operands", 0, "at least 1")
     rank = rank_of(b, x[0]) + 1
@@ -164,7 +162,7 @@ def _parts(b: PaddleBuilder, x: Value, axis: int, count: int, sizes: Value | Non
 
 
 @PADDLE.reader("split", slots={"sections": "sections", "SectionsTensorList": "sections*"})
-def split(b: PaddleBuilder, x: Value, sections: Value, axis: Value, *, num: int = 0) -> Any:
+def split(b: PaddleBuilder, x: Value, sections: Value, axis: Value, *, num: int = 0) -> Value | list[Value]:
     """Parts of the sizes ``sections``, of which one may be -1, or ``num`` equal ones."""
     at, count = axis_of(b, x, whole(b, axis, "axis")), b.count(0)
     if num:
@@ -177,7 +175,7 @@ def split(b: PaddleBuilder, x: Value, sections: Value, axis: Value, *, num: int 
 
 
 @PADDLE.reader(pir=("split_with_num",))
-def split_with_num(b: PaddleBuilder, x: Value, axis: Value, *, num: int) -> Any:
+def split_with_num(b: PaddleBuilder, x: Value, axis: Value, *, num: int) -> list[Value]:
     count = b.count(0)
     if num != count:
         raise b.invalid("num", num, f"{count}, the number of results")
@@ -185,7 +183,7 @@ def split_with_num(b: PaddleBuilder, x: Value, axis: Value, *, num: int) -> Any:
 
 
 @PADDLE.reader("unbind", "unstack")
-def unbind(b: PaddleBuilder, x: Value, *, axis: int = 0, num: int = 0) -> Any:
+def unbind(b: PaddleBuilder, x: Value, *, axis: int = 0, num: int = 0) -> list[Value]:
     at = axis_of(b, x, axis)
     return [b(Squeeze(), piece, ints([at])) for piece in _parts(b, x, at, b.count(0))]
 
@@ -194,14 +192,16 @@ _SLICE = {"StartsTensorList": "starts*", "EndsTensorList": "ends*", "StridesTens
 
 
 @PADDLE.reader("slice", slots=_SLICE)
-def slice_(b: PaddleBuilder, input: Value, starts: Value, ends: Value, *, axes: Ints, decrease_axis: Ints = ()) -> Any:
+def slice_(
+    b: PaddleBuilder, input: Value, starts: Value, ends: Value, *, axes: Ints, decrease_axis: Ints = ()
+) -> Value:
     """From starts to ends along axes; those of ``decrease_axis`` vanish."""
     made = b(Slice(), input, to(b, starts, I64), to(b, ends, I64), ints(axes))
     return _without(b, made, decrease_axis)
 
 
 def _without(b: PaddleBuilder, x: Value, axes: Ints) -> Value:
-    return b.one(Squeeze(), x, ints(axes)) if axes else x
+    return b(Squeeze(), x, ints(axes)) if axes else x
 
 
 @PADDLE.reader("strided_slice", slots=_SLICE)
@@ -214,7 +214,7 @@ def strided_slice(
     *,
     axes: Ints,
     decrease_axis: Ints = (),
-) -> Any:
+) -> Value:
     bounds = strided_bounds(b, input, axes, starts, ends, strides)
     return _without(b, b(Slice(), input, bounds[0], bounds[1], ints(axes), bounds[2]), decrease_axis)
 
@@ -241,7 +241,7 @@ _CROP = {"OffsetsTensor": "offsets*", "ShapeTensor": "shape*"}
 
 
 @PADDLE.reader("crop_tensor", pir=("crop",), slots=_CROP)
-def crop(b: PaddleBuilder, x: Value, shape: Value, offsets: Value) -> Any:
+def crop(b: PaddleBuilder, x: Value, shape: Value, offsets: Value) -> Value:
     """A part of x: its shape, where -1 is up to the end, and where it begins."""
     starts, sizes = to(b, offsets, I64), to(b, shape, I64)
     known = constant(sizes)
@@ -252,7 +252,7 @@ def crop(b: PaddleBuilder, x: Value, shape: Value, offsets: Value) -> Any:
 
 
 @PADDLE.reader(legacy=("crop",))
-def crop_v1(b: PaddleBuilder, x: Value, y: Value | None, offsets: Value, *, shape: Ints = ()) -> Any:
+def crop_v1(b: PaddleBuilder, x: Value, y: Value | None, offsets: Value, *, shape: Ints = ()) -> Value:
     sizes = b(Shape(), y) if y is not None else b.const(ints(shape))
     return crop(b, x, sizes, offsets)
 
@@ -261,7 +261,7 @@ _EXPAND = {"expand_shapes_tensor": "shape*"}
 
 
 @PADDLE.reader("expand_v2", pir=("expand",), slots=_EXPAND)
-def expand(b: PaddleBuilder, x: Value, shape: Value) -> Any:
+def expand(b: PaddleBuilder, x: Value, shape: Value) -> Value:
     """X broadcast to a shape, in which -1 and -2 keep a dimension."""
     wanted = constant(shape)
     if wanted is not None:
@@ -271,17 +271,17 @@ def expand(b: PaddleBuilder, x: Value, shape: Value) -> Any:
 
 
 @PADDLE.reader("expand_as_v2", pir=("expand_as",), slots={"target_tensor": "y"})
-def expand_as(b: PaddleBuilder, x: Value, y: Value | None = None, *, target_shape: Ints = ()) -> Any:
+def expand_as(b: PaddleBuilder, x: Value, y: Value | None = None, *, target_shape: Ints = ()) -> Value:
     return expanded(b, x, b(Shape(), y)) if y is not None else expand(b, x, b.const(ints(target_shape)))
 
 
 @PADDLE.reader(legacy=("expand_as",), slots={"target_tensor": "y"})
-def expand_as_v1(b: PaddleBuilder, x: Value, y: Value) -> Any:
+def expand_as_v1(b: PaddleBuilder, x: Value, y: Value) -> Value:
     return expanded(b, x, b(Shape(), y))
 
 
 @PADDLE.reader("tile", slots={"repeat_times_tensor": "repeat_times*"})
-def tile(b: PaddleBuilder, x: Value, repeat_times: Value) -> Any:
+def tile(b: PaddleBuilder, x: Value, repeat_times: Value) -> Value:
     """X repeated; the shorter of shape and repeats gets ones before it."""
     repeats, rank = to(b, flat(b, repeat_times), I64), rank_of(b, x)
     count = known_dim(b, repeats, 0)
@@ -295,12 +295,12 @@ def tile(b: PaddleBuilder, x: Value, repeat_times: Value) -> Any:
 
 
 @PADDLE.reader(legacy=("expand",), slots={"expand_times_tensor": "expand_times*"})
-def expand_v1(b: PaddleBuilder, x: Value, expand_times: Value) -> Any:
+def expand_v1(b: PaddleBuilder, x: Value, expand_times: Value) -> Value:
     return tile(b, x, expand_times)
 
 
 @PADDLE.reader("broadcast_tensors")
-def broadcast_tensors(b: PaddleBuilder, x: Values) -> Any:
+def broadcast_tensors(b: PaddleBuilder, x: Values) -> list[Value]:
     """All broadcast to one shape."""
     rank = max(rank_of(b, v) for v in x)
     made = []
@@ -314,7 +314,7 @@ def broadcast_tensors(b: PaddleBuilder, x: Values) -> Any:
 
 
 @PADDLE.reader("meshgrid")
-def meshgrid(b: PaddleBuilder, x: Values) -> Any:
+def meshgrid(b: PaddleBuilder, x: Values) -> list[Value]:
     """Each vector along an axis of its own, broadcast to all axes."""
     shape = joined(b, *(reshaped(b, b(Size(), v), [1]) for v in x))
     rank = len(x)
@@ -322,25 +322,25 @@ def meshgrid(b: PaddleBuilder, x: Values) -> Any:
 
 
 @PADDLE.reader("tril_triu")
-def tril_triu(b: PaddleBuilder, x: Value, *, diagonal: int = 0, lower: bool = False) -> Any:
+def tril_triu(b: PaddleBuilder, x: Value, *, diagonal: int = 0, lower: bool = False) -> Value:
     return b(Trilu(not lower), x, diagonal if x.type.dtype == I64 else b.const(np.array(diagonal, np.int64)))
 
 
 @PADDLE.reader("tril")
-def tril(b: PaddleBuilder, x: Value, *, diagonal: int = 0) -> Any:
+def tril(b: PaddleBuilder, x: Value, *, diagonal: int = 0) -> Value:
     return tril_triu(b, x, diagonal=diagonal, lower=True)
 
 
 @PADDLE.reader("triu")
-def triu(b: PaddleBuilder, x: Value, *, diagonal: int = 0) -> Any:
+def triu(b: PaddleBuilder, x: Value, *, diagonal: int = 0) -> Value:
     return tril_triu(b, x, diagonal=diagonal)
 
 
 @PADDLE.reader("shape")
-def shape(b: PaddleBuilder, input: Value) -> Any:
+def shape(b: PaddleBuilder, input: Value) -> Value:
     return to(b, b(Shape(), input), I32)
 
 
 @PADDLE.reader("is_empty", slots={"X": "x"})
-def is_empty(b: PaddleBuilder, x: Value) -> Any:
+def is_empty(b: PaddleBuilder, x: Value) -> Value:
     return b(Equal(), b(Size(), x), 0)

@@ -77,7 +77,7 @@ def top_k_v1(b: PaddleBuilder, x: Value, k: Value) -> Any:
 
 
 @PADDLE.reader("kthvalue", results=("Out", "Indices"))
-def kthvalue(b: PaddleBuilder, x: Value, *, k: int = 1, axis: int = -1, keepdim: bool = False) -> Any:
+def kthvalue(b: PaddleBuilder, x: Value, *, k: int = 1, axis: int = -1, keepdim: bool = False) -> tuple[Value, ...]:
     """The k-th least along an axis."""
     at = axis_of(b, x, axis)
     made = _best(b, x, b.const(ints([k])), at, False)
@@ -89,7 +89,7 @@ def _kept(b: PaddleBuilder, x: Value, axis: int, keepdim: bool) -> Value:
 
 
 @PADDLE.reader("mode", results=("Out", "Indices"))
-def mode(b: PaddleBuilder, x: Value, *, axis: int = -1, keepdim: bool = False) -> Any:
+def mode(b: PaddleBuilder, x: Value, *, axis: int = -1, keepdim: bool = False) -> tuple[Value, ...]:
     """The most frequent element along an axis, the least of several, and where it is last."""
     at = axis_of(b, x, axis)
     x, order = moved_last(b, x, at)
@@ -124,19 +124,19 @@ def median(b: PaddleBuilder, x: Value, *, axis: Ints = (), keepdim: bool = False
 
 
 @PADDLE.reader("searchsorted", slots={"SortedSequence": "row"})
-def searchsorted(b: PaddleBuilder, row: Value, values: Value, *, out_int32: bool = False, right: bool = False) -> Any:
+def searchsorted(b: PaddleBuilder, row: Value, values: Value, *, out_int32: bool = False, right: bool = False) -> Value:
     """Where values would stand in ascending rows."""
     made = b(SearchSorted(right), row, to(b, values, row.type.dtype))
     return to(b, made, I32) if out_int32 else made
 
 
 @PADDLE.reader("bucketize")
-def bucketize(b: PaddleBuilder, x: Value, boundaries: Value, *, out_int32: bool = False, right: bool = False) -> Any:
+def bucketize(b: PaddleBuilder, x: Value, boundaries: Value, *, out_int32: bool = False, right: bool = False) -> Value:
     return searchsorted(b, boundaries, x, out_int32=out_int32, right=right)
 
 
 @PADDLE.reader("bincount")
-def bincount(b: PaddleBuilder, x: Value, weights: Value | None = None, minlength: Value | None = None) -> Any:
+def bincount(b: PaddleBuilder, x: Value, weights: Value | None = None, minlength: Value | None = None) -> Value:
     """How often each number occurs, or the sums of its weights."""
     least = b.const(np.array(0)) if minlength is None else as_scalar(b, to(b, minlength, I64))
     x = to(b, x, I64)
@@ -193,7 +193,7 @@ def unique_consecutive(
     return_counts: bool = False,
     axis: Ints = (),
     dtype: AnyDType = I64,
-) -> Any:
+) -> tuple[Value, Value, Value]:
     """The elements that differ from the one before, the run of each of x, and how long the runs are."""
     if axis:
         raise b.unsupported("slices along an axis")
@@ -231,7 +231,7 @@ def logcumsumexp(
     flatten: bool = False,
     exclusive: bool = False,
     reverse: bool = False,
-) -> Any:
+) -> Value:
     if flatten:
         return b(LogCumSumExp(0, exclusive, reverse), flat(b, x))
     return b(LogCumSumExp(axis_of(b, x, axis), exclusive, reverse), x) if rank_of(b, x) else x
@@ -269,7 +269,7 @@ def histogram(
     min: float = 0.0,
     max: float = 0.0,
     density: bool = False,
-) -> Any:
+) -> Value:
     """How many elements fall into each of equal bins; between the least and the greatest where no limits are given."""
     if density or weight is not None:
         raise b.unsupported("weights and densities")

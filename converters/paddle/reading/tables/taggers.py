@@ -46,7 +46,7 @@ def _ones(signs: Sequence[tuple[int, int]], hidden: int) -> Any:
     return made.reshape(1, count * hidden, count * hidden)
 
 
-def _rows_of(b: PaddleBuilder, rows: RaggedRows, y: Value) -> Any:
+def _rows_of(b: PaddleBuilder, rows: RaggedRows, y: Value) -> Value:
     """The rows of what a recurrent operator gives, [longest, 1, n, h]."""
     made = transposed(b, b(Squeeze(), y, ints([1])), 1, 0, 2)
     return given(b, rows.flat(made), rows.lengths)
@@ -68,7 +68,7 @@ def gru(
     gate_activation: str = "sigmoid",
     is_reverse: bool = False,
     origin_mode: bool = False,
-) -> Any:
+) -> tuple[Value, None, None, None]:
     """Gates u, r and c.  h = u c + (1 - u) h, or the other way round in origin mode, which is the graph's."""
     if weight is None:
         raise b.invalid("Weight", "none", "weights of the gates")
@@ -105,7 +105,7 @@ def lstm(
     gate_activation: str = "sigmoid",
     cell_activation: str = "tanh",
     candidate_activation: str = "tanh",
-) -> Any:
+) -> tuple[Value, None, None, None]:
     """Gates c, i, f and o; behind their biases stand the weights of the peepholes of i, f and o."""
     if b.wants(1):
         raise b.unsupported("the cells of all steps")
@@ -132,7 +132,7 @@ def lstm(
 @PADDLE.reader("crf_decoding", results=["ViterbiPath"])
 def crf_decoding(
     b: PaddleBuilder, emission: Value, transition: Value, label: Value | None = None, length: Value | None = None
-) -> Any:
+) -> Value:
     """The labels of the best path of each sequence; with ``label``, whether they are these.
 
     emission: [rows, k] ragged, or [n, most, k] with ``length``.  transition: [k + 2, k]; its first two rows are what a
@@ -168,7 +168,7 @@ def _best_path(b: PaddleBuilder, emission: Value, transition: Value, inside: Val
 
 def _zeros(b: PaddleBuilder, batch: Value, k: int) -> Value:
     shape = b(Concat(0), b(Unsqueeze(), batch, ints([0])), ints([k]))
-    return b.one(Expand(), np.zeros((1, 1), np.float32), shape)
+    return b(Expand(), np.zeros((1, 1), np.float32), shape)
 
 
 def _steps(b: PaddleBuilder, by_step: Value) -> Value:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -47,7 +46,7 @@ from bolt_numba.ops.pointwise import (
 def _stacked(b: PaddleBuilder, *parts: Value) -> Value:
     """Arrays of one shape along a new last axis."""
     rank = rank_of(b, parts[0])
-    return b.one(Concat(rank), *(unsqueezed(b, p, rank) for p in parts))
+    return b(Concat(rank), *(unsqueezed(b, p, rank) for p in parts))
 
 
 def _steps(b: PaddleBuilder, input: Value, image: Value, step_w: float, step_h: float) -> tuple[Value, ...]:
@@ -119,7 +118,7 @@ def prior_box(
     step_h: float = 0.0,
     offset: float = 0.5,
     min_max_aspect_ratios_order: bool = False,
-) -> Any:
+) -> tuple[Value, Value]:
     """Boxes of several sizes around the centre of each cell, as shares of the image: [h, w, count, 4]."""
     if max_sizes and len(max_sizes) != len(min_sizes):
         raise b.invalid("max_sizes", max_sizes, f"{len(min_sizes)} sizes")
@@ -152,7 +151,7 @@ def density_prior_box(
     fixed_sizes: Floats = (),
     fixed_ratios: Floats = (),
     densities: Ints = (),
-) -> Any:
+) -> tuple[Value, ...]:
     """Boxes of several sizes on a finer grid in each cell, inside the image, as shares of it."""
     if len(fixed_sizes) != len(densities):
         raise b.invalid("densities", densities, f"{len(fixed_sizes)} numbers")
@@ -192,7 +191,7 @@ def anchor_generator(
     variances: Floats = (0.1, 0.1, 0.2, 0.2),
     stride: Floats,
     offset: float = 0.5,
-) -> Any:
+) -> tuple[Value, Value]:
     """Boxes of several sizes and shapes around each cell, in pixels of the image: [h, w, count, 4]."""
     sizes = []
     for ratio in aspect_ratios:
@@ -229,7 +228,7 @@ def box_coder(
     box_normalized: bool = True,
     axis: int = 0,
     variance: Floats = (),
-) -> Any:
+) -> Value:
     """Boxes as their distances from priors in units of these, or the reverse.
 
     A side of a box is one longer than its ends are apart, where coordinates are pixels.
@@ -286,7 +285,7 @@ def yolo_box(
     scale_x_y: float = 1.0,
     iou_aware: bool = False,
     iou_aware_factor: float = 0.5,
-) -> Any:
+) -> tuple[Value, Value]:
     """Boxes [n, anchors * h * w, 4] in pixels and their scores; zeros where the confidence is too small."""
     count = len(anchors) // 2
     height, width = size_of(b, x, 2), size_of(b, x, 3)
@@ -319,7 +318,7 @@ def yolo_box(
 
 
 @PADDLE.reader("iou_similarity")
-def iou_similarity(b: PaddleBuilder, x: Value, y: Value, *, box_normalized: bool = True) -> Any:
+def iou_similarity(b: PaddleBuilder, x: Value, y: Value, *, box_normalized: bool = True) -> Value:
     """Intersection over union of each box of x with each of y."""
     extra = 0.0 if box_normalized else 1.0
     p = [unsqueezed(b, v, 1) for v in _coordinates(b, x)]
@@ -334,7 +333,7 @@ def iou_similarity(b: PaddleBuilder, x: Value, y: Value, *, box_normalized: bool
 
 
 @PADDLE.reader("box_clip", slots={"ImInfo": "im_info"})
-def box_clip(b: PaddleBuilder, input: Value, im_info: Value) -> Any:
+def box_clip(b: PaddleBuilder, input: Value, im_info: Value) -> Value:
     """Boxes inside the image they belong to: height, width and scale of it are given."""
     if static_dim(b, im_info, 0) != 1:
         raise b.unsupported("boxes of several images")
@@ -345,7 +344,7 @@ def box_clip(b: PaddleBuilder, input: Value, im_info: Value) -> Any:
 
 
 @PADDLE.reader("polygon_box_transform")
-def polygon_box_transform(b: PaddleBuilder, input: Value) -> Any:
+def polygon_box_transform(b: PaddleBuilder, input: Value) -> Value:
     """Distances from each cell, four pixels wide, as coordinates: x in even channels and y in odd ones."""
     columns = unsqueezed(b, counted(b, as_scalar(b, size_of(b, input, 3)), F32), 0)
     rows = unsqueezed(b, counted(b, as_scalar(b, size_of(b, input, 2)), F32), 1)

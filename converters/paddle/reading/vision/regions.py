@@ -50,16 +50,16 @@ def images_of(b: PaddleBuilder, boxes: Value, boxes_num: Value | None) -> Value:
     """The image of each region, [r] i64: as many of each as ``boxes_num`` tells; of the first without it."""
     places = counted(b, as_scalar(b, size_of(b, boxes, 0)))
     if boxes_num is None:
-        return b.one(Mul(), places, 0)
+        return b(Mul(), places, 0)
     ends = b(CumSum(), to(b, boxes_num, I64), b.const(np.array(0)))
     before = b(GreaterOrEqual(), unsqueezed(b, places, 1), unsqueezed(b, ends, 0))
-    return b.one(ReduceSum(False), to(b, before, I64), ints([1]))
+    return b(ReduceSum(False), to(b, before, I64), ints([1]))
 
 
 def _with_images(b: PaddleBuilder, x: Value, boxes: Value, boxes_num: Value | None) -> Value:
     """Regions [r, 5], their images first."""
     images = to(b, _images_in(b, x, boxes, boxes_num), boxes.type.dtype)
-    return b.one(Concat(1), unsqueezed(b, images, 1), boxes)
+    return b(Concat(1), unsqueezed(b, images, 1), boxes)
 
 
 @PADDLE.reader("roi_align", slots=_ROIS)
@@ -74,7 +74,7 @@ def roi_align(
     spatial_scale: float = 1.0,
     sampling_ratio: int = -1,
     aligned: bool = False,
-) -> Any:
+) -> Value:
     mode = "half_pixel" if aligned else "output_half_pixel"
     operator = RoiAlign("avg", pooled_height, pooled_width, max(sampling_ratio, 0), spatial_scale, mode)
     return b(operator, x, boxes, _images_in(b, x, boxes, boxes_num))
@@ -90,7 +90,7 @@ def roi_pool(
     pooled_height: int = 1,
     pooled_width: int = 1,
     spatial_scale: float = 1.0,
-) -> Any:
+) -> tuple[Value, None]:
     operator = MaxRoiPool((pooled_height, pooled_width), spatial_scale)
     return b(operator, x, _with_images(b, x, boxes, boxes_num)), None
 
@@ -106,7 +106,7 @@ def psroi_pool(
     pooled_width: int = 1,
     output_channels: int = 1,
     spatial_scale: float = 1.0,
-) -> Any:
+) -> Value:
     bins = pooled_height * pooled_width
     if static_dim(b, x, 1) != output_channels * bins:
         raise b.invalid("channels", static_dim(b, x, 1), output_channels * bins)
@@ -114,7 +114,7 @@ def psroi_pool(
 
 
 @PADDLE.reader(legacy=("nms",), pir=("nms",), slots={"Boxes": "x", "iou_threshold": "threshold"})
-def nms(b: PaddleBuilder, x: Value, *, threshold: float = 1.0) -> Any:
+def nms(b: PaddleBuilder, x: Value, *, threshold: float = 1.0) -> Value:
     """Places of the boxes that none kept before overlaps too much; earlier boxes are better."""
     count = size_of(b, x, 0)
     scores = b(Neg(), counted(b, as_scalar(b, count), F32))
@@ -236,7 +236,7 @@ def distribute_fpn_proposals(
     refer_level: int,
     refer_scale: int,
     pixel_offset: bool = True,
-) -> Any:
+) -> tuple[list[Value], list[Value], Value]:
     """Regions by the level of a pyramid that fits their size, how many each image has there, and the way back."""
     extra = 1.0 if pixel_offset else 0.0
     ends = [column(b, fpn_rois, 1, i) for i in range(4)]
@@ -273,7 +273,7 @@ def collect_fpn_proposals(
     multi_level_rois_num: Values = (),
     *,
     post_nms_top_n: int,
-) -> Any:
+) -> tuple[Value, Value]:
     """The best regions of all levels, ordered by image, and how many each image has."""
     numbers = multi_level_rois_num or (None,) * len(multi_level_rois)
     images = [images_of(b, r, n) for r, n in zip(multi_level_rois, numbers, strict=True)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bolt_numba.base.records import record
@@ -77,8 +75,7 @@ def _sizes(b: PaddleBuilder, out_size: Value | None, size_tensor: Value | None, 
     if out_size is not None:
         return to(b, flat(b, out_size), I64)
     if all(size > 0 for size in given):
-        made: Value = b.const(ints(given))
-        return made
+        return b.const(ints(given))
     return None
 
 
@@ -96,7 +93,7 @@ def interpolate(
     *,
     how: Resampling,
     scale: Floats = (),
-) -> Any:
+) -> Value:
     """X in other sizes, or its sizes times scales, along the spatial axes."""
     spatial = rank_of(b, x) - 2
     operator = how.operator(b, spatial, SINGLE)
@@ -120,7 +117,7 @@ def interpolate(
 def _scaled(b: PaddleBuilder, x: Value, factor: Value, data_format: str) -> Value:
     """Sizes of x times a factor, cut."""
     own = sizes_of(b, x, spatial_of(b, x, data_format))
-    return b.one(Cast(I64), b(Mul(), to(b, own, F32), factor))
+    return b(Cast(I64), b(Mul(), to(b, own, F32), factor))
 
 
 @PADDLE.reader(legacy=_NAMES, slots=_SLOTS)
@@ -133,7 +130,7 @@ def interpolate_v1(
     *,
     how: Resampling,
     scale: float = 0.0,
-) -> Any:
+) -> Value:
     """As `interpolate`; a scale only tells the sizes, whose ratio is what coordinates are scaled by."""
     spatial = rank_of(b, x) - 2
     sizes = _sizes(b, out_size, size_tensor, how.given(spatial, scale > 0))
@@ -152,7 +149,7 @@ def grid_sample(
     mode: str = "bilinear",
     padding_mode: str = "zeros",
     align_corners: bool = True,
-) -> Any:
+) -> Value:
     kinds = {"bilinear": "linear", "nearest": "nearest"}
     if mode not in kinds:
         raise b.invalid("mode", repr(mode), f"one of {sorted(kinds)}")
@@ -160,7 +157,7 @@ def grid_sample(
 
 
 @PADDLE.reader("affine_grid", slots={"Theta": "input", "OutputShape": "output_shape"})
-def affine_grid(b: PaddleBuilder, input: Value, output_shape: Value, *, align_corners: bool = True) -> Any:
+def affine_grid(b: PaddleBuilder, input: Value, output_shape: Value, *, align_corners: bool = True) -> Value:
     """Coordinates between -1 and 1 of each pixel of the result, transformed by theta [n, axes, axes + 1]."""
     shape = to(b, flat(b, output_shape), I64)
     axes = static_dim(b, shape, 0) - 2
@@ -182,4 +179,4 @@ def _centres(b: PaddleBuilder, size: Value, align_corners: bool) -> Value:
         spread = b(Mul(), places, step)
     else:
         spread = b(Div(), b(Add(), b(Mul(), places, 2.0), 1.0), count)
-    return b.one(Sub(), spread, 1.0)
+    return b(Sub(), spread, 1.0)

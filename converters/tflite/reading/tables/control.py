@@ -25,7 +25,7 @@ from bolt_numba.ops.control import If, Loop
 @TFLITE.reader("CALL")
 @exact
 @complexes
-def call(b: TfliteBuilder, *operands: Value, subgraph: int) -> Any:
+def call(b: TfliteBuilder, *operands: Value, subgraph: int) -> list[Value | None]:
     return b.owner.inline(b.scope, subgraph, operands)
 
 
@@ -40,7 +40,7 @@ def composite(
     composite_attributes: tuple[int, ...] = (),
     composite_attributes_format: int = 0,
     version: int = 0,
-) -> Any:
+) -> list[Value | None]:
     """What it is called does not matter: its meaning is a subgraph."""
     return b.owner.inline(b.scope, decomposition_subgraph_index, operands)
 
@@ -56,7 +56,7 @@ def call_once(b: TfliteBuilder, *, init_subgraph_index: int) -> Any:
 @exact
 def if_(
     b: TfliteBuilder, condition: Value, *operands: Value, then_subgraph_index: int, else_subgraph_index: int
-) -> Any:
+) -> list[Value | None] | list[Value]:
     """Of a constant condition only the branch taken is read."""
     known = known_scalar(condition)
     if known is not None:
@@ -103,7 +103,7 @@ def _results(b: TfliteBuilder, values: Sequence[Value], changed: Sequence[Key]) 
 
 @TFLITE.reader("WHILE")
 @exact
-def while_(b: TfliteBuilder, *operands: Value, cond_subgraph_index: int, body_subgraph_index: int) -> Any:
+def while_(b: TfliteBuilder, *operands: Value, cond_subgraph_index: int, body_subgraph_index: int) -> list[Value]:
     """As a `Loop` whose body ends with the condition of the next iteration."""
     handles = [x if isinstance(x, Handle) else None for x in operands]
     carried = [x for x in operands if not isinstance(x, Handle)]
@@ -164,13 +164,13 @@ def _key(b: TfliteBuilder, handle: Value) -> Key:
 
 @TFLITE.reader("VAR_HANDLE")
 @exact
-def var_handle(b: TfliteBuilder, *, container: str = "", shared_name: str = "") -> Any:
+def var_handle(b: TfliteBuilder, *, container: str = "", shared_name: str = "") -> Value:
     return Handle(b.graph, ("variable", f"{container}/{shared_name}" if container else shared_name))
 
 
 @TFLITE.reader("READ_VARIABLE")
 @exact
-def read_variable(b: TfliteBuilder, handle: Value) -> Any:
+def read_variable(b: TfliteBuilder, handle: Value) -> Value:
     """A variable that nothing has set begins as zeros, where its shape is known."""
     key, declared = _key(b, handle), b.declared()
     if key not in b.owner.variables.initial and key not in b.scope.home.variables and declared.is_static:

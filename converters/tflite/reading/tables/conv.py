@@ -63,7 +63,7 @@ class TfliteFilters3D(TfliteFilters):
         return (self.dilation_d_factor, self.dilation_h_factor, self.dilation_w_factor)
 
 
-def _convolved(b: TfliteBuilder, x: Value, w: Value, bias: Value | None, filters: TfliteFilters) -> Any:
+def _convolved(b: TfliteBuilder, x: Value, w: Value, bias: Value | None, filters: TfliteFilters) -> Value:
     """A convolution with w [k, c / groups, spatial...]; the groups follow from the channels."""
     channels, of_group = static_dim(b, x, -1), static_dim(b, w, 1)
     if of_group < 1 or channels % of_group:
@@ -82,7 +82,7 @@ def conv_2d(
     *,
     filters: TfliteFilters,
     quantized_bias_type: str = "FLOAT32",
-) -> Any:
+) -> Value:
     """w: [k, h, w, c / groups]."""
     return _convolved(b, ranged(b, x, 1, axis=1), b(Transpose((0, 3, 1, 2)), w), bias, filters)
 
@@ -96,20 +96,20 @@ def depthwise_conv_2d(
     *,
     filters: TfliteFilters,
     depth_multiplier: int = 0,
-) -> Any:
+) -> Value:
     """w: [1, h, w, c * multiplier]; the multiplier follows from the channels, whatever the option says."""
     return _convolved(b, x, b(Transpose((3, 0, 1, 2)), w), bias, filters)
 
 
 @TFLITE.reader("CONV_3D")
-def conv_3d(b: TfliteBuilder, x: Value, w: Value, bias: Value | None = None, *, filters: TfliteFilters3D) -> Any:
+def conv_3d(b: TfliteBuilder, x: Value, w: Value, bias: Value | None = None, *, filters: TfliteFilters3D) -> Value:
     """w: [d, h, w, c / groups, k]."""
     return _convolved(b, x, b(Transpose((4, 3, 0, 1, 2)), w), bias, filters)
 
 
 def _spread(
     b: TfliteBuilder, operator: ConvTranspose, shape: Value, w: Value, x: Value, bias: Value | None, fused: str
-) -> Any:
+) -> Value:
     """A transposed convolution to a result of this shape.
 
     Where only the run tells the shape, it must be the one that the padding gives.
@@ -139,7 +139,7 @@ def transpose_conv(
     *,
     windows: TfliteWindows,
     quantized_bias_type: str = "FLOAT32",
-) -> Any:
+) -> Value:
     """w: [k, h, w, c]."""
     turned = b(Transpose((3, 0, 1, 2)), w)
     operator = ConvTranspose(windows.strides, auto_pad=PADDING[windows.padding], layout="NHWC")
@@ -150,7 +150,7 @@ def transpose_conv(
 @TFLITE.reader("CONV_3D_TRANSPOSE")
 def conv_3d_transpose(
     b: TfliteBuilder, output_shape: Value, w: Value, x: Value, bias: Value | None = None, *, filters: TfliteFilters3D
-) -> Any:
+) -> Value:
     """w: [d, h, w, k, c]."""
     turned = b(Transpose((4, 3, 0, 1, 2)), w)
     pad = PADDING[filters.padding]
@@ -171,17 +171,17 @@ class TflitePool(TfliteWindows):
 
 
 @TFLITE.reader("AVERAGE_POOL_2D")
-def average_pool_2d(b: TfliteBuilder, x: Value, *, pool: TflitePool) -> Any:
+def average_pool_2d(b: TfliteBuilder, x: Value, *, pool: TflitePool) -> Value:
     return activated(b, pool.of(b, AveragePool, x), pool.fused_activation_function)
 
 
 @TFLITE.reader("MAX_POOL_2D")
-def max_pool_2d(b: TfliteBuilder, x: Value, *, pool: TflitePool) -> Any:
+def max_pool_2d(b: TfliteBuilder, x: Value, *, pool: TflitePool) -> Value:
     return activated(b, pool.of(b, MaxPool, x), pool.fused_activation_function)
 
 
 @TFLITE.reader("L2_POOL_2D")
-def l2_pool_2d(b: TfliteBuilder, x: Value, *, pool: TflitePool) -> Any:
+def l2_pool_2d(b: TfliteBuilder, x: Value, *, pool: TflitePool) -> Value:
     """The root of the mean of squares of each window."""
     mean = pool.of(b, AveragePool, b(Mul(), x, x))
     return activated(b, b(Sqrt(), mean), pool.fused_activation_function)

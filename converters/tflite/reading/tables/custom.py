@@ -38,7 +38,7 @@ def detection_postprocess(
     x_scale: float,
     h_scale: float,
     w_scale: float,
-) -> Any:
+) -> tuple[Value, ...]:
     """encodings: [1, n, 4] y x h w, scores: [1, n, classes, a background first], anchors: [n, 4] y x h w.
 
     Results: boxes [1, m, 4] as ends y x y x, classes, scores [1, m], how many there are [1].  Where a box has one class
@@ -67,7 +67,7 @@ def detection_postprocess(
     return (*(unsqueezed(b, x, 0) for x in results), b(Cast(F32), count))
 
 
-def _boxes(b: TfliteBuilder, encodings: Value, anchors: Value, scales: tuple[float, ...]) -> Any:
+def _boxes(b: TfliteBuilder, encodings: Value, anchors: Value, scales: tuple[float, ...]) -> Value:
     """Corners [n, 4] of boxes that are told by their anchors."""
     places = b(Mul(), encodings, np.array([1 / s for s in scales], F32))
     sizes = sliced(b, anchors, 1, 2)

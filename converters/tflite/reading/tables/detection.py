@@ -36,7 +36,7 @@ from bolt_numba.ops.pointwise import (
 )
 
 
-def _just_below(b: TfliteBuilder, limit: Value) -> Any:
+def _just_below(b: TfliteBuilder, limit: Value) -> Value:
     """The next smaller number: here a box goes when its overlap reaches the limit, in ONNX when it is beyond."""
     known = known_scalar(limit)
     if known is not None:
@@ -44,7 +44,7 @@ def _just_below(b: TfliteBuilder, limit: Value) -> Any:
     return b(Sub(), limit, b(Max(), b(Mul(), b(Abs(), limit), 6e-8), 1e-37))
 
 
-def _filled(b: TfliteBuilder, x: Value, count: Value) -> Any:
+def _filled(b: TfliteBuilder, x: Value, count: Value) -> Value:
     """``x`` [m] with zeros behind it, ``count`` [1] elements in all."""
     zeros = b(ConstantOfShape(0, x.type.dtype), count)
     return b(Reshape(), b(Slice(), b(Concat(0), x, zeros), ints([0]), count), count)
@@ -62,7 +62,7 @@ def _suppressed(
     return chosen, b(Gather(), scores, chosen)
 
 
-def _results(b: TfliteBuilder, chosen: Value, most: Value, *others: Value) -> Any:
+def _results(b: TfliteBuilder, chosen: Value, most: Value, *others: Value) -> tuple[Value, ...]:
     """What is chosen with zeros behind it, and how many it is."""
     count = b(Reshape(), most, ints([1]))
     number = b(Cast(I32), squeezed(b, b(Shape(), chosen), 0))
@@ -72,7 +72,7 @@ def _results(b: TfliteBuilder, chosen: Value, most: Value, *others: Value) -> An
 @TFLITE.reader("NON_MAX_SUPPRESSION_V4")
 def non_max_suppression_v4(
     b: TfliteBuilder, boxes: Value, scores: Value, most: Value, overlap: Value, threshold: Value
-) -> Any:
+) -> tuple[Value, ...]:
     """boxes: [n, 4], scores: [n] -> indices [most] i32, and how many of them count."""
     most = as_scalar(b, as_i64(b, most))
     chosen, _ = _suppressed(b, boxes, scores, most, overlap, threshold)
@@ -82,7 +82,7 @@ def non_max_suppression_v4(
 @TFLITE.reader("NON_MAX_SUPPRESSION_V5")
 def non_max_suppression_v5(
     b: TfliteBuilder, boxes: Value, scores: Value, most: Value, overlap: Value, threshold: Value, sigma: Value
-) -> Any:
+) -> tuple[Value, ...]:
     """As the version before, with scores; where sigma is above 0 they fall by what overlaps with better boxes."""
     most = as_scalar(b, as_i64(b, most))
     if known_scalar(sigma) == 0:

@@ -31,7 +31,7 @@ from bolt_numba.ops.pointwise import Add, Equal, Less, Max, Min, Sub, Where
 
 @TFLITE.reader("GATHER")
 @stored
-def gather(b: TfliteBuilder, x: Value, indices: Value, *, axis: int = 0, batch_dims: int = 0) -> Any:
+def gather(b: TfliteBuilder, x: Value, indices: Value, *, axis: int = 0, batch_dims: int = 0) -> Value:
     """The first ``batch_dims`` axes of both are walked together."""
     rank, places = rank_of(b, x), rank_of(b, indices)
     along = axis + rank if axis < 0 else axis
@@ -51,18 +51,18 @@ def gather(b: TfliteBuilder, x: Value, indices: Value, *, axis: int = 0, batch_d
 
 @TFLITE.reader("GATHER_ND")
 @stored
-def gather_nd(b: TfliteBuilder, x: Value, indices: Value) -> Any:
+def gather_nd(b: TfliteBuilder, x: Value, indices: Value) -> Value:
     return b(GatherND(), x, as_i64(b, indices))
 
 
 @TFLITE.reader("EMBEDDING_LOOKUP")
-def embedding_lookup(b: TfliteBuilder, ids: Value, table: Value) -> Any:
+def embedding_lookup(b: TfliteBuilder, ids: Value, table: Value) -> Value:
     return b(Gather(0), table, ids)
 
 
 @TFLITE.reader("SCATTER_ND")
 @stored
-def scatter_nd(b: TfliteBuilder, indices: Value, updates: Value, shape: Value) -> Any:
+def scatter_nd(b: TfliteBuilder, indices: Value, updates: Value, shape: Value) -> Value:
     """Updates of one place add up, of bools any counts; what gets none is 0 as it is stored."""
     dtype = updates.type.dtype
     zeros = b(ConstantOfShape(0, U8 if dtype == BOOL else dtype), as_i64(b, shape))
@@ -74,7 +74,7 @@ def scatter_nd(b: TfliteBuilder, indices: Value, updates: Value, shape: Value) -
 @stored
 def sparse_to_dense(
     b: TfliteBuilder, indices: Value, shape: Value, values: Value, default: Value, *, validate_indices: bool = False
-) -> Any:
+) -> Value:
     """indices: [n, rank], or [n] or a scalar of one axis; values: [n] or a scalar."""
     places = as_i64(b, indices)
     if rank_of(b, indices) < 2:
@@ -85,7 +85,7 @@ def sparse_to_dense(
     return b(ScatterND(), filled, places, updates)
 
 
-def _counted(b: TfliteBuilder, size: Size) -> Any:
+def _counted(b: TfliteBuilder, size: Size) -> Value:
     """0, 1, 2 ... before a size, [size] i64."""
     if isinstance(size, int):
         return b.const(np.arange(size))
@@ -94,7 +94,7 @@ def _counted(b: TfliteBuilder, size: Size) -> Any:
 
 @TFLITE.reader("ONE_HOT")
 @stored
-def one_hot(b: TfliteBuilder, indices: Value, depth: Value, on: Value, off: Value, *, axis: int = 0) -> Any:
+def one_hot(b: TfliteBuilder, indices: Value, depth: Value, on: Value, off: Value, *, axis: int = 0) -> Value:
     """An index beyond the depth, or a negative one, is hot nowhere."""
     rank = rank_of(b, indices)
     place = axis + rank + 1 if axis < 0 else axis
@@ -106,7 +106,7 @@ def one_hot(b: TfliteBuilder, indices: Value, depth: Value, on: Value, off: Valu
 
 @TFLITE.reader("WHERE")
 @exact
-def where(b: TfliteBuilder, condition: Value) -> Any:
+def where(b: TfliteBuilder, condition: Value) -> Value:
     rank_of(b, condition)
     return b(Transpose((1, 0)), b(NonZero(), condition))
 
@@ -120,14 +120,14 @@ def unique(b: TfliteBuilder, x: Value, *, idx_out_type: str = "INT32") -> Any:
     return values, inverse
 
 
-def _diagonal(b: TfliteBuilder, rows: Size, columns: Size) -> Any:
+def _diagonal(b: TfliteBuilder, rows: Size, columns: Size) -> Value:
     """Where the indices of row and column are equal."""
     return b(Equal(), unsqueezed(b, _counted(b, rows), 1), _counted(b, columns))
 
 
 @TFLITE.reader("MATRIX_DIAG")
 @stored
-def matrix_diag(b: TfliteBuilder, x: Value) -> Any:
+def matrix_diag(b: TfliteBuilder, x: Value) -> Value:
     """0 beside the diagonal, as it is stored."""
     size = size_of(b, x, -1)
     zero = b.const(np.zeros((), x.type.dtype))
@@ -136,7 +136,7 @@ def matrix_diag(b: TfliteBuilder, x: Value) -> Any:
 
 @TFLITE.reader("MATRIX_SET_DIAG")
 @stored
-def matrix_set_diag(b: TfliteBuilder, x: Value, diagonal: Value) -> Any:
+def matrix_set_diag(b: TfliteBuilder, x: Value, diagonal: Value) -> Value:
     """The diagonal is as long as the shorter side of a matrix."""
     rows, columns = sizes_of(b, x, (-2, -1))
     length = size_of(b, diagonal, -1)
@@ -146,7 +146,7 @@ def matrix_set_diag(b: TfliteBuilder, x: Value, diagonal: Value) -> Any:
     return b(Where(), _diagonal(b, rows, columns), unsqueezed(b, diagonal, -2), x)
 
 
-def _grid(b: TfliteBuilder, starts: Value, lengths: list[Size]) -> Any:
+def _grid(b: TfliteBuilder, starts: Value, lengths: list[Size]) -> Value:
     """Index tuples [lengths..., m] of a block that begins at ``starts`` [m]."""
     known = [n for n in lengths if isinstance(n, int)]
     if len(known) == len(lengths):
@@ -161,7 +161,7 @@ def _grid(b: TfliteBuilder, starts: Value, lengths: list[Size]) -> Any:
 
 @TFLITE.reader("DYNAMIC_UPDATE_SLICE", "STABLEHLO_DYNAMIC_UPDATE_SLICE")
 @stored
-def dynamic_update_slice(b: TfliteBuilder, x: Value, update: Value, *starts: Value) -> Any:
+def dynamic_update_slice(b: TfliteBuilder, x: Value, update: Value, *starts: Value) -> Value:
     """The update is written so that it lies inside of x, whatever the starts say.
 
     Axes along which the update is as long as x need no index.
@@ -177,7 +177,7 @@ def dynamic_update_slice(b: TfliteBuilder, x: Value, update: Value, *starts: Val
     return b(ScatterND(), x, _grid(b, first, lengths[:depth]), update)
 
 
-def _start_vector(b: TfliteBuilder, starts: tuple[Value, ...]) -> Any:
+def _start_vector(b: TfliteBuilder, starts: tuple[Value, ...]) -> Value:
     """Starts as one operand [rank]; they may be given as a scalar each."""
     if len(starts) == 1 and starts[0].type.shape != ():
         return as_i64(b, starts[0])
@@ -185,7 +185,7 @@ def _start_vector(b: TfliteBuilder, starts: tuple[Value, ...]) -> Any:
 
 
 @TFLITE.reader("SEGMENT_SUM")
-def segment_sum(b: TfliteBuilder, x: Value, ids: Value) -> Any:
+def segment_sum(b: TfliteBuilder, x: Value, ids: Value) -> Value:
     """ids: [n], ascending; there are as many results as the last one says."""
     places = as_i64(b, ids)
     rows = b(Add(), b(ReduceMax(), places, ints([0])), 1)
@@ -203,7 +203,7 @@ def _initial(dtype: AnyDType, reduction: str) -> Any:
 
 
 def _unsorted_segment(reduction: str) -> Any:
-    def read(b: TfliteBuilder, x: Value, ids: Value, count: Value) -> Any:
+    def read(b: TfliteBuilder, x: Value, ids: Value, count: Value) -> Value:
         """A negative id drops its element: what it adds to goes to a segment behind the others."""
         depth, rank = rank_of(b, ids), rank_of(b, x)
         segments = b(Reshape(), as_i64(b, count), ints([1]))

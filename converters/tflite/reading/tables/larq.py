@@ -26,12 +26,12 @@ ONE = np.ones((), F32)
 
 
 @TFLITE.reader("LceQuantize", domain=CUSTOM)
-def lce_quantize(b: TfliteBuilder, x: Value) -> Any:
+def lce_quantize(b: TfliteBuilder, x: Value) -> Value:
     return b(Where(), b(Less(), x, np.zeros((), F32)), -ONE, ONE)
 
 
 @TFLITE.reader("LceDequantize", domain=CUSTOM)
-def lce_dequantize(b: TfliteBuilder, x: Value) -> Any:
+def lce_dequantize(b: TfliteBuilder, x: Value) -> Value:
     return x
 
 
@@ -67,7 +67,7 @@ def lce_bconv2d(
     dilation_width_factor: int = 1,
     dilation_height_factor: int = 1,
     fused_activation_function: int = 0,
-) -> Any:
+) -> Value:
     """x: [n, h, w, c] of -1 and 1, filter: [k, r, s, words] i32 of bits -> f32, or -1 and 1 by thresholds [k] i32.
 
     Sums are activated, then multiplied and moved by a bias for each filter.  pad_values: what is outside, 0 or 1.

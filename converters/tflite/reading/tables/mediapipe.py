@@ -54,7 +54,7 @@ def _numbers(b: TfliteBuilder, options: bytes, count: int) -> tuple[int, ...]:
 
 
 @TFLITE.reader("Convolution2DTransposeBias", domain=CUSTOM)
-def convolution_2d_transpose_bias(b: TfliteBuilder, x: Value, filter: Value, bias: Value, *, options: bytes) -> Any:
+def convolution_2d_transpose_bias(b: TfliteBuilder, x: Value, filter: Value, bias: Value, *, options: bytes) -> Value:
     """x: [n, h, w, c], filter: [k, r, s, c], bias: [k] -> [n, oh, ow, k]."""
     padding, *strides = _numbers(b, options, 3)
     strides.reverse()
@@ -71,7 +71,7 @@ def convolution_2d_transpose_bias(b: TfliteBuilder, x: Value, filter: Value, bia
 
 
 @TFLITE.reader("MaxPoolingWithArgmax2D", domain=CUSTOM)
-def max_pooling_with_argmax_2d(b: TfliteBuilder, x: Value, *, options: bytes) -> Any:
+def max_pooling_with_argmax_2d(b: TfliteBuilder, x: Value, *, options: bytes) -> tuple[Value, Value]:
     """x: [n, h, w, c] -> the greatest of each window, and its place in the window and 0.1, f32."""
     padding, stride_w, stride_h, width, height = _numbers(b, options, 5)
     if padding == SAME:
@@ -89,7 +89,7 @@ def max_pooling_with_argmax_2d(b: TfliteBuilder, x: Value, *, options: bytes) ->
 
 
 @TFLITE.reader("MaxUnpooling2D", domain=CUSTOM)
-def max_unpooling_2d(b: TfliteBuilder, x: Value, places: Value, *, options: bytes) -> Any:
+def max_unpooling_2d(b: TfliteBuilder, x: Value, places: Value, *, options: bytes) -> Value:
     """x: [n, h, w, c], each put to its place in a window of zeros -> [n, h * height, w * width, c]."""
     _, stride_w, stride_h, width, height = _numbers(b, options, 5)
     if (stride_w, stride_h) != (width, height):
@@ -104,12 +104,12 @@ def max_unpooling_2d(b: TfliteBuilder, x: Value, places: Value, *, options: byte
 # --- landmarks -------------------------------------------------------------------------------------------------------
 
 
-def _of(b: TfliteBuilder, x: Value, index: int) -> Any:
+def _of(b: TfliteBuilder, x: Value, index: int) -> Value:
     """One element of a vector, []."""
     return b(Gather(0), x, np.array(index))
 
 
-def _matrix(b: TfliteBuilder, *elements: Any) -> Any:
+def _matrix(b: TfliteBuilder, *elements: Any) -> Value:
     """[1, 4, 4] of numbers and values."""
     parts = [b(Reshape(), e, ints([1])) if isinstance(e, Value) else np.array([e], F32) for e in elements]
     return b(Reshape(), b(Concat(0), *parts), ints([1, 4, 4]))
@@ -159,7 +159,7 @@ def landmarks_to_transform_matrix(
     output_width: int,
     scale_x: float,
     scale_y: float,
-) -> Any:
+) -> Value:
     """landmarks: [1, n, 3] -> [1, 4, 4], what takes places of the crop to those of the image."""
     marks = _Landmarks(b, landmarks)
     angle = b(
@@ -188,7 +188,7 @@ def landmarks_to_transform_matrix_1(
     input_hw: Sequence[int],
     output_hw: Sequence[int],
     dimensions: int = 3,
-) -> Any:
+) -> Value:
     """landmarks: [1, 1, 1, 3 n] -> [1, 4, 4]; places are told from -1 to 1 in between."""
     if dimensions != 3:
         raise b.unsupported(f"landmarks of {dimensions} numbers")
@@ -210,18 +210,18 @@ def landmarks_to_transform_matrix_1(
 
 
 @TFLITE.reader("TransformLandmarks", domain=CUSTOM, since=2)
-def transform_landmarks(b: TfliteBuilder, landmarks: Value, matrix: Value, *, dimensions: int = 0) -> Any:
+def transform_landmarks(b: TfliteBuilder, landmarks: Value, matrix: Value, *, dimensions: int = 0) -> Value:
     """landmarks: [1, n, 2 or 3], matrix: [1, 4, 4] -> like landmarks; what is behind x and y stays."""
     return _moved(b, landmarks, matrix, static_dim(b, landmarks, -1), 1.0)
 
 
 @TFLITE.reader("TransformLandmarks", domain=CUSTOM)
-def transform_landmarks_1(b: TfliteBuilder, landmarks: Value, matrix: Value, *, dimensions: int, scale: float) -> Any:
+def transform_landmarks_1(b: TfliteBuilder, landmarks: Value, matrix: Value, *, dimensions: int, scale: float) -> Value:
     """landmarks: [1, h, w, n * dimensions]."""
     return _moved(b, landmarks, matrix, dimensions, scale)
 
 
-def _moved(b: TfliteBuilder, landmarks: Value, matrix: Value, dimensions: int, scale: float) -> Any:
+def _moved(b: TfliteBuilder, landmarks: Value, matrix: Value, dimensions: int, scale: float) -> Value:
     if dimensions not in (2, 3):
         raise b.invalid("dimensions", dimensions, "2 or 3")
     rows, m = b(Reshape(), landmarks, ints([-1, dimensions])), b(Reshape(), matrix, ints([16]))
@@ -238,7 +238,7 @@ def _moved(b: TfliteBuilder, landmarks: Value, matrix: Value, dimensions: int, s
 @TFLITE.reader("TransformTensor", "TransformTensorBilinear", domain=CUSTOM, since=2)
 def transform_tensor_bilinear(
     b: TfliteBuilder, x: Value, matrix: Value, *, output_size: Sequence[int], mode: str = "bilinear"
-) -> Any:
+) -> Value:
     """x: [1, h, w, c], matrix: [1, 4, 4] -> [1, oh, ow, c]: what lies where the matrix takes the middle of a pixel."""
     return _sampled(b, x, matrix, output_size, mode, 0.5)
 
@@ -246,12 +246,12 @@ def transform_tensor_bilinear(
 @TFLITE.reader("TransformTensor", "TransformTensorBilinear", domain=CUSTOM)
 def transform_tensor(
     b: TfliteBuilder, x: Value, matrix: Value, *, output_size: Sequence[int], mode: str = "bilinear"
-) -> Any:
+) -> Value:
     """The same for the corner of a pixel."""
     return _sampled(b, x, matrix, output_size, mode, 0.0)
 
 
-def _sampled(b: TfliteBuilder, x: Value, matrix: Value, output_size: Sequence[int], mode: str, middle: float) -> Any:
+def _sampled(b: TfliteBuilder, x: Value, matrix: Value, output_size: Sequence[int], mode: str, middle: float) -> Value:
     height, width = output_size
     if mode != "bilinear" or not 0 < height * width <= 1 << 26:
         raise b.unsupported(f"mode {mode} of {height} x {width} pixels")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
@@ -20,12 +18,12 @@ TFLITE.add("LOG_SOFTMAX", lambda b, x: b(LogSoftmax(-1), x))
 
 
 @TFLITE.reader("SOFTMAX")
-def softmax(b: TfliteBuilder, x: Value, *, beta: float = 0.0) -> Any:
+def softmax(b: TfliteBuilder, x: Value, *, beta: float = 0.0) -> Value:
     return b(Softmax(-1), x if beta == 1 else b(Mul(), x, beta))
 
 
 @TFLITE.reader("L2_NORMALIZATION")
-def l2_normalization(b: TfliteBuilder, x: Value, *, fused_activation_function: str = "NONE") -> Any:
+def l2_normalization(b: TfliteBuilder, x: Value, *, fused_activation_function: str = "NONE") -> Value:
     norm = b(Clip(LEAST_NORM), b(ReduceL2(), x, np.array([-1])))
     return activated(b, b(Div(), x, norm), fused_activation_function)
 
@@ -33,7 +31,7 @@ def l2_normalization(b: TfliteBuilder, x: Value, *, fused_activation_function: s
 @TFLITE.reader("LOCAL_RESPONSE_NORMALIZATION")
 def local_response_normalization(
     b: TfliteBuilder, x: Value, *, radius: int = 0, bias: float = 0.0, alpha: float = 0.0, beta: float = 0.0
-) -> Any:
+) -> Value:
     """The window goes from radius channels before to radius channels behind."""
     size = 2 * radius + 1
     return b(LRN(size, alpha * size, beta, bias, "NHWC"), x)

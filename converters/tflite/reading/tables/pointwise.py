@@ -87,7 +87,7 @@ TFLITE.add("SELECT_V2", by_parts(AsIs(Where(), "condition x y")))
 def _added(operator: Any) -> Any:
     def read(
         b: TfliteBuilder, x: Value, y: Value, *, fused_activation_function: str = "NONE", pot_scale_int16: bool = True
-    ) -> Any:
+    ) -> Value:
         return activated(b, b(operator, x, y), fused_activation_function)
 
     return read
@@ -99,7 +99,7 @@ TFLITE.add("SUB", _added(Sub()))
 
 @TFLITE.reader("MUL")
 @complexes
-def mul(b: TfliteBuilder, x: Value, y: Value, *, fused_activation_function: str = "NONE") -> Any:
+def mul(b: TfliteBuilder, x: Value, y: Value, *, fused_activation_function: str = "NONE") -> Value:
     if isinstance(x, Complex) or isinstance(y, Complex):
         (a, i), (c, j) = parts_of(b, x), parts_of(b, y)
         re = b(Sub(), b(Mul(), a, c), b(Mul(), i, j))
@@ -108,46 +108,46 @@ def mul(b: TfliteBuilder, x: Value, y: Value, *, fused_activation_function: str 
 
 
 @TFLITE.reader("DIV")
-def div(b: TfliteBuilder, x: Value, y: Value, *, fused_activation_function: str = "NONE") -> Any:
+def div(b: TfliteBuilder, x: Value, y: Value, *, fused_activation_function: str = "NONE") -> Value:
     return activated(b, b(Div(), x, y), fused_activation_function)
 
 
 @TFLITE.reader("ADD_N")
-def add_n(b: TfliteBuilder, *xs: Value) -> Any:
+def add_n(b: TfliteBuilder, *xs: Value) -> Value:
     if not xs:
         raise b.invalid("number of operands", 0, "at least 1")
     return functools.reduce(lambda x, y: b(Add(), x, y), xs)
 
 
 @TFLITE.reader("NOT_EQUAL")
-def not_equal(b: TfliteBuilder, x: Value, y: Value) -> Any:
+def not_equal(b: TfliteBuilder, x: Value, y: Value) -> Value:
     return b(Not(), b(Equal(), x, y))
 
 
 @TFLITE.reader("RSQRT")
-def rsqrt(b: TfliteBuilder, x: Value) -> Any:
+def rsqrt(b: TfliteBuilder, x: Value) -> Value:
     return b(Reciprocal(), b(Sqrt(), x))
 
 
 @TFLITE.reader("SQUARE")
-def square(b: TfliteBuilder, x: Value) -> Any:
+def square(b: TfliteBuilder, x: Value) -> Value:
     return b(Mul(), x, x)
 
 
 @TFLITE.reader("SQUARED_DIFFERENCE")
-def squared_difference(b: TfliteBuilder, x: Value, y: Value) -> Any:
+def squared_difference(b: TfliteBuilder, x: Value, y: Value) -> Value:
     difference = b(Sub(), x, y)
     return b(Mul(), difference, difference)
 
 
 @TFLITE.reader("GELU")
-def gelu(b: TfliteBuilder, x: Value, *, approximate: bool = False) -> Any:
+def gelu(b: TfliteBuilder, x: Value, *, approximate: bool = False) -> Value:
     return b(Gelu("tanh" if approximate else "none"), x)
 
 
 @TFLITE.reader("FLOOR_DIV")
 @exact
-def floor_div(b: TfliteBuilder, x: Value, y: Value) -> Any:
+def floor_div(b: TfliteBuilder, x: Value, y: Value) -> Value:
     """Floats are divided in f64, so that a quotient just below a whole number stays below it.
 
     LiteRT takes stored numbers as they are.
@@ -160,7 +160,7 @@ def floor_div(b: TfliteBuilder, x: Value, y: Value) -> Any:
 
 
 @TFLITE.reader("POW")
-def power(b: TfliteBuilder, x: Value, y: Value) -> Any:
+def power(b: TfliteBuilder, x: Value, y: Value) -> Value:
     """Of integers in f64: what is too large becomes the least number."""
     if x.type.dtype.kind not in "iu":
         return b(Pow(), x, y)
@@ -168,7 +168,7 @@ def power(b: TfliteBuilder, x: Value, y: Value) -> Any:
 
 
 @TFLITE.reader("ATAN2")
-def atan2(b: TfliteBuilder, y: Value, x: Value) -> Any:
+def atan2(b: TfliteBuilder, y: Value, x: Value) -> Value:
     """The angle of (x, y), with the signs of zeros that C gives."""
     right, up = b(Abs(), x), b(Abs(), y)
     diagonal = b(Where(), b(Equal(), right, 0.0), right, b(Sign(), right))
@@ -177,26 +177,26 @@ def atan2(b: TfliteBuilder, y: Value, x: Value) -> Any:
     return b(Where(), _is_negative(b, y), b(Neg(), turned), turned)
 
 
-def _is_negative(b: TfliteBuilder, x: Value) -> Any:
+def _is_negative(b: TfliteBuilder, x: Value) -> Value:
     """Whether the sign is set, also that of a zero."""
     zero = b(And(), b(Equal(), x, 0.0), b(Less(), b(Reciprocal(), x), 0.0))
     return b(Or(), b(Less(), x, 0.0), zero)
 
 
 @TFLITE.reader("BITWISE_XOR")
-def bitwise_xor(b: TfliteBuilder, x: Value, y: Value) -> Any:
+def bitwise_xor(b: TfliteBuilder, x: Value, y: Value) -> Value:
     return b(Xor() if x.type.dtype == BOOL else BitwiseXor(), x, y)
 
 
 @TFLITE.reader("RIGHT_SHIFT")
-def right_shift(b: TfliteBuilder, x: Value, y: Value) -> Any:
+def right_shift(b: TfliteBuilder, x: Value, y: Value) -> Value:
     """Of a negative count nothing is shifted; of one beyond the width the sign is left."""
     return b(BitShift("RIGHT"), x, b(Relu(), y) if y.type.dtype.kind == "i" else y)
 
 
 @TFLITE.reader("SELECT")
 @by_parts
-def select(b: TfliteBuilder, condition: Value, x: Value, y: Value) -> Any:
+def select(b: TfliteBuilder, condition: Value, x: Value, y: Value) -> Value:
     """A condition of rank 1 beside operands of more axes chooses whole entries of the first axis."""
     rank = rank_of(b, x)
     if rank_of(b, condition) == 1 and rank > 1:
@@ -205,12 +205,12 @@ def select(b: TfliteBuilder, condition: Value, x: Value, y: Value) -> Any:
 
 
 @TFLITE.reader("ZEROS_LIKE")
-def zeros_like(b: TfliteBuilder, x: Value) -> Any:
+def zeros_like(b: TfliteBuilder, x: Value) -> Value:
     return b(ConstantOfShape(0, x.type.dtype), b(Shape(), x))
 
 
 @TFLITE.reader("BUCKETIZE")
-def bucketize(b: TfliteBuilder, x: Value, *, boundaries: tuple[float, ...] = ()) -> Any:
+def bucketize(b: TfliteBuilder, x: Value, *, boundaries: tuple[float, ...] = ()) -> Value:
     """How many boundaries, which ascend, are not above x; of NaN all."""
     limits = b.const(np.asarray(boundaries, np.float32).astype(x.type.dtype))
     beyond = b(Not(), b(Less(), b(Unsqueeze(), x, np.array([rank_of(b, x)])), limits))
@@ -220,7 +220,7 @@ def bucketize(b: TfliteBuilder, x: Value, *, boundaries: tuple[float, ...] = ())
 @TFLITE.reader("FAKE_QUANT")
 def fake_quant(
     b: TfliteBuilder, x: Value, *, min: float = 0.0, max: float = 0.0, num_bits: int = 0, narrow_range: bool = False
-) -> Any:
+) -> Value:
     """X at the levels that so many bits allow from min to max, which move so that 0 is a level or the end."""
     if not 1 < num_bits <= 16 or not min < max:
         raise b.invalid("num_bits, min and max", (num_bits, min, max), "2 to 16 bits and a range")
@@ -235,7 +235,7 @@ def fake_quant(
 @TFLITE.reader("CAST")
 @exact
 @complexes
-def convert(b: TfliteBuilder, x: Value, *, in_data_type: str = "FLOAT32", out_data_type: str = "FLOAT32") -> Any:
+def convert(b: TfliteBuilder, x: Value, *, in_data_type: str = "FLOAT32", out_data_type: str = "FLOAT32") -> Value:
     """To the dtype of the result's tensor; the options may be missing.
 
     Floats beyond an integer's range become its limits, NaN the upper one.  Of complex numbers the real part counts.
@@ -252,11 +252,11 @@ def convert(b: TfliteBuilder, x: Value, *, in_data_type: str = "FLOAT32", out_da
 
 
 @TFLITE.reader("QUANTIZE")
-def quantize(b: TfliteBuilder, x: Value) -> Any:
+def quantize(b: TfliteBuilder, x: Value) -> Value:
     """What is quantised already is so anew, with the scale of the result."""
     return x
 
 
 @TFLITE.reader("DEQUANTIZE")
-def dequantize(b: TfliteBuilder, x: Value) -> Any:
+def dequantize(b: TfliteBuilder, x: Value) -> Value:
     return cast(b, x, F32)

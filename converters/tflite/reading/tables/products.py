@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bolt_numba.converters.operands import rank_of, reshaped, static_dim
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.quantised import ranged
@@ -25,7 +23,7 @@ def fully_connected(
     asymmetric_quantize_inputs: bool = False,
     quantized_bias_type: str = "FLOAT32",
     quant_spec: tuple[int, ...] = (),
-) -> Any:
+) -> Value:
     """w: [n, k].  x: [..., k], or any shape that is read as rows of k numbers."""
     if weights_format != "DEFAULT":
         raise b.unsupported(f"weights_format {weights_format}")
@@ -45,5 +43,5 @@ def batch_matmul(
     adj_x: bool = False,
     adj_y: bool = False,
     asymmetric_quantize_inputs: bool = False,
-) -> Any:
+) -> Value:
     return b(MatMul(trans_a=adj_x, trans_b=adj_y), x if adj_x else ranged(b, x, 1, axis=-1), y)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bolt_numba.converters.operands import known_ints
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64
@@ -17,17 +15,17 @@ def _seed(seed: int, seed2: int) -> float | None:
 
 
 @TFLITE.reader("RANDOM_UNIFORM")
-def random_uniform(b: TfliteBuilder, shape: Value, *, seed: int = 0, seed2: int = 0) -> Any:
+def random_uniform(b: TfliteBuilder, shape: Value, *, seed: int = 0, seed2: int = 0) -> Value:
     return b(RandomUniform(dtype=b.declared(0).dtype, seed=_seed(seed, seed2)), as_i64(b, shape))
 
 
 @TFLITE.reader("RANDOM_STANDARD_NORMAL")
-def random_standard_normal(b: TfliteBuilder, shape: Value, *, seed: int = 0, seed2: int = 0) -> Any:
+def random_standard_normal(b: TfliteBuilder, shape: Value, *, seed: int = 0, seed2: int = 0) -> Value:
     return b(RandomNormal(dtype=b.declared(0).dtype, seed=_seed(seed, seed2)), as_i64(b, shape))
 
 
 @TFLITE.reader("MULTINOMIAL")
-def multinomial(b: TfliteBuilder, logits: Value, samples: Value, *, seed: int = 0, seed2: int = 0) -> Any:
+def multinomial(b: TfliteBuilder, logits: Value, samples: Value, *, seed: int = 0, seed2: int = 0) -> Value:
     count = known_ints(b, samples, "a number of samples")
     if len(count) != 1:
         raise b.invalid("number of samples", count, "one")

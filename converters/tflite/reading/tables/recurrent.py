@@ -7,7 +7,7 @@ and run for each step by a `Scan`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,24 +25,27 @@ from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.layers.recurrent import LSTM, RNN
 from bolt_numba.ops.pointwise import Add, Clip, Mul, Neg, Relu, Sigmoid, Sub, Tanh
+from bolt_numba.ops.registry import Op
 
-FUNCTIONS: dict[str, Any] = {
+FUNCTIONS: dict[str, Op | None] = {
     "NONE": None, "RELU": Relu(), "RELU_N1_TO_1": Clip(-1.0, 1.0), "RELU6": Clip(0.0, 6.0), "TANH": Tanh(),
 }  # fmt: skip
 """Of a cell, where TANH is a function and no range."""
 LEAST_VARIANCE = 1e-8
+Stepped: TypeAlias = tuple[Value, list[Value]]
+"""Results of all steps, and the last states."""
 NAMES = {"NONE": "affine", "RELU": "relu", "TANH": "tanh"}
 """Those that the graph's own layers have, too."""
 
 
-def _function(b: TfliteBuilder, name: str) -> Any:
+def _function(b: TfliteBuilder, name: str) -> Op | None:
     if name not in FUNCTIONS:
         raise b.unsupported(f"fused_activation_function {name}")
     return FUNCTIONS[name]
 
 
-def _of(b: Builder, function: Any, x: Value) -> Any:
-    return x if function is None else b(function, x)
+def _of(b: Builder, function: Op | None, x: Value) -> Value:
+    return x if function is None else b.one(function, x)
 
 
 def _scanned(
@@ -53,7 +56,7 @@ def _scanned(
     constants: Sequence[Value],
     axis: int,
     backward: bool,
-) -> tuple[Value, list[Value]]:
+) -> Stepped:
     """Results of all steps along the time axis of x, and the last states.
 
     cell: builder, step, states, constants -> new states, of which the first is the result.  One step needs no `Scan`.
@@ -119,19 +122,19 @@ def _cell_of(operands: Sequence[Value | None], function: str, cell_clip: float, 
     )  # fmt: skip
 
 
-def _plain(b: TfliteBuilder, x: Value, cell: LstmCell, h: Value, c: Value, axis: int, backward: bool) -> Any:
+def _plain(b: TfliteBuilder, x: Value, cell: LstmCell, h: Value, c: Value, axis: int, backward: bool) -> Stepped:
     """The graph's own LSTM, whose gates stand in the order i, o, f, c.
 
     Where i is 1 - f, it is the sigmoid of what f is the sigmoid of, turned around.
     """
 
-    def gate(values: Sequence[Value | None], index: int) -> Any:
+    def gate(values: Sequence[Value | None], index: int) -> Value | None:
         if index == 0 and cell.is_coupled:
             forget = values[1]
             return None if forget is None else b(Neg(), forget)
         return values[index]
 
-    def stacked(values: Sequence[Value | None], order: Sequence[int]) -> Any:
+    def stacked(values: Sequence[Value | None], order: Sequence[int]) -> Value | None:
         rows = [gate(values, i) for i in order]
         shape = next((v for v in rows if v is not None), None)
         if shape is None:
@@ -158,7 +161,7 @@ def _plain(b: TfliteBuilder, x: Value, cell: LstmCell, h: Value, c: Value, axis:
     return squeezed(b, y, 1 if axis == 0 else 2), [squeezed(b, s, axis) for s in last]
 
 
-def _general(b: TfliteBuilder, x: Value, cell: LstmCell, h: Value, c: Value, axis: int, backward: bool) -> Any:
+def _general(b: TfliteBuilder, x: Value, cell: LstmCell, h: Value, c: Value, axis: int, backward: bool) -> Stepped:
     function = _function(b, cell.function)
     fields = (*cell.inputs, *cell.states, *cell.peepholes, *cell.biases, *cell.norms)
     given = [*fields, cell.projection, cell.projection_bias]
@@ -177,10 +180,10 @@ def _general(b: TfliteBuilder, x: Value, cell: LstmCell, h: Value, c: Value, axi
     return _scanned(b, step, x, [h, c], [v for v in given if v is not None], axis, backward)
 
 
-def _step(b: Builder, cell: LstmCell, function: Any, x: Value, h: Value, c: Value) -> tuple[Value, Value]:
+def _step(b: Builder, cell: LstmCell, function: Op | None, x: Value, h: Value, c: Value) -> tuple[Value, Value]:
     """The new h and c."""
 
-    def gate(index: int, peephole: Value | None, state: Value | None) -> Any:
+    def gate(index: int, peephole: Value | None, state: Value | None) -> Value:
         bias, norm = cell.biases[index], cell.norms[index]
         made = b(MatMul(trans_b=True), x, cell.inputs[index], bias if norm is None else None)
         made = b(Add(), made, b(MatMul(trans_b=True), h, cell.states[index]))
@@ -204,7 +207,7 @@ def _step(b: Builder, cell: LstmCell, function: Any, x: Value, h: Value, c: Valu
     return out, new
 
 
-def _lstm(b: TfliteBuilder, x: Value, cell: LstmCell, h: Value, c: Value, axis: int, backward: bool = False) -> Any:
+def _lstm(b: TfliteBuilder, x: Value, cell: LstmCell, h: Value, c: Value, axis: int, backward: bool = False) -> Stepped:
     """Results of all steps along an axis of x [.., .., i], and the last h and c."""
     if cell.inputs[0] is None and any(v is not None for v in (cell.states[0], cell.norms[0])):
         raise b.invalid("weights of the input gate", "none", "some, as there are others of it")
@@ -252,7 +255,7 @@ def lstm(
     cell_clip: float = 0.0,
     proj_clip: float = 0.0,
     kernel_type: str = "FULL",
-) -> Any:
+) -> Value | tuple[Value, Value, Value, Value]:
     """One step, x: [n, i].  The kernel BASIC takes its states as operands, and gives them."""
     if kernel_type == "BASIC":
         return _basic(b, x, *operands)
@@ -261,7 +264,7 @@ def lstm(
     return squeezed(b, made, 0)
 
 
-def _basic(b: TfliteBuilder, x: Value, h: Any, w: Any, bias: Any, c: Any) -> Any:
+def _basic(b: TfliteBuilder, x: Value, h: Any, w: Any, bias: Any, c: Any) -> tuple[Value, Value, Value, Value]:
     """w: [4 h, i + h] of the gates i, c, f, o -> h, c, and what went into the product and came out of it."""
     joined = b(Concat(1), x, h)
     gates = b(MatMul(trans_b=True), joined, w, bias)
@@ -280,7 +283,7 @@ def _with_auxiliary(
     return b(Concat(2), x, more), joined
 
 
-def _both(b: TfliteBuilder, results: Sequence[Value], merged: bool) -> Any:
+def _both(b: TfliteBuilder, results: Sequence[Value], merged: bool) -> Value | tuple[Value, ...]:
     return b(Concat(2), *results) if merged else tuple(results)
 
 
@@ -294,7 +297,7 @@ def bidirectional_sequence_lstm(
     proj_clip: float = 0.0,
     merge_outputs: bool = False,
     time_major: bool = True,
-) -> Any:
+) -> Value | tuple[Value, ...]:
     """Two LSTM, the second from the end.  An auxiliary input without weights is the second one's input."""
     rows = [*operands, *[None] * (47 - len(operands))]
     more = rows[38]
@@ -347,7 +350,7 @@ def unidirectional_sequence_rnn(
     *,
     time_major: bool = False,
     fused_activation_function: str = "NONE",
-) -> Any:
+) -> Value:
     y, last = _rnn(b, x, w, r, bias, h, fused_activation_function, 0 if time_major else 1, False)
     b.assign(4, last)
     return y
@@ -363,7 +366,7 @@ def rnn(
     h: Value,
     *,
     fused_activation_function: str = "NONE",
-) -> Any:
+) -> Value:
     """One step, x: [n, i]."""
     y, last = _rnn(b, unsqueezed(b, x, 0), w, r, bias, h, fused_activation_function, 0, False)
     b.assign(4, last)
@@ -378,7 +381,7 @@ def bidirectional_sequence_rnn(
     time_major: bool = False,
     fused_activation_function: str = "NONE",
     merge_outputs: bool = False,
-) -> Any:
+) -> Value | tuple[Value, ...]:
     """Two RNN, the second from the end.  An auxiliary input without weights is the second one's input."""
     rows = [*operands, *[None] * (11 - len(operands))]
     more = rows[8]
@@ -408,7 +411,7 @@ def svdf(
     *,
     rank: int = 0,
     fused_activation_function: str = "NONE",
-) -> Any:
+) -> Value:
     """Filters of rank * units, w [f, i], whose results of the last m steps are weighted by ``times`` [f, m].
 
     state: [n, f m].  LiteRT leaves the activation out where all is quantised.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bolt_numba.base.types import F32
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast
@@ -21,7 +19,7 @@ def _mode(b: TfliteBuilder, align_corners: bool, half_pixel_centers: bool, half:
 @TFLITE.reader("RESIZE_BILINEAR")
 def resize_bilinear(
     b: TfliteBuilder, x: Value, size: Value, *, align_corners: bool = False, half_pixel_centers: bool = False
-) -> Any:
+) -> Value:
     """size: height and width.  Integers that stand for themselves are rounded."""
     mode = _mode(b, align_corners, half_pixel_centers, "half_pixel")
     dtype = x.type.dtype
@@ -33,7 +31,7 @@ def resize_bilinear(
 @TFLITE.reader("RESIZE_NEAREST_NEIGHBOR")
 def resize_nearest_neighbor(
     b: TfliteBuilder, x: Value, size: Value, *, align_corners: bool = False, half_pixel_centers: bool = False
-) -> Any:
+) -> Value:
     """The pixel at or before the place; with align_corners the nearest one."""
     mode = _mode(b, align_corners, half_pixel_centers, "tf_half_pixel_for_nn")
     rounding = "round_prefer_ceil" if align_corners else "floor"

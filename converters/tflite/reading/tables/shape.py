@@ -50,7 +50,7 @@ TFLITE.add("DENSIFY", stored(AsIs(Identity())))  # what is sparse in the file wa
 
 @TFLITE.reader("RESHAPE")
 @stored
-def reshape(b: TfliteBuilder, x: Value, shape: Value | None = None, *, new_shape: Ints = ()) -> Any:
+def reshape(b: TfliteBuilder, x: Value, shape: Value | None = None, *, new_shape: Ints = ()) -> Value:
     """The operand counts where there is one; [0] as the attribute means a scalar, as in very old files."""
     if shape is None:
         return b(Reshape(allowzero=True), x, ints(() if list(new_shape) == [0] else new_shape))
@@ -59,7 +59,7 @@ def reshape(b: TfliteBuilder, x: Value, shape: Value | None = None, *, new_shape
 
 @TFLITE.reader("SQUEEZE")
 @stored
-def squeeze(b: TfliteBuilder, x: Value, *, squeeze_dims: Ints = ()) -> Any:
+def squeeze(b: TfliteBuilder, x: Value, *, squeeze_dims: Ints = ()) -> Value:
     """Without axes all that are known to have length 1."""
     rank_of(b, x)
     ones = [i for i, d in enumerate(x.type.shape or ()) if d == 1]
@@ -68,20 +68,20 @@ def squeeze(b: TfliteBuilder, x: Value, *, squeeze_dims: Ints = ()) -> Any:
 
 @TFLITE.reader("EXPAND_DIMS")
 @stored
-def expand_dims(b: TfliteBuilder, x: Value, axis: Value) -> Any:
+def expand_dims(b: TfliteBuilder, x: Value, axis: Value) -> Value:
     return b(Unsqueeze(), x, b(Reshape(), as_i64(b, axis), ints([1])))
 
 
 @TFLITE.reader("TRANSPOSE")
 @stored
-def transpose(b: TfliteBuilder, x: Value, perm: Value) -> Any:
+def transpose(b: TfliteBuilder, x: Value, perm: Value) -> Value:
     rank = rank_of(b, x)
     if perm.type.known is None:
         return _transposed_at_run_time(b, x, as_i64(b, perm))
     return b(Transpose(tuple(p % rank for p in known_ints(b, perm, "a permutation"))), x)
 
 
-def _transposed_at_run_time(b: TfliteBuilder, x: Value, perm: Value) -> Any:
+def _transposed_at_run_time(b: TfliteBuilder, x: Value, perm: Value) -> Value:
     """Elements by their places in the flattened operand."""
     rank = rank_of(b, x)
     sizes = b(Shape(), x)
@@ -97,19 +97,19 @@ def _transposed_at_run_time(b: TfliteBuilder, x: Value, perm: Value) -> Any:
 
 @TFLITE.reader("CONCATENATION")
 @stored
-def concatenation(b: TfliteBuilder, *xs: Value, axis: int = 0, fused_activation_function: str = "NONE") -> Any:
+def concatenation(b: TfliteBuilder, *xs: Value, axis: int = 0, fused_activation_function: str = "NONE") -> Value:
     return activated(b, b(Concat(axis), *xs), fused_activation_function)
 
 
 @TFLITE.reader("PACK")
 @stored
-def pack(b: TfliteBuilder, *xs: Value, values_count: int = 0, axis: int = 0) -> Any:
+def pack(b: TfliteBuilder, *xs: Value, values_count: int = 0, axis: int = 0) -> Value:
     return b(Concat(axis), *(unsqueezed(b, x, axis) for x in xs))
 
 
 @TFLITE.reader("UNPACK")
 @stored
-def unpack(b: TfliteBuilder, x: Value, *, num: int = 0, axis: int = 0) -> Any:
+def unpack(b: TfliteBuilder, x: Value, *, num: int = 0, axis: int = 0) -> tuple[Value, ...]:
     size = size_of(b, x, axis)
     if isinstance(size, int) and size != num:
         raise b.invalid("num", num, f"{size}, the length of axis {axis}")
@@ -126,7 +126,7 @@ def _axis(b: TfliteBuilder, axis: Value) -> int:
 
 @TFLITE.reader("SPLIT")
 @stored
-def split(b: TfliteBuilder, axis: Value, x: Value, *, num_splits: int = 0) -> Any:
+def split(b: TfliteBuilder, axis: Value, x: Value, *, num_splits: int = 0) -> list[Value]:
     along = _axis(b, axis)
     size = size_of(b, x, along)
     if num_splits < 1 or (isinstance(size, int) and size % num_splits):
@@ -136,7 +136,7 @@ def split(b: TfliteBuilder, axis: Value, x: Value, *, num_splits: int = 0) -> An
 
 @TFLITE.reader("SPLIT_V")
 @stored
-def split_v(b: TfliteBuilder, x: Value, sizes: Value, axis: Value, *, num_splits: int = 0) -> Any:
+def split_v(b: TfliteBuilder, x: Value, sizes: Value, axis: Value, *, num_splits: int = 0) -> list[Value]:
     """One of the sizes may be -1: what the others leave."""
     along, known = _axis(b, axis), sizes.type.known
     lengths: Any = as_i64(b, sizes)
@@ -151,24 +151,24 @@ def split_v(b: TfliteBuilder, x: Value, sizes: Value, axis: Value, *, num_splits
 
 @TFLITE.reader("TILE")
 @stored
-def tile(b: TfliteBuilder, x: Value, multiples: Value) -> Any:
+def tile(b: TfliteBuilder, x: Value, multiples: Value) -> Value:
     return b(Tile(), x, as_i64(b, multiples))
 
 
 @TFLITE.reader("BROADCAST_TO")
 @stored
-def broadcast_to(b: TfliteBuilder, x: Value, shape: Value) -> Any:
+def broadcast_to(b: TfliteBuilder, x: Value, shape: Value) -> Value:
     return b(Expand(), x, as_i64(b, shape))
 
 
 @TFLITE.reader("FILL")
 @stored
-def fill(b: TfliteBuilder, shape: Value, value: Value) -> Any:
+def fill(b: TfliteBuilder, shape: Value, value: Value) -> Value:
     return b(Expand(), as_scalar(b, value), as_i64(b, shape))
 
 
 @TFLITE.reader("BROADCAST_ARGS")
-def broadcast_args(b: TfliteBuilder, x: Value, y: Value) -> Any:
+def broadcast_args(b: TfliteBuilder, x: Value, y: Value) -> Value:
     """The shape that two shapes broadcast to."""
     lengths = [static_dim(b, v, 0) for v in (x, y)]
     wide = [b(Concat(0), np.ones(max(lengths) - n, v.type.dtype), v) for v, n in zip((x, y), lengths, strict=True)]
@@ -178,19 +178,19 @@ def broadcast_args(b: TfliteBuilder, x: Value, y: Value) -> Any:
 @TFLITE.reader("SHAPE")
 @exact
 @complexes
-def shape(b: TfliteBuilder, x: Value, *, out_type: str = "FLOAT32") -> Any:
+def shape(b: TfliteBuilder, x: Value, *, out_type: str = "FLOAT32") -> Value:
     return b(Shape(), x.re if isinstance(x, Complex) else x)
 
 
 @TFLITE.reader("RANK")
 @exact
 @complexes
-def rank(b: TfliteBuilder, x: Value) -> Any:
+def rank(b: TfliteBuilder, x: Value) -> Value:
     return b.const(np.array(rank_of(b, x), np.int32))
 
 
 @TFLITE.reader("RANGE")
-def arange(b: TfliteBuilder, start: Value, limit: Value, delta: Value) -> Any:
+def arange(b: TfliteBuilder, start: Value, limit: Value, delta: Value) -> Value:
     """The number of floats is computed in f32."""
     first, last, step = (as_scalar(b, v) for v in (start, limit, delta))
     if first.type.dtype.kind in "iu":
@@ -202,7 +202,7 @@ def arange(b: TfliteBuilder, start: Value, limit: Value, delta: Value) -> Any:
 
 @TFLITE.reader("BITCAST")
 @exact
-def bitcast(b: TfliteBuilder, x: Value) -> Any:
+def bitcast(b: TfliteBuilder, x: Value) -> Value:
     """A narrower dtype adds a last axis of its parts, the lowest bits first; a wider one takes it away."""
     to = b.declared(0).dtype
     narrow, wide = sorted((x.type.dtype.itemsize, to.itemsize))

@@ -17,7 +17,7 @@ from bolt_numba.ops.pointwise import Abs, Add, Clip, Div, Max, Mul, Sqrt
 
 @TFLITE.reader("RFFT2D")
 @complexes
-def rfft2d(b: TfliteBuilder, x: Value, length: Value) -> Any:
+def rfft2d(b: TfliteBuilder, x: Value, length: Value) -> Value:
     """[..., h, w] -> the frequencies [..., height, width / 2 + 1], where ``length`` has height and width."""
     rank, sizes = rank_of(b, x), known_ints(b, length, "fft_length")
     if rank < 2 or len(sizes) != 2:
@@ -43,7 +43,7 @@ def imag(b: TfliteBuilder, x: Value) -> Any:
 
 @TFLITE.reader("COMPLEX_ABS")
 @complexes
-def complex_abs(b: TfliteBuilder, x: Value) -> Any:
+def complex_abs(b: TfliteBuilder, x: Value) -> Value:
     """Over the greater part, so that no square leaves the range of f32."""
     re, im = (b(Abs(), part) for part in parts_of(b, x))
     limits = np.finfo(np.float32)

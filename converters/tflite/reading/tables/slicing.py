@@ -37,7 +37,7 @@ BEGIN = -END - 1
 
 @TFLITE.reader("SLICE")
 @stored
-def slice_(b: TfliteBuilder, x: Value, begin: Value, size: Value) -> Any:
+def slice_(b: TfliteBuilder, x: Value, begin: Value, size: Value) -> Value:
     """A size of -1 means all that is left."""
     starts, lengths = as_i64(b, begin), as_i64(b, size)
     ends = b(Add(), starts, lengths)
@@ -161,7 +161,7 @@ def strided_slice(
     new_axis_mask: int = 0,
     shrink_axis_mask: int = 0,
     offset: bool = False,
-) -> Any:
+) -> Value:
     """As NumPy's indexing by a tuple of slices, numbers, ellipsis and new axes."""
     masks = Masks(begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
     steps = np.array(known_ints(b, strides, "strides"), I64)
@@ -189,18 +189,18 @@ def _pads(b: TfliteBuilder, paddings: Value) -> Any:
 
 @TFLITE.reader("PAD")
 @by_parts
-def pad(b: TfliteBuilder, x: Value, paddings: Value) -> Any:
+def pad(b: TfliteBuilder, x: Value, paddings: Value) -> Value:
     return b(Pad(), x, _pads(b, paddings))
 
 
 @TFLITE.reader("PADV2")
-def padv2(b: TfliteBuilder, x: Value, paddings: Value, value: Value) -> Any:
+def padv2(b: TfliteBuilder, x: Value, paddings: Value, value: Value) -> Value:
     return b(Pad(), x, _pads(b, paddings), value)
 
 
 @TFLITE.reader("MIRROR_PAD")
 @stored
-def mirror_pad(b: TfliteBuilder, x: Value, paddings: Value, *, mode: str = "REFLECT") -> Any:
+def mirror_pad(b: TfliteBuilder, x: Value, paddings: Value, *, mode: str = "REFLECT") -> Value:
     """REFLECT leaves out the edge, SYMMETRIC repeats it."""
     if mode == "REFLECT":
         return b(Pad("reflect"), x, _pads(b, paddings))
@@ -217,7 +217,7 @@ def mirror_pad(b: TfliteBuilder, x: Value, paddings: Value, *, mode: str = "REFL
 
 @TFLITE.reader("REVERSE_V2")
 @stored
-def reverse_v2(b: TfliteBuilder, x: Value, axes: Value) -> Any:
+def reverse_v2(b: TfliteBuilder, x: Value, axes: Value) -> Value:
     turned = known_ints(b, axes, "axes")
     count = len(turned)
     return b(Slice(), x, ints([END] * count), ints([BEGIN] * count), ints(turned), ints([-1] * count)) if count else x
@@ -225,7 +225,7 @@ def reverse_v2(b: TfliteBuilder, x: Value, axes: Value) -> Any:
 
 @TFLITE.reader("REVERSE_SEQUENCE")
 @stored
-def reverse_sequence(b: TfliteBuilder, x: Value, lengths: Value, *, seq_dim: int = 0, batch_dim: int = 0) -> Any:
+def reverse_sequence(b: TfliteBuilder, x: Value, lengths: Value, *, seq_dim: int = 0, batch_dim: int = 0) -> Value:
     rank = rank_of(b, x)
     time, batch = seq_dim % rank, batch_dim % rank
     if {time, batch} == {0, 1}:
@@ -237,7 +237,7 @@ def reverse_sequence(b: TfliteBuilder, x: Value, lengths: Value, *, seq_dim: int
 
 @TFLITE.reader("DEPTH_TO_SPACE")
 @stored
-def depth_to_space(b: TfliteBuilder, x: Value, *, block_size: int = 0) -> Any:
+def depth_to_space(b: TfliteBuilder, x: Value, *, block_size: int = 0) -> Value:
     """[n, h, w, k k c] -> [n, h k, w k, c]."""
     n, h, w = sizes_of(b, x, range(3))
     k = block_size
@@ -250,7 +250,7 @@ def depth_to_space(b: TfliteBuilder, x: Value, *, block_size: int = 0) -> Any:
 
 @TFLITE.reader("SPACE_TO_DEPTH")
 @stored
-def space_to_depth(b: TfliteBuilder, x: Value, *, block_size: int = 0) -> Any:
+def space_to_depth(b: TfliteBuilder, x: Value, *, block_size: int = 0) -> Value:
     """[n, h k, w k, c] -> [n, h, w, k k c]."""
     n, h, w = sizes_of(b, x, range(3))
     k, c = block_size, static_dim(b, x, 3)
@@ -271,7 +271,7 @@ def _blocks(b: TfliteBuilder, x: Value, shape: Value, other: Value) -> tuple[Int
 
 
 @TFLITE.reader("SPACE_TO_BATCH_ND")
-def space_to_batch_nd(b: TfliteBuilder, x: Value, block_shape: Value, paddings: Value) -> Any:
+def space_to_batch_nd(b: TfliteBuilder, x: Value, block_shape: Value, paddings: Value) -> Value:
     """[n, s k..., rest] -> [k... n, s..., rest], after x was padded with zeros."""
     blocks, pads = _blocks(b, x, block_shape, paddings)
     count, rank = len(blocks), rank_of(b, x)
@@ -287,7 +287,7 @@ def space_to_batch_nd(b: TfliteBuilder, x: Value, block_shape: Value, paddings: 
 
 @TFLITE.reader("BATCH_TO_SPACE_ND")
 @stored
-def batch_to_space_nd(b: TfliteBuilder, x: Value, block_shape: Value, crops: Value) -> Any:
+def batch_to_space_nd(b: TfliteBuilder, x: Value, block_shape: Value, crops: Value) -> Value:
     """[k... n, s..., rest] -> [n, s k..., rest], less what is cropped."""
     blocks, cut = _blocks(b, x, block_shape, crops)
     count, rank = len(blocks), rank_of(b, x)

@@ -89,8 +89,8 @@ def _bits(operators: Any) -> Any:
 
 for _name, _operator in UNARY.items():
     TFLITE.add(f"STABLEHLO_{_name}", AsIs(_operator()))
-for _name, _operator in BINARY.items():
-    TFLITE.add(f"STABLEHLO_{_name}", exact(AsIs(_operator)))
+for _name, _binary in BINARY.items():
+    TFLITE.add(f"STABLEHLO_{_name}", exact(AsIs(_binary)))
 for _name, _operators in BITS.items():
     TFLITE.add(f"STABLEHLO_{_name}", _bits(_operators))
 TFLITE.add("STABLEHLO_SELECT", AsIs(Where(), "condition x y"))
@@ -103,7 +103,7 @@ TFLITE.add("STABLEHLO_CONVERT", lambda b, x: cast(b, x, b.declared(0).dtype))
 
 
 @TFLITE.reader("STABLEHLO_COMPARE")
-def compare(b: TfliteBuilder, x: Value, y: Value, *, comparison_direction: str, compare_type: str = "NOTYPE") -> Any:
+def compare(b: TfliteBuilder, x: Value, y: Value, *, comparison_direction: str, compare_type: str = "NOTYPE") -> Value:
     if compare_type == "FLOAT_TOTAL_ORDER":
         raise b.unsupported("compare_type FLOAT_TOTAL_ORDER")
     if comparison_direction == "NE":
@@ -120,12 +120,12 @@ def _declared_sizes(b: TfliteBuilder) -> list[int]:
 
 
 @TFLITE.reader("STABLEHLO_RESHAPE")
-def reshape(b: TfliteBuilder, x: Value) -> Any:
+def reshape(b: TfliteBuilder, x: Value) -> Value:
     return reshaped(b, x, _declared_sizes(b))
 
 
 @TFLITE.reader("STABLEHLO_BROADCAST_IN_DIM")
-def broadcast_in_dim(b: TfliteBuilder, x: Value, dimensions: Value) -> Any:
+def broadcast_in_dim(b: TfliteBuilder, x: Value, dimensions: Value) -> Value:
     """dimensions: the axis of the result for each axis of x."""
     sizes = _declared_sizes(b)
     places = [int(d) for d in known_array(b, dimensions, "broadcast_dimensions").reshape(-1)]
@@ -139,18 +139,18 @@ def broadcast_in_dim(b: TfliteBuilder, x: Value, dimensions: Value) -> Any:
 
 
 @TFLITE.reader("STABLEHLO_SLICE")
-def slice_(b: TfliteBuilder, x: Value, *, start_indices: Ints, limit_indices: Ints, strides: Ints) -> Any:
+def slice_(b: TfliteBuilder, x: Value, *, start_indices: Ints, limit_indices: Ints, strides: Ints) -> Value:
     return b(Slice(), x, ints(start_indices), ints(limit_indices), ints(range(len(strides))), ints(strides))
 
 
-def _clamped(b: TfliteBuilder, starts: Value, sizes: Sequence[Any], lengths: Sequence[int]) -> Any:
+def _clamped(b: TfliteBuilder, starts: Value, sizes: Sequence[Any], lengths: Sequence[int]) -> Value:
     """Starts [..., m] of blocks, moved so that the blocks lie inside."""
     limits = joined(b, sizes)
     return b(Max(), b(Min(), starts, b(Sub(), limits, ints(lengths))), 0)
 
 
 @TFLITE.reader("STABLEHLO_DYNAMIC_SLICE")
-def dynamic_slice(b: TfliteBuilder, x: Value, *starts: Value, slice_sizes: Ints) -> Any:
+def dynamic_slice(b: TfliteBuilder, x: Value, *starts: Value, slice_sizes: Ints) -> Value:
     rank = rank_of(b, x)
     if len(slice_sizes) != rank or len(starts) != rank:
         raise b.invalid("starts and slice_sizes", (len(starts), len(slice_sizes)), f"{rank} each")
@@ -161,7 +161,7 @@ def dynamic_slice(b: TfliteBuilder, x: Value, *starts: Value, slice_sizes: Ints)
 
 
 @TFLITE.reader("STABLEHLO_IOTA")
-def iota(b: TfliteBuilder, *, iota_dimension: int = 0) -> Any:
+def iota(b: TfliteBuilder, *, iota_dimension: int = 0) -> Value:
     sizes = _declared_sizes(b)
     if not 0 <= iota_dimension < len(sizes):
         raise b.invalid("iota_dimension", iota_dimension, f"an axis of {sizes}")
@@ -181,7 +181,7 @@ def dot_general(
     lhs_contracting_dimensions: Ints = (),
     rhs_contracting_dimensions: Ints = (),
     precision_config: Ints = (),
-) -> Any:
+) -> Value:
     """Axes of batches first, then the free ones of x and of y."""
     ranks = rank_of(b, x), rank_of(b, y)
     batch = list(zip(lhs_batching_dimensions, rhs_batching_dimensions, strict=True))
@@ -208,7 +208,7 @@ def reduce(b: TfliteBuilder, x: Value, initial: Value, *, dimensions: Ints = (),
     return b(operator, made, as_scalar(b, initial))
 
 
-def _starts(b: TfliteBuilder, indices: Value, at: int, places: Sequence[int], rank: int) -> Any:
+def _starts(b: TfliteBuilder, indices: Value, at: int, places: Sequence[int], rank: int) -> Value:
     """Index vectors as [..., rank], with 0 for axes that they do not tell; `at` is where a vector lies."""
     own = rank_of(b, indices)
     indices = as_i64(b, indices)
@@ -224,7 +224,7 @@ def _starts(b: TfliteBuilder, indices: Value, at: int, places: Sequence[int], ra
     return b(Gather(own - 1), b(Pad(), indices, pads), ints(order))
 
 
-def _tuples(b: TfliteBuilder, starts: Value, lengths: Sequence[int], windows: Sequence[int]) -> Any:
+def _tuples(b: TfliteBuilder, starts: Value, lengths: Sequence[int], windows: Sequence[int]) -> Value:
     """Index tuples [batch..., windows..., rank] of blocks that begin at ``starts`` [batch..., rank].
 
     windows: axes of the operand that the blocks keep.
@@ -251,7 +251,7 @@ def gather(
     index_vector_dim: int = 0,
     slice_sizes: Ints = (),
     indices_are_sorted: bool = False,
-) -> Any:
+) -> Value:
     """Blocks of x, moved to lie inside; axes of a block stand at ``offset_dims`` of the result."""
     rank = rank_of(b, x)
     windows = [i for i in range(rank) if i not in collapsed_slice_dims]
@@ -283,7 +283,7 @@ def scatter(
     index_vector_dim: int = 0,
     unique_indices: bool = False,
     update_computation_subgraph_index: int = 0,
-) -> Any:
+) -> Value:
     """Blocks of updates combined with x; what lies outside goes to an element behind the others, which is dropped."""
     rank, places = rank_of(b, x), rank_of(b, updates)
     operator = combination(b, update_computation_subgraph_index)

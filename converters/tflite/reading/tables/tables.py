@@ -20,7 +20,7 @@ from bolt_numba.ops.pointwise import Cast, Less
 
 @TFLITE.reader("HASHTABLE")
 @exact
-def hashtable(b: TfliteBuilder, *, table_id: int = 0, key_dtype: str = "", value_dtype: str = "") -> Any:
+def hashtable(b: TfliteBuilder, *, table_id: int = 0, key_dtype: str = "", value_dtype: str = "") -> Value:
     return Handle(b.graph, ("table", table_id))
 
 
@@ -44,20 +44,20 @@ def hashtable_import(b: TfliteBuilder, handle: Value, keys: Value, values: Value
 
 @TFLITE.reader("HASHTABLE_FIND")
 @exact
-def hashtable_find(b: TfliteBuilder, handle: Value, x: Value, default: Value) -> Any:
+def hashtable_find(b: TfliteBuilder, handle: Value, x: Value, default: Value) -> Value:
     keys, values = (b.owner.variables.read(b.scope, part) for part in _parts(b, handle))
     return b(LabelEncoder(), x, keys, values, b(Reshape(), default, ints([1])))
 
 
 @TFLITE.reader("HASHTABLE_SIZE")
 @exact
-def hashtable_size(b: TfliteBuilder, handle: Value) -> Any:
+def hashtable_size(b: TfliteBuilder, handle: Value) -> Value:
     return b(Shape(), b.owner.variables.read(b.scope, _parts(b, handle)[0]))
 
 
 @TFLITE.reader("HASHTABLE_LOOKUP")
 @exact
-def hashtable_lookup(b: TfliteBuilder, x: Value, keys: Value, values: Value) -> Any:
+def hashtable_lookup(b: TfliteBuilder, x: Value, keys: Value, values: Value) -> tuple[Value, Value]:
     """x: [k] i32, keys: [n] i32, values: [n, ...] -> the row of each, zeros for what has none; hits: [k] u8."""
     count = static_dim(b, keys, 0)
     rows = b(LabelEncoder(), x, keys, np.arange(count), ints([count]))

@@ -91,7 +91,7 @@ def reduce_window(
     dilations: Value,
     *,
     reduce_function: str = "UNSUPPORTED",
-) -> Any:
+) -> Value:
     """LiteRT takes stored numbers as they are."""
     operator = FUNCTIONS.get(reduce_function)
     if operator is None:
@@ -119,7 +119,7 @@ def dilated(b: TfliteBuilder, x: Value, steps: Sequence[int], value: Value) -> V
 
 
 @TFLITE.reader("DILATE")
-def dilate(b: TfliteBuilder, x: Value, dilations: Value, value: Value) -> Any:
+def dilate(b: TfliteBuilder, x: Value, dilations: Value, value: Value) -> Value:
     return dilated(b, x, known_ints(b, dilations, "dilations"), value)
 
 
@@ -132,7 +132,7 @@ def stablehlo_pad(
     edge_padding_low: Ints = (),
     edge_padding_high: Ints = (),
     interior_padding: Ints = (),
-) -> Any:
+) -> Value:
     """Negative pads at the edges cut off."""
     rank = rank_of(b, x)
     low, high, between = ([*v] or [0] * rank for v in (edge_padding_low, edge_padding_high, interior_padding))
