@@ -10,20 +10,11 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from bolt_numba.ops import pointwise
-from bolt_numba.ops.arrays import gather, reduce, shape, slicing
+from bolt_numba.ops.arrays import gather, quantize, reduce, shape, slicing
 from bolt_numba.ops.arrays import generate as fill
-from bolt_numba.ops.layers import (
-    attention,
-    conv,
-    integer_products,
-    matmul,
-    norm,
-    pool,
-    quantize,
-    recurrent,
-    resize,
-    rotary,
-)
+from bolt_numba.ops.layers import norm, pool, recurrent, resize
+from bolt_numba.ops.layers.attention import attention, rotary
+from bolt_numba.ops.layers.products import conv, integer_products, matmul
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array
 from tests.cases import CASES

@@ -17,8 +17,8 @@ from bolt_numba.base.types import Array, dtype_name
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import sized
 from bolt_numba.judges import Judge, judge_of
-from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.peers import Feeds, Model
 from bolt_numba.sessions.guesses import model_feeds
 from bolt_numba.sessions.loading import load

@@ -16,7 +16,7 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.generate import ConstantOfShape
 from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Split, Transpose
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.resize import GridSample
 from bolt_numba.ops.pointwise import Add, Clip, Floor, Max, Mul, Round, Sub
 

@@ -14,12 +14,12 @@ from bolt_numba.ops.arrays.generate import ConstantOfShape
 from bolt_numba.ops.arrays.shape import Split
 from bolt_numba.ops.arrays.signal import MelWeightMatrix
 from bolt_numba.ops.data.text import TfIdfVectorizer
-from bolt_numba.ops.layers.attention import FusedAttention
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
-from bolt_numba.ops.layers.detection import DeformConv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.attention.attention import FusedAttention
+from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
+from bolt_numba.ops.layers.detection.regions import DeformConv
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import Recurrent
-from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array
 

@@ -16,8 +16,8 @@ import bolt_numba as bn
 from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.types import F32, Array, TensorType
 
 DEFAULT = 2e-5

@@ -16,8 +16,8 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.arrays.gather import Unique
 from bolt_numba.ops.control import Scan
-from bolt_numba.ops.layers.detection import RoiAlign
-from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul, scale_ratio
+from bolt_numba.ops.layers.detection.regions import RoiAlign
+from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul, scale_ratio
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.layers.resize import GridSample
 from bolt_numba.ops.pointwise import Add, Pow, Sub

@@ -20,7 +20,7 @@ from bolt_numba.kernels.cpu.convolution.bands import choose_rows, joined
 from bolt_numba.kernels.cpu.convolution.conv import THIN_CHANNELS, conv
 from bolt_numba.kernels.cpu.convolution.depthwise import depthwise
 from bolt_numba.kernels.registry import Entry
-from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
 from bolt_numba.runtime.device import Device
 from bolt_numba.types import Array, TensorType

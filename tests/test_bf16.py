@@ -31,9 +31,9 @@ from bolt_numba.kernels.cpu.products.sweep_bf16 import pack_panels_bf16
 from bolt_numba.kernels.registry import KERNELS, QueryContext, always, candidates, load, select
 from bolt_numba.ops.arrays.reduce import ReduceMean
 from bolt_numba.ops.arrays.shape import Flatten
-from bolt_numba.ops.layers.attention import FusedAttention
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.attention.attention import FusedAttention
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM
 from bolt_numba.ops.pointwise import Clip, Gelu, Relu
 from bolt_numba.runtime.device import Device

@@ -28,7 +28,7 @@ from bolt_numba.ops.arrays.gather import NonZero
 from bolt_numba.ops.arrays.shape import Reshape
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.control import Loop
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.passes import pipeline
 from bolt_numba.passes.fold import FoldConstant

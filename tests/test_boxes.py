@@ -16,7 +16,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.arrays.gather import NonMaxSuppression
-from bolt_numba.ops.layers.boxes import DetectionOutput, PriorBox
+from bolt_numba.ops.layers.detection.boxes import DetectionOutput, PriorBox
 from bolt_numba.types import F32, I64, TensorType, type_of
 
 

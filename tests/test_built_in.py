@@ -21,7 +21,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels import built_in, jit
 from bolt_numba.kernels.built_in import count_built_in, write_built_in
 from bolt_numba.kernels.cpu.isa import lower_levels, target
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.types import F32, TensorType
 from tests.models import MODELS as FILES

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bolt_numba.ops.layers.integer_products import ConvInteger, MatMulInteger, QLinearConv, QLinearMatMul
+from bolt_numba.ops.layers.products.integer_products import ConvInteger, MatMulInteger, QLinearConv, QLinearMatMul
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu, Sigmoid
 from bolt_numba.types import F32, I8, I32, U8, Array
 from tests.harness import plan, run_kernel, run_planned

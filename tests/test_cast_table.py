@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bolt_numba.kernels.registry import select
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.types import BF16, F16, F32, F64, I8, I16, I32, I64, U8, U16, AnyDType, Array
 from tests.harness import run_kernel, types_of

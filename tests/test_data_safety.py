@@ -32,11 +32,11 @@ from bolt_numba.ops.arrays.gather import (
 from bolt_numba.ops.arrays.generate import Trilu
 from bolt_numba.ops.arrays.slicing import ReverseSequence
 from bolt_numba.ops.data.trees import TreeEnsemble
-from bolt_numba.ops.layers.cache import GroupQueryAttention, TensorScatter
-from bolt_numba.ops.layers.detection import MaxRoiPool, RoiAlign
+from bolt_numba.ops.layers.attention.cache import GroupQueryAttention, TensorScatter
+from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
+from bolt_numba.ops.layers.detection.regions import MaxRoiPool, RoiAlign
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.layers.resize import GridSample
-from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.ops.pointwise import Not, Pointwise
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import BOOL, F32, I64, U8, Array, TensorType, type_of

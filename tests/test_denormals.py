@@ -12,7 +12,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.ops.arrays.reduce import Det
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import RNN
 from bolt_numba.ops.pointwise import Log, Mul
 from bolt_numba.types import F32, F64, Array, TensorType

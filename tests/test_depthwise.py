@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bolt_numba.kernels.cpu.convolution.depthwise import block_starts, choose_chunk
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.registry import select
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
 from bolt_numba.types import Array
 from tests.harness import plan, run_kernel, types_of

@@ -17,9 +17,9 @@ from bolt_numba.converters.onnx.reading.read import read_model
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.arrays.quantize import DequantizeLinear
 from bolt_numba.ops.arrays.shape import Transpose
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.quantize import DequantizeLinear
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.types import F32, I8, U8, AnyDType, Array, Sym, TensorType

@@ -30,11 +30,11 @@ from bolt_numba.ir.trailer import programs_behind
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.machine_code import STUBS, X86_64, blob_of, blob_parts
 from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.arrays.reduce import Det, ReduceMax, Softmax, TopK
 from bolt_numba.ops.arrays.shape import Reshape, Transpose
-from bolt_numba.ops.layers.cache import GroupQueryAttention
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Relu
 from bolt_numba.types import F32, I32, I64, TensorType
 from tests.graphs import graphs

@@ -28,7 +28,7 @@ from bolt_numba.ops.arrays.gather import Compress, Gather, GatherND, NonMaxSuppr
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Transpose
 from bolt_numba.ops.control import If, Loop, Scan
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, And, Cast, Greater, Less, Mul, Relu
 from bolt_numba.types import BOOL, F32, I64, Array, Sym, TensorType, type_of
 from tests.cases import CASES, Case

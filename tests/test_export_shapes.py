@@ -27,9 +27,9 @@ from bolt_numba.kernels.cpu.tape import OPERATIONS
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.generate import Range
 from bolt_numba.ops.arrays.shape import Reshape, Shape, Squeeze, Transpose
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.pool import AveragePool
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Relu
 from bolt_numba.types import F32, I64, Array, Sym, TensorType
 from tests.graphs import graphs

@@ -32,9 +32,9 @@ from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, native
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step, select
 from bolt_numba.ops.arrays.gather import GatherElements, ScatterElements
 from bolt_numba.ops.arrays.slicing import ReverseSequence
-from bolt_numba.ops.layers.cache import TensorScatter
-from bolt_numba.ops.layers.windows import Windows
+from bolt_numba.ops.layers.attention.cache import TensorScatter
 from bolt_numba.ops.pointwise import Add, Relu
+from bolt_numba.ops.windows import Windows
 from bolt_numba.runtime.packs import MakerContext, NodeContext, Packs
 from bolt_numba.runtime.slots import CONST, Job, Slot
 from bolt_numba.runtime.tune import Tuner

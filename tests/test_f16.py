@@ -18,8 +18,8 @@ from bolt_numba.kernels.cpu.products.pack import PANEL, pack_panels, source_rows
 from bolt_numba.kernels.cpu.products.products_f16 import fits, pack_panels_f16
 from bolt_numba.kernels.registry import KERNELS, QueryContext, load, select
 from bolt_numba.kernels.targets import TARGETS, object_code, twin
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.types import F16, F32, Array, TensorType

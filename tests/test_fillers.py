@@ -22,10 +22,10 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.convolution.conv import pixel_table, run_rows
 from bolt_numba.kernels.cpu.movement.table_gather import _joined, _offsets
 from bolt_numba.kernels.cpu.spatial.pool import _table
-from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.pool import MaxPool
+from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.resize import Resize
-from bolt_numba.ops.layers.windows import Windows
+from bolt_numba.ops.windows import Windows
 from bolt_numba.runtime.tape import Taped
 from bolt_numba.types import F32, Array, Sym, TensorType
 from tests.harness import served

@@ -17,8 +17,8 @@ from bolt_numba.kernels.cpu.products.matmul import matmul
 from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.cpu.products.sweep import MR, STEPS, VARIANTS
 from bolt_numba.kernels.registry import KERNELS
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Clip, LeakyRelu, Relu
 from bolt_numba.types import F32, Array, TensorType
 from tests.harness import run_kernel

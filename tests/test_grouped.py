@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bolt_numba.kernels.cpu.convolution.grouped import accepts_grouped, choose_chunk, grouped
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.registry import Entry, select
-from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
 from bolt_numba.types import Array
 from tests.harness import run_kernel, types_of

@@ -15,8 +15,8 @@ from bolt_numba.kernels.cpu.products.products_bf16 import conv_bf16, matmul_bf16
 from bolt_numba.kernels.cpu.products.products_f16 import conv_f16, matmul_f16
 from bolt_numba.kernels.cpu.products.sweep import MR
 from bolt_numba.kernels.registry import KERNELS, always, load
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
 from bolt_numba.types import BF16, F16, F32, AnyDType, Array
 from tests.harness import run_kernel

@@ -15,8 +15,8 @@ from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceMax, Softmax
 from bolt_numba.ops.arrays.shape import Reshape
 from bolt_numba.ops.control import If
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Greater, Mul, Relu
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.types import BF16, BOOL, F16, F32, I64, AnyDType, Array, TensorType

@@ -79,7 +79,7 @@ def _find(folder: Path, name: str) -> tuple[str | None, int]:
 )
 def test_an_operator_is_found_without_the_others(tmp_path: Path, damage: str) -> None:
     module, every = _find(tmp_path, "MatMul")
-    assert module == "bolt_numba.ops.layers.matmul"
+    assert module == "bolt_numba.ops.layers.products.matmul"
     again, few = _find(tmp_path, "MatMul")
     assert again == module
     assert few < every - 15

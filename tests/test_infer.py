@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from bolt_numba.errors import BoltError, DTypeError, ShapeError
 from bolt_numba.ir.build import infer_types
-from bolt_numba.ops.arrays import gather, reduce, shape
-from bolt_numba.ops.layers import attention, conv, matmul, norm, pool, quantize, recurrent, resize
+from bolt_numba.ops.arrays import gather, quantize, reduce, shape
+from bolt_numba.ops.layers import norm, pool, recurrent, resize
+from bolt_numba.ops.layers.attention import attention
+from bolt_numba.ops.layers.products import conv, matmul
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import F32, I32, I64, U8, AnyDType, Sym, TensorType, type_of
 from tests.cases import CASES

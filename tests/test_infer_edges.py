@@ -18,8 +18,8 @@ from bolt_numba.ops.arrays.shape import Tile
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.control import If
 from bolt_numba.ops.evaluate import evaluate
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Cast, Not
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import F32, F64, Array, type_of

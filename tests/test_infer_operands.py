@@ -16,21 +16,12 @@ from bolt_numba.errors import BoltError, DTypeError, ShapeError
 from bolt_numba.ir.build import Builder, infer_types
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops import control
-from bolt_numba.ops.arrays import gather, reduce, shape, signal, slicing
+from bolt_numba.ops.arrays import gather, quantize, reduce, shape, signal, slicing
 from bolt_numba.ops.arrays import generate as fill
-from bolt_numba.ops.layers import (
-    attention,
-    cache,
-    conv,
-    detection,
-    integer_products,
-    matmul,
-    norm,
-    pool,
-    quantize,
-    recurrent,
-    resize,
-)
+from bolt_numba.ops.layers import norm, pool, recurrent, resize
+from bolt_numba.ops.layers.attention import attention, cache
+from bolt_numba.ops.layers.detection import regions as detection
+from bolt_numba.ops.layers.products import conv, integer_products, matmul
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.ops.registry import Op, result_tuple

@@ -16,9 +16,9 @@ import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.layers.pool import AveragePool
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu
 from bolt_numba.passes.pipeline import run_pipeline

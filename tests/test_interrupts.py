@@ -24,7 +24,7 @@ from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Exp, Relu
 from bolt_numba.types import F32, Array, Sym, TensorType
 from tests.near import assert_near

@@ -24,10 +24,10 @@ from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.registry import KERNELS, Context, Entry, Step, Types, load
 from bolt_numba.ops.arrays.reduce import ReduceProd
 from bolt_numba.ops.arrays.signal import DFT
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
 from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.layers.pool import AveragePool
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.integer_products import ConvInteger, QLinearConv
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import BF16, F16, F32, I8, NUMERICS, PRECISIONS, U8, Array, TensorType

@@ -173,8 +173,8 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu import machine
 from bolt_numba.kernels.jit import on_compile
 from bolt_numba.ops.arrays.reduce import Softmax
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.pointwise import Sigmoid
 from bolt_numba.types import F32, TensorType

@@ -110,8 +110,8 @@ import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.arrays.reduce import Softmax
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, Sigmoid
 from bolt_numba.types import F32, TensorType
 rng, g = np.random.default_rng(0), Graph("net")

@@ -14,7 +14,7 @@ import bolt_numba as bn
 from bolt_numba.errors import BoltError
 from bolt_numba.ir import store
 from bolt_numba.ir.build import Builder
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.surgery import packed
 from bolt_numba.types import F32, Array, TensorType

@@ -20,8 +20,8 @@ from bolt_numba.kernels.cpu.products.products_bf16 import conv_bf16, matmul_bf16
 from bolt_numba.kernels.cpu.products.sweep import MR
 from bolt_numba.kernels.registry import KERNELS, always, load
 from bolt_numba.ops.arrays.reduce import ReduceMean
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Clip, Gelu, LeakyRelu, Relu
 from bolt_numba.surgery import packed
 from bolt_numba.types import BF16, F16, F32, F64, Array, Sym, TensorType

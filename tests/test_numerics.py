@@ -13,8 +13,8 @@ from bolt_numba.errors import DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.registry import KERNELS, QueryContext, candidates, load, select
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add
 from bolt_numba.sessions.clones import with_outputs
 from bolt_numba.surgery import packed

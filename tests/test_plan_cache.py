@@ -17,7 +17,7 @@ from bolt_numba.base import turns as behind
 from bolt_numba.base.turns import TURN_S, short_turns
 from bolt_numba.errors import BoltError, BudgetError, ShapeError
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.runtime.packs import Pack, Packs
 from bolt_numba.runtime.prepared import Prepared
 from bolt_numba.runtime.runner import Runner

@@ -15,11 +15,11 @@ from bolt_numba.errors import BoltError, ShapeError
 from bolt_numba.ir.build import Builder, infer_types
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
-from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul, sums_fit
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.layers.norm import BatchNormalization
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul, sums_fit
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Clip, HardSwish, LeakyRelu, Relu, Sigmoid
 from bolt_numba.ops.registry import Op
 from bolt_numba.passes.pipeline import run_pipeline

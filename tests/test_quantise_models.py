@@ -19,7 +19,7 @@ from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.store import save
-from bolt_numba.ops.layers.quantize import QuantizeLinear
+from bolt_numba.ops.arrays.quantize import QuantizeLinear
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.surgery import extract, packed, with_outputs
 from bolt_numba.types import Array

@@ -17,10 +17,10 @@ from bolt_numba.errors import BoltError, DataError, InvalidModelError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.arrays.histogram import HALF
+from bolt_numba.ops.arrays.quantize import DequantizeLinear
 from bolt_numba.ops.arrays.shape import Concat
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.quantize import DequantizeLinear
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Relu, Sigmoid
 from bolt_numba.quantize import quantize, read_scales, write_clips, write_table
 from bolt_numba.quantize.calibrate import TensorStats, Watched, calibrate, merged

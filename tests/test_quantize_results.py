@@ -14,9 +14,9 @@ import pytest
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.arrays.shape import Concat
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.pool import MaxPool
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Clip, HardSwish, Mul, Sigmoid
 from bolt_numba.quantize import quantize
 from bolt_numba.types import F32, Array, TensorType

@@ -19,9 +19,9 @@ from bolt_numba.errors import DTypeError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ops import load_all
 from bolt_numba.ops.arrays.histogram import HALF, Histogram
-from bolt_numba.ops.layers.binary import BinaryPack
-from bolt_numba.ops.layers.distances import Distances
-from bolt_numba.ops.layers.integer_products import is_fused
+from bolt_numba.ops.layers.products.binary import BinaryPack
+from bolt_numba.ops.layers.products.distances import Distances
+from bolt_numba.ops.layers.products.integer_products import is_fused
 from bolt_numba.ops.registry import OPS, Op, result_tuple
 from bolt_numba.types import BF16, F16, F32, AnyDType, Array, Dim, Sym, TensorType, type_of
 from tests.cases import CASES, ELSEWHERE, Case

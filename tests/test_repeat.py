@@ -18,8 +18,8 @@ from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import select
 from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.ops.arrays.shape import Slice
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Pow
 from bolt_numba.runtime import choices, tape
 from bolt_numba.runtime.choices import number_operators

@@ -18,7 +18,7 @@ from bolt_numba.kernels.geometry.reduced import groups, passes
 from bolt_numba.kernels.registry import Scratch, select
 from bolt_numba.ops.arrays import reduce
 from bolt_numba.ops.layers import norm
-from bolt_numba.ops.layers.attention import FusedAttention
+from bolt_numba.ops.layers.attention.attention import FusedAttention
 from bolt_numba.types import F32, F64, Array, Sym, TensorType, type_of
 from tests.cases import CASES
 from tests.harness import PlainContext, plan, run_kernel, run_planned

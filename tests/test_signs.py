@@ -14,7 +14,7 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
 from bolt_numba.ops.arrays.byte_table import ByteTable
-from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
+from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.passes.quantised.signs import use_unsigned_bytes
 from bolt_numba.types import F32, I8, U8, AnyDType
 from tests.rule_cases import graph_of, i64, o

@@ -19,11 +19,11 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.registry import KERNELS, Entry, load
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.arrays import reduce as reductions
+from bolt_numba.ops.arrays.quantize import DynamicQuantizeLinear
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.layers import norm
-from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.pool import MaxPool
-from bolt_numba.ops.layers.quantize import DynamicQuantizeLinear
+from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.resize import GridSample
 from bolt_numba.ops.pointwise import LeakyRelu, Pointwise, ThresholdedRelu
 from bolt_numba.ops.registry import OPS, Op, result_tuple

@@ -15,8 +15,8 @@ from bolt_numba import passes
 from bolt_numba.errors import BoltError, DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.quantize import DequantizeLinear
+from bolt_numba.ops.arrays.quantize import DequantizeLinear
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Abs, Add, Neg, Relu
 from bolt_numba.passes.pipeline import STAGES, PipelineRun, Stage, all_rules, run_pipeline, with_rules, with_stage
 from bolt_numba.passes.portable import RULES as PORTABLE

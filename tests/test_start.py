@@ -84,7 +84,7 @@ def test_a_second_process_imports_what_the_model_needs(model: Path, tmp_path: Pa
 _MAKERS = """
 import sys
 from bolt_numba.kernels.registry import KERNELS, QueryContext, select
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.types import F32, TensorType
 import numpy as np
 ins = [TensorType(F32, (4, 64)), TensorType(F32, (64, 64), value=np.ones((64, 64), np.float32))]

@@ -15,8 +15,8 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.gather import ScatterND
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.arrays.shape import Transpose
-from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.norm import LRN
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM
 from bolt_numba.ops.pointwise import Add, Exp, Mul, Neg, Tanh
 from bolt_numba.runtime.prepared import Prepared

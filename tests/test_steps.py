@@ -25,8 +25,8 @@ from bolt_numba.kernels.jit import CODE, I64, PTR, native
 from bolt_numba.kernels.registry import QUERY, Argument, Context, Fault, In, Out, Pitch, Record, Scratch, Step, Types
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Flatten
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import LSTM
 from bolt_numba.ops.pointwise import Add, HardSwish, Relu
 from bolt_numba.runtime.device import HOST

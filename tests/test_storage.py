@@ -20,8 +20,8 @@ from bolt_numba.ir.store import load_bolt, to_bytes
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.ops.control import If
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.quantize import with_stored_weights
 from bolt_numba.types import BOOL, F32, I64, Array, TensorType

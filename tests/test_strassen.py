@@ -16,8 +16,8 @@ from bolt_numba.kernels.cpu.products import strassen
 from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.cpu.products.strassen import PAIR
 from bolt_numba.kernels.registry import MOST_ERROR, Entry, QueryContext, select
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bolt_numba.errors import DataError, ShapeError
-from bolt_numba.ops.layers.detection import PSRoiPool
-from bolt_numba.ops.layers.suppression import GenerateProposals, MatrixNMS, MulticlassNMS
+from bolt_numba.ops.layers.detection.regions import PSRoiPool
+from bolt_numba.ops.layers.detection.suppression import GenerateProposals, MatrixNMS, MulticlassNMS
 from bolt_numba.types import F32, Array, type_of
 
 RNG = np.random.default_rng(11)

@@ -14,7 +14,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape
-from bolt_numba.ops.layers.matmul import Einsum, MatMul
+from bolt_numba.ops.layers.products.matmul import Einsum, MatMul
 from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.surgery import packed, with_states
 from bolt_numba.types import F32, Array, Dim, Sym, TensorType

@@ -26,11 +26,11 @@ from bolt_numba.kernels.cpu.tape import fill, nothing
 from bolt_numba.ops.arrays.reduce import ReduceMean
 from bolt_numba.ops.arrays.shape import Concat, Reshape
 from bolt_numba.ops.control import ControlFlow
-from bolt_numba.ops.layers.attention import FusedAttention
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.attention.attention import FusedAttention
 from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.layers.pool import AveragePool
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Mul, Relu, Sigmoid
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime import tape

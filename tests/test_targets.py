@@ -21,7 +21,7 @@ from bolt_numba.kernels import registry
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.targets import TARGETS, assembly, device_of, object_code, twin
 from bolt_numba.ops.arrays.reduce import Softmax
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import HardSwish, Relu
 from bolt_numba.types import F32, TensorType
 from tests.loops import text_of

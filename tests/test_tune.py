@@ -13,7 +13,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels.registry import QueryContext, candidates, select
-from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.pointwise import Exp
 from bolt_numba.runtime.packs import Packs
 from bolt_numba.runtime.region import region_of

@@ -10,7 +10,7 @@ import bolt_numba as bn
 from bolt_numba import surgery
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Mul
 from bolt_numba.quantize import quantize
 from bolt_numba.types import F32, U8, TensorType

@@ -19,8 +19,8 @@ from bolt_numba.base.files.mapped import LEAST_MAPPED, map_of
 from bolt_numba.errors import InternalError, InvalidModelError
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels import registry
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.passes import pipeline
 from bolt_numba.types import Array

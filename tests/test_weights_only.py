@@ -14,9 +14,9 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.products.matmul_bits import FEW_ROWS, TOGETHER
 from bolt_numba.ops.arrays.gather import Gather
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.matmul_bits import MatMulNBits
-from bolt_numba.ops.layers.quantize import DequantizeLinear
+from bolt_numba.ops.arrays.quantize import DequantizeLinear
+from bolt_numba.ops.layers.products.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 from bolt_numba.ops.pointwise import Add, Gelu, Relu
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.quantize import NarrowModel, weights_only

@@ -19,7 +19,7 @@ from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.registry import Context, Entry, select
-from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.pointwise import Clip, HardSwish, Relu
 from bolt_numba.types import Array
 from tests.harness import PlainContext, Planned, run_kernel, run_planned, types_of

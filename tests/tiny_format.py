@@ -21,7 +21,7 @@ from bolt_numba.converters.survey import Survey, read_or_list
 from bolt_numba.errors import UnsupportedOpError
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.model import Model
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Mul, Relu, Sigmoid, Tanh
 from bolt_numba.types import F32, Array, TensorType
 

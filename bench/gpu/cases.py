@@ -13,12 +13,12 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.arrays.shape import Transpose
-from bolt_numba.ops.layers.attention import FusedAttention
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.integer_products import MatMulInteger
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.attention.attention import FusedAttention
 from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.layers.pool import MaxPool
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.integer_products import MatMulInteger
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import BF16, F16, F32, I8, AnyDType, Array, TensorType, dtype_name

@@ -23,8 +23,8 @@ from bolt_numba.codegen.formula import (
     scalar_text,
     special_power,
 )
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.chain import Chain
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Cast, Pointwise, Pow
 from bolt_numba.ops.registry import Op
 

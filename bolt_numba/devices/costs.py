@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.registry import Given
-from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.registry import Op
 
 _PRODUCTS = "bolt_numba.ops.layers."

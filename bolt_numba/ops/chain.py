@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from bolt_numba.base.types import AnyDType, Array, TensorType
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.content import VALUES, bounded
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.ops.registry import Op, op
 from bolt_numba.ops.shapes import want_one

@@ -78,3 +78,8 @@ def plain_bools(array: Any) -> Any:
     held = array.view(np.uint8)
     most = max(array.tobytes()) if array.size <= FEW_BOOLS else held.max()
     return np.asarray(held != 0) if most > 1 else array
+
+
+def lowest(dtype: AnyDType) -> float | int:
+    """The value below all others: -inf, or the least integer."""
+    return -np.inf if dtype.kind not in "iu" else int(np.iinfo(dtype).min)

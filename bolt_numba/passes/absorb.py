@@ -26,11 +26,11 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.arrays.shape import Pad
-from bolt_numba.ops.layers.binary import BinaryConv, BinaryMatMul
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
-from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.norm import BatchNormalization
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
+from bolt_numba.ops.layers.products.binary import BinaryConv, BinaryMatMul
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Clip, Div, HardSigmoid, Mul, Neg, Relu, Sigmoid
 from bolt_numba.passes.constants import cancels, fits, scaled_weight
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of

@@ -50,9 +50,8 @@ from bolt_numba.ops.arrays.reduce import (
     ReduceSumSquare,
 )
 from bolt_numba.ops.arrays.shape import Reshape
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
-from bolt_numba.ops.layers.windows import per_axis, resolve_pads
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 from bolt_numba.ops.pointwise import (
     Abs,
     Add,
@@ -84,6 +83,7 @@ from bolt_numba.ops.pointwise import (
     Where,
     Xor,
 )
+from bolt_numba.ops.windows import per_axis, resolve_pads
 from bolt_numba.passes.constants import joined_product, joined_sum
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 from bolt_numba.passes.views import reshaped

@@ -93,7 +93,7 @@ def scan_of_distances(m: Match, b: Builder) -> Result:
     power = _power(op.body)
     if any(places) or power is None:
         return None
-    from bolt_numba.ops.layers.distances import Distances  # few models need it
+    from bolt_numba.ops.layers.products.distances import Distances  # few models need it
 
     turned = b(Transpose((1, 0)), points)
     return x, b(Transpose((1, 0)), b(Distances(power), x, turned))

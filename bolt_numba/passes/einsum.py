@@ -19,7 +19,7 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.ops.arrays.shape import Expand, Reshape, Squeeze, Transpose
 from bolt_numba.ops.arrays.slicing import Slice
-from bolt_numba.ops.layers.matmul import Einsum, MatMul, einsum_terms
+from bolt_numba.ops.layers.products.matmul import Einsum, MatMul, einsum_terms
 from bolt_numba.ops.pointwise import Mul
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 

@@ -25,10 +25,10 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.generate import ConstantOfShape
+from bolt_numba.ops.arrays.quantize import DequantizeLinear
 from bolt_numba.ops.arrays.shape import Expand, Identity, Reshape, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
-from bolt_numba.ops.layers.matmul import Einsum, MatMul
-from bolt_numba.ops.layers.quantize import DequantizeLinear
+from bolt_numba.ops.layers.products.matmul import Einsum, MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.pointwise import Add, Cast, Mul
 from bolt_numba.ops.registry import Op

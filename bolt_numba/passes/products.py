@@ -22,8 +22,8 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.arrays.shape import Transpose
-from bolt_numba.ops.layers.attention import FusedAttention, swapped
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Div, IsNaN, Mul, Where
 from bolt_numba.passes import qkv as packed
 from bolt_numba.passes.constants import is_mild

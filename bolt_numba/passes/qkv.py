@@ -16,7 +16,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Reshape, Split, Transpose
-from bolt_numba.ops.layers.attention import FusedAttention
+from bolt_numba.ops.layers.attention.attention import FusedAttention
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule, scalar_of
 
 STACKED = (2, 0, 3, 1, 4)

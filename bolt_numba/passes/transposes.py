@@ -16,8 +16,8 @@ from bolt_numba.base.types import Dim, Sym
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.shape import Transpose
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.passes.mincut import FlowNetwork
 from bolt_numba.passes.permuted import Perm, PermutedNode, compose, identity, inverse, moves_data, permuted
 

@@ -16,7 +16,7 @@ from bolt_numba.ops.arrays.reduce import ReduceMax
 from bolt_numba.ops.arrays.shape import Pad, Split, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.signal import STFT
 from bolt_numba.ops.arrays.slicing import Slice
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Div, Log, Max, Mul, Sqrt, Sub
 from bolt_numba.preprocessing.numbers import are_finite, dtype_of, is_whole
 

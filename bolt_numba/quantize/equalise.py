@@ -18,8 +18,8 @@ import numpy as np
 from bolt_numba.base.types import F32, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import LeakyRelu, Mul, Relu
 from bolt_numba.quantize.calibrate import Ranges
 from bolt_numba.quantize.layers import BIAS, QuantLayer

@@ -18,10 +18,10 @@ from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Split, Transpose
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.pool import MaxPool
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 from bolt_numba.ops.pointwise import Add, Clip, HardSigmoid, Mul, Relu, Sigmoid
 from bolt_numba.quantize.calibrate import Ranges
 from bolt_numba.quantize.layers import BIAS, QuantLayer, Scheme

@@ -16,8 +16,8 @@ from bolt_numba.base.types import F32, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.gather import Gather
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.passes.quantised.binary import is_binary
 from bolt_numba.quantize.methods import KINDS, WEIGHT_KINDS, method_of

@@ -13,7 +13,7 @@ from bolt_numba.base.errors import BoltError
 from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, I8, I16, I32, U8, U16, AnyDType, Array
 from bolt_numba.ops.arrays.histogram import HALF
-from bolt_numba.ops.layers.quantize import limits
+from bolt_numba.ops.arrays.quantize import limits
 
 KINDS: dict[str, AnyDType] = {"u8": U8, "s8": I8, "u16": U16, "s16": I16}
 """Names of what activations are stored as."""

@@ -15,7 +15,7 @@ from bolt_numba.base.errors import BoltError
 from bolt_numba.base.types import BF16, F16, F32, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.passes.pipeline import deep_clone
 from bolt_numba.passes.rewrite import nested

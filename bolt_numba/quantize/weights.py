@@ -18,8 +18,8 @@ from bolt_numba.base.types import F32, I8, U8, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.gather import Gather
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.quantize import DequantizeLinear
+from bolt_numba.ops.arrays.quantize import DequantizeLinear
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.passes.pipeline import deep_clone
 from bolt_numba.passes.portable import simplify
 from bolt_numba.quantize.blocks import Blocks, gptq, nearest

@@ -43,7 +43,7 @@ from bolt_numba.converters.bounded import (
 from bolt_numba.converters.flat import FlatBuffer, Table
 from bolt_numba.converters.tflite.schema import ENUMS, TABLES
 from bolt_numba.converters.tflite.sparse import dense_of
-from bolt_numba.ops.layers.quantize import limits
+from bolt_numba.ops.arrays.quantize import limits
 
 DTYPES: dict[str, AnyDType] = {
     "FLOAT32": F32, "FLOAT16": F16, "FLOAT64": F64, "BFLOAT16": BF16, "BOOL": BOOL, "STRING": STRING,

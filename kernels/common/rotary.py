@@ -14,7 +14,7 @@ from bolt_numba.kernels.declare import I64, PTR, PTR_OR_0, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, elements
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Out, Step, Types, always, everywhere
-from bolt_numba.ops.layers.rotary import RotaryEmbedding
+from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
 
 
 def _size(dtype: str) -> int:

@@ -33,7 +33,7 @@ from bolt_numba.kernels.geometry.scalars import TYPES
 from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, whole
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Out, Scratch, Step, Types, everywhere
 from bolt_numba.ops.arrays.gather import ScatterElements, ScatterND
-from bolt_numba.ops.layers.cache import TensorScatter
+from bolt_numba.ops.layers.attention.cache import TensorScatter
 from bolt_numba.ops.registry import normalise_axis
 
 Outs = Sequence[TensorType]

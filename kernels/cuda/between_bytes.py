@@ -8,8 +8,8 @@ from bolt_numba.base.errors import BoltError
 from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.extents import Lent, borrowed
 from bolt_numba.kernels.registry import Context, In, Operands, Out, Scratch, Step, Types, kernel, once, select
-from bolt_numba.ops.layers.between_bytes import BetweenBytes
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.arrays.between_bytes import BetweenBytes
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import Op
 
 OTHERS = 5

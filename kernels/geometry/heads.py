@@ -12,7 +12,7 @@ from bolt_numba.base.follow import fixed, is_followed, pure
 from bolt_numba.base.selects import MOST_ROWS, table
 from bolt_numba.base.types import Array
 from bolt_numba.kernels.registry import Argument, In, Types
-from bolt_numba.ops.layers.attention import swapped
+from bolt_numba.ops.layers.attention.attention import swapped
 
 ENTRY = 8
 """Numbers in a row of the table of heads: byte offsets in q, k, v, mask and y, keys, keys before the first query (those

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from bolt_numba.base.types import Array
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.shapes import broadcast_shapes
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from bolt_numba.kernels.declare import Inline, inline
 from bolt_numba.kernels.geometry.elements import DeviceParts
-from bolt_numba.ops.layers.detection import MAX_SAMPLES
+from bolt_numba.ops.layers.detection.regions import MAX_SAMPLES
 from bolt_numba.ops.layers.resize import GREATEST_POINT
 
 MODES = {"nearest": 1, "linear": 2, "cubic": 4}

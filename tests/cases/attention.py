@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from bolt_numba.ops.layers.attention import FusedAttention, swapped
-from bolt_numba.ops.layers.cache import GroupQueryAttention
-from bolt_numba.ops.layers.rotary import RotaryEmbedding
+from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
+from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
+from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
 from bolt_numba.types import Array
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, around_tiles, flags, maybe, pick, real, whole

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.ops.arrays.byte_table import ENTRIES, ByteTable
 from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
-from bolt_numba.ops.layers.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.layers.pool import AveragePool
 from bolt_numba.ops.layers.resize import Resize

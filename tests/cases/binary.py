@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ops.layers.binary import PACKS, BinaryConv, BinaryMatMul, BinaryPack, words_of
+from bolt_numba.ops.layers.products.binary import PACKS, BinaryConv, BinaryMatMul, BinaryPack, words_of
 from bolt_numba.types import F32, I32, U32, Array, type_of
 from tests.cases import Case, cases
 from tests.cases.conv import geometry, sizes_for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bolt_numba.ops.layers.boxes import DetectionOutput, PriorBox
+from bolt_numba.ops.layers.detection.boxes import DetectionOutput, PriorBox
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, flags, pick, whole
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 from bolt_numba.types import type_of
 from tests.cases import Case, cases
 from tests.cases.draw import (

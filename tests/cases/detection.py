@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bolt_numba.ops.layers import detection as d
+from bolt_numba.ops.layers.detection import regions as d
 from bolt_numba.types import I64
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, flags, pick, real, whole

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from bolt_numba.ops.arrays import gather as g
-from bolt_numba.ops.layers.cache import TensorScatter
+from bolt_numba.ops.layers.attention.cache import TensorScatter
 from bolt_numba.types import F32, I32, I64, Array
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, axis_of, flags, maybe, pick, shapes, small, whole

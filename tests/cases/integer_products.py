@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ops.layers.integer_products import ConvInteger, MatMulInteger, QLinearConv, QLinearMatMul
+from bolt_numba.ops.layers.products.integer_products import ConvInteger, MatMulInteger, QLinearConv, QLinearMatMul
 from bolt_numba.types import F32, I8, I32, U8, Array, type_of
 from tests.cases import Case, cases
 from tests.cases.conv import channels, geometry, sizes_for

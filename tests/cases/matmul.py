@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bolt_numba.ops.layers.distances import Distances
-from bolt_numba.ops.layers.matmul import Einsum, MatMul
+from bolt_numba.ops.layers.products.distances import Distances
+from bolt_numba.ops.layers.products.matmul import Einsum, MatMul
 from bolt_numba.types import F32, F64, Array
 from tests.cases import Case, cases
 from tests.cases.draw import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bolt_numba.ops.layers.matmul_bits import MatMulNBits
+from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, maybe, pick, real, whole
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ops.layers import quantize as q
+from bolt_numba.ops.arrays import quantize as q
 from bolt_numba.types import F32, I8, U8, Array
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, axis_of, pick, real, shapes, whole

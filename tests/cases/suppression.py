@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ops.layers import suppression as s
+from bolt_numba.ops.layers.detection import suppression as s
 from bolt_numba.types import F32, Array
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, flags, pick, real, whole

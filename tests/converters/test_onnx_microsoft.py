@@ -17,7 +17,7 @@ from bolt_numba.errors import UnsupportedOpError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.ops.layers.matmul_bits import MatMulNBits
+from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 from bolt_numba.types import Array, Sym, TensorType
 from tests.near import assert_near
 from tests.unsaturated import unsaturated

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.ops.layers.quantize import QuantizeRows
+from bolt_numba.ops.arrays.quantize import QuantizeRows
 from bolt_numba.types import Array
 from tests.harness import run_kernel
 from tests.near import assert_near

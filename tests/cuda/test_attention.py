@@ -15,9 +15,9 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cuda.attention import attention
 from bolt_numba.kernels.cuda.attention.tiles import attention_tiles, shared_bytes
-from bolt_numba.ops.layers.attention import FusedAttention
-from bolt_numba.ops.layers.cache import GroupQueryAttention
-from bolt_numba.ops.layers.rotary import RotaryEmbedding
+from bolt_numba.ops.layers.attention.attention import FusedAttention
+from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
+from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
 from bolt_numba.types import BF16, F16, F32, I32, Array, TensorType
 from bolt_numba_simulator.ptx import SimulationReport
 from tests.cases.attention import group_query_attention, rotary_embedding

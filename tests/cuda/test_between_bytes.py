@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 
-from bolt_numba.ops.layers.between_bytes import BetweenBytes
+from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.types import NUMERICS, PRECISIONS
 from tests.cases import CASES, Case
 from tests.cuda.harness import run_op

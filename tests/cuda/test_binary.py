@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bolt_numba.ops.layers.binary import PACKS, BinaryConv, BinaryMatMul, BinaryPack
+from bolt_numba.ops.layers.products.binary import PACKS, BinaryConv, BinaryMatMul, BinaryPack
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.types import F32, I32
 from tests.cuda.harness import expect

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bolt_numba.kernels.cuda.convolution.simt import PLAIN_TILES
 from bolt_numba.kernels.cuda.convolution.tensor import WARP_TILES
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
-from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.products.integer_products import ConvInteger, QLinearConv
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.types import BF16, F16, F32, I8, I32, U8
 from tests.cuda.harness import counted, expect

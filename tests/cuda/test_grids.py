@@ -12,11 +12,11 @@ from bolt_numba.ir.build import infer_types
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.registry import QueryContext, Scratch
-from bolt_numba.ops.layers.cache import GroupQueryAttention
-from bolt_numba.ops.layers.integer_products import ConvInteger, MatMulInteger
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.matmul_bits import MatMulNBits
+from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
 from bolt_numba.ops.layers.norm import InstanceNormalization
+from bolt_numba.ops.layers.products.integer_products import ConvInteger, MatMulInteger
+from bolt_numba.ops.layers.products.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 from bolt_numba.ops.layers.recurrent import RNN
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.types import F16, F32, I8, I32, I64, U8, TensorType

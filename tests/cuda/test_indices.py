@@ -13,7 +13,7 @@ from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.registry import QueryContext
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND, OneHot, ScatterElements, ScatterND
 from bolt_numba.ops.arrays.slicing import ReverseSequence
-from bolt_numba.ops.layers.cache import TensorScatter
+from bolt_numba.ops.layers.attention.cache import TensorScatter
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array, type_of
 from tests.cuda.harness import expect, run_op

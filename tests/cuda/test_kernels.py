@@ -18,7 +18,7 @@ from bolt_numba import devices
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.kernels.registry import KERNELS, Entry, load
-from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.registry import result_tuple
 from bolt_numba.types import F16, F32, NUMERICS, PRECISIONS, AnyDType, Array
 from tests import test_kernels

@@ -34,7 +34,7 @@ from bolt_numba.ops.arrays.shape import (
     Unsqueeze,
 )
 from bolt_numba.ops.arrays.slicing import Pad, ReverseSequence, Slice
-from bolt_numba.ops.layers.cache import TensorScatter
+from bolt_numba.ops.layers.attention.cache import TensorScatter
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import AnyDType
 from tests.cuda.harness import expect

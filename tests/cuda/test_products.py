@@ -13,9 +13,9 @@ from bolt_numba.kernels.cuda.products import matmul
 from bolt_numba.kernels.cuda.products.choose import choose
 from bolt_numba.kernels.cuda.products.simt import SIMT_TILES
 from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES
-from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.matmul_bits import MatMulNBits
+from bolt_numba.ops.layers.products.integer_products import MatMulInteger, QLinearMatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 from bolt_numba.ops.pointwise import Clip, LeakyRelu, Relu, Sigmoid
 from bolt_numba.types import BF16, F16, F32, I8, U8, type_of
 from tests.cuda.harness import counted, expect

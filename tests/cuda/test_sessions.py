@@ -18,7 +18,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.data.ml import LabelEncoder
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.surgery import packed
 from bolt_numba.types import F32, Array, Sym, TensorType

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bolt_numba.ops.arrays.reduce import TopK
-from bolt_numba.ops.layers.detection import RoiAlign
+from bolt_numba.ops.layers.detection.regions import RoiAlign
 from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
 from bolt_numba.ops.layers.resize import GridSample, Resize
 from bolt_numba.ops.registry import Op

@@ -18,9 +18,9 @@ from bolt_numba.kernels.cuda.products import matmul_wgmma
 from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES
 from bolt_numba.kernels.cuda.products.wgmma import GROUP_TILES
 from bolt_numba.kernels.registry import QueryContext
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.integer_products import MatMulInteger, QLinearMatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.passes.pipeline import STAGES
 from bolt_numba.types import BF16, F16, F32, I8, U8, Sym, TensorType

@@ -19,7 +19,7 @@ from bolt_numba.flow import Flow, Workers
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.jit import cache_root
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Relu, Tanh
 from bolt_numba.plugins import blobs, registry
 from bolt_numba.types import F32, Sym, TensorType

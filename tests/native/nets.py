@@ -14,7 +14,7 @@ from bolt_numba.ops.arrays.generate import Range
 from bolt_numba.ops.arrays.reduce import ReduceSum, Softmax
 from bolt_numba.ops.arrays.shape import Concat, Identity, Shape, Transpose, Unsqueeze
 from bolt_numba.ops.control import If, Loop
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Greater, Less, Mul, Relu
 from bolt_numba.types import BOOL, F32, I64, Sym, TensorType
 

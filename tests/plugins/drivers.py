@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.dtypes import plain_bools
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.passes.partition.marking import lowered

@@ -18,10 +18,10 @@ from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.decompose import DECOMPOSITIONS
-from bolt_numba.ops.layers.boxes import DetectionOutput
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.integer_products import QLinearMatMul
+from bolt_numba.ops.layers.detection.boxes import DetectionOutput
 from bolt_numba.ops.layers.pool import MaxPool
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.integer_products import QLinearMatMul
 from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.ops.registry import OPS, Op
 from bolt_numba.passes.layout import to_last

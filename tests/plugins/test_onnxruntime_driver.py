@@ -12,8 +12,8 @@ import pytest
 from bolt_numba.errors import DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.arrays.quantize import RangeRounded
 from bolt_numba.ops.layers.norm import LRN
-from bolt_numba.ops.layers.quantize import RangeRounded
 from bolt_numba.ops.layers.resize import GridSample
 from bolt_numba.ops.pointwise import Add
 from bolt_numba.ops.registry import Op

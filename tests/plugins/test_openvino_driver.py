@@ -12,7 +12,7 @@ import pytest
 from bolt_numba.errors import DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.pointwise import Add, Cast
 from bolt_numba.passes.partition.marking import lowered
 from bolt_numba.plugins.drivers.openvino.device import OpenVinoDriver

@@ -21,10 +21,10 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.arrays.shape import Concat
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.layers.pool import MaxPool
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Clip, Gelu, Mul, Relu, Sigmoid
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.plugins import registry

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bolt_numba_simulator.ptx import GlobalMemory, Module, SimulationError, TensorMap
-from bolt_numba_simulator.ptx.memory import BASE
+from bolt_numba_simulator.ptx.state.memory import BASE
 from tests.ptx.kit import kernel, put
 
 SHARED = ".shared .align 1024 .b8 s[2048];\n.shared .align 8 .b8 bar[8];\n"

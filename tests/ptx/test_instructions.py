@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bolt_numba_simulator.ptx.arithmetic import from_bf16, to_bf16
+from bolt_numba_simulator.ptx.instructions.arithmetic import from_bf16, to_bf16
 from tests.ptx.kit import evaluate
 
 F16, F32, F64 = np.float16, np.float32, np.float64

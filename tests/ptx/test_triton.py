@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bolt_numba_simulator.ptx import GlobalMemory, Module
-from bolt_numba_simulator.ptx.arithmetic import from_bf16, to_bf16
+from bolt_numba_simulator.ptx.instructions.arithmetic import from_bf16, to_bf16
 from tests.ptx.kit import put
 
 TEXTS = sorted((Path(__file__).parent / "triton").glob("*.ptx"))

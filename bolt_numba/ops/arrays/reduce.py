@@ -12,8 +12,7 @@ from bolt_numba.base.records import record
 from bolt_numba.base.types import BOOL, F64, I64, U64, AnyDType, Array, Shape, TensorType
 from bolt_numba.ops.arrays.conversion import cast
 from bolt_numba.ops.content import PLANNED, bounded
-from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
-from bolt_numba.ops.layers.pool import lowest
+from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, lowest, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import (
     distinct_axes,

@@ -13,7 +13,7 @@ from bolt_numba.ops.arrays.reduce import TopK
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Transpose, Unsqueeze
 from bolt_numba.ops.decompose import Terms, WholeError, decomposes
 from bolt_numba.ops.dtypes import MIN_F32
-from bolt_numba.ops.layers.boxes import ROW, DetectionOutput
+from bolt_numba.ops.layers.detection.boxes import ROW, DetectionOutput
 from bolt_numba.ops.pointwise import Add, Cast, Div, Equal, GreaterOrEqual, Min, Mod, Mul, Where
 
 

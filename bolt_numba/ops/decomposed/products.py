@@ -8,22 +8,22 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32, I8, I32, I64, U8
+from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.ops.arrays.byte_table import ByteTable
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.generate import ConstantOfShape, Trilu
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear, limits
 from bolt_numba.ops.arrays.reduce import ReduceSum, ReduceSumSquare, Softmax
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Split, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.decompose import Terms, WholeError, decomposes
-from bolt_numba.ops.layers.attention import FusedAttention, swapped
-from bolt_numba.ops.layers.between_bytes import BetweenBytes
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
-from bolt_numba.ops.layers.distances import Distances
-from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear, limits
+from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
+from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.products.distances import Distances
+from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
-from bolt_numba.ops.layers.rotary import RotaryEmbedding
 from bolt_numba.ops.pointwise import Abs, Add, Cast, Clip, Div, Mul, Round, Sub
 
 MASKED = -1e30

@@ -9,10 +9,10 @@ import numpy as np
 from bolt_numba.base.budget import CALL, ask, spend
 from bolt_numba.base.types import F32, Array, Shape, TensorType
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
-from bolt_numba.ops.layers.conv import along_channels
-from bolt_numba.ops.layers.windows import as_layout, channels_first, split_shape
+from bolt_numba.ops.layers.products.conv import along_channels
 from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import want_dims, want_within
+from bolt_numba.ops.windows import as_layout, channels_first, split_shape
 
 
 def _per_channel(owner: Op, layout: str, x: TensorType, **operands: TensorType) -> TensorType:

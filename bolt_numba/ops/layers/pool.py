@@ -9,10 +9,9 @@ import numpy as np
 
 from bolt_numba.base.budget import ask
 from bolt_numba.base.records import record
-from bolt_numba.base.types import I64, AnyDType, Array, Shape, TensorType
+from bolt_numba.base.types import I64, Array, Shape, TensorType
 from bolt_numba.ops.content import PLANNED, bounded
-from bolt_numba.ops.dtypes import FLOATS, INDICES, INTS, NUMBERS, widened
-from bolt_numba.ops.layers.windows import Windows, as_layout, channels_first, join_shape, split_shape
+from bolt_numba.ops.dtypes import FLOATS, INDICES, INTS, NUMBERS, lowest, widened
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import (
     known_dims,
@@ -24,11 +23,7 @@ from bolt_numba.ops.shapes import (
     want_dim,
     want_dims,
 )
-
-
-def lowest(dtype: AnyDType) -> float | int:
-    """The value below all others: -inf, or the least integer."""
-    return -np.inf if dtype.kind not in "iu" else int(np.iinfo(dtype).min)
+from bolt_numba.ops.windows import Windows, as_layout, channels_first, join_shape, split_shape
 
 
 @record(frozen=True)

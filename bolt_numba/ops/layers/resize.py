@@ -14,7 +14,6 @@ from bolt_numba.base.records import record
 from bolt_numba.base.types import BOOL, F32, F64, Array, Dim, Shape, Sym, TensorType
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
-from bolt_numba.ops.layers.windows import LAYOUTS
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import (
     MAX_ELEMENTS,
@@ -26,6 +25,7 @@ from bolt_numba.ops.shapes import (
     want_dims,
     want_elements,
 )
+from bolt_numba.ops.windows import LAYOUTS
 
 COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn",

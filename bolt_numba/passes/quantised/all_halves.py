@@ -12,7 +12,7 @@ import numpy as np
 
 from bolt_numba.base.types import BF16, F16, F32, VALUES_WERE, AnyDType
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.passes.quantised.halves import Retyping
 from bolt_numba.passes.quantised.narrow import narrow_values

@@ -22,7 +22,8 @@ from bolt_numba.base.types import BOOL, F32, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.shape import Flatten, Pad, Reshape, Squeeze, Transpose, Unsqueeze
-from bolt_numba.ops.layers.binary import (
+from bolt_numba.ops.layers.pool import MaxPool
+from bolt_numba.ops.layers.products.binary import (
     MOST_BITS,
     SIGN,
     WORD,
@@ -31,9 +32,8 @@ from bolt_numba.ops.layers.binary import (
     BinaryPack,
     magnitudes,
 )
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.pool import MaxPool
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import (
     Add,
     Cast,

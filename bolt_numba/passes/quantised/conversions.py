@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bolt_numba.base.types import F32, I8, I16, U8, U16
 from bolt_numba.ir.graph import Node, Value
-from bolt_numba.ops.layers.quantize import DequantizeLinear
+from bolt_numba.ops.arrays.quantize import DequantizeLinear
 from bolt_numba.passes.rewrite import same_value
 
 BYTES = (U8, I8)

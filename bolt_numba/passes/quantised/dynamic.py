@@ -20,16 +20,16 @@ import numpy as np
 from bolt_numba.base.types import F32, U8, Array, Dim, Shape
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
-from bolt_numba.ops.layers.integer_products import (
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeRows, RangeRounded
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.products.integer_products import (
     ConvInteger,
     MatMulInteger,
     QLinearConv,
     QLinearMatMul,
     sums_fit,
 )
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeRows, RangeRounded
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Cast, Mul
 from bolt_numba.passes.quantised.products import Stored, known, stored
 from bolt_numba.passes.quantised.transposed import as_convolution

@@ -23,6 +23,7 @@ from bolt_numba.base.types import Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.arrays.reduce import ArgMax, ArgMin, ReduceMax, ReduceMin
 from bolt_numba.ops.arrays.shape import (
     Concat,
@@ -40,7 +41,6 @@ from bolt_numba.ops.arrays.shape import (
     Unsqueeze,
 )
 from bolt_numba.ops.layers.pool import MaxPool
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Clip, Max, Min, Relu, Where
 from bolt_numba.passes.quantised.conversions import (

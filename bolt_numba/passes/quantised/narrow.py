@@ -14,8 +14,8 @@ from typing import Any
 from bolt_numba.base.types import BF16, F32
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 
 LEAST_SIDE = 24
 """Channels, or rows and columns of weights, from which products of bfloat16 are expected to be taken."""

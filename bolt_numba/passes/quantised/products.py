@@ -18,11 +18,11 @@ from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, F64, I8, I32, U8, AnyDType, Array, Dim
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.quantize import BYTES, DequantizeLinear
 from bolt_numba.ops.arrays.shape import Transpose
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul, sums_fit
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.quantize import BYTES, DequantizeLinear
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul, sums_fit
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Mul
 from bolt_numba.passes.products import swap_last
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule

@@ -14,11 +14,11 @@ import numpy as np
 from bolt_numba.base.types import F32
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
+from bolt_numba.ops.arrays.between_bytes import MOST_IN_ROW, BetweenBytes
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
-from bolt_numba.ops.layers.between_bytes import MOST_IN_ROW, BetweenBytes
 from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.layers.pool import AveragePool
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.passes.quantised.conversions import BYTES, dequantized, is_per_tensor, known_scale, zero_point
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule

@@ -16,6 +16,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.byte_table import ENTRIES, ByteTable
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.arrays.reduce import ArgMax, ArgMin, ReduceMax, ReduceMin
 from bolt_numba.ops.arrays.shape import (
     Concat,
@@ -32,9 +33,8 @@ from bolt_numba.ops.arrays.shape import (
     Transpose,
     Unsqueeze,
 )
-from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.ops.layers.pool import MaxPool
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Clip, Max, Min, Where
 from bolt_numba.passes.rewrite import nested

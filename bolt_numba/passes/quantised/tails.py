@@ -22,11 +22,11 @@ from bolt_numba.base.types import F32, I32, Array, Dim, TensorType
 from bolt_numba.codegen.chain import can_generate
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
+from bolt_numba.ops.arrays.quantize import BYTES, QuantizeLinear, limits
 from bolt_numba.ops.arrays.shape import DepthToSpace, Reshape, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
-from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.ops.layers.pool import MaxPool
-from bolt_numba.ops.layers.quantize import BYTES, QuantizeLinear, limits
+from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.ops.pointwise import Add, Clip, Mul, Pointwise, Relu
 from bolt_numba.ops.shapes import product
 from bolt_numba.passes.quantised.products import Stored, bias_of_sums, constant_of, known, stored

@@ -20,7 +20,8 @@ from bolt_numba.base.types import F32, I32, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.shape import Concat
-from bolt_numba.ops.layers.binary import (
+from bolt_numba.ops.layers.norm import BatchNormalization
+from bolt_numba.ops.layers.products.binary import (
     COMPARES,
     PACKS,
     SIGN,
@@ -30,7 +31,6 @@ from bolt_numba.ops.layers.binary import (
     magnitudes,
     signs_of,
 )
-from bolt_numba.ops.layers.norm import BatchNormalization
 from bolt_numba.ops.pointwise import Add, Clip, Div, LeakyRelu, Mul, Neg, Relu, Sub
 from bolt_numba.passes.quantised.binary import is_bare
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule

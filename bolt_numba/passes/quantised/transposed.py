@@ -19,12 +19,12 @@ from bolt_numba.base.records import record
 from bolt_numba.base.types import Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.quantize import DequantizeLinear
 from bolt_numba.ops.arrays.shape import DepthToSpace, Reshape, Transpose
 from bolt_numba.ops.arrays.slicing import Slice
-from bolt_numba.ops.layers.conv import ConvTranspose
-from bolt_numba.ops.layers.integer_products import QLinearConv
-from bolt_numba.ops.layers.quantize import DequantizeLinear
-from bolt_numba.ops.layers.windows import per_axis
+from bolt_numba.ops.layers.products.conv import ConvTranspose
+from bolt_numba.ops.layers.products.integer_products import QLinearConv
+from bolt_numba.ops.windows import per_axis
 from bolt_numba.passes.quantised.products import Stored, bias_of_sums, constant_of, known, stored, sums_stay_within
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.ir.build import Builder
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.matmul_bits import MatMulNBits
-from bolt_numba.ops.layers.quantize import DequantizeLinear
+from bolt_numba.ops.arrays.quantize import DequantizeLinear
+from bolt_numba.ops.layers.products.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 from bolt_numba.ops.pointwise import Add
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule
 

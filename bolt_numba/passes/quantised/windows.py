@@ -11,10 +11,10 @@ from typing import Any
 
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
+from bolt_numba.ops.arrays.quantize import QuantizeLinear
 from bolt_numba.ops.arrays.shape import Pad, Reshape, Transpose
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.integer_products import QLinearConv
-from bolt_numba.ops.layers.quantize import QuantizeLinear
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.integer_products import QLinearConv
 from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.passes.absorb import window_pads, with_pads
 from bolt_numba.passes.quantised.conversions import is_per_tensor

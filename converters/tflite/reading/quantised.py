@@ -10,7 +10,7 @@ from bolt_numba.base.types import F32, I8, I32, AnyDType, Array
 from bolt_numba.converters.tflite.container import Quantisation
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.layers.quantize import STORED, DequantizeLinear, QuantizeLinear, RangeRounded, limits, spread
+from bolt_numba.ops.arrays.quantize import STORED, DequantizeLinear, QuantizeLinear, RangeRounded, limits, spread
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Div, Round
 
 if TYPE_CHECKING:

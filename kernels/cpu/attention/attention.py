@@ -62,7 +62,7 @@ from bolt_numba.kernels.geometry.heads import (
 )
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.attention import FusedAttention, swapped
+from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
 
 FEW_QUERIES = 4
 """Queries up to which packing keys and values does not pay."""

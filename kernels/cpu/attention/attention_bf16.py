@@ -49,7 +49,7 @@ from bolt_numba.kernels.cpu.products.sweep_bf16 import round_run
 from bolt_numba.kernels.geometry.heads import ENTRY
 from bolt_numba.kernels.jit import Native, inline, native
 from bolt_numba.kernels.registry import Context, Step, Types, kernel
-from bolt_numba.ops.layers.attention import FusedAttention
+from bolt_numba.ops.layers.attention.attention import FusedAttention
 
 BLOCK = (LANES + 1) * BYTES
 """Bytes of a transposed block of keys, and a row of zeros."""

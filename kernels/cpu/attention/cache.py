@@ -22,7 +22,7 @@ from bolt_numba.kernels.cpu.machine import PAYS_BYTES
 from bolt_numba.kernels.geometry.heads import ENTRY
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0
 from bolt_numba.kernels.registry import Context, Step, Types, kernel
-from bolt_numba.ops.layers.cache import GroupQueryAttention
+from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
 
 
 @native(k=PTR, v=PTR, past_k=PTR_OR_0, past_v=PTR_OR_0, present_k=PTR, present_v=PTR, table=PTR, n=I64, heads=I64,

@@ -30,7 +30,7 @@ from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.geometry.scalars import COMPARISONS, comparison
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
-from bolt_numba.ops.layers.binary import PACKS, WORD, BinaryPack
+from bolt_numba.ops.layers.products.binary import PACKS, WORD, BinaryPack
 
 COMPARED: dict[str, Any] = {name: comparison(name, "~") for name in COMPARISONS}
 """What a bit says."""

@@ -19,7 +19,7 @@ from bolt_numba.kernels.cpu.products.matmul import is_parallel
 from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_zeros
 from bolt_numba.kernels.cpu.products.sweep import choose_share
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
-from bolt_numba.ops.layers.binary import (
+from bolt_numba.ops.layers.products.binary import (
     MOST_BITS,
     WORD,
     BinaryConv,

@@ -48,7 +48,7 @@ from bolt_numba.kernels.cpu.products.sweep_bytes import HEIGHT, VARIANTS, height
 from bolt_numba.kernels.cpu.products.sweep_extents import greatest, last_row
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, inline, native
-from bolt_numba.ops.layers.binary import WORD
+from bolt_numba.ops.layers.products.binary import WORD
 
 IN_WORDS = target().has_popcount
 """Whether tiles count in i32; else in bytes."""

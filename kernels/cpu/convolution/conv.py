@@ -62,8 +62,8 @@ from bolt_numba.kernels.registry import (
     once,
     result_of,
 )
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.windows import Windows
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.windows import Windows
 
 
 @dataclass(frozen=True, slots=True)

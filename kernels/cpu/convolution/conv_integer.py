@@ -51,7 +51,7 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
+from bolt_numba.ops.layers.products.integer_products import ConvInteger, QLinearConv
 
 
 def operands_of(op: Any) -> OperandPlaces:

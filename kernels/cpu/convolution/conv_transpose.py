@@ -46,7 +46,7 @@ from bolt_numba.kernels.cpu.products.sweep import MR
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, inline, inline_source, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.conv import ConvTranspose
+from bolt_numba.ops.layers.products.conv import ConvTranspose
 
 HEIGHTS = (MR, MR // 3, 1)
 """Pixels of the compiled tiles."""

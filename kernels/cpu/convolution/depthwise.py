@@ -26,7 +26,7 @@ from bolt_numba.kernels.cpu.products.pack import aligned_zeros
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Native, native_source
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
-from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.products.conv import Conv
 
 FIELDS = {
     "x": PTR, "w": PTR, "bias": PTR, "res": PTR_OR_0, "y": PTR, "xp": I64, "rp": I64, "yp": I64,

@@ -49,7 +49,7 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv
+from bolt_numba.ops.layers.products.integer_products import ConvInteger, QLinearConv
 
 PIXELS = 4 if target().registers >= 32 and target().is_x86 else 2
 """Pixels of a tile."""

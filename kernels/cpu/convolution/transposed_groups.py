@@ -40,7 +40,7 @@ from bolt_numba.kernels.cpu.products.matmul import zero_bias
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, Native, native_source
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
-from bolt_numba.ops.layers.conv import ConvTranspose
+from bolt_numba.ops.layers.products.conv import ConvTranspose
 
 FIELDS = {
     "x": PTR, "w": PTR, "bias": PTR, "y": PTR, "xp": I64, "yp": I64, "images": I64, "h": I64, "wd": I64, "c": I64,

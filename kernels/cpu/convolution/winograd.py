@@ -91,7 +91,7 @@ from bolt_numba.kernels.registry import (
     once,
     result_of,
 )
-from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.products.conv import Conv
 
 
 def _product(mr: int) -> Any:

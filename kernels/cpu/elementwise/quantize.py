@@ -46,7 +46,7 @@ from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Extents, Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import normalise_axis
 
 ROW_ELEMENTS = 4096

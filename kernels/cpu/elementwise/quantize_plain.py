@@ -21,7 +21,7 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.conversion import SUB_BYTE
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear, limits
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear, limits
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.registry import normalise_axis
 

@@ -34,7 +34,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.quantize import DynamicQuantizeLinear
+from bolt_numba.ops.arrays.quantize import DynamicQuantizeLinear
 
 ROW_ELEMENTS = 4096
 """Elements that a thread takes at a time, at least."""

@@ -37,7 +37,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
-from bolt_numba.ops.layers.quantize import QuantizeRows
+from bolt_numba.ops.arrays.quantize import QuantizeRows
 
 LOW, HIGH = np.float32(-128), np.float32(127)
 

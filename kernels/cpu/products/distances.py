@@ -25,7 +25,7 @@ from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.pack import PANEL, pack_b, pack_panels, panel_columns, source_rows
 from bolt_numba.kernels.jit import I64, PTR, Native, native_source
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.distances import Distances
+from bolt_numba.ops.layers.products.distances import Distances
 
 ROWS = 4
 """Rows that are compared with a panel together."""

@@ -40,7 +40,7 @@ from bolt_numba.kernels.geometry.products import ProductBlocks, block_index, geo
 from bolt_numba.kernels.geometry.strides import transpose_move
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 
 SERIAL_FLOPS, SERIAL_BYTES = PAYS_FLOPS, PAYS_BYTES * 3 // 8
 """Work under which a second thread costs more than it brings."""

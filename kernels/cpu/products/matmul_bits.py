@@ -57,7 +57,7 @@ from bolt_numba.kernels.cpu.products.sweep import (
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native, inline
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.matmul_bits import MatMulNBits
+from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 
 TOGETHER = 6 if target().registers >= 32 else 2
 """Rows whose sums of a block have registers beside those of all.  More of them read a panel's codes again."""

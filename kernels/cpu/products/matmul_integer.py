@@ -23,8 +23,8 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
 )
 from bolt_numba.kernels.geometry.products import block_index, geometry
 from bolt_numba.kernels.registry import Argument, Context, Step, Types, kernel
-from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.integer_products import MatMulInteger, QLinearMatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 
 
 def _operands(op: Any) -> OperandPlaces:

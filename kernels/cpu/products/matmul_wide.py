@@ -33,7 +33,7 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.products import block_index, geometry
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 
 KINDS = {"f8": (0, 8), "i4": (1, 4), "u4": (1, 4), "i8": (2, 8), "u8": (2, 8)}
 """Kind of element (see `tile_rank1_rows_as`) and its bytes, by NumPy's names."""

@@ -48,7 +48,7 @@ from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.ops.dtypes import MAX_F32
-from bolt_numba.ops.layers.integer_products import RAISED, SMALL_SCALE
+from bolt_numba.ops.layers.products.integer_products import RAISED, SMALL_SCALE
 
 EXACT = frozenset({"contract", "nsz"})
 """No reciprocals: the scale of a result decides which way a half is rounded."""

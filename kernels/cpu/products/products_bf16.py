@@ -41,8 +41,8 @@ from bolt_numba.kernels.cpu.products.sweep_bf16 import (
 )  # fmt: skip
 from bolt_numba.kernels.geometry.products import geometry
 from bolt_numba.kernels.registry import Argument, Context, In, Operands, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 
 SHORT_SUM, SHORT_TAPS, NARROW = 8, 32, LANES
 """Terms of a sum, the same where taps are gathered, and columns of a result, under which copying rows costs more than

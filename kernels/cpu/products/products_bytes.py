@@ -30,8 +30,8 @@ from bolt_numba.kernels.cpu.products.sweep import choose_share
 from bolt_numba.kernels.cpu.products.sweep_bytes import BLOCK_FIELDS, choose_span, scratch_bytes, sweep_bytes
 from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types
-from bolt_numba.ops.layers.conv import Convolution
-from bolt_numba.ops.layers.integer_products import sums_fit
+from bolt_numba.ops.layers.products.conv import Convolution
+from bolt_numba.ops.layers.products.integer_products import sums_fit
 
 BYTE_TYPES = (U8, I8)
 NO_ZERO = np.zeros(1, np.uint8)

@@ -36,8 +36,8 @@ from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_reach
 from bolt_numba.kernels.geometry.unseen import content, derived
 from bolt_numba.kernels.jit import native
 from bolt_numba.kernels.registry import Context, Step, Types, kernel, result_of
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 
 UNIT = 2
 """Bytes of an element of B."""

@@ -89,8 +89,8 @@ from bolt_numba.kernels.registry import (
     once,
     result_of,
 )
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 
 PAIR = 2 * MR
 """Rows that are multiplied together."""

@@ -37,7 +37,7 @@ from bolt_numba.kernels.cpu.recurrent.recurrent_cells import (
 from bolt_numba.kernels.cpu.recurrent.recurrent_walk import clear, quantize_state, share_lines, walk
 from bolt_numba.kernels.extents import Lent, borrowed
 from bolt_numba.kernels.registry import Argument, Context, In, Maker, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN, Recurrent
 
 FUSED_ROWS = 2

@@ -26,7 +26,7 @@ from bolt_numba.kernels.cpu.recurrent.recurrent import (
 from bolt_numba.kernels.cpu.recurrent.recurrent_cells import FOURS
 from bolt_numba.kernels.extents import Lent, borrowed
 from bolt_numba.kernels.registry import Argument, Context, In, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.integer_products import QLinearMatMul
+from bolt_numba.ops.layers.products.integer_products import QLinearMatMul
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 
 GATES = 4

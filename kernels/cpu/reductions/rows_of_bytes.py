@@ -53,8 +53,8 @@ from bolt_numba.kernels.cpu.language.vmath import exp_negative
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import F64, I64, PTR, PTR_OR_0, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops.arrays.between_bytes import MOST_IN_ROW, BetweenBytes
 from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
-from bolt_numba.ops.layers.between_bytes import MOST_IN_ROW, BetweenBytes
 from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.registry import normalise_axis
 

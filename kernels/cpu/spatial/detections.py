@@ -29,8 +29,8 @@ from bolt_numba.kernels.data_sized import Empty, Sized, data_sized, sized
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, F64, I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, In, Out, Scratch, Step, Types
-from bolt_numba.ops.layers.boxes import ROW, DetectionOutput
-from bolt_numba.ops.layers.suppression import MulticlassNMS
+from bolt_numba.ops.layers.detection.boxes import ROW, DetectionOutput
+from bolt_numba.ops.layers.detection.suppression import MulticlassNMS
 
 
 @inline

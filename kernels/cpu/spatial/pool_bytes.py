@@ -38,7 +38,7 @@ from bolt_numba.kernels.cpu.spatial.pool import PARALLEL_LOADS, WINDOW, window_a
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Step, Types, kernel
-from bolt_numba.ops.layers.between_bytes import BetweenBytes
+from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
 
 MOST_TAPS = 1 << 22

@@ -16,7 +16,8 @@ from bolt_numba.kernels.cpu.spatial.pool import PARALLEL_LOADS, WINDOW, window_a
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, Out, Step, Types, kernel
-from bolt_numba.ops.layers.pool import MaxPool, lowest
+from bolt_numba.ops.dtypes import lowest
+from bolt_numba.ops.layers.pool import MaxPool
 
 _POINTERS = ("x", "y", "depths", "heights", "widths", "places")
 _SIZES = (

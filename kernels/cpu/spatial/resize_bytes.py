@@ -31,8 +31,8 @@ from bolt_numba.kernels.extents import Reach, ends, offsets
 from bolt_numba.kernels.geometry.resample import is_inside, is_untouched, plans_of, useful
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Operands, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.layers.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.resize import Resize
 
 NOTHING = np.float32(0)

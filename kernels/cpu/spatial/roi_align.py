@@ -38,7 +38,7 @@ from bolt_numba.kernels.geometry.sampling import is_near, neighbours, region_sam
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.layers.detection import RoiAlign
+from bolt_numba.ops.layers.detection.regions import RoiAlign
 from bolt_numba.ops.layers.resize import EXACT
 
 SAMPLES = 64

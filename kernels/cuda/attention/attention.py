@@ -21,7 +21,7 @@ from bolt_numba.kernels.geometry.heads import (
     position_step,
 )
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.attention import FusedAttention, swapped
+from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
 
 PROCESSORS = 132
 """Of the GPU that blocks are counted for (an H100): fewer blocks leave some without work."""

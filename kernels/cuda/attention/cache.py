@@ -19,7 +19,7 @@ from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, load_i64, static
 from bolt_numba.kernels.geometry.heads import ENTRY
 from bolt_numba.kernels.registry import Context, Step, Types, kernel
-from bolt_numba.ops.layers.cache import GroupQueryAttention
+from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
 
 TOGETHER = 64
 """Rows of scores up to which all heads of queries that share keys are one unit."""

@@ -15,7 +15,7 @@ from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_di
 from bolt_numba.kernels.cuda.language.lang import cuda, load_f32, store_u32
 from bolt_numba.kernels.geometry.scalars import comparison
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
-from bolt_numba.ops.layers.binary import PACKS, WORD, BinaryPack, words_of
+from bolt_numba.ops.layers.products.binary import PACKS, WORD, BinaryPack, words_of
 
 u32, i64 = np.uint32, np.int64
 ALL = 0xFFFFFFFF

@@ -37,7 +37,7 @@ from bolt_numba.kernels.cuda.language.lang import (
     store_u32,
 )
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, result_of
-from bolt_numba.ops.layers.binary import WORD, BinaryConv, BinaryMatMul, magnitudes, packed_bits, words_of
+from bolt_numba.ops.layers.products.binary import WORD, BinaryConv, BinaryMatMul, magnitudes, packed_bits, words_of
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
 ALL = 0xFFFFFFFF

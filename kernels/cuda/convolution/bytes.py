@@ -30,7 +30,7 @@ from bolt_numba.kernels.cuda.language.lang import load_f32_nc, load_i32_nc, mult
 from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.layers.integer_products import ConvInteger, QLinearConv, is_fused, scale_ratio, sums_fit
+from bolt_numba.ops.layers.products.integer_products import ConvInteger, QLinearConv, is_fused, scale_ratio, sums_fit
 
 i32, f32 = np.int32, np.float32
 BYTES = (U8, I8)

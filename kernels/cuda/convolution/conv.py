@@ -37,7 +37,7 @@ from bolt_numba.kernels.cuda.products.finish import tail_args
 from bolt_numba.kernels.cuda.products.tail import TailForm
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 
 IMAGE = In(0)
 PROCESSORS = 132

@@ -35,7 +35,7 @@ from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, static, static_range
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
-from bolt_numba.ops.layers.conv import Conv
+from bolt_numba.ops.layers.products.conv import Conv
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
 BUSY = 1024

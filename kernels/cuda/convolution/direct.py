@@ -21,7 +21,7 @@ from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, result_of
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 
 _AXES = "dhw"
 _FIELDS = ("size", "out", "taps", "stride", "dilation", "pad")

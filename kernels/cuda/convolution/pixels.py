@@ -14,8 +14,8 @@ from bolt_numba.kernels.cuda.products.matmul import product_steps
 from bolt_numba.kernels.cuda.products.matmul_wgmma import accepts_groups, by_groups, works_by_groups
 from bolt_numba.kernels.extents import Lent, borrowed
 from bolt_numba.kernels.registry import Context, In, Operands, Out, Step, Types, kernel, once, result_of
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 
 
 def _product(op: Any, ins: Types) -> tuple[MatMul, Operands] | None:

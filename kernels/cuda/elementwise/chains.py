@@ -22,9 +22,9 @@ from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.geometry.chains import FIELDS, OPERATORS, loops_of, loops_reach, may_write_over, seen_chain
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, once
 from bolt_numba.ops import pointwise as ops
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.pointwise import Pointwise
 
 _IN_PLACE = tuple([op for op in OPERATORS if op not in (ops.IsNaN, ops.IsInf)])

@@ -11,9 +11,9 @@ from bolt_numba.base.types import TensorType
 from bolt_numba.codegen.threads import thread_lines
 from bolt_numba.kernels.cuda.elementwise.chains import chain_steps
 from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.layers.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import normalise_axis
 
 

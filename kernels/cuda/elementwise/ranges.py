@@ -13,10 +13,10 @@ from bolt_numba.kernels.cuda.elementwise.chains import chain_steps
 from bolt_numba.kernels.cuda.language.lang import load_f32, max_f32, min_f32, rint_f32, store_f32, store_u8
 from bolt_numba.kernels.cuda.reductions.fold import FOLDS, fold_all
 from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops.arrays.quantize import DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceMin
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.layers.quantize import DynamicQuantizeLinear, QuantizeLinear
 
 _CODE = Chain(((QuantizeLinear(), (0, 1, 2)),), (3,))
 

@@ -23,7 +23,7 @@ from bolt_numba.kernels.cuda.products.tensor import INTEGERS, SIZES, TENSOR_TILE
 from bolt_numba.kernels.geometry.products import ProductBlocks, block_index, geometry
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 
 FLOATS = (F32, F16, BF16)
 Choice: TypeAlias = "tuple[int, Callable[[Any], CudaKernel]]"

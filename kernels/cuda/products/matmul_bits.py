@@ -21,8 +21,8 @@ from bolt_numba.kernels.cuda.products.tail import size_of
 from bolt_numba.kernels.extents import Lent, borrowed
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.matmul_bits import MatMulNBits
+from bolt_numba.ops.layers.products.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 
 u32, i64, f32 = np.uint32, np.int64, np.float32
 

@@ -22,8 +22,8 @@ from bolt_numba.kernels.geometry.products import ProductBlocks, geometry
 from bolt_numba.kernels.geometry.strides import transpose_move
 from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul, is_fused, sums_fit
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.integer_products import MatMulInteger, QLinearMatMul, is_fused, sums_fit
+from bolt_numba.ops.layers.products.matmul import MatMul
 
 BYTE_DTYPES = (U8, I8)
 _LETTER = {U8: "u8", I8: "s8"}

@@ -26,8 +26,8 @@ from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES
 from bolt_numba.kernels.cuda.products.wgmma import GROUP_TILES, wgmma_product
 from bolt_numba.kernels.geometry.products import ProductBlocks, geometry
 from bolt_numba.kernels.registry import Context, Step, Types, kernel
-from bolt_numba.ops.layers.integer_products import MatMulInteger, QLinearMatMul
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.integer_products import MatMulInteger, QLinearMatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 
 
 def is_faster(g: ProductBlocks, kind: str) -> bool:

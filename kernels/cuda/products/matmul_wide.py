@@ -20,7 +20,7 @@ from bolt_numba.kernels.cuda.products.place import PLACE, element, matrix, opera
 from bolt_numba.kernels.cuda.products.tail import size_of
 from bolt_numba.kernels.geometry.products import geometry
 from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel, result_of
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 
 i64 = np.int64
 KINDS = (F64, I32, U32, WHOLE, U64)

@@ -26,7 +26,7 @@ from bolt_numba.kernels.cuda.products.tail import size_of
 from bolt_numba.kernels.cuda.products.tail_bytes import COLUMN
 from bolt_numba.kernels.extents import box
 from bolt_numba.ops.dtypes import MAX_F32
-from bolt_numba.ops.layers.integer_products import RAISED, SMALL_SCALE
+from bolt_numba.ops.layers.products.integer_products import RAISED, SMALL_SCALE
 
 u32, i32, i64, f32 = np.uint32, np.int32, np.int64, np.float32
 WARPS = BLOCK // 32

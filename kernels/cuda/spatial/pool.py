@@ -22,7 +22,8 @@ from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
-from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool, lowest
+from bolt_numba.ops.dtypes import lowest
+from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
 
 WIDTH = 16
 """Bytes of the channels of a thread."""

@@ -22,7 +22,7 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import FAULT, MOST_LAUNCHED, DeviceParts, elements
 from bolt_numba.kernels.geometry.sampling import is_near, neighbours, region_samples, side_of
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step, Types, kernel
-from bolt_numba.ops.layers.detection import RoiAlign
+from bolt_numba.ops.layers.detection.regions import RoiAlign
 from bolt_numba.ops.layers.resize import EXACT
 
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)

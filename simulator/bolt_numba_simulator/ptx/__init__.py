@@ -9,11 +9,11 @@ Nothing here says how long a kernel takes; `SimulationReport` counts what it doe
 """
 
 from bolt_numba.base.errors import SimulationError
-from bolt_numba_simulator.ptx.copies import TensorMap
-from bolt_numba_simulator.ptx.memory import GlobalMemory
+from bolt_numba_simulator.ptx.instructions.copies import TensorMap
 from bolt_numba_simulator.ptx.program import Module
 from bolt_numba_simulator.ptx.report import Counts, SimulationReport
-from bolt_numba_simulator.ptx.types import ALL_CHECKS, Checks
+from bolt_numba_simulator.ptx.state.memory import GlobalMemory
+from bolt_numba_simulator.ptx.state.types import ALL_CHECKS, Checks
 
 __all__ = [
     "ALL_CHECKS",

@@ -16,14 +16,14 @@ import numpy as np
 
 from bolt_numba.base.errors import SimulationError
 from bolt_numba.base.records import record
-from bolt_numba_simulator.ptx.barriers import Barriers
-from bolt_numba_simulator.ptx.memory import GlobalMemory
-from bolt_numba_simulator.ptx.operands import LaneOperands
-from bolt_numba_simulator.ptx.registers import LaneRegisters, written
-from bolt_numba_simulator.ptx.spaces import LocalMemory, SharedMemory
-from bolt_numba_simulator.ptx.table import OPCODES
-from bolt_numba_simulator.ptx.text import Statement
-from bolt_numba_simulator.ptx.types import Checks, FaultError, RefusedError
+from bolt_numba_simulator.ptx.instructions.barriers import Barriers
+from bolt_numba_simulator.ptx.instructions.table import OPCODES
+from bolt_numba_simulator.ptx.state.memory import GlobalMemory
+from bolt_numba_simulator.ptx.state.operands import LaneOperands
+from bolt_numba_simulator.ptx.state.registers import LaneRegisters, written
+from bolt_numba_simulator.ptx.state.spaces import LocalMemory, SharedMemory
+from bolt_numba_simulator.ptx.state.text import Statement
+from bolt_numba_simulator.ptx.state.types import Checks, FaultError, RefusedError
 
 Call = Callable[[], Any]
 STEPS = 4_000_000

@@ -14,14 +14,14 @@ import numpy as np
 from bolt_numba.base.errors import SimulationError, UnsupportedOpError
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
-from bolt_numba_simulator.ptx import arithmetic, bits, convert, copies, groups, tensor, transfer, warps
+from bolt_numba_simulator.ptx.instructions import arithmetic, bits, convert, copies, groups, tensor, transfer, warps
 from bolt_numba_simulator.ptx.machine import Machine
-from bolt_numba_simulator.ptx.memory import GlobalMemory
-from bolt_numba_simulator.ptx.registers import shared_places
 from bolt_numba_simulator.ptx.report import SimulationReport
-from bolt_numba_simulator.ptx.spaces import RESERVED
-from bolt_numba_simulator.ptx.text import MemoryVariable, PtxSource, Routine, inlined
-from bolt_numba_simulator.ptx.types import ALL_CHECKS, DTYPES, U8, U64, Checks, RefusedError
+from bolt_numba_simulator.ptx.state.memory import GlobalMemory
+from bolt_numba_simulator.ptx.state.registers import shared_places
+from bolt_numba_simulator.ptx.state.spaces import RESERVED
+from bolt_numba_simulator.ptx.state.text import MemoryVariable, PtxSource, Routine, inlined
+from bolt_numba_simulator.ptx.state.types import ALL_CHECKS, DTYPES, U8, U64, Checks, RefusedError
 
 OPCODE_FILES = arithmetic, bits, convert, copies, groups, tensor, transfer, warps
 """Files that fill the table of opcodes."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba_simulator.ptx.text import Statement
+from bolt_numba_simulator.ptx.state.text import Statement
 
 SECTOR, BANKS = 32, 32
 

@@ -20,7 +20,7 @@ from bolt_numba.ops.arrays.gather import OneHot
 from bolt_numba.ops.arrays.reduce import CumProd, CumSum, LogSoftmax, ReduceMean
 from bolt_numba.ops.arrays.shape import Concat, Expand, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Pad
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Cast, Equal, Greater, GreaterOrEqual, Mul, Sub, Where
 
 HIDDEN = -10000.0

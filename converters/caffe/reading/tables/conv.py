@@ -18,9 +18,9 @@ from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceMean
 from bolt_numba.ops.arrays.shape import Concat, Flatten, Reshape, Transpose
 from bolt_numba.ops.arrays.slicing import Pad
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
-from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Div, Greater, Mod, Mul, Where
 from bolt_numba.ops.registry import Op
 

@@ -18,9 +18,9 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Split, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
-from bolt_numba.ops.layers.boxes import DetectionOutput, PriorBox
-from bolt_numba.ops.layers.detection import MaxRoiPool, PSRoiPool
-from bolt_numba.ops.layers.suppression import MulticlassNMS
+from bolt_numba.ops.layers.detection.boxes import DetectionOutput, PriorBox
+from bolt_numba.ops.layers.detection.regions import MaxRoiPool, PSRoiPool
+from bolt_numba.ops.layers.detection.suppression import MulticlassNMS
 from bolt_numba.ops.pointwise import Add, And, Clip, Exp, GreaterOrEqual, Max, Min, Mul, Sub, Where
 
 MOST_PRIORS = 1 << 22

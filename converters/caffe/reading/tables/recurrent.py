@@ -17,7 +17,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.shape import Reshape, Split, Unsqueeze
 from bolt_numba.ops.control import Scan
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Mul, Sigmoid, Tanh
 
 

@@ -13,7 +13,7 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax, Softmax
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Split, Transpose, Unsqueeze
-from bolt_numba.ops.layers.boxes import DetectionOutput
+from bolt_numba.ops.layers.detection.boxes import DetectionOutput
 from bolt_numba.ops.pointwise import Add, Cast, Exp, GreaterOrEqual, Max, Mul, Sigmoid, Sub, Where
 
 

@@ -19,9 +19,9 @@ from bolt_numba.ops.arrays.gather import GatherElements
 from bolt_numba.ops.arrays.generate import Range, Trilu
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Split, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
-from bolt_numba.ops.layers.attention import FusedAttention
-from bolt_numba.ops.layers.cache import GroupQueryAttention
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.attention.attention import FusedAttention
+from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, And, Cast, Div, GreaterOrEqual, Less, Mul, Sqrt, Sub, Where
 
 Ints = tuple[int, ...]

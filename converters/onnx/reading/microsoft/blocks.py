@@ -15,8 +15,8 @@ from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.converters.operands import known_array, rank_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
-from bolt_numba.ops.layers.matmul_bits import unpacked
-from bolt_numba.ops.layers.quantize import DequantizeLinear
+from bolt_numba.ops.arrays.quantize import DequantizeLinear
+from bolt_numba.ops.layers.products.matmul_bits import unpacked
 
 microsoft = functools.partial(reader, domain="com.microsoft")
 

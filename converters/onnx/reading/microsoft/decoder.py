@@ -19,8 +19,8 @@ from bolt_numba.ops.arrays.generate import Range
 from bolt_numba.ops.arrays.shape import Reshape, Shape, Split, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.dtypes import FLOATS
-from bolt_numba.ops.layers.cache import GroupQueryAttention
-from bolt_numba.ops.layers.rotary import RotaryEmbedding
+from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
+from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
 from bolt_numba.ops.pointwise import Add, Cast, Div, Equal, Mul, Sub, Where
 
 microsoft = functools.partial(reader, domain="com.microsoft")

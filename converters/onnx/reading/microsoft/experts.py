@@ -20,8 +20,8 @@ from bolt_numba.ops.arrays.gather import Gather, GatherElements, ScatterElements
 from bolt_numba.ops.arrays.reduce import ReduceSum, Softmax, TopK
 from bolt_numba.ops.arrays.shape import Identity, Reshape, Shape
 from bolt_numba.ops.dtypes import FLOATS
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.matmul_bits import unpacked
+from bolt_numba.ops.layers.products.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul_bits import unpacked
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Div, Gelu, Min, Mul, Relu, Swish
 from bolt_numba.ops.shapes import product
 

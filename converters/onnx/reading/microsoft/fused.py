@@ -17,9 +17,9 @@ from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.ops.arrays.shape import Shape, Transpose
 from bolt_numba.ops.arrays.slicing import Slice
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.norm import LayerNormalization, RMSNormalization
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import (
     Add,
     Clip,

@@ -37,8 +37,8 @@ from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Shape, Split, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.control import Scan
 from bolt_numba.ops.dtypes import FLOATS
-from bolt_numba.ops.layers.conv import Conv
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import (
     Add,
     And,

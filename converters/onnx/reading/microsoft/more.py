@@ -19,8 +19,8 @@ from bolt_numba.ops.arrays.generate import Trilu
 from bolt_numba.ops.arrays.shape import Reshape, Shape, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.data.tokens import Tokenizer
-from bolt_numba.ops.layers.distances import Distances
 from bolt_numba.ops.layers.norm import RMSNormalization
+from bolt_numba.ops.layers.products.distances import Distances
 from bolt_numba.ops.pointwise import Add, Mul, Sigmoid, Sqrt, Swish, Where
 
 Ints = tuple[int, ...]

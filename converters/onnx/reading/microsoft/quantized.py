@@ -16,14 +16,14 @@ from bolt_numba.converters.onnx.reading.tables.reduce import gemm
 from bolt_numba.converters.operands import known_array, rank_of, spatial_axes
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
 from bolt_numba.ops.arrays.shape import Concat, Transpose
 from bolt_numba.ops.dtypes import FLOATS
-from bolt_numba.ops.layers.integer_products import MatMulInteger
-from bolt_numba.ops.layers.matmul import MatMul
-from bolt_numba.ops.layers.matmul_bits import MatMulNBits, unpacked
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
-from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
+from bolt_numba.ops.layers.products.integer_products import MatMulInteger
+from bolt_numba.ops.layers.products.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits, unpacked
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.pointwise import Add, Cast, Div, LeakyRelu, Mul, Sigmoid
 

@@ -25,7 +25,7 @@ from bolt_numba.ops.arrays.reduce import ReduceL2, ReduceMax, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Pad, Slice
 from bolt_numba.ops.data.ml import CastMap, DictVectorizer, LabelEncoder, OneHotEncoder, ZipMap
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Abs, Cast, Div, Equal, Greater, IsNaN, Mul, Neg, Sub, Where
 
 Ints = tuple[int, ...]

@@ -15,7 +15,7 @@ from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceSumSquare
 from bolt_numba.ops.arrays.shape import Concat, Reshape
 from bolt_numba.ops.data.ml import PairwiseCoupling
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Exp, Greater, Mul, Neg, Pow, Sigmoid, Sub, Tanh, Where
 
 Ints = tuple[int, ...]

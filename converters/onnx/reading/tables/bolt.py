@@ -15,9 +15,9 @@ from bolt_numba.converters.operands import END, known_ints, rank_of, reshaped, s
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Concat, Identity
-from bolt_numba.ops.layers.detection import RoiAlign
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.detection.regions import RoiAlign
 from bolt_numba.ops.layers.norm import LpNormalization
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, HardSwish
 
 Ints = tuple[int, ...]

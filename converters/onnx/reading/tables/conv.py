@@ -18,8 +18,8 @@ from bolt_numba.ops.arrays.generate import ConstantOfShape
 from bolt_numba.ops.arrays.reduce import ReduceL1, ReduceL2, ReduceMax, ReduceMean, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Reshape
 from bolt_numba.ops.arrays.slicing import Pad
-from bolt_numba.ops.layers.conv import Conv, Convolution, ConvTranspose
 from bolt_numba.ops.layers.pool import AveragePool, Col2Im, LpPool, MaxPool
+from bolt_numba.ops.layers.products.conv import Conv, Convolution, ConvTranspose
 from bolt_numba.ops.pointwise import Abs, Add, Pow, Sub
 
 Ints = tuple[int, ...]

@@ -6,7 +6,7 @@ from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, reader
 from bolt_numba.converters.onnx.reading.tables.conv import check_kernel
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.layers.detection import DeformConv, MaxRoiPool, RoiAlign
+from bolt_numba.ops.layers.detection.regions import DeformConv, MaxRoiPool, RoiAlign
 
 Ints = tuple[int, ...]
 

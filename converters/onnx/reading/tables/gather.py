@@ -16,7 +16,7 @@ from bolt_numba.ops.arrays.gather import (
     ScatterND,
     Unique,
 )
-from bolt_numba.ops.layers.cache import TensorScatter
+from bolt_numba.ops.layers.attention.cache import TensorScatter
 
 add_as_is(Gather, GatherElements, GatherND, ScatterElements, ScatterND, OneHot, NonZero, Compress, Unique)
 add_as_is(NonMaxSuppression)

@@ -8,8 +8,8 @@ from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, r
 from bolt_numba.converters.onnx.reading.tables.conv import Convolved
 from bolt_numba.converters.onnx.types import dtype_of
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.layers.integer_products import ConvInteger, MatMulInteger, QLinearConv, QLinearMatMul
-from bolt_numba.ops.layers.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
+from bolt_numba.ops.layers.products.integer_products import ConvInteger, MatMulInteger, QLinearConv, QLinearMatMul
 
 add_as_is(DynamicQuantizeLinear)
 add_reader("MatMulInteger", AsIs(MatMulInteger, "x y x_zero? y_zero?"))

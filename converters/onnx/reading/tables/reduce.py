@@ -13,7 +13,7 @@ from bolt_numba.converters.operands import dim_of, ints, rank_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import ArgMax, ArgMin, CumProd, CumSum, Det, Hardmax, LogSoftmax, Softmax, TopK
 from bolt_numba.ops.arrays.shape import Flatten, Reshape, Shape
-from bolt_numba.ops.layers.matmul import Einsum, MatMul
+from bolt_numba.ops.layers.products.matmul import Einsum, MatMul
 from bolt_numba.ops.pointwise import Add, Mul
 from bolt_numba.ops.registry import OPS
 

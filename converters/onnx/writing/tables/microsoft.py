@@ -11,8 +11,8 @@ from bolt_numba.base.types import TensorType
 from bolt_numba.converters.onnx.writing.registry import MICROSOFT, Named, NoSpellingError, writer
 from bolt_numba.ops.data.search import Between, BifurcationDetector
 from bolt_numba.ops.data.tokens import Tokenizer
-from bolt_numba.ops.layers.cache import GroupQueryAttention
-from bolt_numba.ops.layers.matmul_bits import MatMulNBits
+from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
+from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 
 if TYPE_CHECKING:

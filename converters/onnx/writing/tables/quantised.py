@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from bolt_numba.converters.onnx.writing.registry import Named, writer
 from bolt_numba.converters.onnx.writing.tables.standard import convolution
-from bolt_numba.ops.layers.integer_products import QLinearConv, QLinearMatMul, is_fused
-from bolt_numba.ops.layers.quantize import RangeRounded
+from bolt_numba.ops.arrays.quantize import RangeRounded
+from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul, is_fused
 
 if TYPE_CHECKING:
     from bolt_numba.converters.onnx.writing.graph import GraphWriter

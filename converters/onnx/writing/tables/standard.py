@@ -18,10 +18,10 @@ from bolt_numba.ops.arrays.signal import MelWeightMatrix
 from bolt_numba.ops.control import If, Loop, Scan
 from bolt_numba.ops.data.sequence import OptionalEmpty, SequenceEmpty, SequenceInsert
 from bolt_numba.ops.foreign import Foreign
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
-from bolt_numba.ops.layers.detection import DeformConv
-from bolt_numba.ops.layers.integer_products import ConvInteger
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.detection.regions import DeformConv
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.products.integer_products import ConvInteger
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Clip

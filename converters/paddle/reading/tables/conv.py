@@ -27,9 +27,9 @@ from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceMean
 from bolt_numba.ops.arrays.shape import Concat, Expand
 from bolt_numba.ops.arrays.slicing import Pad, Slice
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
-from bolt_numba.ops.layers.detection import DeformConv
+from bolt_numba.ops.layers.detection.regions import DeformConv
 from bolt_numba.ops.layers.pool import Col2Im
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 from bolt_numba.ops.pointwise import Add, Div, Max, Mul, Sub
 
 _ALGORITHMS = {"EXPLICIT": "NOTSET", "SAME": "SAME_UPPER", "VALID": "VALID"}

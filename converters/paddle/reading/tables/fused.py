@@ -21,7 +21,7 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import ScatterElements
 from bolt_numba.ops.arrays.reduce import CumSum, ReduceSum, Softmax
 from bolt_numba.ops.arrays.shape import Concat, Shape
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, And, Equal, Less, Mul, Not, Sub, Where
 
 

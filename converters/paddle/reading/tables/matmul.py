@@ -18,7 +18,7 @@ from bolt_numba.ops.arrays.accumulate import Inverse
 from bolt_numba.ops.arrays.generate import EyeLike, Trilu
 from bolt_numba.ops.arrays.reduce import Det, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Shape, Transpose
-from bolt_numba.ops.layers.matmul import Einsum, MatMul
+from bolt_numba.ops.layers.products.matmul import Einsum, MatMul
 from bolt_numba.ops.pointwise import Abs, Add, Log, Mul, Sign, Sub
 
 PADDLE.reader("bmm")(AsIs(MatMul(), "x y"))

@@ -23,7 +23,6 @@ from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.paddle.reading.tables.conv import activated
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import ReduceL2
-from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.norm import (
     LRN,
     BatchNormalization,
@@ -32,6 +31,7 @@ from bolt_numba.ops.layers.norm import (
     LayerNormalization,
     RMSNormalization,
 )
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Div, Mul, Sqrt, Sub
 
 _BATCH = ("Y", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "ReserveSpace")

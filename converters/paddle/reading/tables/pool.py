@@ -32,8 +32,8 @@ from bolt_numba.ops.arrays.generate import ConstantOfShape
 from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax, ReduceMean, ReduceSum
 from bolt_numba.ops.arrays.shape import Shape
 from bolt_numba.ops.arrays.slicing import Pad
-from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Abs, Add, And, Div, GreaterOrEqual, Less, Min, Mod, Mul, Pow, Sub
 
 

@@ -12,7 +12,7 @@ from bolt_numba.converters.paddle.reading.parts import flat, reshaped, to, trans
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Concat, Split, Squeeze
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.pointwise import Add, Mul, Relu, Sigmoid, Sub, Tanh
 

@@ -17,7 +17,7 @@ from bolt_numba.ops.arrays.gather import Compress, Gather
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceSum, Softmax, TopK
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Shape, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, And, Cast, Div, Equal, GreaterOrEqual, Less, Max, Min, Mul, Not, Or, Sqrt, Sub
 from bolt_numba.ops.pointwise import Where as Chosen
 

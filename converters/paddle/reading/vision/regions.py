@@ -16,8 +16,8 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Compress, Gather, NonMaxSuppression, ScatterElements
 from bolt_numba.ops.arrays.reduce import CumSum, ReduceSum, TopK
 from bolt_numba.ops.arrays.shape import Concat
-from bolt_numba.ops.layers.detection import MaxRoiPool, PSRoiPool, RoiAlign
-from bolt_numba.ops.layers.suppression import GenerateProposals, MatrixNMS, MulticlassNMS
+from bolt_numba.ops.layers.detection.regions import MaxRoiPool, PSRoiPool, RoiAlign
+from bolt_numba.ops.layers.detection.suppression import GenerateProposals, MatrixNMS, MulticlassNMS
 from bolt_numba.ops.pointwise import (
     Add,
     And,

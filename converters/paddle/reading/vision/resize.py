@@ -24,7 +24,7 @@ from bolt_numba.converters.paddle.reading.parts import (
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Concat, Expand
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.resize import GridSample, Resize
 from bolt_numba.ops.pointwise import Add, Cast, Div, Max, Mul, Sub
 

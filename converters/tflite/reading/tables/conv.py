@@ -13,8 +13,8 @@ from bolt_numba.converters.tflite.reading.quantised import ranged
 from bolt_numba.converters.tflite.reading.registry import TFLITE, activated
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Transpose
-from bolt_numba.ops.layers.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 from bolt_numba.ops.pointwise import Mul, Sqrt
 
 PADDING = {"SAME": "SAME_UPPER", "VALID": "VALID"}

@@ -18,8 +18,8 @@ from bolt_numba.converters.tflite.reading.tables.conv import PADDING
 from bolt_numba.converters.tflite.schema import ENUMS
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.slicing import Pad
-from bolt_numba.ops.layers.conv import Conv
 from bolt_numba.ops.layers.pool import MaxPool
+from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.pointwise import Add, Greater, Less, Mul, Sub, Where
 
 ONE = np.ones((), F32)

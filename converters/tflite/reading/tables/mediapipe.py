@@ -20,7 +20,7 @@ from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax, ReduceMin
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Transpose
 from bolt_numba.ops.arrays.slicing import Pad, Slice
 from bolt_numba.ops.dtypes import MIN_F32
-from bolt_numba.ops.layers.conv import ConvTranspose
+from bolt_numba.ops.layers.products.conv import ConvTranspose
 from bolt_numba.ops.pointwise import (
     Add,
     And,

@@ -7,7 +7,7 @@ from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.quantised import ranged
 from bolt_numba.converters.tflite.reading.registry import TFLITE, activated
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.layers.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul import MatMul
 
 
 @TFLITE.reader("FULLY_CONNECTED")

@@ -21,8 +21,8 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Split
 from bolt_numba.ops.control import Scan
-from bolt_numba.ops.layers.matmul import MatMul
 from bolt_numba.ops.layers.norm import LayerNormalization
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import LSTM, RNN
 from bolt_numba.ops.pointwise import Add, Clip, Mul, Neg, Relu, Sigmoid, Sub, Tanh
 from bolt_numba.ops.registry import Op

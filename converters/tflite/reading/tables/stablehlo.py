@@ -30,7 +30,7 @@ from bolt_numba.ops.arrays.generate import Range
 from bolt_numba.ops.arrays.reduce import CumProd, ReduceMax, ReduceMin, ReduceProd, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Transpose
 from bolt_numba.ops.arrays.slicing import Pad, Slice
-from bolt_numba.ops.layers.matmul import Einsum
+from bolt_numba.ops.layers.products.matmul import Einsum
 from bolt_numba.ops.pointwise import (
     Abs,
     Add,

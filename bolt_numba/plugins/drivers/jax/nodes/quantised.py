@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32, F64, I8, I16, I32, U8, U16, AnyDType
-from bolt_numba.ops.layers.quantize import limits
+from bolt_numba.ops.arrays.quantize import limits
 from bolt_numba.plugins.drivers.jax.table import FLOATS, WIDE, JaxSite, builds
 
 STORED = (U8, I8, U16, I16)

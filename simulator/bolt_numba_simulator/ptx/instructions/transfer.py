@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba_simulator.ptx.arithmetic import from_bf16, to_bf16
-from bolt_numba_simulator.ptx.spaces import ATOM, READ, WRITE, Access
-from bolt_numba_simulator.ptx.table import opcode
-from bolt_numba_simulator.ptx.text import Statement
-from bolt_numba_simulator.ptx.types import F16, F32, F64, U32, Lanes, RefusedError, dtype_of
+from bolt_numba_simulator.ptx.instructions.arithmetic import from_bf16, to_bf16
+from bolt_numba_simulator.ptx.instructions.table import opcode
+from bolt_numba_simulator.ptx.state.spaces import ATOM, READ, WRITE, Access
+from bolt_numba_simulator.ptx.state.text import Statement
+from bolt_numba_simulator.ptx.state.types import F16, F32, F64, U32, Lanes, RefusedError, dtype_of
 
 _SPACES = {"global": "global", "const": "global", "shared": "shared", "local": "local", "param": "param"}
 

@@ -9,11 +9,11 @@ import numpy as np
 from bolt_numba.base.types import F32, I32, U32, Array, Dim, Shape, TensorType
 from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.dtypes import same_dtype
-from bolt_numba.ops.layers.conv import Convolution, along_channels
-from bolt_numba.ops.layers.matmul import finish, matmul_shape, multiplied, want_activation
-from bolt_numba.ops.layers.windows import as_layout, channels_first
+from bolt_numba.ops.layers.products.conv import Convolution, along_channels
+from bolt_numba.ops.layers.products.matmul import finish, matmul_shape, multiplied, want_activation
 from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
 from bolt_numba.ops.shapes import want_dims
+from bolt_numba.ops.windows import as_layout, channels_first
 
 OptionalArray: TypeAlias = "Array | None"
 OptionalType: TypeAlias = "TensorType | None"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bolt_numba.base.types import F32, Array, TensorType
+from bolt_numba.ops.arrays.quantize import BYTES, DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.content import VALUES, bounded
-from bolt_numba.ops.layers.quantize import BYTES, DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import want_one
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba_simulator.ptx.memory import BASE
-from bolt_numba_simulator.ptx.order import ATOMIC, AccessOrder, RaceError
-from bolt_numba_simulator.ptx.text import Statement
-from bolt_numba_simulator.ptx.types import U8, Checks, FaultError
+from bolt_numba_simulator.ptx.state.memory import BASE
+from bolt_numba_simulator.ptx.state.order import ATOMIC, AccessOrder, RaceError
+from bolt_numba_simulator.ptx.state.text import Statement
+from bolt_numba_simulator.ptx.state.types import U8, Checks, FaultError
 
 SHARED_WINDOW, LOCAL_WINDOW, WINDOW_END = 0x0A00_0000_0000, 0x0B00_0000_0000, 0x0C00_0000_0000
 """Generic addresses of shared and of local memory begin here."""

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba_simulator.ptx.barriers import _shared_address
-from bolt_numba_simulator.ptx.memory import BASE
-from bolt_numba_simulator.ptx.order import ASYNC
-from bolt_numba_simulator.ptx.spaces import READ, WRITE, Access, fault, mark
-from bolt_numba_simulator.ptx.table import opcode
-from bolt_numba_simulator.ptx.text import Statement, split
-from bolt_numba_simulator.ptx.types import BOOL, I32, U32, Lanes, RefusedError
+from bolt_numba_simulator.ptx.instructions.barriers import _shared_address
+from bolt_numba_simulator.ptx.instructions.table import opcode
+from bolt_numba_simulator.ptx.state.memory import BASE
+from bolt_numba_simulator.ptx.state.order import ASYNC
+from bolt_numba_simulator.ptx.state.spaces import READ, WRITE, Access, fault, mark
+from bolt_numba_simulator.ptx.state.text import Statement, split
+from bolt_numba_simulator.ptx.state.types import BOOL, I32, U32, Lanes, RefusedError
 
 MAP_BYTES, MAGIC = 128, b"boltmap\0"
 _HEAD = struct.Struct("<8sQBBB")

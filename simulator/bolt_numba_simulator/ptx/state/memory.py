@@ -9,10 +9,10 @@ import numpy as np
 
 from bolt_numba.base.errors import BudgetError, SimulationError
 from bolt_numba.base.records import record
-from bolt_numba_simulator.ptx.types import U8
+from bolt_numba_simulator.ptx.state.types import U8
 
 BASE = 0x7F00_0000_0000
-"""Address of the first byte; the windows of shared and local memory lie below (`bolt_numba_simulator.ptx.spaces`)."""
+"""Address of the first byte; windows of shared and local memory lie below (`ptx.state.spaces`)."""
 ALIGN = 256
 GAP = 256
 """Least bytes between two allocations: what reaches a little too far ends there."""

@@ -7,7 +7,7 @@ import numpy as np
 from bolt_numba.base.types import I64, Array, TensorType
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
-from bolt_numba.ops.layers.attention import LAYOUTS
+from bolt_numba.ops.layers.attention.attention import LAYOUTS
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims
 

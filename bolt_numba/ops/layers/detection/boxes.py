@@ -8,7 +8,7 @@ import numpy as np
 
 from bolt_numba.base.budget import ask
 from bolt_numba.base.types import F32, I64, Array, TensorType
-from bolt_numba.ops.layers.suppression import MulticlassNMS
+from bolt_numba.ops.layers.detection.suppression import MulticlassNMS
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import shape_of
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba_simulator.ptx.text import Routine, Statement
-from bolt_numba_simulator.ptx.types import BOOL, DTYPES, unsigned
+from bolt_numba_simulator.ptx.state.text import Routine, Statement
+from bolt_numba_simulator.ptx.state.types import BOOL, DTYPES, unsigned
 
 _TOKEN = re.compile(r"[%A-Za-z_$][\w$@~%]*")
 _NO_RESULT = {

@@ -9,7 +9,7 @@ import numpy as np
 from bolt_numba.base.types import F32, U8, Array, TensorType
 from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
-from bolt_numba.ops.layers.matmul import multiplied
+from bolt_numba.ops.layers.products.matmul import multiplied
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import want_dims
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba_simulator.ptx.spaces import SHARED_WINDOW, fault
-from bolt_numba_simulator.ptx.table import opcode
-from bolt_numba_simulator.ptx.text import Statement
-from bolt_numba_simulator.ptx.types import BOOL, U32, U64, Lanes, RefusedError
+from bolt_numba_simulator.ptx.instructions.table import opcode
+from bolt_numba_simulator.ptx.state.spaces import SHARED_WINDOW, fault
+from bolt_numba_simulator.ptx.state.text import Statement
+from bolt_numba_simulator.ptx.state.types import BOOL, U32, U64, Lanes, RefusedError
 
 NAMED = 16
 _MBARRIER = 1000

@@ -12,8 +12,10 @@ from bolt_numba.base.budget import BLAS, ask, spend
 from bolt_numba.base.records import record
 from bolt_numba.base.types import AnyDType, Array, Dim, Shape, Sym, TensorType
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
-from bolt_numba.ops.layers.matmul import finish, product_dtype, want_activation
-from bolt_numba.ops.layers.windows import (
+from bolt_numba.ops.layers.products.matmul import finish, product_dtype, want_activation
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.shapes import want_dim, want_dims
+from bolt_numba.ops.windows import (
     Windows,
     as_layout,
     channels_first,
@@ -22,8 +24,6 @@ from bolt_numba.ops.layers.windows import (
     split_shape,
     want_auto_pad,
 )
-from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
-from bolt_numba.ops.shapes import want_dim, want_dims
 
 
 def _want_groups(owner: Op, what: str, count: Dim, group: int) -> None:

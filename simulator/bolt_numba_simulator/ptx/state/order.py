@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba_simulator.ptx.types import I32, I64, FaultError
+from bolt_numba_simulator.ptx.state.types import I32, I64, FaultError
 
 ASYNC, ATOMIC = -2, -1
 """Two warps that are none: copies of the hardware, and atomic operations, which do not conflict with each other."""

@@ -12,7 +12,7 @@ from bolt_numba.base.budget import CALL, ask, spend
 from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, INDICES, same_dtype, widened
-from bolt_numba.ops.layers.conv import Convolution, along_channels
+from bolt_numba.ops.layers.products.conv import Convolution, along_channels
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import product, shape_of, want_dims, want_elements
 

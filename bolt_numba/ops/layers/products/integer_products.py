@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bolt_numba.base.types import F32, F64, I32, AnyDType, Array, Dim, Shape, TensorType
+from bolt_numba.ops.arrays.quantize import BYTES, STORED, is_integer, limits, saturated
 from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.dtypes import FLOATS, widened
-from bolt_numba.ops.layers.conv import Convolution, along_channels
-from bolt_numba.ops.layers.matmul import finish, matmul_shape, multiplied, want_activation
-from bolt_numba.ops.layers.quantize import BYTES, STORED, is_integer, limits, saturated
-from bolt_numba.ops.layers.windows import as_layout
+from bolt_numba.ops.layers.products.conv import Convolution, along_channels
+from bolt_numba.ops.layers.products.matmul import finish, matmul_shape, multiplied, want_activation
 from bolt_numba.ops.registry import Op, op, want_dtype
 from bolt_numba.ops.shapes import want_dims, want_one, want_within
+from bolt_numba.ops.windows import as_layout
 
 PRODUCTS = (*BYTES, *(d for d in STORED if d.name.startswith("float8")))
 """What QLinearMatMul takes and gives."""

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba_simulator.ptx.arithmetic import from_bf16
-from bolt_numba_simulator.ptx.spaces import READ, WRITE, Access
-from bolt_numba_simulator.ptx.table import opcode
-from bolt_numba_simulator.ptx.text import Statement
-from bolt_numba_simulator.ptx.types import DTYPES, F16, F32, I8, I32, U8, U16, U32, Lanes, RefusedError
-from bolt_numba_simulator.ptx.warps import whole_warps
+from bolt_numba_simulator.ptx.instructions.arithmetic import from_bf16
+from bolt_numba_simulator.ptx.instructions.table import opcode
+from bolt_numba_simulator.ptx.instructions.warps import whole_warps
+from bolt_numba_simulator.ptx.state.spaces import READ, WRITE, Access
+from bolt_numba_simulator.ptx.state.text import Statement
+from bolt_numba_simulator.ptx.state.types import DTYPES, F16, F32, I8, I32, U8, U16, U32, Lanes, RefusedError
 
 ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "s8": 4, "u8": 4, "b1": 32}
 """By type: elements in 32 bits."""

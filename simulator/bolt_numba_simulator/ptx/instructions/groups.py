@@ -10,14 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba_simulator.ptx.arithmetic import from_bf16
-from bolt_numba_simulator.ptx.order import PENDING
-from bolt_numba_simulator.ptx.spaces import READ, fault
-from bolt_numba_simulator.ptx.table import opcode
-from bolt_numba_simulator.ptx.tensor import ELEMENTS, INTEGERS, _rows, registers_of, result_dtype, sums, types_of
-from bolt_numba_simulator.ptx.text import Statement
-from bolt_numba_simulator.ptx.types import BOOL, F16, F32, I8, I32, U8, U16, U32, U64, Lanes, RefusedError
-from bolt_numba_simulator.ptx.warps import whole_warps
+from bolt_numba_simulator.ptx.instructions.arithmetic import from_bf16
+from bolt_numba_simulator.ptx.instructions.table import opcode
+from bolt_numba_simulator.ptx.instructions.tensor import (
+    ELEMENTS,
+    INTEGERS,
+    _rows,
+    registers_of,
+    result_dtype,
+    sums,
+    types_of,
+)
+from bolt_numba_simulator.ptx.instructions.warps import whole_warps
+from bolt_numba_simulator.ptx.state.order import PENDING
+from bolt_numba_simulator.ptx.state.spaces import READ, fault
+from bolt_numba_simulator.ptx.state.text import Statement
+from bolt_numba_simulator.ptx.state.types import BOOL, F16, F32, I8, I32, U8, U16, U32, U64, Lanes, RefusedError
 
 GROUP = 128
 """Threads of a warp group."""

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba_simulator.ptx.spaces import LOCAL_WINDOW, SHARED_WINDOW
-from bolt_numba_simulator.ptx.table import opcode
-from bolt_numba_simulator.ptx.text import Statement
-from bolt_numba_simulator.ptx.types import I32, U32, U64, RefusedError, Values, dtype_of, unsigned
+from bolt_numba_simulator.ptx.instructions.table import opcode
+from bolt_numba_simulator.ptx.state.spaces import LOCAL_WINDOW, SHARED_WINDOW
+from bolt_numba_simulator.ptx.state.text import Statement
+from bolt_numba_simulator.ptx.state.types import I32, U32, U64, RefusedError, Values, dtype_of, unsigned
 
 _LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert}
 

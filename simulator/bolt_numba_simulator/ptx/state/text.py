@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bolt_numba.base.records import record
-from bolt_numba_simulator.ptx.types import DTYPES, RefusedError
+from bolt_numba_simulator.ptx.state.types import DTYPES, RefusedError
 
 NAME = r"[A-Za-z_$%][\w$]*"
 _SPECIAL = re.compile(r"[{};]")

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba_simulator.ptx.registers import LaneRegisters
-from bolt_numba_simulator.ptx.text import split
-from bolt_numba_simulator.ptx.types import BOOL, DTYPES, F16, I64, U32, U64, Lanes, RefusedError, Values, literal
+from bolt_numba_simulator.ptx.state.registers import LaneRegisters
+from bolt_numba_simulator.ptx.state.text import split
+from bolt_numba_simulator.ptx.state.types import BOOL, DTYPES, F16, I64, U32, U64, Lanes, RefusedError, Values, literal
 
 Calls = tuple[Callable[[], Any], Callable[[], Any]]
 _GRID = {f"%{name}.{axis}" for name in ("ctaid", "nctaid", "tid", "ntid") for axis in "xyz"}

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba_simulator.ptx.arithmetic import directed, from_bf16, to_bf16
-from bolt_numba_simulator.ptx.table import opcode
-from bolt_numba_simulator.ptx.text import Statement
-from bolt_numba_simulator.ptx.types import DTYPES, F16, F32, F64, I32, U16, U32, RefusedError, Values
+from bolt_numba_simulator.ptx.instructions.arithmetic import directed, from_bf16, to_bf16
+from bolt_numba_simulator.ptx.instructions.table import opcode
+from bolt_numba_simulator.ptx.state.text import Statement
+from bolt_numba_simulator.ptx.state.types import DTYPES, F16, F32, F64, I32, U16, U32, RefusedError, Values
 
 _TO_INTEGER = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}
 _WAYS = ("rn", "rna", "rz", "rm", "rp")

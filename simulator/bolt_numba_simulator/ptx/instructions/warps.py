@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba_simulator.ptx.spaces import fault
-from bolt_numba_simulator.ptx.table import opcode
-from bolt_numba_simulator.ptx.text import Statement
-from bolt_numba_simulator.ptx.types import BOOL, U32, Lanes, RefusedError, dtype_of
+from bolt_numba_simulator.ptx.instructions.table import opcode
+from bolt_numba_simulator.ptx.state.spaces import fault
+from bolt_numba_simulator.ptx.state.text import Statement
+from bolt_numba_simulator.ptx.state.types import BOOL, U32, Lanes, RefusedError, dtype_of
 
 
 class _Members:

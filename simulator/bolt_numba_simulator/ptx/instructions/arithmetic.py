@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba_simulator.ptx.table import OPCODES, opcode
-from bolt_numba_simulator.ptx.text import Statement
-from bolt_numba_simulator.ptx.types import (
+from bolt_numba_simulator.ptx.instructions.table import OPCODES, opcode
+from bolt_numba_simulator.ptx.state.text import Statement
+from bolt_numba_simulator.ptx.state.types import (
     BOOL,
     F16,
     F32,

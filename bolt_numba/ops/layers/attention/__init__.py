@@ -1,0 +1,1 @@
+"""Attention, the caches that it reads, rotary embeddings."""

@@ -1,0 +1,1 @@
+"""Sums of products: of matrices, convolutions, integers, bits, and distances."""
