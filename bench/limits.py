@@ -22,7 +22,7 @@ from bench.page import fill
 from bench.peak import bf16_peak_gflops, peak_gflops
 from bench.report import markdown, text
 from bench.run import Entry, chosen, entries
-from bolt_numba.runtime.profile import Row
+from bolt_numba.runtime.reports.profile import Row
 
 CACHE_MB = 32.0
 """Weights up to this size are taken to stay in the last cache between runs."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from bolt_numba.base.options import OptionKeywords
     from bolt_numba.quantize.data import Data
-    from bolt_numba.runtime.profile import Profile
+    from bolt_numba.runtime.reports.profile import Profile
 
 
 @border("compile", OSError)

@@ -31,7 +31,7 @@ from bolt_numba.ir.sizes import inferred, sized, with_shapes
 from bolt_numba.ir.spec import agree
 from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.passes.pipeline import deep_clone, run_pipeline
-from bolt_numba.passes.portable import simplify
+from bolt_numba.passes.pipeline.portable import simplify
 from bolt_numba.preprocessing import with_preprocessing
 from bolt_numba.sessions.guesses import complete_shapes
 from bolt_numba.sessions.session import Session

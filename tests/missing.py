@@ -75,7 +75,7 @@ def rules_without_stage(modules: Iterable[Any], known: Iterable[Rule]) -> Iterat
         place, line = file, f"RULES: tuple[Rule, ...] = (..., {rule.name})"
         if listed:
             short = module.__name__.rpartition(".")[2]
-            place, line = "bolt_numba/passes/pipeline.py", f'Stage("canonical", ((*CLEAN, *{short}.RULES),))'
+            place, line = "bolt_numba/passes/pipeline/__init__.py", f'Stage("canonical", ((*CLEAN, *{short}.RULES),))'
         yield f"rule {rule.name} ({_shown(rule.where)}): no stage has it, so it never runs: add to {place}: {line}"
 
 

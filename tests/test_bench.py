@@ -22,7 +22,7 @@ from bench.page import fill
 from bench.zoo import ZOO, bert
 from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.peers import OnnxRuntimeEngine, with_old_ir
-from bolt_numba.runtime.profile import Row
+from bolt_numba.runtime.reports.profile import Row
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the bench reads /proc")
 

@@ -24,9 +24,9 @@ from bolt_numba.errors import DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.attention.attention_bf16 import attention_bf16
+from bolt_numba.kernels.cpu.halves.bf16 import conv_bf16, matmul_bf16
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products.pack import PANEL, panel_columns, source_rows
-from bolt_numba.kernels.cpu.products.products_bf16 import conv_bf16, matmul_bf16
 from bolt_numba.kernels.cpu.products.sweep_bf16 import pack_panels_bf16
 from bolt_numba.kernels.registry import KERNELS, QueryContext, always, candidates, load, select
 from bolt_numba.ops.arrays.reduce import ReduceMean

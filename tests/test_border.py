@@ -31,7 +31,7 @@ from bolt_numba.ops.control import Loop
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.passes import pipeline
-from bolt_numba.passes.fold import FoldConstant
+from bolt_numba.passes.canonical.fold import FoldConstant
 from bolt_numba.surgery import packed
 from bolt_numba.types import BOOL, F32, I64, TensorType
 

@@ -36,8 +36,8 @@ from bolt_numba.ops.layers.attention.cache import TensorScatter
 from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.ops.windows import Windows
 from bolt_numba.runtime.packs import MakerContext, NodeContext, Packs
+from bolt_numba.runtime.reports.tune import Tuner
 from bolt_numba.runtime.slots import CONST, Job, Slot
-from bolt_numba.runtime.tune import Tuner
 from bolt_numba.types import F32, Array, TensorType
 from bolt_numba.types import I64 as INT64
 from tests.harness import PlainContext

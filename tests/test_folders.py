@@ -15,7 +15,7 @@ import pytest
 from bolt_numba.base.files import kept, trusted
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels import jit, prune
-from bolt_numba.runtime.tune import Tuner
+from bolt_numba.runtime.reports.tune import Tuner
 from tests.test_jit import fresh, times
 from tests.test_security import ATTACKER, GROUP, VICTIM, as_root, as_user, public
 

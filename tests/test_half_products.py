@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bolt_numba.kernels.cpu.halves.bf16 import conv_bf16, matmul_bf16
+from bolt_numba.kernels.cpu.halves.f16 import conv_f16, matmul_f16
 from bolt_numba.kernels.cpu.products.pack import PANEL
-from bolt_numba.kernels.cpu.products.products_bf16 import conv_bf16, matmul_bf16
-from bolt_numba.kernels.cpu.products.products_f16 import conv_f16, matmul_f16
 from bolt_numba.kernels.cpu.products.sweep import MR
 from bolt_numba.kernels.registry import KERNELS, always, load
 from bolt_numba.ops.layers.products.conv import Conv

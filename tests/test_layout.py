@@ -15,10 +15,10 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
 from bolt_numba.ops.arrays.shape import Transpose
-from bolt_numba.passes.mincut import FlowNetwork
-from bolt_numba.passes.permuted import compose, inverse, moves_data, permuted
+from bolt_numba.passes.layout.mincut import FlowNetwork
+from bolt_numba.passes.layout.permuted import compose, inverse, moves_data, permuted
+from bolt_numba.passes.layout.transposes import move_transposes, total_cost, wiring
 from bolt_numba.passes.pipeline import run_pipeline
-from bolt_numba.passes.transposes import move_transposes, total_cost, wiring
 from bolt_numba.types import F32, I64, Array, Sym, TensorType
 from tests.graphs import graphs
 from tests.near import assert_near

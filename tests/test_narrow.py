@@ -16,7 +16,7 @@ from bolt_numba.errors import DTypeError
 from bolt_numba.ir.build import Builder, infer_types
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.kernels.cpu.products.products_bf16 import conv_bf16, matmul_bf16
+from bolt_numba.kernels.cpu.halves.bf16 import conv_bf16, matmul_bf16
 from bolt_numba.kernels.cpu.products.sweep import MR
 from bolt_numba.kernels.registry import KERNELS, always, load
 from bolt_numba.ops.arrays.reduce import ReduceMean

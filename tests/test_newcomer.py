@@ -15,7 +15,7 @@ from bolt_numba.errors import BoltError
 from bolt_numba.kernels.registry import Entry
 from bolt_numba.ops.pointwise import Abs, Relu, pointwise
 from bolt_numba.ops.registry import OPS, Op, op
-from bolt_numba.passes import fuse
+from bolt_numba.passes.pipeline import fuse
 from bolt_numba.passes.rewrite import Pat, Rule, rule
 from bolt_numba.types import TensorType
 from tests import missing, test_kernels, test_references
@@ -60,7 +60,7 @@ def test_a_rule_outside_rules() -> None:
 
 def test_rules_of_a_file_that_no_stage_has() -> None:
     (line,) = missing.rules_without_stage([module_with(RULES=(forgotten,))], ())
-    assert 'add to bolt_numba/passes/pipeline.py: Stage("canonical", ((*CLEAN, *mine.RULES),))' in line
+    assert 'add to bolt_numba/passes/pipeline/__init__.py: Stage("canonical", ((*CLEAN, *mine.RULES),))' in line
 
 
 def test_a_rule_without_a_case() -> None:

@@ -22,7 +22,7 @@ from bolt_numba.ir.text import to_text
 from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.ops.control import If
 from bolt_numba.ops.pointwise import Neg
-from bolt_numba.passes.permuted import moves_data
+from bolt_numba.passes.layout.permuted import moves_data
 from bolt_numba.passes.pipeline import STAGES, PipelineRun, run_pipeline
 from bolt_numba.passes.rewrite import Rule, nested, rewrite
 from bolt_numba.passes.trace import Trace

@@ -14,7 +14,7 @@ from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
 from bolt_numba.ops.pointwise import Abs, Add, Clip, Neg, Relu
-from bolt_numba.passes.fold import FoldConstant, fold_rules
+from bolt_numba.passes.canonical.fold import FoldConstant, fold_rules
 from bolt_numba.passes.pipeline import all_rules
 from bolt_numba.passes.rewrite import Pat, Rule, match, rewrite
 from bolt_numba.passes.trace import Trace

@@ -22,7 +22,7 @@ from bolt_numba.base.files.kept import keep
 from bolt_numba.cli.app import run
 from bolt_numba.ir import packed as stored
 from bolt_numba.kernels import jit
-from bolt_numba.runtime import tune
+from bolt_numba.runtime.reports import tune
 from tests.test_jit import fresh, times
 
 VICTIM, ATTACKER, GROUP = 61001, 61002, 62000

@@ -20,7 +20,7 @@ from bolt_numba.ops.arrays.shape import Identity, Reshape, Shape
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Exp, Relu, Tanh
-from bolt_numba.runtime import profile
+from bolt_numba.runtime.reports import profile
 from bolt_numba.types import F32, I64, Sym, TensorType
 
 RNG = np.random.default_rng(7)

@@ -19,7 +19,7 @@ from bolt_numba.ops.arrays.quantize import DequantizeLinear
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Abs, Add, Neg, Relu
 from bolt_numba.passes.pipeline import STAGES, PipelineRun, Stage, all_rules, run_pipeline, with_rules, with_stage
-from bolt_numba.passes.portable import RULES as PORTABLE
+from bolt_numba.passes.pipeline.portable import RULES as PORTABLE
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rewrite, rule
 from bolt_numba.passes.trace import Trace
 from bolt_numba.plugins import lowering

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from bolt_numba.ir.build import infer_types
 from bolt_numba.kernels.cpu.language.lang import LANES
-from bolt_numba.kernels.cpu.products import strassen
 from bolt_numba.kernels.cpu.products.pack import PANEL
-from bolt_numba.kernels.cpu.products.strassen import PAIR
+from bolt_numba.kernels.cpu.strassen import strassen
+from bolt_numba.kernels.cpu.strassen.strassen import PAIR
 from bolt_numba.kernels.registry import MOST_ERROR, Entry, QueryContext, select
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.matmul import MatMul

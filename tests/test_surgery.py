@@ -19,7 +19,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
-from bolt_numba.passes import portable
+from bolt_numba.passes.pipeline import portable
 from bolt_numba.passes.trace import Trace
 from bolt_numba.types import F32, I8, I64, U8, Sym
 from tests.converters.test_onnx_models import ROUNDED, feeds, fetched

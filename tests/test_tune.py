@@ -17,8 +17,8 @@ from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.pointwise import Exp
 from bolt_numba.runtime.packs import Packs
 from bolt_numba.runtime.region import region_of
+from bolt_numba.runtime.reports.tune import Choice, Tuner
 from bolt_numba.runtime.runner import Runner
-from bolt_numba.runtime.tune import Choice, Tuner
 from bolt_numba.types import F32, TensorType
 from tests.near import assert_near
 

@@ -453,7 +453,7 @@ class Flow:
 
         Raises FlowError where none was begun.
         """
-        from bolt_numba.runtime.profile import write_trace
+        from bolt_numba.runtime.reports.profile import write_trace
 
         engine = self.engine
         with engine.lock:

@@ -34,10 +34,10 @@ from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinear
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.registry import Op
-from bolt_numba.passes.layout import SPATIAL_RULES
+from bolt_numba.passes.layout.channels_last import SPATIAL_RULES
+from bolt_numba.passes.layout.transposes import move_transposes
 from bolt_numba.passes.pipeline import CLEAN, PipelineRun
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rewrite, rule
-from bolt_numba.passes.transposes import move_transposes
 
 __all__ = [
     "ACTIVATIONS", "BYTES", "CHANNELS_FIRST", "CHANNELS_LAST", "CONVERSIONS", "FUSED", "NORMS", "SIGNED",

@@ -18,7 +18,7 @@ from bolt_numba.base.records import record
 from bolt_numba.converters.onnx.writing.write import save_onnx
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import sized, with_open_sizes
-from bolt_numba.passes.portable import simplify
+from bolt_numba.passes.pipeline.portable import simplify
 from bolt_numba.passes.rewrite import nested
 from bolt_numba.quantize.calibrate import Progress, Ranges, Watched, calibrate, estimated, no_progress
 from bolt_numba.quantize.data import Data, Feed, feeds_of

@@ -21,7 +21,7 @@ from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.quantize import DequantizeLinear
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.passes.pipeline import deep_clone
-from bolt_numba.passes.portable import simplify
+from bolt_numba.passes.pipeline.portable import simplify
 from bolt_numba.quantize.blocks import Blocks, gptq, nearest
 from bolt_numba.quantize.calibrate import Progress, no_progress
 from bolt_numba.quantize.data import Data, Feed, feeds_of

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from bolt_numba.kernels.registry import Entry, Step
     from bolt_numba.runtime.choices import Selection
     from bolt_numba.runtime.device import Device
+    from bolt_numba.runtime.reports.tune import Tuner
     from bolt_numba.runtime.slots import Job, Slot
-    from bolt_numba.runtime.tune import Tuner
 
 
 def packed_by(steps: Iterable[Step]) -> list[Packed]:

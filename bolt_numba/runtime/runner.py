@@ -36,7 +36,7 @@ from bolt_numba.runtime.tape import Final, Tape, Taped, Tapes
 
 if TYPE_CHECKING:
     from bolt_numba.runtime.device import Device, Memory
-    from bolt_numba.runtime.tune import Tuner
+    from bolt_numba.runtime.reports.tune import Tuner
 
 MOST_DECIDED = 64
 """Contents of inputs that decide shapes for which a region has tapes."""

@@ -23,7 +23,7 @@ from bolt_numba.passes.rewrite import Rule
 from bolt_numba.plugins import registry
 from bolt_numba.plugins.buckets import buckets_of
 from bolt_numba.runtime.device import Device
-from bolt_numba.runtime.report import Report, report_of
+from bolt_numba.runtime.reports.report import Report, report_of
 from bolt_numba.runtime.runner import Runner
 
 MOST_BYTES = 1 << 26

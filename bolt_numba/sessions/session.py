@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from bolt_numba.runtime.copies import Home
     from bolt_numba.runtime.device import Device
     from bolt_numba.runtime.packs import Packs
-    from bolt_numba.runtime.profile import Profile
     from bolt_numba.runtime.region import Region
-    from bolt_numba.runtime.report import Report
+    from bolt_numba.runtime.reports.profile import Profile
+    from bolt_numba.runtime.reports.report import Report
     from bolt_numba.runtime.runner import Runner
     from bolt_numba.runtime.states import Choose
     from bolt_numba.sessions.plugins import Plugins
@@ -140,7 +140,7 @@ class Session:
 
         tuner = None
         if self.options.tune:
-            from bolt_numba.runtime.tune import Tuner
+            from bolt_numba.runtime.reports.tune import Tuner
 
             tuner = Tuner(self.threads)
         serves = Serving(self.graph.name, self.options.does_stand_in)
@@ -376,7 +376,7 @@ class Session:
         Raises as a call: ShapeError or DTypeError.
         """
         from bolt_numba.runtime.copies import is_elsewhere
-        from bolt_numba.runtime.profile import profile_runs
+        from bolt_numba.runtime.reports.profile import profile_runs
 
         with self._granted():
             arrays = [np.asarray(a) if is_elsewhere(a) else a for a in self._inputs(self._feeds(args, kwargs))]
@@ -409,7 +409,7 @@ class Session:
         node, operator (op), output, runner: a kernel or ``reference``, device, packs: what it reads in the place of
         constants.  Sessions inside stand behind; ``inputs`` is what they take.  ``.tapes``: why new shapes need plans.
         """
-        from bolt_numba.runtime.report import report_of
+        from bolt_numba.runtime.reports.report import report_of
 
         made = report_of(self._runner) if self._plugins is None else self._plugins.report(self._runner)
         for each in self._inner():

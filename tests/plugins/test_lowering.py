@@ -24,7 +24,7 @@ from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.integer_products import QLinearMatMul
 from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.ops.registry import OPS, Op
-from bolt_numba.passes.layout import to_last
+from bolt_numba.passes.layout.channels_last import to_last
 from bolt_numba.passes.rewrite import FIRED, Rule, rewrite
 from bolt_numba.plugins import lowering
 from bolt_numba.types import F32, I8, TensorType

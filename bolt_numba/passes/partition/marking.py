@@ -11,7 +11,7 @@ from bolt_numba.base.types import STRING, NestedType, Sym, TensorType
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
 from bolt_numba.ops.foreign import deciding
-from bolt_numba.passes.fold import FoldConstant
+from bolt_numba.passes.canonical.fold import FoldConstant
 from bolt_numba.passes.rewrite import Match, Pat, Rule, rewrite
 
 TRIED = 64

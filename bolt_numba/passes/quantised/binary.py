@@ -53,8 +53,8 @@ from bolt_numba.ops.pointwise import (
     Where,
 )
 from bolt_numba.ops.registry import Op
-from bolt_numba.passes.absorb import pad_value, window_pads, with_pads
 from bolt_numba.passes.constants import scaled_weight
+from bolt_numba.passes.recognise.absorb import pad_value, window_pads, with_pads
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 
 COMPARISONS: dict[type[Op], str] = {Greater: "gt", GreaterOrEqual: "ge", Less: "lt", LessOrEqual: "le"}

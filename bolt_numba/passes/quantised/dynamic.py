@@ -31,10 +31,10 @@ from bolt_numba.ops.layers.products.integer_products import (
 )
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Cast, Mul
+from bolt_numba.passes.canonical.views import reshaped
 from bolt_numba.passes.quantised.products import Stored, known, stored
 from bolt_numba.passes.quantised.transposed import as_convolution
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
-from bolt_numba.passes.views import reshaped
 
 
 def _factors(s: Value) -> tuple[Value | Array, Value]:

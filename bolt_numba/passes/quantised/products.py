@@ -24,7 +24,7 @@ from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul, sums_fit
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Mul
-from bolt_numba.passes.products import swap_last
+from bolt_numba.passes.recognise.products import swap_last
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 
 NIBBLES: dict[str, AnyDType] = {"int4": I8, "uint4": U8, "int2": I8, "uint2": U8}

@@ -20,7 +20,8 @@ from bolt_numba.ops.pointwise import Cast, Clip, Relu
 CUSTOM = "custom"
 """Domain of operators that files name themselves."""
 
-TFLITE = Readers("tflite", [f"{__name__.rpartition('.')[0]}.tables"], Path(__file__).parents[1])
+_PACKAGE = __name__.rpartition(".")[0]
+TFLITE = Readers("tflite", [f"{_PACKAGE}.{p}" for p in ("tables", "custom")], Path(__file__).parents[1])
 
 
 def _taking(function: F, operands: str) -> F:

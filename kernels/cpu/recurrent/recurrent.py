@@ -17,12 +17,12 @@ from bolt_numba.base.huge_pages import line_aligned
 from bolt_numba.base.records import record
 from bolt_numba.base.types import BF16, F16, F32, Array, TensorType
 from bolt_numba.kernels.cpu.faults import within
+from bolt_numba.kernels.cpu.halves.bf16 import product_step
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
 from bolt_numba.kernels.cpu.machine import L2, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.matmul import matmul
 from bolt_numba.kernels.cpu.products.pack import aligned_zeros, source_rows
-from bolt_numba.kernels.cpu.products.products_bf16 import product_step
 from bolt_numba.kernels.cpu.products.sweep_bf16 import SLACK, pack_panels_bf16, round_values
 from bolt_numba.kernels.cpu.recurrent.recurrent_cells import (
     FOURS,

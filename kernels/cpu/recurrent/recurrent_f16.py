@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32, Array, TensorType
+from bolt_numba.kernels.cpu.halves.f16 import HALF_PANELS, pack_panels_f16, unfit
 from bolt_numba.kernels.cpu.products.matmul import product_steps
-from bolt_numba.kernels.cpu.products.products_f16 import HALF_PANELS, pack_panels_f16, unfit
 from bolt_numba.kernels.cpu.recurrent.recurrent import (
     RecurrentLayer,
     can_walk,

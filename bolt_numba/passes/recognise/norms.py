@@ -23,7 +23,7 @@ from bolt_numba.ops.arrays.reduce import ReduceMean
 from bolt_numba.ops.arrays.shape import Reshape
 from bolt_numba.ops.layers.norm import GroupNormalization, InstanceNormalization, LayerNormalization, RMSNormalization
 from bolt_numba.ops.pointwise import Add, Div, Mul, Reciprocal, Sqrt, Sub
-from bolt_numba.passes.canonical import reduced_axes
+from bolt_numba.passes.canonical.arithmetic import reduced_axes
 from bolt_numba.passes.constants import joined_sum, scaled_weight
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 

@@ -18,8 +18,8 @@ from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.products.matmul import MatMul
-from bolt_numba.passes.mincut import FlowNetwork
-from bolt_numba.passes.permuted import Perm, PermutedNode, compose, identity, inverse, moves_data, permuted
+from bolt_numba.passes.layout.mincut import FlowNetwork
+from bolt_numba.passes.layout.permuted import Perm, PermutedNode, compose, identity, inverse, moves_data, permuted
 
 UNKNOWN_DIM = 32
 """Stands for one symbol when sizes are compared."""

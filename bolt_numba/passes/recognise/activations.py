@@ -65,7 +65,7 @@ from bolt_numba.ops.pointwise import (
     Swish,
     Tanh,
 )
-from bolt_numba.passes.canonical import all_equal, keeps_shape, reduced_axes
+from bolt_numba.passes.canonical.arithmetic import all_equal, keeps_shape, reduced_axes
 from bolt_numba.passes.constants import is_mild
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar, scalar_of
 

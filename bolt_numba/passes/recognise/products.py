@@ -25,8 +25,8 @@ from bolt_numba.ops.arrays.shape import Transpose
 from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Div, IsNaN, Mul, Where
-from bolt_numba.passes import qkv as packed
 from bolt_numba.passes.constants import is_mild
+from bolt_numba.passes.recognise import qkv as packed
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar, scalar_of
 
 MASKED = -1e30

@@ -84,9 +84,9 @@ from bolt_numba.ops.pointwise import (
     Xor,
 )
 from bolt_numba.ops.windows import per_axis, resolve_pads
+from bolt_numba.passes.canonical.views import reshaped
 from bolt_numba.passes.constants import joined_product, joined_sum
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
-from bolt_numba.passes.views import reshaped
 
 COMMUTATIVE = (Add, Mul, Max, Min, And, Or, Xor, Equal, BitwiseAnd, BitwiseOr, BitwiseXor)
 REDUCTIONS = (

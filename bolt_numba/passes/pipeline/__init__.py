@@ -22,19 +22,11 @@ from bolt_numba.ir.graph import Graph, graph_attributes
 from bolt_numba.ir.spec import STAGES as SPEC_STAGES
 from bolt_numba.ir.spec import verify
 from bolt_numba.ops.registry import OPS
-from bolt_numba.passes import (
-    absorb,
-    canonical,
-    control,
-    einsum,
-    fuse,
-    layout,
-    norms,
-    products,
-    recognise,
-    views,
-)
-from bolt_numba.passes.fold import fold_rules, let_integers_fold
+from bolt_numba.passes.canonical import arithmetic, control, einsum, views
+from bolt_numba.passes.canonical.fold import fold_rules, let_integers_fold
+from bolt_numba.passes.layout import channels_last
+from bolt_numba.passes.layout.transposes import move_transposes
+from bolt_numba.passes.pipeline import fuse
 from bolt_numba.passes.quantised import (
     binary,
     dynamic,
@@ -48,9 +40,9 @@ from bolt_numba.passes.quantised import (
     windows,
 )
 from bolt_numba.passes.quantised import products as integers
+from bolt_numba.passes.recognise import absorb, activations, norms, products
 from bolt_numba.passes.rewrite import Rule, nested, rewrite
 from bolt_numba.passes.trace import Trace
-from bolt_numba.passes.transposes import move_transposes
 
 Chosen: TypeAlias = "Callable[[PipelineRun], Sequence[Rule]]"
 """Rules that each run of the pipeline has made for it: they keep a state, or depend on the session's numerics."""
@@ -131,9 +123,9 @@ def exact_floats(run: PipelineRun) -> tuple[Rule, ...]:
     return dynamic.EXACT if run.numerics == "strict" else ()
 
 
-CLEAN: RuleSet = (folding, *control.RULES, *views.RULES, *canonical.RULES)
+CLEAN: RuleSet = (folding, *control.RULES, *views.RULES, *arithmetic.RULES)
 """Rules that every stage may rely on: nothing they remove comes back."""
-_KNOWN: RuleSet = (*CLEAN, *norms.RULES, *recognise.RULES, *control.RECOGNISED, *binary.RULES, *thresholds.RULES)
+_KNOWN: RuleSet = (*CLEAN, *norms.RULES, *activations.RULES, *control.RECOGNISED, *binary.RULES, *thresholds.RULES)
 _ABSORBED: RuleSet = (*_KNOWN, *products.RULES, absorbing)
 
 
@@ -208,9 +200,9 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         "layout",
         (
-            (*layout.SPATIAL_RULES, *CLEAN, absorbing),
+            (*channels_last.SPATIAL_RULES, *CLEAN, absorbing),
             lambda graph, run: sum(map(move_transposes, nested(graph))) > 0,
-            (*layout.FINAL_RULES, *CLEAN, absorbing),
+            (*channels_last.FINAL_RULES, *CLEAN, absorbing),
         ),
     ),
     # epilogues, chains

@@ -29,7 +29,7 @@ from bolt_numba.ops.layers.norm import LayerNormalization, LpNormalization, RMSN
 from bolt_numba.ops.layers.products.binary import BinaryPack
 from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.ops.registry import Op
-from bolt_numba.passes.views import axis_groups, shape_operand
+from bolt_numba.passes.canonical.views import axis_groups, shape_operand
 
 Perm: TypeAlias = tuple[int, ...]
 Build: TypeAlias = Callable[[Builder, Sequence[Value | None]], Node]

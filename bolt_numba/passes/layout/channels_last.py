@@ -19,9 +19,9 @@ from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.shape import Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.data.fit_image import FitImage
 from bolt_numba.ops.layers.detection.regions import DeformConv
-from bolt_numba.passes.permuted import inverse, moves_data
+from bolt_numba.passes.canonical.views import reshaped
+from bolt_numba.passes.layout.permuted import inverse, moves_data
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
-from bolt_numba.passes.views import reshaped
 
 
 def to_last(rank: int) -> tuple[int, ...]:

@@ -32,9 +32,10 @@ from bolt_numba.ops.layers.products.matmul import Einsum, MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.pointwise import Add, Cast, Mul
 from bolt_numba.ops.registry import Op
-from bolt_numba.passes import canonical, control, recognise, views
-from bolt_numba.passes.fold import FoldConstant, fold_rules, let_integers_fold, storage_bytes
+from bolt_numba.passes.canonical import arithmetic, control, views
+from bolt_numba.passes.canonical.fold import FoldConstant, fold_rules, let_integers_fold, storage_bytes
 from bolt_numba.passes.pipeline import PipelineRun, Stage, absorbing, deep_clone, run_pipeline
+from bolt_numba.passes.recognise import activations
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 from bolt_numba.passes.trace import Trace
 
@@ -197,7 +198,7 @@ def is_zeros(value: Value | None) -> bool:
     if value is None:
         return False
     if value.const is not None:
-        return canonical.all_equal(value, 0)
+        return arithmetic.all_equal(value, 0)
     node = value.node
     if node is None:
         return False
@@ -235,8 +236,8 @@ def portable(graph: Graph, run: PipelineRun, growth: int = 0) -> None:
         Rule("fold_within_size", r.pattern, FoldWithinSize(growth)) if isinstance(r.rewrite, FoldConstant) else r
         for r in usual
     ]
-    known = [r for r in recognise.RULES if r.name in RECOGNISED]
-    clean = [r for r in (*folding, *control.RULES, *views.RULES, *canonical.RULES) if r.name not in LONGER]
+    known = [r for r in activations.RULES if r.name in RECOGNISED]
+    clean = [r for r in (*folding, *control.RULES, *views.RULES, *arithmetic.RULES) if r.name not in LONGER]
     run.rewrite(graph, [*clean, *known])  # before weights take up a factor that belongs to an activation
     run.rewrite(graph, [*clean, *known, *(r for r in absorbing(run) if r.name not in LONGER), *RULES])
 

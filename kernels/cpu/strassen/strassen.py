@@ -58,8 +58,6 @@ from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.epilogue import finish
 from bolt_numba.kernels.cpu.products.matmul import accepts_matmul, conflicting, is_parallel, packed_bias
 from bolt_numba.kernels.cpu.products.pack import PANEL, TERMS, pack_panels, pack_taps, panel_columns
-from bolt_numba.kernels.cpu.products.strassen_error import balance, even_scales, scales_of
-from bolt_numba.kernels.cpu.products.strassen_sums import add_rows, count_pairs, sum_panels, with_sums
 from bolt_numba.kernels.cpu.products.sweep import (
     MR,
     ROW,
@@ -72,6 +70,8 @@ from bolt_numba.kernels.cpu.products.sweep import (
     plain_tile,
     rows_or_columns,
 )
+from bolt_numba.kernels.cpu.strassen.error import balance, even_scales, scales_of
+from bolt_numba.kernels.cpu.strassen.sums import add_rows, count_pairs, sum_panels, with_sums
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.products import geometry as matmul_geometry
 from bolt_numba.kernels.geometry.unseen import content, derived

@@ -1,0 +1,1 @@
+"""Channels last, and where transposes stand."""

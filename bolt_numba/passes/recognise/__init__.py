@@ -1,0 +1,1 @@
+"""Operators that exporters spell out as small graphs are found, and take constants into their weights."""

@@ -1,0 +1,1 @@
+"""What is measured and told of the plans of a session."""

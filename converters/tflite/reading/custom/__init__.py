@@ -1,0 +1,1 @@
+"""Operators that files name themselves: by tools, by makers of models."""

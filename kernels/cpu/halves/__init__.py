@@ -1,0 +1,1 @@
+"""Products and convolutions of numbers of 16 bits."""
