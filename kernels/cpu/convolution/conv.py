@@ -22,7 +22,7 @@ from bolt_numba.base.selects import table as rows_of
 from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import LANES, copy_bytes, fill_bytes, load_u8, split
 from bolt_numba.kernels.cpu.machine import L2, PAYS_BYTES
-from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish
+from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish
 from bolt_numba.kernels.cpu.products.matmul import (
     ONE_BLOCK,
     ORIGIN,
@@ -31,6 +31,7 @@ from bolt_numba.kernels.cpu.products.matmul import (
     conflicting,
     is_parallel,
     packed_bias,
+    sweep_step,
     zero_bias,
 )
 from bolt_numba.kernels.cpu.products.pack import choose_terms, pack_b, pack_taps, panel_columns, source_rows
@@ -39,9 +40,7 @@ from bolt_numba.kernels.cpu.products.sweep import (
     EDGE,
     INSIDE,
     MR,
-    PAIRED,
     PATCHED,
-    choose_share,
     choose_span,
     pack_stride,
     scratch_bytes,
@@ -53,7 +52,6 @@ from bolt_numba.kernels.registry import (
     Argument,
     Context,
     In,
-    Out,
     Pitch,
     Scratch,
     Step,
@@ -378,20 +376,12 @@ def filter_steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Conte
     span = choose_span(g.m, kg, k)
     kind, pack_ld = choose_kind(g, x.dims[-1], cg, kg, span, op.strides[-1] if op.strides else 1)
     threads = either(is_parallel(context, 2 * g.images * g.m * count * k, w.nbytes), context.threads, 1)
-    per_thread = scratch_bytes(span, len(g.run), taps, pack_ld)
     args: dict[str, Argument] = {
-        "a": source, "lda": lda, "b": filters, "bias": bias_at,
-        "c": Out(0), "ldc": Pitch(Out(0)),
-        "res": In(2) if last else In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0,
-        "blocks": g.images * groups, "offsets": block_offsets(g.images, groups, g.rows, g.m, cg, kg, form.unit * k),
-        "m": g.m, "n": kg, "k": k, "table": None if g.is_matrix else g.taps.table, "edges": g.taps.edges,
+        "a": source, "lda": lda, "b": filters, "bias": bias_at, "blocks": g.images * groups,
+        "offsets": block_offsets(g.images, groups, g.rows, g.m, cg, kg, form.unit * k),
+        "table": None if g.is_matrix else g.taps.table, "edges": g.taps.edges,
         "taps": taps, "depth": cg, "runs": len(g.run), "length": k // len(g.run), "run_rows": g.run,
-        "kind": kind, "zeros": zero_bias(cg), "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld,
-        "scratch_step": per_thread, "span": span,
-        "share": choose_share(g.images * groups, g.m, kg, k, threads), "terms": choose_terms(context),
-        "paired": PAIRED, **finish(op.activation).args,
+        "kind": kind, "zeros": zero_bias(cg), "pack_ld": pack_ld, "span": span, "terms": choose_terms(context),
+        "scratch_step": scratch_bytes(span, len(g.run), taps, pack_ld), **({"res": In(2)} if last else {}),
     }  # fmt: skip
-    return [*steps, *bias_steps, Step(form.sweep, args, threads > 1)]
-
-
-__all__ = ["accepts_conv", "block_offsets", "conv", "filter_steps", "pixel_table"]
+    return [*steps, *bias_steps, sweep_step(form.sweep, op, args, (g.m, kg, k), threads)]

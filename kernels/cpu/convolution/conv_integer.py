@@ -34,36 +34,23 @@ from bolt_numba.kernels.cpu.products.epilogue_bytes import FIELDS, FLOAT_RESIDUA
 from bolt_numba.kernels.cpu.products.matmul import is_parallel
 from bolt_numba.kernels.cpu.products.pack_bytes import BYTE_RESULTS, COLUMN_ROWS, ENDS, EXACT, flips
 from bolt_numba.kernels.cpu.products.products_bytes import (
-    INTEGER,
     NO_ZERO,
-    QUANTISED,
-    OperandPlaces,
     Panels,
     RowTables,
     are_plain,
     column_step,
     finish_args,
     given,
+    operands_of,
     panels_of,
     product_steps,
+    sides,
     sums_are_exact,
 )
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.integer_products import ConvInteger, QLinearConv
-
-
-def operands_of(op: Any) -> OperandPlaces:
-    return QUANTISED if isinstance(op, QLinearConv) else INTEGER
-
-
-def sides(ins: Types, at: OperandPlaces) -> tuple[TensorType, TensorType]:
-    """Image and filters."""
-    x, w = given(ins, at.a), given(ins, at.b)
-    assert x is not None
-    assert w is not None
-    return x, w
 
 
 def _accepts(op: ConvInteger | QLinearConv, ins: Types) -> bool:

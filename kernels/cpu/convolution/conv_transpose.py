@@ -40,8 +40,8 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import can_finish, finish
-from bolt_numba.kernels.cpu.products.matmul import zero_bias
-from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, aligned_zeros, pack_panels, panel_columns
+from bolt_numba.kernels.cpu.products.matmul import known_bias, zero_bias
+from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, pack_panels, padded_bias, panel_columns
 from bolt_numba.kernels.cpu.products.sweep import MR
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, inline, inline_source, native
@@ -253,14 +253,9 @@ def pack_phases(rows: AxisTaps, cols: AxisTaps, groups: int, merged: bool, fold:
 
 def pack_bias(groups: int, kg: int, repeat: int) -> Any:
     """One or k values to [groups][columns of packed filters], every group's ``repeat`` times over."""
-
-    def pack(bias: Array) -> Array:
-        by_group = np.tile(np.broadcast_to(bias.reshape(-1), groups * kg).reshape(groups, kg), repeat)
-        out = aligned_zeros((groups, panel_columns(kg * repeat)))
-        out[:, : kg * repeat] = by_group
-        return out
-
-    return pack
+    n = kg * repeat
+    pad = padded_bias(groups * n, n, panel_columns(n))
+    return lambda bias: pad(np.tile(np.broadcast_to(bias.reshape(-1), groups * kg).reshape(groups, kg), repeat))
 
 
 PHASES = 1 << 12
@@ -312,9 +307,8 @@ def transposed(op: ConvTranspose, ins: Types, outs: Sequence[TensorType], contex
     n = kg * repeat
     width = panel_columns(n)
     phases, taps = phase_tables(rows, cols, c // groups, width, groups)
-    bias_at = zero_bias(groups * width)
-    if bias is not None and bias.known is not None:
-        bias_at = context.packed(bias.known, ("transposed", groups, kg, repeat), pack_bias(groups, kg, repeat))
+    key, pack = ("transposed", groups, kg, repeat), pack_bias(groups, kg, repeat)
+    bias_at = known_bias(bias, groups * width, context, key, pack)
     parallel = context.threads > 1 and x.size * kg * kh * kw > PAYS_FLOPS * 5 // 2
     threads = either(parallel, context.threads, 1)
     args: dict[str, Argument] = {

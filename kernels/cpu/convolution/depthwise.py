@@ -22,7 +22,8 @@ from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, ceil_div, split
 from bolt_numba.kernels.cpu.machine import L2, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, finish
-from bolt_numba.kernels.cpu.products.pack import aligned_zeros
+from bolt_numba.kernels.cpu.products.matmul import known_bias
+from bolt_numba.kernels.cpu.products.pack import aligned_zeros, panel_columns
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Native, native_source
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
@@ -198,25 +199,6 @@ def pack_taps(w: Array) -> Array:
     return out
 
 
-def pack_bias(c: int) -> Any:
-    """One or c values to [blocks][LANES]."""
-
-    def pack(bias: Array) -> Array:
-        full = np.zeros(max(c, LANES), np.float32)
-        full[:c] = np.broadcast_to(bias.reshape(-1), c)
-        out = aligned_zeros((len(block_starts(c)), LANES))
-        for block, s in zip(out, block_starts(c), strict=True):
-            block[:] = full[s : s + LANES]
-        return out
-
-    return pack
-
-
-@cache
-def no_bias(c: int) -> Array:
-    return aligned_zeros((len(block_starts(c)), LANES))
-
-
 NO_TAPS = np.zeros(1, np.int64)
 """For kernels of `SPECIAL` filters, which do not look."""
 
@@ -265,31 +247,41 @@ def _choose_chunk(c: int, line: int, rows: int, units: int, threads: int) -> int
     return chunk
 
 
+def plane_fields(op: Any, x: TensorType, w: TensorType, out: TensorType) -> dict[str, Any]:
+    """Fields that say where filters look on a plane, or on a line, which is a plane of one row."""
+    images, *sizes, c = x.dims
+    windows = op.windows(w.dims[2:]).resolved(sizes)
+    ones = (1,) * (2 - len(sizes))
+    (h, wd), (oh, ow) = (*ones, *sizes), (*ones, *out.dims[1:-1])
+    (rows, cols), (sh, sw), (dh, dw) = ((*ones, *t) for t in (windows.kernel, windows.strides, windows.dilations))
+    top, left = (windows.pads[0], windows.pads[1]) if len(sizes) == 2 else (0, windows.pads[0])
+    return {
+        "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow, "rows": rows, "cols": cols,
+        "sh": sh, "sw": sw, "dh": dh, "dw": dw, "top": top, "left": left,
+    }  # fmt: skip
+
+
 @kernel(Conv, accepts=accepts_depthwise, rank=20)
 def depthwise(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Vectors of channels, tiles of pixels along a row."""
     x, w = ins[0], ins[1]
     bias = (*ins, None, None)[2]
-    images, *sizes, c = x.dims
-    windows = op.windows(w.dims[2:]).resolved(sizes)
-    ones = (1,) * (2 - len(sizes))
-    (h, wd), (oh, ow) = (*ones, *sizes), (*ones, *outs[0].dims[1:-1])
-    (rows, cols), (sh, sw), (dh, dw) = ((*ones, *t) for t in (windows.kernel, windows.strides, windows.dilations))
-    top, left = (windows.pads[0], windows.pads[1]) if len(sizes) == 2 else (0, windows.pads[0])
-    special = is_special(SimpleNamespace(dw=dw, cols=cols, sw=sw, c=c))
-    bias_at, last = no_bias(c), bias_last(op, bias, c, context)
-    if bias is not None and bias.known is not None and not last:
-        bias_at = context.packed(bias.known, ("depthwise bias", c), pack_bias(c))
+    plane = plane_fields(op, x, w, outs[0])
+    c, wd, rows, cols, sw = (plane[name] for name in ("c", "wd", "rows", "cols", "sw"))
+    special, last = is_special(SimpleNamespace(**plane)), bias_last(op, bias, c, context)
+
+    def pack(bias: Array) -> Array:
+        return pack_taps(np.broadcast_to(bias.reshape(-1), c))
+
+    bias_at = known_bias(None if last else bias, panel_columns(c), context, ("depthwise bias", c), pack)
     parallel = context.threads > 1 and 2 * outs[0].size * rows * cols > SERIAL_FLOPS
     args: dict[str, Argument] = {
         "x": In(0), "w": context.packed(w.known, "depthwise", pack_taps), "bias": bias_at,
         "res": In(2) if last else In(3) if op.residual else None, "y": Out(0),
         "xp": Pitch(In(0)), "rp": Pitch(In(3)) if op.residual else 0, "yp": Pitch(Out(0)),
-        "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow, "rows": rows, "cols": cols,
-        "sh": sh, "sw": sw, "dh": dh, "dw": dw, "top": top, "left": left,
-        "taps": NO_TAPS if special else tap_table((rows, cols), (dh, dw), wd),
-        "chunk": choose_chunk(c, wd, rows, images * oh, either(parallel, context.threads, 1)),
-        **finish(op.activation).args,
+        "taps": NO_TAPS if special else tap_table((rows, cols), (plane["dh"], plane["dw"]), wd),
+        "chunk": choose_chunk(c, wd, rows, plane["images"] * plane["oh"], either(parallel, context.threads, 1)),
+        **plane, **finish(op.activation).args,
     }  # fmt: skip
     program = depthwise_kernel(cols if special else 0, sw if special else 0, c < LANES)
     return [Step(program, args, parallel, in_bands=True)]

@@ -20,7 +20,8 @@ import numpy as np
 
 from bolt_numba.base.selects import either
 from bolt_numba.base.types import U8, Array, TensorType
-from bolt_numba.kernels.cpu.convolution.conv_integer import is_depthwise, operands_of, sides
+from bolt_numba.kernels.cpu.convolution.conv_integer import is_depthwise
+from bolt_numba.kernels.cpu.convolution.depthwise import plane_fields
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -43,6 +44,8 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     columns_of,
     finish_args,
     given,
+    operands_of,
+    sides,
     unsigned_step,
 )
 from bolt_numba.kernels.extents import Reach
@@ -303,12 +306,8 @@ def conv_bytes_pixels(op: Any, ins: Types, outs: Sequence[TensorType], context: 
     """Tiles of pixels by vectors of channels."""
     at = operands_of(op)
     x, w = sides(ins, at)
-    images, *sizes, c = x.dims
-    windows = op.windows(w.dims[2:]).resolved(sizes)
-    ones = (1,) * (2 - len(sizes))
-    (h, wd), (oh, ow) = (*ones, *sizes), (*ones, *outs[0].dims[1:-1])
-    (rows, cols), (sh, sw), (dh, dw) = ((*ones, *t) for t in (windows.kernel, windows.strides, windows.dilations))
-    top, left = (windows.pads[0], windows.pads[1]) if len(sizes) == 2 else (0, windows.pads[0])
+    plane = plane_fields(op, x, w, outs[0])
+    c, rows, cols, sw = (plane[name] for name in ("c", "rows", "cols", "sw"))
     given_zero = given(ins, at.zero_b)
     zero = None if given_zero is None else content(given_zero.known)
 
@@ -323,13 +322,12 @@ def conv_bytes_pixels(op: Any, ins: Types, outs: Sequence[TensorType], context: 
     total = context.packed(w.known, "sums of filters", sums)
     panels = Panels(1, 1, rows * cols, c)
     columns, outside, made = columns_of(op, ins, at, panels, rows * cols, total, 4 * WIDTHS[0], context)
-    parallel = is_parallel(context, 2 * images * oh * ow * c * rows * cols, x.nbytes)
+    parallel = is_parallel(context, 2 * outs[0].size * rows * cols, x.nbytes)
     step = SUMS_BYTES + -(-4 * PART_ROWS * int(table[:, 1].sum()) // 64) * 64
     args: dict[str, Argument] = {
         "x": source, "w": context.packed(w.known, ("pixels", sw, key), pack_taps(cols, sw, zero)),
-        "y": Out(0), "ldc": Pitch(Out(0)), "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow,
-        "rows": rows, "cols": cols, "sh": sh, "sw": sw, "dh": dh, "dw": dw, "top": top, "left": left,
-        "outside": outside, "columns": columns, "blocks": table, "count": len(table),
+        "y": Out(0), "ldc": Pitch(Out(0)), **plane, "outside": outside, "columns": columns, "blocks": table,
+        "count": len(table),
         "scratch": Scratch(either(parallel, context.threads, 1) * step), "scratch_step": step,
         **{name: arg for name, arg in finish_args(op, ins, at).items() if name in FIELDS},
     }  # fmt: skip

@@ -18,12 +18,13 @@ from bolt_numba.base.follow import pure
 from bolt_numba.base.selects import either
 from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
+from bolt_numba.kernels.cpu.convolution.depthwise import plane_fields
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, ceil_div, split
 from bolt_numba.kernels.cpu.machine import L2, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, finish, put
-from bolt_numba.kernels.cpu.products.matmul import zero_bias
-from bolt_numba.kernels.cpu.products.pack import aligned_zeros
+from bolt_numba.kernels.cpu.products.matmul import known_bias
+from bolt_numba.kernels.cpu.products.pack import aligned_zeros, padded_bias
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Native, native_source
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
@@ -181,18 +182,9 @@ def pack_groups(cg: int, kg: int) -> Any:
     return pack
 
 
-def pack_bias(k: int, step: int) -> Any:
-    """One or k values to [blocks][LANES]."""
-
-    def pack(bias: Array) -> Array:
-        blocks = -(-k // step)
-        full = np.zeros(blocks * step, np.float32)
-        full[:k] = bias.reshape(-1)
-        out = aligned_zeros((blocks, LANES))
-        out[:, :step] = full.reshape(blocks, step)
-        return out
-
-    return pack
+def block_bias(bias: TensorType | None, k: int, step: int, context: Context) -> Argument:
+    """One or k values as [blocks][LANES], or zeros."""
+    return known_bias(bias, -(-k // step) * LANES, context, ("grouped bias", k, step), padded_bias(k, step, LANES))
 
 
 @pure
@@ -233,30 +225,22 @@ def grouped(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) 
     """Vectors of whole groups, tiles of pixels along a row."""
     x, w = ins[0], ins[1]
     bias = (*ins, None, None)[2]
-    images, *sizes, c = x.dims
-    k, cg = w.dims[:2]
-    kg, windows = k // op.group, op.windows(w.dims[2:]).resolved(sizes)
-    ones = (1,) * (2 - len(sizes))
-    (h, wd), (oh, ow) = (*ones, *sizes), (*ones, *outs[0].dims[1:-1])
-    (rows, cols), (sh, sw), (dh, dw) = ((*ones, *t) for t in (windows.kernel, windows.strides, windows.dilations))
-    top, left = (windows.pads[0], windows.pads[1]) if len(sizes) == 2 else (0, windows.pads[0])
-    step = groups_per_block(cg, kg) * kg
-    blocks = -(-k // step)
-    bias_at, last = zero_bias(blocks * LANES), bias_last(op, bias, k, context)
-    if bias is not None and bias.known is not None and not last:
-        bias_at = context.packed(bias.known, ("grouped bias", k, step), pack_bias(k, step))
+    (k, cg), plane = w.dims[:2], plane_fields(op, x, w, outs[0])
+    kg, rows, cols, sw = k // op.group, plane["rows"], plane["cols"], plane["sw"]
+    step, last = groups_per_block(cg, kg) * kg, bias_last(op, bias, k, context)
     parallel = context.threads > 1 and outs[0].size * rows * cols * cg > 5 * PAYS_FLOPS
     args: dict[str, Argument] = {
-        "x": In(0), "w": context.packed(w.known, ("grouped", op.group), pack_groups(cg, kg)), "bias": bias_at,
+        "x": In(0), "w": context.packed(w.known, ("grouped", op.group), pack_groups(cg, kg)),
+        "bias": block_bias(None if last else bias, k, step, context),
         "res": In(2) if last else In(3) if op.residual else None, "y": Out(0),
         "xp": Pitch(In(0)), "rp": Pitch(In(3)) if op.residual else 0, "yp": Pitch(Out(0)),
-        "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow, "k": k, "rows": rows, "cols": cols,
-        "sh": sh, "sw": sw, "dh": dh, "dw": dw, "top": top, "left": left,
-        "depth": cg, "step_in": step // kg * cg, "step_out": step, "index": lane_table(op.group, cg, kg),
-        "chunk": choose_chunk(blocks, rows * cols * cg * BYTES, images * oh, either(parallel, context.threads, 1)),
-        **finish(op.activation).args,
+        "k": k, "depth": cg, "step_in": step // kg * cg, "step_out": step, "index": lane_table(op.group, cg, kg),
+        "chunk": choose_chunk(
+            -(-k // step), rows * cols * cg * BYTES, plane["images"] * plane["oh"], either(parallel, context.threads, 1)
+        ),
+        **plane, **finish(op.activation).args,
     }  # fmt: skip
-    special = (cols, sw) in SPECIAL and dw == 1
+    special = (cols, sw) in SPECIAL and plane["dw"] == 1
     return [Step(grouped_kernel(cols if special else 0, sw if special else 0), args, parallel)]
 
 

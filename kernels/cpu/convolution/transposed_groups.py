@@ -26,17 +26,16 @@ from bolt_numba.kernels.cpu.convolution.conv_transpose import (
     transposed_axes,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.convolution.grouped import (
+    block_bias,
     choose_chunk,
     groups_per_block,
     lane_table,
-    pack_bias,
     pack_groups,
 )
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, ceil_div, split
 from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import finish, put
-from bolt_numba.kernels.cpu.products.matmul import zero_bias
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, Native, native_source
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
@@ -195,13 +194,10 @@ def transposed_groups(op: ConvTranspose, ins: Types, outs: Sequence[TensorType],
     rows, cols = AxisTaps.of(*down), AxisTaps.of(*across)
     k, cg, step = kg * group, c // group, groups_per_block(c // group, kg) * kg
     blocks, taps = -(-k // step), int(np.prod(w.dims[2:]))
-    bias_at = zero_bias(blocks * LANES)
-    if bias is not None and bias.known is not None:
-        bias_at = context.packed(bias.known, ("grouped bias", k, step), pack_bias(k, step))
     parallel = context.threads > 1 and x.size * kg * taps > 5 * PAYS_FLOPS
     chunk = choose_chunk(blocks, taps * cg * BYTES, images * oh, either(parallel, context.threads, 1))
     args: dict[str, Argument] = {
-        "x": In(0), "bias": bias_at, "y": Out(0), "xp": Pitch(In(0)), "yp": Pitch(Out(0)),
+        "x": In(0), "bias": block_bias(bias, k, step, context), "y": Out(0), "xp": Pitch(In(0)), "yp": Pitch(Out(0)),
         "w": context.packed(w.known, ("transposed groups", rows, cols, group), pack_group_phases(rows, cols, group)),
         "images": images, "h": h, "wd": wd, "c": c, "oh": oh, "ow": ow, "k": k, "dh": rows.apart, "dw": cols.apart,
         "down": len(rows.taps), "across": len(cols.taps), "phases": group_phases(rows, cols, blocks * cg * BYTES),

@@ -72,7 +72,8 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import L2, L3, LINE_CYCLES, PAYS_FLOPS, STREAM, TRANSFORM_CYCLES
 from bolt_numba.kernels.cpu.products.epilogue import finish, put
-from bolt_numba.kernels.cpu.products.pack import PANEL, TERMS, aligned_zeros
+from bolt_numba.kernels.cpu.products.matmul import known_bias, zero_bias
+from bolt_numba.kernels.cpu.products.pack import PANEL, TERMS, padded_bias
 from bolt_numba.kernels.cpu.products.sweep import MR, STEPS, VARIANTS
 from bolt_numba.kernels.geometry.unseen import content, derived
 from bolt_numba.kernels.jit import Native, inline, inline_source, native_source
@@ -226,22 +227,6 @@ def winograd_kernel(sizes: tuple[int, int]) -> Native:
     )  # fmt: skip
 
 
-def pack_bias(k: int) -> Any:
-    """One or k values to whole panels."""
-
-    def pack(bias: Array) -> Array:
-        out = aligned_zeros((-(-k // PANEL) * PANEL,))
-        out[:k] = bias.reshape(-1)
-        return out
-
-    return pack
-
-
-@cache
-def zero_row(columns: int) -> Array:
-    return aligned_zeros((columns,))
-
-
 @record(frozen=True)
 class Blocking:
     """How the tiles of a layer are divided; see `winograd_transforms.FIELDS`.  most: tiles of the largest block."""
@@ -325,12 +310,11 @@ def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: C
     b = choose_blocks(planes, layer.images * down * across, terms, k, threads)
     work_step = planes * (8 + BYTES + b.m_plane)
     filters = context.packed(w.known, ("winograd", size), partial(packed_filters, size, context.threads))
-    bias_at = zero_row(-(-k // PANEL) * PANEL)
-    if bias is not None and bias.known is not None:
-        bias_at = context.packed(bias.known, ("winograd bias", k), pack_bias(k))
+    columns = -(-k // PANEL) * PANEL
+    bias_at = known_bias(bias, columns, context, ("winograd bias", k), padded_bias(k, k, columns))
     args: dict[str, Argument] = {
         "x": In(0), "u": filters, "bias": bias_at,
-        "res": In(3) if op.residual else None, "y": Out(0), "zeros": zero_row(c),
+        "res": In(3) if op.residual else None, "y": Out(0), "zeros": zero_bias(c),
         "xp": Pitch(In(0)), "rp": Pitch(In(3)) if op.residual else 0, "yp": Pitch(Out(0)),
         "slices": layer.slices, "deep": layer.deep, "h": layer.h, "wd": layer.wd, "c": c, "oh": layer.oh,
         "ow": layer.ow, "k": k, "top": layer.top, "left": layer.left, "dy": layer.dy, "dx": layer.dx,

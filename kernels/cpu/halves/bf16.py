@@ -12,19 +12,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from bolt_numba.base.selects import either
-from bolt_numba.base.types import BF16, F32, Array, TensorType
-from bolt_numba.kernels.cpu.convolution.conv import accepts_conv, block_offsets
+from bolt_numba.base.types import BF16, F32, TensorType
+from bolt_numba.kernels.cpu.convolution.conv import accepts_conv, block_offsets, packed_filters
 from bolt_numba.kernels.cpu.convolution.conv import geometry as windows_geometry
 from bolt_numba.kernels.cpu.convolution.winograd import best_size, part_of_direct
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import LANES
-from bolt_numba.kernels.cpu.products.epilogue import finish
-from bolt_numba.kernels.cpu.products.matmul import ORIGIN, accepts_matmul, is_parallel, packed_bias
-from bolt_numba.kernels.cpu.products.pack import TERMS, source_rows
-from bolt_numba.kernels.cpu.products.sweep import choose_share
+from bolt_numba.kernels.cpu.products.matmul import (
+    ONE_BLOCK,
+    PanelForm,
+    accepts_matmul,
+    is_parallel,
+    matrix_rows,
+    packed_bias,
+    packed_panels,
+    sweep_step,
+)
+from bolt_numba.kernels.cpu.products.pack import TERMS
 from bolt_numba.kernels.cpu.products.sweep_bf16 import (
     AS_F32,
     NARROW_A,
@@ -40,7 +45,7 @@ from bolt_numba.kernels.cpu.products.sweep_bf16 import (
     sweep_bf16,
 )  # fmt: skip
 from bolt_numba.kernels.geometry.products import geometry
-from bolt_numba.kernels.registry import Argument, Context, In, Operands, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Operands, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.matmul import MatMul
 
@@ -51,30 +56,7 @@ RANK = 12
 """Above the other makers of dense sums, below those of groups and of depthwise convolutions."""
 THIN_IMAGE = 16
 """Channels under which an image is rounded as a whole first: its runs are shorter than vectors."""
-ONE_BLOCK = np.zeros((1, 6), np.int64)
-"""The only block of a product, see `sweep.BLOCK_FIELDS`."""
-
-
-def pack_matrix(swap: bool, alpha: float, threads: int) -> Any:
-    """Packs weights [..., K, N], or [..., N, K] to be swapped, whose leading axes are 1."""
-
-    def pack(array: Array) -> Array:
-        source = array.reshape(1, *array.shape[-2:])
-        source = source.swapaxes(1, 2) if swap else source
-        return pack_panels_bf16(source, source_rows(1, source.shape[1]), alpha, threads)
-
-    return pack
-
-
-def pack_filters(groups: int, threads: int) -> Any:
-    """Packs filters [k, c/g, spatial...]: K is taps, then channels."""
-
-    def pack(w: Array) -> Array:
-        k, depth = w.shape[:2]
-        by_group = w.reshape(groups, k // groups, -1).swapaxes(1, 2)
-        return pack_panels_bf16(by_group, source_rows(by_group.shape[1] // depth, depth), 1.0, threads)
-
-    return pack
+PAIRS = PanelForm(2, pack_panels_bf16, sweep_bf16, ("pairs",))
 
 
 def in_f32(op: Any, ins: Types) -> tuple[Any, Types]:
@@ -111,8 +93,7 @@ def matmul_bf16(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Con
     a, b = ins[0], ins[1]
     bias = (*ins, None, None)[2]
     g = geometry(op, a.dims, b.dims)
-    pack = pack_matrix(op.trans_b, op.alpha, context.threads)
-    filters = context.packed(b.known, ("pairs", op.trans_b, op.alpha), pack)
+    filters, _ = packed_panels(op, g, b, context, PAIRS)
     bias_at, steps = packed_bias(bias, 2, g.n, context)
     return [*steps, product_step(op, filters, bias_at, (g.m, g.n, g.k), context, kinds(op, ins))]
 
@@ -123,11 +104,8 @@ def product_step(
     """The call of `sweep_bf16` for a product of ``sizes`` m, n and k."""
     m, n, k = sizes
     threads = either(is_parallel(context, m * n * k, 2 * n * k), context.threads, 1)
-    args: dict[str, Argument] = {
-        "lda": Pitch(In(0)), "b": panels, "bias": bias, "blocks": 1, "offsets": ONE_BLOCK, "table": None,
-        "edges": None, "taps": 1, "depth": k, "runs": 1, "length": k, "run_rows": ORIGIN, "kind": kind,
-    }  # fmt: skip
-    return sweep_step(op, args, sizes, threads)
+    args: dict[str, Argument] = {"lda": Pitch(In(0)), "b": panels, "bias": bias, "blocks": 1, "offsets": ONE_BLOCK}
+    return _step(op, args | matrix_rows(k) | {"kind": kind}, sizes, threads)
 
 
 def is_direct(op: Any, ins: Types) -> bool:
@@ -161,7 +139,7 @@ def conv_bf16(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context
     count, cg = w.dims[:2]
     groups, kg, taps = op.group, count // op.group, math.prod(w.dims[2:])
     g, k = windows_geometry(op, x, w, outs[0]), taps * cg
-    filters = context.packed(w.known, ("filter pairs", groups), pack_filters(groups, context.threads))
+    filters, _ = packed_filters(w, groups, context, PAIRS)
     bias_at, steps = packed_bias(bias, 2, kg, context, groups)
     threads = either(is_parallel(context, g.images * g.m * count * k, 2 * count * k), context.threads, 1)
     args: dict[str, Argument] = {
@@ -175,26 +153,15 @@ def conv_bf16(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context
         image = Scratch(2 * x.size + SLACK)
         steps.append(Step(round_values, {"x": In(0), "y": image, "n": x.size}, is_parallel(context, 0, x.nbytes)))
         args |= {"a": image, "lda": x.dims[-1], "kind": kinds(op, ins) | NARROW_A | PADDED}
-    return [*steps, sweep_step(op, args, (g.m, kg, k), threads)]
+    return [*steps, _step(op, args, (g.m, kg, k), threads)]
 
 
-def sweep_step(op: Any, args: dict[str, Argument], sizes: tuple[int, int, int], threads: int) -> Step:
+def _step(op: Any, args: dict[str, Argument], sizes: tuple[int, int, int], threads: int) -> Step:
     """The call of `sweep_bf16` for blocks of ``sizes`` m, n and k; args: what is not the same for all products."""
-    m, n, k = sizes
-    blocks = args["blocks"]
-    assert isinstance(blocks, int)
     terms = 4 * TERMS
-    span = choose_span(m, n, k, terms)
-    per_thread = scratch_bytes(span, n, k, terms)
-    common: dict[str, Argument] = {
-        "a": In(0), "c": Out(0), "ldc": Pitch(Out(0)),
-        "res": In(3) if op.residual else None, "ldr": Pitch(In(3)) if op.residual else 0, "zeros": None,
-        "m": m, "n": n, "k": k,
-        "scratch": Scratch(threads * per_thread), "pack_ld": row_stride(k), "scratch_step": per_thread, "span": span,
-        "share": choose_share(blocks, m, n, k, threads), "terms": terms, "paired": 0,
-        **finish(op.activation, short=True).args,
-    }  # fmt: skip
-    return Step(sweep_bf16, {**common, **args}, threads > 1)
+    span = choose_span(*sizes, terms)
+    room = {"span": span, "pack_ld": row_stride(sizes[2]), "scratch_step": scratch_bytes(span, *sizes[1:], terms)}
+    return sweep_step(sweep_bf16, op, {**args, **room, "terms": terms, "paired": 0}, sizes, threads, short=True)
 
 
 __all__ = ["accepts_filters", "accepts_weights", "conv_bf16", "matmul_bf16", "product_step"]

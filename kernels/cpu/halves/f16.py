@@ -15,12 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.huge_pages import line_aligned
 from bolt_numba.base.types import BOOL, F16, Array, TensorType
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv, filter_steps
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
-    split,
     tile_rank1_rows_f16,
     tile_row,
     tile_row_narrow,
@@ -28,13 +26,11 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_f16,
 )
 from bolt_numba.kernels.cpu.products.matmul import PanelForm, accepts_matmul, product_steps
-from bolt_numba.kernels.cpu.products.pack import PANEL, panel_columns, read_columns, source_rows
-from bolt_numba.kernels.cpu.products.pack_narrow import FIELDS as PACKED
-from bolt_numba.kernels.cpu.products.pack_narrow import pack_into, packed_reach
+from bolt_numba.kernels.cpu.products.pack_narrow import pack_narrow, packing
 from bolt_numba.kernels.cpu.products.sweep import MR, TILE_ARGUMENTS, by_height, pairs_of_panels, plain_tile, sweep_body
 from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_reach
 from bolt_numba.kernels.geometry.unseen import content, derived
-from bolt_numba.kernels.jit import native
+from bolt_numba.kernels.jit import inline, native
 from bolt_numba.kernels.registry import Context, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.matmul import MatMul
@@ -58,37 +54,14 @@ sweep_f16 = native(extents=partial(sweep_reach, unit=UNIT), **FIELDS)(
 """`sweep` of panels in float16."""
 
 
-@native(extents=partial(packed_reach, 1), **PACKED)
-def pack_halves(p, tid, nthreads):
-    """As `pack.pack_b`, to panels of float16."""
-    k, n, row, column, part, work = p.k, p.n, p.row, p.column, p.part, p.work + p.work_step * tid
-    full = n // PANEL
-    rest = n - full * PANEL
-    tail = 0 if rest == 0 else (LANES if rest <= LANES else PANEL)
-    panels = full + (1 if rest > 0 else 0)
-    lo, hi = split(p.blocks * panels, tid, nthreads)
-    for begin in range(0, k, max(part, 1)):
-        count = min(part, k - begin)
-        for unit in range(lo, hi):
-            block, j = unit // panels, unit % panels
-            source = p.b + p.block * block + column * PANEL * j + row * begin
-            width = PANEL if j < full else tail
-            to = p.to + UNIT * (k * (full * PANEL + tail) * block + k * PANEL * j + width * begin)
-            read_columns(source, row, column, count, min(n - PANEL * j, width), width, p.alpha, work, p.rows)
-            for q in range(0, width * count, LANES):
-                vstore_f16(to + UNIT * q, vload(work + 4 * q))
+@inline
+def _put_halves(to, rows, width, count):
+    for q in range(0, width * count, LANES):
+        vstore_f16(to + UNIT * q, vload(rows + 4 * q))
 
 
-def pack_panels_f16(source: Array, rows: Array | None = None, alpha: float = 1.0, threads: int = 1) -> Array:
-    """As `pack.pack_panels`: [..., K, N] of any strides to [..., K * panel_columns(N)] of float16."""
-    *lead, k, n = source.shape
-    blocks, columns = math.prod(lead), panel_columns(n)
-    out = line_aligned(UNIT * blocks * k * columns).view(F16).reshape(*lead, k * columns)
-    order = source_rows(1, k) if rows is None else rows
-    pack_into(out, pack_halves, source.reshape(blocks, k, n), order, alpha, threads)
-    return out
-
-
+pack_panels_f16 = partial(pack_narrow, packing("pack_halves", 1, _put_halves), F16, 1)
+"""As `pack.pack_panels`: [..., K, N] of any strides to [..., K * panel_columns(N)] of float16."""
 HALF_PANELS = PanelForm(UNIT, pack_panels_f16, sweep_f16, ("f16",))
 LEAST_WEIGHT, GREATEST_WEIGHT = 2.0**-13, float(np.finfo(F16).max)
 """Within these, the greatest weight of a column bounds what rounding takes from the others: 2 ** -12 of it."""

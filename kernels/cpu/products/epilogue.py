@@ -9,14 +9,13 @@ Its attributes are numbers in a record, so values do not make functions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.base.types import Array, TensorType
+from bolt_numba.base.types import TensorType
 from bolt_numba.codegen.formula import UntranslatableError, activation_text, parameters
 from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import (
@@ -146,14 +145,3 @@ def bias_last(op: Any, bias: TensorType | None, columns: int, context: Context) 
     """Whether the bias takes the place of a residual of no rows, so that it rounds a sum once and not at every step."""
     return context.numerics == "strict" and bias is not None and bias.size == columns and not op.residual
 
-
-def padded_bias(columns: int, width: int, pad: Callable[[int], int]) -> Callable[[Array], Array]:
-    """Packs a bias of ``columns`` (or one) values in blocks of ``width``, each padded to ``pad(width)``."""
-
-    def pack(bias: Array) -> Array:
-        full = np.broadcast_to(bias.reshape(-1), columns).reshape(-1, width)
-        out = np.zeros((columns // max(width, 1), pad(width)), np.float32)
-        out[:, :width] = full
-        return out
-
-    return pack

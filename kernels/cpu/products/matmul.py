@@ -15,13 +15,14 @@ from bolt_numba.base.selects import MOST_ROWS, either, filled, table
 from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.kernels.cpu.machine import L1_STRIDE, L1_WAYS, PAYS_BYTES, PAYS_FLOPS
 from bolt_numba.kernels.cpu.movement.move import steps as move_steps
-from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish, padded_bias
+from bolt_numba.kernels.cpu.products.epilogue import bias_last, can_finish, finish
 from bolt_numba.kernels.cpu.products.pack import (
     PANEL,
     aligned_zeros,
     choose_terms,
     pack_b,
     pack_panels,
+    padded_bias,
     panel_columns,
     source_rows,
 )  # fmt: skip
@@ -107,6 +108,11 @@ def _zero_bias(columns: int) -> Array:
     return aligned_zeros((columns,))
 
 
+def known_bias(bias: TensorType | None, columns: int, context: Context, key: Any, pack: Any) -> Argument:
+    """What ``pack`` makes of a constant bias; where there is none so many zeros."""
+    return zero_bias(columns) if bias is None else context.packed(bias.known, key, pack)
+
+
 ORIGIN = np.zeros(1, np.int64)
 
 
@@ -114,7 +120,7 @@ def is_parallel(context: Context, flops: int, nbytes: int) -> bool:
     return context.threads > 1 and (flops > SERIAL_FLOPS) | (nbytes > SERIAL_BYTES)
 
 
-def _packed_b(
+def packed_panels(
     op: MatMul, g: ProductBlocks, b: TensorType, context: Context, form: PanelForm
 ) -> tuple[Argument, list[Step]]:
     """Panels of B and the steps that make them at run time, which are f32."""
@@ -144,7 +150,7 @@ def packed_bias(
     if bias is None:
         return zero_bias(groups * width), []
     if bias.known is not None:
-        return context.packed(bias.known, ("bias", groups, n), padded_bias(groups * n, n, panel_columns)), []
+        return context.packed(bias.known, ("bias", groups, n), padded_bias(groups * n, n, width)), []
     to = Scratch(4 * groups * width)
     args: dict[str, Argument] = {
         "b": In(index), "to": to, "blocks": groups, "block": 4 * n, "rows": source_rows(1, 1), "k": 1, "n": n,
@@ -182,7 +188,7 @@ def product_steps(op: Any, ins: Types, context: Context, form: PanelForm) -> lis
     a, b = ins[0], ins[1]
     bias = (*ins, None, None)[2]
     g = geometry(op, a.dims, b.dims)
-    panels, steps = _packed_b(op, g, b, context, form)
+    panels, steps = packed_panels(op, g, b, context, form)
     last = bias_last(op, bias, g.n, context)
     bias_at, bias_steps = packed_bias(None if last else bias, 2, g.n, context)
     steps += bias_steps
@@ -193,28 +199,52 @@ def product_steps(op: Any, ins: Types, context: Context, form: PanelForm) -> lis
         steps += more
     flat = len(b.dims) == 1
     flops, nbytes = 2 * g.blocks * g.m * g.n * g.k, 4 * g.b_blocks * g.k * g.n
-    threads = either(is_parallel(context, flops, nbytes), context.threads, 1)
-    copies = conflicting(4 * g.k, g.m) & (g.n > PANEL)
-    span = choose_span(g.m, g.n, g.k)
-    pack_ld = either(copies, pack_stride(4 * g.k), 0)
-    per_thread = scratch_bytes(span, 1, 1, pack_ld)
     main: dict[str, Argument] = {
-        "a": source, "lda": lda, "b": panels, "bias": bias_at,
-        "c": Out(0), "ldc": 1 if flat else Pitch(Out(0)),
-        "res": In(2) if last else In(3) if op.residual else None,
-        "ldr": 0 if not op.residual else 1 if flat else Pitch(In(3)),
-        "blocks": g.blocks, "offsets": _offsets(g, form.unit), "m": g.m, "n": g.n, "k": g.k,
-        "table": None, "edges": None, "taps": 1, "depth": g.k, "runs": 1, "length": g.k, "run_rows": ORIGIN,
-        "kind": either(copies, COPIED, INSIDE), "zeros": None,
-        "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld, "scratch_step": per_thread, "span": span,
-        "share": choose_share(g.blocks, g.m, g.n, g.k, threads), "terms": choose_terms(context),
-        "paired": PAIRED, **finish(op.activation).args,
+        "a": source, "lda": lda, "b": panels, "bias": bias_at, "blocks": g.blocks, "offsets": _offsets(g, form.unit),
     }  # fmt: skip
-    steps.append(Step(form.sweep, main, threads > 1))
-    return steps
+    if last:
+        main["res"] = In(2)
+    if flat:
+        main |= {"ldc": 1, "ldr": 1 if op.residual else 0}
+    threads = either(is_parallel(context, flops, nbytes), context.threads, 1)
+    return [*steps, dense_step(form.sweep, op, main, (g.m, g.n, g.k), threads, context)]
+
+
+def matrix_rows(k: int) -> dict[str, Argument]:
+    """Fields of sweeps where row i of A is its i-th row."""
+    return {"table": None, "edges": None, "taps": 1, "depth": k, "runs": 1, "length": k, "run_rows": ORIGIN}
+
+
+def dense_step(
+    kernel: Native, op: Any, args: dict[str, Argument], sizes: tuple[int, int, int], threads: int, context: Context
+) -> Step:
+    """The call of a `sweep` over the rows of a matrix; args: what is not the same for all, see `sweep_step`."""
+    m, n, k = sizes
+    copies = conflicting(4 * k, m) & (n > PANEL)
+    span, pack_ld = choose_span(m, n, k), either(copies, pack_stride(4 * k), 0)
+    room = {"span": span, "pack_ld": pack_ld, "scratch_step": scratch_bytes(span, 1, 1, pack_ld)}
+    rows = {**matrix_rows(k), "kind": either(copies, COPIED, INSIDE), "terms": choose_terms(context)}
+    return sweep_step(kernel, op, rows | room | args, sizes, threads)
+
+
+def sweep_step(
+    kernel: Native, op: Any, args: dict[str, Any], sizes: tuple[int, int, int], threads: int, short: bool = False
+) -> Step:
+    """The call of a sweep of `sweep_extents.FIELDS` for blocks of ``sizes`` m, n and k; short: see `tile_function`.
+
+    args: what is not the same for all, such as ``scratch_step``, which the workspace follows from.
+    """
+    m, n, k = sizes
+    common: dict[str, Argument] = {
+        "a": In(0), "c": Out(0), "ldc": Pitch(Out(0)), "res": In(3) if op.residual else None,
+        "ldr": Pitch(In(3)) if op.residual else 0, "m": m, "n": n, "k": k, "zeros": None,
+        "scratch": Scratch(threads * args["scratch_step"]), "share": choose_share(args["blocks"], m, n, k, threads),
+        "paired": PAIRED, **finish(op.activation, short).args,
+    }  # fmt: skip
+    return Step(kernel, common | args, threads > 1)
 
 
 __all__ = [
-    "PLAIN", "PanelForm", "accepts_matmul", "conflicting", "is_parallel", "matmul", "packed_bias", "product_steps",
-    "swapped", "zero_bias",
+    "PLAIN", "PanelForm", "accepts_matmul", "conflicting", "dense_step", "is_parallel", "known_bias", "matmul",
+    "matrix_rows", "packed_bias", "packed_panels", "product_steps", "swapped", "sweep_step", "zero_bias",
 ]  # fmt: skip

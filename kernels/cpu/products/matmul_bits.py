@@ -41,22 +41,13 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import L2
-from bolt_numba.kernels.cpu.products.epilogue import finish
-from bolt_numba.kernels.cpu.products.matmul import conflicting, is_parallel, packed_bias
-from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, choose_terms
-from bolt_numba.kernels.cpu.products.sweep import (
-    COPIED,
-    INSIDE,
-    PAIRED,
-    choose_share,
-    choose_span,
-    pack_stride,
-    scratch_bytes,
-    sweep,
-)
+from bolt_numba.kernels.cpu.products.matmul import dense_step, is_parallel, packed_bias
+from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty
+from bolt_numba.kernels.cpu.products.sweep import sweep
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native, inline
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 
 TOGETHER = 6 if target().registers >= 32 else 2
@@ -330,16 +321,8 @@ def _many(op: Any, ins: Types, held: dict[str, Argument], context: Context) -> l
 
 def _sweep(m: int, n: int, k: int, panels: Argument, bias: Argument, start: int, ldc: int, context: Context) -> Step:
     threads = either(is_parallel(context, 2 * m * n * k, 4 * n * k), context.threads, 1)
-    copies = conflicting(4 * k, m) and n > PANEL
-    span, pack_ld = choose_span(m, n, k), pack_stride(4 * k) if copies else 0
-    per_thread = scratch_bytes(span, 1, 1, pack_ld)
-    offsets = np.array([[0, 0, 0, 4 * start, 0, start]])
     main: dict[str, Argument] = {
-        "a": In(0), "lda": k, "b": panels, "bias": bias, "c": Out(0), "ldc": ldc, "res": None, "ldr": 0,
-        "blocks": 1, "offsets": offsets, "m": m, "n": n, "k": k, "table": None, "edges": None, "taps": 1, "depth": k,
-        "runs": 1, "length": k, "run_rows": np.zeros(1, np.int64), "kind": COPIED if copies else INSIDE,
-        "zeros": None, "scratch": Scratch(threads * per_thread), "pack_ld": pack_ld, "scratch_step": per_thread,
-        "span": span, "share": choose_share(1, m, n, k, threads), "terms": choose_terms(context),
-        "paired": PAIRED, **finish(None).args,
+        "lda": k, "b": panels, "bias": bias, "ldc": ldc, "blocks": 1,
+        "offsets": np.array([[0, 0, 0, 4 * start, 0, start]]),
     }  # fmt: skip
-    return Step(sweep, main, threads > 1)
+    return dense_step(sweep, MatMul(), main, (m, n, k), threads, context)

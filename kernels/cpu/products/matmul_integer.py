@@ -10,25 +10,20 @@ import numpy as np
 
 from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.products.products_bytes import (
-    INTEGER,
-    QUANTISED,
-    OperandPlaces,
     RowTables,
     are_plain,
     given,
+    operands_of,
     pack_step,
     panels_of,
     product_steps,
+    sides,
     sums_are_exact,
 )
 from bolt_numba.kernels.geometry.products import block_index, geometry
 from bolt_numba.kernels.registry import Argument, Context, Step, Types, kernel
 from bolt_numba.ops.layers.products.integer_products import MatMulInteger, QLinearMatMul
 from bolt_numba.ops.layers.products.matmul import MatMul
-
-
-def _operands(op: Any) -> OperandPlaces:
-    return QUANTISED if isinstance(op, QLinearMatMul) else INTEGER
 
 
 def _fits(t: TensorType | None, axis: int, length: int, lead: tuple[int, ...]) -> bool:
@@ -40,13 +35,11 @@ def _fits(t: TensorType | None, axis: int, length: int, lead: tuple[int, ...]) -
 
 
 def _accepts(op: MatMulInteger | QLinearMatMul, ins: Types) -> bool:
-    at = _operands(op)
+    at = operands_of(op)
     scale = given(ins, at.scale_a)
     if not are_plain(op, ins, at) or (scale is not None and scale.size > 1 and given(ins, at.scale_y) is not None):
         return False
-    a, b = given(ins, at.a), given(ins, at.b)
-    assert a is not None
-    assert b is not None
+    a, b = sides(ins, at)
     if len(a.dims) < 2 or len(b.dims) < 2 or not a.size:
         return False
     left, right = ([given(ins, i) for i in pair] for pair in ((at.zero_a, at.scale_a), (at.zero_b, at.scale_b)))
@@ -61,10 +54,8 @@ def _accepts(op: MatMulInteger | QLinearMatMul, ins: Types) -> bool:
 @kernel(MatMulInteger, QLinearMatMul, accepts=_accepts)
 def matmul_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
     """Panels of B (packed once when constant) under row tiles of A."""
-    at = _operands(op)
-    a, b = given(ins, at.a), given(ins, at.b)
-    assert a is not None
-    assert b is not None
+    at = operands_of(op)
+    a, b = sides(ins, at)
     g = geometry(MatMul(), a.dims, b.dims)
     offsets = np.zeros((g.blocks, 5), np.int64)
     offsets[:, 0] = block_index(g.batch, g.a_batch) * (g.m * g.k)

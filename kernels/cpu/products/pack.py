@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, partial
 from typing import Any
 
@@ -217,6 +217,29 @@ PACKED_AT_ONCE = 1 << 25
 """Bytes that are packed at a time where that makes sense."""
 
 
+def packable(source: Array) -> tuple[Array, Sequence[int]]:
+    """[..., K, N] of any dtype and strides as f32 that `read_columns` reads, and bytes between its elements."""
+    source = source.astype(np.float32, copy=False)
+    strides = [4 if count == 1 else s for count, s in zip(source.shape, source.strides, strict=True)]
+    if strides[-2] == 4 or strides[-1] in (0, 4):
+        return source, strides
+    source = np.ascontiguousarray(source)
+    return source, source.strides
+
+
+def padded_bias(columns: int, width: int, padded: int) -> Callable[[Array], Array]:
+    """Packs a bias of ``columns`` (or one) values in blocks of ``width``, each padded to ``padded``."""
+
+    def pack(bias: Array) -> Array:
+        blocks = -(-columns // max(width, 1))
+        full, out = np.zeros(blocks * width, np.float32), aligned_zeros((blocks, padded))
+        full[:columns] = bias.reshape(-1)
+        out[:, :width] = full.reshape(blocks, width)
+        return out
+
+    return pack
+
+
 def pack_panels(source: Array, rows: Array | None = None, alpha: float = 1.0, threads: int = 1) -> Array:
     """[..., K, N] of any strides to [..., K * panel_columns(N)] f32: panel after panel, zeros behind the last column.
 
@@ -227,11 +250,7 @@ def pack_panels(source: Array, rows: Array | None = None, alpha: float = 1.0, th
     out = aligned_empty((*lead, k * panel_columns(n)))
     if out.size == 0:
         return out
-    source = source.astype(np.float32, copy=False).reshape(blocks, k, n)
-    block, row, column = (4 if count == 1 else s for count, s in zip(source.shape, source.strides, strict=True))
-    if row != 4 and column not in (0, 4):
-        source = np.ascontiguousarray(source)
-        block, row, column = source.strides
+    source, (block, row, column) = packable(source.reshape(blocks, k, n))
     order = source_rows(1, k) if rows is None else rows
     # A large weight whose columns lie apart in its file: what has been packed need not stay in memory.
     part = max(PACKED_AT_ONCE // (4 * k * PANEL), 1) * PANEL if blocks == 1 and row == 4 else n
@@ -344,11 +363,7 @@ def pack_winograd(w: Array, size: int, threads: int = 1) -> Array:
     """Filters [k, c, 3, 3] as Winograd's algorithm of ``size`` x ``size`` outputs multiplies them."""
     k, c = w.shape[:2]
     out = aligned_empty((-(-k // PANEL), (size + 2) ** 2, c, PANEL))
-    source = w.astype(np.float32, copy=False).reshape(k, 9 * c)
-    column, row = (4 if count == 1 else s for count, s in zip(source.shape, source.strides, strict=True))
-    if row != 4 and column not in (0, 4):
-        source = np.ascontiguousarray(source)
-        column, row = source.strides
+    source, (row, column) = packable(w.reshape(k, 9 * c).T)
     work = aligned_empty((threads, 9 * LANES * PANEL))
     run_shares(
         winograd_filters(size), threads, out.nbytes, w=source, to=out, rows=source_rows(1, 9 * LANES), k=k, c=c,
@@ -359,5 +374,5 @@ def pack_winograd(w: Array, size: int, threads: int = 1) -> Array:
 
 __all__ = [
     "PANEL", "TERMS", "aligned_empty", "aligned_zeros", "choose_terms", "pack_b", "pack_panels", "pack_taps",
-    "pack_winograd", "panel_columns", "run_shares", "source_rows",
+    "pack_winograd", "packable", "padded_bias", "panel_columns", "run_shares", "source_rows",
 ]  # fmt: skip

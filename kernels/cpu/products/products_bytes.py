@@ -31,7 +31,7 @@ from bolt_numba.kernels.cpu.products.sweep_bytes import BLOCK_FIELDS, choose_spa
 from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types
 from bolt_numba.ops.layers.products.conv import Convolution
-from bolt_numba.ops.layers.products.integer_products import sums_fit
+from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul, sums_fit
 
 BYTE_TYPES = (U8, I8)
 NO_ZERO = np.zeros(1, np.uint8)
@@ -62,6 +62,15 @@ QUANTISED = OperandPlaces(0, 3, 2, 5, 1, 4, 6, 7, 8, 9, 10, 11)
 
 def given(ins: Types, index: int | None) -> TensorType | None:
     return None if index is None or index >= len(ins) else ins[index]
+
+
+def operands_of(op: Any) -> OperandPlaces:
+    return QUANTISED if isinstance(op, (QLinearConv, QLinearMatMul)) else INTEGER
+
+
+def sides(ins: Types, at: OperandPlaces) -> tuple[TensorType, TensorType]:
+    """A and B, which an operator always has: rows or an image, and columns or filters."""
+    return ins[at.a], ins[at.b]
 
 
 def operand(ins: Types, index: int | None) -> In | None:
@@ -272,8 +281,8 @@ def unsigned_step(a: TensorType, source: In | Scratch, context: Context) -> tupl
 
 def finish_args(op: Any, ins: Types, at: OperandPlaces) -> dict[str, Argument]:
     """What sweeps need to know of zero points, and `epilogue_bytes.FIELDS`."""
-    a, b, zero_a, residual = (given(ins, i) for i in (at.a, at.b, at.zero_a, at.residual))
-    assert b is not None
+    a, b = sides(ins, at)
+    zero_a, residual = given(ins, at.zero_a), given(ins, at.residual)
     kind = SUMS if at.scale_y is None else FLOATS if given(ins, at.scale_y) is None else BYTE_RESULTS
     more = NO_RESIDUAL if residual is None else FLOAT_RESIDUAL if residual.dtype == F32 else BYTE_RESIDUAL
     done, more_at = finish(getattr(op, "activation", None)), operand(ins, at.residual)
@@ -293,9 +302,7 @@ def product_steps(
     op: Any, ins: Types, at: OperandPlaces, rows: RowTables, panels: Panels, packed: Argument, context: Context
 ) -> list[Step]:
     """The numbers of the columns, and the sweep."""
-    a, b = given(ins, at.a), given(ins, at.b)
-    assert a is not None
-    assert b is not None
+    a, b = sides(ins, at)
     source, steps = unsigned_step(a, In(at.a) if rows.image is None else rows.image, context)
     length = 0 if rows.table is None else rows.depth
     columns, outside, made = columns_of(op, ins, at, panels, rows.k, packed, length, context)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import Array
+from bolt_numba.base.types import U32
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -45,53 +45,39 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_bf16_n,
     vstore_bf16_two,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.machine import L2
-from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, panel_columns, read_columns
-from bolt_numba.kernels.cpu.products.pack_narrow import FIELDS as PACKED
-from bolt_numba.kernels.cpu.products.pack_narrow import pack_into, packed_reach
-from bolt_numba.kernels.cpu.products.sweep import BLOCK_FIELDS, MR, ROW, STEPS, TILE, by_height, pack_stride
+from bolt_numba.kernels.cpu.products.pack import PANEL
+from bolt_numba.kernels.cpu.products.pack_narrow import pack_narrow, packing
+from bolt_numba.kernels.cpu.products.sweep import (
+    A_BYTES,
+    B_BYTES,
+    BLOCK_FIELDS,
+    MR,
+    ROW,
+    STEPS,
+    TILE,
+    by_height,
+    pack_stride,
+)
 from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_bf16_reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 
 # ------------------------------------------------------------------------------------------------------------- packing
 
 
-@native(extents=partial(packed_reach, 2), **PACKED)
-def pack_pairs(p, tid, nthreads):
-    """As `pack.pack_b`, to panels of pairs."""
-    k, n, row, column, part, work = p.k, p.n, p.row, p.column, p.part, p.work + p.work_step * tid
-    full = n // PANEL
-    rest = n - full * PANEL
-    tail = 0 if rest == 0 else (LANES if rest <= LANES else PANEL)
-    panels = full + (1 if rest > 0 else 0)
-    pairs = (k + 1) // 2
-    lo, hi = split(p.blocks * panels, tid, nthreads)
+@inline
+def _put_pairs(to, rows, width, count):
     zero = splat(np.float32(0))
-    for begin in range(0, k, max(part, 1)):
-        count = min(part, k - begin)
-        for unit in range(lo, hi):
-            block, j = unit // panels, unit % panels
-            source = p.b + p.block * block + column * PANEL * j + row * begin
-            width = PANEL if j < full else tail
-            to = p.to + 4 * pairs * (full * PANEL + tail) * block + 4 * pairs * PANEL * j + 2 * width * begin
-            read_columns(source, row, column, count, min(n - PANEL * j, width), width, p.alpha, work, p.rows)
-            for q in range(0, count, 2):
-                for v in range(0, width, LANES):
-                    at = work + 4 * (width * q + v)
-                    high = vload(at + 4 * width) if q + 1 < count else zero
-                    vstore(to + 4 * v, pair_bf16(vload(at), high))
-                to += 4 * width
+    for q in range(0, count, 2):
+        for v in range(0, width, LANES):
+            at = rows + 4 * (width * q + v)
+            high = vload(at + 4 * width) if q + 1 < count else zero
+            vstore(to + 4 * v, pair_bf16(vload(at), high))
+        to += 4 * width
 
 
-def pack_panels_bf16(source: Array, rows: Array, alpha: float = 1.0, threads: int = 1) -> Array:
-    """[blocks, K, N] of any strides to panels of pairs, one row of u32 for each block.
-
-    rows: i32 [K], where each source row goes.
-    """
-    blocks, k, n = source.shape
-    out = aligned_empty((blocks, -(-k // 2) * panel_columns(n))).view(np.uint32)
-    pack_into(out, pack_pairs, source, rows, alpha, threads)
-    return out
+pack_pairs = packing("pack_pairs", 2, _put_pairs)
+pack_panels_bf16 = partial(pack_narrow, pack_pairs, U32, 2)
+"""[..., K, N] of any strides to panels of pairs, u32; rows: i32 [K], where each source row goes, or None."""
 
 
 # --------------------------------------------------------------------------------------------------------------- sweep
@@ -293,10 +279,6 @@ def sweep_bf16(p, tid, nthreads):
                         i += mr
                         ahead += ahead_step * some
             i0 += count
-
-
-B_BYTES, A_BYTES = L2 * 7 // 16, L2 * 5 // 16
-"""What of packed B, or else of A, is kept in a second-level cache beside the rest."""
 
 
 def choose_span(m: int, n: int, k: int, terms: int) -> int:

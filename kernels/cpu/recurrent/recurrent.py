@@ -22,7 +22,7 @@ from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
 from bolt_numba.kernels.cpu.machine import L2, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.matmul import matmul
-from bolt_numba.kernels.cpu.products.pack import aligned_zeros, source_rows
+from bolt_numba.kernels.cpu.products.pack import aligned_zeros
 from bolt_numba.kernels.cpu.products.sweep_bf16 import SLACK, pack_panels_bf16, round_values
 from bolt_numba.kernels.cpu.recurrent.recurrent_cells import (
     FOURS,
@@ -259,8 +259,7 @@ def _input_pairs(layer: RecurrentLayer, bias: Argument, context: Context) -> tup
     count, sizes = layer.op.gates, (layer.t * layer.n, layer.gate_columns, layer.i)
 
     def pack(w: Array, vectors: int) -> Array:
-        matrix = pack_columns(w, count, vectors)
-        return pack_panels_bf16(matrix[None], source_rows(1, layer.i), threads=context.threads)
+        return pack_panels_bf16(pack_columns(w, count, vectors), threads=context.threads)
 
     panels = layer.packed(context, 1, ("panels of pairs", count), pack)
 
