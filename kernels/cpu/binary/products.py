@@ -11,13 +11,14 @@ import numpy as np
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either
 from bolt_numba.base.types import Array, TensorType
-from bolt_numba.kernels.cpu.binary.sweep import BLOCK_FIELDS, choose_span, scratch_bytes, sweep_bits
+from bolt_numba.kernels.cpu.binary.sweep import BLOCK_FIELDS, scratch_bytes, sweep_bits
 from bolt_numba.kernels.cpu.convolution.conv import MOST_PIXELS, geometry
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products.epilogue import can_finish, finish
 from bolt_numba.kernels.cpu.products.matmul import is_parallel
 from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_zeros
 from bolt_numba.kernels.cpu.products.sweep import choose_share
+from bolt_numba.kernels.cpu.products.sweep_bytes import choose_span
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.products.binary import (
     MOST_BITS,
@@ -140,7 +141,7 @@ def _steps(
     copied = rows.table is not None and f.words <= FEW_WORDS
     apart = one if rows.lda > one else 0
     copy_step = 8 * -(-(2 if apart else 1) * length // 2) if copied else 0
-    span, runs = choose_span(rows.m, length), 1 if copied or rows.table is None else f.taps
+    span, runs = choose_span(rows.m, 4 * length), 1 if copied or rows.table is None else f.taps
     work = len(offsets) * rows.m * f.n * length
     threads = either(is_parallel(context, 2 * work, 4 * f.groups * length * f.width), context.threads, 1)
     per_thread = scratch_bytes(span, runs, copy_step)

@@ -40,7 +40,6 @@ from bolt_numba.kernels.cpu.language.lang import (
     vload,
     vload_i32,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.epilogue import put
 from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.cpu.products.sweep import by_height
@@ -276,16 +275,6 @@ def sweep_bits(p, tid, nthreads):
 
 BLOCK_FIELDS = 5
 """Entries of a block: byte offsets of A, B and columns; first column (or word) and first row of C."""
-A_BYTES = L2 // 4
-"""What of A is kept in a second-level cache beside the rest."""
-
-
-def choose_span(m: int, words: int) -> int:
-    """Rows swept over each panel: as many as stay in cache."""
-    rows = min(A_BYTES // max(4 * words, 1), 16 * HEIGHT, m + HEIGHT)
-    return max(rows // HEIGHT, 1) * HEIGHT
-
-
 def scratch_bytes(span: int, runs: int, copy_step: int) -> int:
     """Workspace of one thread."""
     used = 2 * HEIGHT * ROW + (span + HEIGHT) * (8 * runs + copy_step)

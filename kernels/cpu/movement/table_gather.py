@@ -206,17 +206,24 @@ def repeating_steps(
         if index is not None or n != 1
     ]
     sizes = [n for n, index in zip(out[:last], indices[:last], strict=True) if index is not None or n != 1]
-    begins = [sum(sizes[:i]) for i in range(len(sizes))]
     inner = _offsets(indices[last], out[last], strides[last])
+    return _taking(outer, sizes, inner, out[last], run, unit, last == len(out) - 2)
+
+
+def _taking(
+    outer: Sequence[Any], sizes: Sequence[int], inner: Any, n: int, run: int, unit: int, is_row: bool
+) -> list[Step]:
+    """The step that takes ``n`` runs for each index of tables of these sizes; is_row: a run is a row of the result."""
+    begins = [sum(sizes[:i]) for i in range(len(sizes))]
     args: dict[str, Any] = {
         "src": In(0), "dst": Out(0), "tables": _joined(outer), "inner": inner, "rank": len(sizes),
-        "meta": rows_of([*zip(sizes, begins, strict=True), (1, 0)]), "count": math.prod(sizes), "n": out[last],
+        "meta": rows_of([*zip(sizes, begins, strict=True), (1, 0)]), "count": math.prod(sizes), "n": n,
     }  # fmt: skip
-    nbytes = math.prod(out) * unit
+    nbytes = args["count"] * n * run
     spread = _row_windows(inner, run) if run % 4 == 0 and run < NARROW else None
     if run in UNITS and spread is None:
         return [Step(table_gather_elements(run), args, nbytes >= run * PAYS_ELEMENTS)]
-    args |= {"run": run, "unit": unit, "pitch": Pitch(Out(0)) if last == len(out) - 2 else run // unit}
+    args |= {"run": run, "unit": unit, "pitch": Pitch(Out(0)) if is_row else run // unit}
     args["first"], args["order"] = spread or (None, None)
     return [Step(table_gather_rows, args, nbytes >= PAYS_BYTES)]
 
@@ -235,25 +242,5 @@ def table_gather_steps(shape: Sequence[int], indices: Sequence[Array], unit: int
     run = unit
     while is_regular(merged[-1], run):
         run *= len(merged.pop())
-    outer, inner = merged[:-1], merged[-1]
-    meta, start = [], 0
-    for table in outer:
-        meta.append((len(table), start))
-        start += len(table)
-    args: dict[str, Any] = {
-        "src": In(0),
-        "dst": Out(0),
-        "tables": np.concatenate([*outer, np.zeros(1, np.int64)]),
-        "meta": np.array([*meta, (1, 0)], dtype=np.int64),
-        "inner": np.ascontiguousarray(inner),
-        "rank": len(outer),
-        "count": math.prod(len(t) for t in outer),
-        "n": len(inner),
-    }
-    nbytes = math.prod(out) * unit
-    spread = windows((inner[:, None] // 4 + np.arange(run // 4)).reshape(-1)) if run % 4 == 0 and run < NARROW else None
-    if run in UNITS and spread is None:
-        return [Step(table_gather_elements(run), args, nbytes >= run * PAYS_ELEMENTS)]
-    args |= {"run": run, "unit": unit, "pitch": Pitch(Out(0)) if run == unit * out[-1] else run // unit}
-    args["first"], args["order"] = spread or (None, None)
-    return [Step(table_gather_rows, args, nbytes >= PAYS_BYTES)]
+    outer, inner = merged[:-1], np.ascontiguousarray(merged[-1])
+    return _taking(outer, [len(t) for t in outer], inner, len(inner), run, unit, run == unit * out[-1])

@@ -20,7 +20,6 @@ import numpy as np
 from bolt_numba.base.follow import is_followed, pure
 from bolt_numba.base.selects import either, greatest, least
 from bolt_numba.base.types import Array
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -51,18 +50,20 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import AGAIN, CROSSING, FMA_RATE, IN_FLIGHT, L2, PREFETCH
 from bolt_numba.kernels.cpu.products.pack import PANEL
-from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_reach
+from bolt_numba.kernels.cpu.products.sweep_extents import (
+    BLOCK_FIELDS,
+    COPIED,
+    EDGE,
+    FIELDS,
+    INSIDE,
+    MR,
+    PATCHED,
+    sweep_reach,
+)
 from bolt_numba.kernels.jit import Inline, inline, inline_source, native
-
-MR = target().rows
-INSIDE, COPIED, EDGE, PATCHED = 0, 1, 2, 3
-"""How tiles read A: in place, by runs; from a copy; in place tap by tap, with zeros outside; or in place but for rows
-with a tap outside, which are copied to where their runs are as far apart as in the image."""
 
 THIN_ROWS = 4
 """Rows that are bound by reading B."""
-BLOCK_FIELDS = 6
-"""Entries of a block: first row and column of A, byte offsets of B and bias, first row and column of C."""
 
 
 def _variants() -> tuple[int, ...]:

@@ -339,7 +339,7 @@ A_BYTES = L2 // 4
 
 
 def choose_span(m: int, k: int) -> int:
-    """Rows swept over each panel: as many as stay in cache."""
+    """Rows of ``k`` bytes swept over each panel: as many as stay in cache."""
     rows = min(A_BYTES // max(k, 1), 16 * HEIGHT, m + HEIGHT)
     return max(rows // HEIGHT, 1) * HEIGHT
 

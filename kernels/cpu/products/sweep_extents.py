@@ -17,9 +17,11 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0
 
 MR = target().rows
-EDGE = 2
-"""The first kind of A, see `sweep`, for which tiles look for taps outside."""
+INSIDE, COPIED, EDGE, PATCHED = 0, 1, 2, 3
+"""How tiles read A: in place, by runs; from a copy; in place tap by tap, with zeros outside; or in place but for rows
+with a tap outside, which are copied to where their runs are as far apart as in the image."""
 BLOCK_FIELDS = 6
+"""Entries of a block: first row and column of A, byte offsets of B and bias, first row and column of C."""
 
 FIELDS: dict[str, Any] = {
     "a": PTR, "lda": I64, "b": PTR, "bias": PTR, "c": PTR, "ldc": I64, "res": PTR_OR_0, "ldr": I64,
@@ -140,4 +142,7 @@ def sweep_bf16_reach(a: Any) -> dict[str, Reach]:
     return made
 
 
-__all__ = ["FIELDS", "greatest", "hand_over", "last_row", "sweep_bf16_reach", "sweep_reach"]
+__all__ = [
+    "BLOCK_FIELDS", "COPIED", "EDGE", "FIELDS", "INSIDE", "MR", "PATCHED", "greatest", "hand_over", "last_row",
+    "sweep_bf16_reach", "sweep_reach",
+]  # fmt: skip

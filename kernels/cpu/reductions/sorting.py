@@ -80,6 +80,17 @@ def key_f64(address):
     return bits
 
 
+def _plain_key(load: Any, above: int) -> Inline:
+    """The key of an integer of less than 64 bits; above: what makes the least one 0."""
+
+    @inline
+    def key(address):
+        return load(address) + above
+
+    made: Inline = key
+    return made
+
+
 @inline
 def key_i64(address):
     return load_i64(address)
@@ -90,39 +101,12 @@ def key_u64(address):
     return load_i64(address) ^ LEAST_KEY
 
 
-@inline
-def key_i32(address):
-    return load_i32(address) + 0x80000000
-
-
-@inline
-def key_u32(address):
-    return load_u32(address) + 0
-
-
-@inline
-def key_i16(address):
-    return load_i16(address) + 0x8000
-
-
-@inline
-def key_u16(address):
-    return load_u16(address) + 0
-
-
-@inline
-def key_i8(address):
-    return load_i8(address) + 0x80
-
-
-@inline
-def key_u8(address):
-    return load_u8(address) + 0
-
-
+_key_u8 = _plain_key(load_u8, 0)
 KEYS: dict[AnyDType, tuple[Inline, int]] = {
-    F32: (key_f32, 32), F64: (key_f64, 64), INT64: (key_i64, 64), U64: (key_u64, 64), I32: (key_i32, 32),
-    U32: (key_u32, 32), I16: (key_i16, 16), U16: (key_u16, 16), I8: (key_i8, 8), U8: (key_u8, 8), BOOL: (key_u8, 8),
+    F32: (key_f32, 32), F64: (key_f64, 64), INT64: (key_i64, 64), U64: (key_u64, 64),
+    I32: (_plain_key(load_i32, 0x80000000), 32), U32: (_plain_key(load_u32, 0), 32),
+    I16: (_plain_key(load_i16, 0x8000), 16), U16: (_plain_key(load_u16, 0), 16),
+    I8: (_plain_key(load_i8, 0x80), 8), U8: (_key_u8, 8), BOOL: (_key_u8, 8),
 }  # fmt: skip
 """Function of an address that gives the key as i64, and its bits: 64, with a sign, or fewer, without one."""
 
@@ -177,6 +161,22 @@ def sort_keys(a, b, counters, n, bits):
             store_i64(b + 8 * to, item)
         a, b = b, a
     return a
+
+
+@inline
+def sort_rounds(key, source, step, found, a, b, n, largest, wide, bits):
+    """Sort n items of places by the keys of the numbers there, ``step`` bytes apart; where they are then, of a and b.
+
+    largest: the greatest first.  Keys that are ``wide`` take two rounds.  Counters lie behind b, as of `sort_keys`.
+    """
+    top = -1 if wide else (1 << bits) - 1
+    for half in range(2 if wide else 1):
+        for i in range(n):
+            place = load_i64(found + 8 * i) & LAST_KEY
+            v = key(source + step * place)
+            store_i64(found + 8 * i, (part_of(top - v if largest else v, half, wide) << 32) | place)
+        found = sort_keys(found, a + b - found, b + 8 * n, n, 32 if wide else bits)
+    return found
 
 
 @inline
@@ -288,7 +288,6 @@ def topk_sorted(dtype: AnyDType) -> Native:
     key, bits = KEYS[dtype]
     unit, wide = dtype.itemsize, int(bits == 64)
     load, store = UNITS[unit]
-    halves, each, top = (2, 32, -1) if wide else (1, bits, (1 << bits) - 1)
 
     def body(p: Any, tid: int, nthreads: int) -> None:
         n, inner, k, largest = p.n, p.inner, p.k, p.largest
@@ -300,14 +299,7 @@ def topk_sorted(dtype: AnyDType) -> Native:
             source = p.x + unit * (o * n * inner + line - o * inner)
             for i in range(n):
                 store_i64(a + 8 * i, i)
-            found = a
-            for half in range(halves):
-                for i in range(n):
-                    place = load_i64(found + 8 * i) & LAST_KEY
-                    v = key(source + unit * place * inner)
-                    v = part_of(top - v if largest else v, half, wide)
-                    store_i64(found + 8 * i, (v << 32) | place)
-                found = sort_keys(found, a + b - found, b + 8 * n, n, each)
+            found = sort_rounds(key, source, unit * inner, a, a, b, n, largest, wide, bits)
             at = o * k * inner + line - o * inner
             for i in range(k):
                 place = load_i64(found + 8 * i) & LAST_KEY
@@ -360,7 +352,6 @@ def unique_kernel(dtype: AnyDType) -> Native:
     """
     key, bits = KEYS[dtype]
     unit, wide = dtype.itemsize, int(bits == 64)
-    halves, each = (2, 32) if wide else (1, bits)
     nan = 0x7FFFFFFFFFFFFFFF if wide else LAST_KEY
 
     def body(p: Any, tid: int, nthreads: int) -> None:
@@ -372,11 +363,7 @@ def unique_kernel(dtype: AnyDType) -> Native:
         for element in range(slices - 1, -1, -1):
             o = element // inner
             source = x + unit * (o * n * inner + element - o * inner)
-            for half in range(halves):
-                for i in range(n):
-                    place = load_i64(found + 8 * i) & LAST_KEY
-                    store_i64(found + 8 * i, (part_of(key(source + unit * place * inner), half, wide) << 32) | place)
-                found = sort_keys(found, a + b - found, b + 8 * n, n, each)
+            found = sort_rounds(key, source, unit * inner, found, a, b, n, 0, wide, bits)
         groups = 0
         before = 0
         for i in range(n):

@@ -225,12 +225,24 @@ def windows_reach(a: Any, unit: int) -> dict[str, Reach]:
     return {"x": (sum(first for first, _, _ in axes), last) if touched else 0, "y": y, **tables}
 
 
-def _pool(name: str, start: Any, join: Any, finish: Any, join3: Any = None) -> Native:
-    """Kernel of one kind of pool.
+FIELDS: dict[str, Any] = dict.fromkeys(("x", "y", "depths", "heights", "widths"), PTR) | dict.fromkeys(
+    ("rows", "od", "oh", "ow", "c", "image", "far", "down", "right", "pitch"), I64
+)
+"""Of kernels of windows.  x: [n, d, h, w, c] · y: [positions] rows of c elements, ``pitch`` apart; depths, heights,
+widths: tables (`WINDOW`); far, down, right: bytes from tap to tap along d, h and w; image: bytes of x[0]."""
 
-    x: [n, d, h, w, c] f32 · y: [positions] rows of c f32, ``pitch`` apart; depths, heights, widths: tables (`WINDOW`);
-    far, down, right: bytes from tap to tap along d, h and w; image: bytes of x[0].
-    """
+
+@inline
+def window_rows(p: Any, row: int) -> tuple[int, int, int]:
+    """Of a row of results: where its windows begin but for their columns, and the rows of both tables."""
+    plane = row // p.oh
+    image = plane // p.od
+    d, h = p.depths + WINDOW * (plane - image * p.od), p.heights + WINDOW * (row - plane * p.oh)
+    return p.x + image * p.image + load_i64(d) + load_i64(h), d, h
+
+
+def _pool(name: str, start: Any, join: Any, finish: Any, join3: Any = None) -> Native:
+    """Kernel of one kind of pool of f32."""
     join3 = join3 or _three(join)
     wide, (two, narrow) = _windows(start, join, join3, finish), _small_windows(start, join, join3, finish)
 
@@ -241,11 +253,7 @@ def _pool(name: str, start: Any, join: Any, finish: Any, join3: Any = None) -> N
             row = at // p.ow
             first = at - row * p.ow
             todo = min(p.ow - first, hi - at)
-            plane = row // p.oh
-            image = plane // p.od
-            h = p.heights + WINDOW * (row - plane * p.oh)
-            d = p.depths + WINDOW * (plane - image * p.od)
-            base = p.x + image * p.image + load_i64(d) + load_i64(h)
+            base, d, h = window_rows(p, row)
             nd, nh = load_i64(d + 8), load_i64(h + 8)
             counted = load_i64(d + 16) * load_i64(h + 16)
             for i in range(first, first + todo):
@@ -265,9 +273,7 @@ def _pool(name: str, start: Any, join: Any, finish: Any, join3: Any = None) -> N
             at += todo
 
     body.__name__ = name
-    pointers = dict.fromkeys(("x", "y", "depths", "heights", "widths"), PTR)
-    sizes = dict.fromkeys(("rows", "od", "oh", "ow", "c", "image", "far", "down", "right", "pitch"), I64)
-    return native(fastmath=None, extents=lambda a: windows_reach(a, 4), **pointers, **sizes)(body)
+    return native(fastmath=None, extents=lambda a: windows_reach(a, 4), **FIELDS)(body)
 
 
 max_pool_f32 = _pool("max_pool_f32", start_max, join_max, finish_max, join3_max)
@@ -346,23 +352,10 @@ def window_args(op: Any, x: TensorType, out: TensorType) -> dict[str, Argument]:
         tables, taps, outs = [single, *tables, single], [0, *taps, 0], [1, *outs, 1]
     while len(tables) < 3:
         tables, taps, outs = [single, *tables], [0, *taps], [1, *outs]
-    return {
-        "x": In(0),
-        "y": Out(0),
-        "depths": tables[0],
-        "heights": tables[1],
-        "widths": tables[2],
-        "rows": n * outs[0] * outs[1],
-        "od": outs[0],
-        "oh": outs[1],
-        "ow": outs[2],
-        "c": c,
-        "image": unit * c * math.prod(sizes),
-        "far": taps[0],
-        "down": taps[1],
-        "right": taps[2],
-        "pitch": Pitch(Out(0)),
-    }
+    names = ("depths", "heights", "widths", "far", "down", "right")
+    axes: dict[str, Argument] = dict(zip(names, (*tables, *taps), strict=True))
+    axes |= {"od": outs[0], "oh": outs[1], "ow": outs[2], "rows": n * outs[0] * outs[1]}
+    return axes | {"x": In(0), "y": Out(0), "c": c, "image": unit * c * math.prod(sizes), "pitch": Pitch(Out(0))}
 
 
 def _step(op: Any, program: Native, x: TensorType, out: TensorType) -> list[Step]:

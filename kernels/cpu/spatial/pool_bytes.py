@@ -23,20 +23,16 @@ from bolt_numba.kernels.cpu.language.lang import (
     splat,
     split,
     to_f32,
-    vload_i8,
-    vload_i8_n,
     vload_i32,
-    vload_u8,
-    vload_u8_n,
     vmax,
     vstore,
     vstore_u8,
     vstore_u8_n,
 )
 from bolt_numba.kernels.cpu.reductions.rows_of_bytes import SCALES, code_of, loads, name_of
-from bolt_numba.kernels.cpu.spatial.pool import PARALLEL_LOADS, WINDOW, window_args, windows_reach
+from bolt_numba.kernels.cpu.spatial.pool import FIELDS, PARALLEL_LOADS, WINDOW, window_args, window_rows, windows_reach
 from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
+from bolt_numba.kernels.jit import Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Step, Types, kernel
 from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
@@ -79,31 +75,6 @@ def store_raw(y, best, n):
 
 
 @inline
-def load_u8_row(tap, n):
-    return vload_u8(tap) if n >= LANES else vload_u8_n(tap, n)
-
-
-@inline
-def load_i8_row(tap, n):
-    return vload_i8(tap) if n >= LANES else vload_i8_n(tap, n)
-
-
-@inline
-def greater_i32(a, b):
-    return vmax(a, b)
-
-
-@inline
-def greater_u8(a, b):
-    return max_u8(a, b)
-
-
-@inline
-def greater_i8(a, b):
-    return max_i8(a, b)
-
-
-@inline
 def store_row(y, best, n):
     if n >= LANES:
         vstore_u8(y, best)
@@ -117,22 +88,21 @@ def max_pool_bytes(signed: bool) -> Native:
 
     The last vector of a pixel's channels begins earlier where they are no multiple: some are computed twice.
     """
-    if signed:
-        wide = _reduction(-0x7F7F7F80, load_raw, greater_i8, store_raw)
-        narrow = _reduction(-128, load_i8_row, greater_i32, store_row)
-    else:
-        wide = _reduction(0, load_raw, greater_u8, store_raw)
-        narrow = _reduction(0, load_u8_row, greater_i32, store_row)
+    _, load_row, load_part = loads(signed)
+
+    @inline
+    def load_some(tap, n):
+        return load_row(tap) if n >= LANES else load_part(tap, n)
+
+    wide = _reduction(-0x7F7F7F80 if signed else 0, load_raw, max_i8 if signed else max_u8, store_raw)
+    narrow = _reduction(-128 if signed else 0, load_some, vmax, store_row)
 
     def body(p, tid, nthreads):
         c, far, down, right = p.c, p.far, p.down, p.right
         at, hi = split(p.rows * p.ow, tid, nthreads)
         while at < hi:
             row = at // p.ow
-            first, plane = at - row * p.ow, row // p.oh
-            image = plane // p.od
-            d, h = p.depths + WINDOW * (plane - image * p.od), p.heights + WINDOW * (row - plane * p.oh)
-            base = p.x + image * p.image + load_i64(d) + load_i64(h)
+            first, (base, d, h) = at - row * p.ow, window_rows(p, row)
             nd, nh = load_i64(d + 8), load_i64(h + 8)
             todo = min(p.ow - first, hi - at)
             for t in range(first, first + todo):
@@ -151,9 +121,7 @@ def max_pool_bytes(signed: bool) -> Native:
             at += todo
 
     body.__name__ = f"max_pool_{'i8' if signed else 'u8'}"
-    pointers = dict.fromkeys(("x", "y", "depths", "heights", "widths"), PTR)
-    sizes = dict.fromkeys(("rows", "od", "oh", "ow", "c", "image", "far", "down", "right", "pitch"), I64)
-    return native(fastmath=set(), extents=lambda a: windows_reach(a, 1), **pointers, **sizes)(body)
+    return native(fastmath=set(), extents=lambda a: windows_reach(a, 1), **FIELDS)(body)
 
 
 def _accepts(op: MaxPool, ins: Types) -> bool:
@@ -189,12 +157,10 @@ def average_pool_bytes(x_signed: bool, y_signed: bool) -> Native:
         lo, hi = split(p.rows * p.ow, tid, nthreads)
         for at in range(lo, hi):
             row = at // p.ow
-            t, plane = at - row * p.ow, row // p.oh
-            image = plane // p.od
-            d, h = p.depths + WINDOW * (plane - image * p.od), p.heights + WINDOW * (row - plane * p.oh)
+            t, (base, d, h) = at - row * p.ow, window_rows(p, row)
             w, nd, nh = p.widths + WINDOW * t, load_i64(d + 8), load_i64(h + 8)
             nw, count = load_i64(w + 8), load_i64(d + 16) * load_i64(h + 16) * load_i64(w + 16)
-            x, y = p.x + image * p.image + load_i64(d) + load_i64(h) + load_i64(w), p.y + p.pitch * at
+            x, y = base + load_i64(w), p.y + p.pitch * at
             factor, less = splat(scale / np.float32(max(count, 1))), splat(np.int32(-zero_x * nd * nh * nw))
             for k in range(0, c, 4 * LANES):
                 i = k if c < 4 * LANES else min(k, c - 4 * LANES)
@@ -220,11 +186,9 @@ def average_pool_bytes(x_signed: bool, y_signed: bool) -> Native:
                         vstore_u8_n(y + j, code(to_f32(a) * factor, zero), left)
 
     body.__name__ = name_of("average_pool", x_signed, y_signed)
-    pointers = dict.fromkeys(("depths", "heights", "widths"), PTR)
-    sizes = dict.fromkeys(("rows", "od", "oh", "ow", "c", "image", "far", "down", "right", "pitch"), I64)
     numbers: dict[str, Reach] = {"x_scale": 4, "y_scale": 4, "x_zero": 1, "y_zero": 1}
     reach = lambda a: {**windows_reach(a, 1), **numbers}  # noqa: E731
-    return native(fastmath=None, extents=reach, **SCALES, **pointers, **sizes)(body)
+    return native(fastmath=None, extents=reach, **SCALES | FIELDS)(body)
 
 
 def _averages(op: BetweenBytes, ins: Types) -> bool:

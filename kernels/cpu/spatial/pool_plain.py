@@ -12,18 +12,14 @@ import numpy as np
 
 from bolt_numba.base.types import F32, F64, AnyDType, TensorType
 from bolt_numba.kernels.cpu.language.lang import load_i64, split, view
-from bolt_numba.kernels.cpu.spatial.pool import PARALLEL_LOADS, WINDOW, window_args, windows_reach
+from bolt_numba.kernels.cpu.spatial.pool import FIELDS, PARALLEL_LOADS, WINDOW, window_args, windows_reach
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, Out, Step, Types, kernel
 from bolt_numba.ops.dtypes import lowest
 from bolt_numba.ops.layers.pool import MaxPool
 
-_POINTERS = ("x", "y", "depths", "heights", "widths", "places")
-_SIZES = (
-    *("rows", "od", "oh", "ow", "c", "image", "far", "down", "right", "pitch", "plane"),
-    *("pd", "ph", "pw", "bd", "bh", "bw"),
-)
+_FIELDS = FIELDS | {"places": PTR} | dict.fromkeys(("plane", "pd", "ph", "pw", "bd", "bh", "bw"), I64)
 
 
 @inline
@@ -84,8 +80,7 @@ def max_pool_plain(dtype: AnyDType, indices: bool) -> Native:
                     where[k] = max(where[k], 0) + (image * c + k) * p.plane
 
     body.__name__ = f"max_pool_{dtype.name}{'_places' if indices else ''}"
-    fields = dict.fromkeys(_POINTERS, PTR) | dict.fromkeys(_SIZES, I64)
-    return native(fastmath=set(), extents=reach, **fields)(body)
+    return native(fastmath=set(), extents=reach, **_FIELDS)(body)
 
 
 def _accepts(op: MaxPool, ins: Types) -> bool:

@@ -108,10 +108,7 @@ def product(rows, offset, b, length, ahead, step):
     return acc
 
 
-@inline
-def whole_pairs(n):
-    """Pairs of panels that are stored with their full width."""
-    return (n + PANEL - LANES - 1) // (2 * PANEL)
+whole_pairs = inline(count_pairs)
 
 
 @inline

@@ -94,6 +94,7 @@ def sum_panels(p, tid, nthreads):
 
 
 def count_pairs(n: int) -> int:
+    """Pairs of panels that are stored with their full width."""
     return (n + PANEL - LANES - 1) // (2 * PANEL)
 
 
