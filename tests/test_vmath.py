@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language import vmath, vtrig
 from bolt_numba.kernels.cpu.language.lang import I64, LANES, PTR, native_source
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.types import Array
 
 RNG = np.random.default_rng(3)

@@ -15,8 +15,8 @@ import numpy as np
 
 from bolt_numba.base.huge_pages import line_aligned
 from bolt_numba.base.types import Array
-from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import I64, PTR, native_source
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.extents import Reach, box
 
 BLOCK_BYTES = 4096

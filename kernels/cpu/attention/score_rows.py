@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -32,6 +30,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
     vstore_n,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.language.vmath import exp_negative, vtanh
 from bolt_numba.kernels.cpu.products.pack import transpose
 from bolt_numba.kernels.cpu.reductions.softmax import exp_row, finite_or_zero, row_max
@@ -166,12 +165,7 @@ def _score_source() -> str:
     return "\n".join([*lines, "    return v0"]) + "\n"
 
 
-def _score_keys() -> Any:
-    words = {name: getattr(lang, name) for name in ("interleave_low", "interleave_high", "splat", "fma")}
-    return inline_source(_score_source(), "score_keys", LANES=LANES, vload=vload, vload_n=vload_n, **words)
-
-
-score_keys = _score_keys()
+score_keys = inline_source(_score_source(), "score_keys", **scope_of(_score_source()))
 """``score_keys(q, k, step, d, left)``: products of a query with up to LANES keys ``step`` bytes apart, as a vector."""
 
 

@@ -24,7 +24,6 @@ from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
-    call_activation,
     ceil_div,
     load_f32,
     load_i64,
@@ -38,6 +37,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     tile_store,
     tile_store_n,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import can_finish, finish
 from bolt_numba.kernels.cpu.products.matmul import known_bias, zero_bias
@@ -99,8 +99,7 @@ def _row_of_tiles() -> Any:
     lines = [f"def row_of_tiles(count, act, fold, run, line, {names}):", "    i = col0", "    while i < count:"]
     lines += ["        left = count - i", "        to, ld = y + i * ldy, ldy"]
     lines += ["        if fold > 1:", "            to, ld = table + 8 * MR, 4 * PANEL"]
-    scope: dict[str, Any] = {"LANES": LANES, "PANEL": PANEL, "MR": MR, "unfold": unfold}
-    scope["call_activation"] = call_activation
+    scope: dict[str, Any] = {"PANEL": PANEL, "MR": MR, "unfold": unfold}
     for nv, test in ((2, "if n > LANES"), (1, "else")):
         lines.append(f"        {test}:")
         for mr in HEIGHTS:
@@ -115,7 +114,8 @@ def _row_of_tiles() -> Any:
     ]
     lines += ["        elif act != 0:", "            call_activation(act, to, min(n, PANEL) + (mr << 32), ld)"]
     lines.append("        i += mr")
-    return inline_source("\n".join(lines) + "\n", "row_of_tiles", **scope)
+    text = "\n".join(lines) + "\n"
+    return inline_source(text, "row_of_tiles", **scope, **scope_of(text))
 
 
 row_of_tiles = _row_of_tiles()

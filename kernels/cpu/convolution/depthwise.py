@@ -18,8 +18,8 @@ from bolt_numba.base.follow import is_followed, pure
 from bolt_numba.base.selects import either, greatest, least
 from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
-from bolt_numba.kernels.cpu.language import lang
-from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, ceil_div, split
+from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import L2, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, finish
 from bolt_numba.kernels.cpu.products.matmul import known_bias
@@ -39,7 +39,6 @@ FIELDS = {
 res, y: [images, oh, ow, c], pixels ``rp`` and ``yp`` apart (res may be 0) · rows, cols: of the filter · top, left:
 begin pads · taps: see `tap_table` · chunk: channel blocks that are swept together · act: see `epilogue.Finish`."""
 
-WORDS = ("vload", "vload_n", "vstore", "vstore_n", "fma", "vmin", "vmax", "splat", "load_i64", "call_activation")
 SPECIAL = {(3, 1): 7, (3, 2): 4, (5, 1): 8, (5, 2): 8, (7, 1): 8}
 """Filter columns and stride, undilated, with a kernel of their own: pixels of its tile.  Others share one kernel."""
 
@@ -176,11 +175,7 @@ def depthwise_kernel(cols: int, stride: int, narrow: bool) -> Native:
     text = _HEAD.format(name=name, start=start, skipped=skipped)
     text += _tile(cols, stride, pixels, narrow, False) + "\n                else:\n"
     text += _tile(cols, stride, pixels, narrow, True) + _TAIL
-    words = {w: getattr(lang, w) for w in WORDS}
-    return native_source(
-        text, name, FIELDS, extents=depthwise_reach, ceil_div=ceil_div, split=split, BYTES=BYTES,
-        LANES=LANES, PIXELS=pixels, **words,
-    )  # fmt: skip
+    return native_source(text, name, FIELDS, extents=depthwise_reach, PIXELS=pixels, **scope_of(text))
 
 
 def block_starts(c: int) -> list[int]:

@@ -19,8 +19,8 @@ from bolt_numba.base.selects import either
 from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
 from bolt_numba.kernels.cpu.convolution.depthwise import plane_fields
-from bolt_numba.kernels.cpu.language import lang
-from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, ceil_div, split
+from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import L2, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, finish, put
 from bolt_numba.kernels.cpu.products.matmul import known_bias
@@ -41,7 +41,6 @@ res, y: [images, oh, ow, k], pixels ``rp`` and ``yp`` apart (res may be 0) · ro
 begin pads · depth: channels of a group · step_in, step_out: channels of a block of groups · index: see `lane_table` ·
 chunk: blocks that are swept together · act: see `epilogue.Finish`."""
 
-WORDS = ("vload", "vload_i32", "fma", "permute", "call_activation")
 PIXELS = 7
 """Pixels of a tile: images are 7 * 2^n wide more often than not."""
 SPECIAL = ((1, 1), (3, 1), (3, 2))
@@ -154,11 +153,7 @@ def grouped_kernel(cols: int, stride: int) -> Native:
     name = f"grouped_{cols}_{stride}" if cols else "grouped"
     text = _HEAD.format(name=name) + _tile(cols, stride, False) + "\n                else:\n"
     text += _tile(cols, stride, True) + _TAIL
-    words = {w: getattr(lang, w) for w in WORDS}
-    return native_source(
-        text, name, FIELDS, extents=_grouped_reach, ceil_div=ceil_div, split=split, BYTES=BYTES, LANES=LANES,
-        PIXELS=PIXELS, put=put, **words,
-    )  # fmt: skip
+    return native_source(text, name, FIELDS, extents=_grouped_reach, PIXELS=PIXELS, put=put, **scope_of(text))
 
 
 def groups_per_block(cg: int, kg: int) -> int:

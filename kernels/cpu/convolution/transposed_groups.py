@@ -32,8 +32,8 @@ from bolt_numba.kernels.cpu.convolution.grouped import (
     lane_table,
     pack_groups,
 )
-from bolt_numba.kernels.cpu.language import lang
-from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, ceil_div, split
+from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import finish, put
 from bolt_numba.kernels.extents import Reach
@@ -52,7 +52,6 @@ along the axes · phases: i64 [down][across][5]: byte offset of the filters, the
 columns, the first input column · depth: channels of a group · step_in, step_out: channels of a block of groups ·
 index: see `lane_table` · chunk: blocks that are swept together · act: see `epilogue.Finish`."""
 
-WORDS = ("vload", "vload_n", "vload_i32", "fma", "permute", "call_activation", "load_i64")
 PIXELS = 7
 """Pixels of a tile, as of `grouped`."""
 
@@ -142,11 +141,7 @@ def transposed_groups_kernel(plain: bool, narrow: bool) -> Native:
     begin = "(b * LANES)" if plain else "0" if narrow else "min(b * step_in, c - LANES)"
     tiles = {"whole": _tile(plain, narrow, False), "guarded": _tile(plain, narrow, True)}
     text = _TEXT.format(name=name, begin=begin, fields=8 * PHASE_FIELDS, **tiles)
-    words = {w: getattr(lang, w) for w in WORDS}
-    return native_source(
-        text, name, FIELDS, extents=_reach, ceil_div=ceil_div, split=split, BYTES=BYTES, LANES=LANES, PIXELS=PIXELS,
-        put=put, **words,
-    )  # fmt: skip
+    return native_source(text, name, FIELDS, extents=_reach, PIXELS=PIXELS, put=put, **scope_of(text))
 
 
 @pure

@@ -27,12 +27,7 @@ from bolt_numba.base.records import record
 from bolt_numba.base.selects import either, greatest, least
 from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.kernels.cpu.convolution.winograd_error import error_of, greatest_error
-from bolt_numba.kernels.cpu.convolution.winograd_layers import (
-    flat_dims,
-    flat_filters,
-    is_winograd,
-    layer_of,
-)
+from bolt_numba.kernels.cpu.convolution.winograd_layers import flat_dims, flat_filters, is_winograd, layer_of
 from bolt_numba.kernels.cpu.convolution.winograd_repair import winograd_repair
 from bolt_numba.kernels.cpu.convolution.winograd_transforms import (
     FIELDS,
@@ -49,27 +44,15 @@ from bolt_numba.kernels.cpu.convolution.winograd_transforms import (
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
-    address_of,
-    all_lanes,
-    call_activation,
-    call_kernel,
-    ceil_div,
-    fma,
-    load_i32,
-    load_i64,
     prefetch_second,
     rows_strided,
-    splat,
-    split,
-    store_i64,
     tile_add_tile,
     tile_load,
     tile_rank1_rows,
     tile_store,
     tile_zeros,
-    vload,
-    vstore,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import L2, L3, LINE_CYCLES, PAYS_FLOPS, STREAM, TRANSFORM_CYCLES
 from bolt_numba.kernels.cpu.products.epilogue import finish, put
 from bolt_numba.kernels.cpu.products.matmul import known_bias, zero_bias
@@ -131,7 +114,7 @@ def _products() -> Any:
     lines += ["        i += mr", "        ahead += step * depth"]
     scope = {f"product{mr}": _product(mr) for mr in VARIANTS}
     source = "\n".join(lines) + "\n"
-    return inline_source(source, "products", MR=MR, STEPS=STEPS, BYTES=BYTES, ceil_div=ceil_div, **scope)
+    return inline_source(source, "products", MR=MR, STEPS=STEPS, **scope, **scope_of(source))
 
 
 _BODY = """
@@ -219,11 +202,8 @@ def winograd_kernel(sizes: tuple[int, int]) -> Native:
     before, after = TRANSFORMS[max(sizes)]
     return native_source(
         body, name, FIELDS, extents=reach,
-        ROWS=sizes[0], COLUMNS=sizes[1], HIGH=high, WIDE=wide, PLANES=high * wide, LANES=LANES,
-        BYTES=BYTES, PANEL=PANEL, put=put,
-        first_of=first_of, before=before, after=after, products=_products(), ceil_div=ceil_div, split=split,
-        load_i32=load_i32, load_i64=load_i64, store_i64=store_i64, vload=vload, vstore=vstore, call_kernel=call_kernel,
-        address_of=address_of, call_activation=call_activation, all_lanes=all_lanes, fma=fma, np=np, splat=splat,
+        ROWS=sizes[0], COLUMNS=sizes[1], HIGH=high, WIDE=wide, PLANES=high * wide, PANEL=PANEL, put=put,
+        first_of=first_of, before=before, after=after, products=_products(), **scope_of(body),
     )  # fmt: skip
 
 

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 from bolt_numba.base.types import AnyDType, TensorType
-from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import native_source
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.cast_tables import UNITS, cast_table, has_table, table_form

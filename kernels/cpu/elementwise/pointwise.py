@@ -4,11 +4,8 @@
 from __future__ import annotations
 
 import functools
-import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,12 +27,11 @@ from bolt_numba.codegen.chain import (
     unit_cost,
     value_dtypes,
 )
-from bolt_numba.kernels.cpu.language import lang, vmath, vtrig
-from bolt_numba.kernels.cpu.language.lang import LANES, native_source, split
+from bolt_numba.kernels.cpu.language.lang import native_source
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_NS
 from bolt_numba.kernels.geometry.chains import FIELDS, OPERATORS, loops_of, loops_reach, may_write_over, seen_chain
-from bolt_numba.kernels.geometry.scalars import SCALARS, TYPES
-from bolt_numba.kernels.jit import Inline, Native
+from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import KEYED_ELEMENTS, Argument, Context, In, Out, Step, Types, kernel, once
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.pointwise import Pointwise
@@ -44,28 +40,6 @@ SHORT_LOOP = 16
 """Elements under which the innermost loop is lengthened: a jumping load costs four times a running one."""
 SHORT_FOR_CONSTANTS = 128
 """The same where constants can be laid out so that nothing jumps."""
-
-
-_CONSTANTS = {"inf": math.inf, "nan": math.nan, "LANES": LANES, "math": math}
-_HELPERS = {**SCALARS, "split": split}
-
-
-def _meaning(name: str) -> Any:
-    for table in (TYPES, _CONSTANTS, _HELPERS):
-        if name in table:
-            return table[name]
-    for module in (vmath, vtrig):
-        if isinstance(getattr(module, name, None), Inline):
-            return getattr(module, name)
-    return getattr(lang, name) if name in lang.WORDS else None
-
-
-@functools.lru_cache(maxsize=256)
-def scope_of(text: str) -> Mapping[str, Any]:
-    """What the names in generated text stand for; all who ask get the same mapping, so nobody may change it."""
-    found = {name: _meaning(name) for name in sorted(set(re.findall(r"[A-Za-z_]\w*", text)))}
-    return MappingProxyType({name: value for name, value in found.items() if value is not None})
-
 
 _FREEDOMS = frozenset({"contract"})
 """No reciprocals: the fast one of a square root makes NaN of 0 and of infinity.  Chains of exact steps between bytes do

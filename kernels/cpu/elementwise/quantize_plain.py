@@ -14,8 +14,8 @@ import numpy as np
 
 from bolt_numba.base.types import F32, I8, I16, U8, U16, AnyDType, TensorType, dtype_name
 from bolt_numba.kernels.cpu.elementwise.cast_table import table_step
-from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import native_source
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native

@@ -20,8 +20,6 @@ from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     ceil_div,
     copy_bytes,
-    interleave_high,
-    interleave_low,
     load_i32,
     load_i64,
     load_u8,
@@ -31,13 +29,13 @@ from bolt_numba.kernels.cpu.language.lang import (
     store_i64,
     store_u8,
     store_u16,
-    transpose_16x16,
     view,
     vload,
     vload_n,
     vstore,
     vstore_n,
 )
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES, PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.geometry.strides import Axis, Move
@@ -233,16 +231,14 @@ def transpose_few(unit: int, few: int, gathers: bool) -> Native:
         f"        todo = min(p.chunk, p.{long} - first)\n"
         "        s, d = outer_offsets(p.outer, p.rank, index)\n"
     ) + "".join(f"    {line}\n" for line in lines + loads + stores)
+    return _transposing(text, name, unit, dtype=DTYPES[unit])
+
+
+def _transposing(text: str, name: str, unit: int, **scope: Any) -> Native:
+    """A kernel of such text for elements of ``unit`` bytes."""
+    reach = partial(_crossed_over, unit)
     return native_source(
-        text,
-        name,
-        _TRANSPOSED,
-        extents=partial(_crossed_over, unit),
-        ceil_div=ceil_div,
-        split=split,
-        view=view,
-        outer_offsets=outer_offsets,
-        dtype=DTYPES[unit],
+        text, name, _TRANSPOSED, extents=reach, outer_offsets=outer_offsets, **scope, **scope_of(text)
     )
 
 
@@ -296,11 +292,7 @@ def _blocks_text(name: str, unit: int, body: list[str]) -> str:
 @cache
 def transpose_f32() -> Native:
     """Kernel like `transpose_elements` of four bytes, in registers; a task is LANES indices i."""
-    return native_source(
-        _block_source(), "transpose_f32", _TRANSPOSED, extents=partial(_crossed_over, 4), SIDE=LANES, split=split,
-        vload=vload, vstore=vstore, interleave_low=interleave_low, interleave_high=interleave_high,
-        outer_offsets=outer_offsets,
-    )  # fmt: skip
+    return _transposing(_block_source(), "transpose_f32", 4, SIDE=LANES)
 
 
 def steps(moves: Iterable[Move], src: In | Out | Scratch | Array, dst: Out | Scratch) -> list[Step]:
@@ -359,11 +351,7 @@ BYTE_BLOCK = 16
 def transpose_bytes() -> Native:
     """Kernel like `transpose_elements` of one byte, in registers; a task is `BYTE_BLOCK` indices i."""
     body = ["transpose_16x16(dst + j, di, src + j * sj, sj)"]
-    text, reach = _blocks_text("transpose_bytes", 1, body), partial(_crossed_over, 1)
-    return native_source(
-        text, "transpose_bytes", _TRANSPOSED, extents=reach, SIDE=BYTE_BLOCK, split=split,
-        transpose_16x16=transpose_16x16, outer_offsets=outer_offsets,
-    )  # fmt: skip
+    return _transposing(_blocks_text("transpose_bytes", 1, body), "transpose_bytes", 1, SIDE=BYTE_BLOCK)
 
 
 def _step(m: Move, src: Any, dst: Any) -> Step:

@@ -6,21 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-import numpy as np
-
 from bolt_numba.base.types import F32, TensorType
-from bolt_numba.kernels.cpu.language.lang import (
-    BYTES,
-    LANES,
-    ceil_div,
-    fma,
-    load_f32,
-    splat,
-    split,
-    vabs,
-    vload,
-    vstore_n,
-)
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.pack import PANEL, pack_b, pack_panels, panel_columns, source_rows
 from bolt_numba.kernels.jit import I64, PTR, Native, native_source
@@ -70,8 +57,7 @@ def distances(rows: int, power: int) -> Native:
     return native_source(
         text, name, {"x": PTR, "y": PTR, "b": PTR, "n": I64, "m": I64, "k": I64},
         extents=lambda a: {"x": 4 * a.n * a.k, "y": 4 * a.n * a.m, "b": 4 * a.k * panel_columns(a.m) if a.n else 0},
-        ceil_div=ceil_div, split=split, splat=splat, load_f32=load_f32, vload=vload, vstore_n=vstore_n, fma=fma,
-        vabs=vabs, f32=np.float32, BYTES=BYTES, LANES=LANES, PANEL=PANEL,
+        PANEL=PANEL, **scope_of(text),
     )  # fmt: skip
 
 

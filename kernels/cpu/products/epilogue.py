@@ -17,7 +17,6 @@ import numpy as np
 from bolt_numba.base.records import record
 from bolt_numba.base.types import TensorType
 from bolt_numba.codegen.formula import UntranslatableError, activation_text, parameters
-from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import (
     CODE,
     F32,
@@ -32,6 +31,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
     vstore_n,
 )
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.language.vmath import vgelu_short, vgelu_tanh_short
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Context, Record

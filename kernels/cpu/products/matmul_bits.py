@@ -24,8 +24,6 @@ from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
     ceil_div,
-    fma,
-    load_f32,
     native,
     native_source,
     reduce_add,
@@ -38,8 +36,8 @@ from bolt_numba.kernels.cpu.language.lang import (
     vload_i32,
     vload_n,
     vstore,
-    vstore_n,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.matmul import dense_step, is_parallel, packed_bias
 from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty
@@ -216,11 +214,8 @@ def few_rows(rows: int, bits: int) -> Native:
         "x": PTR, "sums": PTR_OR_0, "codes": PTR, "panel": I64, "scales": PTR, "zeros": PTR_OR_0, "bias": PTR_OR_0,
         "table": PTR, "y": PTR, "n": I64, "k": I64, "blocks": I64, "block": I64,
     }  # fmt: skip
-    return native_source(
-        _few_source(rows, bits), "product_of_bits", fields, extents=partial(_multiplied, rows), LANES=LANES,
-        BYTES=BYTES, split=split, ceil_div=ceil_div, load_f32=load_f32, np=np, to_f32=to_f32, vload=vload,
-        vload_n=vload_n, vload_i8=vload_i8, vload_i32=vload_i32, vstore_n=vstore_n, fma=fma, splat=splat, nibble=nibble,
-    )  # fmt: skip
+    text, extents = _few_source(rows, bits), partial(_multiplied, rows)
+    return native_source(text, "product_of_bits", fields, extents=extents, nibble=nibble, **scope_of(text))
 
 
 # -------------------------------------------------------------------------------------------------------------- panels

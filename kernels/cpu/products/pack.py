@@ -20,11 +20,8 @@ from bolt_numba.base.follow import pure
 from bolt_numba.base.huge_pages import line_aligned
 from bolt_numba.base.selects import filled, greatest, is_filled
 from bolt_numba.base.types import Array
-from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import (
-    BYTES,
     LANES,
-    ceil_div,
     fma,
     lanes_below,
     load_f32,
@@ -32,10 +29,10 @@ from bolt_numba.kernels.cpu.language.lang import (
     select,
     splat,
     split,
-    vload,
     vload_n,
     vstore,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native, native_source
@@ -86,9 +83,8 @@ def _transpose() -> Any:
         distance *= 2
     for i in range(LANES):
         lines += [f"    if count > {i}:", f"        vstore(to + step * load_i32(rows + {4 * i}), v{i})"]
-    words = {name: getattr(lang, name) for name in ("interleave_low", "interleave_high")}
-    scope = {"vload_n": vload_n, "vstore": vstore, "load_i32": load_i32, **words}
-    return inline_source("\n".join(lines) + "\n", "transpose", **scope)
+    text = "\n".join(lines) + "\n"
+    return inline_source(text, "transpose", **scope_of(text))
 
 
 transpose = _transpose()
@@ -352,10 +348,8 @@ def winograd_filters(size: int) -> Native:
         "w": PTR, "to": PTR, "rows": PTR, "k": I64, "c": I64, "row": I64, "column": I64, "work": PTR, "work_step": I64
     }  # fmt: skip
     return native_source(
-        text, name, fields, {"contract", "nsz"}, extents=partial(_filtered, side**2), np=np,
-        LANES=LANES, BYTES=BYTES, PANEL=PANEL, PLANES=side**2,
-        ceil_div=ceil_div, split=split, read_columns=read_columns, splat=splat, vload=vload, vstore=vstore,
-        transform=filter4 if size == 4 else filter2,
+        text, name, fields, {"contract", "nsz"}, extents=partial(_filtered, side**2), PANEL=PANEL, PLANES=side**2,
+        read_columns=read_columns, transform=filter4 if size == 4 else filter2, **scope_of(text),
     )  # fmt: skip
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -42,6 +41,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vload_i32,
     vload_u8_n,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.epilogue_bytes import FIELDS, FLOAT_RESIDUAL, finish_stored, row_scale, scaled
 from bolt_numba.kernels.cpu.products.pack import PANEL
@@ -86,11 +86,8 @@ def _putting_floats(mr: int, nv: int) -> Any:
                 end = "" if whole else f", min(n - {j} * LANES, LANES)"
                 stored = f"(to + {j} * BYTES, vmin(hi, vmax(lo, {made})){end})"
                 lines.append(f"        vstore{'_n' * (not whole)}{stored}")
-    words = {name: getattr(lang, name) for name in PUT_WORDS}
-    return inline_source("\n".join(lines) + "\n", "put", BYTES=BYTES, LANES=LANES, scaled=scaled, **words)
-
-
-PUT_WORDS = ("splat", "vload", "load_f32", "fma", "to_f32", "bits_of", "tile_get", "vmin", "vmax", "vstore", "vstore_n")
+    text = "\n".join(lines) + "\n"
+    return inline_source(text, "put", scaled=scaled, **scope_of(text))
 
 
 def _adding_fours(mr: int, nv: int) -> Any:
@@ -114,11 +111,10 @@ def _adding_fours(mr: int, nv: int) -> Any:
             f"        b += {nv} * BYTES",
         ]
     lines += [f"    acc = tile_add_sums(acc, {name})" for name in names[1:]] + ["    return acc"]
-    words = {name: getattr(lang, name) for name in ADD_WORDS}
-    return inline_source("\n".join(lines) + "\n", "add", BYTES=BYTES, AHEAD=AHEAD, **words)
+    text = "\n".join(lines) + "\n"
+    return inline_source(text, "add", AHEAD=AHEAD, **scope_of(text))
 
 
-ADD_WORDS = ("prefetch", "tile_cleared", "tile_dot_rows_centred", "tile_add_sums")
 IN_FLIGHT = target().registers // 2 if target().registers >= 32 else 4
 """Vectors of sums that are made beside each other, as far as registers serve."""
 

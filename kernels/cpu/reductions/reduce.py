@@ -15,8 +15,8 @@ from typing import Any
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import divisor, either
 from bolt_numba.base.types import F32, TensorType
-from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import LANES, native_source
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES, PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Extents, Reach, box
 from bolt_numba.kernels.geometry.reduced import around_axis, passes, reduced_axes

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import BOOL, F64, I64, U8, U64, AnyDType, TensorType, dtype_name
-from bolt_numba.kernels.cpu.elementwise.pointwise import scope_of
 from bolt_numba.kernels.cpu.language.lang import native_source
+from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
