@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import functools
-import gc
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
@@ -29,7 +27,7 @@ from numba.core.registry import cpu_target
 from numba.core.typing.templates import AbstractTemplate
 from numba.extending import typeof_impl
 
-from bolt_numba.kernels.compiler_passes import KernelCompiler, LinkOnly, remembered_calls
+from bolt_numba.kernels.compiler_passes import KernelCompiler, LinkOnly, no_garbage_collection, remembered_calls
 from bolt_numba.kernels.cpu.language import bits, dots, halves, memory, raw, simd, tiles, tiles_bytes
 
 if TYPE_CHECKING:
@@ -116,18 +114,6 @@ def _lower(function: Any, arguments: Any, result: Any, fastmath: frozenset[str],
         _freedoms = before
 
 
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Numba keeps most of what it makes until it is done: looking for garbage meanwhile takes a tenth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 def compile_module(kernel: Native, here: bool = False) -> Any:
     """The optimised LLVM module of a kernel; its only visible function is ``kernel.symbol``.
 
@@ -136,7 +122,7 @@ def compile_module(kernel: Native, here: bool = False) -> Any:
     who = f"kernel '{kernel.name}'"
     check_names(kernel.body, who, kernel.fields)
     try:
-        with global_compiler_lock, _no_garbage_collection(), remembered_calls():
+        with global_compiler_lock, no_garbage_collection(), remembered_calls():
             return _module(kernel, here)
     except (BoltError, MemoryError):
         raise

@@ -7,6 +7,7 @@ could only look and find nothing.  What is left gives LLVM the same code in less
 # mypy: disable-error-code="attr-defined,no-untyped-call,misc,untyped-decorator"
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,6 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from numba.core import cgutils, ssa
-from numba.core.analysis import compute_cfg_from_blocks
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase
 from numba.core.compiler_machinery import PassManager, register_pass
@@ -67,15 +67,15 @@ class KernelSSA(ReconstructSSA):
     _name = "kernel_ssa"
 
     def run_pass(self, state: Any) -> bool:
-        state.func_ir.blocks = single_assignments(state.func_ir.blocks)
+        state.func_ir.blocks = single_assignments(state.func_ir.blocks, ssa)
         self._patch_locals(state)
         state.func_ir._definitions = build_definitions(state.func_ir.blocks)
         return True
 
 
-def single_assignments(blocks: dict[int, Any]) -> dict[int, Any]:
-    """`numba.core.ssa.reconstruct_ssa` of a function's blocks, by their labels."""
-    graph = compute_cfg_from_blocks(blocks)
+def single_assignments(blocks: dict[int, Any], ssa: Any) -> dict[int, Any]:
+    """``reconstruct_ssa`` of a function's blocks, by their labels.  ssa: Numba's module of that, or Numba CUDA's."""
+    graph = ssa.compute_cfg_from_blocks(blocks)
     frontiers, named, where = ssa._iterated_domfronts(graph), ssa._CacheListVars(), defaultdict(set)
     for label, block in blocks.items():
         for variable in (x for statement in block.body for x in statement.list_vars()):
@@ -158,6 +158,18 @@ class LinkOnly(JITCodeLibrary):
         options.speed_level, options.loop_vectorization, options.slp_vectorization = 3, True, False
         builder = llvm.create_pass_builder(machine, options)
         builder.getModulePassManager().run(self._final_module, builder)
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Numba keeps most of what it makes until it is done: looking for garbage meanwhile takes a tenth of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 _signatures: dict[Any, Any] = {}

@@ -24,6 +24,7 @@ from numba.cuda.compiler import compile_cuda
 from numba.cuda.core import errors
 
 from bolt_numba.base.errors import BoltError, KernelError
+from bolt_numba.kernels.cuda.compiler_passes import kernel_passes
 from bolt_numba.kernels.cuda.declare import CudaKernel, Macro
 from bolt_numba.kernels.cuda.language import memory
 from bolt_numba.kernels.cuda.language.emit import word_of
@@ -128,7 +129,7 @@ def _compiled(kernel: CudaKernel, arch: str, output: str) -> Any:
     body = unrolled(kernel.body) if kernel.unrolled else kernel.body
     check_names(body, who, language=_LANGUAGE)
     try:
-        with global_compiler_lock:
+        with global_compiler_lock, kernel_passes():
             made, _ = cuda.compile(
                 resolved(body, arch), types.void(*(_KINDS[field.kind] for field in kernel.fields.values())),
                 device=False, abi="numba", cc=capability(arch), output=output, launch_bounds=(kernel.threads, 1),
