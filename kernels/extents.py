@@ -31,6 +31,7 @@ from bolt_numba.kernels.registry import (
     Kernel,
     Maker,
     Out,
+    Outs,
     Pitch,
     Scratch,
     Step,
@@ -126,7 +127,7 @@ def check_arrays(kernel: Kernel, values: Mapping[str, Any]) -> None:
                 raise _misfit(kernel.name, kernel, name, reach, before, there, "array")
 
 
-def check_steps(op: Op, steps: Sequence[Step], ins: Given, outs: Sequence[TensorType], threads: int = 1) -> None:
+def check_steps(op: Op, steps: Sequence[Step], ins: Given, outs: Outs, threads: int = 1) -> None:
     """Refuse steps whose kernels reach beyond their operands, results, workspace or tables: a ShapeError says which.
 
     What is packed takes note of the bytes that it must have; sizes that would ask more of it are other ones for a
@@ -182,7 +183,7 @@ def _no_bytes(dtype: AnyDType) -> InternalError:
     return InternalError(f"operand of a kernel: got an array of {dtype.name}s, wanted numbers")
 
 
-def numbers_of(step: Step, ins: Given, outs: Sequence[TensorType]) -> dict[str, Any]:
+def numbers_of(step: Step, ins: Given, outs: Outs) -> dict[str, Any]:
     """A copy of the step's arguments, with dense rows for each Pitch."""
     args: dict[str, Any] = dict(step.args)
     if Pitch in map(type, args.values()):
@@ -220,7 +221,7 @@ def _misfit(who: str, kernel: Kernel, name: str, reach: Reach, offset: int, ther
     return ShapeError(f"{who}: {what} ({name!r} of kernel {kernel.name}): got {got}, wanted {wanted}")
 
 
-def made_steps(entry: Entry, op: Any, ins: Given, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def made_steps(entry: Entry, op: Op, ins: Given, outs: Outs, context: Context) -> list[Step]:
     """The steps of a maker, after the gate."""
     steps = entry.make(op, ins, outs, context)
     check_steps(op, steps, ins, outs, context.threads)

@@ -26,6 +26,8 @@ from bolt_numba.ops.registry import Op
 
 Given: TypeAlias = Sequence[TensorType | None]
 """Types of a node's operands, None for one that is omitted."""
+Outs: TypeAlias = Sequence[TensorType]
+"""Types of its results."""
 
 if TYPE_CHECKING:
 
@@ -204,7 +206,7 @@ class Context(Protocol):
         ...
 
 
-Maker: TypeAlias = Callable[[Any, Any, Sequence[TensorType], Context], "list[Step]"]
+Maker: TypeAlias = Callable[[Any, Any, Outs, Context], "list[Step]"]
 Accepts: TypeAlias = Callable[[Any, Any], bool]
 Error: TypeAlias = Callable[[Any, Any, Context], float]
 States: TypeAlias = "Callable[[Any, Any], frozenset[tuple[int, int]]]"
@@ -239,8 +241,6 @@ class Entry:
     """Architecture of a GPU for which alone it is, such as ``sm_90a``; "" for all."""
 
 
-KEYED_ELEMENTS = 64
-"""Elements up to which a constant is small: its content is a part of what nodes alike have in common."""
 KERNELS: dict[tuple[type[Op], str], list[Entry]] = {}
 _loaded: set[str] = set()
 _loaded_for: set[tuple[str, str, str]] = set()
@@ -249,11 +249,11 @@ renew_after_fork(sys.modules[__name__], "_lock", threading.RLock, awaited=True)
 _NO_MAKERS = (".language.", ".compiler")  # they import Numba
 
 
-def always(op: Any, ins: Types) -> bool:
+def always(op: Op, ins: Types) -> bool:
     return True
 
 
-def never(op: Any, ins: Types) -> bool:
+def never(op: Op, ins: Types) -> bool:
     return False
 
 
@@ -309,7 +309,7 @@ def kernel(
     return register
 
 
-CommonMaker: TypeAlias = "Callable[[Any, Types, Sequence[TensorType], Context, Any], list[Step]]"
+CommonMaker: TypeAlias = "Callable[[Any, Types, Outs, Context, Any], list[Step]]"
 _common: dict[str, list[tuple[Any, ...]]] = {}
 _entered: set[tuple[str, str]] = set()
 _FOUND = "bolt_numba.kernels."  # below which `load` finds makers
@@ -331,8 +331,8 @@ def everywhere(
             return make
         for device in ("cpu", "cuda"):  # the module of another package is imported once, for all devices
 
-            def taken(op: Any, ins: Types, on: str = device) -> Any:
-                return parts_of(on).limited(accepts, few, computes)(op, ins)
+            def taken(op: Op, ins: Types, on: str = device) -> bool:
+                return bool(parts_of(on).limited(accepts, few, computes)(op, ins))
 
             kernel(*ops, device=device, accepts=taken, **options)(_made_on(make, device))
         return make
@@ -352,7 +352,7 @@ def _enter(module: str, device: str) -> None:
 
 def _made_on(make: CommonMaker, device: str) -> Maker:
     @functools.wraps(make)
-    def made(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    def made(op: Op, ins: Types, outs: Outs, context: Context) -> list[Step]:
         return make(op, ins, outs, context, parts_of(device))
 
     return made

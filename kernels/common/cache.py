@@ -8,18 +8,17 @@ that one plan serves every step of a decoder.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.declare import I64, PTR, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, elements
 from bolt_numba.kernels.geometry.heads import ENTRY, UNBOUNDED
-from bolt_numba.kernels.registry import Argument, Fault, In, Kernel, Out, Scratch, Step, Types
+from bolt_numba.kernels.registry import Argument, Fault, In, Kernel, Out, Outs, Scratch, Step, Types
+from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
 
 
 def _listed(a: Any) -> dict[str, Reach]:
@@ -81,7 +80,7 @@ def appended(a: Any) -> dict[str, Reach]:
     }
 
 
-def fits(op: Any, ins: Types) -> bool:
+def fits(op: GroupQueryAttention, ins: Types) -> bool:
     """Whether all sizes are known, keys and values are alike, and a bias has a row for each query."""
     if any(t is not None and not t.is_static for t in ins):
         return False
@@ -106,7 +105,7 @@ class Cached:
     rows: dict[str, Argument]
 
 
-def cached(op: Any, ins: Types, outs: Sequence[TensorType], together: int, on: DeviceParts) -> Cached:
+def cached(op: GroupQueryAttention, ins: Types, outs: Outs, together: int, on: DeviceParts) -> Cached:
     """Together: heads of queries that share keys, and are one row of the table."""
     q, past, bias = ins[0], (*ins[3:4], None)[0], ins[7] if len(ins) > 7 else None
     (n, s, width), room, size = q.dims, outs[1].dims[2], q.dtype.itemsize

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -28,12 +27,10 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, Elements, elements
 from bolt_numba.kernels.geometry.strides import broadcast_move
 from bolt_numba.kernels.geometry.transfers import MAX_TABLE, Transfer, gather_tables, has_fixed_size
-from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Out, Step, Types, everywhere
+from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Out, Outs, Step, Types, everywhere
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND, OneHot
 from bolt_numba.ops.arrays.slicing import ReverseSequence
 from bolt_numba.ops.registry import normalise_axis
-
-Outs = Sequence[TensorType]
 
 
 @cache

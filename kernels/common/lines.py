@@ -5,9 +5,6 @@ What goes along lines is each device's own (``reductions``): vectors and blocks 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from bolt_numba.base.types import BF16, F16, F32, F64, TensorType
@@ -16,19 +13,17 @@ from bolt_numba.kernels.geometry import transfers as plans
 from bolt_numba.kernels.geometry.elements import DeviceParts
 from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.geometry.transfers import plan_ints
-from bolt_numba.kernels.registry import Context, Out, Scratch, Step, Types, always, everywhere
+from bolt_numba.kernels.registry import Context, Out, Outs, Scratch, Step, Types, always, everywhere
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.registry import normalise_axis
-
-Outs = Sequence[TensorType]
 
 
 def _is_plain(x: TensorType | None) -> bool:
     return x is not None and x.is_static and (x.dtype.kind in "iu" or x.dtype in (F32, F16, BF16, F64))
 
 
-def _form(op: Any, x: TensorType) -> tuple[int, int, int]:
+def _form(op: ops.ArgMax | ops.ArgMin | ops.Hardmax, x: TensorType) -> tuple[int, int, int]:
     """``[outer, n, inner]`` around the axis."""
     return around_axis(x.dims, normalise_axis(op, op.axis, len(x.dims))) if x.dims else (1, 1, 1)
 

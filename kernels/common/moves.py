@@ -3,21 +3,20 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.follow import is_followed, pure
 from bolt_numba.base.selects import filled
-from bolt_numba.base.types import BOOL, F32, STRING, AnyDType, Array, TensorType
+from bolt_numba.base.types import BOOL, F32, STRING, AnyDType, Array
 from bolt_numba.base.types import I64 as INT64
 from bolt_numba.kernels.declare import I64, PTR, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry import transfers as plans
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, knows, whole
-from bolt_numba.kernels.registry import Argument, Context, In, Kernel, Out, Step, Types, everywhere
+from bolt_numba.kernels.registry import Argument, Context, In, Kernel, Out, Outs, Step, Types, everywhere
 from bolt_numba.ops.arrays.conversion import BitCast
 from bolt_numba.ops.arrays.gather import Compress
 from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range, Trilu
@@ -36,12 +35,11 @@ from bolt_numba.ops.arrays.shape import (
     Unsqueeze,
 )
 from bolt_numba.ops.arrays.slicing import Pad, Slice
-
-Outs = Sequence[TensorType]
+from bolt_numba.ops.registry import Op
 
 
 @everywhere(Identity, Reshape, Flatten, Squeeze, Unsqueeze, accepts=has_fixed_size)
-def copy(op: Any, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+def copy(op: Op, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """Views are copied only where the planner cannot make them an alias."""
     return on.carried([Transfer(whole(outs[0].nbytes), In(0), Out(0))])
 
@@ -53,7 +51,7 @@ def bit_cast(op: BitCast, ins: Types, outs: Outs, context: Context, on: DevicePa
 
 
 @everywhere(Transpose, DepthToSpace, SpaceToDepth, accepts=has_fixed_size)
-def transpose(op: Any, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+def transpose(op: Op, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """DepthToSpace and SpaceToDepth turn arrays of six axes."""
     return on.carried(plans.transpose_transfers(op, ins, outs))
 

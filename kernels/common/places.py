@@ -17,6 +17,7 @@ from bolt_numba.kernels.declare import I64, PTR, Field, Inline, inline, inline_s
 from bolt_numba.kernels.extents import Reach, box, ends
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, Elements, parameters
 from bolt_numba.kernels.registry import Argument, Fault, In, Types
+from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND, ScatterElements, ScatterND
 from bolt_numba.ops.registry import normalise_axis
 
 
@@ -114,7 +115,7 @@ def along_rows(step: int) -> IndexForm:
 Found = tuple[IndexForm, dict[str, Argument]]
 
 
-def rows_args(op: Any, ins: Types) -> Found:
+def rows_args(op: Gather, ins: Types) -> Found:
     """For Gather: the form, and its arguments."""
     x, index = ins[0], ins[1]
     axis = normalise_axis(op, op.axis, len(x.dims))
@@ -152,7 +153,7 @@ def along_axis(step: int, rank: int, last: bool) -> IndexForm:
     return IndexForm(f"along{8 * step}x{rank}{'_last' * last}", over, "s", {"size": I64, "sa": I64}, find, reach)
 
 
-def along_args(op: Any, ins: Types) -> Found:
+def along_args(op: GatherElements | ScatterElements, ins: Types) -> Found:
     """For GatherElements and ScatterElements."""
     x, index = ins[0], ins[1]
     rank = len(x.dims)
@@ -210,7 +211,7 @@ def columns_of(form: IndexForm) -> IndexForm:
     return IndexForm(f"{form.key}_columns", {"e": "elements"}, "", fields, form.find, form.reach, around, ("t", "b"))
 
 
-def tuples_args(op: Any, ins: Types) -> Found:
+def tuples_args(op: GatherND | ScatterND, ins: Types) -> Found:
     """For GatherND and ScatterND."""
     x, index = ins[0], ins[1]
     first, depth = getattr(op, "batch_dims", 0), index.dims[-1]

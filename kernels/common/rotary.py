@@ -6,14 +6,13 @@ A CPU turns all pairs of a head in vectors, a thread of a GPU one pair.
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from bolt_numba.base.types import BF16, F16, F32, TensorType, dtype_name
+from bolt_numba.base.types import BF16, F16, F32, dtype_name
 from bolt_numba.kernels.declare import I64, PTR, PTR_OR_0, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, elements
-from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Out, Step, Types, always, everywhere
+from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Out, Outs, Step, Types, always, everywhere
 from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
 
 
@@ -64,7 +63,7 @@ def _accepts(op: RotaryEmbedding, ins: Types) -> bool:
 
 @everywhere(RotaryEmbedding, accepts=_accepts, computes=always, few=True, inplace=(0,))
 def rotary_embedding(
-    op: RotaryEmbedding, ins: Types, outs: Sequence[TensorType], context: Context, on: DeviceParts
+    op: RotaryEmbedding, ins: Types, outs: Outs, context: Context, on: DeviceParts
 ) -> list[Step]:
     """One read and one write."""
     x, cos, positions = ins[0], ins[1], ins[3] if len(ins) > 3 else None

@@ -10,7 +10,6 @@ go through the updates in order, by a thread for each line of places that have n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -31,12 +30,23 @@ from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, Elements, elements
 from bolt_numba.kernels.geometry.scalars import TYPES
 from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, whole
-from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Out, Scratch, Step, Types, everywhere
+from bolt_numba.kernels.registry import (
+    Argument,
+    Context,
+    Fault,
+    In,
+    Kernel,
+    Out,
+    Outs,
+    Scratch,
+    Step,
+    Types,
+    everywhere,
+)
 from bolt_numba.ops.arrays.gather import ScatterElements, ScatterND
 from bolt_numba.ops.layers.attention.cache import TensorScatter
 from bolt_numba.ops.registry import normalise_axis
 
-Outs = Sequence[TensorType]
 _COMBINED = {"add": "old + new", "mul": "old * new", "max": "most(old, new)", "min": "least(old, new)"}
 _REDUCED = (F32, F16, BF16, F64, I32, INT64)
 _ADDED = (F32, I32, INT64)
@@ -123,7 +133,9 @@ def _claimed_steps(form: IndexForm, args: dict[str, Argument], x: TensorType, on
     return [*made, on.step(write_claimed(form), (), args | {"claims": claims})]
 
 
-def _steps(op: Any, ins: Types, context: Context, on: DeviceParts, found: Found, lines: Found) -> list[Step]:
+def _steps(
+    op: ScatterElements | ScatterND, ins: Types, context: Context, on: DeviceParts, found: Found, lines: Found
+) -> list[Step]:
     """A copy of x, then the updates; lines: how they are shared where order matters."""
     x, updates = ins[0], ins[2]
     copied = on.carried([Transfer(whole(x.nbytes), In(0), Out(0))])

@@ -3,12 +3,9 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from bolt_numba.base.selects import either
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -29,7 +26,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.data.ml import PairwiseCoupling
 
 MAX_CLASSES = 256
@@ -125,7 +122,7 @@ def _accepts(op: PairwiseCoupling, ins: Types) -> bool:
 
 
 @kernel(PairwiseCoupling, accepts=_accepts)
-def pairwise_coupling(op: PairwiseCoupling, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def pairwise_coupling(op: PairwiseCoupling, ins: Types, outs: Outs, context: Context) -> list[Step]:
     n, k = outs[0].dims
     step = (k + 2) * k * BYTES
     parallel = (n > LANES) & (n * k * k > PAYS_ELEMENTS // 16)

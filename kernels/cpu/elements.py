@@ -19,6 +19,7 @@ from bolt_numba.kernels.geometry.elements import Elements, own_of
 from bolt_numba.kernels.geometry.scalars import float_max, float_min
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Accepts, Argument, Step, Types, never
+from bolt_numba.ops.registry import Op
 
 
 @inline
@@ -113,7 +114,7 @@ class CpuParts:
         if computes is never:
             return accepts
 
-        def taken(op: Any, ins: Types) -> bool:
+        def taken(op: Op, ins: Types) -> bool:
             halves = any(t is not None and t.dtype in (F16, BF16) for t in ins)
             return accepts(op, ins) and not (halves and computes(op, ins))
 

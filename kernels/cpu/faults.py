@@ -73,7 +73,6 @@ def within(op: Op, ins: Types, operand: int, name: str, count: int, low: int, hi
     What threads share is read from the operand once.
     """
     t = ins[operand]
-    assert t is not None, "the caller has tested this"
     if t.known is not None:
         want_between(op, name, content(t.known), low, high)
     to, wide = Scratch(count * t.dtype.itemsize), int(t.dtype.itemsize == 8)

@@ -8,13 +8,13 @@ together; of the few left over, each goes through eight trees at once.  Vector g
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import F32, Array, TensorType
+from bolt_numba.base.types import F32, Array
 from bolt_numba.kernels.cpu.language.lang import (
     I64,
     LANES,
@@ -32,9 +32,9 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import L2, PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.geometry.unseen import Making, Packed, content, is_unseen
+from bolt_numba.kernels.geometry.unseen import Making, Packed, content, is_unseen, tested
 from bolt_numba.kernels.jit import Native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.data.trees import TreeEnsemble, is_sound
 
 WALKS = 8
@@ -346,9 +346,8 @@ def _content_of(context: Context, known: list[Any], key: Hashable, make: Making)
 
 
 @kernel(TreeEnsemble, accepts=_accepts)
-def tree_ensemble(op: TreeEnsemble, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    arrays = _known(ins)
-    assert arrays is not None, "accepts() has tested this"
+def tree_ensemble(op: TreeEnsemble, ins: Types, outs: Outs, context: Context) -> list[Step]:
+    arrays = tested(_known(ins))
     feature, threshold, child, missing, leaf, roots, starts, targets, weights = arrays
     n, features = ins[0].dims
     bits = feature_bits(feature, threshold, child) or 1

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from bolt_numba.base.errors import BoltError
 from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.extents import Lent, borrowed
-from bolt_numba.kernels.registry import Context, In, Operands, Out, Scratch, Step, Types, kernel, once, select
+from bolt_numba.kernels.geometry.unseen import tested
+from bolt_numba.kernels.registry import (
+    Context,
+    In,
+    Operands,
+    Out,
+    Outs,
+    Scratch,
+    Step,
+    Types,
+    kernel,
+    once,
+    select,
+)
 from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import Op
@@ -27,9 +38,8 @@ class _Operator:
 
     def steps(self, context: Context, x: In | Scratch, first: int, y: Out | Scratch) -> list[Step]:
         """Its steps; x, y: where its first operand and its result are; first: which operand is its second."""
-        assert self.entry is not None
         given = [None if t is None else Lent(t, x if i == 0 else In(first + i - 1)) for i, t in enumerate(self.ins)]
-        return borrowed(self.entry.make, self.op, given, [Lent(self.out, y)], context)
+        return borrowed(tested(self.entry).make, self.op, given, [Lent(self.out, y)], context)
 
 
 def _parts_of(op: BetweenBytes, ins: Types) -> tuple[_Operator, _Operator, _Operator] | None:
@@ -51,13 +61,11 @@ def _accepts(op: BetweenBytes, ins: Types) -> bool:
 
 
 @kernel(BetweenBytes, device="cuda", accepts=_accepts)
-def between_bytes(op: BetweenBytes, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def between_bytes(op: BetweenBytes, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Floats in workspace on both sides of the inner operator."""
     if not outs[0].size:
         return []
-    parts = parts_of(op, ins)
-    assert parts is not None
-    before, inner, after = parts
+    before, inner, after = tested(parts_of(op, ins))
     x, y = Scratch(before.out.nbytes), Scratch(inner.out.nbytes)
     return [
         *before.steps(context, In(0), 1, x),

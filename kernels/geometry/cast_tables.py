@@ -8,13 +8,13 @@ a byte its low byte is enough.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.types import BF16, BOOL, F16, F32, F64, AnyDType, Array, dtype_name
 from bolt_numba.kernels.registry import Types
 from bolt_numba.ops.arrays.conversion import SUB_BYTE
+from bolt_numba.ops.pointwise import Pointwise
 
 UNITS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 """By bytes: how an entry is moved."""
@@ -38,7 +38,7 @@ def table_form(source: AnyDType, target: AnyDType) -> tuple[str, str, AnyDType] 
 
 
 @lru_cache(maxsize=64)
-def cast_table(op: Any, source: AnyDType) -> Array:
+def cast_table(op: Pointwise, source: AnyDType) -> Array:
     """Results of the operator for every pattern of bits; of 16-bit integers only the first 256."""
     bits = np.arange(1 << (8 * source.itemsize), dtype=f"u{source.itemsize}")
     given = bits.view(source)
@@ -46,7 +46,7 @@ def cast_table(op: Any, source: AnyDType) -> Array:
         return np.ascontiguousarray(op.reference(given.astype(F32) if source == BF16 else given)).reshape(-1)
 
 
-def has_table(op: Any, ins: Types) -> bool:
+def has_table(op: Pointwise, ins: Types) -> bool:
     """Whether a Cast goes through a table."""
     x = ins[0]
     if not x.is_static or op.to.itemsize not in UNITS or op.to.kind == "O":

@@ -10,6 +10,7 @@ from bolt_numba.base.types import AnyDType, TensorType
 from bolt_numba.codegen.chain import MAX_OUTER, LoopNest, as_chain, value_dtypes
 from bolt_numba.kernels.declare import F32, F64, I64, PTR
 from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Types, once, result_of
 from bolt_numba.ops import pointwise
 from bolt_numba.ops.chain import Chain
@@ -39,9 +40,7 @@ def seen_chain(op: Pointwise | Chain, ins: Types) -> tuple[Chain, list[TensorTyp
 @once
 def common_shape(op: Pointwise | Chain, ins: Types) -> tuple[int, ...] | None:
     """Of all results, to which the operands are broadcast; None where they differ."""
-    seen = seen_chain(op, ins)
-    assert seen is not None, "the caller has tested this"
-    chain, known, _ = seen
+    chain, known, _ = tested(seen_chain(op, ins))
     if len(chain.results) == 1:
         shapes = [result_of(op, ins).dims]
     else:
@@ -68,9 +67,7 @@ def loops_of(
 
 def may_write_over(op: Pointwise | Chain, ins: Types) -> bool:
     """Whether an operand of as many bytes as the first result has as many elements, too."""
-    seen = seen_chain(op, ins)
-    assert seen is not None, "the caller has tested this"
-    chain, known, dtypes = seen
+    chain, known, dtypes = tested(seen_chain(op, ins))
     numbers = [t.known is not None and t.size == 1 for t in known]  # nobody writes over a constant
     widest = max([t.dtype.itemsize for t, number in zip(known, numbers, strict=True) if not number], default=0)
     return widest <= dtypes[chain.results[0]].itemsize

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from bolt_numba.base.follow import fixed, is_followed, pure
 from bolt_numba.base.selects import MOST_ROWS, table
 from bolt_numba.base.types import Array
 from bolt_numba.kernels.registry import Argument, In, Types
-from bolt_numba.ops.layers.attention.attention import swapped
+from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
 
 ENTRY = 8
 """Numbers in a row of the table of heads: byte offsets in q, k, v, mask and y, keys, keys before the first query (those
@@ -43,21 +43,20 @@ def position_step(dims: Sequence[int], layout: str, size: int = 4) -> int:
     return size * dims[-1] * (dims[-2] if layout == "SHD" else 1)
 
 
-def _shapes(op: Any, ins: Types) -> list[tuple[int, ...]]:
+def _shapes(op: FusedAttention, ins: Types) -> list[tuple[int, ...]]:
     """Shapes of q, k and v."""
     shapes = [t.dims for t in ins[:3] if t is not None]
     return [(*shapes[0][:-2], shapes[0][-2] // 3, shapes[0][-1])] * 3 if op.packed else shapes
 
 
-def attention_operands(op: Any, ins: Types) -> tuple[tuple[Operand, ...], dict[str, Argument]]:
+def attention_operands(op: FusedAttention, ins: Types) -> tuple[tuple[Operand, ...], dict[str, Argument]]:
     """Shapes and layouts of q, k and v, or of the one operand that holds all three, and their addresses."""
     if op.packed:
-        assert ins[0] is not None, "accepts() has tested this"
         return ((ins[0].dims, "SHD"),), {name: In(0) for name in "qkv"}
     return tuple(zip(_shapes(op, ins), op.layouts, strict=True)), {"q": In(0), "k": In(1), "v": In(2)}
 
 
-def heads_first(op: Any, ins: Types) -> list[tuple[int, ...]]:
+def heads_first(op: FusedAttention, ins: Types) -> list[tuple[int, ...]]:
     """Shapes of q, k and v as [..., positions, elements]."""
     shapes = _shapes(op, ins)
     return [swapped(s) if a == "SHD" else s for s, a in zip(shapes, op.layouts, strict=True)]
@@ -115,7 +114,7 @@ def _head_table(
     return made
 
 
-def mask_fits(op: Any, ins: Types) -> bool:
+def mask_fits(op: FusedAttention, ins: Types) -> bool:
     """Whether sizes of heads agree, and a mask has a column for each key and one row or one for each query."""
     q, k, v = heads_first(op, ins)
     mask = ins[3].dims if len(ins) > 3 and ins[3] is not None else None

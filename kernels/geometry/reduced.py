@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from bolt_numba.kernels.registry import Types
+from bolt_numba.ops.arrays.reduce import Reduction
 
 
 def around_axis(dims: Sequence[int], axis: int) -> tuple[int, int, int]:
@@ -39,7 +39,7 @@ def passes(dims: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int, int
     return found or [(1, 1, math.prod(dims))]
 
 
-def reduced_axes(op: Any, ins: Types) -> tuple[int, ...] | None:
+def reduced_axes(op: Reduction, ins: Types) -> tuple[int, ...] | None:
     """Reduced axes when they and x's shape are known and there is something to fold."""
     x = ins[0]
     if not x.is_static or not x.size:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.base.types import STRING, Array, TensorType
+from bolt_numba.base.types import STRING, Array
 from bolt_numba.kernels.geometry.strides import (
     Move,
     broadcast_move,
@@ -20,12 +19,12 @@ from bolt_numba.kernels.geometry.strides import (
     transpose_move,
 )
 from bolt_numba.kernels.geometry.unseen import content
-from bolt_numba.kernels.registry import In, Out, Types
+from bolt_numba.kernels.registry import Accepts, In, Out, Outs, Types
 from bolt_numba.ops.arrays.gather import Compress, Gather
 from bolt_numba.ops.arrays.shape import Concat, DepthToSpace, SpaceToDepth, Split
 from bolt_numba.ops.arrays.slicing import Pad, Slice, slice_bounds
 from bolt_numba.ops.content import want_index
-from bolt_numba.ops.registry import normalise_axis
+from bolt_numba.ops.registry import Op, normalise_axis
 
 
 @record(frozen=True, eq=False)
@@ -37,7 +36,7 @@ class Transfer:
     dst: Out
 
 
-def has_fixed_size(op: Any, ins: Types) -> bool:
+def has_fixed_size(op: Op, ins: Types) -> bool:
     """The elements of the first operand are plain bytes."""
     return ins[0].dtype != STRING
 
@@ -47,14 +46,13 @@ def plan_ints(ins: Types, index: int, default: Sequence[int]) -> list[int]:
     given = ins[index] if index < len(ins) else None
     if given is None:
         return list(default)
-    assert given.known is not None
     return content(given.known).reshape(-1).tolist()  # type: ignore[no-any-return]
 
 
-def knows(*indices: int) -> Any:
+def knows(*indices: int) -> Accepts:
     """Predicate: elements of fixed size, and the operands at ``indices`` omitted or known when planning."""
 
-    def accepts(op: Any, ins: Types) -> bool:
+    def accepts(op: Op, ins: Types) -> bool:
         fine = (t is None or i not in indices or t.known is not None for i, t in enumerate(ins))
         return has_fixed_size(op, ins) and all(fine)
 
@@ -76,19 +74,19 @@ def fill(value: In | Array, shape: Sequence[int], unit: int) -> list[Transfer]:
     return [Transfer(broadcast_move((), shape, unit), value, Out(0))]
 
 
-def concat_transfers(op: Concat, ins: Types, outs: Sequence[TensorType]) -> list[Transfer]:
+def concat_transfers(op: Concat, ins: Types, outs: Outs) -> list[Transfer]:
     """One for each operand."""
     dims = outs[0].dims
     axis = normalise_axis(op, op.axis, len(dims))
     made, at = [], 0
-    for i, t in enumerate(ins):
-        assert t is not None
+    for i in range(len(ins)):
+        t = ins[i]
         made.append(Transfer(place_move(t.dims, axis, at, dims[axis], t.dtype.itemsize), In(i), Out(0)))
         at += t.dims[axis]
     return made
 
 
-def split_transfers(op: Split, ins: Types, outs: Sequence[TensorType]) -> list[Transfer]:
+def split_transfers(op: Split, ins: Types, outs: Outs) -> list[Transfer]:
     """One for each part."""
     x = ins[0]
     axis = normalise_axis(op, op.axis, len(x.dims))
@@ -101,7 +99,7 @@ def split_transfers(op: Split, ins: Types, outs: Sequence[TensorType]) -> list[T
     return made
 
 
-def slice_transfers(op: Slice, ins: Types, outs: Sequence[TensorType]) -> list[Transfer]:
+def slice_transfers(op: Slice, ins: Types, outs: Outs) -> list[Transfer]:
     """Negative steps are negative strides."""
     x = ins[0]
     starts, ends = plan_ints(ins, 1, ()), plan_ints(ins, 2, ())
@@ -113,17 +111,17 @@ def slice_transfers(op: Slice, ins: Types, outs: Sequence[TensorType]) -> list[T
     return [Transfer(slice_move(x.dims, first, step, outs[0].dims, x.dtype.itemsize), In(0), Out(0))]
 
 
-def expand_transfers(op: Any, ins: Types, outs: Sequence[TensorType]) -> list[Transfer]:
+def expand_transfers(op: Op, ins: Types, outs: Outs) -> list[Transfer]:
     x = ins[0]
     return [Transfer(broadcast_move(x.dims, outs[0].dims, x.dtype.itemsize), In(0), Out(0))]
 
 
-def tile_transfers(op: Any, ins: Types, outs: Sequence[TensorType]) -> list[Transfer]:
+def tile_transfers(op: Op, ins: Types, outs: Outs) -> list[Transfer]:
     x = ins[0]
     return [Transfer(tile_move(x.dims, plan_ints(ins, 1, ()), x.dtype.itemsize), In(0), Out(0))]
 
 
-def transpose_transfers(op: Any, ins: Types, outs: Sequence[TensorType]) -> list[Transfer]:
+def transpose_transfers(op: Op, ins: Types, outs: Outs) -> list[Transfer]:
     """Of Transpose, DepthToSpace and SpaceToDepth.  Source: ONNX DepthToSpace-13, SpaceToDepth-13."""
     x = ins[0]
     box, perm = x.dims, getattr(op, "perm", ())
@@ -162,7 +160,7 @@ def pad_tables(op: Pad, ins: Types) -> list[Array]:
     return tables
 
 
-def pad_transfers(op: Pad, ins: Types, outs: Sequence[TensorType]) -> list[Transfer]:
+def pad_transfers(op: Pad, ins: Types, outs: Outs) -> list[Transfer]:
     """Of mode constant: fills around, and a move of what is kept."""
     x, out = ins[0], outs[0]
     begins, _ = pad_widths(op, ins)
@@ -193,7 +191,7 @@ def _offset(index: Sequence[int], strides: Sequence[int]) -> int:
 # -------------------------------------------------------------------------------------------------------------- tables
 
 
-def knows_condition(op: Any, ins: Types) -> bool:
+def knows_condition(op: Op, ins: Types) -> bool:
     """Of Compress."""
     return has_fixed_size(op, ins) and ins[1].known is not None
 
@@ -201,7 +199,6 @@ def knows_condition(op: Any, ins: Types) -> bool:
 def compress_tables(op: Compress, ins: Types) -> tuple[tuple[int, ...], list[Array]]:
     """Dimensions of x as it is read, and the indices of each axis that a known condition keeps."""
     x, condition = ins[0], ins[1]
-    assert condition.known is not None
     dims = (x.size,) if op.axis is None else x.dims
     axis = 0 if op.axis is None else normalise_axis(op, op.axis, len(dims))
     kept = np.flatnonzero(content(condition.known)[: dims[axis]])
@@ -215,7 +212,6 @@ MAX_TABLE = 1 << 16
 def gather_tables(op: Gather, ins: Types) -> tuple[tuple[int, ...], list[Array]]:
     """Dimensions of x, and the indices of each axis; raises DataError."""
     x, known = ins[0], content(ins[1].known)
-    assert known is not None
     axis = normalise_axis(op, op.axis, len(x.dims))
     want_index(op, "indices", known, x.dims[axis])
     places = known.reshape(-1).astype(np.int64)

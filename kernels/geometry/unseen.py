@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from bolt_numba.base.errors import InternalError
 from bolt_numba.base.types import AnyDType, Array
@@ -94,6 +94,17 @@ class Unseen:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __neg__ = __abs__ = __invert__ = _refuse
     __hash__ = None  # type: ignore[assignment]
+
+KEYED_ELEMENTS = 64
+"""Elements up to which a constant is small: its content is a part of what nodes alike have in common."""
+T = TypeVar("T")
+
+
+def tested(found: T | None) -> T:
+    """What `accepts` has asked for before, as a maker sees it: it is there."""
+    if found is None:
+        raise InternalError("operand or form of a node: got none, wanted what accepts() has found")
+    return found
 
 
 def is_unseen(known: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -219,3 +219,6 @@ class RangeRounded(Op):
     def reference(self, x: Array) -> Array:
         y, scale, zero = QuantizeRows(self.axis).reference(x)
         return np.asarray((y.astype(F32) - zero.astype(F32)) * scale)
+
+
+Conversion: TypeAlias = QuantizeLinear | DequantizeLinear

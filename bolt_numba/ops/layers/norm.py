@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 
@@ -251,3 +252,8 @@ class LpNormalization(Op):
         norm = total if self.p == 1 else np.sqrt(total)
         y: Array = np.divide(data, norm, out=np.zeros_like(data), where=norm != 0)
         return y.astype(x.dtype, copy=False)
+
+
+RowNorm: TypeAlias = LayerNormalization | RMSNormalization
+GroupNorm: TypeAlias = InstanceNormalization | GroupNormalization
+ChannelNorm: TypeAlias = BatchNormalization | GroupNorm

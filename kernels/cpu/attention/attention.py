@@ -9,7 +9,7 @@ Few queries read keys and values where they lie, once for all queries that share
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -18,7 +18,6 @@ import numpy as np
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import least
 from bolt_numba.base.types import F32 as F32_TYPE
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.attention.score_rows import (
     KEYS_AT_ONCE,
     PANEL,
@@ -61,7 +60,7 @@ from bolt_numba.kernels.geometry.heads import (
     position_step,
 )
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
 
 FEW_QUERIES = 4
@@ -293,12 +292,12 @@ PLAIN = BlockForm(attention_kernel, workspace)
 
 
 @kernel(FusedAttention, accepts=accepts_attention)
-def attention_f32(op: FusedAttention, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def attention_f32(op: FusedAttention, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Register tiles over packed keys and values, softmax on scores in cache; products in place for few queries."""
     return attention_steps(op, ins, outs, context, PLAIN)
 
 
-def attention_steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context, form: BlockForm) -> list[Step]:
+def attention_steps(op: FusedAttention, ins: Types, outs: Outs, context: Context, form: BlockForm) -> list[Step]:
     """The step of `FusedAttention`."""
     q, k, v = heads_first(op, ins)
     mask = ins[3].dims if len(ins) > 3 and ins[3] is not None else None

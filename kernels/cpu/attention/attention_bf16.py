@@ -8,12 +8,10 @@ and values where they lie.
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache, partial
 
 import numpy as np
 
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.attention.attention import (
     FEW_QUERIES,
     FIELDS,
@@ -48,7 +46,7 @@ from bolt_numba.kernels.cpu.products.pack import transpose
 from bolt_numba.kernels.cpu.products.sweep_bf16 import round_run
 from bolt_numba.kernels.geometry.heads import ENTRY
 from bolt_numba.kernels.jit import Native, inline, native
-from bolt_numba.kernels.registry import Context, Step, Types, kernel
+from bolt_numba.kernels.registry import Context, Outs, Step, Types, kernel
 from bolt_numba.ops.layers.attention.attention import FusedAttention
 
 BLOCK = (LANES + 1) * BYTES
@@ -188,6 +186,6 @@ def accepts_blocks(op: FusedAttention, ins: Types) -> bool:
 
 
 @kernel(FusedAttention, accepts=accepts_blocks, works=works_blocks, precision="bf16", rank=1)
-def attention_bf16(op: FusedAttention, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def attention_bf16(op: FusedAttention, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Register tiles of dot products of pairs over packed queries, keys and values."""
     return attention_steps(op, ins, outs, context, PAIRS)

@@ -3,11 +3,9 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from bolt_numba.base.types import F32, TensorType
+from bolt_numba.base.types import F32
 from bolt_numba.kernels.common.cache import appended, cached, fits
 from bolt_numba.kernels.cpu.attention.attention import (
     FEW_QUERIES,
@@ -21,7 +19,7 @@ from bolt_numba.kernels.cpu.language.lang import copy_bytes, fill_bytes, load_i6
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES
 from bolt_numba.kernels.geometry.heads import ENTRY
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0
-from bolt_numba.kernels.registry import Context, Step, Types, kernel
+from bolt_numba.kernels.registry import Context, Outs, Step, Types, kernel
 from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
 
 
@@ -60,7 +58,7 @@ def _accepts(op: GroupQueryAttention, ins: Types) -> bool:
     GroupQueryAttention, accepts=_accepts,
     states=lambda op, ins: frozenset({(3, 1), (4, 2)}),  # a cache is appended to where it lies
 )  # fmt: skip
-def attention_cached(op: GroupQueryAttention, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def attention_cached(op: GroupQueryAttention, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Table of heads, append, attention over what is valid: in place for few queries, in blocks for more."""
     (n, s, width), room = ins[0].dims, outs[1].dims[2]
     group = op.num_heads // op.kv_num_heads

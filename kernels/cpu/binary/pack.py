@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     ceil_div,
@@ -29,7 +27,7 @@ from bolt_numba.kernels.cpu.products.matmul import is_parallel
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.geometry.scalars import COMPARISONS, comparison
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Step, Types, kernel
 from bolt_numba.ops.layers.products.binary import PACKS, WORD, BinaryPack
 
 COMPARED: dict[str, Any] = {name: comparison(name, "~") for name in COMPARISONS}
@@ -134,7 +132,7 @@ def _accepts(op: BinaryPack, ins: Types) -> bool:
 
 
 @kernel(BinaryPack, accepts=_accepts)
-def binary_pack(op: BinaryPack, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def binary_pack(op: BinaryPack, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Along the last axis by rows, else by planes."""
     x, bound = ins[0], ins[1]
     axis = op.axis % len(x.dims)

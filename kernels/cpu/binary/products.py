@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either
-from bolt_numba.base.types import Array, TensorType
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.binary.sweep import BLOCK_FIELDS, scratch_bytes, sweep_bits
 from bolt_numba.kernels.cpu.convolution.conv import MOST_PIXELS, geometry
 from bolt_numba.kernels.cpu.language.lang import LANES
@@ -19,12 +18,13 @@ from bolt_numba.kernels.cpu.products.matmul import is_parallel
 from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_zeros
 from bolt_numba.kernels.cpu.products.sweep import choose_share
 from bolt_numba.kernels.cpu.products.sweep_bytes import choose_span
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.products.binary import (
     MOST_BITS,
     WORD,
     BinaryConv,
     BinaryMatMul,
+    BinaryProduct,
     magnitudes,
     packed_bits,
     signs_of,
@@ -102,12 +102,11 @@ class PixelRows:
 
 
 def _packed(
-    op: Any, ins: Types, f: Filters, patterns: Array, by_filter: Callable[[Array], Array], context: Context
+    op: BinaryProduct, ins: Types, f: Filters, patterns: Array, by_filter: Callable[[Array], Array], context: Context
 ) -> tuple[Argument, Argument, Argument]:
     """Panels, numbers of columns and bases; by_filter: weights as [filters, taps, channels]."""
     known = [None if t is None else t.known for t in (*ins, None, None, None)]
     w, bias, thresholds = known[1], known[BIAS], known[THRESHOLDS]
-    assert w is not None
     zero_one, outside, key = op.zero_one, getattr(op, "outside", 0), ("binary", type(op).__name__, f)
     panels = context.packed(w, (*key, "panels"), lambda a: f.panels(by_filter(a)))
     base_key = *key, "bases", zero_one, outside, patterns.shape, patterns.tobytes()
@@ -133,7 +132,7 @@ def _offsets(f: Filters, rows: PixelRows) -> Array:
 
 
 def _steps(
-    op: Any, ins: Types, f: Filters, rows: PixelRows, by_filter: Callable[[Array], Array], context: Context
+    op: BinaryProduct, ins: Types, f: Filters, rows: PixelRows, by_filter: Callable[[Array], Array], context: Context
 ) -> list[Step]:
     """The sweep; by_filter: weights as [filters, taps, channels]."""
     panels, columns, bases = _packed(op, ins, f, rows.patterns, by_filter, context)
@@ -159,7 +158,7 @@ def _steps(
     return [Step(sweep_bits, args, threads > 1)]
 
 
-def _is_plain(op: Any, ins: Types, most: int) -> bool:
+def _is_plain(op: BinaryProduct, ins: Types, most: int) -> bool:
     """Static operands, constants but for x and the residual, sums of at most ``most``."""
     x, w, *others = ins
     if x is None or w is None or not all(t is None or t.is_static for t in ins) or not x.size or not w.size:
@@ -183,7 +182,7 @@ def _accepts_conv(op: BinaryConv, ins: Types) -> bool:
 
 
 @kernel(BinaryConv, accepts=_accepts_conv)
-def binary_conv(op: BinaryConv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def binary_conv(op: BinaryConv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Panels of signs under tiles of output pixels."""
     x, w = ins[0], ins[1]
     f = Filters(op.group, w.dims[0] // op.group, math.prod(w.dims[2:]), w.dims[1])
@@ -207,7 +206,7 @@ def _accepts_matmul(op: BinaryMatMul, ins: Types) -> bool:
 
 
 @kernel(BinaryMatMul, accepts=_accepts_matmul)
-def binary_matmul(op: BinaryMatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def binary_matmul(op: BinaryMatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Panels of signs under tiles of rows."""
     x, w = ins[0], ins[1]
     m = math.prod(x.dims[:-1])

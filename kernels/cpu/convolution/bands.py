@@ -24,7 +24,7 @@ from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.sweep import sweep
 from bolt_numba.kernels.cpu.products.sweep_bf16 import sweep_bf16
 from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.geometry.unseen import Packed
+from bolt_numba.kernels.geometry.unseen import Packed, tested
 from bolt_numba.kernels.jit import CODE, I64, PTR, Field, Native, native
 from bolt_numba.kernels.registry import Argument, In, Out, Pitch, Scratch, Step
 
@@ -62,12 +62,11 @@ X_AT, Y_AT, RES_AT, H_AT, TOP_AT, OH_AT, IMAGES_AT = (
 
 def _reach(first: Native, a: Any) -> dict[str, Reach]:
     """Extents of `bands` in front of which stands this kernel: those of both but for what is between."""
-    assert first.extents is not None
     one, two = (
         SimpleNamespace(**{k.removeprefix(part): v for k, v in vars(a).items() if k.startswith(part)}, threads=1)
         for part in (FIRST, SECOND)
     )
-    reach = {FIRST + name: value for name, value in {**first.extents(one), "c": 0, "scratch": 0}.items()}
+    reach = {FIRST + name: value for name, value in {**tested(first.extents)(one), "c": 0, "scratch": 0}.items()}
     reach |= {SECOND + name: value for name, value in {**depthwise_reach(two), "x": 0}.items()}
     used = RECORDS + one.scratch_step + (a.rows + a.reach) * a.row
     return {**reach, "work": (a.threads - 1) * a.work_step + used}

@@ -8,7 +8,6 @@ Winograd convolutions are separate kernels.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from itertools import pairwise
@@ -52,6 +51,7 @@ from bolt_numba.kernels.registry import (
     Argument,
     Context,
     In,
+    Outs,
     Pitch,
     Scratch,
     Step,
@@ -60,7 +60,7 @@ from bolt_numba.kernels.registry import (
     once,
     result_of,
 )
-from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.conv import Conv, Convolution
 from bolt_numba.ops.windows import Windows
 
 
@@ -219,7 +219,7 @@ def accepts_rows(op: Conv, ins: Types) -> bool:
 
 
 @once
-def accepts_conv(op: Any, ins: Types) -> bool:
+def accepts_conv(op: Conv, ins: Types) -> bool:
     """What `conv` accepts, with constant filters and bias."""
     _, w, bias, _ = (*ins, None, None)[:4]
     return accepts_rows(op, ins) and w is not None and w.known is not None and (bias is None or bias.known is not None)
@@ -262,7 +262,7 @@ class ConvBlocks:
     merged: bool
 
 
-def geometry(op: Any, x: TensorType, w: TensorType, out: TensorType) -> ConvBlocks:
+def geometry(op: Convolution, x: TensorType, w: TensorType, out: TensorType) -> ConvBlocks:
     """Where filters look."""
     (images, *size, _), kernel_shape = x.dims, w.dims[2:]
     sizes, pixels = tuple(size), tuple(out.dims[1:-1])
@@ -324,14 +324,14 @@ def pad_images(p, tid, nthreads):
             fill_bytes(at + left + row, zero, width - left - row)
 
 
-def has_wide_edges(op: Any, x: TensorType, g: ConvBlocks) -> bool:
+def has_wide_edges(op: Conv, x: TensorType, g: ConvBlocks) -> bool:
     """Whether it is cheaper to copy the images into zeros than the pixels at their edges: few channels, many edges."""
     few = op.group == 1 and x.dims[-1] < THIN_CHANNELS and len(x.dims) in (3, 4, 5)
     return few and 5 * g.taps.outside > g.m
 
 
 def padded(
-    op: Any, x: TensorType, w: TensorType, zero: Argument = None, zeros: int = 0
+    op: Convolution, x: TensorType, w: TensorType, zero: Argument = None, zeros: int = 0
 ) -> tuple[Any, TensorType, Step]:
     """The same convolution of images with zeros or zero points around them, and the step that makes these."""
     images, *sizes, c = x.dims
@@ -352,12 +352,12 @@ def padded(
 
 
 @kernel(Conv, accepts=accepts_rows)
-def conv(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def conv(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Panels of filters under tiles of output pixels."""
     return filter_steps(op, ins, outs, context, PLAIN)
 
 
-def filter_steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context, form: PanelForm) -> list[Step]:
+def filter_steps(op: Conv, ins: Types, outs: Outs, context: Context, form: PanelForm) -> list[Step]:
     """The steps of a convolution with panels of a form: constants, unless it is `PLAIN`."""
     x, w = ins[0], ins[1]
     bias = (*ins, None, None)[2]

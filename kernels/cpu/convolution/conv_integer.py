@@ -8,7 +8,6 @@ bytes.  Depthwise convolutions have a kernel of their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,8 +48,8 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
 )
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.products.integer_products import ConvInteger, QLinearConv
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.ops.layers.products.integer_products import ByteConv, ConvInteger, QLinearConv
 
 
 def _accepts(op: ConvInteger | QLinearConv, ins: Types) -> bool:
@@ -73,14 +72,14 @@ FEW_CHANNELS = 16
 """Channels under which the taps of a filter's row are one run."""
 
 
-def _joins_taps(op: Any, x: TensorType, w: TensorType) -> bool:
+def _joins_taps(op: ByteConv, x: TensorType, w: TensorType) -> bool:
     """Whether the taps of a filter's row should be one run: few channels, side by side in memory."""
     dilation = op.dilations[-1] if op.dilations else 1
     width = w.dims[1] * w.dims[-1]
     return op.group == 1 and dilation == 1 and w.dims[1] < FEW_CHANNELS and width >= 4 and len(x.dims) in (3, 4)
 
 
-def _rows(op: Any, g: ConvBlocks, w: TensorType, c: int, width: int, image: Any, separate: bool) -> RowTables:
+def _rows(op: ByteConv, g: ConvBlocks, w: TensorType, c: int, width: int, image: Any, separate: bool) -> RowTables:
     """Blocks are the groups of the images; ``width`` taps are a run.  separate: images have their own numbers."""
     count, cg = w.dims[:2]
     taps = math.prod(w.dims[2:])
@@ -91,14 +90,14 @@ def _rows(op: Any, g: ConvBlocks, w: TensorType, c: int, width: int, image: Any,
     return RowTables(offsets, g.m, taps * cg, c, table, taps // width, cg * width, image, g.taps.inside)
 
 
-def _of_each(op: Any, x: TensorType, w: TensorType, y: TensorType) -> ConvBlocks:
+def _of_each(op: ByteConv, x: TensorType, w: TensorType, y: TensorType) -> ConvBlocks:
     """`geometry` where each image is a block of its own."""
     one = (TensorType(t.dtype, (1, *t.dims[1:])) for t in (x, y))
     return replace(geometry(op, next(one), w, next(one)), images=x.dims[0])
 
 
 @kernel(ConvInteger, QLinearConv, accepts=_accepts)
-def conv_bytes(op: ConvInteger | QLinearConv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def conv_bytes(op: ByteConv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Panels of filters under tiles of output pixels."""
     at = operands_of(op)
     x, w = sides(ins, at)
@@ -183,7 +182,7 @@ def depthwise_bytes(p, tid, nthreads):
             finish_stored(p, tile, 1, min(n - j, LANES), columns, 4 * width, c, res, 0)
 
 
-def is_depthwise(op: ConvInteger | QLinearConv, ins: Types) -> bool:
+def is_depthwise(op: ByteConv, ins: Types) -> bool:
     if not _accepts(op, ins):
         return False
     at = operands_of(op)
@@ -194,7 +193,7 @@ def is_depthwise(op: ConvInteger | QLinearConv, ins: Types) -> bool:
 
 
 @kernel(ConvInteger, QLinearConv, accepts=is_depthwise, rank=10)
-def conv_bytes_depthwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def conv_bytes_depthwise(op: ByteConv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """One filter a channel."""
     at = operands_of(op)
     x, w = sides(ins, at)

@@ -45,7 +45,7 @@ from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, pack_pane
 from bolt_numba.kernels.cpu.products.sweep import MR
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, inline, inline_source, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.conv import ConvTranspose
 
 HEIGHTS = (MR, MR // 3, 1)
@@ -279,7 +279,7 @@ Axis = tuple[int, int, int, int]
 
 
 def transposed_axes(
-    op: Any, x: TensorType, w: TensorType, y: TensorType
+    op: ConvTranspose, x: TensorType, w: TensorType, y: TensorType
 ) -> tuple[tuple[int, ...], tuple[int, ...], Axis, Axis]:
     """Height and width of the images and of the results, and both axes; a line is an image of one row."""
     sizes = x.dims[1:-1]
@@ -291,7 +291,7 @@ def transposed_axes(
 
 
 @kernel(ConvTranspose, accepts=accepts_transposed)
-def transposed(op: ConvTranspose, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def transposed(op: ConvTranspose, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Panels of filters under tiles of pixels of one phase."""
     x, w = ins[0], ins[1]
     bias = (*ins, None)[2]

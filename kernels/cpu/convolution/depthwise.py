@@ -7,7 +7,6 @@ for all pixels of the tile.  Columns and rows outside the image are left out; no
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +25,7 @@ from bolt_numba.kernels.cpu.products.matmul import known_bias
 from bolt_numba.kernels.cpu.products.pack import aligned_zeros, panel_columns
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Native, native_source
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Step, Types, kernel
 from bolt_numba.ops.layers.products.conv import Conv
 
 FIELDS = {
@@ -257,7 +256,7 @@ def plane_fields(op: Any, x: TensorType, w: TensorType, out: TensorType) -> dict
 
 
 @kernel(Conv, accepts=accepts_depthwise, rank=20)
-def depthwise(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def depthwise(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Vectors of channels, tiles of pixels along a row."""
     x, w = ins[0], ins[1]
     bias = (*ins, None, None)[2]

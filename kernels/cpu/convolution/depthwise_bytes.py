@@ -12,14 +12,13 @@ the same pixels; only blocks of channels that need them have such rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.selects import either
-from bolt_numba.base.types import U8, Array, TensorType
+from bolt_numba.base.types import U8, Array
 from bolt_numba.kernels.cpu.convolution.conv_integer import is_depthwise
 from bolt_numba.kernels.cpu.convolution.depthwise import plane_fields
 from bolt_numba.kernels.cpu.isa import target
@@ -51,8 +50,8 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.products.integer_products import ConvInteger, QLinearConv
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.ops.layers.products.integer_products import ByteConv, ConvInteger, QLinearConv
 
 PIXELS = 4 if target().registers >= 32 and target().is_x86 else 2
 """Pixels of a tile."""
@@ -286,7 +285,7 @@ def block_table(filters: Array, zero: Array | None, stride: int) -> Array:
     return table
 
 
-def _accepts(op: ConvInteger | QLinearConv, ins: Types) -> bool:
+def _accepts(op: ByteConv, ins: Types) -> bool:
     """Filters of up to `MOST_TAPS` columns on a line or a plane, of known zero points."""
     if not is_depthwise(op, ins):
         return False
@@ -302,7 +301,7 @@ def _accepts(op: ConvInteger | QLinearConv, ins: Types) -> bool:
 
 
 @kernel(ConvInteger, QLinearConv, accepts=_accepts, rank=20)
-def conv_bytes_pixels(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def conv_bytes_pixels(op: ByteConv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Tiles of pixels by vectors of channels."""
     at = operands_of(op)
     x, w = sides(ins, at)

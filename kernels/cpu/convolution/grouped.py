@@ -8,7 +8,6 @@ one row; rows and columns outside the image are left out.  Sums run over rows of
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -27,7 +26,7 @@ from bolt_numba.kernels.cpu.products.matmul import known_bias
 from bolt_numba.kernels.cpu.products.pack import aligned_zeros, padded_bias
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Native, native_source
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Step, Types, kernel
 from bolt_numba.ops.layers.products.conv import Conv
 
 FIELDS = {
@@ -216,7 +215,7 @@ def choose_chunk(blocks: int, filter_bytes: int, lines: int, threads: int) -> in
 
 
 @kernel(Conv, accepts=accepts_grouped, rank=15)
-def grouped(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def grouped(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Vectors of whole groups, tiles of pixels along a row."""
     x, w = ins[0], ins[1]
     bias = (*ins, None, None)[2]

@@ -9,7 +9,6 @@ each result is in cache as long as its neighbours are.
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.selects import either
-from bolt_numba.base.types import Array, TensorType
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.convolution.conv_transpose import (
     PHASE_FIELDS,
     AxisTaps,
@@ -38,7 +37,7 @@ from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import finish, put
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, Native, native_source
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Step, Types, kernel
 from bolt_numba.ops.layers.products.conv import ConvTranspose
 
 FIELDS = {
@@ -180,7 +179,7 @@ def accepts_groups(op: ConvTranspose, ins: Types) -> bool:
 
 
 @kernel(ConvTranspose, accepts=accepts_groups, rank=10)
-def transposed_groups(op: ConvTranspose, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def transposed_groups(op: ConvTranspose, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Vectors of whole groups, tiles of pixels of one phase."""
     x, w = ins[0], ins[1]
     bias = (*ins, None)[2]

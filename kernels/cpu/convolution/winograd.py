@@ -25,7 +25,7 @@ import numpy as np
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either, greatest, least
-from bolt_numba.base.types import F32, Array, TensorType
+from bolt_numba.base.types import F32, Array
 from bolt_numba.kernels.cpu.convolution.winograd_error import error_of, greatest_error
 from bolt_numba.kernels.cpu.convolution.winograd_layers import flat_dims, flat_filters, is_winograd, layer_of
 from bolt_numba.kernels.cpu.convolution.winograd_repair import winograd_repair
@@ -67,6 +67,7 @@ from bolt_numba.kernels.registry import (
     Error,
     In,
     Out,
+    Outs,
     Pitch,
     Scratch,
     Step,
@@ -278,7 +279,7 @@ def tile_sizes(size: int, taps: Sequence[int]) -> tuple[int, int]:
     return size if high == 3 else 1, size if wide == 3 else 1
 
 
-def steps(size: int, op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def steps(size: int, op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """The steps of a layer with tiles of a given size."""
     x, w = ins[0], ins[1]
     bias = (*ins, None, None)[2]
@@ -372,7 +373,7 @@ def _part_of_direct(size: int, layer: tuple[int, ...], taps: tuple[int, int], c:
 
 
 @once
-def _estimated(op: Any, ins: Types) -> tuple[Any, ...]:
+def _estimated(op: Conv, ins: Types) -> tuple[Any, ...]:
     """What estimates follow from: the layer, its taps and channels."""
     x, w = ins[0], ins[1]
     k, c, *_ = flat_dims(w.dims)
@@ -380,7 +381,7 @@ def _estimated(op: Any, ins: Types) -> tuple[Any, ...]:
     return (found.images, found.oh, found.ow, found.dy, found.dx), found.taps, c, k
 
 
-def best_size(op: Any, ins: Types, most: int = 6) -> int:
+def best_size(op: Conv, ins: Types, most: int = 6) -> int:
     """Tile size of least cost, up to one; 0 when the direct sum is as fast or no Winograd algorithm applies.
 
     Tiles of 6 must be worth it.
@@ -388,7 +389,7 @@ def best_size(op: Any, ins: Types, most: int = 6) -> int:
     return _best_size(most, *_estimated(op, ins)) if is_winograd(op, ins) else 0
 
 
-def part_of_direct(op: Any, ins: Types, size: int) -> float:
+def part_of_direct(op: Conv, ins: Types, size: int) -> float:
     """What tiles of a size cost, over the direct sum."""
     return _part_of_direct(size, *_estimated(op, ins))
 
@@ -410,7 +411,7 @@ def prefers_2(op: Conv, ins: Types) -> bool:
 def error(size: int) -> Error:
     """The bound of `winograd_error` for a layer's filters."""
 
-    def of(op: Any, ins: Types, context: Context) -> float:
+    def of(op: Conv, ins: Types, context: Context) -> float:
         w = ins[1]
         bound = greatest_error(size, flat_dims(w.dims))
         if bound <= MOST_ERROR:
@@ -422,18 +423,18 @@ def error(size: int) -> Error:
 
 
 @kernel(Conv, accepts=prefers_6, works=is_winograd, rank=11, numerics="default", error=error(6))
-def winograd_6(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def winograd_6(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Tiles of 6 outputs along each axis."""
     return steps(6, op, ins, outs, context)
 
 
 @kernel(Conv, accepts=prefers_4, works=is_winograd, rank=10, numerics="default", error=error(4))
-def winograd_4(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def winograd_4(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Tiles of 4 outputs along each axis."""
     return steps(4, op, ins, outs, context)
 
 
 @kernel(Conv, accepts=prefers_2, works=is_winograd, rank=9, numerics="default", error=error(2))
-def winograd_2(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def winograd_2(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Tiles of 2 outputs along each axis."""
     return steps(2, op, ins, outs, context)

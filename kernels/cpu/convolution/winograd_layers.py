@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from bolt_numba.base.types import Array, TensorType
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.registry import Types, once
+from bolt_numba.ops.layers.products.conv import Conv
 
 TAPS = ((3, 3), (1, 3), (3, 1))
 
@@ -94,7 +94,7 @@ class SlicedLayer:
         return down, across
 
 
-def layer_of(op: Any, x: TensorType, w: TensorType, out: TensorType) -> SlicedLayer:
+def layer_of(op: Conv, x: TensorType, w: TensorType, out: TensorType) -> SlicedLayer:
     """A layer as images."""
     images, *sizes, _ = x.dims
     taps, outs = w.dims[2:], out.dims[1:-1]
@@ -116,7 +116,7 @@ def layer_of(op: Any, x: TensorType, w: TensorType, out: TensorType) -> SlicedLa
 
 
 @once
-def is_winograd(op: Any, ins: Types) -> bool:
+def is_winograd(op: Conv, ins: Types) -> bool:
     """3x3, 1x3 or 3x1 along two axes, or 3 along one, of stride 1 there, one group, wide enough."""
     if not accepts_conv(op, ins):
         return False

@@ -3,10 +3,8 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -20,7 +18,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import I64, PTR, Native, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.arrays.byte_table import ENTRIES, ByteTable
 
 WIDE = target().has_vbmi
@@ -48,7 +46,7 @@ def byte_lookup() -> Native:
 
 
 @kernel(ByteTable, inplace=(0,))
-def byte_table(op: ByteTable, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def byte_table(op: ByteTable, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Any shape."""
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "table": In(1), "n": outs[0].size}
     return [Step(byte_lookup(), args, outs[0].size >= (16 if WIDE else 2) * PAYS_ELEMENTS)] if outs[0].size else []

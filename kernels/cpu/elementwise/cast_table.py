@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from bolt_numba.base.types import AnyDType, TensorType
+from bolt_numba.base.types import AnyDType
 from bolt_numba.kernels.cpu.language.lang import native_source
 from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.cast_tables import UNITS, cast_table, has_table, table_form
+from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import I64, PTR, Native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
-from bolt_numba.ops.pointwise import Cast
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
+from bolt_numba.ops.pointwise import Cast, Pointwise
 
 
 def _text(name: str, source: str, index: str, unit: int) -> str:
@@ -44,18 +44,16 @@ def _kernel(source: str, index: str, unit: int) -> Native:
     return native_source(text, name, fields, extents=reach, **scope_of(text))
 
 
-def table_step(op: Any, source: AnyDType, target: AnyDType, x: Argument, y: Argument, n: int) -> Step:
+def table_step(op: Pointwise, source: AnyDType, target: AnyDType, x: Argument, y: Argument, n: int) -> Step:
     """The step of a Cast that `table_form` knows, of ``n`` elements."""
-    form = table_form(source, target)
-    assert form is not None, "the caller has tested this"
-    read, index, numbers = form
+    read, index, numbers = tested(table_form(source, target))
     table = cast_table(op, numbers)
     args: dict[str, Argument] = {"x": x, "y": y, "table": table.view(f"u{table.itemsize}"), "n": n}
     return Step(_kernel(read, index, target.itemsize), args | {"unit": source.itemsize}, n >= PAYS_ELEMENTS)
 
 
 @kernel(Cast, accepts=has_table)
-def cast_by_table(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def cast_by_table(op: Pointwise, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """One table for each pair of dtypes and rounding."""
     x = ins[0]
     return [table_step(op, x.dtype, outs[0].dtype, In(0), Out(0), x.size)] if x.size else []

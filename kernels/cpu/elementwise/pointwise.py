@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -31,8 +30,9 @@ from bolt_numba.kernels.cpu.language.lang import native_source
 from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_NS
 from bolt_numba.kernels.geometry.chains import FIELDS, OPERATORS, loops_of, loops_reach, may_write_over, seen_chain
+from bolt_numba.kernels.geometry.unseen import KEYED_ELEMENTS, tested
 from bolt_numba.kernels.jit import Native
-from bolt_numba.kernels.registry import KEYED_ELEMENTS, Argument, Context, In, Out, Step, Types, kernel, once
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel, once
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.pointwise import Pointwise
 
@@ -105,21 +105,18 @@ def _take(table: Array, array: Array) -> Array:
 
 
 @once
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: Pointwise | Chain, ins: Types) -> bool:
     seen = seen_chain(op, ins)
     return seen is not None and can_generate(seen[0], seen[1]) and _nest(op, ins) is not None
 
 
-def _accepts_in_place(op: Any, ins: Types) -> bool:
+def _accepts_in_place(op: Pointwise | Chain, ins: Types) -> bool:
     return _accepts(op, ins) and may_write_over(op, ins)
 
 
-def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
-    seen = seen_chain(op, ins)
-    assert seen is not None, "accepts() has tested this"
-    chain, known, _ = seen
-    nest = _nest(op, ins)
-    assert nest is not None, "accepts() has tested this"
+def _steps(op: Pointwise | Chain, ins: Types, outs: Outs, context: Context) -> list[Step]:
+    chain, known, _ = tested(seen_chain(op, ins))
+    nest = tested(_nest(op, ins))
     if not nest.size:
         return []
     nest, spread = _spread(nest, known, context)
@@ -137,13 +134,13 @@ def _steps(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) ->
 
 
 @kernel(*OPERATORS, accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1)
-def pointwise_in_place(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def pointwise_in_place(op: Pointwise | Chain, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Generated loop whose result may take over an operand's memory: each index is read before it is written."""
     return _steps(op, ins, outs, context)
 
 
 @kernel(*OPERATORS, accepts=_accepts)
-def pointwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def pointwise(op: Pointwise | Chain, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Generated loop with operands wider than the result."""
     return _steps(op, ins, outs, context)
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -45,8 +44,8 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Extents, Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
-from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
+from bolt_numba.ops.arrays.quantize import Conversion, DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import normalise_axis
 
 ROW_ELEMENTS = 4096
@@ -170,7 +169,7 @@ def dequantize_bytes(signed: bool) -> Native:
     return native(fastmath=EXACT, extents=_converted(1, 4), **_FIELDS)(body)
 
 
-def _rows(op: Any, x: TensorType, scale: TensorType) -> dict[str, Argument]:
+def _rows(op: Conversion, x: TensorType, scale: TensorType) -> dict[str, Argument]:
     """Rows and scales of `_FIELDS`."""
     if scale.size == 1:
         return {"size": x.size, "rows": -(-x.size // ROW_ELEMENTS), "n": ROW_ELEMENTS, "scales": 1, "along": 0}
@@ -181,7 +180,7 @@ def _rows(op: Any, x: TensorType, scale: TensorType) -> dict[str, Argument]:
     return {"size": x.size, "rows": x.size // inner, "n": inner, "scales": x.dims[axis], "along": 0}
 
 
-def _steps(program: Native, op: Any, ins: Types) -> list[Step]:
+def _steps(program: Native, op: Conversion, ins: Types) -> list[Step]:
     x, scale = ins[0], ins[1]
     zero = (*ins, None)[2]
     args: dict[str, Argument] = {
@@ -194,7 +193,7 @@ def _steps(program: Native, op: Any, ins: Types) -> list[Step]:
     return [Step(program, args, x.size >= 4 * PAYS_ELEMENTS)] if x.size else []
 
 
-def _has_plain_scale(op: Any, ins: Types) -> bool:
+def _has_plain_scale(op: Conversion, ins: Types) -> bool:
     """One f32 scale, or one for each index of the axis."""
     x, scale = ins[0], ins[1]
     if scale.dtype != F32 or not (x.is_static and scale.is_static):
@@ -209,7 +208,7 @@ def _quantizes(op: QuantizeLinear, ins: Types) -> bool:
 
 
 @kernel(QuantizeLinear, accepts=_quantizes)
-def quantize(op: QuantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def quantize(op: QuantizeLinear, ins: Types, outs: Outs, context: Context) -> list[Step]:
     return _steps(quantize_bytes(outs[0].dtype == I8), op, ins)
 
 
@@ -219,6 +218,6 @@ def _dequantizes(op: DequantizeLinear, ins: Types) -> bool:
 
 
 @kernel(DequantizeLinear, accepts=_dequantizes)
-def dequantize(op: DequantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def dequantize(op: DequantizeLinear, ins: Types, outs: Outs, context: Context) -> list[Step]:
     x = ins[0]
     return _steps(dequantize_bytes(x.dtype == I8), op, ins)

@@ -6,7 +6,6 @@ Integers of less than a byte and floats of 8 bits go through f32 and the tables 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -19,9 +18,9 @@ from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.conversion import SUB_BYTE
-from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear, limits
+from bolt_numba.ops.arrays.quantize import Conversion, DequantizeLinear, QuantizeLinear, limits
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.registry import normalise_axis
 
@@ -67,7 +66,7 @@ def _kernel(source: str, zero: str, target: str, formula: str, label: str) -> Na
     return native_source(text, name, _FIELDS, frozenset(), extents=extents, np_rint=np.rint, **scope_of(text))
 
 
-def _places(op: Any, x: TensorType, scale: TensorType) -> dict[str, Argument]:
+def _places(op: Conversion, x: TensorType, scale: TensorType) -> dict[str, Argument]:
     """Rows and steps of `_FIELDS`."""
     steps = {"outer_step": 0, "block_step": 0, "inner_step": 0, "block": 1, "scales": scale.size}
     if scale.size == 1:
@@ -88,7 +87,7 @@ def _is_narrow(dtype: AnyDType) -> bool:
     return dtype.itemsize == 1 and dtype not in PLAIN
 
 
-def _accepts(op: DequantizeLinear | QuantizeLinear, ins: Types) -> bool:
+def _accepts(op: Conversion, ins: Types) -> bool:
     x, scale, zero = (*ins, None)[:3]
     if x is None or scale is None or scale.dtype != F32 or not (x.is_static and scale.is_static) or not x.dims:
         return False
@@ -99,7 +98,7 @@ def _accepts(op: DequantizeLinear | QuantizeLinear, ins: Types) -> bool:
 
 
 @kernel(DequantizeLinear, accepts=_accepts, rank=-1)
-def dequantize_any(op: DequantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def dequantize_any(op: DequantizeLinear, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """To f32."""
     x, scale = ins[0], ins[1]
     zero = (*ins, None)[2]
@@ -122,7 +121,7 @@ def dequantize_any(op: DequantizeLinear, ins: Types, outs: Sequence[TensorType],
 
 
 @kernel(QuantizeLinear, accepts=_accepts, rank=-1)
-def quantize_any(op: QuantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def quantize_any(op: QuantizeLinear, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """From f32."""
     x, scale = ins[0], ins[1]
     zero = (*ins, None)[2]

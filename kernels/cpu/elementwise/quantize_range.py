@@ -3,12 +3,9 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from bolt_numba.base.selects import either
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.elementwise.quantize import EXACT, FUSED, LEAST_SCALE, MOST_SCALE, in_fours
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
@@ -33,7 +30,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import I64, PTR, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.quantize import DynamicQuantizeLinear
 
 ROW_ELEMENTS = 4096
@@ -112,7 +109,7 @@ def range_steps(x: Argument, y: Argument, scale: Argument, zero: Argument, size:
 
 
 @kernel(DynamicQuantizeLinear)
-def dynamic_quantize(op: DynamicQuantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def dynamic_quantize(op: DynamicQuantizeLinear, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Two passes: the range, then the bytes."""
     x = ins[0]
     return range_steps(In(0), Out(0), Out(1), Out(2), x.size, context)

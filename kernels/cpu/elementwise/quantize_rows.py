@@ -3,12 +3,9 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from bolt_numba.base.selects import either
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.elementwise.quantize import EXACT
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -36,7 +33,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import I64, PTR, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.arrays.quantize import QuantizeRows
 
 LOW, HIGH = np.float32(-128), np.float32(127)
@@ -103,7 +100,7 @@ def quantize_rows(p, tid, nthreads):
 
 
 @kernel(QuantizeRows, accepts=lambda op, ins: ins[0] is not None and ins[0].is_static)
-def quantize_by_rows(op: QuantizeRows, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def quantize_by_rows(op: QuantizeRows, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Threads share rows, or parts of few ones."""
     x = ins[0]
     rows = outs[1].size

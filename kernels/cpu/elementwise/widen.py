@@ -7,7 +7,6 @@ own for the narrow dtypes.
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -43,13 +42,14 @@ from bolt_numba.kernels.registry import (
     Entry,
     In,
     Out,
+    Outs,
     Scratch,
     Step,
     Types,
     kernel,
     select,
 )
-from bolt_numba.ops.pointwise import Cast
+from bolt_numba.ops.pointwise import Cast, Pointwise
 from bolt_numba.ops.registry import Op, result_tuple
 
 HALVES = (F16, BF16)
@@ -83,13 +83,13 @@ def convert_step(source: AnyDType, target: AnyDType, x: Argument, y: Argument, n
     return Step(converter(source, target), {"x": x, "y": y, "n": n}, n >= 2 * PAYS_ELEMENTS)
 
 
-def _converts(op: Any, ins: Types) -> bool:
+def _converts(op: Pointwise, ins: Types) -> bool:
     x = ins[0]
     return x.is_static and (x.dtype, op.to) in _PAIRS
 
 
 @kernel(Cast, accepts=_converts)
-def convert(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def convert(op: Pointwise, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Between f32 and f16 or bf16."""
     return [convert_step(ins[0].dtype, op.to, In(0), Out(0), outs[0].size)] if outs[0].size else []
 
@@ -132,14 +132,14 @@ def select_wide(op: Op, ins: Types, context: Context) -> Entry | None:
     if entry is None:
         return None
 
-    def make(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    def make(op: Op, ins: Types, outs: Outs, context: Context) -> list[Step]:
         return _steps_around(entry, op, ins, outs, context)
 
     name = f"{entry.name} (f32)"
     return replace(entry, op=type(op), make=make, name=name, inplace=(), works=None, states=None, error=None)
 
 
-def _steps_around(entry: Entry, op: Op, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def _steps_around(entry: Entry, op: Op, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Steps of a kernel of f32 with narrow operands and results led through workspace."""
     given = [None if t is None else _widened(t, In(i), context) for i, t in enumerate(ins)]
     made = [_widened(t, Out(i), context) for i, t in enumerate(outs)]

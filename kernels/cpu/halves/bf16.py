@@ -8,7 +8,6 @@ groups are few channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +44,7 @@ from bolt_numba.kernels.cpu.products.sweep_bf16 import (
     sweep_bf16,
 )  # fmt: skip
 from bolt_numba.kernels.geometry.products import geometry
-from bolt_numba.kernels.registry import Argument, Context, In, Operands, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Operands, Outs, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.matmul import MatMul
 
@@ -59,7 +58,7 @@ THIN_IMAGE = 16
 PAIRS = PanelForm(2, pack_panels_bf16, sweep_bf16, ("pairs",))
 
 
-def in_f32(op: Any, ins: Types) -> tuple[Any, Types]:
+def in_f32(op: Conv | MatMul, ins: Types) -> tuple[Any, Types]:
     """A product and its operands, as they were before values between products became bfloat16."""
     if op.to is None or op.to not in (F32, BF16):
         return op, ins
@@ -67,7 +66,7 @@ def in_f32(op: Any, ins: Types) -> tuple[Any, Types]:
     return replace(op, to=None), Operands(given)
 
 
-def kinds(op: Any, ins: Types) -> int:
+def kinds(op: Conv | MatMul, ins: Types) -> int:
     """Which operands are bfloat16."""
     x, residual = ins[0], ins[3] if op.residual else None
     kind = NARROW_A if x.dtype == BF16 else AS_F32
@@ -88,7 +87,7 @@ def accepts_weights(op: MatMul, ins: Types) -> bool:
 
 
 @kernel(MatMul, accepts=accepts_weights, precision="bf16", rank=RANK)
-def matmul_bf16(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_bf16(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Panels of weights in bfloat16 under row tiles of A."""
     a, b = ins[0], ins[1]
     bias = (*ins, None, None)[2]
@@ -108,7 +107,7 @@ def product_step(
     return _step(op, args | matrix_rows(k) | {"kind": kind}, sizes, threads)
 
 
-def is_direct(op: Any, ins: Types) -> bool:
+def is_direct(op: Conv, ins: Types) -> bool:
     """Whether the plain sum in bfloat16 costs less than Winograd's algorithm in f32."""
     size = best_size(op, ins)
     if size == 0:
@@ -132,7 +131,7 @@ def accepts_filters(op: Conv, ins: Types) -> bool:
 
 
 @kernel(Conv, accepts=accepts_filters, works=works_filters, precision="bf16", rank=RANK)
-def conv_bf16(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def conv_bf16(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Panels of filters in bfloat16 under tiles of output pixels."""
     x, w = ins[0], ins[1]
     bias = (*ins, None, None)[2]

@@ -9,7 +9,6 @@ float16 cannot hold stay f32.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -31,7 +30,7 @@ from bolt_numba.kernels.cpu.products.sweep import MR, TILE_ARGUMENTS, by_height,
 from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_reach
 from bolt_numba.kernels.geometry.unseen import content, derived
 from bolt_numba.kernels.jit import inline, native
-from bolt_numba.kernels.registry import Context, Step, Types, kernel, result_of
+from bolt_numba.kernels.registry import Context, Outs, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.matmul import MatMul
 
@@ -100,7 +99,7 @@ def accepts_weights(op: MatMul, ins: Types) -> bool:
 
 
 @kernel(MatMul, accepts=accepts_weights, precision="f16", rank=1, error=_error_of_matrix)
-def matmul_f16(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_f16(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """As `matmul`, panels in float16."""
     return product_steps(op, ins, context, HALF_PANELS)
 
@@ -112,7 +111,7 @@ def accepts_filters(op: Conv, ins: Types) -> bool:
 
 
 @kernel(Conv, accepts=accepts_filters, works=accepts_conv, precision="f16", rank=1, error=_error_of_filters)
-def conv_f16(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def conv_f16(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """As `conv`, panels in float16."""
     return filter_steps(op, ins, outs, context, HALF_PANELS)
 

@@ -3,15 +3,14 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 
-from bolt_numba.base.types import F32, TensorType
+from bolt_numba.base.types import F32
 from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.pack import PANEL, pack_b, pack_panels, panel_columns, source_rows
 from bolt_numba.kernels.jit import I64, PTR, Native, native_source
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.distances import Distances
 
 ROWS = 4
@@ -66,7 +65,7 @@ def _accepts(op: Distances, ins: Types) -> bool:
 
 
 @kernel(Distances, accepts=_accepts)
-def distances_f32(op: Distances, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def distances_f32(op: Distances, ins: Types, outs: Outs, context: Context) -> list[Step]:
     (n, k), m, known = ins[0].dims, ins[1].dims[1], ins[1].known
     steps: list[Step] = []
     panels: Argument

@@ -35,6 +35,8 @@ from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.language.vmath import vgelu_short, vgelu_tanh_short
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Context, Record
+from bolt_numba.ops.layers.products.conv import Conv
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.registry import Op
 
 
@@ -124,7 +126,6 @@ def finish(activation: Op | None, short: bool = False) -> Finish:
     bounds = _clamp(activation)
     if bounds is not None:
         return Finish(*bounds, None)
-    assert activation is not None
     return Finish(-math.inf, math.inf, _record(activation, short))
 
 
@@ -141,7 +142,7 @@ def put(v, y, res, has_residual, n, lo, hi):
         vstore_n(y, vmin(splat(hi), vmax(splat(lo), v)), n)
 
 
-def bias_last(op: Any, bias: TensorType | None, columns: int, context: Context) -> bool:
+def bias_last(op: Conv | MatMul, bias: TensorType | None, columns: int, context: Context) -> bool:
     """Whether the bias takes the place of a residual of no rows, so that it rounds a sum once and not at every step."""
     return context.numerics == "strict" and bias is not None and bias.size == columns and not op.residual
 

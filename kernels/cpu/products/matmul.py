@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -40,7 +39,7 @@ from bolt_numba.kernels.cpu.products.sweep import (
 from bolt_numba.kernels.geometry.products import ProductBlocks, block_index, geometry
 from bolt_numba.kernels.geometry.strides import transpose_move
 from bolt_numba.kernels.jit import Native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.products.matmul import MatMul
 
 SERIAL_FLOPS, SERIAL_BYTES = PAYS_FLOPS, PAYS_BYTES * 3 // 8
@@ -178,12 +177,12 @@ def conflicting(row_bytes: int, rows: int) -> bool:
 
 
 @kernel(MatMul, accepts=accepts_matmul)
-def matmul(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Panels of B (packed once when constant) under row tiles of A."""
     return product_steps(op, ins, context, PLAIN)
 
 
-def product_steps(op: Any, ins: Types, context: Context, form: PanelForm) -> list[Step]:
+def product_steps(op: MatMul, ins: Types, context: Context, form: PanelForm) -> list[Step]:
     """The steps of a product with panels of a form: constants, unless it is `PLAIN`."""
     a, b = ins[0], ins[1]
     bias = (*ins, None, None)[2]

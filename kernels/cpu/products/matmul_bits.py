@@ -17,7 +17,7 @@ import numpy as np
 from bolt_numba.base.follow import fixed
 from bolt_numba.base.selects import either
 from bolt_numba.base.types import F32 as F32_TYPE
-from bolt_numba.base.types import Array, TensorType
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import (
@@ -44,7 +44,7 @@ from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty
 from bolt_numba.kernels.cpu.products.sweep import sweep
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native, inline
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 
@@ -272,7 +272,7 @@ def _accepts(op: MatMulNBits, ins: Types) -> bool:
 
 
 @kernel(MatMulNBits, accepts=_accepts)
-def matmul_bits(op: MatMulNBits, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_bits(op: MatMulNBits, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Codes to floats in registers for few rows, to panels of some columns at a time for more."""
     x, codes, scales = ins[0], ins[1], ins[2]
     zeros, bias = (*ins, None, None)[3:5]
@@ -299,7 +299,7 @@ def matmul_bits(op: MatMulNBits, ins: Types, outs: Sequence[TensorType], context
     return [*steps, Step(few_rows(fixed(rows), bits), main, is_parallel(context, 2 * rows * n * k, codes.nbytes))]
 
 
-def _many(op: Any, ins: Types, held: dict[str, Argument], context: Context) -> list[Step]:
+def _many(op: MatMulNBits, ins: Types, held: dict[str, Argument], context: Context) -> list[Step]:
     """Panels and a sweep for each chunk of columns."""
     x, codes, bias = ins[0], ins[1], ins[4] if len(ins) > 4 else None
     n, k, m = codes.dims[0], x.dims[-1], x.size // x.dims[-1]

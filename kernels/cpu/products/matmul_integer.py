@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -21,8 +19,8 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     sums_are_exact,
 )
 from bolt_numba.kernels.geometry.products import block_index, geometry
-from bolt_numba.kernels.registry import Argument, Context, Step, Types, kernel
-from bolt_numba.ops.layers.products.integer_products import MatMulInteger, QLinearMatMul
+from bolt_numba.kernels.registry import Argument, Context, Outs, Step, Types, kernel
+from bolt_numba.ops.layers.products.integer_products import ByteMatMul, MatMulInteger, QLinearMatMul
 from bolt_numba.ops.layers.products.matmul import MatMul
 
 
@@ -52,7 +50,7 @@ def _accepts(op: MatMulInteger | QLinearMatMul, ins: Types) -> bool:
 
 
 @kernel(MatMulInteger, QLinearMatMul, accepts=_accepts)
-def matmul_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_bytes(op: ByteMatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Panels of B (packed once when constant) under row tiles of A."""
     at = operands_of(op)
     a, b = sides(ins, at)

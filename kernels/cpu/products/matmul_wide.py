@@ -3,7 +3,6 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -32,7 +31,7 @@ from bolt_numba.kernels.cpu.products.sweep_extents import greatest
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.products import block_index, geometry
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.matmul import MatMul
 
 KINDS = {"f8": (0, 8), "i4": (1, 4), "u4": (1, 4), "i8": (2, 8), "u8": (2, 8)}
@@ -138,7 +137,7 @@ def multiply(kind: int, size: int) -> Native:
     return native(fastmath=None, extents=partial(_multiplied, size), **pointers, **numbers)(body)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: MatMul, ins: Types) -> bool:
     """Operands of rank 2 and more, a bias along the last axis; no factor, activation or residual."""
     a, b, bias = (*ins, None)[:3]
     if a is None or b is None or any(t is not None and not t.is_static for t in ins):
@@ -169,7 +168,7 @@ def _packed(index: int, t: TensorType, source: Argument, shape: tuple[int, int, 
 
 
 @kernel(MatMul, accepts=_accepts)
-def matmul_wide(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_wide(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """f64, i32, u32, i64 and u64."""
     a, b = ins[0], ins[1]
     bias = (*ins, None)[2]

@@ -31,7 +31,7 @@ from bolt_numba.kernels.cpu.products.sweep_bytes import BLOCK_FIELDS, choose_spa
 from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types
 from bolt_numba.ops.layers.products.conv import Convolution
-from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul, sums_fit
+from bolt_numba.ops.layers.products.integer_products import ByteProduct, QLinearConv, QLinearMatMul, sums_fit
 
 BYTE_TYPES = (U8, I8)
 NO_ZERO = np.zeros(1, np.uint8)
@@ -77,7 +77,7 @@ def operand(ins: Types, index: int | None) -> In | None:
     return None if index is None or given(ins, index) is None else In(index)
 
 
-def are_plain(op: Any, ins: Types, at: OperandPlaces) -> bool:
+def are_plain(op: ByteProduct, ins: Types, at: OperandPlaces) -> bool:
     """Static bytes, f32 scales, one scale and zero point of the result, an activation of f32."""
     a, b, target = given(ins, at.a), given(ins, at.b), given(ins, at.zero_y)
     if a is None or b is None or not all(t.is_static for t in ins if t is not None):
@@ -91,7 +91,7 @@ def are_plain(op: Any, ins: Types, at: OperandPlaces) -> bool:
     return all(t is None or t.size == 1 for t in (given(ins, i) for i in (at.scale_y, at.zero_y)))
 
 
-def by_rows(op: Any, ins: Types, at: OperandPlaces) -> tuple[bool, bool]:
+def by_rows(op: ByteProduct, ins: Types, at: OperandPlaces) -> tuple[bool, bool]:
     """Whether zero points, and scales, of A are numbers of rows, which the sweep uses; else the columns' numbers do.
 
     So are those that only the run tells where a matrix product gives floats: the columns' numbers are constant then.
@@ -212,7 +212,9 @@ def _flip(t: TensorType | None, unsigned: bool = True) -> int:
     return 128 if t is not None and t.dtype == (I8 if unsigned else U8) else 0
 
 
-def column_step(op: Any, ins: Types, at: OperandPlaces, panels: Panels, k: int, packed: Argument, length: int) -> Step:
+def column_step(
+    op: ByteProduct, ins: Types, at: OperandPlaces, panels: Panels, k: int, packed: Argument, length: int
+) -> Step:
     """`prepare_columns`; packed: begins with the sums of the columns; length: of zero points of each image."""
     a, b, zero_a, zero_b, bias = (given(ins, i) for i in (at.a, at.b, at.zero_a, at.zero_b, at.bias))
     scale_a, scale_b, done = given(ins, at.scale_a), given(ins, at.scale_b), finish(getattr(op, "activation", None))
@@ -238,7 +240,8 @@ def column_step(op: Any, ins: Types, at: OperandPlaces, panels: Panels, k: int, 
 
 
 def columns_of(
-    op: Any, ins: Types, at: OperandPlaces, panels: Panels, k: int, packed: Argument, length: int, context: Context
+    op: ByteProduct, ins: Types, at: OperandPlaces, panels: Panels, k: int, packed: Argument, length: int,
+    context: Context,
 ) -> tuple[Argument, Argument, list[Step]]:
     """What `prepare_columns` makes, ``length`` zero points of each image, and the step that makes both at run time.
 
@@ -265,7 +268,6 @@ def columns_of(
     columns = context.packed((packed, *known.values()), ("columns", panels, rest, *known), pack)
     if not length:
         return columns, None, []
-    assert zero is not None
     zeros = content(zero).reshape(-1).view(np.uint8) ^ np.uint8(_flip(given(ins, at.a)))
     return columns, np.resize(np.repeat(zeros, length), images * length), []
 
@@ -279,7 +281,7 @@ def unsigned_step(a: TensorType, source: In | Scratch, context: Context) -> tupl
     return to, [Step(flip_bytes, {"x": source, "to": to, "n": size}, is_parallel(context, 0, 2 * size))]
 
 
-def finish_args(op: Any, ins: Types, at: OperandPlaces) -> dict[str, Argument]:
+def finish_args(op: ByteProduct, ins: Types, at: OperandPlaces) -> dict[str, Argument]:
     """What sweeps need to know of zero points, and `epilogue_bytes.FIELDS`."""
     a, b = sides(ins, at)
     zero_a, residual = given(ins, at.zero_a), given(ins, at.residual)
@@ -299,7 +301,7 @@ def finish_args(op: Any, ins: Types, at: OperandPlaces) -> dict[str, Argument]:
 
 
 def product_steps(
-    op: Any, ins: Types, at: OperandPlaces, rows: RowTables, panels: Panels, packed: Argument, context: Context
+    op: ByteProduct, ins: Types, at: OperandPlaces, rows: RowTables, panels: Panels, packed: Argument, context: Context
 ) -> list[Step]:
     """The numbers of the columns, and the sweep."""
     a, b = sides(ins, at)

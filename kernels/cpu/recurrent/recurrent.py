@@ -36,7 +36,7 @@ from bolt_numba.kernels.cpu.recurrent.recurrent_cells import (
 )
 from bolt_numba.kernels.cpu.recurrent.recurrent_walk import clear, quantize_state, share_lines, walk
 from bolt_numba.kernels.extents import Lent, borrowed
-from bolt_numba.kernels.registry import Argument, Context, In, Maker, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Maker, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN, Recurrent
 
@@ -196,9 +196,7 @@ class RecurrentLayer:
 
     def packed(self, context: Context, index: int, key: Any, pack: Any) -> Any:
         """What ``pack`` makes of a constant operand."""
-        source = self.given(index)
-        assert source is not None
-        return context.packed(source.known, ("recurrent", *key, self.vectors), lambda a: pack(a, self.vectors))
+        return context.packed(self.ins[index].known, ("recurrent", *key, self.vectors), lambda a: pack(a, self.vectors))
 
     def strides(self) -> dict[str, Argument]:
         """Bytes between steps, directions and sequences."""
@@ -214,7 +212,7 @@ class RecurrentLayer:
         return np.zeros(self.op.directions * self.n * self.h, np.float32)
 
 
-def can_walk(op: Any, ins: Types) -> bool:
+def can_walk(op: Recurrent, ins: Types) -> bool:
     """Whether weights are constant and activations known, the same in both directions."""
     x, weights = ins[0], (*ins, None)[1:4]
     if not all(t.is_static for t in ins if t is not None):
@@ -263,7 +261,7 @@ def _input_pairs(layer: RecurrentLayer, bias: Argument, context: Context) -> tup
 
     panels = layer.packed(context, 1, ("panels of pairs", count), pack)
 
-    def make(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    def make(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
         return [product_step(op, panels, bias, sizes, context)]
 
     return products_by(make, layer, [Lent(TensorType(F32, (layer.i, layer.gate_columns)), None)], context)
@@ -334,7 +332,7 @@ def steps_of(
     return [*made, Step(program, args, (layer.groups > 1) & (flops >= PARALLEL_FLOPS))]
 
 
-def state_buffers(op: Any, ins: Types) -> frozenset[tuple[int, int]]:
+def state_buffers(op: Recurrent, ins: Types) -> frozenset[tuple[int, int]]:
     """(initial state, last state) that may be one buffer.
 
     The whole initial h is read in the first step of time and the last h written in the last; of c only the elements
@@ -347,14 +345,14 @@ def state_buffers(op: Any, ins: Types) -> frozenset[tuple[int, int]]:
 
 
 @kernel(LSTM, accepts=can_walk, states=state_buffers)
-def lstm(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def lstm(op: LSTM, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
     layer = RecurrentLayer.of(op, "lstm", ins)
     return steps_of(layer, context, lstm_fields(layer))
 
 
 @kernel(LSTM, accepts=can_walk, precision="bf16", rank=1, states=state_buffers)
-def lstm_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def lstm_bf16(op: LSTM, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """As `lstm`; states are rounded where they meet their weights."""
     layer = RecurrentLayer.of(op, "lstm", ins, PAIRS)
     return steps_of(layer, context, lstm_fields(layer))
@@ -368,7 +366,7 @@ def lstm_fields(layer: RecurrentLayer) -> dict[str, Argument]:
 
 
 @kernel(GRU, accepts=can_walk, states=state_buffers)
-def gru(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def gru(op: GRU, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
     if op.linear_before_reset:
         return _gru_after(RecurrentLayer.of(op, "gru_after", ins), context)
@@ -389,18 +387,18 @@ def gru_after_fields(layer: RecurrentLayer, context: Context) -> dict[str, Argum
     return {"reset_bias": bias}
 
 
-def _accepts_after(op: Any, ins: Types) -> bool:
+def _accepts_after(op: GRU, ins: Types) -> bool:
     """Only where one product serves all gates."""
     return bool(op.linear_before_reset) and can_walk(op, ins)
 
 
 @kernel(GRU, accepts=_accepts_after, precision="bf16", rank=1, states=state_buffers)
-def gru_bf16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def gru_bf16(op: GRU, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """As `gru` with linear_before_reset; states are rounded where they meet their weights."""
     return _gru_after(RecurrentLayer.of(op, "gru_after", ins, PAIRS), context)
 
 
 @kernel(RNN, accepts=can_walk, states=state_buffers)
-def rnn(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def rnn(op: RNN, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Constant weights; activations of `FUNCTIONS`, the same in both directions."""
     return steps_of(RecurrentLayer.of(op, "rnn", ins), context, {})

@@ -5,7 +5,6 @@ x is quantised at once and multiplied for all steps by `sweep_bytes`; the state 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from bolt_numba.kernels.cpu.recurrent.recurrent import (
 )
 from bolt_numba.kernels.cpu.recurrent.recurrent_cells import FOURS
 from bolt_numba.kernels.extents import Lent, borrowed
-from bolt_numba.kernels.registry import Argument, Context, In, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.integer_products import QLinearMatMul
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 
@@ -62,7 +61,6 @@ def pack_row_sums(w: Array, vectors: int) -> Array:
 def _input_bytes(layer: RecurrentLayer, bias: Argument, context: Context) -> tuple[Scratch, list[Step]]:
     """Steps of x w^T + bias for all steps of time, [rows of x, columns of `pack_columns`]."""
     w = layer.ins[1]
-    assert w is not None
     rows, columns, k = layer.t * layer.n, layer.gate_columns, layer.i
     middle = centre(w.dtype)
     scales = _in_columns(layer, W_NUMBERS[0], w.dims[1], context)
@@ -111,7 +109,7 @@ def _states(op: DynamicQuantizeLSTM, ins: Types) -> frozenset[tuple[int, int]]:
 
 
 @kernel(DynamicQuantizeLSTM, accepts=_accepts, states=_states)
-def lstm_bytes(op: DynamicQuantizeLSTM, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def lstm_bytes(op: DynamicQuantizeLSTM, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Constant weights, which stay bytes; activations of `FUNCTIONS`, the same in both directions."""
     layer = RecurrentLayer.of(op, "lstm", ins, FOURS)
     r = ins[2]

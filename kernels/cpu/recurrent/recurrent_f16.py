@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +21,8 @@ from bolt_numba.kernels.cpu.recurrent.recurrent import (
 )
 from bolt_numba.kernels.cpu.recurrent.recurrent_cells import HALVES
 from bolt_numba.kernels.extents import Lent
-from bolt_numba.kernels.registry import Argument, Context, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, Outs, Scratch, Step, Types, kernel
+from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM
 
 
@@ -39,35 +38,35 @@ def _input_products(layer: RecurrentLayer, bias: Argument, context: Context) -> 
     zeros = np.broadcast_to(np.float32(0), (layer.i, columns))
     matrix = Lent(TensorType(F32, zeros.shape, value=zeros), None)
 
-    def make(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    def make(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
         return product_steps(op, ins, context, form)
 
     return products_by(make, layer, [matrix, Lent.constant(bias, TensorType(F32, (columns,)), context)], context)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: GRU | LSTM, ins: Types) -> bool:
     """Rows of weights come in twos."""
     return can_walk(op, ins) and ins[2].dims[2] % 2 == 0
 
 
-def _accepts_after(op: Any, ins: Types) -> bool:
+def _accepts_after(op: GRU, ins: Types) -> bool:
     """Only where one product serves all gates."""
     return bool(op.linear_before_reset) and _accepts(op, ins)
 
 
-def _error(op: Any, ins: Types, context: Context) -> float:
+def _error(op: GRU | LSTM, ins: Types, context: Context) -> float:
     return max(unfit(w, 1, 1.0, context) for w in ins[1:3] if w is not None)
 
 
 @kernel(LSTM, accepts=_accepts, precision="f16", rank=1, states=state_buffers, error=_error)
-def lstm_f16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def lstm_f16(op: LSTM, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """As `lstm`, weights in float16."""
     layer = RecurrentLayer.of(op, "lstm", ins, HALVES)
     return steps_of(layer, context, lstm_fields(layer), _input_products)
 
 
 @kernel(GRU, accepts=_accepts_after, precision="f16", rank=1, states=state_buffers, error=_error)
-def gru_f16(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def gru_f16(op: GRU, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """As `gru` with linear_before_reset, weights in float16."""
     layer = RecurrentLayer.of(op, "gru_after", ins, HALVES)
     return steps_of(layer, context, gru_after_fields(layer, context), _input_products)

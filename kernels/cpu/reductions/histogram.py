@@ -3,9 +3,6 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -26,7 +23,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
 )
 from bolt_numba.kernels.jit import I64, PTR, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.histogram import HALF, LEAST_EXPONENT, Histogram
 
 BINS = 2 * HALF
@@ -98,7 +95,7 @@ def _is_static(op: Histogram, ins: Types) -> bool:
 
 
 @kernel(Histogram, accepts=_is_static)
-def histogram(op: Histogram, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def histogram(op: Histogram, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Tables of parts, then their sum."""
     n = ins[0].size
     parts = min(PARTS, max(1, n // PART))

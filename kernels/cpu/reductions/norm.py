@@ -12,13 +12,11 @@ their size.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.types import F32 as F32_TYPE
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     F32,
@@ -47,8 +45,9 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.reduce import FOLD, FOLDS, fold_step
 from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import PTR_OR_0
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.ops.layers import norm as ops
 from bolt_numba.ops.registry import normalise_axis
@@ -188,7 +187,7 @@ def normalise_rows(p, tid, nthreads):
             vstore_n(y + 4 * i, fma(v, vload_n(scale + 4 * i, n - i), b), n - i)
 
 
-def _row_length(op: Any, ins: Types) -> int | None:
+def _row_length(op: ops.RowNorm, ins: Types) -> int | None:
     """Elements of a normalised row when all operands are f32 of known and full length, along the same axes."""
     x = ins[0]
     if not x.is_static or not x.size or not x.dims:
@@ -201,16 +200,14 @@ def _row_length(op: Any, ins: Types) -> int | None:
     return n if x.dtype == F32_TYPE else None
 
 
-def _has_rows(op: ops.LayerNormalization | ops.RMSNormalization, ins: Types) -> bool:
+def _has_rows(op: ops.RowNorm, ins: Types) -> bool:
     return _row_length(op, ins) is not None
 
 
 @kernel(ops.LayerNormalization, ops.RMSNormalization, accepts=_has_rows, inplace=(0,))
-def row_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def row_normalisation(op: ops.RowNorm, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Three passes over a row that stays in cache."""
-    n, x = _row_length(op, ins), ins[0]
-    assert n is not None, "accepts() has tested this"
-    assert x is not None, "accepts() has tested this"
+    n, x = tested(_row_length(op, ins)), ins[0]
     has_bias = len(ins) > 2 and ins[2] is not None
     args: dict[str, Argument] = {"x": In(0), "scale": In(1), "bias": In(2) if has_bias else None, "y": Out(0)}
     stats = len(outs) > 1
@@ -356,7 +353,7 @@ def affine_pixels(p, tid, nthreads):
             vstore_n(y + 4 * i, fma(v, vload_n(factor + 4 * i, c - i), vload_n(bias + 4 * i, c - i)), c - i)
 
 
-def image_dims(op: Any, ins: Types) -> tuple[int, int, int] | None:
+def image_dims(op: ops.ChannelNorm | ops.LRN, ins: Types) -> tuple[int, int, int] | None:
     """(n, c, pixels) when every operand is static f32 and the image is not empty."""
     if any(t is None or not t.is_static or t.dtype != F32_TYPE for t in ins):
         return None
@@ -374,11 +371,9 @@ def has_image(op: ops.InstanceNormalization | ops.GroupNormalization | ops.Batch
 
 
 @kernel(ops.InstanceNormalization, ops.GroupNormalization, accepts=has_image, inplace=(0,))
-def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def group_normalisation(op: ops.GroupNorm, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Rows of planes for channels first; column sums, their groups, and a row-wise pass for channels last."""
-    image = image_dims(op, ins)
-    assert image is not None, "accepts() has tested this"
-    n, c, spatial = image
+    n, c, spatial = tested(image_dims(op, ins))
     groups = c if isinstance(op, ops.InstanceNormalization) else op.num_groups
     parallel = n * c * spatial > 2 * PAYS_ELEMENTS
     if op.layout == "NCHW":
@@ -438,11 +433,9 @@ def affine_planes(p, tid, nthreads):
 
 
 @kernel(ops.BatchNormalization, accepts=has_image, inplace=(0,))
-def batch_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def batch_normalisation(op: ops.BatchNormalization, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """The factor of each channel, then one pass."""
-    image = image_dims(op, ins)
-    assert image is not None, "accepts() has tested this"
-    n, c, spatial = image
+    n, c, spatial = tested(image_dims(op, ins))
     factor = Scratch(4 * c)
     prepare: dict[str, Argument] = {"scale": In(1), "var": In(4), "factor": factor, "c": c, "epsilon": op.epsilon}
     args: dict[str, Argument] = {"x": In(0), "mean": In(3), "factor": factor, "bias": In(2), "y": Out(0), "c": c}

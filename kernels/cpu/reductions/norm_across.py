@@ -3,12 +3,8 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     F32,
     I64,
@@ -32,7 +28,8 @@ from bolt_numba.kernels.cpu.language.vmath import vpow
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.norm import has_image, image_dims, x_and_y
 from bolt_numba.kernels.cpu.reductions.reduce import axis_form
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.geometry.unseen import tested
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers import norm as ops
 
 
@@ -95,11 +92,9 @@ def response_pixels(p, tid, nthreads):
 
 
 @kernel(ops.LRN, accepts=has_image)
-def local_response_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def local_response_normalisation(op: ops.LRN, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Sums of squares over neighbouring channels."""
-    image = image_dims(op, ins)
-    assert image is not None, "accepts() has tested this"
-    n, c, spatial = image
+    n, c, spatial = tested(image_dims(op, ins))
     before = (op.size - 1) // 2
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "c": c, "before": before, "alpha": op.alpha / op.size}
     args |= {"beta": op.beta, "bias": op.bias}
@@ -163,11 +158,9 @@ def _has_axis(op: ops.LpNormalization, ins: Types) -> bool:
 
 
 @kernel(ops.LpNormalization, accepts=_has_axis, inplace=(0,))
-def lp_normalisation(op: ops.LpNormalization, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def lp_normalisation(op: ops.LpNormalization, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Two passes, along rows or columns."""
-    form = axis_form(op, ins)
-    assert form is not None, "accepts() has tested this"
-    outer, n, inner = form
+    outer, n, inner = tested(axis_form(op, ins))
     parallel = outer * n * inner > 2 * PAYS_ELEMENTS
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "n": n, "squared": int(op.p == 2)}
     if inner == 1:

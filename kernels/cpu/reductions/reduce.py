@@ -14,18 +14,20 @@ from typing import Any
 
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import divisor, either
-from bolt_numba.base.types import F32, TensorType
+from bolt_numba.base.types import F32
 from bolt_numba.kernels.cpu.language.lang import LANES, native_source
 from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES, PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Extents, Reach, box
 from bolt_numba.kernels.geometry.reduced import around_axis, passes, reduced_axes
+from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import F32 as FLOAT
 from bolt_numba.kernels.jit import I64 as INT
 from bolt_numba.kernels.jit import PTR, Native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays import reduce as ops
-from bolt_numba.ops.registry import normalise_axis
+from bolt_numba.ops.layers.norm import LpNormalization
+from bolt_numba.ops.registry import Op, normalise_axis
 
 FOLD = 64
 """Vectors that one partial result takes in."""
@@ -56,7 +58,7 @@ class Fold:
 
 
 _SUM = "{a} + {b}"
-FOLDS: dict[type[Any], Fold] = {
+FOLDS: dict[type[Op], Fold] = {
     ops.ReduceSum: Fold("sum", 0.0, _SUM),
     ops.ReduceMean: Fold("mean", 0.0, _SUM, finish="{v} * scale"),
     ops.ReduceL1: Fold("l1", 0.0, _SUM, "vabs({v})"),
@@ -207,7 +209,7 @@ def _even_parts(n: int, pays: bool) -> int:
     return made
 
 
-def _is_f32(op: Any, ins: Types) -> bool:
+def _is_f32(op: ops.Reduction, ins: Types) -> bool:
     return reduced_axes(op, ins) is not None and ins[0].dtype == F32
 
 
@@ -230,10 +232,9 @@ def _fold_all(
 
 
 @kernel(*FOLDS, accepts=_is_f32)
-def reduce_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def reduce_f32(op: ops.Reduction, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Vector folds, a pass for each group of reduced axes."""
-    axes, dims = reduced_axes(op, ins), ins[0].dims
-    assert axes is not None, "accepts() has tested this"
+    axes, dims = tested(reduced_axes(op, ins)), ins[0].dims
     scale = 1.0 / math.prod(dims[a] for a in axes)
     return _fold_all(FOLDS[type(op)], In(0), Out(0), dims, axes, scale)
 
@@ -285,10 +286,9 @@ def log_sum_exp(p, tid, nthreads):
 
 
 @kernel(ops.ReduceLogSumExp, accepts=_is_f32)
-def log_sum_exp_f32(op: ops.ReduceLogSumExp, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def log_sum_exp_f32(op: ops.ReduceLogSumExp, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """The maximum, then the sum of what is left of it; a pass for each group of reduced axes."""
-    axes, dims = reduced_axes(op, ins), ins[0].dims
-    assert axes is not None, "accepts() has tested this"
+    axes, dims = tested(reduced_axes(op, ins)), ins[0].dims
     fields = {k: v for k, v in _COLUMNS.items() if k != "scale"}
     made = native_source(_LOG_SUM_EXP, "log_sum_exp", fields, extents=_columns_reach, **scope_of(_LOG_SUM_EXP))
     forms = _share_few(passes(dims, axes))
@@ -306,7 +306,7 @@ def log_sum_exp_f32(op: ops.ReduceLogSumExp, ins: Types, outs: Sequence[TensorTy
 # ------------------------------------------------------------------------------------------------ forms of other files
 
 
-def axis_form(op: Any, ins: Types) -> tuple[int, int, int] | None:
+def axis_form(op: ops.LogSoftmax | LpNormalization | ops.Softmax, ins: Types) -> tuple[int, int, int] | None:
     """``[outer, n, inner]`` for an operator with ``axis`` on a static f32 operand that is not empty."""
     x = ins[0]
     if not x.is_static or x.dtype != F32 or not x.size:

@@ -13,16 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import BOOL, F64, I64, U8, U64, AnyDType, TensorType, dtype_name
+from bolt_numba.base.types import BOOL, F64, I64, U8, U64, AnyDType, dtype_name
 from bolt_numba.kernels.cpu.language.lang import native_source
 from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
+from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import I64 as INT
 from bolt_numba.kernels.jit import PTR, PTR_OR_0, Native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays import reduce as ops
+from bolt_numba.ops.registry import Op
 
 COLUMNS = 512
 """Columns that are folded together."""
@@ -48,7 +50,7 @@ class PlainFold:
     total: str = ""
 
 
-PLAIN_FOLDS: dict[type[Any], PlainFold] = {
+PLAIN_FOLDS: dict[type[Op], PlainFold] = {
     ops.ReduceSum: PlainFold("sum"),
     ops.ReduceMean: PlainFold("mean", finish="{s} / p.count"),
     ops.ReduceProd: PlainFold("prod", "{s} * {v}", 1),
@@ -62,7 +64,7 @@ _WHOLE_MEAN = PlainFold("whole_mean", finish="halves_div({s} >> i64(32), {s} & i
 _WHOLE_L2 = PlainFold("whole_l2", load="{v} * {v}", finish="whole_root(math.sqrt({s}), {s})")
 
 
-def fold_of(op: Any, dtype: AnyDType) -> tuple[PlainFold, AnyDType]:
+def fold_of(op: ops.Reduction, dtype: AnyDType) -> tuple[PlainFold, AnyDType]:
     """What is folded, and in which dtype.
 
     The sum behind a mean of integers, and behind a root, may be longer than they are.  Of 64 bits the high halves are
@@ -206,7 +208,7 @@ def _fold(fold: PlainFold, source: AnyDType, total: AnyDType, result: AnyDType) 
     return native_source(text, name, _FIELDS, free, extents=extents, **scope_of(text))
 
 
-def _has_plain(op: Any, ins: Types) -> bool:
+def _has_plain(op: ops.Reduction, ins: Types) -> bool:
     x = ins[0]
     if reduced_axes(op, ins) is None:
         return False
@@ -214,11 +216,9 @@ def _has_plain(op: Any, ins: Types) -> bool:
 
 
 @kernel(*PLAIN_FOLDS, accepts=_has_plain)
-def reduce_plain(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def reduce_plain(op: ops.Reduction, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Any integers, bool (greatest and least), f64."""
-    axes, x = reduced_axes(op, ins), ins[0]
-    assert axes is not None, "accepts() has tested this"
-    assert x is not None, "accepts() has tested this"
+    axes, x = tested(reduced_axes(op, ins)), ins[0]
     dtype = U8 if x.dtype == BOOL else x.dtype
     return _fold_steps(*fold_of(op, dtype), x.dims, axes, dtype, context)
 

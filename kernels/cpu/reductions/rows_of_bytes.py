@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -52,7 +51,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.language.vmath import exp_negative
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.jit import F64, I64, PTR, PTR_OR_0, Native, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.between_bytes import MOST_IN_ROW, BetweenBytes
 from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
 from bolt_numba.ops.layers.norm import LayerNormalization
@@ -305,7 +304,7 @@ def _signed(dtype: AnyDType) -> bool:
 
 
 @kernel(BetweenBytes, accepts=_accepts)
-def rows_of_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def rows_of_bytes(op: BetweenBytes, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Softmax and layer norm over the last axis, and means over neighbouring axes."""
     x, y = ins[0], outs[0]
     if not x.size:
@@ -327,8 +326,8 @@ def rows_of_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
         room = Scratch(4 * n * context.threads)
         given = {k: v for k, v in args.items() if k not in ("x_scale", "x_zero")}
         return [Step(softmax_by_table(kinds[1]), given | {"room": room, "table": table}, parallel)]
-    if isinstance(op.op, Softmax):
-        return [Step(softmax_bytes(*kinds), args | {"room": Scratch(4 * n * context.threads)}, parallel)]
-    shift = In(6) if len(ins) > 6 and ins[6] is not None else None
-    norm = {"gain": In(5), "shift": shift, "epsilon": float(op.op.epsilon)}
-    return [Step(norm_bytes(*kinds), args | norm, parallel)]
+    if isinstance(op.op, LayerNormalization):
+        shift = In(6) if len(ins) > 6 and ins[6] is not None else None
+        norm = {"gain": In(5), "shift": shift, "epsilon": float(op.op.epsilon)}
+        return [Step(norm_bytes(*kinds), args | norm, parallel)]
+    return [Step(softmax_bytes(*kinds), args | {"room": Scratch(4 * n * context.threads)}, parallel)]

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     I64,
@@ -33,7 +31,8 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.language.vmath import exp_negative, vlog
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.reduce import axis_form
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.geometry.unseen import tested
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.arrays import reduce as ops
 
 
@@ -189,11 +188,9 @@ def _has_form(op: ops.Softmax | ops.LogSoftmax, ins: Types) -> bool:
 
 
 @kernel(ops.Softmax, ops.LogSoftmax, accepts=_has_form, inplace=(0,))
-def softmax_f32(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def softmax_f32(op: ops.LogSoftmax | ops.Softmax, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Rows for the last axis, columns for the others; each element is written after its last read."""
-    form = axis_form(op, ins)
-    assert form is not None, "accepts() has tested this"
-    outer, n, inner = form
+    outer, n, inner = tested(axis_form(op, ins))
     logarithm = isinstance(op, ops.LogSoftmax)
     parallel = outer * n * inner > PAYS_ELEMENTS
     if inner == 1:

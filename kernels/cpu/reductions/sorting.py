@@ -41,7 +41,7 @@ from bolt_numba.kernels.data_sized import Empty, Sized, data_sized, sized
 from bolt_numba.kernels.extents import Extents, Reach
 from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.jit import I64, PTR, Inline, Native, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.gather import Unique
 from bolt_numba.ops.arrays.reduce import TopK
 from bolt_numba.ops.registry import normalise_axis
@@ -318,7 +318,7 @@ def _can_order(op: TopK, ins: Types) -> bool:
 
 
 @kernel(TopK, accepts=_can_order)
-def topk(op: TopK, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def topk(op: TopK, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Any dtype, any k; lines are shared by the threads."""
     x = ins[0]
     axis = normalise_axis(op, op.axis, len(x.dims))

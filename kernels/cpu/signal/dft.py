@@ -7,7 +7,6 @@ Source: Bluestein 1970.  An inverse is a transform whose results come in the oth
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
-from bolt_numba.base.types import F32, Array, TensorType
+from bolt_numba.base.types import F32, Array
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     ceil_div,
@@ -55,7 +54,7 @@ from bolt_numba.kernels.cpu.signal.fourier import (
 )
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
-from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.signal import DFT
 
 FEW_LINES, SHORT_LINE = 4, 1024
@@ -248,7 +247,7 @@ def chirp(n: int) -> Chirp:
     return Chirp(m, np.stack([both.real, both.imag], axis=1))
 
 
-def extent_of(op: Any, ins: Types) -> tuple[int, int] | None:
+def extent_of(op: DFT, ins: Types) -> tuple[int, int] | None:
     """Length and number of the transforms; None where x is not f32, is empty, or something is not known."""
     x = ins[0]
     if not x.is_static or x.dtype != F32 or not x.size:
@@ -258,7 +257,7 @@ def extent_of(op: Any, ins: Types) -> tuple[int, int] | None:
     return length_of(op, ins), x.size // x.dims[axis_of(ins)] // x.dims[-1]
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: DFT, ins: Types) -> bool:
     extent = extent_of(op, ins)
     if extent is None:
         return False
@@ -266,7 +265,7 @@ def _accepts(op: Any, ins: Types) -> bool:
     return n <= LONGEST_LINE and (lines >= FEW_LINES or (chirp(n).m if bends(n) else n) <= SHORT_LINE)
 
 
-def _accepts_frames(op: Any, ins: Types) -> bool:
+def _accepts_frames(op: DFT, ins: Types) -> bool:
     extent, x = extent_of(op, ins), ins[0]
     if extent is None or op.inverse or x.dims[-1] == 2 or axis_of(ins) != len(x.dims) - 2:
         return False
@@ -286,7 +285,7 @@ def axis_of(ins: Types) -> int:
     return given % len(x.dims)
 
 
-def length_of(op: Any, ins: Types) -> int:
+def length_of(op: DFT, ins: Types) -> int:
     """Of the transform."""
     x, length = ins[0], ins[1] if len(ins) > 1 else None
     if length is not None and length.known is not None:
@@ -296,10 +295,9 @@ def length_of(op: Any, ins: Types) -> int:
 
 
 @kernel(DFT, accepts=_accepts)
-def dft(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def dft(op: DFT, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """f32, along an axis and of a length that are known; few long lines are for `long_dft`."""
     x, axis, n = ins[0], axis_of(ins), length_of(op, ins)
-    assert x is not None
     inner, size, mirrored = int(np.prod(x.dims[axis + 1 : -1])), x.dims[axis], op.inverse and op.onesided
     m, chirps = (chirp(n).m, chirp(n).pairs) if bends(n) else (n, np.zeros((1, 2)))
     made, lines, room = stages(m, False), x.size // size // x.dims[-1], PLACES + NEAR + SQUARE + 4 * BYTES * m
@@ -319,9 +317,8 @@ def dft(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> li
 
 
 @kernel(DFT, accepts=_accepts_frames, rank=1)
-def real_dft(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def real_dft(op: DFT, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Real lines that lie together: frames without a window, one behind the other."""
     x, n = ins[0], length_of(op, ins)
-    assert x is not None
     lines, size = x.size // x.dims[-2], x.dims[-2]
     return [frames_step(n, outs[0].dims[-2], (1, lines * size, lines, size), None, context)]

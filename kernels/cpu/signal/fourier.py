@@ -10,7 +10,6 @@ al. 1967.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
-from bolt_numba.base.types import F32, Array, TensorType
+from bolt_numba.base.types import F32, Array
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -44,8 +43,9 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import L1, PAYS_FLOPS
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, native
-from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.signal import STFT
 
 LINES = LANES // 2
@@ -406,7 +406,7 @@ def stages(n: int, is_real: bool = True) -> Stages:
     return Stages(np.array(rows, np.int64).reshape(-1, STAGE), np.concatenate(parts), 0)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: STFT, ins: Types) -> bool:
     signal, step = ins[0], ins[1]
     if not signal.is_static or signal.dtype != F32 or signal.dims[-1] != 1:
         return False
@@ -427,13 +427,11 @@ def _frame(ins: Types) -> int | None:
 
 
 @kernel(STFT, accepts=_accepts)
-def stft(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def stft(op: STFT, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Real f32 signals; frames of known length without large prime factors."""
-    signal, step, n = ins[0], ins[1], _frame(ins)
-    assert step.known is not None
-    assert n is not None
+    signal, step, n = ins[0], tested(ins[1].known), tested(_frame(ins))
     signals, frames, bins, _ = outs[0].dims
-    counts = signals, signal.dims[1], frames, int(step.known.reshape(-1)[0])
+    counts = signals, signal.dims[1], frames, int(step.reshape(-1)[0])
     return [frames_step(n, bins, counts, In(2) if len(ins) > 2 and ins[2] is not None else None, context)]
 
 

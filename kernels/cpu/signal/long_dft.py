@@ -6,14 +6,12 @@ Between the two each number is turned by its place.  Source: Gentleman and Sande
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.follow import pure
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     ceil_div,
@@ -43,7 +41,7 @@ from bolt_numba.kernels.cpu.signal.dft import (
 from bolt_numba.kernels.cpu.signal.fourier import LINES, LONGEST_LINE, NEAR, STAGE, stages, transform, turns_of
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
-from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.signal import DFT
 
 MOST_POINTS = LONGEST_LINE * 16
@@ -193,7 +191,7 @@ def places_turned(n: int) -> Any:
     )
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: DFT, ins: Types) -> bool:
     extent = extent_of(op, ins)
     if extent is None:
         return False
@@ -204,10 +202,9 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 
 @kernel(DFT, accepts=_accepts)
-def long_dft(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def long_dft(op: DFT, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Few lines of more than 1,024 numbers, or any that are longer than others take."""
     x, axis, n = ins[0], axis_of(ins), length_of(op, ins)
-    assert x is not None
     rows, size, parts = rows_of(n), x.dims[axis], x.dims[-1]
     wide, mirrored, inner = n // rows, op.inverse and op.onesided, int(np.prod(x.dims[axis + 1 : -1]))
     lines, columns, across = x.size // size // parts, stages(rows, False), stages(wide, False)

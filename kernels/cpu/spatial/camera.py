@@ -3,12 +3,10 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     even_lanes,
@@ -26,7 +24,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
-from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.registry import Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.data.camera import BLUE_U, GREEN_U, GREEN_V, LUMA, RED_V, YUV_BITS, YuvToRgba
 
 HALF = np.int32(1 << (YUV_BITS - 1))
@@ -79,7 +77,7 @@ def _accepts(op: YuvToRgba, ins: Types) -> bool:
 
 
 @kernel(YuvToRgba, accepts=_accepts)
-def yuv(op: YuvToRgba, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def yuv(op: YuvToRgba, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Pictures of any size."""
     *lead, high, wide, _ = outs[0].dims
     pictures = lead[0] if lead else 1

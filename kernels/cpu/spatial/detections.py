@@ -145,7 +145,7 @@ def detect(p, tid, nthreads):
     store_i64(p.found, rows)
 
 
-def _numbers(op: Any, boxes: Sequence[int], scores: Sequence[int]) -> dict[str, Any]:
+def _numbers(op: DetectionOutput | MulticlassNMS, boxes: Sequence[int], scores: Sequence[int]) -> dict[str, Any]:
     """Fields of a call that are no addresses, for operands of these shapes; ``more`` is the operator's."""
     images, classes, count = scores
     return {
@@ -156,7 +156,9 @@ def _numbers(op: Any, boxes: Sequence[int], scores: Sequence[int]) -> dict[str, 
     }  # fmt: skip
 
 
-def _detected(op: Any, operands: Sequence[Any], empty: Empty, fields: dict[str, Any]) -> tuple[Array, Array]:
+def _detected(
+    op: DetectionOutput | MulticlassNMS, operands: Sequence[Array], empty: Empty, fields: dict[str, Any]
+) -> tuple[Array, Array]:
     """Rows [k, 7] and places [k] of an operator's boxes and scores."""
     boxes, scores = operands
     numbers = _numbers(op, boxes.shape, scores.shape)
@@ -221,7 +223,7 @@ def give_detections(p, tid, nthreads):
     store_i64(p.count, found)
 
 
-def _sized(op: Any, ins: Types, first: int, fill: bool, more: float) -> Sized | None:
+def _sized(op: DetectionOutput | MulticlassNMS, ins: Types, first: int, fill: bool, more: float) -> Sized | None:
     """Steps that give the columns from ``first`` on of what is found."""
     boxes, scores = ins
     if boxes is None or scores is None or scores.dtype != np.float32:

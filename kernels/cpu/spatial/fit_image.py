@@ -8,7 +8,6 @@ numbers, so no order of them changes a bit.
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from bolt_numba.base.follow import pure
 from bolt_numba.base.records import record
-from bolt_numba.base.types import Array, TensorType
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -48,7 +47,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.data.fit_image import BITS, FitImage, SeenAxis
 
 KINDS = {"float32": 0, "uint8": 1, "int8": 2}
@@ -352,7 +351,7 @@ def _accepts(op: FitImage, ins: Types) -> bool:
 
 
 @kernel(FitImage, accepts=_accepts)
-def fit(op: FitImage, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def fit(op: FitImage, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Images of any size, all modes and dtypes."""
     x = ins[0]
     h, w, c = x.dims[-3:]

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import F32, TensorType
+from bolt_numba.base.types import F32
 from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -32,7 +31,7 @@ from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.sampling import MODES, PADDINGS, grid_taps
 from bolt_numba.kernels.jit import I64, PTR, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.resize import EXACT, GridSample
 
@@ -114,7 +113,7 @@ def _accepts(op: GridSample, ins: Types) -> bool:
 
 
 @kernel(GridSample, accepts=_accepts)
-def sample(op: GridSample, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def sample(op: GridSample, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """1 to 3 spatial axes, all modes and paddings."""
     x, out = ins[0], outs[0]
     if not out.size:

@@ -7,7 +7,6 @@ inside the input comes from small tables per axis, so strides, dilations, pads a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -38,8 +37,8 @@ from bolt_numba.kernels.cpu.language.vmath import vpow
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Step, Types, kernel
-from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Step, Types, kernel
+from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool, Pool
 
 PARALLEL_LOADS = 8 * PAYS_ELEMENTS
 """Input elements from which a second thread pays; they are read in whole vectors."""
@@ -332,7 +331,7 @@ def _accepts(op: MaxPool | AveragePool, ins: Types) -> bool:
     return not getattr(op, "indices", False)
 
 
-def window_args(op: Any, x: TensorType, out: TensorType) -> dict[str, Argument]:
+def window_args(op: Pool, x: TensorType, out: TensorType) -> dict[str, Argument]:
     """Arguments of a kernel of windows: In(0) to Out(0), channels last, any dtype."""
     n, *sizes, c = x.dims
     unit = x.dtype.itemsize
@@ -358,28 +357,28 @@ def window_args(op: Any, x: TensorType, out: TensorType) -> dict[str, Argument]:
     return axes | {"x": In(0), "y": Out(0), "c": c, "image": unit * c * math.prod(sizes), "pitch": Pitch(Out(0))}
 
 
-def _step(op: Any, program: Native, x: TensorType, out: TensorType) -> list[Step]:
+def _step(op: Pool, program: Native, x: TensorType, out: TensorType) -> list[Step]:
     if not out.size:
         return []
     return [Step(program, window_args(op, x, out), out.size * math.prod(op.kernel_shape) >= PARALLEL_LOADS)]
 
 
 @kernel(MaxPool, accepts=_accepts)
-def max_pool(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def max_pool(op: MaxPool, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Channels-last f32, 1 to 3 spatial axes, no indices."""
     x = ins[0]
     return _step(op, max_pool_f32, x, outs[0])
 
 
 @kernel(AveragePool, accepts=_accepts)
-def average_pool(op: AveragePool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def average_pool(op: AveragePool, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Channels-last f32, 1 to 3 spatial axes."""
     x = ins[0]
     return _step(op, average_pool_f32, x, outs[0])
 
 
 @kernel(LpPool, accepts=lambda op, ins: 1 <= op.p <= MAX_POWER and _accepts(op, ins))
-def lp_pool(op: LpPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def lp_pool(op: LpPool, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Channels-last f32, 1 to 3 spatial axes."""
     x = ins[0]
     return _step(op, lp_pool_f32(op.p), x, outs[0])

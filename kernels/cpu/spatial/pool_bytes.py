@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import I8, U8, TensorType
+from bolt_numba.base.types import I8, U8
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -32,8 +31,9 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.reductions.rows_of_bytes import SCALES, code_of, loads, name_of
 from bolt_numba.kernels.cpu.spatial.pool import FIELDS, PARALLEL_LOADS, WINDOW, window_args, window_rows, windows_reach
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import Native, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Outs, Step, Types, kernel
 from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
 
@@ -132,7 +132,7 @@ def _accepts(op: MaxPool, ins: Types) -> bool:
 
 
 @kernel(MaxPool, accepts=_accepts, rank=1)
-def max_pool_of_bytes(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def max_pool_of_bytes(op: MaxPool, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """u8 and i8, 1 to 3 spatial axes, no indices."""
     x = ins[0]
     if not outs[0].size:
@@ -199,12 +199,13 @@ def _averages(op: BetweenBytes, ins: Types) -> bool:
 
 
 @kernel(BetweenBytes, accepts=_averages, rank=1)
-def average_pool_of_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def average_pool_of_bytes(op: BetweenBytes, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """AveragePool over 1 to 3 spatial axes."""
     x, y = ins[0], outs[0]
+    pool = tested(op.op if isinstance(op.op, AveragePool) else None)
     if not y.size:
         return []
     numbers: dict[str, Argument] = {"x_scale": In(1), "x_zero": In(2), "y_scale": In(3), "y_zero": In(4)}
-    parallel = y.size * math.prod(op.op.kernel_shape) >= 2 * PARALLEL_LOADS
+    parallel = y.size * math.prod(pool.kernel_shape) >= 2 * PARALLEL_LOADS
     program = average_pool_bytes(x.dtype == I8, y.dtype == I8)
-    return [Step(program, window_args(op.op, x, y) | numbers, parallel)]
+    return [Step(program, window_args(pool, x, y) | numbers, parallel)]

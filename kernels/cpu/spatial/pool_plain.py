@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import F32, F64, AnyDType, TensorType
+from bolt_numba.base.types import F32, F64, AnyDType
 from bolt_numba.kernels.cpu.language.lang import load_i64, split, view
 from bolt_numba.kernels.cpu.spatial.pool import FIELDS, PARALLEL_LOADS, WINDOW, window_args, windows_reach
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
-from bolt_numba.kernels.registry import Argument, Context, Out, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.dtypes import lowest
 from bolt_numba.ops.layers.pool import MaxPool
 
@@ -91,7 +90,7 @@ def _accepts(op: MaxPool, ins: Types) -> bool:
 
 
 @kernel(MaxPool, accepts=_accepts)
-def max_pool_any(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def max_pool_any(op: MaxPool, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Channels last, 1 to 3 spatial axes: integers, and any number with indices."""
     x = ins[0]
     if not outs[0].size:

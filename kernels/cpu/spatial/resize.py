@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import F32, Array, TensorType
+from bolt_numba.base.types import F32, Array
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -38,7 +38,7 @@ from bolt_numba.kernels.geometry.resample import Pass, is_inside, nearest_tables
 from bolt_numba.kernels.geometry.strides import move
 from bolt_numba.kernels.geometry.transfers import has_fixed_size
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.resize import Resize
 
@@ -311,7 +311,7 @@ def _together(shape: Sequence[int], passes: Sequence[Pass]) -> int:
 
 
 @kernel(Resize, accepts=_accepts)
-def resize(op: Resize, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def resize(op: Resize, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Any rank, layout and coordinate mode; linear and cubic f32 only; nothing extrapolated."""
     x = ins[0]
     if not outs[0].size:

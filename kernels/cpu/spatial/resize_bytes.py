@@ -3,7 +3,6 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -29,8 +28,21 @@ from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.rows_of_bytes import SCALES, code_of, loads, name_of
 from bolt_numba.kernels.extents import Reach, ends, offsets
 from bolt_numba.kernels.geometry.resample import is_inside, is_untouched, plans_of, useful
+from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Operands, Out, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import (
+    Argument,
+    Context,
+    In,
+    Operands,
+    Out,
+    Outs,
+    Pitch,
+    Scratch,
+    Step,
+    Types,
+    kernel,
+)
 from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.resize import Resize
@@ -156,14 +168,14 @@ def _accepts(op: BetweenBytes, ins: Types) -> bool:
 
 
 @kernel(BetweenBytes, accepts=_accepts, rank=1)
-def resize_of_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def resize_of_bytes(op: BetweenBytes, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Linear and cubic Resize of lines and pixels."""
     x, y = ins[0], outs[0]
     if not y.size:
         return []
     outer, tall, size, c = x.dims if len(x.dims) == 4 else (x.dims[0], 1, *x.dims[1:])
     tables = {n: (np.arange(s)[:, None], np.ones((s, 1), F32)) for n, s in ((-2, tall), (-1, size))}
-    tables |= _blends(op.op, ins) or {}
+    tables |= _blends(tested(op.op if isinstance(op.op, Resize) else None), ins) or {}
     (lines, line_weights), (index, weights) = tables[-2], tables[-1]
     (high, line_taps), (out, taps) = lines.shape, index.shape
     step = 4 * (size + out) * c + 2 * BYTES

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.types import F32 as F32_TYPE
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.faults import within
 from bolt_numba.kernels.cpu.language.lang import (
@@ -36,7 +34,7 @@ from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.sampling import is_near, neighbours, region_samples, side_of
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.detection.regions import RoiAlign
 from bolt_numba.ops.layers.resize import EXACT
@@ -166,7 +164,7 @@ def _is_f32(op: RoiAlign, ins: Types) -> bool:
 
 
 @kernel(RoiAlign, accepts=_is_f32)
-def sample_rois(op: RoiAlign, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def sample_rois(op: RoiAlign, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Both modes, any number of samples."""
     x, images = ins[0], ins[2]
     if not outs[0].size:

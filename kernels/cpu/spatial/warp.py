@@ -8,12 +8,10 @@ what its lanes add has `FINE` bits behind the point.  Other rows divide for each
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -38,7 +36,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
-from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.data.camera import FAR, HALF, PARTS, WarpImage
 
 FAREST, PIECES, SLACK = np.float64(FAR), np.float64(PARTS), np.float64(HALF)
@@ -253,7 +251,7 @@ def _accepts(op: WarpImage, ins: Types) -> bool:
 
 
 @kernel(WarpImage, accepts=_accepts)
-def warp(op: WarpImage, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def warp(op: WarpImage, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Pictures of at least four bytes."""
     x, matrix = ins[0], ins[1]
     (h, w, c), views, (high, wide) = x.dims, matrix.dims[0], op.size

@@ -26,7 +26,6 @@ matrix multiplication", 2016.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from bolt_numba.base.follow import is_followed, pure
@@ -81,6 +80,7 @@ from bolt_numba.kernels.registry import (
     Context,
     In,
     Out,
+    Outs,
     Pitch,
     Scratch,
     Step,
@@ -343,7 +343,7 @@ def _choose_share(m: int, n: int, k: int, threads: int) -> int:
 
 def step_of(
     source: Argument, lda: Argument, table: Argument, row_bytes: int, sizes: tuple[int, int, int], b: Argument,
-    scales: Argument, bias: Argument, op: Any, context: Context,
+    scales: Argument, bias: Argument, op: Conv | MatMul, context: Context,
 ) -> Step:  # fmt: skip
     """The step of a product of ``sizes`` m, n, k; row_bytes: between rows of A as they are read."""
     m, n, k = sizes
@@ -366,7 +366,7 @@ def step_of(
 
 
 @once
-def _is_pointwise(op: Any, ins: Types) -> bool:
+def _is_pointwise(op: Conv, ins: Types) -> bool:
     """1x1, one group, no padding: rows of a matrix, perhaps not all of them."""
     if not accepts_rows(op, ins) or op.group != 1:
         return False
@@ -379,7 +379,7 @@ def is_pointwise_conv(op: Conv, ins: Types) -> bool:
     return _is_pointwise(op, ins) and can_pair(*_sizes(op, ins))
 
 
-def _sizes(op: Any, ins: Types) -> tuple[int, int, int]:
+def _sizes(op: Conv, ins: Types) -> tuple[int, int, int]:
     out = result_of(op, ins)
     w = ins[1]
     return out.size // out.dims[-1], w.dims[0], w.dims[1]
@@ -400,7 +400,7 @@ def error(op: Conv, ins: Types, context: Context) -> float:
 
 
 @kernel(Conv, accepts=pays, works=is_pointwise_conv, rank=5, numerics="default", error=error)
-def conv_strassen(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def conv_strassen(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """1x1 convolutions with an eighth fewer multiplications."""
     x, w = ins[0], ins[1]
     bias = (*ins, None, None)[2]
@@ -428,7 +428,7 @@ def is_dense(op: MatMul, ins: Types) -> bool:
 
 
 @kernel(MatMul, accepts=lambda op, ins: False, works=is_dense, rank=5, numerics="fast")
-def matmul_strassen(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_strassen(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Products with a constant matrix, with an eighth fewer multiplications."""
     a, b = ins[0], ins[1]
     bias = (*ins, None, None)[2]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
-from bolt_numba.base.types import BF16, F16, F32, TensorType, dtype_name
+from bolt_numba.base.types import BF16, F16, F32, dtype_name
 from bolt_numba.kernels.cuda.attention.combine import combine_parts
 from bolt_numba.kernels.cuda.attention.flash import ALL_ROWS, NO_MASK, ONE_ROW, FlashForm, flash_attention
 from bolt_numba.kernels.cuda.attention.rows import EXTRA, LOG2_E
@@ -20,7 +19,7 @@ from bolt_numba.kernels.geometry.heads import (
     mask_fits,
     position_step,
 )
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
 
 PROCESSORS = 132
@@ -41,7 +40,7 @@ def accepts(op: FusedAttention, ins: Types) -> bool:
 
 
 @kernel(FusedAttention, device="cuda", accepts=accepts)
-def attention(op: FusedAttention, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def attention(op: FusedAttention, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Sums in f32 arithmetic, for any size of heads."""
     args = attention_args(op, ins, outs)
     return [Step(tiles_for(dtype_name(outs[0].dtype), args["d"], args["width"]), args)]
@@ -67,7 +66,7 @@ def flash_fits(d: int, width: int) -> bool:
 
 
 @kernel(FusedAttention, device="cuda", accepts=_accepts_flash, rank=1)
-def flash(op: FusedAttention, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def flash(op: FusedAttention, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Tensor cores; few rows share their keys among several blocks."""
     k, mask = heads_first(op, ins)[1], ins[3] if len(ins) > 3 else None
     kind = NO_MASK if mask is None else ONE_ROW if len(mask.dims) < 2 or mask.dims[-2] == 1 else ALL_ROWS
@@ -91,7 +90,7 @@ def flash_steps(args: dict[str, Any], dtype: str, mask: str, keys: int) -> list[
     return steps
 
 
-def attention_args(op: Any, ins: Types, outs: Sequence[TensorType]) -> dict[str, Any]:
+def attention_args(op: FusedAttention, ins: Types, outs: Outs) -> dict[str, Any]:
     """Arguments for `rows.FIELDS`."""
     q, k, v = heads_first(op, ins)
     size = outs[0].dtype.itemsize

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import BF16, F16, F32, TensorType, dtype_name
+from bolt_numba.base.types import BF16, F16, F32, dtype_name
 from bolt_numba.kernels.common.cache import appended, cached, fits
 from bolt_numba.kernels.cuda.attention.attention import MOST_UNITS, flash_fits, flash_steps, tiles_for
 from bolt_numba.kernels.cuda.attention.flash import ALL_ROWS, NO_MASK
@@ -18,7 +17,7 @@ from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, load_i64, static
 from bolt_numba.kernels.geometry.heads import ENTRY
-from bolt_numba.kernels.registry import Context, Step, Types, kernel
+from bolt_numba.kernels.registry import Context, Outs, Step, Types, kernel
 from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
 
 TOGETHER = 64
@@ -89,7 +88,7 @@ def _accepts(op: GroupQueryAttention, ins: Types) -> bool:
     GroupQueryAttention, device="cuda", accepts=_accepts,
     states=lambda op, ins: frozenset({(3, 1), (4, 2)}),  # a cache is appended to where it lies
 )  # fmt: skip
-def attention_cached(op: GroupQueryAttention, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def attention_cached(op: GroupQueryAttention, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Table of heads, append, attention over what is valid."""
     q, group = ins[0], op.num_heads // op.kv_num_heads
     (n, s, width), dtype = q.dims, dtype_name(q.dtype)

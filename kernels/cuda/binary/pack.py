@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import F32, TensorType
+from bolt_numba.base.types import F32
 from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language.lang import cuda, load_f32, store_u32
 from bolt_numba.kernels.geometry.scalars import comparison
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.layers.products.binary import PACKS, WORD, BinaryPack, words_of
 
 u32, i64 = np.uint32, np.int64
@@ -99,7 +98,7 @@ def accepts(op: BinaryPack, ins: Types) -> bool:
 
 
 @kernel(BinaryPack, device="cuda", accepts=accepts)
-def binary_pack(op: BinaryPack, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def binary_pack(op: BinaryPack, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Along the last axis by votes, else by planes."""
     x, bound = ins[0], ins[1]
     axis = op.axis % len(x.dims)

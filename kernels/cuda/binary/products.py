@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.base.types import Array, TensorType
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cuda.convolution.axes import ConvAxis, axes_of
 from bolt_numba.kernels.cuda.convolution.direct import divided
 from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
@@ -36,8 +36,16 @@ from bolt_numba.kernels.cuda.language.lang import (
     store_f32,
     store_u32,
 )
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, result_of
-from bolt_numba.ops.layers.products.binary import WORD, BinaryConv, BinaryMatMul, magnitudes, packed_bits, words_of
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel, result_of
+from bolt_numba.ops.layers.products.binary import (
+    WORD,
+    BinaryConv,
+    BinaryMatMul,
+    BinaryProduct,
+    magnitudes,
+    packed_bits,
+    words_of,
+)
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
 ALL = 0xFFFFFFFF
@@ -157,7 +165,7 @@ def sign_sums(w: Array) -> Array:
     return np.ascontiguousarray(np.where(w > 0, 1, -1).sum(1, dtype=np.int32).T)
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: BinaryProduct, ins: Types) -> bool:
     """Static operands, constant weights."""
     if not all(t.is_static and 0 < t.size < 1 << 31 for t in ins if t is not None):
         return False
@@ -176,7 +184,7 @@ def _accepts_conv(op: BinaryConv, ins: Types) -> bool:
 
 
 def _steps(
-    op: Any,
+    op: BinaryProduct,
     ins: Types,
     context: Context,
     axes: Sequence[ConvAxis],
@@ -215,7 +223,7 @@ def _steps(
 
 
 @kernel(BinaryConv, device="cuda", accepts=_accepts_conv)
-def binary_conv(op: BinaryConv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def binary_conv(op: BinaryConv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Counts of bits at what filters see."""
     x, w = ins[0], ins[1]
     axes = axes_of(op, x, w.dims[2:], outs[0])
@@ -223,7 +231,7 @@ def binary_conv(op: BinaryConv, ins: Types, outs: Sequence[TensorType], context:
 
 
 @kernel(BinaryMatMul, device="cuda", accepts=_accepts)
-def binary_matmul(op: BinaryMatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def binary_matmul(op: BinaryMatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """The same of rows, as images of one pixel."""
     x, w = ins[0], ins[1]
     rows = math.prod(x.dims[:-1])

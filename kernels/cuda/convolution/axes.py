@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from bolt_numba.base.records import record
 from bolt_numba.base.types import TensorType
+from bolt_numba.ops.layers.products.conv import Convolution, ConvTranspose
 
 RANK = 3
 
@@ -36,7 +36,9 @@ def channels(t: TensorType, layout: str) -> int:
     return int(t.dims[-1 if layout == "NHWC" else 1])
 
 
-def axes_of(op: Any, x: TensorType, kernel: Sequence[int], y: TensorType) -> tuple[ConvAxis, ...]:
+def axes_of(
+    op: Convolution | ConvTranspose, x: TensorType, kernel: Sequence[int], y: TensorType
+) -> tuple[ConvAxis, ...]:
     """The axes of a convolution, depth first, or of a transposed one (whose operator resolves its pads itself)."""
     sizes, outs, windows = spatial(x.dims, op.layout), spatial(y.dims, op.layout), op.windows(kernel)
     pads = op.resolved_pads(sizes, kernel) if hasattr(op, "resolved_pads") else windows.resolved(sizes).pads

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,9 +27,16 @@ from bolt_numba.kernels.cuda.elementwise.epilogue import activation, activation_
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import load_f32_nc, load_i32_nc, multiply_apart, rint_f32
 from bolt_numba.kernels.geometry.unseen import content
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel, result_of
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.layers.products.integer_products import ConvInteger, QLinearConv, is_fused, scale_ratio, sums_fit
+from bolt_numba.ops.layers.products.integer_products import (
+    ByteConv,
+    ConvInteger,
+    QLinearConv,
+    is_fused,
+    scale_ratio,
+    sums_fit,
+)
 
 i32, f32 = np.int32, np.float32
 BYTES = (U8, I8)
@@ -128,7 +134,6 @@ def in_bytes(w: Array) -> list[Array]:
 
 def known(t: TensorType) -> Array:
     """Of a constant."""
-    assert t.known is not None
     return content(t.known)  # type: ignore[no-any-return]
 
 
@@ -137,7 +142,7 @@ def zero_of(ins: Types, at: ByteOperands) -> Array:
     return np.zeros(1, np.int32) if t is None or t.known is None else content(t.known)
 
 
-def accepts_bytes(op: ConvInteger | QLinearConv, ins: Types) -> bool:
+def accepts_bytes(op: ByteConv, ins: Types) -> bool:
     """Channels last; constant filters, scales and zero points; sums that fit."""
     at = QUANTISED if isinstance(op, QLinearConv) else INTEGER
     x, w, zero_x, zero_w = (operand(ins, i) for i in (at.x, at.w, at.x_zero, at.w_zero))
@@ -152,7 +157,7 @@ def accepts_bytes(op: ConvInteger | QLinearConv, ins: Types) -> bool:
     return not isinstance(op, QLinearConv) or _accepts_tail(op, ins)
 
 
-def _accepts_tail(op: Any, ins: Types) -> bool:
+def _accepts_tail(op: QLinearConv, ins: Types) -> bool:
     """What follows the sums of a QLinearConv: see its operands."""
     _, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias, _, r_scale, r_zero = (*ins, *(None,) * 6)[:12]
     constants = [t for t in (x_scale, w_scale, y_scale, y_zero, bias, r_scale, r_zero) if t is not None]
@@ -162,9 +167,6 @@ def _accepts_tail(op: Any, ins: Types) -> bool:
         return False
     if y_zero is not None and y_zero.dtype not in BYTES:
         return False
-    assert w is not None
-    assert x_zero is not None
-    assert w_zero is not None
     x = ins[0]
     if any(t is not None and t.size > 1 for t in (x_scale, x_zero)):
         return False  # those of images
@@ -182,17 +184,15 @@ class BytesEnd:
     args: dict[str, Argument]
 
 
-def ending_of(op: Any, ins: Types, y: TensorType, zeros: Array) -> BytesEnd:
+def ending_of(op: ByteConv, ins: Types, y: TensorType, zeros: Array) -> BytesEnd:
     """zeros: i32 [k], which columns add to their sums for the zero point of x."""
     nothing: dict[str, Argument] = {"bias": None, "res": None, "factors": None, "scales": None}
     if isinstance(op, ConvInteger):
         return BytesEnd(INTEGERS, 4, 4, {**nothing, "columns": zeros, **activation_args(None)})
-    x_scale, w_scale, y_scale, bias, residual = (operand(ins, i) for i in (1, 4, 6, 8, 9))
+    y_scale, bias, residual = (operand(ins, i) for i in (6, 8, 9))
     fused, k = is_fused(op, y_scale, bias), len(zeros)
     target = np.asarray(number(ins, 6) if y_scale is not None and not fused else 1, np.float32)
-    assert x_scale is not None
-    assert w_scale is not None
-    factors = scale_ratio(np.asarray(x_scale.known).reshape(()), np.asarray(content(w_scale.known)).reshape(-1), target)
+    factors = scale_ratio(np.asarray(ins[1].known).reshape(()), np.asarray(content(ins[4].known)).reshape(-1), target)
     columns, floats = zeros, bias is not None and bias.dtype == F32
     if bias is not None and not floats:
         columns = (zeros.astype(np.int64) + np.asarray(content(bias.known))).astype(np.int32)
@@ -209,16 +209,14 @@ def ending_of(op: Any, ins: Types, y: TensorType, zeros: Array) -> BytesEnd:
     return BytesEnd(byte_ending(dtype_name(y.dtype), kind, floats, activate), 4, lang.SIZES[kind or "f32"], args)
 
 
-def _operands(op: Any, ins: Types) -> tuple[ByteOperands, TensorType, TensorType, Array]:
+def _operands(op: ByteConv, ins: Types) -> tuple[ByteOperands, TensorType, TensorType, Array]:
     """Where operands stand, image, filters, and their weights less their zero points."""
     at = QUANTISED if isinstance(op, QLinearConv) else INTEGER
-    x, w = operand(ins, at.x), operand(ins, at.w)
-    assert x is not None
-    assert w is not None
+    x, w = ins[at.x], ins[at.w]
     return at, x, w, centred(known(w), zero_of(ins, at))
 
 
-def accepts_tensor(op: ConvInteger | QLinearConv, ins: Types) -> bool:
+def accepts_tensor(op: ByteConv, ins: Types) -> bool:
     if not accepts_bytes(op, ins):
         return False
     _, _, w, filters = _operands(op, ins)
@@ -227,7 +225,7 @@ def accepts_tensor(op: ConvInteger | QLinearConv, ins: Types) -> bool:
 
 
 @kernel(ConvInteger, QLinearConv, device="cuda", accepts=accepts_tensor, rank=5)
-def bytes_product(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def bytes_product(op: ByteConv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Tensor cores multiply bytes."""
     at, x, w, filters = _operands(op, ins)
     y, (k, cg), group = outs[0], w.dims[:2], op.group
@@ -260,7 +258,7 @@ def bytes_product(op: Any, ins: Types, outs: Sequence[TensorType], context: Cont
 
 
 @kernel(ConvInteger, QLinearConv, device="cuda", accepts=accepts_bytes, rank=0)
-def bytes_direct(op: ConvInteger | QLinearConv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def bytes_direct(op: ByteConv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """One thread an element, for narrow groups."""
     at, x, w, _ = _operands(op, ins)
     y = outs[0]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.base.types import BF16, F16, F32, Array, TensorType, dtype_name
-from bolt_numba.kernels.cuda.convolution.axes import axes_of
+from bolt_numba.kernels.cuda.convolution.axes import ConvAxis, axes_of
 from bolt_numba.kernels.cuda.convolution.reading import (
     MOST_TAPS,
     Phase,
@@ -35,7 +35,7 @@ from bolt_numba.kernels.cuda.elementwise.epilogue import activation, activation_
 from bolt_numba.kernels.cuda.products.combine import combine
 from bolt_numba.kernels.cuda.products.finish import tail_args
 from bolt_numba.kernels.cuda.products.tail import TailForm
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel, result_of
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 
@@ -44,7 +44,7 @@ PROCESSORS = 132
 """Multiprocessors of an H100 or H200."""
 
 
-def accepts_channels_last(op: Any, ins: Types) -> bool:
+def accepts_channels_last(op: Conv | ConvTranspose, ins: Types) -> bool:
     """Channels last, one dtype, constant filters, sizes that 32 bits can number."""
     given = [t for t in ins if t is not None]
     x, w = ins[:2]
@@ -55,7 +55,7 @@ def accepts_channels_last(op: Any, ins: Types) -> bool:
     return len(w.dims) <= 5 and all(0 < t.size <= MAX_I32 for t in (*given, result_of(op, ins)))
 
 
-def accepts_product(op: Any, ins: Types) -> bool:
+def accepts_product(op: Conv | ConvTranspose, ins: Types) -> bool:
     """Few taps beside that."""
     w = ins[1]
     return accepts_channels_last(op, ins) and math.prod(w.dims[2:]) <= MOST_TAPS
@@ -66,7 +66,7 @@ def is_wide_enough(group: int, cg: int, kg: int) -> bool:
     return group == 1 or (kg > 1 and cg * kg >= 8)
 
 
-def is_worth(op: Any, ins: Types) -> bool:
+def is_worth(op: Conv | ConvTranspose, ins: Types) -> bool:
     w = ins[1]
     sides = w.dims[1], w.dims[0] // op.group
     return is_wide_enough(op.group, *(reversed(sides) if isinstance(op, ConvTranspose) else sides))
@@ -76,12 +76,14 @@ def accepts_f32(op: Conv | ConvTranspose, ins: Types) -> bool:
     return accepts_product(op, ins) and ins[0].dtype == F32 and is_worth(op, ins)
 
 
-def phases_of(op: Any, x: TensorType, w: TensorType, y: TensorType) -> tuple[tuple[Any, ...], list[Phase]]:
+def phases_of(
+    op: Conv | ConvTranspose, x: TensorType, w: TensorType, y: TensorType
+) -> tuple[tuple[ConvAxis, ...], list[Phase]]:
     axes = axes_of(op, x, w.dims[2:], y)
     return axes, transposed_phases(axes) if isinstance(op, ConvTranspose) else [window_phase(axes)]
 
 
-def filters_of(op: Any, w: Array, phase: Phase) -> tuple[Array, list[int]]:
+def filters_of(op: Conv | ConvTranspose, w: Array, phase: Phase) -> tuple[Array, list[int]]:
     """Filters [k, c/g, taps], and which of the taps a phase has."""
     kernel_shape = (1,) * (5 - w.ndim) + w.shape[2:]
     places = [[t for t, _ in axis] for axis in phase.taps]
@@ -128,8 +130,9 @@ class Tiles:
 
 
 def product_steps(
-    op: Any, ins: Types, y: TensorType, context: Context, pack: Callable[[Array, int, list[int]], Array], tiles: Tiles,
-    image: Argument = IMAGE, channels: int = 0, more: dict[str, Argument] | None = None,
+    op: Conv | ConvTranspose, ins: Types, y: TensorType, context: Context,
+    pack: Callable[[Array, int, list[int]], Array], tiles: Tiles, image: Argument = IMAGE, channels: int = 0,
+    more: dict[str, Argument] | None = None,
 ) -> list[Step]:  # fmt: skip
     """A step for each phase, or two where sums are divided.
 
@@ -162,7 +165,7 @@ def product_steps(
     return steps
 
 
-def _in_parts(op: Any, y: TensorType, args: dict[str, Argument], part: Any, splits: int) -> list[Step]:
+def _in_parts(op: Conv | ConvTranspose, y: TensorType, args: dict[str, Argument], part: Any, splits: int) -> list[Step]:
     """The steps of sums that are divided: the parts, then their sum and what follows it."""
     k, rows = y.dims[-1], y.size // y.dims[-1]
     parts, dtype = Scratch(4 * splits * y.size), dtype_name(y.dtype)
@@ -174,7 +177,7 @@ def _in_parts(op: Any, y: TensorType, args: dict[str, Argument], part: Any, spli
 
 
 @kernel(Conv, ConvTranspose, device="cuda", accepts=accepts_f32)
-def plain_product(op: Conv | ConvTranspose, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def plain_product(op: Conv | ConvTranspose, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """f32, on plain cores."""
     act, plain = activation(op.activation), activation(None)
     tiles = Tiles(
@@ -197,7 +200,7 @@ def accepts_halves(op: Conv | ConvTranspose, ins: Types) -> bool:
 
 
 @kernel(Conv, ConvTranspose, device="cuda", accepts=accepts_halves)
-def tensor_product(op: Conv | ConvTranspose, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def tensor_product(op: Conv | ConvTranspose, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """f16 and bf16, on tensor cores.  Channels that are no multiple of 8 are copied into some that are, first."""
     x = ins[0]
     cg, dtype = x.dims[-1] // op.group, dtype_name(x.dtype)

@@ -7,13 +7,12 @@ What a row of a filter meets is loaded once for all pixels of the thread where t
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.base.types import BF16, F16, F32, Array, TensorType, dtype_name
+from bolt_numba.base.types import BF16, F16, F32, Array, dtype_name
 from bolt_numba.kernels.cuda.convolution.axes import axes_of
 from bolt_numba.kernels.cuda.convolution.conv import PROCESSORS, accepts_channels_last
 from bolt_numba.kernels.cuda.convolution.reading import packed_divider
@@ -34,7 +33,7 @@ from bolt_numba.kernels.cuda.elementwise.epilogue import ACTIVATION_FIELDS, acti
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, static, static_range
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.layers.products.conv import Conv
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
@@ -192,7 +191,7 @@ def choose_slide(columns: int, stride: int, dilation: int, threads_of: Any) -> S
 
 
 @kernel(Conv, device="cuda", accepts=accepts_depthwise, rank=10)
-def depthwise(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def depthwise(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Vectors of channels."""
     x, w = ins[0], ins[1]
     bias, res = (*ins, None, None)[2:4]

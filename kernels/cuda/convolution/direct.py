@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,9 @@ from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKerne
 from bolt_numba.kernels.cuda.elementwise.epilogue import ACTIVATION_FIELDS, activation, activation_args, can_activate
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, result_of
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel, result_of
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
+from bolt_numba.ops.layers.products.conv import Conv, Convolution, ConvTranspose
 
 _AXES = "dhw"
 _FIELDS = ("size", "out", "taps", "stride", "dilation", "pad")
@@ -158,7 +157,7 @@ def direct_kernel(of: Direct) -> CudaKernel:
     return direct
 
 
-def direct_args(op: Any, x: TensorType, w: TensorType, y: TensorType) -> dict[str, Argument]:
+def direct_args(op: Convolution | ConvTranspose, x: TensorType, w: TensorType, y: TensorType) -> dict[str, Argument]:
     """Arguments that follow from shapes."""
     transposed, taps = isinstance(op, ConvTranspose), math.prod(w.dims[2:])
     axes, c, k = axes_of(op, x, w.dims[2:], y), channels(x, op.layout), channels(y, op.layout)
@@ -184,7 +183,7 @@ def accepts_direct(op: Conv | ConvTranspose, ins: Types) -> bool:
 
 
 @kernel(Conv, ConvTranspose, device="cuda", accepts=accepts_direct, rank=-10)
-def direct(op: Conv | ConvTranspose, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def direct(op: Conv | ConvTranspose, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """One thread an element."""
     x, w = ins[0], ins[1]
     bias, res = (*ins, None, None)[2:4]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cuda.convolution.axes import axes_of
@@ -13,12 +11,13 @@ from bolt_numba.kernels.cuda.declare import SM_90A
 from bolt_numba.kernels.cuda.products.matmul import product_steps
 from bolt_numba.kernels.cuda.products.matmul_wgmma import accepts_groups, by_groups, works_by_groups
 from bolt_numba.kernels.extents import Lent, borrowed
-from bolt_numba.kernels.registry import Context, In, Operands, Out, Step, Types, kernel, once, result_of
+from bolt_numba.kernels.geometry.unseen import tested
+from bolt_numba.kernels.registry import Context, In, Operands, Out, Outs, Step, Types, kernel, once, result_of
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.matmul import MatMul
 
 
-def _product(op: Any, ins: Types) -> tuple[MatMul, Operands] | None:
+def _product(op: Conv, ins: Types) -> tuple[MatMul, Operands] | None:
     """The product of pixels [p, c] and filters [k, c] that a convolution is, operand by operand, or None."""
     x, w = ins[0], ins[1]
     bias, residual = (*ins, None, None)[2:4]
@@ -48,15 +47,13 @@ def _works(op: Conv, ins: Types) -> bool:
 
 
 @kernel(Conv, device="cuda", arch=SM_90A, accepts=_accepts, works=_works, rank=1)
-def pixels_wgmma(op: Conv, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def pixels_wgmma(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """f16 and bf16, by ``wgmma``."""
-    found = product(op, ins)
-    assert found is not None
-    inner, types = found
+    inner, types = tested(product(op, ins))
     y = outs[0]
     rows = TensorType(y.dtype, (y.size // y.dims[-1], y.dims[-1]))
 
-    def make(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    def make(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
         return product_steps(by_groups, op, ins, outs[0], context)
 
     given = [None if t is None else Lent(t, In(i), rows=i != 1) for i, t in enumerate(types)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 from bolt_numba.base.types import F16, U8, AnyDType, TensorType
 from bolt_numba.base.types import F32 as F32_TYPE
@@ -20,7 +19,8 @@ from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
 from bolt_numba.kernels.cuda.language.division import divider
 from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.geometry.chains import FIELDS, OPERATORS, loops_of, loops_reach, may_write_over, seen_chain
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel, once
+from bolt_numba.kernels.geometry.unseen import tested
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel, once
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.chain import Chain
@@ -62,22 +62,19 @@ def elements_of_thread(n: int, itemsize: int, is_flat: bool) -> int:
 
 
 @once
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: Pointwise | Chain, ins: Types) -> bool:
     seen = seen_chain(op, ins)
     if seen is None or _nest(op, ins) is None or any(t.dtype in ops.BYTE_FLOATS for t in seen[1]):
         return False
     return thread_lines(seen[0], tuple([t.dtype for t in seen[1]]), ()) is not None
 
 
-def _accepts_in_place(op: Any, ins: Types) -> bool:
+def _accepts_in_place(op: Pointwise | Chain, ins: Types) -> bool:
     return _accepts(op, ins) and may_write_over(op, ins)
 
 
-def _steps(op: Any, ins: Types) -> list[Step]:
-    seen, nest = seen_chain(op, ins), _nest(op, ins)
-    assert seen is not None, "accepts() has tested this"
-    assert nest is not None, "accepts() has tested this"
-    chain, known, _ = seen
+def _steps(op: Pointwise | Chain, ins: Types) -> list[Step]:
+    (chain, known, _), nest = tested(seen_chain(op, ins)), tested(_nest(op, ins))
     return _loops(chain, known, nest, [In(k) for k in range(len(known))], [Out(k) for k in range(len(chain.results))])
 
 
@@ -112,13 +109,13 @@ def _loops(
 
 
 @kernel(*_IN_PLACE, device="cuda", accepts=_accepts_in_place, inplace=tuple(range(8)), rank=1)
-def pointwise_in_place(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def pointwise_in_place(op: Pointwise | Chain, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """A result that may take over an operand's memory: a thread loads its elements before it stores any there."""
     return _steps(op, ins)
 
 
 @kernel(*OPERATORS, device="cuda", accepts=_accepts)
-def pointwise(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def pointwise(op: Pointwise | Chain, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Operands that are wider than the result."""
     return _steps(op, ins)
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from bolt_numba.base.errors import DTypeError
 from bolt_numba.base.types import TensorType
 from bolt_numba.codegen.threads import thread_lines
 from bolt_numba.kernels.cuda.elementwise.chains import chain_steps
-from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel
-from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.kernels.geometry.unseen import tested
+from bolt_numba.kernels.registry import Context, In, Out, Outs, Step, Types, kernel
+from bolt_numba.ops.arrays.quantize import Conversion, DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.registry import normalise_axis
 
 
-def _shapes(op: Any, x: TensorType, scale: TensorType) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _shapes(op: Conversion, x: TensorType, scale: TensorType) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Of x and of the scale, so that one is broadcast to the other; None where the last block is not whole."""
     if scale.size == 1:
         return (x.size,), ()
@@ -30,7 +29,7 @@ def _shapes(op: Any, x: TensorType, scale: TensorType) -> tuple[tuple[int, ...],
     return (outer, n // op.block_size, op.block_size, inner), (outer, n // op.block_size, 1, inner)
 
 
-def _chain(op: Any, ins: Types) -> Chain:
+def _chain(op: Conversion, ins: Types) -> Chain:
     count = sum(t is not None for t in ins)
     return Chain(((op, tuple(range(count))),), (count,))
 
@@ -47,11 +46,10 @@ def _accepts(op: QuantizeLinear | DequantizeLinear, ins: Types) -> bool:
 
 
 @kernel(QuantizeLinear, DequantizeLinear, device="cuda", accepts=_accepts)
-def convert_codes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def convert_codes(op: Conversion, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Per tensor, per axis, or by blocks that are whole."""
     known = [t for t in ins if t is not None]
-    shapes = _shapes(op, known[0], known[1])
-    assert shapes is not None, "accepts() has tested this"
+    shapes = tested(_shapes(op, known[0], known[1]))
     dims = (shapes[0], *(shapes[1] for _ in known[1:]))
     types = [TensorType(t.dtype, d) for t, d in zip(known, dims, strict=True)]
     return chain_steps(_chain(op, ins), types, shapes[0], [In(k) for k in range(len(known))], Out(0))

@@ -3,8 +3,6 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from bolt_numba.base.types import F32, U8, TensorType
@@ -12,7 +10,7 @@ from bolt_numba.kernels.cuda.declare import PTR, CudaKernel, cuda_kernel
 from bolt_numba.kernels.cuda.elementwise.chains import chain_steps
 from bolt_numba.kernels.cuda.language.lang import load_f32, max_f32, min_f32, rint_f32, store_f32, store_u8
 from bolt_numba.kernels.cuda.reductions.fold import FOLDS, fold_all
-from bolt_numba.kernels.registry import Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.quantize import DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceMin
 from bolt_numba.ops.chain import Chain
@@ -44,10 +42,9 @@ def scale_of_range(least, most, scale, zero):
     DynamicQuantizeLinear, device="cuda",
     accepts=lambda op, ins: ins[0] is not None and ins[0].is_static and 0 < ins[0].size <= MAX_I32,
 )  # fmt: skip
-def dynamic_quantize(op: DynamicQuantizeLinear, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def dynamic_quantize(op: DynamicQuantizeLinear, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """The least and the greatest, what they make of scale and zero point, then the codes."""
     x = ins[0]
-    assert x is not None, "accepts() has tested this"
     least, most = Scratch(4), Scratch(4)
     steps = []
     for fold, to in ((FOLDS[ReduceMin], least), (FOLDS[ReduceMax], most)):

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
 
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
 from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.geometry.cast_tables import UNITS, cast_table, has_table, table_form
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.geometry.unseen import tested
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.arrays.byte_table import ENTRIES, ByteTable
-from bolt_numba.ops.pointwise import Cast
+from bolt_numba.ops.pointwise import Cast, Pointwise
 
 PER = 4
 """Elements of a thread."""
@@ -55,22 +53,20 @@ def lookup(source: str, index: str, unit: int) -> CudaKernel:
 
 
 @kernel(ByteTable, device="cuda", inplace=(0,))
-def byte_table(op: ByteTable, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def byte_table(op: ByteTable, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Any shape."""
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "table": In(1), "n": outs[0].size}
     return [Step(lookup("u8", "i64({x})", 1), args)] if outs[0].size else []
 
 
 @kernel(Cast, device="cuda", accepts=has_table)
-def cast_by_table(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def cast_by_table(op: Pointwise, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """One table for each pair of dtypes and rounding."""
     x = ins[0]
-    assert x is not None, "accepts() has tested this"
     form = table_form(x.dtype, outs[0].dtype)
-    assert form is not None, "accepts() has tested this"
     if not x.size:
         return []
-    source, index, numbers = form
+    source, index, numbers = tested(form)
     table, unit = cast_table(op, numbers), outs[0].dtype.itemsize
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "table": table.view(f"u{unit}"), "n": x.size}
     return [Step(lookup(source.replace("bool", "u8"), index, unit), args)]

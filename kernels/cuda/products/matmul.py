@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -21,7 +21,7 @@ from bolt_numba.kernels.cuda.products.simt import SIMT_TILES, simt
 from bolt_numba.kernels.cuda.products.tail import TailForm
 from bolt_numba.kernels.cuda.products.tensor import INTEGERS, SIZES, TENSOR_TILES, tensor
 from bolt_numba.kernels.geometry.products import ProductBlocks, block_index, geometry
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel, result_of
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.products.matmul import MatMul
 
@@ -108,7 +108,7 @@ def _blocks(g: ProductBlocks, a_bytes: int, b_bytes: int) -> tuple[Array | None,
     return np.stack([block_index(g.batch, batch) * nbytes for batch, nbytes in own], 1), 0, 0
 
 
-def accepts(op: Any, ins: Types) -> bool:
+def accepts(op: MatMul, ins: Types) -> bool:
     """Operands of one float dtype, a bias of the columns of a matrix, a residual of the result's shape."""
     a, b, bias, residual = (*ins, None, None)[:4]
     if a is None or b is None or op.to is not None or a.dtype not in FLOATS or b.dtype != a.dtype:
@@ -142,7 +142,7 @@ def accepts_tf32(op: MatMul, ins: Types) -> bool:
     return op.trans_b if len(b.dims) > 2 else b.known is not None or op.trans_b or len(b.dims) == 1
 
 
-def _stored(op: Any, ins: Types, y: TensorType) -> TailForm:
+def _stored(op: MatMul, ins: Types, y: TensorType) -> TailForm:
     _, _, bias, residual = (*ins, None, None)[:4]
     of_bias, of_residual = ("f32" if t is None else dtype_name(t.dtype) for t in (bias, residual))
     return TailForm(dtype_name(y.dtype), of_bias, of_residual, tail_args(op.activation).act)
@@ -156,7 +156,7 @@ def accepts_few(op: MatMul, ins: Types) -> bool:
     return geometry(op, a.dims, b.dims).m <= ROWS[-1] and not (op.trans_a and len(a.dims) > 1)
 
 
-def _tail(op: Any, ins: Types, y: TensorType) -> dict[str, Argument]:
+def _tail(op: MatMul, ins: Types, y: TensorType) -> dict[str, Argument]:
     _, b, bias, residual = (*ins, None, None)[:4]
     flat = len(y.dims) == 0 or (b is not None and len(b.dims) == 1)
     return {
@@ -165,7 +165,7 @@ def _tail(op: Any, ins: Types, y: TensorType) -> dict[str, Argument]:
     }  # fmt: skip
 
 
-def split_steps(op: Any, ins: Types, y: TensorType, of: ProductOperands, splits: int, kernel_of: Any) -> list[Step]:
+def split_steps(op: MatMul, ins: Types, y: TensorType, of: ProductOperands, splits: int, kernel_of: Any) -> list[Step]:
     """The steps of a product whose sums are added in parts; kernel_of: the kernel that stores in a given way."""
     stored, tail = _stored(op, ins, y), _tail(op, ins, y)
     if splits == 1:
@@ -209,7 +209,7 @@ def by_few(of: ProductOperands, dtype: str) -> Choice:
     return splits, lambda stored: made(rows, dtype, wide, stored)
 
 
-def product_steps(way: Any, op: Any, ins: Types, y: TensorType, context: Context) -> list[Step]:
+def product_steps(way: Any, op: MatMul, ins: Types, y: TensorType, context: Context) -> list[Step]:
     a, b = ins[0], ins[1]
     if not y.size:
         return []
@@ -218,30 +218,30 @@ def product_steps(way: Any, op: Any, ins: Types, y: TensorType, context: Context
 
 
 @kernel(MatMul, device="cuda", accepts=accepts_f32)
-def matmul(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """f32, on plain cores."""
     return product_steps(by_simt, op, ins, outs[0], context)
 
 
 @kernel(MatMul, device="cuda", accepts=accepts_halves)
-def matmul_halves(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_halves(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """f16 and bf16 on tensor cores, with sums in f32."""
     return product_steps(by_tensor, op, ins, outs[0], context)
 
 
 @kernel(MatMul, device="cuda", accepts=accepts_few, rank=3)
-def matmul_few(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_few(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Up to 4 rows, at the speed of the memory."""
     return product_steps(by_few, op, ins, outs[0], context)
 
 
 @kernel(MatMul, device="cuda", accepts=accepts_tf32, rank=1, numerics="fast")
-def matmul_tf32(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_tf32(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """f32 on tensor cores, which read the first 10 bits of each fraction and add in f32."""
     return tf32_steps(by_tensor, op, ins, outs[0], context)
 
 
-def tf32_steps(way: Any, op: Any, ins: Types, y: TensorType, context: Context) -> list[Step]:
+def tf32_steps(way: Any, op: MatMul, ins: Types, y: TensorType, context: Context) -> list[Step]:
     """The steps of f32 on tensor cores; way: such as `by_tensor`."""
     a, b = ins[0], ins[1]
     if not y.size:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from bolt_numba.kernels.cuda.products.few import ROWS
 from bolt_numba.kernels.cuda.products.matmul import FLOATS, by_few, by_simt, by_tensor, operands, split_steps
 from bolt_numba.kernels.cuda.products.tail import size_of
 from bolt_numba.kernels.extents import Lent, borrowed
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
@@ -75,7 +74,7 @@ def _accepts(op: MatMulNBits, ins: Types) -> bool:
 
 
 @kernel(MatMulNBits, device="cuda", accepts=_accepts)
-def matmul_bits(op: MatMulNBits, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_bits(op: MatMulNBits, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Codes become floats of the dtype of x, then a product follows."""
     x, codes = ins[0], ins[1]
     _, zeros, bias = (*ins, None, None)[2:5]
@@ -90,7 +89,7 @@ def matmul_bits(op: MatMulNBits, ins: Types, outs: Sequence[TensorType], context
     }  # fmt: skip
     way = by_few if of.g.m <= ROWS[-1] else by_simt if x.dtype == F32 else by_tensor
 
-    def make(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+    def make(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
         return split_steps(op, ins, outs[0], of, *way(of, dtype))
 
     given = Lent(x, In(0)), Lent(weights, to), None if bias is None else Lent(bias, In(4))

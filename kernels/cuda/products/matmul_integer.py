@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,9 @@ from bolt_numba.kernels.cuda.products.tail_bytes import BYTES, FUSED, HEAD, SUMS
 from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES, tensor
 from bolt_numba.kernels.geometry.products import ProductBlocks, geometry
 from bolt_numba.kernels.geometry.strides import transpose_move
-from bolt_numba.kernels.geometry.unseen import content
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.products.integer_products import MatMulInteger, QLinearMatMul, is_fused, sums_fit
+from bolt_numba.kernels.geometry.unseen import content, tested
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.ops.layers.products.integer_products import ByteMatMul, MatMulInteger, QLinearMatMul, is_fused, sums_fit
 from bolt_numba.ops.layers.products.matmul import MatMul
 
 BYTE_DTYPES = (U8, I8)
@@ -54,7 +53,7 @@ def _of(ins: Types, index: int | None) -> TensorType | None:
     return None if index is None or index >= len(ins) else ins[index]
 
 
-def positions(op: Any) -> BytePositions:
+def positions(op: ByteMatMul) -> BytePositions:
     return QLINEAR_AT if isinstance(op, QLinearMatMul) else SUMS_AT
 
 
@@ -62,19 +61,16 @@ def _exact(at: BytePositions, ins: Types, k: int) -> bool:
     """Whether sums stay within i32; those of MatMulInteger wrap around."""
     if at.a_scale is None:
         return True
-    a, b, za, zb, bias = (_of(ins, i) for i in (at.a, at.b, at.a_zero, at.b_zero, at.bias))
-    assert a is not None
-    assert b is not None
-    assert za is not None
-    assert zb is not None
+    bias = _of(ins, at.bias)
     whole = bias is not None and bias.dtype == I32
     if whole and bias is not None and bias.known is None:
         return False
     added = content(bias.known) if whole and bias is not None else None
-    return sums_fit(a.dtype, za.known, b.dtype, content(zb.known), k, added)
+    zeros = tested(_of(ins, at.a_zero)).known, content(tested(_of(ins, at.b_zero)).known)
+    return sums_fit(ins[at.a].dtype, zeros[0], ins[at.b].dtype, zeros[1], k, added)
 
 
-def accepts_bytes(op: MatMulInteger | QLinearMatMul, ins: Types) -> bool:
+def accepts_bytes(op: ByteMatMul, ins: Types) -> bool:
     """Bytes with one scale and zero point of A and of the result, and one or one for each column of B."""
     at = positions(op)
     a, b, y_zero = (_of(ins, i) for i in (at.a, at.b, at.y_zero))
@@ -123,12 +119,10 @@ def _name(t: TensorType | None, default: str) -> str:
 
 
 def _table_steps(
-    op: Any, ins: Types, at: BytePositions, g: ProductBlocks, table: Scratch, sums: Any, form: ByteForm
+    op: ByteMatMul, ins: Types, at: BytePositions, g: ProductBlocks, table: Scratch, sums: Any, form: ByteForm
 ) -> list[Step]:
     """The steps that fill the table."""
-    a, b, b_zero, b_scale = (_of(ins, i) for i in (at.a, at.b, at.b_zero, at.b_scale))
-    assert a is not None
-    assert b is not None
+    b_zero, b_scale = _of(ins, at.b_zero), _of(ins, at.b_scale)
     rows, names = g.m * g.blocks, [_name(_of(ins, i), "u8") for i in (at.a, at.b, at.y_zero)]
     rest = _name(_of(ins, at.residual), "u8")
     made = numbers_of_columns(*names, _name(_of(ins, at.bias), "f32"), "u8" if rest == "f32" else rest)
@@ -143,10 +137,10 @@ def _table_steps(
     }  # fmt: skip
     of_rows: dict[str, Argument] = {"x": In(at.a), "to": table, "rows": rows, "k": g.k, "pitch": g.k, "skip": HEAD}
     found = [Step(made, numbers)]
-    return [*found, Step(sums_of_rows(dtype_name(a.dtype), g.k % WIDE == 0), of_rows)] if form.offset else found
+    return [*found, Step(sums_of_rows(dtype_name(ins[at.a].dtype), g.k % WIDE == 0), of_rows)] if form.offset else found
 
 
-def _form(op: Any, ins: Types, at: BytePositions, g: ProductBlocks, y: TensorType) -> ByteForm:
+def _form(op: ByteMatMul, ins: Types, at: BytePositions, g: ProductBlocks, y: TensorType) -> ByteForm:
     residual, bias, y_scale = (_of(ins, i) for i in (at.residual, at.bias, at.y_scale))
     result = SUMS if at.a_scale is None else FUSED if is_fused(op, y_scale, bias) else BYTES
     act = tail_args(getattr(op, "activation", None)).act
@@ -161,17 +155,15 @@ def bytes_by_tensor(g: ProductBlocks, kind: str, orders: tuple[Order, Order], fo
 
 
 @kernel(MatMulInteger, QLinearMatMul, device="cuda", accepts=accepts_bytes)
-def matmul_bytes(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_bytes(op: ByteMatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Sums by mma of bytes; zero points by sums of rows and columns."""
     return byte_steps(bytes_by_tensor, op, ins, outs[0], context)
 
 
-def byte_steps(way: Any, op: Any, ins: Types, y: TensorType, context: Context) -> list[Step]:
+def byte_steps(way: Any, op: ByteMatMul, ins: Types, y: TensorType, context: Context) -> list[Step]:
     """The steps of a product of bytes; way: such as `bytes_by_tensor`."""
     at = positions(op)
-    a, b = _of(ins, at.a), _of(ins, at.b)
-    assert a is not None
-    assert b is not None
+    a, b = ins[at.a], ins[at.b]
     g = geometry(MatMul(), a.dims, b.dims)
     form = _form(op, ins, at, g, y)
     columns, sums, ldb, made = _b_steps(at, b, g, context)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cuda.declare import SM_90A, CudaKernel
 from bolt_numba.kernels.cuda.products.choose import choose, cycles
 from bolt_numba.kernels.cuda.products.copies import Order
@@ -25,8 +21,8 @@ from bolt_numba.kernels.cuda.products.tail_bytes import FUSED, ByteForm
 from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES
 from bolt_numba.kernels.cuda.products.wgmma import GROUP_TILES, wgmma_product
 from bolt_numba.kernels.geometry.products import ProductBlocks, geometry
-from bolt_numba.kernels.registry import Context, Step, Types, kernel
-from bolt_numba.ops.layers.products.integer_products import MatMulInteger, QLinearMatMul
+from bolt_numba.kernels.registry import Context, Outs, Step, Types, kernel
+from bolt_numba.ops.layers.products.integer_products import ByteMatMul, MatMulInteger, QLinearMatMul
 from bolt_numba.ops.layers.products.matmul import MatMul
 
 
@@ -66,7 +62,7 @@ def accepts_groups(op: MatMul, ins: Types) -> bool:
 
 
 @kernel(MatMul, device="cuda", arch=SM_90A, accepts=accepts_groups, works=works_by_groups, rank=1)
-def matmul_wgmma(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_wgmma(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """f16 and bf16, by ``wgmma`` from tiles that the GPU copies by itself."""
     return product_steps(by_groups, op, ins, outs[0], context)
 
@@ -85,7 +81,7 @@ def _accepts_tf32(op: MatMul, ins: Types) -> bool:
     MatMul, device="cuda", arch=SM_90A, accepts=_accepts_tf32, works=_works_tf32, rank=2, numerics="fast",
 
 )  # fmt: skip
-def matmul_tf32_wgmma(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_tf32_wgmma(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """f32 by the same kernel, which reads the first 10 bits of each fraction and adds in f32."""
     return tf32_steps(by_groups, op, ins, outs[0], context)
 
@@ -93,7 +89,7 @@ def matmul_tf32_wgmma(op: MatMul, ins: Types, outs: Sequence[TensorType], contex
 # --------------------------------------------------------------------------------------------------------------- bytes
 
 
-def _blocks(op: Any, ins: Types) -> ProductBlocks | None:
+def _blocks(op: ByteMatMul, ins: Types) -> ProductBlocks | None:
     """Of a product of bytes whose boxes the GPU can copy; B is packed or copied so that its terms lie dense."""
     a, b = ins[positions(op).a], ins[positions(op).b]
     if not accepts_bytes(op, ins):
@@ -102,11 +98,11 @@ def _blocks(op: Any, ins: Types) -> ProductBlocks | None:
     return g if g.k % WIDE == 0 else None
 
 
-def _works_bytes(op: MatMulInteger | QLinearMatMul, ins: Types) -> bool:
+def _works_bytes(op: ByteMatMul, ins: Types) -> bool:
     return _blocks(op, ins) is not None
 
 
-def _accepts_bytes(op: MatMulInteger | QLinearMatMul, ins: Types) -> bool:
+def _accepts_bytes(op: ByteMatMul, ins: Types) -> bool:
     g = _blocks(op, ins)
     return g is not None and is_faster(g, "s8")
 
@@ -119,7 +115,7 @@ def _bytes_by_groups(g: ProductBlocks, kind: str, orders: tuple[Order, Order], f
 @kernel(
     MatMulInteger, QLinearMatMul, device="cuda", arch=SM_90A, accepts=_accepts_bytes, works=_works_bytes, rank=1
 )  # fmt: skip
-def matmul_bytes_wgmma(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_bytes_wgmma(op: ByteMatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Sums of bytes by the same kernel."""
     return byte_steps(_bytes_by_groups, op, ins, outs[0], context)
 

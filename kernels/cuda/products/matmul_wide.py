@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import F64, I32, U32, U64, TensorType, dtype_name
+from bolt_numba.base.types import F64, I32, U32, U64, dtype_name
 from bolt_numba.base.types import I64 as WHOLE
 from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
@@ -19,7 +18,7 @@ from bolt_numba.kernels.cuda.products.matmul import can_be_numbered, operands
 from bolt_numba.kernels.cuda.products.place import PLACE, element, matrix, operand_extents
 from bolt_numba.kernels.cuda.products.tail import size_of
 from bolt_numba.kernels.geometry.products import geometry
-from bolt_numba.kernels.registry import Context, In, Out, Step, Types, kernel, result_of
+from bolt_numba.kernels.registry import Context, In, Out, Outs, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.products.matmul import MatMul
 
 i64 = np.int64
@@ -59,7 +58,7 @@ def sums_of_products(dtype: str, a_order: Order, b_order: Order) -> CudaKernel:
     return product_wide
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: MatMul, ins: Types) -> bool:
     """One of the dtypes; a bias along the last axis; no factor, activation or residual."""
     a, b, bias = (*ins, None)[:3]
     if a is None or b is None or any(t is not None and not t.is_static for t in ins) or a.dtype not in KINDS:
@@ -72,7 +71,7 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 
 @kernel(MatMul, device="cuda", accepts=_accepts)
-def matmul_wide(op: MatMul, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def matmul_wide(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """f64, i32, u32, i64 and u64."""
     a, b = ins[0], ins[1]
     bias = (*ins, None)[2]

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.base.types import BF16, F16, F32, TensorType, dtype_name
+from bolt_numba.base.types import BF16, F16, F32, AnyDType, dtype_name
 from bolt_numba.kernels.cuda.declare import CudaKernel
 from bolt_numba.kernels.cuda.recurrent.gru import gru_after_walk, gru_walk
 from bolt_numba.kernels.cuda.recurrent.inputs import products_kernel
 from bolt_numba.kernels.cuda.recurrent.lengths import check_lengths
 from bolt_numba.kernels.cuda.recurrent.walk import WARPS, lstm_walk, rnn_walk
-from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.recurrent import ALPHA, BETA, GRU, LSTM, RNN, Recurrent
 
 ALONE_BYTES = 1 << 18
@@ -32,7 +31,7 @@ WALKS: dict[type[Recurrent], Callable[[int, tuple[str, ...], str, int], CudaKern
 class RecurrentNode:
     """One node and its sizes: steps, batch, inputs, hidden units."""
 
-    op: Any
+    op: Recurrent
     ins: Types
     t: int
     n: int
@@ -40,16 +39,13 @@ class RecurrentNode:
     h: int
 
     @staticmethod
-    def of(op: Any, ins: Types) -> RecurrentNode:
+    def of(op: Recurrent, ins: Types) -> RecurrentNode:
         x, r = ins[0], ins[2]
-        assert x is not None, "accepts() has tested this"
-        assert r is not None, "accepts() has tested this"
         t, n = x.dims[:2] if op.layout == 0 else (x.dims[1], x.dims[0])
         return RecurrentNode(op, ins, t, n, x.dims[2], r.dims[2])
 
     @property
-    def dtype(self) -> Any:
-        assert self.ins[0] is not None, "accepts() has tested this"
+    def dtype(self) -> AnyDType:
         return self.ins[0].dtype
 
     @property
@@ -85,7 +81,7 @@ class RecurrentNode:
         return [(tuple(names[p]), list(itertools.chain.from_iterable(settings[p]))) for p in parts]
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: Recurrent, ins: Types) -> bool:
     x, r = ins[0], ins[2]
     if any(t is not None and not t.is_static for t in ins):
         return False
@@ -93,12 +89,13 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 
 @kernel(RNN, LSTM, GRU, device="cuda", accepts=_accepts)
-def recurrent(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def recurrent(op: Recurrent, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """All attributes of ONNX; a launch for each step of time where the weights are large."""
     layer, dtype = RecurrentNode.of(op, ins), dtype_name(outs[0].dtype)
     rows, d, every = layer.t * layer.n, op.directions, 4 * op.directions * layer.n * layer.h
     pre = Scratch(4 * rows * d * op.gates * layer.h)
-    products = {"x": In(0), "w": In(1), "y": pre, "rows": rows, "columns": d * op.gates * layer.h, "k": layer.i}
+    columns = d * op.gates * layer.h
+    products: dict[str, Argument] = {"x": In(0), "w": In(1), "y": pre, "rows": rows, "columns": columns, "k": layer.i}
     args: dict[str, Argument] = {
         "pre": pre, "r": In(2), "b": layer.given(3), "lengths": layer.given(4), "h0": layer.given(5),
         "hs": Scratch(2 * every), "y": Out(0), "last_h": Out(1), "steps": layer.t, "n": layer.n, "h": layer.h,

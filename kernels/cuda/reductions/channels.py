@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,17 +21,25 @@ from bolt_numba.kernels.cuda.language.warp import block_sum
 from bolt_numba.kernels.cuda.reductions.fold import FLOATS
 from bolt_numba.kernels.cuda.reductions.norm import spread_of
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.geometry.unseen import tested
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.chain import Chain, ChainStep
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.layers.norm import LRN, BatchNormalization, GroupNormalization, InstanceNormalization
+from bolt_numba.ops.layers.norm import (
+    LRN,
+    BatchNormalization,
+    ChannelNorm,
+    GroupNorm,
+    GroupNormalization,
+    InstanceNormalization,
+)
 from bolt_numba.ops.pointwise import Add, Cast, Div, Mul, Sqrt, Sub
 
 GROUP = 512
 """Threads of a block that makes the statistics of a group."""
 
 
-def image_of(op: Any, ins: Types) -> tuple[int, int, int] | None:
+def image_of(op: ChannelNorm | LRN, ins: Types) -> tuple[int, int, int] | None:
     """``[n, c, spatial]`` of a static float that is not empty, whatever its layout."""
     x = ins[0]
     floats = all(t is None or t.dtype in FLOATS for t in ins)
@@ -42,11 +49,11 @@ def image_of(op: Any, ins: Types) -> tuple[int, int, int] | None:
     return x.dims[0], c, x.size // (x.dims[0] * c)
 
 
-def has_image(op: Any, ins: Types) -> bool:
+def has_image(op: ChannelNorm | LRN, ins: Types) -> bool:
     return image_of(op, ins) is not None
 
 
-def _by_channel(op: Any, image: tuple[int, int, int], n: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _by_channel(op: ChannelNorm, image: tuple[int, int, int], n: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shapes of x and of what has a number for each of ``n`` samples (1: the same for all) and channel."""
     batch, c, spatial = image
     return ((batch, spatial, c), (n, 1, c)) if op.layout == "NHWC" else ((batch, c, spatial), (n, c, 1))
@@ -69,10 +76,9 @@ class _Formula:
 
 
 @kernel(BatchNormalization, device="cuda", accepts=has_image, inplace=(0,))
-def batch_normalisation(op: BatchNormalization, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def batch_normalisation(op: BatchNormalization, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """(x - mean) / sqrt(var + epsilon) * scale + bias as a chain."""
-    image = image_of(op, ins)
-    assert image is not None, "accepts() has tested this"
+    image = tested(image_of(op, ins))
     dtypes = [t.dtype for t in ins if t is not None]
     formula = _Formula(*dtypes, F32)
     x, scale, bias, mean, var, epsilon = formula.values
@@ -136,10 +142,9 @@ def group_statistics(x_kind: str, kind: str) -> CudaKernel:
 
 
 @kernel(InstanceNormalization, GroupNormalization, device="cuda", accepts=has_image, inplace=(0,))
-def group_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def group_normalisation(op: GroupNorm, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Statistics of the groups, then (x - mean) * factor + bias."""
-    image, kinds = image_of(op, ins), [t.dtype for t in ins if t is not None]
-    assert image is not None, "accepts() has tested this"
+    image, kinds = tested(image_of(op, ins)), [t.dtype for t in ins if t is not None]
     n, c, spatial = image
     groups = getattr(op, "num_groups", c)
     channels, is_last = c // groups, op.layout == "NHWC"
@@ -189,11 +194,9 @@ def neighbour_norm(on: DeviceParts, kind: str):
 
 
 @kernel(LRN, device="cuda", accepts=has_image)
-def local_response_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def local_response_normalisation(op: LRN, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """A thread for each element; neighbours are in cache."""
-    image = image_of(op, ins)
-    assert image is not None, "accepts() has tested this"
-    n, c, spatial = image
+    n, c, spatial = tested(image_of(op, ins))
     outer, inner = (n * spatial, 1) if op.layout == "NHWC" else (n, spatial)
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "size": op.size, "outer": outer, "channels": c}
     args |= {"inner": inner, "alpha": op.alpha / op.size, "beta": op.beta, "base": op.bias}

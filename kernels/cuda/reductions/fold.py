@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.base.types import BF16, BOOL, F16, F32, F64, I64, U8, U64, AnyDType, TensorType, dtype_name
+from bolt_numba.base.types import BF16, BOOL, F16, F32, F64, I64, U8, U64, AnyDType, dtype_name
 from bolt_numba.codegen.threads import register
 from bolt_numba.kernels.cuda.declare import F64 as DOUBLE
 from bolt_numba.kernels.cuda.declare import I64 as INT
@@ -26,9 +26,11 @@ from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.cuda.language.warp import block_reduction, warp_reduction
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.geometry.unseen import tested
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.dtypes import MAX_I32
+from bolt_numba.ops.registry import Op
 
 SHORT_ROW = 8
 """Elements of rows that single threads fold."""
@@ -55,7 +57,7 @@ class Folding:
 
 _MAXIMUM = Folding("max", "maximum(a, b)", -np.inf)
 _MINIMUM = Folding("min", "minimum(a, b)", np.inf)
-FOLDS: dict[type[Any], Folding] = {
+FOLDS: dict[type[Op], Folding] = {
     ops.ReduceSum: Folding("sum"),
     ops.ReduceMean: Folding("mean", finish="s / {float}(count)"),
     ops.ReduceProd: Folding("prod", "a * b", 1),
@@ -78,7 +80,7 @@ _DOUBLE = {
 """And of f64."""
 
 
-def fold_of(op: Any, dtype: AnyDType) -> Folding:
+def fold_of(op: ops.Reduction, dtype: AnyDType) -> Folding:
     """How an operator folds elements of a dtype."""
     if dtype.kind in "iu":
         made = _WHOLE.get(type(op), FOLDS[type(op)])
@@ -281,13 +283,13 @@ def fold_all(
     return made
 
 
-def is_reduced(op: Any, ins: Types) -> bool:
+def is_reduced(op: ops.Reduction, ins: Types) -> bool:
     """Whether axes and shape are known, and indices are 32 bits."""
     x = ins[0]
     return reduced_axes(op, ins) is not None and x.size <= MAX_I32
 
 
-def _accepts(op: Any, ins: Types) -> bool:
+def _accepts(op: ops.Reduction, ins: Types) -> bool:
     x = ins[0]
     if not is_reduced(op, ins):
         return False
@@ -299,11 +301,9 @@ def _accepts(op: Any, ins: Types) -> bool:
 
 
 @kernel(*FOLDS, device="cuda", accepts=_accepts)
-def reduce(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def reduce(op: ops.Reduction, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Floats, integers, and extremes of bool."""
-    axes, x = reduced_axes(op, ins), ins[0]
-    assert axes is not None, "accepts() has tested this"
-    assert x is not None, "accepts() has tested this"
+    axes, x = tested(reduced_axes(op, ins)), ins[0]
     dtype = U8 if x.dtype == BOOL else x.dtype
     return fold_all(fold_of(op, dtype), In(0), Out(0), x.dims, axes, dtype, dtype)
 

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import TensorType, dtype_name
+from bolt_numba.base.types import dtype_name
 from bolt_numba.kernels.cuda.declare import F32 as FLOAT
 from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, cuda_kernel, inline
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, store_f32
 from bolt_numba.kernels.cuda.reductions.fold import FLOATS
 from bolt_numba.kernels.cuda.reductions.lines import LONGEST_ROW, Held, held, row_access
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.geometry.unseen import tested
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.layers.norm import LayerNormalization, RMSNormalization
+from bolt_numba.ops.layers.norm import LayerNormalization, RMSNormalization, RowNorm
 from bolt_numba.ops.registry import normalise_axis
 
 ITEMS = {"f32": 4, "f16": 2, "bf16": 2}
@@ -127,7 +127,7 @@ def normalise_long_rows(is_centred: bool, x_kind: str, kind: str) -> CudaKernel:
     )(body)
 
 
-def _row_length(op: Any, ins: Types) -> int | None:
+def _row_length(op: RowNorm, ins: Types) -> int | None:
     """Elements of a normalised row when all operands are floats of known and full length, along the same axes."""
     x = ins[0]
     if not x.is_static or not 0 < x.size <= MAX_I32 or not x.dims or x.dtype not in FLOATS:
@@ -144,11 +144,9 @@ def _row_length(op: Any, ins: Types) -> int | None:
     LayerNormalization, RMSNormalization, device="cuda", accepts=lambda op, ins: _row_length(op, ins) is not None,
     inplace=(0,),
 )  # fmt: skip
-def row_normalisation(op: Any, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def row_normalisation(op: RowNorm, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Rows in registers, longer ones by blocks that read them again."""
-    n, x = _row_length(op, ins), ins[0]
-    assert n is not None, "accepts() has tested this"
-    assert x is not None, "accepts() has tested this"
+    n, x = tested(_row_length(op, ins)), ins[0]
     has_bias, stats = len(ins) > 2 and ins[2] is not None, len(outs) > 1
     args: dict[str, Argument] = {"x": In(0), "scale": In(1), "bias": In(2) if has_bias else None, "y": Out(0)}
     args |= {"mean": Out(1) if stats else None, "inverse": Out(2) if stats else None}

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import TensorType, dtype_name
+from bolt_numba.base.types import dtype_name
 from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, cuda_kernel, inline
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.elementwise.scalars import exp_short
@@ -19,9 +18,11 @@ from bolt_numba.kernels.cuda.reductions.fold import FLOATS
 from bolt_numba.kernels.cuda.reductions.lines import LONGEST_ROW, Held, held, row_access
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.reduced import around_axis
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.geometry.unseen import tested
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import LogSoftmax, Softmax
 from bolt_numba.ops.dtypes import MAX_I32, MIN_F32
+from bolt_numba.ops.layers.norm import LpNormalization
 from bolt_numba.ops.registry import normalise_axis
 
 ITEMS = {"f32": 4, "f16": 2, "bf16": 2}
@@ -151,7 +152,7 @@ def softmax_columns(on: DeviceParts, is_log: bool, kind: str):
     return element
 
 
-def axis_form(op: Any, ins: Types) -> tuple[int, int, int] | None:
+def axis_form(op: LogSoftmax | LpNormalization | Softmax, ins: Types) -> tuple[int, int, int] | None:
     """``[outer, n, inner]`` for an operator with ``axis`` on a static float that is not empty."""
     x = ins[0]
     if not x.is_static or x.dtype not in FLOATS or not 0 < x.size <= MAX_I32:
@@ -164,11 +165,9 @@ def _has_form(op: Softmax | LogSoftmax, ins: Types) -> bool:
 
 
 @kernel(Softmax, LogSoftmax, device="cuda", accepts=_has_form, inplace=(0,))
-def softmax(op: Softmax | LogSoftmax, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def softmax(op: Softmax | LogSoftmax, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Rows for the last axis, columns for the others; each element is written after its last read."""
-    form = axis_form(op, ins)
-    assert form is not None, "accepts() has tested this"
-    (outer, n, inner), is_log, kind = form, isinstance(op, LogSoftmax), dtype_name(outs[0].dtype)
+    (outer, n, inner), is_log, kind = tested(axis_form(op, ins)), isinstance(op, LogSoftmax), dtype_name(outs[0].dtype)
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "n": n}
     if inner == 1:
         make = softmax_rows if n <= LONGEST_ROW else softmax_long_rows

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import F32, TensorType, dtype_name
+from bolt_numba.base.types import F32, dtype_name
 from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language.lang import cuda, max_f32, min_f32
@@ -19,7 +18,8 @@ from bolt_numba.kernels.cuda.reductions.fold import FLOATS, SHORT_ROW, WARP_ROW,
 from bolt_numba.kernels.cuda.reductions.softmax import axis_form
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.geometry.unseen import tested
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import ReduceLogSumExp
 from bolt_numba.ops.dtypes import MAX_F32, MIN_F32
 from bolt_numba.ops.layers.norm import LpNormalization
@@ -90,11 +90,9 @@ def _is_float(op: ReduceLogSumExp, ins: Types) -> bool:
 
 
 @kernel(ReduceLogSumExp, device="cuda", accepts=_is_float)
-def log_sum_exp(op: ReduceLogSumExp, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def log_sum_exp(op: ReduceLogSumExp, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """A pass for each group of reduced axes: the function of its own results is that of all."""
-    axes, x = reduced_axes(op, ins), ins[0]
-    assert axes is not None, "accepts() has tested this"
-    assert x is not None, "accepts() has tested this"
+    axes, x = tested(reduced_axes(op, ins)), ins[0]
     forms, source, steps = passes(x.dims, axes), dtype_name(x.dtype), list[Step]()
     at: Argument = In(0)
     for i, (outer, n, inner) in enumerate(forms):
@@ -171,11 +169,9 @@ def lp_columns(on: DeviceParts, p: int, kind: str):
 
 
 @kernel(LpNormalization, device="cuda", accepts=lambda op, ins: axis_form(op, ins) is not None, inplace=(0,))
-def lp_normalisation(op: LpNormalization, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def lp_normalisation(op: LpNormalization, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Two passes over rows or columns."""
-    form = axis_form(op, ins)
-    assert form is not None, "accepts() has tested this"
-    (outer, n, inner), kind = form, dtype_name(outs[0].dtype)
+    (outer, n, inner), kind = tested(axis_form(op, ins)), dtype_name(outs[0].dtype)
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "outer": outer, "n": n, "inner": inner}
     if inner == 1 and n > SHORT_ROW:
         return [Step(lp_rows(op.p, kind, 32 if n <= WARP_ROW else WIDE_BLOCK), args)]

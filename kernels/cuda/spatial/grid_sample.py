@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import BF16, F16, F32, TensorType, dtype_name
+from bolt_numba.base.types import BF16, F16, F32, dtype_name
 from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
@@ -20,7 +20,7 @@ from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.geometry.sampling import MODES, PADDINGS, grid_taps
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.layers.resize import EXACT, GridSample
 
 CHANNELS = 8
@@ -104,7 +104,7 @@ def _accepts(op: GridSample, ins: Types) -> bool:
 
 
 @kernel(GridSample, device="cuda", accepts=_accepts)
-def grid_sample(op: GridSample, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def grid_sample(op: GridSample, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """1 to 3 spatial axes, all modes and paddings; sums in f32."""
     x, grid, out = ins[0], ins[1], outs[0]
     if not out.size:

@@ -21,9 +21,9 @@ from bolt_numba.kernels.cuda.movement.index import SCOPE, axis_args, axis_fields
 from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.dtypes import lowest
-from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
+from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool, Pool
 
 WIDTH = 16
 """Bytes of the channels of a thread."""
@@ -153,14 +153,14 @@ def _scope(kind: str, dtype: AnyDType, vector: int, power: int) -> dict[str, Any
 # -------------------------------------------------------------------------------------------------------------- makers
 
 
-def _seen(op: Any, x: TensorType, out: TensorType) -> tuple[list[int], list[int], int, int]:
+def _seen(op: Pool, x: TensorType, out: TensorType) -> tuple[list[int], list[int], int, int]:
     """Spatial sizes of x and of the result, images, and channels as the kernel sees them."""
     if op.layout == "NHWC":
         return list(x.dims[1:-1]), list(out.dims[1:-1]), x.dims[0], x.dims[-1]
     return list(x.dims[2:]), list(out.dims[2:]), x.dims[0] * x.dims[1], 1
 
 
-def pool_args(op: Any, x: TensorType, out: TensorType, vector: int) -> dict[str, Argument]:
+def pool_args(op: Pool, x: TensorType, out: TensorType, vector: int) -> dict[str, Argument]:
     """Arguments of the kernels but for the places: In(0) to Out(0)."""
     sizes, outs, images, c = _seen(op, x, out)
     windows, rank, unit = op.windows.resolved(sizes), len(sizes), x.dtype.itemsize
@@ -175,7 +175,7 @@ def pool_args(op: Any, x: TensorType, out: TensorType, vector: int) -> dict[str,
     return args | {"padded": int(getattr(op, "count_include_pad", False))}
 
 
-def _vector(op: Any, x: TensorType) -> int:
+def _vector(op: Pool, x: TensorType) -> int:
     """Channels of a thread."""
     most = WIDTH // x.dtype.itemsize
     return math.gcd(most, x.dims[-1]) if x.dtype in SHORTS and op.layout == "NHWC" else 1
@@ -188,7 +188,7 @@ def _accepts(op: MaxPool | AveragePool, ins: Types) -> bool:
     return x.dtype in (*SHORTS, F64) or (op.name == "MaxPool" and x.dtype.kind in "iu")
 
 
-def _steps(kind: str, op: Any, ins: Types, outs: Sequence[TensorType], power: int = 0) -> list[Step]:
+def _steps(kind: str, op: Pool, ins: Types, outs: Outs, power: int = 0) -> list[Step]:
     x = ins[0]
     if not outs[0].size:
         return []
@@ -198,7 +198,7 @@ def _steps(kind: str, op: Any, ins: Types, outs: Sequence[TensorType], power: in
 
 
 @kernel(MaxPool, device="cuda", accepts=_accepts)
-def max_pool(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def max_pool(op: MaxPool, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Any number, with or without the places of the maxima."""
     x = ins[0]
     if not op.indices or not outs[0].size:
@@ -211,13 +211,13 @@ def max_pool(op: MaxPool, ins: Types, outs: Sequence[TensorType], context: Conte
 
 
 @kernel(AveragePool, device="cuda", accepts=_accepts)
-def average_pool(op: AveragePool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def average_pool(op: AveragePool, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Sums and quotients in f32."""
     return _steps("mean", op, ins, outs)
 
 
 @kernel(LpPool, device="cuda", accepts=lambda op, ins: op.p <= 8 and _accepts(op, ins))
-def lp_pool(op: LpPool, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def lp_pool(op: LpPool, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Powers are products."""
     return _steps("lp", op, ins, outs, op.p)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import BF16, F16, F32, AnyDType, TensorType, dtype_name
+from bolt_numba.base.types import BF16, F16, F32, AnyDType, dtype_name
 from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import load_f32_nc, load_i64_nc
@@ -23,7 +23,8 @@ from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.geometry.resample import Pass, is_inside, nearest_tables, passes_of, plans_of
 from bolt_numba.kernels.geometry.strides import dense
 from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, whole
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.geometry.unseen import tested
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.resize import Resize
 
 TOGETHER = 16
@@ -123,8 +124,7 @@ def _step(shape: Sequence[int], passes: Sequence[Pass], src: Any, dst: Any, dtyp
     args: dict[str, Argument] = {"src": src, "dst": dst}
     taps = []
     for q, (_, stride, found) in enumerate(a for a in axes if a[2] is not None):
-        assert found is not None
-        _, index, weights = found
+        _, index, weights = tested(found)
         args[f"index{q}"], args[f"weights{q}"] = np.ascontiguousarray(index * stride), np.ascontiguousarray(weights)
         args[f"taps{q}"] = index.shape[1]
         taps.append(index.shape[1] if index.shape[1] <= WRITTEN_OUT else 0)
@@ -154,7 +154,7 @@ def _order(passes: list[Pass], dims: Sequence[int]) -> list[list[Pass]]:
 
 
 @kernel(Resize, device="cuda", accepts=_accepts)
-def resize(op: Resize, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def resize(op: Resize, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Any rank, layout and coordinate mode; sums in f32; nothing extrapolated."""
     x = ins[0]
     if not outs[0].size:

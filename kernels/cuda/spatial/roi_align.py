@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import TensorType, dtype_name
+from bolt_numba.base.types import dtype_name
 from bolt_numba.kernels.cuda.declare import F32 as NUMBER
 from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel
 from bolt_numba.kernels.cuda.elements import PARTS
@@ -21,7 +20,7 @@ from bolt_numba.kernels.declare import Inline, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import FAULT, MOST_LAUNCHED, DeviceParts, elements
 from bolt_numba.kernels.geometry.sampling import is_near, neighbours, region_samples, side_of
-from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.layers.detection.regions import RoiAlign
 from bolt_numba.ops.layers.resize import EXACT
 
@@ -112,7 +111,7 @@ def _accepts(op: RoiAlign, ins: Types) -> bool:
 
 
 @kernel(RoiAlign, device="cuda", accepts=_accepts)
-def roi_align(op: RoiAlign, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def roi_align(op: RoiAlign, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Both modes, any number of samples; sums in f32."""
     x, images, out = ins[0], ins[2], outs[0]
     if not out.size:

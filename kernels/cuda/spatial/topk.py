@@ -8,13 +8,12 @@ are equal, and of equal numbers the first comes first.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import BF16, F16, F32, I8, I16, I32, U8, U16, U32, TensorType, dtype_name
+from bolt_numba.base.types import BF16, F16, F32, I8, I16, I32, U8, U16, U32, dtype_name
 from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
@@ -22,7 +21,7 @@ from bolt_numba.kernels.cuda.language.lang import cuda, f32_bits, load_i64, stor
 from bolt_numba.kernels.declare import Inline, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import TopK
 from bolt_numba.ops.registry import normalise_axis
 
@@ -198,7 +197,7 @@ def _accepts(op: TopK, ins: Types) -> bool:
 
 
 @kernel(TopK, device="cuda", accepts=_accepts)
-def topk(op: TopK, ins: Types, outs: Sequence[TensorType], context: Context) -> list[Step]:
+def topk(op: TopK, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Numbers of up to 32 bits, any k; always in order."""
     x = ins[0]
     axis = normalise_axis(op, op.axis, len(x.dims))

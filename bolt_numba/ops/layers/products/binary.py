@@ -269,3 +269,6 @@ class BinaryMatMul(Op):
             return packed_bits(y >= thresholds, -1)
         y = y * magnitudes(w, 1)
         return np.asarray(finish(y if bias is None else y + bias, residual, self.activation))
+
+
+BinaryProduct: TypeAlias = BinaryConv | BinaryMatMul

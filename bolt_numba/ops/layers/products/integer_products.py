@@ -6,7 +6,7 @@ The two QLinear operators are fused as the float ones are: an activation, a resi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -411,3 +411,8 @@ class QLinearMatMul(Op):
         zero = None if y_zero_point is None else _by_row(y_zero_point)
         tail = target, zero, bias, residual, residual_scale, residual_zero_point
         return _finished(self, sums, _by_row(widened(a_scale)), columns, tail)
+
+
+ByteConv: TypeAlias = ConvInteger | QLinearConv
+ByteMatMul: TypeAlias = MatMulInteger | QLinearMatMul
+ByteProduct: TypeAlias = ByteConv | ByteMatMul
