@@ -207,24 +207,26 @@ def varied(
     if is_quick():  # few cases show more where two of what they set meet
         set_in = [sorted(name for name, value in shown if value is True) for _, shown in drawn]
         drawn = [(case, {*shown, *combinations(names, 2)}) for (case, shown), names in zip(drawn, set_in, strict=True)]
-    while drawn and taken < most:
-        gains = [sum(seen[one] < each for one in shown) for _, shown in drawn]
-        if not max(gains):
+    missing = [(case, {one for one in shown if seen[one] < each}) for case, shown in drawn]
+    while missing and taken < most:
+        case, shown = missing.pop(max(range(len(missing)), key=lambda place: len(missing[place][1])))
+        if not shown:
             break
-        case, shown = drawn.pop(gains.index(max(gains)))
         if run(case):
             seen.update(shown)
             taken += 1
+            enough = {one for one in shown if seen[one] >= each}
+            for _, others in missing:
+                others -= enough
     return taken
 
 
-def various_cases(entry: Entry, seen: Counter[Feature]) -> int:
-    """Check cases with features that were seen too rarely; how many there are."""
-    taken = 0
+def various_cases(entry: Entry, seen: Counter[Feature], taken: int) -> int:
+    """Check cases with features that were seen too rarely; how many there are.  taken: how many ran before."""
     for count in MORE:
         drawn = [(pair, features(*pair)) for pair in many_cases(entry.op, count)]
         taken += varied(drawn, seen, EACH, MOST, lambda pair: check(entry, *pair))
-        if seen:
+        if seen or (is_quick() and taken):
             break
     return taken
 
@@ -239,7 +241,7 @@ def test_kernel_equals_reference(entry: Entry) -> None:
         assert not taken, f"{name} accepts cases: take it off the list"
         return
     if not taken or is_quick() or (not IS_LOWER and (taken < ENOUGH or is_thin(entry, seen))):
-        taken += various_cases(entry, seen)
+        taken = various_cases(entry, seen, taken)
     assert taken, (
         f"{name}: accepts none of the cases: add one that it takes to tests/cases, or to EXTRA of {__file__}: "
         f'"{name}": Case({entry.op.__name__}(...), (operand, ...)),'
