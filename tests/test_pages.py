@@ -107,8 +107,9 @@ def commands(page: str) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_have_these_names_and_options(page: str) -> None:
+    whole: Any = typer.main.get_command(app)
     for words in commands(page):
-        command: Any = typer.main.get_command(app)
+        command = whole
         options = {o for p in command.params for o in p.opts}
         for word in words:
             if hasattr(command, "commands") and not word.startswith("-"):

@@ -25,7 +25,7 @@ from bolt_numba.kernels.compiler_passes import no_garbage_collection, remembered
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class KernelSSA(ReconstructSSA):
+class CudaKernelSSA(ReconstructSSA):
     """Static single assignment form, made of the blocks that name a variable instead of all for each."""
 
     _name = "cuda_kernel_ssa"
@@ -38,7 +38,7 @@ class KernelSSA(ReconstructSSA):
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class KernelStripPhis(PreLowerStripPhis):
+class CudaKernelStripPhis(PreLowerStripPhis):
     """Joins of variables become assignments; nobody asks for the lives of variables afterwards."""
 
     _name = "cuda_kernel_strip_phis"
@@ -53,8 +53,8 @@ def _pipelines(_: Any) -> list[Any]:
     passes = PassManager("cuda_kernel")
     for each in (
         *(compiler.CUDATranslateBytecode, FixupArgs, IRProcessing),
-        *(RewriteSemanticConstants, DeadBranchPrune, GenericRewrites, KernelSSA, DeadBranchPrune),
-        *(NopythonTypeInference, KernelStripPhis),
+        *(RewriteSemanticConstants, DeadBranchPrune, GenericRewrites, CudaKernelSSA, DeadBranchPrune),
+        *(NopythonTypeInference, CudaKernelStripPhis),
         *(compiler.CreateLibrary, compiler.CUDANativeLowering, compiler.CUDABackend),
     ):
         passes.add_pass(each, each.name())
