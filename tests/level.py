@@ -4,8 +4,8 @@ A test belongs to `make test` (``-m "not long"``) as far as it fits.  These are 
 
 - what `LONG` names, by its reason: it works with many processes, with networks that are fetched or simulated as a
   whole, with other compilers and processors, or for long by intention;
-- of a function with more than `FEW` cases all but `FEW` of them, spread over its list.  What `EVERY` names keeps all
-  its cases: each of them is another operator, kernel, rule or page, or they take no time.
+- of a function with more than two cases all but the first and the last.  What `EVERY` names keeps all its cases:
+  each of them is another operator, kernel, rule or page, or they take no time.
 
 Walks over operators and kernels (`DRAWN`) run at both levels, and draw fewer cases for each in `make test`.  So do
 tests of hypothesis: `make test` draws the same cases each time, `make test-all` others.
@@ -20,8 +20,6 @@ import pytest
 
 QUICK = "BOLT_NUMBA_TEST_QUICK"
 """Set by `conftest` where long tests are left out: only a few cases are drawn of each operator."""
-FEW = 4
-"""Cases of a function that `make test` runs."""
 
 DRAWN = (
     "tests/test_kernels.py::test_kernel_equals_reference",
@@ -81,18 +79,45 @@ LONG: dict[str, Sequence[str]] = {
         "tests/test_pages.py::test_the_site_is_built_without_a_warning",
     ),
     "whole networks and larger products on the simulated GPU; machine code of all kernels": (
+        "tests/cuda/test_attention.py::test_cache_of_halves",
+        "tests/cuda/test_attention.py::test_tensor_cores",
         "tests/cuda/test_bench.py",
+        "tests/cuda/test_between_bytes.py::test_results_between_bytes_are_at_most_a_level_apart",
+        "tests/cuda/test_bindings.py::test_every_call_arrives",
+        "tests/cuda/test_convolution.py::test_bytes_product",
+        "tests/cuda/test_convolution.py::test_depthwise",
+        "tests/cuda/test_convolution.py::test_depthwise_slides",
+        "tests/cuda/test_convolution.py::test_long_sums_are_divided",
+        "tests/cuda/test_convolution.py::test_plain_product",
+        "tests/cuda/test_convolution.py::test_tensor_product",
+        "tests/cuda/test_convolution.py::test_tiles_have_no_bank_conflicts",
+        "tests/cuda/test_convolution.py::test_transposed_by_phases",
+        "tests/cuda/test_device_arrays.py::test_a_foreign_tensor_is_read_where_it_is_when_its_stream_has_made_it",
+        "tests/cuda/test_device_arrays.py::test_dlpack_carries_every_dtype",
+        "tests/cuda/test_driver.py::test_a_model_gives_what_the_interpreter_gives",
+        "tests/cuda/test_driver.py::test_all_sessions_let_go_for_constants_and_arrays_of_another",
+        "tests/cuda/test_driver.py::test_memory_that_is_not_there_is_refused_and_the_session_goes_on",
+        "tests/cuda/test_driver.py::test_the_digits_demo_and_a_transformer_run_through_the_driver",
         "tests/cuda/test_language.py::test_macros_become_machine_code_without_local_memory",
-        "tests/cuda/test_models.py::test_light_networks",
-        "tests/cuda/test_models.py::test_a_small_transformer[f32]",
+        "tests/cuda/test_models.py::test_a_small_transformer",
         "tests/cuda/test_models.py::test_a_small_transformer[bf16]",
+        "tests/cuda/test_models.py::test_a_small_transformer[f32]",
+        "tests/cuda/test_models.py::test_digits",
         "tests/cuda/test_models.py::test_digits_in_bytes",
+        "tests/cuda/test_models.py::test_light_networks",
+        "tests/cuda/test_models.py::test_recurrent_networks",
         "tests/cuda/test_needs.py::test_real_models",
+        "tests/cuda/test_products.py::test_halves",
+        "tests/cuda/test_products.py::test_other_activations_are_generated",
         "tests/cuda/test_products.py::test_sums_of_bytes",
+        "tests/cuda/test_products.py::test_tiles_meet_no_bank_twice_and_move_whole_sectors",
         "tests/cuda/test_products.py::test_tiles_of_halves",
         "tests/cuda/test_recurrent.py::test_functions",
+        "tests/cuda/test_recurrent.py::test_halves",
         "tests/cuda/test_reductions.py::test_rows_are_normalised",
         "tests/cuda/test_resources.py::test_kernels_take_what_the_table_says",
+        "tests/cuda/test_resources.py::test_the_linker_has_nothing_to_say_of_warp_groups",
+        "tests/cuda/test_sessions.py::test_a_constant_is_on_the_gpu_once_for_all_plans_and_goes_with_the_last",
         "tests/cuda/test_spatial.py::test_sampling_at_points_equals_the_reference",
         "tests/cuda/test_spatial.py::test_what_topk_is_tried_on_everywhere",
         "tests/cuda/test_wgmma.py::test_tiles",
@@ -102,18 +127,29 @@ LONG: dict[str, Sequence[str]] = {
         "tests/aarch64/",
         "tests/test_binary.py::test_bits_are_counted_by_instructions",
         "tests/test_blas.py::test_values_hold_on_other_processors",
+        "tests/test_export.py::test_a_lower_instruction_set",
+        "tests/test_levels.py::test_another_processor_of_the_level_compiles_nothing",
+        "tests/test_machine.py::test_another_processor_gives_the_same_bits",
+        "tests/test_targets.py::test_code_has_the_registers_of_its_target",
+        "tests/test_targets.py::test_kernels_compile_for_targets_that_are_not_this_processor",
+        "tests/test_targets.py::test_products_of_bytes_lower_to_what_a_target_has",
         "tests/test_targets.py::test_sessions_run_on_lower_instruction_sets",
     ),
     "many processes, threads or compilers of other languages": (
+        "tests/converters/test_onnx_backend.py::test_score_of_a_part_of_the_suite",
+        "tests/converters/test_onnx_missing.py::test_exactly_the_listed_tests_fail",
+        "tests/cuda/test_code.py::test_code_that_is_in_the_cache_imports_no_compiler",
         "tests/cuda/test_code.py::test_several_processes_compile_at_once",
         "tests/flow/test_processes.py",
-        "tests/plugins/test_real_devices.py::test_a_child_computes_and_ends",
-        "tests/plugins/test_starts_of_models.py::test_real_devices_start_with_few_modules",
         "tests/native/test_c_library.py::test_damaged_programs_are_refused_or_run",
         "tests/native/test_c_library.py::test_no_memory_is_lost",
         "tests/native/test_c_library.py::test_threads_have_no_races",
         "tests/native/test_java.py",
+        "tests/plugins/test_real_devices.py::test_a_child_computes_and_ends",
+        "tests/plugins/test_starts_of_models.py::test_real_devices_start_with_few_modules",
         "tests/test_budget.py::test_small_models_take_little_or_are_refused",
+        "tests/test_calls.py::test_a_small_model_takes_few_calls",
+        "tests/test_claims.py::test_workers_that_start_at_once_compile_each_kernel_once",
         "tests/test_cli.py::TestMachine::test_cache",
         "tests/test_cli.py::TestUsage::test_shells_complete",
         "tests/test_clients.py::test_a_client_gives_what_it_gives_with_onnxruntime",
@@ -126,7 +162,57 @@ LONG: dict[str, Sequence[str]] = {
         "tests/test_new_shapes.py::test_ten_new_shapes_wait_for_no_compiler",
         "tests/test_new_shapes.py::test_what_is_printed_while_an_assistant_starts_is_no_answer",
         "tests/test_own_operators.py",
+        "tests/test_packaging.py::test_a_source_distribution_has_all_files",
         "tests/test_reader_pages.py",
+        "tests/test_robustness.py::test_a_hang_is_noticed",
+        "tests/test_service.py::test_the_service_compiles_nothing_and_writes_nothing",
+        "tests/test_start.py::test_a_second_process_imports_what_the_model_needs",
+        "tests/test_warm.py::test_what_is_warm_compiles_nothing",
+        "tests/test_weights.py::test_what_the_passes_computed_leaves_memory_when_it_is_packed",
+    ),
+    "many kernels, which take seconds to compile; walks over all kernels run a few cases of each": (
+        "tests/test_depthwise.py::test_depthwise_is_exact",
+        "tests/test_depthwise.py::test_transposed_is_exact",
+        "tests/test_export.py::test_the_command_says_what_it_wrote",
+        "tests/test_export_shapes.py::test_few_tapes_serve_all_sizes",
+        "tests/test_f16.py::test_weights_are_widened_in_registers",
+        "tests/test_fillers.py::test_taps",
+        "tests/test_grouped.py::test_grouped_is_exact",
+        "tests/test_integer_ties.py::test_pointwise",
+        "tests/test_integer_ties.py::test_sums_of_bytes",
+        "tests/test_layout.py::test_random_image_networks_keep_their_values",
+        "tests/test_movement.py::test_reductions_of_scattered_elements",
+        "tests/test_pointwise.py::test_integers",
+        "tests/test_pointwise.py::test_short_runs",
+        "tests/test_quantise_models.py::test_networks_of_onnxruntimes_quantiser",
+        "tests/test_quantise_models.py::test_real_files_run_on_bytes_as_near_as_onnxruntimes",
+        "tests/test_recurrent.py::test_threads_share_steps_and_keep_the_bits",
+        "tests/test_reductions.py::test_long_sums_of_two_groups_of_axes",
+        "tests/test_reductions.py::test_running_lines_are_summed_in_order",
+        "tests/test_steps.py::test_steps_of_another_operator_are_borrowed",
+        "tests/test_stops.py::test_iterations_of_sizes_by_data",
+        "tests/test_tape.py::test_stacked_blocks_never_meet",
+        "tests/test_winograd.py::test_exact_where_transforms_are",
+    ),
+    "many models, or large ones, of the formats": (
+        "tests/converters/test_bolt_layers.py::test_check_compares_element_by_element",
+        "tests/converters/test_bolt_layers.py::test_colours_become_a_camera_image",
+        "tests/converters/test_caffe_forks.py::test_detections_of_yolo",
+        "tests/converters/test_caffe_sized.py::test_a_session_is_closed_while_threads_bring_sizes",
+        "tests/converters/test_caffe_sized.py::test_results_are_those_of_opencv",
+        "tests/converters/test_golden.py::test_every_graph_is_written_as_onnx",
+        "tests/converters/test_golden.py::test_sessions_compute_what_the_original_computes",
+        "tests/converters/test_onnx_hostile.py::test_lies_are_refused_or_read_and_never_worse",
+        "tests/converters/test_onnx_microsoft_forms.py::test_all_forms_of_fused_operators",
+        "tests/converters/test_onnx_microsoft_operands.py::test_spoiled_operands_are_refused_in_clear_words",
+        "tests/converters/test_onnx_ml.py::test_support_vectors",
+        "tests/converters/test_onnx_search.py::test_searches_find_what_onnxruntime_finds",
+        "tests/converters/test_onnx_search_forms.py::test_sizes_and_numbers_may_change_from_run_to_run",
+        "tests/converters/test_onnx_search_forms.py::test_words_that_were_there_or_are_hidden_do_not_come",
+        "tests/converters/test_paddle_more.py::test_programs_of_paddle_give_what_it_gives",
+        "tests/converters/test_paddle_silent.py::test_a_range_of_one_number_has_it_in_the_middle",
+        "tests/converters/test_sklearn.py::test_export_means_what_onnxruntime_computes",
+        "tests/test_swallowed.py::test_every_broad_except_says_what_becomes_of_the_error",
     ),
     "stress: long by intention": (
         "tests/flow/test_stress.py",
@@ -157,11 +243,6 @@ def _starts(node: str, names: Iterable[str]) -> bool:
     return node.startswith(tuple(names))
 
 
-def _spread(cases: Sequence[pytest.Item]) -> set[int]:
-    """Places of `FEW` cases, the first and the last among them."""
-    return {round(i * (len(cases) - 1) / (FEW - 1)) for i in range(FEW)} if len(cases) > FEW else set(range(len(cases)))
-
-
 def long_tests(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Those of the collected tests that are long."""
     named = [name for names in LONG.values() for name in names]
@@ -172,5 +253,4 @@ def long_tests(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         elif not _starts(item.nodeid, EVERY):
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in functions.values():
-        kept = _spread(cases)
-        yield from (case for place, case in enumerate(cases) if place not in kept)
+        yield from cases[1:-1]

@@ -86,9 +86,8 @@ def import_nodes(file: Path) -> list[ast.Import | ast.ImportFrom]:
     """Import statements of a file that running it may reach: not those below ``if TYPE_CHECKING:``."""
     whole, skipped = [*ast.walk(tree(file))], set[int]()
     for node in whole:
-        if isinstance(node, ast.If) and isinstance(node.test, (ast.Name, ast.Attribute)):
-            if "TYPE_CHECKING" in ast.unparse(node.test):
-                skipped.update(range(node.lineno, (node.end_lineno or 0) + 1))
+        if isinstance(node, ast.If) and getattr(node.test, "id", getattr(node.test, "attr", "")) == "TYPE_CHECKING":
+            skipped.update(range(node.lineno, (node.end_lineno or 0) + 1))
     return [node for node in whole if isinstance(node, (ast.Import, ast.ImportFrom)) and node.lineno not in skipped]
 
 
