@@ -192,7 +192,7 @@ def features(case: Case, all_known: bool) -> set[Feature]:
 
 def is_thin(entry: Entry, seen: Counter[Feature]) -> bool:
     """Whether few cases have an operand that may be omitted."""
-    names = enumerate(inspect.signature(entry.op.reference).parameters.values(), -1)  # the first is ``self``
+    names = enumerate(inspect.signature(entry.op.infer).parameters.values(), -1)  # the first is ``self``
     return any(seen[str(i), True] < EACH for i, name in names if name.default is None)
 
 

@@ -31,7 +31,7 @@ from bolt_numba.base.types import (
 )
 from bolt_numba.ops.content import bounded
 from bolt_numba.ops.evaluate import evaluate
-from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import known_ints, want_dim, want_dims, want_one
 
 if TYPE_CHECKING:  # operators know nothing of graphs at run time
@@ -297,9 +297,8 @@ class Loop(ControlFlow):
         self, trip_count: TensorType | None, cond: TensorType | None, *values: TensorType
     ) -> tuple[TensorType, ...]:
         inner = [v.type for v in self.body.outputs]
-        for what, t, dtype in (("trip_count", trip_count, I64), ("cond", cond, BOOL)):
-            if t is not None:
-                want_dtype(self, what, t.dtype, dtype)
+        want_dtypes(self, (I64,), trip_count=trip_count)
+        want_dtypes(self, (BOOL,), cond=cond)
         want_one(self, trip_count=trip_count, cond=cond)
         wanted = len(self.body.inputs) - 2
         if len(values) != wanted:

@@ -39,7 +39,7 @@ from bolt_numba.base.types import (
     dtype_name,
 )
 from bolt_numba.ops.arrays.conversion import ROUND_MODES, cast
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.registry import Op, op, want_among, want_dtype
 from bolt_numba.ops.shapes import broadcast_shapes
 
 FLOATS = (F32, F64, F16, BF16)
@@ -335,8 +335,7 @@ class _Convert(_Mixed):
     round_mode: str
 
     def result_dtype(self, *dtypes: AnyDType) -> AnyDType:
-        if self.round_mode not in ROUND_MODES:
-            raise self.fail("round_mode", self.round_mode, ", ".join(ROUND_MODES))
+        want_among(self, ROUND_MODES, round_mode=self.round_mode)
         for what, dtype in (("operand 0", dtypes[0]), ("the result", self.to)):
             if dtype.kind in "SU":
                 raise DTypeError(f"Cast: dtype of {what}: got {dtype_name(dtype)}, wanted a number")

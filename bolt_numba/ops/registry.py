@@ -6,7 +6,7 @@ Nothing here knows of kernels, converters or passes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
@@ -117,6 +117,21 @@ def want_dtype(owner: Op, what: str, got: AnyDType, *wanted: AnyDType) -> None:
     if got not in wanted:
         names = ", ".join(map(dtype_name, wanted))
         raise DTypeError(f"{owner.name}: dtype of {what}: got {dtype_name(got)}, wanted {names}")
+
+
+def want_dtypes(owner: Op, wanted: Sequence[AnyDType], **operands: TensorType | None) -> None:
+    """Raise DTypeError unless each named operand is of one of the dtypes ``wanted``; an omitted one is right."""
+    for what, t in operands.items():
+        if t is not None:
+            want_dtype(owner, what, t.dtype, *wanted)
+
+
+def want_among(owner: Op, known: Iterable[object], **attributes: object) -> None:
+    """Raise ShapeError unless each named attribute is one of those that are known."""
+    for what, given in attributes.items():
+        if given not in known:
+            *first, last = map(str, known)
+            raise owner.fail(what, given, f"{', '.join(first)} or {last}")
 
 
 def normalise_axis(owner: Op, axis: int, rank: int) -> int:

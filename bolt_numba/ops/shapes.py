@@ -58,8 +58,13 @@ def product(dims: Iterable[Dim]) -> Dim:
     return total
 
 
-def shape_of(owner: Op, what: str, t: TensorType, *ranks: int) -> Shape | None:
-    """Shape of an operand whose rank must be one of ``ranks`` (any when none is given); raises ShapeError."""
+def shape_of(owner: Op, what: str, t: TensorType | None, *ranks: int) -> Shape | None:
+    """Shape of an operand whose rank must be one of ``ranks`` (any when none is given); raises ShapeError.
+
+    None where that is not known, or the operand is omitted.
+    """
+    if t is None:
+        return None
     if t.shape is not None and ranks and len(t.shape) not in ranks:
         raise owner.fail(f"rank of {what}", f"{len(t.shape)} ({t})", " or ".join(map(str, ranks)))
     return t.shape
@@ -126,6 +131,12 @@ def known_dims(t: TensorType) -> list[Dim] | None:
     if t.value is None:
         return [] if 0 in (t.shape or ()) else None
     return [v if isinstance(v, (Sym, int)) else int(v) for v in t.value.flat]
+
+
+def shape_in(t: TensorType) -> Shape | None:
+    """The shape that an integer operand holds, as far as it is known."""
+    dims = known_dims(t)
+    return unknown_shape(known_length(t)) if dims is None else tuple(dims)
 
 
 def known_length(t: TensorType) -> int | None:

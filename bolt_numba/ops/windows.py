@@ -13,7 +13,7 @@ import numpy as np
 from bolt_numba.base.budget import CALL, ask, spend
 from bolt_numba.base.records import record
 from bolt_numba.base.types import Array, Dim, Shape, TensorType
-from bolt_numba.ops.registry import Op, fresh_dim
+from bolt_numba.ops.registry import Op, fresh_dim, want_among
 
 LAYOUTS = ("NCHW", "NHWC")
 GREATEST_SPAN = (1 << 31) - 1
@@ -33,8 +33,7 @@ def as_layout(x: Array, layout: str) -> Array:
 
 def split_shape(owner: Op, x: TensorType, layout: str, rank: int | None = None) -> tuple[Dim, Dim, Shape] | None:
     """Batch, channels and spatial sizes of ``x``; None when its rank is unknown; raises ShapeError."""
-    if layout not in LAYOUTS:
-        raise owner.fail("layout", layout, " or ".join(LAYOUTS))
+    want_among(owner, LAYOUTS, layout=layout)
     if x.shape is None:
         return None
     if rank is not None and len(x.shape) != rank:
@@ -63,8 +62,7 @@ def per_axis(owner: Op, what: str, given: Sequence[int], count: int, default: in
 
 def want_auto_pad(owner: Op, auto_pad: str) -> None:
     """Raise ShapeError for a word that is none of `AUTO_PADS`."""
-    if auto_pad not in AUTO_PADS:
-        raise owner.fail("auto_pad", auto_pad, " or ".join(AUTO_PADS))
+    want_among(owner, AUTO_PADS, auto_pad=auto_pad)
 
 
 def resolve_pads(

@@ -27,7 +27,11 @@ from tests.plugins.drivers import agrees, layer, near, opened, run_graph, wanted
 pytest.importorskip("jax", reason="the SDK of this device: pip install 'bolt-numba[jax]'")
 BUILT = sorted(TABLE.load())
 BY_NAME = {op.name: op for op in CASES}
-TAKEN_APART = {"BetweenBytes", "Chain", "QLinearConv", "QLinearMatMul"}
+TAKEN_APART = {
+    "BatchNormalization", "BetweenBytes", "Chain", "Distances", "GroupNormalization", "InstanceNormalization",
+    "LayerNormalization", "LpNormalization", "QLinearConv", "QLinearMatMul", "RMSNormalization", "ReduceL2",
+    "ReduceLogSum",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import numpy as np
 from bolt_numba.base.errors import DataError
 from bolt_numba.base.records import record
 from bolt_numba.base.types import I64, Array, TensorType
+from bolt_numba.ops.arrays.reduce import AlongAxis, running, square
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, same_dtype, widened
 from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
@@ -57,32 +58,20 @@ class CumMin(_CumExtreme):
 
 
 @op("LogCumSumExp")
-class LogCumSumExp(Op):
+class LogCumSumExp(AlongAxis):
     """y = log of the running sum of exp(x) along an axis, without overflow.
 
     x: [...] float -> y: like x.  exclusive: without the element itself, -inf where nothing is before it; reverse: from
     the end.  Source: `logcumsumexp` of Paddle 3.
     """
 
-    axis: int = -1
     exclusive: bool = False
     reverse: bool = False
 
-    def infer(self, x: TensorType) -> TensorType:
-        want_dtype(self, "x", x.dtype, *FLOATS)
-        if x.shape is not None:
-            normalise_axis(self, self.axis, len(x.shape))
-        return TensorType(x.dtype, x.shape)
-
     def reference(self, x: Array) -> Array:
         along = normalise_axis(self, self.axis, x.ndim)
-        data = np.flip(widened(x), along) if self.reverse else widened(x)
         with np.errstate(all="ignore"):
-            y = np.logaddexp.accumulate(data, axis=along) if data.size else data
-        if self.exclusive and y.size:
-            y = np.roll(y, 1, axis=along)
-            y[(slice(None),) * along + (slice(0, 1),)] = -np.inf
-        return np.ascontiguousarray(np.flip(y, along) if self.reverse else y).astype(x.dtype, copy=False)
+            return running(self, x, along, lambda d: np.logaddexp.accumulate(d, axis=along) if d.size else d, -np.inf)
 
 
 @op("SearchSorted")
@@ -149,16 +138,10 @@ class Inverse(Op):
 
     def infer(self, x: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, *FLOATS)
-        if x.shape is not None and (len(x.shape) < 2 or _differ(x.shape[-1], x.shape[-2])):
-            raise self.fail("shape of x", x, "square matrices")
-        return TensorType(x.dtype, x.shape)
+        return TensorType(x.dtype, square(self, x))
 
     def reference(self, x: Array) -> Array:
         try:
             return np.asarray(np.linalg.inv(widened(x))).astype(x.dtype, copy=False)
         except np.linalg.LinAlgError:
             raise DataError(f"{self.name}: x: got a singular matrix, wanted matrices that have an inverse") from None
-
-
-def _differ(a: Any, b: Any) -> bool:
-    return isinstance(a, int) and isinstance(b, int) and a != b

@@ -7,7 +7,7 @@ from typing import Any
 from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.ops.arrays.quantize import BYTES, DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.content import VALUES, bounded
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.registry import Op, op, want_dtypes
 from bolt_numba.ops.shapes import want_one
 
 MOST_IN_ROW = 1 << 15
@@ -38,10 +38,8 @@ class BetweenBytes(Op):
         wanted = [kind == "TensorType" for kind in list(self.op.infer.__annotations__.values())[1:]]
         if None in (x_zero_point, y_zero_point, *(t for t, want in zip(others, wanted, strict=False) if want)):
             raise self.fail("operands", "None among them", "all that op needs")
-        for what, t in (("x", x), ("y_zero_point", y_zero_point)):
-            want_dtype(self, what, t.dtype, *BYTES)
-        for what, t in (("x_scale", x_scale), ("y_scale", y_scale)):
-            want_dtype(self, what, t.dtype, F32)
+        want_dtypes(self, BYTES, x=x, y_zero_point=y_zero_point)
+        want_dtypes(self, (F32,), x_scale=x_scale, y_scale=y_scale)
         want_one(self, x_scale=x_scale, x_zero_point=x_zero_point, y_scale=y_scale, y_zero_point=y_zero_point)
         made: Any = self.op.infer(DequantizeLinear().infer(x, x_scale, x_zero_point), *others)
         if isinstance(made, tuple):

@@ -6,7 +6,7 @@ import numpy as np
 
 from bolt_numba.base.types import I8, U8, Array, TensorType
 from bolt_numba.ops.content import VALUES, bounded
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.registry import Op, op, want_dtypes
 from bolt_numba.ops.shapes import want_dims
 
 ENTRIES = 256
@@ -24,8 +24,7 @@ class ByteTable(Op):
     data_bounds = bounded(x="every byte is an index of the table", table=VALUES)
 
     def infer(self, x: TensorType, table: TensorType) -> TensorType:
-        for what, t in (("x", x), ("table", table)):
-            want_dtype(self, what, t.dtype, U8, I8)
+        want_dtypes(self, (U8, I8), x=x, table=table)
         want_dims(self, "table", table, ENTRIES)
         return TensorType(table.dtype, x.shape)
 

@@ -10,7 +10,7 @@ import numpy as np
 from bolt_numba.base.types import BOOL, F32, I64, STRING, AnyDType, Array, Dim, Shape, Sym, TensorType
 from bolt_numba.ops.content import PLANNED, bounded, want_between, want_index
 from bolt_numba.ops.dtypes import INDICES, NUMBERS, same_dtype, widened
-from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_among, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import known_dims, product, shape_of, want_dims, want_one
 
 _REDUCTIONS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -398,23 +398,13 @@ class NonMaxSuppression(Op):
         iou_threshold: TensorType | None = None,
         score_threshold: TensorType | None = None,
     ) -> TensorType:
-        want_dtype(self, "boxes", boxes.dtype, F32)
-        want_dtype(self, "scores", scores.dtype, F32)
-        if self.center_point_box not in (0, 1):
-            raise self.fail("center_point_box", self.center_point_box, "0 or 1")
+        thresholds = {"iou_threshold": iou_threshold, "score_threshold": score_threshold}
+        want_dtypes(self, (F32,), boxes=boxes, scores=scores, **thresholds)
+        want_dtypes(self, (I64,), max_output_boxes_per_class=max_output_boxes_per_class)
+        want_among(self, (0, 1), center_point_box=self.center_point_box)
         shape = shape_of(self, "scores", scores, 3)
         want_dims(self, "boxes", boxes, *((None, None) if shape is None else (shape[0], shape[2])), 4)
-        want_one(
-            self,
-            max_output_boxes_per_class=max_output_boxes_per_class,
-            iou_threshold=iou_threshold,
-            score_threshold=score_threshold,
-        )
-        if max_output_boxes_per_class is not None:
-            want_dtype(self, "max_output_boxes_per_class", max_output_boxes_per_class.dtype, I64)
-        for t in (iou_threshold, score_threshold):
-            if t is not None:
-                want_dtype(self, "thresholds", t.dtype, F32)
+        want_one(self, max_output_boxes_per_class=max_output_boxes_per_class, **thresholds)
         return TensorType(I64, (fresh_dim("boxes"), 3))
 
     def reference(

@@ -10,8 +10,8 @@ from bolt_numba.base.follow import is_followed
 from bolt_numba.base.types import BOOL, F32, F64, I16, I32, I64, AnyDType, Array, TensorType, dtype_name
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import INDICES, NUMBERS, nothing, same_dtype
-from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
-from bolt_numba.ops.shapes import known_dims, known_length, shape_of, unknown_shape, want_dims, want_one
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype, want_dtypes
+from bolt_numba.ops.shapes import known_dims, shape_in, shape_of, want_dims, want_one
 
 
 @op("Range")
@@ -75,7 +75,7 @@ class ConstantOfShape(Op):
             raise self.fail("shape", dims, "dimensions of at least 0")
         if self.dtype.kind in "iu" and not np.iinfo(self.dtype).min <= self.value <= np.iinfo(self.dtype).max:
             raise self.fail("value", self.value, f"one that {dtype_name(self.dtype)} holds")
-        return TensorType(self.dtype, unknown_shape(known_length(shape)) if dims is None else tuple(dims))
+        return TensorType(self.dtype, shape_in(shape))
 
     def reference(self, shape: Array) -> Array:
         return np.full([int(d) for d in shape], self.value, dtype=self.dtype)
@@ -94,8 +94,7 @@ class Trilu(Op):
     def infer(self, x: TensorType, k: TensorType | None = None) -> TensorType:
         if x.shape is not None and len(x.shape) < 2:
             raise self.fail("rank of x", len(x.shape), "at least 2")
-        if k is not None:
-            want_dtype(self, "k", k.dtype, *INDICES)
+        want_dtypes(self, INDICES, k=k)
         want_one(self, k=k)
         return TensorType(x.dtype, x.shape)
 

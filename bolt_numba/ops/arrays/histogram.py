@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from bolt_numba.base.types import F32, I32, Array, TensorType
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.registry import Op, op, want_dtypes
 from bolt_numba.ops.shapes import want_one
 
 HALF = 2048
@@ -31,8 +31,7 @@ class Histogram(Op):
     """
 
     def infer(self, x: TensorType, low: TensorType, high: TensorType) -> TensorType:
-        for name, t in (("x", x), ("low", low), ("high", high)):
-            want_dtype(self, name, t.dtype, F32)
+        want_dtypes(self, (F32,), x=x, low=low, high=high)
         want_one(self, low=low, high=high)
         return TensorType(I32, (2 * HALF,))
 

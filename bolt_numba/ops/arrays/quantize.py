@@ -11,7 +11,7 @@ from bolt_numba.base.errors import DTypeError
 from bolt_numba.base.types import F32, F64, I8, I16, I32, U8, U16, AnyDType, Array, TensorType, dtype_name
 from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.dtypes import FLOATS, widened
-from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
+from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import want_dims, want_one
 
 _NARROW = ("int4", "uint4", "int2", "uint2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
@@ -136,8 +136,7 @@ class DequantizeLinear(Op):
     def infer(self, x: TensorType, scale: TensorType, zero_point: TensorType | None = None) -> TensorType:
         want_dtype(self, "x", x.dtype, *STORED, I32)
         _check_scale(self, x, scale, zero_point, self.axis, self.block_size)
-        if zero_point is not None:
-            want_dtype(self, "zero_point", zero_point.dtype, x.dtype)
+        want_dtypes(self, (x.dtype,), zero_point=zero_point)
         want_dtype(self, "y", self.output_dtype or scale.dtype, *FLOATS)
         return TensorType(self.output_dtype or scale.dtype, x.shape)
 

@@ -15,12 +15,10 @@ from bolt_numba.base.budget import ask
 from bolt_numba.base.types import BOOL, F32, F64, I32, AnyDType, Array, TensorType
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, widened
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.registry import Op, op, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import (
-    known_dims,
-    known_length,
+    shape_in,
     shape_of,
-    unknown_shape,
     want_dims,
     want_elements,
     want_one,
@@ -46,8 +44,7 @@ def _result(owner: Op, dtype: AnyDType, shape: TensorType) -> TensorType:
     want_dtype(owner, "y", dtype, *FLOATS)
     want_dtype(owner, "shape", shape.dtype, *INDICES)
     want_dims(owner, "shape", shape, None)
-    dims = known_dims(shape)
-    return TensorType(dtype, unknown_shape(known_length(shape)) if dims is None else tuple(dims))
+    return TensorType(dtype, shape_in(shape))
 
 
 def _room(owner: Op, shape: Array) -> tuple[int, ...]:
@@ -96,8 +93,7 @@ class RandomUniform(Op):
 
     def infer(self, shape: TensorType, seed: TensorType | None = None) -> TensorType:
         want_one(self, seed=seed)
-        if seed is not None:
-            want_dtype(self, "seed", seed.dtype, *INDICES)
+        want_dtypes(self, INDICES, seed=seed)
         if not 0 <= self.high - self.low < math.inf:
             raise self.fail("low and high", (self.low, self.high), "a finite range")
         return _result(self, self.dtype, shape)
@@ -155,11 +151,8 @@ class Dropout(Op):
     def infer(
         self, x: TensorType, ratio: TensorType | None = None, training: TensorType | None = None
     ) -> tuple[TensorType, ...]:
-        want_dtype(self, "x", x.dtype, *FLOATS)
-        if ratio is not None:
-            want_dtype(self, "ratio", ratio.dtype, *FLOATS)
-        if training is not None:
-            want_dtype(self, "training", training.dtype, BOOL)
+        want_dtypes(self, FLOATS, x=x, ratio=ratio)
+        want_dtypes(self, (BOOL,), training=training)
         want_one(self, ratio=ratio, training=training)
         return TensorType(x.dtype, x.shape), TensorType(BOOL, x.shape)
 

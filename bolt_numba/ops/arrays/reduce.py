@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.base.types import BOOL, F64, I64, U64, AnyDType, Array, Shape, TensorType
+from bolt_numba.base.types import BOOL, F64, I64, U64, AnyDType, Array, Shape, Sym, TensorType
 from bolt_numba.ops.arrays.conversion import cast
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, lowest, widened
-from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import (
     distinct_axes,
     known_dims,
@@ -45,9 +45,8 @@ class Reduction(Op):
 
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
         want_dtype(self, "x", x.dtype, *self.accepted)
-        if axes is not None:
-            want_dtype(self, "axes", axes.dtype, *INDICES)
-            shape_of(self, "axes", axes, 0, 1)
+        want_dtypes(self, INDICES, axes=axes)
+        shape_of(self, "axes", axes, 0, 1)
         return TensorType(x.dtype, self._shape(x, axes))
 
     def _shape(self, x: TensorType, axes: TensorType | None) -> Shape | None:
@@ -272,7 +271,9 @@ class ArgMin(_Arg):
 
 
 @record(frozen=True)
-class _AlongAxis(Op):
+class AlongAxis(Op):
+    """Of x [...] float along an axis -> y: like x."""
+
     axis: int = -1
 
     def infer(self, x: TensorType) -> TensorType:
@@ -291,7 +292,7 @@ def masked_softmax(x: Array, axis: int) -> Array:
 
 
 @op("Softmax")
-class Softmax(_AlongAxis):
+class Softmax(AlongAxis):
     """y = exp(x) / sum of exp(x) along one axis; NaN where a whole line is -inf, or one element inf or NaN.
 
     x: [...] float -> y: like x.  Source: ONNX Softmax-13.
@@ -304,7 +305,7 @@ class Softmax(_AlongAxis):
 
 
 @op("LogSoftmax")
-class LogSoftmax(_AlongAxis):
+class LogSoftmax(AlongAxis):
     """y = log(softmax(x)) along one axis.
 
     x: [...] float -> y: like x.  Source: ONNX LogSoftmax-13.
@@ -318,7 +319,7 @@ class LogSoftmax(_AlongAxis):
 
 
 @op("Hardmax")
-class Hardmax(_AlongAxis):
+class Hardmax(AlongAxis):
     """y = 1 at the first greatest element along one axis, else 0.
 
     x: [...] float -> y: like x.  Source: ONNX Hardmax-13.
@@ -331,14 +332,18 @@ class Hardmax(_AlongAxis):
         return y
 
 
-@op("CumSum")
-class CumSum(Op):
-    """y = running sum of x along an axis.
+def running(op: Any, x: Array, axis: int, run: Callable[[Array], Any], start: float) -> Array:
+    """What ``run`` makes of lines along an axis, from the end or without the element itself where ``op`` says so."""
+    data = np.flip(widened(x), axis) if op.reverse else widened(x)
+    y = np.asarray(run(data))
+    if op.exclusive and y.size:
+        y = np.roll(y, 1, axis=axis)
+        y[(slice(None),) * axis + (slice(0, 1),)] = start
+    return np.ascontiguousarray(np.flip(y, axis) if op.reverse else y).astype(x.dtype, copy=False)
 
-    x: [...] number · axis: scalar i32 or i64 -> y: like x.  exclusive: without the element itself.
-    reverse: from the end.  Source: ONNX CumSum-14.
-    """
 
+@record(frozen=True)
+class _Running(Op):
     exclusive: bool = False
     reverse: bool = False
     value_inputs = (1,)
@@ -353,14 +358,32 @@ class CumSum(Op):
             normalise_axis(self, known[0], len(x.shape))
         return TensorType(x.dtype, x.shape)
 
+
+@op("CumSum")
+class CumSum(_Running):
+    """y = running sum of x along an axis.
+
+    x: [...] number · axis: scalar i32 or i64 -> y: like x.  exclusive: without the element itself.
+    reverse: from the end.  Source: ONNX CumSum-14.
+    """
+
     def reference(self, x: Array, axis: Array) -> Array:
         along = normalise_axis(self, int(axis.reshape(-1)[0]), x.ndim)
-        data = np.flip(widened(x), along) if self.reverse else widened(x)
-        y = np.cumsum(data, axis=along, dtype=data.dtype) + data.dtype.type(0)  # as all sums, it begins with +0
-        if self.exclusive:
-            y = np.roll(y, 1, axis=along)
-            y[(slice(None),) * along + (slice(0, 1),)] = 0
-        return np.ascontiguousarray(np.flip(y, along) if self.reverse else y).astype(x.dtype, copy=False)
+        # As all sums, it begins with +0.
+        return running(self, x, along, lambda d: np.cumsum(d, axis=along, dtype=d.dtype) + d.dtype.type(0), 0)
+
+
+@op("CumProd")
+class CumProd(_Running):
+    """y = running product of x along an axis.
+
+    x: [...] number · axis: scalar i32 or i64 -> y: like x.  exclusive: without the element itself.
+    reverse: from the end.  Source: ONNX CumProd-26.
+    """
+
+    def reference(self, x: Array, axis: Array) -> Array:
+        along = normalise_axis(self, int(axis.reshape(-1)[0]), x.ndim)
+        return running(self, x, along, lambda d: np.cumprod(d, axis=along, dtype=d.dtype), 1)
 
 
 @op("TopK")
@@ -402,35 +425,12 @@ class TopK(Op):
         return np.take_along_axis(x, first, axis=axis), first.astype(I64)
 
 
-@op("CumProd")
-class CumProd(Op):
-    """y = running product of x along an axis.
-
-    x: [...] number · axis: scalar i32 or i64 -> y: like x.  exclusive: without the element itself.
-    reverse: from the end.  Source: ONNX CumProd-26.
-    """
-
-    exclusive: bool = False
-    reverse: bool = False
-    value_inputs = (1,)
-    data_bounds = bounded(axis=PLANNED)
-
-    def infer(self, x: TensorType, axis: TensorType) -> TensorType:
-        want_dtype(self, "x", x.dtype, *NUMBERS)
-        want_dtype(self, "axis", axis.dtype, *INDICES)
-        want_one(self, axis=axis)
-        if axis.known is not None and x.shape is not None:
-            normalise_axis(self, int(axis.known.reshape(-1)[0]), len(x.shape))
-        return TensorType(x.dtype, x.shape)
-
-    def reference(self, x: Array, axis: Array) -> Array:
-        along = normalise_axis(self, int(axis.reshape(-1)[0]), x.ndim)
-        data = np.flip(widened(x), along) if self.reverse else widened(x)
-        y = np.cumprod(data, axis=along, dtype=data.dtype)
-        if self.exclusive:
-            y = np.roll(y, 1, axis=along)
-            y[(slice(None),) * along + (slice(0, 1),)] = 1
-        return np.ascontiguousarray(np.flip(y, along) if self.reverse else y).astype(x.dtype, copy=False)
+def square(owner: Op, x: TensorType) -> Shape | None:
+    """Shape of matrices with as many rows as columns; raises ShapeError for others."""
+    shape = x.shape
+    if shape is not None and (len(shape) < 2 or (shape[-1] != shape[-2] and Sym not in map(type, shape[-2:]))):
+        raise owner.fail("shape of x", x, "square matrices")
+    return shape
 
 
 @op("Det")
@@ -439,13 +439,8 @@ class Det(Op):
 
     def infer(self, x: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, *FLOATS)
-        if x.shape is None:
-            return TensorType(x.dtype, None)
-        if len(x.shape) < 2 or (
-            isinstance(x.shape[-1], int) and isinstance(x.shape[-2], int) and x.shape[-1] != x.shape[-2]
-        ):
-            raise self.fail("shape of x", x, "square matrices")
-        return TensorType(x.dtype, x.shape[:-2])
+        shape = square(self, x)
+        return TensorType(x.dtype, None if shape is None else shape[:-2])
 
     def reference(self, x: Array) -> Array:
         data = widened(x)

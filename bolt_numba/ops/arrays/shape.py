@@ -13,7 +13,7 @@ from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range, Tril
 from bolt_numba.ops.arrays.slicing import Pad, Slice
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import INDICES, same_dtype
-from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_among, want_dtype
 from bolt_numba.ops.shapes import (
     broadcast_shapes,
     distinct_axes,
@@ -428,8 +428,7 @@ class DepthToSpace(Op):
     mode: str = "DCR"
 
     def infer(self, x: TensorType) -> TensorType:
-        if self.mode not in ("DCR", "CRD"):
-            raise self.fail("mode", self.mode, "DCR or CRD")
+        want_among(self, ("DCR", "CRD"), mode=self.mode)
         shape = shape_of(self, "x", x, 4)
         if shape is None:
             return TensorType(x.dtype, None)

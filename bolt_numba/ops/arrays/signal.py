@@ -12,7 +12,7 @@ from bolt_numba.base.budget import ask
 from bolt_numba.base.types import F32, F64, AnyDType, Array, Dim, Shape, TensorType
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES
-from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import known_dims, shape_of, unknown_shape, want_dims, want_elements, want_one
 
 
@@ -65,9 +65,7 @@ class DFT(Op):
 
     def infer(self, x: TensorType, dft_length: TensorType | None = None, axis: TensorType | None = None) -> TensorType:
         want_dtype(self, "x", x.dtype, *FLOATS)
-        for what, t in (("dft_length", dft_length), ("axis", axis)):
-            if t is not None:
-                want_dtype(self, what, t.dtype, *INDICES)
+        want_dtypes(self, INDICES, dft_length=dft_length, axis=axis)
         want_one(self, dft_length=dft_length, axis=axis)
         if x.shape is None:
             return TensorType(x.dtype, None)
@@ -137,14 +135,10 @@ class STFT(Op):
         window: TensorType | None = None,
         frame_length: TensorType | None = None,
     ) -> TensorType:
-        want_dtype(self, "signal", signal.dtype, *FLOATS)
-        for what, t in (("frame_step", frame_step), ("frame_length", frame_length)):
-            if t is not None:
-                want_dtype(self, what, t.dtype, *INDICES)
+        want_dtypes(self, FLOATS, signal=signal, window=window)
+        want_dtypes(self, INDICES, frame_step=frame_step, frame_length=frame_length)
         want_one(self, frame_step=frame_step, frame_length=frame_length)
-        if window is not None:
-            want_dtype(self, "window", window.dtype, *FLOATS)
-            want_dims(self, "window", window, None)
+        want_dims(self, "window", window, None)
         shape = shape_of(self, "signal", signal, 3)
         if shape is None:
             return TensorType(signal.dtype, None)
@@ -214,9 +208,8 @@ class MelWeightMatrix(Op):
     ) -> TensorType:
         numbers = {"num_mel_bins": num_mel_bins, "dft_length": dft_length, "sample_rate": sample_rate}
         edges = {"lower_edge_hertz": lower_edge_hertz, "upper_edge_hertz": upper_edge_hertz}
-        for kinds, operands in ((INDICES, numbers), (FLOATS, edges)):
-            for what, t in operands.items():
-                want_dtype(self, what, t.dtype, *kinds)
+        want_dtypes(self, INDICES, **numbers)
+        want_dtypes(self, FLOATS, **edges)
         want_one(self, **numbers, **edges)
         known = [t.known for t in (*numbers.values(), *edges.values())]
         if all(v is not None for v in known):

@@ -9,7 +9,7 @@ import numpy as np
 from bolt_numba.base.types import Array, Dim, Sym, TensorType
 from bolt_numba.ops.content import PLANNED, bounded, want_between
 from bolt_numba.ops.dtypes import INDICES, nothing
-from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_among, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import (
     distinct_axes,
     known_dims,
@@ -79,10 +79,10 @@ class Slice(Op):
         steps: TensorType | None = None,
     ) -> TensorType:
         want_dims(self, "starts", starts, None)
-        for what, t in (("starts", starts), ("ends", ends), ("axes", axes), ("steps", steps)):
-            if t is not None:
-                want_dtype(self, what, t.dtype, *INDICES)
-                want_dims(self, what, t, None if starts.shape is None else starts.shape[0])
+        bounds = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
+        want_dtypes(self, INDICES, **bounds)
+        for what, t in bounds.items():
+            want_dims(self, what, t, None if starts.shape is None else starts.shape[0])
         if x.shape is None:
             return TensorType(x.dtype, None)
         rank = len(x.shape)
@@ -145,15 +145,11 @@ class Pad(Op):
         value: TensorType | None = None,
         axes: TensorType | None = None,
     ) -> TensorType:
-        if self.mode not in ("constant", "reflect", "edge", "wrap"):
-            raise self.fail("mode", self.mode, "constant, reflect, edge or wrap")
-        want_dtype(self, "pads", pads.dtype, *INDICES)
-        if value is not None:
-            want_dtype(self, "value", value.dtype, x.dtype)
+        want_among(self, ("constant", "reflect", "edge", "wrap"), mode=self.mode)
+        want_dtypes(self, INDICES, pads=pads, axes=axes)
+        want_dtypes(self, (x.dtype,), value=value)
         want_one(self, value=value)
-        if axes is not None:
-            want_dtype(self, "axes", axes.dtype, *INDICES)
-            want_dims(self, "axes", axes, None)
+        want_dims(self, "axes", axes, None)
         shape = x.shape
         if shape is None:
             return TensorType(x.dtype, None)

@@ -7,7 +7,7 @@ import numpy as np
 from bolt_numba.base.budget import ask, spend
 from bolt_numba.base.types import F64, I64, U8, Array, TensorType
 from bolt_numba.ops.content import VALUES, bounded
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.registry import Op, op, want_among, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims, want_elements
 
 YUV = {"NV12": (0, 1), "NV21": (1, 0)}
@@ -29,8 +29,7 @@ class YuvToRgba(Op):
     data_bounds = bounded(x=VALUES)
 
     def infer(self, x: TensorType) -> TensorType:
-        if self.format not in YUV:
-            raise self.fail("format", self.format, ", ".join(YUV))
+        want_among(self, YUV, format=self.format)
         want_dtype(self, "x", x.dtype, U8)
         shape = shape_of(self, "x", x, 2, 3)
         if shape is None:
@@ -83,8 +82,7 @@ class WarpImage(Op):
         want_dims(self, "matrix", matrix, None, 3, 3)
         if len(self.size) != 2 or not all(1 <= n <= 1 << 15 for n in self.size):
             raise self.fail("size", self.size, "two numbers from 1 to 32768")
-        if self.edge not in EDGES:
-            raise self.fail("edge", self.edge, ", ".join(EDGES))
+        want_among(self, EDGES, edge=self.edge)
         if not 0 <= self.fill <= 255:
             raise self.fail("fill", self.fill, "0 to 255")
         shape, views = shape_of(self, "x", x, 3), shape_of(self, "matrix", matrix, 3)

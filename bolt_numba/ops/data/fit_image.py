@@ -12,7 +12,7 @@ from bolt_numba.base.budget import ask, spend
 from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, F64, I8, I64, U8, AnyDType, Array, Dim, TensorType
 from bolt_numba.ops.content import VALUES, bounded
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.registry import Op, op, want_among, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import MAX_ELEMENTS, want_dims, want_elements
 
 MODES = ("stretch", "letterbox", "crop")
@@ -70,9 +70,9 @@ class FitImage(Op):
         self._check_attributes()
         want_dtype(self, "x", x.dtype, U8)
         count = len(self.channels)
-        for what, t in (("scale", scale), ("offset", offset)):
-            want_dtype(self, what, t.dtype, F32)
-            want_dims(self, what, t, count)
+        want_dtypes(self, (F32,), scale=scale, offset=offset)
+        want_dims(self, "scale", scale, count)
+        want_dims(self, "offset", offset, count)
         images: Dim = 1
         if x.shape is not None:
             if len(x.shape) not in (3, 4):
@@ -87,9 +87,8 @@ class FitImage(Op):
         return TensorType(self.dtype, (images, h, w, count) if self.channels_last else (images, count, h, w))
 
     def _check_attributes(self) -> None:
-        for what, got, wanted in (("mode", self.mode, MODES), ("resize", self.resize, FILTERS)):
-            if got not in wanted:
-                raise self.fail(what, got, ", ".join(wanted))
+        want_among(self, MODES, mode=self.mode)
+        want_among(self, FILTERS, resize=self.resize)
         want_dtype(self, "dtype", self.dtype, F32, U8, I8)
         if len(self.size) != 2 or not all(1 <= n < MAX_ELEMENTS for n in self.size):
             raise self.fail("size", self.size, "two numbers of at least 1")

@@ -10,7 +10,7 @@ import numpy as np
 from bolt_numba.base.errors import UnsupportedOpError
 from bolt_numba.base.types import U8, Array, TensorType
 from bolt_numba.ops.content import bounded
-from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_among, want_dtype
 from bolt_numba.ops.shapes import shape_of
 
 PIXEL_FORMATS = ("RGB", "BGR", "Grayscale")
@@ -39,8 +39,7 @@ class ImageDecoder(Op):
     def infer(self, x: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, U8)
         shape_of(self, "x", x, 1)
-        if self.pixel_format not in PIXEL_FORMATS:
-            raise self.fail("pixel_format", self.pixel_format, " or ".join(PIXEL_FORMATS))
+        want_among(self, PIXEL_FORMATS, pixel_format=self.pixel_format)
         return TensorType(U8, (fresh_dim("height"), fresh_dim("width"), 1 if self.pixel_format == "Grayscale" else 3))
 
     def reference(self, x: Array) -> Array:

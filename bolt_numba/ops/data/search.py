@@ -8,7 +8,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from bolt_numba.base.types import I64, Array, TensorType
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import NUMBERS
-from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import shape_of, want_elements, want_one
 
 
@@ -58,10 +58,10 @@ class BifurcationDetector(Op):
     ) -> tuple[TensorType, TensorType]:
         if not 0 < self.least <= self.most:
             raise self.fail("least and most", (self.least, self.most), "numbers from 1, in order")
-        for name, t in (("source", source), ("words", words), ("start", start), ("guess", guess)):
-            if t is not None:
-                want_dtype(self, name, t.dtype, I64)
-                shape_of(self, name, t, 1)
+        operands = {"source": source, "words": words, "start": start, "guess": guess}
+        want_dtypes(self, (I64,), **operands)
+        for name, t in operands.items():
+            shape_of(self, name, t, 1)
         want_one(self, start=start)
         if guess is None:
             return TensorType(I64, words.shape), TensorType(I64, start.shape)

@@ -24,7 +24,7 @@ from bolt_numba.base.types import (
 from bolt_numba.ops.content import bounded, refusal
 from bolt_numba.ops.control import joined
 from bolt_numba.ops.dtypes import INDICES
-from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import known_ints, shape_of, want_one
 
 
@@ -103,8 +103,7 @@ class SequenceInsert(Op):
     data_bounds = bounded(position="where the element goes; tested, else refused")
 
     def infer(self, sequence: TensorType, element: TensorType, position: TensorType | None = None) -> TensorType:
-        if position is not None:
-            want_dtype(self, "position", position.dtype, *INDICES)
+        want_dtypes(self, INDICES, position=position)
         want_one(self, position=position)
         element_of(self, sequence)
         return sequence_of(joined(self.name, sequence.element, element.with_value(None)))  # type: ignore[attr-defined]
@@ -128,8 +127,7 @@ class SequenceErase(Op):
     data_bounds = bounded(position="which element goes; tested, else refused")
 
     def infer(self, sequence: TensorType, position: TensorType | None = None) -> TensorType:
-        if position is not None:
-            want_dtype(self, "position", position.dtype, *INDICES)
+        want_dtypes(self, INDICES, position=position)
         want_one(self, position=position)
         element_of(self, sequence)
         return sequence
@@ -192,9 +190,8 @@ class SplitToSequence(Op):
     data_bounds = bounded(split="where the parts begin; tested, else refused")
 
     def infer(self, x: TensorType, split: TensorType | None = None) -> TensorType:
-        if split is not None:
-            want_dtype(self, "split", split.dtype, *INDICES)
-            shape_of(self, "split", split, 0, 1)
+        want_dtypes(self, INDICES, split=split)
+        shape_of(self, "split", split, 0, 1)
         if x.shape is None:
             return sequence_of(TensorType(x.dtype, None))
         axis = normalise_axis(self, self.axis, len(x.shape))

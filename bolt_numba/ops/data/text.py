@@ -13,7 +13,7 @@ from bolt_numba.base.budget import ask
 from bolt_numba.base.errors import ShapeError, UnsupportedOpError
 from bolt_numba.base.types import BOOL, F32, I32, I64, STRING, Array, Dim, TensorType
 from bolt_numba.ops.content import bounded
-from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_among, want_dtype
 from bolt_numba.ops.shapes import broadcast_shapes, shape_of
 
 _CHANGES: dict[str, Callable[[str], str]] = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}
@@ -110,8 +110,7 @@ class StringNormalizer(Op):
     def infer(self, x: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, STRING)
         shape = shape_of(self, "x", x, 1, 2)
-        if self.case_change_action not in _CHANGES:
-            raise self.fail("case_change_action", self.case_change_action, " or ".join(_CHANGES))
+        want_among(self, _CHANGES, case_change_action=self.case_change_action)
         if shape is None:
             return TensorType(STRING, None)
         if len(shape) == 2 and isinstance(shape[0], int) and shape[0] != 1:
@@ -169,8 +168,7 @@ class TfIdfVectorizer(Op):
     def infer(self, x: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, STRING, I32, I64)
         shape = shape_of(self, "x", x, 1, 2)
-        if self.mode not in ("TF", "IDF", "TFIDF"):
-            raise self.fail("mode", self.mode, "TF, IDF or TFIDF")
+        want_among(self, ("TF", "IDF", "TFIDF"), mode=self.mode)
         if not 1 <= self.min_gram_length <= self.max_gram_length:
             raise self.fail("gram lengths", (self.min_gram_length, self.max_gram_length), "1 to the greater")
         self._pool()

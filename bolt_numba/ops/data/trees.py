@@ -8,7 +8,7 @@ import numpy as np
 
 from bolt_numba.base.types import BOOL, F32, F64, I32, Array, TensorType
 from bolt_numba.ops.content import bounded
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.registry import Op, op, want_among, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import shape_of, want_dims
 
 AGGREGATES = ("SUM", "MIN", "MAX")
@@ -63,8 +63,7 @@ class TreeEnsemble(Op):
         want_dtype(self, "missing", missing.dtype, BOOL)
         if self.n_targets < 1:
             raise self.fail("n_targets", self.n_targets, "at least 1")
-        if base is not None:
-            want_dtype(self, "base", base.dtype, x.dtype)
+        want_dtypes(self, (x.dtype,), base=base)
         want_dims(self, "base", base, self.n_targets)
         for what, t in zip(_NODE_OPERANDS, (feature, child, leaf, roots, starts, targets), strict=True):
             want_dtype(self, what, t.dtype, I32)
@@ -73,8 +72,7 @@ class TreeEnsemble(Op):
         for what, t in (("threshold", threshold), ("child", child), ("missing", missing), ("leaf", leaf)):
             want_dims(self, what, t, None if feature.shape is None else feature.shape[0])
         want_dims(self, "weights", weights, None if targets.shape is None else targets.shape[0])
-        if self.aggregate not in AGGREGATES:
-            raise self.fail("aggregate", self.aggregate, " or ".join(AGGREGATES))
+        want_among(self, AGGREGATES, aggregate=self.aggregate)
         shape = shape_of(self, "x", x, 2)
         return TensorType(x.dtype, None if shape is None else (shape[0], self.n_targets))
 

@@ -11,17 +11,16 @@ from bolt_numba.base.budget import CALL, ask, spend
 from bolt_numba.base.types import F32, Array, Shape, TensorType
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.layers.products.conv import along_channels
-from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
+from bolt_numba.ops.registry import Op, normalise_axis, op, want_among, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import want_dims, want_within
 from bolt_numba.ops.windows import as_layout, channels_first, split_shape
 
 
 def _per_channel(owner: Op, layout: str, x: TensorType, **operands: TensorType) -> TensorType:
     """Type of x after checking that every operand has one number per channel; raises ShapeError."""
-    want_dtype(owner, "x", x.dtype, *FLOATS)
+    want_dtypes(owner, FLOATS, x=x, **operands)
     parts = split_shape(owner, x, layout)
     for what, t in operands.items():
-        want_dtype(owner, what, t.dtype, *FLOATS)
         want_dims(owner, what, t, None if parts is None else parts[1])
     return TensorType(x.dtype, x.shape)
 
@@ -179,8 +178,7 @@ class RMSNormalization(Op):
     epsilon: float = 1e-5
 
     def infer(self, x: TensorType, scale: TensorType) -> TensorType:
-        want_dtype(self, "x", x.dtype, *FLOATS)
-        want_dtype(self, "scale", scale.dtype, *FLOATS)
+        want_dtypes(self, FLOATS, x=x, scale=scale)
         _trailing(self, self.axis, x, scale=scale)
         return TensorType(scale.dtype, x.shape)
 
@@ -240,8 +238,7 @@ class LpNormalization(Op):
 
     def infer(self, x: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, *FLOATS)
-        if self.p not in (1, 2):
-            raise self.fail("p", self.p, "1 or 2")
+        want_among(self, (1, 2), p=self.p)
         if x.shape is not None:
             normalise_axis(self, self.axis, len(x.shape))
         return TensorType(x.dtype, x.shape)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from bolt_numba.base.records import record
 from bolt_numba.base.types import I64, Array, Shape, TensorType
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, INTS, NUMBERS, lowest, widened
-from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_among, want_dtype
 from bolt_numba.ops.shapes import (
     known_dims,
     known_ints,
@@ -72,8 +74,7 @@ class MaxPool(Pool):
 
     def infer(self, x: TensorType) -> TensorType | tuple[TensorType, ...]:
         want_dtype(self, "x", x.dtype, *FLOATS, *INTS)
-        if self.storage_order not in (0, 1):
-            raise self.fail("storage_order", self.storage_order, "0 or 1")
+        want_among(self, (0, 1), storage_order=self.storage_order)
         shape = self.output_shape(x)
         y = TensorType(x.dtype, shape)
         return (y, TensorType(I64, shape)) if self.indices else y
@@ -121,15 +122,18 @@ class AveragePool(Pool):
         total = np.zeros((*data.shape[:2], *outs), dtype=data.dtype)
         for seen in windows.taps(windows.padded(data, 0, outs), outs):
             total += seen
-        inside = np.ones((1, 1, *data.shape[2:]), dtype=data.dtype)
+        return as_layout(total / self.counts(windows, data, outs), self.layout).astype(x.dtype, copy=False)
+
+    def counts(self, windows: Windows, data: Any, outs: Sequence[int]) -> Array:
+        """How many elements of ``data`` [n, c, spatial...] count in each window, at least 1."""
+        inside = np.ones((1, 1, *data.shape[2:]), data.dtype)
         if self.count_include_pad:
             rank = len(outs)
             pads = [(windows.pads[i], windows.pads[rank + i]) for i in range(rank)]
             inside = np.pad(inside, [(0, 0), (0, 0), *pads], constant_values=1)
             windows = replace(windows, pads=(0,) * (2 * rank))
-        inside = windows.padded(inside, 0, outs)
-        count = sum(seen for seen in windows.taps(inside, outs))
-        return as_layout(total / np.maximum(count, 1), self.layout).astype(x.dtype, copy=False)
+        count: Any = sum(windows.taps(windows.padded(inside, 0, outs), outs))
+        return np.asarray(np.maximum(count, 1))
 
 
 @op("LpPool")

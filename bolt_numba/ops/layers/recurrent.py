@@ -12,7 +12,7 @@ from bolt_numba.base.records import record
 from bolt_numba.base.types import I32, Array, Shape, TensorType
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.registry import Op, op, want_among, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import shape_of, want_dims
 
 Function: TypeAlias = Callable[[Array], Array]
@@ -21,35 +21,32 @@ State: TypeAlias = tuple[Array, ...]
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 
-def _sigmoid(x: Array) -> Array:
-    e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype, copy=False)
+def _sigmoid(v: Any, x: Any) -> Any:
+    e = v.exp(-v.abs(x))
+    return v.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
 
 
-def _elu(x: Array, alpha: float) -> Array:
-    return np.where(x >= 0, x, x.dtype.type(alpha) * np.expm1(np.minimum(x, 0)))
-
-
-_FUNCTIONS: dict[str, Callable[[Array, float, float], Any]] = {
-    "relu": lambda x, a, b: np.maximum(x, 0),
-    "tanh": lambda x, a, b: np.tanh(x),
-    "sigmoid": lambda x, a, b: _sigmoid(x),
-    "affine": lambda x, a, b: x * x.dtype.type(a) + x.dtype.type(b),
-    "leakyrelu": lambda x, a, b: np.where(x >= 0, x, x * x.dtype.type(a)),
-    "thresholdedrelu": lambda x, a, b: np.where(x > a, x, 0).astype(x.dtype),
-    "scaledtanh": lambda x, a, b: x.dtype.type(a) * np.tanh(x * x.dtype.type(b)),
-    "hardsigmoid": lambda x, a, b: np.clip(x * x.dtype.type(a) + x.dtype.type(b), 0, 1),
-    "elu": lambda x, a, b: _elu(x, a),
-    "softsign": lambda x, a, b: x / (1 + np.abs(x)),
-    "softplus": lambda x, a, b: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
+_FUNCTIONS: dict[str, Callable[[Any, Any, float, float], Any]] = {
+    "relu": lambda v, x, a, b: v.maximum(x, 0),
+    "tanh": lambda v, x, a, b: v.tanh(x),
+    "sigmoid": lambda v, x, a, b: _sigmoid(v, x),
+    "affine": lambda v, x, a, b: x * x.dtype.type(a) + x.dtype.type(b),
+    "leakyrelu": lambda v, x, a, b: v.where(x >= 0, x, x * x.dtype.type(a)),
+    "thresholdedrelu": lambda v, x, a, b: v.where(x > a, x, 0).astype(x.dtype),
+    "scaledtanh": lambda v, x, a, b: x.dtype.type(a) * v.tanh(x * x.dtype.type(b)),
+    "hardsigmoid": lambda v, x, a, b: v.clip(x * x.dtype.type(a) + x.dtype.type(b), 0, 1),
+    "elu": lambda v, x, a, b: v.where(x >= 0, x, x.dtype.type(a) * v.expm1(v.minimum(x, 0))),
+    "softsign": lambda v, x, a, b: x / (1 + v.abs(x)),
+    "softplus": lambda v, x, a, b: v.maximum(x, 0) + v.log1p(v.exp(-v.abs(x))),
 }
+"""Of x and the operator's alpha and beta; v: NumPy, or a module of arrays that is like it."""
 ALPHA = {"affine": 1.0, "leakyrelu": 0.01, "thresholdedrelu": 1.0, "scaledtanh": 1.0, "hardsigmoid": 0.2, "elu": 1.0}
 BETA = {"affine": 0.0, "scaledtanh": 1.0, "hardsigmoid": 0.5}
 
 
-def _bound(name: str, alpha: float, beta: float) -> Function:
+def _bound(v: Any, name: str, alpha: float, beta: float) -> Function:
     function = _FUNCTIONS[name]
-    return lambda x: np.asarray(function(x, alpha, beta))
+    return lambda x: function(v, x, alpha, beta)
 
 
 @record(frozen=True)
@@ -82,15 +79,18 @@ class Recurrent(Op):
     def directions(self) -> int:
         return 2 if self.direction == "bidirectional" else 1
 
-    def functions(self) -> list[list[Function]]:
-        """Activations of each direction; alphas and betas go in order to those that take one; raises ShapeError."""
+    def functions(self, v: Any = np) -> list[list[Function]]:
+        """Activations of each direction; alphas and betas go in order to those that take one; raises ShapeError.
+
+        v: NumPy, or a module of arrays that is like it.
+        """
         names = [n.lower() for n in self.activations] or [n.lower() for n in self.defaults] * self.directions
         each = len(self.defaults)
         if len(names) != each * self.directions or any(n not in _FUNCTIONS for n in names):
             raise self.fail("activations", self.activations, f"{each * self.directions} of {', '.join(_FUNCTIONS)}")
         alphas, betas = iter(self.activation_alpha), iter(self.activation_beta)
         found = [
-            _bound(n, next(alphas, ALPHA[n]) if n in ALPHA else 0.0, next(betas, BETA[n]) if n in BETA else 0.0)
+            _bound(v, n, next(alphas, ALPHA[n]) if n in ALPHA else 0.0, next(betas, BETA[n]) if n in BETA else 0.0)
             for n in names
         ]
         return [found[i : i + each] for i in range(0, len(found), each)]
@@ -108,13 +108,10 @@ class Recurrent(Op):
         """Types of y and of the last states; raises ShapeError or DTypeError."""
         dtype = same_dtype(self, x, w, r, b, *initial, peepholes)
         want_dtype(self, "x", dtype, *FLOATS)
-        if self.direction not in DIRECTIONS:
-            raise self.fail("direction", self.direction, ", ".join(DIRECTIONS))
-        if self.layout not in (0, 1):
-            raise self.fail("layout", self.layout, "0 or 1")
+        want_among(self, DIRECTIONS, direction=self.direction)
+        want_among(self, (0, 1), layout=self.layout)
         self.functions()
-        if sequence_lens is not None:
-            want_dtype(self, "sequence_lens", sequence_lens.dtype, I32)
+        want_dtypes(self, (I32,), sequence_lens=sequence_lens)
         shape, rows = shape_of(self, "x", x, 3), shape_of(self, "r", r, 3)
         if shape is None or rows is None:
             return (TensorType(dtype, None),) * (1 + self.states)
@@ -172,6 +169,19 @@ class Recurrent(Op):
             y, last = y.transpose(2, 0, 1, 3), [s.swapaxes(0, 1) for s in last]
         return tuple(np.ascontiguousarray(v).astype(x.dtype, copy=False) for v in (y, *last))
 
+    def reference(
+        self,
+        x: Array,
+        w: Array,
+        r: Array,
+        b: Array | None = None,
+        sequence_lens: Array | None = None,
+        *rest: Array | None,
+    ) -> tuple[Array, ...]:
+        """Rest: the initial states, then the peepholes of a layer that has any."""
+        *initial, peepholes = (*rest, *(None,) * (self.states + 1))[: self.states + 1]
+        return self.run(x, w, r, b, sequence_lens, initial, peepholes)
+
     def seen(self, x: Array) -> Array:
         """What the layer makes of its input before all else."""
         return x
@@ -183,12 +193,15 @@ class Recurrent(Op):
 
     def clipped(self, x: Array) -> Array:
         """``x`` limited to -clip…clip."""
-        return x if self.clip is None else np.clip(x, -self.clip, self.clip)
+        return x if self.clip is None else x.clip(-self.clip, self.clip)
 
     def cell(
         self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]
     ) -> Callable[[Array, State], State]:
-        """Function from a step's input products and the state to the new state, whose first part is y."""
+        """Function from a step's input products and the state to the new state, whose first part is y.
+
+        It takes arrays of NumPy, or of a module that is like it.
+        """
         raise NotImplementedError(self.name)
 
 
@@ -209,17 +222,6 @@ class OneState(Recurrent):
     ) -> tuple[TensorType, ...]:
         return self.infer_states(x, w, r, b, sequence_lens, [initial_h])
 
-    def reference(
-        self,
-        x: Array,
-        w: Array,
-        r: Array,
-        b: Array | None = None,
-        sequence_lens: Array | None = None,
-        initial_h: Array | None = None,
-    ) -> tuple[Array, ...]:
-        return self.run(x, w, r, b, sequence_lens, [initial_h])
-
 
 @op("RNN")
 class RNN(OneState):
@@ -231,7 +233,7 @@ class RNN(OneState):
     def cell(
         self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]
     ) -> Callable[[Array, State], State]:
-        wb, rb = np.split(b, 2)
+        wb, rb = b.reshape(2, r.shape[-1])
 
         def step(inputs: Array, state: State) -> State:
             return (functions[0](self.clipped(inputs + state[0] @ r.T + wb + rb)),)
@@ -255,12 +257,13 @@ class GRU(OneState):
         self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]
     ) -> Callable[[Array, State], State]:
         f, g = functions
-        rz, rr, rh = np.split(r, 3)
-        wbz, wbr, wbh, rbz, rbr, rbh = np.split(b, 6)
+        hidden = r.shape[-1]
+        rz, rr, rh = r.reshape(3, hidden, hidden)
+        wbz, wbr, wbh, rbz, rbr, rbh = b.reshape(6, hidden)
 
         def step(inputs: Array, state: State) -> State:
             h = state[0]
-            xz, xr, xh = np.split(inputs, 3, axis=1)
+            xz, xr, xh = inputs.reshape(len(inputs), 3, hidden).swapaxes(0, 1)
             update = f(self.clipped(xz + h @ rz.T + wbz + rbz))
             reset = f(self.clipped(xr + h @ rr.T + wbr + rbr))
             seen = reset * (h @ rh.T + rbh) if self.linear_before_reset else (reset * h) @ rh.T + rbh
@@ -295,25 +298,12 @@ class LSTM(Recurrent):
     ) -> tuple[TensorType, ...]:
         return self.infer_states(x, w, r, b, sequence_lens, [initial_h, initial_c], p)
 
-    def reference(
-        self,
-        x: Array,
-        w: Array,
-        r: Array,
-        b: Array | None = None,
-        sequence_lens: Array | None = None,
-        initial_h: Array | None = None,
-        initial_c: Array | None = None,
-        p: Array | None = None,
-    ) -> tuple[Array, ...]:
-        return self.run(x, w, r, b, sequence_lens, [initial_h, initial_c], p)
-
     def cell(
         self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]
     ) -> Callable[[Array, State], State]:
         f, g, act = functions
         bias = b[: b.size // 2] + b[b.size // 2 :]
-        parts = None if peepholes is None else np.split(peepholes, 3)
+        parts = None if peepholes is None else peepholes.reshape(3, r.shape[-1])
 
         def seen(gate: int, x: Array, c: Array) -> Array:
             """A gate that sees the cell by its peephole: 0 times a cell that is infinite would be NaN."""
@@ -321,7 +311,7 @@ class LSTM(Recurrent):
 
         def step(inputs: Array, state: State) -> State:
             h, c = state
-            xi, xo, xf, xc = np.split(inputs + h @ r.T + bias, 4, axis=1)
+            xi, xo, xf, xc = (inputs + h @ r.T + bias).reshape(len(inputs), 4, r.shape[-1]).swapaxes(0, 1)
             i = f(self.clipped(seen(0, xi, c)))
             forget = 1 - i if self.input_forget else f(self.clipped(seen(2, xf, c)))
             new = forget * c + i * g(self.clipped(xc))

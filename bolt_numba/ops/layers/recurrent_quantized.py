@@ -86,11 +86,9 @@ class DynamicQuantizeLSTM(LSTM):
         r: Array,
         b: Array | None = None,
         sequence_lens: Array | None = None,
-        initial_h: Array | None = None,
-        initial_c: Array | None = None,
-        p: Array | None = None,
-        *numbers: Array,
+        *rest: Any,
     ) -> tuple[Array, ...]:
+        initial_h, initial_c, p, *numbers = rest
         weights = _meant(w, *numbers[:2]), _meant(r, *numbers[2:])
         return self.run(x, *weights, b, sequence_lens, [initial_h, initial_c], p)
 

@@ -14,7 +14,7 @@ from bolt_numba.base.records import record
 from bolt_numba.base.types import BOOL, F32, F64, Array, Dim, Shape, Sym, TensorType
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, widened
-from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_among, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import (
     MAX_ELEMENTS,
     distinct_axes,
@@ -48,16 +48,16 @@ class AxisPlan:
     end: float = 1.0
 
 
-def cubic(distance: Array, a: float) -> Array:
-    """Keys' cubic convolution kernel.  Source: ONNX Resize-19, Keys 1981."""
-    d = np.abs(distance)
+def cubic(distance: Any, a: float, v: Any = np) -> Any:
+    """Keys' cubic convolution kernel.  v: NumPy, or a module like it.  Source: ONNX Resize-19, Keys 1981."""
+    d = v.abs(distance)
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.asarray(np.where(d <= 1, near, np.where(d < 2, far, 0)), dtype=F32)
+    return v.asarray(v.where(d <= 1, near, v.where(d < 2, far, 0)), dtype=F32)
 
 
-def _hat(distance: Array) -> Array:
-    return np.asarray(np.maximum(1 - np.abs(distance), 0).astype(F32))
+def _hat(distance: Any, v: Any = np) -> Any:
+    return v.maximum(1 - v.abs(distance), 0).astype(F32)
 
 
 def floored(size: int, scale: Any) -> int | None:
@@ -102,15 +102,11 @@ class Resize(Op):
     data_bounds = bounded(roi=PLANNED, scales=PLANNED, sizes=PLANNED)
 
     def _check_attributes(self) -> None:
-        for what, got, wanted in (
-            ("mode", self.mode, ("nearest", "linear", "cubic")),
-            ("coordinate_transformation_mode", self.coordinate_transformation_mode, COORDINATES),
-            ("nearest_mode", self.nearest_mode, ROUNDINGS),
-            ("keep_aspect_ratio_policy", self.keep_aspect_ratio_policy, POLICIES),
-            ("layout", self.layout, LAYOUTS),
-        ):
-            if got not in wanted:
-                raise self.fail(what, got, ", ".join(wanted))
+        want_among(self, ("nearest", "linear", "cubic"), mode=self.mode)
+        want_among(self, COORDINATES, coordinate_transformation_mode=self.coordinate_transformation_mode)
+        want_among(self, ROUNDINGS, nearest_mode=self.nearest_mode)
+        want_among(self, POLICIES, keep_aspect_ratio_policy=self.keep_aspect_ratio_policy)
+        want_among(self, LAYOUTS, layout=self.layout)
 
     def infer(
         self,
@@ -143,10 +139,8 @@ class Resize(Op):
     def _check_operands(
         self, count: int, roi: TensorType | None, scales: TensorType | None, sizes: TensorType | None
     ) -> None:
-        if scales is not None:
-            want_dtype(self, "scales", scales.dtype, F32)
-        if sizes is not None:
-            want_dtype(self, "sizes", sizes.dtype, *INDICES)
+        want_dtypes(self, (F32,), scales=scales)
+        want_dtypes(self, INDICES, sizes=sizes)
         want_dims(self, "scales", scales, count)
         want_dims(self, "sizes", sizes, count)
         if self.coordinate_transformation_mode == "tf_crop_and_resize":  # else it is not read, whatever it is
@@ -299,41 +293,46 @@ class Resize(Op):
         self, x: Array, roi: Array | None = None, scales: Array | None = None, sizes: Array | None = None
     ) -> Array:
         y = np.asarray(x if self.layout == "NCHW" else np.moveaxis(x, -1, 1))
-        rows = self.plan(y.shape, roi, scales, sizes)
-        if self.mode != "nearest":
+        made = self.resampled(np, y, self.plan(y.shape, roi, scales, sizes))
+        return np.ascontiguousarray(made if self.layout == "NCHW" else np.moveaxis(made, 1, -1))
+
+    def resampled(self, v: Any, x: Any, rows: Sequence[AxisPlan]) -> Any:
+        """``x`` [n, c, spatial...] along one axis after the other.  v: NumPy, or a module of arrays that is like it."""
+        y, blends = x, self.mode != "nearest"
+        if blends:
             y = widened(y) if x.dtype.kind in "fV" else y.astype(F32)
-        outside: Array | None = None
+        outside: Any = None
         for p in rows:
             index, weights = self.taps(p)
             if self.coordinate_transformation_mode == "tf_crop_and_resize":
                 at = self.coordinates(p)
                 beyond = ((at < 0) | (at > p.size - 1)).reshape(-1, *(1,) * (y.ndim - 1 - p.axis))
                 outside = beyond if outside is None else outside | beyond
-            self._ask_for(y, p, index)
-            y = _weighted(y, p.axis, index, weights) if self.mode != "nearest" else y.take(index[:, 0], axis=p.axis)
-        if x.dtype.kind in "iu" and self.mode != "nearest":
+            if v is np:
+                self._ask_for(y, p, index)
+            y = _weighted(y, p.axis, index, weights) if blends else y.take(index[:, 0], axis=p.axis, mode="clip")
+        if x.dtype.kind in "iu" and blends:
             info = np.iinfo(x.dtype)
             cut = self.mode == "linear" and not self.antialias  # the standard is silent; this is what onnxruntime does
-            y = np.clip(np.trunc(y) if cut else np.rint(y), info.min, info.max)
+            y = v.clip(v.trunc(y) if cut else v.rint(y), info.min, info.max)
         if outside is not None:
-            y = np.where(outside, np.asarray(self.extrapolation_value, dtype=y.dtype), y)
-        y = y if self.layout == "NCHW" else np.moveaxis(y, 1, -1)
-        return np.ascontiguousarray(y.astype(x.dtype, copy=False))
+            y = v.where(outside, np.asarray(self.extrapolation_value, dtype=y.dtype), y)
+        return y.astype(x.dtype, copy=False)
 
 
-def _weighted(x: Array, axis: int, index: Array, weights: Array) -> Array:
+def _weighted(x: Any, axis: int, index: Array, weights: Array) -> Any:
     rows = np.arange(index.shape[0])
     heaviest = weights.argmax(axis=1)
     unmoved = index.shape[0] == x.shape[axis] and np.array_equal(index[rows, heaviest], rows)
     if unmoved and (weights[rows, heaviest] == 1).all():
         return x
-    total: Array | None = None
+    total: Any = None
     for t in range(index.shape[1]):
         w = weights[:, t].reshape(-1, *(1,) * (x.ndim - 1 - axis)).astype(x.dtype)
         if w.any():
-            part = x.take(index[:, t], axis=axis) * w
+            part = x.take(index[:, t], axis=axis, mode="clip") * w
             total = part if total is None else total + part
-    return x.take(index[:, 0], axis=axis) * 0 if total is None else total
+    return x.take(index[:, 0], axis=axis, mode="clip") * 0 if total is None else total
 
 
 GREATEST_POINT = 2.0**24
@@ -364,12 +363,8 @@ class GridSample(Op):
     )
 
     def infer(self, x: TensorType, grid: TensorType) -> TensorType:
-        for what, got, wanted in (
-            ("mode", self.mode, ("linear", "nearest", "cubic")),
-            ("padding_mode", self.padding_mode, ("zeros", "border", "reflection")),
-        ):
-            if got not in wanted:
-                raise self.fail(what, got, ", ".join(wanted))
+        want_among(self, ("linear", "nearest", "cubic"), mode=self.mode)
+        want_among(self, ("zeros", "border", "reflection"), padding_mode=self.padding_mode)
         want_dtype(self, "grid", grid.dtype, *FLOATS)
         want_dtype(self, "x", x.dtype, *NUMBERS)
         if x.shape is None:
@@ -384,54 +379,58 @@ class GridSample(Op):
         want_elements(self, "x", *x.shape[2:])
         return TensorType(x.dtype, (x.shape[0], x.shape[1], *shape[1:-1]))
 
-    def _placed(self, at: Array, size: int) -> Array:
+    def _placed(self, v: Any, at: Any, size: int) -> Any:
         """Coordinates in elements, brought inside as the padding mode says."""
         at = at if size <= EXACT else at.astype(F64)
         if self.padding_mode == "reflection":
-            near = np.abs(at) <= GREATEST_POINT
-            inside = self._reflected(self._in_elements(np.where(near, at, 0).astype(F64), size), size)
-            return np.where(near, inside, 0).astype(at.dtype)
-        at = self._in_elements(at, size)
+            near = v.abs(at) <= GREATEST_POINT
+            inside = self._reflected(v, self._in_elements(v, v.where(near, at, 0).astype(F64), size), size)
+            return v.where(near, inside, 0).astype(at.dtype)
+        at = self._in_elements(v, at, size)
         room = 2 if self.mode == "cubic" else 0  # from there on all neighbours are the outer element
-        return np.clip(at, -room, size - 1 + room) if self.padding_mode == "border" else at
+        return v.clip(at, -room, size - 1 + room) if self.padding_mode == "border" else at
 
-    def _in_elements(self, at: Array, size: int) -> Array:
+    def _in_elements(self, v: Any, at: Any, size: int) -> Any:
         at = (at + 1) / 2 * (size - 1) if self.align_corners else ((at + 1) * size - 1) / 2
-        return np.rint(at) if self.mode == "nearest" else at
+        return v.rint(at) if self.mode == "nearest" else at
 
-    def _reflected(self, at: Array, size: int) -> Array:
+    def _reflected(self, v: Any, at: Any, size: int) -> Any:
         low, high = (0.0, size - 1.0) if self.align_corners else (-0.5, size - 0.5)
         if high <= low:
-            return np.zeros_like(at)
+            return v.zeros_like(at)
         period = 2 * (high - low)
-        folded = np.mod(at.astype(F64) - low, period)
-        mirrored = (low + np.minimum(folded, period - folded)).astype(at.dtype)
-        return np.where((at < low) | (at > high), mirrored, at)
+        folded = v.mod(at.astype(F64) - low, period)
+        mirrored = (low + v.minimum(folded, period - folded)).astype(at.dtype)
+        return v.where((at < low) | (at > high), mirrored, at)
 
-    def _taps(self, at: Array) -> list[tuple[Array, Array]]:
+    def _taps(self, v: Any, at: Any) -> list[tuple[Any, Any]]:
         if self.mode == "nearest":
-            return [(np.rint(at), np.ones_like(at))]
-        base = np.floor(at)
+            return [(v.rint(at), v.ones_like(at))]
+        base = v.floor(at)
         offsets = (0, 1) if self.mode == "linear" else (-1, 0, 1, 2)
-        kernel = _hat if self.mode == "linear" else lambda d: cubic(d, -0.75)
-        return [(base + o, kernel(base + o - at).astype(at.dtype)) for o in offsets]
+        kernel: Any = _hat if self.mode == "linear" else lambda d, v: cubic(d, -0.75, v)
+        return [(base + o, kernel(base + o - at, v).astype(at.dtype)) for o in offsets]
 
-    def reference(self, x: Array, grid: Array) -> Array:
-        data, points = widened(x) if x.dtype.kind in "fV" else x.astype(F32), widened(grid)
-        sizes = x.shape[2:]
+    def sampled(self, v: Any, data: Any, points: Any) -> Any:
+        """The samples of ``data``, of its dtype.  v: NumPy, or a module of arrays that is like it."""
+        sizes = data.shape[2:]
         rank = len(sizes)
-        by_axis = [self._taps(self._placed(points[..., rank - 1 - i], sizes[i])) for i in range(rank)]
-        batch = np.arange(x.shape[0]).reshape(-1, *(1,) * rank)
-        channels_last = np.moveaxis(data, 1, -1)
-        y = np.zeros((*grid.shape[:-1], x.shape[1]), dtype=data.dtype)
+        by_axis = [self._taps(v, self._placed(v, points[..., rank - 1 - i], sizes[i])) for i in range(rank)]
+        batch = np.arange(data.shape[0]).reshape(-1, *(1,) * rank)
+        channels_last = v.moveaxis(data, 1, -1)
+        y = v.zeros((*points.shape[:-1], data.shape[1]), dtype=data.dtype)
         for combination in itertools.product(*by_axis):
-            weight = np.ones(grid.shape[:-1], dtype=data.dtype)
+            weight = v.ones(points.shape[:-1], dtype=data.dtype)
             index = []
             for (at, w), size in zip(combination, sizes, strict=True):
                 inside = (at >= 0) & (at <= size - 1)
                 if self.padding_mode == "reflection":
-                    at = self._reflected(at, size)
-                index.append(np.where(np.isnan(at), 0, np.clip(at, 0, size - 1)).astype(np.int64))
-                weight = weight * (np.where(inside, w, 0) if self.padding_mode == "zeros" else w).astype(data.dtype)
-            y += np.where(weight[..., None] == 0, 0, channels_last[(batch, *index)] * weight[..., None])
-        return np.ascontiguousarray(np.moveaxis(y, -1, 1)).astype(x.dtype, copy=False)
+                    at = self._reflected(v, at, size)
+                index.append(v.where(v.isnan(at), 0, v.clip(at, 0, size - 1)).astype(np.int64))
+                weight = weight * (v.where(inside, w, 0) if self.padding_mode == "zeros" else w).astype(data.dtype)
+            y += v.where(weight[..., None] == 0, 0, channels_last[(batch, *index)] * weight[..., None])
+        return v.moveaxis(y, -1, 1)
+
+    def reference(self, x: Array, grid: Array) -> Array:
+        data = widened(x) if x.dtype.kind in "fV" else x.astype(F32)
+        return np.ascontiguousarray(self.sampled(np, data, widened(grid))).astype(x.dtype, copy=False)

@@ -10,7 +10,7 @@ from bolt_numba.base.types import Array, TensorType
 from bolt_numba.ops.arrays.reduce import masked_softmax
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.layers.products.matmul import matmul_shape, multiplied
-from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, op, want_among, want_dtype
 from bolt_numba.ops.shapes import want_within
 
 LAYOUTS = ("HSD", "SHD")
@@ -63,8 +63,7 @@ class FusedAttention(Op):
         dtype = same_dtype(self, q, k, v, mask)
         want_dtype(self, "q", dtype, *FLOATS)
         for layout in (*self.layouts, self.y_layout):
-            if layout not in LAYOUTS:
-                raise self.fail("layout", layout, "HSD or SHD")
+            want_among(self, LAYOUTS, layout=layout)
         if q.shape is None or k.shape is None or v.shape is None:
             return TensorType(dtype, None)
         ranks = tuple(len(t) for t in (q.shape, k.shape, v.shape))

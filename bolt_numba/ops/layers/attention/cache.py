@@ -10,7 +10,7 @@ from bolt_numba.base.types import I32, Array, Dim, TensorType
 from bolt_numba.ops.arrays.reduce import masked_softmax
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, INDICES, same_dtype, widened
-from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype
+from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_among, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import known_ints, shape_of, want_dims, want_one
 
 OptionalArray: TypeAlias = "Array | None"
@@ -71,12 +71,11 @@ class GroupQueryAttention(Op):
     ) -> tuple[TensorType, ...]:
         dtype = same_dtype(self, q, k, v, past_k, past_v, bias, sink)
         want_dtype(self, "q", dtype, *FLOATS)
-        want_dtype(self, "seqlens_k", seqlens_k.dtype, I32)
-        want_dtype(self, "total", total.dtype, I32)
+        want_dtypes(self, (I32,), seqlens_k=seqlens_k, total=total)
         if self.num_heads < 1 or self.kv_num_heads < 1 or self.num_heads % self.kv_num_heads:
             raise self.fail("num_heads", self.num_heads, f"a multiple of kv_num_heads {self.kv_num_heads}")
         shape, keys = shape_of(self, "q", q, 3), shape_of(self, "k", k, 3)
-        past = None if past_k is None else shape_of(self, "past_k", past_k, 4)
+        past = shape_of(self, "past_k", past_k, 4)
         if shape is None or keys is None or (past_k is not None and past is None):
             return TensorType(dtype, shape), TensorType(dtype, None), TensorType(dtype, None)
         for what, dim, heads in (("q", shape[2], self.num_heads), ("k", keys[2], self.kv_num_heads)):
@@ -200,10 +199,8 @@ class TensorScatter(Op):
 
     def infer(self, past: TensorType, update: TensorType, write_indices: TensorType | None = None) -> TensorType:
         same_dtype(self, past, update)
-        if self.mode not in ("linear", "circular"):
-            raise self.fail("mode", self.mode, "linear or circular")
-        if write_indices is not None:
-            want_dtype(self, "write_indices", write_indices.dtype, *INDICES)
+        want_among(self, ("linear", "circular"), mode=self.mode)
+        want_dtypes(self, INDICES, write_indices=write_indices)
         if past.shape is not None:
             axis = normalise_axis(self, self.axis, len(past.shape))
             if axis == 0:

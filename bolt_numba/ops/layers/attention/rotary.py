@@ -8,7 +8,7 @@ from bolt_numba.base.types import I64, Array, TensorType
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.layers.attention.attention import LAYOUTS
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.registry import Op, op, want_among, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import shape_of, want_dims
 
 
@@ -29,13 +29,11 @@ class RotaryEmbedding(Op):
         self, x: TensorType, cos: TensorType, sin: TensorType, positions: TensorType | None = None
     ) -> TensorType:
         want_dtype(self, "x", same_dtype(self, x, cos, sin), *FLOATS)
-        if self.layout not in LAYOUTS:
-            raise self.fail("layout", self.layout, "HSD or SHD")
+        want_among(self, LAYOUTS, layout=self.layout)
         shape = shape_of(self, "x", x, 4)
         tables = [shape_of(self, name, t, 3 if positions is None else 2) for name, t in (("cos", cos), ("sin", sin))]
-        if positions is not None:
-            want_dtype(self, "positions", positions.dtype, I64)
-            shape_of(self, "positions", positions, 2)
+        want_dtypes(self, (I64,), positions=positions)
+        shape_of(self, "positions", positions, 2)
         if shape is not None and tables[0] is not None:
             n, s, half = shape[0], shape[1 if self.layout == "SHD" else 2], tables[0][-1]
             if positions is None:

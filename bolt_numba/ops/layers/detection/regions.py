@@ -13,7 +13,7 @@ from bolt_numba.base.types import F32, Array, TensorType
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, INDICES, same_dtype, widened
 from bolt_numba.ops.layers.products.conv import Convolution, along_channels
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.registry import Op, op, want_among, want_dtype
 from bolt_numba.ops.shapes import product, shape_of, want_dims, want_elements
 
 MAX_SAMPLES = 1 << 20
@@ -48,15 +48,12 @@ class RoiAlign(Op):
         want_dtype(self, "x", dtype, *FLOATS)
         want_dtype(self, "batch_indices", batch_indices.dtype, *INDICES)
         shape, regions = shape_of(self, "x", x, 4), shape_of(self, "rois", rois, 2)
-        if self.mode not in ("avg", "max"):
-            raise self.fail("mode", self.mode, "avg or max")
+        want_among(self, ("avg", "max"), mode=self.mode)
         if min(self.output_height, self.output_width) < 1 or not 0 <= self.sampling_ratio <= MAX_RATIO:
             sizes = (self.output_height, self.output_width, self.sampling_ratio)
             raise self.fail("sizes", sizes, f"at least 1, 1, 0, and a sampling_ratio of at most {MAX_RATIO}")
-        if self.coordinate_transformation_mode not in ("half_pixel", "output_half_pixel"):
-            raise self.fail(
-                "coordinate_transformation_mode", self.coordinate_transformation_mode, "half_pixel or output_half_pixel"
-            )
+        coordinates = self.coordinate_transformation_mode
+        want_among(self, ("half_pixel", "output_half_pixel"), coordinate_transformation_mode=coordinates)
         if shape is None or regions is None:
             return TensorType(dtype, None)
         want_dims(self, "rois", rois, None, 4)

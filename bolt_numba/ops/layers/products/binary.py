@@ -10,8 +10,8 @@ from bolt_numba.base.types import F32, I32, U32, Array, Dim, Shape, TensorType
 from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.dtypes import same_dtype
 from bolt_numba.ops.layers.products.conv import Convolution, along_channels
-from bolt_numba.ops.layers.products.matmul import finish, matmul_shape, multiplied, want_activation
-from bolt_numba.ops.registry import Op, normalise_axis, op, want_dtype
+from bolt_numba.ops.layers.products.matmul import finish, matmul_shape, multiplied, want_activation, want_residual
+from bolt_numba.ops.registry import Op, normalise_axis, op, want_among, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import want_dims
 from bolt_numba.ops.windows import as_layout, channels_first
 
@@ -97,8 +97,7 @@ class BinaryPack(Op):
 
     def infer(self, x: TensorType, bound: TensorType) -> TensorType:
         want_dtype(self, "x", same_dtype(self, x, bound), F32)
-        if self.compare not in PACKS:
-            raise self.fail("compare", self.compare, ", ".join(PACKS))
+        want_among(self, PACKS, compare=self.compare)
         if x.shape is None:
             return TensorType(U32, None)
         axis = normalise_axis(self, self.axis, len(x.shape))
@@ -127,12 +126,10 @@ def _want_tail(
     """Raise unless what follows the sums fits together."""
     want_dtype(owner, "w", same_dtype(owner, w, bias, residual), F32)
     want_activation(owner, owner.activation, F32)
-    if owner.residual != (residual is not None):
-        raise owner.fail("residual operand", residual, "one exactly when the attribute residual is set")
-    if thresholds is not None:
-        want_dtype(owner, "thresholds", thresholds.dtype, I32)
-        if bias is not None or residual is not None or owner.activation is not None:
-            raise owner.fail("thresholds", thresholds, "none beside a bias, residual or activation")
+    want_residual(owner, residual)
+    want_dtypes(owner, (I32,), thresholds=thresholds)
+    if thresholds is not None and (bias is not None or residual is not None or owner.activation is not None):
+        raise owner.fail("thresholds", thresholds, "none beside a bias, residual or activation")
 
 
 def _result(owner: Op, shape: Shape | None, axis: int, thresholds: OptionalType) -> TensorType:
@@ -175,8 +172,7 @@ class BinaryConv(Convolution):
     ) -> TensorType:
         want_dtype(self, "x", x.dtype, U32)
         _want_tail(self, w, bias, residual, thresholds)
-        if self.outside not in (-1, 0, 1):
-            raise self.fail("outside", self.outside, "-1, 0 or 1")
+        want_among(self, (-1, 0, 1), outside=self.outside)
         axis = 1 if self.layout == "NCHW" else -1
         image = TensorType(F32, None)
         if x.shape is not None and w.shape is not None and len(x.shape) == len(w.shape) > 2:

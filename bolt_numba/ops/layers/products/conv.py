@@ -12,7 +12,7 @@ from bolt_numba.base.budget import BLAS, ask, spend
 from bolt_numba.base.records import record
 from bolt_numba.base.types import AnyDType, Array, Dim, Shape, Sym, TensorType
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
-from bolt_numba.ops.layers.products.matmul import finish, product_dtype, want_activation
+from bolt_numba.ops.layers.products.matmul import finish, product_dtype, want_activation, want_residual
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import want_dim, want_dims
 from bolt_numba.ops.windows import (
@@ -130,8 +130,7 @@ class Conv(Convolution):
         want_dtype(self, "x", dtype, *FLOATS)
         want_activation(self, self.activation, dtype)
         shape = self.output_shape(x, w, bias)
-        if self.residual != (residual is not None):
-            raise self.fail("residual operand", residual, "one exactly when the attribute residual is set")
+        want_residual(self, residual)
         if shape is not None:
             want_dims(self, "residual", residual, *shape)
         return TensorType(result, shape)

@@ -7,7 +7,7 @@ import numpy as np
 from bolt_numba.base.budget import ask
 from bolt_numba.base.types import F32, F64, Array, TensorType
 from bolt_numba.ops.dtypes import widened
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.registry import Op, op, want_among, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims
 
 
@@ -24,8 +24,7 @@ class Distances(Op):
     def infer(self, x: TensorType, w: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, F32, F64)
         want_dtype(self, "w", w.dtype, x.dtype)
-        if self.power not in (1, 2):
-            raise self.fail("power", self.power, "1 or 2")
+        want_among(self, (1, 2), power=self.power)
         a, b = shape_of(self, "x", x, 2), shape_of(self, "w", w, 2)
         if a is None or b is None:
             return TensorType(x.dtype, None)

@@ -16,7 +16,7 @@ from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.dtypes import FLOATS, widened
 from bolt_numba.ops.layers.products.conv import Convolution, along_channels
 from bolt_numba.ops.layers.products.matmul import finish, matmul_shape, multiplied, want_activation
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.registry import Op, op, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import want_dims, want_one, want_within
 from bolt_numba.ops.windows import as_layout
 
@@ -52,8 +52,7 @@ def _want_stored(
     """Raise DTypeError unless operands are of these kinds, and their zero points of the same dtype."""
     for name, (t, zero) in operands.items():
         want_dtype(owner, name, t.dtype, *kinds)
-        if zero is not None:
-            want_dtype(owner, f"{name}_zero_point", zero.dtype, t.dtype)
+        want_dtypes(owner, (t.dtype,), **{f"{name}_zero_point": zero})
 
 
 def _wrapped(x: Array) -> Array:
@@ -181,18 +180,24 @@ def sums_fit(
     return reach + (0 if bias is None else int(np.abs(bias.astype(np.int64)).max(initial=0))) <= MOST_SUM
 
 
-Tail = tuple[Any, Any, Any, Any, Any, Any]
-"""Operands behind those of the product: y_scale, y_zero_point, bias, residual, residual_scale, residual_zero_point."""
+Tail = Sequence[Any]
+"""Operands behind those of a product: y_scale, y_zero_point, bias, residual, residual_scale, residual_zero_point."""
 
 
-def _want_scale(owner: Op, what: str, scale: TensorType, positive: bool = False) -> None:
-    """Raise ShapeError for a known scale that is not finite, or not positive."""
-    if scale.known is None:
-        return
-    known = widened(scale.known)
-    wrong = ~np.isfinite(known) | (known <= 0 if positive else False)
-    if wrong.any():
-        raise owner.fail(what, known[wrong].flat[0], "finite numbers" + " greater than 0" * positive)
+def _all_six(tail: Tail) -> list[Any]:
+    """With None for those that are omitted at the end."""
+    return [*tail, *(None for _ in range(6 - len(tail)))]
+
+
+def _want_scales(owner: Op, kinds: Sequence[AnyDType], **scales: TensorType | None) -> None:
+    """Raise unless scales are of these dtypes and, as far as they are known, finite; that of y also positive."""
+    want_dtypes(owner, kinds, **scales)
+    for what, scale in scales.items():
+        if scale is not None and scale.known is not None:
+            known, positive = widened(scale.known), what == "y_scale"
+            wrong = ~np.isfinite(known) | (known <= 0 if positive else False)
+            if wrong.any():
+                raise owner.fail(what, known[wrong].flat[0], "finite numbers" + " greater than 0" * positive)
 
 
 def _tail_type(
@@ -209,21 +214,18 @@ def _tail_type(
         if wanted != (given is not None):
             raise owner.fail(what, "none" if wanted else given, "an operand" if wanted else "none")
     want_activation(owner, owner.activation, F32)
-    if bias is not None:
-        want_dtype(owner, "bias", bias.dtype, I32, F32)
-        want_dims(owner, "bias", bias, columns)
-    if residual is not None:
-        want_dtype(owner, "residual", residual.dtype, F32, *BYTES)
-        if shape is not None:
-            want_dims(owner, "residual", residual, *shape)
+    want_dtypes(owner, (I32, F32), bias=bias)
+    want_dims(owner, "bias", bias, columns)
+    want_dtypes(owner, (F32, *BYTES), residual=residual)
+    want_dtypes(owner, (F32,), residual_scale=residual_scale)
+    if shape is not None:
+        want_dims(owner, "residual", residual, *shape)
     if residual_scale is not None:
-        want_dtype(owner, "residual_scale", residual_scale.dtype, F32)
         want_dtype(owner, "residual_zero_point", residual_zero.dtype, residual.dtype)
         want_one(owner, residual_scale=residual_scale, residual_zero_point=residual_zero)
     if y_scale is None:
         return TensorType(F32, shape)
     want_dtype(owner, "y_zero_point", y_zero.dtype, *kinds)
-    _want_scale(owner, "y_scale", y_scale, positive=True)
     return TensorType(y_zero.dtype, shape)
 
 
@@ -295,10 +297,7 @@ class QLinearConv(Convolution):
         residual_zero_point: TensorType | None = None,
     ) -> TensorType:
         _want_stored(self, x=(x, x_zero_point), w=(w, w_zero_point))
-        for name, scale in (("x_scale", x_scale), ("w_scale", w_scale), ("y_scale", y_scale)):
-            if scale is not None:
-                want_dtype(self, name, scale.dtype, F32)
-                _want_scale(self, name, scale)
+        _want_scales(self, (F32,), x_scale=x_scale, w_scale=w_scale, y_scale=y_scale)
         _want_per_image(self, x, x_scale=x_scale, x_zero_point=x_zero_point)
         want_one(self, y_scale=y_scale, y_zero_point=y_zero_point)
         _want_per_filter(self, w, w_scale=w_scale, w_zero_point=w_zero_point)
@@ -313,13 +312,9 @@ class QLinearConv(Convolution):
         w: Array,
         w_scale: Array,
         w_zero_point: Array,
-        y_scale: Array | None = None,
-        y_zero_point: Array | None = None,
-        bias: Array | None = None,
-        residual: Array | None = None,
-        residual_scale: Array | None = None,
-        residual_zero_point: Array | None = None,
+        *tail: Any,
     ) -> Array:
+        y_scale, y_zero_point, bias, *residual = _all_six(tail)
         sums = as_layout(_sums(self, x, w, x_zero_point, w_zero_point), self.layout)
 
         def by_filter(v: Array) -> Array:
@@ -327,7 +322,7 @@ class QLinearConv(Convolution):
 
         scale, zero = (None if v is None else v.reshape(()) for v in (y_scale, y_zero_point))
         added = None if bias is None else by_filter(bias)
-        tail = scale, zero, added, residual, residual_scale, residual_zero_point
+        tail = scale, zero, added, *residual
         return _finished(self, sums, x_scale if x_scale.size > 1 else x_scale.reshape(()), by_filter(w_scale), tail)
 
 
@@ -377,10 +372,7 @@ class QLinearMatMul(Op):
         residual_zero_point: TensorType | None = None,
     ) -> TensorType:
         _want_stored(self, PRODUCTS, a=(a, a_zero_point), b=(b, b_zero_point))
-        for name, scale in (("a_scale", a_scale), ("b_scale", b_scale), ("y_scale", y_scale)):
-            if scale is not None:
-                want_dtype(self, name, scale.dtype, *FLOATS)
-                _want_scale(self, name, scale)
+        _want_scales(self, FLOATS, a_scale=a_scale, b_scale=b_scale, y_scale=y_scale)
         _want_along(self, a, -2, a_scale=a_scale, a_zero_point=a_zero_point)
         _want_along(self, b, -1, b_scale=b_scale, b_zero_point=b_zero_point)
         shape = matmul_shape(self, a.shape, b.shape)
@@ -397,20 +389,15 @@ class QLinearMatMul(Op):
         b: Array,
         b_scale: Array,
         b_zero_point: Array,
-        y_scale: Array | None = None,
-        y_zero_point: Array | None = None,
-        bias: Array | None = None,
-        residual: Array | None = None,
-        residual_scale: Array | None = None,
-        residual_zero_point: Array | None = None,
+        *tail: Any,
     ) -> Array:
+        y_scale, y_zero_point, *rest = _all_six(tail)
         sums = multiplied(self, _centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1))
         columns = widened(b_scale)
         columns = columns.reshape(()) if columns.size == 1 else columns
         target = None if y_scale is None else _by_row(widened(y_scale))
         zero = None if y_zero_point is None else _by_row(y_zero_point)
-        tail = target, zero, bias, residual, residual_scale, residual_zero_point
-        return _finished(self, sums, _by_row(widened(a_scale)), columns, tail)
+        return _finished(self, sums, _by_row(widened(a_scale)), columns, (target, zero, *rest))
 
 
 ByteConv: TypeAlias = ConvInteger | QLinearConv

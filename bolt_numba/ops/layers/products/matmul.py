@@ -11,7 +11,7 @@ import numpy as np
 from bolt_numba.base.budget import BLAS, ask, spend
 from bolt_numba.base.types import F32, AnyDType, Array, Dim, Shape, TensorType, dtype_name
 from bolt_numba.ops.dtypes import HALVES, NUMBERS, same_dtype, widened
-from bolt_numba.ops.registry import Op, op, want_dtype
+from bolt_numba.ops.registry import Op, op, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import broadcast_dim, broadcast_shapes, want_dim, want_dims
 
 
@@ -59,11 +59,15 @@ def product_dtype(
         return dtype, dtype
     dtype = same_dtype(owner, w, bias)
     want_dtype(owner, "w", dtype, F32)
-    for what, given in (("x", x), ("residual", residual)):
-        if given is not None:
-            want_dtype(owner, what, given.dtype, F32, *HALVES)
+    want_dtypes(owner, (F32, *HALVES), x=x, residual=residual)
     want_dtype(owner, "to", to, F32, *HALVES)
     return dtype, to
+
+
+def want_residual(owner: Any, residual: TensorType | None) -> None:
+    """Raise ShapeError unless there is a residual exactly where the attribute says so."""
+    if owner.residual != (residual is not None):
+        raise owner.fail("residual operand", residual, "one exactly when the attribute residual is set")
 
 
 def want_activation(owner: Op, activation: Op | None, dtype: AnyDType) -> None:
@@ -104,11 +108,9 @@ class MatMul(Op):
         want_dtype(self, "a", dtype, *NUMBERS)
         want_activation(self, self.activation, dtype)
         shape = matmul_shape(self, _swapped(a.shape, self.trans_a), _swapped(b.shape, self.trans_b))
+        want_residual(self, residual)
         if shape is not None:
             want_dims(self, "bias", bias, *shape[-1:])
-        if self.residual != (residual is not None):
-            raise self.fail("residual operand", residual, "one exactly when the attribute residual is set")
-        if shape is not None:
             want_dims(self, "residual", residual, *shape)
         return TensorType(result, shape)
 

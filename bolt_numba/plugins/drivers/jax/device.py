@@ -94,9 +94,9 @@ class JaxAccelerator(Accelerator):
 
     @cached_property
     def lowerings(self) -> Sequence[Rule]:  # type: ignore[override]  # nobody sets it
-        from bolt_numba.plugins.lowering import BYTES, CHANNELS_FIRST, FUSED  # what starts from a blob needs none
+        from bolt_numba.plugins import lowering as l  # what starts from a blob needs none
 
-        return (*CHANNELS_FIRST, *FUSED, *BYTES)
+        return (*l.CHANNELS_FIRST, *l.FUSED, *l.BYTES, *l.NORMS, *l.SUMS)
 
     def scope(self) -> AbstractContextManager[object]:
         """In which functions are traced: JAX would make numbers of 32 bits of those of 64 otherwise."""

@@ -2,73 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.types import BOOL, F16, F32, F64, I32, I64, U32, U64, AnyDType
+from bolt_numba.ops import pointwise
 from bolt_numba.ops.dtypes import HALVES
 from bolt_numba.plugins.drivers.jax.table import DATA, FLOATS, INTS, NUMBERS, JaxSite, builds
 
-SIGNED = tuple(d for d in NUMBERS if d.kind != "u")
-UNARY = {
-    "Acos": "arccos", "Acosh": "arccosh", "Asin": "arcsin", "Asinh": "arcsinh", "Atan": "arctan", "Atanh": "arctanh",
-    "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Exp": "exp", "Floor": "floor", "Log": "log", "Round": "rint",
-    "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
-}  # fmt: skip
-BINARY = {"Add": "add", "Sub": "subtract", "Mul": "multiply", "Max": "maximum", "Min": "minimum"}
-COMPARISONS = {
-    "Less": "less", "LessOrEqual": "less_equal", "Greater": "greater", "GreaterOrEqual": "greater_equal",
-}  # fmt: skip
-LOGICAL = {"And": "logical_and", "Or": "logical_or", "Xor": "logical_xor", "Not": "logical_not"}
-BITWISE = {
-    "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor", "BitwiseNot": "invert",
-}  # fmt: skip
+BY_FORMULA = (
+    "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu Cos Cosh Elu"
+    " Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish IsNaN LeakyRelu Less LessOrEqual Log Max"
+    " Min Mish Mul Neg Or PRelu Reciprocal Relu Round Selu Shrink Sigmoid Sin Sinh Softplus Softsign Sqrt Sub Swish"
+    " Tan Tanh ThresholdedRelu Xor"
+)
+SAME = ("abs", "ceil", "cos", "cosh", "exp", "expm1", "floor", "log", "sin", "sinh", "sqrt", "tan", "tanh", "where")
+ARCS = ("acos", "acosh", "asin", "asinh", "atan", "atanh")
+"""Functions in formulas that JAX has by the same name, or as arc and the rest."""
 
 
-def _plain(name: str) -> Any:
-    return lambda s, op, *operands: getattr(s.np, name)(*operands)
+def _functions(s: JaxSite) -> dict[str, Any]:
+    """What the names in formulas are."""
+    v = s.np
+
+    def softplus(x: Any) -> Any:
+        return v.logaddexp(x, v.zeros((), x.dtype))
+
+    return {
+        **{name: getattr(v, name) for name in SAME}, **{name: getattr(v, f"arc{name[1:]}") for name in ARCS},
+        "max": v.maximum, "min": v.minimum, "round": v.rint, "erf": s.lax.erf, "sigmoid": s.lax.logistic,
+        "softplus": softplus, "mish": lambda x: x * v.tanh(softplus(x)), "gelu_tanh": s.jax.nn.gelu,
+        "gelu": lambda x: s.jax.nn.gelu(x, approximate=False),
+    }  # fmt: skip
 
 
-for _table, _dtypes, _results in (
-    (UNARY, FLOATS, None),
-    ({"Abs": "abs", "Sign": "sign"}, NUMBERS, None),
-    ({"Neg": "negative"}, SIGNED, None),
-    (BINARY, NUMBERS, None),
-    (COMPARISONS, NUMBERS, (BOOL,)),
-    ({"Equal": "equal"}, (*NUMBERS, BOOL), (BOOL,)),
-    (LOGICAL, (BOOL,), None),
-    (BITWISE, INTS, None),
-    ({"IsNaN": "isnan"}, FLOATS, (BOOL,)),
-):
-    for _ours, _theirs in _table.items():
-        builds(_ours, dtypes=_dtypes, results=_results, by_rank=True)(_plain(_theirs))
+def _by_formula(s: JaxSite, op: Any, *operands: Any) -> Any:
+    """The formula of the operator's row, with its attributes."""
+    names = {f.name: getattr(op, f.name) for f in fields(op)} | dict(zip("xyz", operands, strict=False))
+    return eval(op.text, _functions(s) | names)
 
 
-@builds("Erf", "Sigmoid", dtypes=FLOATS, by_rank=True)
-def of_lax(s: JaxSite, op: Any, x: Any) -> Any:
-    return s.lax.erf(x) if op.name == "Erf" else s.lax.logistic(x)
+for _name in BY_FORMULA.split():
+    _row = getattr(pointwise, _name)
+    _results = (BOOL,) if _row.result == "bool" else None
+    builds(_name, dtypes=tuple(d for d in DATA if d in _row.dtypes), results=_results, by_rank=True)(_by_formula)
 
 
-@builds("Reciprocal", "Softsign", dtypes=FLOATS, by_rank=True)
-def quotients(s: JaxSite, op: Any, x: Any) -> Any:
-    return 1 / x if op.name == "Reciprocal" else x / (1 + s.np.abs(x))
+@builds("Sign", dtypes=NUMBERS, by_rank=True)
+def sign(s: JaxSite, op: Any, x: Any) -> Any:
+    return s.np.sign(x)
 
 
-@builds("Softplus", "Mish", dtypes=FLOATS, by_rank=True)
-def softplus(s: JaxSite, op: Any, x: Any) -> Any:
-    y = s.np.logaddexp(x, s.np.zeros((), x.dtype))
-    return y if op.name == "Softplus" else x * s.np.tanh(y)
-
-
-@builds("Relu", "LeakyRelu", dtypes=SIGNED, by_rank=True)
-def relu(s: JaxSite, op: Any, x: Any) -> Any:
-    return s.np.where(x < 0, 0 if op.name == "Relu" else x * op.alpha, x).astype(x.dtype)
-
-
-@builds("PRelu", dtypes=NUMBERS, by_rank=True)
-def prelu(s: JaxSite, op: Any, x: Any, slope: Any) -> Any:
-    return s.np.where(x >= 0, x, x * slope)
+@builds("Not", dtypes=(BOOL,), by_rank=True)
+def negation(s: JaxSite, op: Any, x: Any) -> Any:
+    return s.np.logical_not(x)
 
 
 @builds("Clip", dtypes=NUMBERS, by_rank=True)
@@ -79,33 +68,6 @@ def clip(s: JaxSite, op: Any, x: Any) -> Any:
             limit = np.dtype(x.dtype).type(bound)
             x = s.np.where(beyond(x, limit) | bool(limit != limit), limit, x)
     return s.np.asarray(x)
-
-
-@builds("ThresholdedRelu", "Shrink", dtypes=FLOATS, by_rank=True)
-def thresholds(s: JaxSite, op: Any, x: Any) -> Any:
-    if op.name == "ThresholdedRelu":
-        return s.np.where(x > op.alpha, x, 0)
-    return s.np.where(x < -op.lambd, x + op.bias, s.np.where(x > op.lambd, x - op.bias, 0))
-
-
-@builds("Elu", "Celu", "Selu", dtypes=FLOATS, by_rank=True)
-def elu(s: JaxSite, op: Any, x: Any) -> Any:
-    y = s.np.where(x < 0, op.alpha * s.np.expm1(x / op.alpha if op.name == "Celu" else x), x)
-    return op.gamma * y if op.name == "Selu" else y
-
-
-@builds("Swish", "Gelu", dtypes=FLOATS, by_rank=True)
-def gates(s: JaxSite, op: Any, x: Any) -> Any:
-    if op.name == "Swish":
-        return x * s.lax.logistic(op.alpha * x)
-    return s.jax.nn.gelu(x, approximate=op.approximate == "tanh")
-
-
-@builds("HardSigmoid", "HardSwish", dtypes=FLOATS, by_rank=True)
-def hard(s: JaxSite, op: Any, x: Any) -> Any:
-    if op.name == "HardSigmoid":
-        return s.np.clip(op.alpha * x + op.beta, 0, 1)
-    return x * s.np.clip(x / 6 + 0.5, 0, 1)
 
 
 @builds("IsInf", dtypes=FLOATS, results=(BOOL,), by_rank=True)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32, I32, U8
-from bolt_numba.plugins.drivers.jax.nodes.norms import along_channels
-from bolt_numba.plugins.drivers.jax.table import FLOATS, NUMBERS, WIDE, JaxSite, builds
+from bolt_numba.ops.layers.products.conv import along_channels
+from bolt_numba.plugins.drivers.jax.table import FLOATS, NUMBERS, JaxSite, builds
 
 LETTERS = "DHW"
 MOST_GROUPS = 32
@@ -34,12 +34,6 @@ def matmul(s: JaxSite, op: Any, a: Any, b: Any, bias: Any = None) -> Any:
 @builds("Einsum", dtypes=NUMBERS)
 def einsum(s: JaxSite, op: Any, *xs: Any) -> Any:
     return s.np.einsum(op.equation.replace(" ", ""), *xs)
-
-
-@builds("Distances", dtypes=WIDE)
-def distances(s: JaxSite, op: Any, x: Any, w: Any) -> Any:
-    apart = s.np.abs(x[:, :, None] - w[None])
-    return s.np.sum(apart if op.power == 1 else apart * apart, axis=1)
 
 
 def _names(rank: int) -> tuple[str, str, str]:

@@ -2,96 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.types import I32
-from bolt_numba.ops.layers.recurrent import ALPHA, BETA
 from bolt_numba.plugins.drivers.jax.table import FLOATS, WIDE, JaxSite, builds
 
-Function: TypeAlias = Callable[[Any], Any]
 
-
-def _function(s: JaxSite, name: str, a: float, b: float) -> Function:
-    """An activation by its name."""
-    v = s.np
-    table: dict[str, Function] = {
-        "relu": lambda x: v.maximum(x, 0),
-        "tanh": v.tanh,
-        "sigmoid": s.lax.logistic,
-        "affine": lambda x: x * a + b,
-        "leakyrelu": lambda x: v.where(x >= 0, x, x * a),
-        "thresholdedrelu": lambda x: v.where(x > a, x, 0),
-        "scaledtanh": lambda x: a * v.tanh(x * b),
-        "hardsigmoid": lambda x: v.clip(x * a + b, 0, 1),
-        "elu": lambda x: v.where(x >= 0, x, a * v.expm1(v.minimum(x, 0))),
-        "softsign": lambda x: x / (1 + v.abs(x)),
-        "softplus": lambda x: v.logaddexp(x, v.zeros((), x.dtype)),
-    }
-    return table[name]
-
-
-def _functions(s: JaxSite, op: Any) -> list[list[Function]]:
-    """Activations of each direction; alphas and betas go in order to those that take one."""
-    names = [n.lower() for n in op.activations] or [n.lower() for n in op.defaults] * op.directions
-    alphas, betas, each = iter(op.activation_alpha), iter(op.activation_beta), len(op.defaults)
-    found = [
-        _function(s, n, next(alphas, ALPHA[n]) if n in ALPHA else 0.0, next(betas, BETA[n]) if n in BETA else 0.0)
-        for n in names
-    ]
-    return [found[i : i + each] for i in range(0, len(found), each)]
-
-
-def _clipped(s: JaxSite, op: Any, f: Function) -> Function:
-    return f if op.clip is None else lambda x: f(s.np.clip(x, -op.clip, op.clip))
-
-
-def _rnn(s: JaxSite, op: Any, r: Any, b: Any, p: Any, functions: list[Function]) -> Any:
-    f = _clipped(s, op, functions[0])
-    wb, rb = s.np.split(b, 2)
-    return lambda inputs, state: (f(inputs + state[0] @ r.T + wb + rb),)
-
-
-def _gru(s: JaxSite, op: Any, r: Any, b: Any, p: Any, functions: list[Function]) -> Any:
-    f, g = (_clipped(s, op, each) for each in functions)
-    rz, rr, rh = s.np.split(r, 3)
-    wbz, wbr, wbh, rbz, rbr, rbh = s.np.split(b, 6)
-
-    def step(inputs: Any, state: Any) -> Any:
-        h = state[0]
-        xz, xr, xh = s.np.split(inputs, 3, axis=1)
-        update, reset = f(xz + h @ rz.T + wbz + rbz), f(xr + h @ rr.T + wbr + rbr)
-        seen = reset * (h @ rh.T + rbh) if op.linear_before_reset else (reset * h) @ rh.T + rbh
-        return ((1 - update) * g(xh + seen + wbh) + update * h,)
-
-    return step
-
-
-def _lstm(s: JaxSite, op: Any, r: Any, b: Any, p: Any, functions: list[Function]) -> Any:
-    f, g = (_clipped(s, op, each) for each in functions[:2])
-    bias = b[: b.shape[0] // 2] + b[b.shape[0] // 2 :]
-    parts = None if p is None else s.np.split(p, 3)
-
-    def seen(gate: int, x: Any, c: Any) -> Any:
-        return x if parts is None else x + parts[gate] * c
-
-    def step(inputs: Any, state: Any) -> Any:
-        h, c = state
-        xi, xo, xf, xc = s.np.split(inputs + h @ r.T + bias, 4, axis=1)
-        i = f(seen(0, xi, c))
-        forget = 1 - i if op.input_forget else f(seen(2, xf, c))
-        new = forget * c + i * g(xc)
-        return f(seen(1, xo, new)) * functions[2](new), new
-
-    return step
-
-
-CELLS = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}
-
-
-@builds(*CELLS, dtypes=FLOATS, others={4: (I32,)})
+@builds("RNN", "GRU", "LSTM", dtypes=FLOATS, others={4: (I32,)})
 def recurrent(s: JaxSite, op: Any, x: Any, w: Any, r: Any, b: Any = None, lens: Any = None, *more: Any) -> Any:
     """A walk along the sequence; beyond its length a state stays, and the result is 0."""
     *initial, p = (*more, None, None, None)[:3] if op.name == "LSTM" else (*(*more, None)[:1], None)
@@ -103,7 +22,7 @@ def recurrent(s: JaxSite, op: Any, x: Any, w: Any, r: Any, b: Any = None, lens: 
         lengths = s.inside(lens, [t + 1], False)
     bias = np.zeros((op.directions, 2 * op.gates * hidden), data.dtype) if b is None else b
     ys, last = [], []
-    for d, functions in enumerate(_functions(s, op)):
+    for d, functions in enumerate(op.functions(s.np)):
         times = np.arange(t)[:, None]
         order: Any = np.broadcast_to(times, (t, n))
         if op.direction == "reverse" or d == 1:
@@ -111,7 +30,7 @@ def recurrent(s: JaxSite, op: Any, x: Any, w: Any, r: Any, b: Any = None, lens: 
         state = tuple(_initial(s, op, v, d, n, hidden, data.dtype) for v in initial)
         columns = np.broadcast_to(np.arange(n), (t, n))
         walked = s.np.asarray(data).at[(order, columns)].get(mode="clip") @ s.np.asarray(w[d]).T
-        cell = CELLS[op.name](s, op, r[d], bias[d], None if p is None else p[d], functions)
+        cell = op.cell(s.np.asarray(r[d]), s.np.asarray(bias[d]), None if p is None else s.np.asarray(p[d]), functions)
 
         def step(state: Any, given: Any, cell: Any = cell) -> Any:
             inputs, active = given

@@ -1,4 +1,4 @@
-"""Reductions, softmax, running sums, and the greatest of a line."""
+"""Reductions, softmax, running sums, sums of neighbours, and the greatest of a line."""
 
 from __future__ import annotations
 
@@ -36,14 +36,6 @@ def mean(s: JaxSite, op: Any, x: Any, axes: Any = None) -> Any:
         return s.np.sum(x, dtype=x.dtype, **along) / count
     total = s.np.sum(x, dtype=I64, **along)
     return (s.np.sign(total) * (s.np.abs(total) // max(count, 1))).astype(x.dtype)
-
-
-@builds("ReduceL2", "ReduceLogSum", dtypes=FLOATS)
-def functions_of_sums(s: JaxSite, op: Any, x: Any, axes: Any = None) -> Any:
-    along = _along(s, op)
-    if op.name == "ReduceL2":
-        return s.np.sqrt(s.np.sum(x * x, **along))
-    return s.np.log(s.np.sum(x, **along))
 
 
 @builds("ReduceLogSumExp", dtypes=FLOATS)
@@ -126,3 +118,11 @@ def running_extremes(s: JaxSite, op: Any, x: Any) -> Any:
 @builds("Det", dtypes=FLOATS)
 def det(s: JaxSite, op: Any, x: Any) -> Any:
     return s.np.linalg.det(x)
+
+
+@builds("LRN", dtypes=FLOATS)
+def lrn(s: JaxSite, op: Any, x: Any) -> Any:
+    before = (op.size - 1) // 2
+    squares = s.np.pad(x * x, [(0, 0), (before, op.size - 1 - before)] + [(0, 0)] * (s.rank() - 2))
+    total = sum(squares[:, i : i + s.dims()[1]] for i in range(op.size))
+    return x / (op.bias + op.alpha / op.size * total) ** op.beta
