@@ -18,7 +18,7 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.base import turns as behind
-from bolt_numba.cli.family import relatives
+from bolt_numba.cli.kernels import relatives
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels import compiles, jit, precompile
 from bolt_numba.kernels.cpu.language import lang

@@ -12,7 +12,7 @@ import typer
 import bolt_numba
 from bolt_numba.base.errors import BoltError
 from bolt_numba.base.files.trusted import CacheWarning
-from bolt_numba.cli import c_library, check, devices, draw, export, flows, kernels, machine, model, quantise, speed
+from bolt_numba.cli import check, devices, draw, export, flows, kernels, machine, model, quantise, speed
 from bolt_numba.cli.console import err, plain
 from bolt_numba.plugins.interface import FallbackWarning
 
@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 app.command("convert")(model.convert)
 app.command("export")(export.export)
-app.command("c-library")(c_library.c_library)
+app.command("c-library")(export.c_library)
 app.command("quantize")(quantise.quantize)
 app.command("inspect")(model.inspect)
 app.command("run")(check.run)

@@ -1,4 +1,4 @@
-"""The command that writes models for use without Python: export."""
+"""The commands that write models, and the library that runs them, for use without Python: export, c-library."""
 
 from __future__ import annotations
 
@@ -139,3 +139,19 @@ def export(  # budget: each option is one line or two
         console.write(f"{file}: {_size_text(file.stat().st_size)}")
     if made.path.is_dir() and not made.built and not one_file:
         console.note("no C compiler for the target was found (--cc); the folder has sources and a CMakeLists.txt")
+
+
+def c_library(
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where it goes.")],
+    cc: Annotated[
+        str | None, typer.Option("--cc", metavar="COMMAND", help="A C compiler, else one is looked for.")
+    ] = None,
+    java: Annotated[bool, typer.Option("--java", help="Also what Java needs; takes a JDK.")] = False,
+) -> None:
+    """Build libbolt_numba, which runs exported models without Python, with its headers (docs/c-api)."""
+    from bolt_numba.export.c_library import build_c_library
+
+    with console.progress("compiling libbolt_numba"):
+        made = build_c_library(output, cc, java)
+    for file in made:
+        console.write(str(file))

@@ -22,7 +22,6 @@ from bolt_numba.onnxruntime.enums import (
     OrtMemoryInfoDeviceType,
     OrtMemType,
 )
-from bolt_numba.onnxruntime.memory import OrtArenaCfg, OrtMemoryInfo
 from bolt_numba.onnxruntime.model import ModelMetadata, NodeArg
 from bolt_numba.onnxruntime.options import RunOptions, SessionOptions
 from bolt_numba.onnxruntime.process import (
@@ -46,7 +45,7 @@ from bolt_numba.onnxruntime.process import (
 )
 from bolt_numba.onnxruntime.providers import get_all_providers, get_available_providers, get_device
 from bolt_numba.onnxruntime.session import InferenceSession
-from bolt_numba.onnxruntime.values import OrtDevice, OrtValue
+from bolt_numba.onnxruntime.values import OrtArenaCfg, OrtDevice, OrtMemoryInfo, OrtValue
 
 __version__ = version = VERSION
 package_name, cuda_version = "onnxruntime", ""

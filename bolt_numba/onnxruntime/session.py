@@ -14,7 +14,6 @@ from bolt_numba.base.types import OptionalType
 from bolt_numba.onnxruntime.assigned import RECORD, OrtEpAssignedSubgraph, assigned
 from bolt_numba.onnxruntime.binding import IOBinding
 from bolt_numba.onnxruntime.errors import OrtDTypeError, OrtOptionError, OrtRefusedError, OrtShapeError, leave_as_theirs
-from bolt_numba.onnxruntime.memory import HOST, OrtMemoryInfo
 from bolt_numba.onnxruntime.model import (
     Declared,
     ModelMetadata,
@@ -34,7 +33,7 @@ from bolt_numba.onnxruntime.options import (
     with_those_of_model,
 )
 from bolt_numba.onnxruntime.providers import PROVIDERS, check_providers
-from bolt_numba.onnxruntime.values import OrtDevice, OrtValue, OrtValueVector, texts_of, want
+from bolt_numba.onnxruntime.values import HOST, OrtDevice, OrtMemoryInfo, OrtValue, OrtValueVector, texts_of, want
 from bolt_numba.sessions.inputs import names_of
 
 if TYPE_CHECKING:

@@ -29,14 +29,13 @@ from bolt_numba.kernels.registry import In, Out, Scratch
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.evaluate import amounts_of
 from bolt_numba.ops.registry import Op
-from bolt_numba.runtime.bounds import fitting
 from bolt_numba.runtime.choices import Choices, Chooser, Selection
 from bolt_numba.runtime.copies import Copy, islands, with_copies
 from bolt_numba.runtime.device import HOST, Memory, Segment, segments_of
 from bolt_numba.runtime.memory import MemoryPlan, in_bands, plan_memory, stacked
 from bolt_numba.runtime.opaque import types_of
 from bolt_numba.runtime.packs import MakerContext
-from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, resolved
+from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, fitting, resolved
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, own
 from bolt_numba.runtime.stops import REPLANNED, Stop, Stops, behind
 

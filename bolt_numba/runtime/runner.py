@@ -24,13 +24,12 @@ from bolt_numba.ir.interpret import as_value
 from bolt_numba.kernels.compiles import LackingError
 from bolt_numba.ops.control import ControlFlow, Trips
 from bolt_numba.ops.evaluate import evaluate
-from bolt_numba.runtime.bounds import outgrown
 from bolt_numba.runtime.copies import Home, elsewhere, homes, is_elsewhere, on_host
 from bolt_numba.runtime.device import hold
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Plan, Planner
 from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, RunMemory, Targets, clock, finish
-from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, region_of, resolved
+from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, outgrown, region_of, resolved
 from bolt_numba.runtime.stand_ins import Serving, computed_now, planned_now
 from bolt_numba.runtime.tape import Final, Tape, Taped, Tapes
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as real
 
-from bolt_numba.devices.cuda.tensor_maps import Encode
+from bolt_numba.devices.cuda.driver import Encode
 from bolt_numba_simulator.ptx import GlobalMemory, Module, TensorMap
 
 Result = real.CUresult

@@ -23,7 +23,7 @@ from bolt_numba import devices
 from bolt_numba.devices.cuda import driver, library
 from bolt_numba.devices.cuda.device import Cuda
 from bolt_numba.devices.cuda.driver import Gpu
-from bolt_numba.devices.cuda.faults import Faults
+from bolt_numba.devices.cuda.program import Faults
 from bolt_numba.errors import BudgetError, DataError, DeviceError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph

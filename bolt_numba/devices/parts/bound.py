@@ -1,4 +1,8 @@
-"""One part in the memory of one run: its operands as arrays, and the request that computes it."""
+"""One part in the memory of one run: its operands as arrays, and the request that computes it.
+
+A run that is looked at closely has buffers of its own, between guards, so that what it does wrong spoils nothing.  The
+self-check asks whether what a device computed is what we compute, but for rounding.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.files.mapped import for_runs
-from bolt_numba.base.types import Array
-from bolt_numba.devices.parts.agreement import disagreement
-from bolt_numba.devices.parts.guarded import Guarded, WrongError
+from bolt_numba.base.types import Array, dtype_name
 from bolt_numba.devices.parts.opened import Loaded
 from bolt_numba.devices.parts.part import Part
 from bolt_numba.plugins import blobs
@@ -19,6 +21,92 @@ from bolt_numba.plugins.buckets import has_rows
 from bolt_numba.plugins.interface import Request
 from bolt_numba.plugins.preparing import Wanted
 from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot, view
+
+GUARD = 4096
+"""Bytes in front of a buffer, and behind it."""
+FILL = 0xA5
+
+
+class WrongError(Exception):
+    """What a device computed is not what we compute."""
+
+
+class Guarded(Request):
+    """A request whose operands are copies.  Raises WrongError where it writes to anything but its outputs."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        (around_ins, ins), (around_outs, outs) = _copies(inputs), _copies(outputs)
+        for array in outs:
+            _poison(array)
+        self.request.run(ins, outs)
+        if any(map(_is_broken, around_ins + around_outs)):
+            raise WrongError("it wrote beyond its operands, wanted to the outputs alone")
+        spoiled = [i for i, (mine, a) in enumerate(zip(ins, inputs, strict=True)) if mine.tobytes() != a.tobytes()]
+        if spoiled:
+            raise WrongError(f"it wrote to inputs {spoiled}, wanted to the outputs alone")
+        for mine, wanted in zip(outs, outputs, strict=True):
+            wanted[...] = mine
+
+
+def _copies(arrays: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    """Blocks with a guard at both ends, and in each a copy of an array."""
+    blocks, made = [], []
+    for array in arrays:
+        block = np.full(2 * GUARD + 64 + array.nbytes, FILL, np.uint8)
+        start = GUARD + -(block.ctypes.data + GUARD) % 64
+        block = block[start - GUARD : start + array.nbytes + GUARD]
+        made.append(block[GUARD:-GUARD].view(array.dtype).reshape(array.shape))
+        made[-1][...] = array
+        blocks.append(block)
+    return blocks, made
+
+
+def _is_broken(block: Array) -> bool:
+    return bool((block[:GUARD] != FILL).any() or (block[-GUARD:] != FILL).any())
+
+
+def _poison(array: Array) -> None:
+    """Fill with what is no result, so that what is not written cannot be right by chance."""
+    if array.dtype.kind in "iu":
+        array[...] = np.iinfo(array.dtype).max
+        return
+    try:
+        array[...] = np.nan
+    except (ValueError, OverflowError):  # numbers of 4 bits have none
+        array[...] = 1
+
+
+def disagreement(got: Sequence[Array], wanted: Sequence[Array], tolerance: float) -> str:
+    """Where outputs differ by more than rounding, or "".
+
+    tolerance: the largest difference that is accepted, over the largest finite value wanted.  Integers may differ by
+    one besides.  Whether they are finite has to be alike, and so have bools but for a part of them as large.
+    """
+    for place, (a, b) in enumerate(zip(got, wanted, strict=True)):
+        if b.dtype.kind == "b":
+            share = float(np.mean(a != b)) if b.size else 0.0
+            if share > tolerance:
+                return f"output {place}: got {100 * share:.3g} % other truths, wanted at most {100 * tolerance:.3g} %"
+        elif b.size:
+            text = _numbers(np.asarray(a, np.float64), np.asarray(b, np.float64), tolerance, b.dtype.kind in "iu")
+            if text:
+                return f"output {place} of {dtype_name(b.dtype)}: {text}"
+    return ""
+
+
+def _numbers(a: Array, b: Array, tolerance: float, are_whole: bool) -> str:
+    sound = np.isfinite(b)
+    odd = ~sound
+    if not np.array_equal(np.isfinite(a), sound) or not np.array_equal(a[odd], b[odd], equal_nan=True):
+        return f"got {int(np.sum(~np.isfinite(a)))} numbers that are not finite, wanted {int(np.sum(odd))} of the same"
+    if not sound.any():
+        return ""
+    worst, largest = float(np.abs(a[sound] - b[sound]).max()), float(np.abs(b[sound]).max())
+    limit = tolerance * largest + (1.0 if are_whole else tolerance * 1e-3)
+    return "" if worst <= limit else f"got a difference of {worst:.3g}, wanted at most {limit:.3g}"
 
 
 class _PartOperands:

@@ -30,7 +30,6 @@ from bolt_numba.onnxruntime.errors import (
     NotImplemented,
     RuntimeException,
 )
-from bolt_numba.onnxruntime.memory import OrtArenaCfg, OrtMemoryInfo
 from bolt_numba.onnxruntime.model import ModelMetadata, NodeArg
 from bolt_numba.onnxruntime.options import RunOptions, SessionOptions
 from bolt_numba.onnxruntime.process import (
@@ -47,7 +46,7 @@ from bolt_numba.onnxruntime.process import (
 )
 from bolt_numba.onnxruntime.providers import get_all_providers, get_available_providers, get_device
 from bolt_numba.onnxruntime.session import InferenceSession
-from bolt_numba.onnxruntime.values import OrtDevice, OrtValue, OrtValueVector
+from bolt_numba.onnxruntime.values import OrtArenaCfg, OrtDevice, OrtMemoryInfo, OrtValue, OrtValueVector
 
 __all__ = [
     "DeviceReset", "EPFail", "EngineError", "ExecutionMode", "ExecutionOrder", "Fail", "GraphOptimizationLevel",

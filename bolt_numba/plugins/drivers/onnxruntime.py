@@ -19,9 +19,8 @@ from bolt_numba.base.errors import DeviceError
 from bolt_numba.base.types import Array, TensorType, dtype_from_name, dtype_name, only_in_python
 from bolt_numba.ir.graph import Graph, Node
 from bolt_numba.plugins.drivers.alone import alone, kind_of
-from bolt_numba.plugins.drivers.buffers import Bindings
 from bolt_numba.plugins.drivers.indices import loose
-from bolt_numba.plugins.drivers.packages import lacking, processor_digest, threads_of, version_of
+from bolt_numba.plugins.drivers.shared import Bindings, lacking, processor_digest, threads_of, version_of
 from bolt_numba.plugins.interface import (
     Accelerator,
     CompileContext,

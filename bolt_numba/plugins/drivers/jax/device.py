@@ -22,9 +22,8 @@ from bolt_numba.base.errors import BoltError, DataError, DeviceError
 from bolt_numba.base.types import Array, TensorType, dtype_from_name, dtype_name
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.plugins.drivers.alone import MOST_CONSTANT, kind_of
-from bolt_numba.plugins.drivers.buffers import borrowed
 from bolt_numba.plugins.drivers.jax.table import TABLE, NotThereError, results_of
-from bolt_numba.plugins.drivers.packages import lacking, processor_digest, version_of
+from bolt_numba.plugins.drivers.shared import borrowed, lacking, processor_digest, version_of
 from bolt_numba.plugins.interface import (
     Accelerator,
     CompileContext,

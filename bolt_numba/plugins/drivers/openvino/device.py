@@ -14,10 +14,9 @@ from bolt_numba.base.errors import DeviceError
 from bolt_numba.base.types import Array
 from bolt_numba.ir.graph import Graph, Node
 from bolt_numba.plugins.drivers.alone import alone, kind_of
-from bolt_numba.plugins.drivers.buffers import Bindings, borrowed
 from bolt_numba.plugins.drivers.indices import loose
 from bolt_numba.plugins.drivers.openvino.table import TABLE, want
-from bolt_numba.plugins.drivers.packages import lacking, processor_digest, threads_of, version_of
+from bolt_numba.plugins.drivers.shared import Bindings, borrowed, lacking, processor_digest, threads_of, version_of
 from bolt_numba.plugins.drivers.table import NotThereError
 from bolt_numba.plugins.interface import (
     Accelerator,
