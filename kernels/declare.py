@@ -152,12 +152,12 @@ class Inline(Late):
         yield self.digest
 
 
-def inline(function: Callable[..., Any]) -> Any:
+def inline(function: Callable[..., Any]) -> Inline:
     """Mark a helper that kernel bodies and other helpers call."""
     return Inline(function)
 
 
-def elementary(function: Callable[..., Any]) -> Any:
+def elementary(function: Callable[..., Any]) -> Inline:
     """Mark a helper whose error was measured with the default freedoms, so it has them in every kernel."""
     return Inline(function, FASTMATH)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -98,6 +98,10 @@ def span(array: Array) -> tuple[int, int]:
 
 class Numbers:
     """Arguments as attributes."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> int: ...
 
 
 def reaches(kernel: Kernel, values: dict[str, Any], threads: int) -> Mapping[str, Reach]:

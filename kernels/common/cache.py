@@ -14,14 +14,14 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.kernels.declare import I64, PTR, inline
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, elements
 from bolt_numba.kernels.geometry.heads import ENTRY, UNBOUNDED
 from bolt_numba.kernels.registry import Argument, Fault, In, Kernel, Out, Outs, Scratch, Step, Types
 from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
 
 
-def _listed(a: Any) -> dict[str, Reach]:
+def _listed(a: Numbers) -> dict[str, Reach]:
     return {"valid": 4 * a.n, "total": 4, "table": 8 * ENTRY * a.n * a.units}
 
 

@@ -23,7 +23,7 @@ from bolt_numba.kernels.common.places import (
     tuples_args,
 )
 from bolt_numba.kernels.declare import I64, PTR, inline
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, Elements, elements
 from bolt_numba.kernels.geometry.strides import broadcast_move
 from bolt_numba.kernels.geometry.transfers import MAX_TABLE, Transfer, gather_tables, has_fixed_size
@@ -76,7 +76,7 @@ def gather_nd(op: GatherND, ins: Types, outs: Outs, context: Context, on: Device
 # --------------------------------------------------------------------------------------------------- reversed sequences
 
 
-def _reversed(a: Any, step: int, time_first: bool) -> dict[str, Reach]:
+def _reversed(a: Numbers, step: int, time_first: bool) -> dict[str, Reach]:
     rows = a.first * a.second * a.run
     return {"x": rows, "y": rows, "lengths": step * (a.second if time_first else a.first)}
 
@@ -120,7 +120,7 @@ def reverse_sequence(op: ReverseSequence, ins: Types, outs: Outs, context: Conte
 _INDEX = {F32: "f32", I32: "i32", INT64: "i64"}
 
 
-def _hot(a: Any, dtype: str) -> dict[str, Reach]:
+def _hot(a: Numbers, dtype: str) -> dict[str, Reach]:
     count = a.outer * a.inner
     return {"index": (8 if dtype == "i64" else 4) * count, "hot": a.run, "dst": count * a.depth * a.run}
 

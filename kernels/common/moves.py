@@ -3,8 +3,6 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bolt_numba.base.follow import is_followed, pure
@@ -12,7 +10,7 @@ from bolt_numba.base.selects import filled
 from bolt_numba.base.types import BOOL, F32, STRING, AnyDType, Array
 from bolt_numba.base.types import I64 as INT64
 from bolt_numba.kernels.declare import I64, PTR, inline
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry import transfers as plans
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, knows, whole
@@ -136,7 +134,7 @@ def compress_known(op: Compress, ins: Types, outs: Outs, context: Context, on: D
 # ------------------------------------------------------------------------------------------------------------ triangles
 
 
-def _triangle(a: Any, upper: bool) -> dict[str, Reach]:
+def _triangle(a: Numbers, upper: bool) -> dict[str, Reach]:
     rows = a.images * a.height * a.run
     return {"x": rows, "y": rows, "k": 8}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from bolt_numba.base.records import record
 from bolt_numba.kernels.declare import I64, PTR, Field, Inline, inline, inline_source
-from bolt_numba.kernels.extents import Reach, box, ends
+from bolt_numba.kernels.extents import Numbers, Reach, box, ends
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, Elements, parameters
 from bolt_numba.kernels.registry import Argument, Fault, In, Types
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND, ScatterElements, ScatterND
@@ -62,7 +62,7 @@ def of_places(name: str, form: IndexForm, text: str, **scope: Any) -> Elements:
         body = f"{form.around}{body}    return {'0' if form.around else 'at'}\n"
         return inline_source(f"def element({', '.join(wanted)}):\n{body}", "element", **found)
 
-    def reach(a: Any, *settings: Any) -> dict[str, Reach]:
+    def reach(a: Numbers, *settings: Any) -> dict[str, Reach]:
         index, count, rows = form.reach(a)
         most = {"index": index, "data": rows * a.run, "dense": count * a.run, "claims": 4 * rows}
         return {pointer: most[pointer] for pointer in pointers}
@@ -106,7 +106,7 @@ def along_rows(step: int) -> IndexForm:
         made: Inline = row_of
         return made
 
-    def reach(a: Any) -> tuple[int, int, int]:
+    def reach(a: Numbers) -> tuple[int, int, int]:
         return step * a.count, a.outer * a.count, a.outer * a.size
 
     return IndexForm(f"rows{8 * step}", {"o": "outer", "i": "count"}, "", {"size": I64}, find, reach)
@@ -145,7 +145,7 @@ def along_axis(step: int, rank: int, last: bool) -> IndexForm:
 
     over = {f"i{k}": f"n{k}" for k in range(rank - 1)} | {"i": f"n{rank - 1}"}
 
-    def reach(a: Any) -> tuple[int, int, int]:
+    def reach(a: Numbers) -> tuple[int, int, int]:
         axes = [(getattr(a, n), getattr(a, f"s{k}", int(not last))) for k, n in enumerate(over.values())]
         count = math.prod(n for n, _ in axes)
         return step * count, count, ends(box(1, *axes, (a.size, a.sa)))[1] if count else 0
@@ -172,7 +172,7 @@ def lines_along(form: IndexForm) -> IndexForm:
     """
     around = "    for k in range(n):\n        t = d + i + k * inner\n"
 
-    def reach(a: Any) -> tuple[int, int, int]:
+    def reach(a: Numbers) -> tuple[int, int, int]:
         index, count, rows = form.reach(a)
         return index * a.n, count * a.n, rows
 
@@ -195,7 +195,7 @@ def tuples(step: int, depth: int) -> IndexForm:
             text += f"    row += at * r{j}\n"
         return inline_source(f"{text}    return 0, row\n", "row_of", tested=_tested(on, step))
 
-    def reach(a: Any) -> tuple[int, int, int]:
+    def reach(a: Numbers) -> tuple[int, int, int]:
         sizes = [(getattr(a, f"z{j}"), getattr(a, f"r{j}")) for j in range(depth)]
         count = a.batches * a.each
         rows = ends(box(1, (a.batches, a.batch), *sizes))[1] if count else 0

@@ -26,7 +26,7 @@ from bolt_numba.kernels.common.places import (
     tuples_args,
 )
 from bolt_numba.kernels.declare import I64, PTR, PTR_OR_0, Inline, inline, inline_source
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, Elements, elements
 from bolt_numba.kernels.geometry.scalars import TYPES
 from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, whole
@@ -185,7 +185,7 @@ def scatter_nd(op: ScatterND, ins: Types, outs: Outs, context: Context, on: Devi
 # ------------------------------------------------------------------------------------------------ rows at given starts
 
 
-def _scattered(a: Any, step: int, circular: bool) -> dict[str, Reach]:
+def _scattered(a: Numbers, step: int, circular: bool) -> dict[str, Reach]:
     lines = a.batches * a.middle
     return {
         "new": lines * a.count * a.run, "y": lines * a.size * a.run, "starts": step * a.batches if a.middle else 0,

@@ -22,7 +22,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     store_i32,
     store_i64,
 )
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.jit import I64, PTR, Field, native
 from bolt_numba.kernels.registry import Argument, Fault, In, Scratch, Step, Types
@@ -47,7 +47,7 @@ def report(fault, position, value, low, high):
         atomic_add(load_i64(fault + 8 * COUNTER), 1)
 
 
-def _numbers(a: Any) -> dict[str, Reach]:
+def _numbers(a: Numbers) -> dict[str, Reach]:
     return {"x": (8 if a.wide else 4) * a.n, "y": (8 if a.wide else 4) * a.n}
 
 

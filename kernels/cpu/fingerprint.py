@@ -17,7 +17,7 @@ from bolt_numba.base.huge_pages import line_aligned
 from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.language.lang import I64, PTR, native_source
 from bolt_numba.kernels.cpu.language.scope import scope_of
-from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.extents import Numbers, Reach, box
 
 BLOCK_BYTES = 4096
 WORDS = BLOCK_BYTES // 8
@@ -39,7 +39,7 @@ def fingerprint_blocks(p, tid, nthreads):
 """
 
 
-def _reach(a: Any) -> dict[str, Reach]:
+def _reach(a: Numbers) -> dict[str, Reach]:
     return {
         "x": BLOCK_BYTES * a.blocks,
         "y": box(BLOCK_BYTES, (a.blocks, a.step)),

@@ -9,7 +9,7 @@ from typing import Any
 from bolt_numba.base.types import AnyDType, TensorType
 from bolt_numba.codegen.chain import MAX_OUTER, LoopNest, as_chain, value_dtypes
 from bolt_numba.kernels.declare import F32, F64, I64, PTR
-from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.extents import Numbers, Reach, box
 from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Types, once, result_of
 from bolt_numba.ops import pointwise
@@ -73,7 +73,7 @@ def may_write_over(op: Pointwise | Chain, ins: Types) -> bool:
     return widest <= dtypes[chain.results[0]].itemsize
 
 
-def loops_reach(sizes: Sequence[int], results: Sequence[int], outer: int, forms: str, a: Any) -> dict[str, Reach]:
+def loops_reach(sizes: Sequence[int], results: Sequence[int], outer: int, forms: str, a: Numbers) -> dict[str, Reach]:
     """Extents of a generated kernel: itemsizes of values and results, loops, and forms as in `LoopNest`."""
     given, n = vars(a), a.n
     rows = a.items // max(a.blocks, 1) if outer else 1

@@ -49,7 +49,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
-from bolt_numba.kernels.extents import KEPT, Reach
+from bolt_numba.kernels.extents import KEPT, Numbers, Reach
 from bolt_numba.kernels.geometry.heads import (
     ENTRY,
     UNBOUNDED,
@@ -102,13 +102,13 @@ def _heads_reach(a: Any, heads: int, group: int, q_head: int, y_head: int, mask_
     }
 
 
-def blocks_reach(mr: int, a: Any) -> dict[str, Reach]:
+def blocks_reach(mr: int, a: Numbers) -> dict[str, Reach]:
     used = a.result_at + 4 * mr * (-(-a.width // PANEL) * PANEL + 1)
     work = (a.threads - 1) * a.work_size + used
     return {**_heads_reach(a, a.items // a.chunks, 1, 0, 0, 0), "work": work, "order": 4 * a.d}
 
 
-def _few_reach(a: Any) -> dict[str, Reach]:
+def _few_reach(a: Numbers) -> dict[str, Reach]:
     work = a.threads * a.pitch * a.group * a.m
     return {**_heads_reach(a, a.items, a.group, a.q_head, a.y_head, a.mask_head), "work": work}
 

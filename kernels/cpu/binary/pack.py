@@ -24,9 +24,9 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
 )
 from bolt_numba.kernels.cpu.products.matmul import is_parallel
-from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.extents import Numbers, Reach, box
 from bolt_numba.kernels.geometry.scalars import COMPARISONS, comparison
-from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
+from bolt_numba.kernels.jit import I64, PTR, Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Step, Types, kernel
 from bolt_numba.ops.layers.products.binary import PACKS, WORD, BinaryPack
 
@@ -34,11 +34,11 @@ COMPARED: dict[str, Any] = {name: comparison(name, "~") for name in COMPARISONS}
 """What a bit says."""
 
 
-def _row_reach(a: Any) -> dict[str, Reach]:
+def _row_reach(a: Numbers) -> dict[str, Reach]:
     return {"x": box(4 * a.c, (a.rows, 4 * a.ldx)), "bound": 4 * a.bounds, "to": 4 * a.rows * a.pitch}
 
 
-def _word_of(compared: Any) -> Any:
+def _word_of(compared: Any) -> Inline:
     """Helper that gives the bits of the next (up to) 32 numbers, of which ``left`` are there."""
 
     @inline
@@ -91,7 +91,7 @@ def pack_rows(compare: str) -> Native:
     return made
 
 
-def _plane_reach(a: Any) -> dict[str, Reach]:
+def _plane_reach(a: Numbers) -> dict[str, Reach]:
     return {"x": 4 * a.outer * a.c * a.inner, "bound": 4 * a.bounds, "to": 4 * a.outer * a.pitch * a.inner}
 
 

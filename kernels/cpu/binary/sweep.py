@@ -46,7 +46,7 @@ from bolt_numba.kernels.cpu.products.sweep import by_height
 from bolt_numba.kernels.cpu.products.sweep_bytes import HEIGHT, VARIANTS, height
 from bolt_numba.kernels.cpu.products.sweep_extents import greatest, last_row
 from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, inline, native
+from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Inline, inline, native
 from bolt_numba.ops.layers.products.binary import WORD
 
 IN_WORDS = target().has_popcount
@@ -59,7 +59,7 @@ ROW = 2 * BYTES
 """Bytes of a row of a stored tile."""
 
 
-def _tile(mr: int, nv: int) -> Any:
+def _tile(mr: int, nv: int) -> Inline:
     """The micro-kernel: counts of one tile, as i32.  skip: bytes before what counts of each run."""
 
     @inline

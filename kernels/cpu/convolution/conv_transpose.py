@@ -10,7 +10,7 @@ and those of a few rows, too, if all fit one vector.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -44,7 +44,7 @@ from bolt_numba.kernels.cpu.products.matmul import known_bias, zero_bias
 from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty, pack_panels, padded_bias, panel_columns
 from bolt_numba.kernels.cpu.products.sweep import MR
 from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.jit import CODE, F32, I64, PTR, inline, inline_source, native
+from bolt_numba.kernels.jit import CODE, F32, I64, PTR, Inline, inline, inline_source, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.conv import ConvTranspose
 
@@ -55,7 +55,7 @@ WORK_BYTES = 64 * (-(-8 * MR // 64) + -(-4 * MR * PANEL // 64))
 """Workspace of one thread: addresses of the input pixels of a tile, and a tile."""
 
 
-def _tile(mr: int, nv: int) -> Any:
+def _tile(mr: int, nv: int) -> Inline:
     """``mr`` pixels of one phase, ``nv`` vectors of filters."""
 
     @inline
@@ -92,7 +92,7 @@ def unfold(fold, run, count, tile, y, line):
                 store_f32(y + a * line + 4 * (i * run + q), load_f32(tile + 4 * (i * PANEL + a * run + q)))
 
 
-def _row_of_tiles() -> Any:
+def _row_of_tiles() -> Inline:
     """``row_of_tiles(count, ...)``: all pixels of a phase in one output row, or in ``fold`` rows."""
     names = "x, xp, h, wd, row0, col0, depth, row_taps, nr, col_taps, nc, zeros, table, b, bias, y, ldy, n, lo, hi"
     passed = names.replace("col0", "i").replace(" y, ldy,", " to, ld,")
@@ -223,7 +223,7 @@ def joined_parts(parts: Sequence[Array]) -> Array:
     return out
 
 
-def pack_phases(rows: AxisTaps, cols: AxisTaps, groups: int, merged: bool, fold: int) -> Any:
+def pack_phases(rows: AxisTaps, cols: AxisTaps, groups: int, merged: bool, fold: int) -> Callable[[Array], Array]:
     """[c, k/g, r, s] to [phases][groups][panels][taps][c/g][PANEL].
 
     merged: all columns of the filter are one phase; fold: so many of its rows, too.

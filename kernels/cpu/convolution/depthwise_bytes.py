@@ -12,6 +12,7 @@ the same pixels; only blocks of channels that need them have such rows.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -49,7 +50,7 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
 )
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.unseen import content
-from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
+from bolt_numba.kernels.jit import I64, PTR, Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.integer_products import ByteConv, ConvInteger, QLinearConv
 
@@ -90,7 +91,7 @@ def cut(c: int) -> tuple[tuple[int, int], ...]:
     return tuple(made)
 
 
-def _tile(lanes: int, cols: int, stride: int, guarded: int) -> Any:
+def _tile(lanes: int, cols: int, stride: int, guarded: int) -> Inline:
     """A few pixels by ``4 * lanes`` channels."""
     chunks, forms = chunks_of(cols, stride)
     filter_row = 16 * chunks * forms
@@ -115,7 +116,7 @@ def _tile(lanes: int, cols: int, stride: int, guarded: int) -> Any:
     return tile
 
 
-def _tiles(cols: int, stride: int) -> Any:
+def _tiles(cols: int, stride: int) -> Inline:
     """A tile of any of `WIDTHS`, whole or at an edge of the image."""
     whole16, whole8, whole4 = (_tile(lanes, cols, stride, 0) for lanes in (16, 8, 4))
     edge16, edge8, edge4 = (_tile(lanes, cols, stride, 1) for lanes in (16, 8, 4))
@@ -253,7 +254,7 @@ def rows_of_blocks(parts: Array) -> list[int]:
     return [rows * max(1, int(parts[:, i : i + n].any(axis=(1, 2, 3)).sum())) for i, n in cut(c)]
 
 
-def pack_taps(cols: int, stride: int, zero: Array | None) -> Any:
+def pack_taps(cols: int, stride: int, zero: Array | None) -> Callable[[Array], Array]:
     """Weights [c, 1, ..., cols] to i8 [blocks][rows][chunks][forms][4][lanes][4], see `pixels_dot`."""
     chunks, forms = chunks_of(cols, stride)
 

@@ -8,8 +8,8 @@ one row; rows and columns outside the image are left out.  Sums run over rows of
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from bolt_numba.kernels.cpu.machine import L2, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.epilogue import bias_last, finish, put
 from bolt_numba.kernels.cpu.products.matmul import known_bias
 from bolt_numba.kernels.cpu.products.pack import aligned_zeros, padded_bias
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Native, native_source
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Step, Types, kernel
 from bolt_numba.ops.layers.products.conv import Conv
@@ -134,7 +134,7 @@ def _tile(cols: int, stride: int, guarded: bool) -> str:
     return "\n".join(" " * 20 + line for line in lines)
 
 
-def _grouped_reach(a: Any) -> dict[str, Reach]:
+def _grouped_reach(a: Numbers) -> dict[str, Reach]:
     vectors, pixels = BYTES * -(-a.k // a.step_out), a.images * a.oh * a.ow
     return {
         "x": 4 * ((a.images * a.h * a.wd - 1) * a.xp + a.c) if pixels else 0,
@@ -160,7 +160,7 @@ def groups_per_block(cg: int, kg: int) -> int:
     return min(LANES // cg, LANES // kg)
 
 
-def pack_groups(cg: int, kg: int) -> Any:
+def pack_groups(cg: int, kg: int) -> Callable[[Array], Array]:
     """[k, c/g, spatial...] to [blocks][rows][c/g][columns][LANES], zeros in lanes without a channel."""
 
     def pack(w: Array) -> Array:

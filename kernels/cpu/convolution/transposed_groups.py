@@ -9,6 +9,7 @@ each result is in cache as long as its neighbours are.
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
 
@@ -156,7 +157,7 @@ def group_phases(rows: AxisTaps, cols: AxisTaps, block_bytes: int) -> Array:
     return np.array(phases, np.int64)
 
 
-def pack_group_phases(rows: AxisTaps, cols: AxisTaps, groups: int) -> Any:
+def pack_group_phases(rows: AxisTaps, cols: AxisTaps, groups: int) -> Callable[[Array], Array]:
     """[c, k/g, r, s] to [phases][blocks][rows][c/g][columns][LANES], a phase's taps from the last to the first."""
 
     def pack(w: Array) -> Array:

@@ -59,7 +59,7 @@ from bolt_numba.kernels.cpu.products.matmul import known_bias, zero_bias
 from bolt_numba.kernels.cpu.products.pack import PANEL, TERMS, padded_bias
 from bolt_numba.kernels.cpu.products.sweep import MR, STEPS, VARIANTS
 from bolt_numba.kernels.geometry.unseen import content, derived
-from bolt_numba.kernels.jit import Native, inline, inline_source, native_source
+from bolt_numba.kernels.jit import Inline, Native, inline, inline_source, native_source
 from bolt_numba.kernels.registry import (
     MOST_ERROR,
     Argument,
@@ -79,7 +79,7 @@ from bolt_numba.kernels.registry import (
 from bolt_numba.ops.layers.products.conv import Conv
 
 
-def _product(mr: int) -> Any:
+def _product(mr: int) -> Inline:
     """``mr`` rows of transformed inputs times one panel of filters."""
 
     @inline
@@ -99,7 +99,7 @@ def _product(mr: int) -> Any:
     return product
 
 
-def _products() -> Any:
+def _products() -> Inline:
     """``products(count, ...)``: all rows, by tiles of the compiled heights.
 
     While a plane of filters is multiplied, the next one is brought to the second-level cache, a part with every tile;

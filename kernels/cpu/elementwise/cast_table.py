@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from bolt_numba.base.types import AnyDType
 from bolt_numba.kernels.cpu.language.lang import native_source
 from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.cast_tables import UNITS, cast_table, has_table, table_form
 from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import I64, PTR, Native
@@ -38,7 +37,7 @@ def _kernel(source: str, index: str, unit: int) -> Native:
     fields = {"x": PTR, "y": PTR, "table": PTR, "n": I64, "unit": I64}
     places = 256 if source == "u8" or kind == "low_byte" else 65536
 
-    def reach(a: Any) -> dict[str, Reach]:
+    def reach(a: Numbers) -> dict[str, Reach]:
         return {"x": a.unit * a.n, "y": unit * a.n, "table": unit * places}
 
     return native_source(text, name, fields, extents=reach, **scope_of(text))

@@ -42,8 +42,8 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_u8_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.extents import Extents, Reach
-from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
+from bolt_numba.kernels.extents import Extents, Numbers, Reach
+from bolt_numba.kernels.jit import I64, PTR, Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.arrays.quantize import Conversion, DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import normalise_axis
@@ -64,7 +64,7 @@ _FIELDS = dict.fromkeys(("x", "y", "scale", "zero"), PTR) | dict.fromkeys(("size
 def _converted(x: int, y: int) -> Extents:
     """Extents of kernels from elements of ``x`` bytes to elements of ``y`` bytes."""
 
-    def reach(a: Any) -> dict[str, Reach]:
+    def reach(a: Numbers) -> dict[str, Reach]:
         scales = a.n if a.along else min(a.scales, a.rows)
         return {"x": x * a.size, "y": y * a.size, "scale": 4 * scales, "zero": scales}
 
@@ -97,7 +97,7 @@ def levels(at, least, most, scale, inverse):
     return round_i32(quotient(vmin(vmax(vload(at), least), most), scale, inverse))
 
 
-def in_fours(low: float, high: float, pack: Any) -> Any:
+def in_fours(low: float, high: float, pack: Any) -> Inline:
     """Helper that quantises four vectors at once; the number of elements that it did, of ``count``."""
 
     @inline

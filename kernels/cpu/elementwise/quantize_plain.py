@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from bolt_numba.kernels.cpu.elementwise.cast_table import table_step
 from bolt_numba.kernels.cpu.language.lang import native_source
 from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.jit import I64, PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.conversion import SUB_BYTE
@@ -32,7 +31,7 @@ _FIELDS = dict.fromkeys(("x", "y", "scale", "zero"), PTR) | dict.fromkeys(
 _SIZES = {"i8": 1, "u8": 1, "i16": 2, "u16": 2, "f32": 4}
 
 
-def _reach(source: int, zero: int, target: int, a: Any) -> dict[str, Reach]:
+def _reach(source: int, zero: int, target: int, a: Numbers) -> dict[str, Reach]:
     """Extents for elements, zero points and results of these bytes."""
     count = a.rows * a.inner
     last = (-(-a.rows // a.n) - 1) * a.outer_step + (a.n - 1) // a.block * a.block_step + (a.inner - 1) * a.inner_step

@@ -29,7 +29,7 @@ from bolt_numba.kernels.cpu.products.pack_narrow import pack_narrow, packing
 from bolt_numba.kernels.cpu.products.sweep import MR, TILE_ARGUMENTS, by_height, pairs_of_panels, plain_tile, sweep_body
 from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_reach
 from bolt_numba.kernels.geometry.unseen import content, derived
-from bolt_numba.kernels.jit import inline, native
+from bolt_numba.kernels.jit import Inline, inline, native
 from bolt_numba.kernels.registry import Context, Outs, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.matmul import MatMul
@@ -40,7 +40,7 @@ MOST_PIXELS = 2 * MR
 """Of all images, for which filters are f16."""
 
 
-def _tile(mr: int, nv: int, first: Any = tile_row) -> Any:
+def _tile(mr: int, nv: int, first: Any = tile_row) -> Inline:
     return plain_tile(mr, nv, first, tile_rank1_rows_f16, UNIT)
 
 

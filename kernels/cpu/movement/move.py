@@ -37,7 +37,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES, PAYS_ELEMENTS
-from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.extents import Numbers, Reach, box
 from bolt_numba.kernels.geometry.strides import Axis, Move
 from bolt_numba.kernels.geometry.transfers import Transfer
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native, native_source
@@ -198,7 +198,7 @@ def transpose_elements(unit: int) -> Native:
     return native(fastmath=None, extents=partial(_crossed_over, unit), **_TRANSPOSED)(body)
 
 
-def _crossed_over(unit: int, a: Any) -> dict[str, Reach]:
+def _crossed_over(unit: int, a: Numbers) -> dict[str, Reach]:
     return _moved(unit, a, (a.ni, unit, a.di), (a.nj, a.sj, unit))
 
 

@@ -22,7 +22,7 @@ from bolt_numba.base.types import I64 as INT64
 from bolt_numba.kernels.cpu.language.lang import copy_bytes, load_i64, load_u8, store_i64, view
 from bolt_numba.kernels.cpu.movement.move import DTYPES, UNITS
 from bolt_numba.kernels.data_sized import Empty, Sized, data_sized, sized
-from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.extents import Numbers, Reach, box
 from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.jit import I64, PTR, Native, native
 from bolt_numba.kernels.registry import Argument, In, Out, Scratch, Step, Types
@@ -143,7 +143,7 @@ def sized_nonzero(op: NonZero, ins: Types) -> Sized | None:
     return Sized((result,), (1,), steps)
 
 
-def _compressed(a: Any, run: int) -> dict[str, Reach]:
+def _compressed(a: Numbers, run: int) -> dict[str, Reach]:
     """Extents for elements or rows of ``run`` bytes, of which ``room`` may be written."""
     return {"x": box(run * a.m, (a.outer, a.n * run)), "y": run * a.room, "kept": a.m, "found": 8}
 

@@ -29,7 +29,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES, PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.move import UNITS, copy_run, steps
-from bolt_numba.kernels.extents import Reach, ends, offsets
+from bolt_numba.kernels.extents import Numbers, Reach, ends, offsets
 from bolt_numba.kernels.geometry.strides import dense, move
 from bolt_numba.kernels.geometry.tables import collapsed, is_regular
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native, inline, native
@@ -70,7 +70,7 @@ def _taken(a: Any, run: int, step: int) -> dict[str, Reach]:
     }
 
 
-def _taken_rows(a: Any) -> dict[str, Reach]:
+def _taken_rows(a: Numbers) -> dict[str, Reach]:
     vectors = -(-a.n * a.run // BYTES)
     return {**_taken(a, a.run, a.pitch * a.unit), "first": 8 * vectors, "order": BYTES * vectors}
 

@@ -42,7 +42,7 @@ from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.matmul import dense_step, is_parallel, packed_bias
 from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty
 from bolt_numba.kernels.cpu.products.sweep import sweep
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native, inline
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.matmul import MatMul
@@ -105,7 +105,7 @@ def pack_blocks(values: Array, less: float = 0.0, parts: int = 1) -> Array:
 # ------------------------------------------------------------------------------------------------------------ few rows
 
 
-def _summed(a: Any) -> dict[str, Reach]:
+def _summed(a: Numbers) -> dict[str, Reach]:
     return {"x": 4 * a.rows * a.k, "to": 4 * a.rows * a.blocks}
 
 
@@ -192,13 +192,13 @@ def _indented(lines: Sequence[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def _of_panels(a: Any, panels: int) -> dict[str, Reach]:
+def _of_panels(a: Numbers, panels: int) -> dict[str, Reach]:
     """What panels of codes and their numbers take."""
     numbers = 4 * PANEL * a.blocks * panels
     return {"codes": a.panel * panels, "scales": numbers, "zeros": numbers, "table": BYTES}
 
 
-def _multiplied(rows: int, a: Any) -> dict[str, Reach]:
+def _multiplied(rows: int, a: Numbers) -> dict[str, Reach]:
     some = {"x": 4 * rows * a.k, "sums": 4 * rows * a.blocks, "bias": 4 * a.n, "y": 4 * rows * a.n}
     return some | _of_panels(a, -(-a.n // PANEL))
 
@@ -221,7 +221,7 @@ def few_rows(rows: int, bits: int) -> Native:
 # -------------------------------------------------------------------------------------------------------------- panels
 
 
-def _unpacked(a: Any) -> dict[str, Reach]:
+def _unpacked(a: Numbers) -> dict[str, Reach]:
     last = -(-a.n // PANEL)
     to = 4 * a.k * PANEL * (last - 1) + 4 * a.k * (LANES if a.n - (last - 1) * PANEL <= LANES else PANEL)
     return {"to": to, **_of_panels(a, a.first + last)}

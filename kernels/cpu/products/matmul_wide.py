@@ -28,9 +28,9 @@ from bolt_numba.kernels.cpu.products.pack import aligned_empty, aligned_zeros, r
 from bolt_numba.kernels.cpu.products.sweep import pack_stride
 from bolt_numba.kernels.cpu.products.sweep_bytes import HEIGHT, VARIANTS, height
 from bolt_numba.kernels.cpu.products.sweep_extents import greatest
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.products import block_index, geometry
-from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
+from bolt_numba.kernels.jit import I64, PTR, Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.matmul import MatMul
 
@@ -40,10 +40,10 @@ WIDTH = 2 * BYTES
 """Bytes of a row of a panel."""
 
 
-def _tiles(kind: int, size: int) -> Any:
+def _tiles(kind: int, size: int) -> Inline:
     """``tile_any(mr, ...)``: one tile of C, stored at ``to``."""
 
-    def of(mr: int) -> Any:
+    def of(mr: int) -> Inline:
         @inline
         def tile(a, lda, k, b, bias, to):
             acc, rows = tile_row(mr, 2, bias), rows_strided(mr, a, lda)
@@ -65,7 +65,7 @@ ROWS_AT_ONCE = 32
 """Rows of B that are read along all columns before the next ones."""
 
 
-def _packed_reach(a: Any) -> dict[str, Reach]:
+def _packed_reach(a: Numbers) -> dict[str, Reach]:
     return {"b": a.row * a.blocks * a.k, "to": WIDTH * a.blocks * -(-a.row // WIDTH) * a.k}
 
 

@@ -34,8 +34,8 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES
-from bolt_numba.kernels.extents import Reach, box
-from bolt_numba.kernels.jit import F32, I64, PTR, Native, inline, inline_source, native, native_source
+from bolt_numba.kernels.extents import Numbers, Reach, box
+from bolt_numba.kernels.jit import F32, I64, PTR, Inline, Native, inline, inline_source, native, native_source
 from bolt_numba.kernels.registry import Context
 
 PANEL = 2 * LANES
@@ -67,7 +67,7 @@ def aligned_zeros(shape: Sequence[int]) -> Array:
     return made
 
 
-def _transpose() -> Any:
+def _transpose() -> Inline:
     """``transpose(a, ld, n, count, alpha, to, rows, step)``: n vectors of count elements, each element times alpha.
 
     Elements of index q of the vectors at ``a + i * ld`` go to ``to + step * rows[q]`` (i32), zeros behind the n-th.
@@ -317,7 +317,7 @@ def {name}(p, tid, nthreads):
 """
 
 
-def _filtered(planes: int, a: Any) -> dict[str, Reach]:
+def _filtered(planes: int, a: Numbers) -> dict[str, Reach]:
     return {
         "w": box(4, (a.k, a.column), (9 * a.c, a.row)),
         "to": 4 * planes * a.c * -(-a.k // PANEL) * PANEL,

@@ -45,7 +45,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.products.pack import PANEL
-from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.extents import Numbers, Reach, box
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.ops.dtypes import MAX_F32
 from bolt_numba.ops.layers.products.integer_products import RAISED, SMALL_SCALE
@@ -68,7 +68,7 @@ def whole_vectors(n: int) -> int:
     return -(-n // LANES) * BYTES
 
 
-def _packed(a: Any) -> dict[str, Reach]:
+def _packed(a: Numbers) -> dict[str, Reach]:
     to = a.blocks * whole_vectors(a.n) * (1 + a.runs * -(-a.length // 4))
     return {"b": box(a.n, (a.blocks, a.block), (a.runs * a.length, a.row)), "to": to, "flip": BYTES}
 

@@ -102,7 +102,7 @@ def put_aside(acc, sums, before):
     return tile_cleared(acc)
 
 
-def plain_tile(mr: int, nv: int, first: Any = tile_row, rank1: Any = tile_rank1_rows, unit: int = 4) -> Any:
+def plain_tile(mr: int, nv: int, first: Any = tile_row, rank1: Any = tile_rank1_rows, unit: int = 4) -> Inline:
     """The micro-kernel: one tile of C.  first: what begins it, `tile_row` or `tile_row_narrow`.  sums: workspace.
 
     rank1, unit: the word that multiplies, and bytes of the elements of B that it reads.
@@ -142,7 +142,7 @@ def plain_tile(mr: int, nv: int, first: Any = tile_row, rank1: Any = tile_rank1_
     return tile
 
 
-def _narrow(mr: int, nv: int) -> Any:
+def _narrow(mr: int, nv: int) -> Inline:
     """A tile whose last vectors are half as wide: where 512-bit operations are split in two, that halves their cost."""
     return plain_tile(mr, nv, tile_row_narrow)
 
@@ -176,7 +176,7 @@ TILE_ARGUMENTS = (
 tile_any = by_height("tile_any", TILE_ARGUMENTS, plain_tile, narrow=_narrow if LANES == 16 else None)
 
 
-def _pair(mr: int, rank1: Any, unit: int) -> Any:
+def _pair(mr: int, rank1: Any, unit: int) -> Inline:
     """A tile of a few rows and two panels, ``second`` bytes apart: the adds of one hide the latency of the other's."""
     width = unit * PANEL
 

@@ -12,7 +12,6 @@ Sums run over K in order, whatever the tiles and the threads.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -59,7 +58,7 @@ from bolt_numba.kernels.cpu.products.sweep import (
     pack_stride,
 )
 from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_bf16_reach
-from bolt_numba.kernels.jit import I64, PTR, inline, native
+from bolt_numba.kernels.jit import I64, PTR, Inline, inline, native
 
 # ------------------------------------------------------------------------------------------------------------- packing
 
@@ -83,7 +82,7 @@ pack_panels_bf16 = partial(pack_narrow, pack_pairs, U32, 2)
 # --------------------------------------------------------------------------------------------------------------- sweep
 
 
-def _tile(mr: int, nv: int) -> Any:
+def _tile(mr: int, nv: int) -> Inline:
     """The micro-kernel: one tile of C, or what a part of K adds to it; the sums so far are at ``sums``."""
     thin = mr <= 2
 

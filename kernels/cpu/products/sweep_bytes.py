@@ -57,7 +57,7 @@ from bolt_numba.kernels.cpu.products.pack_bytes import (
 from bolt_numba.kernels.cpu.products.sweep import by_height
 from bolt_numba.kernels.cpu.products.sweep_extents import greatest
 from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, inline_source, native
+from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Inline, inline, inline_source, native
 
 VARIANTS: tuple[int, ...] = (12, 8, 4, 2, 1) if target().registers >= 32 else (4, 2, 1)
 """Heights of tiles."""
@@ -71,7 +71,7 @@ FEW_ROWS, AHEAD = 4, 32 * BYTES
 # ------------------------------------------------------------------------------------------------------------ the tile
 
 
-def _putting_floats(mr: int, nv: int) -> Any:
+def _putting_floats(mr: int, nv: int) -> Inline:
     """``put(acc, p, columns, width, scales, c, n)``: a tile of sums, whose rows have ``scales``, to limited f32."""
     lines = ["def put(acc, p, columns, width, scales, c, n):", "    lo, hi = splat(p.lo), splat(p.hi)"]
     for j in range(nv):
@@ -90,7 +90,7 @@ def _putting_floats(mr: int, nv: int) -> Any:
     return inline_source(text, "put", scaled=scaled, **scope_of(text))
 
 
-def _adding_fours(mr: int, nv: int) -> Any:
+def _adding_fours(mr: int, nv: int) -> Inline:
     """``add(acc, at, length, b)``: a tile and the sums of the whole fours of a run.
 
     Few rows are bound by memory, and by how long a sum waits for the one before: several are made beside each other.
@@ -119,7 +119,7 @@ IN_FLIGHT = target().registers // 2 if target().registers >= 32 else 4
 """Vectors of sums that are made beside each other, as far as registers serve."""
 
 
-def _tile(mr: int, nv: int) -> Any:
+def _tile(mr: int, nv: int) -> Inline:
     """The micro-kernel: one tile of sums, which become bytes or floats or are stored at ``sums``."""
     put_floats, add_fours = _putting_floats(mr, nv), _adding_fours(mr, nv)
 

@@ -42,7 +42,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.language.vmath import vsigmoid, vtanh
 from bolt_numba.kernels.cpu.machine import PREFETCH_STEPS
-from bolt_numba.kernels.jit import inline
+from bolt_numba.kernels.jit import Inline, inline
 
 GATES = {"lstm": 4, "rnn": 1, "gru_after": 3, "gru": 3}
 """Kinds of layers, and the gates of their input products."""
@@ -76,14 +76,14 @@ NUMBERS, PAIRS, FOURS, HALVES = 1, 2, 4, -2
 """How deep packed weights are: what a lane holds of K, one f32, two bfloat16 or four bytes; or of two rows of f16."""
 
 
-def products(rows: int, nv: int, deep: int = NUMBERS) -> Any:
+def products(rows: int, nv: int, deep: int = NUMBERS) -> Inline:
     """``run(count, to, ldt, start, lds, x, ldx, n, w)``: to = start + x times w, for ``count`` rows of ``nv`` vectors.
 
     x: ``n`` numbers a row, or twice as many of `HALVES`; w: [n][nv] vectors; ldt, lds, ldx: bytes between rows.  count:
     1 or ``rows``.  deep: x is of what the lanes of w hold; `FOURS` are multiplied by `state_products` alone.
     """
 
-    def of_pairs(height: int) -> Any:
+    def of_pairs(height: int) -> Inline:
         @inline
         def tile(to, ldt, start, lds, x, ldx, n, w):
             t, at = tile_load(height, nv, start, lds), rows_strided(height, x, ldx)
@@ -94,7 +94,7 @@ def products(rows: int, nv: int, deep: int = NUMBERS) -> Any:
 
         return tile
 
-    def of(height: int) -> Any:
+    def of(height: int) -> Inline:
         @inline
         def tile(to, ldt, start, lds, x, ldx, n, w):
             t = tile_load(height, nv, start, lds)
@@ -106,7 +106,7 @@ def products(rows: int, nv: int, deep: int = NUMBERS) -> Any:
 
         return tile
 
-    def of_halves(height: int) -> Any:
+    def of_halves(height: int) -> Inline:
         @inline
         def tile(to, ldt, start, lds, x, ldx, n, w):
             t, at = tile_load(height, nv, start, lds), rows_strided(height, x, ldx)
@@ -131,7 +131,7 @@ def products(rows: int, nv: int, deep: int = NUMBERS) -> Any:
     return run
 
 
-def depth_of(deep: int) -> Any:
+def depth_of(deep: int) -> Inline:
     """Rows of packed weights for n numbers."""
     each = abs(deep)
 
@@ -146,13 +146,13 @@ STATE_HEAD = 16
 """Bytes before a state in bytes: its scale (f32), zero point, and sum of what its bytes are over that (i32)."""
 
 
-def products_of_bytes(rows: int, nv: int) -> Any:
+def products_of_bytes(rows: int, nv: int) -> Inline:
     """``run(p, block, count, to, ldt, start, lds, h, ldh, n, w)``: as `products`, of states by `quantize_state`.
 
     n: fours of a state.
     """
 
-    def of(height: int) -> Any:
+    def of(height: int) -> Inline:
         @inline
         def tile(to, ldt, h, ldh, n, w):
             t, at = tile_zeros(height, nv), rows_strided(height, h + STATE_HEAD, ldh)
@@ -206,7 +206,7 @@ class Pipelining:
 UNPIPELINED = Pipelining(0, 0)
 
 
-def state_products(rows: int, nv: int, pipelining: Pipelining, stage: int, deep: int = NUMBERS) -> Any:
+def state_products(rows: int, nv: int, pipelining: Pipelining, stage: int, deep: int = NUMBERS) -> Inline:
     """``run(p, d, block, t, count, ...)``: `products`, with a part of what is to be made early in step ``t``.
 
     block: its number among those of all directions.
@@ -255,7 +255,7 @@ def put(p, y, state, at, out, n, is_last):
         vstore_n(p.last_h + state + at, out, n)
 
 
-def lstm_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, deep: int) -> Any:
+def lstm_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, deep: int) -> Inline:
     """Gates in the order input, output, forget, cell."""
     f, g, act = functions
     run, nv = products(rows, 4 * vectors), 4 * vectors
@@ -299,7 +299,7 @@ def lstm_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: P
     return cell
 
 
-def rnn_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, deep: int) -> Any:
+def rnn_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, deep: int) -> Inline:
     """One gate."""
     (f,) = functions
     run, depth = products(rows, vectors), depth_of(deep)
@@ -326,7 +326,7 @@ def rnn_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pi
     return cell
 
 
-def gru_after_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, deep: int) -> Any:
+def gru_after_cell(vectors: int, rows: int, functions: tuple[Any, ...], pipelining: Pipelining, deep: int) -> Inline:
     """GRU with linear_before_reset: gates update, reset, hidden."""
     f, g = functions
     run, part = products(rows, 3 * vectors), vectors * BYTES

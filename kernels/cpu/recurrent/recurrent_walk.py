@@ -62,7 +62,7 @@ from bolt_numba.kernels.cpu.recurrent.recurrent_cells import (
     state_products,
 )
 from bolt_numba.kernels.extents import Extents, Reach, box
-from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Native, inline, native
+from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, Inline, Native, inline, native
 
 EXACT = frozenset({"contract", "nsz"})
 """No reciprocals: x / scale decides which way a half is rounded."""
@@ -233,7 +233,7 @@ def _computing(
     return compute, 2 if isinstance(made, tuple) else 1
 
 
-def _stepping(compute: Any, vectors: int, rows: int) -> Any:
+def _stepping(compute: Any, vectors: int, rows: int) -> Inline:
     """Helper that does a thread's part of one stage of a step."""
 
     @inline

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from bolt_numba.base.types import F32, F64, AnyDType, TensorType, dtype_name
 from bolt_numba.kernels.cpu.language.lang import I64, LANES, PTR
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.reduce import generated
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.registry import Argument, In, Scratch, Step
 
 GATHERED_LINE = 4
@@ -164,7 +163,7 @@ def {name}(p, tid, nthreads):
 _FIELDS = dict.fromkeys(("x", "y", "room"), PTR) | dict.fromkeys(("outer", "n", "inner", "blocks", "short"), I64)
 
 
-def _reach(unit: int, has_room: bool, a: Any) -> dict[str, Reach]:
+def _reach(unit: int, has_room: bool, a: Numbers) -> dict[str, Reach]:
     lines = (a.short or a.outer) * a.inner
     return {"x": unit * lines * a.n, "y": 8 * lines, "room": 8 * COLUMNS * a.threads if has_room else 0}
 

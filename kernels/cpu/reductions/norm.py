@@ -12,7 +12,6 @@ their size.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -44,7 +43,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.reduce import FOLD, FOLDS, fold_step
-from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.extents import Numbers, Reach, box
 from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import PTR_OR_0
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
@@ -220,7 +219,7 @@ def row_normalisation(op: ops.RowNorm, ins: Types, outs: Outs, context: Context)
 # ----------------------------------------------------------------------------------- groups of channels, channels first
 
 
-def _planes(a: Any) -> dict[str, Reach]:
+def _planes(a: Numbers) -> dict[str, Reach]:
     channels = min(a.rows, a.groups) * a.channels
     return x_and_y(a.rows * a.channels * a.spatial, scale=channels, bias=channels)
 
@@ -253,7 +252,7 @@ def normalise_planes(p, tid, nthreads):
 # ------------------------------------------------------------------------------------ groups of channels, channels last
 
 
-def _moments(a: Any) -> dict[str, Reach]:
+def _moments(a: Numbers) -> dict[str, Reach]:
     return {"x": 4 * a.n * a.spatial * a.c, **dict.fromkeys(("mean", "sums", "squares"), 4 * a.n * a.c)}
 
 
@@ -305,7 +304,7 @@ def group_means(p, tid, nthreads):
             store_f32(p.mean + at + 4 * i, mean)
 
 
-def _factors(a: Any) -> dict[str, Reach]:
+def _factors(a: Numbers) -> dict[str, Reach]:
     by_image = dict.fromkeys(("sums", "squares", "factor", "shift"), 4 * a.n * a.c)
     return {**by_image, "scale": 4 * a.c, "bias": 4 * a.c}
 
@@ -326,7 +325,7 @@ def group_factors(p, tid, nthreads):
             store_f32(p.shift + at + i, load_f32(p.bias + channel + i) - off * factor)
 
 
-def _pixels(a: Any) -> dict[str, Reach]:
+def _pixels(a: Numbers) -> dict[str, Reach]:
     given = box(4 * a.c, (-(-a.rows // a.spatial), 4 * a.step))
     return {**x_and_y(a.rows * a.c), "mean": given, "factor": given, "bias": given}
 

@@ -18,7 +18,7 @@ from bolt_numba.base.types import F32
 from bolt_numba.kernels.cpu.language.lang import LANES, native_source
 from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES, PAYS_ELEMENTS
-from bolt_numba.kernels.extents import Extents, Reach, box
+from bolt_numba.kernels.extents import Extents, Numbers, Reach, box
 from bolt_numba.kernels.geometry.reduced import around_axis, passes, reduced_axes
 from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import F32 as FLOAT
@@ -168,11 +168,11 @@ _ROWS = {"x": PTR, "y": PTR, "rows": INT, "n": INT, "gap": INT, "scale": FLOAT}
 _COLUMNS = {"x": PTR, "y": PTR, "outer": INT, "n": INT, "inner": INT, "blocks": INT, "scale": FLOAT}
 
 
-def _rows_reach(a: Any) -> dict[str, Reach]:
+def _rows_reach(a: Numbers) -> dict[str, Reach]:
     return {"x": box(4 * a.n, (a.rows, 4 * a.gap)), "y": 4 * a.rows}
 
 
-def _columns_reach(a: Any) -> dict[str, Reach]:
+def _columns_reach(a: Numbers) -> dict[str, Reach]:
     return {"x": 4 * a.outer * a.n * a.inner, "y": 4 * a.outer * a.inner}
 
 

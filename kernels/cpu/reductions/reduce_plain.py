@@ -9,7 +9,6 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from bolt_numba.base.types import BOOL, F64, I64, U8, U64, AnyDType, dtype_name
 from bolt_numba.kernels.cpu.language.lang import native_source
 from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
 from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import I64 as INT
@@ -192,7 +191,7 @@ _FIELDS |= {"more_x": PTR_OR_0, "more_y": PTR_OR_0}
 _FREE = frozenset({"contract", "nsz", "arcp", "reassoc"})
 
 
-def _reach(unit: int, out: int, a: Any) -> dict[str, Reach]:
+def _reach(unit: int, out: int, a: Numbers) -> dict[str, Reach]:
     lines = a.outer * a.inner
     beside = {"more_x": 8 * lines * a.n, "more_y": 8 * lines}
     return {"x": unit * lines * a.n, "y": out * lines, "room": 16 * COLUMNS * a.threads, **beside}

@@ -50,7 +50,8 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.language.vmath import exp_negative
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.jit import F64, I64, PTR, PTR_OR_0, Native, inline, native
+from bolt_numba.kernels.extents import Numbers
+from bolt_numba.kernels.jit import F64, I64, PTR, PTR_OR_0, Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.between_bytes import MOST_IN_ROW, BetweenBytes
 from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
@@ -70,7 +71,7 @@ def _limits(signed: bool) -> tuple[int, int]:
 
 
 @cache
-def code_of(signed: bool) -> Any:
+def code_of(signed: bool) -> Inline:
     """Helper: the code of ``number``, in units of the result's scale, for a zero point; of NaN the least."""
     low, high = _limits(signed)
 
@@ -127,7 +128,7 @@ def softmax_bytes(x_signed: bool, y_signed: bool) -> Native:
 
     body.__name__ = name_of("softmax", x_signed, y_signed)
 
-    def reach(a: Any) -> dict[str, int]:
+    def reach(a: Numbers) -> dict[str, int]:
         numbers = {"x_scale": 4, "y_scale": 4, "x_zero": 0, "y_zero": 1}
         return {"x": a.rows * a.n, "y": a.rows * a.n, "room": 4 * a.n * a.threads, **numbers}
 
@@ -173,7 +174,7 @@ def softmax_by_table(y_signed: bool) -> Native:
 
     body.__name__ = f"softmax_by_table_{'i8' if y_signed else 'u8'}"
 
-    def reach(a: Any) -> dict[str, int]:
+    def reach(a: Numbers) -> dict[str, int]:
         numbers = {"y_scale": 4, "y_zero": 1, "table": 1024}
         return {"x": a.rows * a.n, "y": a.rows * a.n, "room": 4 * a.n * a.threads, **numbers}
 
@@ -233,7 +234,7 @@ def norm_bytes(x_signed: bool, y_signed: bool) -> Native:
 
     body.__name__ = name_of("layer_norm", x_signed, y_signed)
 
-    def reach(a: Any) -> dict[str, int]:
+    def reach(a: Numbers) -> dict[str, int]:
         numbers = {"x_scale": 4, "y_scale": 4, "x_zero": 0, "y_zero": 1, "gain": 4 * a.n, "shift": 4 * a.n}
         return {"x": a.rows * a.n, "y": a.rows * a.n, **numbers}
 
@@ -269,7 +270,7 @@ def mean_bytes(x_signed: bool, y_signed: bool) -> Native:
 
     body.__name__ = name_of("mean", x_signed, y_signed)
 
-    def reach(a: Any) -> dict[str, int]:
+    def reach(a: Numbers) -> dict[str, int]:
         numbers = {"x_scale": 4, "y_scale": 4, "x_zero": 1, "y_zero": 1}
         return {"x": a.outer * a.n * a.inner, "y": a.outer * a.inner, **numbers}
 

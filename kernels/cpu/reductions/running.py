@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from bolt_numba.base.types import AnyDType, dtype_name
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.reduce import generated
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.jit import I64, PTR
 from bolt_numba.kernels.registry import Argument, In, Out, Scratch, Step
 from bolt_numba.ops.arrays.reduce import CumProd, CumSum
@@ -112,7 +111,7 @@ def {self.name}(p, tid, nthreads):
 _FIELDS = dict.fromkeys(("x", "y", "room"), PTR) | dict.fromkeys(("outer", "n", "inner", "blocks", "grouped"), I64)
 
 
-def _reach(unit: int, a: Any) -> dict[str, Reach]:
+def _reach(unit: int, a: Numbers) -> dict[str, Reach]:
     count = unit * a.outer * a.n * a.inner
     return {"x": count, "y": count, "room": 8 * COLUMNS * a.threads}
 

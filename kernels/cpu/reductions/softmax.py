@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.language.vmath import exp_negative, vlog
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.reduce import axis_form
+from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.arrays import reduce as ops
@@ -90,7 +90,7 @@ def scale_row(y, n, factor):
         vstore_n(y + 4 * i, vload_n(y + 4 * i, n - i) * f, n - i)
 
 
-def _reach(a: Any) -> dict[str, int]:
+def _reach(a: Numbers) -> dict[str, int]:
     return dict.fromkeys(("x", "y"), 4 * a.rows * a.n)
 
 

@@ -38,7 +38,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.move import UNITS
 from bolt_numba.kernels.data_sized import Empty, Sized, data_sized, sized
-from bolt_numba.kernels.extents import Extents, Reach
+from bolt_numba.kernels.extents import Extents, Numbers, Reach
 from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.jit import I64, PTR, Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
@@ -212,7 +212,7 @@ def none_better(source, left, limit, largest):
 def _ordered(unit: int, whole: bool) -> Extents:
     """Extents of the kernels of TopK; whole: lines are sorted."""
 
-    def reach(a: Any) -> dict[str, Reach]:
+    def reach(a: Numbers) -> dict[str, Reach]:
         lines = a.outer * a.inner
         return {
             "x": unit * ((a.outer - 1) * a.n + max(a.n, a.k)) * a.inner if a.outer else 0,
@@ -338,7 +338,7 @@ def topk(op: TopK, ins: Types, outs: Outs, context: Context) -> list[Step]:
 # ------------------------------------------------------------------------------------------------- different elements
 
 
-def _grouped(unit: int, a: Any) -> dict[str, Reach]:
+def _grouped(unit: int, a: Numbers) -> dict[str, Reach]:
     lists = dict.fromkeys(("first", "inverse", "counts"), 8 * a.n)
     return {"x": unit * a.outer * a.n * a.inner, "count": 8, "room": 16 * a.n + COUNTERS, **lists}
 

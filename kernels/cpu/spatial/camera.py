@@ -3,8 +3,6 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bolt_numba.kernels.cpu.language.lang import (
@@ -22,7 +20,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
 )
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.data.camera import BLUE_U, GREEN_U, GREEN_V, LUMA, RED_V, YUV_BITS, YuvToRgba
@@ -49,7 +47,7 @@ def colours(light, pairs, swapped):
     return level(light + v * RED_V) | (green << 8) | (level(light + u * BLUE_U) << 16) | OPAQUE
 
 
-def _reached(a: Any) -> dict[str, Reach]:
+def _reached(a: Numbers) -> dict[str, Reach]:
     return {"x": a.pictures * a.high // 2 * 3 * a.wide, "y": 4 * a.pictures * a.high * a.wide}
 
 

@@ -26,7 +26,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.reductions.sorting import COUNTERS, LAST_KEY, key_f32, sort_keys
 from bolt_numba.kernels.cpu.spatial.suppression import candidates_of
 from bolt_numba.kernels.data_sized import Empty, Sized, data_sized, sized
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.jit import F32, F64, I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, In, Out, Scratch, Step, Types
 from bolt_numba.ops.layers.detection.boxes import ROW, DetectionOutput
@@ -86,7 +86,7 @@ def best_rows(y, index, items, first, count, keep):
     return n
 
 
-def _found(a: Any) -> dict[str, Reach]:
+def _found(a: Numbers) -> dict[str, Reach]:
     rows = a.images * a.classes * a.most
     return {
         "boxes": 16 * a.images * a.sets * a.count,

@@ -35,8 +35,8 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.language.vmath import vpow
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
+from bolt_numba.kernels.extents import Numbers, Reach
+from bolt_numba.kernels.jit import I64, PTR, Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Step, Types, kernel
 from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool, Pool
 
@@ -107,7 +107,7 @@ def finish_l2(a: Any, odd: Any, count: int) -> Any:
     return vsqrt(a)
 
 
-def _three(join: Any) -> Any:
+def _three(join: Any) -> Inline:
     """Helper that joins three taps, one after the other."""
 
     @inline
@@ -124,7 +124,7 @@ def load(tap: int, n: int) -> Any:
     return vload(tap) if n == LANES else vload_n(tap, n)
 
 
-def _windows(start: Any, join: Any, join3: Any, finish: Any) -> Any:
+def _windows(start: Any, join: Any, join3: Any, finish: Any) -> Inline:
     """Helper that reduces one window over four vectors of channels.
 
     Three taps of a row are joined at a time: most windows have three, and loops that LLVM unrolls go one by one there.
@@ -210,7 +210,7 @@ def _reach_in(table: Array, count: int, tap: int) -> tuple[int, int, bool]:
     return int(start.min()), int((start + (taps - 1) * tap).max()), bool(taps.any())
 
 
-def windows_reach(a: Any, unit: int) -> dict[str, Reach]:
+def windows_reach(a: Numbers, unit: int) -> dict[str, Reach]:
     """Extents of kernels with the arguments of `window_args`, for elements of ``unit`` bytes."""
     tables: dict[str, Reach] = {"depths": WINDOW * a.od, "heights": WINDOW * a.oh, "widths": WINDOW * a.ow}
     if not a.rows * a.ow:

@@ -32,7 +32,7 @@ from bolt_numba.kernels.cpu.reductions.rows_of_bytes import SCALES, code_of, loa
 from bolt_numba.kernels.cpu.spatial.pool import FIELDS, PARALLEL_LOADS, WINDOW, window_args, window_rows, windows_reach
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.unseen import tested
-from bolt_numba.kernels.jit import Native, inline, native
+from bolt_numba.kernels.jit import Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Outs, Step, Types, kernel
 from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
@@ -41,7 +41,7 @@ MOST_TAPS = 1 << 22
 """Of a window, so that sums fit 32 bits."""
 
 
-def _reduction(least: int, load: Any, greater: Any, store: Any) -> Any:
+def _reduction(least: int, load: Any, greater: Any, store: Any) -> Inline:
     """Helper that reduces one window over the channels of a vector, of which n count; most windows are 3x3."""
 
     @inline

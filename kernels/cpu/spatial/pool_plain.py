@@ -12,7 +12,7 @@ import numpy as np
 from bolt_numba.base.types import F32, F64, AnyDType
 from bolt_numba.kernels.cpu.language.lang import load_i64, split, view
 from bolt_numba.kernels.cpu.spatial.pool import FIELDS, PARALLEL_LOADS, WINDOW, window_args, windows_reach
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.dtypes import lowest
@@ -51,7 +51,7 @@ def max_pool_plain(dtype: AnyDType, indices: bool) -> Native:
     unit, scalar = dtype.itemsize, dtype.type
     low = lowest(dtype)
 
-    def reach(a: Any) -> dict[str, Reach]:
+    def reach(a: Numbers) -> dict[str, Reach]:
         return {**windows_reach(a, unit), "places": 8 * a.c * a.rows * a.ow if indices else 0}
 
     def body(p: Any, tid: int, nthreads: int) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.sampling import is_near, neighbours, region_samples, side_of
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
@@ -80,7 +79,7 @@ def image_of(images, region, wide):
     return load_i64(images + 8 * region) if wide else load_i32(images + 4 * region)
 
 
-def _aligned(a: Any) -> dict[str, Reach]:
+def _aligned(a: Numbers) -> dict[str, Reach]:
     return {
         "x": 4 * max(a.count, 1) * a.channels * a.h * a.w,
         "rois": 16 * a.regions,

@@ -29,7 +29,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.reductions.sorting import COUNTERS, LAST_KEY, key_f32, sift_down, sort_keys
 from bolt_numba.kernels.data_sized import Empty, Sized, data_sized, sized
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
 from bolt_numba.kernels.registry import Argument, In, Out, Scratch, Step, Types
 from bolt_numba.ops.arrays.gather import NonMaxSuppression
@@ -97,7 +97,7 @@ def overlaps_any(kept, room, n, box, limit):
     return False
 
 
-def _suppressed(a: Any) -> dict[str, Reach]:
+def _suppressed(a: Numbers) -> dict[str, Reach]:
     lists = a.images * a.classes
     return {
         "boxes": 16 * a.images * a.count,

@@ -8,7 +8,6 @@ what its lanes add has `FINE` bits behind the point.  Other rows divide for each
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore,
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 from bolt_numba.kernels.registry import Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.data.camera import FAR, HALF, PARTS, WarpImage
@@ -196,7 +195,7 @@ def blend_pixels(packed, rows, columns, channels):
     return made
 
 
-def _reached(a: Any) -> dict[str, Reach]:
+def _reached(a: Numbers) -> dict[str, Reach]:
     return {
         "x": a.h * a.w * a.c,
         "matrix": 72 * a.views,

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKerne
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, load_i64, static
+from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.heads import ENTRY
 from bolt_numba.kernels.registry import Context, Outs, Step, Types, kernel
 from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
@@ -24,7 +24,7 @@ TOGETHER = 64
 """Rows of scores up to which all heads of queries that share keys are one unit."""
 
 
-def _rows_written(a: Any) -> int:
+def _rows_written(a: Numbers) -> int:
     """Of a head: new ones alone where past and present are one memory."""
     return int(a.s if a.past_k == a.present_k and a.past_v == a.present_v else a.room)
 

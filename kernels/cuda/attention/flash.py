@@ -45,6 +45,8 @@ from bolt_numba.kernels.cuda.language.lang import (
     store_f32,
     store_shared_i32,
 )
+from bolt_numba.kernels.declare import Inline
+from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.heads import ENTRY
 from bolt_numba.ops.dtypes import MIN_F32
 
@@ -170,7 +172,7 @@ def _masking(form: FlashForm) -> tuple[Any, Any]:
     return look, find
 
 
-def _writing(form: FlashForm) -> Any:
+def _writing(form: FlashForm) -> Inline:
     """Helper that copies the rows of a warp from shared memory to the result."""
     pitch, chunks, turns = form.pitch, form.pitch // 16, form.tiles * form.pitch // 32
     spot, _ = _placing(form)
@@ -218,7 +220,7 @@ def _scores(form: FlashForm) -> Any:
     return load, multiply
 
 
-def _softmax(form: FlashForm) -> Any:
+def _softmax(form: FlashForm) -> Inline:
     """Helper that makes operands of the scores of a tile, and lets sums so far follow a new maximum.
 
     Which keys a row sees is found in the tiles where that matters.
@@ -250,7 +252,7 @@ def _softmax(form: FlashForm) -> Any:
     return follow
 
 
-def _values(form: FlashForm) -> Any:
+def _values(form: FlashForm) -> Inline:
     """Helper: products of powers with a tile of values; base: address of the lane's first row of them."""
     tiles, pitch, groups, steps = form.tiles, form.pitch, form.d // 16, form.keys // 16
     ldv, mma = Macro("ldsm_at", True), Macro("mma_row", form.d // 8, form.dtype, tiles)
@@ -265,7 +267,7 @@ def _values(form: FlashForm) -> Any:
     return add
 
 
-def _results(form: FlashForm) -> Any:
+def _results(form: FlashForm) -> Inline:
     """Helper that divides by the sums, the sink among them, and stores by way of shared memory."""
     halves, load, write = 2 * form.tiles, getattr(lang, f"load_{form.dtype}"), _writing(form)
     by_rows = Macro("scale_rows", form.tiles, form.d // 8)
@@ -289,7 +291,7 @@ def _results(form: FlashForm) -> Any:
     return finish
 
 
-def _partial_results(form: FlashForm) -> Any:
+def _partial_results(form: FlashForm) -> Inline:
     """Helper that stores the sums of this block's keys, for `combine`.
 
     partial: f32 [parts][units * rows][width + EXTRA], sums of powers times values, exponent of the maximum, sum of
@@ -347,7 +349,7 @@ def fragments(lane, pitch):
 def _extents(form: FlashForm) -> Any:
     reach = reach_of(2)
 
-    def found(a: Any) -> Any:
+    def found(a: Numbers) -> dict[str, Any]:
         return {**reach(a), "partial": 4 * a.parts * a.units * a.group * a.m * (a.width + EXTRA) if form.parts else 0}
 
     return found

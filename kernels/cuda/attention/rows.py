@@ -17,6 +17,7 @@ import numpy as np
 from bolt_numba.kernels.cuda.declare import F32, I64, PTR, PTR_OR_0, inline
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, ex2, max_f32
+from bolt_numba.kernels.declare import Inline
 from bolt_numba.kernels.extents import KEPT, Reach
 from bolt_numba.kernels.geometry.heads import ENTRY
 
@@ -111,7 +112,7 @@ def capped(score, cap):
     return -t if score < np.float32(0) else t
 
 
-def score_of(dtype: str) -> Any:
+def score_of(dtype: str) -> Inline:
     """Helper: a product with a key as a power of two's exponent, with cap and mask; mask: address of the row, or 0."""
     load, size = getattr(lang, f"load_{dtype}"), lang.SIZES[dtype]
 

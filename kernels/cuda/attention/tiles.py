@@ -37,6 +37,7 @@ from bolt_numba.kernels.cuda.language.lang import (
     shared_address,
     store_shared_f32,
 )
+from bolt_numba.kernels.declare import Inline
 from bolt_numba.kernels.geometry.heads import ENTRY
 
 TILE, DEEP = 64, 16
@@ -50,7 +51,7 @@ def shared_bytes(vectors: int, d: int, again: bool = False) -> int:
     return TILE * (query_pitch + KEY_PITCH + SCORE_PITCH) + DEEP * 4 * TILE * vectors
 
 
-def _copying(dtype: str) -> Any:
+def _copying(dtype: str) -> Inline:
     """Helper: one element of global memory to shared memory as f32, 0 where there is none."""
     load, size = getattr(lang, f"load_{dtype}"), lang.SIZES[dtype]
 
@@ -64,7 +65,7 @@ def _copying(dtype: str) -> Any:
     return copy
 
 
-def _queries(dtype: str) -> Any:
+def _queries(dtype: str) -> Inline:
     """Helper that copies the queries of a block, their elements from ``begin`` to ``end``, in whole steps."""
     copy = _copying(dtype)
 
@@ -114,7 +115,7 @@ def _scores(dtype: str, again: bool) -> Any:
     return multiply
 
 
-def _softmax(dtype: str, vectors: int) -> Any:
+def _softmax(dtype: str, vectors: int) -> Inline:
     """Helper that makes powers of scores, and lets sums and results so far follow a new maximum."""
     scored, columns = score_of(dtype), 4 * vectors
 
@@ -142,7 +143,7 @@ def _softmax(dtype: str, vectors: int) -> Any:
     return follow
 
 
-def _values(dtype: str, vectors: int) -> Any:
+def _values(dtype: str, vectors: int) -> Inline:
     """Helper that adds the values of a tile of keys: ``vectors`` times 4 columns a thread, 64 apart."""
     copy, pitch = _copying(dtype), 4 * TILE * vectors
     dots, lds = Macro("dots", 4, 4 * vectors, 4, True), Macro("lds", 4 * vectors, 4 * TILE)
@@ -165,7 +166,7 @@ def _values(dtype: str, vectors: int) -> Any:
     return add
 
 
-def _results(dtype: str, vectors: int) -> Any:
+def _results(dtype: str, vectors: int) -> Inline:
     """Helper that divides by the sums, the sink among them, and stores."""
     load, store, size = getattr(lang, f"load_{dtype}"), getattr(lang, f"store_{dtype}"), lang.SIZES[dtype]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.types import F32
 from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language.lang import cuda, load_f32, store_u32
+from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.scalars import comparison
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.layers.products.binary import PACKS, WORD, BinaryPack, words_of
@@ -25,7 +25,7 @@ def pack_rows(compare: str) -> CudaKernel:
     packs = len(PACKS[compare])
     one, other = comparison(PACKS[compare][0], "not "), comparison(PACKS[compare][-1], "not ")
 
-    def extents(a: Any) -> dict[str, int]:
+    def extents(a: Numbers) -> dict[str, int]:
         words = words_of(a.c)
         return {"x": 4 * a.rows * a.c, "bound": 4 * a.bounds, "y": 4 * a.rows * packs * words}
 
@@ -61,7 +61,7 @@ def pack_planes(compare: str) -> CudaKernel:
     packs = len(PACKS[compare])
     one, other = comparison(PACKS[compare][0], "not "), comparison(PACKS[compare][-1], "not ")
 
-    def extents(a: Any) -> dict[str, int]:
+    def extents(a: Numbers) -> dict[str, int]:
         return {
             "x": 4 * a.outer * a.c * a.inner, "bound": 4 * a.bounds,
             "y": 4 * a.outer * packs * words_of(a.c) * a.inner,

@@ -36,6 +36,7 @@ from bolt_numba.kernels.cuda.language.lang import (
     store_f32,
     store_u32,
 )
+from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.products.binary import (
     WORD,
@@ -77,7 +78,7 @@ def common(a, b):
 
 
 def _extents(form: BitForm) -> Any:
-    def extents(a: Any) -> dict[str, int]:
+    def extents(a: Numbers) -> dict[str, int]:
         taps, pixels = a.tapsd * a.tapsh * a.tapsw, a.images * a.outd * a.outh * a.outw
         return {
             "x": 4 * a.images * a.sized * a.sizeh * a.sizew * a.row, "w": 4 * taps * a.words * a.k,
@@ -151,7 +152,7 @@ def bit_sums(form: BitForm) -> CudaKernel:  # budget: with its body
     return count_bits
 
 
-def _blocks(a: Any) -> int:
+def _blocks(a: Numbers) -> int:
     return ceil_div(a.images * a.outd * a.outh * a.outw * words_of(a.k) * WORD, BLOCK)
 
 

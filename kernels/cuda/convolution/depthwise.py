@@ -33,6 +33,8 @@ from bolt_numba.kernels.cuda.elementwise.epilogue import ACTIVATION_FIELDS, acti
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, static, static_range
+from bolt_numba.kernels.declare import Inline
+from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.layers.products.conv import Conv
 
@@ -62,7 +64,7 @@ class Sliding:
         return (self.pixels - 1) * self.stride + max(self.columns, 1)
 
 
-def _helper(name: str, head: str, each: str, count: int, tail: str = "", **scope: Any) -> Any:
+def _helper(name: str, head: str, each: str, count: int, tail: str = "", **scope: Any) -> Inline:
     """A helper with one line for each element of a vector, where ``{k}`` is its number."""
     lines = [f"def {name}{head}", *(f"    {each.format(k=k)}" for k in range(count)), tail]
     return inline_source("\n".join(lines) + "\n", name, **scope)
@@ -88,12 +90,12 @@ def vector_words(dtype: str, count: int, activate: Any) -> tuple[Any, Any, Any, 
     )  # fmt: skip
 
 
-def _blocks(a: Any) -> int:
+def _blocks(a: Numbers) -> int:
     return ceil_div(a.threads_in_all, BLOCK)
 
 
 def _extents(size: int) -> Any:
-    def extents(a: Any) -> dict[str, int]:
+    def extents(a: Numbers) -> dict[str, int]:
         images = a.threads_in_all // (a.across * a.outd * a.outh * (a.c // a.vector))
         out = size * images * a.outd * a.outh * a.outw * a.c
         taps = a.tapsd * a.tapsh * a.tapsw

@@ -18,6 +18,7 @@ from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKerne
 from bolt_numba.kernels.cuda.elementwise.epilogue import ACTIVATION_FIELDS, activation, activation_args, can_activate
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda
+from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel, result_of
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.products.conv import Conv, Convolution, ConvTranspose
@@ -94,7 +95,7 @@ class Direct:
 def _reach(of: Direct) -> Any:
     sizes = lang.SIZES
 
-    def reach(a: Any) -> dict[str, int]:
+    def reach(a: Numbers) -> dict[str, int]:
         filters = a.k * a.cg * a.tapsd * a.tapsh * a.tapsw
         return {
             "x": sizes[of.x] * a.images * a.xn, "w": sizes[of.w] * filters, "bias": of.bias * a.k,

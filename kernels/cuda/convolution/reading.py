@@ -32,6 +32,8 @@ from bolt_numba.kernels.cuda.language.lang import (
     shift_right_u32,
     store_shared_i32,
 )
+from bolt_numba.kernels.declare import Inline
+from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.registry import Argument
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
@@ -78,7 +80,7 @@ def word_of_bits(wide: bool) -> Any:
 
 
 @functools.cache
-def looking(wide: bool) -> Any:
+def looking(wide: bool) -> Inline:
     """``(pixel, mask) = look(row, m, table, taps, place, steps)`` of one row; wide: masks of 64 bits, else 32.
 
     place: as `place_of` takes it; steps: step, begin and size of each axis.
@@ -133,7 +135,7 @@ def bit_of_64(seen, bit):
 
 
 @functools.cache
-def image_copies(count: int, apart: int, size: int, copy: Any, wide: bool) -> Any:
+def image_copies(count: int, apart: int, size: int, copy: Any, wide: bool) -> Inline:
     """``copy_pixels(to, at, first, seen, offsets, tap, bytes_apart, outside)``: what a tap meets.
 
     count: rows, ``apart`` bytes of shared memory from one to the next · copy: ``(to, from, bytes, outside)``, with
@@ -154,7 +156,7 @@ def image_copies(count: int, apart: int, size: int, copy: Any, wide: bool) -> An
 
 
 @functools.cache
-def filter_copies(count: int, apart: int, ahead: int) -> Any:
+def filter_copies(count: int, apart: int, ahead: int) -> Inline:
     """``copy(to, source, step, left)``: so many copies of 16 bytes of filters, ``apart`` bytes of shared memory.
 
     step: bytes of the filters from one to the next · ahead: lines from one to the next, of which ``left`` are there.
@@ -259,13 +261,13 @@ def first_pixel(phase: Phase, axes: Sequence[ConvAxis]) -> int:
     return sum(p * math.prod([a.out for a in axes[i + 1 :]]) for i, p in enumerate(phase.first))
 
 
-def pixels(a: Any) -> int:
+def pixels(a: Numbers) -> int:
     """Of the images that a step reads: for extents."""
     images = a.m // (a.manyd * a.manyh * a.manyw)
     return int(images * a.sized * a.sizeh * a.sizew)
 
 
-def last_pixel(a: Any) -> int:
+def last_pixel(a: Numbers) -> int:
     """The last pixel of the result that a step stores, from its first one: for extents."""
     images = a.m // (a.manyd * a.manyh * a.manyw)
     return int((images - 1) * a.yn + (a.manyd - 1) * a.yd + (a.manyh - 1) * a.yh + (a.manyw - 1) * a.yw)

@@ -35,6 +35,7 @@ from bolt_numba.kernels.cuda.language.lang import (
     static_range,
 )
 from bolt_numba.kernels.cuda.products.tail import TileSlice
+from bolt_numba.kernels.extents import Numbers
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
 TERMS, STAGES, PAD = 16, 3, 4
@@ -78,7 +79,7 @@ def copy_or_clear4(to, pixel, size, outside):
     cp_async4_zfill(to, pixel, size)
 
 
-def plain_extents(a: Any) -> dict[str, int]:
+def plain_extents(a: Numbers) -> dict[str, int]:
     terms, columns = ceil_div(a.k, TERMS) * TERMS, packed_columns(a.n)
     own = {"x": 4 * pixels(a) * a.pitch, "w": 4 * a.groups * terms * columns, "table": 1024}
     return own | tail_extents(a, 4, 4, 4)

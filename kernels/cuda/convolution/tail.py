@@ -18,6 +18,8 @@ from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, inline
 from bolt_numba.kernels.cuda.elementwise.epilogue import ACTIVATION_FIELDS
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.products.tail import TileSlice, four_stored, slice_in_fours
+from bolt_numba.kernels.declare import Inline
+from bolt_numba.kernels.extents import Numbers
 
 u32, i64 = np.uint32, np.int64
 
@@ -36,7 +38,7 @@ columns: i32 that are added to sums of a column · factors: f32 of columns · ou
 """
 
 
-def tail_extents(a: Any, y: int, bias: int, residual: int) -> dict[str, int]:
+def tail_extents(a: Numbers, y: int, bias: int, residual: int) -> dict[str, int]:
     """Reaches of the addresses of `TAIL`; bytes of an element of each."""
     n = a.n * a.groups
     reach = last_pixel(a) * a.ldy + n
@@ -79,7 +81,7 @@ def float_ending(dtype: str, activate: Any) -> Ending:
 
 
 @functools.cache
-def drain(part: TileSlice, ending: Ending, scattered: bool) -> Any:
+def drain(part: TileSlice, ending: Ending, scattered: bool) -> Inline:
     """Finishes and stores a slice, as `products.tail.slice_in_fours` does.
 
     scattered: rows are not the pixels of the result in their order.  given: before, columns of the groups before this

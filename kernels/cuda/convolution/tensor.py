@@ -44,6 +44,7 @@ from bolt_numba.kernels.cuda.language.lang import (
     static_range,
 )
 from bolt_numba.kernels.cuda.products.tail import TileSlice
+from bolt_numba.kernels.extents import Numbers
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
 ROW, STAGES = 64, 4
@@ -108,7 +109,7 @@ class Lines:
 def line_extents(of: Lines, bias: int, residual: int) -> Any:
     """Reaches of the fields; bytes of an element of bias and residual."""
 
-    def extents(a: Any) -> dict[str, int]:
+    def extents(a: Numbers) -> dict[str, int]:
         line, n = ceil_div(a.k * of.size, ROW) * ROW, a.n * a.groups
         own = {"x": of.size * pixels(a) * a.pitch, "w": n * line, "table": 1024, "columns": 4 * n, "factors": 4 * n}
         own |= {"outside": 16, "scales": 16}

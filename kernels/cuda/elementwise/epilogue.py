@@ -15,7 +15,6 @@ Results of bytes are ``scalars.quantised(value, scale, zero, low, high)``.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from bolt_numba.base.types import F16
 from bolt_numba.base.types import F32 as FLOAT
@@ -23,6 +22,7 @@ from bolt_numba.codegen.formula import Term, UntranslatableError, parameters
 from bolt_numba.codegen.threads import thread_text
 from bolt_numba.kernels.cuda.declare import F32, inline, inline_source
 from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
+from bolt_numba.kernels.declare import Inline
 from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.ops.registry import Op
 
@@ -48,11 +48,11 @@ def _text(op: Pointwise, short: bool = False) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _function(text: str) -> Any:
+def _function(text: str) -> Inline:
     return inline_source(text, "activate", **scope_of(text))
 
 
-def activation(op: Op | None, short: bool = False) -> Any:
+def activation(op: Op | None, short: bool = False) -> Inline:
     """The helper of an activation; equal ones are one object.  short: whether its results will be halves."""
     if op is None:
         return no_activation

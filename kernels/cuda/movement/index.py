@@ -16,6 +16,7 @@ from bolt_numba.kernels.cuda.declare import I64
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.declare import Field
+from bolt_numba.kernels.extents import Numbers
 
 SCOPE: dict[str, Any] = {"np": np, "cuda": cuda, "fast_divide": fast_divide}
 """What the text names."""
@@ -51,11 +52,11 @@ def axis_text(rank: int, lines: Sequence[str], indent: int = 1) -> str:
     return "".join(f"{'    ' * indent}{line}\n" for line in text)
 
 
-def axes_of(a: Any, rank: int, letter: str) -> list[tuple[int, int]]:
+def axes_of(a: Numbers, rank: int, letter: str) -> list[tuple[int, int]]:
     """Sizes of the axes and one of their numbers, for extents."""
     return [(getattr(a, f"n{k}"), getattr(a, f"{letter}{k}")) for k in range(rank)]
 
 
-def count_of(a: Any, rank: int) -> int:
+def count_of(a: Numbers, rank: int) -> int:
     """Indices of all axes together."""
     return math.prod(getattr(a, f"n{k}") for k in range(rank))

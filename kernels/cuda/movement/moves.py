@@ -21,8 +21,8 @@ from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider
 from bolt_numba.kernels.cuda.language.lang import cuda, load4_u32, load_u8, load_u32, prmt, store4_u32, store_u8
 from bolt_numba.kernels.cuda.movement.index import SCOPE, axes_of, axis_args, axis_fields, axis_text, count_of
-from bolt_numba.kernels.declare import Source, inline
-from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.declare import Inline, Source, inline
+from bolt_numba.kernels.extents import Numbers, Reach, box
 from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.geometry.strides import Axis, Move
 from bolt_numba.kernels.geometry.transfers import Transfer
@@ -45,7 +45,7 @@ def move_16(x, y):
 
 
 @cache
-def mover(unit: int) -> Any:
+def mover(unit: int) -> Inline:
     """Helper ``(from, to)`` that moves one element."""
     if unit == 16:
         return move_16
@@ -58,7 +58,7 @@ def mover(unit: int) -> Any:
     return move
 
 
-def _block(a: Any) -> int:
+def _block(a: Numbers) -> int:
     """No thread at all for what is in its place: results may take over the memory of operands."""
     return 0 if a.src == a.dst else ceil_div(max(a.nbytes >> 4, min(a.nbytes, 16)), WIDE_BLOCK)
 
@@ -81,7 +81,7 @@ def copy_block(src, dst, nbytes):
         store_u8(dst + rest, load_u8(src + rest))
 
 
-def moved_reach(run: int, rank: int, a: Any, *inner: tuple[int, int, int]) -> dict[str, Reach]:
+def moved_reach(run: int, rank: int, a: Numbers, *inner: tuple[int, int, int]) -> dict[str, Reach]:
     """Extents of runs of ``run`` bytes along axes of strides s and d, and inner ones (indices, from, to)."""
     src = box(run, *axes_of(a, rank, "s"), *((n, s) for n, s, _ in inner))
     return {"src": src, "dst": box(run, *axes_of(a, rank, "d"), *((n, d) for n, _, d in inner))}
@@ -112,7 +112,7 @@ def copy_strided(unit: int, rank: int) -> CudaKernel:
 # --------------------------------------------------------------------------------------------------------- turned tiles
 
 
-def _turned_reach(unit: int, rank: int, a: Any) -> dict[str, Reach]:
+def _turned_reach(unit: int, rank: int, a: Numbers) -> dict[str, Reach]:
     return moved_reach(unit, rank, a, (a.ni, unit, a.di), (a.nj, a.sj, unit))
 
 

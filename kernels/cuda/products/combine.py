@@ -11,6 +11,7 @@ import numpy as np
 from bolt_numba.kernels.cuda.declare import BLOCK, I32, I64, PTR, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.language.lang import cuda, load_f32
 from bolt_numba.kernels.cuda.products.tail import TAIL, VECTOR, TailForm
+from bolt_numba.kernels.extents import Numbers
 
 i64 = np.int64
 
@@ -20,7 +21,7 @@ def combine(stored: TailForm) -> CudaKernel:
     """Y = tail of the sum of ``parts``, f32 [splits, rows, n] whose rows and parts are dense."""
     four = stored.four
 
-    def extents(a: Any) -> Any:
+    def extents(a: Numbers) -> dict[str, Any]:
         return {"parts": 4 * a.splits * a.rows * a.n} | stored.extents(a, a.rows, 1)
 
     @cuda_kernel(

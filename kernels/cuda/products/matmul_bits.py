@@ -34,7 +34,7 @@ def floats_of_bits(bits: int, dtype: str) -> CudaKernel:
     """
     BITS, SIZE, store = bits, size_of(dtype), getattr(lang, f"store_{dtype}")
 
-    def extents(a: Any) -> Any:
+    def extents(a: Any) -> dict[str, int]:
         numbers = 4 * a.n * a.blocks_of_row
         return {
             "codes": a.n * a.row, "scales": numbers, "zeros": 0 if a.zeros is None else numbers, "to": SIZE * a.n * a.k,

@@ -37,7 +37,7 @@ def sums_of_products(dtype: str, a_order: Order, b_order: Order) -> CudaKernel:
     made = getattr(np, {"f": "float", "i": "int", "u": "uint"}[dtype[0]] + dtype[1:])
     of_a, of_b = element(a_order), element(b_order)
 
-    def extents(a: Any) -> Any:
+    def extents(a: Any) -> dict[str, Any]:
         found = operand_extents(a, SIZE, a_order, b_order)
         return {**found, "bias": 0 if a.bias is None else SIZE * a.n, "y": SIZE * a.count}
 

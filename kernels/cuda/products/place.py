@@ -11,6 +11,7 @@ import numpy as np
 from bolt_numba.kernels.cuda.declare import I32, I64, PTR, PTR_OR_0, ceil_div, inline
 from bolt_numba.kernels.cuda.language.lang import load_i64
 from bolt_numba.kernels.cuda.products.copies import Order, operand_reach
+from bolt_numba.kernels.declare import Inline
 from bolt_numba.kernels.extents import Reach, ends
 
 u32, i64 = np.uint32, np.int64
@@ -29,7 +30,7 @@ lda, ldb: elements from one dense run to the next · a_block, b_block: bytes fro
 
 
 @functools.cache
-def tile_place(rows: int, columns: int) -> Any:
+def tile_place(rows: int, columns: int) -> Inline:
     """``(row, column, block) = place(x, m, n)``: of block x of the grid's first axis, for tiles of rows x columns."""
     ROWS, COLUMNS = rows, columns
 
@@ -48,7 +49,7 @@ def tile_place(rows: int, columns: int) -> Any:
 
 
 @functools.cache
-def shared_out(terms: int) -> Any:
+def shared_out(terms: int) -> Inline:
     """``(first, count) = share(k, splits, split)``: tiles of ``terms`` terms of one part of the sums."""
     TERMS = terms
 
@@ -78,7 +79,7 @@ def element_m(line, term, pitch):
     return i64(term) * pitch + i64(line)
 
 
-def element(order: Order) -> Any:
+def element(order: Order) -> Inline:
     """``element(line, term, pitch)``: index of an element of an operand."""
     return element_k if order.dense == "k" else element_m
 

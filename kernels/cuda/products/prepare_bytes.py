@@ -24,7 +24,7 @@ from bolt_numba.kernels.cuda.language.lang import (
 from bolt_numba.kernels.cuda.language.warp import warp_sum
 from bolt_numba.kernels.cuda.products.tail import size_of
 from bolt_numba.kernels.cuda.products.tail_bytes import COLUMN
-from bolt_numba.kernels.extents import box
+from bolt_numba.kernels.extents import Numbers, box
 from bolt_numba.ops.dtypes import MAX_F32
 from bolt_numba.ops.layers.products.integer_products import RAISED, SMALL_SCALE
 
@@ -95,7 +95,7 @@ def numbers_of_columns(a: str, b: str, y: str, bias: str, rest: str) -> CudaKern
     zero_a, zero_b, zero_y, zero_r = (getattr(lang, f"load_{dtype}") for dtype in (a, b, y, rest))
     load_bias, INTEGER, B, BIAS = getattr(lang, f"load_{bias}"), int(bias == "i32"), size_of(b), size_of(bias)
 
-    def extents(a: Any) -> Any:
+    def extents(a: Numbers) -> dict[str, int]:
         one = {"a_zero": 1, "a_scale": 4, "y_scale": 4, "y_zero": 1, "rest_scale": 4, "rest_zero": 1}
         along = {"b_zero": B * (1 + (a.n - 1) * a.zero_step), "b_scale": 4 * (1 + (a.n - 1) * a.scale_step)}
         reach = {**one, **along, "sums": 4 * a.columns, "bias": BIAS * a.n, "table": a.first + COLUMN * a.columns}

@@ -23,6 +23,7 @@ from bolt_numba.kernels.cuda.language.lang import (
 )
 from bolt_numba.kernels.cuda.products.copies import Order
 from bolt_numba.kernels.cuda.products.tail import log2
+from bolt_numba.kernels.declare import Inline
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
 ROW = 64
@@ -69,7 +70,7 @@ _WORD = {1: word_of_1, 2: word_of_2, 4: word_of_4}
 
 
 @functools.cache
-def _copy(size: int, wide: bool) -> Any:
+def _copy(size: int, wide: bool) -> Inline:
     """``copy(to, source, left)``: the first ``left`` of 16 bytes; zeros for the others.  Wide: 0 or 16."""
     if wide:
 

@@ -16,7 +16,8 @@ from bolt_numba.base.records import record
 from bolt_numba.kernels.cuda.declare import F32, I64, PTR, PTR_OR_0, inline
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import load4_shared_f32, maximum, minimum
-from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.declare import Inline
+from bolt_numba.kernels.extents import Numbers, Reach, box
 
 u32, i32, i64, f32 = np.uint32, np.int32, np.int64, np.float32
 VECTOR = 4
@@ -71,7 +72,7 @@ class TailForm:
     act: Any = None
 
     @property
-    def four(self) -> Any:
+    def four(self) -> Inline:
         return four_finished(self)
 
     def run(self, part: TileSlice) -> Any:
@@ -82,7 +83,7 @@ class TailForm:
         """Bytes of an element of y, bias and residual."""
         return size_of(self.y), size_of(self.bias), size_of(self.residual)
 
-    def extents(self, a: Any, rows: int, splits: int) -> dict[str, Reach]:
+    def extents(self, a: Numbers, rows: int, splits: int) -> dict[str, Reach]:
         """Reaches of the addresses of `TAIL`; rows: of y, those of all matrices."""
         n, y = a.n, size_of(self.y)
         return {
@@ -97,7 +98,7 @@ def unchanged(v, act0, act1):
 
 
 @functools.cache
-def finished(stored: TailForm) -> Any:
+def finished(stored: TailForm) -> Inline:
     """``finish(sum, bias, residual, ...)`` of one element in f32; NaN stays."""
     act = stored.act or unchanged
 
@@ -113,7 +114,7 @@ def size_of(dtype: str) -> int:
 
 
 @functools.cache
-def four_stored(dtype: str) -> Any:
+def four_stored(dtype: str) -> Inline:
     """``keep(to, a, b, c, d, left)``: neighbours of a row, of which ``left`` are within it; at once if they may."""
     SIZE, store, store4 = size_of(dtype), getattr(lang, f"store_{dtype}"), getattr(lang, f"store4_{dtype}")
 
@@ -134,7 +135,7 @@ def four_stored(dtype: str) -> Any:
 
 
 @functools.cache
-def near_finished(stored: TailForm) -> Any:
+def near_finished(stored: TailForm) -> Inline:
     """``near(v, to, add, rest, left, ...)``: one to four neighbours of a row, of which ``left`` are within it.
 
     to, add, rest: addresses of the first one in y, bias and residual; add and rest count where bias and residual do.
@@ -166,7 +167,7 @@ def zeros():
 
 
 @functools.cache
-def whole_finished(stored: TailForm) -> Any:
+def whole_finished(stored: TailForm) -> Inline:
     """``whole(v, to, b, rest, ...)``: four neighbours at once, where they lie so; b: their bias."""
     finish, store4 = finished(stored), getattr(lang, f"store4_{stored.y}")
     load4_residual = getattr(lang, f"load4_{stored.residual}")
@@ -184,7 +185,7 @@ def whole_finished(stored: TailForm) -> Any:
 
 
 @functools.cache
-def four_finished(stored: TailForm) -> Any:
+def four_finished(stored: TailForm) -> Inline:
     """Stores four neighbours of a row at once where they fit and lie well, else those that are within the row.
 
     row: of ``rows`` in all matrices · block: the matrix.
@@ -204,7 +205,7 @@ def four_finished(stored: TailForm) -> Any:
 
 
 @functools.cache
-def slice_in_fours(part: TileSlice, sums: str, four: Any) -> Any:
+def slice_in_fours(part: TileSlice, sums: str, four: Any) -> Inline:
     """``(tid, memory, row0, column0, m, n, given)``: hands a slice to ``four(sums, row, column, given)``.
 
     Every thread of the block calls it, between two barriers.  sums: "f32" or "i32" · row0, column0: of the slice's
@@ -258,7 +259,7 @@ def drain(part: TileSlice, stored: Any, integers: bool = False) -> Any:
 
 
 @functools.cache
-def run_drained(part: TileSlice, stored: TailForm) -> Any:
+def run_drained(part: TileSlice, stored: TailForm) -> Inline:
     """`drain` of rows that are neighbours: what is equal for all rows of a thread is worked out once."""
     near, whole, Y, B, R = near_finished(stored), whole_finished(stored), *stored.sizes
     load4_bias = getattr(lang, f"load4_{stored.bias}_nc")

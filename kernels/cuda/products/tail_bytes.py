@@ -26,7 +26,8 @@ from bolt_numba.kernels.cuda.language.lang import (
     multiply_apart,
 )
 from bolt_numba.kernels.cuda.products.tail import VECTOR, TileSlice, four_stored, log2, size_of, unchanged
-from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.declare import Inline
+from bolt_numba.kernels.extents import Numbers, Reach, box
 
 u32, i32, i64, f32 = np.uint32, np.int32, np.int64, np.float32
 HEAD = 16
@@ -64,13 +65,13 @@ class ByteForm:
     act: Any = None
 
     @property
-    def four(self) -> Any:
+    def four(self) -> Inline:
         return four_of_bytes(self)
 
     def run(self, part: TileSlice) -> Any:
         return run_of_bytes(part, self)
 
-    def extents(self, a: Any, rows: int, splits: int) -> dict[str, Reach]:
+    def extents(self, a: Numbers, rows: int, splits: int) -> dict[str, Reach]:
         """Reaches of the addresses of `tail.TAIL`; rows: of y, those of all matrices."""
         n, y = a.n, size_of(self.y)
         return {
@@ -80,7 +81,7 @@ class ByteForm:
 
 
 @functools.cache
-def _one(form: ByteForm) -> Any:
+def _one(form: ByteForm) -> Inline:
     """One element: from its sum and the numbers of its row and column to what is stored."""
     act = form.act or unchanged
     LOW, HIGH = BYTE_RANGES.get(form.y, (0.0, 0.0))
@@ -112,7 +113,7 @@ def _one(form: ByteForm) -> Any:
 
 
 @functools.cache
-def _element(form: ByteForm) -> Any:
+def _element(form: ByteForm) -> Inline:
     """``one(v, numbers, of_row, table, residual, rest, ...)``: what is stored of a sum.
 
     numbers: of the column · of_row: sum of the row of A · rest: address in the residual.
@@ -140,7 +141,7 @@ def _element(form: ByteForm) -> Any:
 
 
 @functools.cache
-def _beginning(form: ByteForm) -> Any:
+def _beginning(form: ByteForm) -> Inline:
     """``at, to, rest, one, two, three = begin(...)``: addresses of numbers of the column, of y and of the residual.
 
     one, two, three: columns from the first to the others that are there.
@@ -158,7 +159,7 @@ def _beginning(form: ByteForm) -> Any:
 
 
 @functools.cache
-def four_of_bytes(form: ByteForm) -> Any:
+def four_of_bytes(form: ByteForm) -> Inline:
     """As `tail.four_finished`; bias: the table."""
     begin, one, put = _beginning(form), _element(form), four_stored(form.y)
     R, OFFSET = size_of(form.residual), int(form.offset)
@@ -179,7 +180,7 @@ def four_of_bytes(form: ByteForm) -> Any:
 
 
 @functools.cache
-def run_of_bytes(part: TileSlice, form: ByteForm) -> Any:
+def run_of_bytes(part: TileSlice, form: ByteForm) -> Inline:
     """As `tail.run_drained`: the numbers of its columns are read once by a thread."""
     begin, one, put = _beginning(form), _element(form), four_stored(form.y)
     R, OFFSET = size_of(form.residual), int(form.offset)

@@ -8,7 +8,6 @@ the tile from there, by `ldmatrix` and `mma`.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from bolt_numba.kernels.cuda.products.copies import Order
 from bolt_numba.kernels.cuda.products.place import PLACE, element, grid, matrix, reaches_of, shared_out, tile_place
 from bolt_numba.kernels.cuda.products.swizzle import ROW, swizzled_copies
 from bolt_numba.kernels.cuda.products.tail import TAIL, TailForm, TileSlice, drain, log2
+from bolt_numba.kernels.declare import Inline
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
 
@@ -62,7 +62,7 @@ TURNED = 64
 
 
 @functools.cache
-def _lanes(order: Order, lines: int, size: int, is_b: bool) -> Any:
+def _lanes(order: Order, lines: int, size: int, is_b: bool) -> Inline:
     """``(lane, line)``: bytes into a tile from which a lane loads operands of a warp whose first line is ``line``."""
     BYTES, LOW, HIGH = lines * size, 3 if is_b else 4, 4 if is_b else 3
 

@@ -40,6 +40,8 @@ from bolt_numba.kernels.cuda.products.copies import Order
 from bolt_numba.kernels.cuda.products.place import PLACE, grid, reaches_of, shared_out, tile_place
 from bolt_numba.kernels.cuda.products.tail import TAIL, TailForm, TileSlice, drain
 from bolt_numba.kernels.cuda.products.tensor import INTEGERS, SIZES
+from bolt_numba.kernels.declare import Inline
+from bolt_numba.kernels.extents import Numbers
 
 u32, i32, i64 = np.uint32, np.int32, np.int64
 GROUP = 128
@@ -90,7 +92,7 @@ GROUP_TILES = (
 )  # fmt: skip
 
 
-def _map_of(a: Any, name: str, order: Order, lines: int, tile: int, size: int) -> MappedTensor:
+def _map_of(a: Numbers, name: str, order: Order, lines: int, tile: int, size: int) -> MappedTensor:
     """Operand "a" or "b" of a launch, of so many lines, ``tile`` of which a block takes; size: bytes of an element."""
     address, pitch, apart = getattr(a, name), getattr(a, f"ld{name}"), getattr(a, f"{name}_block")
     run, runs, box = (a.k, lines, tile) if order.dense == "k" else (lines, a.k, ROW // size)
@@ -106,7 +108,7 @@ def _descriptor(order: Order) -> tuple[int, int]:
 
 
 @functools.cache
-def _boxes(order: Order, lines: int) -> Any:
+def _boxes(order: Order, lines: int) -> Inline:
     """``load(to, operand, full, line, term, matrix)``: the copies of an operand's tile."""
     if order.dense == "k":
 
@@ -126,7 +128,7 @@ def _boxes(order: Order, lines: int) -> Any:
 
 
 @functools.cache
-def _items(tile: GroupTile, terms: int) -> Any:
+def _items(tile: GroupTile, terms: int) -> Inline:
     """``(row, column, block, split, first, nk) = item(i, m, n, k, tiles, splits)``: what part i of the work is.
 
     tiles: of all matrices · first, nk: the first term, and how many stages of ``terms``.
@@ -144,7 +146,7 @@ def _items(tile: GroupTile, terms: int) -> Any:
 
 
 @functools.cache
-def _producer(tile: GroupTile, terms: int, a_order: Order, b_order: Order) -> Any:
+def _producer(tile: GroupTile, terms: int, a_order: Order, b_order: Order) -> Inline:
     """``produce(...)`` of one thread: all copies of a block, each once its stage is empty."""
     TERMS, item_of = terms, _items(tile, terms)
     load_a, load_b = _boxes(a_order, tile.m), _boxes(b_order, tile.n)
@@ -173,7 +175,7 @@ def _producer(tile: GroupTile, terms: int, a_order: Order, b_order: Order) -> An
 
 
 @functools.cache
-def _consumer(tile: GroupTile, kind: str, a_order: Order, b_order: Order) -> Any:
+def _consumer(tile: GroupTile, kind: str, a_order: Order, b_order: Order) -> Inline:
     """``stage, turn = add(acc, ...)`` of a warp group: products of ``nk`` stages, each given back once it is read.
 
     One multiplication of a stage is under way while the next stage is awaited.
@@ -210,7 +212,7 @@ def _consumer(tile: GroupTile, kind: str, a_order: Order, b_order: Order) -> Any
 
 
 @functools.cache
-def _ending(tile: GroupTile, stored: Any, integers: bool) -> Any:
+def _ending(tile: GroupTile, stored: Any, integers: bool) -> Inline:
     """``end(acc, part, thread, group, ...)`` of a warp group: its sums to memory, slice by slice of shared memory."""
     SLICES, ACROSS = tile.rows // LINES * (tile.n // COLUMNS), tile.n // COLUMNS
     put = Macro("sts_sums", COLUMNS // 8, 4 * PITCH, "r" if integers else "f")
@@ -251,7 +253,7 @@ def wgmma_product(tile: GroupTile, kind: str, a_order: Order, b_order: Order, st
     end = _ending(tile, stored, integers)
     BM, BN, WARPS = tile.m, tile.n, 4 * tile.groups
 
-    def maps(a: Any) -> dict[str, MappedTensor]:
+    def maps(a: Numbers) -> dict[str, MappedTensor]:
         return {"a_map": _map_of(a, "a", a_order, a.m, BM, SIZE), "b_map": _map_of(a, "b", b_order, a.n, BN, SIZE)}
 
     @cuda_kernel(

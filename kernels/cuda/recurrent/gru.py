@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -21,9 +20,10 @@ from bolt_numba.kernels.cuda.recurrent.walk import (
     states_to_shared,
     whereabouts,
 )
+from bolt_numba.kernels.declare import Inline
 
 
-def _biases(dtype: str) -> Any:
+def _biases(dtype: str) -> Inline:
     """Helper: gate ``k`` of a unit without the state's part, and with both biases or with the input's alone."""
     load, size = getattr(lang, f"load_{dtype}"), lang.SIZES[dtype]
 

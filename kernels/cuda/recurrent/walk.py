@@ -42,7 +42,8 @@ from bolt_numba.kernels.cuda.language.lang import (
 )
 from bolt_numba.kernels.cuda.language.warp import warp_sum
 from bolt_numba.kernels.cuda.recurrent.functions import FUNCTIONS
-from bolt_numba.kernels.extents import Reach, box
+from bolt_numba.kernels.declare import Inline
+from bolt_numba.kernels.extents import Numbers, Reach, box
 
 WARPS = WIDE_BLOCK // 32
 
@@ -107,7 +108,7 @@ def products_with(gates: int, rows: int, dtype: str, vector: int) -> tuple[Any, 
     return multiply, mine
 
 
-def states_to_shared(rows: int, dtype: str) -> Any:
+def states_to_shared(rows: int, dtype: str) -> Inline:
     """Helper that copies the states of a block's sequences to shared memory."""
     load, size = getattr(lang, f"load_{dtype}"), lang.SIZES[dtype]
 
@@ -155,7 +156,7 @@ def moment(lengths, b, t, steps, backwards):
 
 
 def _reach(size: int, gates: int, kind: str) -> Callable[[Any], dict[str, Reach]]:
-    def reach(a: Any) -> dict[str, Reach]:
+    def reach(a: Numbers) -> dict[str, Reach]:
         row = size * a.h
         state = box(row, (a.directions, a.sd), (a.n, a.sb))
         every = a.directions * a.n * a.h

@@ -18,6 +18,8 @@ from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, f32_bits, f64_bits, store_i64
 from bolt_numba.kernels.cuda.language.warp import block_max_i64, max_of, warp_reduction
 from bolt_numba.kernels.cuda.reductions.fold import SHORT_ROW, WARP_ROW, kind_of
+from bolt_numba.kernels.declare import Inline
+from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.registry import Argument, In, Step
 
@@ -48,7 +50,7 @@ def order_integer(v):
 
 
 @functools.cache
-def ordered(dtype: AnyDType, least: bool) -> Any:
+def ordered(dtype: AnyDType, least: bool) -> Inline:
     """Element to an i64, the greatest of which is wanted."""
     order = order_f64 if dtype == F64 else order_u64 if dtype == U64 else order_integer
     order = order if dtype.kind in "iu" or dtype == F64 else order_f32
@@ -63,7 +65,7 @@ _FIELDS: dict[str, Any] = {"x": PTR, "y": PTR, **dict.fromkeys(("outer", "n", "i
 """Axis 1 of ``[outer, n, inner]``; last: whether of equals the last one counts."""
 
 
-def _reach(unit: int, a: Any) -> dict[str, Any]:
+def _reach(unit: int, a: Numbers) -> dict[str, Any]:
     return {"x": unit * a.outer * a.n * a.inner, "y": 8 * a.outer * a.inner}
 
 

@@ -20,6 +20,7 @@ from bolt_numba.kernels.cuda.language.lang import cuda, store_f32
 from bolt_numba.kernels.cuda.language.warp import block_sum
 from bolt_numba.kernels.cuda.reductions.fold import FLOATS
 from bolt_numba.kernels.cuda.reductions.norm import spread_of
+from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
@@ -128,7 +129,7 @@ def group_statistics(x_kind: str, kind: str) -> CudaKernel:
         ("samples", "groups", "channels", "count", "sample", "group", "run", "step", "magic", "shift"), I64
     )
 
-    def reach(a: Any) -> dict[str, int]:
+    def reach(a: Numbers) -> dict[str, int]:
         made = 4 * a.samples * a.groups * a.channels
         return {
             "x": x_unit * a.samples * a.groups * a.count, "scale": unit * a.groups * a.channels,
@@ -168,7 +169,7 @@ def group_normalisation(op: GroupNorm, ins: Types, outs: Outs, context: Context)
     ]
 
 
-def _whole(a: Any, kind: str) -> dict[str, Any]:
+def _whole(a: Numbers, kind: str) -> dict[str, Any]:
     return dict.fromkeys(("x", "y"), lang.SIZES[kind] * a.outer * a.channels * a.inner)
 
 

@@ -25,6 +25,8 @@ from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.cuda.language.warp import block_reduction, warp_reduction
+from bolt_numba.kernels.declare import Inline
+from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
 from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
@@ -96,7 +98,7 @@ def total_of(dtype: AnyDType) -> AnyDType:
 
 
 @functools.lru_cache(maxsize=256)
-def function(name: str, arguments: str, text: str) -> Any:
+def function(name: str, arguments: str, text: str) -> Inline:
     """A helper of one expression; equal ones are one object."""
     made = f"def {name}({arguments}):\n    return {text}\n"
     return inline_source(made, name, **scope_of(made))
@@ -107,13 +109,13 @@ def kind_of(dtype: AnyDType) -> str:
     return "u8" if dtype == BOOL else dtype_name(dtype)
 
 
-def _load(fold: Folding, source: AnyDType) -> Any:
+def _load(fold: Folding, source: AnyDType) -> Inline:
     """Element to total."""
     total = dtype_name(total_of(source))
     return function("load", "v", f"{total}({fold.load.replace('v', f'{total}(v)')})")
 
 
-def _finish(fold: Folding, source: AnyDType, result: AnyDType) -> Any:
+def _finish(fold: Folding, source: AnyDType, result: AnyDType) -> Inline:
     """Total s of ``count`` elements of ``source`` to a register of ``result``."""
     name = kind_of(register(result))
     if total_of(source) != I64 or "{float}" not in fold.finish:
@@ -124,7 +126,7 @@ def _finish(fold: Folding, source: AnyDType, result: AnyDType) -> Any:
 
 
 @functools.lru_cache(maxsize=256)
-def _joined(kind: str, count: int, load: Any, join: Any) -> Any:
+def _joined(kind: str, count: int, load: Any, join: Any) -> Inline:
     """``joined(total, address)``: a total joined with the elements of one wide load."""
     if count == 1:
         text = f"    return join(total, load(load_{kind}(address)))\n"
@@ -135,7 +137,7 @@ def _joined(kind: str, count: int, load: Any, join: Any) -> Any:
     return inline_source(text, "joined", **{**scope_of(text), "load": load, "join": join})
 
 
-def _reach(unit: int, out: int, a: Any) -> dict[str, int]:
+def _reach(unit: int, out: int, a: Numbers) -> dict[str, int]:
     return {"x": unit * a.outer * a.n * a.inner, "y": out * a.outer * a.parts * a.inner}
 
 

@@ -19,6 +19,7 @@ from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda, store_f32
 from bolt_numba.kernels.cuda.reductions.fold import FLOATS
 from bolt_numba.kernels.cuda.reductions.lines import LONGEST_ROW, Held, held, row_access
+from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.dtypes import MAX_I32
@@ -32,7 +33,7 @@ _ROWS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _reach(x: int, scale: int, y: int, a: Any) -> dict[str, int]:
+def _reach(x: int, scale: int, y: int, a: Numbers) -> dict[str, int]:
     found = {"x": x * a.rows * a.n, "scale": scale * a.n, "bias": scale * a.n, "y": y * a.rows * a.n}
     return found | {"mean": 4 * a.rows, "inverse": 4 * a.rows}
 

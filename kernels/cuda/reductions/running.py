@@ -16,6 +16,7 @@ from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.cuda.language.warp import ALL
 from bolt_numba.kernels.cuda.reductions.fold import SHORT_ROW, function, kind_of, total_of
+from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.registry import Argument, In, Out, Step
 from bolt_numba.ops.arrays.reduce import CumProd, CumSum
@@ -28,7 +29,7 @@ _FIELDS: dict[str, Any] = {
 """Along axis 1 of ``[outer, n, inner]``, from index ``first`` on by ``step``."""
 
 
-def _reach(unit: int, a: Any) -> dict[str, Any]:
+def _reach(unit: int, a: Numbers) -> dict[str, Any]:
     return dict.fromkeys(("x", "y"), unit * a.outer * a.n * a.inner)
 
 

@@ -16,6 +16,8 @@ from bolt_numba.kernels.cuda.elementwise.scalars import exp_short
 from bolt_numba.kernels.cuda.language.lang import cuda, max_f32
 from bolt_numba.kernels.cuda.reductions.fold import FLOATS
 from bolt_numba.kernels.cuda.reductions.lines import LONGEST_ROW, Held, held, row_access
+from bolt_numba.kernels.declare import Inline
+from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.reduced import around_axis
 from bolt_numba.kernels.geometry.unseen import tested
@@ -34,12 +36,12 @@ def exp_whole(x):
     return math.exp(x)
 
 
-def exponential(kind: str) -> Any:
+def exponential(kind: str) -> Inline:
     """Of differences, as exact as results of a kind are."""
     return exp_whole if kind == "f32" else exp_short
 
 
-def _reach(unit: int, a: Any) -> dict[str, int]:
+def _reach(unit: int, a: Numbers) -> dict[str, int]:
     return {"x": unit * a.rows * a.n, "y": unit * a.rows * a.n}
 
 
@@ -124,7 +126,7 @@ def softmax_long_rows(is_log: bool, kind: str, row: Held) -> CudaKernel:
     return cuda_kernel(threads=lanes, blocks=lambda a: a.rows, extents=functools.partial(_reach, unit), **_ROWS)(body)
 
 
-def _lines(a: Any, is_log: bool, kind: str) -> dict[str, Any]:
+def _lines(a: Numbers, is_log: bool, kind: str) -> dict[str, Any]:
     return dict.fromkeys(("x", "y"), ITEMS[kind] * a.outer * a.n * a.inner)
 
 

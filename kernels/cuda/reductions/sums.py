@@ -16,6 +16,7 @@ from bolt_numba.kernels.cuda.language.lang import cuda, max_f32, min_f32
 from bolt_numba.kernels.cuda.language.warp import block_max, block_sum, warp_max, warp_sum
 from bolt_numba.kernels.cuda.reductions.fold import FLOATS, SHORT_ROW, WARP_ROW, is_reduced
 from bolt_numba.kernels.cuda.reductions.softmax import axis_form
+from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
 from bolt_numba.kernels.geometry.unseen import tested
@@ -38,7 +39,7 @@ _FIELDS: dict[str, Any] = {"x": PTR, "y": PTR, **dict.fromkeys(("outer", "n", "i
 """Axis 1 of ``[outer, n, inner]``."""
 
 
-def _folded(a: Any, source: str, result: str) -> dict[str, Any]:
+def _folded(a: Numbers, source: str, result: str) -> dict[str, Any]:
     return {"x": ITEMS[source] * a.outer * a.n * a.inner, "y": ITEMS[result] * a.outer * a.inner}
 
 
@@ -146,7 +147,7 @@ def lp_rows(p: int, kind: str, lanes: int) -> CudaKernel:
     )(body)
 
 
-def _whole(a: Any, p: int, kind: str) -> dict[str, Any]:
+def _whole(a: Numbers, p: int, kind: str) -> dict[str, Any]:
     return dict.fromkeys(("x", "y"), ITEMS[kind] * a.outer * a.n * a.inner)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider
 from bolt_numba.kernels.cuda.movement.index import SCOPE
 from bolt_numba.kernels.declare import Source
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.geometry.sampling import MODES, PADDINGS, grid_taps
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
@@ -84,7 +83,7 @@ def sample_points(dtypes: tuple[str, str], rank: int, taps: int, padding: str, a
     scope |= {"load": getattr(lang, f"load_{of}_nc"), "store": getattr(lang, f"store_{of}"), "one": _ONE, "zero": _ZERO}
     scope |= {"load_point": getattr(lang, f"load_{grid}_nc")}
 
-    def reach(a: Any) -> dict[str, Reach]:
+    def reach(a: Numbers) -> dict[str, Reach]:
         planes = a.count // a.points * a.channels
         return {"x": unit * planes * a.size, "grid": point * rank * a.count, "y": unit * planes * a.points}
 

@@ -19,7 +19,7 @@ from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import divide_exact, maximum, sqrt_exact
 from bolt_numba.kernels.cuda.movement.index import SCOPE, axis_args, axis_fields
 from bolt_numba.kernels.declare import Source
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.dtypes import lowest
@@ -130,7 +130,7 @@ def pool(
         text += f"        channel = np.int64(above) * n{rank + 1} + np.int64(lane_at)\n"
         text += "        store_i64(where + 8 * np.int64(t), max(place, 0) + channel * plane)\n"
 
-    def reach(a: Any) -> dict[str, Reach]:
+    def reach(a: Numbers) -> dict[str, Reach]:
         made: dict[str, Reach] = {"x": a.n0 * a.image, "y": unit * vector * a.count_all}
         return made | ({"where": 8 * a.count_all} if places else {})
 

@@ -18,7 +18,7 @@ from bolt_numba.kernels.cuda.movement.index import SCOPE, axis_args, axis_fields
 from bolt_numba.kernels.cuda.movement.moves import carried
 from bolt_numba.kernels.cuda.movement.table_gather import table_gather_steps
 from bolt_numba.kernels.declare import Source
-from bolt_numba.kernels.extents import Reach, ends, offsets
+from bolt_numba.kernels.extents import Numbers, Reach, ends, offsets
 from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
 from bolt_numba.kernels.geometry.resample import Pass, is_inside, nearest_tables, passes_of, plans_of
 from bolt_numba.kernels.geometry.strides import dense
@@ -88,7 +88,7 @@ def blend(source: str, target: str, form: str, taps: tuple[int, ...], vector: in
     scope = {**SCOPE, "load_f32_nc": load_f32_nc, "load_i64_nc": load_i64_nc, "one": np.float32(1)}
     scope |= {"load": getattr(lang, f"load{many}_{source}_nc"), "store": getattr(lang, f"store{many}_{target}")}
 
-    def reach(a: Any) -> dict[str, Reach]:
+    def reach(a: Numbers) -> dict[str, Reach]:
         tables = {f"{w}{q}": (8 if w == "index" else 4) * getattr(a, f"{w}{q}").size
                   for q in range(letters) for w in ("index", "weights")}  # fmt: skip
         last = sum(ends(offsets(getattr(a, f"index{q}"), 1))[1] - 1 for q in range(letters))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import divide_exact, maximum
 from bolt_numba.kernels.cuda.spatial.grid_sample import FLOATS
 from bolt_numba.kernels.declare import Inline, inline
-from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.elements import FAULT, MOST_LAUNCHED, DeviceParts, elements
 from bolt_numba.kernels.geometry.sampling import is_near, neighbours, region_samples, side_of
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Outs, Step, Types, kernel
@@ -52,7 +51,7 @@ def sampler(dtype: str, greatest: bool) -> Inline:
     return made
 
 
-def _aligned(a: Any, dtype: str, step: int, *_: bool) -> dict[str, Reach]:
+def _aligned(a: Numbers, dtype: str, step: int, *_: bool) -> dict[str, Reach]:
     unit, planes = lang.SIZES[dtype], a.regions * a.channels
     x, y = unit * a.images * a.channels * a.h * a.w, unit * planes * a.oh * a.ow
     return {"x": x, "rois": 4 * unit * a.regions, "of": step * a.regions, "y": y}
