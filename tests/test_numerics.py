@@ -143,3 +143,23 @@ def test_strict_adds_the_bias_to_the_whole_sum(group: int, channels: int, size: 
     (got,) = session.run(None, {"x": np.ones(x.type.dims, F32)})
     assert runner in {row["runner"] for row in session.report()}
     np.testing.assert_array_equal(got, np.full(got.shape, 0.5, F32))
+
+
+@pytest.mark.parametrize(("numerics", "terms"), [("strict", 256), ("default", 1024), ("fast", 1024)])
+@pytest.mark.parametrize("taps", [0, 2])
+def test_a_sum_begins_anew_after_as_many_terms_as_the_level_says(taps: int, numerics: str, terms: int) -> None:
+    """To 2**24 nothing adds a one; the sums behind the first one count all of theirs."""
+    depth, rows = 2048, 2
+    w = np.ones((depth, 16), F32)
+    w[0] = 2.0**24
+    graph = Graph("product")
+    build = Builder(graph)
+    if taps:
+        x = graph.add_input("x", TensorType(F32, (1, depth // taps, 1, rows + taps - 1)))
+        filters = np.ascontiguousarray(w.T.reshape(16, 1, taps, depth // taps).transpose(0, 3, 1, 2))
+        graph.add_output(build(Conv(), x, build.const(filters)))
+    else:
+        x = graph.add_input("x", TensorType(F32, (rows, depth)))
+        graph.add_output(build(MatMul(), x, build.const(w)))
+    (got,) = bn.compile(graph, numerics=numerics).run(None, {"x": np.ones(x.type.dims, F32)})
+    np.testing.assert_array_equal(got, np.full(got.shape, 2.0**24 + depth - terms, F32))

@@ -35,6 +35,21 @@ QUIET = {
     "onnx's own inference, which knows less than the file": ("_declared",),
 }
 """Why an error that goes no further is no fault of ours, or is told elsewhere; and where."""
+COUNTED = [
+    ("rewrite.py", ""),
+    ("precompile.py", ""),
+    ("tape_code.py", "ArithmeticError, ValueError, TypeError"),
+    ("choices.py", "LostError, ArithmeticError, ValueError"),
+    ("stages.py", "LostError, ArithmeticError, ValueError"),
+    ("known.py", "*starts.DAMAGED"),
+    ("starts.py", "*DAMAGED"),
+    ("starts.py", "*DAMAGED"),
+    ("starts.py", "*DAMAGED"),
+]
+"""Files that have errors counted which go no further, and what is no fault there: kinds that data or sizes cause."""
+
+
+PRODUCT = [file for file in SOURCES if file.relative_to(ROOT).parts[0] in ("bolt_numba", "kernels", "converters")]
 
 
 def graph_of_abs() -> Graph:
@@ -98,6 +113,14 @@ def silent(node: ast.AST, within: tuple[str, ...] = ()) -> Iterator[str]:
         yield from silent(child, within)
 
 
+def counting(tree: ast.Module) -> Iterator[str]:
+    """The kinds of errors that are no fault, for each call that has others counted."""
+    for node in ast.walk(tree):
+        name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+        if name in ("swallowed", "swallowing"):
+            yield ", ".join(map(ast.unparse, node.args[2 if name == "swallowed" else 1 :]))
+
+
 def is_broad(kinds: ast.expr | None) -> bool:
     names = {"Exception"} if kinds is None else {n.id for n in ast.walk(kinds) if isinstance(n, ast.Name)}
     return bool(names & {"Exception", "BaseException"})
@@ -105,8 +128,13 @@ def is_broad(kinds: ast.expr | None) -> bool:
 
 def test_every_broad_except_says_what_becomes_of_the_error() -> None:
     """Raise it, hand it on, count it by `swallowed`, or say in `QUIET` why none of these is right."""
-    product = [file for file in SOURCES if file.relative_to(ROOT).parts[0] in ("bolt_numba", "kernels", "converters")]
-    found = {place for file in product for place in silent(tree(file))}
+    found = {place for file in PRODUCT for place in silent(tree(file))}
     assert found == {place for places in QUIET.values() for place in places}
     assert list(silent(ast.parse("def f():\n try:\n  g()\n except Exception:\n  pass"))) == ["f"]
     assert list(silent(ast.parse("def f():\n with a, suppress(Exception):\n  pass"))) == ["f"]
+
+
+def test_what_is_counted_and_what_is_not_is_decided_here() -> None:
+    """One that is no longer counted is missing, though its handler may use the error otherwise."""
+    files = [file for file in PRODUCT if file.name != "swallowed.py"]
+    assert sorted((file.name, kinds) for file in files for kinds in counting(tree(file))) == sorted(COUNTED)
