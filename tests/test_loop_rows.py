@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.converters.onnx.writing.write import save_onnx
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
@@ -189,7 +190,7 @@ def test_sequences_that_only_grow_are_lists_of_results(trips: int, stacks: bool,
     (node,) = [n for n in made.nodes if n.op.name == "Loop"]
     op: Any = node.op
     assert op.listed == 1
-    bn.save(made, tmp_path / "again.onnx")
+    save_onnx(made, tmp_path / "again.onnx")
     for name, array in bn.compile(tmp_path / "again.onnx")(**feeds).items():
         np.testing.assert_array_equal(array, interpret(graph, feeds)[name])
 

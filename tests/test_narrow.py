@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bolt_numba as bn
+from bolt_numba.converters.onnx.writing.write import save_onnx
 from bolt_numba.errors import DTypeError
 from bolt_numba.ir.build import Builder, infer_types
 from bolt_numba.ir.graph import Graph
@@ -147,14 +148,31 @@ def test_sessions_narrow_what_products_alone_read(tmp_path: Path) -> None:
     np.testing.assert_allclose(bn.compile(tmp_path / "ready.bolt")(x)[0], wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_what_others_read_as_a_bias_or_an_output_stays() -> None:
+    graph = Graph("bias")
+    b = Builder(graph)
+    line, rows = graph.add_input("line", TensorType(F32, (64,))), graph.add_input("rows", TensorType(F32, (5, 64)))
+    made = b(MatMul(), rows, real(64, 64))
+    graph.add_output(made, "made")
+    bias = b(MatMul(), line, real(64, 48))
+    graph.add_output(b(MatMul(), made, real(64, 48), bias), "y")
+    session = bn.compile(graph, precision="bf16", threads=1)
+    assert dtypes(session.optimised) == ["MatMul float32"] * 3
+    given = real(64), real(5, 64)
+    for got, wanted in zip(session(*given), bn.compile(graph)(*given), strict=True):
+        assert got.dtype == F32
+        assert np.abs(got - wanted).max() < 2e-2 * np.abs(wanted).max()
+
+
 def test_narrow_graphs_run_and_are_written_like_others(tmp_path: Path) -> None:
     """Interpreted, by kernels of f32 between conversions, and from files of both formats."""
     x = np.random.default_rng(1).standard_normal((1, 32, 14, 14), np.float32)
     graph = bn.compile(network(), precision="bf16").optimised
     (wanted,) = interpret(graph, {"x": x}).values()
     largest = np.abs(wanted).max()
+    bn.save(graph, tmp_path / "narrow.bolt")
+    save_onnx(graph, tmp_path / "narrow.onnx")
     for name in ("narrow.bolt", "narrow.onnx"):
-        bn.save(graph, tmp_path / name)
         got = bn.compile(tmp_path / name)(x)[0]
         assert np.abs(got - wanted).max() < 1e-2 * largest
     strict = bn.compile(graph, numerics="strict")

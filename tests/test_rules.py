@@ -15,10 +15,10 @@ from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
 from bolt_numba.ops.pointwise import Abs, Add, Clip, Neg, Relu
 from bolt_numba.passes.canonical.fold import FoldConstant, fold_rules
-from bolt_numba.passes.pipeline import all_rules
+from bolt_numba.passes.pipeline import STAGES, PipelineRun, all_rules
 from bolt_numba.passes.rewrite import Pat, Rule, match, rewrite
 from bolt_numba.passes.trace import Trace
-from bolt_numba.types import BOOL, F32, I64, Array, Sym, TensorType
+from bolt_numba.types import BOOL, F32, I64, NUMERICS, Array, Sym, TensorType
 from tests import (  # noqa: F401 - they register their cases
     rule_cases_binary,
     rule_cases_bytes,
@@ -75,6 +75,20 @@ def test_rule_fires_and_keeps_values(case: Case) -> None:
     verify(graph)
     assert graph.output_names == before.output_names
     same(case, before, graph)
+
+
+LEVELS = {"shift_before_weights": ("default", "fast"), "exact_floats": ("strict",)}
+"""Rules that not all levels of numerics have."""
+
+
+def test_levels_differ_by_these_rules_alone() -> None:
+    having: dict[Any, list[str]] = {}
+    for numerics in NUMERICS:
+        run = PipelineRun(numerics=numerics)
+        for place, part in enumerate(part for stage in STAGES for part in stage.parts):
+            for rule in run.rules(part) if isinstance(part, tuple) else ():
+                having.setdefault((place, rule.name), []).append(numerics)
+    assert {name: tuple(levels) for (_, name), levels in having.items() if len(levels) < len(NUMERICS)} == LEVELS
 
 
 def test_every_rule_has_a_case() -> None:

@@ -18,6 +18,8 @@ from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.decompose import DECOMPOSITIONS
+from bolt_numba.ops.layers.attention.attention import FusedAttention
+from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
 from bolt_numba.ops.layers.detection.boxes import DetectionOutput
 from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.layers.products.conv import Conv
@@ -26,8 +28,9 @@ from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.ops.registry import OPS, Op
 from bolt_numba.passes.layout.channels_last import to_last
 from bolt_numba.passes.rewrite import FIRED, Rule, rewrite
+from bolt_numba.passes.trace import Trace
 from bolt_numba.plugins import lowering
-from bolt_numba.types import F32, I8, TensorType
+from bolt_numba.types import F16, F32, I8, I64, TensorType
 from tests.cases import CASES, Case
 from tests.graphs import make
 from tests.near import assert_near
@@ -112,6 +115,32 @@ def test_a_bias_of_integers_has_the_scales_of_rows_and_columns(rows: int, column
     assert "QLinearMatMul" not in {node.op.name for node in graph.nodes}
     for name, got in interpret(graph, feeds).items():
         np.testing.assert_array_equal(got, want[name])
+
+
+HIDDEN = np.array([[0, -np.inf, 0], [0, 0, 0]], F32)
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "last", "reason"),
+    [
+        (Softmax(-1), [(2, 3)], F16, "narrow floats"),
+        (FusedAttention(1.0), [(2, 4), (3, 4), (3, 5)], HIDDEN, "rows that see nothing"),
+        (FusedAttention(1.0), [(2, 4), (3, 4), (3, 5), (2, 3)], F32, "rows that see nothing"),
+        (FusedAttention(1.0), [(2, 4), (3, 4), (3, 5)], np.where(np.isfinite(HIDDEN), HIDDEN, F32.type(-9)), ""),
+        (RotaryEmbedding(), [(1, 1, 2, 4), (5, 2), (5, 2), (1, 2)], I64, "positions that only the run tells"),
+        (RotaryEmbedding(), [(1, 1, 2, 4), (5, 2), (5, 2)], np.array([[3, 1]]), ""),
+    ],
+)
+def test_what_would_compute_something_else_stays(op: Op, shapes: list[Any], last: Any, reason: str) -> None:
+    """last: dtype of the last input, or a constant behind all inputs."""
+    graph, is_constant = Graph("one"), isinstance(last, np.ndarray)
+    dtypes = [F32] * len(shapes) if is_constant else [*[F32] * (len(shapes) - 1), last]
+    given = [graph.add_input(f"x{i}", TensorType(*row)) for i, row in enumerate(zip(dtypes, shapes, strict=True))]
+    graph.add_output(Builder(graph)(op, *given, *[last] * is_constant))
+    trace = Trace()
+    rewrite(graph, lowering.apart(type(op)), trace=trace, strict=True)
+    assert (op in [node.op for node in graph.nodes]) == bool(reason)
+    assert not reason or any(reason in why for why in trace.refusals.values())
 
 
 def test_a_softmax_is_taken_apart_by_several_rules() -> None:

@@ -22,7 +22,7 @@ from bolt_numba.errors import DTypeError, ShapeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.dot import Mark, colour_of, to_dot
 from bolt_numba.ir.drawing import to_svg
-from bolt_numba.ir.graph import Graph, Node
+from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.parts import dissolve
 from bolt_numba.ir.spec import verify
@@ -410,6 +410,7 @@ def test_random_graphs_that_compute_shapes_have_no_cycles_and_compute_the_same(s
     rng = random.Random(seed)
     graph = Graph("shapes")
     b, values = Builder(graph), [graph.add_input("x", TensorType(F32, (Sym("n"), 4)))]
+    lengths: list[Value] = []
     for _ in range(rng.randint(3, 14)):
         x, y = rng.choice(values[-4:]), rng.choice(values)
         if rng.random() < 0.5:
@@ -418,10 +419,13 @@ def test_random_graphs_that_compute_shapes_have_no_cycles_and_compute_the_same(s
         length = b(make("Gather"), b(make("Shape"), y), np.array([0]))
         for _ in range(rng.randint(0, 2)):
             length = b(make("Mul"), length, np.array([1]))
+        lengths.append(length)
         flat = b(make("Reshape"), x, b(make("Concat", axis=0), length, np.array([2, 2])))
         values.append(b(make("Reshape"), flat, b(make("Concat", axis=0), length, np.array([-1]))))
     graph.add_output(values[-1], "y")
     graph.add_output(rng.choice(values[1:]), "z")
+    if lengths:
+        graph.add_output(rng.choice(lengths), "length")
     graph.drop_dead()
     names = ["Add", "Neg", "Reshape", "Shape", "Gather", "Mul", "Concat"]
     kinds = [rng.choice([Picky, Free])(*rng.sample(names, rng.randint(1, 7))) for _ in "ab"]
