@@ -29,11 +29,12 @@ from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Mul, Relu, Sigmoid
 from bolt_numba.ops.registry import Op
+from bolt_numba.runtime import choices, packs
 from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Plan, Planner
 from bolt_numba.runtime.region import Region, region_of
 from bolt_numba.runtime.slots import Slot
-from bolt_numba.types import F32, STRING, Sym, TensorType
+from bolt_numba.types import F32, STRING, Array, Sym, TensorType
 from tests.cases import CASES, Case
 from tests.level import few
 
@@ -98,25 +99,33 @@ def check(graph: Graph, sizes: Sequence[Sequence[TensorType]]) -> int:
     return len(region.choices)
 
 
-def one_node(case: Case) -> Graph | None:
-    """A graph of one node whose operands that are no constants have sizes of their own."""
+def one_node(case: Case, count: int = 1) -> Graph | None:
+    """A graph of one node whose operands that are no constants have sizes of their own; or of several alike.
+
+    Constants of the others hold the same numbers in other places, but those that decide shapes.
+    """
     graph = Graph()
     build = Builder(graph)
     operands: list[Value | None] = []
+    constants: dict[int, Array] = {}
     for i, array in enumerate(case.inputs):
         if array is None:
             operands.append(None)
         elif i in case.op.value_inputs or (i and array.size > 1):
             operands.append(build.const(array))
+            constants |= {} if i in case.op.value_inputs else {i: array}
         else:
             shape = tuple([Sym(f"d{i}_{axis}") for axis in range(array.ndim)])
             operands.append(graph.add_input(f"x{i}", TensorType(array.dtype, shape)))
-    try:
-        made = build(case.op, *operands)
-    except BoltError:  # symbols leave too much open
-        return None
-    for value in made if isinstance(made, tuple) else [made]:
-        graph.add_output(value)
+    for number in range(count):
+        for i, array in constants.items() if number else ():
+            operands[i] = build.const(np.roll(array, number))
+        try:
+            made = build(case.op, *operands)
+        except BoltError:  # symbols leave too much open, or numbers may not stand elsewhere
+            return None
+        for value in made if isinstance(made, tuple) else [made]:
+            graph.add_output(value)
     return graph
 
 
@@ -124,6 +133,24 @@ def resized(case: Case, graph: Graph, change: dict[int, int]) -> list[TensorType
     """Types of the inputs for a case, with other sizes; sizes that are equal stay so."""
     arrays = [case.inputs[int(v.name[1:])] for v in graph.inputs]
     return [TensorType(a.dtype, tuple([change.get(d, d) for d in a.shape])) for a in arrays if a is not None]
+
+
+def check_nodes_alike(case: Case) -> None:
+    """What a node takes over from one like it, whose constants hold other numbers, is what would be planned for it."""
+    graph = one_node(case, 3)
+    if graph is None:
+        return
+    types, ways = resized(case, graph, {}), list[Any]()
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (choices, packs):
+            patch.setattr(module, "KEYED_ELEMENTS", 0)  # makers see the content of none
+        for found in (choices.Choices.found, lambda *_: None):
+            patch.setattr(choices.Choices, "found", found)
+            try:
+                ways.append(described(planned(region_of(graph), Packs(), types)))
+            except BoltError as error:
+                ways.append((type(error), str(error)))
+    assert ways[0] == ways[1]
 
 
 def is_planned(op: type[Op]) -> bool:
@@ -149,6 +176,7 @@ def test_every_operator(op: type[Op]) -> None:
             some = draw.draw(st.sets(st.sampled_from(known), max_size=2)) if known else set()
             changes.append({d: draw.draw(st.sampled_from(SIZES)) for d in sorted(some)})
         kept += check(graph, [resized(case, graph, change) for change in changes])
+        check_nodes_alike(case)
 
     run()
     assert kept or EXAMPLES < 8 or op.name not in USUAL
