@@ -19,6 +19,7 @@ from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.kernels.registry import Record, Scratch
+from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceMean
 from bolt_numba.ops.arrays.shape import Concat, Reshape
 from bolt_numba.ops.control import ControlFlow
@@ -180,6 +181,10 @@ def test_every_operator(op: type[Op]) -> None:
 
     run()
     assert kept or EXAMPLES < 8 or op.name not in USUAL
+
+
+def test_nodes_alike_whose_content_decides() -> None:
+    check_nodes_alike(Case(Gather(0), (np.ones((5, 4), F32), np.array([0, 1, 3]))))
 
 
 USUAL = {
