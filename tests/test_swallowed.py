@@ -6,6 +6,7 @@ import ast
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,10 @@ COUNTED = [
 """Files that have errors counted which go no further, and what is no fault there: kinds that data or sizes cause."""
 
 
-PRODUCT = [file for file in SOURCES if file.relative_to(ROOT).parts[0] in ("bolt_numba", "kernels", "converters")]
+def naming(*words: str) -> list[Path]:
+    """Files of the product in which one of these words stands: few have to be parsed."""
+    product = [file for file in SOURCES if file.relative_to(ROOT).parts[0] in ("bolt_numba", "kernels", "converters")]
+    return [file for file in product if any(word in file.read_text() for word in words)]
 
 
 def graph_of_abs() -> Graph:
@@ -128,7 +132,7 @@ def is_broad(kinds: ast.expr | None) -> bool:
 
 def test_every_broad_except_says_what_becomes_of_the_error() -> None:
     """Raise it, hand it on, count it by `swallowed`, or say in `QUIET` why none of these is right."""
-    found = {place for file in PRODUCT for place in silent(tree(file))}
+    found = {place for file in naming("Exception", "except:") for place in silent(tree(file))}
     assert found == {place for places in QUIET.values() for place in places}
     assert list(silent(ast.parse("def f():\n try:\n  g()\n except Exception:\n  pass"))) == ["f"]
     assert list(silent(ast.parse("def f():\n with a, suppress(Exception):\n  pass"))) == ["f"]
@@ -136,5 +140,5 @@ def test_every_broad_except_says_what_becomes_of_the_error() -> None:
 
 def test_what_is_counted_and_what_is_not_is_decided_here() -> None:
     """One that is no longer counted is missing, though its handler may use the error otherwise."""
-    files = [file for file in PRODUCT if file.name != "swallowed.py"]
+    files = [file for file in naming("swallow") if file.name != "swallowed.py"]
     assert sorted((file.name, kinds) for file in files for kinds in counting(tree(file))) == sorted(COUNTED)
