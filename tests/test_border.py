@@ -32,6 +32,7 @@ from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.passes import pipeline
 from bolt_numba.passes.canonical.fold import FoldConstant
+from bolt_numba.quantize import write_clips, write_table
 from bolt_numba.surgery import packed
 from bolt_numba.types import BOOL, F32, I64, TensorType
 
@@ -382,3 +383,16 @@ def test_what_numpy_raises_by_request_is_not_asked_of_us() -> None:
             bn.compile(content)(X, region)
         with np.errstate(all=level):  # type: ignore[call-overload]
             assert bn.compile(content)(X, np.array([0, 0, 0, 0, 1, 1, 1, 1], F32))["y"].shape == (1, 1, 3, 4)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: write_table(3, "table.txt"),  # type: ignore[arg-type]
+        lambda: write_clips(made=3, path="clips.json"),  # type: ignore[arg-type]
+        lambda: surgery.with_outputs(3, ["y"]),  # type: ignore[arg-type]
+    ],
+)
+def test_an_argument_of_another_class_is_the_callers_mistake(call: Callable[[], Any]) -> None:
+    with pytest.raises(bn.DTypeError, match=r": (made|graph): got 3, wanted a (Quantised|Graph)$"):
+        call()

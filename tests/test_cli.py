@@ -17,7 +17,7 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba import benchmark
-from bolt_numba.cli import app, formats, machine
+from bolt_numba.cli import app, console, formats, machine
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.store import load_bolt
@@ -387,6 +387,9 @@ class TestMachine:
         assert "compiled 0 kernels" in run("warm", model)
         assert f"removed {len(entries)} kernels" in run("clear")
         assert json.loads(run("list", "--json")) == []
+
+    def test_one_is_no_plural(self) -> None:
+        assert [console.counted(count, "kernel") for count in (0, 1, 2)] == ["0 kernels", "1 kernel", "2 kernels"]
 
     def test_ops(self, call: Call) -> None:
         found = call("ops", "--json").json

@@ -85,6 +85,15 @@ def leave(error: Exception, what: str, *passing: type[Exception]) -> NoReturn:
     raise as_bolt_error(error, what) from error
 
 
+def _mistaken(function: Any, arguments: dict[str, Any], what: str) -> DTypeError | None:
+    """What to say where an argument is of another class than the function declares, which may be why it failed."""
+    for name, value in arguments.items():
+        wanted = function.__globals__.get(function.__annotations__.get(name))
+        if isinstance(wanted, type) and not isinstance(value, wanted):
+            return DTypeError(f"{what}: {name}: got {value!r:.80}, wanted a {wanted.__name__}")
+    return None
+
+
 def border(what: str, *passing: type[Exception]) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a public function so that only BoltErrors, and the kinds in ``passing``, leave it.
 
@@ -92,6 +101,8 @@ def border(what: str, *passing: type[Exception]) -> Callable[[Callable[P, T]], C
     """
 
     def wrap(function: Callable[P, T]) -> Callable[P, T]:
+        names = function.__code__.co_varnames
+
         @wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
@@ -100,6 +111,8 @@ def border(what: str, *passing: type[Exception]) -> Callable[[Callable[P, T]], C
                 trace = error.__traceback__
                 if isinstance(error, TypeError) and trace is not None and trace.tb_next is None:
                     raise  # the arguments are not those of the function
+                if isinstance(error, (AttributeError, TypeError)) and _THEIRS not in vars(error):
+                    leave(_mistaken(function, {**dict(zip(names, args, strict=False)), **kwargs}, what) or error, what)
                 leave(error, what, *passing)
 
         return guarded
