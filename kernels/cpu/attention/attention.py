@@ -237,7 +237,12 @@ class Workspace:
 
 
 def workspace(mr: int, n: int, d: int, width: int, packs_values: bool = True) -> Workspace:
-    """Layout for heads of ``n`` keys of ``d`` and values of ``width``.
+    """Layout for heads of ``n`` keys of ``d`` and values of ``width``."""
+    return laid_out(mr, n, width, 4 * d, 4 * n if packs_values else 0, 4 * mr * d)
+
+
+def laid_out(mr: int, n: int, width: int, key: int, value: int, rows: int) -> Workspace:
+    """Layout for ``key`` bytes of each of n keys, ``value`` bytes of each column, and a block of queries of so many.
 
     Rows of scores are an odd number of vectors apart, so that a block of them does not fall into one set of the cache.
     """
@@ -246,9 +251,9 @@ def workspace(mr: int, n: int, d: int, width: int, packs_values: bool = True) ->
         return -(-nbytes // 64) * 64
 
     columns, result = -(-n // PANEL) * PANEL, -(-width // PANEL) * PANEL
-    values_at = rounded(4 * columns * d)
-    rows_at = values_at + (rounded(4 * result * n) if packs_values else 0)
-    scores_at = rows_at + rounded(4 * mr * d)
+    values_at = rounded(columns * key)
+    rows_at = values_at + rounded(result * value)
+    scores_at = rows_at + rounded(rows)
     pitch = 4 * (columns + LANES)
     result_at = scores_at + rounded(mr * pitch)
     size = result_at + rounded(4 * mr * result + 4 * mr)

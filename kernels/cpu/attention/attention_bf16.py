@@ -20,6 +20,7 @@ from bolt_numba.kernels.cpu.attention.attention import (
     accepts_attention,
     attention_steps,
     blocks_reach,
+    laid_out,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.attention.score_rows import PANEL, VECTORS, exp_scores, find_top, write_block
 from bolt_numba.kernels.cpu.isa import target
@@ -156,18 +157,8 @@ def attention_bf16_kernel(mr: int) -> Native:
 
 def workspace_bf16(mr: int, n: int, d: int, width: int, packs_values: bool = True) -> Workspace:
     """As `attention.workspace`; values are always packed."""
-
-    def rounded(nbytes: int) -> int:
-        return -(-nbytes // 64) * 64
-
-    columns, result = -(-n // PANEL) * PANEL, -(-width // PANEL) * PANEL
-    values_at = rounded(4 * columns * -(-d // 2))
-    rows_at = values_at + rounded(4 * result * -(-n // 2))
-    scores_at = rows_at + rounded(mr * -(-d // (2 * LANES)) * BYTES + BLOCK)
-    pitch = 4 * (columns + LANES)
-    result_at = scores_at + rounded(mr * pitch)
-    size = result_at + rounded(4 * mr * result + 4 * mr)
-    return Workspace(values_at, rows_at, scores_at, result_at, pitch, size + 64)
+    rows = mr * -(-d // (2 * LANES)) * BYTES + BLOCK
+    return laid_out(mr, n, width, 4 * -(-d // 2), 4 * -(-n // 2), rows)
 
 
 PAIRS = BlockForm(attention_bf16_kernel, workspace_bf16)

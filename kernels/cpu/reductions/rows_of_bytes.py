@@ -50,7 +50,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.language.vmath import exp_negative
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.extents import Numbers
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.jit import F64, I64, PTR, PTR_OR_0, Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.between_bytes import MOST_IN_ROW, BetweenBytes
@@ -59,6 +59,11 @@ from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.registry import normalise_axis
 
 SCALES: Any = {"x": PTR, "y": PTR, "x_scale": PTR, "x_zero": PTR, "y_scale": PTR, "y_zero": PTR}
+NUMBERS: dict[str, Reach] = {"x_scale": 4, "y_scale": 4, "x_zero": 1, "y_zero": 1}
+OPERANDS: dict[str, Argument] = {
+    "x": In(0), "x_scale": In(1), "x_zero": In(2), "y_scale": In(3), "y_zero": In(4), "y": Out(0)
+}  # fmt: skip
+"""Fields of kernels from bytes to bytes, extents of scales and zero points, and what `BetweenBytes` has for them."""
 
 
 def loads(signed: bool) -> tuple[Any, Any, Any]:
@@ -128,9 +133,8 @@ def softmax_bytes(x_signed: bool, y_signed: bool) -> Native:
 
     body.__name__ = name_of("softmax", x_signed, y_signed)
 
-    def reach(a: Numbers) -> dict[str, int]:
-        numbers = {"x_scale": 4, "y_scale": 4, "x_zero": 0, "y_zero": 1}
-        return {"x": a.rows * a.n, "y": a.rows * a.n, "room": 4 * a.n * a.threads, **numbers}
+    def reach(a: Numbers) -> dict[str, Reach]:
+        return {"x": a.rows * a.n, "y": a.rows * a.n, "room": 4 * a.n * a.threads, **NUMBERS, "x_zero": 0}
 
     return native(**SCALES, room=PTR, rows=I64, n=I64, extents=reach)(body)
 
@@ -234,9 +238,9 @@ def norm_bytes(x_signed: bool, y_signed: bool) -> Native:
 
     body.__name__ = name_of("layer_norm", x_signed, y_signed)
 
-    def reach(a: Numbers) -> dict[str, int]:
-        numbers = {"x_scale": 4, "y_scale": 4, "x_zero": 0, "y_zero": 1, "gain": 4 * a.n, "shift": 4 * a.n}
-        return {"x": a.rows * a.n, "y": a.rows * a.n, **numbers}
+    def reach(a: Numbers) -> dict[str, Reach]:
+        rows = {"x": a.rows * a.n, "y": a.rows * a.n, "gain": 4 * a.n, "shift": 4 * a.n}
+        return {**NUMBERS, "x_zero": 0, **rows}
 
     return native(**SCALES, gain=PTR, shift=PTR_OR_0, epsilon=F64, rows=I64, n=I64, extents=reach)(body)
 
@@ -270,9 +274,8 @@ def mean_bytes(x_signed: bool, y_signed: bool) -> Native:
 
     body.__name__ = name_of("mean", x_signed, y_signed)
 
-    def reach(a: Numbers) -> dict[str, int]:
-        numbers = {"x_scale": 4, "y_scale": 4, "x_zero": 1, "y_zero": 1}
-        return {"x": a.outer * a.n * a.inner, "y": a.outer * a.inner, **numbers}
+    def reach(a: Numbers) -> dict[str, Reach]:
+        return {"x": a.outer * a.n * a.inner, "y": a.outer * a.inner, **NUMBERS}
 
     return native(**SCALES, outer=I64, n=I64, inner=I64, extents=reach)(body)
 
@@ -310,8 +313,7 @@ def rows_of_bytes(op: BetweenBytes, ins: Types, outs: Outs, context: Context) ->
     x, y = ins[0], outs[0]
     if not x.size:
         return []
-    args: dict[str, Argument] = {"x": In(0), "y": Out(0), "x_scale": In(1), "x_zero": In(2), "y_scale": In(3)}
-    args["y_zero"] = In(4)
+    args = dict(OPERANDS)
     kinds = _signed(x.dtype), _signed(y.dtype)
     if isinstance(op.op, ReduceMean):
         outer, n, inner = mean_form(op.op, x, ins[5]) or (0, 0, 0)

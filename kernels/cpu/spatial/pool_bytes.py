@@ -28,12 +28,11 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_u8,
     vstore_u8_n,
 )
-from bolt_numba.kernels.cpu.reductions.rows_of_bytes import SCALES, code_of, loads, name_of
+from bolt_numba.kernels.cpu.reductions.rows_of_bytes import NUMBERS, OPERANDS, SCALES, code_of, loads, name_of
 from bolt_numba.kernels.cpu.spatial.pool import FIELDS, PARALLEL_LOADS, WINDOW, window_args, window_rows, windows_reach
-from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import Inline, Native, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Outs, Step, Types, kernel
+from bolt_numba.kernels.registry import Context, Outs, Step, Types, kernel
 from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
 
@@ -186,9 +185,7 @@ def average_pool_bytes(x_signed: bool, y_signed: bool) -> Native:
                         vstore_u8_n(y + j, code(to_f32(a) * factor, zero), left)
 
     body.__name__ = name_of("average_pool", x_signed, y_signed)
-    numbers: dict[str, Reach] = {"x_scale": 4, "y_scale": 4, "x_zero": 1, "y_zero": 1}
-    reach = lambda a: {**windows_reach(a, 1), **numbers}  # noqa: E731
-    return native(fastmath=None, extents=reach, **SCALES | FIELDS)(body)
+    return native(fastmath=None, extents=lambda a: windows_reach(a, 1) | NUMBERS, **SCALES | FIELDS)(body)
 
 
 def _averages(op: BetweenBytes, ins: Types) -> bool:
@@ -205,7 +202,6 @@ def average_pool_of_bytes(op: BetweenBytes, ins: Types, outs: Outs, context: Con
     pool = tested(op.op if isinstance(op.op, AveragePool) else None)
     if not y.size:
         return []
-    numbers: dict[str, Argument] = {"x_scale": In(1), "x_zero": In(2), "y_scale": In(3), "y_zero": In(4)}
     parallel = y.size * math.prod(pool.kernel_shape) >= 2 * PARALLEL_LOADS
     program = average_pool_bytes(x.dtype == I8, y.dtype == I8)
-    return [Step(program, window_args(pool, x, y) | numbers, parallel)]
+    return [Step(program, window_args(pool, x, y) | OPERANDS, parallel)]

@@ -25,24 +25,12 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_u8_n,
 )
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
-from bolt_numba.kernels.cpu.reductions.rows_of_bytes import SCALES, code_of, loads, name_of
+from bolt_numba.kernels.cpu.reductions.rows_of_bytes import NUMBERS, OPERANDS, SCALES, code_of, loads, name_of
 from bolt_numba.kernels.extents import Reach, ends, offsets
 from bolt_numba.kernels.geometry.resample import is_inside, is_untouched, plans_of, useful
 from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
-from bolt_numba.kernels.registry import (
-    Argument,
-    Context,
-    In,
-    Operands,
-    Out,
-    Outs,
-    Pitch,
-    Scratch,
-    Step,
-    Types,
-    kernel,
-)
+from bolt_numba.kernels.registry import Argument, Context, Operands, Out, Outs, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.resize import Resize
@@ -53,7 +41,6 @@ NOTHING = np.float32(0)
 def _seen(a: Any) -> dict[str, Reach]:
     width, taps, rows = a.size * a.c, a.out * a.taps, a.outer * a.high
     low, end = ends(offsets(a.lines, width))
-    numbers: dict[str, Reach] = {"x_scale": 4, "y_scale": 4, "x_zero": 1, "y_zero": 1}
     return {
         "x": (low, end + (a.outer - 1) * a.tall * width) if rows else 0,
         "y": (rows * a.out - 1) * a.pitch + a.c if rows else 0,
@@ -62,7 +49,7 @@ def _seen(a: Any) -> dict[str, Reach]:
         "lines": 8 * a.high * a.line_taps,
         "line_weights": 4 * a.high * a.line_taps,
         "room": a.threads * a.room_step,
-        **numbers,
+        **NUMBERS,
     }
 
 
@@ -180,8 +167,7 @@ def resize_of_bytes(op: BetweenBytes, ins: Types, outs: Outs, context: Context) 
     (high, line_taps), (out, taps) = lines.shape, index.shape
     step = 4 * (size + out) * c + 2 * BYTES
     args: dict[str, Argument] = {
-        "x": In(0), "x_scale": In(1), "x_zero": In(2), "y_scale": In(3), "y_zero": In(4), "y": Out(0),
-        "pitch": Pitch(Out(0)), "index": _table(index * (4 * c)), "weights": np.ascontiguousarray(weights),
+        **OPERANDS, "pitch": Pitch(Out(0)), "index": _table(index * (4 * c)), "weights": np.ascontiguousarray(weights),
         "lines": _table(lines * (size * c)), "line_weights": np.ascontiguousarray(line_weights),
         "room": Scratch(step * context.threads), "room_step": step, "outer": outer, "tall": tall, "high": high,
         "size": size, "out": out, "c": c, "taps": taps, "line_taps": line_taps,
