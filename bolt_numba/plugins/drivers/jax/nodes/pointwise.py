@@ -10,6 +10,7 @@ import numpy as np
 from bolt_numba.base.types import BOOL, F16, F32, F64, I32, I64, U32, U64, AnyDType
 from bolt_numba.ops import pointwise
 from bolt_numba.ops.dtypes import HALVES
+from bolt_numba.ops.pointwise import Pointwise
 from bolt_numba.plugins.drivers.jax.table import DATA, FLOATS, INTS, NUMBERS, JaxSite, builds
 
 BY_FORMULA = (
@@ -51,17 +52,17 @@ for _name in BY_FORMULA.split():
 
 
 @builds("Sign", dtypes=NUMBERS, by_rank=True)
-def sign(s: JaxSite, op: Any, x: Any) -> Any:
+def sign(s: JaxSite, op: Pointwise, x: Any) -> Any:
     return s.np.sign(x)
 
 
 @builds("Not", dtypes=(BOOL,), by_rank=True)
-def negation(s: JaxSite, op: Any, x: Any) -> Any:
+def negation(s: JaxSite, op: Pointwise, x: Any) -> Any:
     return s.np.logical_not(x)
 
 
 @builds("Clip", dtypes=NUMBERS, by_rank=True)
-def clip(s: JaxSite, op: Any, x: Any) -> Any:
+def clip(s: JaxSite, op: Pointwise, x: Any) -> Any:
     """Between least and greatest number, where there is one; NaN stays, and a bound of NaN leaves NaN."""
     for bound, beyond in ((op.lo, s.np.less), (op.hi, s.np.greater)):
         if bound is not None:
@@ -71,12 +72,12 @@ def clip(s: JaxSite, op: Any, x: Any) -> Any:
 
 
 @builds("IsInf", dtypes=FLOATS, results=(BOOL,), by_rank=True)
-def is_inf(s: JaxSite, op: Any, x: Any) -> Any:
+def is_inf(s: JaxSite, op: Pointwise, x: Any) -> Any:
     return (s.np.isposinf(x) & bool(op.detect_positive)) | (s.np.isneginf(x) & bool(op.detect_negative))
 
 
 @builds("Where", dtypes=DATA, others={0: (BOOL,)}, by_rank=True)
-def where(s: JaxSite, op: Any, condition: Any, x: Any, y: Any) -> Any:
+def where(s: JaxSite, op: Pointwise, condition: Any, x: Any, y: Any) -> Any:
     return s.np.where(condition, x, y)
 
 
@@ -86,7 +87,7 @@ def _not_zero(s: JaxSite, y: Any) -> tuple[Any, Any]:
 
 
 @builds("Div", dtypes=NUMBERS, by_rank=True)
-def quotient(s: JaxSite, op: Any, x: Any, y: Any) -> Any:
+def quotient(s: JaxSite, op: Pointwise, x: Any, y: Any) -> Any:
     """Of integers cut towards zero, and 0 where the divisor is."""
     if x.dtype.kind not in "iu":
         return s.np.true_divide(x, y)
@@ -96,7 +97,7 @@ def quotient(s: JaxSite, op: Any, x: Any, y: Any) -> Any:
 
 
 @builds("Mod", dtypes=NUMBERS, by_rank=True)
-def remainder(s: JaxSite, op: Any, x: Any, y: Any) -> Any:
+def remainder(s: JaxSite, op: Pointwise, x: Any, y: Any) -> Any:
     """With the sign of the divisor, or of x as in C."""
     made = s.np.fmod if op.fmod else s.np.mod
     if x.dtype.kind not in "iu":
@@ -106,7 +107,7 @@ def remainder(s: JaxSite, op: Any, x: Any, y: Any) -> Any:
 
 
 @builds("Pow", dtypes=FLOATS, by_rank=True)
-def power(s: JaxSite, op: Any, x: Any, y: Any) -> Any:
+def power(s: JaxSite, op: Pointwise, x: Any, y: Any) -> Any:
     """Of 0 and infinity as of other numbers, where the exponent is a half."""
     y = y.astype(x.dtype)
     made = s.np.power(x, y)
@@ -114,7 +115,7 @@ def power(s: JaxSite, op: Any, x: Any, y: Any) -> Any:
 
 
 @builds("BitShift", dtypes=INTS, by_rank=True)
-def shift(s: JaxSite, op: Any, x: Any, y: Any) -> Any:
+def shift(s: JaxSite, op: Pointwise, x: Any, y: Any) -> Any:
     beyond = (y < 0) | (y >= 8 * x.dtype.itemsize)
     x, safe = s.np.broadcast_arrays(x, s.np.where(beyond, s.np.zeros((), y.dtype), y))
     if op.direction == "LEFT":
@@ -123,7 +124,7 @@ def shift(s: JaxSite, op: Any, x: Any, y: Any) -> Any:
 
 
 @builds("Cast", dtypes=(*NUMBERS, BOOL))
-def cast(s: JaxSite, op: Any, x: Any) -> Any:
+def cast(s: JaxSite, op: Pointwise, x: Any) -> Any:
     """As `ops.arrays.conversion` says, also of floats that an integer does not hold."""
     source, to = s.type(0).dtype, np.dtype(op.to)
     x = s.np.asarray(x)

@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32, I32, U8
-from bolt_numba.ops.layers.products.conv import along_channels
+from bolt_numba.ops.layers.attention.attention import FusedAttention
+from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
+from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose, along_channels
+from bolt_numba.ops.layers.products.integer_products import ConvInteger, MatMulInteger
+from bolt_numba.ops.layers.products.matmul import Einsum, MatMul
+from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 from bolt_numba.plugins.drivers.jax.table import FLOATS, NUMBERS, JaxSite, builds
 
 LETTERS = "DHW"
@@ -20,7 +25,7 @@ BYTES = (np.dtype("u1"), np.dtype("i1"))
 
 
 @builds("MatMul", dtypes=NUMBERS, by_rank=True)
-def matmul(s: JaxSite, op: Any, a: Any, b: Any, bias: Any = None) -> Any:
+def matmul(s: JaxSite, op: MatMul, a: Any, b: Any, bias: Any = None) -> Any:
     s.want(op.to is None, "a result of another dtype")
     left = s.np.swapaxes(a, -1, -2) if op.trans_a and s.rank(0) > 1 else a
     right = s.np.swapaxes(b, -1, -2) if op.trans_b and s.rank(1) > 1 else b
@@ -32,7 +37,7 @@ def matmul(s: JaxSite, op: Any, a: Any, b: Any, bias: Any = None) -> Any:
 
 
 @builds("Einsum", dtypes=NUMBERS)
-def einsum(s: JaxSite, op: Any, *xs: Any) -> Any:
+def einsum(s: JaxSite, op: Einsum, *xs: Any) -> Any:
     return s.np.einsum(op.equation.replace(" ", ""), *xs)
 
 
@@ -42,7 +47,7 @@ def _names(rank: int) -> tuple[str, str, str]:
     return f"NC{spatial}", f"OI{spatial}", f"NC{spatial}"
 
 
-def convolved(s: JaxSite, op: Any, x: Any, w: Any) -> Any:
+def convolved(s: JaxSite, op: Conv | ConvInteger, x: Any, w: Any) -> Any:
     """The sums of a convolution, in the operands' dtype."""
     rank = s.rank() - 2
     s.want(1 <= rank <= len(LETTERS), "images of other than 1 to 3 axes")
@@ -85,14 +90,14 @@ def _by_channel(s: JaxSite, windows: Any, x: Any, w: Any, pads: Any, outs: Any) 
 
 
 @builds("Conv", dtypes=FLOATS)
-def conv(s: JaxSite, op: Any, x: Any, w: Any, bias: Any = None) -> Any:
+def conv(s: JaxSite, op: Conv, x: Any, w: Any, bias: Any = None) -> Any:
     s.want(op.to is None, "a result of another dtype")
     y = convolved(s, op, x, w)
     return y if bias is None else y + along_channels(bias, s.rank())
 
 
 @builds("ConvTranspose", dtypes=FLOATS)
-def conv_transpose(s: JaxSite, op: Any, x: Any, w: Any, bias: Any = None) -> Any:
+def conv_transpose(s: JaxSite, op: ConvTranspose, x: Any, w: Any, bias: Any = None) -> Any:
     """A convolution of x with zeros between its elements, by mirrored filters."""
     rank = s.rank() - 2
     s.want(1 <= rank <= len(LETTERS), "images of other than 1 to 3 axes")
@@ -113,7 +118,7 @@ def conv_transpose(s: JaxSite, op: Any, x: Any, w: Any, bias: Any = None) -> Any
 
 
 @builds("FusedAttention", dtypes=FLOATS)
-def attention(s: JaxSite, op: Any, q: Any, k: Any = None, v: Any = None, mask: Any = None) -> Any:
+def attention(s: JaxSite, op: FusedAttention, q: Any, k: Any = None, v: Any = None, mask: Any = None) -> Any:
     """0 where a query sees nothing."""
     if op.packed:
         q, k, v = s.np.split(q, 3, axis=-2)
@@ -133,7 +138,7 @@ def attention(s: JaxSite, op: Any, q: Any, k: Any = None, v: Any = None, mask: A
 
 
 @builds("RotaryEmbedding", dtypes=FLOATS, indices=(3,))
-def rotary(s: JaxSite, op: Any, x: Any, cos: Any, sin: Any, positions: Any = None) -> Any:
+def rotary(s: JaxSite, op: RotaryEmbedding, x: Any, cos: Any, sin: Any, positions: Any = None) -> Any:
     """Pairs of elements of a head turned by the angles of its position."""
     half, at = cos.shape[-1], 1 if op.layout == "HSD" else 2
     if positions is not None:
@@ -161,12 +166,12 @@ def _less(s: JaxSite, x: Any, zero: Any, axis: int) -> Any:
 
 
 @builds("MatMulInteger", dtypes=BYTES, results=(I32,))
-def matmul_integer(s: JaxSite, op: Any, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
+def matmul_integer(s: JaxSite, op: MatMulInteger, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
     return s.np.matmul(_less(s, a, a_zero, -2), _less(s, b, b_zero, -1))
 
 
 @builds("ConvInteger", dtypes=BYTES, results=(I32,))
-def conv_integer(s: JaxSite, op: Any, x: Any, w: Any, x_zero: Any = None, w_zero: Any = None) -> Any:
+def conv_integer(s: JaxSite, op: ConvInteger, x: Any, w: Any, x_zero: Any = None, w_zero: Any = None) -> Any:
     filters = w.astype(I32)
     if w_zero is not None:
         filters = filters - w_zero.astype(I32).reshape(-1, *(1,) * (s.rank() - 1))
@@ -174,7 +179,9 @@ def conv_integer(s: JaxSite, op: Any, x: Any, w: Any, x_zero: Any = None, w_zero
 
 
 @builds("MatMulNBits", dtypes=FLOATS, others={1: (U8,), 2: (F32,), 3: (F32,)})
-def matmul_bits(s: JaxSite, op: Any, x: Any, codes: Any, scales: Any, zeros: Any = None, bias: Any = None) -> Any:
+def matmul_bits(
+    s: JaxSite, op: MatMulNBits, x: Any, codes: Any, scales: Any, zeros: Any = None, bias: Any = None
+) -> Any:
     if op.bits == 4:
         codes = s.np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:2], op.block)
     offsets = op.middle if zeros is None else zeros[..., None]

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import I32
+from bolt_numba.ops.arrays.signal import DFT
+from bolt_numba.ops.layers.recurrent import Recurrent
 from bolt_numba.plugins.drivers.jax.table import FLOATS, WIDE, JaxSite, builds
 
 
 @builds("RNN", "GRU", "LSTM", dtypes=FLOATS, others={4: (I32,)})
-def recurrent(s: JaxSite, op: Any, x: Any, w: Any, r: Any, b: Any = None, lens: Any = None, *more: Any) -> Any:
+def recurrent(s: JaxSite, op: Recurrent, x: Any, w: Any, r: Any, b: Any = None, lens: Any = None, *more: Any) -> Any:
     """A walk along the sequence; beyond its length a state stays, and the result is 0."""
     *initial, p = (*more, None, None, None)[:3] if op.name == "LSTM" else (*(*more, None)[:1], None)
     data = x if op.layout == 0 else s.np.swapaxes(x, 0, 1)
@@ -48,14 +50,14 @@ def recurrent(s: JaxSite, op: Any, x: Any, w: Any, r: Any, b: Any = None, lens: 
     return y, *states
 
 
-def _initial(s: JaxSite, op: Any, v: Any, d: int, n: int, hidden: int, dtype: Any) -> Any:
+def _initial(s: JaxSite, op: Recurrent, v: Any, d: int, n: int, hidden: int, dtype: Any) -> Any:
     if v is None:
         return s.np.zeros((n, hidden), dtype)
     return s.np.asarray(v[d] if op.layout == 0 else v[:, d])
 
 
 @builds("DFT", dtypes=WIDE)
-def dft(s: JaxSite, op: Any, x: Any, length: Any = None, axis: Any = None) -> Any:
+def dft(s: JaxSite, op: DFT, x: Any, length: Any = None, axis: Any = None) -> Any:
     along = s.axis(s.ints(2, "axis")[0] if s.given(2) else -2)
     n = s.ints(1, "the length")[0] if s.given(1) else op._length(s.dims()[along], None)
     z = x[..., 0] if s.dims()[-1] == 1 else s.lax.complex(x[..., 0], x[..., 1])
