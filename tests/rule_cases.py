@@ -11,7 +11,7 @@ import numpy as np
 from bolt_numba import ops
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.ops.decompose import decompose
+from bolt_numba.ops.decomposed.decompose import decompose
 from bolt_numba.ops.registry import OPS
 from bolt_numba.types import BOOL, F32, I8, I64, Array, Sym, TensorType
 

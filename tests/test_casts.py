@@ -16,8 +16,8 @@ from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.arrays.conversion import ROUND_MODES
 from bolt_numba.ops.arrays.quantize import QuantizeLinear
 from bolt_numba.ops.arrays.reduce import ReduceL2, ReduceMean
-from bolt_numba.ops.chain import Chain
-from bolt_numba.ops.pointwise import BYTE_FLOATS, FLOATS, INTS
+from bolt_numba.ops.pointwise.chain import Chain
+from bolt_numba.ops.pointwise.row import BYTE_FLOATS, FLOATS, INTS
 from bolt_numba.types import (
     BF16,
     BOOL,

@@ -37,7 +37,8 @@ from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
 from bolt_numba.ops.layers.detection.regions import MaxRoiPool, RoiAlign
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.layers.resize import GridSample
-from bolt_numba.ops.pointwise import Not, Pointwise
+from bolt_numba.ops.pointwise import Not
+from bolt_numba.ops.pointwise.row import Pointwise
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import BOOL, F32, I64, U8, Array, TensorType, type_of
 from tests.cases import CASES, Case

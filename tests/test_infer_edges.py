@@ -15,12 +15,12 @@ from bolt_numba.errors import BoltError, BudgetError, ShapeError
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.arrays.shape import Tile
-from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.control import If
 from bolt_numba.ops.evaluate import evaluate
 from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Cast, Not
+from bolt_numba.ops.pointwise.chain import Chain
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import F32, F64, Array, type_of
 from tests.cases import CASES, Case

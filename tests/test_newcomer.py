@@ -13,9 +13,10 @@ from bolt_numba.converters.onnx.reading.tables import pointwise as pointwise_rea
 from bolt_numba.converters.readers import Readers
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels.registry import Entry
-from bolt_numba.ops.pointwise import Abs, Relu, pointwise
+from bolt_numba.ops.pointwise import Abs, Relu
+from bolt_numba.ops.pointwise.row import ROWS, pointwise
 from bolt_numba.ops.registry import OPS, Op, op
-from bolt_numba.passes.pipeline import fuse
+from bolt_numba.passes import rewrite
 from bolt_numba.passes.rewrite import Pat, Rule, rule
 from bolt_numba.types import TensorType
 from tests import missing, test_kernels, test_references
@@ -47,7 +48,7 @@ def lonely(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
 
 def module_with(**names: Any) -> ModuleType:
     made = ModuleType("bolt_numba.passes.mine")
-    made.__file__ = fuse.__file__.replace("fuse.py", "mine.py")
+    made.__file__ = rewrite.__file__.replace("rewrite.py", "mine.py")
     vars(made).update(names)
     return made
 
@@ -72,13 +73,13 @@ def test_a_rule_without_a_case() -> None:
 
 
 def test_a_pointwise_row_outside_the_known_file() -> None:
-    with pytest.raises(BoltError, match=r"^Odd: row .*: got module .*test_newcomer, wanted /.*ops/pointwise.py: w"):
+    with pytest.raises(BoltError, match=rf"^Odd: row .*: got module .*test_newcomer, wanted {ROWS}: w"):
         pointwise("Odd", "x + x", lambda x: x + x)
     assert "Odd" not in OPS
 
 
 def test_a_reader_of_a_row_that_is_not_there() -> None:
-    text = r"tables/pointwise.py: UNARY or BINARY: got 'Odd', .* bolt_numba/ops/pointwise.py: `Odd = pointwise\(\"Odd\""
+    text = rf"tables/pointwise.py: UNARY or BINARY: got 'Odd', .* {ROWS}: `Odd = pointwise\(\"Odd\""
     for make in (pointwise_readers._row, pointwise_readers._old_binary):
         with pytest.raises(BoltError, match=text):
             make("Odd")

@@ -21,8 +21,8 @@ from bolt_numba.devices.seals import machine
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir import packed as stored
 from bolt_numba.ir.store import load_bolt, to_bytes
-from bolt_numba.kernels.cpu import fingerprint as fingerprints
-from bolt_numba.kernels.cpu.fingerprint import fingerprint, fingerprinted_copy
+from bolt_numba.kernels.cpu.elementwise import fingerprint as fingerprints
+from bolt_numba.kernels.cpu.elementwise.fingerprint import fingerprint, fingerprinted_copy
 from bolt_numba.runtime import packs
 from bolt_numba.runtime.plan import Plan
 from bolt_numba.surgery import packed

@@ -16,8 +16,8 @@ from bolt_numba.codegen.formula import UntranslatableError, activation_text
 from bolt_numba.errors import DTypeError, ShapeError
 from bolt_numba.kernels.registry import select
 from bolt_numba.ops import pointwise as ops
-from bolt_numba.ops.chain import Chain
-from bolt_numba.ops.pointwise import FLOATS, INTS, Pointwise
+from bolt_numba.ops.pointwise.chain import Chain
+from bolt_numba.ops.pointwise.row import FLOATS, INTS, Pointwise
 from bolt_numba.ops.registry import OPS
 from bolt_numba.types import (
     BF16,

@@ -20,12 +20,13 @@ from bolt_numba.kernels.registry import KERNELS, Entry, load
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.arrays import reduce as reductions
 from bolt_numba.ops.arrays.quantize import DynamicQuantizeLinear
-from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.layers import norm
 from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.resize import GridSample
-from bolt_numba.ops.pointwise import LeakyRelu, Pointwise, ThresholdedRelu
+from bolt_numba.ops.pointwise import LeakyRelu, ThresholdedRelu
+from bolt_numba.ops.pointwise.chain import Chain
+from bolt_numba.ops.pointwise.row import Pointwise
 from bolt_numba.ops.registry import OPS, Op, result_tuple
 from bolt_numba.types import BOOL, F16, F32, F64, I8, I32, I64, U8, U32, U64, AnyDType, Array, TensorType
 from tests.cases import CASES, Case

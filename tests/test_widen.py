@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bolt_numba.errors import BoltError
 from bolt_numba.kernels.cpu.elementwise.widen import HALVES, converter
 from bolt_numba.kernels.registry import KERNELS, load
-from bolt_numba.ops.chain import Chain
+from bolt_numba.ops.pointwise.chain import Chain
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.types import F32, AnyDType, Array
 from tests.cases import CASES, Case

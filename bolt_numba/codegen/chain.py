@@ -21,8 +21,9 @@ from bolt_numba.base.selects import divisor, either, greatest, least
 from bolt_numba.base.types import BOOL, F32, I8, I16, U8, U16, AnyDType, Array, TensorType, dtype_name
 from bolt_numba.codegen.conversions import conversion_text, known_sums, limited_text, open_codes
 from bolt_numba.codegen.formula import Term, UntranslatableError, parameters, scalar_text, special_power, vector_text
-from bolt_numba.ops.chain import CONVERSIONS, Chain, ChainStep, step_dtype
-from bolt_numba.ops.pointwise import Mod, Pointwise, Pow
+from bolt_numba.ops.pointwise import Mod, Pow
+from bolt_numba.ops.pointwise.chain import CONVERSIONS, Chain, ChainStep, step_dtype
+from bolt_numba.ops.pointwise.row import Pointwise
 
 ITEM = 4096
 """Elements of one work item: long enough to hide its start, short enough to share a small tensor evenly."""

@@ -18,8 +18,8 @@ from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, I16, U16, AnyDType, TensorType
 from bolt_numba.codegen.formula import Term
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
-from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.pointwise import Add, Mul, Relu, Sub
+from bolt_numba.ops.pointwise.chain import Chain
 
 LEAST_SCALE, MOST_RATIO = 2.0**-60, 2.0**16
 """Scales of which sums are computed so: least, and greatest in units of the result's."""

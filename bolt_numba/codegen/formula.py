@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 
 from bolt_numba.base.records import record
 from bolt_numba.base.types import BOOL, F32, F64, I32, I64, U32, U64, AnyDType, dtype_name
-from bolt_numba.ops.pointwise import Cast, Pointwise, Pow
+from bolt_numba.ops.pointwise import Cast, Pow
+from bolt_numba.ops.pointwise.row import Pointwise
 
 
 class UntranslatableError(NotImplementedError):

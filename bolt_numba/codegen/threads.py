@@ -24,8 +24,9 @@ from bolt_numba.codegen.formula import (
     special_power,
 )
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
-from bolt_numba.ops.chain import Chain
-from bolt_numba.ops.pointwise import Cast, Pointwise, Pow
+from bolt_numba.ops.pointwise import Cast, Pow
+from bolt_numba.ops.pointwise.chain import Chain
+from bolt_numba.ops.pointwise.row import Pointwise
 from bolt_numba.ops.registry import Op
 
 WIDTH = 16

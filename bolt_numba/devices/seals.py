@@ -42,7 +42,7 @@ def source_marks(graph: Graph) -> list[str]:
 
 def _mark(array: Array | None, key: bytes) -> str:
     """Fingerprint of an array; "" of texts, which are part of the graph that is sealed."""
-    from bolt_numba.kernels.cpu.fingerprint import fingerprint
+    from bolt_numba.kernels.cpu.elementwise.fingerprint import fingerprint
 
     return "" if array is None or array.dtype == STRING else fingerprint(array, key)
 
@@ -80,7 +80,7 @@ class Sealed:
         """A constant as it was when others were packed."""
         if not self.packed.sources or array.dtype == STRING:
             return array
-        from bolt_numba.kernels.cpu.fingerprint import fingerprinted_copy
+        from bolt_numba.kernels.cpu.elementwise.fingerprint import fingerprinted_copy
 
         made, mark = fingerprinted_copy(array, self.key) if self.key else (array, None)
         self._want_mark(place, array, mark)
@@ -91,7 +91,7 @@ class Sealed:
         found, wanted = self.packed.rows.get(where), self.packed.marks.get(where)
         if found is None or wanted is None:
             return None
-        from bolt_numba.kernels.cpu.fingerprint import fingerprinted_copy
+        from bolt_numba.kernels.cpu.elementwise.fingerprint import fingerprinted_copy
 
         made, mark = fingerprinted_copy(found, self.key)
         drop_pages(found)

@@ -18,13 +18,12 @@ import numpy as np
 from bolt_numba.base.types import F32, F64, I8, U8
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node
-from bolt_numba.ops import decompose as d
 from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays import reduce as r
 from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.ops.arrays.byte_table import ByteTable
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
-from bolt_numba.ops.chain import Chain
+from bolt_numba.ops.decomposed import decompose as d
 from bolt_numba.ops.layers import norm as n
 from bolt_numba.ops.layers.attention.attention import FusedAttention
 from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
@@ -33,6 +32,7 @@ from bolt_numba.ops.layers.products.distances import Distances
 from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
+from bolt_numba.ops.pointwise.chain import Chain
 from bolt_numba.ops.registry import Op
 from bolt_numba.passes.layout.channels_last import SPATIAL_RULES
 from bolt_numba.passes.layout.transposes import move_transposes

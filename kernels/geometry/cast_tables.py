@@ -14,7 +14,7 @@ import numpy as np
 from bolt_numba.base.types import BF16, BOOL, F16, F32, F64, AnyDType, Array, dtype_name
 from bolt_numba.kernels.registry import Types
 from bolt_numba.ops.arrays.conversion import SUB_BYTE
-from bolt_numba.ops.pointwise import Pointwise
+from bolt_numba.ops.pointwise.row import Pointwise
 
 UNITS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 """By bytes: how an entry is moved."""

@@ -13,8 +13,8 @@ from bolt_numba.kernels.extents import Numbers, Reach, box
 from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Types, once, result_of
 from bolt_numba.ops import pointwise
-from bolt_numba.ops.chain import Chain
-from bolt_numba.ops.pointwise import Pointwise
+from bolt_numba.ops.pointwise.chain import Chain
+from bolt_numba.ops.pointwise.row import Pointwise
 from bolt_numba.ops.shapes import broadcast_shapes
 
 OPERATORS: list[type[Any]] = [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
-from bolt_numba.ops.chain import Chain, ChainStep
+from bolt_numba.ops.pointwise.chain import Chain, ChainStep
 from bolt_numba.ops.registry import OPS
 from bolt_numba.types import BOOL, F32, I8, I16, I32, I64, STRING, U8, U16, AnyDType, Array
 from tests.cases import Case, cases

@@ -25,7 +25,7 @@ from bolt_numba.errors import BoltError, UnsupportedOpError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.ops.decompose import DECOMPOSITIONS
+from bolt_numba.ops.decomposed.decompose import DECOMPOSITIONS
 from bolt_numba.ops.registry import OPS
 from bolt_numba.passes.pipeline import STAGES, run_pipeline
 from bolt_numba.surgery import simplify

@@ -22,7 +22,7 @@ from bolt_numba.kernels.cuda import code
 from bolt_numba.kernels.cuda.code import CUBIN
 from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.registry import Scratch
-from bolt_numba.ops.chain import Chain
+from bolt_numba.ops.pointwise.chain import Chain
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.runtime.slots import CONST, TEMP, Job, Slot
 from bolt_numba.types import NUMERICS, PRECISIONS, Array, TensorType, type_of

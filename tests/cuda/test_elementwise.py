@@ -15,7 +15,7 @@ from bolt_numba.kernels.registry import QueryContext
 from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.byte_table import ByteTable
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
-from bolt_numba.ops.chain import Chain
+from bolt_numba.ops.pointwise.chain import Chain
 from bolt_numba.ops.registry import OPS
 from bolt_numba.types import BF16, F16, F32, F64, TensorType
 from tests.cuda.harness import counted, expect, expect_together, run_op

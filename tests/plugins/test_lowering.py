@@ -17,7 +17,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
 from bolt_numba.ops.arrays.reduce import Softmax
-from bolt_numba.ops.decompose import DECOMPOSITIONS
+from bolt_numba.ops.decomposed.decompose import DECOMPOSITIONS
 from bolt_numba.ops.layers.attention.attention import FusedAttention
 from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
 from bolt_numba.ops.layers.detection.boxes import DetectionOutput

@@ -1,1 +1,1 @@
-"""The decompositions of operators, by family; `bolt_numba.ops.decompose` says what one is."""
+"""The decompositions of operators, by family; `bolt_numba.ops.decomposed.decompose` says what one is."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.ops import pointwise as p
-from bolt_numba.ops.decompose import Terms, WholeError, decomposes
+from bolt_numba.ops.decomposed.decompose import Terms, WholeError, decomposes
 
 
 @decomposes(p.Gelu)

@@ -11,7 +11,7 @@ from bolt_numba.ops.arrays.gather import Compress, Gather, GatherND, NonMaxSuppr
 from bolt_numba.ops.arrays.generate import ConstantOfShape
 from bolt_numba.ops.arrays.reduce import TopK
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Transpose, Unsqueeze
-from bolt_numba.ops.decompose import Terms, WholeError, decomposes
+from bolt_numba.ops.decomposed.decompose import Terms, WholeError, decomposes
 from bolt_numba.ops.dtypes import MIN_F32
 from bolt_numba.ops.layers.detection.boxes import ROW, DetectionOutput
 from bolt_numba.ops.pointwise import Add, Cast, Div, Equal, GreaterOrEqual, Min, Mod, Mul, Where

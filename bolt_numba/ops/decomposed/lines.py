@@ -10,7 +10,7 @@ import numpy as np
 from bolt_numba.base.types import Sym
 from bolt_numba.ops.arrays import reduce as r
 from bolt_numba.ops.arrays.shape import Reshape, Shape
-from bolt_numba.ops.decompose import Terms, WholeError, decomposes
+from bolt_numba.ops.decomposed.decompose import Terms, WholeError, decomposes
 from bolt_numba.ops.layers import norm as n
 from bolt_numba.ops.pointwise import Abs, Add, Cast, Div, Equal, Exp, Log, Mul, Sqrt, Sub, Where
 

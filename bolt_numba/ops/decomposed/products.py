@@ -15,8 +15,7 @@ from bolt_numba.ops.arrays.generate import ConstantOfShape, Trilu
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear, limits
 from bolt_numba.ops.arrays.reduce import ReduceSum, ReduceSumSquare, Softmax
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Split, Squeeze, Transpose, Unsqueeze
-from bolt_numba.ops.chain import Chain
-from bolt_numba.ops.decompose import Terms, WholeError, decomposes
+from bolt_numba.ops.decomposed.decompose import Terms, WholeError, decomposes
 from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
 from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
 from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
@@ -25,6 +24,7 @@ from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinear
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.pointwise import Abs, Add, Cast, Clip, Div, Mul, Round, Sub
+from bolt_numba.ops.pointwise.chain import Chain
 
 MASKED = -1e30
 """What keeps a query from a key; -inf would make NaN of a line of them."""

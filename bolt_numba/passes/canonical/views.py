@@ -37,7 +37,7 @@ from bolt_numba.ops.arrays.shape import (
     Unsqueeze,
 )
 from bolt_numba.ops.layers.resize import Resize
-from bolt_numba.ops.pointwise import Pointwise
+from bolt_numba.ops.pointwise.row import Pointwise
 from bolt_numba.ops.shapes import product
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 

@@ -24,10 +24,10 @@ from bolt_numba.ops.arrays.histogram import Histogram
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.arrays.reduce import ArgMax, ArgMin, CumSum, Hardmax, LogSoftmax, Reduction, Softmax, TopK
 from bolt_numba.ops.arrays.shape import Concat, Expand, Identity, Pad, Reshape, Shape, Size, Slice, Split, Tile
-from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.layers.norm import LayerNormalization, LpNormalization, RMSNormalization
 from bolt_numba.ops.layers.products.binary import BinaryPack
-from bolt_numba.ops.pointwise import Pointwise
+from bolt_numba.ops.pointwise.chain import Chain
+from bolt_numba.ops.pointwise.row import Pointwise
 from bolt_numba.ops.registry import Op
 from bolt_numba.passes.canonical.views import axis_groups, shape_operand
 

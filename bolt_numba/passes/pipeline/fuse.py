@@ -19,11 +19,12 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.quantize import DequantizeLinear
 from bolt_numba.ops.arrays.shape import Reshape, Squeeze, Transpose, Unsqueeze
-from bolt_numba.ops.chain import CONVERSIONS, Chain, ChainStep
 from bolt_numba.ops.layers.products.binary import BinaryConv, BinaryMatMul
 from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.products.matmul import MatMul
-from bolt_numba.ops.pointwise import Add, Pointwise
+from bolt_numba.ops.pointwise import Add
+from bolt_numba.ops.pointwise.chain import CONVERSIONS, Chain, ChainStep
+from bolt_numba.ops.pointwise.row import Pointwise
 from bolt_numba.passes.quantised.conversions import CODES, is_per_tensor
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 

@@ -14,7 +14,8 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
 from bolt_numba.ops.arrays.byte_table import ENTRIES, ByteTable
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
-from bolt_numba.ops.pointwise import Clip, Pointwise
+from bolt_numba.ops.pointwise import Clip
+from bolt_numba.ops.pointwise.row import Pointwise
 from bolt_numba.passes.quantised.conversions import BYTES, are_alike, dequantized, is_per_tensor, known_scale
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule
 

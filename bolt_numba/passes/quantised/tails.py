@@ -27,7 +27,8 @@ from bolt_numba.ops.arrays.shape import DepthToSpace, Reshape, Squeeze, Transpos
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul
-from bolt_numba.ops.pointwise import Add, Clip, Mul, Pointwise, Relu
+from bolt_numba.ops.pointwise import Add, Clip, Mul, Relu
+from bolt_numba.ops.pointwise.row import Pointwise
 from bolt_numba.ops.shapes import product
 from bolt_numba.passes.quantised.products import Stored, bias_of_sums, constant_of, known, stored
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule

@@ -15,7 +15,7 @@ from bolt_numba.ops.arrays.quantize import QuantizeLinear
 from bolt_numba.ops.arrays.shape import Pad, Reshape, Transpose
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.integer_products import QLinearConv
-from bolt_numba.ops.pointwise import Pointwise
+from bolt_numba.ops.pointwise.row import Pointwise
 from bolt_numba.passes.quantised.conversions import is_per_tensor
 from bolt_numba.passes.recognise.absorb import window_pads, with_pads
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule

@@ -29,7 +29,14 @@ from bolt_numba.converters.onnx.writing.tensor import Weights, digest_of, repeat
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.shape import Transpose
-from bolt_numba.ops.decompose import DECOMPOSITIONS, WholeError, channels_first, decompose, load_decompositions, unfused
+from bolt_numba.ops.decomposed.decompose import (
+    DECOMPOSITIONS,
+    WholeError,
+    channels_first,
+    decompose,
+    load_decompositions,
+    unfused,
+)
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.registry import Op, result_tuple
 

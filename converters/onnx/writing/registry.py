@@ -1,7 +1,7 @@
 """The table of writers: operator of the graph -> function that adds the ONNX nodes of one node.
 
 Operators whose name, operands and attributes are ONNX's need no row: `writing.graph` writes them from the schema.
-Those that ONNX lacks are taken apart by `bolt_numba.ops.decompose`.
+Those that ONNX lacks are taken apart by `bolt_numba.ops.decomposed.decompose`.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ from bolt_numba.kernels.geometry.chains import FIELDS, OPERATORS, loops_of, loop
 from bolt_numba.kernels.geometry.unseen import KEYED_ELEMENTS, tested
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel, once
-from bolt_numba.ops.chain import Chain
-from bolt_numba.ops.pointwise import Pointwise
+from bolt_numba.ops.pointwise.chain import Chain
+from bolt_numba.ops.pointwise.row import Pointwise
 
 SHORT_LOOP = 16
 """Elements under which the innermost loop is lengthened: a jumping load costs four times a running one."""

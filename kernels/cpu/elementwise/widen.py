@@ -49,7 +49,8 @@ from bolt_numba.kernels.registry import (
     kernel,
     select,
 )
-from bolt_numba.ops.pointwise import Cast, Pointwise
+from bolt_numba.ops.pointwise import Cast
+from bolt_numba.ops.pointwise.row import Pointwise
 from bolt_numba.ops.registry import Op, result_tuple
 
 HALVES = (F16, BF16)

@@ -23,9 +23,9 @@ from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel, once
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
-from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.pointwise import Pointwise
+from bolt_numba.ops.pointwise.chain import Chain
+from bolt_numba.ops.pointwise.row import Pointwise
 
 _IN_PLACE = tuple([op for op in OPERATORS if op not in (ops.IsNaN, ops.IsInf)])
 """Operators whose result may be as wide as an operand."""

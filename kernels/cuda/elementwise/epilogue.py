@@ -23,7 +23,7 @@ from bolt_numba.codegen.threads import thread_text
 from bolt_numba.kernels.cuda.declare import F32, inline, inline_source
 from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
 from bolt_numba.kernels.declare import Inline
-from bolt_numba.ops.pointwise import Pointwise
+from bolt_numba.ops.pointwise.row import Pointwise
 from bolt_numba.ops.registry import Op
 
 ACTIVATION_FIELDS = {"act0": F32, "act1": F32}

@@ -11,8 +11,8 @@ from bolt_numba.kernels.cuda.elementwise.chains import chain_steps
 from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.arrays.quantize import Conversion, DequantizeLinear, QuantizeLinear
-from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.dtypes import MAX_I32
+from bolt_numba.ops.pointwise.chain import Chain
 from bolt_numba.ops.registry import normalise_axis
 
 

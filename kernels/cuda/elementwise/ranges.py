@@ -13,8 +13,8 @@ from bolt_numba.kernels.cuda.reductions.fold import FOLDS, fold_all
 from bolt_numba.kernels.registry import Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.quantize import DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceMin
-from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.dtypes import MAX_I32
+from bolt_numba.ops.pointwise.chain import Chain
 
 _CODE = Chain(((QuantizeLinear(), (0, 1, 2)),), (3,))
 

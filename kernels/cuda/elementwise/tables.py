@@ -11,7 +11,8 @@ from bolt_numba.kernels.geometry.cast_tables import UNITS, cast_table, has_table
 from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.arrays.byte_table import ENTRIES, ByteTable
-from bolt_numba.ops.pointwise import Cast, Pointwise
+from bolt_numba.ops.pointwise import Cast
+from bolt_numba.ops.pointwise.row import Pointwise
 
 PER = 4
 """Elements of a thread."""

@@ -24,7 +24,6 @@ from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
-from bolt_numba.ops.chain import Chain, ChainStep
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.norm import (
     LRN,
@@ -35,6 +34,7 @@ from bolt_numba.ops.layers.norm import (
     InstanceNormalization,
 )
 from bolt_numba.ops.pointwise import Add, Cast, Div, Mul, Sqrt, Sub
+from bolt_numba.ops.pointwise.chain import Chain, ChainStep
 
 GROUP = 512
 """Threads of a block that makes the statistics of a group."""

@@ -16,7 +16,6 @@ from bolt_numba.converters.operands import known_scalar, rank_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.conversion import ROUND_MODES
 from bolt_numba.ops.arrays.shape import Reshape, Unsqueeze
-from bolt_numba.ops.chain import Chain
 from bolt_numba.ops.pointwise import (
     Add,
     BitShift,
@@ -40,6 +39,8 @@ from bolt_numba.ops.pointwise import (
     ThresholdedRelu,
     Where,
 )
+from bolt_numba.ops.pointwise.chain import Chain
+from bolt_numba.ops.pointwise.row import ROWS
 from bolt_numba.ops.registry import OPS
 
 UNARY = (
@@ -57,7 +58,7 @@ def _row(name: str) -> Any:
     if name in OPS:
         return OPS[name]
     line = f'{name} = pointwise("{name}", ...)'
-    raise BoltError(f"{__file__}: UNARY or BINARY: got '{name}', wanted a row of bolt_numba/ops/pointwise.py: `{line}`")
+    raise BoltError(f"{__file__}: UNARY or BINARY: got '{name}', wanted a row of {ROWS}: `{line}`")
 
 
 def _old_binary(name: str) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from bolt_numba.base.types import BOOL, F16, F32, F64, I32, I64, U32, U64, AnyDType
 from bolt_numba.ops import pointwise
 from bolt_numba.ops.dtypes import HALVES
-from bolt_numba.ops.pointwise import Pointwise
+from bolt_numba.ops.pointwise.row import Pointwise
 from bolt_numba.plugins.drivers.jax.table import DATA, FLOATS, INTS, NUMBERS, JaxSite, builds
 
 BY_FORMULA = (

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from bolt_numba.base.types import AnyDType, Array, TensorType
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.content import VALUES, bounded
-from bolt_numba.ops.pointwise import Pointwise
+from bolt_numba.ops.pointwise.row import Pointwise
 from bolt_numba.ops.registry import Op, op
 from bolt_numba.ops.shapes import want_one
 

@@ -59,8 +59,8 @@ def decomposes(*kinds: type[Op], whole: bool = False) -> Callable[[Decomposition
 
 @functools.cache
 def load_decompositions() -> None:
-    """Import every module of ``decomposed``; importing it registers what it has."""
-    package = f"{__name__.rpartition('.')[0]}.decomposed"
+    """Import every module beside this one; importing it registers what it has."""
+    package = __name__.rpartition(".")[0]
     for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{info.name}")
 
