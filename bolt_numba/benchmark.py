@@ -24,7 +24,7 @@ from bolt_numba.base.errors import BoltError
 from bolt_numba.base.notebook import html_table
 from bolt_numba.base.options import options_of
 from bolt_numba.base.types import TensorSpec, dtype_from_name, dtype_name
-from bolt_numba.converters import Content, format_of, load
+from bolt_numba.converters.formats import Content, format_of, load
 from bolt_numba.peers import BoltEngine, Engine, Feeds
 from bolt_numba.sessions.guesses import model_feeds, random_feeds
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from bolt_numba.base.errors import BoltError
 from bolt_numba.base.types import Array
-from bolt_numba.converters import Content, format_of
 from bolt_numba.converters.caffe.net import net_of
 from bolt_numba.converters.caffe.reading.read import files_of
 from bolt_numba.converters.caffe.text import parse
+from bolt_numba.converters.formats import Content, format_of
 from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
@@ -28,7 +28,7 @@ from bolt_numba.sessions.session import Session
 class Asked:
     """What is judged: a model as its file and as the graph that was read of it, on these inputs.
 
-    format: a key of `bolt_numba.converters.FORMATS`; "" for a graph without a file.
+    format: a key of `bolt_numba.converters.formats.FORMATS`; "" for a graph without a file.
     """
 
     model: Model | Graph

@@ -131,8 +131,8 @@ class OpenCvEngine:
     """OpenCV's own reader and kernels (below version 5) on a net of Caffe.  All its numbers are f32."""
 
     def __init__(self, model: Model, threads: int, precision: str = "f32", weights: Model | None = None) -> None:
-        from bolt_numba.converters import Content
         from bolt_numba.converters.caffe.reading.read import files_of
+        from bolt_numba.converters.formats import Content
 
         package = installed("cv2", "opencv-python-headless<5")
         if not hasattr(package.dnn, "readNetFromCaffe"):
@@ -156,7 +156,7 @@ class PaddleEngine:
     """Paddle's inference with oneDNN, on a program of Paddle."""
 
     def __init__(self, model: Model, threads: int, precision: str = "f32", weights: Model | None = None) -> None:
-        from bolt_numba.converters import Content
+        from bolt_numba.converters.formats import Content
         from bolt_numba.converters.paddle.reading.read import files_of
 
         package = installed("paddle.inference", "paddlepaddle")

@@ -21,7 +21,7 @@ from bolt_numba.base.config import default_threads
 from bolt_numba.base.errors import BoltError, ShapeError
 from bolt_numba.base.files.mapped import check_intact
 from bolt_numba.base.types import Array, Sym, type_of
-from bolt_numba.converters import unsupported
+from bolt_numba.converters.formats import unsupported
 from bolt_numba.converters.onnx.writing.write import save_onnx, to_onnx
 from bolt_numba.devices.seals import machine, marks_of, source_marks
 from bolt_numba.ir.build import Builder

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bolt_numba.converters import Content, Format
 from bolt_numba.converters.bounded import array_of_bytes, count_of, file_below
+from bolt_numba.converters.formats import Content, Format
 from bolt_numba.converters.nodes import ForeignBuilder, ForeignNode, NodeReader
 from bolt_numba.converters.readers import Readers
 from bolt_numba.converters.scope import Scope

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Iterator
 
-from bolt_numba.converters import FORMATS
+from bolt_numba.converters.formats import FORMATS
 from bolt_numba.converters.readers import Reader, Readers
 
 HEAD = """# Formats

@@ -34,8 +34,8 @@ class OrtEpAssignedSubgraph:
 
 def assigned(source: Any) -> list[OrtEpAssignedSubgraph]:
     """Each node of an ONNX file as a part of its own."""
-    from bolt_numba.converters import Content, format_of  # importing the drop-in is cheap
     from bolt_numba.converters.bounded import reading
+    from bolt_numba.converters.formats import Content, format_of  # importing the drop-in is cheap
     from bolt_numba.ir.graph import Graph
     from bolt_numba.ir.model import Model
 

@@ -105,8 +105,8 @@ class Changes:
 
 def read_declared(source: Any, changes: Changes) -> tuple[Graph, Declared]:
     """The graph of a model and what its file declares.  Changes can be made to ONNX files only."""
-    from bolt_numba.converters import Content, format_of
     from bolt_numba.converters.bounded import reading
+    from bolt_numba.converters.formats import Content, format_of
     from bolt_numba.ir.graph import Graph
     from bolt_numba.ir.model import Model
 

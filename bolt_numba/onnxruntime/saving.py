@@ -10,7 +10,7 @@ from typing import Any
 from bolt_numba import surgery
 from bolt_numba.base.errors import UnsupportedOpError
 from bolt_numba.base.files.regular import replaced
-from bolt_numba.converters import Content, format_of
+from bolt_numba.converters.formats import Content, format_of
 from bolt_numba.converters.onnx.writing.write import save_onnx_apart
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import Model

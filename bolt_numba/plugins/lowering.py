@@ -33,6 +33,7 @@ from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinear
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.pointwise.chain import Chain
+from bolt_numba.ops.pointwise.row import Pointwise
 from bolt_numba.ops.registry import Op
 from bolt_numba.passes.layout.channels_last import SPATIAL_RULES
 from bolt_numba.passes.layout.transposes import move_transposes
@@ -67,7 +68,7 @@ def _changes(node: Node) -> str:
     op, given = node.op, [v for v in node.inputs if v is not None]
     fourth = node.inputs[3].type if len(node.inputs) > 3 and node.inputs[3] is not None else None
     kinds = {v.type.dtype for v in given if v.type.dtype.kind not in "iub"}
-    if not isinstance(op, p.Pointwise) and not kinds <= {F32, F64}:
+    if not isinstance(op, Pointwise) and not kinds <= {F32, F64}:
         return "narrow floats are computed as wide ones and rounded once"
     if type(op) not in d.WHOLE and (getattr(op, "activation", None) is not None or getattr(op, "residual", False)):
         return "other operators are fused to it"

@@ -52,9 +52,9 @@ def _checked(graph: Graph, source: Source) -> Graph:
 def read_model(source: Source, format: str | None = None, weights: File | None = None) -> Model:
     """As `load_model`, but that constants which are packed in the file are not looked at."""
     if not isinstance(source, (Graph, Model)):
-        from bolt_numba import converters
+        from bolt_numba.converters import formats
 
-        return converters.load_model(source, format, weights)
+        return formats.load_model(source, format, weights)
     if weights is not None:
         raise DTypeError(f"weights: got a file for a {type(source).__name__}, wanted none")
     return source if isinstance(source, Model) else Model(source)

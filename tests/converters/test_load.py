@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from bolt_numba.converters import FORMATS, Format, load
+from bolt_numba.converters.formats import FORMATS, Format, load
 from bolt_numba.converters.onnx.writing.write import save_onnx
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir import store

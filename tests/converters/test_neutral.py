@@ -14,7 +14,7 @@ import pytest
 import bolt_numba as bn
 from bolt_numba import surgery
 from bolt_numba.cli import app
-from bolt_numba.converters import FORMATS
+from bolt_numba.converters.formats import FORMATS
 from bolt_numba.converters.readers import Readers
 from tests.tiny_format import FORMAT
 

@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor as Field
 from onnx import TensorProto
 
-from bolt_numba.converters import load
+from bolt_numba.converters.formats import load
 from bolt_numba.errors import BoltError, InvalidModelError, ShapeError
 
 COUNT, SECONDS = 1500, 10.0

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 import bolt_numba as bn
-from bolt_numba.converters import load
+from bolt_numba.converters.formats import load
 from bolt_numba.converters.onnx.reading.read import read_model
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.types import Array

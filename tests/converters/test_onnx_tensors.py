@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from bolt_numba.base.files.mapped import map_of
-from bolt_numba.converters import load
+from bolt_numba.converters.formats import load
 from bolt_numba.converters.onnx.reading.tensor import array_of, dense_of
 from bolt_numba.converters.onnx.types import DTYPES
 from bolt_numba.errors import InvalidModelError, UnsupportedOpError

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from bolt_numba import ops
-from bolt_numba.converters import load
+from bolt_numba.converters.formats import load
 from bolt_numba.converters.onnx.reading.read import read_model
 from bolt_numba.converters.onnx.structure import all_nodes
 from bolt_numba.converters.onnx.writing import opset as write_opset

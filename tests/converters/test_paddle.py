@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.converters import Content, bounded
+from bolt_numba.converters import bounded
+from bolt_numba.converters.formats import Content
 from bolt_numba.converters.paddle.reading.read import files_of
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ops.pointwise import Mul

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from bolt_numba.cli.app import app
-from bolt_numba.converters import load
+from bolt_numba.converters.formats import load
 from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.errors import DTypeError, ShapeError
 from bolt_numba.ir.build import Builder

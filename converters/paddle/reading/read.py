@@ -20,7 +20,7 @@ from bolt_numba.converters.survey import read_or_list
 from bolt_numba.ir.graph import Graph
 
 if TYPE_CHECKING:
-    from bolt_numba.converters import Content
+    from bolt_numba.converters.formats import Content
 
 TOGETHER = ("__params__", "params", "weights", "model.pdiparams", "inference.pdiparams")
 """Files that may hold all weights of a folder whose program is `__model__`."""

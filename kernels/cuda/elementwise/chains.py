@@ -25,7 +25,7 @@ from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.pointwise.chain import Chain
-from bolt_numba.ops.pointwise.row import Pointwise
+from bolt_numba.ops.pointwise.row import BYTE_FLOATS, Pointwise
 
 _IN_PLACE = tuple([op for op in OPERATORS if op not in (ops.IsNaN, ops.IsInf)])
 """Operators whose result may be as wide as an operand."""
@@ -64,7 +64,7 @@ def elements_of_thread(n: int, itemsize: int, is_flat: bool) -> int:
 @once
 def _accepts(op: Pointwise | Chain, ins: Types) -> bool:
     seen = seen_chain(op, ins)
-    if seen is None or _nest(op, ins) is None or any(t.dtype in ops.BYTE_FLOATS for t in seen[1]):
+    if seen is None or _nest(op, ins) is None or any(t.dtype in BYTE_FLOATS for t in seen[1]):
         return False
     return thread_lines(seen[0], tuple([t.dtype for t in seen[1]]), ()) is not None
 
