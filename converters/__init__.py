@@ -1,1 +1,1 @@
-"""Readers and writers of model files: one folder per format, `formats` above them.  What formats share is beside them."""
+"""Readers and writers of model files: one folder per format, and `formats` above.  What they share is beside them."""
