@@ -29,6 +29,7 @@ from bolt_numba.cli.options import (
     takes_options,
     told_shapes,
 )
+from bolt_numba.sessions.inputs import spec_of
 
 
 @takes_options()
@@ -124,8 +125,7 @@ def verify(
     """Compare with another engine tensor by tensor, and name the first that diverges (exit code 1)."""
     with console.progress(f"comparing {model.name}"):
         graph = bn.load(model, weights=weights, signature=signature)
-        declared = [_declared(name, graph) for name in [v.name for v in graph.inputs]] if input_ else []
-        feeds = read_inputs(input_, declared)
+        feeds = read_inputs(input_, [spec_of(v.name, v.type) for v in graph.inputs])
         report = bn.verify(
             os.fspath(model), against, feeds=feeds, shapes=told_shapes(graph, shape, feeds), seed=seed, rtol=rtol,
             atol=atol, intermediates=not only_outputs, weights=weights, signature=signature, **options,
@@ -136,7 +136,7 @@ def verify(
         shown = [c for c in report.checks if not c.ok or c.kind == "output"][:20]
         rows = [
             (
-                _verdict(c.ok), c.name, c.kind, f"{c.max_abs:.3g}", f"{c.max_rel:.3g}", f"{c.scaled:.3g}",
+                "ok" if c.ok else "DIFFERS", c.name, c.kind, f"{c.max_abs:.3g}", f"{c.max_rel:.3g}", f"{c.scaled:.3g}",
                 f"{c.cosine:.6f}", "-" if c.levels is None else f"{c.levels:.3g}", c.note,
             )
             for c in shown
@@ -146,12 +146,3 @@ def verify(
         console.write(str(report))
     if not report.ok:
         raise typer.Exit(1)
-
-
-def _verdict(ok: bool) -> str:
-    return "ok" if ok else "DIFFERS"
-
-
-def _declared(name: str, graph: bn.Graph) -> bn.TensorSpec:
-    value = next(v for v in graph.inputs if v.name == name)
-    return bn.TensorSpec(name, value.type.dtype, None)

@@ -174,13 +174,22 @@ def read_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, 
 
 def load_arrays(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file by name."""
+    found: Array | dict[str, Array] = _loaded(path, ".npz")
+    if isinstance(found, np.ndarray):
+        raise InvalidModelError(f"{path}: got one array, wanted an .npz file")
+    return found
+
+
+def _loaded(path: Path, kind: str) -> Any:
+    """The array of a file, or its arrays by name."""
     try:
-        with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
-            return dict(archive)
+        with open_regular(path) as file:
+            loaded = np.load(file, allow_pickle=False)
+            return loaded if isinstance(loaded, np.ndarray) else dict(loaded)
     except (FileNotFoundError, BoltError):
         raise
     except Exception as error:  # of any kind: heads are read as Python, and may claim any size
-        raise InvalidModelError(f"{path}: is no .npz file: {error}") from error
+        raise InvalidModelError(f"{path}: is no {kind} file: {error}") from error
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
@@ -193,13 +202,7 @@ def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 
 def load_array(path: Path) -> Array:
     """The array of an .npy file."""
-    try:
-        with open_regular(path) as file:
-            loaded = np.load(file, allow_pickle=False)
-    except (FileNotFoundError, BoltError):
-        raise
-    except Exception as error:  # of any kind: heads are read as Python, and may claim any size
-        raise InvalidModelError(f"{path}: is no .npy file: {error}") from error
+    loaded = _loaded(path, ".npy")
     if not isinstance(loaded, np.ndarray):
         raise InvalidModelError(f"{path}: got an archive of arrays, wanted an .npy file")
     return loaded

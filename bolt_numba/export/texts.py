@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from bolt_numba.export.library import Library
     from bolt_numba.export.plans import PlannedSets
 
-_CTYPES = {
-    "f32": "float", "f64": "double", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t",
-    "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t", "bool": "unsigned char",
-    "f16": "uint16_t", "bf16": "uint16_t",
-}  # fmt: skip
 _SHOWN_SETS = 20
 """Sets of shapes that the header lists."""
 

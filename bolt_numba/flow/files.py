@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.border import border
-from bolt_numba.base.files.regular import open_regular, replaced
+from bolt_numba.base.files.regular import read_text, replaced
 from bolt_numba.flow.errors import FlowError
 from bolt_numba.flow.flow import Flow
 from bolt_numba.flow.named import FileNames
@@ -48,7 +48,7 @@ def load(
     reader = source.suffix.lower()
     if reader not in (".toml", ".prototxt"):
         raise FlowError(f"{source}: got the suffix {source.suffix!r}, wanted .toml or .prototxt")
-    text = _text_of(source)
+    text = read_text(source, MOST_BYTES, "the text of a flow", FlowError)
     try:
         if reader == ".toml":
             from bolt_numba.flow.toml import read
@@ -61,17 +61,6 @@ def load(
     except Exception as error:
         raise FlowError(f"{named.file}: {named.said(error, 'flow')}") from error
     return flow
-
-
-def _text_of(path: Path) -> str:
-    with open_regular(path) as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise FlowError(f"{path}: got more than {MOST_BYTES} bytes, wanted the text of a flow")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise FlowError(f"{path}: got bytes that are no UTF-8, wanted the text of a flow") from error
 
 
 @border("flow", OSError)

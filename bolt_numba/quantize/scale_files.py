@@ -16,7 +16,7 @@ from typing import Any
 
 from bolt_numba.base.border import border
 from bolt_numba.base.errors import InvalidModelError
-from bolt_numba.base.files.regular import open_regular, replaced
+from bolt_numba.base.files.regular import read_text, replaced
 from bolt_numba.quantize.tool import Quantised
 
 HEAD = "TRT-8600-EntropyCalibration2"
@@ -32,12 +32,8 @@ def read_scales(path: str | os.PathLike[str]) -> dict[str, tuple[float, float]]:
 
     Raises InvalidModelError for what is neither.
     """
-    with open_regular(path) as file:
-        held = file.read(MOST_BYTES + 1)
-    if len(held) > MOST_BYTES:
-        raise InvalidModelError(f"{path}: scales: got more than {MOST_BYTES} bytes, wanted a table")
+    text = read_text(path, MOST_BYTES, "a table of scales")
     try:
-        text = held.decode("utf-8")
         pairs = _clips(json.loads(text)) if text.lstrip().startswith("{") else _table(text)
         return {name: (-reach, reach) for name, reach in pairs}
     except (ValueError, TypeError, RecursionError, struct.error, AttributeError) as error:

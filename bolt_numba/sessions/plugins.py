@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from bolt_numba.base.errors import BoltError, DeviceError, DTypeError
-from bolt_numba.base.files.regular import open_regular
+from bolt_numba.base.files.regular import read_text
 from bolt_numba.base.options import Options
 from bolt_numba.devices import in_order
 from bolt_numba.devices.parts.device import Plugin
@@ -160,21 +159,10 @@ def placement_of(given: Any) -> Placement:
     if given is None or isinstance(given, Placement):
         return given or Placement()
     if isinstance(given, os.PathLike) or (isinstance(given, str) and "\n" not in given and os.path.isfile(given)):
-        return Placement.parse(_text_of_file(Path(given)))
+        try:
+            return Placement.parse(read_text(given, MOST_BYTES, "a placement, lines of text", BoltError))
+        except OSError as error:
+            raise BoltError(f"{os.fspath(given)}: got {error.strerror!r}, wanted a placement, lines of text") from error
     if not isinstance(given, str):
         raise DTypeError(f"placement: got a {type(given).__name__}, wanted a text, a path or a Placement")
     return Placement.parse(given)
-
-
-def _text_of_file(path: Path) -> str:
-    try:
-        with open_regular(path) as file:
-            held = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise BoltError(f"{path}: placement: got {error.strerror!r}, wanted a file of lines") from error
-    if len(held) > MOST_BYTES:
-        raise BoltError(f"{path}: placement: got more than {MOST_BYTES} bytes, wanted a file of lines")
-    try:
-        return held.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BoltError(f"{path}: placement: got other bytes at {error.start}, wanted a text in UTF-8") from error

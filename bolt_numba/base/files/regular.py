@@ -36,6 +36,23 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
         return file.read()
 
 
+def read_text(
+    path: str | os.PathLike[str], most: int, wanted: str, refusal: type[BoltError] = InvalidModelError
+) -> str:
+    """A text in UTF-8 of up to ``most`` bytes, which ``wanted`` names; see `open_regular`.
+
+    Raises ``refusal`` for a longer one, and for other bytes.
+    """
+    with open_regular(path) as file:
+        held = file.read(most + 1)
+    if len(held) > most:
+        raise refusal(f"{path}: got more than {most} bytes, wanted {wanted}")
+    try:
+        return held.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise refusal(f"{path}: got bytes that are no UTF-8, wanted {wanted}") from error
+
+
 def open_descriptor(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     """The number of the file in this process, which the caller closes; folders have one, too."""
     try:
