@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import bolt_numba as bn
-from bolt_numba.base.follow import Followed, LostError, Trail, value_of
+from bolt_numba.base.follow import Followed, LostError, Trail, fixed, followed, value_of
 from bolt_numba.base.selects import divisor, greatest, least, table
 from bolt_numba.devices import in_order
 from bolt_numba.devices.followed import FollowedRun
@@ -404,6 +405,29 @@ def test_operations_are_those_of_python(sign: str, a: int, b: int, c: int, d: in
         got = evaluated(trail, ["n0_0", "n1_0"], [made], [one, two])
         is_told = wanted is not None and max(abs(wanted), abs(one), abs(two)) < 2**62
         assert got == [wanted] or (got is None and not is_told)
+
+
+DECISIONS: dict[str, Callable[[Any, Any], Any]] = {
+    **{sign: lambda a, b, compare=compare: bool(compare(a, b)) for sign, compare in (
+        ("<", operator.lt), ("<=", operator.le), (">", operator.gt), (">=", operator.ge), ("==", operator.eq),
+        ("!=", operator.ne),
+    )},
+    "length": lambda a, b: len(followed(lambda n: (1,) * n, a)),
+    "text": lambda a, b: followed(lambda n: str(n % 4), a),
+    "none": lambda a, b: followed(lambda n: None if n == 5 else "some", a) is None,
+    "fixed": lambda a, b: fixed(a),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("made", [(3, 5), (5, 5), (7, 5)])
+def test_a_decision_holds_where_it_comes_out_alike(made: tuple[int, int]) -> None:
+    for name, decide in DECISIONS.items():
+        trail = Trail()
+        a, b = (trail.number(f"n{i}_0", size) for i, size in enumerate(made))
+        outcome, total = decide(a, b), a + b
+        for sizes in ((3, 5), (5, 5), (7, 5), (6, 5), (4, 5)):
+            got = evaluated(trail, ["n0_0", "n1_0"], [total], sizes)
+            assert got == ([sum(sizes)] if decide(*sizes) == outcome else None), (name, sizes)
 
 
 def test_what_changes_nothing_is_no_line() -> None:
