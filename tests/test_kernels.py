@@ -24,6 +24,7 @@ from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.registry import KERNELS, Context, Entry, Step, Types, load
 from bolt_numba.ops.arrays.reduce import ReduceProd
 from bolt_numba.ops.arrays.signal import DFT
+from bolt_numba.ops.layers.detection.regions import RoiAlign
 from bolt_numba.ops.layers.norm import LayerNormalization
 from bolt_numba.ops.layers.pool import AveragePool
 from bolt_numba.ops.layers.products.conv import Conv
@@ -93,6 +94,13 @@ EXTRA: dict[str, Case] = {
     ),
     "DFT-long_dft": Case(
         DFT(onesided=True), (np.random.default_rng(0).random((1, 1350, 2, 1), F32), None, np.array(1)), exact=False
+    ),
+    "RoiAlign-roi_align": Case(
+        RoiAlign("avg", 2, 2),
+        (
+            np.arange(1, 37, dtype=F32).reshape(1, 1, 6, 6),
+            np.array([[2, 2, 2, 5], [3, 3, 1, 1], [0, 0, 4, 4]], F32), np.zeros(3, np.int64),
+        ),
     ),
     "ReduceProd-reduce_plain": Case(ReduceProd(), (np.arange(1, 11).reshape(2, 5), np.array([1]))),
 }
