@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 FILE_LINES, FUNCTION_LINES, KERNEL_LINES = 500, 50, 80
 FOLDER_FILES, FULL_FILES = 20, 18
 FULL = {
-    "converters/onnx/reading/tables",
+    
     "converters/paddle/reading/tables", "kernels",
 }  # fmt: skip
 """Folders of more than `FULL_FILES` files: who adds one asks which of them belong together, for a second level."""

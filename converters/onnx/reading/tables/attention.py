@@ -1,12 +1,17 @@
-"""What the body of the standard's Attention leaves open: it passes over values that no attribute may have."""
+"""Readers of recurrent layers, and what the body of the standard's Attention leaves open.
+
+That body passes over values that no attribute may have.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.onnx.reading.registry import add_reader, reader
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 
 _PRECISIONS = (0, 1, 10, 11, 16)
 """ONNX's numbers of f32, f16, f64 and bf16; 0 where there is none."""
@@ -43,3 +48,10 @@ def attention(
     if min(left_window_size, right_window_size) < -1:
         raise b.invalid("window sizes", (left_window_size, right_window_size), "-1 or more")
     return NotImplemented
+
+
+STATES = "x w r bias? sequence_lens? initial_h?"
+
+add_reader("LSTM", AsIs(LSTM, f"{STATES} initial_c? peepholes?", {"output_sequence": 0}))
+add_reader("GRU", AsIs(GRU, STATES, {"output_sequence": 0}))
+add_reader("RNN", AsIs(RNN, STATES, {"output_sequence": 0}))

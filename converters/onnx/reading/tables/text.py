@@ -1,11 +1,14 @@
-"""Readers of operators on strings."""
+"""Readers of texts, and of encoded images."""
 
 from __future__ import annotations
+
+import importlib.util
 
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.data.image_decoder import ImageDecoder
 from bolt_numba.ops.data.text import RegexFullMatch, StringConcat, StringNormalizer, StringSplit, TfIdfVectorizer
 
 Ints = tuple[int, ...]
@@ -39,3 +42,10 @@ def tf_idf_vectorizer(
         mode, min_gram_length, max_gram_length, max_skip_count, ngram_counts, ngram_indexes, pool, weights
     )
     return b(operator, x)
+
+
+@reader("ImageDecoder")
+def image_decoder(b: NodeBuilder, stream: Value, *, pixel_format: str = "RGB") -> Value:
+    if importlib.util.find_spec("PIL") is None:
+        raise b.unsupported("decoding without Pillow: pip install pillow")
+    return b(ImageDecoder(pixel_format), stream)
