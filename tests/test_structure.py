@@ -22,10 +22,7 @@ from bolt_numba.ops.registry import OPS
 ROOT = Path(__file__).parent.parent
 FILE_LINES, FUNCTION_LINES, KERNEL_LINES = 500, 50, 80
 FOLDER_FILES, FULL_FILES = 20, 18
-FULL = {
-    
-    "converters/paddle/reading/tables", "kernels",
-}  # fmt: skip
+FULL = {"converters/paddle/reading/tables", "kernels"}
 """Folders of more than `FULL_FILES` files: who adds one asks which of them belong together, for a second level."""
 SUPPRESSED = re.compile(r"#\s*budget:\s*\S{3,}")
 """Behind the first line of a function (or on line 1 of a file): why it may be longer."""
