@@ -95,7 +95,7 @@ class JaxAccelerator(Accelerator):
     def lowerings(self) -> Sequence[Rule]:  # type: ignore[override]  # nobody sets it
         from bolt_numba.plugins import lowering as l  # what starts from a blob needs none
 
-        return (*l.CHANNELS_FIRST, *l.FUSED, *l.BYTES, *l.NORMS, *l.SUMS)
+        return (*l.CHANNELS_FIRST, *l.FUSED, *l.BYTES, *l.NORMS)
 
     def scope(self) -> AbstractContextManager[object]:
         """In which functions are traced: JAX would make numbers of 32 bits of those of 64 otherwise."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import BOOL, I64, U64
+from bolt_numba.base.types import BOOL, F32, I64, U64
 from bolt_numba.ops.arrays.accumulate import CumMax, CumMin, LogCumSumExp
 from bolt_numba.ops.arrays.reduce import (
     ArgMax,
@@ -53,6 +53,12 @@ def mean(s: JaxSite, op: ReduceMean, x: Any, axes: Any = None) -> Any:
         return s.np.sum(x, dtype=x.dtype, **along) / count
     total = s.np.sum(x, dtype=I64, **along)
     return (s.np.sign(total) * (s.np.abs(total) // max(count, 1))).astype(x.dtype)
+
+
+@builds("ReduceL2", "ReduceLogSum", dtypes=FLOATS)
+def functions_of_sums(s: JaxSite, op: Any, x: Any, axes: Any = None) -> Any:
+    along = _along(s, op)
+    return s.np.sqrt(s.np.sum(x * x, **along)) if op.name == "ReduceL2" else s.np.log(s.np.sum(x, **along))
 
 
 @builds("ReduceLogSumExp", dtypes=FLOATS)
@@ -143,3 +149,15 @@ def lrn(s: JaxSite, op: LRN, x: Any) -> Any:
     squares = s.np.pad(x * x, [(0, 0), (before, op.size - 1 - before)] + [(0, 0)] * (s.rank() - 2))
     total = sum(squares[:, i : i + s.dims()[1]] for i in range(op.size))
     return x / (op.bias + op.alpha / op.size * total) ** op.beta
+
+
+@builds("LayerNormalization", dtypes=FLOATS, by_rank=True)
+def layer_norm(s: JaxSite, op: Any, x: Any, scale: Any, bias: Any = None) -> Any:
+    """Also with its statistics, which its parts would not give."""
+    along: dict[str, Any] = {"axis": tuple(range(s.axis(op.axis), s.rank())), "keepdims": True}
+    mean = s.np.mean(x, **along)
+    centred = x - mean
+    inverse = 1 / s.np.sqrt(s.np.mean(centred * centred, **along) + float(op.epsilon))
+    y = centred * inverse * scale
+    y = y if bias is None else y + bias
+    return (y, mean.astype(F32), inverse.astype(F32)) if op.stats else y
