@@ -18,7 +18,7 @@ from bolt_numba.ops.pointwise import Add, Cast, Div, Equal, GreaterOrEqual, Min,
 
 
 @decomposes(DetectionOutput)
-def detection_output(op: Any, b: Terms, boxes: Any, scores: Any) -> Any:
+def detection_output(op: DetectionOutput, b: Terms, boxes: Any, scores: Any) -> Any:
     """``Gather`` of what NonMaxSuppression chooses; of scores equal to the last one of ``nms_top_k`` all stay."""
     # Boxes of each class are an image of their own.
     dims = [d for d in scores.type.shape or () if isinstance(d, int)]

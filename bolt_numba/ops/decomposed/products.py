@@ -37,7 +37,7 @@ def _i64(*numbers: int) -> Any:
 
 
 @decomposes(Chain)
-def chain(op: Any, b: Terms, *given: Any) -> Any:
+def chain(op: Chain, b: Terms, *given: Any) -> Any:
     """Its operators."""
     values = list(given)
     for step, operands in op.steps:
@@ -46,7 +46,7 @@ def chain(op: Any, b: Terms, *given: Any) -> Any:
 
 
 @decomposes(MatMul)
-def product(op: Any, b: Terms, x: Any, y: Any, bias: Any = None) -> Any:
+def product(op: MatMul, b: Terms, x: Any, y: Any, bias: Any = None) -> Any:
     """``MatMul(Transpose(a), Transpose(b)) * alpha + c``."""
     if op == MatMul() and bias is None:
         raise WholeError("it is a product and nothing else")
@@ -82,7 +82,7 @@ def sized(op: Any, b: Terms, x: Any, w: Any, *bias: Any) -> Any:
 
 
 @decomposes(Distances)
-def distances(op: Any, b: Terms, x: Any, points: Any) -> Any:
+def distances(op: Distances, b: Terms, x: Any, points: Any) -> Any:
     """``ReduceSumSquare(Unsqueeze(x) - Unsqueeze(w))``, or of Abs where the power is 1."""
     apart = b(Sub(), b(Unsqueeze(), x, _i64(2)), b(Unsqueeze(), points, _i64(0)))
     if op.power == 2:
@@ -91,7 +91,7 @@ def distances(op: Any, b: Terms, x: Any, points: Any) -> Any:
 
 
 @decomposes(FusedAttention)
-def attention(op: Any, b: Terms, q: Any, k: Any = None, v: Any = None, mask: Any = None) -> Any:
+def attention(op: FusedAttention, b: Terms, q: Any, k: Any = None, v: Any = None, mask: Any = None) -> Any:
     """``MatMul(Softmax(MatMul(q, k^T) * scale + mask), v)``."""
     if op.packed:
         q, k, v = b(Split(-2, 3), q)
@@ -119,7 +119,7 @@ def _causal(b: Terms, scores: Any) -> Any:
 
 
 @decomposes(RotaryEmbedding)
-def rotary(op: Any, b: Terms, x: Any, cos: Any, sin: Any, positions: Any = None) -> Any:
+def rotary(op: RotaryEmbedding, b: Terms, x: Any, cos: Any, sin: Any, positions: Any = None) -> Any:
     """``Concat(x1 * cos - x2 * sin, x1 * sin + x2 * cos)`` of the halves of each head, or the neighbours in it."""
     half, size = (() if t.type.shape is None else t.type.shape[-1:] for t in (cos, x))
     if not half or not size or not isinstance(half[0], int) or not isinstance(size[0], int):
@@ -155,7 +155,7 @@ def steps_first(op: Any, b: Terms, x: Any, w: Any, r: Any, bias: Any = None, len
 
 
 @decomposes(ByteTable)
-def byte_table(op: Any, b: Terms, x: Any, table: Any) -> Any:
+def byte_table(op: ByteTable, b: Terms, x: Any, table: Any) -> Any:
     """``Gather(table, Cast(x))``: negative indices count from the end, as the entries of negative bytes do."""
     return b(Gather(0), table, b(Cast(I32), x))
 
@@ -167,7 +167,7 @@ def between_bytes(op: Any, b: Terms, x: Any, scale: Any, zero: Any, y_scale: Any
 
 
 @decomposes(QLinearConv, QLinearMatMul, whole=True)
-def real_product(op: Any, b: Terms, *given: Any) -> Any:
+def real_product(op: QLinearConv | QLinearMatMul, b: Terms, *given: Any) -> Any:
     """``QuantizeLinear(Conv(DequantizeLinear(x), ...))``, or MatMul; a byte may differ by one."""
     operands = [*given, *[None] * 6][:12]
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias, residual, r_scale, r_zero = operands
@@ -225,7 +225,7 @@ def _along(op: Any, b: Terms, v: Any, x: Any) -> Any:
 
 
 @decomposes(DequantizeLinear)
-def dequantise(op: Any, b: Terms, x: Any, scale: Any, zero: Any = None) -> Any:
+def dequantise(op: DequantizeLinear, b: Terms, x: Any, scale: Any, zero: Any = None) -> Any:
     """``(Cast(x) - zero_point) * scale``."""
     if scale.type.dtype != F32 or x.type.dtype not in (I8, U8):
         raise WholeError("other numbers than bytes")
@@ -235,7 +235,7 @@ def dequantise(op: Any, b: Terms, x: Any, scale: Any, zero: Any = None) -> Any:
 
 
 @decomposes(QuantizeLinear)
-def quantise(op: Any, b: Terms, x: Any, scale: Any, zero: Any = None) -> Any:
+def quantise(op: QuantizeLinear, b: Terms, x: Any, scale: Any, zero: Any = None) -> Any:
     """``Cast(Clip(Round(x / scale) + zero_point))``."""
     target = op.infer(*(v.type for v in (x, scale, zero) if v is not None)).dtype
     if target not in (I8, U8) or x.type.dtype != F32 or scale.type.dtype != F32:

@@ -360,9 +360,8 @@ def lstm_bf16(op: LSTM, ins: Types, outs: Outs, context: Context) -> list[Step]:
 
 def lstm_fields(layer: RecurrentLayer) -> dict[str, Argument]:
     """Fields of the walk that other layers have not."""
-    op: Any = layer.op
     cells: dict[str, Argument] = {"c0": layer.state(6), "last_c": Out(2), "peepholes": layer.optional(7)}
-    return cells | {"input_forget": int(op.input_forget)}
+    return cells | {"input_forget": int(isinstance(layer.op, LSTM) and layer.op.input_forget)}
 
 
 @kernel(GRU, accepts=can_walk, states=state_buffers)

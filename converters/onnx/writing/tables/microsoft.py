@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @writer(DynamicQuantizeLSTM)
-def dynamic_quantize_lstm(w: GraphWriter, op: Any, *terms: Named) -> Any:
+def dynamic_quantize_lstm(w: GraphWriter, op: DynamicQuantizeLSTM, *terms: Named) -> Any:
     """With weights as [d, i, 4 h] and [d, h, 4 h]."""
     if op.layout:
         raise NoSpellingError(f"layout = {op.layout}")
@@ -43,20 +43,20 @@ def _transposed(w: GraphWriter, term: Named) -> Named:
 
 
 @writer(Tokenizer)
-def tokenizer(w: GraphWriter, op: Any, x: Named) -> Any:
+def tokenizer(w: GraphWriter, op: Tokenizer, x: Named) -> Any:
     given = {f.name: getattr(op, f.name) for f in dataclasses.fields(op)}
     given = {name: value for name, value in given.items() if value != ()} | {"mark": int(op.mark)}
     return w.node(op.name, [x], [v.type for v in w.reading.outputs], domain=MICROSOFT, **given)
 
 
 @writer(BifurcationDetector)
-def bifurcation_detector(w: GraphWriter, op: Any, *terms: Named) -> Any:
+def bifurcation_detector(w: GraphWriter, op: BifurcationDetector, *terms: Named) -> Any:
     types = [v.type for v in w.reading.outputs]
     return w.node(op.name, terms, types, domain=MICROSOFT, min_ngram_size=op.least, max_ngram_size=op.most)
 
 
 @writer(Between)
-def between(w: GraphWriter, op: Any, x: Named, low: Named, high: Named) -> Any:
+def between(w: GraphWriter, op: Between, x: Named, low: Named, high: Named) -> Any:
     """Nothing is checked there: ONNX has no way to refuse what the run tells."""
     return w.node("Identity", [x], [x.type])
 
@@ -75,7 +75,7 @@ def group_query_attention(w: GraphWriter, op: Any, *terms: Named) -> Any:
 
 
 @writer(MatMulNBits)
-def matmul_bits(w: GraphWriter, op: Any, x: Named, codes: Named, scales: Named, *optional: Named) -> Any:
+def matmul_bits(w: GraphWriter, op: MatMulNBits, x: Named, codes: Named, scales: Named, *optional: Named) -> Any:
     """With zero points as floats."""
     n = codes.type.dims[0]
     held = (scales, *optional[:1])

@@ -39,7 +39,7 @@ def listed(term: Named, what: str, *allowed: AnyDType) -> tuple[str, list[Any]]:
 
 
 @writer(LabelEncoder)
-def label_encoder(w: GraphWriter, op: Any, x: Named, keys: Named, values: Named, default: Named) -> Any:
+def label_encoder(w: GraphWriter, op: LabelEncoder, x: Named, keys: Named, values: Named, default: Named) -> Any:
     attributes: dict[str, Any] = {}
     for name, term in (("keys", keys), ("values", values)):
         array = content(term, name)
@@ -53,14 +53,14 @@ def label_encoder(w: GraphWriter, op: Any, x: Named, keys: Named, values: Named,
 
 
 @writer(OneHotEncoder)
-def one_hot_encoder(w: GraphWriter, op: Any, x: Named, categories: Named) -> Any:
+def one_hot_encoder(w: GraphWriter, op: OneHotEncoder, x: Named, categories: Named) -> Any:
     suffix, values = listed(categories, "categories", I64, STRING)
     types = [op.infer(x.type, categories.type)]
     return w.node("OneHotEncoder", [x], types, **{f"cats_{suffix}": values, "zeros": int(op.zeros)})
 
 
 @writer(ZipMap)
-def zip_map(w: GraphWriter, op: Any, scores: Named, labels: Named) -> Any:
+def zip_map(w: GraphWriter, op: ZipMap, scores: Named, labels: Named) -> Any:
     suffix, values = listed(labels, "labels", I64, STRING)
     if scores.type.dtype != F32:
         raise NoSpellingError(f"scores of {scores.type}")
@@ -68,21 +68,21 @@ def zip_map(w: GraphWriter, op: Any, scores: Named, labels: Named) -> Any:
 
 
 @writer(DictVectorizer)
-def dict_vectorizer(w: GraphWriter, op: Any, x: Named, vocabulary: Named) -> Any:
+def dict_vectorizer(w: GraphWriter, op: DictVectorizer, x: Named, vocabulary: Named) -> Any:
     suffix, values = listed(vocabulary, "vocabulary", I64, STRING)
     key = {"strings": "string_vocabulary", "int64s": "int64_vocabulary"}[suffix]
     return w.node("DictVectorizer", [x], [op.infer(x.type, vocabulary.type)], **{key: values})
 
 
 @writer(CastMap)
-def cast_map(w: GraphWriter, op: Any, x: Named) -> Any:
+def cast_map(w: GraphWriter, op: CastMap, x: Named) -> Any:
     to = {F32: "TO_FLOAT", I64: "TO_INT64", STRING: "TO_STRING"}[op.to]
     form = {"map_form": "DENSE"} if op.size is None else {"map_form": "SPARSE", "max_map": op.size}
     return w.node("CastMap", [x], [op.infer(x.type)], cast_to=to, **form)
 
 
 @writer(TfIdfVectorizer)
-def tf_idf_vectorizer(w: GraphWriter, op: Any, x: Named) -> Any:
+def tf_idf_vectorizer(w: GraphWriter, op: TfIdfVectorizer, x: Named) -> Any:
     texts = any(isinstance(item, str) for item in op.pool)
     names = ("mode", "min_gram_length", "max_gram_length", "max_skip_count", "ngram_counts", "ngram_indexes")
     attributes = {name: getattr(op, name) for name in names} | ({"weights": op.weights} if op.weights else {})
@@ -91,7 +91,7 @@ def tf_idf_vectorizer(w: GraphWriter, op: Any, x: Named) -> Any:
 
 
 @writer(RandomNormal, RandomUniform)
-def random(w: GraphWriter, op: Any, shape: Named, seed: Named | None = None) -> Any:
+def random(w: GraphWriter, op: RandomNormal | RandomUniform, shape: Named, seed: Named | None = None) -> Any:
     """Where the run tells the shape: like a tensor of that shape."""
     if seed is not None:
         raise NoSpellingError("a seed that the run tells")

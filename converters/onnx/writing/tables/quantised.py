@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @writer(QLinearConv, QLinearMatMul)
-def integer_product(w: GraphWriter, op: Any, *terms: Named) -> Any:
+def integer_product(w: GraphWriter, op: QLinearConv | QLinearMatMul, *terms: Named) -> Any:
     """ONNX's operator, or the float one between conversions."""
     given: list[Any] = [t if t.name else None for t in terms] + [None] * (12 - len(terms))
     y_scale, bias = given[6], given[8]

@@ -24,14 +24,14 @@ from bolt_numba.ops.layers.products.integer_products import ConvInteger
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.layers.resize import Resize
-from bolt_numba.ops.pointwise import Clip
+from bolt_numba.ops.pointwise import Clip, Pointwise
 
 if TYPE_CHECKING:
     from bolt_numba.converters.onnx.writing.graph import GraphWriter
 
 
 @writer(Clip)
-def clip(w: GraphWriter, op: Any, x: Named) -> Any:
+def clip(w: GraphWriter, op: Pointwise, x: Named) -> Any:
     """The bounds become operands; open on both sides it is the identity."""
     bounds = [None if b is None else w.const(np.array(b, x.type.dtype)) for b in (op.lo, op.hi)]
     if bounds == [None, None]:
@@ -41,7 +41,7 @@ def clip(w: GraphWriter, op: Any, x: Named) -> Any:
 
 
 @writer(MatMul)
-def matmul(w: GraphWriter, op: Any, a: Named, b: Named, bias: Named | None = None) -> Any:
+def matmul(w: GraphWriter, op: MatMul, a: Named, b: Named, bias: Named | None = None) -> Any:
     """Gemm where both operands are matrices."""
     bias = bias if bias is not None and bias.name else None
     plain = not (op.trans_a or op.trans_b) and op.alpha == 1
@@ -58,20 +58,20 @@ def matmul(w: GraphWriter, op: Any, a: Named, b: Named, bias: Named | None = Non
 
 
 @writer(ConstantOfShape)
-def constant_of_shape(w: GraphWriter, op: Any, shape: Named) -> Any:
+def constant_of_shape(w: GraphWriter, op: ConstantOfShape, shape: Named) -> Any:
     value = w.tensor(np.array([op.value], op.dtype))
     return w.node("ConstantOfShape", [shape], [op.infer(shape.type)], value=value)
 
 
 @writer(Range)
-def range_(w: GraphWriter, op: Any, *terms: Named) -> Any:
+def range_(w: GraphWriter, op: Range, *terms: Named) -> Any:
     """The bounds as scalars: ours may also be vectors of one element."""
     scalars = [t if t.type.shape in ((), None) else w.write(Reshape(), t, w.const(np.zeros(0, I64))) for t in terms]
     return w.node("Range", scalars, [op.infer(*(t.type for t in terms))])
 
 
 @writer(MelWeightMatrix)
-def mel_weight_matrix(w: GraphWriter, op: Any, *terms: Named) -> Any:
+def mel_weight_matrix(w: GraphWriter, op: MelWeightMatrix, *terms: Named) -> Any:
     code = {} if op.dtype == F32 else {"output_datatype": CODES[op.dtype]}
     return w.node("MelWeightMatrix", terms, [op.infer(*(t.type for t in terms))], **code)
 
@@ -124,13 +124,13 @@ def resize(w: GraphWriter, op: Any, *terms: Named) -> Any:
 
 
 @writer(If)
-def if_(w: GraphWriter, op: Any, cond: Named, *captures: Named) -> Any:
+def if_(w: GraphWriter, op: If, cond: Named, *captures: Named) -> Any:
     branches = {key: w.subgraph(getattr(op, key), captures, ()) for key in ("then_branch", "else_branch")}
     return w.node("If", [cond], op.infer(cond.type, *(t.type for t in captures)), **branches)
 
 
 @writer(Foreign)
-def foreign(w: GraphWriter, op: Any, *terms: Named) -> Any:
+def foreign(w: GraphWriter, op: Foreign, *terms: Named) -> Any:
     return w.inline(op.graph, terms)
 
 
@@ -165,7 +165,7 @@ def _carrying_lists(op: Loop) -> Loop:
 
 
 @writer(Scan)
-def scan(w: GraphWriter, op: Any, *terms: Named) -> Any:
+def scan(w: GraphWriter, op: Scan, *terms: Named) -> Any:
     count = op.states + op.scans
     body = w.subgraph(op.body, terms[count:], [v.type for v in op.body.inputs[:count]])
     names = ("input_axes", "input_directions", "output_axes", "output_directions")
