@@ -24,7 +24,8 @@ from bolt_numba.ops.layers.products.integer_products import ConvInteger
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.layers.resize import Resize
-from bolt_numba.ops.pointwise import Clip, Pointwise
+from bolt_numba.ops.pointwise import Clip
+from bolt_numba.ops.pointwise.row import Pointwise
 
 if TYPE_CHECKING:
     from bolt_numba.converters.onnx.writing.graph import GraphWriter
