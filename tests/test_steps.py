@@ -19,8 +19,8 @@ from bolt_numba.devices.program import Program, linked
 from bolt_numba.errors import InternalError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
-from bolt_numba.kernels.cpu.faults import FAULT_AT
 from bolt_numba.kernels.extents import Lent, borrowed
+from bolt_numba.kernels.geometry.elements import FAULT
 from bolt_numba.kernels.jit import CODE, I64, PTR, native
 from bolt_numba.kernels.registry import QUERY, Argument, Context, Fault, In, Out, Pitch, Record, Scratch, Step, Types
 from bolt_numba.ops.arrays.gather import Gather
@@ -34,7 +34,7 @@ from bolt_numba.types import F32, Array, TensorType
 from tests.rule_cases import graph_of, whole
 
 
-@native(x=PTR, act=CODE, fault=FAULT_AT, n=I64, extents=lambda a: {"x": 4 * a.n})
+@native(x=PTR, act=CODE, fault=FAULT, n=I64, extents=lambda a: {"x": 4 * a.n})
 def sample(p: Any, tid: int, nthreads: int) -> None:
     """Never runs."""
 

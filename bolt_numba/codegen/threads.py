@@ -121,6 +121,12 @@ def thread_text(op: Pointwise, operands: Operands, prefix: str, exponent: float 
     return thread.number(thread.run(op.text))
 
 
+def formula_text(text: str, **names: str) -> str:
+    """Text of a formula of f32 on registers; names: what its names are called."""
+    thread = _Thread({name: Term(own, F32, None, name != "x") for name, own in names.items()}, F32, False)
+    return thread.number(thread.run(text))
+
+
 def _held(term: Term) -> Term:
     return Term(term.text, None if term.dtype is None else register(term.dtype))
 

@@ -9,12 +9,10 @@ access.  The run reads all records back behind its last step.
 from __future__ import annotations
 
 from bolt_numba.kernels.cuda.language.lang import atomic_exchange_i32, store_i64
-from bolt_numba.kernels.declare import Field, inline
+from bolt_numba.kernels.declare import inline
 
 FAULT = 5
 """Words (i64) of a record: whether it is taken, position, value, low, high."""
-FAULT_AT = Field("fault", "i8")
-"""Address of a record, which is no operand's."""
 
 
 @inline

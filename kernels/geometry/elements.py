@@ -32,7 +32,7 @@ from bolt_numba.kernels.geometry.transfers import Transfer
 from bolt_numba.kernels.registry import Accepts, Argument, Kernel, Step
 
 FAULT = Field("fault", "i8")
-"""Address of the record of a fault, see `registry.Fault`."""
+"""Address of the record of a fault, which is no operand's; see `registry.Fault`."""
 MOST_LAUNCHED = (1 << 31) - (1 << 16)
 """Indices of a launch on a GPU, whose threads beyond the last one count on in 31 bits."""
 
@@ -42,7 +42,8 @@ class Elements:
     """A kernel for every device.
 
     over: by name of an index, the field that has its size, the first axis first.  strides: letters.  reach: extents,
-    of the arguments and the settings.  make: the body for a device's parts and some settings.
+    of the arguments and the settings.  make: the body for a device's parts and some settings.  several: indices of a
+    thread of a GPU.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Elements:
     fields: Mapping[str, Field]
     reach: Callable[..., dict[str, Reach]]
     make: Callable[..., Inline]
+    several: int = 1
 
     @property
     def all_fields(self) -> dict[str, Field]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from bolt_numba.base.follow import fixed, is_followed, pure
 from bolt_numba.base.selects import MOST_ROWS, table
-from bolt_numba.base.types import Array
-from bolt_numba.kernels.registry import Argument, In, Types
+from bolt_numba.base.types import Array, TensorType
+from bolt_numba.kernels.registry import Argument, In, Out, Types
 from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
 
 ENTRY = 8
@@ -121,3 +121,19 @@ def mask_fits(op: FusedAttention, ins: Types) -> bool:
     if q[-1] != k[-1] or v[-2] != k[-2]:
         return False
     return mask is None or (len(mask) > 1 and mask[-1] == k[-2] and mask[-2] in (1, q[-2])) or mask == (k[-2],)
+
+
+def attention_args(op: FusedAttention, ins: Types, out: TensorType) -> dict[str, Any]:
+    """Arguments that the kernels of all devices have: where operands and heads are; ``units``: how many heads."""
+    q, k, v = heads_first(op, ins)
+    size, mask = out.dtype.itemsize, ins[3].dims if len(ins) > 3 and ins[3] is not None else None
+    n, result = k[-2], (out.dims, op.y_layout)
+    lead = tuple((swapped(out.dims) if op.y_layout == "SHD" else out.dims)[:-2])
+    masks = (1,) * (2 - len(mask)) + tuple(mask) if mask else (1, 1)
+    operands, args = attention_operands(op, ins)
+    steps = [position_step(*x, size) for x in operands] * (3 // len(operands))
+    table = head_table(lead, operands, ((masks, "HSD"), result), n, 0 if op.causal else n, size)
+    args |= {"mask": In(3) if mask else None, "sink": None, "y": Out(0), "table": table, "units": math.prod(lead)}
+    args |= {"m": q[-2], "d": q[-1], "width": v[-1], "mask_step": size * n if masks[-2] > 1 else 0}
+    args |= dict(zip(("q_step", "k_step", "v_step", "y_step"), (*steps, position_step(*result, size)), strict=True))
+    return args | {"window": UNBOUNDED, "scale": op.scale, "cap": 0.0}

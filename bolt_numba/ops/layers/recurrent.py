@@ -79,10 +79,10 @@ class Recurrent(Op):
     def directions(self) -> int:
         return 2 if self.direction == "bidirectional" else 1
 
-    def functions(self, v: Any = np) -> list[list[Function]]:
-        """Activations of each direction; alphas and betas go in order to those that take one; raises ShapeError.
+    def activated(self) -> list[list[tuple[str, float, float]]]:
+        """For each direction the names of its activations, with alpha and beta; raises ShapeError.
 
-        v: NumPy, or a module of arrays that is like it.
+        Alphas and betas go in order to those that take one.
         """
         names = [n.lower() for n in self.activations] or [n.lower() for n in self.defaults] * self.directions
         each = len(self.defaults)
@@ -90,10 +90,14 @@ class Recurrent(Op):
             raise self.fail("activations", self.activations, f"{each * self.directions} of {', '.join(_FUNCTIONS)}")
         alphas, betas = iter(self.activation_alpha), iter(self.activation_beta)
         found = [
-            _bound(v, n, next(alphas, ALPHA[n]) if n in ALPHA else 0.0, next(betas, BETA[n]) if n in BETA else 0.0)
+            (n, next(alphas, ALPHA[n]) if n in ALPHA else 0.0, next(betas, BETA[n]) if n in BETA else 0.0)
             for n in names
         ]
         return [found[i : i + each] for i in range(0, len(found), each)]
+
+    def functions(self, v: Any = np) -> list[list[Function]]:
+        """Activations of each direction.  v: NumPy, or a module of arrays that is like it."""
+        return [[_bound(v, *each) for each in found] for found in self.activated()]
 
     def infer_states(
         self,

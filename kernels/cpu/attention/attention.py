@@ -8,7 +8,6 @@ Few queries read keys and values where they lie, once for all queries that share
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -52,16 +51,13 @@ from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
 from bolt_numba.kernels.extents import KEPT, Numbers, Reach
 from bolt_numba.kernels.geometry.heads import (
     ENTRY,
-    UNBOUNDED,
-    attention_operands,
-    head_table,
+    attention_args,
     heads_first,
     mask_fits,
-    position_step,
 )
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
+from bolt_numba.kernels.registry import Argument, Context, Outs, Scratch, Step, Types, kernel
+from bolt_numba.ops.layers.attention.attention import FusedAttention
 
 FEW_QUERIES = 4
 """Queries up to which packing keys and values does not pay."""
@@ -304,21 +300,9 @@ def attention_f32(op: FusedAttention, ins: Types, outs: Outs, context: Context) 
 
 def attention_steps(op: FusedAttention, ins: Types, outs: Outs, context: Context, form: BlockForm) -> list[Step]:
     """The step of `FusedAttention`."""
-    q, k, v = heads_first(op, ins)
-    mask = ins[3].dims if len(ins) > 3 and ins[3] is not None else None
-    m, n, d, width = q[-2], k[-2], q[-1], v[-1]
-    result = outs[0].dims, op.y_layout
-    lead = (swapped(outs[0].dims) if op.y_layout == "SHD" else outs[0].dims)[:-2]
-    masks = (1,) * (2 - len(mask)) + tuple(mask) if mask else (1, 1)
-    operands, args = attention_operands(op, ins)
-    steps = [position_step(*x) for x in operands] * (3 // len(operands))
-    heads = math.prod(lead)
-    table = head_table(tuple(lead), operands, ((masks, "HSD"), result), n, 0 if op.causal else n)
-    args |= {"mask": In(3) if mask else None, "sink": None, "y": Out(0), "m": m, "d": d, "width": width}
-    args |= {"table": table}
-    args |= dict(zip(("q_step", "k_step", "v_step", "y_step"), (*steps, position_step(*result)), strict=True))
-    args |= {"mask_step": 4 * n if masks[-2] > 1 else 0, "window": UNBOUNDED, "scale": op.scale, "cap": 0.0}
-    parallel = heads * m * n * (d + width) > PARALLEL_FLOPS
+    args, n = attention_args(op, ins, outs[0]), heads_first(op, ins)[1][-2]
+    heads, m = args.pop("units"), args["m"]
+    parallel = heads * m * n * (args["d"] + args["width"]) > PARALLEL_FLOPS
     if m <= FEW_QUERIES:
         return [Step(attention_few, args | few(context.threads, heads, 1, m, n), parallel & (heads > 1))]
     return block_steps(context.threads, heads, args, n, parallel, form)

@@ -29,6 +29,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vload_u8_n,
     vstore,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.products.epilogue import can_finish
 from bolt_numba.kernels.cpu.products.epilogue_bytes import FIELDS, FLOAT_RESIDUAL, finish_stored
 from bolt_numba.kernels.cpu.products.matmul import is_parallel
 from bolt_numba.kernels.cpu.products.pack_bytes import BYTE_RESULTS, COLUMN_ROWS, ENDS, EXACT, flips
@@ -36,17 +37,13 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     NO_ZERO,
     Panels,
     RowTables,
-    are_plain,
     column_step,
     finish_args,
-    given,
-    operands_of,
     panels_of,
     product_steps,
-    sides,
-    sums_are_exact,
 )
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.bytes import are_plain, are_single, given, places_of, sides, sums_are_exact
 from bolt_numba.kernels.jit import I64, PTR, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.integer_products import ByteConv, ConvInteger, QLinearConv
@@ -54,8 +51,8 @@ from bolt_numba.ops.layers.products.integer_products import ByteConv, ConvIntege
 
 def _accepts(op: ConvInteger | QLinearConv, ins: Types) -> bool:
     """Channels last, constant filters, one zero point of an image."""
-    at = operands_of(op)
-    if op.layout != "NHWC" or not are_plain(op, ins, at):
+    at = places_of(op)
+    if op.layout != "NHWC" or not are_plain(ins, at) or not can_finish(getattr(op, "activation", None)):
         return False
     x, w = sides(ins, at)
     if not sums_are_exact(ins, at, math.prod(w.dims[1:])):
@@ -99,7 +96,7 @@ def _of_each(op: ByteConv, x: TensorType, w: TensorType, y: TensorType) -> ConvB
 @kernel(ConvInteger, QLinearConv, accepts=_accepts)
 def conv_bytes(op: ByteConv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Panels of filters under tiles of output pixels."""
-    at = operands_of(op)
+    at = places_of(op)
     x, w = sides(ins, at)
     steps: list[Step] = []
     image: Argument = None
@@ -111,7 +108,7 @@ def conv_bytes(op: ByteConv, ins: Types, outs: Outs, context: Context) -> list[S
         if any(op.windows(w.dims[2:]).resolved(x.dims[1:-1]).pads):
             op, x, step = padded(op, x, w, point, points)
             image, steps = step.args["to"], [step]
-    separate = any(t is not None and t.size > 1 for t in (given(ins, at.zero_a), given(ins, at.scale_a)))
+    separate = not are_single(ins, at.zero_a, at.scale_a)
     g = _of_each(op, x, w, outs[0]) if separate else geometry(op, x, w, outs[0])
     rows = _rows(op, g, w, x.dims[-1], width, image, separate)
     panels = panels_of(rows, groups, w.dims[0] // groups)
@@ -185,17 +182,16 @@ def depthwise_bytes(p, tid, nthreads):
 def is_depthwise(op: ByteConv, ins: Types) -> bool:
     if not _accepts(op, ins):
         return False
-    at = operands_of(op)
+    at = places_of(op)
     w = sides(ins, at)[1]
-    if any(t is not None and t.size > 1 for t in (given(ins, at.zero_a), given(ins, at.scale_a))):
-        return False
-    return bool(op.group > 1 and w.dims[1] == 1 and w.dims[0] == op.group)
+    is_one = are_single(ins, at.zero_a, at.scale_a)
+    return bool(is_one and op.group > 1 and w.dims[1] == 1 and w.dims[0] == op.group)
 
 
 @kernel(ConvInteger, QLinearConv, accepts=is_depthwise, rank=10)
 def conv_bytes_depthwise(op: ByteConv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """One filter a channel."""
-    at = operands_of(op)
+    at = places_of(op)
     x, w = sides(ins, at)
     g, n, taps = geometry(replace(op, group=1), x, w, outs[0]), w.dims[0], math.prod(w.dims[2:])
     width = -(-n // LANES) * LANES

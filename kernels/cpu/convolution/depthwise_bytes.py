@@ -43,12 +43,10 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
     Panels,
     columns_of,
     finish_args,
-    given,
-    operands_of,
-    sides,
     unsigned_step,
 )
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.geometry.bytes import given, places_of, sides
 from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.jit import I64, PTR, Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel
@@ -290,7 +288,7 @@ def _accepts(op: ByteConv, ins: Types) -> bool:
     """Filters of up to `MOST_TAPS` columns on a line or a plane, of known zero points."""
     if not is_depthwise(op, ins):
         return False
-    at = operands_of(op)
+    at = places_of(op)
     x, w = sides(ins, at)
     zero = given(ins, at.zero_b)
     if len(x.dims) not in (3, 4) or x.dims[-1] < WIDTHS[-1] or w.dims[-1] > MOST_TAPS:
@@ -304,7 +302,7 @@ def _accepts(op: ByteConv, ins: Types) -> bool:
 @kernel(ConvInteger, QLinearConv, accepts=_accepts, rank=20)
 def conv_bytes_pixels(op: ByteConv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Tiles of pixels by vectors of channels."""
-    at = operands_of(op)
+    at = places_of(op)
     x, w = sides(ins, at)
     plane = plane_fields(op, x, w, outs[0])
     c, rows, cols, sw = (plane[name] for name in ("c", "rows", "cols", "sw"))

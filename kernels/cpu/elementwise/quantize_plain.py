@@ -1,6 +1,6 @@
 """QuantizeLinear and DequantizeLinear of other integers than bytes, of blocks, and of narrow floats.
 
-Integers of less than a byte and floats of 8 bits go through f32 and the tables of `cast_table`.
+Integers of less than a byte and floats of 8 bits go through f32 and the tables of `kernels.common.tables`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from functools import lru_cache, partial
 import numpy as np
 
 from bolt_numba.base.types import F32, I8, I16, U8, U16, AnyDType, TensorType, dtype_name
-from bolt_numba.kernels.cpu.elementwise.cast_table import table_step
+from bolt_numba.kernels.common.tables import cast_step
+from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.language.lang import native_source
 from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
@@ -110,7 +111,7 @@ def dequantize_any(op: DequantizeLinear, ins: Types, outs: Outs, context: Contex
         for name, t, place in (("x", x, In(0)), ("zero", zero, In(2))):
             if t is not None:
                 ends[name] = room = Scratch(4 * t.size)
-                before.append(table_step(Cast(F32), x.dtype, F32, place, room, t.size))
+                before.append(cast_step(Cast(F32), x.dtype, F32, place, room, t.size, PARTS))
         dtype = F32
     if zero is None:
         ends["zero"] = np.zeros(scale.size, dtype)
@@ -141,9 +142,9 @@ def quantize_any(op: QuantizeLinear, ins: Types, outs: Outs, context: Context) -
         args["zero"] = np.zeros(scale.size, target if target in PLAIN else F32)
     elif target not in PLAIN:
         args["zero"] = room = Scratch(4 * zero.size)
-        before.append(table_step(Cast(F32), target, F32, In(2), room, zero.size))
+        before.append(cast_step(Cast(F32), target, F32, In(2), room, zero.size, PARTS))
     label = "quantize" if made != F32 else f"quantize_{target.name if whole else 'float'}"
     steps = [*before, Step(_kernel("f32", kind, dtype_name(made), formula, label), args, x.size >= PAYS_ELEMENTS)]
     if target not in PLAIN:
-        steps.append(table_step(Cast(target, op.saturate), F32, target, last, Out(0), x.size))
+        steps.append(cast_step(Cast(target, op.saturate), F32, target, last, Out(0), x.size, PARTS))
     return steps

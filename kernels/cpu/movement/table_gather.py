@@ -30,8 +30,8 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES, PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.movement.move import UNITS, copy_run, steps
 from bolt_numba.kernels.extents import Numbers, Reach, ends, offsets
-from bolt_numba.kernels.geometry.strides import dense, move
-from bolt_numba.kernels.geometry.tables import collapsed, is_regular
+from bolt_numba.kernels.geometry.strides import Move, dense
+from bolt_numba.kernels.geometry.tables import gathered
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native, inline, native
 from bolt_numba.kernels.registry import In, Out, Pitch, Step
 
@@ -233,14 +233,9 @@ def table_gather_steps(shape: Sequence[int], indices: Sequence[Array], unit: int
     out = [len(index) for index in indices]
     if 0 in out:
         return []
-    strides = dense(shape, unit)
-    tables = [np.asarray(index, dtype=np.int64) * s for index, s in zip(indices, strides, strict=True)]
-    steps_by = [int(t[1] - t[0]) if len(t) > 1 else 0 for t in tables]
-    if all(is_regular(t - t[0], d) for t, d in zip(tables, steps_by, strict=True)):
-        return steps([move(out, steps_by, dense(out, unit), unit, int(sum(t[0] for t in tables)))], In(0), Out(0))
-    merged = collapsed(tables, strides, shape)
-    run = unit
-    while is_regular(merged[-1], run):
-        run *= len(merged.pop())
+    found = gathered(shape, indices, unit)
+    if isinstance(found, Move):
+        return steps([found], In(0), Out(0))
+    merged, run = found
     outer, inner = merged[:-1], np.ascontiguousarray(merged[-1])
     return _taking(outer, [len(t) for t in outer], inner, len(inner), run, unit, run == unit * out[-1])

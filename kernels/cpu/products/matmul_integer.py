@@ -7,17 +7,9 @@ import math
 import numpy as np
 
 from bolt_numba.base.types import TensorType
-from bolt_numba.kernels.cpu.products.products_bytes import (
-    RowTables,
-    are_plain,
-    given,
-    operands_of,
-    pack_step,
-    panels_of,
-    product_steps,
-    sides,
-    sums_are_exact,
-)
+from bolt_numba.kernels.cpu.products.epilogue import can_finish
+from bolt_numba.kernels.cpu.products.products_bytes import RowTables, pack_step, panels_of, product_steps
+from bolt_numba.kernels.geometry.bytes import are_plain, given, places_of, sides, sums_are_exact
 from bolt_numba.kernels.geometry.products import block_index, geometry
 from bolt_numba.kernels.registry import Argument, Context, Outs, Step, Types, kernel
 from bolt_numba.ops.layers.products.integer_products import ByteMatMul, MatMulInteger, QLinearMatMul
@@ -33,11 +25,13 @@ def _fits(t: TensorType | None, axis: int, length: int, lead: tuple[int, ...]) -
 
 
 def _accepts(op: MatMulInteger | QLinearMatMul, ins: Types) -> bool:
-    at = operands_of(op)
+    at = places_of(op)
     scale = given(ins, at.scale_a)
-    if not are_plain(op, ins, at) or (scale is not None and scale.size > 1 and given(ins, at.scale_y) is not None):
+    if not are_plain(ins, at) or not can_finish(getattr(op, "activation", None)):
         return False
     a, b = sides(ins, at)
+    if scale is not None and scale.size > 1 and given(ins, at.scale_y) is not None:
+        return False
     if len(a.dims) < 2 or len(b.dims) < 2 or not a.size:
         return False
     left, right = ([given(ins, i) for i in pair] for pair in ((at.zero_a, at.scale_a), (at.zero_b, at.scale_b)))
@@ -52,7 +46,7 @@ def _accepts(op: MatMulInteger | QLinearMatMul, ins: Types) -> bool:
 @kernel(MatMulInteger, QLinearMatMul, accepts=_accepts)
 def matmul_bytes(op: ByteMatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Panels of B (packed once when constant) under row tiles of A."""
-    at = operands_of(op)
+    at = places_of(op)
     a, b = sides(ins, at)
     g = geometry(MatMul(), a.dims, b.dims)
     offsets = np.zeros((g.blocks, 5), np.int64)

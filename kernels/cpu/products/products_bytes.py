@@ -11,7 +11,7 @@ from bolt_numba.base.records import record
 from bolt_numba.base.selects import either
 from bolt_numba.base.types import F32, I8, I32, U8, Array, TensorType
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
-from bolt_numba.kernels.cpu.products.epilogue import can_finish, finish
+from bolt_numba.kernels.cpu.products.epilogue import finish
 from bolt_numba.kernels.cpu.products.epilogue_bytes import BYTE_RESIDUAL, FLOAT_RESIDUAL, NO_RESIDUAL
 from bolt_numba.kernels.cpu.products.matmul import is_parallel
 from bolt_numba.kernels.cpu.products.pack import aligned_empty, aligned_zeros, run_shares
@@ -28,67 +28,14 @@ from bolt_numba.kernels.cpu.products.pack_bytes import (
 )
 from bolt_numba.kernels.cpu.products.sweep import choose_share
 from bolt_numba.kernels.cpu.products.sweep_bytes import BLOCK_FIELDS, choose_span, scratch_bytes, sweep_bytes
+from bolt_numba.kernels.geometry.bytes import OperandPlaces, given, operand, sides
 from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types
 from bolt_numba.ops.layers.products.conv import Convolution
-from bolt_numba.ops.layers.products.integer_products import ByteProduct, QLinearConv, QLinearMatMul, sums_fit
+from bolt_numba.ops.layers.products.integer_products import ByteProduct
 
-BYTE_TYPES = (U8, I8)
 NO_ZERO = np.zeros(1, np.uint8)
 ONE = np.ones(1, np.float32)
-
-
-@record(frozen=True)
-class OperandPlaces:
-    """Positions of a node's inputs; None for what its operator does not have."""
-
-    a: int
-    b: int
-    zero_a: int
-    zero_b: int
-    scale_a: int | None = None
-    scale_b: int | None = None
-    scale_y: int | None = None
-    zero_y: int | None = None
-    bias: int | None = None
-    residual: int | None = None
-    scale_r: int | None = None
-    zero_r: int | None = None
-
-
-INTEGER = OperandPlaces(0, 1, 2, 3)
-QUANTISED = OperandPlaces(0, 3, 2, 5, 1, 4, 6, 7, 8, 9, 10, 11)
-
-
-def given(ins: Types, index: int | None) -> TensorType | None:
-    return None if index is None or index >= len(ins) else ins[index]
-
-
-def operands_of(op: Any) -> OperandPlaces:
-    return QUANTISED if isinstance(op, (QLinearConv, QLinearMatMul)) else INTEGER
-
-
-def sides(ins: Types, at: OperandPlaces) -> tuple[TensorType, TensorType]:
-    """A and B, which an operator always has: rows or an image, and columns or filters."""
-    return ins[at.a], ins[at.b]
-
-
-def operand(ins: Types, index: int | None) -> In | None:
-    return None if index is None or given(ins, index) is None else In(index)
-
-
-def are_plain(op: ByteProduct, ins: Types, at: OperandPlaces) -> bool:
-    """Static bytes, f32 scales, one scale and zero point of the result, an activation of f32."""
-    a, b, target = given(ins, at.a), given(ins, at.b), given(ins, at.zero_y)
-    if a is None or b is None or not all(t.is_static for t in ins if t is not None):
-        return False
-    if a.dtype not in BYTE_TYPES or b.dtype not in BYTE_TYPES or not b.size:
-        return False
-    if (target is not None and target.dtype not in BYTE_TYPES) or not can_finish(getattr(op, "activation", None)):
-        return False
-    if any(t is not None and t.dtype != F32 for t in (given(ins, i) for i in (at.scale_a, at.scale_b, at.scale_y))):
-        return False
-    return all(t is None or t.size == 1 for t in (given(ins, i) for i in (at.scale_y, at.zero_y)))
 
 
 def by_rows(op: ByteProduct, ins: Types, at: OperandPlaces) -> tuple[bool, bool]:
@@ -103,18 +50,6 @@ def by_rows(op: ByteProduct, ins: Types, at: OperandPlaces) -> tuple[bool, bool]
     floats = at.scale_y is not None and given(ins, at.scale_y) is None
     scales = floats and scale is not None and (scale.size > 1 or scale.known is None)
     return zero is not None and (zero.size > 1 or (scales and zero.known is None)), scales
-
-
-def sums_are_exact(ins: Types, at: OperandPlaces, depth: int) -> bool:
-    """Whether sums of ``depth`` products and the bias stay within i32; those of the Integer operators wrap around."""
-    a, b, bias = given(ins, at.a), given(ins, at.b), given(ins, at.bias)
-    zero_a, zero_b = given(ins, at.zero_a), given(ins, at.zero_b)
-    if at.scale_y is None or a is None or b is None or zero_a is None or zero_b is None:
-        return True
-    if bias is not None and bias.dtype == I32 and bias.known is None:
-        return False
-    added = None if bias is None or bias.dtype != I32 else content(bias.known)
-    return sums_fit(a.dtype, content(zero_a.known), b.dtype, content(zero_b.known), depth, added)
 
 
 @record(frozen=True)

@@ -16,7 +16,8 @@ import numpy as np
 from bolt_numba.base.huge_pages import line_aligned
 from bolt_numba.base.records import record
 from bolt_numba.base.types import BF16, F16, F32, Array, TensorType
-from bolt_numba.kernels.cpu.faults import within
+from bolt_numba.kernels.common.held import within
+from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.halves.bf16 import product_step
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
@@ -36,6 +37,7 @@ from bolt_numba.kernels.cpu.recurrent.recurrent_cells import (
 )
 from bolt_numba.kernels.cpu.recurrent.recurrent_walk import clear, quantize_state, share_lines, walk
 from bolt_numba.kernels.extents import Lent, borrowed
+from bolt_numba.kernels.geometry.recurrent import RecurrentSizes
 from bolt_numba.kernels.registry import Argument, Context, In, Maker, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN, Recurrent
@@ -132,16 +134,10 @@ def choose_rows(n: int, most: int) -> int:
 
 
 @record(frozen=True)
-class RecurrentLayer:
-    """One node, its sizes (steps, batch, inputs, hidden units) and its tile (see `recurrent_walk`)."""
+class RecurrentLayer(RecurrentSizes):
+    """One node, its sizes and its tile (see `recurrent_walk`)."""
 
-    op: Recurrent
     kind: str
-    ins: Types
-    t: int
-    n: int
-    i: int
-    h: int
     vectors: int
     rows: int
     deep: int = NUMBERS
@@ -149,9 +145,8 @@ class RecurrentLayer:
 
     @staticmethod
     def of(op: Recurrent, kind: str, ins: Types, deep: int = NUMBERS) -> RecurrentLayer:
-        x, r, lengths = ins[0], ins[2], ins[4] if len(ins) > 4 else None
-        t, n = x.dims[:2] if op.layout == 0 else (x.dims[1], x.dims[0])
-        hidden, sums = r.dims[2], {"gru": 2}.get(kind, op.gates)
+        t, n, inputs, hidden = RecurrentLayer.sizes_of(op, ins)
+        lengths, sums = ins[4] if len(ins) > 4 else None, {"gru": 2}.get(kind, op.gates)
         rows = choose_rows(n, min((target().registers - 8) // sums, MOST_ROWS)) if lengths is None else 1
         wanted = -(-hidden // LANES)
         vectors = 1
@@ -159,7 +154,7 @@ class RecurrentLayer:
             if -(-wanted // (2 * vectors)) * 2 * vectors > PADDING * wanted:
                 break
             vectors *= 2
-        return RecurrentLayer(op, kind, ins, t, n, x.dims[2], hidden, vectors, rows, deep)
+        return RecurrentLayer(op, ins, t, n, inputs, hidden, kind, vectors, rows, deep)
 
     @property
     def blocks(self) -> int:
@@ -180,14 +175,10 @@ class RecurrentLayer:
     @property
     def names(self) -> tuple[str, ...]:
         """Activations of the first direction."""
-        op = self.op
-        return tuple(a.lower() for a in op.activations or op.defaults)[: len(op.defaults)]
+        return tuple(name for name, _, _ in self.op.activated()[0])
 
     def given(self, index: int) -> TensorType | None:
         return self.ins[index] if len(self.ins) > index else None
-
-    def optional(self, index: int) -> In | None:
-        return In(index) if self.given(index) is not None else None
 
     @property
     def gate_columns(self) -> int:
@@ -200,11 +191,8 @@ class RecurrentLayer:
 
     def strides(self) -> dict[str, Argument]:
         """Bytes between steps, directions and sequences."""
-        d, h4, i4 = self.op.directions, 4 * self.h, 4 * self.i
-        if self.op.layout == 0:
-            return {"xt": self.n * i4, "xb": i4, "yt": d * self.n * h4, "yd": self.n * h4, "yb": h4, "sd": self.n * h4,
-                    "sb": h4}  # fmt: skip
-        return {"xt": i4, "xb": self.t * i4, "yt": d * h4, "yd": h4, "yb": self.t * d * h4, "sd": h4, "sb": d * h4}
+        xt, xb = (self.n, 1) if self.op.layout == 0 else (1, self.t)
+        return {"xt": 4 * self.i * xt, "xb": 4 * self.i * xb, **self.state_strides(4)}
 
     def state(self, index: int) -> Argument:
         if self.given(index) is not None:
@@ -219,11 +207,10 @@ def can_walk(op: Recurrent, ins: Types) -> bool:
         return False
     if x.dtype != F32 or not x.size or any(t is not None and t.known is None for t in weights):
         return False
-    names = [a.lower() for a in op.activations] or [a.lower() for a in op.defaults] * op.directions
-    each = len(op.defaults)
-    if op.activation_alpha or op.activation_beta or any(n not in FUNCTIONS for n in names):
+    found = op.activated()
+    if op.activation_alpha or op.activation_beta or any(n not in FUNCTIONS for n, _, _ in found[0]):
         return False
-    return bool(names[:each] * op.directions == names)
+    return bool(found[0] == found[-1])
 
 
 # -------------------------------------------------------------------------------------------------------------- makers
@@ -290,7 +277,7 @@ def steps_of(
     bias, made = _bias(layer, context), []  # type: tuple[Argument, list[Step]]
     lengths: Argument = None
     if layer.given(4) is not None:
-        lengths, checks = within(op, layer.ins, 4, "sequence_lens", layer.n, 0, layer.t)
+        lengths, checks = within(op, layer.ins, 4, "sequence_lens", layer.n, 0, layer.t, PARTS)
         made += checks
     row = layer.blocks * count * layer.vectors * BYTES  # bytes of one direction's gates
     work = -(-layer.rows * (count + 1) * layer.vectors * BYTES // 64) * 64

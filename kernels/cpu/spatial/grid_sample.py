@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import F32
+from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -31,9 +31,8 @@ from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.sampling import MODES, PADDINGS, grid_taps
 from bolt_numba.kernels.jit import I64, PTR, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
-from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.layers.resize import EXACT, GridSample
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types
+from bolt_numba.ops.layers.resize import GridSample
 
 pixel_of, tap_of = grid_taps(PARTS)
 _ONE = np.float32(1)
@@ -105,19 +104,9 @@ def grid_sample(p, tid, nthreads):
             vstore_n(p.y + 4 * ((image * p.channels + c) * points + first), total, count)
 
 
-def _accepts(op: GridSample, ins: Types) -> bool:
-    x, grid = ins[0], ins[1]
-    if not x.is_static or not x.size or (x.dtype, grid.dtype) != (F32, F32):
-        return False
-    return len(x.dims) in (3, 4, 5) and math.prod(x.dims[2:]) <= MAX_I32 and max(x.dims[2:]) <= EXACT
-
-
-@kernel(GridSample, accepts=_accepts)
-def sample(op: GridSample, ins: Types, outs: Outs, context: Context) -> list[Step]:
-    """1 to 3 spatial axes, all modes and paddings."""
-    x, out = ins[0], outs[0]
-    if not out.size:
-        return []
+def steps(op: GridSample, ins: Types, out: TensorType, context: Context) -> list[Step]:
+    """The step of f32; a vector of points at a time."""
+    x = ins[0]
     images, channels, *sizes = x.dims
     taps = MODES[op.mode]
     all_taps = taps ** len(sizes)

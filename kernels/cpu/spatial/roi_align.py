@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
-from bolt_numba.base.types import F32 as F32_TYPE
+from bolt_numba.base.types import TensorType
+from bolt_numba.kernels.common.held import within
 from bolt_numba.kernels.cpu.elements import PARTS
-from bolt_numba.kernels.cpu.faults import within
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -33,10 +33,8 @@ from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.sampling import is_near, neighbours, region_samples, side_of
 from bolt_numba.kernels.jit import F32, I64, PTR, inline, native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
-from bolt_numba.ops.dtypes import MAX_I32
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Scratch, Step, Types
 from bolt_numba.ops.layers.detection.regions import RoiAlign
-from bolt_numba.ops.layers.resize import EXACT
 
 SAMPLES = 64
 """Samples of a bin whose taps are kept at a time."""
@@ -155,24 +153,14 @@ def roi_align(p, tid, nthreads):
                 vstore_n(to, total * scale if done + SAMPLES >= samples else total, left)
 
 
-def _is_f32(op: RoiAlign, ins: Types) -> bool:
-    x, rois = ins[0], ins[1]
-    if not x.is_static or not x.size or not x.dtype == rois.dtype == F32_TYPE:
-        return False
-    return math.prod(x.dims[2:]) <= MAX_I32 and max(x.dims[2:]) <= EXACT
-
-
-@kernel(RoiAlign, accepts=_is_f32)
-def sample_rois(op: RoiAlign, ins: Types, outs: Outs, context: Context) -> list[Step]:
-    """Both modes, any number of samples."""
+def steps(op: RoiAlign, ins: Types, out: TensorType, context: Context) -> list[Step]:
+    """The steps of f32; a vector of bins at a time."""
     x, images = ins[0], ins[2]
-    if not outs[0].size:
-        return []
     count, channels, h, w = x.dims
-    numbers, checks = within(op, ins, 2, "batch_indices", outs[0].dims[0], 0, count - 1)
+    numbers, checks = within(op, ins, 2, "batch_indices", out.dims[0], 0, count - 1, PARTS)
     args: dict[str, Argument] = {"x": In(0), "rois": In(1), "images": numbers, "y": Out(0), "channels": channels}
     args["room"] = Scratch(ROOM * context.threads)
-    args |= {"wide": int(images.dtype.itemsize == 8), "regions": outs[0].dims[0], "count": count, "h": h, "w": w}
+    args |= {"wide": int(images.dtype.itemsize == 8), "regions": out.dims[0], "count": count, "h": h, "w": w}
     args |= {"oh": op.output_height, "ow": op.output_width, "ratio": op.sampling_ratio, "scale": op.spatial_scale}
     args |= {"half_pixel": int(op.coordinate_transformation_mode == "half_pixel"), "greatest": int(op.mode == "max")}
-    return [*checks, Step(roi_align, args, outs[0].size > PAYS_ELEMENTS // 32)]
+    return [*checks, Step(roi_align, args, out.size > PAYS_ELEMENTS // 32)]

@@ -11,16 +11,9 @@ from bolt_numba.kernels.cuda.attention.flash import ALL_ROWS, NO_MASK, ONE_ROW, 
 from bolt_numba.kernels.cuda.attention.rows import EXTRA, LOG2_E
 from bolt_numba.kernels.cuda.attention.tiles import TILE, attention_tiles, shared_bytes
 from bolt_numba.kernels.cuda.declare import CudaKernel, ceil_div
-from bolt_numba.kernels.geometry.heads import (
-    UNBOUNDED,
-    attention_operands,
-    head_table,
-    heads_first,
-    mask_fits,
-    position_step,
-)
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
+from bolt_numba.kernels.geometry.heads import attention_args, heads_first, mask_fits
+from bolt_numba.kernels.registry import Context, Outs, Scratch, Step, Types, kernel
+from bolt_numba.ops.layers.attention.attention import FusedAttention
 
 PROCESSORS = 132
 """Of the GPU that blocks are counted for (an H100): fewer blocks leave some without work."""
@@ -28,6 +21,8 @@ SHARED_KEYS = 128
 """Keys of a part, at least."""
 SHARED = 99 * 1024
 """Bytes of shared memory that a block may have on each GPU that has kernels."""
+ALONE = {"group": 1, "q_head": 0, "y_head": 0, "mask_head": 0}
+"""Arguments of heads that lie alone."""
 MOST_UNITS = 65535
 """Blocks of a launch in its second direction."""
 
@@ -42,7 +37,7 @@ def accepts(op: FusedAttention, ins: Types) -> bool:
 @kernel(FusedAttention, device="cuda", accepts=accepts)
 def attention(op: FusedAttention, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Sums in f32 arithmetic, for any size of heads."""
-    args = attention_args(op, ins, outs)
+    args = attention_args(op, ins, outs[0]) | ALONE
     return [Step(tiles_for(dtype_name(outs[0].dtype), args["d"], args["width"]), args)]
 
 
@@ -70,7 +65,7 @@ def flash(op: FusedAttention, ins: Types, outs: Outs, context: Context) -> list[
     """Tensor cores; few rows share their keys among several blocks."""
     k, mask = heads_first(op, ins)[1], ins[3] if len(ins) > 3 else None
     kind = NO_MASK if mask is None else ONE_ROW if len(mask.dims) < 2 or mask.dims[-2] == 1 else ALL_ROWS
-    return flash_steps(attention_args(op, ins, outs), dtype_name(outs[0].dtype), kind, k[-2])
+    return flash_steps(attention_args(op, ins, outs[0]) | ALONE, dtype_name(outs[0].dtype), kind, k[-2])
 
 
 def flash_steps(args: dict[str, Any], dtype: str, mask: str, keys: int) -> list[Step]:
@@ -88,25 +83,6 @@ def flash_steps(args: dict[str, Any], dtype: str, mask: str, keys: int) -> list[
         more = {"partial": partial, "parts": parts}
         steps.append(Step(combine_parts(dtype), {name: args[name] for name in names} | more))
     return steps
-
-
-def attention_args(op: FusedAttention, ins: Types, outs: Outs) -> dict[str, Any]:
-    """Arguments for `rows.FIELDS`."""
-    q, k, v = heads_first(op, ins)
-    size = outs[0].dtype.itemsize
-    mask = ins[3].dims if len(ins) > 3 and ins[3] is not None else None
-    m, n, d, width = q[-2], k[-2], q[-1], v[-1]
-    result = outs[0].dims, op.y_layout
-    lead = tuple((swapped(outs[0].dims) if op.y_layout == "SHD" else outs[0].dims)[:-2])
-    masks = (1,) * (2 - len(mask)) + tuple(mask) if mask else (1, 1)
-    operands, addresses = attention_operands(op, ins)
-    steps = [position_step(*x, size) for x in operands] * (3 // len(operands))
-    table = head_table(lead, operands, ((masks, "HSD"), result), n, 0 if op.causal else n, size)
-    args: dict[str, Argument] = {**addresses, "mask": In(3) if mask else None, "sink": None, "y": Out(0)}
-    args |= {"table": table, "units": math.prod(lead), "group": 1, "m": m, "d": d, "width": width}
-    args |= dict(zip(("q_step", "k_step", "v_step", "y_step"), (*steps, position_step(*result, size)), strict=True))
-    args |= {"q_head": 0, "y_head": 0, "mask_head": 0, "mask_step": size * n if masks[-2] > 1 else 0}
-    return args | {"window": UNBOUNDED, "scale": op.scale, "cap": 0.0}
 
 
 def samples() -> list[CudaKernel]:

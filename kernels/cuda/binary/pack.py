@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.types import F32
-from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language.lang import cuda, load_f32, store_u32
 from bolt_numba.kernels.extents import Numbers
+from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.scalars import comparison
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.layers.products.binary import PACKS, WORD, BinaryPack, words_of
@@ -55,42 +58,37 @@ def pack_rows(compare: str) -> CudaKernel:
     return pack_dense
 
 
-@functools.cache
-def pack_planes(compare: str) -> CudaKernel:
+def _planes(a: Numbers, compare: str) -> dict[str, Any]:
+    return {
+        "x": 4 * a.outer * a.c * a.inner, "bound": 4 * a.bounds,
+        "y": 4 * a.outer * len(PACKS[compare]) * a.words * a.inner,
+    }  # fmt: skip
+
+
+@elements(
+    over={"block": "outer", "word": "words", "place": "inner"}, extents=_planes, x=PTR, bound=PTR, y=PTR, c=I64,
+    bounds=I64,
+)  # fmt: skip
+def pack_planes(on: DeviceParts, compare: str):
     """x: [outer, c, inner] · bound: as in `pack_rows` · y: [outer, packs * words, inner]."""
     packs = len(PACKS[compare])
     one, other = comparison(PACKS[compare][0], "not "), comparison(PACKS[compare][-1], "not ")
 
-    def extents(a: Numbers) -> dict[str, int]:
-        return {
-            "x": 4 * a.outer * a.c * a.inner, "bound": 4 * a.bounds,
-            "y": 4 * a.outer * packs * words_of(a.c) * a.inner,
-        }  # fmt: skip
+    @inline
+    def element(block, word, place, x, bound, y, words, inner, c, bounds):
+        made, more = u32(0), u32(0)
+        for bit in range(min(c - word * 32, 32)):
+            channel = word * 32 + bit
+            v = load_f32(x + 4 * ((block * c + channel) * inner + place))
+            b = load_f32(bound + 4 * min(channel, bounds - 1))
+            made = u32(made | (u32(one(v, b)) << u32(bit)))
+            more = u32(more | (u32(other(v, b)) << u32(bit)))
+        to = y + 4 * ((block * packs * words + word) * inner + place)
+        store_u32(to, made)
+        if packs > 1:
+            store_u32(to + 4 * words * inner, more)
 
-    @cuda_kernel(
-        threads=BLOCK, blocks=lambda a: ceil_div(a.outer * words_of(a.c) * a.inner, BLOCK), extents=extents,
-        x=PTR, bound=PTR, y=PTR, outer=I64, c=I64, inner=I64, bounds=I64,
-    )  # fmt: skip
-    def pack_apart(x, bound, y, outer, c, inner, bounds):
-        words = u32(u32(c + 31) >> u32(5))
-        i = u32(cuda.blockIdx.x * BLOCK + cuda.threadIdx.x)
-        rest = u32(i // u32(inner))
-        block = u32(rest // words)
-        if block < u32(outer):
-            place, word = i64(u32(i - rest * u32(inner))), i64(u32(rest - block * words))
-            made, more = u32(0), u32(0)
-            for bit in range(min(c - word * 32, 32)):
-                channel = word * 32 + bit
-                v = load_f32(x + 4 * ((i64(block) * c + channel) * inner + place))
-                b = load_f32(bound + 4 * min(channel, bounds - 1))
-                made = u32(made | (u32(one(v, b)) << u32(bit)))
-                more = u32(more | (u32(other(v, b)) << u32(bit)))
-            to = y + 4 * ((i64(block) * packs * i64(words) + word) * inner + place)
-            store_u32(to, made)
-            if packs > 1:
-                store_u32(to + 4 * i64(words) * inner, more)
-
-    return pack_apart
+    return element
 
 
 def accepts(op: BinaryPack, ins: Types) -> bool:
@@ -106,8 +104,9 @@ def binary_pack(op: BinaryPack, ins: Types, outs: Outs, context: Context) -> lis
     args: dict[str, Argument] = {"x": In(0), "bound": In(1), "y": Out(), "c": x.dims[axis], "bounds": bound.dims[0]}
     if inner == 1:
         return [Step(pack_rows(op.compare), args | {"rows": outer})]
-    return [Step(pack_planes(op.compare), args | {"outer": outer, "inner": inner})]
+    args |= {"outer": outer, "words": words_of(x.dims[axis]), "inner": inner}
+    return [PARTS.step(pack_planes, (op.compare,), args)]
 
 
 def samples() -> dict[str, CudaKernel]:
-    return {"rows": pack_rows("sign"), "planes": pack_planes("sign")}
+    return {"rows": pack_rows("sign"), "planes": PARTS.kernel(pack_planes, "sign")}

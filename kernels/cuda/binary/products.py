@@ -7,7 +7,6 @@ have neighbouring filters, whose words are dense, and vote where results are bit
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +16,8 @@ import numpy as np
 from bolt_numba.base.records import record
 from bolt_numba.base.types import Array
 from bolt_numba.kernels.cuda.convolution.axes import ConvAxis, axes_of
-from bolt_numba.kernels.cuda.convolution.direct import divided
-from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, inline
+from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.elementwise.epilogue import (
     ACTIVATION_FIELDS,
     activation,
@@ -37,6 +36,7 @@ from bolt_numba.kernels.cuda.language.lang import (
     store_u32,
 )
 from bolt_numba.kernels.extents import Numbers
+from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel, result_of
 from bolt_numba.ops.layers.products.binary import (
     WORD,
@@ -51,7 +51,10 @@ from bolt_numba.ops.layers.products.binary import (
 u32, i32, i64 = np.uint32, np.int32, np.int64
 ALL = 0xFFFFFFFF
 _AXES, _FIELDS = "dhw", ("size", "out", "stride", "dilation", "pad")
-_NUMBERS: dict[str, Any] = {
+_FIELDS_OF_ALL: dict[str, Any] = {
+    **dict.fromkeys(("x", "w", "sums", "magnitude", "y"), PTR),
+    **dict.fromkeys(("bias", "res", "thresholds"), PTR_OR_0),
+    **dict.fromkeys(("row", "words", "apart", "bits", "outside", "k", "kg"), I64),
     **ACTIVATION_FIELDS, **{f"taps{a}": I64 for a in _AXES}, **{f"{f}{a}": I64 for a in _AXES for f in _FIELDS},
 }  # fmt: skip
 
@@ -65,6 +68,9 @@ class BitForm:
     is_bits: bool
     activate: Any
 
+    def __str__(self) -> str:
+        return f"{self.packs}{'_zero_one' * self.zero_one}{'_to_bits' * self.is_bits}"
+
 
 @inline
 def differing(a, b):
@@ -77,21 +83,21 @@ def common(a, b):
     return i32(cuda.popc(a)) - 2 * i32(cuda.popc(u32(a & b)))
 
 
-def _extents(form: BitForm) -> Any:
-    def extents(a: Numbers) -> dict[str, int]:
-        taps, pixels = a.tapsd * a.tapsh * a.tapsw, a.images * a.outd * a.outh * a.outw
-        return {
-            "x": 4 * a.images * a.sized * a.sizeh * a.sizew * a.row, "w": 4 * taps * a.words * a.k,
-            "sums": 4 * taps * a.k, "magnitude": 4 * a.k, "bias": 4 * a.k, "res": 4 * pixels * a.k,
-            "thresholds": 4 * a.k, "y": 4 * pixels * (words_of(a.k) if form.is_bits else a.k),
-        }  # fmt: skip
-
-    return extents
+def _extents(a: Numbers, form: BitForm) -> dict[str, Any]:
+    taps, pixels = a.tapsd * a.tapsh * a.tapsw, a.images * a.outd * a.outh * a.outw
+    return {
+        "x": 4 * a.images * a.sized * a.sizeh * a.sizew * a.row, "w": 4 * taps * a.words * a.k,
+        "sums": 4 * taps * a.k, "magnitude": 4 * a.k, "bias": 4 * a.k, "res": 4 * pixels * a.k,
+        "thresholds": 4 * a.k, "y": 4 * pixels * (words_of(a.k) if form.is_bits else a.k),
+    }  # fmt: skip
 
 
-@functools.cache
-def bit_sums(form: BitForm) -> CudaKernel:  # budget: with its body
-    """Fields.
+@elements(
+    over={"image": "images", **{f"o{a}": f"out{a}" for a in _AXES}, "filter_": "padded"}, extents=_extents,
+    **_FIELDS_OF_ALL,
+)  # fmt: skip
+def count_bits(on: DeviceParts, form: BitForm):  # budget: with its body
+    """Fields.  A warp takes neighbouring filters of one pixel: ``padded`` is k in whole warps.
 
     x: [images, sized, sizeh, sizew, row] u32, packs of words · w: [taps, words, k] u32, a group's filters ·
     sums: i32 [taps, k], of the signs of each tap · words: of a group · apart: words from one pack to the next ·
@@ -102,58 +108,51 @@ def bit_sums(form: BitForm) -> CudaKernel:  # budget: with its body
     FACTOR = -1 if form.zero_one else -2
     SHARE = np.float32(1 / form.packs)
 
-    @cuda_kernel(
-        threads=BLOCK, blocks=_blocks, extents=_extents(form),
-        x=PTR, w=PTR, sums=PTR, magnitude=PTR, bias=PTR_OR_0, res=PTR_OR_0, thresholds=PTR_OR_0, y=PTR, images=I64,
-        row=I64, words=I64, apart=I64, bits=I64, outside=I64, k=I64, kg=I64, **_NUMBERS,
-    )  # fmt: skip
-    def count_bits(
-        x, w, sums, magnitude, bias, res, thresholds, y, images, row, words, apart, bits, outside, k, kg, act0, act1,
-        tapsd, tapsh, tapsw, sized, outd, strided, dilationd, padd, sizeh, outh, strideh, dilationh, padh, sizew, outw,
-        stridew, dilationw, padw,
+    @inline
+    def element(
+        image, od, oh, ow, filter_, outd, outh, outw, x, w, sums, magnitude, bias, res, thresholds, y, row, words,
+        apart, bits, outside, k, kg, act0, act1, tapsd, tapsh, tapsw, sized, strided, dilationd, padd, sizeh, strideh,
+        dilationh, padh, sizew, stridew, dilationw, padw,
     ):  # fmt: skip
-        i = u32(cuda.blockIdx.x * BLOCK + cuda.threadIdx.x)
-        pixel, filter_ = divided(i, i64(u32(u32(k + 31) & u32(0xFFFFFFE0))))
-        rest, ow = divided(pixel, outw)
-        rest, oh = divided(rest, outh)
-        image, od = divided(rest, outd)
-        column = min(i64(filter_), k - 1)
+        column, pixel = min(filter_, k - 1), ((image * outd + od) * outh + oh) * outw + ow
         source = x + 4 * words * i64(u32(u32(column) // u32(kg)))
         total = i32(0)
-        for t in range(tapsd * tapsh * tapsw if image < u32(images) else 0):
-            above, tw = divided(u32(t), tapsw)
+        for tap in range(tapsd * tapsh * tapsw):
+            above, tw = divided(u32(tap), tapsw)
             td, th = divided(above, tapsh)
-            d, h = i64(od) * strided + i64(td) * dilationd - padd, i64(oh) * strideh + i64(th) * dilationh - padh
-            v = i64(ow) * stridew + i64(tw) * dilationw - padw
+            d, h = od * strided + i64(td) * dilationd - padd, oh * strideh + i64(th) * dilationh - padh
+            v = ow * stridew + i64(tw) * dilationw - padw
             if d >= 0 and h >= 0 and v >= 0 and d < sized and h < sizeh and v < sizew:
-                at = source + 4 * row * (((i64(image) * sized + d) * sizeh + h) * sizew + v)
-                found, own = i32(0), w + 4 * (t * words * k + column)
+                at = source + 4 * row * (((image * sized + d) * sizeh + h) * sizew + v)
+                found, own = i32(0), w + 4 * (tap * words * k + column)
                 for c in range(words):
                     b = load_u32_nc(own + 4 * c * k)
                     for p in range(PACKS):
                         found += count(load_u32(at + 4 * (c + p * apart)), b)
                 total += i32(FACTOR * found + FULL * bits)
             elif outside != 0:
-                total += i32(PACKS * outside * load_i32_nc(sums + 4 * (t * k + column)))
-        inside = image < u32(images) and i64(filter_) < k
+                total += i32(PACKS * outside * load_i32_nc(sums + 4 * (tap * k + column)))
         if IS_BITS:
-            bit = inside and total >= i32(PACKS) * load_i32_nc(thresholds + 4 * column)
+            bit = filter_ < k and total >= i32(PACKS) * load_i32_nc(thresholds + 4 * column)
             made = u32(cuda.ballot_sync(ALL, bit))
-            if image < u32(images) and i & u32(31) == 0:
-                store_u32(y + 4 * (i64(pixel) * ((k + 31) >> 5) + (i64(filter_) >> 5)), made)
-        elif inside:
+            if filter_ & 31 == 0:
+                store_u32(y + 4 * (pixel * ((k + 31) >> 5) + (filter_ >> 5)), made)
+        elif filter_ < k:
             made = multiply_apart(np.float32(total) * SHARE, load_f32(magnitude + 4 * column))
             if bias != 0:
                 made += load_f32(bias + 4 * column)
             if res != 0:
-                made += load_f32(res + 4 * (i64(pixel) * k + column))
-            store_f32(y + 4 * (i64(pixel) * k + column), activate(made, act0, act1))
+                made += load_f32(res + 4 * (pixel * k + column))
+            store_f32(y + 4 * (pixel * k + column), activate(made, act0, act1))
 
-    return count_bits
+    return element
 
 
-def _blocks(a: Numbers) -> int:
-    return ceil_div(a.images * a.outd * a.outh * a.outw * words_of(a.k) * WORD, BLOCK)
+@inline
+def divided(i, by):
+    """Quotient and remainder."""
+    q = u32(i // u32(by))
+    return q, u32(i - q * u32(by))
 
 
 def signs(w: Array) -> Array:
@@ -215,12 +214,13 @@ def _steps(
         "bias": None if bias is None else In(2), "res": None if res is None else In(3),
         "thresholds": None if thresholds is None else In(4), "y": Out(), "images": images, "row": row, "words": words,
         "apart": words * group, "bits": channels, "outside": getattr(op, "outside", 0), "k": k, "kg": k // group,
+        "padded": words_of(k) * WORD,
         **activation_args(op.activation),
     }  # fmt: skip
     for letter, a in zip(_AXES, axes, strict=True):
         numbers = (a.size, a.out, a.stride, a.dilation, a.pad)
         args |= {f"{field}{letter}": n for field, n in zip(_FIELDS, numbers, strict=True)} | {f"taps{letter}": a.kernel}
-    return [Step(bit_sums(form), args)]
+    return [PARTS.step(count_bits, (form,), args)]
 
 
 @kernel(BinaryConv, device="cuda", accepts=_accepts_conv)
@@ -241,7 +241,7 @@ def binary_matmul(op: BinaryMatMul, ins: Types, outs: Outs, context: Context) ->
 
 def samples() -> dict[str, CudaKernel]:
     return {
-        "values": bit_sums(BitForm(False, 1, False, activation(None))),
-        "bits": bit_sums(BitForm(False, 2, True, no_activation)),
-        "0 and 1": bit_sums(BitForm(True, 1, False, activation(None))),
+        "values": PARTS.kernel(count_bits, BitForm(False, 1, False, activation(None))),
+        "bits": PARTS.kernel(count_bits, BitForm(False, 2, True, no_activation)),
+        "0 and 1": PARTS.kernel(count_bits, BitForm(True, 1, False, activation(None))),
     }

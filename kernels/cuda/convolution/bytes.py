@@ -15,53 +15,40 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.base.types import F32, I8, I32, U8, Array, TensorType, dtype_name
+from bolt_numba.base.types import F32, I8, Array, TensorType, dtype_name
 from bolt_numba.kernels.cuda.convolution.axes import axes_of
 from bolt_numba.kernels.cuda.convolution.conv import is_wide_enough, warp_tile
-from bolt_numba.kernels.cuda.convolution.direct import Direct, direct_args, direct_kernel
+from bolt_numba.kernels.cuda.convolution.direct import DIRECT, Direct, direct_args, direct_step
 from bolt_numba.kernels.cuda.convolution.reading import MOST_TAPS, reading_args, window_phase
 from bolt_numba.kernels.cuda.convolution.tail import Ending
 from bolt_numba.kernels.cuda.convolution.tensor import WARP_TILES, Lines, conv_lines, pack_lines, widened_channels
 from bolt_numba.kernels.cuda.declare import CudaKernel, ceil_div, inline
+from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.elementwise.epilogue import activation, activation_args, can_activate
+from bolt_numba.kernels.cuda.elementwise.scalars import quantised
 from bolt_numba.kernels.cuda.language import lang
-from bolt_numba.kernels.cuda.language.lang import load_f32_nc, load_i32_nc, multiply_apart, rint_f32
+from bolt_numba.kernels.cuda.language.lang import load_f32_nc, load_i32_nc, multiply_apart
+from bolt_numba.kernels.cuda.products.tail_bytes import BYTE_RANGES
+from bolt_numba.kernels.geometry.bytes import (
+    OperandPlaces,
+    are_plain,
+    are_single,
+    given,
+    places_of,
+    sides,
+    sums_are_exact,
+)
 from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel, result_of
 from bolt_numba.ops.dtypes import MAX_I32
-from bolt_numba.ops.layers.products.integer_products import (
-    ByteConv,
-    ConvInteger,
-    QLinearConv,
-    is_fused,
-    scale_ratio,
-    sums_fit,
-)
+from bolt_numba.ops.layers.products.integer_products import ByteConv, ConvInteger, QLinearConv, is_fused, scale_ratio
 
 i32, f32 = np.int32, np.float32
-BYTES = (U8, I8)
-
-
-@record(frozen=True)
-class ByteOperands:
-    """Places of the operands that a convolution of bytes may have; None where it has none."""
-
-    x: int
-    w: int
-    x_zero: int
-    w_zero: int
-
-
-INTEGER, QUANTISED = ByteOperands(0, 1, 2, 3), ByteOperands(0, 3, 2, 5)
-
-
-def operand(ins: Types, at: int) -> TensorType | None:
-    return ins[at] if at < len(ins) else None
 
 
 def number(ins: Types, at: int) -> Any:
     """The only element of a constant; 0 where there is none."""
-    t = operand(ins, at)
+    t = given(ins, at)
     return 0 if t is None or t.known is None else t.known.reshape(-1)[0]
 
 
@@ -82,7 +69,7 @@ def byte_ending(y: str, residual: str, bias: bool, activate: Any) -> Ending:
     """
     load_residual, size = getattr(lang, f"load_{residual or 'f32'}"), lang.SIZES[residual or "f32"]
     is_fused_one, is_byte_residual = activate is not None, residual in ("i8", "u8")
-    low, high = (f32(-128), f32(127)) if y == "i8" else (f32(0), f32(255))
+    low, high = map(f32, BYTE_RANGES.get(y, (0.0, 0.0)))
     act = activate or inline(lambda v, act0, act1: v)
     has_residual, cast = residual != "", np.int8 if y == "i8" else np.uint8
 
@@ -100,12 +87,8 @@ def byte_ending(y: str, residual: str, bias: bool, activate: Any) -> Ending:
 
     @inline
     def stored(v, column, at, tail, act0, act1):
-        made = real(v, column, at, tail, act0, act1)
-        if is_fused_one:
-            made = made / load_f32_nc(tail[4])
-        code = rint_f32(made) + load_f32_nc(tail[4] + 4)
-        code = code if code > low else low
-        return cast(i32(code if code < high else high))
+        made, scale = real(v, column, at, tail, act0, act1), load_f32_nc(tail[4]) if is_fused_one else f32(1)
+        return cast(quantised(made, scale, load_f32_nc(tail[4] + 4), low, high))
 
     return Ending("i32", y, real if y == "f32" else stored)
 
@@ -137,41 +120,26 @@ def known(t: TensorType) -> Array:
     return content(t.known)  # type: ignore[no-any-return]
 
 
-def zero_of(ins: Types, at: ByteOperands) -> Array:
-    t = operand(ins, at.w_zero)
+def zero_of(ins: Types, at: OperandPlaces) -> Array:
+    t = given(ins, at.zero_b)
     return np.zeros(1, np.int32) if t is None or t.known is None else content(t.known)
 
 
 def accepts_bytes(op: ByteConv, ins: Types) -> bool:
     """Channels last; constant filters, scales and zero points; sums that fit."""
-    at = QUANTISED if isinstance(op, QLinearConv) else INTEGER
-    x, w, zero_x, zero_w = (operand(ins, i) for i in (at.x, at.w, at.x_zero, at.w_zero))
-    if op.layout != "NHWC" or x is None or w is None or w.known is None or len(w.dims) > 5:
+    at = places_of(op)
+    if op.layout != "NHWC" or not are_plain(ins, at) or not can_activate(getattr(op, "activation", None)):
         return False
-    if not all(t.is_static for t in ins if t is not None) or x.dtype not in BYTES or w.dtype not in BYTES:
+    x, w = sides(ins, at)
+    numbers = [*ins[4:9], *ins[10:]] if at.bias else []  # of a QLinearConv, without the residual
+    constants = [w, given(ins, at.scale_a), given(ins, at.zero_a), given(ins, at.zero_b), *numbers]
+    if any(t is not None and t.known is None for t in constants) or len(w.dims) > 5:
         return False
-    if any(t is not None and t.known is None for t in (zero_x, zero_w)):
-        return False
+    if not are_single(ins, at.zero_a, at.scale_a):
+        return False  # those of images
     if not all(0 < t.size <= MAX_I32 for t in (x, w, result_of(op, ins))):
         return False
-    return not isinstance(op, QLinearConv) or _accepts_tail(op, ins)
-
-
-def _accepts_tail(op: QLinearConv, ins: Types) -> bool:
-    """What follows the sums of a QLinearConv: see its operands."""
-    _, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias, _, r_scale, r_zero = (*ins, *(None,) * 6)[:12]
-    constants = [t for t in (x_scale, w_scale, y_scale, y_zero, bias, r_scale, r_zero) if t is not None]
-    if any(t.known is None for t in constants) or not can_activate(op.activation):
-        return False
-    if any(t is not None and t.dtype not in (F32,) for t in (x_scale, w_scale, y_scale, r_scale)):
-        return False
-    if y_zero is not None and y_zero.dtype not in BYTES:
-        return False
-    x = ins[0]
-    if any(t is not None and t.size > 1 for t in (x_scale, x_zero)):
-        return False  # those of images
-    added = None if bias is None or bias.dtype != I32 else content(bias.known)
-    return sums_fit(x.dtype, x_zero.known, w.dtype, content(w_zero.known), math.prod(w.dims[1:]), added)
+    return sums_are_exact(ins, at, math.prod(w.dims[1:]))
 
 
 @record(frozen=True)
@@ -189,7 +157,7 @@ def ending_of(op: ByteConv, ins: Types, y: TensorType, zeros: Array) -> BytesEnd
     nothing: dict[str, Argument] = {"bias": None, "res": None, "factors": None, "scales": None}
     if isinstance(op, ConvInteger):
         return BytesEnd(INTEGERS, 4, 4, {**nothing, "columns": zeros, **activation_args(None)})
-    y_scale, bias, residual = (operand(ins, i) for i in (6, 8, 9))
+    y_scale, bias, residual = (given(ins, i) for i in (6, 8, 9))
     fused, k = is_fused(op, y_scale, bias), len(zeros)
     target = np.asarray(number(ins, 6) if y_scale is not None and not fused else 1, np.float32)
     factors = scale_ratio(np.asarray(ins[1].known).reshape(()), np.asarray(content(ins[4].known)).reshape(-1), target)
@@ -209,10 +177,10 @@ def ending_of(op: ByteConv, ins: Types, y: TensorType, zeros: Array) -> BytesEnd
     return BytesEnd(byte_ending(dtype_name(y.dtype), kind, floats, activate), 4, lang.SIZES[kind or "f32"], args)
 
 
-def _operands(op: ByteConv, ins: Types) -> tuple[ByteOperands, TensorType, TensorType, Array]:
+def _operands(op: ByteConv, ins: Types) -> tuple[OperandPlaces, TensorType, TensorType, Array]:
     """Where operands stand, image, filters, and their weights less their zero points."""
-    at = QUANTISED if isinstance(op, QLinearConv) else INTEGER
-    x, w = ins[at.x], ins[at.w]
+    at = places_of(op)
+    x, w = sides(ins, at)
     return at, x, w, centred(known(w), zero_of(ins, at))
 
 
@@ -230,15 +198,15 @@ def bytes_product(op: ByteConv, ins: Types, outs: Outs, context: Context) -> lis
     at, x, w, filters = _operands(op, ins)
     y, (k, cg), group = outs[0], w.dims[:2], op.group
     axes = axes_of(op, x, w.dims[2:], y)
-    phase, zero = window_phase(axes), int(number(ins, at.x_zero))
+    phase, zero = window_phase(axes), int(number(ins, at.zero_a))
     parts = in_bytes(filters)
     wide, runs = ceil_div(cg, 16) * 16, x.size // cg
-    image: Argument = In(at.x)
+    image: Argument = In(at.a)
     steps = []
     if wide != cg:
         image = Scratch(runs * wide)
         kernel_of = widened_channels(dtype_name(x.dtype))
-        steps.append(Step(kernel_of, {"x": In(at.x), "y": image, "runs": runs, "cg": cg, "wide": wide}))
+        steps.append(Step(kernel_of, {"x": In(at.a), "y": image, "runs": runs, "cg": cg, "wide": wide}))
 
     def pack(array: Array) -> Array:
         flat = np.concatenate(in_bytes(centred(array, zero_of(ins, at))), axis=2)
@@ -268,19 +236,19 @@ def bytes_direct(op: ByteConv, ins: Types, outs: Outs, context: Context) -> list
         return np.ascontiguousarray(centred(array, zero_of(ins, at)).astype(np.int16).transpose(1, 2, 0))
 
     args: dict[str, Argument] = {
-        "x": In(at.x), "w": context.packed(w.known, ("cuda direct", zero_of(ins, at).tobytes()), pack), "y": Out(),
-        "zero": int(number(ins, at.x_zero)), **direct_args(op, x, w, y), **end.args,
+        "x": In(at.a), "w": context.packed(w.known, ("cuda direct", zero_of(ins, at).tobytes()), pack), "y": Out(),
+        "zero": int(number(ins, at.zero_a)), **direct_args(op, x, w, y), **end.args,
         "wk": 1, "wc": math.prod(w.dims[2:]) * w.dims[0], "wt": w.dims[0],
     }  # fmt: skip
-    return [
-        Step(direct_kernel(Direct(dtype_name(x.dtype), "i16", end.ending, True, False, end.bias, end.residual)), args)
-    ]
+    return [direct_step(Direct(dtype_name(x.dtype), "i16", end.ending, True, False, end.bias, end.residual), args)]
 
 
 def samples() -> dict[str, CudaKernel]:
-    quantised = byte_ending("u8", "u8", False, activation(None))
+    ending = byte_ending("u8", "u8", False, activation(None))
     return {
-        "u8": conv_lines(WARP_TILES[0], Lines("u8s8", 1, quantised, False, False), 4, 1),
+        "u8": conv_lines(WARP_TILES[0], Lines("u8s8", 1, ending, False, False), 4, 1),
         "i32": conv_lines(WARP_TILES[2], Lines("s8", 1, INTEGERS, False, False), 4, 4),
-        "direct": direct_kernel(Direct("u8", "i16", byte_ending("u8", "", False, None), True, False, 4, 4)),
+        "direct": PARTS.kernel(
+            DIRECT[True], Direct("u8", "i16", byte_ending("u8", "", False, None), True, False, 4, 4)
+        ),
     }

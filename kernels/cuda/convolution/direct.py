@@ -3,7 +3,6 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -14,11 +13,12 @@ from bolt_numba.base.types import BF16, F16, TensorType, dtype_name
 from bolt_numba.base.types import F32 as FLOAT32
 from bolt_numba.kernels.cuda.convolution.axes import axes_of, channels, steps_between
 from bolt_numba.kernels.cuda.convolution.tail import Ending, float_ending
-from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel, inline
+from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, inline
+from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.elementwise.epilogue import ACTIVATION_FIELDS, activation, activation_args, can_activate
 from bolt_numba.kernels.cuda.language import lang
-from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.extents import Numbers
+from bolt_numba.kernels.geometry.elements import DeviceParts, Elements
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel, result_of
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.products.conv import Conv, Convolution, ConvTranspose
@@ -26,7 +26,12 @@ from bolt_numba.ops.layers.products.conv import Conv, Convolution, ConvTranspose
 _AXES = "dhw"
 _FIELDS = ("size", "out", "taps", "stride", "dilation", "pad")
 _SIZES: dict[str, Any] = {f"{field}{axis}": I64 for field in _FIELDS for axis in _AXES}
-_NUMBERS: dict[str, Any] = {**ACTIVATION_FIELDS, **{f"x{axis}": I64 for axis in f"nc{_AXES}"}, **_SIZES}
+_FIELDS_OF_ALL: dict[str, Any] = {
+    **dict.fromkeys(("x", "w", "y"), PTR),
+    **dict.fromkeys(("bias", "res", "columns", "factors", "scales"), PTR_OR_0),
+    **dict.fromkeys(("kg", "cg", "wk", "wc", "wt", "zero"), I64),
+    **ACTIVATION_FIELDS, **{f"x{axis}": I64 for axis in f"nc{_AXES}"}, **_SIZES,
+}  # fmt: skip
 
 
 @inline
@@ -40,33 +45,6 @@ def met_transposed(o, tap, stride, dilation, pad):
     """The same for a transposed convolution; -1 where the strides lead past it."""
     at = np.int64(o) + pad - tap * dilation
     return at // stride if at >= 0 and at % stride == 0 else np.int64(-1)
-
-
-@inline
-def divided(i, by):
-    """Quotient and remainder."""
-    q = np.uint32(i // np.uint32(by))
-    return q, np.uint32(i - q * np.uint32(by))
-
-
-@inline
-def place_last(i, k, outd, outh, outw):
-    """Image, filter and pixel of an element of [n, d, h, w, c]."""
-    rest, column = divided(i, k)
-    rest, ow = divided(rest, outw)
-    rest, oh = divided(rest, outh)
-    image, od = divided(rest, outd)
-    return image, column, od, oh, ow
-
-
-@inline
-def place_first(i, k, outd, outh, outw):
-    """The same of [n, c, d, h, w]."""
-    rest, ow = divided(i, outw)
-    rest, oh = divided(rest, outh)
-    rest, od = divided(rest, outd)
-    image, column = divided(rest, k)
-    return image, column, od, oh, ow
 
 
 @inline
@@ -91,57 +69,43 @@ class Direct:
     bias: int
     residual: int
 
-
-def _reach(of: Direct) -> Any:
-    sizes = lang.SIZES
-
-    def reach(a: Numbers) -> dict[str, int]:
-        filters = a.k * a.cg * a.tapsd * a.tapsh * a.tapsw
-        return {
-            "x": sizes[of.x] * a.images * a.xn, "w": sizes[of.w] * filters, "bias": of.bias * a.k,
-            "y": sizes[of.ending.y] * a.total, "res": of.residual * a.total, "columns": 4 * a.k, "factors": 4 * a.k,
-            "scales": 16,
-        }  # fmt: skip
-
-    return reach
+    def __str__(self) -> str:
+        return f"{self.x}_{self.w}_{self.ending.y}{'_transposed' * self.transposed}"
 
 
-@functools.cache
-def direct_kernel(of: Direct) -> CudaKernel:
-    """Fields.  x: elements [images][xn] · w: [k][cg][taps] · bias: f32 [k] · y, res: [total] · total: of all images.
+def _reach(a: Numbers, of: Direct) -> dict[str, Any]:
+    sizes, filters = lang.SIZES, a.k * a.cg * a.tapsd * a.tapsh * a.tapsw
+    count = a.images * a.k * a.outd * a.outh * a.outw
+    return {
+        "x": sizes[of.x] * a.images * a.xn, "w": sizes[of.w] * filters, "bias": of.bias * a.k,
+        "y": sizes[of.ending.y] * count, "res": of.residual * count, "columns": 4 * a.k, "factors": 4 * a.k,
+        "scales": 16,
+    }  # fmt: skip
+
+
+def _direct(on: DeviceParts, of: Direct):
+    """Fields.  x: elements [images][xn] · w: [k][cg][taps] · bias: f32 [k] · y, res: alike.
 
     wk, wc, wt: elements of w from a filter, an input channel and a tap to the next ·
     zero: of x, where these are bytes · xn, xc, xd, xh, xw: elements of x between indices · columns, factors, scales:
     see `tail.BYTE_TAIL` · the rest: see `ConvAxis`.
     """
-    load, load_w, store = (getattr(lang, n) for n in (f"load_{of.x}", f"load_{of.w}", f"store_{of.ending.y}"))
+    load, load_w, store = getattr(lang, f"load_{of.x}"), getattr(lang, f"load_{of.w}"), on.store(of.ending.y)
     SX, SW, SY = lang.SIZES[of.x], lang.SIZES[of.w], lang.SIZES[of.ending.y]
-    place, met = place_last if of.last else place_first, met_transposed if of.transposed else met_by_window
-    finish, transposed = of.ending.finish, of.transposed
+    met, finish, transposed = met_transposed if of.transposed else met_by_window, of.ending.finish, of.transposed
     is_sum = of.ending.sums == "i32"
     times, number = product_centred if is_sum else product, np.int32 if is_sum else np.float32
 
-    @cuda_kernel(
-        threads=BLOCK, blocks=lambda a: ceil_div(a.total, BLOCK), extents=_reach(of),
-        x=PTR, w=PTR, bias=PTR_OR_0, res=PTR_OR_0, y=PTR, total=I64, images=I64, k=I64, kg=I64, cg=I64, wk=I64,
-        wc=I64, wt=I64,
-        zero=I64, columns=PTR_OR_0, factors=PTR_OR_0, scales=PTR_OR_0, **_NUMBERS,
-    )  # fmt: skip
-    def direct(
-        x, w, bias, res, y, total, images, k, kg, cg, wk, wc, wt, zero, columns, factors, scales, act0, act1, xn,
-        xc, xd, xh, xw, sized, sizeh, sizew, outd, outh, outw, tapsd, tapsh, tapsw, strided, strideh, stridew,
-        dilationd, dilationh, dilationw, padd, padh, padw,
+    @inline
+    def element(
+        image, column, od, oh, ow, t, x, w, bias, res, y, kg, cg, wk, wc, wt, zero, columns, factors, scales, act0,
+        act1, xn, xc, xd, xh, xw, sized, sizeh, sizew, tapsd, tapsh, tapsw, strided, strideh, stridew, dilationd,
+        dilationh, dilationw, padd, padh, padw,
     ):  # fmt: skip
-        i = np.uint32(cuda.blockIdx.x * BLOCK + cuda.threadIdx.x)
-        if i >= np.uint32(total):
-            return
-        image, column, od, oh, ow = place(i, k, outd, outh, outw)
-        group = np.int64(np.uint32(column // np.uint32(kg)))
-        pixels = x + SX * (np.int64(image) * xn + group * cg * xc)
-        own = np.int64(column)
-        filters = w + SW * (own * wk if not transposed else (group * cg * wc + (own - group * kg) * wk))
-        acc = number(0)
-        t = 0
+        group = np.int64(np.uint32(np.uint32(column) // np.uint32(kg)))
+        pixels = x + SX * (image * xn + group * cg * xc)
+        filters = w + SW * (column * wk if not transposed else (group * cg * wc + (column - group * kg) * wk))
+        acc, tap = number(0), 0
         for td in range(tapsd):
             for th in range(tapsh):
                 for tw in range(tapsw):
@@ -150,12 +114,24 @@ def direct_kernel(of: Direct) -> CudaKernel:
                     if d >= 0 and h >= 0 and v >= 0 and d < sized and h < sizeh and v < sizew:
                         at = pixels + SX * (d * xd + h * xh + v * xw)
                         for c in range(cg):
-                            acc += times(load(at + SX * c * xc), load_w(filters + SW * (c * wc + t * wt)), zero)
-                    t += 1
-        tail = (bias, res, columns, factors, scales)
-        store(y + SY * np.int64(i), finish(acc, own, np.int64(i), tail, act0, act1))
+                            acc += times(load(at + SX * c * xc), load_w(filters + SW * (c * wc + tap * wt)), zero)
+                    tap += 1
+        store(y + SY * t, finish(acc, column, t, (bias, res, columns, factors, scales), act0, act1))
 
-    return direct
+    return element
+
+
+_PIXEL = {f"o{axis}": f"out{axis}" for axis in _AXES}
+_OVER = {False: {"image": "images", "column": "k", **_PIXEL}, True: {"image": "images", **_PIXEL, "column": "k"}}
+DIRECT = {
+    last: Elements(f"direct_{'last' if last else 'first'}", over, "", _FIELDS_OF_ALL, _reach, _direct)
+    for last, over in _OVER.items()
+}
+"""By whether channels come last: [images, outd, outh, outw, k], or [images, k, outd, outh, outw]."""
+
+
+def direct_step(of: Direct, args: dict[str, Argument]) -> Step:
+    return PARTS.step(DIRECT[of.last], (of,), args)
 
 
 def direct_args(op: Convolution | ConvTranspose, x: TensorType, w: TensorType, y: TensorType) -> dict[str, Argument]:
@@ -163,7 +139,7 @@ def direct_args(op: Convolution | ConvTranspose, x: TensorType, w: TensorType, y
     transposed, taps = isinstance(op, ConvTranspose), math.prod(w.dims[2:])
     axes, c, k = axes_of(op, x, w.dims[2:], y), channels(x, op.layout), channels(y, op.layout)
     args: dict[str, Argument] = {
-        "total": y.size, "images": x.dims[0], "k": k, "kg": k // op.group, "cg": c // op.group,
+        "images": x.dims[0], "k": k, "kg": k // op.group, "cg": c // op.group,
         "wk": taps if transposed else c // op.group * taps, "wc": k // op.group * taps if transposed else taps, "wt": 1,
     }  # fmt: skip
     args |= {f"x{axis}": step for axis, step in steps_between([a.size for a in axes], c, op.layout).items()}
@@ -196,12 +172,14 @@ def direct(op: Conv | ConvTranspose, ins: Types, outs: Outs, context: Context) -
     }  # fmt: skip
     size = x.dtype.itemsize
     of = Direct(name, name, float_ending(name, activation(op.activation)), op.layout == "NHWC", transposed, size, size)
-    return [Step(direct_kernel(of), args)]
+    return [direct_step(of, args)]
 
 
 def samples() -> dict[str, CudaKernel]:
     ends = {dtype: float_ending(dtype, activation(None)) for dtype in ("f32", "f16")}
     return {
-        f"{dtype} {t}": direct_kernel(Direct(dtype, dtype, ending, True, t, lang.SIZES[dtype], lang.SIZES[dtype]))
+        f"{dtype} {t}": PARTS.kernel(
+            DIRECT[True], Direct(dtype, dtype, ending, True, t, lang.SIZES[dtype], lang.SIZES[dtype])
+        )
         for dtype, ending in ends.items() for t in (False, True)
     }  # fmt: skip

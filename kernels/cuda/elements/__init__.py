@@ -4,26 +4,27 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cuda.declare import BLOCK, I64, CudaKernel, ceil_div
+from bolt_numba.kernels.cuda.elements.units import mover, widest
 from bolt_numba.kernels.cuda.faults import report
 from bolt_numba.kernels.cuda.language import lang
-from bolt_numba.kernels.cuda.language.division import divider
-from bolt_numba.kernels.cuda.language.lang import rint_f32
-from bolt_numba.kernels.cuda.movement.index import SCOPE
-from bolt_numba.kernels.cuda.movement.moves import carried, mover, widest
-from bolt_numba.kernels.cuda.movement.table_gather import table_gather_steps
+from bolt_numba.kernels.cuda.language.division import divider, fast_divide
+from bolt_numba.kernels.cuda.language.lang import cuda, rint_f32
 from bolt_numba.kernels.declare import Field, Source, inline
 from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED, Elements, own_of
 from bolt_numba.kernels.geometry.scalars import float_max, float_min
+from bolt_numba.kernels.geometry.transfers import Transfer
 from bolt_numba.kernels.registry import Accepts, Argument, Step, result_of
 
 _CHUNKS = "chunks"
 """Size of the axis of the parts of a row."""
+_SCOPE: dict[str, Any] = {"np": np, "cuda": cuda, "fast_divide": fast_divide}
 
 
 @functools.cache
@@ -62,6 +63,10 @@ def _fields(made: Elements, unit: int) -> dict[str, Field]:
 def _text(made: Elements, wanted: tuple[str, ...], unit: int, name: str) -> str:
     sizes, indices = _sizes(made, unit), [*made.over, *["c"] * bool(unit)]
     lines = [f"_u = np.uint32(cuda.blockIdx.x * {BLOCK} + cuda.threadIdx.x)", "if _u < threads:"]
+    if made.several > 1:
+        lines = [f"_first = np.uint32(cuda.blockIdx.x * {BLOCK * made.several} + cuda.threadIdx.x)"]
+        lines += [f"for _part in range({made.several}):", f"  _u = np.uint32(_first + np.uint32({BLOCK} * _part))"]
+        lines.append("  if _u < threads:")
     for k in range(len(sizes) - 1, -1, -1):
         index, size = indices[k], sizes[k]
         if index == (indices[-2] if unit else indices[-1]):
@@ -89,8 +94,6 @@ class CudaParts:
 
     in_order = False
     report, rint, floor, divide = report, _rint, lang.floor_f32, lang.divide_exact
-    carried = staticmethod(carried)
-    table_gather_steps = staticmethod(table_gather_steps)
     own = staticmethod(functools.partial(own_of, __name__))
 
     def __init__(self, unit: int = 0) -> None:
@@ -115,6 +118,12 @@ class CudaParts:
 
     def extremes(self, dtype: str) -> tuple[Any, Any]:
         return (float_max, float_min) if dtype == "f64" else (lang.maximum, lang.minimum)
+
+    def carried(self, transfers: Iterable[Transfer]) -> list[Step]:
+        return self.own("movement.moves.carried")(transfers)  # type: ignore[no-any-return]
+
+    def table_gather_steps(self, shape: Sequence[int], indices: Sequence[Array], unit: int) -> list[Step]:
+        return self.own("movement.table_gather.table_gather_steps")(shape, indices, unit)  # type: ignore[no-any-return]
 
     def pays(self, nbytes: int, count: int = 0) -> bool:
         return True
@@ -145,9 +154,9 @@ def _kernel(made: Elements, settings: tuple[Any, ...], unit: int) -> CudaKernel:
     wanted = made.wanted(body)
     unit = unit if "c" in wanted else 0
     name = "_".join([made.name, *map(str, settings), *[f"u{8 * unit}"] * bool(unit)])
-    source = Source(_text(made, wanted, unit, name), name, {**SCOPE, "element": body})
+    source = Source(_text(made, wanted, unit, name), name, _SCOPE | {"element": body})
     return CudaKernel(
-        source, name, _fields(made, unit), threads=BLOCK, blocks=lambda a: ceil_div(a.threads, BLOCK),
+        source, name, _fields(made, unit), threads=BLOCK, blocks=lambda a: ceil_div(a.threads, BLOCK * made.several),
         extents=lambda a: made.reach(a, *settings),
     )  # fmt: skip
 

@@ -17,45 +17,22 @@ import numpy as np
 
 from bolt_numba.base.types import Array
 from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.elements import PARTS
+from bolt_numba.kernels.cuda.elements.units import move_16, mover, several, widest
 from bolt_numba.kernels.cuda.language import lang
-from bolt_numba.kernels.cuda.language.division import divider
-from bolt_numba.kernels.cuda.language.lang import cuda, load4_u32, load_u8, load_u32, prmt, store4_u32, store_u8
-from bolt_numba.kernels.cuda.movement.index import SCOPE, axes_of, axis_args, axis_fields, axis_text, count_of
-from bolt_numba.kernels.declare import Inline, Source, inline
+from bolt_numba.kernels.cuda.language.division import divider, fast_divide
+from bolt_numba.kernels.cuda.language.lang import cuda, load_u8, load_u32, prmt, store_u8
+from bolt_numba.kernels.declare import Field, Inline, Source, inline_source
 from bolt_numba.kernels.extents import Numbers, Reach, box
-from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
+from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED, DeviceParts, Elements
 from bolt_numba.kernels.geometry.strides import Axis, Move
 from bolt_numba.kernels.geometry.transfers import Transfer
 from bolt_numba.kernels.registry import In, Out, Scratch, Step
 
-UNITS = (16, 8, 4, 2, 1)
-"""Bytes of an element that a thread moves at once."""
-PARTS = 4
-"""Elements of a thread, of those under 16 bytes: one alone would leave the memory idle."""
 SIDE = 32
 """Words of a side of a tile."""
 THIN = 8
 """Indices of an axis under which turned tiles would be mostly empty."""
-
-
-@inline
-def move_16(x, y):
-    a, b, c, d = load4_u32(x)
-    store4_u32(y, a, b, c, d)
-
-
-@cache
-def mover(unit: int) -> Inline:
-    """Helper ``(from, to)`` that moves one element."""
-    if unit == 16:
-        return move_16
-    load, store = getattr(lang, f"load_u{8 * unit}"), getattr(lang, f"store_u{8 * unit}")
-
-    @inline
-    def move(x, y):
-        store(y, load(x))
-
-    return move
 
 
 def _block(a: Numbers) -> int:
@@ -83,30 +60,27 @@ def copy_block(src, dst, nbytes):
 
 def moved_reach(run: int, rank: int, a: Numbers, *inner: tuple[int, int, int]) -> dict[str, Reach]:
     """Extents of runs of ``run`` bytes along axes of strides s and d, and inner ones (indices, from, to)."""
-    src = box(run, *axes_of(a, rank, "s"), *((n, s) for n, s, _ in inner))
-    return {"src": src, "dst": box(run, *axes_of(a, rank, "d"), *((n, d) for n, _, d in inner))}
+    numbers = [(getattr(a, f"n{k}"), getattr(a, f"s{k}"), getattr(a, f"d{k}")) for k in range(rank)]
+    both = [*numbers, *inner]
+    return {"src": box(run, *((n, s) for n, s, _ in both)), "dst": box(run, *((n, d) for n, _, d in both))}
+
+
+def _strides(rank: int) -> dict[str, Field]:
+    return {f"{letter}{k}": I64 for k in range(rank) for letter in "sd"}
 
 
 @cache
-def copy_strided(unit: int, rank: int) -> CudaKernel:
+def copy_strided(unit: int, rank: int) -> Elements:
     """Kernel that moves elements along ``rank`` axes, the last one along neighbouring threads."""
-    name, parts = f"copy_strided_{8 * unit}x{rank}", 1 if unit == 16 else PARTS
-    fields = {"src": PTR, "dst": PTR, "count": I64, **axis_fields(rank, "s", "d")}
-    text = (
-        f"def {name}({', '.join(fields)}):\n"
-        f"    first = np.uint32(cuda.blockIdx.x) * np.uint32({WIDE_BLOCK * parts}) + np.uint32(cuda.threadIdx.x)\n"
-        f"    for part in range({parts}):\n"
-        f"        rest = np.uint32(first + np.uint32({WIDE_BLOCK} * part))\n"
-        "        if rest < count:\n"
-        "            x, y = src, dst\n"
-        + axis_text(rank, ["x += i * s{k}", "y += i * d{k}"], 3)
-        + "            move(x, y)\n"
-    )
-    source = Source(text, name, {**SCOPE, "move": mover(unit)})
-    return CudaKernel(
-        source, name, fields, threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.count, WIDE_BLOCK * parts),
-        extents=partial(moved_reach, unit, rank),
-    )  # fmt: skip
+    over, fields = {f"i{k}": f"n{k}" for k in range(rank)}, {"src": PTR, "dst": PTR, **_strides(rank)}
+
+    def make(on: DeviceParts) -> Inline:
+        ends = (" + ".join((end, *(f"i{k} * {end[0]}{k}" for k in range(rank)))) for end in ("src", "dst"))
+        text = f"def element({', '.join((*over, *fields))}):\n    move({', '.join(ends)})\n"
+        return inline_source(text, "element", move=mover(unit))
+
+    name, reach = f"copy_strided_{8 * unit}x{rank}", partial(moved_reach, unit, rank)
+    return Elements(name, over, "", fields, reach, make, several(unit))
 
 
 # --------------------------------------------------------------------------------------------------------- turned tiles
@@ -129,6 +103,16 @@ _PACKED = {
 """By elements of a word: how a square of them is loaded, and its rows after it was turned."""
 
 
+_AXIS_TEXT = """\
+    above = fast_divide(rest, m{k}, h{k})
+    i = np.int64(np.uint32(rest - above * np.uint32(n{k})))
+    x += i * s{k}
+    y += i * d{k}
+    rest = above
+"""
+"""Takes a flat index apart, the last axis first."""
+
+
 @cache
 def copy_turned(unit: int, pack: int, rank: int) -> CudaKernel:
     """Kernel for axis i, contiguous in the source, and axis j, contiguous in the destination, beside ``rank`` axes.
@@ -138,7 +122,8 @@ def copy_turned(unit: int, pack: int, rank: int) -> CudaKernel:
     """
     name, side, step = f"copy_turned_{8 * unit}_{pack}x{rank}", SIDE * pack, WIDE_BLOCK // SIDE
     fields = dict.fromkeys(("src", "dst"), PTR) | dict.fromkeys(("ni", "nj", "di", "sj"), I64)
-    fields |= dict.fromkeys(("across", "ma", "ha", "down", "md", "hd"), I64) | axis_fields(rank, "s", "d")
+    fields |= dict.fromkeys(("across", "ma", "ha", "down", "md", "hd"), I64) | _strides(rank)
+    fields |= {f"{letter}{k}": I64 for k in range(rank) for letter in "nmh"}
     row = SIDE + 1
     if pack == 1:
         loads = f"            tile[place * {row} + lane] = load(there)\n"
@@ -158,7 +143,7 @@ def copy_turned(unit: int, pack: int, rank: int) -> CudaKernel:
         f"    j0 = np.int64(np.uint32(rest - above * np.uint32(down))) * {side}\n"
         "    rest = above\n"
         "    x, y = src, dst\n"
-        + axis_text(rank, ["x += i * s{k}", "y += i * d{k}"])
+        + "".join(_AXIS_TEXT.format(k=k) for k in range(rank - 1, -1, -1))
         + "    lane, warp = np.uint32(cuda.threadIdx.x) & np.uint32(31), np.uint32(cuda.threadIdx.x) >> np.uint32(5)\n"
         f"    for part in range({SIDE // step}):\n"
         f"        place = np.uint32(warp + np.uint32({step} * part))\n"
@@ -172,11 +157,12 @@ def copy_turned(unit: int, pack: int, rank: int) -> CudaKernel:
         f"            store(y + i * di + j * {unit}, tile[{element}])\n"
     )
     bits = 8 * unit * pack
-    scope = {**SCOPE, "prmt": prmt, "load_u32": load_u32, "word": getattr(np, f"uint{bits}")}
+    scope = {"np": np, "cuda": cuda, "fast_divide": fast_divide, "prmt": prmt, "load_u32": load_u32}
     scope |= {"load": getattr(lang, f"load_u{bits}"), "store": getattr(lang, f"store_u{bits}")}
+    scope["word"] = getattr(np, f"uint{bits}")
     return CudaKernel(
-        Source(text, name, scope), name, fields, threads=WIDE_BLOCK,
-        blocks=lambda a: a.across * a.down * count_of(a, rank), extents=partial(_turned_reach, unit, rank),
+        Source(text, name, scope), name, fields, threads=WIDE_BLOCK, extents=partial(_turned_reach, unit, rank),
+        blocks=lambda a: a.across * a.down * math.prod(getattr(a, f"n{k}") for k in range(rank)),
     )  # fmt: skip
 
 
@@ -202,11 +188,6 @@ def steps(m: Move, src: In | Out | Scratch | Array, dst: Out | Scratch) -> list[
         return [step for half in _halves(m) for step in steps(half, src, dst)]
     crossed = _crossed(axes, unit)
     return [_strided_step(axes, unit, ends) if crossed is None else _turned_step(axes, unit, *crossed, starts, ends)]
-
-
-def widest(*numbers: int) -> int:
-    """Bytes of the widest element whose size divides all of these numbers of bytes."""
-    return next(unit for unit in UNITS if all(n % unit == 0 for n in numbers))
 
 
 def _start(operand: Any, offset: int) -> int:
@@ -248,8 +229,11 @@ def _strided_step(axes: Sequence[Axis], unit: int, ends: dict[str, Any]) -> Step
     """Threads go along the destination, or along the source where few of its elements are neighbours there."""
     thin = next((a for a in axes if a.src == unit and a.dst != unit and a.size < THIN), None)
     order = axes if thin is None else sorted(axes, key=lambda a: -abs(a.src))
-    args = axis_args([a.size for a in order], s=[a.src for a in order], d=[a.dst for a in order])
-    return Step(copy_strided(unit, len(order)), ends | args | {"count": math.prod(a.size for a in order)})
+    return PARTS.step(copy_strided(unit, len(order)), (), ends | _axis_args(order))
+
+
+def _axis_args(axes: Sequence[Axis]) -> dict[str, int]:
+    return {f"{name}{k}": n for k, a in enumerate(axes) for name, n in zip("nsd", (a.size, a.src, a.dst), strict=True)}
 
 
 def _turned_step(
@@ -264,11 +248,14 @@ def _turned_step(
     args = {"ni": i.size, "nj": j.size, "di": i.dst, "sj": j.src, "across": across, "down": down}
     args["ma"], args["ha"] = divider(across)
     args["md"], args["hd"] = divider(down)
-    args |= axis_args([a.size for a in outer], s=[a.src for a in outer], d=[a.dst for a in outer])
+    args |= _axis_args(outer)
+    for k, a in enumerate(outer):
+        args[f"m{k}"], args[f"h{k}"] = divider(max(a.size, 1))
     return Step(copy_turned(unit, pack, len(outer)), ends | args)
 
 
 def samples() -> list[CudaKernel]:
     """A kernel of each kind, for the table of resources."""
     turned = [copy_turned(1, 4, 1), copy_turned(2, 2, 1), copy_turned(4, 1, 1), copy_turned(8, 1, 1)]
-    return [copy_block, copy_strided(16, 3), copy_strided(4, 3), copy_strided(1, 4), *turned]
+    strided = [PARTS.kernel(copy_strided(unit, rank)) for unit, rank in ((16, 3), (4, 3), (1, 4))]
+    return [copy_block, *strided, *turned]

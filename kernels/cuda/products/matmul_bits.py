@@ -3,21 +3,21 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.types import F32, TensorType, dtype_name
-from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, PTR_OR_0, CudaKernel, ceil_div, cuda_kernel
 from bolt_numba.kernels.cuda.declare import F32 as FLOAT
-from bolt_numba.kernels.cuda.language import lang
-from bolt_numba.kernels.cuda.language.lang import cuda, load_f32_nc, load_u8_nc
+from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, inline
+from bolt_numba.kernels.cuda.elements import PARTS
+from bolt_numba.kernels.cuda.language.lang import load_f32_nc, load_u8_nc
 from bolt_numba.kernels.cuda.products.few import ROWS
 from bolt_numba.kernels.cuda.products.matmul import FLOATS, by_few, by_simt, by_tensor, operands, split_steps
 from bolt_numba.kernels.cuda.products.tail import size_of
 from bolt_numba.kernels.extents import Lent, borrowed
+from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED, DeviceParts, elements
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.products.matmul import MatMul
@@ -26,51 +26,49 @@ from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 u32, i64, f32 = np.uint32, np.int64, np.float32
 
 
-@functools.cache
-def floats_of_bits(bits: int, dtype: str) -> CudaKernel:
+def _reach(a: Any, bits: int, dtype: str) -> Any:
+    numbers = 4 * a.n * a.blocks_of_row
+    return {
+        "codes": a.n * a.row, "scales": numbers, "zeros": 0 if a.zeros is None else numbers,
+        "to": size_of(dtype) * a.n * a.k,
+    }  # fmt: skip
+
+
+@elements(
+    over={"column": "n", "pair": "pairs"}, extents=_reach, codes=PTR, scales=PTR, zeros=PTR_OR_0, to=PTR, k=I64,
+    row=I64, blocks_of_row=I64, block=I64, middle=FLOAT,
+)  # fmt: skip
+def floats_of_bits(on: DeviceParts, bits: int, dtype: str):
     """to[n, k] = (codes - zeros) * scales; a thread takes two neighbours.
 
     row: bytes of the codes of a column · blocks_of_row: of ``block`` codes each · middle: the zero where none is given.
     """
-    BITS, SIZE, store = bits, size_of(dtype), getattr(lang, f"store_{dtype}")
+    SIZE, store = size_of(dtype), on.store(dtype)
 
-    def extents(a: Any) -> dict[str, int]:
-        numbers = 4 * a.n * a.blocks_of_row
-        return {
-            "codes": a.n * a.row, "scales": numbers, "zeros": 0 if a.zeros is None else numbers, "to": SIZE * a.n * a.k,
-        }  # fmt: skip
+    @inline
+    def element(column, pair, codes, scales, zeros, to, k, row, blocks_of_row, block, middle):
+        term = 2 * pair
+        at = column * blocks_of_row + i64(u32(term) // u32(block))
+        scale, zero = load_f32_nc(scales + 4 * at), load_f32_nc(zeros + 4 * at) if zeros != 0 else middle
+        if bits == 4:
+            both = u32(load_u8_nc(codes + column * row + pair))
+            low, high = u32(both & u32(15)), u32(both >> u32(4))
+        else:
+            low = u32(load_u8_nc(codes + column * row + term))
+            high = u32(load_u8_nc(codes + column * row + term + 1))
+        there = to + SIZE * (column * k + term)
+        store(there, (f32(low) - zero) * scale)
+        if term + 1 < k:
+            store(there + SIZE, (f32(high) - zero) * scale)
 
-    @cuda_kernel(
-        threads=BLOCK, blocks=lambda a: ceil_div(a.n * ceil_div(a.k, 2), BLOCK), extents=extents, codes=PTR,
-        scales=PTR, zeros=PTR_OR_0, to=PTR, n=I64, k=I64, row=I64, blocks_of_row=I64, block=I64, middle=FLOAT,
-    )  # fmt: skip
-    def unpack_bits(codes, scales, zeros, to, n, k, row, blocks_of_row, block, middle):
-        pairs = u32(u32(k + 1) >> u32(1))
-        place = i64(cuda.blockIdx.x) * BLOCK + cuda.threadIdx.x
-        column = place // pairs
-        if column < n:
-            term = 2 * (place - column * pairs)
-            at = column * blocks_of_row + i64(u32(term) // u32(block))
-            scale, zero = load_f32_nc(scales + 4 * at), load_f32_nc(zeros + 4 * at) if zeros != 0 else middle
-            if BITS == 4:
-                both = u32(load_u8_nc(codes + column * row + (term >> 1)))
-                low, high = u32(both & u32(15)), u32(both >> u32(4))
-            else:
-                low = u32(load_u8_nc(codes + column * row + term))
-                high = u32(load_u8_nc(codes + column * row + term + 1))
-            there = to + SIZE * (column * k + term)
-            store(there, (f32(low) - zero) * scale)
-            if term + 1 < k:
-                store(there + SIZE, (f32(high) - zero) * scale)
-
-    return unpack_bits
+    return element
 
 
 def _accepts(op: MatMulNBits, ins: Types) -> bool:
     x = ins[0]
     if not x.dims or any(t is not None and not t.is_static for t in ins) or x.dtype not in FLOATS:
         return False
-    return math.prod(x.dims[:-1]) <= MAX_I32
+    return math.prod(x.dims[:-1]) <= MAX_I32 and ins[1].dims[0] * x.dims[-1] <= MOST_LAUNCHED
 
 
 @kernel(MatMulNBits, device="cuda", accepts=_accepts)
@@ -85,7 +83,8 @@ def matmul_bits(op: MatMulNBits, ins: Types, outs: Outs, context: Context) -> li
     of, to = operands(plain, x, weights, context), Scratch(weights.nbytes)
     args: dict[str, Argument] = {
         "codes": In(1), "scales": In(2), "zeros": None if zeros is None else In(3), "to": to, "n": n, "k": k,
-        "row": blocks * packed, "blocks_of_row": blocks, "block": op.block, "middle": op.middle,
+        "pairs": ceil_div(k, 2), "row": blocks * packed, "blocks_of_row": blocks, "block": op.block,
+        "middle": op.middle,
     }  # fmt: skip
     way = by_few if of.g.m <= ROWS[-1] else by_simt if x.dtype == F32 else by_tensor
 
@@ -94,9 +93,9 @@ def matmul_bits(op: MatMulNBits, ins: Types, outs: Outs, context: Context) -> li
 
     given = Lent(x, In(0)), Lent(weights, to), None if bias is None else Lent(bias, In(4))
     steps = borrowed(make, plain, given, [Lent(outs[0], Out(0), rows=True)], context)
-    return [Step(floats_of_bits(op.bits, dtype), args), *steps]
+    return [PARTS.step(floats_of_bits, (op.bits, dtype), args), *steps]
 
 
 def samples() -> dict[str, CudaKernel]:
     """Kernels whose registers and instructions tests look at."""
-    return {"4 bits": floats_of_bits(4, "f16")}
+    return {"4 bits": PARTS.kernel(floats_of_bits, 4, "f16")}

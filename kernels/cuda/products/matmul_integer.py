@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.records import record
-from bolt_numba.base.types import F32, I8, I32, U8, Array, TensorType, dtype_name
+from bolt_numba.base.types import I8, U8, Array, TensorType, dtype_name
 from bolt_numba.kernels.cuda.declare import CudaKernel
 from bolt_numba.kernels.cuda.movement.moves import steps as moved
 from bolt_numba.kernels.cuda.products.choose import choose
@@ -17,93 +16,49 @@ from bolt_numba.kernels.cuda.products.matmul import WIDE, can_be_numbered, in_ha
 from bolt_numba.kernels.cuda.products.prepare_bytes import numbers_of_columns, sums_of_rows
 from bolt_numba.kernels.cuda.products.tail_bytes import BYTES, FUSED, HEAD, SUMS, ByteForm, columns_at, table_bytes
 from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES, tensor
+from bolt_numba.kernels.geometry.bytes import (
+    OperandPlaces,
+    are_plain,
+    are_single,
+    given,
+    operand,
+    places_of,
+    sides,
+    sums_are_exact,
+)
 from bolt_numba.kernels.geometry.products import ProductBlocks, geometry
 from bolt_numba.kernels.geometry.strides import transpose_move
-from bolt_numba.kernels.geometry.unseen import content, tested
+from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.products.integer_products import ByteMatMul, MatMulInteger, QLinearMatMul, is_fused, sums_fit
+from bolt_numba.ops.layers.products.integer_products import ByteMatMul, MatMulInteger, QLinearMatMul, is_fused
 from bolt_numba.ops.layers.products.matmul import MatMul
 
-BYTE_DTYPES = (U8, I8)
 _LETTER = {U8: "u8", I8: "s8"}
 
-
-@record(frozen=True)
-class BytePositions:
-    """Where a node has its operands; None for what its operator does not have."""
-
-    a: int = 0
-    b: int = 1
-    a_zero: int = 2
-    b_zero: int = 3
-    a_scale: int | None = None
-    b_scale: int | None = None
-    y_scale: int | None = None
-    y_zero: int | None = None
-    bias: int | None = None
-    residual: int | None = None
-    rest_scale: int | None = None
-    rest_zero: int | None = None
-
-
-SUMS_AT, QLINEAR_AT = BytePositions(), BytePositions(0, 3, 2, 5, 1, 4, 6, 7, 8, 9, 10, 11)
-
-
-def _of(ins: Types, index: int | None) -> TensorType | None:
-    return None if index is None or index >= len(ins) else ins[index]
-
-
-def positions(op: ByteMatMul) -> BytePositions:
-    return QLINEAR_AT if isinstance(op, QLinearMatMul) else SUMS_AT
-
-
-def _exact(at: BytePositions, ins: Types, k: int) -> bool:
-    """Whether sums stay within i32; those of MatMulInteger wrap around."""
-    if at.a_scale is None:
-        return True
-    bias = _of(ins, at.bias)
-    whole = bias is not None and bias.dtype == I32
-    if whole and bias is not None and bias.known is None:
-        return False
-    added = content(bias.known) if whole and bias is not None else None
-    zeros = tested(_of(ins, at.a_zero)).known, content(tested(_of(ins, at.b_zero)).known)
-    return sums_fit(ins[at.a].dtype, zeros[0], ins[at.b].dtype, zeros[1], k, added)
 
 
 def accepts_bytes(op: ByteMatMul, ins: Types) -> bool:
     """Bytes with one scale and zero point of A and of the result, and one or one for each column of B."""
-    at = positions(op)
-    a, b, y_zero = (_of(ins, i) for i in (at.a, at.b, at.y_zero))
-    if a is None or b is None or any(t is not None and not t.is_static for t in ins):
+    at = places_of(op)
+    if not are_plain(ins, at) or not can_finish(getattr(op, "activation", None)):
         return False
-    if (
-        a.dtype not in BYTE_DTYPES
-        or b.dtype not in BYTE_DTYPES
-        or min(len(a.dims), len(b.dims)) < 2
-        or not a.size
-        or not b.size
-    ):
+    a, b = sides(ins, at)
+    if min(len(a.dims), len(b.dims)) < 2 or not a.size or not are_single(ins, at.zero_a, at.scale_a):
         return False
-    if (y_zero is not None and y_zero.dtype not in BYTE_DTYPES) or not can_finish(getattr(op, "activation", None)):
-        return False
-    ones = [_of(ins, i) for i in (at.a_zero, at.a_scale, at.y_scale, at.y_zero)]
-    along = [_of(ins, i) for i in (at.b_zero, at.b_scale)]
-    scales = [_of(ins, i) for i in (at.a_scale, at.b_scale, at.y_scale)]
-    if any(t is not None and t.dtype != F32 for t in scales) or any(t is not None and t.size != 1 for t in ones):
-        return False
+    along = [given(ins, i) for i in (at.zero_b, at.scale_b)]
     columns = b.dims[-1]
     if any(t is not None and t.size != 1 and (t.size != columns or t.dims[-1] != columns) for t in along):
         return False
     g = geometry(MatMul(), a.dims, b.dims)
     evenly = g.a_blocks == g.blocks and g.b_blocks in (1, g.blocks)
-    return evenly and can_be_numbered(g) and _exact(at, ins, g.k)
+    return evenly and can_be_numbered(g) and sums_are_exact(ins, at, g.k)
 
 
 def _columns_of_b(array: Array) -> Array:
     return np.ascontiguousarray(array.astype(np.int64).sum(axis=-2).astype(np.int32))
 
 
-def _b_steps(at: BytePositions, b: TensorType, g: ProductBlocks, context: Context) -> tuple[Any, Any, int, list[Step]]:
+def _b_steps(at: OperandPlaces, b: TensorType, g: ProductBlocks, context: Context) -> tuple[Any, Any, int, list[Step]]:
     """B by columns, the sums of its columns, bytes from column to column, and the steps that make both at run time."""
     if b.known is not None:
         packed = context.packed(b.known, ("columns of bytes",), turned(g.k))
@@ -119,19 +74,18 @@ def _name(t: TensorType | None, default: str) -> str:
 
 
 def _table_steps(
-    op: ByteMatMul, ins: Types, at: BytePositions, g: ProductBlocks, table: Scratch, sums: Any, form: ByteForm
+    op: ByteMatMul, ins: Types, at: OperandPlaces, g: ProductBlocks, table: Scratch, sums: Any, form: ByteForm
 ) -> list[Step]:
     """The steps that fill the table."""
-    b_zero, b_scale = _of(ins, at.b_zero), _of(ins, at.b_scale)
-    rows, names = g.m * g.blocks, [_name(_of(ins, i), "u8") for i in (at.a, at.b, at.y_zero)]
-    rest = _name(_of(ins, at.residual), "u8")
-    made = numbers_of_columns(*names, _name(_of(ins, at.bias), "f32"), "u8" if rest == "f32" else rest)
-    given = {
-        name: None if _of(ins, getattr(at, name)) is None else In(getattr(at, name))
-        for name in ("a_zero", "b_zero", "a_scale", "b_scale", "y_scale", "y_zero", "bias", "rest_scale", "rest_zero")
-    }
+    b_zero, b_scale = given(ins, at.zero_b), given(ins, at.scale_b)
+    rows, names = g.m * g.blocks, [_name(given(ins, i), "u8") for i in (at.a, at.b, at.zero_y)]
+    rest = _name(given(ins, at.residual), "u8")
+    made = numbers_of_columns(*names, _name(given(ins, at.bias), "f32"), "u8" if rest == "f32" else rest)
     numbers: dict[str, Argument] = {
-        **given, "sums": sums, "table": table, "columns": g.b_blocks * g.n, "n": g.n, "k": g.k,
+        "a_zero": operand(ins, at.zero_a), "b_zero": operand(ins, at.zero_b), "a_scale": operand(ins, at.scale_a),
+        "b_scale": operand(ins, at.scale_b), "y_scale": operand(ins, at.scale_y), "y_zero": operand(ins, at.zero_y),
+        "bias": operand(ins, at.bias), "rest_scale": operand(ins, at.scale_r), "rest_zero": operand(ins, at.zero_r),
+        "sums": sums, "table": table, "columns": g.b_blocks * g.n, "n": g.n, "k": g.k,
         "zero_step": int(b_zero is not None and b_zero.size > 1), "first": columns_at(rows),
         "scale_step": int(b_scale is not None and b_scale.size > 1), "fused": int(form.result == FUSED),
     }  # fmt: skip
@@ -140,11 +94,11 @@ def _table_steps(
     return [*found, Step(sums_of_rows(dtype_name(ins[at.a].dtype), g.k % WIDE == 0), of_rows)] if form.offset else found
 
 
-def _form(op: ByteMatMul, ins: Types, at: BytePositions, g: ProductBlocks, y: TensorType) -> ByteForm:
-    residual, bias, y_scale = (_of(ins, i) for i in (at.residual, at.bias, at.y_scale))
-    result = SUMS if at.a_scale is None else FUSED if is_fused(op, y_scale, bias) else BYTES
+def _form(op: ByteMatMul, ins: Types, at: OperandPlaces, g: ProductBlocks, y: TensorType) -> ByteForm:
+    residual, bias, y_scale = (given(ins, i) for i in (at.residual, at.bias, at.scale_y))
+    result = SUMS if at.scale_a is None else FUSED if is_fused(op, y_scale, bias) else BYTES
     act = tail_args(getattr(op, "activation", None)).act
-    zero = _of(ins, at.b_zero)
+    zero = given(ins, at.zero_b)
     offset = zero is not None and (zero.known is None or bool(content(zero.known).any()))
     return ByteForm(dtype_name(y.dtype), _name(residual, "f32"), result, g.b_blocks > 1, offset, act)
 
@@ -162,20 +116,19 @@ def matmul_bytes(op: ByteMatMul, ins: Types, outs: Outs, context: Context) -> li
 
 def byte_steps(way: Any, op: ByteMatMul, ins: Types, y: TensorType, context: Context) -> list[Step]:
     """The steps of a product of bytes; way: such as `bytes_by_tensor`."""
-    at = positions(op)
-    a, b = ins[at.a], ins[at.b]
+    at = places_of(op)
+    a, b = sides(ins, at)
     g = geometry(MatMul(), a.dims, b.dims)
     form = _form(op, ins, at, g, y)
     columns, sums, ldb, made = _b_steps(at, b, g, context)
     table = Scratch(table_bytes(g.m * g.blocks, g.b_blocks * g.n))
     made += _table_steps(op, ins, at, g, table, sums, form)
     orders = Order("k", g.k % WIDE == 0), Order("k", ldb % WIDE == 0)
-    residual = _of(ins, at.residual)
     args: dict[str, Argument] = {
         "a": In(at.a), "b": columns, "table": None, "m": g.m, "n": g.n, "k": g.k, "lda": g.k, "ldb": ldb,
         "a_block": g.m * g.k, "b_block": g.n * ldb if form.each else 0, "matrices": g.blocks,
         "splits": 1, "split_bytes": 0, "bias": table,
-        "residual": None if residual is None else In(at.residual or 0), "y": Out(), "ldy": Pitch(Out(0)), "alpha": 1.0,
+        "residual": operand(ins, at.residual), "y": Out(), "ldy": Pitch(Out(0)), "alpha": 1.0,
         **tail_args(getattr(op, "activation", None)).numbers,
     }  # fmt: skip
     kind = "s8" if a.dtype == b.dtype == I8 else _LETTER[a.dtype] + _LETTER[b.dtype]

@@ -16,10 +16,11 @@ from bolt_numba.kernels.cuda.products.matmul import (
     product_steps,
     tf32_steps,
 )
-from bolt_numba.kernels.cuda.products.matmul_integer import accepts_bytes, byte_steps, positions
+from bolt_numba.kernels.cuda.products.matmul_integer import accepts_bytes, byte_steps
 from bolt_numba.kernels.cuda.products.tail_bytes import FUSED, ByteForm
 from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES
 from bolt_numba.kernels.cuda.products.wgmma import GROUP_TILES, wgmma_product
+from bolt_numba.kernels.geometry.bytes import places_of, sides
 from bolt_numba.kernels.geometry.products import ProductBlocks, geometry
 from bolt_numba.kernels.registry import Context, Outs, Step, Types, kernel
 from bolt_numba.ops.layers.products.integer_products import ByteMatMul, MatMulInteger, QLinearMatMul
@@ -91,9 +92,9 @@ def matmul_tf32_wgmma(op: MatMul, ins: Types, outs: Outs, context: Context) -> l
 
 def _blocks(op: ByteMatMul, ins: Types) -> ProductBlocks | None:
     """Of a product of bytes whose boxes the GPU can copy; B is packed or copied so that its terms lie dense."""
-    a, b = ins[positions(op).a], ins[positions(op).b]
     if not accepts_bytes(op, ins):
         return None
+    a, b = sides(ins, places_of(op))
     g = geometry(MatMul(), a.dims, b.dims)
     return g if g.k % WIDE == 0 else None
 

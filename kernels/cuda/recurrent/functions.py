@@ -1,80 +1,26 @@
-"""Activations of recurrent layers: functions of one f32 number, with ONNX's alpha ``a`` and beta ``b``.
+"""Activations of recurrent layers: helpers of one f32 number, with ONNX's alpha ``a`` and beta ``b``, by its names."""
 
-Their formulas are those of `bolt_numba.ops.layers.recurrent`; NaN stays NaN.
-"""
-
-# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-import math
+from typing import Any
 
-import numpy as np
+from bolt_numba.codegen.threads import formula_text
+from bolt_numba.kernels.cuda.declare import inline_source
+from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
+from bolt_numba.ops import pointwise as ops
 
-from bolt_numba.kernels.cuda.declare import inline
-
-
-@inline
-def relu(x, a, b):
-    return np.float32(0) if x < np.float32(0) else x
-
-
-@inline
-def hyperbolic(x, a, b):
-    return math.tanh(x)
-
-
-@inline
-def sigmoid(x, a, b):
-    e = math.exp(-abs(x))
-    return (np.float32(1) if x >= np.float32(0) else e) / (np.float32(1) + e)
+_FORMULAS = {
+    op.name.lower(): op().text
+    for op in (
+        *(ops.Relu, ops.Tanh, ops.Sigmoid, ops.LeakyRelu, ops.ThresholdedRelu, ops.HardSigmoid, ops.Elu),
+        *(ops.Softsign, ops.Softplus),
+    )
+} | {"affine": "alpha * x + beta", "scaledtanh": "alpha * tanh(beta * x)"}
 
 
-@inline
-def affine(x, a, b):
-    return x * a + b
+def _function(name: str) -> Any:
+    text = f"def activate(x, a, b):\n    return {formula_text(_FORMULAS[name], x='x', alpha='a', beta='b')}\n"
+    return inline_source(text, "activate", **scope_of(text))
 
 
-@inline
-def leakyrelu(x, a, b):
-    return x * a if x < np.float32(0) else x
-
-
-@inline
-def thresholdedrelu(x, a, b):
-    return np.float32(0) if x <= a else x
-
-
-@inline
-def scaledtanh(x, a, b):
-    return a * math.tanh(x * b)
-
-
-@inline
-def hardsigmoid(x, a, b):
-    y = x * a + b
-    y = np.float32(0) if y < np.float32(0) else y
-    return np.float32(1) if y > np.float32(1) else y
-
-
-@inline
-def elu(x, a, b):
-    return a * math.expm1(x) if x < np.float32(0) else x
-
-
-@inline
-def softsign(x, a, b):
-    return x / (np.float32(1) + abs(x))
-
-
-@inline
-def softplus(x, a, b):
-    top = np.float32(0) if x < np.float32(0) else x
-    return top + math.log1p(math.exp(-abs(x)))
-
-
-FUNCTIONS = {
-    "relu": relu, "tanh": hyperbolic, "sigmoid": sigmoid, "affine": affine, "leakyrelu": leakyrelu,
-    "thresholdedrelu": thresholdedrelu, "scaledtanh": scaledtanh, "hardsigmoid": hardsigmoid, "elu": elu,
-    "softsign": softsign, "softplus": softplus,
-}  # fmt: skip
-"""By the lower-case names of ONNX."""
+FUNCTIONS = {name: _function(name) for name in _FORMULAS}

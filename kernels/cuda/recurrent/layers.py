@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.base.types import BF16, F16, F32, AnyDType, dtype_name
+from bolt_numba.base.types import BF16, F16, F32, dtype_name
+from bolt_numba.kernels.common.held import within
 from bolt_numba.kernels.cuda.declare import CudaKernel
+from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.recurrent.gru import gru_after_walk, gru_walk
 from bolt_numba.kernels.cuda.recurrent.inputs import products_kernel
-from bolt_numba.kernels.cuda.recurrent.lengths import check_lengths
 from bolt_numba.kernels.cuda.recurrent.walk import WARPS, lstm_walk, rnn_walk
-from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Outs, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.recurrent import ALPHA, BETA, GRU, LSTM, RNN, Recurrent
+from bolt_numba.kernels.geometry.recurrent import RecurrentSizes
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
+from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN, Recurrent
 
 ALONE_BYTES = 1 << 18
 """Recurrent weights of a direction that one block reads in about the time of a launch; it then walks by itself."""
@@ -28,24 +31,11 @@ WALKS: dict[type[Recurrent], Callable[[int, tuple[str, ...], str, int], CudaKern
 
 
 @record(frozen=True)
-class RecurrentNode:
-    """One node and its sizes: steps, batch, inputs, hidden units."""
-
-    op: Recurrent
-    ins: Types
-    t: int
-    n: int
-    i: int
-    h: int
-
-    @staticmethod
-    def of(op: Recurrent, ins: Types) -> RecurrentNode:
-        x, r = ins[0], ins[2]
-        t, n = x.dims[:2] if op.layout == 0 else (x.dims[1], x.dims[0])
-        return RecurrentNode(op, ins, t, n, x.dims[2], r.dims[2])
+class RecurrentNode(RecurrentSizes):
+    """One node, and how blocks share it."""
 
     @property
-    def dtype(self) -> AnyDType:
+    def dtype(self) -> Any:
         return self.ins[0].dtype
 
     @property
@@ -58,27 +48,9 @@ class RecurrentNode:
         """Whether a block walks along its sequences by itself."""
         return bool(self.op.gates * self.h * self.h * self.dtype.itemsize <= ALONE_BYTES)
 
-    def given(self, index: int) -> In | None:
-        return In(index) if len(self.ins) > index and self.ins[index] is not None else None
-
-    def strides(self) -> dict[str, Argument]:
-        """Rows of input products, and bytes of y and of states, between steps, directions and sequences."""
-        d, row = self.op.directions, self.dtype.itemsize * self.h
-        if self.op.layout == 0:
-            return {"pt": self.n, "pb": 1, "yt": d * self.n * row, "yd": self.n * row, "yb": row, "sd": self.n * row,
-                    "sb": row}  # fmt: skip
-        return {"pt": 1, "pb": self.t, "yt": d * row, "yd": row, "yb": self.t * d * row, "sd": row, "sb": d * row}
-
     def activations(self) -> list[tuple[tuple[str, ...], list[float]]]:
         """For each direction the names of its functions, and alpha and beta of each."""
-        op, each = self.op, len(self.op.defaults)
-        names = [n.lower() for n in op.activations] or [n.lower() for n in op.defaults] * op.directions
-        alphas, betas = iter(op.activation_alpha), iter(op.activation_beta)
-        settings = [
-            (next(alphas, ALPHA[n]) if n in ALPHA else 0.0, next(betas, BETA[n]) if n in BETA else 0.0) for n in names
-        ]
-        parts = [slice(k, k + each) for k in range(0, len(names), each)]
-        return [(tuple(names[p]), list(itertools.chain.from_iterable(settings[p]))) for p in parts]
+        return [(tuple(n for n, _, _ in each), [v for f in each for v in f[1:]]) for each in self.op.activated()]
 
 
 def _accepts(op: Recurrent, ins: Types) -> bool:
@@ -91,27 +63,27 @@ def _accepts(op: Recurrent, ins: Types) -> bool:
 @kernel(RNN, LSTM, GRU, device="cuda", accepts=_accepts)
 def recurrent(op: Recurrent, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """All attributes of ONNX; a launch for each step of time where the weights are large."""
-    layer, dtype = RecurrentNode.of(op, ins), dtype_name(outs[0].dtype)
+    layer, dtype = RecurrentNode(op, ins, *RecurrentNode.sizes_of(op, ins)), dtype_name(outs[0].dtype)
     rows, d, every = layer.t * layer.n, op.directions, 4 * op.directions * layer.n * layer.h
     pre = Scratch(4 * rows * d * op.gates * layer.h)
     columns = d * op.gates * layer.h
     products: dict[str, Argument] = {"x": In(0), "w": In(1), "y": pre, "rows": rows, "columns": columns, "k": layer.i}
     args: dict[str, Argument] = {
-        "pre": pre, "r": In(2), "b": layer.given(3), "lengths": layer.given(4), "h0": layer.given(5),
+        "pre": pre, "r": In(2), "b": layer.optional(3), "lengths": layer.optional(4), "h0": layer.optional(5),
         "hs": Scratch(2 * every), "y": Out(0), "last_h": Out(1), "steps": layer.t, "n": layer.n, "h": layer.h,
         "directions": d, "backward": int(op.direction == "reverse"), "units": layer.h if layer.alone else WARPS,
-        "clip": np.inf if op.clip is None else op.clip, **layer.strides(),
+        "pt": 1 if op.layout else layer.n, "pb": layer.t if op.layout else 1,
+        "clip": np.inf if op.clip is None else op.clip, **layer.state_strides(layer.dtype.itemsize),
     }  # fmt: skip
     if isinstance(op, LSTM):
-        args |= {"c0": layer.given(6), "cs": Scratch(every), "last_c": Out(2), "p": layer.given(7)}
+        args |= {"c0": layer.optional(6), "cs": Scratch(every), "last_c": Out(2), "p": layer.optional(7)}
         args |= {"input_forget": int(op.input_forget)}
     two = isinstance(op, GRU) and not op.linear_before_reset
     if two:
         args["kept"] = Scratch(2 * every)
-    steps = []
+    steps: list[Step] = []
     if args["lengths"] is not None:
-        checked: dict[str, Argument] = {"lengths": In(4), "fault": Fault(4), "n": layer.n, "steps": layer.t}
-        steps.append(Step(check_lengths, checked))
+        args["lengths"], steps = within(op, ins, 4, "sequence_lens", layer.n, 0, layer.t, PARTS)
     return [*steps, Step(products_kernel(dtype), products), *_walks(layer, dtype, args, 2 if two else 1)]
 
 
@@ -138,6 +110,6 @@ def samples() -> list[CudaKernel]:
     lstm, gru = ("sigmoid", "tanh", "tanh"), ("sigmoid", "tanh")
     return [
         lstm_walk(8, lstm, "f32", 4), lstm_walk(1, lstm, "f16", 4), lstm_walk(8, lstm, "f16", 1),
-        rnn_walk(4, ("tanh",), "bf16", 4), gru_walk(8, gru, "f32", 4), gru_after_walk(8, gru, "f16", 4), check_lengths,
+        rnn_walk(4, ("tanh",), "bf16", 4), gru_walk(8, gru, "f32", 4), gru_after_walk(8, gru, "f16", 4),
         products_kernel("f32"), products_kernel("f16"),
     ]  # fmt: skip

@@ -145,10 +145,8 @@ def bounded(x, clip):
 
 @inline
 def moment(lengths, b, t, steps, backwards):
-    """Whether a sequence has a step ``t``, and its index in time; a length beyond ``steps`` is taken for these."""
-    length = steps
-    if lengths != 0:
-        length = min(np.int64(load_i32(lengths + 4 * b)), steps)
+    """Whether a sequence has a step ``t``, and its index in time."""
+    length = np.int64(load_i32(lengths + 4 * b)) if lengths != 0 else steps
     active = t < length
     if backwards and active:
         return active, length - 1 - t

@@ -19,7 +19,8 @@ from bolt_numba.base.types import BF16, BOOL, F16, F32, F64, I64, U8, U64, AnyDT
 from bolt_numba.codegen.threads import register
 from bolt_numba.kernels.cuda.declare import F64 as DOUBLE
 from bolt_numba.kernels.cuda.declare import I64 as INT
-from bolt_numba.kernels.cuda.declare import PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel, inline_source
+from bolt_numba.kernels.cuda.declare import PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel, inline, inline_source
+from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
@@ -27,6 +28,7 @@ from bolt_numba.kernels.cuda.language.lang import cuda
 from bolt_numba.kernels.cuda.language.warp import block_reduction, warp_reduction
 from bolt_numba.kernels.declare import Inline
 from bolt_numba.kernels.extents import Numbers
+from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
 from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
@@ -55,6 +57,9 @@ class Folding:
     neutral: float = 0
     load: str = "v"
     finish: str = "s"
+
+    def __str__(self) -> str:
+        return self.name
 
 
 _MAXIMUM = Folding("max", "maximum(a, b)", -np.inf)
@@ -137,7 +142,7 @@ def _joined(kind: str, count: int, load: Any, join: Any) -> Inline:
     return inline_source(text, "joined", **{**scope_of(text), "load": load, "join": join})
 
 
-def _reach(unit: int, out: int, a: Numbers) -> dict[str, int]:
+def _reach(unit: int, out: int, a: Numbers) -> dict[str, Any]:
     return {"x": unit * a.outer * a.n * a.inner, "y": out * a.outer * a.parts * a.inner}
 
 
@@ -146,7 +151,7 @@ _FIELDS: dict[str, Any] = {
     **dict.fromkeys(("outer", "n", "inner", "parts", "part", "magic", "shift"), INT),
     "count": DOUBLE,
 }
-"""Axis 1 of ``[outer, n, inner]`` in ``parts`` of ``part`` elements; magic, shift: of parts, or of inner (columns)."""
+"""Axis 1 of ``[outer, n, inner]`` in ``parts`` of ``part`` elements; magic, shift: of parts."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -190,30 +195,28 @@ def fold_rows(fold: Folding, source: AnyDType, result: AnyDType, lanes: int) -> 
     )(body)  # fmt: skip
 
 
-@functools.lru_cache(maxsize=256)
-def fold_columns(fold: Folding, source: AnyDType, result: AnyDType) -> CudaKernel:
+@elements(
+    over={"o": "outer", "p": "parts", "j": "inner"},
+    extents=lambda a, fold, source, result: _reach(source.itemsize, result.itemsize, a), x=PTR, y=PTR, n=INT, part=INT,
+    count=DOUBLE,
+)  # fmt: skip
+def fold_columns(on: DeviceParts, fold: Folding, source: AnyDType, result: AnyDType):
+    """A thread for each line, or for a part of one: x [outer, n, inner] -> y [outer, parts, inner]."""
     unit, out = source.itemsize, result.itemsize
-    load, finish = _load(fold, source), _finish(fold, source, result)
-    store = getattr(lang, f"store_{kind_of(result)}")
+    load, finish, store = _load(fold, source), _finish(fold, source, result), on.store(kind_of(result))
     joined = _joined(kind_of(source), 1, load, function("join", "a, b", fold.join))
     neutral = _TYPES[total_of(source)](fold.neutral)
 
-    def body(x, y, outer, n, inner, parts, part, magic, shift, count):
-        column = np.uint32(cuda.blockIdx.x) * np.uint32(WIDE_BLOCK) + np.uint32(cuda.threadIdx.x)
-        if np.int64(column) < outer * inner:
-            o = np.int64(fast_divide(column, np.uint32(magic), np.uint32(shift)))
-            j, first = np.int64(column) - o * inner, np.int64(cuda.blockIdx.y) * part
-            at, total = x + ((o * n + first) * inner + j) * unit, neutral
-            for _ in range(min(part, n - first)):
-                total = joined(total, at)
-                at += inner * unit
-            store(y + ((o * parts + np.int64(cuda.blockIdx.y)) * inner + j) * out, finish(total, count))
+    @inline
+    def element(o, p, j, t, x, y, n, part, inner, count):
+        first, total = p * part, neutral
+        at = x + ((o * n + first) * inner + j) * unit
+        for _ in range(min(part, n - first)):
+            total = joined(total, at)
+            at += inner * unit
+        store(y + t * out, finish(total, count))
 
-    body.__name__ = f"{fold.name}_columns_{kind_of(source)}_{kind_of(result)}"
-    return cuda_kernel(
-        threads=WIDE_BLOCK, blocks=lambda a: (ceil_div(a.outer * a.inner, WIDE_BLOCK), a.parts),
-        extents=functools.partial(_reach, unit, out), **_FIELDS,
-    )(body)  # fmt: skip
+    return element
 
 
 def _parts(outer: int, n: int, inner: int) -> int:
@@ -255,12 +258,12 @@ def _fold_step(
 ) -> Step:  # fmt: skip
     outer, n, inner = form
     is_row = inner == 1 and n > SHORT_ROW
-    magic, shift = divider(parts if is_row else inner)
     args: dict[str, Argument] = {"x": x, "y": y, "outer": outer, "n": n, "inner": inner, "parts": parts, "part": part}
-    args |= {"magic": magic, "shift": shift, "count": float(count)}
+    args["count"] = float(count)
     if is_row:
+        args["magic"], args["shift"] = divider(parts)
         return Step(fold_rows(fold, source, result, 32 if n <= WARP_ROW else WIDE_BLOCK), args)
-    return Step(fold_columns(fold, source, result), args)
+    return PARTS.step(fold_columns, (fold, source, result), args)
 
 
 def fold_all(
@@ -315,4 +318,4 @@ def samples() -> list[CudaKernel]:
     add, most = FOLDS[ops.ReduceSum], _WHOLE[ops.ReduceMax]
     forms = ((add, F32, F32), (add, F16, F16), (most, I64, I64), (FOLDS[ops.ReduceL2], BF16, BF16))
     rows = [fold_rows(*form, lanes) for form in forms for lanes in (32, WIDE_BLOCK)]
-    return [*rows, *(fold_columns(*form) for form in forms)]
+    return [*rows, *(PARTS.kernel(fold_columns, *form) for form in forms)]

@@ -4,22 +4,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.types import BF16, F16, F32, AnyDType, dtype_name
-from bolt_numba.kernels.cuda.declare import BLOCK, I64, PTR, CudaKernel, ceil_div
+from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, inline_source
+from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import load_f32_nc, load_i64_nc
-from bolt_numba.kernels.cuda.movement.index import SCOPE, axis_args, axis_fields
 from bolt_numba.kernels.cuda.movement.moves import carried
 from bolt_numba.kernels.cuda.movement.table_gather import table_gather_steps
-from bolt_numba.kernels.declare import Source
+from bolt_numba.kernels.declare import Inline
 from bolt_numba.kernels.extents import Numbers, Reach, ends, offsets
-from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
+from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED, DeviceParts, Elements
 from bolt_numba.kernels.geometry.resample import Pass, is_inside, nearest_tables, passes_of, plans_of
 from bolt_numba.kernels.geometry.strides import dense
 from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, whole
@@ -35,70 +35,51 @@ WIDTH = 16
 """Bytes of the elements of a thread."""
 
 
-def _loops(form: str, taps: Sequence[int], vector: int) -> str:
-    """Nested loops over the taps of the axes ``p`` of the form; the innermost adds to the totals."""
-    indent, weight, text = "        ", "one", ""
-    at = "x"
+def _text(form: str, taps: Sequence[int], vector: int, unit: int, fields: Iterable[str]) -> str:
+    """The body: nested loops over the taps of the axes ``p`` of the form; the innermost adds to the totals."""
+    totals, indent, weight, at = [f"a{i}" for i in range(vector)], "    ", "one", "at"
+    moves = "".join(f" + i{k} * s{k}" for k, letter in enumerate(form) if letter == "u")
+    text = f"    at = src{moves}\n" + "".join(f"    {total} = zero\n" for total in totals)
     for q, k in enumerate(i for i, letter in enumerate(form) if letter == "p"):
-        text += f"{indent}for t{q} in range({taps[q] or f'taps{q}'}):\n"
+        count = taps[q] or f"taps{q}"
+        text += f"{indent}for t{q} in range({count}):\n"
         indent += "    "
-        text += f"{indent}w{q} = {weight} * load_f32_nc(weights{q} + 4 * (b{k} + t{q}))\n"
-        text += f"{indent}at{q} = {at} + load_i64_nc(index{q} + 8 * (b{k} + t{q}))\n"
+        text += f"{indent}w{q} = {weight} * load_f32_nc(weights{q} + 4 * (i{k} * {count} + t{q}))\n"
+        text += f"{indent}at{q} = {at} + load_i64_nc(index{q} + 8 * (i{k} * {count} + t{q}))\n"
         weight, at = f"w{q}", f"at{q}"
     text += f"{indent}{', '.join(f'v{i}' for i in range(vector))} = load({at})\n"
-    return text + "".join(f"{indent}a{i} += {weight} * v{i}\n" for i in range(vector))
-
-
-def _axes_text(form: str, taps: Sequence[int]) -> str:
-    """Statements that take ``rest`` apart: x moves along the axes ``u``; b: where the tables of an axis ``p`` begin."""
-    text = ""
-    for k in range(len(form) - 1, -1, -1):
-        if k:
-            text += f"        above = fast_divide(rest, m{k}, h{k})\n"
-            text += f"        i = np.int64(np.uint32(rest - above * np.uint32(n{k})))\n        rest = above\n"
-        else:
-            text += "        i = np.int64(rest)\n"
-        q = form[:k].count("p")
-        text += f"        x += i * s{k}\n" if form[k] == "u" else f"        b{k} = i * {taps[q] or f'taps{q}'}\n"
-    return text
+    text += "".join(f"{indent}a{i} += {weight} * v{i}\n" for i in range(vector))
+    text += f"    store(dst + {unit * vector} * t, {', '.join(totals)})\n"
+    return f"def element({', '.join((*(f'i{k}' for k in range(len(form))), 't', *fields))}):\n{text}"
 
 
 @cache
-def blend(source: str, target: str, form: str, taps: tuple[int, ...], vector: int) -> CudaKernel:
-    """Kernel of weighted sums, ``vector`` neighbours of the last axis to a thread; y is dense.
+def blend(form: str) -> Elements:
+    """Kernels of weighted sums, ``vector`` neighbours of the last axis to a thread; y is dense.
 
     form: of each axis, ``u`` (goes along, s bytes apart) or ``p``.  An axis ``p`` has tables [indices, taps]: index
     (i64, byte offsets into x) and weights (f32).  taps: their number for each, 0 where it is a field.
     """
-    letters, many = form.count("p"), "" if vector == 1 else str(vector)
-    name = f"blend_{source}_{target}_{form}_{'_'.join(map(str, taps))}x{vector}"
-    fields = dict.fromkeys(("src", "dst", *(f"{w}{q}" for q in range(letters) for w in ("index", "weights"))), PTR)
-    fields |= {"count": I64, **axis_fields(len(form), "s"), **{f"taps{q}": I64 for q in range(letters)}}
-    unit = lang.SIZES[target] * vector
-    text = (
-        f"def {name}({', '.join(fields)}):\n"
-        f"    t = np.uint32(cuda.blockIdx.x * {BLOCK} + cuda.threadIdx.x)\n"
-        "    if t < count:\n"
-        "        rest, x = t, src\n"
-        + _axes_text(form, taps)
-        + "".join(f"        a{i} = np.float32(0)\n" for i in range(vector))
-        + _loops(form, taps, vector)
-        + f"        store(dst + {unit} * np.int64(t), {', '.join(f'a{i}' for i in range(vector))})\n"
-    )
-    scope = {**SCOPE, "load_f32_nc": load_f32_nc, "load_i64_nc": load_i64_nc, "one": np.float32(1)}
-    scope |= {"load": getattr(lang, f"load{many}_{source}_nc"), "store": getattr(lang, f"store{many}_{target}")}
+    letters, along = range(form.count("p")), [k for k, letter in enumerate(form) if letter == "u"]
+    fields = dict.fromkeys(("src", "dst", *(f"{w}{q}" for q in letters for w in ("index", "weights"))), PTR)
+    fields |= dict.fromkeys((*(f"s{k}" for k in along), *(f"taps{q}" for q in letters)), I64)
 
-    def reach(a: Numbers) -> dict[str, Reach]:
+    def make(on: DeviceParts, source: str, target: str, vector: int, *taps: int) -> Inline:
+        many = "" if vector == 1 else str(vector)
+        scope = {"load_f32_nc": load_f32_nc, "load_i64_nc": load_i64_nc, "one": np.float32(1), "zero": np.float32(0)}
+        scope |= {"load": getattr(lang, f"load{many}_{source}_nc"), "store": getattr(lang, f"store{many}_{target}")}
+        return inline_source(_text(form, taps, vector, lang.SIZES[target], fields), "element", **scope)
+
+    def reach(a: Numbers, source: str, target: str, vector: int, *_: int) -> dict[str, Reach]:
         tables = {f"{w}{q}": (8 if w == "index" else 4) * getattr(a, f"{w}{q}").size
-                  for q in range(letters) for w in ("index", "weights")}  # fmt: skip
-        last = sum(ends(offsets(getattr(a, f"index{q}"), 1))[1] - 1 for q in range(letters))
-        last += sum((getattr(a, f"n{k}") - 1) * getattr(a, f"s{k}") for k, letter in enumerate(form) if letter == "u")
-        return {"src": last + lang.SIZES[source] * vector if a.count else 0, "dst": unit * a.count, **tables}
+                  for q in letters for w in ("index", "weights")}  # fmt: skip
+        count = math.prod(getattr(a, f"n{k}") for k in range(len(form)))
+        last = sum(ends(offsets(getattr(a, f"index{q}"), 1))[1] - 1 for q in letters)
+        last += sum((getattr(a, f"n{k}") - 1) * getattr(a, f"s{k}") for k in along)
+        src = last + lang.SIZES[source] * vector if count else 0
+        return {"src": src, "dst": lang.SIZES[target] * vector * count, **tables}
 
-    return CudaKernel(
-        Source(text, name, scope), name, fields, threads=BLOCK, blocks=lambda a: ceil_div(a.count, BLOCK),
-        extents=reach,
-    )  # fmt: skip
+    return Elements(f"blend_{form}", {f"i{k}": f"n{k}" for k in range(len(form))}, "", fields, reach, make)
 
 
 def _axes(shape: Sequence[int], passes: Sequence[Pass], unit: int) -> list[tuple[int, int, Pass | None]]:
@@ -128,10 +109,10 @@ def _step(shape: Sequence[int], passes: Sequence[Pass], src: Any, dst: Any, dtyp
         args[f"index{q}"], args[f"weights{q}"] = np.ascontiguousarray(index * stride), np.ascontiguousarray(weights)
         args[f"taps{q}"] = index.shape[1]
         taps.append(index.shape[1] if index.shape[1] <= WRITTEN_OUT else 0)
-    args |= axis_args([n for n, _, _ in axes], s=[s for _, s, _ in axes])
-    args["count"] = math.prod(n for n, _, _ in axes)
+    args |= {f"n{k}": n for k, (n, _, _) in enumerate(axes)}
+    args |= {f"s{k}": s for k, (_, s, found) in enumerate(axes) if found is None}
     form = "".join("u" if found is None else "p" for _, _, found in axes)
-    return Step(blend(dtype_name(source), dtype_name(target), form, tuple(taps), vector), args)
+    return PARTS.step(blend(form), (dtype_name(source), dtype_name(target), vector, *taps), args)
 
 
 def _accepts(op: Resize, ins: Types) -> bool:
@@ -180,5 +161,5 @@ def resize(op: Resize, ins: Types, outs: Outs, context: Context) -> list[Step]:
 
 def samples() -> list[CudaKernel]:
     """A kernel of each kind, for the table of resources."""
-    forms = [blend("f32", "f32", "uppu", (2, 2), 4), blend("f16", "f16", "uppu", (2, 2), 8)]
-    return [*forms, blend("f32", "f32", "upp", (4, 4), 1), blend("f32", "f16", "upu", (0,), 4)]
+    forms = ("uppu", "f32", "f32", 4, 2, 2), ("uppu", "f16", "f16", 8, 2, 2), ("upp", "f32", "f32", 1, 4, 4)
+    return [PARTS.kernel(blend(form), *settings) for form, *settings in (*forms, ("upu", "f32", "f16", 4, 0))]

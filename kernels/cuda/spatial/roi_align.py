@@ -8,20 +8,19 @@ from functools import cache
 
 import numpy as np
 
-from bolt_numba.base.types import dtype_name
+from bolt_numba.base.types import TensorType, dtype_name
+from bolt_numba.kernels.common.held import within
 from bolt_numba.kernels.cuda.declare import F32 as NUMBER
 from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import divide_exact, maximum
-from bolt_numba.kernels.cuda.spatial.grid_sample import FLOATS
 from bolt_numba.kernels.declare import Inline, inline
 from bolt_numba.kernels.extents import Numbers, Reach
-from bolt_numba.kernels.geometry.elements import FAULT, MOST_LAUNCHED, DeviceParts, elements
+from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.sampling import is_near, neighbours, region_samples, side_of
-from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Outs, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Step, Types
 from bolt_numba.ops.layers.detection.regions import RoiAlign
-from bolt_numba.ops.layers.resize import EXACT
 
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 samples_of, near = region_samples(PARTS)
@@ -59,22 +58,19 @@ def _aligned(a: Numbers, dtype: str, step: int, *_: bool) -> dict[str, Reach]:
 
 @elements(
     over={"region": "regions", "channel": "channels", "i": "oh", "j": "ow"}, extents=_aligned, x=PTR, rois=PTR, of=PTR,
-    y=PTR, fault=FAULT, images=I64, h=I64, w=I64, ratio=I64, scale=NUMBER,
+    y=PTR, images=I64, h=I64, w=I64, ratio=I64, scale=NUMBER,
 )  # fmt: skip
 def align_regions(on: DeviceParts, dtype: str, step: int, greatest: bool, half_pixel: bool):
     """Kernel from x [images, channels, h, w] to y [regions, channels, oh, ow]; rois: [regions, 4]; of: [regions].
 
-    step: bytes of an image's number, which is reported where there is no such image.
+    step: bytes of an image's number.
     """
     load, store, unit = getattr(lang, f"load_{dtype}_nc"), on.store(dtype), lang.SIZES[dtype]
-    load_number, sampled, report = on.load(f"i{8 * step}"), sampler(dtype, greatest), on.report
+    load_number, sampled = on.load(f"i{8 * step}"), sampler(dtype, greatest)
 
     @inline
-    def element(region, channel, i, j, t, x, rois, of, y, fault, channels, oh, ow, images, h, w, ratio, scale):
+    def element(region, channel, i, j, t, x, rois, of, y, channels, oh, ow, h, w, ratio, scale):
         image = np.int64(load_number(of + step * region))
-        if image < 0 or image >= images:
-            report(fault, region, image, 0, images - 1)
-            image = np.int64(0)
         corner = rois + 4 * unit * region
         x1, wide = side_of(load(corner), load(corner + 2 * unit), scale, half_pixel)
         y1, high = side_of(load(corner + unit), load(corner + 3 * unit), scale, half_pixel)
@@ -101,26 +97,16 @@ def align_regions(on: DeviceParts, dtype: str, step: int, greatest: bool, half_p
     return element
 
 
-def _accepts(op: RoiAlign, ins: Types) -> bool:
-    x, rois = ins[0], ins[1]
-    if not x.is_static or not x.size or not rois.is_static:
-        return False
-    count = rois.size // 4 * x.dims[1] * op.output_height * op.output_width
-    return x.dtype in FLOATS and max(x.dims[2:]) <= EXACT and max(x.size, count) <= MOST_LAUNCHED
-
-
-@kernel(RoiAlign, device="cuda", accepts=_accepts)
-def roi_align(op: RoiAlign, ins: Types, outs: Outs, context: Context) -> list[Step]:
-    """Both modes, any number of samples; sums in f32."""
-    x, images, out = ins[0], ins[2], outs[0]
-    if not out.size:
-        return []
-    args: dict[str, Argument] = {"x": In(0), "rois": In(1), "of": In(2), "y": Out(0), "fault": Fault(2)}
+def steps(op: RoiAlign, ins: Types, out: TensorType, context: Context) -> list[Step]:
+    """The step of floats."""
+    x, images = ins[0], ins[2]
+    numbers, checks = within(op, ins, 2, "batch_indices", out.dims[0], 0, x.dims[0] - 1, PARTS)
+    args: dict[str, Argument] = {"x": In(0), "rois": In(1), "of": numbers, "y": Out(0)}
     args |= {"regions": out.dims[0], "channels": x.dims[1], "images": x.dims[0], "h": x.dims[2], "w": x.dims[3]}
     args |= {"oh": op.output_height, "ow": op.output_width, "ratio": op.sampling_ratio, "scale": op.spatial_scale}
     half_pixel = op.coordinate_transformation_mode == "half_pixel"
     settings = dtype_name(x.dtype), images.dtype.itemsize, op.mode == "max", half_pixel
-    return [PARTS.step(align_regions, settings, args)]
+    return [*checks, PARTS.step(align_regions, settings, args)]
 
 
 def samples() -> list[CudaKernel]:

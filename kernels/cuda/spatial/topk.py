@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import BF16, F16, F32, I8, I16, I32, U8, U16, U32, dtype_name
-from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel
+from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, cuda_kernel
+from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.division import divider, fast_divide
 from bolt_numba.kernels.cuda.language.lang import cuda, f32_bits, load_i64, store_i64
 from bolt_numba.kernels.declare import Inline, inline
-from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED
+from bolt_numba.kernels.extents import Numbers, Reach
+from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED, DeviceParts, elements
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.reduce import TopK
 from bolt_numba.ops.registry import normalise_axis
@@ -143,50 +144,45 @@ def keys_before(run, length, key, or_equal):
     return low
 
 
-@cache
-def merge_runs(unit: int, final: bool) -> CudaKernel:
-    """Kernel of a thread for each key of pairs of runs: runs [lines, count, length] to merged [lines, .., kept].
+def _merged(a: Numbers, unit: int, final: bool) -> dict[str, Reach]:
+    lines = a.outer * a.inner
+    made: dict[str, Reach] = {"x": 0, "values": 0, "places": 0, "merged": 8 * lines * a.pairs * a.kept}
+    if final:
+        made = {"x": unit * lines * a.n, "values": unit * lines * a.k, "places": 8 * lines * a.k, "merged": 0}
+    return made | {"runs": 8 * lines * a.count * a.length}
 
-    What has no partner is merged with keys that are last.  The last pair goes to the results.
+
+@elements(
+    over={"o": "outer", "i": "inner", "pair": "pairs", "at": "both"}, extents=_merged, x=PTR, values=PTR,
+    places=PTR, runs=PTR, merged=PTR_OR_0, n=I64, k=I64, count=I64, length=I64, kept=I64,
+)  # fmt: skip
+def merge_runs(on: DeviceParts, unit: int, final: bool):
+    """A thread for each key of pairs of runs: runs [outer, inner, count, length] to merged [outer, inner, pairs, kept].
+
+    final: to the results instead, of the only pair; values, places: [outer, k, inner] · x: [outer, n, inner].
+    both: keys of a pair.
     """
     write = written(unit)
-    fields = {**_LINES, "merged": PTR, "length": I64, "pairs": I64, "me": I64, "he": I64, "count_all": I64}
 
-    def reach(a: Any) -> dict[str, Reach]:
-        made: dict[str, Reach] = {"x": 0, "values": 0, "places": 0, "merged": 8 * a.lines * a.pairs * a.kept}
-        if final:
-            made = {"x": unit * a.lines * a.n, "values": unit * a.lines * a.k, "places": 8 * a.lines * a.k, "merged": 0}
-        return made | {"runs": 8 * a.lines * a.count * a.length}
+    @inline
+    def element(o, i, pair, at, inner, pairs, merged, x, values, places, runs, n, k, count, length, kept):
+        line, one = o * inner + i, 2 * pair
+        left = runs + 8 * ((line * count + one) * length)
+        right, size = left + 8 * length, length if one + 1 < count else np.int64(0)
+        key, rank = np.int64(LAST), at
+        if at < length:
+            key = load_i64(left + 8 * at)
+            rank = at + keys_before(right, size, key, False)
+        elif size > 0:
+            key = load_i64(right + 8 * (at - length))
+            rank = at - length + keys_before(left, length, key, True)
+        if rank < kept:
+            if final:
+                write(key, x + unit * (o * n * inner + i), values, places, o * k * inner + i + rank * inner, inner)
+            else:
+                store_i64(merged + 8 * ((line * pairs + pair) * kept + rank), key)
 
-    @cuda_kernel(threads=WIDE_BLOCK, blocks=lambda a: ceil_div(a.count_all, WIDE_BLOCK), extents=reach, **fields)
-    def merge_pairs(
-        x, values, places, runs, lines, n, inner, ml, hl, k, count, mc, hc, kept, merged, length, pairs, me, he,
-        count_all,
-    ):  # fmt: skip
-        t = np.uint32(cuda.blockIdx.x * WIDE_BLOCK + cuda.threadIdx.x)
-        if t < count_all:
-            both = np.int64(fast_divide(t, me, he))
-            at = np.int64(t) - both * (2 * length)
-            line = np.int64(fast_divide(np.uint32(both), mc, hc))
-            one = 2 * (both - line * pairs)
-            left = runs + 8 * ((line * count + one) * length)
-            right, size = left + 8 * length, length if one + 1 < count else np.int64(0)
-            key, rank = np.int64(LAST), at
-            if at < length:
-                key = load_i64(left + 8 * at)
-                rank = at + keys_before(right, size, key, False)
-            elif size > 0:
-                key = load_i64(right + 8 * (at - length))
-                rank = at - length + keys_before(left, length, key, True)
-            if rank < kept:
-                if final:
-                    o = np.int64(fast_divide(np.uint32(line), ml, hl))
-                    i = line - o * inner
-                    write(key, x + unit * (o * n * inner + i), values, places, o * k * inner + i + rank * inner, inner)
-                else:
-                    store_i64(merged + 8 * ((line * pairs + one // 2) * kept + rank), key)
-
-    return merge_pairs
+    return element
 
 
 def _accepts(op: TopK, ins: Types) -> bool:
@@ -207,28 +203,23 @@ def topk(op: TopK, ins: Types, outs: Outs, context: Context) -> list[Step]:
         return []
     chunk = min(max(1 << (n - 1).bit_length(), LEAST_CHUNK), CHUNK)
     count, length = -(-n // chunk), min(k, chunk)
-    args: dict[str, Argument] = {"x": In(0), "values": Out(0), "places": Out(1), "lines": lines, "n": n}
-    args |= {"inner": inner, "k": k}
-    args["ml"], args["hl"] = divider(inner)
+    args: dict[str, Argument] = {"x": In(0), "values": Out(0), "places": Out(1), "n": n, "inner": inner, "k": k}
     runs = Scratch(8 * lines * count * length) if count > 1 else None
-    made = [Step(sort_chunks(dtype, op.largest, chunk, count == 1), args | _counted(count, runs, length))]
+    sorting: dict[str, Argument] = {"lines": lines, "count": count, "runs": runs, "kept": length}
+    for what, size in (("l", inner), ("c", count)):
+        sorting[f"m{what}"], sorting[f"h{what}"] = divider(size)
+    made = [Step(sort_chunks(dtype, op.largest, chunk, count == 1), args | sorting)]
     while count > 1:
         pairs, kept = -(-count // 2), min(2 * length, k)
         merged = Scratch(8 * lines * pairs * kept) if pairs > 1 else None
-        more = _counted(count, runs, kept) | {"merged": merged, "length": length, "pairs": pairs}
-        more["mc"], more["hc"] = divider(pairs)
-        more["me"], more["he"] = divider(2 * length)
-        more["count_all"] = lines * pairs * 2 * length
-        made.append(Step(merge_runs(x.dtype.itemsize, pairs == 1), args | more))
+        more: dict[str, Argument] = {"outer": outer, "pairs": pairs, "both": 2 * length, "count": count, "runs": runs}
+        more |= {"merged": merged, "length": length, "kept": kept}
+        made.append(PARTS.step(merge_runs, (x.dtype.itemsize, pairs == 1), args | more))
         count, length, runs = pairs, kept, merged
     return made
 
 
-def _counted(count: int, runs: Scratch | None, kept: int) -> dict[str, Argument]:
-    magic, shift = divider(count)
-    return {"count": count, "mc": magic, "hc": shift, "runs": runs, "kept": kept}
-
-
 def samples() -> list[CudaKernel]:
     """A kernel of each kind, for the table of resources."""
-    return [sort_chunks("f32", True, CHUNK, False), sort_chunks("f16", False, LEAST_CHUNK, True), merge_runs(4, True)]
+    sorts = sort_chunks("f32", True, CHUNK, False), sort_chunks("f16", False, LEAST_CHUNK, True)
+    return [*sorts, PARTS.kernel(merge_runs, 4, True)]
