@@ -21,13 +21,11 @@ from bolt_numba.kernels.cpu.language.simd import (
     call,
     constant,
     load,
-    splat_value,
     suffix,
     vector,
     word,
 )  # fmt: skip
-
-BYTES = 4 * LANES
+from bolt_numba.kernels.cpu.language.tiles import BYTES, combined, row_columns, row_elements
 
 
 @word(types.int64, MASK)
@@ -46,16 +44,13 @@ def tile_count_rows(tyctx, acc, rows, offset, brow):
 
     def codegen(ctx, b, sig, args):
         tile, rows, offset, brow = args
-        cols = [load(b, brow, vector("i32"), 4, BYTES * j) for j in range(acc.nv)]
-        for i in range(acc.mr):
-            x = splat_value(b, load(b, b.add(b.extract_value(rows, i), offset), I32, 4))
-            for j in range(acc.nv):
-                k = i * acc.nv + j
-                differ = b.bitcast(b.xor(x, cols[j]), ty)
-                count = call(b, f"llvm.ctpop.{suffix(ty)}", ty, [differ])
-                total = b.add(b.bitcast(b.extract_value(tile, k), ty), count)
-                tile = b.insert_value(tile, b.bitcast(total, vector("f32")), k)
-        return tile
+
+        def count(old, x, column):
+            found = call(b, f"llvm.ctpop.{suffix(ty)}", ty, [b.bitcast(b.xor(x, column), ty)])
+            return b.add(b.bitcast(old, ty), found)
+
+        columns = row_columns(b, acc, brow, vector("i32"))
+        return combined(b, acc, tile, row_elements(b, rows, offset, I32), columns, count)
 
     return acc(acc, rows, types.int64, ADDR), codegen
 

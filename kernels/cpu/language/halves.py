@@ -14,6 +14,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.cpu.language.memory import loads, stores
 from bolt_numba.kernels.cpu.language.simd import (
     ADDR,
     F32,
@@ -38,18 +39,6 @@ from bolt_numba.kernels.cpu.language.tiles import BYTES, _build, _masks, _row, _
 # ---------------------------------------------------------------------------------------------------------------- bf16
 
 
-@word(F32, ADDR)
-def vload_bf16(b, address):
-    """bfloat16 widened to f32."""
-    return _wide_bf16(b, load(b, address, vector("i16"), 2))
-
-
-@word(F32, ADDR, types.int64)
-def vload_bf16_n(b, address, n):
-    """The first ``n`` bfloat16; other lanes are 0 and their memory is not touched."""
-    return _wide_bf16(b, masked_load(b, address, vector("i16"), 2, tail_mask(b, n)))
-
-
 def _wide_bf16(b, bits):
     return b.bitcast(b.shl(b.zext(bits, vector("i32")), constant(vector("i32"), 16)), vector("f32"))
 
@@ -58,21 +47,8 @@ def _narrow_bf16(b, v):
     return b.trunc(b.lshr(rounded_bits(b, v), constant(vector("i32"), 16)), vector("i16"))
 
 
-@word(types.void, ADDR, F32)
-def vstore_bf16(b, address, v):
-    """f32 rounded to nearest even bfloat16 (NaN stays NaN)."""
-    store(b, _narrow_bf16(b, v), address, 2)
-
-
-@word(types.void, ADDR, F32, types.int64)
-def vstore_bf16_n(b, address, v, n):
-    _store_n(b, _narrow_bf16(b, v), address, n)
-
-
-def _store_n(b, bits, address, n):
-    # As `vstore_u8_n`: LLVM must not know n.
-    n = b.asm(ir.FunctionType(n.type, [n.type]), "", "=r,0", [n], side_effect=False)
-    masked_store(b, bits, address, 2, tail_mask(b, n))
+# To nearest even; NaN stays NaN.
+globals().update(loads("vload_bf16", F32, "i16", _wide_bf16) | stores("vstore_bf16", F32, "i16", _narrow_bf16))
 
 
 @word(types.void, ADDR, F32, F32)
@@ -209,27 +185,7 @@ def _narrow_f16(b, v):
     return b.trunc(b.or_(made, b.and_(b.lshr(given, constant(ty, 16)), constant(ty, 0x8000))), vector("i16"))
 
 
-@word(F32, ADDR)
-def vload_f16(b, address):
-    """float16 widened to f32."""
-    return _wide_f16(b, load(b, address, vector("i16"), 2))
-
-
-@word(F32, ADDR, types.int64)
-def vload_f16_n(b, address, n):
-    """The first ``n`` float16; other lanes are 0 and their memory is not touched."""
-    return _wide_f16(b, masked_load(b, address, vector("i16"), 2, tail_mask(b, n)))
-
-
-@word(types.void, ADDR, F32)
-def vstore_f16(b, address, v):
-    """f32 rounded to nearest even float16."""
-    store(b, _narrow_f16(b, v), address, 2)
-
-
-@word(types.void, ADDR, F32, types.int64)
-def vstore_f16_n(b, address, v, n):
-    _store_n(b, _narrow_f16(b, v), address, n)
+globals().update(loads("vload_f16", F32, "i16", _wide_f16) | stores("vstore_f16", F32, "i16", _narrow_f16))
 
 
 @intrinsic

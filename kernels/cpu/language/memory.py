@@ -29,6 +29,7 @@ from bolt_numba.kernels.cpu.language.simd import (
     at,
     call,
     constant,
+    hidden,
     load,
     masked_load,
     masked_store,
@@ -61,12 +62,6 @@ for _name, _numba, _llvm, _size in (
     _define_scalar(_name, _numba, _llvm, _size)
 
 
-@word(F32, ADDR)
-def vload(b, address):
-    """`LANES` f32 at any alignment."""
-    return load(b, address, vector("f32"), 4)
-
-
 @word(F64, ADDR)
 def vload_f64(b, address):
     """``LANES / 2`` f64 at any alignment."""
@@ -85,94 +80,56 @@ def vstore_narrowed(b, address, v):
     store(b, b.fptrunc(v, ir.VectorType(ir.FloatType(), LANES // 2)), address, 4)
 
 
-@word(INT, ADDR)
-def vload_i32(b, address):
-    return load(b, address, vector("i32"), 4)
-
-
-@word(F32, ADDR, types.int64)
-def vload_n(b, address, n):
-    """The first ``n`` f32; other lanes are 0 and their memory is not touched."""
-    return masked_load(b, address, vector("f32"), 4, tail_mask(b, n))
-
-
-@word(INT, ADDR, types.int64)
-def vload_i32_n(b, address, n):
-    return masked_load(b, address, vector("i32"), 4, tail_mask(b, n))
-
-
 @word(F32, ADDR, MASK)
 def vload_m(b, address, mask):
     return masked_load(b, address, vector("f32"), 4, mask)
 
 
-@word(INT, ADDR)
-def vload_u8(b, address):
-    """u8 widened to i32."""
-    return b.zext(load(b, address, vector("u8"), 1), vector("i32"))
+def loads(name, result, elem, widen):
+    """Words for vectors of any alignment, ``widen(b, v)`` of `LANES` elements: of all, and of the first ``n``.
+
+    Other lanes are 0 then and their memory is not touched.
+    """
+    unit = UNITS[elem]
+
+    def all_lanes(b, address):
+        return widen(b, load(b, address, vector(elem), unit))
+
+    def some(b, address, n):
+        return widen(b, masked_load(b, address, vector(elem), unit, tail_mask(b, n)))
+
+    all_lanes.__name__, some.__name__ = name, f"{name}_n"
+    return {name: word(result, ADDR)(all_lanes), f"{name}_n": word(result, ADDR, types.int64)(some)}
 
 
-@word(INT, ADDR)
-def vload_i8(b, address):
-    """i8 widened to i32."""
-    return b.sext(load(b, address, vector("i8"), 1), vector("i32"))
+def stores(name, kind, elem, narrow=None):
+    """Words that store vectors of ``kind`` as `LANES` elements ``narrow(b, v)``: all, and the first ``n``.
+
+    narrow: None for the low bits of each lane.
+    """
+    unit, narrow = UNITS[elem], narrow or (lambda b, v: b.trunc(v, vector(elem)))
+
+    def all_lanes(b, address, v):
+        store(b, narrow(b, v), address, unit)
+
+    def some(b, address, v, n):
+        n = hidden(b, n)
+        masked_store(b, narrow(b, v), address, unit, tail_mask(b, n))
+
+    all_lanes.__name__, some.__name__ = name, f"{name}_n"
+    return {name: word(types.void, ADDR, kind)(all_lanes), f"{name}_n": word(types.void, ADDR, kind, types.int64)(some)}
 
 
-@word(INT, ADDR, types.int64)
-def vload_u8_n(b, address, n):
-    return b.zext(masked_load(b, address, vector("u8"), 1, tail_mask(b, n)), vector("i32"))
+UNITS = {"f32": 4, "i32": 4, "i16": 2, "i8": 1, "u8": 1}
+"""Bytes of elements."""
 
-
-@word(INT, ADDR, types.int64)
-def vload_i8_n(b, address, n):
-    return b.sext(masked_load(b, address, vector("i8"), 1, tail_mask(b, n)), vector("i32"))
-
-
-@word(INT, ADDR)
-def vload_u16(b, address):
-    """u16 widened to i32."""
-    return b.zext(load(b, address, vector("i16"), 2), vector("i32"))
-
-
-@word(INT, ADDR)
-def vload_i16(b, address):
-    """i16 widened to i32."""
-    return b.sext(load(b, address, vector("i16"), 2), vector("i32"))
-
-
-@word(INT, ADDR, types.int64)
-def vload_u16_n(b, address, n):
-    return b.zext(masked_load(b, address, vector("i16"), 2, tail_mask(b, n)), vector("i32"))
-
-
-@word(INT, ADDR, types.int64)
-def vload_i16_n(b, address, n):
-    return b.sext(masked_load(b, address, vector("i16"), 2, tail_mask(b, n)), vector("i32"))
-
-
-@word(types.void, ADDR, INT)
-def vstore_u16(b, address, v):
-    """The low 16 bits of each i32."""
-    store(b, b.trunc(v, vector("i16")), address, 2)
-
-
-@word(types.void, ADDR, INT, types.int64)
-def vstore_u16_n(b, address, v, n):
-    n = b.asm(ir.FunctionType(n.type, [n.type]), "", "=r,0", [n], side_effect=False)  # as `vstore_u8_n`
-    masked_store(b, b.trunc(v, vector("i16")), address, 2, tail_mask(b, n))
-
-
-@word(types.void, ADDR, INT)
-def vstore_u8(b, address, v):
-    """The low byte of each i32."""
-    store(b, b.trunc(v, vector("u8")), address, 1)
-
-
-@word(types.void, ADDR, INT, types.int64)
-def vstore_u8_n(b, address, v, n):
-    # LLVM 22 turns a masked byte store whose mask it knows into a wider one, past the end: it must not know n.
-    n = b.asm(ir.FunctionType(n.type, [n.type]), "", "=r,0", [n], side_effect=False)
-    masked_store(b, b.trunc(v, vector("u8")), address, 1, tail_mask(b, n))
+globals().update(loads("vload", F32, "f32", lambda b, v: v))
+globals().update(loads("vload_i32", INT, "i32", lambda b, v: v))
+for _name, _elem in (("u8", "u8"), ("u16", "i16")):  # widened to i32
+    globals().update(loads(f"vload_{_name}", INT, _elem, lambda b, v: b.zext(v, vector("i32"))))
+    globals().update(stores(f"vstore_{_name}", INT, _elem))
+for _elem in ("i8", "i16"):
+    globals().update(loads(f"vload_{_elem}", INT, _elem, lambda b, v: b.sext(v, vector("i32"))))
 
 
 @intrinsic
@@ -241,25 +198,19 @@ def view(tyctx, address, shape, dtype):
     return array(types.int64, want, dtype), codegen
 
 
-@word(types.void, ADDR)
-def prefetch(b, address):
-    """Ask for the cache line of an address."""
-    pointer = b.inttoptr(address, I8.as_pointer())
-    call(b, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(0), I32(3), I32(1)])
+def _define_prefetch(name, write, locality):
+    def ask(b, address):
+        """Ask for the cache line of an address."""
+        pointer = b.inttoptr(address, I8.as_pointer())
+        call(b, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(write), I32(locality), I32(1)])
+
+    ask.__name__ = name
+    globals()[name] = word(types.void, ADDR)(ask)
 
 
-@word(types.void, ADDR)
-def prefetch_second(b, address):
-    """Ask for the cache line of an address, but not for a place in the first-level cache."""
-    pointer = b.inttoptr(address, I8.as_pointer())
-    call(b, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(0), I32(2), I32(1)])
-
-
-@word(types.void, ADDR)
-def prefetch_write(b, address):
-    """Ask for the cache line of an address that will be written."""
-    pointer = b.inttoptr(address, I8.as_pointer())
-    call(b, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(1), I32(3), I32(1)])
+_define_prefetch("prefetch", 0, 3)
+_define_prefetch("prefetch_second", 0, 2)  # not for a place in the first-level cache
+_define_prefetch("prefetch_write", 1, 3)  # it will be written
 
 
 @word(types.void, ADDR, ADDR, types.int64, types.int64)
@@ -334,24 +285,19 @@ def set_float_control(b, value):
         call(b, "llvm.x86.sse.ldmxcsr", ir.VoidType(), [b.bitcast(place, I8.as_pointer())])
 
 
-@word(types.int32, ADDR)
-def sem_wait(b, semaphore):
-    return call(b, "sem_wait", I32, [semaphore])
+def _define_call(name, *args):
+    """A word that is a C function which gives an int."""
+
+    def made(b, *values):
+        return call(b, name, I32, list(values))
+
+    made.__name__ = name
+    globals()[name] = word(types.int32, *args)(made)
 
 
-@word(types.int32, ADDR)
-def sem_trywait(b, semaphore):
-    return call(b, "sem_trywait", I32, [semaphore])
-
-
-@word(types.int32, ADDR)
-def sem_post(b, semaphore):
-    return call(b, "sem_post", I32, [semaphore])
-
-
-@word(types.int32)
-def sched_yield(b):
-    return call(b, "sched_yield", I32, [])
+for _name in ("sem_wait", "sem_trywait", "sem_post"):
+    _define_call(_name, ADDR)
+_define_call("sched_yield")
 
 
 @word(types.void, ADDR, ADDR, types.int64)

@@ -137,7 +137,7 @@ def lookup_bytes(tyctx, table, v):
     return INT(table, INT), codegen
 
 
-def _interleaved(b, x, y):
+def interleaved(b, x, y):
     """Low and high halves of blocks of 128 bits, element by element from x and y: one instruction each."""
     lanes, block = x.type.count, 128 // x.type.element.width
     made = []
@@ -161,8 +161,8 @@ def lookup_f32(tyctx, table, v):
         index = b.bitcast(b.shuffle_vector(a[1], a[1], ir.Constant(vector("i32"), order)), RAW)
         bytes_ = [_looked_up(b, a[0], 4 * i, index) for i in range(4)]
         words = ir.VectorType(I16, 2 * LANES)
-        low, high = ([b.bitcast(v, words) for v in _interleaved(b, *bytes_[i : i + 2])] for i in (0, 2))
-        found = [v for x, y in zip(low, high, strict=True) for v in _interleaved(b, x, y)]
+        low, high = ([b.bitcast(v, words) for v in interleaved(b, *bytes_[i : i + 2])] for i in (0, 2))
+        found = [v for x, y in zip(low, high, strict=True) for v in interleaved(b, x, y)]
         out = ir.Constant(made.llvm, ir.Undefined)
         for i, v in enumerate(found):
             out = b.insert_value(out, b.bitcast(v, vector("f32")), i)

@@ -35,11 +35,14 @@ class Vec(types.Type):
         return vector(self.elem)
 
 
-@register_model(Vec)
-class VecModel(models.PrimitiveModel):
+class RegistersModel(models.PrimitiveModel):
+    """Of types that are one LLVM value, ``llvm``."""
+
     def __init__(self, dmm, fe_type) -> None:
         super().__init__(dmm, fe_type, fe_type.llvm)
 
+
+register_model(Vec)(RegistersModel)
 
 F32, F64, INT, MASK = Vec("f32"), Vec("f64"), Vec("i32"), Vec("mask")
 ADDR = types.int64
@@ -149,12 +152,25 @@ def masked_store(b, value, address, align, mask, offset=0):
     call(b, f"llvm.masked.store.{suffix(value.type)}.p0", ir.VoidType(), [value, pointer, I32(align), mask])
 
 
+def hidden(b, n):
+    """The same number, unknown to LLVM: LLVM 22 makes a masked byte store whose mask it knows a wider one."""
+    return b.asm(ir.FunctionType(n.type, [n.type]), "", "=r,0", [n], side_effect=False)
+
+
+def named(name, count, body, doc=None):
+    """An intrinsic ``name`` of so many operands; Numba looks at how ``body(tyctx, *types)`` is written."""
+    names = ", ".join(["tyctx", *(f"a{i}" for i in range(count))])
+    scope = {"body": body}
+    exec(f"def {name}({names}):\n    return body({names})", scope)
+    made = scope[name]
+    made.__module__, made.__doc__ = __name__, doc
+    return intrinsic(made)
+
+
 def word(result, *args):
     """Make an intrinsic of fixed types from ``build(b, *values)``."""
 
     def wrap(build):
-        names = ", ".join(f"a{i}" for i in range(len(args)))
-
         def body(tyctx, *got):
             def codegen(ctx, b, sig, values):
                 made = build(b, *values)
@@ -162,11 +178,7 @@ def word(result, *args):
 
             return result(*args), codegen
 
-        scope = {"body": body}
-        exec(f"def {build.__name__}(tyctx{', ' if args else ''}{names}):\n    return body(tyctx, {names})", scope)
-        made = scope[build.__name__]
-        made.__module__, made.__doc__ = __name__, build.__doc__
-        return intrinsic(made)
+        return named(build.__name__, len(args), body, build.__doc__)
 
     return wrap
 
@@ -218,10 +230,7 @@ def _binary(name, floats, integers):
         build = floats if x.elem == "f32" else integers
         return x(x, x), lambda ctx, b, sig, a: build(b, *a)
 
-    scope = {"body": body}
-    exec(f"def {name}(tyctx, x, y):\n    return body(tyctx, x, y)", scope)
-    scope[name].__module__ = __name__
-    globals()[name] = intrinsic(scope[name])
+    globals()[name] = named(name, 2, body)
 
 
 def _llvm_binary(name):
@@ -279,29 +288,30 @@ def to_f32(b, x):
     return b.sitofp(x, vector("f32"))
 
 
-def _whole(b, x, kind):
+def whole(b, x, kind):
     """The i32 of each f32 by an instruction of x86, ``cvtt`` or ``cvt``, or that of AArch64 which rounds alike."""
-    ty = vector("i32")
+    lanes = x.type.count
+    ty = ir.VectorType(I32, lanes)
     if not target().is_x86:
         if kind == "cvt":
             return call(b, f"llvm.aarch64.neon.fcvtns.{suffix(ty)}.{suffix(x.type)}", ty, [x])
         return call(b, f"llvm.fptosi.sat.{suffix(ty)}.{suffix(x.type)}", ty, [x])
-    if LANES == 16:
+    if lanes == 16:
         full = [ir.Constant(ty, None), I16(-1), I32(4)]  # no mask, no other rounding
         return call(b, f"llvm.x86.avx512.mask.{kind}ps2dq.512", ty, [x, *full])
-    return call(b, {8: f"llvm.x86.avx.{kind}.ps2dq.256", 4: f"llvm.x86.sse2.{kind}ps2dq"}[LANES], ty, [x])
+    return call(b, {8: f"llvm.x86.avx.{kind}.ps2dq.256", 4: f"llvm.x86.sse2.{kind}ps2dq"}[lanes], ty, [x])
 
 
 @word(INT, F32)
 def to_i32(b, x):
     """Truncates; what is beyond the range of i32, or NaN, becomes some number (LLVM's own cast leaves it undefined)."""
-    return _whole(b, x, "cvtt")
+    return whole(b, x, "cvtt")
 
 
 @word(INT, F32)
 def round_i32(b, x):
     """Rounds to nearest even; what is beyond the range as in `to_i32`."""
-    return _whole(b, x, "cvt")
+    return whole(b, x, "cvt")
 
 
 @word(INT, F32, F32)
@@ -342,10 +352,7 @@ def _reduction(name, floats, integers):
         build = floats if v.elem == "f32" else integers
         return SCALAR[v.elem](v), lambda ctx, b, sig, a: fold(b, a[0], build)
 
-    scope = {"body": body}
-    exec(f"def {name}(tyctx, v):\n    return body(tyctx, v)", scope)
-    scope[name].__module__ = __name__
-    globals()[name] = intrinsic(scope[name])
+    globals()[name] = named(name, 1, body)
 
 
 _reduction("reduce_add", lambda b, x, y: b.fadd(x, y), lambda b, x, y: b.add(x, y))
@@ -392,10 +399,7 @@ def _shuffle(name, pick):
         index = ir.Constant(ir.VectorType(I32, LANES), [pick(i) for i in range(LANES)])
         return x(x, x), lambda ctx, b, sig, a: b.shuffle_vector(a[0], a[1], index)
 
-    scope = {"body": body}
-    exec(f"def {name}(tyctx, x, y):\n    return body(tyctx, x, y)", scope)
-    scope[name].__module__ = __name__
-    globals()[name] = intrinsic(scope[name])
+    globals()[name] = named(name, 2, body)
 
 
 _shuffle("interleave_low", lambda i: i // 2 + (i % 2) * LANES)

@@ -7,11 +7,12 @@ Imported only while a kernel compiles; kernel files import these names from `lan
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic, register_model
 
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.simd import (
@@ -21,6 +22,7 @@ from bolt_numba.kernels.cpu.language.simd import (
     I32,
     I64,
     LANES,
+    RegistersModel,
     call,
     dot_bf16_value,
     fma_value,
@@ -33,7 +35,7 @@ from bolt_numba.kernels.cpu.language.simd import (
     vector,
 )  # fmt: skip
 
-BYTES = 4 * LANES
+BYTES, FLOAT = 4 * LANES, ir.FloatType()
 
 
 class RegisterTile(types.Type):
@@ -70,11 +72,8 @@ class Rows(types.Type):
         return ir.ArrayType(I64, self.mr)
 
 
-@register_model(RegisterTile)
-@register_model(Rows)
-class RegistersModel(models.PrimitiveModel):
-    def __init__(self, dmm, fe_type) -> None:
-        super().__init__(dmm, fe_type, fe_type.llvm)
+register_model(RegisterTile)(RegistersModel)
+register_model(Rows)(RegistersModel)
 
 
 def _row(b, address, ld, i):
@@ -188,15 +187,21 @@ def tile_store_n(tyctx, acc, address, ld, n):
     return types.void(acc, ADDR, types.int64, types.int64), codegen
 
 
-def add_outer(b, acc, tile, xs, columns):
-    """Tile += outer(xs, columns); xs: from the number of a row to its scalar."""
+def combined(b, acc, tile, xs, columns, combine):
+    """A tile whose vectors are ``combine(old, x, column)``; xs: from the number of a row to its scalar."""
     for i in range(acc.mr):
         value = xs(i)
-        for j in range(acc.nv):
+        for j, column in enumerate(columns):
             k = i * acc.nv + j
-            x = splat_value(b, value, acc.vector(j).count)
-            tile = b.insert_value(tile, fma_value(b, x, columns[j], b.extract_value(tile, k)), k)
+            old, x = b.extract_value(tile, k), splat_value(b, value, column.type.count)
+            made = combine(b.bitcast(old, column.type), x, column)
+            tile = b.insert_value(tile, b.bitcast(made, old.type), k)
     return tile
+
+
+def add_outer(b, acc, tile, xs, columns):
+    """Tile += outer(xs, columns)."""
+    return combined(b, acc, tile, xs, columns, lambda old, x, column: fma_value(b, x, column, old))
 
 
 def _columns(b, acc, brow):
@@ -204,9 +209,14 @@ def _columns(b, acc, brow):
     return [load(b, brow, acc.vector(j), 4, BYTES * j) for j in range(acc.nv)]
 
 
-def row_elements(b, rows, offset):
-    """From the number of a row to the f32 ``offset`` bytes behind its address."""
-    return lambda i: load(b, b.add(b.extract_value(rows, i), offset), ir.FloatType(), 4)
+def row_elements(b, rows, offset, ty=FLOAT, align=4):
+    """From the number of a row to the element ``offset`` bytes behind its address."""
+    return lambda i: load(b, b.add(b.extract_value(rows, i), offset), ty, align)
+
+
+def row_columns(b, acc, brow, ty):
+    """The vectors of any elements of a row of B."""
+    return [load(b, brow, ty, 4, BYTES * j) for j in range(acc.nv)]
 
 
 @intrinsic
@@ -238,13 +248,12 @@ def tile_dot_rows_bf16(tyctx, acc, rows, offset, brow):
 
     def codegen(ctx, b, sig, args):
         tile, rows, offset, brow = args
-        cols = [load(b, brow, vector("i32"), 4, BYTES * j) for j in range(acc.nv)]
-        for i in range(acc.mr):
-            x = splat_value(b, load(b, b.add(b.extract_value(rows, i), offset), I32, 4))
-            for j in range(acc.nv):
-                k = i * acc.nv + j
-                tile = b.insert_value(tile, dot_bf16_value(b, b.extract_value(tile, k), x, cols[j]), k)
-        return tile
+
+        def add(old, x, column):
+            return dot_bf16_value(b, b.bitcast(old, vector("f32")), x, column)
+
+        columns = row_columns(b, acc, brow, vector("i32"))
+        return combined(b, acc, tile, row_elements(b, rows, offset, I32), columns, add)
 
     return acc(acc, rows, types.int64, ADDR), codegen
 
@@ -265,14 +274,8 @@ def tile_rank1_rows_as(tyctx, acc, rows, offset, brow, kind):
 
     def codegen(ctx, b, sig, args):
         tile, rows, offset, brow, _ = args
-        cols = [load(b, brow, ty, size, BYTES * j) for j in range(acc.nv)]
-        for i in range(acc.mr):
-            x = splat_value(b, load(b, b.add(b.extract_value(rows, i), offset), element, size), ty.count)
-            for j in range(acc.nv):
-                k = i * acc.nv + j
-                made = add_product(b, b.bitcast(b.extract_value(tile, k), ty), x, cols[j])
-                tile = b.insert_value(tile, b.bitcast(made, vector("f32")), k)
-        return tile
+        columns = [load(b, brow, ty, size, BYTES * j) for j in range(acc.nv)]
+        return combined(b, acc, tile, row_elements(b, rows, offset, element, size), columns, partial(add_product, b))
 
     return acc(acc, rows, types.int64, ADDR, kind), codegen
 

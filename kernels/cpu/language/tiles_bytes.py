@@ -10,13 +10,16 @@ order before (`PixelTile`).
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,untyped-decorator"
 from __future__ import annotations
 
+from functools import partial
+
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic, register_model
 
 from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.dots import dot_bytes_value, dot_centred_value
+from bolt_numba.kernels.cpu.language.raw import interleaved
 from bolt_numba.kernels.cpu.language.simd import (
     ADDR,
     I8,
@@ -24,9 +27,11 @@ from bolt_numba.kernels.cpu.language.simd import (
     I32,
     I64,
     LANES,
+    RegistersModel,
     call,
     constant,
     fma_value,
+    hidden,
     load,
     masked_load,
     masked_store,
@@ -35,8 +40,9 @@ from bolt_numba.kernels.cpu.language.simd import (
     suffix,
     tail_mask,
     vector,
+    whole,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.language.tiles import BYTES, _build, _row, _vec
+from bolt_numba.kernels.cpu.language.tiles import BYTES, _build, _row, _vec, combined, row_columns, row_elements
 
 HAS_BYTE_MASKS = target().name == "avx512"
 HIGH, ZERO, LOW, FLIP, RESIDUAL_FACTOR = 0, 4, 8, 12, 16
@@ -76,27 +82,15 @@ def _copy_rows(b, rows, width, to, to_ld, source, source_ld, n):
         _copy_some(b, b.add(to, b.mul(to_ld, loop.index)), b.add(source, b.mul(source_ld, loop.index)), n, width)
 
 
-def _hidden(b, n):
-    """The same number, unknown to LLVM: LLVM 22 makes a masked byte store whose mask it knows a wider one."""
-    return b.asm(ir.FunctionType(n.type, [n.type]), "", "=r,0", [n], side_effect=False)
-
-
 # ---------------------------------------------------------------------------------------------------- dots of rows
 
 
 def _dot_rows(acc, rows, dot):
     def codegen(ctx, b, sig, args):
         tile, rows, offset, shift, brow = args
-        ty = vector("i32")
-        cols = [load(b, brow, ty, 4, BYTES * j) for j in range(acc.nv)]
-        for i in range(acc.mr):
-            four = b.lshr(load(b, b.add(b.extract_value(rows, i), offset), I32, 1), b.trunc(shift, I32))
-            x = splat_value(b, four)
-            for j in range(acc.nv):
-                k = i * acc.nv + j
-                made = dot(b, b.bitcast(b.extract_value(tile, k), ty), x, cols[j])
-                tile = b.insert_value(tile, b.bitcast(made, vector("f32")), k)
-        return tile
+        fours = row_elements(b, rows, offset, I32, 1)
+        columns = row_columns(b, acc, brow, vector("i32"))
+        return combined(b, acc, tile, lambda i: b.lshr(fours(i), b.trunc(shift, I32)), columns, partial(dot, b))
 
     return acc(acc, rows, types.int64, types.int64, ADDR), codegen
 
@@ -134,17 +128,6 @@ def tile_add_sums(tyctx, x, y):
 # ------------------------------------------------------------------------------------------------------ sums to bytes
 
 
-def _nearest(b, v):
-    """f32 within i32 to the nearest i32, ties to even."""
-    lanes = v.type.count
-    ty = ir.VectorType(I32, lanes)
-    if not target().is_x86:
-        return call(b, f"llvm.aarch64.neon.fcvtns.{suffix(ty)}.{suffix(v.type)}", ty, [v])
-    if lanes == 16:
-        return call(b, "llvm.x86.avx512.mask.cvtps2dq.512", ty, [v, ir.Constant(ty, None), I16(-1), I32(4)])
-    return call(b, {8: "llvm.x86.avx.cvt.ps2dq.256", 4: "llvm.x86.sse2.cvtps2dq"}[lanes], ty, [v])
-
-
 def _narrowed(b, x, y):
     """Integers of two vectors as those of half as many bits, saturated; on x86 each 128 bits apart."""
     half = ir.VectorType(ir.IntType(x.type.element.width // 2), 2 * x.type.count)
@@ -172,7 +155,7 @@ def _ends(b, address, lanes):
 def _as_bytes(b, vectors, ends):
     """Four vectors of f32 as one of bytes: rounded, zero point added, limited; in the order of `_narrowed`."""
     high, zero, low, flip = ends
-    rounded = [_nearest(b, v) for v in vectors]
+    rounded = [whole(b, v, "cvt") for v in vectors]  # to nearest, ties to even
     pairs = [_narrowed(b, *rounded[i : i + 2]) for i in (0, 2)]
     name = f"llvm.sadd.sat.{suffix(zero.type)}"
     made = _narrowed(b, *(call(b, name, zero.type, [pair, zero]) for pair in pairs))
@@ -273,7 +256,7 @@ def tile_finish_bytes(tyctx, acc, columns, width, address, ld, n, residual, resi
                 both_ways(whole, lambda i, row: store(b, row, _row(b, address, ld, i), 1))
             with otherwise:
                 if HAS_BYTE_MASKS:
-                    mask = tail_mask(b, _hidden(b, n), acc.columns)
+                    mask = tail_mask(b, hidden(b, n), acc.columns)
                     both_ways(masked, lambda i, row: masked_store(b, row, _row(b, address, ld, i), 1, mask))
                 else:
                     room = _workspace(b, acc.mr * acc.columns)
@@ -304,10 +287,7 @@ class PixelTile(types.Type):
         return ir.ArrayType(ir.VectorType(I32, self.lanes), 4 * self.pixels)
 
 
-@register_model(PixelTile)
-class PixelTileModel(models.PrimitiveModel):
-    def __init__(self, dmm, fe_type) -> None:
-        super().__init__(dmm, fe_type, fe_type.llvm)
+register_model(PixelTile)(RegistersModel)
 
 
 @intrinsic(prefer_literal=True)
@@ -327,17 +307,8 @@ def pixels_row(tyctx, pixels, lanes, address):
 
 def _interleaved(b, x, y, element):
     """The lower and the upper halves of each 128 bits of two vectors of bytes, elements of ``element`` bits in turn."""
-    count, per = x.type.count * 8 // element, 128 // element
-    ty = ir.VectorType(ir.IntType(element), count)
-    x, y = b.bitcast(x, ty), b.bitcast(y, ty)
-    made = []
-    for first in (0, per // 2):
-        index = [
-            i + second for part in range(0, count, per) for i in range(part + first, part + first + per // 2)
-            for second in (0, count)
-        ]  # fmt: skip
-        made.append(b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, count), index)))
-    return made
+    ty = ir.VectorType(ir.IntType(element), x.type.count * 8 // element)
+    return interleaved(b, b.bitcast(x, ty), b.bitcast(y, ty))
 
 
 @intrinsic(prefer_literal=True)
