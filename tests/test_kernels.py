@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
@@ -47,8 +48,10 @@ MOST = few(MORE[1], 4)
 """How many of them run."""
 ENOUGH, EACH = max(2 * EXAMPLES // 5, 1), max(EXAMPLES // 8, 1)
 """Cases that a kernel should run, and those in which an operand is given, or an attribute set."""
-Feature: TypeAlias = tuple[str, bool]
-"""An operand and whether it is given, an attribute and whether it is set."""
+Feature: TypeAlias = Hashable
+"""An operand and whether it is given, an attribute and whether it is set, a way that the maker takes."""
+_SIZED = re.compile(r"_?(?:bf|f|i|u|float|int|uint)?\d+(?:x\d+)?")
+"""What differs by dtypes and sizes in names of kernels."""
 NEAR: dict[type[Op], float] = {AveragePool: 1e-6}
 """Operators whose kernels round even whole numbers: AveragePool multiplies by the reciprocal of the count."""
 
@@ -205,6 +208,16 @@ def features(case: Case, all_known: bool) -> set[Feature]:
     return {*operands, *attributes, ("all known", all_known)}
 
 
+def way(steps: Iterable[Step]) -> Feature:
+    """Which kernels a maker calls, in order, whatever their sizes."""
+    return "way", tuple(_SIZED.sub("", step.kernel.name) for step in steps)
+
+
+def ways(entry: Entry, case: Case, all_known: bool) -> set[Feature]:
+    """Those of all levels of numerics and precisions."""
+    return {way(one.steps) for one in plans(entry, case.inputs, constants(case, all_known), instance=case.op)}
+
+
 def is_thin(entry: Entry, seen: Counter[Feature]) -> bool:
     """Whether few cases have an operand that may be omitted."""
     names = enumerate(inspect.signature(entry.op.infer).parameters.values(), -1)  # the first is ``self``
@@ -239,7 +252,7 @@ def varied(
 def various_cases(entry: Entry, seen: Counter[Feature], taken: int) -> int:
     """Check cases with features that were seen too rarely; how many there are.  taken: how many ran before."""
     for count in MORE:
-        drawn = [(pair, features(*pair)) for pair in many_cases(entry.op, count)]
+        drawn = [(pair, features(*pair) | ways(entry, *pair)) for pair in many_cases(entry.op, count)]
         taken += varied(drawn, seen, EACH, MOST, lambda pair: check(entry, *pair))
         if seen or (is_quick() and taken):
             break

@@ -17,6 +17,7 @@ import pytest
 from bolt_numba import devices
 from bolt_numba.errors import BoltError
 from bolt_numba.ir.build import infer_types
+from bolt_numba.kernels.extents import made_steps
 from bolt_numba.kernels.registry import KERNELS, Entry, load
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.registry import result_tuple
@@ -29,7 +30,7 @@ from tests.cuda.test_products import whole
 from tests.harness import PlainContext, contexts, types_of
 from tests.level import few
 from tests.near import assert_near
-from tests.test_kernels import MORE, constants, features, many_cases, name_of, varied
+from tests.test_kernels import MORE, constants, features, many_cases, name_of, varied, way
 
 load("cuda")
 ENTRIES = [e for (_, device), rows in KERNELS.items() if device == "cuda" for e in rows]
@@ -61,7 +62,9 @@ def taken_cases(
         if dtype != F32 and not is_inferred(case, ins):
             continue
         takes = entry.accepts(case.op, ins) or (entry.works is not None and entry.works(case.op, ins))
-        if takes and all(t.is_static for t in infer_types(case.op, ins)):
+        outs = infer_types(case.op, ins)
+        if takes and all(t.is_static for t in outs):
+            shown.add(way(made_steps(entry, case.op, ins, [t.with_value(None) for t in outs], PlainContext(1))))
             yield (Case(case.op, inputs, case.exact, case.rtol), [i for i, yes in enumerate(known) if yes]), shown
 
 
