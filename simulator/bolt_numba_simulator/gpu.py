@@ -22,6 +22,8 @@ from bolt_numba.kernels.cuda.code import PTX, ptx
 from bolt_numba.kernels.cuda.declare import SM_80, CudaKernel, MappedTensor
 from bolt_numba_simulator.ptx import GlobalMemory, Module, SimulationReport, TensorMap
 
+MODULES = 64
+"""How many kernels are kept parsed: each takes megabytes."""
 SWIZZLE = 128
 """Bytes within which boxes of tensors are swizzled."""
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")
@@ -79,9 +81,10 @@ class SimulatedGpu:
 
     def function(self, kernel: CudaKernel) -> Module:
         with self._lock:
-            found = self._modules.get(kernel.digest)
-            if found is None:
-                found = self._modules[kernel.digest] = Module(ptx(kernel, self.arch))
+            found = self._modules.pop(kernel.digest, None) or Module(ptx(kernel, self.arch))
+            self._modules[kernel.digest] = found  # the newest stands last
+            if len(self._modules) > MODULES:
+                del self._modules[next(iter(self._modules))]
             return found
 
     def tensor_map(self, tensor: MappedTensor) -> Array:

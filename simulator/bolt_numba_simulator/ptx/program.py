@@ -27,7 +27,7 @@ OPCODE_FILES = arithmetic, bits, convert, copies, groups, tensor, transfer, warp
 """Files that fill the table of opcodes."""
 LANES = 4096
 """Threads that run at once, where a launch has so many: more cost no less each."""
-_KEPT_BYTES = 192 << 20
+_KEPT_BYTES, _KEPT_MACHINES = 192 << 20, 64
 _KEPT: OrderedDict[tuple[int, tuple[int, ...], int], Machine] = OrderedDict()
 """Machines that were used last, of all modules."""
 _kept_lock = threading.RLock()
@@ -161,7 +161,7 @@ class Module:
         with _kept_lock:
             _KEPT[key] = found
             total = sum(machine.registers.nbytes for machine in _KEPT.values())
-            while total > _KEPT_BYTES and len(_KEPT) > 1:
+            while len(_KEPT) > _KEPT_MACHINES or (total > _KEPT_BYTES and len(_KEPT) > 1):
                 total -= _KEPT.popitem(last=False)[1].registers.nbytes
         return found
 
