@@ -8,12 +8,15 @@ from typing import Any
 
 from bolt_numba.base.forks import renew_cached_properties
 from bolt_numba.base.records import field_rows
-from bolt_numba.converters.nodes import ForeignBuilder
+from bolt_numba.base.types import I64
+from bolt_numba.converters.builder import ForeignBuilder, ints
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.registry import Op
 
 REQUIRED = inspect.Parameter.empty
 """In the place of a default: the file must state the attribute."""
+MARKS = "?:="
+"""Behind names of operands; see `AsIs`."""
 OF_PASSES = {("layout", "NCHW"), ("activation", None), ("residual", False), ("stats", False), ("to", None)}
 """Fields of operators, with their defaults, that no file states."""
 
@@ -21,9 +24,10 @@ OF_PASSES = {("layout", "NCHW"), ("activation", None), ("residual", False), ("st
 class AsIs:
     """A reader that hands operands and attributes on to an operator of the graph.
 
-    operator: its class, or one whose fields are fixed.  operands: names, with "?" behind one that may be left out; by
-    default those of `infer`.  ignored: attributes that mean nothing here.  attributes: names and defaults in the order
-    of the operator's fields; by default these.
+    operator: its class, or one whose fields are fixed.  operands: names, by default those of `infer`; with "?" behind
+    one that may be left out, ":" behind one that becomes i64, "=" behind one that is an attribute of integers in the
+    file.  ignored: attributes that mean nothing here.  attributes: names and defaults in the order of the operator's
+    fields; by default these.
     """
 
     def __init__(
@@ -32,10 +36,24 @@ class AsIs:
         self.operator, self.names, self.ignored, self.attributes = operator, operands.split(), ignored or {}, attributes
 
     def __call__(self, b: ForeignBuilder, *operands: Value | None, **attributes: Any) -> Any:
+        operands = self._made(b, [*operands], attributes)
         if isinstance(self.operator, Op):
             return b(self.operator, *operands)
         values = {field: attributes.get(name, default) for name, (field, default, _) in self.keywords.items()}
         return b(self.operator(**values), *operands)
+
+    def _made(self, b: ForeignBuilder, given: list[Value | None], attributes: dict[str, Any]) -> tuple[Any, ...]:
+        """Operands of the file, as i64 where the operator wants that, and those that are attributes there."""
+        made: list[Any] = []
+        for name in self.names:
+            if "=" in name:
+                numbers: Any = attributes.get(name.rstrip(MARKS))
+                listed = (numbers,) if isinstance(numbers, int) else numbers
+                made.append(None if "?" in name and not listed else ints(listed))
+            else:
+                x = given.pop(0) if given else None
+                made.append(b.to(x, I64) if ":" in name and x is not None else x)
+        return (*made, *given)
 
     @functools.cached_property
     def keywords(self) -> dict[str, tuple[str, Any, str]]:
@@ -55,11 +73,16 @@ class AsIs:
         made = [inspect.Parameter("b", place)]
         arity = getattr(self.operator, "arity", 0)  # of a pointwise operator, whose `infer` has no names
         for name in self.names or ("x", "y")[:arity]:
-            kind = "Value | None" if name.endswith("?") else "Value"
-            made.append(inspect.Parameter(name.rstrip("?"), place, annotation=kind))
-        if len(made) == 1:
+            kind = "Value | None" if "?" in name else "Value"
+            if "=" not in name:
+                made.append(inspect.Parameter(name.rstrip(MARKS), place, annotation=kind))
+        if len(made) == 1 and not self.names:
             cls = type(self.operator) if isinstance(self.operator, Op) else self.operator
             made += [*inspect.signature(cls.infer).parameters.values()][1:]
+        for name in self.names:
+            if "=" in name:
+                default = None if "?" in name else REQUIRED
+                made.append(inspect.Parameter(name.rstrip(MARKS), keyword, default=default))
         for name, (_, default, kind) in self.keywords.items():
             made.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
         for name, default in self.ignored.items():

@@ -10,8 +10,7 @@ import numpy as np
 
 from bolt_numba.base.budget import ask
 from bolt_numba.base.types import F32
-from bolt_numba.converters.nodes import ForeignBuilder
-from bolt_numba.converters.operands import expanded, ints, rank_of, reshaped, sliced, static_dim, unsqueezed
+from bolt_numba.converters.builder import ForeignBuilder, ints
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.generate import ConstantOfShape
 from bolt_numba.ops.arrays.reduce import ReduceSum
@@ -56,8 +55,8 @@ def convert_color(b: ForeignBuilder, x: Value, src: str, dst: str, *, as_bytes: 
 
 def _to_camera(b: ForeignBuilder, x: Value, order: str, dst: str) -> Value:
     """V and U are those of the upper left pixel of each block."""
-    n, h, w = (static_dim(b, x, i) for i in range(3))
-    if rank_of(b, x) != 4 or h % 2 or w % 2 or static_dim(b, x, 3) != len(order):
+    n, h, w = (b.static_dim(x, i) for i in range(3))
+    if b.rank_of(x) != 4 or h % 2 or w % 2 or b.static_dim(x, 3) != len(order):
         raise b.invalid("shape of the image", x.type, f"[n, h, w, {len(order)}] of even sizes")
     weights = np.array([TO_YUV[c] for c in order], F32)
     made = b(Add(), b(MatMul(), x, weights), np.array([16.5, 128.5, 128.5], F32))
@@ -70,8 +69,8 @@ def _to_camera(b: ForeignBuilder, x: Value, order: str, dst: str) -> Value:
 def lut_preprocess(b: ForeignBuilder, x: Value) -> Value:
     """[n, 3, h / 2, w / 2] of a block's upper right brightness and its two numbers, each times 0.003921."""
     bright, rest, (n, h, w) = _parts(b, x)
-    corner = sliced(b, sliced(b, bright, 1, 0, step=2), 2, 1, step=2)
-    both = b(Concat(3), corner, reshaped(b, rest, [n, h // 2, w // 2, 2]))
+    corner = b.sliced(b.sliced(bright, 1, 0, step=2), 2, 1, step=2)
+    both = b(Concat(3), corner, b.reshaped(rest, [n, h // 2, w // 2, 2]))
     return b(Mul(), b(Transpose((0, 3, 1, 2)), both), 0.003921)
 
 
@@ -84,15 +83,15 @@ def lut(b: ForeignBuilder, x: Value, table: Value, kind: str) -> Value:
     if kind != "YUV_NV21":
         raise b.unsupported(f"type {kind}")
     bright, rest, (n, h, w) = _parts(b, x)
-    sizes = [static_dim(b, table, i) for i in range(4)] if rank_of(b, table) == 4 else []
+    sizes = [b.static_dim(table, i) for i in range(4)] if b.rank_of(table) == 4 else []
     if not sizes or sizes[0] != 3 or sizes[1] < 2 or len(set(sizes[1:])) > 1:
         raise b.invalid("shape of the table", table.type, "[3, d, d, d], d at least 2")
     values = b(Concat(3), bright, _doubled(b, rest, n, h, w))
-    points = unsqueezed(b, b(Sub(), b(Mul(), values, 2 / 255 / OVER), 1.0), 0)
-    found = b(GridSample("linear", "border", True), unsqueezed(b, table, 0), points)
-    found = b(Transpose((1, 2, 3, 0)), reshaped(b, found, [3, n, h, w]))
+    points = b.unsqueezed(b(Sub(), b(Mul(), values, 2 / 255 / OVER), 1.0), 0)
+    found = b(GridSample("linear", "border", True), b.unsqueezed(table, 0), points)
+    found = b(Transpose((1, 2, 3, 0)), b.reshaped(found, [3, n, h, w]))
     made = b(Clip(0.0, 255.0), b(Floor(), b(Mul(), found, 255.0)))
-    return _joined(b, sliced(b, made, 3, 0, 1), sliced(b, made, 3, 1), n, h, w)
+    return _joined(b, b.sliced(made, 3, 0, 1), b.sliced(made, 3, 1), n, h, w)
 
 
 def bilateral_slice_apply(b: ForeignBuilder, x: Value, grid: Value, guide: Value | None, mode: str) -> Value:
@@ -103,27 +102,27 @@ def bilateral_slice_apply(b: ForeignBuilder, x: Value, grid: Value, guide: Value
     """
     if mode != "null":
         raise b.unsupported(f"mode {mode}, whose guide is one network's and compiled into Bolt")
-    if guide is None or rank_of(b, x) != 4 or rank_of(b, grid) != 4:
+    if guide is None or b.rank_of(x) != 4 or b.rank_of(grid) != 4:
         raise b.invalid("operands", [v if v is None else v.type for v in (x, grid, guide)], "an image, a grid, a guide")
-    n, h, w, colours = (static_dim(b, x, i) for i in range(4))
-    count, rows, columns, cells = (static_dim(b, grid, i) for i in range(4))
+    n, h, w, colours = (b.static_dim(x, i) for i in range(4))
+    count, rows, columns, cells = (b.static_dim(grid, i) for i in range(4))
     if colours != 3 or count != n or cells % COEFFICIENTS or not cells or not h * w:
         raise b.invalid("shapes", (x.type, grid.type), "[n, h, w, 3] and [n, gh, gw, d * 12]")
     ask(40 * h * w, b.what)
     across, down = np.meshgrid((2 * np.arange(w) + 1) / w - 1, (2 * np.arange(h) + 1) / h - 1)
-    places = expanded(b, np.stack([across, down], -1)[None, None].astype(F32), [n, 1, h, w, 2])
-    depth = b(Sub(), b(Mul(), reshaped(b, guide, [n, 1, h, w, 1]), 2.0), 1.0)
-    split = reshaped(b, grid, [n, rows, columns, cells // COEFFICIENTS, COEFFICIENTS])
+    places = b.expanded(np.stack([across, down], -1)[None, None].astype(F32), [n, 1, h, w, 2])
+    depth = b(Sub(), b(Mul(), b.reshaped(guide, [n, 1, h, w, 1]), 2.0), 1.0)
+    split = b.reshaped(grid, [n, rows, columns, cells // COEFFICIENTS, COEFFICIENTS])
     found = b(GridSample("linear", "border"), b(Transpose((0, 4, 1, 2, 3)), split), b(Concat(4), depth, places))
     pixels = b(Concat(1), b(Transpose((0, 3, 1, 2)), x), b(ConstantOfShape(1, F32), ints([n, 1, h, w])))
-    each = b(Mul(), reshaped(b, found, [n, 3, 4, h, w]), unsqueezed(b, pixels, 1))
+    each = b(Mul(), b.reshaped(found, [n, 3, 4, h, w]), b.unsqueezed(pixels, 1))
     return b(Transpose((0, 2, 3, 1)), b(ReduceSum(keepdims=False), each, ints([2])))
 
 
 def _parts(b: ForeignBuilder, x: Value) -> tuple[Value, Value, tuple[int, int, int]]:
     """Brightness [n, h, w, 1] of a camera's image, what is below it, and n, h and w."""
-    n, rows, w = (static_dim(b, x, i) for i in range(3))
-    if rank_of(b, x) != 4 or rows % 3 or w % 2 or static_dim(b, x, 3) != 1:
+    n, rows, w = (b.static_dim(x, i) for i in range(3))
+    if b.rank_of(x) != 4 or rows % 3 or w % 2 or b.static_dim(x, 3) != 1:
         raise b.invalid("shape of the image", x.type, "[n, 3 h / 2, w, 1] of even sizes")
     h = rows // 3 * 2
     bright, rest = b.node(Split(1, 2), x, ints([h, rows - h])).outputs
@@ -132,11 +131,11 @@ def _parts(b: ForeignBuilder, x: Value) -> tuple[Value, Value, tuple[int, int, i
 
 def _doubled(b: ForeignBuilder, rest: Value, n: int, h: int, w: int) -> Value:
     """The two numbers of its block for each pixel, [n, h, w, 2]."""
-    blocks = reshaped(b, rest, [n, h // 2, 1, w // 2, 1, 2])
-    return reshaped(b, expanded(b, blocks, [n, h // 2, 2, w // 2, 2, 2]), [n, h, w, 2])
+    blocks = b.reshaped(rest, [n, h // 2, 1, w // 2, 1, 2])
+    return b.reshaped(b.expanded(blocks, [n, h // 2, 2, w // 2, 2, 2]), [n, h, w, 2])
 
 
 def _joined(b: ForeignBuilder, bright: Value, pairs: Value, n: int, h: int, w: int) -> Value:
     """A camera's image of brightness and of the numbers [n, h, w, 2], of which those of the upper left pixels stay."""
-    corner = sliced(b, sliced(b, pairs, 1, 0, step=2), 2, 0, step=2)
-    return b(Concat(1), bright, reshaped(b, corner, [n, h // 2, w, 1]))
+    corner = b.sliced(b.sliced(pairs, 1, 0, step=2), 2, 0, step=2)
+    return b(Concat(1), bright, b.reshaped(corner, [n, h // 2, w, 1]))

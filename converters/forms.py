@@ -8,7 +8,7 @@ from bolt_numba.base.types import AnyDType, Shape, dtype_name
 from bolt_numba.ir.graph import Value
 
 if TYPE_CHECKING:
-    from bolt_numba.converters.nodes import ForeignBuilder
+    from bolt_numba.converters.builder import ForeignBuilder
 
 
 class Forms:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from bolt_numba.base.types import NestedType, TensorType, dtype_name
-from bolt_numba.converters.nodes import ForeignBuilder
+from bolt_numba.converters.builder import ForeignBuilder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.control import Loop, joined
 from bolt_numba.ops.registry import fresh_dim

@@ -6,16 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from bolt_numba.base.errors import BoltError, InvalidModelError, UnsupportedOpError
 from bolt_numba.base.types import Array, TensorType, type_of
-from bolt_numba.converters.bounded import MAX_MADE
+from bolt_numba.converters.builder import ForeignNode
 from bolt_numba.converters.scope import Scope
-from bolt_numba.ir.build import Builder, Operand
-from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.shape import Identity
-from bolt_numba.ops.registry import Op
 
 S = TypeVar("S", bound=Scope)
 
@@ -41,52 +40,6 @@ def hear(nodes: Callable[[], Iterable[tuple[tuple[object, ...], str]]]) -> None:
     heard = _heard.get()
     if heard is not None:
         heard.update(nodes())
-
-
-class ForeignNode:
-    """A node as its file has it.
-
-    label: what messages call it.  op: its operator.  inputs, outputs: names, "" for what is omitted.  raw: the node in
-    the format's own form.
-    """
-
-    __slots__ = ("inputs", "label", "op", "outputs", "raw")
-
-    def __init__(self, label: str, op: str, inputs: Sequence[str], outputs: Sequence[str], raw: Any) -> None:
-        self.label, self.op, self.inputs, self.outputs, self.raw = label, op, inputs, outputs, raw
-
-
-class ForeignBuilder(Builder):
-    """The builder a reader gets: the graph so far, and what the node says besides operands and attributes.
-
-    what: the node, for messages.  version: of its operator.  outputs: whether each output is named, thus wanted.
-    """
-
-    def __init__(self, graph: Graph, node: ForeignNode, what: str, *, version: int = 1, prefix: str = "") -> None:
-        first = next((name for name in node.outputs if name), node.op)
-        super().__init__(graph, prefix=f"{prefix}{first}/")
-        self.what, self.version = what, version
-        self.outputs = tuple(bool(name) for name in node.outputs)
-        self._made = 0
-
-    def node(self, op: Op, *operands: Operand, name: str = "") -> Node:
-        """As any builder's, while the node of the file does not become too many."""
-        self._made += 1
-        if self._made > MAX_MADE:
-            raise self.invalid("repetitions", f"more than {MAX_MADE} nodes of one", "fewer")
-        return super().node(op, *operands, name=name)
-
-    def wants(self, index: int) -> bool:
-        """Whether output ``index`` is used."""
-        return index < len(self.outputs) and self.outputs[index]
-
-    def unsupported(self, what: str) -> UnsupportedOpError:
-        """The error for a use of an operator that has no meaning here."""
-        return UnsupportedOpError(self.what, [what])
-
-    def invalid(self, what: str, got: object, wanted: object) -> InvalidModelError:
-        """The error for a node that breaks the specification."""
-        return InvalidModelError(f"{what}: got {got}, wanted {wanted}")
 
 
 class NodeReader(Generic[S]):

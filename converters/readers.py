@@ -115,6 +115,11 @@ class Reader:
         return frozenset(p.name for p in self._parameters if _spelled(p) == "bool")
 
     @functools.cached_property
+    def dtypes(self) -> frozenset[str]:
+        """Attributes that are dtypes."""
+        return frozenset(p.name for p in self._parameters if _spelled(p).removesuffix(" | None") == "AnyDType")
+
+    @functools.cached_property
     def mandatory(self) -> frozenset[str]:
         return frozenset(p.name for p in self._parameters if p.kind == p.KEYWORD_ONLY and p.default is p.empty)
 

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.base.types import F32, TensorType
-from bolt_numba.converters.nodes import ForeignNode, NodeReader, S
+from bolt_numba.converters.builder import ForeignNode
+from bolt_numba.converters.nodes import NodeReader, S
 from bolt_numba.ir.graph import Value
 
 M = TypeVar("M")

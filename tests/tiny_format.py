@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from bolt_numba.converters.bounded import array_of_bytes, count_of, file_below
+from bolt_numba.converters.builder import ForeignBuilder, ForeignNode
 from bolt_numba.converters.formats import Content, Format
-from bolt_numba.converters.nodes import ForeignBuilder, ForeignNode, NodeReader
+from bolt_numba.converters.nodes import NodeReader
 from bolt_numba.converters.readers import Readers
 from bolt_numba.converters.scope import Scope
 from bolt_numba.converters.survey import Survey, read_or_list

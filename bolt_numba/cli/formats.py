@@ -15,6 +15,7 @@ Made by `bolt-numba ops --formats`; do not edit.
 
 Operators of other formats that are read, with their inputs and attributes. Inputs in brackets may be left out. A
 starred one stands for any number. Where an operator changed, *versions* tells from which ones on it is read otherwise.
+Attributes that change no result are taken, too.
 """
 NOTES = {
     "paddle": "Names of legacy programs, then those of PIR, which Paddle 3 writes.",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from onnx import defs
 
 from bolt_numba.converters.onnx.reading.registry import READERS, find_reader, load_readers
+from bolt_numba.converters.onnx.types import CODES
 from bolt_numba.converters.readers import Reader
 from tests.missing import readers_of_nothing, told
 
@@ -62,6 +64,7 @@ def test_defaults_are_those_of_the_schema(schema: Any, reader: Reader) -> None:
             continue
         wanted = getattr(attribute.default_value, kind)
         wanted = wanted.decode() if kind == "s" else wanted
+        default = CODES.get(default, default) if isinstance(default, np.dtype) else default
         if kind == "f":
             assert default == pytest.approx(wanted, rel=1e-6), attribute.name
         elif (schema.name, attribute.name) not in ODD_DEFAULTS:

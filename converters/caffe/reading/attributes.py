@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
+from bolt_numba.converters.builder import Floats, Ints, Texts
 from bolt_numba.converters.caffe.fields import ENUMS
 from bolt_numba.converters.caffe.message import Message, dims, flag, integer, number, text
 from bolt_numba.converters.caffe.net import Layer
 from bolt_numba.converters.caffe.reading.registry import KINDS
 from bolt_numba.converters.readers import Reader
 
-Ints: TypeAlias = tuple[int, ...]
-Floats: TypeAlias = tuple[float, ...]
-Texts: TypeAlias = tuple[str, ...]
 Dims: TypeAlias = tuple[int, ...]
 """Sizes of a BlobShape."""
 

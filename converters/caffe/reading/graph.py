@@ -11,12 +11,13 @@ import numpy as np
 from bolt_numba.base.budget import ask
 from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.base.types import F32, Array, Dim, Sym, TensorType
+from bolt_numba.converters.builder import ForeignBuilder, ForeignNode
 from bolt_numba.converters.caffe.binary import Blob
 from bolt_numba.converters.caffe.message import Message, last, messages, number, text
 from bolt_numba.converters.caffe.net import Layer, Net
 from bolt_numba.converters.caffe.reading.attributes import attributes_of
 from bolt_numba.converters.caffe.reading.registry import CAFFE, described
-from bolt_numba.converters.nodes import ForeignBuilder, ForeignNode, NodeReader
+from bolt_numba.converters.nodes import NodeReader
 from bolt_numba.converters.scope import Scope
 from bolt_numba.ir.graph import Graph, Value
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.base.types import TensorType
-from bolt_numba.converters import nodes
 from bolt_numba.converters.bounded import Folders, Measure
-from bolt_numba.converters.nodes import ForeignNode, NodeReader
+from bolt_numba.converters.builder import ForeignBuilder, ForeignNode
+from bolt_numba.converters.nodes import NodeReader
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.attributes import (
     Attributes,
@@ -37,7 +37,7 @@ from bolt_numba.converters.onnx.structure import (
     opsets_of,
     sorted_nodes,
 )
-from bolt_numba.converters.onnx.types import proto_of_type, type_of_proto
+from bolt_numba.converters.onnx.types import dtype_of, proto_of_type, type_of_proto
 from bolt_numba.converters.scope import Scope, take_captures
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
@@ -58,7 +58,7 @@ class FunctionScope(Scope):
         self.opsets, self.attributes = opsets, attributes or {}
 
 
-class NodeBuilder(nodes.ForeignBuilder):
+class NodeBuilder(ForeignBuilder):
     """The builder a reader gets, which also reads subgraphs of its node.  version: the opset of the node's domain."""
 
     def __init__(self, owner: GraphReader, scope: FunctionScope, node: ForeignNode, what: str, version: int) -> None:
@@ -227,6 +227,9 @@ class GraphReader(NodeReader[FunctionScope]):
             values = values_of(attributes, key, reader.kinds, legacy, self.folders, what)
             if not (domain or values.keys() <= reader.attributes):
                 values = without_unknown(values, reader, f"{self.file}: {node.op}")
+            for name in reader.dtypes & values.keys():
+                is_open = values[name] == 0 and "None" in reader.spelled[name]
+                values[name] = None if is_open else dtype_of(values[name], name)
             made = reader.read(NodeBuilder(self, scope, node, what, version), inputs, values, what)
             if made is not NotImplemented:
                 return (made,) if isinstance(made, Value) else made

@@ -5,6 +5,7 @@ A reader that returns NotImplemented leaves the node to the operator's function 
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from bolt_numba.converters.onnx.proto import onnx
@@ -15,7 +16,7 @@ KINDS: dict[str, int] = {
     "int": _A.INT, "bool": _A.INT, "float": _A.FLOAT, "str": _A.STRING,
     "tuple[int, ...]": _A.INTS, "tuple[float, ...]": _A.FLOATS, "tuple[str, ...]": _A.STRINGS,
     "Ints": _A.INTS, "Floats": _A.FLOATS, "Texts": _A.STRINGS,
-    "Array": _A.TENSOR, "onnx.GraphProto": _A.GRAPH, "onnx.TypeProto": _A.TYPE_PROTO,
+    "AnyDType": _A.INT, "Array": _A.TENSOR, "onnx.GraphProto": _A.GRAPH, "onnx.TypeProto": _A.TYPE_PROTO,
 }  # fmt: skip
 """Attribute type by annotation; `None` beside it says only that it may be missing.  Asking onnx makes all schemas."""
 
@@ -24,6 +25,7 @@ ONNX = Readers("onnx", [f"{_PACKAGE}.{p}" for p in ("tables", "microsoft", "ml")
 READERS = ONNX.table
 reader, add_reader, find_reader, load_readers = ONNX.reader, ONNX.add, ONNX.find, ONNX.load_all
 add_as_is = ONNX.add_as_is
+microsoft = functools.partial(reader, domain="com.microsoft")
 
 NOT_READ = {"GenerateProposals": "Bolt alone has this form of it, on its GPUs"}
 """Operators of Bolt in the default domain that are left out on purpose, and why."""

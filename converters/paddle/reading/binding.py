@@ -42,14 +42,18 @@ IGNORED = frozenset((
     "place_type", "force_cpu", "is_test", "use_cudnn", "use_mkldnn", "mkldnn_data_type", "mkldnn_data_format",
     "workspace_size_mb", "exhaustive_search", "use_quantizer", "scale_in",
     "scale_out", "scale_x", "scale_y", "scale_weights", "scale_in_eltwise", "infer_flags", "im2col_step",
-    "stop_gradient",
-    "persistable", "use_addto", "fix_seed", "seed", "quantization_type", "bit_length_calibrated", "in_dtype",
+    "stop_gradient", "persistable", "use_addto", "fix_seed", "seed", "quantization_type", "bit_length_calibrated",
+    "in_dtype",
     "op_func", "shape_range_info", "name", "out_threshold", "name_scope", "use_global_beam", "dist_attr",
-    "fuse_brelu_threshold",
-    "out_dtype_default", "dtype_promoted", "is_sparse", "remote_prefetch", "epmap",
+    "fuse_brelu_threshold", "out_dtype_default", "dtype_promoted", "is_sparse", "remote_prefetch", "epmap",
     "entry", "entry_config", "table_class", "grad_inplace", "slot",
     "height_sections", "table_names", "trainer_id", "is_distributed", "sync_mode", "activation_bits", "weight_bits",
     "quant_bits", "activation_quantize_type", "weight_quantize_type", "skip_quant", "use_curand",
+    "soft_label", "ignore_index", "numeric_stable_mode", "use_softmax", "corr_type_multiply", "out_stride", "diag_val",
+    "allow_out_of_range", "save_intermediate_out", "dropout_fix_seed", "dropout_seed", "return_softmax", "rng_name",
+    "vocab_size", "trainable_statistics", "quant_round_type", "quant_max_bound", "quant_min_bound", "pooling_type",
+    "unpooling_type", "window_size", "moving_rate", "stable", "sorted", "return_index", "return_inverse",
+    "return_counts",
 ))  # fmt: skip
 """Attributes without a meaning for the result of a run, in snake case."""
 

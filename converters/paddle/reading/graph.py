@@ -10,8 +10,10 @@ import numpy as np
 from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.base.types import F32, Array, TensorType, sequence_of
 from bolt_numba.converters.bounded import Measure
-from bolt_numba.converters.nodes import ForeignBuilder, ForeignNode, NodeReader
+from bolt_numba.converters.builder import ForeignNode
+from bolt_numba.converters.nodes import NodeReader
 from bolt_numba.converters.paddle.reading.binding import bind
+from bolt_numba.converters.paddle.reading.parts import PaddleParts
 from bolt_numba.converters.paddle.reading.program import LEGACY, Operation, PaddleBlock, PaddleProgram, Slots
 from bolt_numba.converters.paddle.reading.ragged import SHARING, taken_apart
 from bolt_numba.converters.paddle.reading.registry import PADDLE, Spelling
@@ -24,7 +26,7 @@ MAIN = ("Out", "Output", "Y", "Result")
 """Slots of the result of an operator whose reader names none."""
 
 
-class PaddleBuilder(ForeignBuilder):
+class PaddleBuilder(PaddleParts):
     """The builder that a reader gets.
 
     owner, scope: for readers of control flow.  operation: as the file has it.  outputs: whether each result, or any
@@ -37,6 +39,11 @@ class PaddleBuilder(ForeignBuilder):
         super().__init__(scope.graph, node, what, version=operation.version, prefix=scope.prefix)
         self.owner, self.scope, self.operation, self.results = owner, scope, operation, results
         self.outputs = tuple(any(names) for _, names in results)
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether the program is of the kind that Paddle 2 writes."""
+        return self.owner.program.dialect == LEGACY
 
     def count(self, index: int) -> int:
         """How many tensors result ``index`` is a list of."""

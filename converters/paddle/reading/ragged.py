@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bolt_numba.base.types import BOOL, I32, I64, TensorType
-from bolt_numba.converters.operands import ints, rank_of
+from bolt_numba.converters.builder import ints
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.gather import Gather
@@ -87,7 +87,7 @@ class RaggedRows:
         places = b(Unsqueeze(), counted(b, self.longest), ints([0]))
         at = b(Add(), b(Unsqueeze(), self.starts, ints([1])), places)
         at = b(Max(), b(Min(), at, b(Sub(), self.total, 1)), 0)
-        more = rank_of(b, x) - 1
+        more = b.rank_of(x) - 1
         inside = b(Reshape(), self.inside, ints([0, 0, *[1] * more])) if more else self.inside
         return b(Where(), inside, b(Gather(0), x, at), np.array(fill, x.type.dtype))
 
@@ -95,8 +95,8 @@ class RaggedRows:
         """The rows of [n, longest, ...] that are no padding."""
         b = self.b
         at = b(Add(), b(Mul(), self.owners, self.longest), self.places)
-        shape = b(Concat(0), ints([-1]), b(Shape(2), x)) if rank_of(b, x) > 2 else ints([-1])
-        return b(Gather(0), b(Reshape(), x, shape), at)
+        shape = b(Concat(0), ints([-1]), b(Shape(2), x)) if b.rank_of(x) > 2 else ints([-1])
+        return b.one(Gather(0), b(Reshape(), x, shape), at)
 
     def short(self) -> Value:
         """Lengths as recurrent operators take them."""

@@ -10,10 +10,10 @@ import numpy as np
 from bolt_numba.base.budget import Budget, within
 from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.base.types import I8, STRING, Array, Sym, TensorType, type_of
-from bolt_numba.converters import nodes
 from bolt_numba.converters.bounded import Measure
+from bolt_numba.converters.builder import ForeignBuilder, ForeignNode
 from bolt_numba.converters.flat import Table
-from bolt_numba.converters.nodes import ForeignNode, NodeReader
+from bolt_numba.converters.nodes import NodeReader
 from bolt_numba.converters.readers import Reader
 from bolt_numba.converters.scope import take_captures
 from bolt_numba.converters.tflite.container import COMPLEX, RESOURCES, Container
@@ -29,7 +29,7 @@ MAX_WORK = 1 << 24
 """Elementary operations that what initialises variables may take."""
 
 
-class TfliteBuilder(nodes.ForeignBuilder):
+class TfliteBuilder(ForeignBuilder):
     """The builder a reader gets, which also knows the tensors of its node as the file declares them.
 
     quantisations, result_quantisations: of operands and results, None where there is none.  stored: the operands as

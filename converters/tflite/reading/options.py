@@ -13,9 +13,14 @@ from bolt_numba.converters.tflite.container import Container
 from bolt_numba.converters.tflite.flex import flex_value
 
 IGNORED = frozenset(
-    {"asymmetric_quantize_inputs", "quantized_bias_type", "pot_scale_int16", "validate_indices", "weights_format"}
+    (
+        *("asymmetric_quantize_inputs", "quantized_bias_type", "pot_scale_int16", "validate_indices", "weights_format"),
+        *("precision_config", "indices_are_sorted", "unique_indices", "composite_attributes", "values_count"),
+        *("composite_attributes_format", "depth_multiplier", "idx_out_type", "in_data_type", "out_data_type"),
+        *("out_type", "key_dtype", "value_dtype", "quant_spec", "name", "version"),
+    )
 )
-"""Options that say how LiteRT computes, not what."""
+"""Options that say how LiteRT computes, not what, or what operands and results say, too."""
 RAW = "options"
 """The keyword of a reader that wants the bytes of its custom options."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bolt_numba.base.types import I64, AnyDType
-from bolt_numba.converters.nodes import ForeignBuilder
+from bolt_numba.converters.builder import ForeignBuilder
 from bolt_numba.converters.readers import F, Readers
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value

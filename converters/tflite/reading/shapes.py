@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bolt_numba.converters.operands import Size, ints, static_dim
+from bolt_numba.converters.builder import Size, ints
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.pointwise import Div, Mul
 
 if TYPE_CHECKING:
-    from bolt_numba.converters.nodes import ForeignBuilder
+    from bolt_numba.converters.builder import ForeignBuilder
 
 
 def times(b: ForeignBuilder, size: Size, factor: int) -> Size:
@@ -31,7 +31,7 @@ def same_pads(
     """Pads of an image [n, h, w, c], before and behind, so that each stride has its window: what SAME means."""
     before, behind = [0], [0]
     for axis, size, stride, dilation in zip((1, 2), sizes, strides, dilations, strict=True):
-        length = static_dim(b, x, axis)
+        length = b.static_dim(x, axis)
         more = max(0, ((length + stride - 1) // stride - 1) * stride + (size - 1) * dilation + 1 - length)
         before.append(more // 2)
         behind.append(more - more // 2)

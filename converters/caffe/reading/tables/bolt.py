@@ -11,10 +11,10 @@ from bolt_numba.base.types import F32, I64
 from bolt_numba.converters import bolt_layers
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.bounded import count_of
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.caffe.reading.attributes import Dims
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
-from bolt_numba.converters.operands import dim_of, expanded, ints, rank_of, reshaped, sizes_of, sliced, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import OneHot
 from bolt_numba.ops.arrays.reduce import CumProd, CumSum, LogSoftmax, ReduceMean
@@ -36,8 +36,8 @@ def attention(
     b: LayerBuilder, mask: Value, *, num_heads: int, from_sequence_length: int, to_sequence_length: int
 ) -> Value:
     """What is added to the weights [n, heads, from, to]: 0 where the mask [n, to] is 1, `HIDDEN` where it is 0."""
-    if rank_of(b, mask) != 2:
-        raise b.invalid("rank of the mask", rank_of(b, mask), 2)
+    if b.rank_of(mask) != 2:
+        raise b.invalid("rank of the mask", b.rank_of(mask), 2)
     hidden = b(Mul(), b(Sub(), 1.0, mask), HIDDEN)
     shape = ints([1, num_heads, from_sequence_length, to_sequence_length])
     return b(Expand(), b(Unsqueeze(), hidden, ints([1, 2])), shape)
@@ -84,9 +84,7 @@ def convert_color(
     return bolt_layers.convert_color(b, x, src, dst, as_bytes=dt in ("UINT8", "INT8"))
 
 
-@reader("LutPreprocess")
-def lut_preprocess(b: LayerBuilder, x: Value) -> Value:
-    return bolt_layers.lut_preprocess(b, x)
+reader("LutPreprocess")(lambda b, x: bolt_layers.lut_preprocess(b, x))
 
 
 @reader("Lut")
@@ -122,7 +120,7 @@ def attention_mask(
     """
     if attention_length < 0:
         return x
-    q, k = (static_dim(b, x, i) for i in (-2, -1))
+    q, k = (b.static_dim(x, i) for i in (-2, -1))
     ask(8 * q * k, b.what)
     at, key = np.arange(q)[:, None], np.arange(k)
     last = at + (k - q if attention_length else q)
@@ -151,9 +149,9 @@ def relative_position_embed(
     if table.type.shape != shape:
         raise b.invalid("shape of the table", table.type, list(shape))
     rows: Any = b(Transpose((1, 0)), table) if transpose else table
-    length = static_dim(b, x, axis)
+    length = b.static_dim(x, axis)
     rows = b(Pad("constant"), rows, ints([length - input_dim, 0]), None, ints([0]))
-    return expanded(b, rows, sizes_of(b, x, [0]), [length, num_output])
+    return b.expanded(rows, b.sizes_of(x, [0]), [length, num_output])
 
 
 @reader("RelativeShift")
@@ -165,23 +163,23 @@ def relative_shift(
     Without a second bottom they are read with that many zeros before each row, and the first places are left out, so
     that as many stay.  With one, they are read without zeros, and cut to its length.
     """
-    dim_of(b, x, axis)
-    axis += rank_of(b, x) if axis < 0 else 0
+    b.dim_of(x, axis)
+    axis += b.rank_of(x) if axis < 0 else 0
     if axis == 0 and like is None:
         return x
-    rows, length, step = static_dim(b, x, axis - 1), static_dim(b, x, axis), shift_length
-    keys = length if like is None else static_dim(b, like, axis)
+    rows, length, step = b.static_dim(x, axis - 1), b.static_dim(x, axis), shift_length
+    keys = length if like is None else b.static_dim(like, axis)
     kept = step * (length - rows + step) if like is None else length - step - keys
     if axis == 0 or not 0 <= step <= (rows if like is None else length) or kept < 0:
         raise b.invalid(
             "axis and shift_length", (axis, step), f"those of rows [{rows}, {length}] that give {keys} places"
         )
-    before, behind = sizes_of(b, x, range(axis - 1)), sizes_of(b, x, range(axis + 1, rank_of(b, x)))
-    flat = reshaped(b, x, before, [rows * length], behind)
+    before, behind = b.sizes_of(x, range(axis - 1)), b.sizes_of(x, range(axis + 1, b.rank_of(x)))
+    flat = b.reshaped(x, before, [rows * length], behind)
     if like is not None:
-        flat = sliced(b, flat, axis - 1, step * rows)
-        return sliced(b, reshaped(b, flat, before, [rows, length - step], behind), axis, 0, keys)
-    top = sliced(b, flat, axis - 1, step * length - kept, step * length)
-    rest = b(Pad("constant"), sliced(b, x, axis - 1, step), ints([step, 0]), None, ints([axis]))
-    rest = reshaped(b, rest, before, [(rows - step) * (step + length)], behind)
-    return reshaped(b, b(Concat(axis - 1), top, rest), before, [rows, length], behind)
+        flat = b.sliced(flat, axis - 1, step * rows)
+        return b.sliced(b.reshaped(flat, before, [rows, length - step], behind), axis, 0, keys)
+    top = b.sliced(flat, axis - 1, step * length - kept, step * length)
+    rest = b(Pad("constant"), b.sliced(x, axis - 1, step), ints([step, 0]), None, ints([axis]))
+    rest = b.reshaped(rest, before, [(rows - step) * (step + length)], behind)
+    return b.reshaped(b(Concat(axis - 1), top, rest), before, [rows, length], behind)

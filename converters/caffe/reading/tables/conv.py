@@ -9,10 +9,9 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, I64, Dim, Sym
-from bolt_numba.converters.caffe.reading.attributes import Ints
+from bolt_numba.converters.builder import Ints, ints
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
-from bolt_numba.converters.operands import dim_of, ints, rank_of, spatial_axes, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceMean
@@ -47,7 +46,7 @@ def spatial(
 
 
 def _channel_axis(b: LayerBuilder, x: Value, axis: int) -> int:
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     if not -rank <= axis < rank - 1:
         raise b.invalid("axis", axis, f"an axis of {x.type} with others behind it")
     return axis % rank
@@ -98,10 +97,10 @@ def deconvolution(b: LayerBuilder, *xs: Value, filters: CaffeFilters) -> list[Va
 
 def _convolved(b: LayerBuilder, kind: type[Conv | ConvTranspose], x: Value, filters: CaffeFilters) -> Value:
     at, count = _channel_axis(b, x, filters.axis), filters.num_output
-    rank, channels = rank_of(b, x) - at - 1, dim_of(b, x, at)
+    rank, channels = b.rank_of(x) - at - 1, b.dim_of(x, at)
     kernel = filters.kernel(b, rank)
     is_depthwise = "Depthwise" in b.layer.type or b.layer.type == "ConvolutionDW"
-    groups = static_dim(b, x, at) if is_depthwise else filters.group
+    groups = b.static_dim(x, at) if is_depthwise else filters.group
     operator = filters.operator(b, kind, rank, groups)
     if kind is Conv:
         shape = (count, _per_group(b, channels, groups), *kernel)
@@ -126,11 +125,11 @@ def _unbatched(b: LayerBuilder, operator: Op, x: Value, at: int, w: Value, bias:
     """A convolution whose channels are axis ``at``: all axes before it are one batch."""
     if at == 1:
         return b.one(operator, x, w, bias)
-    rank = rank_of(b, x)
-    before = [static_dim(b, x, i) for i in range(at)]
-    behind = [static_dim(b, x, i) for i in range(at, rank)]
+    rank = b.rank_of(x)
+    before = [b.static_dim(x, i) for i in range(at)]
+    behind = [b.static_dim(x, i) for i in range(at, rank)]
     y = b(operator, b(Reshape(), x, ints([math.prod(before), *behind])), w, bias)
-    return b(Reshape(), y, ints([*before, *(static_dim(b, y, i) for i in range(1, rank_of(b, y)))]))
+    return b(Reshape(), y, ints([*before, *(b.static_dim(y, i) for i in range(1, b.rank_of(y)))]))
 
 
 @reader("InnerProduct")
@@ -138,16 +137,16 @@ def inner_product(
     b: LayerBuilder, x: Value, *, num_output: int, bias_term: bool = True, axis: int = 1, transpose: bool = False
 ) -> Value:
     """Axes from ``axis`` on are one vector, which is multiplied by the weights [n, k], or [k, n] when transposed."""
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     if not -rank <= axis < rank:
         raise b.invalid("axis", axis, f"{-rank} to {rank - 1}")
     at, count = axis % rank, -1
     if not any(isinstance(d, Sym) for d in (x.type.shape or ())[at:]):
-        count = math.prod(static_dim(b, x, i) for i in range(at, rank))
+        count = math.prod(b.static_dim(x, i) for i in range(at, rank))
     w = b.blob(0, (count, num_output) if transpose else (num_output, count), "weight_filler")
     bias = b.blob(1, (num_output,), "bias_filler") if bias_term else None
     if at < rank - 1:
-        length = static_dim(b, w, 0 if transpose else 1)
+        length = b.static_dim(w, 0 if transpose else 1)
         x = b(Flatten(1), x) if at == 1 and count >= 0 else b(Reshape(), x, ints([*(0,) * at, length]))
     return b(MatMul(trans_b=not transpose), x, w, bias)
 
@@ -187,12 +186,12 @@ def pooling(
     """Sizes are rounded up, and a window that would begin behind the padding is left out."""
     if pool not in ("MAX", "AVE", "STOCHASTIC") or round_mode not in ("CEIL", "FLOOR"):
         raise b.invalid("pool and round_mode", (pool, round_mode), "MAX, AVE or STOCHASTIC, and CEIL or FLOOR")
-    if rank_of(b, x) != 4:
-        raise b.invalid("rank of the bottom", rank_of(b, x), 4)
+    if b.rank_of(x) != 4:
+        raise b.invalid("rank of the bottom", b.rank_of(x), 4)
     if global_pooling:
         if pool != "STOCHASTIC" and not b.wants(1):
-            return b(ReduceMax() if pool == "MAX" else ReduceMean(), x, spatial_axes(b, x))
-        kernel: Ints = (static_dim(b, x, 2), static_dim(b, x, 3))
+            return b(ReduceMax() if pool == "MAX" else ReduceMean(), x, b.spatial_axes(x))
+        kernel: Ints = (b.static_dim(x, 2), b.static_dim(x, 3))
         return _pooled(b, x, pool, kernel, (1, 1), (0, 0), is_up=True)
     given = () if kernel_size is None else (kernel_size,)
     kernel = spatial(b, 2, "kernel", given, kernel_h, kernel_w, None)
@@ -214,7 +213,7 @@ def _pooled(b: LayerBuilder, x: Value, pool: str, kernel: Ints, strides: Ints, p
     if not b.wants(1):
         return b(MaxPool(kernel, strides, pads * 2, ceil_mode=is_up), x)
     y, where = b(MaxPool(kernel, strides, pads * 2, ceil_mode=is_up, indices=True), x)
-    plane = ints([static_dim(b, x, 2) * static_dim(b, x, 3)])
+    plane = ints([b.static_dim(x, 2) * b.static_dim(x, 3)])
     return y, b(Cast(F32), b(Mod(), where, plane))
 
 
@@ -225,7 +224,7 @@ def _reaching(b: LayerBuilder, x: Value, kernel: Ints, strides: Ints, pads: Ints
     """
     if not is_up or any(pads) or (kernel[0] >= strides[0] and kernel[1] >= strides[1]):
         return x
-    sizes = [dim_of(b, x, i) for i in (2, 3)]
+    sizes = [b.dim_of(x, i) for i in (2, 3)]
     extra = []
     for size, k, s in zip(sizes, kernel, strides, strict=True):
         if isinstance(size, Sym):
@@ -242,7 +241,7 @@ def spp(b: LayerBuilder, x: Value, *, pyramid_height: int, pool: str = "MAX") ->
     """Pools of 1, 2, 4, ... bins along both axes, one behind the other for each image."""
     if not 1 <= pyramid_height <= 16:
         raise b.invalid("pyramid_height", pyramid_height, "1 to 16")
-    sizes = [static_dim(b, x, i) for i in (2, 3)]
+    sizes = [b.static_dim(x, i) for i in (2, 3)]
     levels = []
     for level in range(pyramid_height):
         bins = 1 << level
@@ -265,9 +264,9 @@ class CaffeColumns(CaffeFilters):
 def im2col(b: LayerBuilder, x: Value, *, filters: CaffeColumns) -> Value:
     """The numbers below each window as channels: a depthwise convolution with filters of a single one."""
     at = _channel_axis(b, x, filters.axis)
-    rank = rank_of(b, x) - at - 1
+    rank = b.rank_of(x) - at - 1
     kernel = filters.kernel(b, rank)
-    channels, taps = static_dim(b, x, at), math.prod(kernel)
+    channels, taps = b.static_dim(x, at), math.prod(kernel)
     if not 0 < taps <= 4096:
         raise b.invalid("kernel", kernel, "1 to 4096 numbers")
     w = b.const(np.broadcast_to(np.eye(taps, dtype=F32), (channels, taps, taps)).reshape(-1, 1, *kernel))

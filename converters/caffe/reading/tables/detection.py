@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32, Array
+from bolt_numba.converters.builder import Floats, ints
 from bolt_numba.converters.caffe.message import Message, integer, last, number
-from bolt_numba.converters.caffe.reading.attributes import Floats
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
-from bolt_numba.converters.operands import ints, rank_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Split, Transpose, Unsqueeze
@@ -84,7 +83,7 @@ def detection_output(
     if unknown or num_classes < 1:
         raise b.invalid("nms_param and num_classes", (sorted(unknown), num_classes), "known fields, some classes")
     sets = 1 if share_location else num_classes
-    count = static_dim(b, priors, 2) // 4
+    count = b.static_dim(priors, 2) // 4
     boxes = b(Reshape(), location, ints([0, count, sets, 4]))
     rows = b.node(Split(1, 2), priors).outputs
     corners, spread = (b(Reshape(), v, ints([1, count, 1, 4])) for v in rows)
@@ -124,7 +123,7 @@ def _decoded(b: LayerBuilder, code: str, boxes: Value, priors: Value, spread: Va
 
 def _halves(b: LayerBuilder, x: Value) -> list[Value]:
     """The first two and the last two of the last axis."""
-    outputs: list[Value] = b.node(Split(rank_of(b, x) - 1, 2), x).outputs
+    outputs: list[Value] = b.node(Split(b.rank_of(x) - 1, 2), x).outputs
     return outputs
 
 
@@ -133,7 +132,7 @@ def roi_pooling(
     b: LayerBuilder, x: Value, rois: Value, *, pooled_h: int, pooled_w: int, spatial_scale: float = 1.0
 ) -> Value:
     """The greatest numbers in the bins of regions [r, 5], or [r, 5, 1, 1]."""
-    flat = rois if rank_of(b, rois) == 2 else b(Reshape(), rois, ints([-1, 5]))
+    flat = rois if b.rank_of(rois) == 2 else b(Reshape(), rois, ints([-1, 5]))
     return b(MaxRoiPool((pooled_h, pooled_w), spatial_scale), x, flat)
 
 
@@ -142,9 +141,9 @@ def psroi_pooling(
     b: LayerBuilder, x: Value, rois: Value, *, output_dim: int, group_size: int, spatial_scale: float
 ) -> Value:
     """Means of the bins of regions, each of the channels that belong to its bin."""
-    if static_dim(b, x, 1) != output_dim * group_size * group_size:
-        raise b.invalid("output_dim and group_size", (output_dim, group_size), f"{static_dim(b, x, 1)} channels")
-    flat = rois if rank_of(b, rois) == 2 else b(Reshape(), rois, ints([-1, 5]))
+    if b.static_dim(x, 1) != output_dim * group_size * group_size:
+        raise b.invalid("output_dim and group_size", (output_dim, group_size), f"{b.static_dim(x, 1)} channels")
+    flat = rois if b.rank_of(rois) == 2 else b(Reshape(), rois, ints([-1, 5]))
     return b(PSRoiPool((group_size, group_size), spatial_scale), x, flat)
 
 
@@ -168,7 +167,7 @@ def proposal(
 
     Source: the layer of Faster R-CNN.
     """
-    h, w = static_dim(b, scores, 2), static_dim(b, scores, 3)
+    h, w = b.static_dim(scores, 2), b.static_dim(scores, 3)
     anchors = _anchors(base_size, ratio, scale)
     count = len(anchors)
     shifts = np.stack(np.meshgrid(np.arange(w), np.arange(h)), axis=-1) * feat_stride
@@ -220,7 +219,7 @@ def _anchors(base: int, ratios: Floats, scales: Floats) -> Array:
 @reader("Reorg")
 def reorg(b: LayerBuilder, x: Value, *, stride: int, reverse: bool = False) -> Value:
     """Pixels to channels, in the order of Darknet: it reads the numbers as if channels had been taken apart before."""
-    c, h, w = (static_dim(b, x, i) for i in (1, 2, 3))
+    c, h, w = (b.static_dim(x, i) for i in (1, 2, 3))
     s = stride
     if not 1 <= s <= 1 << 10 or c % (s * s) or (not reverse and (h % s or w % s)):
         raise b.invalid("stride", s, f"a divisor of {(h, w)} whose square divides {c} channels")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bolt_numba.base.budget import ask
@@ -41,15 +39,9 @@ def dummy_data(b: LayerBuilder) -> list[Value]:
     return made
 
 
-@reader("Split", "Copy")
-def split(b: LayerBuilder, x: Value) -> list[Value]:
-    return [b(Identity(), x) for _ in b.outputs]
-
-
-@reader("Silence")
-def silence(b: LayerBuilder, *xs: Value) -> Any:
-    """Swallows what nobody reads."""
-    return ()
+reader("Split", "Copy")(lambda b, x: [b(Identity(), x) for _ in b.outputs])
+# Swallows what nobody reads.
+reader("Silence")(lambda b, *xs: ())
 
 
 @reader("Dropout")

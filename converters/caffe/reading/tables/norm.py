@@ -8,9 +8,9 @@ import numpy as np
 
 from bolt_numba.base.types import F32, Sym
 from bolt_numba.converters.as_is import AsIs
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
-from bolt_numba.converters.operands import dim_of, ints, rank_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import ReduceMean, ReduceSumSquare, Softmax
 from bolt_numba.ops.layers.norm import LRN, BatchNormalization, LayerNormalization
@@ -26,21 +26,21 @@ def batch_norm(b: LayerBuilder, x: Value, *, use_global_stats: bool = True, eps:
 
     The stored ones are sums: their third blob says by what they are divided, and 0 makes them 0.
     """
-    channels = dim_of(b, x, 1) if rank_of(b, x) > 1 else 1
+    channels = b.dim_of(x, 1) if b.rank_of(x) > 1 else 1
     count = -1 if isinstance(channels, Sym) else channels
     if not use_global_stats:
-        return _by_batch(b, x, static_dim(b, x, 1), eps)
+        return _by_batch(b, x, b.static_dim(x, 1), eps)
     mean, variance = (b.weights(i, (count,)) for i in range(2))
     divisor = float(b.weights(2, (1,))[0]) if b.blobs is None or b.blobs > 2 else 1.0
     factor = np.float32(0 if divisor == 0 else 1 / divisor)
     one, zero = np.ones(mean.size, F32), np.zeros(mean.size, F32)
-    if rank_of(b, x) < 2:
+    if b.rank_of(x) < 2:
         return b(Div(), b(Sub(), x, mean * factor), np.sqrt(variance * factor + np.float32(eps)))
     return b(BatchNormalization(eps), x, one, zero, mean * factor, variance * factor)
 
 
 def _by_batch(b: LayerBuilder, x: Value, count: int, eps: float) -> Value:
-    axes = ints([0, *range(2, rank_of(b, x))])
+    axes = ints([0, *range(2, b.rank_of(x))])
     mean = b(ReduceMean(), x, axes)
     centred = b(Sub(), x, mean)
     variance = b(ReduceMean(keepdims=False), b(Mul(), centred, centred), axes)
@@ -51,7 +51,7 @@ def _by_batch(b: LayerBuilder, x: Value, count: int, eps: float) -> Value:
 @reader("BN")
 def bn(b: LayerBuilder, x: Value, *, eps: float = 1e-5, momentum: float = 0.9, frozen: bool = True) -> Value:
     """Normalisation of forks for segmentation: blobs are scale, bias, mean and variance."""
-    count = dim_of(b, x, 1)
+    count = b.dim_of(x, 1)
     weights = [b.blob(i, (count,)) for i in range(4)]
     return b(BatchNormalization(eps), x, *weights)
 
@@ -84,7 +84,7 @@ def mvn(
     b: LayerBuilder, x: Value, *, normalize_variance: bool = True, across_channels: bool = False, eps: float = 1e-9
 ) -> Value:
     """(x - mean) / (standard deviation + eps), over each channel or over each image."""
-    axes = ints(range(1 if across_channels else 2, rank_of(b, x)))
+    axes = ints(range(1 if across_channels else 2, b.rank_of(x)))
     if not len(axes):  # of single numbers nothing is left
         return b(Mul(), x, 0.0)
     centred = b(Sub(), x, b(ReduceMean(), x, axes))
@@ -99,8 +99,8 @@ def normalize(
     b: LayerBuilder, x: Value, *, across_spatial: bool = True, channel_shared: bool = True, eps: float = 1e-10
 ) -> Value:
     """X / sqrt(sum of squares + eps) over the channels, and over the image too, times a learned factor."""
-    channels = dim_of(b, x, 1)
-    rank = rank_of(b, x)
+    channels = b.dim_of(x, 1)
+    rank = b.rank_of(x)
     total = b(ReduceSumSquare(), x, ints(range(1, rank) if across_spatial else [1]))
     y = b(Div(), x, b(Sqrt(), b(Add(), total, eps)))
     count = 1 if channel_shared else -1 if isinstance(channels, Sym) else channels
@@ -111,5 +111,5 @@ def normalize(
 @reader("LayerNorm")
 def layer_norm(b: LayerBuilder, x: Value, *, eps: float = 1e-6) -> Any:
     """Over the last axis; blobs are scale and bias.  Source: Bolt's layer."""
-    count = static_dim(b, x, rank_of(b, x) - 1)
+    count = b.static_dim(x, b.rank_of(x) - 1)
     return b(LayerNormalization(-1, eps), x, b.blob(0, (count,)), b.blob(1, (count,)))

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32, Dim, TensorType
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
-from bolt_numba.converters.operands import dim_of, ints, rank_of, static_dim
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.shape import Reshape, Split, Unsqueeze
@@ -27,8 +27,8 @@ def lstm(b: LayerBuilder, x: Value, cont: Value, *others: Value, num_output: int
     static, states = _others(b, others, 2 if expose_hidden else 0)
     inputs, rest = _projected(b, x, static, 4 * num_output)
     recurrent = b.blob(rest, (4 * num_output, num_output), "weight_filler")
-    batch = dim_of(b, x, 1)
-    states = states or [b.const(np.zeros((1, static_dim(b, x, 1), num_output), F32)) for _ in range(2)]
+    batch = b.dim_of(x, 1)
+    states = states or [b.const(np.zeros((1, b.static_dim(x, 1), num_output), F32)) for _ in range(2)]
 
     def step(s: Builder, h: Value, c: Value, gates: Value, on: Value, w: Value) -> tuple[Value, ...]:
         y = s(Add(), gates, s(MatMul(trans_b=True), s(Mul(), h, on), w))
@@ -55,19 +55,19 @@ def rnn(b: LayerBuilder, x: Value, cont: Value, *others: Value, num_output: int,
         b.blob(rest + 1, (num_output, num_output), "weight_filler"),
         b.blob(rest + 2, (num_output,), "bias_filler"),
     ]
-    states = states or [b.const(np.zeros((1, static_dim(b, x, 1), num_output), F32))]
+    states = states or [b.const(np.zeros((1, b.static_dim(x, 1), num_output), F32))]
 
     def step(s: Builder, h: Value, sums: Value, on: Value, w: Value, wo: Value, bo: Value) -> tuple[Value, ...]:
         new = s(Tanh(), s(Add(), sums, s(MatMul(trans_b=True), s(Mul(), h, on), w)))
         return new, s(Tanh(), s(MatMul(trans_b=True), new, wo, bo))
 
-    return _scan(b, step, inputs, cont, states, weights, dim_of(b, x, 1), num_output, own_result=True)
+    return _scan(b, step, inputs, cont, states, weights, b.dim_of(x, 1), num_output, own_result=True)
 
 
 @reader("LSTMUnit")
 def lstm_unit(b: LayerBuilder, c: Value, gates: Value, cont: Value) -> list[Value]:
     """One step: c [1, n, h], gates [1, n, 4 h], cont [1, n] -> c and h."""
-    count = static_dim(b, c, 2)
+    count = b.static_dim(c, 2)
     on = b(Reshape(), cont, ints([-1, 1]))
     h, new = _unit(b, b(Reshape(), c, ints([-1, count])), b(Reshape(), gates, ints([-1, 4 * count])), on)
     return [b(Unsqueeze(), v, ints([0])) for v in (new, h)]
@@ -84,19 +84,19 @@ def _others(b: LayerBuilder, others: tuple[Value, ...], states: int) -> tuple[Va
 def _projected(b: LayerBuilder, x: Value, static: Value | None, count: int) -> tuple[Value, int]:
     """w_x x + b for all steps [t, n, count], plus w_static of the static input; the number of blobs read."""
     w, bias = b.blob(0, (count, _length(b, x, 2)), "weight_filler"), b.blob(1, (count,), "bias_filler")
-    flat = x if rank_of(b, x) == 3 else b(Reshape(), x, ints([0, 0, _length(b, x, 2)]))
+    flat = x if b.rank_of(x) == 3 else b(Reshape(), x, ints([0, 0, _length(b, x, 2)]))
     sums = b(MatMul(trans_b=True), flat, w, bias)
     if static is None:
         return sums, 2
     ws = b.blob(2, (count, _length(b, static, 1)), "weight_filler")
-    flat = static if rank_of(b, static) == 2 else b(Reshape(), static, ints([0, _length(b, static, 1)]))
+    flat = static if b.rank_of(static) == 2 else b(Reshape(), static, ints([0, _length(b, static, 1)]))
     return b(Add(), sums, b(MatMul(trans_b=True), flat, ws)), 3
 
 
 def _length(b: LayerBuilder, x: Value, first: int) -> int:
     made = 1
-    for i in range(first, rank_of(b, x)):
-        made *= static_dim(b, x, i)
+    for i in range(first, b.rank_of(x)):
+        made *= b.static_dim(x, i)
     return made
 
 
@@ -119,7 +119,7 @@ def _scan(
     s = Builder(body)
     state_type = TensorType(F32, (batch, count))
     carried = [body.add_input(f"state_{i}", state_type) for i in range(len(states))]
-    at = body.add_input("sums", TensorType(F32, (batch, dim_of(b, sums, 2))))
+    at = body.add_input("sums", TensorType(F32, (batch, b.dim_of(sums, 2))))
     on = body.add_input("cont", TensorType(F32, (batch, 1)))
     captured = [body.add_input(f"weights_{i}", v.type) for i, v in enumerate(weights)]
     made = step(s, *carried, at, on, *captured)

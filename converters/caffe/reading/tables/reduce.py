@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bolt_numba.base.types import F32, Sym
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
-from bolt_numba.converters.operands import dim_of, ints, rank_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import ReduceL1, ReduceMean, ReduceSum, ReduceSumSquare, TopK
 from bolt_numba.ops.arrays.shape import Concat, Flatten, Reshape, Unsqueeze
@@ -17,7 +17,7 @@ _OPERATIONS = {"SUM": ReduceSum, "ASUM": ReduceL1, "SUMSQ": ReduceSumSquare, "ME
 @reader("Reduction")
 def reduction(b: LayerBuilder, x: Value, *, operation: str = "SUM", axis: int = 0, coeff: float = 1.0) -> Value:
     """All axes from ``axis`` on become one number, times the coefficient."""
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     if operation not in _OPERATIONS or not -rank <= axis < max(rank, 1):
         raise b.invalid("operation and axis", (operation, axis), f"one of {list(_OPERATIONS)}, of {rank} axes")
     axes = range(axis % rank, rank) if rank else ()
@@ -31,10 +31,10 @@ def argmax(b: LayerBuilder, x: Value, *, out_max_val: bool = False, top_k: int =
 
     Without an axis the result is [n, 1, k], with values [n, 2, k]: indices, then values; as many axes as the bottom.
     """
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     flat = x if axis is not None else b(Flatten(1), x)
     at = 1 if axis is None else axis
-    size = dim_of(b, flat, at)
+    size = b.dim_of(flat, at)
     if not 1 <= top_k < 1 << 31 or (not isinstance(size, Sym) and top_k > size):
         raise b.invalid("top_k", top_k, f"1 to {size}")
     values, indices = b(TopK(at), flat, ints([top_k]))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bolt_numba.base.types import I64, Sym
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
-from bolt_numba.converters.operands import dim_of, ints, rank_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import ScatterElements
 from bolt_numba.ops.arrays.generate import ConstantOfShape
@@ -50,10 +50,10 @@ def interp(
         return b(operator, x, None, None, b(Shape(2, 4), like))
     if height and width:
         return _resized(b, x, operator, height, width)
-    if any(isinstance(dim_of(b, x, i), Sym) for i in (2, 3)) and shrink_factor == 1 and zoom_factor == int(zoom_factor):
+    if any(isinstance(b.dim_of(x, i), Sym) for i in (2, 3)) and shrink_factor == 1 and zoom_factor == int(zoom_factor):
         factor = ints([int(zoom_factor)] * 2)
         return b(operator, x, None, None, b(Sub(), b(Mul(), b(Shape(2, 4), x), factor), factor - 1))
-    made = [(static_dim(b, x, i) - 1) // shrink_factor + 1 for i in (2, 3)]
+    made = [(b.static_dim(x, i) - 1) // shrink_factor + 1 for i in (2, 3)]
     return _resized(b, x, operator, *(round(n + (n - 1) * (zoom_factor - 1)) for n in made))
 
 
@@ -94,12 +94,12 @@ def upsample(
         if not all(0 < f <= 1 << 10 for f in factors):
             raise b.invalid("scale", factors, "1 to 1024")
         operator = Resize("nearest", "asymmetric", "floor", axes=(2, 3))
-        if any(isinstance(dim_of(b, x, i), Sym) for i in (2, 3)):
+        if any(isinstance(b.dim_of(x, i), Sym) for i in (2, 3)):
             return b(operator, x, None, None, b(Mul(), b(Shape(2, 4), x), ints(factors)))
-        return _resized(b, x, operator, *(static_dim(b, x, i) * f for i, f in zip((2, 3), factors, strict=True)))
-    n, c, h, w = (static_dim(b, x, i) for i in range(4))
+        return _resized(b, x, operator, *(b.static_dim(x, i) * f for i, f in zip((2, 3), factors, strict=True)))
+    n, c, h, w = (b.static_dim(x, i) for i in range(4))
     height, width = (upsample_h or h * factors[0] - pad_out_h), (upsample_w or w * factors[1] - pad_out_w)
-    if not 0 < height <= MOST_SIDE or not 0 < width <= MOST_SIDE or rank_of(b, x) != 4:
+    if not 0 < height <= MOST_SIDE or not 0 < width <= MOST_SIDE or b.rank_of(x) != 4:
         raise b.invalid("height and width", (height, width), f"1 to {MOST_SIDE}")
     zeros = b(ConstantOfShape(0.0), ints([n * c, height * width]))
     places = b(Cast(I64), b(Reshape(), mask, ints([n * c, h * w])))

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import I64, Sym
-from bolt_numba.converters.caffe.reading.attributes import Dims, Ints
+from bolt_numba.base.types import Sym
+from bolt_numba.converters.as_is import AsIs
+from bolt_numba.converters.builder import Ints, ints
+from bolt_numba.converters.caffe.reading.attributes import Dims
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
-from bolt_numba.converters.operands import dim_of, ints, joined, rank_of, reshaped, size_of, sizes_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Compress, Gather
 from bolt_numba.ops.arrays.shape import (
@@ -26,37 +27,29 @@ from bolt_numba.ops.arrays.shape import (
     Unsqueeze,
 )
 from bolt_numba.ops.arrays.slicing import Pad, Slice
-from bolt_numba.ops.pointwise import Add, Cast, Equal, Not
+from bolt_numba.ops.pointwise import Add, Equal, Not
 
 MOST_PARTS = 1 << 16
 
 
-def axis_of(b: LayerBuilder, axis: int, rank: int) -> int:
-    """An axis that may count from the end, in 0…rank - 1."""
-    if not -rank <= axis < rank:
-        raise b.invalid("axis", axis, f"{-rank} to {rank - 1}")
-    return axis % rank
-
-
 @reader("Concat")
 def concat(b: LayerBuilder, *xs: Value, axis: int = 1, concat_dim: int | None = None) -> Value:
-    at = axis_of(b, axis if concat_dim is None else concat_dim, rank_of(b, xs[0]) if xs else 1)
-    return b(Concat(at), *xs)
+    return b(Concat(b.axis_of(xs[0], axis if concat_dim is None else concat_dim) if xs else axis), *xs)
 
 
 @reader("Slice")
 def slice_(b: LayerBuilder, x: Value, *, axis: int = 1, slice_dim: int | None = None, slice_point: Ints = ()) -> Any:
     """Parts between the points; without any, equal ones."""
-    at = axis_of(b, axis if slice_dim is None else slice_dim, rank_of(b, x))
+    at = b.axis_of(x, axis if slice_dim is None else slice_dim)
     parts = len(b.outputs)
     if not 1 <= parts <= MOST_PARTS:
         raise b.invalid("number of tops", parts, f"1 to {MOST_PARTS}")
     if not slice_point:
-        size = dim_of(b, x, at)
+        size = b.dim_of(x, at)
         if not isinstance(size, Sym) and size % parts:
             raise b.invalid("number of tops", parts, f"a divisor of {size}")
         return b.node(Split(at, parts), x).outputs
-    ends = [*slice_point, static_dim(b, x, at)]
+    ends = [*slice_point, b.static_dim(x, at)]
     lengths = [end - begin for begin, end in itertools.pairwise([0, *ends])]
     if len(lengths) != parts or min(lengths) < 1:
         raise b.invalid("slice_point", slice_point, f"{parts - 1} rising points below {ends[-1]}")
@@ -65,11 +58,11 @@ def slice_(b: LayerBuilder, x: Value, *, axis: int = 1, slice_dim: int | None = 
 
 @reader("Flatten")
 def flatten(b: LayerBuilder, x: Value, *, axis: int = 1, end_axis: int = -1) -> Value:
-    rank = rank_of(b, x)
-    first, last = axis_of(b, axis, rank), axis_of(b, end_axis, rank)
+    rank = b.rank_of(x)
+    first, last = b.axis_of(x, axis), b.axis_of(x, end_axis)
     if last < first:
         raise b.invalid("end_axis", end_axis, f"an axis from {first} on")
-    behind: list[Any] = [dim_of(b, x, i) for i in range(last + 1, rank)]
+    behind: list[Any] = [b.dim_of(x, i) for i in range(last + 1, rank)]
     if all(isinstance(d, int) for d in behind):
         return b(Reshape(), x, ints([*(0,) * first, -1, *behind]))
     return b(Reshape(), x, b(Concat(0), b(Shape(0, first), x), np.array([-1]), b(Shape(last + 1), x)))
@@ -78,7 +71,7 @@ def flatten(b: LayerBuilder, x: Value, *, axis: int = 1, end_axis: int = -1) -> 
 @reader("Reshape")
 def reshape(b: LayerBuilder, x: Value, *, shape: Dims = (), axis: int = 0, num_axes: int = -1) -> Value:
     """Some axes of x, all by default, get other sizes: 0 keeps that of the same place, -1 is what is left."""
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     if not -rank - 1 <= axis <= rank or num_axes < -1:
         raise b.invalid("axis and num_axes", (axis, num_axes), f"{-rank - 1} to {rank}, and at least -1")
     first = axis if axis >= 0 else axis + rank + 1
@@ -89,28 +82,28 @@ def reshape(b: LayerBuilder, x: Value, *, shape: Dims = (), axis: int = 0, num_a
     for i, d in enumerate(shape):
         if d == 0 and first + i >= rank:
             raise b.invalid("shape", shape, f"no 0 beyond {rank} axes")
-        middle.append(dim_of(b, x, first + i) if d == 0 else d)
-    sizes = [*(dim_of(b, x, i) for i in range(first)), *middle, *(dim_of(b, x, i) for i in range(end, rank))]
+        middle.append(b.dim_of(x, first + i) if d == 0 else d)
+    sizes = [*(b.dim_of(x, i) for i in range(first)), *middle, *(b.dim_of(x, i) for i in range(end, rank))]
     return b(Reshape(), x, _shape_of(b, x, sizes))
 
 
 def _shape_of(b: LayerBuilder, x: Value, sizes: list[Any]) -> Value:
     """A shape some of whose sizes may be those of x that only the run tells."""
     own = x.type.shape or ()
-    return joined(b, [size_of(b, x, own.index(d)) if isinstance(d, Sym) else d for d in sizes])
+    return b.joined([b.size_of(x, own.index(d)) if isinstance(d, Sym) else d for d in sizes])
 
 
 @reader("Crop")
 def crop(b: LayerBuilder, x: Value, reference: Value, *, axis: int = 2, offset: Ints = ()) -> Value:
     """Axes from ``axis`` on get the sizes of the reference, beginning at the offsets."""
-    rank = rank_of(b, x)
-    at = axis_of(b, axis, rank)
+    rank = b.rank_of(x)
+    at = b.axis_of(x, axis)
     if len(offset) > 1 and len(offset) != rank - at:
         raise b.invalid("offset", offset, f"one, or {rank - at}")
     begins = list(offset) * (rank - at if len(offset) < 2 else 1) or [0] * (rank - at)
-    if any(isinstance(dim_of(b, v, i), Sym) for v in (x, reference) for i in range(at, rank)) and min(begins) >= 0:
+    if any(isinstance(b.dim_of(v, i), Sym) for v in (x, reference) for i in range(at, rank)) and min(begins) >= 0:
         return _cropped(b, x, b(Shape(at, rank), reference), begins, at)
-    sizes = [(static_dim(b, x, i), static_dim(b, reference, i)) for i in range(at, rank)]
+    sizes = [(b.static_dim(x, i), b.static_dim(reference, i)) for i in range(at, rank)]
     if any(begin < 0 or begin + size > whole for begin, (whole, size) in zip(begins, sizes, strict=True)):
         raise b.invalid("offset and sizes", (begins, sizes), "a part of the first bottom")
     ends = [begin + size for begin, (_, size) in zip(begins, sizes, strict=True)]
@@ -125,8 +118,8 @@ def _cropped(b: LayerBuilder, x: Value, sizes: Value, begins: list[int], at: int
 
 @reader("Tile")
 def tile(b: LayerBuilder, x: Value, *, tiles: int, axis: int = 1) -> Value:
-    rank = rank_of(b, x)
-    at = axis_of(b, axis, rank)
+    rank = b.rank_of(x)
+    at = b.axis_of(x, axis)
     if tiles < 1:
         raise b.invalid("tiles", tiles, "at least 1")
     return b(Tile(), x, ints(tiles if i == at else 1 for i in range(rank)))
@@ -135,7 +128,7 @@ def tile(b: LayerBuilder, x: Value, *, tiles: int, axis: int = 1) -> Value:
 @reader("Permute")
 def permute(b: LayerBuilder, x: Value, *, order: Ints = ()) -> Value:
     """Axes in another order; those that are not listed follow."""
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     rest = [i for i in range(rank) if i not in order]
     if len(set(order)) != len(order) or any(not 0 <= i < rank for i in order):
         raise b.invalid("order", order, f"different axes of {rank}")
@@ -156,12 +149,12 @@ def unsqueeze(b: LayerBuilder, x: Value, *, axis: Ints = (), axes: Ints = ()) ->
 @reader("ShuffleChannel")
 def shuffle_channel(b: LayerBuilder, x: Value, *, group: int = 1) -> Value:
     """The first of each group of channels, then the second of each, and so on."""
-    channels = static_dim(b, x, 1)
+    channels = b.static_dim(x, 1)
     if group < 1 or channels % group:
         raise b.invalid("group", group, f"a divisor of {channels} channels")
-    y = reshaped(b, x, [size_of(b, x, 0), group, channels // group, -1])
-    sizes = sizes_of(b, x, (0, *range(2, rank_of(b, x))))
-    return reshaped(b, b(Transpose((0, 2, 1, 3)), y), [sizes[0], channels, *sizes[1:]])
+    y = b.reshaped(x, [b.size_of(x, 0), group, channels // group, -1])
+    sizes = b.sizes_of(x, (0, *range(2, b.rank_of(x))))
+    return b.reshaped(b(Transpose((0, 2, 1, 3)), y), [sizes[0], channels, *sizes[1:]])
 
 
 @reader("PixelShuffle", "SubPixel")
@@ -192,14 +185,10 @@ def pad(
     return b(Pad("constant"), x, ints([*begins, *ends]), value, ints([2, 3]))
 
 
-@reader("BatchReindex")
-def batch_reindex(b: LayerBuilder, x: Value, order: Value) -> Value:
-    return b(Gather(0), x, b(Cast(I64), order))
+reader("BatchReindex")(AsIs(Gather(0), "x order:"))
 
 
-@reader("Gather")
-def gather(b: LayerBuilder, x: Value, indices: Value, *, axis: int = 0) -> Value:
-    return b(Gather(axis), x, b(Cast(I64), indices))
+reader("Gather")(AsIs(Gather, "x indices:"))
 
 
 @reader("Filter")

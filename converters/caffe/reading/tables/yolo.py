@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from bolt_numba.base.types import F32, Array
-from bolt_numba.converters.caffe.reading.attributes import Floats, Ints
+from bolt_numba.converters.builder import Floats, Ints, ints
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
-from bolt_numba.converters.operands import ints, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax, Softmax
@@ -85,16 +84,16 @@ def region(
 
     Places and objects go through a sigmoid, sizes stay, classes go through a softmax, or a sigmoid each.
     """
-    h, w = static_dim(b, x, 2), static_dim(b, x, 3)
+    h, w = b.static_dim(x, 2), b.static_dim(x, 3)
     is_softmax, boxes = softmax and do_softmax, num if softmax and do_softmax else len(mask) or num
-    if coords < 2 or classes < 1 or static_dim(b, x, 1) != boxes * (coords + 1 + classes):
-        raise b.invalid("coords, classes and num", (coords, classes, boxes), f"those of {static_dim(b, x, 1)} channels")
+    if coords < 2 or classes < 1 or b.static_dim(x, 1) != boxes * (coords + 1 + classes):
+        raise b.invalid("coords, classes and num", (coords, classes, boxes), f"those of {b.static_dim(x, 1)} channels")
     cells = b(Reshape(), x, ints([0, boxes, coords + 1 + classes, h, w]))
     sizes = ints([2, coords - 2, 1, classes] if coords > 2 else [2, 1, classes])
     place, *size, object_, rest = b.node(Split(2, len(sizes)), cells, sizes).outputs
     chances = b(Softmax(2), rest) if is_softmax else b(Sigmoid(), rest)
     made = b(Concat(2), b(Sigmoid(), place), *size, b(Sigmoid(), object_), chances)
-    return b(Reshape(), made, ints([0, static_dim(b, x, 1), h, w]))
+    return b(Reshape(), made, ints([0, b.static_dim(x, 1), h, w]))
 
 
 def _yolo_rows(b: LayerBuilder, boxes: Value, scores: Value, labels: Value, threshold: float, overlap: float) -> Value:
@@ -110,7 +109,7 @@ def _yolo_grid(
     b: LayerBuilder, x: Value, sizes: Array, classes: int, scale: int, is_softmax: bool = False
 ) -> tuple[Value, Value, Value]:
     """Corners [n, boxes, 4], scores and labels [n, boxes] of a grid; sizes: of its anchors, ``scale`` to a cell."""
-    h, w, count = static_dim(b, x, 2), static_dim(b, x, 3), len(sizes)
+    h, w, count = b.static_dim(x, 2), b.static_dim(x, 3), len(sizes)
     cells = b(Transpose((0, 1, 3, 4, 2)), b(Reshape(), x, ints([0, count, 5 + classes, h, w])))
     place, size, object_, rest = b.node(Split(4, 4), cells, ints([2, 2, 1, classes])).outputs
     grid = np.stack(np.meshgrid(np.arange(w), np.arange(h)), axis=-1).astype(F32)

@@ -10,22 +10,19 @@ import ml_dtypes
 import numpy as np
 
 from bolt_numba.base.types import BOOL, I32, I64, Sym
+from bolt_numba.converters.builder import Ints, ints
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.decoder import by_heads, merged
-from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.operands import dim_of, expanded, ints, joined, rank_of, size_of, static_dim
+from bolt_numba.converters.onnx.reading.registry import microsoft
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import GatherElements
-from bolt_numba.ops.arrays.generate import Range, Trilu
+from bolt_numba.ops.arrays.generate import Trilu
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Split, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.attention.attention import FusedAttention
 from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, And, Cast, Div, GreaterOrEqual, Less, Mul, Sqrt, Sub, Where
-
-Ints = tuple[int, ...]
-microsoft = functools.partial(reader, domain="com.microsoft")
 
 
 @microsoft("Attention")
@@ -48,7 +45,7 @@ def attention(
     rotary_embedding_dim: int = 0,
 ) -> Any:
     """Projection to q, k, v by one matrix, attention by heads.  past, present: keys and values in one tensor."""
-    width = static_dim(b, weights, 1)
+    width = b.static_dim(weights, 1)
     sizes = qkv_hidden_sizes or (width // 3,) * 3
     if sum(sizes) != width or len(sizes) != 3 or num_heads < 1 or any(s % num_heads for s in sizes):
         raise b.invalid("qkv_hidden_sizes and num_heads", (sizes, num_heads), f"three sizes with sum {width}")
@@ -91,7 +88,7 @@ def multi_head_attention(
     if past_sequence_length is not None or cache_indirection is not None:
         raise b.unsupported("past_sequence_length or cache_indirection")
     operands = biased(b, _unpacked(b, query, key, value), bias)
-    q, k, v = (_heads(b, p, num_heads) if rank_of(b, p) == 3 else p for p in operands)
+    q, k, v = (_heads(b, p, num_heads) if b.rank_of(p) == 3 else p for p in operands)
     if past_key is not None and past_value is not None:
         k, v = b(Concat(2), past_key, k), b(Concat(2), past_value, v)
     added = [masked(b, key_padding_mask, mask_filter_value, k), attention_bias]
@@ -126,7 +123,7 @@ def decoder_masked_multi_head_attention(
     cache_indirection: i32 [n / beams, beams, room], which of the beams each earlier key of a beam came from.
     """
     if past_key is None and key is not None and value is not None:
-        key, value = (_heads(b, v, num_heads) if rank_of(b, v) == 3 else v for v in (key, value))
+        key, value = (_heads(b, v, num_heads) if b.rank_of(v) == 3 else v for v in (key, value))
     if not past_present_share_buffer or past_key is None or past_value is None or past_sequence_length is None:
         if cache_indirection is not None:
             raise b.unsupported("cache_indirection without a past that has room")
@@ -154,10 +151,10 @@ def decoder_masked_multi_head_attention(
 def _of_beams(b: NodeBuilder, past: Value, origins: Value, length: Value) -> Value:
     """Past keys or values [n, heads, room, size], each taken from the beam of its group that it came from."""
     beams, room = b(Shape(1, 2), origins), b(Shape(2, 3), past)
-    rows = b(Range(), np.array(0), b(Squeeze(), b(Shape(0, 1), past), ints([0])), np.array(1))
+    rows = b.counted(b(Squeeze(), b(Shape(0, 1), past), ints([0])))
     first = b(Mul(), b(Div(), rows, beams), beams)
-    valid = b(Less(), b(Range(), np.array(0), b(Squeeze(), room, ints([0])), np.array(1)), b(Cast(I64), length))
-    within = b(Where(), valid, b(Reshape(), b(Cast(I64), origins), joined(b, [-1], room)), np.array(0))
+    valid = b(Less(), b.counted(b(Squeeze(), room, ints([0]))), b(Cast(I64), length))
+    within = b(Where(), valid, b(Reshape(), b(Cast(I64), origins), b.joined([-1], room)), np.array(0))
     places = b(Unsqueeze(), b(Add(), b(Unsqueeze(), first, ints([1])), within), ints([1, 3]))
     return b(GatherElements(0), past, b(Expand(), places, b(Shape(), past)))
 
@@ -166,10 +163,10 @@ def _unpacked(b: NodeBuilder, query: Any, key: Any, value: Any) -> list[Any]:
     """Query, key and value apart, each as it is or [n, length, heads * size]."""
     if key is not None and value is not None:
         return [query, key, value]
-    if (value is not None) or rank_of(b, query if key is None else key) != 5:
+    if (value is not None) or b.rank_of(query if key is None else key) != 5:
         raise b.invalid("value", "none", "one, or packed operands of rank 5")
     packed, count = (query, 3) if key is None else (key, 2)
-    width = static_dim(b, packed, 2) * static_dim(b, packed, 4)
+    width = b.static_dim(packed, 2) * b.static_dim(packed, 4)
     parts = b.node(Split(3, count), packed, ints([1] * count)).outputs
     flat = [b(Reshape(), part, ints([0, 0, width])) for part in parts]
     return flat if key is None else [query, *flat]
@@ -180,9 +177,9 @@ def biased(b: NodeBuilder, qkv: Sequence[Any], bias: Value | None) -> list[Any]:
     q, k, v = qkv
     if bias is None:
         return [q, k, v]
-    if rank_of(b, k) == 4:
-        return [b(Add(), q, b(Slice(), bias, ints([0]), joined(b, [size_of(b, q, -1)]))), k, v]
-    parts = b.node(Split(0, 3), bias, joined(b, [size_of(b, x, -1) for x in qkv])).outputs
+    if b.rank_of(k) == 4:
+        return [b(Add(), q, b(Slice(), bias, ints([0]), b.joined([b.size_of(q, -1)]))), k, v]
+    parts = b.node(Split(0, 3), bias, b.joined([b.size_of(x, -1) for x in qkv])).outputs
     return [b(Add(), x, part) for x, part in zip(qkv, parts, strict=True)]
 
 
@@ -201,7 +198,7 @@ def masked(b: NodeBuilder, mask: Value | None, fill: float, keys: Any) -> Value 
     """
     if mask is None:
         return None
-    rank = rank_of(b, mask)
+    rank = b.rank_of(mask)
     if rank == 1:
         seen = _between(b, mask, keys)
     elif rank in (2, 3, 4):
@@ -215,14 +212,14 @@ def masked(b: NodeBuilder, mask: Value | None, fill: float, keys: Any) -> Value 
 
 def _between(b: NodeBuilder, ends: Value, keys: Any) -> Value:
     """Whether each key lies before the end, and not before the start, of its sequence: [n, 1, 1, keys]."""
-    n, given = dim_of(b, keys, 0), dim_of(b, ends, 0)
+    n, given = b.dim_of(keys, 0), b.dim_of(ends, 0)
     if not isinstance(given - n, Sym) and given not in (n, 2 * n):
         raise b.unsupported(f"a mask of {given} lengths for {n} sequences")
     length = b(Squeeze(), b(Shape(2, 3), keys), ints([0]))
-    positions, count = b(Range(), np.array(0), length, np.array(1)), b(Shape(0, 1), keys)
+    positions, count = b.counted(length), b(Shape(0, 1), keys)
     end, start = b(Cast(I64), ends), None
     if given != n:  # starts are 0 where there are none
-        both = b(Concat(0), end, expanded(b, np.zeros((), I64), count))
+        both = b(Concat(0), end, b.expanded(np.zeros((), I64), count))
         end, start = b(Slice(), both, ints([0]), count), b(Slice(), both, count, b(Mul(), count, 2))
     column = ints([-1, 1, 1, 1])
     seen = b(Less(), positions, b(Reshape(), end, column))
@@ -234,7 +231,7 @@ def _hidden(b: NodeBuilder, q: Any, k: Any, past: Value | None) -> Value:
     queries, keys, dtype = b(Shape(2, 3), q), b(Shape(2, 3), k), k.type.dtype
     square = b(Expand(), np.array(float("-inf"), dtype), b(Concat(0), b(Sub(), queries, 1), keys))
     behind = b(Squeeze(), b(Shape(2, 3), past), ints([0])) if past is not None else b.const(np.array(0))
-    return b(Concat(0), b(Trilu(True), square, b(Add(), behind, 1)), expanded(b, np.zeros((), dtype), [1], keys))
+    return b(Concat(0), b(Trilu(True), square, b(Add(), behind, 1)), b.expanded(np.zeros((), dtype), [1], keys))
 
 
 def _attend(
@@ -245,7 +242,7 @@ def _attend(
     added: to the scores, None for nothing · past: the keys [n, heads, length, size] before those of the queries.
     """
     q, k, v = qkv
-    if causal and (dim_of(b, q, 2) != dim_of(b, k, 2) or b.wants(3)):
+    if causal and (b.dim_of(q, 2) != b.dim_of(k, 2) or b.wants(3)):
         added, causal = [*added, _hidden(b, q, k, past)], False
     total = _sum(b, *added)
     q, scale = _scaled(b, q, scale)
@@ -256,7 +253,7 @@ def _attend(
 
 def _scaled(b: NodeBuilder, q: Any, scale: float) -> tuple[Any, float]:
     """Queries, and what the scores are multiplied by: without a scale 1 over the root of a head's size."""
-    size = size_of(b, q, -1)
+    size = b.size_of(q, -1)
     if scale:
         return q, scale
     if isinstance(size, int):

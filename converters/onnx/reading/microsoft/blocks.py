@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,11 @@ from bolt_numba.base.types import F32, I8
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.attention import attention
 from bolt_numba.converters.onnx.reading.microsoft.quantized import real
-from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.operands import known_array, rank_of
+from bolt_numba.converters.onnx.reading.registry import microsoft
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.quantize import DequantizeLinear
 from bolt_numba.ops.layers.products.matmul_bits import unpacked
-
-microsoft = functools.partial(reader, domain="com.microsoft")
 
 
 @microsoft("QAttention")
@@ -76,15 +72,15 @@ def gather_block_quantized(
 
     data: int4 or uint4, or u8 that holds codes of 2, 4 or 8 bits along the last axis, the low ones of a byte first.
     """
-    table, scale = known_array(b, data, "data"), known_array(b, scales, "scales")
-    zero = None if zero_points is None else known_array(b, zero_points, "zero_points")
+    table, scale = b.known_array(data, "data"), b.known_array(scales, "scales")
+    zero = None if zero_points is None else b.known_array(zero_points, "zero_points")
     if bits not in (2, 4, 8) or block_size < 1:
         raise b.unsupported(f"bits {bits}, block_size {block_size}")
     middle = 0
     if table.dtype == np.uint8:
         middle = 1 << (bits - 1)
         table, zero = unpacked(table, bits), None if zero is None else unpacked(zero, bits)
-    axis = quantize_axis + rank_of(b, data) if quantize_axis < 0 else quantize_axis
+    axis = quantize_axis + b.rank_of(data) if quantize_axis < 0 else quantize_axis
     codes = table.astype(np.int16) - middle
     zeros = None if zero is None else np.take(zero, np.arange(scale.shape[axis]), axis=axis).astype(np.int16) - middle
     if scale.dtype == F32 and axis == table.ndim - 1 and gather_axis in (0, -table.ndim):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.budget import ask
 from bolt_numba.base.types import I32, I64, Array, Sym
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.operands import dim_of, ints, known_array, rank_of, reshaped, size_of, static_dim
+from bolt_numba.converters.onnx.reading.registry import microsoft, reader
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
-from bolt_numba.ops.arrays.generate import Range
 from bolt_numba.ops.arrays.shape import Reshape, Shape, Split, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.dtypes import FLOATS
@@ -23,25 +21,23 @@ from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
 from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
 from bolt_numba.ops.pointwise import Add, Cast, Div, Equal, Mul, Sub, Where
 
-microsoft = functools.partial(reader, domain="com.microsoft")
-
 
 def by_heads(b: NodeBuilder, x: Any, heads: int) -> Value:
     """[n, s, heads * d] -> [n, s, heads, d]."""
-    size = dim_of(b, x, 2)
+    size = b.dim_of(x, 2)
     return b(Reshape(), x, ints([0, 0, heads, -1 if isinstance(size, Sym) else size // heads]))
 
 
 def merged(b: NodeBuilder, x: Any) -> Value:
     """[n, s, heads, d] -> [n, s, heads * d]."""
-    width = dim_of(b, x, 2) * dim_of(b, x, 3)
+    width = b.dim_of(x, 2) * b.dim_of(x, 3)
     return b(Reshape(), x, ints([0, 0, -1 if isinstance(width, Sym) else width]))
 
 
 def counted(b: NodeBuilder, x: Value, axis: int) -> Value:
     """Positions 0, 1, … along an axis."""
     length = b(Squeeze(), b(Shape(axis, axis + 1), x), ints([0]))
-    return b(Range(), np.array(0), length, np.array(1))
+    return b.counted(length)
 
 
 @microsoft("RotaryEmbedding")
@@ -61,18 +57,18 @@ def rotary_embedding(
     """position_ids: [n, s], or [1]: the position of the first element of every sequence.  onnxruntime ignores scale."""
     if is_packed_batching:
         raise b.unsupported("is_packed_batching")
-    flat = rank_of(b, x) == 3
-    if rotary_embedding_dim and 2 * static_dim(b, cos_cache, 1) != rotary_embedding_dim:
-        raise b.invalid("rotary_embedding_dim", rotary_embedding_dim, f"{2 * static_dim(b, cos_cache, 1)}")
+    flat = b.rank_of(x) == 3
+    if rotary_embedding_dim and 2 * b.static_dim(cos_cache, 1) != rotary_embedding_dim:
+        raise b.invalid("rotary_embedding_dim", rotary_embedding_dim, f"{2 * b.static_dim(cos_cache, 1)}")
     positions: Any = position_ids
-    if rank_of(b, position_ids) == 1:
+    if b.rank_of(position_ids) == 1:
         counts = b(Unsqueeze(), counted(b, x, 1 if flat else 2), ints([0]))
         positions = b(Add(), counts, position_ids)
     if not flat:
         return b(RotaryEmbedding(interleaved, "HSD"), x, cos_cache, sin_cache, positions)
-    half = size_of(b, cos_cache, 1)
+    half = b.size_of(cos_cache, 1)
     size = 2 * half if isinstance(half, int) else b(Mul(), half, 2)
-    split = by_heads(b, x, num_heads) if num_heads else reshaped(b, x, [0, 0, -1, size], zero_keeps=True)
+    split = by_heads(b, x, num_heads) if num_heads else b.reshaped(x, [0, 0, -1, size], zero_keeps=True)
     return merged(b, b(RotaryEmbedding(interleaved, "SHD"), split, cos_cache, sin_cache, positions))
 
 
@@ -89,7 +85,7 @@ def standard_rotary_embedding(
     rotary_embedding_dim: int = 0,
 ) -> Value:
     """x: [n, heads, s, d], or [n, s, heads * d] with ``num_heads``."""
-    flat = rank_of(b, x) == 3
+    flat = b.rank_of(x) == 3
     if flat and num_heads < 1:
         raise b.invalid("num_heads", num_heads, "at least 1 for three dimensions")
     tables: list[Any] = [cos_cache, sin_cache]
@@ -155,7 +151,7 @@ def group_query_attention(
 
 def _unpacked(b: NodeBuilder, packed: Value, num_heads: int, kv_num_heads: int) -> list[Value]:
     """Query, key and value that lie side by side."""
-    heads, width = (num_heads, kv_num_heads, kv_num_heads), size_of(b, packed, 2)
+    heads, width = (num_heads, kv_num_heads, kv_num_heads), b.size_of(packed, 2)
     if isinstance(width, int):
         return b.node(Split(-1, 3), packed, ints(h * (width // sum(heads)) for h in heads)).outputs
     return b.node(Split(-1, 3), packed, b(Mul(), b(Div(), width, sum(heads)), ints(heads))).outputs
@@ -199,7 +195,7 @@ def sparse_attention(
     """
     operands = (query, key, value, past_key, past_value, total_sequence_length, key_total_sequence_lengths)
     _want_operands(b, operands, kv_num_heads, (block_row_indices, block_col_indices))
-    rows, columns = (known_array(b, v, "block mask") for v in (block_row_indices, block_col_indices))
+    rows, columns = (b.known_array(v, "block mask") for v in (block_row_indices, block_col_indices))
     if min(sparse_block_size, num_heads) < 1:
         raise b.invalid("sparse_block_size and num_heads", (sparse_block_size, num_heads), "at least 1")
     ask(8 * num_heads, b.what)
@@ -207,7 +203,7 @@ def sparse_attention(
     last = b(Sub(), key_total_sequence_lengths, np.array(1, np.int32))
     q = query if key is not None else _unpacked(b, query, num_heads, kv_num_heads)[0]
     size = np.array(sparse_block_size)
-    keys = b(Range(), np.array(0), b(Reshape(), b(Cast(I64), total_sequence_length), ints([])), np.array(1))
+    keys = b.counted(b(Reshape(), b(Cast(I64), total_sequence_length), ints([])))
     hidden = b(Where(), b.const(seen), np.zeros((), q.type.dtype), np.array(-np.inf, q.type.dtype))
     by_queries = b(Gather(1), hidden, b(Div(), _positions(b, q, last, total_sequence_length), size))
     by_keys = b(Gather(3), by_queries, b(Div(), keys, size))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,11 +9,11 @@ import numpy as np
 
 from bolt_numba.base.budget import ask
 from bolt_numba.base.types import F32, U8, AnyDType, Array
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.quantized import matmul_nbits
-from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.operands import expanded, ints, known_array, reshaped, sizes_of, sliced, static_dim
+from bolt_numba.converters.onnx.reading.registry import microsoft
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, ScatterElements
 from bolt_numba.ops.arrays.reduce import ReduceSum, Softmax, TopK
@@ -25,7 +24,6 @@ from bolt_numba.ops.layers.products.matmul_bits import unpacked
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Div, Gelu, Min, Mul, Relu, Swish
 from bolt_numba.ops.shapes import product
 
-microsoft = functools.partial(reader, domain="com.microsoft")
 Product = Callable[[Any, int], Any]
 """Rows times the weights of one expert, its bias included."""
 
@@ -58,7 +56,7 @@ def matmul_bnb4(
         raise b.unsupported("transB 0")
     if quant_type not in (0, 1) or block_size < 1:
         raise b.invalid("quant_type and block_size", (quant_type, block_size), "0 or 1, and a size")
-    held, scales = (known_array(b, v, "weights and absmax").reshape(-1) for v in (packed, absmax))
+    held, scales = (b.known_array(v, "weights and absmax").reshape(-1) for v in (packed, absmax))
     wanted = -(-N * K // 2), -(-N * K // block_size)
     if min(N, K) < 0 or held.dtype != np.uint8 or (len(held), len(scales)) != wanted:
         raise b.invalid("weights and absmax", (packed.type, absmax.type), f"{wanted} elements for N {N} and K {K}")
@@ -94,7 +92,7 @@ def moe(
     if use_sparse_mixer or swiglu_limit_after_activation:
         raise b.unsupported("use_sparse_mixer or swiglu_limit_after_activation")
     fused = activation_type == "swiglu" and swiglu_fusion > 0
-    sizes = _sizes(b, x, router, w1, static_dim(b, w2, 2), k, fused)
+    sizes = _sizes(b, x, router, w1, b.static_dim(w2, 2), k, fused)
     dtype = x.type.dtype
     sizes.want("fc1_experts_weights", w1, "experts first width", dtype)
     sizes.want("fc2_experts_weights", w2, "experts width inner", dtype)
@@ -103,7 +101,7 @@ def moe(
     gates = _gates(b, router, None, k, normalize_routing_weights)
     activated = _activation(b, activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit)
     third = None if w3 is None else _dense(b, w3, b3)
-    return _mixed(b, x, gates, static_dim(b, w1, 0), (_dense(b, w1, b1), _dense(b, w2, b2), third), activated)
+    return _mixed(b, x, gates, b.static_dim(w1, 0), (_dense(b, w1, b1), _dense(b, w2, b2), third), activated)
 
 
 @microsoft("QMoE")
@@ -151,17 +149,17 @@ def qmoe(
     if quant_type != "int" or use_sparse_mixer or swiglu_limit_after_activation or not {*bits} <= {2, 4, 8}:
         raise b.unsupported(f"quant_type {quant_type}, {bits} bits, use_sparse_mixer or swiglu_limit_after_activation")
     rows = ((w1, s1, z1, b1), (w2, s2, z2, b2), (w3, s3, z3, b3))
-    inner, fused = static_dim(b, w2, 2) * 8 // bits[1], activation_type == "swiglu" and swiglu_fusion > 0
+    inner, fused = b.static_dim(w2, 2) * 8 // bits[1], activation_type == "swiglu" and swiglu_fusion > 0
     sizes = _sizes(b, x, router, w1, inner, k, fused)
     sizes.want("router_weights", router_weights, "rows experts", router.type.dtype)
     gates = _gates(b, router, router_weights, k, router_weights is None or normalize_routing_weights)
     activated = _activation(b, activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit)
-    return _mixed(b, x, gates, static_dim(b, w1, 0), _layers(b, sizes, x.type.dtype, rows, bits, block_size), activated)
+    return _mixed(b, x, gates, b.static_dim(w1, 0), _layers(b, sizes, x.type.dtype, rows, bits, block_size), activated)
 
 
 def _sizes(b: NodeBuilder, x: Value, router: Value, w1: Value, inner: int, k: int, fused: bool) -> Forms:
     """The sizes of a mixture, once those of its rows are seen to agree.  fused: the first weights hold gates, too."""
-    experts, width = static_dim(b, w1, 0), static_dim(b, x, -1)
+    experts, width = b.static_dim(w1, 0), b.static_dim(x, -1)
     made = Forms(b, experts=experts, width=width, inner=inner, first=2 * inner if fused else inner)
     made.want("input", x, "rows width|n length width", *FLOATS)
     made.known["rows"] = product((x.type.shape or ())[:-1])
@@ -211,7 +209,7 @@ def _gates(b: NodeBuilder, router: Value, weights: Value | None, k: int, normali
     _, experts = b.node(TopK(), scores, ints([k])).outputs
     found = b(GatherElements(1), b(Softmax(-1), scores) if weights is None else b(Cast(F32), weights), experts)
     found = b(Div(), found, b(ReduceSum(), found, ints([1]))) if normalised else found
-    made = b(ScatterElements(1), expanded(b, np.zeros((), F32), b(Shape(), router)), experts, found)
+    made = b(ScatterElements(1), b.expanded(np.zeros((), F32), b(Shape(), router)), experts, found)
     return b(Cast(router.type.dtype), made)
 
 
@@ -231,10 +229,10 @@ def _activation(
                 raise b.invalid("fc3_experts_weights", "none", "the gate's other factor")
             gate, linear = h, third
         elif fusion == 1:
-            gate, linear = (sliced(b, h, 1, start, step=2) for start in (0, 1))
+            gate, linear = (b.sliced(h, 1, start, step=2) for start in (0, 1))
         else:
-            half = static_dim(b, h, 1) // 2
-            gate, linear = sliced(b, h, 1, 0, half), sliced(b, h, 1, half)
+            half = b.static_dim(h, 1) // 2
+            gate, linear = b.sliced(h, 1, 0, half), b.sliced(h, 1, half)
         if limit is not None:
             gate, linear = b(Min(), gate, limit), b(Clip(-limit, limit), linear)
         return b(Mul(), b(Swish(alpha), gate), b(Add(), linear, beta))
@@ -259,8 +257,8 @@ def _row(b: NodeBuilder, v: Value, place: int) -> Value:
 def _of_bits(b: NodeBuilder, operands: Any, bits: int, block: int) -> Product:
     """Products with weights [experts, columns, rows * bits / 8] of few bits, their scales, zero points and bias."""
     packed, scales, zeros, bias = operands
-    codes, scale = (known_array(b, v, "weights of experts") for v in (packed, scales))
-    points: Array | None = None if zeros is None else known_array(b, zeros, "zero points")
+    codes, scale = (b.known_array(v, "weights of experts") for v in (packed, scales))
+    points: Array | None = None if zeros is None else b.known_array(zeros, "zero points")
     columns, depth = codes.shape[1], codes.shape[2] * 8 // bits
     form = columns, -(-depth // (block or depth)), -1
 
@@ -284,10 +282,10 @@ def _mixed(
 ) -> Value:
     """The sum of what experts make of the rows of x [..., rows, width].  All compute all rows."""
     first, second, third = layers
-    rows = reshaped(b, x, sizes_of(b, gates, [0]), [static_dim(b, x, -1)])
+    rows = b.reshaped(x, b.sizes_of(gates, [0]), [b.static_dim(x, -1)])
     total: Any = None
     for expert in range(experts):
         hidden = activated(first(rows, expert), None if third is None else third(rows, expert))
-        part = b(Mul(), second(hidden, expert), sliced(b, gates, 1, expert, expert + 1))
+        part = b(Mul(), second(hidden, expert), b.sliced(gates, 1, expert, expert + 1))
         total = part if total is None else b(Add(), total, part)
     return b(Reshape(), total, b(Shape(), x))

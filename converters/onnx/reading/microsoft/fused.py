@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from bolt_numba.converters.as_is import AsIs
+from bolt_numba.converters.builder import Floats, Ints, ints
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.onnx.reading.registry import microsoft
 from bolt_numba.converters.onnx.reading.tables.conv import check_kernel
 from bolt_numba.converters.onnx.reading.tables.norm import inverse_rms
 from bolt_numba.converters.onnx.reading.tables.reduce import gemm
-from bolt_numba.converters.operands import ints, rank_of
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.ops.arrays.shape import Shape, Transpose
@@ -20,25 +20,9 @@ from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.layers.norm import LayerNormalization, RMSNormalization
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.matmul import MatMul
-from bolt_numba.ops.pointwise import (
-    Add,
-    Clip,
-    Gelu,
-    HardSigmoid,
-    LeakyRelu,
-    Mul,
-    Relu,
-    Sigmoid,
-    Swish,
-    Tanh,
-)
 
-Ints = tuple[int, ...]
-Floats = tuple[float, ...]
-microsoft = functools.partial(reader, domain="com.microsoft")
-
-microsoft("Gelu")(AsIs(Gelu()))
-microsoft("QuickGelu")(AsIs(Swish, alpha=1.702))
+microsoft("Gelu")(AsIs(p.Gelu()))
+microsoft("QuickGelu")(AsIs(p.Swish, alpha=1.702))
 
 
 def activated(b: NodeBuilder, y: Value, activation: str, params: Floats) -> Value:
@@ -48,17 +32,17 @@ def activated(b: NodeBuilder, y: Value, activation: str, params: Floats) -> Valu
         case "":
             return y
         case "Relu":
-            return b(Relu(), y)
+            return b(p.Relu(), y)
         case "Sigmoid":
-            return b(Sigmoid(), y)
+            return b(p.Sigmoid(), y)
         case "Tanh":
-            return b(Tanh(), y)
+            return b(p.Tanh(), y)
         case "LeakyRelu":
-            return b(LeakyRelu(0.01 if alpha is None else alpha), y)
+            return b(p.LeakyRelu(0.01 if alpha is None else alpha), y)
         case "Clip" if len(params) == 2:
-            return b(Clip(params[0], params[1]), y)
+            return b(p.Clip(params[0], params[1]), y)
         case "HardSigmoid" if len(params) == 2:
-            return b(HardSigmoid(params[0], params[1]), y)
+            return b(p.HardSigmoid(params[0], params[1]), y)
         case _:
             raise b.unsupported(f"activation {activation} {list(params)}")
 
@@ -82,7 +66,7 @@ def fused_conv(
 ) -> Value:
     check_kernel(b, w, kernel_shape)
     y = b(Conv(strides, pads, dilations, group, auto_pad), x, w, bias)
-    y = y if residual is None else b(Add(), y, residual)
+    y = y if residual is None else b(p.Add(), y, residual)
     return activated(b, y, activation, activation_params)
 
 
@@ -104,7 +88,7 @@ def fused_matmul(
 
 def _batch_last(b: NodeBuilder, x: Value) -> Value:
     """[m, batch axes, k] -> [batch axes, m, k]."""
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     return b(Transpose((*range(1, rank - 1), 0, rank - 1)), x)
 
 
@@ -124,19 +108,17 @@ def fused_gemm(
     transA: bool = False,
     transB: bool = False,
 ) -> Value:
-    params = tuple(p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None)
+    params = tuple(v for v in (activation_alpha, activation_beta, activation_gamma) if v is not None)
     made = gemm(b, x, y, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
     return activated(b, made, activation, params)
 
 
-@microsoft("BiasGelu")
-def bias_gelu(b: NodeBuilder, x: Value, bias: Value) -> Value:
-    return b(Gelu(), b(Add(), x, bias))
+microsoft("BiasGelu")(lambda b, x, bias: b(p.Gelu(), b(p.Add(), x, bias)))
 
 
 @microsoft("FastGelu")
 def fast_gelu(b: NodeBuilder, x: Value, bias: Value | None = None) -> Value:
-    return b(Gelu("tanh"), x if bias is None else b(Add(), x, bias))
+    return b(p.Gelu("tanh"), x if bias is None else b(p.Add(), x, bias))
 
 
 @microsoft("SkipLayerNormalization")
@@ -164,13 +146,13 @@ def skip_simplified_layer_normalization(
     """The mean that may be asked for is 0: nothing is subtracted."""
     total = _skip(b, x, skip, bias)
     inverse = inverse_rms(b, total, -1, epsilon) if b.wants(1) or b.wants(2) else None
-    mean = b(Mul(), inverse, 0.0) if b.wants(1) else None
+    mean = b(p.Mul(), inverse, 0.0) if b.wants(1) else None
     return b(RMSNormalization(-1, epsilon), total, gamma), mean, inverse, total
 
 
 def _skip(b: NodeBuilder, x: Value, skip: Value, bias: Value | None) -> Value:
-    total = b(Add(), x, skip)
-    return total if bias is None else b(Add(), total, bias)
+    total = b(p.Add(), x, skip)
+    return total if bias is None else b(p.Add(), total, bias)
 
 
 @microsoft("EmbedLayerNormalization")
@@ -193,11 +175,11 @@ def embed_layer_normalization(
     total = b(Gather(0), word_embedding, input_ids)
     if position_ids is None:
         rows = b(Slice(), position_embedding, ints([0]), b(Shape(1, 2), input_ids), ints([0]))
-        total = b(Add(), total, rows)
+        total = b(p.Add(), total, rows)
     else:
-        total = b(Add(), total, b(Gather(0), position_embedding, position_ids))
+        total = b(p.Add(), total, b(Gather(0), position_embedding, position_ids))
     if segment_embedding is not None and segment_ids is not None:
-        total = b(Add(), total, b(Gather(0), segment_embedding, segment_ids))
+        total = b(p.Add(), total, b(Gather(0), segment_embedding, segment_ids))
     return (
         b(LayerNormalization(-1, epsilon), total, gamma, beta),
         _counts(b, input_ids, mask),
@@ -210,4 +192,4 @@ def _counts(b: NodeBuilder, ids: Value, mask: Value | None) -> Value | None:
     if not b.wants(1):
         return None
     counted = b(ReduceSum(keepdims=False), ids if mask is None else mask, ints([1]))
-    return b(Mul(), counted, 0) if mask is None else counted
+    return b(p.Mul(), counted, 0) if mask is None else counted

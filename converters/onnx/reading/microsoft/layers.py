@@ -9,27 +9,13 @@ import numpy as np
 
 from bolt_numba.base.budget import ask
 from bolt_numba.base.types import BOOL, F32, F64, I32, I64, Sym, TensorType
+from bolt_numba.converters.builder import END, ints
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.operands import (
-    END,
-    counted_up,
-    dim_of,
-    expanded,
-    ints,
-    known_ints,
-    rank_of,
-    reshaped,
-    size_of,
-    sizes_of,
-    sliced,
-    squeezed,
-    static_dim,
-    unsqueezed,
-)
+from bolt_numba.converters.onnx.reading.registry import microsoft
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.accumulate import Inverse
 from bolt_numba.ops.arrays.gather import Gather, GatherND, ScatterElements
 from bolt_numba.ops.arrays.generate import Range
@@ -39,25 +25,7 @@ from bolt_numba.ops.control import Scan
 from bolt_numba.ops.dtypes import FLOATS
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.matmul import MatMul
-from bolt_numba.ops.pointwise import (
-    Add,
-    And,
-    Cast,
-    Equal,
-    Exp,
-    Floor,
-    GreaterOrEqual,
-    Less,
-    LessOrEqual,
-    Max,
-    Mul,
-    Sub,
-    Swish,
-    Tanh,
-    Where,
-)
 
-microsoft = functools.partial(reader, domain="com.microsoft")
 MOST_WORDS = 256
 """Of a sequence that may not appear again: each takes nodes of its own."""
 
@@ -65,24 +33,24 @@ MOST_WORDS = 256
 @microsoft("Inverse")
 def inverse(b: NodeBuilder, x: Value) -> Value:
     dtype = x.type.dtype
-    return b(Inverse(), x) if dtype in (F32, F64) else b(Cast(dtype), b(Inverse(), b(Cast(F32), x)))
+    return b(Inverse(), x) if dtype in (F32, F64) else b(p.Cast(dtype), b(Inverse(), b(p.Cast(F32), x)))
 
 
 @microsoft("UnfoldTensor")
 def unfold(b: NodeBuilder, x: Value, *, size: int, dim: int = -1, step: int = 1) -> Value:
     """All slices of one length along an axis, each behind the other axes."""
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     if not -rank <= dim < rank or size < 1 or step < 1:
         raise b.invalid("dim, size and step", (dim, size, step), f"an axis of {rank}, and numbers from 1")
-    axis, length = dim % rank, dim_of(b, x, dim)
+    axis, length = dim % rank, b.dim_of(x, dim)
     if not isinstance(length, Sym) and size > length:
         raise b.invalid("size", size, f"at most {length}, the length of axis {dim}")
     if isinstance(length, Sym):
-        end: Any = b(Sub(), squeezed(b, size_of(b, x, axis), 0), size - 1)  # type: ignore[arg-type]
+        end: Any = b(p.Sub(), b.squeezed(b.size_of(x, axis), 0), size - 1)  # type: ignore[arg-type]
     else:
         end = np.array(length - size + 1)
-    starts = unsqueezed(b, b(Range(), np.array(0), end, np.array(step)), 1)
-    windows = b(Add(), starts, b(Range(), np.array(0), np.array(size), np.array(1)))
+    starts = b.unsqueezed(b(Range(), np.array(0), end, np.array(step)), 1)
+    windows = b(p.Add(), starts, b.counted(size))
     others = (i for i in range(rank + 1) if i != axis + 1)
     return b(Transpose((*others, axis + 1)), b(Gather(axis), x, windows))
 
@@ -100,16 +68,16 @@ def forbid_repetition(b: NodeBuilder, input_ids: Value, scores: Value, *, ngram_
 
 def without_repetition(b: NodeBuilder, input_ids: Value, scores: Value, ngram_size: int, least: float) -> Value:
     """`forbid_repetition`, whose words get ``least``."""
-    input_ids = reshaped(b, input_ids, sizes_of(b, scores, [0]), sizes_of(b, input_ids, [1]))
-    input_ids = counted_up(b, input_ids, squeezed(b, b(Shape(1, 2), scores), 0))
-    words = sliced(b, input_ids, 1, ngram_size - 1)  # each may come again behind what stands before it
-    matches: Any = b(GreaterOrEqual(), words, words)
+    input_ids = b.reshaped(input_ids, b.sizes_of(scores, [0]), b.sizes_of(input_ids, [1]))
+    input_ids = b.counted_up(input_ids, b.squeezed(b(Shape(1, 2), scores), 0))
+    words = b.sliced(input_ids, 1, ngram_size - 1)  # each may come again behind what stands before it
+    matches: Any = b(p.GreaterOrEqual(), words, words)
     for i in range(1, ngram_size):
-        earlier = sliced(b, input_ids, 1, ngram_size - 1 - i, -i)
-        now = sliced(b, input_ids, 1, -i, END if i == 1 else 1 - i)
-        matches = b(And(), matches, b(Equal(), earlier, now))
+        earlier = b.sliced(input_ids, 1, ngram_size - 1 - i, -i)
+        now = b.sliced(input_ids, 1, -i, END if i == 1 else 1 - i)
+        matches = b(p.And(), matches, b(p.Equal(), earlier, now))
     dtype = scores.type.dtype
-    limits = b(Where(), matches, np.array(least, dtype), np.array(np.inf, dtype))
+    limits = b(p.Where(), matches, np.array(least, dtype), np.array(np.inf, dtype))
     return b(ScatterElements(1, "min"), scores, words, limits)
 
 
@@ -132,55 +100,55 @@ def crop_and_resize(
     held.want("rois", rois, "boxes 4", *FLOATS)
     held.want("batch_indices", batch_indices, "boxes", I32)
     held.want("crop_size", crop_size, "2", I32)
-    batch = counted_up(b, b(Cast(I64), batch_indices), squeezed(b, b(Shape(0, 1), x), 0))
-    batch = reshaped(b, batch, sizes_of(b, rois, [0]))
-    corners = b.node(Split(1, 4), b(Cast(F32), rois), ints([1, 1, 1, 1])).outputs
+    batch = b.counted_up(b(p.Cast(I64), batch_indices), b.squeezed(b(Shape(0, 1), x), 0))
+    batch = b.reshaped(batch, b.sizes_of(rois, [0]))
+    corners = b.node(Split(1, 4), b(p.Cast(F32), rois), ints([1, 1, 1, 1])).outputs
     images = b(Transpose((0, 2, 3, 1)), x)
     inside: Any = None
     places = []
-    sizes = known_ints(b, crop_size, "crop_size")
+    sizes = b.known_ints(crop_size, "crop_size")
     if min(sizes) < 1:
         raise b.invalid("crop_size", sizes, "a height and a width, at least 1")
     ask(8 * max(sizes), b.what)
     for i, count in enumerate(sizes):
-        last = b(Cast(F32), b(Sub(), b(Shape(2 + i, 3 + i), x), 1))
-        first, end = (b(Mul(), corners[i + k], last) for k in (0, 2))
+        last = b(p.Cast(F32), b(p.Sub(), b(Shape(2 + i, 3 + i), x), 1))
+        first, end = (b(p.Mul(), corners[i + k], last) for k in (0, 2))
         if count < 2:
-            at: Any = b(Mul(), b(Add(), first, end), 0.5)
+            at: Any = b(p.Mul(), b(p.Add(), first, end), 0.5)
         else:
-            part = b(Mul(), b(Sub(), end, first), 1 / (count - 1))
-            at = b(Add(), first, b(Mul(), part, np.arange(count, dtype=F32)))
-        within = b(And(), b(GreaterOrEqual(), at, 0.0), b(LessOrEqual(), at, last))
-        at = b(Where(), within, at, np.zeros((), F32))
+            part = b(p.Mul(), b(p.Sub(), end, first), 1 / (count - 1))
+            at = b(p.Add(), first, b(p.Mul(), part, np.arange(count, dtype=F32)))
+        within = b(p.And(), b(p.GreaterOrEqual(), at, 0.0), b(p.LessOrEqual(), at, last))
+        at = b(p.Where(), within, at, np.zeros((), F32))
         places.append((at, last))
-        within = unsqueezed(b, within, 1 if i else 2)
-        inside = within if inside is None else b(And(), inside, within)
+        within = b.unsqueezed(within, 1 if i else 2)
+        inside = within if inside is None else b(p.And(), inside, within)
     y = _sampled(b, images, batch, places, mode)
     outside = np.array(extrapolation_value, x.type.dtype)
-    return b(Transpose((0, 3, 1, 2)), b(Where(), unsqueezed(b, inside, 3), y, outside))
+    return b(Transpose((0, 3, 1, 2)), b(p.Where(), b.unsqueezed(inside, 3), y, outside))
 
 
 def _sampled(b: NodeBuilder, images: Any, batch: Value, places: Any, mode: str) -> Any:
     """Images [n, h, w, c] at rows and columns [boxes, height] and [boxes, width] of each box."""
 
     def taken(rows: Any, columns: Any) -> Any:
-        axes = [unsqueezed(b, batch, 1, 2), unsqueezed(b, rows, 2), unsqueezed(b, columns, 1)]
-        whole = functools.reduce(lambda p, q: b(Add(), p, q), [b(Mul(), v, 0) for v in axes])
-        index = b(Concat(-1), *(unsqueezed(b, b(Add(), v, whole), 3) for v in axes))
+        axes = [b.unsqueezed(batch, 1, 2), b.unsqueezed(rows, 2), b.unsqueezed(columns, 1)]
+        whole = functools.reduce(lambda v, w: b(p.Add(), v, w), [b(p.Mul(), v, 0) for v in axes])
+        index = b(Concat(-1), *(b.unsqueezed(b(p.Add(), v, whole), 3) for v in axes))
         return b(GatherND(0), images, index)
 
     if mode == "nearest":
-        return taken(*(b(Cast(I64), b(Floor(), b(Add(), at, 0.5))) for at, _ in places))
-    low = [b(Floor(), at) for at, _ in places]
-    near = [b(Cast(I64), v) for v in low]
+        return taken(*(b(p.Cast(I64), b(p.Floor(), b(p.Add(), at, 0.5))) for at, _ in places))
+    low = [b(p.Floor(), at) for at, _ in places]
+    near = [b(p.Cast(I64), v) for v in low]
     far = [
-        b(Add(), v, b(Cast(I64), b(Less(), at, last))) for v, (at, last) in zip(near, places, strict=True)
+        b(p.Add(), v, b(p.Cast(I64), b(p.Less(), at, last))) for v, (at, last) in zip(near, places, strict=True)
     ]  # the last one has none behind it
-    down, right = (b(Sub(), at, v) for v, (at, _) in zip(low, places, strict=True))
-    down, right = (b(Cast(images.type.dtype), v) for v in (unsqueezed(b, down, 2, 3), unsqueezed(b, right, 1, 3)))
+    down, right = (b(p.Sub(), at, v) for v, (at, _) in zip(low, places, strict=True))
+    down, right = (b(p.Cast(images.type.dtype), v) for v in (b.unsqueezed(down, 2, 3), b.unsqueezed(right, 1, 3)))
 
-    def between(p: Any, q: Any, part: Any) -> Any:
-        return b(Add(), p, b(Mul(), b(Sub(), q, p), part))
+    def between(v: Any, w: Any, part: Any) -> Any:
+        return b(p.Add(), v, b(p.Mul(), b(p.Sub(), w, v), part))
 
     top = between(taken(near[0], near[1]), taken(near[0], far[1]), right)
     return between(top, between(taken(far[0], near[1]), taken(far[0], far[1]), right), down)
@@ -211,23 +179,23 @@ def causal_conv(
         raise b.unsupported("more than one axis, or a state that is cut or kept otherwise")
     if activation not in ("none", "silu", "swish") or dilation < 1:
         raise b.invalid("activation and dilation", (activation, dilation), "none, silu or swish, and at least 1")
-    channels, held = static_dim(b, weight, 0), (static_dim(b, weight, 2) - 1) * dilation
+    channels, held = b.static_dim(weight, 0), (b.static_dim(weight, 2) - 1) * dilation
     rows: Any = x
     before: Any = past
     if channels_last:
         rows, before = (
-            None if v is None else b(Transpose((0, 2, 1)), reshaped(b, v, [0, 0, channels], zero_keeps=True))
+            None if v is None else b(Transpose((0, 2, 1)), b.reshaped(v, [0, 0, channels], zero_keeps=True))
             for v in (x, past)
         )
     if before is None:
-        before = expanded(b, np.zeros((), x.type.dtype), b(Shape(0, 1), x), [channels, held])
+        before = b.expanded(np.zeros((), x.type.dtype), b(Shape(0, 1), x), [channels, held])
     whole = b(Concat(2), before, rows)
     y = b(Conv(dilations=(dilation,), group=channels), whole, weight, bias)
-    y = y if activation == "none" else b(Swish(), y)
-    present = sliced(b, whole, 2, -held if held else END)
+    y = y if activation == "none" else b(p.Swish(), y)
+    present = b.sliced(whole, 2, -held if held else END)
     if channels_last:
-        tail = sizes_of(b, x, range(2, rank_of(b, x)))
-        y, present = (reshaped(b, b(Transpose((0, 2, 1)), v), [0, 0, *tail], zero_keeps=True) for v in (y, present))
+        tail = b.sizes_of(x, range(2, b.rank_of(x)))
+        y, present = (b.reshaped(b(Transpose((0, 2, 1)), v), [0, 0, *tail], zero_keeps=True) for v in (y, present))
     return y, present
 
 
@@ -261,26 +229,26 @@ def linear_attention(
         raise b.invalid("decay and beta", (decay, beta), f"those of update_rule {update_rule}")
     heads, dtype = kv_num_heads, query.type.dtype
     _want_operands(b, (query, key, value, past, decay, beta), heads)
-    sizes = [static_dim(b, v, 2) // heads for v in (key, value)]
+    sizes = [b.static_dim(v, 2) // heads for v in (key, value)]
     gates = [v for v, wanted in ((decay, gated), (beta, delta)) if v is not None and wanted]
     operands = [query, key, value, *gates]
-    last = [sizes[0], sizes[0], sizes[1], *(static_dim(b, v, 2) // heads or 1 for v in operands[3:])]
-    rows = sizes_of(b, query, (0, 1))
-    split = [reshaped(b, v, rows, [static_dim(b, v, 2) // n, n]) for v, n in zip(operands, last, strict=True)]
+    last = [sizes[0], sizes[0], sizes[1], *(b.static_dim(v, 2) // heads or 1 for v in operands[3:])]
+    rows = b.sizes_of(query, (0, 1))
+    split = [b.reshaped(v, rows, [b.static_dim(v, 2) // n, n]) for v, n in zip(operands, last, strict=True)]
     if past is None:
-        past = expanded(b, np.zeros((), dtype), b(Shape(0, 1), query), [heads, *sizes])
+        past = b.expanded(np.zeros((), dtype), b(Shape(0, 1), query), [heads, *sizes])
     body = Graph("positions")
-    n = dim_of(b, query, 0)
+    n = b.dim_of(query, 0)
     state = body.add_input("state", TensorType(dtype, (n, heads, *sizes)))
     slices = [
-        body.add_input(f"x{i}", TensorType(dtype, (n, dim_of(b, v, 2), size)))
+        body.add_input(f"x{i}", TensorType(dtype, (n, b.dim_of(v, 2), size)))
         for i, (v, size) in enumerate(zip(split, last, strict=True))
     ]
     for made in _position(Builder(body), state, slices, gated, delta, scale or float(1 / np.sqrt(sizes[0]))):
         body.add_output(made)
     axes = (1,) * len(split)
     present, y = b.node(Scan(body, 1, len(split), axes, (), (1,)), past, *split).outputs
-    return reshaped(b, y, [0, 0, heads * sizes[1]], zero_keeps=True), present
+    return b.reshaped(y, [0, 0, heads * sizes[1]], zero_keeps=True), present
 
 
 def _want_operands(b: NodeBuilder, operands: Any, heads: int) -> None:
@@ -294,9 +262,9 @@ def _want_operands(b: NodeBuilder, operands: Any, heads: int) -> None:
     held.want("key", key, "n length width", dtype)
     held.want("value", value, "n length columns", dtype)
     for name, v in (("key", key), ("value", value)):
-        if static_dim(b, v, 2) % heads:
-            raise b.invalid(f"size of {name}", static_dim(b, v, 2), f"a multiple of {heads} heads")
-    held.want("past_state", past, f"n heads {static_dim(b, key, 2) // heads} {static_dim(b, value, 2) // heads}", dtype)
+        if b.static_dim(v, 2) % heads:
+            raise b.invalid(f"size of {name}", b.static_dim(v, 2), f"a multiple of {heads} heads")
+    held.want("past_state", past, f"n heads {b.static_dim(key, 2) // heads} {b.static_dim(value, 2) // heads}", dtype)
     held.want("decay", decay, "n length heads|n length width", dtype)
     held.want("beta", beta, "n length heads|n length one", dtype)
 
@@ -306,12 +274,12 @@ def _position(b: Builder, state: Value, slices: list[Value], gated: bool, delta:
     q, k, v, *more = slices
     held: Any = state
     if gated:
-        held = b(Mul(), held, b(Exp(), _column(b, more[0])))
+        held = b(p.Mul(), held, b(p.Exp(), _column(b, more[0])))
     new: Any = v
     if delta:
         seen = b(MatMul(), _row(b, k), held)
-        new = b(Mul(), b(Sub(), v, _flat(b, seen)), more[-1])
-    held = b(Add(), held, b(Mul(), _column(b, k), _row(b, new)))
+        new = b(p.Mul(), b(p.Sub(), v, _flat(b, seen)), more[-1])
+    held = b(p.Add(), held, b(p.Mul(), _column(b, k), _row(b, new)))
     return held, _flat(b, b(MatMul(alpha=scale), _row(b, q), held))
 
 
@@ -340,12 +308,12 @@ def word_conv_embedding(
     embedding_size: int = 0,
 ) -> Value:
     """A vector for each word [words, letters] of numbers: the greatest of a convolution over its letters; 0 is none."""
-    window = static_dim(b, weight, 2)
-    letters = unsqueezed(b, b(Gather(0), table, sequence), 1)
-    found = b(Tanh(), squeezed(b, b(Conv(), letters, weight, bias), 3))
-    count = b(ReduceSum(), b(Cast(I64), b(Cast(BOOL), sequence)), ints([1]))
-    valid = b(Max(), b(Sub(), count, window - 1), b.const(np.array(1)))
-    length = squeezed(b, b(Shape(2, 3), found), 0)
-    seen = b(Less(), b(Range(), np.array(0), length, np.array(1)), unsqueezed(b, valid, 1))
-    greatest = b(ReduceMax(keepdims=False), b(Where(), seen, found, np.array(-2, F32)), ints([2]))
-    return b(Where(), b(Equal(), count, np.array(0)), np.zeros((), F32), greatest)
+    window = b.static_dim(weight, 2)
+    letters = b.unsqueezed(b(Gather(0), table, sequence), 1)
+    found = b(p.Tanh(), b.squeezed(b(Conv(), letters, weight, bias), 3))
+    count = b(ReduceSum(), b(p.Cast(I64), b(p.Cast(BOOL), sequence)), ints([1]))
+    valid = b(p.Max(), b(p.Sub(), count, window - 1), b.const(np.array(1)))
+    length = b.squeezed(b(Shape(2, 3), found), 0)
+    seen = b(p.Less(), b.counted(length), b.unsqueezed(valid, 1))
+    greatest = b(ReduceMax(keepdims=False), b(p.Where(), seen, found, np.array(-2, F32)), ints([2]))
+    return b(p.Where(), b(p.Equal(), count, np.array(0)), np.zeros((), F32), greatest)

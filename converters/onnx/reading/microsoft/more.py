@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
+from bolt_numba.converters.builder import ForeignBuilder, ints
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.microsoft.quantized import real, stored
-from bolt_numba.converters.onnx.reading.registry import add_as_is, reader
+from bolt_numba.converters.onnx.reading.registry import add_as_is, microsoft
+from bolt_numba.converters.onnx.reading.tables.conv import Convolved
 from bolt_numba.converters.onnx.reading.tables.norm import simplified_layer_normalization
 from bolt_numba.converters.onnx.reading.tables.quantize import QLINEAR_CONV
 from bolt_numba.converters.onnx.reading.tables.resize import grid_sample
 from bolt_numba.converters.onnx.reading.tables.shape import range_
-from bolt_numba.converters.operands import ints, known_array, rank_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import GatherND
 from bolt_numba.ops.arrays.generate import Trilu
@@ -21,10 +20,8 @@ from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.data.tokens import Tokenizer
 from bolt_numba.ops.layers.norm import RMSNormalization
 from bolt_numba.ops.layers.products.distances import Distances
-from bolt_numba.ops.pointwise import Add, Mul, Sigmoid, Sqrt, Swish, Where
-
-Ints = tuple[int, ...]
-microsoft = functools.partial(reader, domain="com.microsoft")
+from bolt_numba.ops.layers.products.integer_products import QLinearConv
+from bolt_numba.ops.pointwise import Add, Mul, Sigmoid, Sqrt, Swish
 
 add_as_is(GatherND, Pad, Trilu, Tokenizer, domain="com.microsoft")
 microsoft("Range")(range_)
@@ -32,9 +29,7 @@ microsoft("GridSample")(grid_sample)
 microsoft("SimplifiedLayerNormalization")(simplified_layer_normalization)
 
 
-@microsoft("ExpandDims")
-def expand_dims(b: NodeBuilder, x: Value, axis: Value) -> Value:
-    return b(Unsqueeze(), x, ints(known_array(b, axis, "axis").reshape(-1)))
+microsoft("ExpandDims")(lambda b, x, axis: b(Unsqueeze(), x, ints(b.known_array(axis, "axis").reshape(-1))))
 
 
 @microsoft("CDist")
@@ -51,9 +46,7 @@ def scaled_silu(b: NodeBuilder, x: Value, scale: Value | None = None, *, alpha: 
     return b(Swish(), b(Mul(), x, alpha if scale is None else scale))
 
 
-@microsoft("GatedAdd")
-def gated_add(b: NodeBuilder, x: Value, y: Value, gate: Value) -> Value:
-    return b(Add(), x, b(Mul(), y, gate))
+microsoft("GatedAdd")(lambda b, x, y, gate: b(Add(), x, b(Mul(), y, gate)))
 
 
 @microsoft("GatedRMSNorm")
@@ -64,53 +57,20 @@ def gated_rms_norm(
     if activation not in ("silu", "swish", "sigmoid"):
         raise b.unsupported(f"activation {activation}")
     opened = b(Sigmoid() if activation == "sigmoid" else Swish(), gate)
-    rows = b(Reshape(), x, ints([*[0] * (rank_of(b, x) - 1), -1, static_dim(b, scale, 0)]))
+    rows = b(Reshape(), x, ints([*[0] * (b.rank_of(x) - 1), -1, b.static_dim(scale, 0)]))
     return b(Mul(), b(Reshape(), b(RMSNormalization(-1, epsilon), rows, scale), b(Shape(), x)), opened)
 
 
-@microsoft("QLinearWhere")
-def qlinear_where(
-    b: NodeBuilder,
-    condition: Value,
-    x: Value,
-    x_scale: Value,
-    x_zero: Value | None,
-    y: Value,
-    y_scale: Value,
-    y_zero: Value | None,
-    z_scale: Value,
-    z_zero: Value | None = None,
-) -> Value:
-    chosen = b(Where(), condition, real(b, x, x_scale, x_zero), real(b, y, y_scale, y_zero))
-    return stored(b, chosen, z_scale, z_zero)
+class AnyLayout(Convolved):
+    """ONNX's convolution, or over images whose channels come last."""
+
+    def __call__(self, b: ForeignBuilder, *operands: Any, channels_last: int = 0, **attributes: Any) -> Any:
+        if not channels_last:
+            return super().__call__(b, *operands, **attributes)
+        x, *others = operands
+        rank = b.rank_of(x)
+        y = super().__call__(b, b(Transpose((0, rank - 1, *range(1, rank - 1))), x), *others, **attributes)
+        return b(Transpose((0, *range(2, rank), 1)), y)
 
 
-@microsoft("QLinearConv")
-def qlinear_conv(
-    b: NodeBuilder,
-    x: Value,
-    x_scale: Value,
-    x_zero: Value,
-    w: Value,
-    w_scale: Value,
-    w_zero: Value,
-    y_scale: Value,
-    y_zero: Value,
-    bias: Value | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    channels_last: int = 0,
-    dilations: Ints = (),
-    group: int = 1,
-    kernel_shape: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Value:
-    """ONNX's, or over images whose channels come last."""
-    rank = rank_of(b, x)
-    image: Any = b(Transpose((0, rank - 1, *range(1, rank - 1))), x) if channels_last else x
-    y = QLINEAR_CONV(
-        b, image, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias, auto_pad=auto_pad, dilations=dilations,
-        group=group, kernel_shape=kernel_shape, pads=pads, strides=strides,
-    )  # fmt: skip
-    return b(Transpose((0, *range(2, rank), 1)), y) if channels_last else y
+microsoft("QLinearConv")(AnyLayout(QLinearConv, QLINEAR_CONV, channels_last=0))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.forks import renew_cached_properties
 from bolt_numba.base.types import F32, F64, I32, U8
+from bolt_numba.converters.as_is import AsIs
+from bolt_numba.converters.builder import ForeignBuilder, Ints
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import add_reader, reader
-from bolt_numba.converters.onnx.reading.tables.quantize import dequantize_linear, quantize_linear
+from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, microsoft
+from bolt_numba.converters.onnx.reading.tables.quantize import QUANTIZE
 from bolt_numba.converters.onnx.reading.tables.reduce import gemm
-from bolt_numba.converters.operands import known_array, rank_of, spatial_axes
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
@@ -25,14 +28,10 @@ from bolt_numba.ops.layers.products.integer_products import MatMulInteger
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits, unpacked
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
-from bolt_numba.ops.pointwise import Add, Cast, Div, LeakyRelu, Mul, Sigmoid
+from bolt_numba.ops.pointwise import Add, Cast, Div, LeakyRelu, Mul, Sigmoid, Where
 
-Ints = tuple[int, ...]
-Floats = tuple[float, ...]
-microsoft = functools.partial(reader, domain="com.microsoft")
-
-add_reader("QuantizeLinear", quantize_linear, domain="com.microsoft")
-add_reader("DequantizeLinear", dequantize_linear, domain="com.microsoft")
+add_reader("QuantizeLinear", QUANTIZE, domain="com.microsoft")
+add_as_is(DequantizeLinear, domain="com.microsoft")
 
 
 def real(b: NodeBuilder, x: Value, scale: Value, zero: Value | None) -> Value:
@@ -45,25 +44,40 @@ def stored(b: NodeBuilder, y: Value, scale: Value, zero: Value | None) -> Value:
     return b(QuantizeLinear(), y, scale, zero)
 
 
-def _binary(operator: Any) -> Any:
-    def read(
-        b: NodeBuilder,
-        x: Value,
-        x_scale: Value,
-        x_zero: Value | None,
-        y: Value,
-        y_scale: Value,
-        y_zero: Value | None,
-        z_scale: Value,
-        z_zero: Value | None = None,
-    ) -> Value:
-        made = b(operator(), real(b, x, x_scale, x_zero), real(b, y, y_scale, y_zero))
-        return stored(b, made, z_scale, z_zero)
+class OverIntegers:
+    """A reader of an operator over integers, made of one over floats.
 
-    return read
+    operands: names; ":" behind those that come with a scale and a zero point, as the result does.
+    """
+
+    def __init__(self, function: Any, operands: str = "x:") -> None:
+        self.function, self.names = function, operands.split()
+
+    def __call__(self, b: NodeBuilder, *operands: Any, **attributes: Any) -> Any:
+        left = iter((*operands, None))
+        reals = [real(b, next(left), next(left), next(left)) if ":" in name else next(left) for name in self.names]
+        return stored(b, self.function(b, *reals, **attributes), next(left), next(left))
+
+    @functools.cached_property
+    def __signature__(self) -> inspect.Signature:
+        place, maybe = inspect.Parameter.POSITIONAL_OR_KEYWORD, "Value | None"
+        made = [inspect.Parameter("b", place)]
+        for name in (*self.names, "result:"):
+            key = name.rstrip(":")
+            made += [inspect.Parameter(key, place, annotation="Value")] if key != "result" else []
+            if ":" in name:
+                made.append(inspect.Parameter(f"{key}_scale", place, annotation="Value"))
+                made.append(inspect.Parameter(f"{key}_zero", place, annotation=maybe))
+        made[-1] = made[-1].replace(default=None)
+        own = inspect.signature(self.function).parameters.values()
+        return inspect.Signature([*made, *(p for p in own if p.kind == p.KEYWORD_ONLY)])
 
 
-add_reader("QLinearAdd", _binary(Add), domain="com.microsoft")
+renew_cached_properties(OverIntegers)
+microsoft("QLinearAdd")(OverIntegers(AsIs(Add()), "x: y:"))
+microsoft("QLinearSigmoid")(OverIntegers(AsIs(Sigmoid())))
+microsoft("QLinearLeakyRelu")(OverIntegers(AsIs(LeakyRelu)))
+microsoft("QLinearWhere")(OverIntegers(AsIs(Where()), "condition x: y:"))
 
 
 @microsoft("QLinearMul")
@@ -86,43 +100,13 @@ def qlinear_mul(
     return stored(b, b(Mul(), product, ratio), one, z_zero)
 
 
-@microsoft("QLinearSigmoid")
-def qlinear_sigmoid(
-    b: NodeBuilder, x: Value, x_scale: Value, x_zero: Value | None, y_scale: Value, y_zero: Value | None = None
-) -> Value:
-    return stored(b, b(Sigmoid(), real(b, x, x_scale, x_zero)), y_scale, y_zero)
-
-
-@microsoft("QLinearLeakyRelu")
-def qlinear_leaky_relu(
-    b: NodeBuilder,
-    x: Value,
-    x_scale: Value,
-    x_zero: Value | None,
-    y_scale: Value,
-    y_zero: Value | None = None,
-    *,
-    alpha: float = 0.01,
-) -> Value:
-    return stored(b, b(LeakyRelu(alpha), real(b, x, x_scale, x_zero)), y_scale, y_zero)
-
-
 @microsoft("QLinearSoftmax")
-def qlinear_softmax(
-    b: NodeBuilder,
-    x: Value,
-    x_scale: Value,
-    x_zero: Value | None,
-    y_scale: Value,
-    y_zero: Value | None = None,
-    *,
-    axis: int = -1,
-    opset: int = 13,
-) -> Value:
-    last = axis in (-1, rank_of(b, x) - 1)
+@OverIntegers
+def qlinear_softmax(b: NodeBuilder, x: Value, *, axis: int = -1, opset: int = 13) -> Value:
+    last = axis in (-1, b.rank_of(x) - 1)
     if opset < 13 and not last:
         raise b.unsupported("softmax over several axes")
-    return stored(b, b(Softmax(axis), real(b, x, x_scale, x_zero)), y_scale, y_zero)
+    return b(Softmax(axis), x)
 
 
 @microsoft("QLinearConcat")
@@ -134,42 +118,30 @@ def qlinear_concat(b: NodeBuilder, y_scale: Value, y_zero: Value, *operands: Val
 
 
 @microsoft("QLinearAveragePool")
+@OverIntegers
 def qlinear_average_pool(
     b: NodeBuilder,
     x: Value,
-    x_scale: Value,
-    x_zero: Value | None,
-    y_scale: Value,
-    y_zero: Value | None = None,
     *,
     kernel_shape: Ints,
     auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
+    ceil_mode: bool = False,
     channels_last: int = 0,
-    count_include_pad: int = 0,
+    count_include_pad: bool = False,
     pads: Ints = (),
     strides: Ints = (),
 ) -> Value:
     layout = "NHWC" if channels_last else "NCHW"
     operator = AveragePool(
-        kernel_shape, strides, pads, (), auto_pad, bool(ceil_mode), layout, count_include_pad=bool(count_include_pad)
+        kernel_shape, strides, pads, (), auto_pad, ceil_mode, layout, count_include_pad=count_include_pad
     )
-    return stored(b, b(operator, real(b, x, x_scale, x_zero)), y_scale, y_zero)
+    return b(operator, x)
 
 
 @microsoft("QLinearGlobalAveragePool")
-def qlinear_global_average_pool(
-    b: NodeBuilder,
-    x: Value,
-    x_scale: Value,
-    x_zero: Value | None,
-    y_scale: Value,
-    y_zero: Value | None = None,
-    *,
-    channels_last: int = 0,
-) -> Value:
-    axes = spatial_axes(b, x) - (1 if channels_last else 0)
-    return stored(b, b(ReduceMean(), real(b, x, x_scale, x_zero), axes), y_scale, y_zero)
+@OverIntegers
+def qlinear_global_average_pool(b: NodeBuilder, x: Value, *, channels_last: int = 0) -> Value:
+    return b(ReduceMean(), x, b.spatial_axes(x) - (1 if channels_last else 0))
 
 
 @microsoft("NhwcMaxPool")
@@ -262,16 +234,16 @@ def matmul_nbits(
     if bits not in (2, 4, 8) or block_size < 1 or block_size * bits % 8:
         raise b.unsupported(f"bits {bits}, block_size {block_size}")
     blocks = _held_blocks(b, (x, packed, scales, zero_points, group_index, bias), K, N, bits, block_size)
-    codes = unpacked(known_array(b, packed, "weights").reshape(N, blocks * block_size * bits // 8), bits)
-    scale = known_array(b, scales, "scales").reshape(N, blocks).astype(F32)
+    codes = unpacked(b.known_array(packed, "weights").reshape(N, blocks * block_size * bits // 8), bits)
+    scale = b.known_array(scales, "scales").reshape(N, blocks).astype(F32)
     zero = np.full_like(scale, 1 << (bits - 1))
     if zero_points is not None:
-        zero = known_array(b, zero_points, "zero points")
+        zero = b.known_array(zero_points, "zero points")
         zero = unpacked(zero.reshape(N, -1), bits)[:, :blocks] if zero.dtype == np.uint8 else zero
         zero = np.ascontiguousarray(zero.reshape(N, blocks).astype(F32))
     in_order = groups = np.arange(K) // block_size
     if group_index is not None:
-        groups = known_array(b, group_index, "group_index").reshape(-1)[:K].astype(np.int64)
+        groups = b.known_array(group_index, "group_index").reshape(-1)[:K].astype(np.int64)
         if len(groups) < K or groups.min(initial=0) < 0 or groups.max(initial=0) >= blocks:
             raise b.invalid("group_index", groups, f"{K} numbers below {blocks}")
     order = np.argsort(groups, kind="stable")
@@ -309,43 +281,22 @@ def _held_blocks(b: NodeBuilder, operands: Any, K: int, N: int, bits: int, block
     return blocks
 
 
-@microsoft("DynamicQuantizeLSTM")
-def dynamic_quantize_lstm(
-    b: NodeBuilder,
-    x: Value,
-    w: Value,
-    r: Value,
-    bias: Value | None,
-    sequence_lens: Value | None,
-    initial_h: Value | None,
-    initial_c: Value | None,
-    peepholes: Value | None,
-    w_scale: Value,
-    w_zero: Value,
-    r_scale: Value,
-    r_zero: Value,
-    *,
-    activation_alpha: Floats = (),
-    activation_beta: Floats = (),
-    activations: tuple[str, ...] = (),
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    input_forget: bool = False,
-) -> Any:
+class LstmOfBytes(AsIs):
     """LSTM of integer weights; its activations are rounded to 8 bits.
 
     w: [d, i, 4 h] and r: [d, h, 4 h], transposed to what LSTM takes · scales and zero points: [d] or [d, 4 h].
     """
-    weights = [_transposed(b, v) for v in (w, r)]
-    operator = DynamicQuantizeLSTM(
-        activation_alpha, activation_beta, activations, clip, direction, hidden_size, 0, input_forget
-    )
-    states = (sequence_lens, initial_h, initial_c, peepholes)
-    return b(operator, x, *weights, bias, *states, w_scale, w_zero, r_scale, r_zero)
+
+    def __call__(self, b: ForeignBuilder, *operands: Any, **attributes: Any) -> Any:
+        x, w, r, *others = operands
+        return super().__call__(b, x, _transposed(b, w), _transposed(b, r), *others, **attributes)
 
 
-def _transposed(b: NodeBuilder, w: Value) -> Value:
+_STATES = "bias? sequence_lens? initial_h? initial_c? peepholes?"
+microsoft("DynamicQuantizeLSTM")(LstmOfBytes(DynamicQuantizeLSTM, f"x w r {_STATES} w_scale w_zero r_scale r_zero"))
+
+
+def _transposed(b: ForeignBuilder, w: Value) -> Value:
     """The weights of each direction, rows for columns; constants at once."""
     if w.const is None or w.const.ndim != 3:
         return b(Transpose((0, 2, 1)), w)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -14,6 +13,7 @@ import numpy as np
 from bolt_numba.base.records import record
 from bolt_numba.base.types import BOOL, F16, F32, I32, I64, TensorType
 from bolt_numba.converters.as_is import AsIs
+from bolt_numba.converters.builder import known_scalar
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
@@ -29,18 +29,8 @@ from bolt_numba.converters.onnx.reading.microsoft.search_choice import (
 )
 from bolt_numba.converters.onnx.reading.microsoft.search_decoders import Gpt, Translator, declared
 from bolt_numba.converters.onnx.reading.microsoft.search_stamps import Stamps
-from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.onnx.reading.registry import microsoft
 from bolt_numba.converters.onnx.types import type_of_proto
-from bolt_numba.converters.operands import (
-    as_scalar,
-    expanded,
-    known_scalar,
-    rank_of,
-    reshaped,
-    sizes_of,
-    sliced,
-    unsqueezed,
-)
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.random import RandomUniform
@@ -51,7 +41,6 @@ from bolt_numba.ops.data.search import Between, BifurcationDetector
 from bolt_numba.ops.pointwise import Add, Cast, Equal, Greater, Not, Sub
 from bolt_numba.ops.registry import fresh_dim
 
-microsoft = functools.partial(reader, domain="com.microsoft")
 Graph: TypeAlias = onnx.GraphProto
 Results: TypeAlias = "tuple[Any, list[Any]] | None"
 """Logits of a step, and what the next one takes."""
@@ -65,7 +54,7 @@ GROWING = ("seq", "total", "past")
 
 def scalar(b: NodeBuilder, x: Value | None, default: float, dtype: Any) -> Value:
     """An operand of one element as a scalar of a dtype."""
-    return b.const(np.array(default, dtype)) if x is None else b(Cast(dtype), as_scalar(b, x))
+    return b.const(np.array(default, dtype)) if x is None else b(Cast(dtype), b.as_scalar(x))
 
 
 def within(b: NodeBuilder, what: str, x: Value, low: Any, high: Any) -> Value:
@@ -126,7 +115,7 @@ class Search:
         after, results = self.step(inner, held, logits, kept, number)
         for name, value in held.items():
             Forms(inner).want(
-                f"{name} after a step", after[name], " ".join("x" * rank_of(inner, value)), value.type.dtype
+                f"{name} after a step", after[name], " ".join("x" * inner.rank_of(value)), value.type.dtype
             )
         for value in (self.choice.goes_on(inner, after), *(after[name] for name in held), *results):
             inner.graph.add_output(value)
@@ -134,7 +123,7 @@ class Search:
         outs = b.node(Loop(inner.graph, len(held)), steps, goes_on, *operands).outputs
         all_ = outs[len(held) :]
         if before:
-            all_ = [b(Concat(0), unsqueezed(b, x, 0), xs) for x, xs in zip(before, all_, strict=True)]
+            all_ = [b(Concat(0), b.unsqueezed(x, 0), xs) for x, xs in zip(before, all_, strict=True)]
         return dict(zip(held, outs, strict=False)), list(all_)
 
     def types(self, state: State) -> dict[str, TensorType]:
@@ -152,7 +141,7 @@ class Search:
     def step(self, b: NodeBuilder, state: State, logits: Value, kept: Any, number: Any) -> tuple[State, list[Any]]:
         """The state after a step, and its results.  number: of the step in the loop; None for one before it."""
         Forms(b).want("logits", logits, "rows seq words", F32, F16)
-        last = reshaped(b, sliced(b, b(Cast(F32), sliced(b, logits, 1, -1)), 2, 0, self.words), [-1, self.words])
+        last = b.reshaped(b.sliced(b(Cast(F32), b.sliced(logits, 1, -1)), 2, 0, self.words), [-1, self.words])
         first: Any = number is None
         if number is None:
             number = np.array(0)
@@ -163,15 +152,15 @@ class Search:
         scores = self.rules.apply(b, self.choice.scores(b, last), state["sequences"], first)
         words, rows, made, results = self.choice.choose(b, scores, state, number)
         so_far = state["sequences"] if rows is None else b(Gather(0), state["sequences"], rows)
-        made["sequences"] = b(Concat(1), so_far, unsqueezed(b, words, 1))
+        made["sequences"] = b(Concat(1), so_far, b.unsqueezed(words, 1))
         return made | self.decoder.after(b, state, kept, words, rows), results
 
 
 def filled(b: NodeBuilder, x: Any, axis: int, length: Any, value: Any) -> Value:
     """``x`` with a value behind its end along an axis, to a length that a scalar says."""
     missing = b(Sub(), length, count(b, x, axis))
-    sizes = [*sizes_of(b, x, range(axis)), unsqueezed(b, missing, 0), *sizes_of(b, x, range(axis + 1, rank_of(b, x)))]
-    return b(Concat(axis), x, expanded(b, np.array(value, x.type.dtype), sizes))
+    sizes = [*b.sizes_of(x, range(axis)), b.unsqueezed(missing, 0), *b.sizes_of(x, range(axis + 1, b.rank_of(x)))]
+    return b(Concat(axis), x, b.expanded(np.array(value, x.type.dtype), sizes))
 
 
 def words_of(b: NodeBuilder, graph: Graph, vocab_size: int) -> int:
@@ -263,7 +252,7 @@ def encoded(
     if start is None:
         if not 0 <= word < task.words:
             raise b.invalid("decoder_start_token_id", word, f"0 to {task.words - 1}")
-        start = expanded(b, np.array(word, I32), sizes_of(b, task.ids, [0]), [1])
+        start = b.expanded(np.array(word, I32), b.sizes_of(task.ids, [0]), [1])
     mask = inputs.get("encoder_attention_mask")
     decoder = Translator(b, task.graph, masked=mask is not None)
     state, first = decoder.encode(b, encoder, [*inputs.values()], mask, start, choice.beams)
@@ -351,7 +340,7 @@ def sampling(
         repetition_penalty, vocab_mask, prefix_vocab_mask, min_length,
         temperature=temperature if temperature > 0 else None, presence=presence,
     )  # fmt: skip
-    shape = b(Concat(0), unsqueezed(b, task.steps, 0), b(Shape(0, 1), input_ids))
+    shape = b(Concat(0), b.unsqueezed(task.steps, 0), b(Shape(0, 1), input_ids))
     choice = Sampling(
         model.eos_token_id, model.pad_token_id, share=top_p, keep=min_tokens_to_keep, filtered=filter_value,
         from_best=bool(custom), draws=b(RandomUniform(), shape, scalar(b, seed, 0, I64)),

@@ -15,7 +15,6 @@ from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.search_choice import State
 from bolt_numba.converters.onnx.types import type_of_proto
-from bolt_numba.converters.operands import expanded, rank_of, reshaped, size_of, sizes_of, unsqueezed
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import CumSum, ReduceSum
@@ -38,9 +37,9 @@ def tiled(b: NodeBuilder, x: Value, beams: Value | None) -> Value:
     """Each row as often as an item has beams, side by side."""
     if beams is None:
         return x
-    rest = range(1, rank_of(b, x))
-    wide = expanded(b, unsqueezed(b, x, 1), sizes_of(b, x, [0]), unsqueezed(b, beams, 0), sizes_of(b, x, rest))
-    return reshaped(b, wide, [-1], sizes_of(b, x, rest))
+    rest = range(1, b.rank_of(x))
+    wide = b.expanded(b.unsqueezed(x, 1), b.sizes_of(x, [0]), b.unsqueezed(beams, 0), b.sizes_of(x, rest))
+    return b.reshaped(wide, [-1], b.sizes_of(x, rest))
 
 
 def nothing_past(b: NodeBuilder, t: TensorType, rows: Any, name: str, axis: int) -> Value:
@@ -49,7 +48,7 @@ def nothing_past(b: NodeBuilder, t: TensorType, rows: Any, name: str, axis: int)
     if len(dims) < 4 or any(not isinstance(dims[i], int) for i in range(len(dims)) if i not in (axis, len(dims) - 2)):
         raise b.unsupported(f"input {name} of a decoder, declared as {t}")
     dims[axis], dims[-2] = rows, 0
-    return expanded(b, np.zeros((), t.dtype), dims)
+    return b.expanded(np.zeros((), t.dtype), dims)
 
 
 class Gpt:
@@ -73,7 +72,7 @@ class Gpt:
         behind = b(ReduceSum(), seen, np.array([1]))
         state = {"ids": ids, "position": place, "next": behind, "mask": seen if mask is None else mask}
         state = {name: tiled(b, x, beams) for name, x in state.items()}
-        rows = size_of(b, state["ids"], 0)
+        rows = b.size_of(state["ids"], 0)
         return state | {name: nothing_past(b, self.types[name], rows, name, 1) for name in self.pasts}
 
     def run(self, b: NodeBuilder, graph: onnx.GraphProto, state: State) -> tuple[Any, list[Any]]:
@@ -83,9 +82,9 @@ class Gpt:
 
     def after(self, b: NodeBuilder, state: State, kept: Sequence[Any], words: Any, rows: Any) -> State:
         """words: [rows] i32 that were chosen.  rows: which rows they follow; None: each its own."""
-        word, one = unsqueezed(b, words, 1), np.array(1, I32)
+        word, one = b.unsqueezed(words, 1), np.array(1, I32)
         moved = kept if rows is None else [b(Gather(self.axis), x, rows) for x in kept]
-        mask = b(Concat(1), state["mask"], expanded(b, one, b(Shape(), word)))
+        mask = b(Concat(1), state["mask"], b.expanded(one, b(Shape(), word)))
         made = {"ids": word, "position": state["next"], "next": b(Add(), state["next"], one), "mask": mask}
         return made | dict(zip(self.pasts, moved, strict=True))
 
@@ -134,7 +133,7 @@ class Translator:
         state = {"ids": words, "sequences": words}
         if first:
             return state, (tiled(b, logits, beams), [found[name] for name in self.pasts])
-        rows = size_of(b, words, 0)
+        rows = b.size_of(words, 0)
         return state | {name: nothing_past(b, self.types[name], rows, name, 0) for name in self.pasts}, None
 
     def run(self, b: NodeBuilder, graph: onnx.GraphProto, state: State) -> tuple[Any, list[Any]]:
@@ -146,7 +145,7 @@ class Translator:
 
     def after(self, b: NodeBuilder, state: State, kept: Sequence[Any], words: Any, rows: Any) -> State:
         moved = [b(Gather(0), x, rows) for x in kept]
-        return {"ids": unsqueezed(b, words, 1)} | dict(zip(self.pasts, moved, strict=True))
+        return {"ids": b.unsqueezed(words, 1)} | dict(zip(self.pasts, moved, strict=True))
 
 
 def outputs_of(b: NodeBuilder, graph: onnx.GraphProto, inputs: Sequence[Value], count: int) -> list[Any]:

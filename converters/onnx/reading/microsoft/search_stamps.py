@@ -10,7 +10,6 @@ from bolt_numba.base.records import record
 from bolt_numba.base.types import I32, I64
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.microsoft.search_choice import FORBIDDEN, Rule, count
-from bolt_numba.converters.operands import expanded, sizes_of, sliced, static_dim
 from bolt_numba.ir.build import Operand
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import GatherElements
@@ -46,16 +45,16 @@ class Stamps:
 
     def _ruled(self, b: NodeBuilder, scores: Any, words: Value) -> Value:
         """scores: [rows, all words] f32 · words: [rows, length] i32."""
-        every = np.arange(static_dim(b, scores, 1))
+        every = np.arange(b.static_dim(scores, 1))
         stamps = every >= self.first
         is_stamp = b(GreaterOrEqual(), words, self.first)
         seen = b(Cast(I32), is_stamp)
         some = b(Greater(), b(ReduceMax(), seen, np.array([1])), 0)
         begin = b(Where(), some, b(Add(), b(ArgMax(1), seen), 1), count(b, words, 1))
         longer = b(Less(), begin, count(b, words, 1))
-        last = sliced(b, is_stamp, 1, -1)
-        padded = b(Concat(1), expanded(b, np.array(False), sizes_of(b, words, [0]), [1]), is_stamp)
-        paired = b(Or(), b(Not(), longer), sliced(b, padded, 1, -2, -1))
+        last = b.sliced(is_stamp, 1, -1)
+        padded = b(Concat(1), b.expanded(np.array(False), b.sizes_of(words, [0]), [1]), is_stamp)
+        paired = b(Or(), b(Not(), longer), b.sliced(padded, 1, -2, -1))
         single = b(And(), last, b(Not(), paired))
         latest = b(GatherElements(1), words, b(ArgMax(1, select_last_index=True), seen))
         bound = b(Cast(I64), b(Where(), single, latest, b(Add(), latest, 1)))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32, AnyDType, Array
+from bolt_numba.converters.builder import Floats, Ints, Texts
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.ml.forest import LEAF, MODES, Branch, Forest, Key, Leaf
 from bolt_numba.converters.onnx.reading.ml.scores import (
@@ -23,9 +24,6 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.ops.data.trees import TreeEnsemble
 from bolt_numba.ops.pointwise import Add, Cast, Mul
 
-Ints = tuple[int, ...]
-Floats = tuple[float, ...]
-Texts = tuple[str, ...]
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 """By the numbers that TreeEnsemble-5 gives them."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.types import F32, I64, STRING, AnyDType, Array, MapType
+from bolt_numba.converters.builder import Floats, Ints, Texts, ints
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.ml.scores import (
     ML,
@@ -18,7 +19,6 @@ from bolt_numba.converters.onnx.reading.ml.scores import (
     post_transformed,
 )
 from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.operands import dim_of, ints, rank_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceL2, ReduceMax, ReduceSum
@@ -28,9 +28,6 @@ from bolt_numba.ops.data.ml import CastMap, DictVectorizer, LabelEncoder, OneHot
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Abs, Cast, Div, Equal, Greater, IsNaN, Mul, Neg, Sub, Where
 
-Ints = tuple[int, ...]
-Floats = tuple[float, ...]
-Texts = tuple[str, ...]
 _LAST = np.array([-1])
 
 
@@ -124,7 +121,7 @@ def linear_classifier(
 ) -> tuple[Value, Value]:
     """One row of coefficients for two labels gives the score of the second, and its negative for the first."""
     labels = class_labels(b, classlabels_ints, classlabels_strings)
-    features = dim_of(b, x, -1)
+    features = b.dim_of(x, -1)
     if isinstance(features, int):
         rows = len(coefficients) // features if features else 0
     else:
@@ -139,7 +136,7 @@ def linear_classifier(
 
 @reader("ArrayFeatureExtractor", domain=ML)
 def array_feature_extractor(b: NodeBuilder, x: Value, places: Value) -> Value:
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     y = b(Gather(rank - 1), x, b(Reshape(), places, ints([-1])))
     return b(Unsqueeze(), y, np.array([0])) if rank == 1 else y
 
@@ -150,7 +147,7 @@ def feature_vectorizer(b: NodeBuilder, *xs: Value, inputdimensions: Ints = ()) -
     parts = []
     for i, x in enumerate(xs):
         part = as_rows(b, b(Cast(F32), x))
-        if i < len(inputdimensions) and inputdimensions[i] != dim_of(b, part, 1):
+        if i < len(inputdimensions) and inputdimensions[i] != b.dim_of(part, 1):
             filled = b(Pad("constant"), part, ints([0, 0, 0, inputdimensions[i]]))
             part = b(Slice(), filled, ints([0]), ints([inputdimensions[i]]), ints([1]))
         parts.append(part)

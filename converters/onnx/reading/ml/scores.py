@@ -9,28 +9,11 @@ import numpy as np
 
 from bolt_numba.base.types import F32, F64, I64, STRING, Array
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.operands import rank_of
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax, ReduceSum, Softmax
 from bolt_numba.ops.arrays.shape import Concat, Squeeze, Unsqueeze
-from bolt_numba.ops.pointwise import (
-    Abs,
-    Add,
-    Cast,
-    Div,
-    Equal,
-    Exp,
-    Greater,
-    Log,
-    Mul,
-    Neg,
-    Sigmoid,
-    Sign,
-    Sqrt,
-    Sub,
-    Where,
-)
 
 ML = "ai.onnx.ml"
 _LAST = np.array([-1])
@@ -40,12 +23,12 @@ _WINITZKI = 0.147
 
 def as_float(b: NodeBuilder, x: Value) -> Value:
     """Operand of a model of ai.onnx.ml: integers become f32."""
-    return x if x.type.dtype in (F32, F64) else b(Cast(F32), x)
+    return x if x.type.dtype in (F32, F64) else b(p.Cast(F32), x)
 
 
 def as_rows(b: NodeBuilder, x: Value) -> Value:
     """Operand of a model in rows, [n, features]: one axis is one row."""
-    return b(Unsqueeze(), x, np.array([0])) if rank_of(b, x) == 1 else x
+    return b(Unsqueeze(), x, np.array([0])) if b.rank_of(x) == 1 else x
 
 
 def class_labels(b: NodeBuilder, ints: tuple[int, ...], texts: tuple[str, ...]) -> Array:
@@ -66,7 +49,7 @@ def post_transformed(b: NodeBuilder, scores: Value, name: str) -> Value:
         case "NONE":
             return scores
         case "LOGISTIC":
-            return b(Sigmoid(), scores)
+            return b(p.Sigmoid(), scores)
         case "SOFTMAX":
             return b(Softmax(axis=1), scores)
         case "SOFTMAX_ZERO":
@@ -79,20 +62,21 @@ def post_transformed(b: NodeBuilder, scores: Value, name: str) -> Value:
 def _softmax_zero(b: NodeBuilder, scores: Value) -> Value:
     """Softmax in which scores of 0 stay 0; a half everywhere when all are."""
     top = b(ReduceMax(), scores, _LAST)
-    powers = b(Exp(), b(Sub(), scores, top))
-    kept = b(Where(), b(Greater(), b(Abs(), scores), 1e-7), powers, b(Mul(), scores, b(Exp(), b(Neg(), top))))
+    powers = b(p.Exp(), b(p.Sub(), scores, top))
+    shrunk = b(p.Mul(), scores, b(p.Exp(), b(p.Neg(), top)))
+    kept = b(p.Where(), b(p.Greater(), b(p.Abs(), scores), 1e-7), powers, shrunk)
     total = b(ReduceSum(), kept, _LAST)
-    return b(Where(), b(Equal(), total, 0.0), np.array(0.5, scores.type.dtype), b(Div(), kept, total))
+    return b(p.Where(), b(p.Equal(), total, 0.0), np.array(0.5, scores.type.dtype), b(p.Div(), kept, total))
 
 
 def _probit(b: NodeBuilder, scores: Value) -> Value:
     """sqrt(2) * erfinv(2 x - 1) by Winitzki's approximation."""
-    x = b(Sub(), b(Mul(), scores, 2.0), 1.0)
-    log = b(Log(), b(Mul(), b(Sub(), 1.0, x), b(Add(), 1.0, x)))
-    half = b(Add(), b(Mul(), log, 0.5), 2 / (math.pi * _WINITZKI))
-    inside = b(Sub(), b(Mul(), half, half), b(Mul(), log, 1 / _WINITZKI))
-    root = b(Sqrt(), b(Sub(), b(Sqrt(), inside), half))
-    return b(Mul(), b(Mul(), b(Sign(), x), root), math.sqrt(2))
+    x = b(p.Sub(), b(p.Mul(), scores, 2.0), 1.0)
+    log = b(p.Log(), b(p.Mul(), b(p.Sub(), 1.0, x), b(p.Add(), 1.0, x)))
+    half = b(p.Add(), b(p.Mul(), log, 0.5), 2 / (math.pi * _WINITZKI))
+    inside = b(p.Sub(), b(p.Mul(), half, half), b(p.Mul(), log, 1 / _WINITZKI))
+    root = b(p.Sqrt(), b(p.Sub(), b(p.Sqrt(), inside), half))
+    return b(p.Mul(), b(p.Mul(), b(p.Sign(), x), root), math.sqrt(2))
 
 
 def two_scores(b: NodeBuilder, score: Value, labels: Array, name: str, positive: bool) -> tuple[Any, Any]:
@@ -102,12 +86,12 @@ def two_scores(b: NodeBuilder, score: Value, labels: Array, name: str, positive:
     other transforms none applies.
     """
     column = b(Squeeze(), score, np.array([1]))
-    second = b(Cast(I64), b(Greater(), column, 0.5 if positive else 0.0))
+    second = b(p.Cast(I64), b(p.Greater(), column, 0.5 if positive else 0.0))
     if len(labels) == 1:
         labels = np.array([0, 1], I64) if labels.dtype == I64 else np.array(["", labels[0]], STRING)
     label = b(Gather(0), labels, second)
     if name == "PROBIT":
         return label, _probit(b, score)
     if name == "LOGISTIC":
-        return label, b(Sigmoid(), b(Concat(1), b(Neg(), score), score))
-    return label, b(Concat(1), b(Sub(), 1.0, score) if positive else b(Neg(), score), score)
+        return label, b(p.Sigmoid(), b(Concat(1), b(p.Neg(), score), score))
+    return label, b(Concat(1), b(p.Sub(), 1.0, score) if positive else b(p.Neg(), score), score)

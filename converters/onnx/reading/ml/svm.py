@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 
 from bolt_numba.base.types import F32, F64, I64, Array
+from bolt_numba.converters.builder import Floats, Ints
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.ml.scores import ML, as_rows, class_labels, pick_labels, post_transformed
 from bolt_numba.converters.onnx.reading.registry import reader
@@ -17,9 +18,6 @@ from bolt_numba.ops.arrays.shape import Concat, Reshape
 from bolt_numba.ops.data.ml import PairwiseCoupling
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Exp, Greater, Mul, Neg, Pow, Sigmoid, Sub, Tanh, Where
-
-Ints = tuple[int, ...]
-Floats = tuple[float, ...]
 
 
 def _kernel(b: NodeBuilder, x: Value, vectors: Array, kind: str, params: Floats) -> Value:

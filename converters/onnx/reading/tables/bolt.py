@@ -9,9 +9,9 @@ import numpy as np
 
 from bolt_numba.base.types import F32, U8
 from bolt_numba.converters import bolt_layers
+from bolt_numba.converters.builder import END, Ints
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.operands import END, known_ints, rank_of, reshaped, size_of, sliced, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.shape import Concat, Identity
@@ -20,17 +20,8 @@ from bolt_numba.ops.layers.norm import LpNormalization
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, HardSwish
 
-Ints = tuple[int, ...]
-
-
-@reader("NoOp")
-def no_op(b: NodeBuilder, x: Value) -> Value:
-    return b(Identity(), x)
-
-
-@reader("TFL_HARD_SWISH")
-def hard_swish(b: NodeBuilder, x: Value) -> Value:
-    return b(HardSwish(), x)
+reader("NoOp")(lambda b, x: b(Identity(), x))
+reader("TFL_HARD_SWISH")(lambda b, x: b(HardSwish(), x))
 
 
 @reader("TFL_L2_NORMALIZATION")
@@ -38,15 +29,15 @@ def l2_normalization(b: NodeBuilder, x: Value, *, fused_activation_function: str
     """Along the last axis; along channels where an image has one pixel.  Zeros stay zeros, as in TFLite."""
     if fused_activation_function != "NONE":
         raise b.unsupported(f"fused_activation_function {fused_activation_function}")
-    is_pixel = rank_of(b, x) == 4 and x.type.shape is not None and x.type.shape[2:] == (1, 1)
+    is_pixel = b.rank_of(x) == 4 and x.type.shape is not None and x.type.shape[2:] == (1, 1)
     return b(LpNormalization(1 if is_pixel else -1), x)
 
 
 @reader("Linear")
 def linear(b: NodeBuilder, x: Value, w: Value) -> Value:
     """Rows [..., k] times w [m, k], transposed."""
-    if rank_of(b, w) != 2:
-        raise b.invalid("rank of w", rank_of(b, w), 2)
+    if b.rank_of(w) != 2:
+        raise b.invalid("rank of w", b.rank_of(w), 2)
     return b(MatMul(False, True), x, w)
 
 
@@ -62,19 +53,19 @@ def splice(b: NodeBuilder, x: Value, *, context: Ints, forward_indexes: Ints = (
 @reader("Tdnn")
 def tdnn(b: NodeBuilder, x: Value, context: Value, w: Value, bias: Value) -> Value:
     """Spliced frames times w [m, c * len(context)], transposed, and a bias.  Source: Kaldi's TdnnComponent."""
-    return b(Add(), linear(b, _spliced(b, x, known_ints(b, context, "context"), ()), w), bias)
+    return b(Add(), linear(b, _spliced(b, x, b.known_ints(context, "context"), ()), w), bias)
 
 
 def _spliced(b: NodeBuilder, x: Value, context: Ints, indexes: Ints) -> Value:
-    if rank_of(b, x) != 3:
-        raise b.invalid("rank of x", rank_of(b, x), 3)
+    if b.rank_of(x) != 3:
+        raise b.invalid("rank of x", b.rank_of(x), 3)
     least, most = min(context, default=0), max(context, default=0)
     if not context or not -1 << 31 < least <= 0 <= most < 1 << 31:
         raise b.invalid("context", context, "frames from before or at 0 to at or behind it")
     chosen = bool(indexes) and not _is_plain(context, indexes, most - least)
-    if chosen and (min(indexes), max(indexes)) == (0, static_dim(b, x, 1) - 1):
+    if chosen and (min(indexes), max(indexes)) == (0, b.static_dim(x, 1) - 1):
         return _chosen(b, x, len(context), indexes)
-    return b(Concat(2), *(sliced(b, x, 1, c - least, c - most or END) for c in context))
+    return b(Concat(2), *(b.sliced(x, 1, c - least, c - most or END) for c in context))
 
 
 def _is_plain(context: Ints, indexes: Ints, span: int) -> bool:
@@ -89,7 +80,7 @@ def _chosen(b: NodeBuilder, x: Value, width: int, indexes: Ints) -> Value:
     if len(indexes) % width:
         raise b.invalid("number of forward_indexes", len(indexes), f"a multiple of {width}")
     rows = b(Gather(1), x, np.array(indexes, np.int64))
-    return reshaped(b, rows, [size_of(b, x, 0), len(indexes) // width, static_dim(b, x, 2) * width])
+    return b.reshaped(rows, [b.size_of(x, 0), len(indexes) // width, b.static_dim(x, 2) * width])
 
 
 @reader("RoIAlign")
@@ -130,9 +121,7 @@ def convert_color(b: NodeBuilder, x: Value, *, src: str, dst: str) -> Value:
     return b(Cast(U8), bolt_layers.convert_color(b, b(Cast(F32), x), src, dst, as_bytes=True))
 
 
-@reader("LutPreprocess")
-def lut_preprocess(b: NodeBuilder, x: Value) -> Value:
-    return bolt_layers.lut_preprocess(b, b(Cast(F32), x))
+reader("LutPreprocess")(lambda b, x: bolt_layers.lut_preprocess(b, b(Cast(F32), x)))
 
 
 @reader("Lut")

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from bolt_numba.base.types import BOOL, I64, Shape, TensorType
+from bolt_numba.converters.builder import Ints, known_scalar
 from bolt_numba.converters.loops import stable_body
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import reader
-from bolt_numba.converters.operands import dim_of, known_scalar, rank_of
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.control import If, Loop, Scan
 
-Ints = tuple[int, ...]
 
 @reader("If")
 def if_(b: NodeBuilder, condition: Value, *, then_branch: onnx.GraphProto, else_branch: onnx.GraphProto) -> Any:
@@ -114,7 +113,7 @@ def scan_8(
 
 def _without(b: NodeBuilder, x: Value, axis: int) -> Shape:
     """Shape of one slice along an axis."""
-    dim_of(b, x, axis)
-    place = axis % rank_of(b, x)
+    b.dim_of(x, axis)
+    place = axis % b.rank_of(x)
     shape = x.type.shape or ()
     return shape[:place] + shape[place + 1 :]

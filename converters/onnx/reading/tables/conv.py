@@ -8,10 +8,9 @@ import numpy as np
 
 from bolt_numba.base.types import Sym
 from bolt_numba.converters.as_is import AsIs
-from bolt_numba.converters.nodes import ForeignBuilder
+from bolt_numba.converters.builder import ForeignBuilder, Ints, ints
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
-from bolt_numba.converters.operands import ints, rank_of, spatial_axes, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import ScatterElements
 from bolt_numba.ops.arrays.generate import ConstantOfShape
@@ -21,8 +20,6 @@ from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.layers.pool import AveragePool, Col2Im, LpPool, MaxPool
 from bolt_numba.ops.layers.products.conv import Conv, Convolution, ConvTranspose
 from bolt_numba.ops.pointwise import Abs, Add, Pow, Sub
-
-Ints = tuple[int, ...]
 
 
 def check_kernel(b: ForeignBuilder, w: Value, kernel_shape: Ints) -> None:
@@ -36,8 +33,8 @@ def check_kernel(b: ForeignBuilder, w: Value, kernel_shape: Ints) -> None:
 class Convolved(AsIs):
     """A convolution whose ``kernel_shape``, where a file has it, must be that of the filters."""
 
-    def __init__(self, operator: type[Convolution], operands: str) -> None:
-        super().__init__(operator, operands, {"kernel_shape": ()})
+    def __init__(self, operator: type[Convolution], operands: str, **more: Any) -> None:
+        super().__init__(operator, operands, {"kernel_shape": (), **more})
         self.filters_at = operator.filters_at
 
     def __call__(self, b: ForeignBuilder, *operands: Any, kernel_shape: Ints = (), **attributes: Any) -> Any:
@@ -67,7 +64,7 @@ def conv_transpose(
     strides: Ints = (),
 ) -> Value:
     check_kernel(b, w, kernel_shape)
-    rank = rank_of(b, x) - 2
+    rank = b.rank_of(x) - 2
     sizes = output_shape[-rank:] if rank > 0 else ()  # some exporters write batch and channels too
     made = ConvTranspose(strides, pads, dilations, group, output_padding, sizes, auto_pad)
     return b(made, x, w, bias)
@@ -138,7 +135,7 @@ def max_unpool(
     """
     rank = len(kernel_shape)
     strides, pads = strides or (1,) * rank, pads or (0,) * (2 * rank)
-    dims = [static_dim(b, x, i) for i in range(rank_of(b, x))]
+    dims = [b.static_dim(x, i) for i in range(b.rank_of(x))]
     if len(dims) != rank + 2 or len(strides) != rank or len(pads) != 2 * rank:
         raise b.invalid("kernel_shape, strides and pads", (kernel_shape, strides, pads), f"rank {len(dims) - 2}")
     inferred = dims[:2] + [
@@ -155,14 +152,8 @@ def max_unpool(
     return b(Pad("constant"), y, b(Concat(0), ints([0] * len(dims)), extra))
 
 
-@reader("GlobalAveragePool")
-def global_average_pool(b: NodeBuilder, x: Value) -> Value:
-    return _global(b, ReduceMean(), x)
-
-
-@reader("GlobalMaxPool")
-def global_max_pool(b: NodeBuilder, x: Value) -> Value:
-    return _global(b, ReduceMax(), x)
+reader("GlobalAveragePool")(lambda b, x: _global(b, ReduceMean(), x))
+reader("GlobalMaxPool")(lambda b, x: _global(b, ReduceMax(), x))
 
 
 @reader("GlobalLpPool")
@@ -174,5 +165,5 @@ def global_lp_pool(b: NodeBuilder, x: Value, *, p: float = 2) -> Value:
 
 
 def _global(b: NodeBuilder, operator: Any, x: Value) -> Value:
-    axes = spatial_axes(b, x)
+    axes = b.spatial_axes(x)
     return b(operator, x, axes) if len(axes) else b(Add(), x, 0.0)

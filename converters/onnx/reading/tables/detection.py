@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import add_as_is, reader
-from bolt_numba.converters.onnx.reading.tables.conv import check_kernel
+from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
+from bolt_numba.converters.onnx.reading.tables.conv import Convolved
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.layers.detection.regions import DeformConv, MaxRoiPool, RoiAlign
 
-Ints = tuple[int, ...]
-
 add_as_is(MaxRoiPool)
 add_as_is(RoiAlign, since=16)
-
-
-@reader("DeformConv")
-def deform_conv(
-    b: NodeBuilder,
-    x: Value,
-    w: Value,
-    offset: Value,
-    bias: Value | None = None,
-    mask: Value | None = None,
-    *,
-    dilations: Ints = (),
-    group: int = 1,
-    kernel_shape: Ints = (),
-    offset_group: int = 1,
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Value:
-    check_kernel(b, w, kernel_shape)
-    operator = DeformConv(strides, pads, dilations, group, offset_group=offset_group)
-    return b(operator, x, w, offset, bias, mask)
+add_reader("DeformConv", Convolved(DeformConv, "x w offset bias? mask?"))
 
 
 @reader("RoiAlign")

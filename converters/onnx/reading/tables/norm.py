@@ -8,9 +8,9 @@ import numpy as np
 
 from bolt_numba.base.types import F32
 from bolt_numba.converters.as_is import AsIs
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
-from bolt_numba.converters.operands import ints, rank_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import ReduceMean
 from bolt_numba.ops.arrays.shape import Expand, Reshape, Unsqueeze
@@ -46,7 +46,7 @@ def batch_normalization(
     """Inference; training mode takes the statistics from the batch (biased variance) and returns the running ones."""
     if not training_mode:
         return b(BatchNormalization(epsilon), x, scale, bias, mean, var)
-    axes = ints([0, *range(2, rank_of(b, x))])
+    axes = ints([0, *range(2, b.rank_of(x))])
     batch_mean = b(ReduceMean(keepdims=True), x, axes)
     centred = b(Sub(), x, batch_mean)
     batch_var = b(ReduceMean(keepdims=False), b(Mul(), centred, centred), axes)
@@ -85,7 +85,7 @@ def group_normalization_18(
     b: NodeBuilder, x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5
 ) -> Value:
     """Opset 18 to 20 has one scale and bias for a group, not for a channel."""
-    channels = static_dim(b, x, 1)
+    channels = b.static_dim(x, 1)
     if num_groups < 1 or channels % num_groups:
         raise b.invalid("num_groups", num_groups, f"a divisor of {channels} channels")
     shape = ints([num_groups, channels // num_groups])
@@ -117,7 +117,7 @@ def simplified_layer_normalization(
 
 def inverse_rms(b: NodeBuilder, x: Value, axis: int, epsilon: float) -> Value:
     """What an RMS normalisation over the axes from ``axis`` on multiplies by: f32, 1 for the normalised axes."""
-    wide, rank = b(Cast(F32), x), rank_of(b, x)
+    wide, rank = b(Cast(F32), x), b.rank_of(x)
     squares = b(ReduceMean(), b(Mul(), wide, wide), ints(range(axis % rank, rank)))
     return b(Div(), np.ones((), F32), b(Sqrt(), b(Add(), squares, epsilon)))
 

@@ -9,36 +9,14 @@ import numpy as np
 from bolt_numba.base.errors import BoltError
 from bolt_numba.base.types import F32, AnyDType
 from bolt_numba.converters.as_is import AsIs
+from bolt_numba.converters.builder import known_scalar
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
 from bolt_numba.converters.onnx.types import dtype_of
-from bolt_numba.converters.operands import known_scalar, rank_of
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.conversion import ROUND_MODES
 from bolt_numba.ops.arrays.shape import Reshape, Unsqueeze
-from bolt_numba.ops.pointwise import (
-    Add,
-    BitShift,
-    Cast,
-    Celu,
-    Clip,
-    Div,
-    Elu,
-    Gelu,
-    HardSigmoid,
-    IsInf,
-    LeakyRelu,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    PRelu,
-    Selu,
-    Shrink,
-    Swish,
-    ThresholdedRelu,
-    Where,
-)
 from bolt_numba.ops.pointwise.chain import Chain
 from bolt_numba.ops.pointwise.row import ROWS
 from bolt_numba.ops.registry import OPS
@@ -67,7 +45,7 @@ def _old_binary(name: str) -> Any:
 
     def read(b: NodeBuilder, x: Value, y: Value, *, axis: int | None = None, broadcast: int = 0) -> Value:
         if broadcast and axis is not None:
-            rank, inner = rank_of(b, x), rank_of(b, y)
+            rank, inner = b.rank_of(x), b.rank_of(y)
             start = axis + rank if axis < 0 else axis
             trailing = rank - start - inner
             if trailing > 0:
@@ -77,52 +55,48 @@ def _old_binary(name: str) -> Any:
     return read
 
 
-add_as_is(*map(_row, UNARY), LeakyRelu, Elu, Celu, ThresholdedRelu, HardSigmoid, Swish, IsInf, Mod)
+add_as_is(*map(_row, UNARY), p.LeakyRelu, p.Elu, p.Celu, p.ThresholdedRelu, p.HardSigmoid, p.Swish, p.IsInf, p.Mod)
 add_as_is(*map(_row, BINARY), since=7)
 for _name in BINARY:
     add_reader(_name, _old_binary(_name))
-add_as_is(Selu, since=6)
-add_reader("Selu", AsIs(Selu, alpha=1.6732, gamma=1.0507))
-add_reader("Where", AsIs(Where(), "condition x y"))
-add_reader("PRelu", AsIs(PRelu(), "x slope"), since=7)
+add_as_is(p.Selu, since=6)
+add_reader("Selu", AsIs(p.Selu, alpha=1.6732, gamma=1.0507))
+add_reader("Clip", AsIs(p.Clip, min=None, max=None))
+add_reader("Where", AsIs(p.Where(), "condition x y"))
+add_reader("PRelu", AsIs(p.PRelu(), "x slope"), since=7)
 
 
 @reader("Gelu")
 def gelu(b: NodeBuilder, x: Value, *, approximate: str = "none") -> Value:
     if approximate not in ("none", "tanh"):
         raise b.invalid("approximate", approximate, "none or tanh")
-    return b(Gelu(approximate), x)
+    return b(p.Gelu(approximate), x)
 
 
 @reader("SwiGLU")
 def swiglu(b: NodeBuilder, x: Value, y: Value, *, alpha: float = 1.0) -> Value:
-    return b(Mul(), b(Swish(alpha), x), y)
+    return b(p.Mul(), b(p.Swish(alpha), x), y)
 
 
 @reader("Shrink")
 def shrink(b: NodeBuilder, x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Value:
     if x.type.dtype.kind in "iu":
-        return b(Cast(x.type.dtype), b(Shrink(bias, lambd), b(Cast(np.dtype("f4")), x)))
-    return b(Shrink(bias, lambd), x)
+        return b(p.Cast(x.type.dtype), b(p.Shrink(bias, lambd), b(p.Cast(np.dtype("f4")), x)))
+    return b(p.Shrink(bias, lambd), x)
 
 
 @reader("Clip", since=11)
 def clip(b: NodeBuilder, x: Value, low: Value | None = None, high: Value | None = None) -> Value:
     bounds = [None if v is None else known_scalar(v) for v in (low, high)]
     if all(v is None or k is not None for v, k in zip((low, high), bounds, strict=True)):
-        return b(Clip(*bounds), x)
-    x = x if low is None else b(Max(), x, low)
-    return x if high is None else b(Min(), x, high)
-
-
-@reader("Clip")
-def clip_1(b: NodeBuilder, x: Value, *, min: float | None = None, max: float | None = None) -> Value:
-    return b(Clip(min, max), x)
+        return b(p.Clip(*bounds), x)
+    x = x if low is None else b(p.Max(), x, low)
+    return x if high is None else b(p.Min(), x, high)
 
 
 @reader("Cast", since=6)
-def cast(b: NodeBuilder, x: Value, *, to: int, saturate: bool = True, round_mode: str = "up") -> Value:
-    return convert(b, x, dtype_of(to, "to"), saturate, round_mode)
+def cast(b: NodeBuilder, x: Value, *, to: AnyDType, saturate: bool = True, round_mode: str = "up") -> Value:
+    return convert(b, x, to, saturate, round_mode)
 
 
 @reader("Cast")
@@ -144,24 +118,24 @@ def convert(b: NodeBuilder, x: Value, to: AnyDType, saturate: bool, round_mode: 
     if round_mode not in ROUND_MODES:
         raise b.invalid("round_mode", round_mode, " or ".join(ROUND_MODES))
     if not to.name.startswith("float8"):
-        return b(Cast(to), x)
-    return b(Cast(to, saturate, round_mode), x)
+        return b(p.Cast(to), x)
+    return b(p.Cast(to, saturate, round_mode), x)
 
 
 @reader("BitShift")
 def bit_shift(b: NodeBuilder, x: Value, y: Value, *, direction: str) -> Value:
     if direction not in ("LEFT", "RIGHT"):
         raise b.invalid("direction", direction, "LEFT or RIGHT")
-    return b(BitShift(direction), x, y)
+    return b(p.BitShift(direction), x, y)
 
 
 @reader("PRelu")
 def prelu_1(b: NodeBuilder, x: Value, slope: Value) -> Value:
     """Before opset 7 a slope of more than one element belongs to axis 1."""
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     if rank > 2 and slope.type.shape is not None and len(slope.type.shape) == 1 and slope.type.shape[0] != 1:
         slope = b(Reshape(), slope, np.array([-1] + [1] * (rank - 2)))
-    return b(PRelu(), x, slope)
+    return b(p.PRelu(), x, slope)
 
 
 SEPARATE_OPERANDS = 32
@@ -187,21 +161,9 @@ def _fold(b: NodeBuilder, operator: Any, xs: tuple[Value, ...]) -> Value:
     return made
 
 
-@reader("Max")
-def maximum(b: NodeBuilder, *xs: Value) -> Value:
-    return _fold(b, Max(), xs)
+reader("Max")(lambda b, *xs: _fold(b, p.Max(), xs))
+reader("Min")(lambda b, *xs: _fold(b, p.Min(), xs))
 
 
-@reader("Min")
-def minimum(b: NodeBuilder, *xs: Value) -> Value:
-    return _fold(b, Min(), xs)
-
-
-@reader("Sum")
-def total(b: NodeBuilder, *xs: Value) -> Value:
-    return _fold(b, Add(), xs)
-
-
-@reader("Mean")
-def mean(b: NodeBuilder, *xs: Value) -> Value:
-    return b(Div(), _fold(b, Add(), xs), float(len(xs)))
+reader("Sum")(lambda b, *xs: _fold(b, p.Add(), xs))
+reader("Mean")(lambda b, *xs: b(p.Div(), _fold(b, p.Add(), xs), float(len(xs))))

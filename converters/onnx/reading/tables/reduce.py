@@ -9,7 +9,6 @@ import numpy as np
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
-from bolt_numba.converters.operands import dim_of, ints, rank_of
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import ArgMax, ArgMin, CumProd, CumSum, Det, Hardmax, LogSoftmax, Softmax, TopK
 from bolt_numba.ops.arrays.shape import Flatten, Reshape, Shape
@@ -23,18 +22,9 @@ REDUCTIONS = (
 )
 
 
-def _old_reduction(name: str) -> Any:
-    operator: Any = OPS[name]
-
-    def read(b: NodeBuilder, x: Value, *, axes: tuple[int, ...] = (), keepdims: bool = True) -> Any:
-        return b(operator(keepdims), x, ints(axes) if axes else None)
-
-    return read
-
-
 for _name in REDUCTIONS:
     add_as_is(OPS[_name], since=13 if _name == "ReduceSum" else 18)
-    add_reader(_name, _old_reduction(_name))
+    add_reader(_name, AsIs(OPS[_name], "x axes=?", keepdims=True))
 
 
 _ALONG_AXIS: dict[str, Any] = {"Softmax": Softmax, "LogSoftmax": LogSoftmax, "Hardmax": Hardmax}
@@ -44,11 +34,11 @@ def _flattened(operator: Any) -> Any:
     """Before opset 13 all axes from ``axis`` on are one."""
 
     def read(b: NodeBuilder, x: Value, *, axis: int = 1) -> Any:
-        rank = rank_of(b, x)
+        rank = b.rank_of(x)
         first = axis + rank if axis < 0 else axis
         if not 0 <= first <= rank:
             raise b.invalid("axis", axis, f"{-rank} to {rank}")
-        if all(dim_of(b, x, i) == 1 for i in range(first + 1, rank)) and first < rank:
+        if all(b.dim_of(x, i) == 1 for i in range(first + 1, rank)) and first < rank:
             return b(operator(first), x)
         flat = b(operator(1), b(Flatten(first), x))
         return b(Reshape(allowzero=True), flat, b(Shape(), x))
@@ -62,12 +52,8 @@ for _name, _operator in _ALONG_AXIS.items():
 
 add_as_is(ArgMax, ArgMin, CumSum, CumProd, Det, Einsum)
 add_as_is(TopK, since=10)
+add_reader("TopK", AsIs(TopK, "x k=", axis=-1))
 add_reader("MatMul", AsIs(MatMul(), "x y"))
-
-
-@reader("TopK")
-def top_k_1(b: NodeBuilder, x: Value, *, k: int, axis: int = -1) -> Any:
-    return b(TopK(axis), x, ints([k]))
 
 
 @reader("Gemm")
@@ -85,8 +71,8 @@ def gemm(
 ) -> Value:
     """Alpha * a @ b + beta * c; a row vector c becomes the bias of the product.  Before opset 7: ``broadcast``."""
     for operand in (x, y):
-        if rank_of(b, operand) != 2:
-            raise b.invalid(f"rank of '{operand.name}'", rank_of(b, operand), 2)
+        if b.rank_of(operand) != 2:
+            raise b.invalid(f"rank of '{operand.name}'", b.rank_of(operand), 2)
     operator = MatMul(transA, transB, alpha)
     if c is None or beta == 0:
         return b(operator, x, y)
@@ -96,7 +82,7 @@ def gemm(
         factor = np.array(beta, c.type.dtype)
         scaled = None if c.const is None else b.const((c.const * factor).astype(c.type.dtype), f"{b.prefix}c")
         c = scaled or b(Mul(), c, factor)
-    if c.type.shape == (dim_of(b, y, 0 if transB else 1),):
+    if c.type.shape == (b.dim_of(y, 0 if transB else 1),):
         return b(operator, x, y, c)
     product = b(operator, x, y)
     summed = b(Add(), product, c)

@@ -2,50 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from bolt_numba.converters.as_is import AsIs
+from bolt_numba.converters.builder import ForeignBuilder
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import reader
+from bolt_numba.converters.onnx.reading.registry import add_reader, reader
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.layers.resize import GridSample, Resize
 
 
-@reader("Resize", since=11)
-def resize(
-    b: NodeBuilder,
-    x: Value,
-    roi: Value | None = None,
-    scales: Value | None = None,
-    sizes: Value | None = None,
-    *,
-    antialias: bool = False,
-    axes: tuple[int, ...] = (),
-    coordinate_transformation_mode: str = "half_pixel",
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: bool = False,
-    extrapolation_value: float = 0.0,
-    keep_aspect_ratio_policy: str = "stretch",
-    mode: str = "nearest",
-    nearest_mode: str = "round_prefer_floor",
-) -> Value:
+class Resized(AsIs):
     """Empty roi and scales, which opset 11 and 12 want in place of absent ones, count as absent."""
-    operator = Resize(
-        mode=mode,
-        coordinate_transformation_mode=coordinate_transformation_mode,
-        nearest_mode=nearest_mode,
-        cubic_coeff_a=cubic_coeff_a,
-        exclude_outside=exclude_outside,
-        antialias=antialias,
-        extrapolation_value=extrapolation_value,
-        keep_aspect_ratio_policy=keep_aspect_ratio_policy,
-        axes=axes,
-    )
-    needs_roi = coordinate_transformation_mode == "tf_crop_and_resize"
-    return b(operator, x, _present(roi) if needs_roi else None, _present(scales), _present(sizes))
+
+    def __call__(self, b: ForeignBuilder, *operands: Value | None, **attributes: Any) -> Any:
+        x, *given = operands
+        roi, *others = (None if v is None or v.type.shape == (0,) else v for v in given)
+        needs_roi = attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+        return super().__call__(b, x, roi if needs_roi else None, *others, **attributes)
 
 
-def _present(v: Value | None) -> Value | None:
-    return None if v is None or v.type.shape == (0,) else v
+add_reader("Resize", Resized(Resize, "x roi? scales? sizes?"), since=11)
 
 
 @reader("Resize", since=10)

@@ -8,7 +8,7 @@ from bolt_numba.base.types import SequenceType
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, reader
-from bolt_numba.converters.onnx.types import dtype_of, type_of_proto
+from bolt_numba.converters.onnx.types import type_of_proto
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.data.sequence import (
     ConcatFromSequence,
@@ -26,12 +26,7 @@ from bolt_numba.ops.data.sequence import (
 )
 
 add_as_is(SequenceConstruct, SequenceAt, SequenceInsert, SequenceErase, SequenceLength, ConcatFromSequence)
-add_as_is(SplitToSequence, OptionalGetElement)
-
-
-@reader("SequenceEmpty")
-def sequence_empty(b: NodeBuilder, *, dtype: int = 1) -> Value:
-    return b(SequenceEmpty(dtype_of(dtype, "dtype")))
+add_as_is(SplitToSequence, OptionalGetElement, SequenceEmpty)
 
 
 @reader("Optional")

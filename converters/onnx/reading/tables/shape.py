@@ -8,10 +8,9 @@ import numpy as np
 
 from bolt_numba.base.types import BOOL, F16, F32, I64, Array
 from bolt_numba.converters.as_is import AsIs
+from bolt_numba.converters.builder import Ints, ints, known_scalar
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
-from bolt_numba.converters.onnx.types import dtype_of
-from bolt_numba.converters.operands import ints, known_ints, known_scalar, rank_of, static_dim
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.conversion import BitCast
 from bolt_numba.ops.arrays.gather import Gather
@@ -36,8 +35,6 @@ from bolt_numba.ops.arrays.shape import (
 from bolt_numba.ops.arrays.slicing import Pad, ReverseSequence, Slice
 from bolt_numba.ops.pointwise import Add, Cast, Div, Max, Sub
 
-Ints = tuple[int, ...]
-
 add_as_is(Identity, Flatten, Expand, Shape, Size, Trilu, DepthToSpace)
 add_as_is(Concat, since=4)
 add_as_is(Reshape, since=5)
@@ -45,7 +42,11 @@ add_as_is(Tile, since=6)
 add_as_is(Slice, since=10)
 add_as_is(Pad, since=11)
 add_as_is(Squeeze, Unsqueeze, since=13)
+add_as_is(EyeLike, BitCast)
 add_reader("Concat", AsIs(Concat, axis=1))
+add_reader("Squeeze", AsIs(Squeeze(), "x axes=?"))
+add_reader("Unsqueeze", AsIs(Unsqueeze(), "x axes="))
+add_reader("Slice", AsIs(Slice(), "x starts= ends= axes=?"))
 add_reader("ReverseSequence", AsIs(ReverseSequence, "x lengths"))
 
 
@@ -119,19 +120,9 @@ def reshape_1(b: NodeBuilder, x: Value, *, shape: Ints = ()) -> Value:
     return b(Reshape(), x, ints(shape))
 
 
-@reader("Squeeze")
-def squeeze_1(b: NodeBuilder, x: Value, *, axes: Ints = ()) -> Value:
-    return b(Squeeze(), x, ints(axes) if axes else None)
-
-
-@reader("Unsqueeze")
-def unsqueeze_1(b: NodeBuilder, x: Value, *, axes: Ints) -> Value:
-    return b(Unsqueeze(), x, ints(axes))
-
-
 @reader("Transpose")
 def transpose(b: NodeBuilder, x: Value, *, perm: Ints | None = None) -> Value:
-    return b(Transpose(tuple(range(rank_of(b, x)))[::-1] if perm is None else perm), x)
+    return b(Transpose(tuple(range(b.rank_of(x)))[::-1] if perm is None else perm), x)
 
 
 @reader("Split", since=13)
@@ -156,15 +147,10 @@ def _parts(b: NodeBuilder, x: Value, sizes: Any, axis: int) -> list[Value]:
     return b.node(Split(axis, len(b.outputs)), x, sizes).outputs
 
 
-@reader("Slice")
-def slice_1(b: NodeBuilder, x: Value, *, starts: Ints, ends: Ints, axes: Ints | None = None) -> Value:
-    return b(Slice(), x, ints(starts), ints(ends), None if axes is None else ints(axes))
-
-
 @reader("Tile")
 def tile_1(b: NodeBuilder, x: Value, tiles: Value, axis: Value) -> Value:
-    repeats = [1] * rank_of(b, x)
-    repeats[known_ints(b, axis, "axis")[0]] = known_ints(b, tiles, "tiles")[0]
+    repeats = [1] * b.rank_of(x)
+    repeats[b.known_ints(axis, "axis")[0]] = b.known_ints(tiles, "tiles")[0]
     return b(Tile(), x, ints(repeats))
 
 
@@ -187,11 +173,6 @@ def range_(b: NodeBuilder, start: Value, limit: Value, delta: Value, *, stash_ty
     return b(Range(), start, limit, delta)
 
 
-@reader("EyeLike")
-def eye_like(b: NodeBuilder, x: Value, *, dtype: int | None = None, k: int = 0) -> Value:
-    return b(EyeLike(None if dtype is None else dtype_of(dtype, "dtype"), k), x)
-
-
 @reader("SpaceToDepth")
 def space_to_depth(b: NodeBuilder, x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
     if mode == "CRD":
@@ -203,7 +184,7 @@ def space_to_depth(b: NodeBuilder, x: Value, *, blocksize: int, mode: str = "DCR
 
 def _space_to_depth_crd(b: NodeBuilder, x: Value, blocksize: int) -> Value:
     """Channel, row, column: the inverse of DepthToSpace in that mode."""
-    n, c, h, w = (static_dim(b, x, i) for i in range(4))
+    n, c, h, w = (b.static_dim(x, i) for i in range(4))
     if blocksize < 1 or h % blocksize or w % blocksize:
         raise b.invalid("blocksize", blocksize, f"a divisor of {h} and {w}")
     oh, ow = h // blocksize, w // blocksize
@@ -212,15 +193,10 @@ def _space_to_depth_crd(b: NodeBuilder, x: Value, blocksize: int) -> Value:
     return b(Reshape(), moved, ints([n, c * blocksize * blocksize, oh, ow]))
 
 
-@reader("BitCast")
-def bit_cast(b: NodeBuilder, x: Value, *, to: int) -> Value:
-    return b(BitCast(dtype_of(to, "to")), x)
-
-
 @reader("CenterCropPad")
 def center_crop_pad(b: NodeBuilder, x: Value, shape: Value, *, axes: Ints | None = None) -> Value:
     """Cut, or filled with zeros, to sizes along some axes (all by default); an odd one is cut or filled at the end."""
-    along = ints(range(rank_of(b, x)) if axes is None else axes)
+    along = ints(range(b.rank_of(x)) if axes is None else axes)
     wanted = b(Cast(I64), shape)
     now = b(Gather(0), b(Shape(), x), along)
     start = b(Div(), b(Max(), b(Sub(), now, wanted), 0), 2)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from bolt_numba.base.types import F32
 from bolt_numba.converters.as_is import AsIs
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_reader, reader
-from bolt_numba.converters.onnx.types import dtype_of
-from bolt_numba.converters.operands import ints
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Unsqueeze
 from bolt_numba.ops.arrays.signal import DFT, STFT, MelWeightMatrix
 
 add_reader("DFT", AsIs(DFT, "x length? axis?"), since=20)
+add_reader("MelWeightMatrix", AsIs(MelWeightMatrix, output_datatype=F32))
 
 
 @reader("DFT")
@@ -38,10 +39,3 @@ def stft(
     if signal.type.shape is not None and len(signal.type.shape) == 2:
         signal = b(Unsqueeze(), signal, ints([-1]))
     return b(STFT(onesided), signal, step, window, length)
-
-
-@reader("MelWeightMatrix")
-def mel_weight_matrix(
-    b: NodeBuilder, bins: Value, length: Value, rate: Value, low: Value, high: Value, *, output_datatype: int = 1
-) -> Value:
-    return b(MelWeightMatrix(dtype_of(output_datatype, "output_datatype")), bins, length, rate, low, high)

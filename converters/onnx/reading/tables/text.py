@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.util
 
 from bolt_numba.converters.as_is import AsIs
+from bolt_numba.converters.builder import Ints
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.data.image_decoder import ImageDecoder
 from bolt_numba.ops.data.text import RegexFullMatch, StringConcat, StringNormalizer, StringSplit, TfIdfVectorizer
-
-Ints = tuple[int, ...]
 
 add_as_is(StringSplit)
 add_reader("StringConcat", AsIs(StringConcat, "x y"))

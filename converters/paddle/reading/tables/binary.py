@@ -8,45 +8,15 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import BOOL, F32, F64, I32, I64, U32, U64, Sym
-from bolt_numba.converters.operands import as_scalar, dim_of, ints, rank_of, unsqueezed
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import chosen, floating, to, truth
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.conversion import BitCast
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceMin
 from bolt_numba.ops.arrays.shape import Shape, Squeeze
-from bolt_numba.ops.pointwise import (
-    Abs,
-    Add,
-    And,
-    Atan,
-    BitShift,
-    BitwiseAnd,
-    BitwiseOr,
-    BitwiseXor,
-    Cast,
-    Div,
-    Equal,
-    Floor,
-    Greater,
-    GreaterOrEqual,
-    IsNaN,
-    Less,
-    LessOrEqual,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    Neg,
-    Not,
-    Or,
-    Pow,
-    Sub,
-    Where,
-    Xor,
-)
 
 _ORDER = (BOOL, *(np.dtype(c) for c in ("u1", "i1", "i2", "i4", "i8")))
 
@@ -55,7 +25,7 @@ def aligned(b: PaddleBuilder, x: Value, y: Value, axis: int) -> tuple[Value, Val
     """X and y of ranks that broadcast: the axes of the smaller stand at ``axis`` of the other, from the end for -1."""
     if axis == -1:
         return x, y
-    first, second = rank_of(b, x), rank_of(b, y)
+    first, second = b.rank_of(x), b.rank_of(y)
     if first == second:
         return x, y
     if first < second:
@@ -67,13 +37,13 @@ def _placed(b: PaddleBuilder, y: Value, axis: int, rank: int) -> Value:
     """Y with axes of length 1 behind its own; such ones that would lie beyond are dropped."""
     if not -1 <= axis < rank:
         raise b.invalid("axis", axis, f"-1 to {rank - 1}")
-    own = rank_of(b, y)
-    while own > rank - axis and dim_of(b, y, own - 1) == 1:
+    own = b.rank_of(y)
+    while own > rank - axis and b.dim_of(y, own - 1) == 1:
         y = b(Squeeze(), y, ints([own - 1]))
         own -= 1
     if own > rank - axis:
         raise b.invalid("axis", axis, f"room for the {own} axes of '{y.name}' among {rank}")
-    return unsqueezed(b, y, *range(own, rank - axis))
+    return b.unsqueezed(y, *range(own, rank - axis))
 
 
 def alike(b: PaddleBuilder, x: Value, y: Value) -> tuple[Value, Value]:
@@ -86,7 +56,7 @@ def alike(b: PaddleBuilder, x: Value, y: Value) -> tuple[Value, Value]:
     else:
         floats = [d for d in (first, second) if d.kind not in "iub"]
         wide = max(floats, key=lambda d: d.itemsize) if len({d.itemsize for d in floats}) == len(floats) else F32
-    return to(b, x, wide), to(b, y, wide)
+    return b.to(x, wide), b.to(y, wide)
 
 
 def _binary(compute: Any, on_bools: Any = None) -> Any:
@@ -101,73 +71,73 @@ def _binary(compute: Any, on_bools: Any = None) -> Any:
 
 
 def _divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    return b(Div(), x, y)
+    return b.one(p.Div(), x, y)
 
 
 def _floor_divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
     """The quotient, rounded down; of floats the exact one, which may be less than the nearest float."""
-    dtype, rest = x.type.dtype, b(Mod(True), x, y)
+    dtype, rest = x.type.dtype, b(p.Mod(True), x, y)
     is_whole = dtype.kind in "iu"
-    quotient = b(Div(), x if is_whole else b(Sub(), x, rest), y)
-    opposed = b(And(), b(Not(), b(Equal(), rest, 0)), b(Xor(), b(Less(), rest, 0), b(Less(), y, 0)))
-    made: Value = b(Sub(), quotient, to(b, opposed, dtype))
+    quotient = b(p.Div(), x if is_whole else b(p.Sub(), x, rest), y)
+    opposed = b(p.And(), b(p.Not(), b(p.Equal(), rest, 0)), b(p.Xor(), b(p.Less(), rest, 0), b(p.Less(), y, 0)))
+    made: Value = b(p.Sub(), quotient, b.to(opposed, dtype))
     if not is_whole:
-        down = b(Floor(), made)
-        up = to(b, b(Greater(), b(Sub(), made, down), 0.5), dtype)
-        made = b(Where(), b(Equal(), y, 0), b(Div(), x, y), b(Add(), down, up))
+        down = b(p.Floor(), made)
+        up = b.to(b(p.Greater(), b(p.Sub(), made, down), 0.5), dtype)
+        made = b(p.Where(), b(p.Equal(), y, 0), b(p.Div(), x, y), b(p.Add(), down, up))
     return made
 
 
 def _power(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    return b(Pow(), x, y)
+    return b.one(p.Pow(), x, y)
 
 
 def _without_nan(operator: Any) -> Any:
     def compute(b: PaddleBuilder, x: Value, y: Value) -> Value:
         made: Value = b(operator(), x, y)
         if x.type.dtype.kind not in "iu":
-            made = b(Where(), b(IsNaN(), x), y, b(Where(), b(IsNaN(), y), x, made))
+            made = b(p.Where(), b(p.IsNaN(), x), y, b(p.Where(), b(p.IsNaN(), y), x, made))
         return made
 
     return compute
 
 
 def _heaviside(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    return b(Where(), b(Equal(), x, 0), y, to(b, b(Greater(), x, 0), x.type.dtype))
+    return b.one(p.Where(), b(p.Equal(), x, 0), y, b.to(b(p.Greater(), x, 0), x.type.dtype))
 
 
 _ARITHMETIC: dict[tuple[str, ...], tuple[Any, ...]] = {
-    ("elementwise_add", "add", "grad_add"): (Add, Or),
-    ("elementwise_sub", "subtract", "minus"): (Sub,),
-    ("elementwise_mul", "multiply"): (Mul, And),
+    ("elementwise_add", "add", "grad_add"): (p.Add, p.Or),
+    ("elementwise_sub", "subtract", "minus"): (p.Sub,),
+    ("elementwise_mul", "multiply"): (p.Mul, p.And),
     ("elementwise_div", "divide"): (_divided,),
-    ("elementwise_max", "maximum"): (Max,),
-    ("elementwise_min", "minimum"): (Min,),
+    ("elementwise_max", "maximum"): (p.Max,),
+    ("elementwise_min", "minimum"): (p.Min,),
     ("elementwise_pow",): (_power,),
     ("elementwise_floordiv", "floor_divide"): (_floor_divided,),
-    ("elementwise_mod", "remainder"): (Mod,),
-    ("elementwise_fmax", "fmax"): (_without_nan(Max),),
-    ("elementwise_fmin", "fmin"): (_without_nan(Min),),
+    ("elementwise_mod", "remainder"): (p.Mod,),
+    ("elementwise_fmax", "fmax"): (_without_nan(p.Max),),
+    ("elementwise_fmin", "fmin"): (_without_nan(p.Min),),
     ("elementwise_heaviside", "heaviside"): (_heaviside,),
-    ("bitwise_and",): (BitwiseAnd, And),
-    ("bitwise_or",): (BitwiseOr, Or),
-    ("bitwise_xor",): (BitwiseXor, Xor),
+    ("bitwise_and",): (p.BitwiseAnd, p.And),
+    ("bitwise_or",): (p.BitwiseOr, p.Or),
+    ("bitwise_xor",): (p.BitwiseXor, p.Xor),
 }
 for _names, _how in _ARITHMETIC.items():
     for _name in _names:
         PADDLE.reader(_name)(_binary(*_how))
 
 _COMPARISONS = {
-    "equal": Equal, "less_than": Less, "less_equal": LessOrEqual, "greater_than": Greater,
-    "greater_equal": GreaterOrEqual,
+    "equal": p.Equal, "less_than": p.Less, "less_equal": p.LessOrEqual, "greater_than": p.Greater,
+    "greater_equal": p.GreaterOrEqual,
 }  # fmt: skip
 
 
 def _comparison(operator: Any) -> Any:
     def read(b: PaddleBuilder, x: Value, y: Value, *, axis: int = -1) -> Value:
         first, second = alike(b, *aligned(b, x, y, axis))
-        if first.type.dtype == BOOL and operator is not Equal:
-            first, second = to(b, first, I32), to(b, second, I32)
+        if first.type.dtype == BOOL and operator is not p.Equal:
+            first, second = b.to(first, I32), b.to(second, I32)
         return b.one(operator(), first, second)
 
     return read
@@ -179,14 +149,14 @@ for _name, _operator in _COMPARISONS.items():
 
 @PADDLE.reader("not_equal")
 def not_equal(b: PaddleBuilder, x: Value, y: Value, *, axis: int = -1) -> Value:
-    return b(Not(), _comparison(Equal)(b, x, y, axis=axis))
+    return b(p.Not(), _comparison(p.Equal)(b, x, y, axis=axis))
 
 
 def _logical(operator: Any) -> Any:
-    return lambda b, x, y: b(operator(), truth(b, x), truth(b, y))
+    return lambda b, x, y: b(operator(), b.truth(x), b.truth(y))
 
 
-for _name, _operator in {"logical_and": And, "logical_or": Or, "logical_xor": Xor}.items():
+for _name, _operator in {"logical_and": p.And, "logical_or": p.Or, "logical_xor": p.Xor}.items():
     PADDLE.reader(_name)(_logical(_operator))
 
 
@@ -200,9 +170,9 @@ def _shift(direction: str) -> Any:
                 raise b.unsupported(f"logical shift of {dtype}")
             plain = U32 if dtype == I32 else U64
             x, y = b(BitCast(plain), x), b(BitCast(plain), y)
-            made: Value = b(BitCast(dtype), b(BitShift(direction), x, y))
+            made: Value = b(BitCast(dtype), b(p.BitShift(direction), x, y))
         else:
-            made = b(BitShift(direction), x, y)
+            made = b(p.BitShift(direction), x, y)
         return made
 
     return read
@@ -215,62 +185,59 @@ PADDLE.reader("bitwise_right_shift")(_shift("RIGHT"))
 @PADDLE.reader("atan2", slots={"X1": "x", "X2": "y"})
 def atan2(b: PaddleBuilder, x: Value, y: Value) -> Value:
     """The angle of the point (y, x): that of x / y, turned by half a circle where y is negative."""
-    x, y = alike(b, floating(b, x), floating(b, y))
+    x, y = alike(b, b.floating(x), b.floating(y))
     dtype = x.type.dtype
     pi = b.const(np.array(np.pi, dtype))
-    none = b(And(), b(Equal(), x, 0.0), b(Equal(), y, 0.0))
-    angle = chosen(b, none, b(Mul(), x, 0.0), b(Atan(), b(Div(), x, y)), dtype)
+    none = b(p.And(), b(p.Equal(), x, 0.0), b(p.Equal(), y, 0.0))
+    angle = b.chosen(none, b(p.Mul(), x, 0.0), b(p.Atan(), b(p.Div(), x, y)), dtype)
     is_down = _is_negative(b, x)
-    turned = b(Add(), angle, b(Where(), is_down, b(Neg(), pi), pi))
-    return b(Where(), _is_negative(b, y), turned, angle)
+    turned = b(p.Add(), angle, b(p.Where(), is_down, b(p.Neg(), pi), pi))
+    return b(p.Where(), _is_negative(b, y), turned, angle)
 
 
 @PADDLE.reader("copysign")
 def copysign(b: PaddleBuilder, x: Value, y: Value) -> Value:
     """The size of x with the sign of y."""
-    x, y = alike(b, floating(b, x), floating(b, y))
-    size = b(Abs(), x)
-    return b(Where(), _is_negative(b, y), b(Neg(), size), size)
+    x, y = alike(b, b.floating(x), b.floating(y))
+    size = b(p.Abs(), x)
+    return b(p.Where(), _is_negative(b, y), b(p.Neg(), size), size)
 
 
 def _is_negative(b: PaddleBuilder, x: Value) -> Value:
     """Below zero, or the zero of negative sign."""
-    below = b(Less(), x, 0.0)
-    inverse = b(Less(), b(Div(), b.const(np.array(1, x.type.dtype)), x), 0.0)
-    return b(Or(), below, b(And(), b(Equal(), x, 0.0), inverse))
+    below = b(p.Less(), x, 0.0)
+    inverse = b(p.Less(), b(p.Div(), b.const(np.array(1, x.type.dtype)), x), 0.0)
+    return b.one(p.Or(), below, b(p.And(), b(p.Equal(), x, 0.0), inverse))
 
 
 @PADDLE.reader("add_n", legacy=("sum",))
 def total(b: PaddleBuilder, x: Values) -> Value:
     if not x:
         raise b.invalid("number of operands", 0, "at least 1")
-    return functools.reduce(lambda y, z: b(Add(), *alike(b, y, z)), x)
+    return functools.reduce(lambda y, z: b(p.Add(), *alike(b, y, z)), x)
 
 
 @PADDLE.reader("lerp")
 def lerp(b: PaddleBuilder, x: Value, y: Value, weight: Value) -> Value:
-    return b(Add(), x, b(Mul(), to(b, weight, x.type.dtype), b(Sub(), y, x)))
+    return b(p.Add(), x, b(p.Mul(), b.to(weight, x.type.dtype), b(p.Sub(), y, x)))
 
 
-@PADDLE.reader("where")
-def where(b: PaddleBuilder, condition: Value, x: Value, y: Value) -> Value:
-    return b(Where(), truth(b, condition), *alike(b, x, y))
+PADDLE.reader("where")(lambda b, condition, x, y: b(p.Where(), b.truth(condition), *alike(b, x, y)))
 
 
 @PADDLE.reader("masked_fill")
 def masked_fill(b: PaddleBuilder, x: Value, mask: Value, value: Value) -> Value:
-    return b(Where(), truth(b, mask), to(b, value, x.type.dtype), x)
+    return b(p.Where(), b.truth(mask), b.to(value, x.type.dtype), x)
 
 
 def _close(b: PaddleBuilder, x: Value, y: Value, rtol: Value, atol: Value, equal_nan: bool) -> Value:
     """|x - y| <= atol + rtol * |y|, in f64; infinities are close to themselves."""
-    first, second = to(b, x, F64), to(b, y, F64)
-    limits = [as_scalar(b, to(b, v, F64)) for v in (rtol, atol)]
-    near = b(
-        LessOrEqual(), b(Abs(), b(Sub(), first, second)), b(Add(), limits[1], b(Mul(), b(Abs(), second), limits[0]))
-    )
-    made: Value = b(Or(), near, b(Equal(), first, second))
-    return b(Or(), made, b(And(), b(IsNaN(), first), b(IsNaN(), second))) if equal_nan else made
+    first, second = b.to(x, F64), b.to(y, F64)
+    limits = [b.as_scalar(b.to(v, F64)) for v in (rtol, atol)]
+    allowed = b(p.Add(), limits[1], b(p.Mul(), b(p.Abs(), second), limits[0]))
+    near = b(p.LessOrEqual(), b(p.Abs(), b(p.Sub(), first, second)), allowed)
+    made: Value = b(p.Or(), near, b(p.Equal(), first, second))
+    return b(p.Or(), made, b(p.And(), b(p.IsNaN(), first), b(p.IsNaN(), second))) if equal_nan else made
 
 
 @PADDLE.reader("isclose", slots={"Input": "x", "Other": "y"})
@@ -286,20 +253,20 @@ def allclose(b: PaddleBuilder, x: Value, y: Value, rtol: Value, atol: Value, *, 
 @PADDLE.reader("equal_all")
 def equal_all(b: PaddleBuilder, x: Value, y: Value) -> Value:
     """Whether shapes and elements are equal."""
-    rank = rank_of(b, x)
-    pairs = [(dim_of(b, x, i), dim_of(b, y, i)) for i in range(rank)] if rank_of(b, y) == rank else [(0, 1)]
-    if any(p != q and not isinstance(p, Sym) and not isinstance(q, Sym) for p, q in pairs):
+    rank = b.rank_of(x)
+    pairs = [(b.dim_of(x, i), b.dim_of(y, i)) for i in range(rank)] if b.rank_of(y) == rank else [(0, 1)]
+    if any(v != w and not isinstance(v, Sym) and not isinstance(w, Sym) for v, w in pairs):
         return b.const(np.array(False))
-    same = _all(b, b(Equal(), x, y))
-    if all(p == q for p, q in pairs):
+    same = _all(b, b(p.Equal(), x, y))
+    if all(v == w for v, w in pairs):
         return same
-    return b(And(), same, _all(b, b(Equal(), b(Shape(), x), b(Shape(), y))))
+    return b(p.And(), same, _all(b, b(p.Equal(), b(Shape(), x), b(Shape(), y))))
 
 
 def any_of(b: PaddleBuilder, x: Value, axis: int) -> Value:
     """Whether a bool holds anywhere along an axis."""
-    return b(Cast(BOOL), b(ReduceMax(False), b(Cast(I32), x), ints([axis])))
+    return b.one(p.Cast(BOOL), b(ReduceMax(False), b(p.Cast(I32), x), ints([axis])))
 
 
 def _all(b: PaddleBuilder, x: Value) -> Value:
-    return b(Cast(BOOL), b(ReduceMin(False), b(Cast(I32), x)))
+    return b.one(p.Cast(BOOL), b(ReduceMin(False), b(p.Cast(I32), x)))

@@ -9,8 +9,8 @@ import numpy as np
 
 from bolt_numba.base.budget import ask
 from bolt_numba.base.types import BOOL, F32, F64, I64, STRING, AnyDType, NestedType, Sym, TensorType, type_of
+from bolt_numba.converters.builder import ints, known_scalar
 from bolt_numba.converters.loops import stable_body
-from bolt_numba.converters.operands import ints, known_scalar
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.program import LEGACY, PaddleBlock
@@ -195,7 +195,7 @@ def select_input(b: PaddleBuilder, x: Values, mask: Value) -> Value:
 
 
 @PADDLE.reader(legacy=["while"], results=["Out"])
-def while_(b: PaddleBuilder, condition: Value, *, is_test: bool = True) -> list[Value | None]:
+def while_(b: PaddleBuilder, condition: Value) -> list[Value | None]:
     """Run the block while the condition, which it computes anew, is true; names it writes go from turn to turn."""
     (block,) = b.operation.blocks
     (name,) = b.operation.inputs[0][1]

@@ -6,20 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bolt_numba.base.records import record
-from bolt_numba.converters.operands import as_scalar, ints, rank_of, sliced, static_dim, unsqueezed
+from bolt_numba.converters.builder import Ints, constant, ints
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import (
-    Ints,
-    along,
-    constant,
-    counted,
-    is_last,
-    known_dim,
-    layout_of,
-    reshaped,
-    size_of,
-    transposed,
-)
 from bolt_numba.converters.paddle.reading.ragged import given
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
@@ -40,7 +28,7 @@ def pads_of(b: PaddleBuilder, paddings: Ints, spatial: int, data_format: str = "
     if len(paddings) == spatial:
         return (*paddings, *paddings)
     if len(paddings) == 2 * spatial + 4:  # batch and channels, too
-        paddings = paddings[2:-2] if is_last(b, data_format) else paddings[4:]
+        paddings = paddings[2:-2] if b.is_last(data_format) else paddings[4:]
     if len(paddings) != 2 * spatial:
         raise b.invalid("paddings", paddings, f"{spatial} or {2 * spatial} numbers")
     return (*paddings[::2], *paddings[1::2])
@@ -82,11 +70,11 @@ def conv(
     fuse_activation: str = "",
 ) -> Value:
     """A convolution; with SAME pads the windows are not dilated.  Bias, residual and activation are of fused ones."""
-    pads, auto = filters.windows(b, rank_of(b, input) - 2)
+    pads, auto = filters.windows(b, b.rank_of(input) - 2)
     dilations = () if auto == "SAME_UPPER" else filters.dilations
     if bias is not None:
-        bias = reshaped(b, bias, [-1])
-    operator = Conv(filters.strides, pads, dilations, filters.groups, auto, layout_of(b, filters.data_format))
+        bias = b.shaped(bias, [-1])
+    operator = Conv(filters.strides, pads, dilations, filters.groups, auto, b.layout_of(filters.data_format))
     made = b(operator, input, filter, bias)
     if residual is not None:
         made = b(Add(), made, residual)
@@ -104,28 +92,7 @@ def activated(b: PaddleBuilder, x: Value, name: str, **attributes: Any) -> Value
     return made
 
 
-@PADDLE.reader(legacy=("conv2d_transpose", "depthwise_conv2d_transpose", "conv3d_transpose"))
-def conv_transpose_legacy(
-    b: PaddleBuilder,
-    input: Value,
-    filter: Value,
-    bias: Value | None = None,
-    output_size: Value | None = None,
-    *,
-    filters: PaddleFilters,
-    output_padding: Ints = (),
-    fuse_activation: str = "",
-    fuse_relu: bool = False,
-) -> Value:
-    made = conv_transpose(b, input, filter, output_size, None, filters=filters, output_padding=output_padding)
-    if bias is not None:
-        rank = rank_of(b, input)
-        at = rank - 1 if is_last(b, filters.data_format) else 1
-        made = b(Add(), made, along(b, reshaped(b, bias, [-1]), rank, at))
-    return activated(b, made, "relu" if fuse_relu else fuse_activation)
-
-
-@PADDLE.reader(pir=("conv2d_transpose", "depthwise_conv2d_transpose", "conv3d_transpose"))
+@PADDLE.reader("conv2d_transpose", "depthwise_conv2d_transpose", "conv3d_transpose", slots={"Input": "x"})
 def conv_transpose(
     b: PaddleBuilder,
     x: Value,
@@ -135,18 +102,32 @@ def conv_transpose(
     *,
     filters: PaddleFilters,
     output_padding: Ints = (),
+    fuse_activation: str = "",
+    fuse_relu: bool = False,
 ) -> Value:
+    """A transposed convolution; bias and activation are of fused ones."""
+    made = _conv_transposed(b, x, filter, output_size, filters, output_padding)
+    if bias is not None:
+        rank = b.rank_of(x)
+        at = rank - 1 if b.is_last(filters.data_format) else 1
+        made = b(Add(), made, b.along(b.shaped(bias, [-1]), rank, at))
+    return activated(b, made, "relu" if fuse_relu else fuse_activation)
+
+
+def _conv_transposed(
+    b: PaddleBuilder, x: Value, filter: Value, output_size: Value | None, filters: PaddleFilters, output_padding: Ints
+) -> Any:
     """Sizes of the result, where they are given, say how much is added behind."""
-    spatial = rank_of(b, x) - 2
+    spatial = b.rank_of(x) - 2
     strides = filters.strides * spatial if len(filters.strides) == 1 else filters.strides
-    first = 1 if is_last(b, filters.data_format) else 2
-    kernel = tuple(static_dim(b, filter, i + 2) for i in range(spatial))
+    first = 1 if b.is_last(filters.data_format) else 2
+    kernel = tuple(b.static_dim(filter, i + 2) for i in range(spatial))
     pads, auto = filters.windows(b, spatial)
-    dilations, groups, layout = filters.dilations, filters.groups, layout_of(b, filters.data_format)
+    dilations, groups, layout = filters.dilations, filters.groups, b.layout_of(filters.data_format)
     if auto == "SAME_UPPER":
-        sizes = [known_dim(b, x, first + i) for i in range(spatial)]
+        sizes = [b.known_dim(x, first + i) for i in range(spatial)]
         if None in sizes:
-            whole = b(ConvTranspose(strides, (), (), groups, output_padding, layout=layout), x, filter, bias)
+            whole = b(ConvTranspose(strides, (), (), groups, output_padding, layout=layout), x, filter)
             return _cut_as_same(b, whole, x, first, strides, kernel)
         dilations, pads = (1,) * spatial, same_pads([int(d or 0) for d in sizes], kernel, strides)
     elif auto == "VALID":
@@ -157,13 +138,13 @@ def conv_transpose(
     if wanted is not None and wanted.size:
         spans = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
         output_padding = tuple(
-            int(size) - (static_dim(b, x, first + i) - 1) * strides[i] - spans[i] + pads[i] + pads[spatial + i]
+            int(size) - (b.static_dim(x, first + i) - 1) * strides[i] - spans[i] + pads[i] + pads[spatial + i]
             for i, size in enumerate(wanted.reshape(-1))
         )
         if any(p < 0 for p in output_padding):
             raise b.invalid("output_size", wanted.tolist(), "at least what the strides make")
     operator = ConvTranspose(strides, pads, dilations, groups, output_padding, layout=layout)
-    return b(operator, x, filter, bias)
+    return b(operator, x, filter)
 
 
 def same_pads(sizes: Sequence[int], kernel: Ints, strides: Ints) -> Ints:
@@ -175,11 +156,11 @@ def same_pads(sizes: Sequence[int], kernel: Ints, strides: Ints) -> Ints:
 def _cut_as_same(b: PaddleBuilder, y: Value, x: Value, first: int, strides: Ints, kernel: Ints) -> Value:
     """Y without the pads of the convolution that it is the transpose of, as that one's input were x."""
     for i, (stride, k) in enumerate(zip(strides, kernel, strict=True)):
-        size = size_of(b, x, first + i)
+        size = b.length(x, first + i)
         windows = b(Div(), b(Add(), size, stride - 1), stride)
         pads = b(Max(), b(Sub(), b(Add(), b(Mul(), b(Sub(), windows, 1), stride), k), size), 0)
         begin = b(Div(), pads, 2)
-        end = b(Sub(), size_of(b, y, first + i), b(Sub(), pads, begin))
+        end = b(Sub(), b.length(y, first + i), b(Sub(), pads, begin))
         y = b(Slice(), y, begin, end, ints([first + i]))
     return y
 
@@ -204,10 +185,10 @@ def deformable_conv(
 
 def _positions(b: PaddleBuilder, x: Value, axis: int, kernel: int, stride: int, dilation: int, pads: int) -> Value:
     """Where the elements of each window lie along an axis of the padded x: [kernel, windows]."""
-    size = b(Add(), as_scalar(b, size_of(b, x, axis)), pads - dilation * (kernel - 1) - 1)
-    starts = b(Mul(), counted(b, b(Add(), b(Div(), size, stride), 1)), stride)
-    taps = b(Mul(), counted(b, kernel), dilation)
-    return b(Add(), unsqueezed(b, taps, 1), unsqueezed(b, starts, 0))
+    size = b(Add(), b.as_scalar(b.length(x, axis)), pads - dilation * (kernel - 1) - 1)
+    starts = b(Mul(), b.counted(b(Add(), b(Div(), size, stride), 1)), stride)
+    taps = b(Mul(), b.counted(kernel), dilation)
+    return b.one(Add(), b.unsqueezed(taps, 1), b.unsqueezed(starts, 0))
 
 
 def patches(b: PaddleBuilder, x: Value, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints) -> Value:
@@ -223,13 +204,13 @@ def patches(b: PaddleBuilder, x: Value, kernel: Ints, strides: Ints, pads: Ints,
 def unfold(b: PaddleBuilder, x: Value, *, kernel_sizes: Ints, strides: Ints, paddings: Ints, dilations: Ints) -> Value:
     """Windows as columns: [n, c * kh * kw, windows].  paddings: top, left, bottom, right."""
     pads = paddings if len(paddings) == 4 else (*paddings, *paddings)
-    made = transposed(b, patches(b, x, kernel_sizes, strides, pads, dilations), 0, 1, 2, 4, 3, 5)
-    channels = known_dim(b, x, 1)
+    made = b.transposed(patches(b, x, kernel_sizes, strides, pads, dilations), 0, 1, 2, 4, 3, 5)
+    channels = b.known_dim(x, 1)
     if channels is None:
         raise b.unsupported("an unknown number of channels")
     rows = channels * kernel_sizes[0] * kernel_sizes[1]
-    windows = b(Mul(), size_of(b, made, 4), size_of(b, made, 5))
-    return reshaped(b, made, [0, rows], windows)
+    windows = b(Mul(), b.length(made, 4), b.length(made, 5))
+    return b.shaped(made, [0, rows], windows)
 
 
 @PADDLE.reader("fold")
@@ -250,19 +231,13 @@ def fold(
 
 @PADDLE.reader("im2sequence")
 def im2sequence(
-    b: PaddleBuilder,
-    x: Value,
-    *,
-    kernels: Ints,
-    strides: Ints = (1, 1),
-    paddings: Ints = (0, 0, 0, 0),
-    out_stride: Ints = (1, 1),
+    b: PaddleBuilder, x: Value, *, kernels: Ints, strides: Ints = (1, 1), paddings: Ints = (0, 0, 0, 0)
 ) -> Value:
     """Windows as rows, one sequence for each image: c * kh * kw numbers.  paddings: top, left, bottom, right."""
-    made = transposed(b, patches(b, x, kernels, strides, paddings, (1, 1)), 0, 3, 5, 1, 2, 4)
-    windows = b(Mul(), size_of(b, made, 1), size_of(b, made, 2))
-    lengths = b(Expand(), windows, size_of(b, made, 0))
-    return given(b, reshaped(b, made, [-1, static_dim(b, x, 1) * kernels[0] * kernels[1]]), lengths)
+    made = b.transposed(patches(b, x, kernels, strides, paddings, (1, 1)), 0, 3, 5, 1, 2, 4)
+    windows = b(Mul(), b.length(made, 1), b.length(made, 2))
+    lengths = b(Expand(), windows, b.length(made, 0))
+    return given(b, b.shaped(made, [-1, b.static_dim(x, 1) * kernels[0] * kernels[1]]), lengths)
 
 
 MOST_MOVES = 32
@@ -280,7 +255,6 @@ def correlation(
     max_displacement: int,
     stride1: int,
     stride2: int,
-    corr_type_multiply: int = 1,
 ) -> Value:
     """Mean products of the channels of one image and of the other, moved: one plane for each displacement."""
     if stride2 < 1 or not 0 <= max_displacement // stride2 <= MOST_MOVES:
@@ -291,7 +265,7 @@ def correlation(
     wide = b(Pad(), input2, ints([0, 0, *(pad_size,) * 2, 0, 0, *(pad_size,) * 2]))
     border = max_displacement
     first = b(Pad(), input1, ints([0, 0, *(pad_size - border,) * 2, 0, 0, *(pad_size - border,) * 2]))
-    height, width = (b(Sub(), size_of(b, wide, i), 2 * border) for i in (2, 3))
+    height, width = (b(Sub(), b.length(wide, i), 2 * border) for i in (2, 3))
     planes = []
     for dy in steps:
         for dx in steps:
@@ -307,11 +281,11 @@ def _window(b: PaddleBuilder, x: Value, axis: int, start: int, length: Value) ->
 @PADDLE.reader("row_conv", legacy=())
 def row_conv(b: PaddleBuilder, x: Value, filter: Value) -> Value | None:
     """Each step plus weighted later ones: [n, t, c] with filters [steps, c]."""
-    steps = static_dim(b, filter, 0)
-    length = size_of(b, x, 1)
+    steps = b.static_dim(filter, 0)
+    length = b.length(x, 1)
     wide = b(Pad(), x, ints([0, 0, 0, 0, steps - 1, 0]))
     made = None
     for i in range(steps):
-        term = b(Mul(), _window(b, wide, 1, i, length), sliced(b, filter, 0, i, i + 1))
+        term = b(Mul(), _window(b, wide, 1, i, length), b.sliced(filter, 0, i, i + 1))
         made = term if made is None else b(Add(), made, term)
     return made

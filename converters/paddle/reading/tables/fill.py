@@ -8,21 +8,8 @@ import numpy as np
 
 from bolt_numba.base.records import field_rows, record
 from bolt_numba.base.types import BOOL, F32, F64, I64, AnyDType
-from bolt_numba.converters.operands import as_scalar, expanded, ints, joined, known_scalar, rank_of, unsqueezed
+from bolt_numba.converters.builder import MOST_PLACES, Floats, Ints, ints, known_scalar
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import (
-    Floats,
-    Ints,
-    axis_of,
-    chosen,
-    column,
-    counted,
-    flat,
-    number,
-    size_of,
-    to,
-    transposed,
-)
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import GatherND, OneHot
@@ -38,7 +25,7 @@ def filled(b: PaddleBuilder, shape: Value, value: float | int | bool, dtype: Any
     """An array of one value; the shape may be known only at run time."""
     if dtype.kind in "iub":
         value = bool(value) if dtype == BOOL else int(value)
-    return b(ConstantOfShape(value, dtype), to(b, flat(b, shape), I64))
+    return b.one(ConstantOfShape(value, dtype), b.to(b.flat(shape), I64))
 
 
 def parsed(text: str) -> float | int:
@@ -56,7 +43,7 @@ _FILL = {"ShapeTensorList": "shape*", "ShapeTensor": "shape", "ValueTensor": "va
 def fill_constant(b: PaddleBuilder, shape: Value, value: Value, *, dtype: AnyDType, str_value: str = "") -> Value:
     known = known_scalar(value)
     if known is None or dict(b.operation.inputs).get("ValueTensor"):
-        return expanded(b, to(b, as_scalar(b, value), dtype), to(b, flat(b, shape), I64))
+        return b.expanded(b.to(b.as_scalar(value), dtype), b.to(b.flat(shape), I64))
     return filled(b, shape, parsed(str_value) if str_value else known, dtype)
 
 
@@ -72,7 +59,7 @@ def full_int_array(b: PaddleBuilder, *, value: Ints, dtype: AnyDType | None = No
 
 @PADDLE.reader(pir=("full_with_tensor",))
 def full_with_tensor(b: PaddleBuilder, value: Value, shape: Value, *, dtype: AnyDType | None = None) -> Value:
-    return expanded(b, to(b, as_scalar(b, value), dtype or value.type.dtype), to(b, flat(b, shape), I64))
+    return b.expanded(b.to(b.as_scalar(value), dtype or value.type.dtype), b.to(b.flat(shape), I64))
 
 
 @PADDLE.reader("fill_any_like")
@@ -85,7 +72,7 @@ def full_like(b: PaddleBuilder, x: Value, value: Value, *, dtype: AnyDType | Non
     wanted = dtype or x.type.dtype
     known = known_scalar(value)
     if known is None:
-        return expanded(b, to(b, as_scalar(b, value), wanted), b(Shape(), x))
+        return b.expanded(b.to(b.as_scalar(value), wanted), b(Shape(), x))
     return filled(b, b(Shape(), x), known, wanted)
 
 
@@ -119,7 +106,7 @@ def fill_constant_batch_size_like(
 ) -> Value:
     """A filled array, one of whose dimensions is that of another array."""
     at = output_dim_idx
-    sizes = joined(b, shape[:at], size_of(b, input, input_dim_idx), shape[at + 1 :])
+    sizes = b.joined(shape[:at], b.length(input, input_dim_idx), shape[at + 1 :])
     return filled(b, sizes, parsed(str_value) if str_value else value, dtype or F32)
 
 
@@ -139,28 +126,17 @@ class TypedValues:
         return next(filter(None, (getattr(self, name) for name in field_rows(self))), ())
 
 
-@PADDLE.reader(legacy=("assign_value",))
-def assign_value(b: PaddleBuilder, *, shape: Ints, dtype: AnyDType, typed: TypedValues) -> Value:
-    return b.const(_shaped(b, typed.given, shape, dtype))
-
-
-def _shaped(b: PaddleBuilder, values: Any, shape: Ints, dtype: AnyDType) -> Any:
-    made = np.array(values, dtype)
+@PADDLE.reader("assign_value")
+def assign_value(
+    b: PaddleBuilder, output: Value | None = None, *, shape: Ints, dtype: AnyDType, typed: TypedValues
+) -> Value:
+    made = np.array(typed.given, dtype)
     if made.size != int(np.prod(shape)):
         raise b.invalid("number of values", made.size, int(np.prod(shape)))
-    return made.reshape(shape)
+    return b.const(made.reshape(shape))
 
 
-@PADDLE.reader(pir=("assign_value",))
-def assign_value_pir(
-    b: PaddleBuilder, output: Value | None = None, *, shape: Ints, dtype: AnyDType, values: Floats = ()
-) -> Value:
-    return b.const(_shaped(b, values, shape, dtype))
-
-
-@PADDLE.reader(pir=("assign_out",))
-def assign_out(b: PaddleBuilder, x: Value, output: Value) -> Value:
-    return x
+PADDLE.reader(pir=("assign_out",))(lambda b, x, output: x)
 
 
 @PADDLE.reader("empty", slots={"ShapeTensorList": "shape*"})
@@ -177,7 +153,7 @@ def empty_like(b: PaddleBuilder, x: Value, *, dtype: AnyDType | None = None) -> 
 @PADDLE.reader("range", pir=("arange",))
 def arange(b: PaddleBuilder, start: Value, end: Value, step: Value, *, dtype: AnyDType | None = None) -> Value:
     wanted = dtype or start.type.dtype
-    ends = [to(b, as_scalar(b, v), wanted) for v in (start, end, step)]
+    ends = [b.to(b.as_scalar(v), wanted) for v in (start, end, step)]
     return b(Range(), *ends)
 
 
@@ -185,28 +161,28 @@ def arange(b: PaddleBuilder, start: Value, end: Value, step: Value, *, dtype: An
 def linspace(b: PaddleBuilder, start: Value, stop: Value, num: Value, *, dtype: AnyDType | None = None) -> Value:
     """From both ends half of the numbers each, so that both are exact."""
     wanted = dtype or F32
-    made = _spaced(b, to(b, as_scalar(b, start), F64), to(b, as_scalar(b, stop), F64), num)
-    return to(b, made, wanted)
+    made = _spaced(b, b.to(b.as_scalar(start), F64), b.to(b.as_scalar(stop), F64), num)
+    return b.to(made, wanted)
 
 
 def _spaced(b: PaddleBuilder, start: Value, stop: Value, num: Value) -> Value:
     """``num`` numbers from start to stop, f64."""
-    count = as_scalar(b, to(b, num, I64))
-    steps = counted(b, count, F64)
-    gaps = b(Max(), to(b, b(Sub(), count, 1), F64), 1.0)
+    count = b.as_scalar(b.to(num, I64))
+    steps = b.counted(count, F64)
+    gaps = b(Max(), b.to(b(Sub(), count, 1), F64), 1.0)
     step = b(Div(), b(Sub(), stop, start), gaps)
     below = b(Add(), start, b(Mul(), steps, step))
-    above = b(Sub(), stop, b(Mul(), b(Sub(), b(Sub(), to(b, count, F64), 1.0), steps), step))
-    is_low = b(Less(), steps, b(Mul(), to(b, count, F64), 0.5))
-    return chosen(b, is_low, below, above, F64)
+    above = b(Sub(), stop, b(Mul(), b(Sub(), b(Sub(), b.to(count, F64), 1.0), steps), step))
+    is_low = b(Less(), steps, b(Mul(), b.to(count, F64), 0.5))
+    return b.chosen(is_low, below, above, F64)
 
 
 @PADDLE.reader("logspace")
 def logspace(
     b: PaddleBuilder, start: Value, stop: Value, num: Value, base: Value, *, dtype: AnyDType | None = None
 ) -> Value:
-    exponents = _spaced(b, to(b, as_scalar(b, start), F64), to(b, as_scalar(b, stop), F64), num)
-    return to(b, b(Pow(), to(b, as_scalar(b, base), F64), exponents), dtype or F32)
+    exponents = _spaced(b, b.to(b.as_scalar(start), F64), b.to(b.as_scalar(stop), F64), num)
+    return b.to(b(Pow(), b.to(b.as_scalar(base), F64), exponents), dtype or F32)
 
 
 @PADDLE.reader("eye")
@@ -214,24 +190,20 @@ def eye(b: PaddleBuilder, num_rows: Value, num_columns: Value, *, dtype: AnyDTyp
     """Ones on the diagonal; as many columns as rows where their number is -1."""
     columns = known_scalar(num_columns)
     wide = num_rows if columns == -1 else num_columns
-    rows, cells = (counted(b, as_scalar(b, to(b, v, I64))) for v in (num_rows, wide))
-    return to(b, b(Equal(), unsqueezed(b, rows, 1), unsqueezed(b, cells, 0)), dtype)
+    rows, cells = (b.counted(b.as_scalar(b.to(v, I64))) for v in (num_rows, wide))
+    return b.to(b(Equal(), b.unsqueezed(rows, 1), b.unsqueezed(cells, 0)), dtype)
 
 
 @PADDLE.reader("one_hot_v2", pir=("one_hot",), slots={"depth_tensor": "depth", "num_classes": "depth"})
-def one_hot(
-    b: PaddleBuilder, x: Value, depth: Value, *, dtype: AnyDType = F32, allow_out_of_range: bool = False
-) -> Value:
+def one_hot(b: PaddleBuilder, x: Value, depth: Value, *, dtype: AnyDType = F32) -> Value:
     """1 at the place of x along a new last axis; nothing where x is beyond the depth."""
-    return b(OneHot(-1), to(b, x, I64), to(b, as_scalar(b, depth), I64), b.const(np.array([0, 1], dtype)))
+    return b(OneHot(-1), b.to(x, I64), b.to(b.as_scalar(depth), I64), b.const(np.array([0, 1], dtype)))
 
 
 @PADDLE.reader(legacy=("one_hot",), slots={"depth_tensor": "depth"})
-def one_hot_v1(
-    b: PaddleBuilder, x: Value, depth: Value, *, dtype: AnyDType = F32, allow_out_of_range: bool = False
-) -> Value:
+def one_hot_v1(b: PaddleBuilder, x: Value, depth: Value, *, dtype: AnyDType = F32) -> Value:
     """As `one_hot`, of ids whose last axis has length 1."""
-    return one_hot(b, column(b, x, rank_of(b, x) - 1, 0), depth, dtype=dtype)
+    return one_hot(b, b.column(x, b.rank_of(x) - 1, 0), depth, dtype=dtype)
 
 
 _MASK = {"MaxLenTensor": "max_len", "maxlen": "max_len"}
@@ -241,9 +213,9 @@ _MASK = {"MaxLenTensor": "max_len", "maxlen": "max_len"}
 def sequence_mask(b: PaddleBuilder, x: Value, max_len: Value, *, out_dtype: AnyDType = I64) -> Value:
     """1 in the first x places of a new last axis, of length ``max_len`` (-1: the greatest x)."""
     known = known_scalar(max_len)
-    lengths = to(b, x, I64)
-    longest = b(ReduceMax(False), lengths) if known is not None and known < 0 else to(b, as_scalar(b, max_len), I64)
-    return to(b, b(Less(), counted(b, longest), unsqueezed(b, lengths, rank_of(b, x))), out_dtype)
+    lengths = b.to(x, I64)
+    longest = b(ReduceMax(False), lengths) if known is not None and known < 0 else b.to(b.as_scalar(max_len), I64)
+    return b.to(b(Less(), b.counted(longest), b.unsqueezed(lengths, b.rank_of(x))), out_dtype)
 
 
 @PADDLE.reader("shard_index", slots={"X": "input"})
@@ -255,35 +227,26 @@ def shard_index(
         raise b.invalid("shard_id", shard_id, f"0 to {nshards - 1}")
     each = -(-index_num // nshards)
     shard = b(Div(), input, each)
-    return chosen(b, b(Equal(), shard, shard_id), b(Mod(), input, each), ignore_value, input.type.dtype)
+    return b.chosen(b(Equal(), shard, shard_id), b(Mod(), input, each), ignore_value, input.type.dtype)
 
 
 _UNIFORM = {"ShapeTensorList": "shape*"}
 
 
 @PADDLE.reader("uniform_random", pir=("uniform",), slots=_UNIFORM)
-def uniform(
-    b: PaddleBuilder,
-    shape: Value,
-    min: Value,
-    max: Value,
-    *,
-    dtype: AnyDType = F32,
-    seed: int = 0,
-    diag_val: float = 1.0,
-) -> Value:
+def uniform(b: PaddleBuilder, shape: Value, min: Value, max: Value, *, dtype: AnyDType = F32, seed: int = 0) -> Value:
     """Numbers between two known ones."""
-    low, high = (number(b, v, F64) for v in (min, max))
+    low, high = (b.number(v, F64) for v in (min, max))
     if isinstance(low, Value) or isinstance(high, Value):
         raise b.unsupported("limits that only the run tells")
-    return b(RandomUniform(float(low), float(high), dtype, float(seed) if seed else None), to(b, shape, I64))
+    return b(RandomUniform(float(low), float(high), dtype, float(seed) if seed else None), b.to(shape, I64))
 
 
 @PADDLE.reader("gaussian_random", pir=("gaussian",), slots=_UNIFORM)
 def gaussian(
     b: PaddleBuilder, shape: Value, *, mean: float = 0.0, std: float = 1.0, dtype: AnyDType = F32, seed: int = 0
 ) -> Value:
-    return b(RandomNormal(mean, std, dtype, float(seed) if seed else None), to(b, shape, I64))
+    return b(RandomNormal(mean, std, dtype, float(seed) if seed else None), b.to(shape, I64))
 
 
 @PADDLE.reader("randint", slots={"ShapeTensorList": "shape*"})
@@ -292,56 +255,56 @@ def randint(
 ) -> Value:
     """Whole numbers from ``low`` up to ``high``, which is not among them."""
     drawn = RandomUniform(float(low), float(high), F64, float(seed) if seed else None)
-    return to(b, b(Floor(), b(drawn, to(b, shape, I64))), dtype)
+    return b.to(b(Floor(), b(drawn, b.to(shape, I64))), dtype)
 
 
 @PADDLE.reader("bernoulli")
 def bernoulli(b: PaddleBuilder, x: Value) -> Value:
     """1 with probability x, else 0."""
-    return to(b, b(Less(), b(RandomUniform(0.0, 1.0, x.type.dtype, None), b(Shape(), x)), x), x.type.dtype)
+    return b.to(b(Less(), b(RandomUniform(0.0, 1.0, x.type.dtype, None), b(Shape(), x)), x), x.type.dtype)
 
 
 @PADDLE.reader("diag_v2", pir=("diag",), slots={"X": "x"})
 def diag(b: PaddleBuilder, x: Value, *, offset: int = 0, padding_value: float = 0.0) -> Value:
     """A matrix with a vector on a diagonal, or the diagonal of a matrix."""
-    if rank_of(b, x) == 2:
+    if b.rank_of(x) == 2:
         return diagonal(b, x, offset=offset, axis1=0, axis2=1)
     side = abs(offset)
     longer = b(Pad(), x, ints([0, side]))
-    places = counted(b, as_scalar(b, size_of(b, longer, 0)))
-    is_on = b(Equal(), b(Sub(), unsqueezed(b, places, 0), unsqueezed(b, places, 1)), offset)
-    values = unsqueezed(b, longer, 1 if offset >= 0 else 0)
+    places = b.counted(b.as_scalar(b.length(longer, 0)))
+    is_on = b(Equal(), b(Sub(), b.unsqueezed(places, 0), b.unsqueezed(places, 1)), offset)
+    values = b.unsqueezed(longer, 1 if offset >= 0 else 0)
     fill = int(padding_value) if x.type.dtype.kind in "iu" else padding_value
-    return chosen(b, is_on, values, fill, x.type.dtype)
+    return b.chosen(is_on, values, fill, x.type.dtype)
 
 
 @PADDLE.reader("diag_embed", slots={"Input": "input", "dim1": "axis1", "dim2": "axis2"})
 def diag_embed(b: PaddleBuilder, input: Value, *, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Value:
     """Vectors (the last axis) on a diagonal of matrices, which two new axes hold."""
-    rank = rank_of(b, input) + 1
+    rank = b.rank_of(input) + 1
     first, second = (a + rank if a < 0 else a for a in (axis1, axis2))
     pads = ints([0] * (2 * rank - 3) + [abs(offset)])
     longer = b(Pad(), input, pads)
-    places = counted(b, as_scalar(b, size_of(b, longer, -1)))
-    is_on = b(Equal(), b(Sub(), unsqueezed(b, places, 0), unsqueezed(b, places, 1)), offset)
-    values = unsqueezed(b, longer, rank - 1 if offset >= 0 else rank - 2)
-    made = chosen(b, is_on, values, 0, input.type.dtype)
+    places = b.counted(b.as_scalar(b.length(longer, -1)))
+    is_on = b(Equal(), b(Sub(), b.unsqueezed(places, 0), b.unsqueezed(places, 1)), offset)
+    values = b.unsqueezed(longer, rank - 1 if offset >= 0 else rank - 2)
+    made = b.chosen(is_on, values, 0, input.type.dtype)
     order = [i for i in range(rank) if i not in (first, second)] + [first, second]
-    return transposed(b, made, *(order.index(i) for i in range(rank)))
+    return b.transposed(made, *(order.index(i) for i in range(rank)))
 
 
 @PADDLE.reader("diagonal", slots={"Input": "x"})
 def diagonal(b: PaddleBuilder, x: Value, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Value:
     """A diagonal of the matrices that two axes hold, as the last axis."""
-    rank, first, second = rank_of(b, x), axis_of(b, x, axis1), axis_of(b, x, axis2)
+    rank, first, second = b.rank_of(x), b.axis_of(x, axis1), b.axis_of(x, axis2)
     rest = [i for i in range(rank) if i not in (first, second)]
-    y = transposed(b, x, first, second, *rest)
+    y = b.transposed(x, first, second, *rest)
     starts = max(-offset, 0), max(offset, 0)
-    sizes = [b(Sub(), as_scalar(b, size_of(b, y, i)), starts[i]) for i in range(2)]
-    places = counted(b, b(Max(), b(Min(), *sizes), 0))
-    pairs = b(Concat(1), *(unsqueezed(b, b(Add(), places, starts[i]), 1) for i in range(2)))
+    sizes = [b(Sub(), b.as_scalar(b.length(y, i)), starts[i]) for i in range(2)]
+    places = b.counted(b(Max(), b(Min(), *sizes), 0))
+    pairs = b(Concat(1), *(b.unsqueezed(b(Add(), places, starts[i]), 1) for i in range(2)))
     made = b(GatherND(), y, pairs)
-    return transposed(b, made, *range(1, rank - 1), 0)
+    return b.transposed(made, *range(1, rank - 1), 0)
 
 
 @PADDLE.reader("trace", slots={"Input": "x"})
@@ -352,12 +315,12 @@ def trace(b: PaddleBuilder, x: Value, *, offset: int = 0, axis1: int = 0, axis2:
 
 @PADDLE.reader("fill_diagonal")
 def fill_diagonal(b: PaddleBuilder, x: Value, *, value: float = 0.0, offset: int = 0, wrap: bool = False) -> Value:
-    if rank_of(b, x) != 2 or wrap:
+    if b.rank_of(x) != 2 or wrap:
         raise b.unsupported("wrapped diagonals, and those of more than two axes")
-    rows, columns = (counted(b, as_scalar(b, size_of(b, x, i))) for i in range(2))
-    is_on = b(Equal(), b(Sub(), unsqueezed(b, columns, 0), unsqueezed(b, rows, 1)), offset)
+    rows, columns = (b.counted(b.as_scalar(b.length(x, i))) for i in range(2))
+    is_on = b(Equal(), b(Sub(), b.unsqueezed(columns, 0), b.unsqueezed(rows, 1)), offset)
     fill = int(value) if x.type.dtype.kind in "iu" else value
-    return chosen(b, is_on, fill, x, x.type.dtype)
+    return b.chosen(is_on, fill, x, x.type.dtype)
 
 
 @PADDLE.reader("tril_indices", slots={"rows": "rows", "cols": "columns"})
@@ -370,10 +333,6 @@ def tril_indices(b: PaddleBuilder, *, rows: int, columns: int, offset: int = 0, 
 def triu_indices(b: PaddleBuilder, *, rows: int, columns: int, offset: int = 0, dtype: AnyDType = I64) -> Value:
     """Rows and columns of the places on and above a diagonal."""
     return _places(b, rows, columns, dtype, lambda r, c: c - r >= offset)
-
-
-MOST_PLACES = 1 << 20
-"""Of a matrix whose triangle is listed."""
 
 
 def _places(b: PaddleBuilder, rows: int, columns: int, dtype: AnyDType, is_in: Any) -> Value:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import I64
-from bolt_numba.converters.operands import as_scalar, expanded, ints, rank_of, sliced, static_dim, unsqueezed
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import column, counted, reshaped, size_of, sizes_of, to, transposed
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.paddle.reading.tables.conv import activated
 from bolt_numba.converters.paddle.reading.tables.index import embedding
@@ -50,14 +49,7 @@ for _name in _SIX:
 
 @PADDLE.reader("fused_elemwise_activation", "fused_elemwise_add_activation", results=("Out", "IntermediateOut"))
 def fused_elemwise_activation(
-    b: PaddleBuilder,
-    x: Value,
-    y: Value,
-    *,
-    functor_list: tuple[str, ...],
-    axis: int = -1,
-    scale: float = 0.0,
-    save_intermediate_out: bool = False,
+    b: PaddleBuilder, x: Value, y: Value, *, functor_list: tuple[str, ...], axis: int = -1, scale: float = 0.0
 ) -> tuple[Value, Value]:
     """f(g(x, y)) for functions f, g; g(x, f(y)) where they are named in the other order."""
     if len(functor_list) != 2:
@@ -103,7 +95,7 @@ def fused_fc_elementwise_layernorm(
 ) -> Any:
     """The layer norm of activation(x @ w + bias0) + y."""
     made = matrices(b, x, w, x_num_col_dims, 1)
-    made = made if bias0 is None else b(Add(), made, reshaped(b, bias0, [-1]))
+    made = made if bias0 is None else b(Add(), made, b.shaped(bias0, [-1]))
     total = b(Add(), activated(b, made, activation_type), y)
     return layer_norm(b, total, scale, bias1, epsilon=epsilon, begin_norm_axis=begin_norm_axis)
 
@@ -117,12 +109,12 @@ def fused_embedding_eltwise_layernorm(
         raise b.invalid("number of ids", len(ids), f"{len(embs)}, that of the tables")
     total: Value | None = None
     for places, table in zip(ids, embs, strict=True):
-        if rank_of(b, places) == 3:
-            places = column(b, places, 2, 0)
+        if b.rank_of(places) == 3:
+            places = b.column(places, 2, 0)
         row = embedding(b, places, table)
         total = row if total is None else b(Add(), total, row)
     assert total is not None
-    return layer_norm(b, total, scale, bias, epsilon=epsilon, begin_norm_axis=rank_of(b, total) - 1)[0]
+    return layer_norm(b, total, scale, bias, epsilon=epsilon, begin_norm_axis=b.rank_of(total) - 1)[0]
 
 
 @PADDLE.reader("fused_bias_dropout_residual_layer_norm", results=("Y", "BiasDropoutResidualOut"))
@@ -138,8 +130,6 @@ def fused_bias_dropout_residual_layer_norm(
     dropout_rate: float = 0.5,
     is_test: bool = False,
     dropout_implementation: str = "downgrade_in_infer",
-    dropout_fix_seed: bool = True,
-    dropout_seed: int = 0,
 ) -> Any:
     """The layer norm of x + bias + residual over the last axis."""
     if not is_test:
@@ -148,7 +138,7 @@ def fused_bias_dropout_residual_layer_norm(
     if dropout_implementation == "downgrade_in_infer" and dropout_rate:
         made = b(Mul(), made, 1 - dropout_rate)
     total = b(Add(), made, residual)
-    rank = rank_of(b, total)
+    rank = b.rank_of(total)
     return layer_norm(b, total, ln_scale, ln_bias, epsilon=ln_epsilon, begin_norm_axis=rank - 1)[0], total
 
 
@@ -174,7 +164,7 @@ def fusion_repeated_fc_relu(b: PaddleBuilder, x: Value, w: Values, bias: Values)
     if len(w) != len(bias):
         raise b.invalid("number of weights", len(w), len(bias))
     for weights, added in zip(w, bias, strict=True):
-        x = activated(b, b(Add(), b(MatMul(), x, weights), reshaped(b, added, [-1])), "relu")
+        x = activated(b, b(Add(), b(MatMul(), x, weights), b.shaped(added, [-1])), "relu")
     return x, [None] * b.count(1)
 
 
@@ -195,17 +185,17 @@ def multihead_matmul(
     """Attention of an input [n, t, features] to itself; w [features, 3, heads * size] makes queries, keys, values."""
     if (transpose_Q, transpose_K, transpose_V) != (False, True, False):
         raise b.unsupported("other transposes than that of the keys")
-    width = static_dim(b, w, -1)
+    width = b.static_dim(w, -1)
     if head_number < 1 or width % head_number:
         raise b.invalid("head_number", head_number, f"a divisor of {width}")
-    weights = reshaped(b, w, [static_dim(b, input, -1), 3 * width])
-    made = b(Add(), b(MatMul(), input, weights), reshaped(b, bias, [-1]))
-    spread = transposed(b, reshaped(b, made, [0, 0, 3, head_number, width // head_number]), 2, 0, 3, 1, 4)
-    q, k, v = (column(b, spread, 0, i) for i in range(3))
+    weights = b.shaped(w, [b.static_dim(input, -1), 3 * width])
+    made = b(Add(), b(MatMul(), input, weights), b.shaped(bias, [-1]))
+    spread = b.transposed(b.shaped(made, [0, 0, 3, head_number, width // head_number]), 2, 0, 3, 1, 4)
+    q, k, v = (b.column(spread, 0, i) for i in range(3))
     scores = b(MatMul(trans_b=True, alpha=alpha), q, k)
     scores = scores if bias_qk is None else b(Add(), scores, bias_qk)
     seen = b(MatMul(), b(Softmax(-1), scores), v)
-    return reshaped(b, transposed(b, seen, 0, 2, 1, 3), [0, 0, width])
+    return b.shaped(b.transposed(seen, 0, 2, 1, 3), [0, 0, width])
 
 
 @PADDLE.reader("flash_attn", pir=("memory_efficient_attention",))
@@ -219,46 +209,37 @@ def flash_attn(
     *,
     dropout: float = 0.0,
     causal: bool = False,
-    return_softmax: bool = False,
-    is_test: bool = False,
-    rng_name: str = "",
 ) -> tuple[Value, None, None, None]:
     """softmax(q k^T / sqrt(size) + mask) v of heads [n, t, heads, size]."""
     if b.operation.type != "flash_attn":
         raise b.unsupported("its masks")
-    size = static_dim(b, q, 3)
-    heads = [transposed(b, x, 0, 2, 1, 3) for x in (q, k, v)]
+    size = b.static_dim(q, 3)
+    heads = [b.transposed(x, 0, 2, 1, 3) for x in (q, k, v)]
     scores = b(MatMul(trans_b=True, alpha=1 / math.sqrt(size)), heads[0], heads[1])
     scores = scores if attn_mask is None else b(Add(), scores, attn_mask)
     scores = _causal(b, scores) if causal else scores
     seen = b(MatMul(), b(Softmax(-1), scores), heads[2])
-    return transposed(b, seen, 0, 2, 1, 3), None, None, None
+    return b.transposed(seen, 0, 2, 1, 3), None, None, None
 
 
 def _causal(b: PaddleBuilder, scores: Value) -> Value:
     """Scores of which those of later keys are -inf: the last query sees all keys."""
-    rows, columns = (counted(b, as_scalar(b, size_of(b, scores, axis))) for axis in (2, 3))
-    shift = b(Sub(), as_scalar(b, size_of(b, scores, 3)), as_scalar(b, size_of(b, scores, 2)))
-    later = b(Less(), unsqueezed(b, b(Add(), rows, shift), 1), unsqueezed(b, columns, 0))
-    return b(Where(), later, b.const(np.array(-np.inf, scores.type.dtype)), scores)
+    rows, columns = (b.counted(b.as_scalar(b.length(scores, axis))) for axis in (2, 3))
+    shift = b(Sub(), b.as_scalar(b.length(scores, 3)), b.as_scalar(b.length(scores, 2)))
+    later = b(Less(), b.unsqueezed(b(Add(), rows, shift), 1), b.unsqueezed(columns, 0))
+    return b.one(Where(), later, b.const(np.array(-np.inf, scores.type.dtype)), scores)
 
 
-@PADDLE.reader("fused_softmax_mask")
-def fused_softmax_mask(b: PaddleBuilder, x: Value, mask: Value) -> Value:
-    return b(Softmax(-1), b(Add(), x, mask))
-
-
-@PADDLE.reader("fused_softmax_mask_upper_triangle")
-def fused_softmax_mask_upper_triangle(b: PaddleBuilder, x: Value) -> Value:
-    """Softmax over the keys up to the query."""
-    return b(Softmax(-1), _causal(b, x))
+PADDLE.reader("fused_softmax_mask")(lambda b, x, mask: b(Softmax(-1), b(Add(), x, mask)))
+# Softmax over the keys up to the query.
+PADDLE.reader("fused_softmax_mask_upper_triangle")(lambda b, x: b(Softmax(-1), _causal(b, x)))
 
 
 @PADDLE.reader("axpy")
 def axpy(b: PaddleBuilder, scale: Value, x: Value, bias: Value) -> Value:
     """One factor a channel times x, plus bias."""
-    rank = rank_of(b, x)
-    return b(Add(), b(Mul(), reshaped(b, scale, sizes_of(b, x, (0, 1)), [1] * (rank - 2)), x), bias)
+    rank = b.rank_of(x)
+    return b(Add(), b(Mul(), b.shaped(scale, b.lengths(x, (0, 1)), [1] * (rank - 2)), x), bias)
 
 
 @PADDLE.reader("ctc_align", results=("Output", "OutputLength"))
@@ -272,17 +253,17 @@ def ctc_align(
     padding_value: int = 0,
 ) -> tuple[Value, Value]:
     """Labels [n, t] without blanks and repetitions, at the left of their rows, and how many there are."""
-    if input_length is None or rank_of(b, input) != 2:
+    if input_length is None or b.rank_of(input) != 2:
         raise b.unsupported("ragged rows")
-    length = as_scalar(b, size_of(b, input, 1))
-    inside = b(Less(), unsqueezed(b, counted(b, length), 0), reshaped(b, to(b, input_length, I64), [-1, 1]))
+    length = b.as_scalar(b.length(input, 1))
+    inside = b(Less(), b.unsqueezed(b.counted(length), 0), b.shaped(b.to(input_length, I64), [-1, 1]))
     kept = b(And(), inside, b(Not(), b(Equal(), input, blank)))
     if merge_repeated:
-        before = b(Concat(1), b(Add(), b(Mul(), sliced(b, input, 1, 0, 1), 0), -1), sliced(b, input, 1, 0, -1))
+        before = b(Concat(1), b(Add(), b(Mul(), b.sliced(input, 1, 0, 1), 0), -1), b.sliced(input, 1, 0, -1))
         kept = b(And(), kept, b(Not(), b(Equal(), input, before)))
-    number = to(b, kept, I64)
+    number = b.to(kept, I64)
     place = b(Sub(), b(CumSum(), number, b.const(np.array(1))), 1)
-    wide = b(Concat(1), input, sliced(b, input, 1, 0, 1))
-    blankness = expanded(b, b.const(np.array(padding_value, input.type.dtype)), b(Shape(), wide))
+    wide = b(Concat(1), input, b.sliced(input, 1, 0, 1))
+    blankness = b.expanded(b.const(np.array(padding_value, input.type.dtype)), b(Shape(), wide))
     made = b(ScatterElements(1), blankness, b(Where(), kept, place, length), input)
-    return sliced(b, made, 1, 0, -1), to(b, b(ReduceSum(True), number, ints([1])), I64)
+    return b.sliced(made, 1, 0, -1), b.to(b(ReduceSum(True), number, ints([1])), I64)

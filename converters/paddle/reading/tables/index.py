@@ -9,36 +9,10 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.base.types import I64
-from bolt_numba.converters.operands import (
-    as_scalar,
-    dim_of,
-    expanded,
-    ints,
-    joined,
-    known_scalar,
-    rank_of,
-    static_dim,
-    unsqueezed,
-)
+from bolt_numba.converters.as_is import AsIs
+from bolt_numba.converters.builder import Ints, constant, ints, known_scalar
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import (
-    Ints,
-    axis_of,
-    chosen,
-    column,
-    constant,
-    counted,
-    elements,
-    filled_like,
-    flat,
-    reshaped,
-    size_of,
-    sizes_of,
-    to,
-    transposed,
-    whole,
-)
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.paddle.reading.tables.binary import any_of
 from bolt_numba.converters.paddle.reading.tables.fill import TypedValues
@@ -53,25 +27,23 @@ from bolt_numba.ops.pointwise import Add, Div, Equal, GreaterOrEqual, Less, Log,
 
 
 @PADDLE.reader("lookup_table_v2", "c_embedding", pir=("embedding",), slots={"Ids": "x", "W": "weight"})
-def embedding(
-    b: PaddleBuilder, x: Value, weight: Value, *, padding_idx: int = -1, start_index: int = 0, vocab_size: int = -1
-) -> Value:
+def embedding(b: PaddleBuilder, x: Value, weight: Value, *, padding_idx: int = -1, start_index: int = 0) -> Value:
     """Rows of a table; zeros for the index ``padding_idx``, where that is not -1."""
     if start_index:
         raise b.unsupported(f"start_index {start_index}, a part of a table")
-    ids = to(b, x, I64)
+    ids = b.to(x, I64)
     made = b(Gather(0), weight, ids)
     if padding_idx == -1:
         return made
-    row = padding_idx if padding_idx >= 0 else padding_idx + static_dim(b, weight, 0)
-    is_nothing = unsqueezed(b, b(Equal(), ids, row), rank_of(b, ids))
-    return chosen(b, is_nothing, 0, made, weight.type.dtype)
+    row = padding_idx if padding_idx >= 0 else padding_idx + b.static_dim(weight, 0)
+    is_nothing = b.unsqueezed(b(Equal(), ids, row), b.rank_of(ids))
+    return b.chosen(is_nothing, 0, made, weight.type.dtype)
 
 
 @PADDLE.reader(legacy=("lookup_table",), slots={"Ids": "x", "W": "weight"})
 def embedding_v1(b: PaddleBuilder, x: Value, weight: Value, *, padding_idx: int = -1) -> Value:
     """As `embedding`, of ids whose last axis has length 1."""
-    return embedding(b, column(b, x, rank_of(b, x) - 1, 0), weight, padding_idx=padding_idx)
+    return embedding(b, b.column(x, b.rank_of(x) - 1, 0), weight, padding_idx=padding_idx)
 
 
 @PADDLE.reader("lookup_table_dequant", slots={"Ids": "x", "W": "weight"})
@@ -89,36 +61,34 @@ def embedding_dequant(b: PaddleBuilder, x: Value, weight: Value, *, padding_idx:
 @PADDLE.reader("gather")
 def gather(b: PaddleBuilder, x: Value, index: Value, axis: Value | None = None) -> Value:
     """Slices of x along an axis."""
-    at = 0 if axis is None else whole(b, axis, "axis")
-    index = to(b, index, I64)
-    if rank_of(b, index) == 2 and dim_of(b, index, 1) == 1:
-        index = reshaped(b, index, [-1])
-    return b(Gather(axis_of(b, x, at)), x, index)
+    at = 0 if axis is None else b.whole(axis, "axis")
+    index = b.to(index, I64)
+    if b.rank_of(index) == 2 and b.dim_of(index, 1) == 1:
+        index = b.shaped(index, [-1])
+    return b(Gather(b.axis_of(x, at)), x, index)
 
 
 @PADDLE.reader("gather_nd")
 def gather_nd(b: PaddleBuilder, x: Value, index: Value) -> Value:
     """Slices of x at index tuples, which are the last axis of index; x for each where these are empty."""
-    if static_dim(b, index, -1) == 0:
-        rank = rank_of(b, index)
-        return expanded(b, x, joined(b, b(Shape(0, rank - 1), index), b(Shape(), x)))
-    return b(GatherND(), x, to(b, index, I64))
+    if b.static_dim(index, -1) == 0:
+        rank = b.rank_of(index)
+        return b.expanded(x, b.joined(b(Shape(0, rank - 1), index), b(Shape(), x)))
+    return b(GatherND(), x, b.to(index, I64))
 
 
 @PADDLE.reader("index_select", slots={"dim": "axis"})
 def index_select(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0) -> Value:
-    return b(Gather(axis_of(b, x, axis)), x, to(b, flat(b, index), I64))
+    return b(Gather(b.axis_of(x, axis)), x, b.to(b.flat(index), I64))
 
 
-@PADDLE.reader("index_sample")
-def index_sample(b: PaddleBuilder, x: Value, index: Value) -> Value:
-    """Elements of each row of x at the places that the row of index names."""
-    return b(GatherElements(1), x, to(b, index, I64))
+# Elements of each row of x at the places that the row of index names.
+PADDLE.reader("index_sample")(AsIs(GatherElements(1), "x index:"))
 
 
 @PADDLE.reader("take_along_axis", slots={"Input": "x"})
 def take_along_axis(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0) -> Value:
-    return b(GatherElements(axis_of(b, x, axis)), x, to(b, index, I64))
+    return b(GatherElements(b.axis_of(x, axis)), x, b.to(index, I64))
 
 
 _REDUCE = {"assign": "none", "add": "add", "sum": "add", "multiply": "mul", "mul": "mul", "amax": "max", "amin": "min"}
@@ -136,8 +106,8 @@ def put_along_axis(
     include_self: bool = True,
 ) -> Value:
     """X with values put, added, multiplied... where index says along an axis."""
-    at, places = axis_of(b, x, axis), to(b, index, I64)
-    values = expanded(b, values, b(Shape(), places)) if values.type.shape != places.type.shape else values
+    at, places = b.axis_of(x, axis), b.to(index, I64)
+    values = b.expanded(values, b(Shape(), places)) if values.type.shape != places.type.shape else values
     if reduce == "mean":
         return _put_mean(b, x, places, values, at, include_self)
     kind = _REDUCE.get(reduce)
@@ -145,7 +115,7 @@ def put_along_axis(
         raise b.unsupported(f"reduce = {reduce}")
     if kind != "none" and not include_self:
         neutral = {"add": 0, "mul": 1, "max": _least(x), "min": _greatest(x)}[kind]
-        start = chosen(b, b(Equal(), values, values), neutral, values, x.type.dtype)
+        start = b.chosen(b(Equal(), values, values), neutral, values, x.type.dtype)
         x = b(ScatterElements(at), x, places, start)
     return b(ScatterElements(at, kind), x, places, values)
 
@@ -153,13 +123,13 @@ def put_along_axis(
 def _put_mean(b: PaddleBuilder, x: Value, places: Value, values: Value, axis: int, include_self: bool) -> Value:
     """X with the means of what is put in each place, its own element among them or not."""
     dtype = x.type.dtype
-    zeros = filled_like(b, x, 0)
-    counts = b(ScatterElements(axis, "add"), zeros, places, filled_like(b, values, 1))
+    zeros = b.filled_like(x, 0)
+    counts = b(ScatterElements(axis, "add"), zeros, places, b.filled_like(values, 1))
     if include_self:
         return b(Div(), b(ScatterElements(axis, "add"), x, places, values), b(Add(), counts, 1))
     total = b(ScatterElements(axis, "add"), zeros, places, values)
     is_put = b(Not(), b(Equal(), counts, 0))
-    return chosen(b, is_put, b(Div(), total, chosen(b, is_put, counts, 1, dtype)), x, dtype)
+    return b.chosen(is_put, b(Div(), total, b.chosen(is_put, counts, 1, dtype)), x, dtype)
 
 
 def _least(x: Value) -> Any:
@@ -175,27 +145,25 @@ def _greatest(x: Value) -> Any:
 @PADDLE.reader("scatter", slots={"Ids": "index"})
 def scatter(b: PaddleBuilder, x: Value, index: Value, updates: Value, *, overwrite: bool = True) -> Value:
     """X with rows replaced; or, not overwritten, with the sums of the updates in their place."""
-    tuples = unsqueezed(b, to(b, reshaped(b, index, [-1]), I64), 1)
+    tuples = b.unsqueezed(b.to(b.shaped(index, [-1]), I64), 1)
     if overwrite:
         return b(ScatterND(), x, tuples, updates)
-    zeros = filled_like(b, updates, 0)  # 0 times an infinity is none
+    zeros = b.filled_like(updates, 0)  # 0 times an infinity is none
     return b(ScatterND("add"), b(ScatterND(), x, tuples, zeros), tuples, updates)
 
 
-@PADDLE.reader("scatter_nd_add")
-def scatter_nd_add(b: PaddleBuilder, x: Value, index: Value, updates: Value) -> Value:
-    return b(ScatterND("add"), x, to(b, index, I64), updates)
+PADDLE.reader("scatter_nd_add")(AsIs(ScatterND("add"), "x index: updates"))
 
 
 @PADDLE.reader("index_add")
 def index_add(b: PaddleBuilder, x: Value, index: Value, add_value: Value, *, axis: int = 0) -> Value:
     """X with slices along an axis added."""
-    at, rank = axis_of(b, x, axis), rank_of(b, x)
+    at, rank = b.axis_of(x, axis), b.rank_of(x)
     order = (at, *(i for i in range(rank) if i != at))
     back = tuple(order.index(i) for i in range(rank))
-    tuples = unsqueezed(b, to(b, index, I64), 1)
-    made = b(ScatterND("add"), transposed(b, x, *order), tuples, transposed(b, add_value, *order))
-    return transposed(b, made, *back)
+    tuples = b.unsqueezed(b.to(index, I64), 1)
+    made = b(ScatterND("add"), b.transposed(x, *order), tuples, b.transposed(add_value, *order))
+    return b.transposed(made, *back)
 
 
 @PADDLE.reader("index_put")
@@ -207,38 +175,38 @@ def index_put(b: PaddleBuilder, x: Value, indices: Values, value: Value, *, accu
         tuples = b(Transpose((1, 0)), b(NonZero(), indices[0]))
     else:
         tuples = _tuples(b, indices)
-    rank, depth = rank_of(b, tuples), static_dim(b, tuples, -1)
-    shape = joined(b, b(Shape(0, rank - 1), tuples), b(Shape(depth), x))
-    return b(ScatterND("add" if accumulate else "none"), x, tuples, expanded(b, value, shape))
+    rank, depth = b.rank_of(tuples), b.static_dim(tuples, -1)
+    shape = b.joined(b(Shape(0, rank - 1), tuples), b(Shape(depth), x))
+    return b(ScatterND("add" if accumulate else "none"), x, tuples, b.expanded(value, shape))
 
 
 def _tuples(b: PaddleBuilder, indices: Values) -> Value:
     """Index arrays, broadcast together, as tuples along a new last axis."""
-    wide = broadcast_tensors(b, tuple(to(b, i, I64) for i in indices))
+    wide = broadcast_tensors(b, tuple(b.to(i, I64) for i in indices))
 
-    rank = rank_of(b, wide[0])
-    return b(Concat(rank), *(unsqueezed(b, v, rank) for v in wide))
+    rank = b.rank_of(wide[0])
+    return b.one(Concat(rank), *(b.unsqueezed(v, rank) for v in wide))
 
 
 @PADDLE.reader("index_fill")
 def index_fill(b: PaddleBuilder, x: Value, index: Value, *, axis: int = 0, value: float = 0.0) -> Value:
     """X with one value in slices along an axis."""
-    at, rank = axis_of(b, x, axis), rank_of(b, x)
-    length, wanted = as_scalar(b, size_of(b, x, at)), to(b, flat(b, index), I64)
+    at, rank = b.axis_of(x, axis), b.rank_of(x)
+    length, wanted = b.as_scalar(b.length(x, at)), b.to(b.flat(index), I64)
     from_end = b(Where(), b(Less(), wanted, 0), b(Add(), wanted, length), wanted)
-    hit = b(Equal(), unsqueezed(b, counted(b, length), 1), unsqueezed(b, from_end, 0))
+    hit = b(Equal(), b.unsqueezed(b.counted(length), 1), b.unsqueezed(from_end, 0))
 
-    mask = reshaped(b, any_of(b, hit, 1), [-1] + [1] * (rank - 1 - at))
+    mask = b.shaped(any_of(b, hit, 1), [-1] + [1] * (rank - 1 - at))
     fill = int(value) if x.type.dtype.kind in "iu" else value
-    return chosen(b, mask, fill, x, x.type.dtype)
+    return b.chosen(mask, fill, x, x.type.dtype)
 
 
 @PADDLE.reader("multiplex")
 def multiplex(b: PaddleBuilder, x: Values, ids: Value) -> Value:
     """Row i of the operand that ids[i] names."""
-    stacked = b(Concat(0), *(unsqueezed(b, v, 0) for v in x))
-    rows = to(b, reshaped(b, ids, [-1]), I64)
-    pairs = b(Concat(1), unsqueezed(b, rows, 1), unsqueezed(b, counted(b, as_scalar(b, size_of(b, rows, 0))), 1))
+    stacked = b(Concat(0), *(b.unsqueezed(v, 0) for v in x))
+    rows = b.to(b.shaped(ids, [-1]), I64)
+    pairs = b(Concat(1), b.unsqueezed(rows, 1), b.unsqueezed(b.counted(b.as_scalar(b.length(rows, 0))), 1))
     return b(GatherND(), stacked, pairs)
 
 
@@ -251,8 +219,8 @@ def nonzero(b: PaddleBuilder, condition: Value) -> Value:
 def masked_select(b: PaddleBuilder, x: Value, mask: Value) -> Value:
     """The elements where the mask holds, as a row."""
     if x.type.shape != mask.type.shape:
-        x, mask = (expanded(b, v, b(Shape(), w)) for v, w in ((x, mask), (mask, x)))
-    return b(Compress(None), flat(b, x), flat(b, mask))
+        x, mask = (b.expanded(v, b(Shape(), w)) for v, w in ((x, mask), (mask, x)))
+    return b(Compress(None), b.flat(x), b.flat(mask))
 
 
 _REPEAT = {"RepeatsTensor": "repeats", "Repeats": "repeats", "dim": "axis"}
@@ -261,17 +229,17 @@ _REPEAT = {"RepeatsTensor": "repeats", "Repeats": "repeats", "dim": "axis"}
 @PADDLE.reader("repeat_interleave", pir=("repeat_interleave_with_tensor_index",), slots=_REPEAT)
 def repeat_interleave(b: PaddleBuilder, x: Value, repeats: Value, *, axis: int = 0, output_size: int = -1) -> Value:
     """Slice i along an axis repeats[i] times, or each as often: it stands where the sums of the repeats say."""
-    at = axis_of(b, x, axis)
+    at = b.axis_of(x, axis)
     each = known_scalar(repeats)
     if each is not None:
         count = int(each)
-        places = counted(b, b(Mul(), as_scalar(b, size_of(b, x, at)), count))
+        places = b.counted(b(Mul(), b.as_scalar(b.length(x, at)), count))
         return b(Gather(at), x, b(Div(), places, max(count, 1)))
-    counts = to(b, flat(b, repeats), I64)
+    counts = b.to(b.flat(repeats), I64)
     ends = b(CumSum(), counts, b.const(np.array(0)))
-    places = counted(b, b(ReduceSum(False), counts))
-    before = b(GreaterOrEqual(), unsqueezed(b, places, 1), unsqueezed(b, ends, 0))
-    return b(Gather(at), x, b(ReduceSum(False), to(b, before, I64), ints([1])))
+    places = b.counted(b(ReduceSum(False), counts))
+    before = b(GreaterOrEqual(), b.unsqueezed(places, 1), b.unsqueezed(ends, 0))
+    return b(Gather(at), x, b(ReduceSum(False), b.to(before, I64), ints([1])))
 
 
 _SET = {
@@ -331,40 +299,40 @@ def set_value_with_tensor(
     b: PaddleBuilder, x: Value, value: Value, starts: Value, ends: Value, steps: Value, *, cut: PaddleCut
 ) -> Value:
     """X with a slice replaced: the slice of the elements' places says where."""
-    axes = tuple(axis_of(b, x, a) for a in cut.axes)
-    gone = [axis_of(b, x, a) for a in cut.decrease_axes]
+    axes = tuple(b.axis_of(x, a) for a in cut.axes)
+    gone = [b.axis_of(x, a) for a in cut.decrease_axes]
     if len(axes) == 1 and not cut.none_axes and gone == list(axes):
-        return _set_at(b, x, value, flat(b, starts), axes[0])
-    bounds = strided_bounds(b, x, axes, flat(b, starts), flat(b, ends), flat(b, steps))
+        return _set_at(b, x, value, b.flat(starts), axes[0])
+    bounds = strided_bounds(b, x, axes, b.flat(starts), b.flat(ends), b.flat(steps))
     shape = b(Shape(), x)
-    places = reshaped(b, counted(b, elements(b, shape)), shape)
+    places = b.shaped(b.counted(b.elements(shape)), shape)
     taken = b(Slice(), places, bounds[0], bounds[1], ints(axes), bounds[2])
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     kept = [i for i in range(rank) if i not in gone]
-    seen = reshaped(b, taken, sizes_of(b, taken, kept)) if len(kept) < rank else taken
+    seen = b.shaped(taken, b.lengths(taken, kept)) if len(kept) < rank else taken
     for axis in sorted(cut.none_axes):
-        seen = unsqueezed(b, seen, axis)
-    value = to(b, value, x.type.dtype)
-    while rank_of(b, value) > rank_of(b, seen):
-        value = column(b, value, 0, 0)
-    updates = flat(b, expanded(b, value, b(Shape(), seen)))
-    made = b(ScatterElements(0), flat(b, x), flat(b, taken), updates)
-    return reshaped(b, made, shape)
+        seen = b.unsqueezed(seen, axis)
+    value = b.to(value, x.type.dtype)
+    while b.rank_of(value) > b.rank_of(seen):
+        value = b.column(value, 0, 0)
+    updates = b.flat(b.expanded(value, b(Shape(), seen)))
+    made = b(ScatterElements(0), b.flat(x), b.flat(taken), updates)
+    return b.shaped(made, shape)
 
 
 def _set_at(b: PaddleBuilder, x: Value, value: Value, place: Value, axis: int) -> Value:
     """X with what stands at one place of an axis replaced.  No size follows from the place, so a loop has one plan."""
-    rank = rank_of(b, x)
-    value = to(b, value, x.type.dtype)
-    while rank_of(b, value) >= rank:
-        value = column(b, value, 0, 0)
-    before, behind = sizes_of(b, x, range(axis)), sizes_of(b, x, range(axis + 1, rank))
-    updates = unsqueezed(b, expanded(b, value, before, behind), axis)
-    places = expanded(b, reshaped(b, to(b, place, I64), [1] * rank), before, [1], behind)
-    return b(ScatterElements(axis), x, places, updates)
+    rank = b.rank_of(x)
+    value = b.to(value, x.type.dtype)
+    while b.rank_of(value) >= rank:
+        value = b.column(value, 0, 0)
+    before, behind = b.lengths(x, range(axis)), b.lengths(x, range(axis + 1, rank))
+    updates = b.unsqueezed(b.expanded(value, before, behind), axis)
+    places = b.expanded(b.shaped(b.to(place, I64), [1] * rank), before, [1], behind)
+    return b.one(ScatterElements(axis), x, places, updates)
 
 
 @PADDLE.reader("sampling_id")
 def sampling_id(b: PaddleBuilder, x: Value, *, min: float = 0.0, max: float = 1.0, seed: int = 0) -> Value:
     """A column for each row, drawn by its probabilities."""
-    return reshaped(b, b(Multinomial(1, I64, float(seed) if seed else None), b(Log(), x)), [-1])
+    return b.shaped(b(Multinomial(1, I64, float(seed) if seed else None), b(Log(), x)), [-1])

@@ -7,10 +7,9 @@ import functools
 import numpy as np
 
 from bolt_numba.converters.as_is import AsIs
-from bolt_numba.converters.operands import ints, rank_of, static_dim, unsqueezed
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import axis_of, column, elements, reshaped, size_of, sizes_of
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.paddle.reading.tables.conv import activated
 from bolt_numba.ir.graph import Value
@@ -29,16 +28,11 @@ PADDLE.reader("determinant", pir=("det",), slots={"Input": "x"})(AsIs(Det()))
 
 def product(b: PaddleBuilder, x: Value, y: Value, trans_x: bool, trans_y: bool, alpha: float = 1.0) -> Value:
     """Alpha * x @ y as `numpy.matmul` has it; a vector is not transposed."""
-    return b(MatMul(trans_x and rank_of(b, x) > 1, trans_y and rank_of(b, y) > 1, alpha), x, y)
+    return b.one(MatMul(trans_x and b.rank_of(x) > 1, trans_y and b.rank_of(y) > 1, alpha), x, y)
 
 
-@PADDLE.reader("matmul_v2", pir=("matmul",))
-def matmul(b: PaddleBuilder, x: Value, y: Value, *, transpose_x: bool = False, transpose_y: bool = False) -> Value:
-    return product(b, x, y, transpose_x, transpose_y)
-
-
-@PADDLE.reader(legacy=("matmul",))
-def matmul_v1(
+@PADDLE.reader("matmul", legacy=("matmul_v2",))
+def matmul(
     b: PaddleBuilder,
     x: Value,
     y: Value,
@@ -48,7 +42,6 @@ def matmul_v1(
     alpha: float = 1.0,
     head_number: int = 1,
 ) -> Value:
-    """As `matmul`, times alpha."""
     if head_number != 1:
         raise b.unsupported(f"head_number {head_number}")
     return product(b, x, y, transpose_x, transpose_y, alpha)
@@ -57,7 +50,7 @@ def matmul_v1(
 @PADDLE.reader("mul", pir=("matmul_with_flatten",))
 def mul(b: PaddleBuilder, x: Value, y: Value, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1) -> Value:
     """X and y as matrices, whose rows are the first axes; the product has the axes of both."""
-    first, second = rank_of(b, x), rank_of(b, y)
+    first, second = b.rank_of(x), b.rank_of(y)
     if not (1 <= x_num_col_dims < first and 1 <= y_num_col_dims < second):
         raise b.invalid("x_num_col_dims, y_num_col_dims", (x_num_col_dims, y_num_col_dims), "axes of both operands")
     return matrices(b, x, y, x_num_col_dims, y_num_col_dims)
@@ -65,17 +58,15 @@ def mul(b: PaddleBuilder, x: Value, y: Value, *, x_num_col_dims: int = 1, y_num_
 
 def matrices(b: PaddleBuilder, x: Value, y: Value, rows: int, inner: int) -> Value:
     """The product of x, whose rows are its axes before ``rows``, and y, whose rows are those before ``inner``."""
-    first, second = rank_of(b, x), rank_of(b, y)
-    right = y if second == 2 else reshaped(b, y, elements(b, sizes_of(b, y, range(inner))), [-1])
-    left = x if first == rows + 1 else reshaped(b, x, [0] * rows, size_of(b, right, 0))
+    first, second = b.rank_of(x), b.rank_of(y)
+    right = y if second == 2 else b.shaped(y, b.elements(b.lengths(y, range(inner))), [-1])
+    left = x if first == rows + 1 else b.shaped(x, [0] * rows, b.length(right, 0))
     made: Value = b(MatMul(), left, right)
-    return made if second == 2 else reshaped(b, made, [0] * rows, sizes_of(b, y, range(inner, second)))
+    return made if second == 2 else b.shaped(made, [0] * rows, b.lengths(y, range(inner, second)))
 
 
-@PADDLE.reader("dot")
-def dot(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    """Sums of products along the last axis."""
-    return b(ReduceSum(False), b(Mul(), x, y), ints([-1]))
+# Sums of products along the last axis.
+PADDLE.reader("dot")(lambda b, x, y: b(ReduceSum(False), b(Mul(), x, y), ints([-1])))
 
 
 @PADDLE.reader("addmm", pir=("baddbmm",))
@@ -93,27 +84,25 @@ def einsum(b: PaddleBuilder, operands: Values, *, equation: str) -> tuple[Value,
 @PADDLE.reader("cross", slots={"dim": "axis"})
 def cross(b: PaddleBuilder, x: Value, y: Value, *, axis: int = 9) -> Value:
     """Cross products along an axis of length 3, the first such one where none is named."""
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     if axis == 9:
-        axis = next((i for i in range(rank) if static_dim(b, x, i) == 3), rank)
-    at = axis_of(b, x, axis)
-    p, q = ([column(b, v, at, i) for i in range(3)] for v in (x, y))
+        axis = next((i for i in range(rank) if b.static_dim(x, i) == 3), rank)
+    at = b.axis_of(x, axis)
+    p, q = ([b.column(v, at, i) for i in range(3)] for v in (x, y))
     parts = [b(Sub(), b(Mul(), p[i - 2], q[i - 1]), b(Mul(), p[i - 1], q[i - 2])) for i in range(3)]
-    return b(Concat(at), *(unsqueezed(b, v, at) for v in parts))
+    return b(Concat(at), *(b.unsqueezed(v, at) for v in parts))
 
 
 @PADDLE.reader("kron")
 def kron(b: PaddleBuilder, x: Value, y: Value) -> Value:
     """Every element of x times y, as blocks."""
-    rank = max(rank_of(b, x), rank_of(b, y))
-    x, y = (unsqueezed(b, v, *range(rank - rank_of(b, v))) for v in (x, y))
-    products = b(Mul(), unsqueezed(b, x, *range(1, 2 * rank, 2)), unsqueezed(b, y, *range(0, 2 * rank, 2)))
+    rank = max(b.rank_of(x), b.rank_of(y))
+    x, y = (b.unsqueezed(v, *range(rank - b.rank_of(v))) for v in (x, y))
+    products = b(Mul(), b.unsqueezed(x, *range(1, 2 * rank, 2)), b.unsqueezed(y, *range(0, 2 * rank, 2)))
     return b(Reshape(), products, b(Mul(), b(Shape(), x), b(Shape(), y)))
 
 
-@PADDLE.reader("outer")
-def outer(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    return b(Mul(), reshaped(b, x, [-1, 1]), reshaped(b, y, [1, -1]))
+PADDLE.reader("outer")(lambda b, x, y: b(Mul(), b.shaped(x, [-1, 1]), b.shaped(y, [1, -1])))
 
 
 @PADDLE.reader("multi_dot")
@@ -121,9 +110,7 @@ def multi_dot(b: PaddleBuilder, x: Values) -> Value:
     return functools.reduce(lambda p, q: b(MatMul(), p, q), x)
 
 
-@PADDLE.reader("t")
-def t(b: PaddleBuilder, input: Value) -> Value:
-    return b(Transpose((1, 0)), input) if rank_of(b, input) == 2 else input
+PADDLE.reader("t")(lambda b, input: b(Transpose((1, 0)), input) if b.rank_of(input) == 2 else input)
 
 
 @PADDLE.reader("bilinear_tensor_product", pir=("bilinear",), slots={"Weight": "weight", "Bias": "bias"})
@@ -149,7 +136,7 @@ def fc(
         raise b.unsupported("padded weights")
     made = matrices(b, input, w, in_num_col_dims, 1)
     if bias is not None:
-        made = b(Add(), made, reshaped(b, bias, [-1]))
+        made = b(Add(), made, b.shaped(bias, [-1]))
     return activated(b, made, activation_type)
 
 
@@ -163,7 +150,7 @@ def linear(b: PaddleBuilder, input: Value, weight: Value, bias: Value | None = N
 def slogdet(b: PaddleBuilder, x: Value) -> Value:
     """Sign of the determinant and the logarithm of its size, along a new first axis."""
     made = b(Det(), x)
-    return b(Concat(0), unsqueezed(b, b(Sign(), made), 0), unsqueezed(b, b(Log(), b(Abs(), made)), 0))
+    return b(Concat(0), b.unsqueezed(b(Sign(), made), 0), b.unsqueezed(b(Log(), b(Abs(), made)), 0))
 
 
 @PADDLE.reader("matrix_power")
@@ -185,10 +172,8 @@ MOST_FACTORS = 1 << 16
 """Of a power of a matrix."""
 
 
-@PADDLE.reader("solve")
-def solve(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    """What x times gives y; a vector y is one column."""
-    return b(MatMul(), b(Inverse(), x), y)
+# What x times gives y; a vector y is one column.
+PADDLE.reader("solve")(lambda b, x, y: b(MatMul(), b(Inverse(), x), y))
 
 
 @PADDLE.reader("triangular_solve")
@@ -204,6 +189,6 @@ def triangular_solve(
     """What one triangle of x times gives y."""
     triangle = b(Trilu(upper), x)
     if unitriangular:
-        one = b(EyeLike(), column(b, x, 0, 0) if rank_of(b, x) == 3 else x)
+        one = b(EyeLike(), b.column(x, 0, 0) if b.rank_of(x) == 3 else x)
         triangle = b(Add(), b(Mul(), triangle, b(Sub(), b.const(np.ones((), x.type.dtype)), one)), one)
     return b(MatMul(trans_a=transpose), b(Inverse(), triangle), y)

@@ -7,18 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32
-from bolt_numba.converters.operands import rank_of, static_dim
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import (
-    along,
-    axis_of,
-    is_last,
-    layout_of,
-    reshaped,
-    sizes_of,
-    to,
-    transposed,
-)
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.paddle.reading.tables.conv import activated
 from bolt_numba.ir.graph import Value
@@ -37,35 +26,7 @@ from bolt_numba.ops.pointwise import Add, Div, Mul, Sqrt, Sub
 _BATCH = ("Y", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "ReserveSpace")
 
 
-@PADDLE.reader(legacy=("batch_norm", "sync_batch_norm", "inplace_abn"), results=_BATCH)
-def batch_norm_legacy(
-    b: PaddleBuilder,
-    x: Value,
-    scale: Value,
-    bias: Value,
-    mean: Value,
-    variance: Value,
-    momentum: Value | None = None,
-    *,
-    epsilon: float = 1e-5,
-    data_format: str = "NCHW",
-    is_test: bool = False,
-    use_global_stats: bool = False,
-    trainable_statistics: bool = False,
-    activation: str = "",
-    alpha: float = 0.1,
-    fuse_with_relu: bool = False,
-) -> Any:
-    made = batch_norm(
-        b, x, mean, variance, scale, bias, is_test=is_test, epsilon=epsilon, data_format=data_format,
-        use_global_stats=use_global_stats, trainable_statistics=trainable_statistics,
-    )  # fmt: skip
-    slope = {"leaky_relu": {"negative_slope": alpha}, "elu": {"alpha": alpha}}.get(activation, {})
-    function = "relu" if fuse_with_relu else activation
-    return activated(b, made[0], function, **({} if fuse_with_relu else slope)), *made[1:]
-
-
-@PADDLE.reader(pir=("batch_norm", "sync_batch_norm"))
+@PADDLE.reader("batch_norm", "sync_batch_norm", legacy=("inplace_abn",), results=_BATCH)
 def batch_norm(
     b: PaddleBuilder,
     x: Value,
@@ -73,34 +34,38 @@ def batch_norm(
     variance: Value,
     scale: Value | None = None,
     bias: Value | None = None,
+    momentum: Value | None = None,
     *,
-    is_test: bool = False,
-    momentum: float = 0.9,
     epsilon: float = 1e-5,
     data_format: str = "NCHW",
+    is_test: bool = False,
     use_global_stats: bool = False,
-    trainable_statistics: bool = False,
-) -> tuple[Value, Value, Value, None, None, None]:
+    activation: str = "",
+    alpha: float = 0.1,
+    fuse_with_relu: bool = False,
+) -> tuple[Value, Value, Value]:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, with the statistics of training."""
     if not (is_test or use_global_stats):
         raise b.unsupported("statistics of the batch")
     ones, zeros = _affine(b, mean, scale, bias)
-    layout = layout_of(b, data_format) if rank_of(b, x) > 2 else "NCHW"
+    layout = b.layout_of(data_format) if b.rank_of(x) > 2 else "NCHW"
     made = b(BatchNormalization(epsilon, layout), x, ones, zeros, mean, variance)
-    return made, mean, variance, None, None, None
+    slope = {"leaky_relu": {"negative_slope": alpha}, "elu": {"alpha": alpha}}.get(activation, {})
+    made = activated(b, made, "relu") if fuse_with_relu else activated(b, made, activation, **slope)
+    return made, mean, variance
 
 
 def _affine(b: PaddleBuilder, like: Value, scale: Value | None, bias: Value | None) -> tuple[Value, Value]:
     """Scale and bias, ones and zeros where there are none."""
     made = [
-        v if v is not None else b.const(np.full(static_dim(b, like, 0), fill, like.type.dtype))
+        v if v is not None else b.const(np.full(b.static_dim(like, 0), fill, like.type.dtype))
         for v, fill in ((scale, 1), (bias, 0))
     ]
     return made[0], made[1]
 
 
 def _channels(b: PaddleBuilder, x: Value, data_format: str) -> int:
-    return static_dim(b, x, -1 if is_last(b, data_format) else 1)
+    return b.static_dim(x, -1 if b.is_last(data_format) else 1)
 
 
 @PADDLE.reader("instance_norm", results=("Y", "SavedMean", "SavedVariance"))
@@ -113,9 +78,9 @@ def instance_norm(
 
 def _given(b: PaddleBuilder, x: Value, scale: Value | None, bias: Value | None, axis: int) -> tuple[Value, Value]:
     """Scale and bias of the channels of x."""
-    count = static_dim(b, x, axis)
+    count = b.static_dim(x, axis)
     made = [
-        to(b, v, x.type.dtype) if v is not None else b.const(np.full(count, fill, x.type.dtype))
+        b.to(v, x.type.dtype) if v is not None else b.const(np.full(count, fill, x.type.dtype))
         for v, fill in ((scale, 1), (bias, 0))
     ]
     return made[0], made[1]
@@ -132,8 +97,8 @@ def group_norm(
     groups: int,
     data_format: str = "NCHW",
 ) -> tuple[Value, None, None]:
-    ones, zeros = _given(b, x, scale, bias, -1 if is_last(b, data_format) else 1)
-    operator = GroupNormalization(groups, epsilon, layout_of(b, data_format))
+    ones, zeros = _given(b, x, scale, bias, -1 if b.is_last(data_format) else 1)
+    operator = GroupNormalization(groups, epsilon, b.layout_of(data_format))
     return b(operator, x, ones, zeros), None, None
 
 
@@ -148,18 +113,18 @@ def layer_norm(
     begin_norm_axis: int = 1,
 ) -> Any:
     """X standardised over the axes from ``begin_norm_axis`` on; mean and variance are rows."""
-    axis = axis_of(b, x, begin_norm_axis)
-    shape = sizes_of(b, x, range(axis, rank_of(b, x)))
-    one = rank_of(b, x) - axis == 1
-    operands = [v if v is None or one else reshaped(b, v, shape) for v in (scale, bias)]
+    axis = b.axis_of(x, begin_norm_axis)
+    shape = b.lengths(x, range(axis, b.rank_of(x)))
+    one = b.rank_of(x) - axis == 1
+    operands = [v if v is None or one else b.shaped(v, shape) for v in (scale, bias)]
     if operands[0] is None:
         operands[0] = b.const(np.ones(1, x.type.dtype))
-    operands = [v if v is None else to(b, v, x.type.dtype) for v in operands]
+    operands = [v if v is None else b.to(v, x.type.dtype) for v in operands]
     if not (b.wants(1) or b.wants(2)):
         return b(LayerNormalization(axis, epsilon), x, *operands), None, None
     made, mean, inverse = b(LayerNormalization(axis, epsilon, stats=True), x, *operands)
     variance = b(Sub(), b(Div(), b.const(np.array(1, F32)), b(Mul(), inverse, inverse)), epsilon)
-    return made, reshaped(b, mean, [-1]), reshaped(b, variance, [-1])
+    return made, b.shaped(mean, [-1]), b.shaped(variance, [-1])
 
 
 @PADDLE.reader("rms_norm", "fused_rms_norm_quant")
@@ -174,9 +139,6 @@ def rms_norm(
     epsilon: float = 1e-5,
     begin_norm_axis: int = -1,
     quant_scale: float = -1.0,
-    quant_round_type: int = 0,
-    quant_max_bound: float = 0.0,
-    quant_min_bound: float = 0.0,
 ) -> tuple[Value, Value, None]:
     """Root-mean-square normalisation of x (+ bias + residual), then * weight + bias; also what was normalised."""
     if quant_scale > 0:
@@ -185,7 +147,7 @@ def rms_norm(
         raise b.unsupported("no weight")
     for v in (bias, residual):
         x = x if v is None else b(Add(), x, v)
-    axis = axis_of(b, x, begin_norm_axis)
+    axis = b.axis_of(x, begin_norm_axis)
     made = b(RMSNormalization(axis, epsilon), x, norm_weight)
     made = made if norm_bias is None else b(Add(), made, norm_bias)
     return made, x, None
@@ -203,7 +165,7 @@ def lrn(
     data_format: str = "NCHW",
 ) -> tuple[Value, None]:
     """X / (k + alpha * sum of squares of n channels) ** beta."""
-    return b(LRN(n, alpha * n, beta, k, layout_of(b, data_format)), x), None
+    return b(LRN(n, alpha * n, beta, k, b.layout_of(data_format)), x), None
 
 
 @PADDLE.reader("data_norm", results=("Y", "Means", "Scales"))
@@ -234,9 +196,9 @@ def data_norm(
 @PADDLE.reader("affine_channel")
 def affine_channel(b: PaddleBuilder, x: Value, scale: Value, bias: Value, *, data_format: str = "NCHW") -> Value:
     """X * scale + bias for each channel."""
-    rank = rank_of(b, x)
-    at = rank - 1 if is_last(b, data_format) else 1
-    return b(Add(), b(Mul(), x, along(b, scale, rank, at)), along(b, bias, rank, at))
+    rank = b.rank_of(x)
+    at = rank - 1 if b.is_last(data_format) else 1
+    return b(Add(), b(Mul(), x, b.along(scale, rank, at)), b.along(bias, rank, at))
 
 
 @PADDLE.reader("spectral_norm")
@@ -246,13 +208,13 @@ def spectral_norm(
     """Weights divided by their greatest singular value, which steps of the power method find."""
     if not 0 <= power_iters <= MOST_STEPS:
         raise b.unsupported(f"power_iters = {power_iters}")
-    rank = rank_of(b, weight)
-    order = (axis_of(b, weight, dim), *(i for i in range(rank) if i != axis_of(b, weight, dim)))
-    matrix = reshaped(b, transposed(b, weight, *order), [static_dim(b, weight, dim), -1])
+    rank = b.rank_of(weight)
+    order = (b.axis_of(weight, dim), *(i for i in range(rank) if i != b.axis_of(weight, dim)))
+    matrix = b.shaped(b.transposed(weight, *order), [b.static_dim(weight, dim), -1])
     for _ in range(power_iters):
-        v = _unit(b, b(MatMul(trans_a=True), matrix, reshaped(b, u, [-1, 1])), eps)
-        u = _unit(b, b(MatMul(), matrix, reshaped(b, v, [-1, 1])), eps)
-    sigma = b(MatMul(), reshaped(b, u, [-1]), b(MatMul(), matrix, reshaped(b, v, [-1])))
+        v = _unit(b, b(MatMul(trans_a=True), matrix, b.shaped(u, [-1, 1])), eps)
+        u = _unit(b, b(MatMul(), matrix, b.shaped(v, [-1, 1])), eps)
+    sigma = b(MatMul(), b.shaped(u, [-1]), b(MatMul(), matrix, b.shaped(v, [-1])))
     return b(Div(), weight, sigma)
 
 

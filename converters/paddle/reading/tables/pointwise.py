@@ -10,73 +10,27 @@ import numpy as np
 from bolt_numba.base.types import BF16, F16, F32, F64, I32, AnyDType
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import chosen, floating, is_legacy, number, to, truth
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.conversion import BitCast
 from bolt_numba.ops.arrays.shape import Identity
-from bolt_numba.ops.pointwise import (
-    Abs,
-    Acos,
-    Acosh,
-    Add,
-    And,
-    Asin,
-    Asinh,
-    Atan,
-    Atanh,
-    BitwiseAnd,
-    BitwiseNot,
-    Cast,
-    Ceil,
-    Clip,
-    Cos,
-    Cosh,
-    Div,
-    Elu,
-    Equal,
-    Erf,
-    Exp,
-    Floor,
-    Greater,
-    GreaterOrEqual,
-    IsInf,
-    IsNaN,
-    Less,
-    LessOrEqual,
-    Log,
-    Max,
-    Min,
-    Mul,
-    Neg,
-    Not,
-    Or,
-    Pow,
-    Reciprocal,
-    Round,
-    Sign,
-    Sin,
-    Sinh,
-    Sqrt,
-    Sub,
-    Tan,
-    Tanh,
-)
 
 _FLOATING = {
-    "acos": Acos, "acosh": Acosh, "asin": Asin, "asinh": Asinh, "atan": Atan, "atanh": Atanh, "cos": Cos,
-    "cosh": Cosh, "erf": Erf, "exp": Exp, "log": Log, "reciprocal": Reciprocal, "sin": Sin, "sinh": Sinh,
-    "sqrt": Sqrt, "tan": Tan, "tanh": Tanh, "isnan": IsNaN, "isnan_v2": IsNaN, "isinf": IsInf, "isinf_v2": IsInf,
+    "acos": p.Acos, "acosh": p.Acosh, "asin": p.Asin, "asinh": p.Asinh, "atan": p.Atan, "atanh": p.Atanh, "cos": p.Cos,
+    "cosh": p.Cosh, "erf": p.Erf, "exp": p.Exp, "log": p.Log, "reciprocal": p.Reciprocal, "sin": p.Sin, "sinh": p.Sinh,
+    "sqrt": p.Sqrt, "tan": p.Tan, "tanh": p.Tanh, "isnan": p.IsNaN, "isnan_v2": p.IsNaN, "isinf": p.IsInf,
+    "isinf_v2": p.IsInf,
 }  # fmt: skip
 """Integers among their operands become f32."""
 
 
 def _floating(operator: Any) -> Any:
-    return lambda b, x: b(operator(), floating(b, x))
+    return lambda b, x: b(operator(), b.floating(x))
 
 
 def _logarithm(base: int) -> Any:
-    return lambda b, x: b(Mul(), b(Log(), floating(b, x)), 1 / math.log(base))
+    return lambda b, x: b(p.Mul(), b(p.Log(), b.floating(x)), 1 / math.log(base))
 
 
 def _to_whole(operator: Any) -> Any:
@@ -85,9 +39,9 @@ def _to_whole(operator: Any) -> Any:
 
 for _name, _operator in _FLOATING.items():
     PADDLE.reader(_name)(_floating(_operator))
-for _names, _operator in {("abs",): Abs, ("negative", "neg"): Neg, ("sign",): Sign}.items():
+for _names, _operator in {("abs",): p.Abs, ("negative", "neg"): p.Neg, ("sign",): p.Sign}.items():
     PADDLE.reader(*_names)(AsIs(_operator()))
-for _name, _operator in {"ceil": Ceil, "floor": Floor}.items():
+for _name, _operator in {"ceil": p.Ceil, "floor": p.Floor}.items():
     PADDLE.reader(_name)(_to_whole(_operator))
 for _name, _base in {"log2": 2, "log10": 10}.items():
     PADDLE.reader(_name)(_logarithm(_base))
@@ -95,12 +49,10 @@ for _name, _base in {"log2": 2, "log10": 10}.items():
 
 def _trunc(b: PaddleBuilder, x: Value) -> Value:
     """Rounded toward zero; the sign of a zero is lost."""
-    return b(Mul(), b(Sign(), x), b(Floor(), b(Abs(), x)))
+    return b.one(p.Mul(), b(p.Sign(), x), b(p.Floor(), b(p.Abs(), x)))
 
 
-@PADDLE.reader("trunc")
-def trunc(b: PaddleBuilder, x: Value) -> Value:
-    return x if x.type.dtype.kind in "iu" else _trunc(b, x)
+PADDLE.reader("trunc")(lambda b, x: x if x.type.dtype.kind in "iu" else _trunc(b, x))
 
 
 @PADDLE.reader("round")
@@ -113,52 +65,46 @@ def round_(b: PaddleBuilder, x: Value, *, decimals: int = 0) -> Value:
     if abs(decimals) > MOST_DECIMALS:
         raise b.invalid("decimals", decimals, f"at most {MOST_DECIMALS}")
     shift = float(10 ** abs(decimals))
-    up, down = (Mul(), Div()) if decimals > 0 else (Div(), Mul())
+    up, down = (p.Mul(), p.Div()) if decimals > 0 else (p.Div(), p.Mul())
     return b(down, _rounded(b, b(up, x, shift)), shift)
 
 
 def _rounded(b: PaddleBuilder, x: Value) -> Value:
-    if not is_legacy(b):
-        return b(Round(), x)
+    if not b.is_legacy:
+        return b(p.Round(), x)
     cut = _trunc(b, x)
-    away = b(GreaterOrEqual(), b(Abs(), b(Sub(), x, cut)), 0.5)
-    return b(Add(), cut, b(Mul(), b(Sign(), x), to(b, away, x.type.dtype)))
+    away = b(p.GreaterOrEqual(), b(p.Abs(), b(p.Sub(), x, cut)), 0.5)
+    return b(p.Add(), cut, b(p.Mul(), b(p.Sign(), x), b.to(away, x.type.dtype)))
 
 
 MOST_DECIMALS = 38
 """Powers of ten that f32 holds."""
 
 
-@PADDLE.reader("rsqrt")
-def rsqrt(b: PaddleBuilder, x: Value) -> Value:
-    return b(Reciprocal(), b(Sqrt(), floating(b, x)))
-
-
-@PADDLE.reader("square")
-def square(b: PaddleBuilder, x: Value) -> Value:
-    return b(Mul(), x, x)
+PADDLE.reader("rsqrt")(lambda b, x: b(p.Reciprocal(), b(p.Sqrt(), b.floating(x))))
+PADDLE.reader("square")(lambda b, x: b(p.Mul(), x, x))
 
 
 @PADDLE.reader("log1p")
 def log1p(b: PaddleBuilder, x: Value) -> Value:
     """log(u) times what the rounding of u = 1 + x lost.  Source: Kahan's formula, as in W. J. Cody's notes."""
-    x = floating(b, x)
-    u = b(Add(), x, 1.0)
-    lost = b(Sub(), u, 1.0)
-    exact = b(Or(), b(Equal(), lost, 0.0), b(IsInf(), u))
-    safe = chosen(b, exact, 1.0, lost, x.type.dtype)
-    small = chosen(b, b(Equal(), lost, 0.0), x, b(Log(), u), x.type.dtype)
-    return chosen(b, exact, small, b(Div(), b(Mul(), b(Log(), u), x), safe), x.type.dtype)
+    x = b.floating(x)
+    u = b(p.Add(), x, 1.0)
+    lost = b(p.Sub(), u, 1.0)
+    exact = b(p.Or(), b(p.Equal(), lost, 0.0), b(p.IsInf(), u))
+    safe = b.chosen(exact, 1.0, lost, x.type.dtype)
+    small = b.chosen(b(p.Equal(), lost, 0.0), x, b(p.Log(), u), x.type.dtype)
+    return b.chosen(exact, small, b(p.Div(), b(p.Mul(), b(p.Log(), u), x), safe), x.type.dtype)
 
 
 @PADDLE.reader("expm1")
 def expm1(b: PaddleBuilder, x: Value) -> Value:
     """Elu below zero; above it the same of -x, divided by exp(-x)."""
-    x = floating(b, x)
-    below = b(Elu(1.0), b(Min(), x, 0.0))
-    size = b(Max(), x, 0.0)
-    above = b(Div(), b(Neg(), b(Elu(1.0), b(Neg(), size))), b(Exp(), b(Neg(), size)))
-    return b(Add(), below, above)
+    x = b.floating(x)
+    below = b(p.Elu(1.0), b(p.Min(), x, 0.0))
+    size = b(p.Max(), x, 0.0)
+    above = b(p.Div(), b(p.Neg(), b(p.Elu(1.0), b(p.Neg(), size))), b(p.Exp(), b(p.Neg(), size)))
+    return b(p.Add(), below, above)
 
 
 _DIGAMMA = (-1 / 12, 1 / 120, -1 / 252, 1 / 240, -1 / 132)
@@ -170,51 +116,51 @@ def _series(b: PaddleBuilder, x: Value, terms: tuple[float, ...]) -> Value:
     """terms[0] + terms[1] * x + ..."""
     made: Value | float = terms[-1]
     for term in terms[-2::-1]:
-        made = b(Add(), b(Mul(), x, made), term)
+        made = b(p.Add(), b(p.Mul(), x, made), term)
     assert isinstance(made, Value)
     return made
 
 
 def _shifted(b: PaddleBuilder, x: Value) -> tuple[Value, Value]:
     """X + 6, and its square's reciprocal, for asymptotic series."""
-    far = b(Add(), x, float(_SHIFT))
-    return far, b(Reciprocal(), b(Mul(), far, far))
+    far = b(p.Add(), x, float(_SHIFT))
+    return far, b(p.Reciprocal(), b(p.Mul(), far, far))
 
 
 @PADDLE.reader("digamma")
 def digamma(b: PaddleBuilder, x: Value) -> Value:
     """The asymptotic series at x + 6, and the recurrence; reflected where x is negative.  Source: DLMF 5.11.2."""
     dtype = x.type.dtype
-    wide = to(b, x, F64)
-    negative = b(LessOrEqual(), wide, 0.0)
-    y = chosen(b, negative, b(Sub(), b.const(np.array(1.0)), wide), wide, F64)
+    wide = b.to(x, F64)
+    negative = b(p.LessOrEqual(), wide, 0.0)
+    y = b.chosen(negative, b(p.Sub(), b.const(np.array(1.0)), wide), wide, F64)
     far, inverse = _shifted(b, y)
-    made = b(Sub(), b(Log(), far), b(Mul(), b(Reciprocal(), far), 0.5))
-    made = b(Add(), made, b(Mul(), inverse, _series(b, inverse, _DIGAMMA)))
+    made = b(p.Sub(), b(p.Log(), far), b(p.Mul(), b(p.Reciprocal(), far), 0.5))
+    made = b(p.Add(), made, b(p.Mul(), inverse, _series(b, inverse, _DIGAMMA)))
     for i in range(_SHIFT):
-        made = b(Sub(), made, b(Reciprocal(), b(Add(), y, float(i))))
-    reflected = b(Sub(), made, b(Div(), b.const(np.array(math.pi)), b(Tan(), b(Mul(), wide, math.pi))))
-    return to(b, chosen(b, negative, reflected, made, F64), dtype)
+        made = b(p.Sub(), made, b(p.Reciprocal(), b(p.Add(), y, float(i))))
+    reflected = b(p.Sub(), made, b(p.Div(), b.const(np.array(math.pi)), b(p.Tan(), b(p.Mul(), wide, math.pi))))
+    return b.to(b.chosen(negative, reflected, made, F64), dtype)
 
 
 @PADDLE.reader("lgamma", "gammaln")
 def lgamma(b: PaddleBuilder, x: Value) -> Value:
     """Stirling's series at x + 6, less the logarithm of what lies between; reflected below 0.  Source: DLMF 5.11.1."""
     dtype = x.type.dtype
-    wide = to(b, x, F64)
-    negative = b(LessOrEqual(), wide, 0.0)
-    y = chosen(b, negative, b(Sub(), b.const(np.array(1.0)), wide), wide, F64)
+    wide = b.to(x, F64)
+    negative = b(p.LessOrEqual(), wide, 0.0)
+    y = b.chosen(negative, b(p.Sub(), b.const(np.array(1.0)), wide), wide, F64)
     far, inverse = _shifted(b, y)
-    made = b(Sub(), b(Mul(), b(Sub(), far, 0.5), b(Log(), far)), far)
-    made = b(Add(), made, 0.5 * math.log(2 * math.pi))
-    made = b(Add(), made, b(Mul(), b(Reciprocal(), far), _series(b, inverse, _GAMMA)))
+    made = b(p.Sub(), b(p.Mul(), b(p.Sub(), far, 0.5), b(p.Log(), far)), far)
+    made = b(p.Add(), made, 0.5 * math.log(2 * math.pi))
+    made = b(p.Add(), made, b(p.Mul(), b(p.Reciprocal(), far), _series(b, inverse, _GAMMA)))
     between = y
     for i in range(1, _SHIFT):
-        between = b(Mul(), between, b(Add(), y, float(i)))
-    made = b(Sub(), made, b(Log(), between))
-    sine = b(Abs(), b(Sin(), b(Mul(), wide, math.pi)))
-    reflected = b(Sub(), b(Sub(), b.const(np.array(math.log(math.pi))), b(Log(), sine)), made)
-    return to(b, chosen(b, negative, reflected, made, F64), dtype)
+        between = b(p.Mul(), between, b(p.Add(), y, float(i)))
+    made = b(p.Sub(), made, b(p.Log(), between))
+    sine = b(p.Abs(), b(p.Sin(), b(p.Mul(), wide, math.pi)))
+    reflected = b(p.Sub(), b(p.Sub(), b.const(np.array(math.log(math.pi))), b(p.Log(), sine)), made)
+    return b.to(b.chosen(negative, reflected, made, F64), dtype)
 
 
 _MIDDLE = (1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.00021858087, -4.39150654e-06, -3.5233877e-06,
@@ -229,85 +175,77 @@ def erfinv(b: PaddleBuilder, x: Value) -> Value:
 
     Source: M. Giles, Approximating the erfinv function, GPU Computing Gems 2 (2010).
     """
-    wide = to(b, x, F64)
-    w = b(Neg(), b(Log(), b(Mul(), b(Sub(), b.const(np.array(1.0)), wide), b(Add(), wide, 1.0))))
-    middle = _series(b, b(Sub(), w, 2.5), _MIDDLE)
-    tail = _series(b, b(Sub(), b(Sqrt(), w), 3.0), _TAIL)
-    y = b(Mul(), wide, chosen(b, b(Less(), w, 5.0), middle, tail, F64))
+    wide = b.to(x, F64)
+    w = b(p.Neg(), b(p.Log(), b(p.Mul(), b(p.Sub(), b.const(np.array(1.0)), wide), b(p.Add(), wide, 1.0))))
+    middle = _series(b, b(p.Sub(), w, 2.5), _MIDDLE)
+    tail = _series(b, b(p.Sub(), b(p.Sqrt(), w), 3.0), _TAIL)
+    y = b(p.Mul(), wide, b.chosen(b(p.Less(), w, 5.0), middle, tail, F64))
     for _ in range(2):
-        slope = b(Mul(), b(Exp(), b(Neg(), b(Mul(), y, y))), 2 / math.sqrt(math.pi))
-        y = b(Sub(), y, b(Div(), b(Sub(), b(Erf(), y), wide), slope))
-    is_edge = b(GreaterOrEqual(), b(Abs(), wide), 1.0)
-    edge = b(Div(), b(Sign(), wide), b.const(np.array(0.0)))
-    beyond = chosen(b, b(Greater(), b(Abs(), wide), 1.0), math.nan, edge, F64)
-    return to(b, chosen(b, is_edge, beyond, y, F64), x.type.dtype)
+        slope = b(p.Mul(), b(p.Exp(), b(p.Neg(), b(p.Mul(), y, y))), 2 / math.sqrt(math.pi))
+        y = b(p.Sub(), y, b(p.Div(), b(p.Sub(), b(p.Erf(), y), wide), slope))
+    is_edge = b(p.GreaterOrEqual(), b(p.Abs(), wide), 1.0)
+    edge = b(p.Div(), b(p.Sign(), wide), b.const(np.array(0.0)))
+    beyond = b.chosen(b(p.Greater(), b(p.Abs(), wide), 1.0), math.nan, edge, F64)
+    return b.to(b.chosen(is_edge, beyond, y, F64), x.type.dtype)
 
 
 @PADDLE.reader("scale")
 def scale(b: PaddleBuilder, x: Value, scale: Value, *, bias: float = 0.0, bias_after_scale: bool = True) -> Value:
     """X * scale + bias, or (x + bias) * scale; integers are scaled by integers."""
     dtype = x.type.dtype
-    factor = number(b, scale, dtype)
+    factor = b.number(scale, dtype)
     added = int(bias) if dtype.kind in "iu" else bias
     if not bias_after_scale and added:
-        x = b(Add(), x, added)
+        x = b(p.Add(), x, added)
     if isinstance(factor, Value) or factor != 1:
-        x = b(Mul(), x, factor)
-    return b(Add(), x, added) if bias_after_scale and added else x
+        x = b(p.Mul(), x, factor)
+    return b(p.Add(), x, added) if bias_after_scale and added else x
 
 
 @PADDLE.reader("increment", slots={"step": "value"})
 def increment(b: PaddleBuilder, x: Value, *, value: float = 1.0) -> Value:
-    return b(Add(), x, int(value) if x.type.dtype.kind in "iu" else value)
+    return b(p.Add(), x, int(value) if x.type.dtype.kind in "iu" else value)
 
 
 @PADDLE.reader("pow", slots={"y": "factor"})
 def power(b: PaddleBuilder, x: Value, factor: Value) -> Value:
-    exponent = number(b, factor, F64)
+    exponent = b.number(factor, F64)
     if exponent == 2:
-        return b(Mul(), x, x)
-    return b(Pow(), x, b.const(np.array(exponent)) if isinstance(exponent, float) else exponent)
+        return b(p.Mul(), x, x)
+    return b(p.Pow(), x, b.const(np.array(exponent)) if isinstance(exponent, float) else exponent)
 
 
 @PADDLE.reader("clip")
 def clip(b: PaddleBuilder, x: Value, min: Value, max: Value) -> Value:
     """x, not below min and not above max; of integers' bounds what their dtype holds."""
     dtype = x.type.dtype
-    low, high = (number(b, v, dtype) for v in (min, max))
+    low, high = (b.number(v, dtype) for v in (min, max))
     if isinstance(low, Value) or isinstance(high, Value):
-        return b(Min(), b(Max(), x, low), high)
+        return b(p.Min(), b(p.Max(), x, low), high)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
-        return b(Clip(*(int(np.clip(v, limits.min, limits.max)) for v in (low, high))), x)
+        return b(p.Clip(*(int(np.clip(v, limits.min, limits.max)) for v in (low, high))), x)
     limit = float(np.finfo(np.float32).max)
-    return b(Clip(*(None if abs(v) >= limit else float(v) for v in (low, high))), x)
+    return b(p.Clip(*(None if abs(v) >= limit else float(v) for v in (low, high))), x)
 
 
 @PADDLE.reader("cast", slots={"out_dtype": "dtype"})
 def cast(b: PaddleBuilder, x: Value, *, dtype: AnyDType) -> Value:
     """Paddle 2 on CPUs cuts what a narrower float cannot hold; Paddle 3 rounds it to the nearest."""
-    if is_legacy(b) and x.type.dtype == F32 and dtype in (BF16, F16):
+    if b.is_legacy and x.type.dtype == F32 and dtype in (BF16, F16):
         kept = -(1 << (16 if dtype == BF16 else 13))  # all bits but those that the narrower one lacks
-        x = b(BitCast(F32), b(BitwiseAnd(), b(BitCast(I32), x), kept))
-    return b(Identity(), x) if x.type.dtype == dtype else b(Cast(dtype), x)
+        x = b(BitCast(F32), b(p.BitwiseAnd(), b(BitCast(I32), x), kept))
+    return b(Identity(), x) if x.type.dtype == dtype else b(p.Cast(dtype), x)
 
 
-@PADDLE.reader("logical_not")
-def logical_not(b: PaddleBuilder, x: Value) -> Value:
-    return b(Not(), truth(b, x))
-
-
-@PADDLE.reader("bitwise_not")
-def bitwise_not(b: PaddleBuilder, x: Value) -> Value:
-    return b(Not() if x.type.dtype.kind == "b" else BitwiseNot(), x)
+PADDLE.reader("logical_not")(lambda b, x: b(p.Not(), b.truth(x)))
+PADDLE.reader("bitwise_not")(lambda b, x: b(p.Not() if x.type.dtype.kind == "b" else p.BitwiseNot(), x))
 
 
 @PADDLE.reader("isfinite", "isfinite_v2")
 def isfinite(b: PaddleBuilder, x: Value) -> Value:
-    x = floating(b, x)
-    return b(And(), b(Not(), b(IsInf(), x)), b(Not(), b(IsNaN(), x)))
+    x = b.floating(x)
+    return b(p.And(), b(p.Not(), b(p.IsInf(), x)), b(p.Not(), b(p.IsNaN(), x)))
 
 
-@PADDLE.reader("assign", "share_data", "memcpy", "memcpy_h2d", "memcpy_d2h", "print")
-def assign(b: PaddleBuilder, x: Value) -> Value:
-    return x
+PADDLE.reader("assign", "share_data", "memcpy", "memcpy_h2d", "memcpy_d2h", "print")(lambda b, x: x)

@@ -14,7 +14,7 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, I8, I16, AnyDType, Array
-from bolt_numba.converters.operands import ints, known_scalar, rank_of
+from bolt_numba.converters.builder import Ints, ints, known_scalar
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.registry import PADDLE
@@ -24,7 +24,6 @@ from bolt_numba.ops.arrays.reduce import ReduceMax
 from bolt_numba.ops.arrays.shape import Reshape
 from bolt_numba.ops.pointwise import Abs, Clip, Div, Max, Min, Mul, Neg
 
-Ints: TypeAlias = tuple[int, ...]
 AWAY = 1
 """Rounding type of the older operators: values are clipped to the scale, and halves go away from zero."""
 ZERO_SCALE = 1e-30
@@ -52,7 +51,7 @@ def _clipped(b: PaddleBuilder, x: Value, scale: Value, axis: int, low: float, hi
     if known is not None:
         return b(Clip(low * known, high * known), x)
     if axis >= 0 and scale.type.shape not in ((), (1,)):
-        scale = b(Reshape(), scale, ints([-1, *[1] * (rank_of(b, x) - 1 - axis)]))
+        scale = b(Reshape(), scale, ints([-1, *[1] * (b.rank_of(x) - 1 - axis)]))
     limits = [b(Mul(), scale, v) if v != 1 else scale for v in (-low, high)]
     return b(Min(), b(Max(), x, b(Neg(), limits[0])), limits[1])
 
@@ -153,13 +152,13 @@ def real(b: PaddleBuilder, x: Value, step: Value, bits: int, axis: int) -> Value
     if q is not None:
         return b(DequantizeLinear(max(axis, 0)), q, step)
     if axis >= 0:
-        step = b(Reshape(), step, ints([-1, *[1] * (rank_of(b, x) - 1 - axis)]))
+        step = b(Reshape(), step, ints([-1, *[1] * (b.rank_of(x) - 1 - axis)]))
     return b(Mul(), x, step)
 
 
 def greatest(b: PaddleBuilder, x: Value, axis: int = -1) -> Value:
     """The greatest size of x's elements as [1], or [d] along an axis."""
-    others = [i for i in range(rank_of(b, x)) if i != axis]
+    others = [i for i in range(b.rank_of(x)) if i != axis]
     made = b(ReduceMax(keepdims=False), b(Abs(), x), ints(others))
     return b(Max(), b(Reshape(), made, ints([1])) if axis < 0 else made, ZERO_SCALE)
 
@@ -176,17 +175,9 @@ def _there_and_back(b: PaddleBuilder, x: Value, scale: Value, bits: int, axis: i
     return b(DequantizeLinear(max(axis, 0)), *quantised(b, x, scale, bits, axis, kind))
 
 
-def _by_own_scale(made: Fake) -> Any:
-    def read(b: PaddleBuilder, x: Value, *, bit_length: int = 8, round_type: int = AWAY) -> tuple[Value, Value]:
-        scale = greatest(b, x)
-        return made(b, x, scale, bit_length, -1, round_type), scale
-
-    return read
-
-
-def _by_own_scales(made: Fake) -> Any:
+def _by_own_scale(made: Fake, axis: int) -> Any:
     def read(
-        b: PaddleBuilder, x: Value, *, bit_length: int = 8, round_type: int = AWAY, quant_axis: int = 0
+        b: PaddleBuilder, x: Value, *, bit_length: int = 8, round_type: int = AWAY, quant_axis: int = axis
     ) -> tuple[Value, Value]:
         scale = greatest(b, x, quant_axis)
         return made(b, x, scale, bit_length, quant_axis, round_type), scale
@@ -213,33 +204,18 @@ def _by_moving_scale(made: Fake) -> Any:
 
 _MOVING = ["Out", "OutScale", "OutState", "OutAccum"]
 for _name, _made in (("quantize", _whole), ("quantize_dequantize", _there_and_back)):
-    PADDLE.reader(f"fake_{_name}_abs_max", results=["Out", "OutScale"])(_by_own_scale(_made))
-    PADDLE.reader(f"fake_channel_wise_{_name}_abs_max", results=["Out", "OutScale"])(_by_own_scales(_made))
+    PADDLE.reader(f"fake_{_name}_abs_max", results=["Out", "OutScale"])(_by_own_scale(_made, -1))
+    PADDLE.reader(f"fake_channel_wise_{_name}_abs_max", results=["Out", "OutScale"])(_by_own_scale(_made, 0))
     PADDLE.reader(f"fake_{_name}_moving_average_abs_max", results=_MOVING)(_by_moving_scale(_made))
-
-
-@PADDLE.reader("fake_quantize_range_abs_max", results=["Out", "OutScale", "OutScales"])
-def fake_quantize_range_abs_max(
-    b: PaddleBuilder,
-    x: Value,
-    in_scale: Value,
-    iter: Value | None = None,
-    *,
-    window_size: int = 10000,
-    bit_length: int = 8,
-    round_type: int = AWAY,
-) -> tuple[Value, Value, None]:
-    return _whole(b, x, in_scale, bit_length, -1, round_type), in_scale, None
+_RANGE = PADDLE.reader(
+    "fake_quantize_range_abs_max", results=["Out", "OutScale", "OutScales"], slots={"Iter": "in_accum"}
+)
+_RANGE(_by_moving_scale(_whole))
 
 
 @PADDLE.reader("moving_average_abs_max_scale", results=["Out", "OutScale", "OutState", "OutAccum"])
 def moving_average_abs_max_scale(
-    b: PaddleBuilder,
-    x: Value,
-    in_accum: Value | None = None,
-    in_state: Value | None = None,
-    *,
-    moving_rate: float = 0.9,
+    b: PaddleBuilder, x: Value, in_accum: Value | None = None, in_state: Value | None = None
 ) -> tuple[Value, None, Value | None, Value | None]:
     """Give x itself: only training watches it."""
     return x, None, in_state, in_accum
@@ -268,5 +244,5 @@ def fake_channel_wise_dequantize_max_abs(
         raise b.invalid("scales and quant_bits", (len(scales), len(quant_bits)), "one or two of both")
     each = _step(b, scales[0], quant_bits[0])
     axis = x_num_col_dims
-    each = b(Reshape(), each, ints([-1, *[1] * (rank_of(b, x) - 1 - axis)]))
+    each = b(Reshape(), each, ints([-1, *[1] * (b.rank_of(x) - 1 - axis)]))
     return b(Mul(), b(Mul(), x, each), _step(b, scales[1], quant_bits[1]))

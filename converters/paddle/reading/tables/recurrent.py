@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from bolt_numba.base.types import I32
-from bolt_numba.converters.operands import ints, sliced, static_dim, unsqueezed
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import flat, reshaped, to, transposed
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Concat, Split, Squeeze
@@ -64,18 +63,18 @@ def rnn(
     cells = num_layers * ways
     if len(weight_list) not in (2 * cells, 4 * cells) or len(pre_state) != (2 if mode == "LSTM" else 1):
         raise b.invalid("number of weights and states", (len(weight_list), len(pre_state)), (4 * cells, "1 or 2"))
-    lengths = None if sequence_length is None else to(b, sequence_length, I32)
+    lengths = None if sequence_length is None else b.to(sequence_length, I32)
     direction = "bidirectional" if is_bidirec else "forward"
     last: list[list[Value]] = [[] for _ in pre_state]
     for layer in range(num_layers):
         own = range(layer * ways, (layer + 1) * ways)
         w, r = (_stacked(b, [weight_list[2 * i + side] for i in own], mode) for side in (0, 1))
         bias = _biases(b, weight_list[2 * cells :], own, mode)
-        states = [sliced(b, s, 0, own.start, own.stop) for s in pre_state]
+        states = [b.sliced(s, 0, own.start, own.stop) for s in pre_state]
         y, *ends = b(_operator(mode, direction, hidden_size), x, w, r, bias, lengths, *states)
         for found, end in zip(last, ends, strict=True):
             found.append(end)
-        x = reshaped(b, transposed(b, y, 0, 2, 1, 3), [0, 0, ways * hidden_size]) if is_bidirec else _single(b, y)
+        x = b.shaped(b.transposed(y, 0, 2, 1, 3), [0, 0, ways * hidden_size]) if is_bidirec else _single(b, y)
     return x, None, [s[0] if len(s) == 1 else b(Concat(0), *s) for s in last], None
 
 
@@ -85,16 +84,16 @@ def _single(b: PaddleBuilder, y: Value) -> Value:
 
 def _stacked(b: PaddleBuilder, weights: list[Value], mode: str) -> Value:
     """Weights of all directions, along a new first axis."""
-    rows = [unsqueezed(b, _ordered(b, w, mode), 0) for w in weights]
-    return rows[0] if len(rows) == 1 else b(Concat(0), *rows)
+    rows = [b.unsqueezed(_ordered(b, w, mode), 0) for w in weights]
+    return rows[0] if len(rows) == 1 else b.one(Concat(0), *rows)
 
 
 def _biases(b: PaddleBuilder, biases: Values, own: range, mode: str) -> Value | None:
     """Biases of input and state of all directions: [directions, 2 * gates * hidden]."""
     if not biases:
         return None
-    rows = [unsqueezed(b, b(Concat(0), *(_ordered(b, biases[2 * i + side], mode) for side in (0, 1))), 0) for i in own]
-    return rows[0] if len(rows) == 1 else b(Concat(0), *rows)
+    rows = [b.unsqueezed(b(Concat(0), *(_ordered(b, biases[2 * i + side], mode) for side in (0, 1))), 0) for i in own]
+    return rows[0] if len(rows) == 1 else b.one(Concat(0), *rows)
 
 
 _ACTIVATIONS = (None, Sigmoid, Tanh, Relu)
@@ -120,15 +119,15 @@ def gru_unit(
     origin_mode: bool = False,
 ) -> tuple[Value, Value, Value]:
     """One step: gates u, r and c; the weights of u and r, then those of c, stand one after the other in memory."""
-    hidden = static_dim(b, hidden_prev, 1)
-    memory = flat(b, weight)
-    of_gates = reshaped(b, sliced(b, memory, 0, 0, 2 * hidden * hidden), [hidden, 2 * hidden])
-    of_fresh = reshaped(b, sliced(b, memory, 0, 2 * hidden * hidden), [hidden, hidden])
-    x = input if bias is None else b(Add(), input, reshaped(b, bias, [-1]))
-    sums = b(Add(), sliced(b, x, 1, 0, 2 * hidden), b(MatMul(), hidden_prev, of_gates))
+    hidden = b.static_dim(hidden_prev, 1)
+    memory = b.flat(weight)
+    of_gates = b.shaped(b.sliced(memory, 0, 0, 2 * hidden * hidden), [hidden, 2 * hidden])
+    of_fresh = b.shaped(b.sliced(memory, 0, 2 * hidden * hidden), [hidden, hidden])
+    x = input if bias is None else b(Add(), input, b.shaped(bias, [-1]))
+    sums = b(Add(), b.sliced(x, 1, 0, 2 * hidden), b(MatMul(), hidden_prev, of_gates))
     update, reset = b.node(Split(1, 2), _activated(b, sums, gate_activation)).outputs
     seen = b(Mul(), reset, hidden_prev)
-    fresh = _activated(b, b(Add(), sliced(b, x, 1, 2 * hidden), b(MatMul(), seen, of_fresh)), activation)
+    fresh = _activated(b, b(Add(), b.sliced(x, 1, 2 * hidden), b(MatMul(), seen, of_fresh)), activation)
     old, new = (fresh, hidden_prev) if origin_mode else (hidden_prev, fresh)
     made = b(Add(), old, b(Mul(), update, b(Sub(), new, old)))
     return b(Concat(1), update, reset, fresh), seen, made

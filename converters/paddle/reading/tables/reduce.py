@@ -8,19 +8,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import BOOL, I32, I64, AnyDType
-from bolt_numba.converters.operands import as_scalar, ints, known_ints, rank_of
+from bolt_numba.converters.builder import Ints, ints
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import (
-    Ints,
-    axes_of,
-    axis_of,
-    flat,
-    floating,
-    reshaped,
-    to,
-    truth,
-    whole,
-)
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.reduce import (
@@ -56,9 +45,9 @@ TRUTHS = {**DIMS, "out_dtype": "in_dtype"}
 
 def reduced(b: PaddleBuilder, operator: Any, x: Value, axes: Ints, keepdim: bool) -> Value:
     """X reduced along axes; all of them where none is named."""
-    if not rank_of(b, x):
-        x, axes, keepdim = reshaped(b, x, [1]), (0,), False
-    return b.one(operator(keepdim), x, ints(axes_of(b, x, axes)))
+    if not b.rank_of(x):
+        x, axes, keepdim = b.shaped(x, [1]), (0,), False
+    return b.one(operator(keepdim), x, ints(b.axes_of(x, axes)))
 
 
 def _reduction(name: str) -> Any:
@@ -75,12 +64,12 @@ def _reduction(name: str) -> Any:
     ) -> Value:
         """Along the axes, or all of them; bools and narrow integers are summed as i64."""
         if dtype is not None:
-            x = to(b, x, dtype)
+            x = b.to(x, dtype)
         elif x.type.dtype == BOOL or (x.type.dtype == I32 and operator is ReduceSum):
-            x = to(b, x, I64)
+            x = b.to(x, I64)
         elif operator is ReduceMean:
-            x = floating(b, x)
-        axes = () if reduce_all or axis is None else known_ints(b, axis, "axis")
+            x = b.floating(x)
+        axes = () if reduce_all or axis is None else b.known_ints(axis, "axis")
         return reduced(b, operator, x, axes, keepdim)
 
     return read
@@ -94,8 +83,8 @@ def _quantifier(operator: Any) -> Any:
     def read(
         b: PaddleBuilder, x: Value, axis: Value | None = None, *, keepdim: bool = False, reduce_all: bool = False
     ) -> Value:
-        axes = () if reduce_all or axis is None else known_ints(b, axis, "axis")
-        return b(Cast(BOOL), reduced(b, operator, to(b, truth(b, x), I32), axes, keepdim))
+        axes = () if reduce_all or axis is None else b.known_ints(axis, "axis")
+        return b.one(Cast(BOOL), reduced(b, operator, b.to(b.truth(x), I32), axes, keepdim))
 
     return read
 
@@ -106,22 +95,22 @@ PADDLE.reader(legacy=("reduce_any",), pir=("any",), slots=TRUTHS)(_quantifier(Re
 
 @PADDLE.reader(legacy=("mean",), pir=("mean_all",))
 def mean_all(b: PaddleBuilder, x: Value) -> Value:
-    return reduced(b, ReduceMean, floating(b, x), (), False)
+    return reduced(b, ReduceMean, b.floating(x), (), False)
 
 
 @PADDLE.reader("logsumexp", slots=TRUTHS)
 def logsumexp(
     b: PaddleBuilder, x: Value, axis: Value | None = None, *, keepdim: bool = False, reduce_all: bool = False
 ) -> Value:
-    axes = () if reduce_all or axis is None else known_ints(b, axis, "axis")
-    return reduced(b, ReduceLogSumExp, floating(b, x), axes, keepdim)
+    axes = () if reduce_all or axis is None else b.known_ints(axis, "axis")
+    return reduced(b, ReduceLogSumExp, b.floating(x), axes, keepdim)
 
 
 @PADDLE.reader("frobenius_norm", slots=TRUTHS)
 def frobenius_norm(
     b: PaddleBuilder, x: Value, axis: Value | None = None, *, keepdim: bool = False, reduce_all: bool = False
 ) -> Value:
-    axes = () if reduce_all or axis is None else known_ints(b, axis, "axis")
+    axes = () if reduce_all or axis is None else b.known_ints(axis, "axis")
     return reduced(b, ReduceL2, x, axes, keepdim)
 
 
@@ -144,7 +133,7 @@ def p_norm(
 def normed(b: PaddleBuilder, x: Value, p: float, axes: Ints, keepdim: bool) -> Value:
     """The p-norm along axes."""
     if p == 0:
-        return reduced(b, ReduceSum, to(b, truth(b, x), x.type.dtype), axes, keepdim)
+        return reduced(b, ReduceSum, b.to(b.truth(x), x.type.dtype), axes, keepdim)
     if math.isinf(p):
         return reduced(b, ReduceMax if p > 0 else ReduceMin, b(Abs(), x), axes, keepdim)
     if p in (1, 2):
@@ -155,25 +144,23 @@ def normed(b: PaddleBuilder, x: Value, p: float, axes: Ints, keepdim: bool) -> V
 
 @PADDLE.reader("dist")
 def dist(b: PaddleBuilder, x: Value, y: Value, *, p: float = 2.0) -> Value:
-    return normed(b, flat(b, b(Sub(), x, y)), p, (), False)
+    return normed(b, b.flat(b(Sub(), x, y)), p, (), False)
 
 
 @PADDLE.reader("norm", results=("Out", "Norm"))
-def norm(b: PaddleBuilder, x: Value, *, axis: int, epsilon: float = 1e-10, is_test: bool = True) -> tuple[Value, Value]:
+def norm(b: PaddleBuilder, x: Value, *, axis: int, epsilon: float = 1e-10) -> tuple[Value, Value]:
     """X / sqrt(sum of squares along an axis + epsilon), and the root."""
     root = b(Sqrt(), b(Add(), reduced(b, ReduceSum, b(Mul(), x, x), (axis,), True), epsilon))
     return b(Div(), x, root), root
 
 
-@PADDLE.reader("squared_l2_norm")
-def squared_l2_norm(b: PaddleBuilder, x: Value) -> Value:
-    return reshaped(b, reduced(b, ReduceSum, b(Mul(), x, x), (), False), [1])
+PADDLE.reader("squared_l2_norm")(lambda b, x: b.shaped(reduced(b, ReduceSum, b(Mul(), x, x), (), False), [1]))
 
 
 @PADDLE.reader("cos_sim", results=("Out", "XNorm", "YNorm"))
 def cos_sim(b: PaddleBuilder, x: Value, y: Value) -> tuple[Value, Value, Value]:
     """Cosine between rows, and their lengths."""
-    axes = tuple(range(1, rank_of(b, x)))
+    axes = tuple(range(1, b.rank_of(x)))
     first, second = (reduced(b, ReduceL2, v, axes, True) for v in (x, y))
     products = reduced(b, ReduceSum, b(Mul(), x, y), axes, True)
     return b(Div(), b(Div(), products, first), second), first, second
@@ -190,12 +177,12 @@ def _arg(operator: Any) -> Any:
         dtype: AnyDType | None = None,
     ) -> Value:
         wanted = dtype or I64
-        if flatten or not rank_of(b, x):
-            made = b(operator(0, True), flat(b, x))
-            made = reshaped(b, made, [1] * rank_of(b, x) if keepdim else ())
+        if flatten or not b.rank_of(x):
+            made = b(operator(0, True), b.flat(x))
+            made = b.shaped(made, [1] * b.rank_of(x) if keepdim else ())
         else:
-            made = b(operator(axis_of(b, x, whole(b, axis, "axis")), keepdim), x)
-        return to(b, made, wanted)
+            made = b(operator(b.axis_of(x, b.whole(axis, "axis")), keepdim), x)
+        return b.to(made, wanted)
 
     return read
 
@@ -214,14 +201,14 @@ def cumsum(
     exclusive: bool = False,
     reverse: bool = False,
 ) -> Value:
-    x = to(b, x, I64) if x.type.dtype == BOOL else x
-    if flatten or not rank_of(b, x):
+    x = b.to(x, I64) if x.type.dtype == BOOL else x
+    if flatten or not b.rank_of(x):
         shape = b(Shape(), x)
-        made = b(CumSum(exclusive, reverse), flat(b, x), b.const(np.array(0)))
-        return made if rank_of(b, x) else reshaped(b, made, shape)
-    return b(CumSum(exclusive, reverse), x, to(b, as_scalar(b, axis), I64))
+        made = b(CumSum(exclusive, reverse), b.flat(x), b.const(np.array(0)))
+        return made if b.rank_of(x) else b.shaped(made, shape)
+    return b(CumSum(exclusive, reverse), x, b.to(b.as_scalar(axis), I64))
 
 
 @PADDLE.reader("cumprod", slots={"dim": "dim"})
 def cumprod(b: PaddleBuilder, x: Value, *, dim: int, exclusive: bool = False, reverse: bool = False) -> Value:
-    return b(CumProd(exclusive, reverse), x, b.const(np.array(axis_of(b, x, dim)))) if rank_of(b, x) else x
+    return b(CumProd(exclusive, reverse), x, b.const(np.array(b.axis_of(x, dim)))) if b.rank_of(x) else x

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.types import I64
-from bolt_numba.converters.operands import ints, rank_of
+from bolt_numba.converters.builder import Ints, ints
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.ragged import FIRST, RaggedRows, given, lengths_of
@@ -21,12 +21,10 @@ from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, And, Cast, Div, Equal, GreaterOrEqual, Less, Max, Min, Mul, Not, Or, Sqrt, Sub
 from bolt_numba.ops.pointwise import Where as Chosen
 
-Ints: TypeAlias = tuple[int, ...]
-
 
 def _row_wise(b: PaddleBuilder, v: Value, x: Value) -> Value:
     """V [rows] shaped to broadcast against x [rows, ...]."""
-    return b(Reshape(), v, ints([-1, *[1] * (rank_of(b, x) - 1)]))
+    return b.one(Reshape(), v, ints([-1, *[1] * (b.rank_of(x) - 1)]))
 
 
 def _least(x: Value) -> Any:
@@ -140,7 +138,7 @@ def sequence_pad(b: PaddleBuilder, x: Value, pad_value: Value, *, padded_length:
     if padded_length >= 0:
         rows.longest = b.const(np.array(padded_length, I64))
     made = rows.padded(x)
-    inside = b(Reshape(), rows.inside, ints([0, 0, *[1] * (rank_of(b, x) - 1)]))
+    inside = b(Reshape(), rows.inside, ints([0, 0, *[1] * (b.rank_of(x) - 1)]))
     return b(Chosen(), inside, made, pad_value), rows.lengths
 
 

@@ -6,34 +6,9 @@ import numpy as np
 
 from bolt_numba.base.types import I32, I64, Sym
 from bolt_numba.converters.as_is import AsIs
-from bolt_numba.converters.operands import (
-    END,
-    as_scalar,
-    dim_of,
-    expanded,
-    ints,
-    joined,
-    known_ints,
-    rank_of,
-    unsqueezed,
-)
+from bolt_numba.converters.builder import END, Ints, constant, ints
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import (
-    Ints,
-    axes_of,
-    axis_of,
-    constant,
-    flat,
-    is_legacy,
-    known_dim,
-    reshaped,
-    size_of,
-    sizes_of,
-    to,
-    transposed,
-    whole,
-)
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
@@ -61,7 +36,7 @@ PADDLE.reader("size", "numel", slots={"X": "input"})(AsIs(Size(), "input"))
 
 @PADDLE.reader("view_shape")
 def view_shape(b: PaddleBuilder, input: Value, *, dims: Ints) -> Value:
-    return reshaped(b, input, dims)
+    return b.shaped(input, dims)
 
 
 @PADDLE.reader("squeeze", legacy=("squeeze2",))
@@ -70,10 +45,10 @@ def squeeze(b: PaddleBuilder, x: Value, axes: Value | None = None) -> Value:
 
     A named axis whose length only the run tells vanishes, unless the file declares that the rank stays.
     """
-    named = known_ints(b, axes, "axes") if axes is not None else ()
+    named = b.known_ints(axes, "axes") if axes is not None else ()
     declared = b.declared()
-    stays = declared is not None and declared.shape is not None and len(declared.shape) == rank_of(b, x)
-    lengths = {a: dim_of(b, x, a) for a in axes_of(b, x, named)}
+    stays = declared is not None and declared.shape is not None and len(declared.shape) == b.rank_of(x)
+    lengths = {a: b.dim_of(x, a) for a in b.axes_of(x, named)}
     kept = sorted(a for a, d in lengths.items() if d == 1 or (isinstance(d, Sym) and named and not stays))
     return b(Squeeze(), x, ints(kept)) if kept else x
 
@@ -81,49 +56,49 @@ def squeeze(b: PaddleBuilder, x: Value, axes: Value | None = None) -> Value:
 @PADDLE.reader("unsqueeze", legacy=("unsqueeze2",), slots={"AxesTensorList": "axes*"})
 def unsqueeze(b: PaddleBuilder, x: Value, axes: Value) -> Value:
     """Axes of length 1, put in one after the other."""
-    is_new = [False] * rank_of(b, x)
-    for axis in known_ints(b, axes, "axes"):
+    is_new = [False] * b.rank_of(x)
+    for axis in b.known_ints(axes, "axes"):
         if not -len(is_new) - 1 <= axis <= len(is_new):
             raise b.invalid("axes", axis, f"{-len(is_new) - 1} to {len(is_new)}")
         is_new.insert(axis if axis >= 0 else axis + len(is_new) + 1, True)
-    return unsqueezed(b, x, *(i for i, new in enumerate(is_new) if new))
+    return b.unsqueezed(x, *(i for i, new in enumerate(is_new) if new))
 
 
 @PADDLE.reader("flatten_contiguous_range", pir=("flatten",))
 def flatten(b: PaddleBuilder, x: Value, *, start_axis: int = 1, stop_axis: int = 1) -> Value:
     """The axes from ``start_axis`` to ``stop_axis`` as one."""
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     if rank == 0:
-        return reshaped(b, x, [1])
-    first, last = axis_of(b, x, start_axis), axis_of(b, x, stop_axis)
+        return b.shaped(x, [1])
+    first, last = b.axis_of(x, start_axis), b.axis_of(x, stop_axis)
     if last < first:
         raise b.invalid("stop_axis", stop_axis, f"at least {start_axis}")
     rest = [b(Shape(last + 1), x)] if last + 1 < rank else []
-    return reshaped(b, x, [0] * first + [-1], *rest)
+    return b.shaped(x, [0] * first + [-1], *rest)
 
 
 @PADDLE.reader("transpose", legacy=("transpose2",), slots={"axis": "perm"})
 def transpose(b: PaddleBuilder, x: Value, *, perm: Ints, data_format: str = "") -> Value:
-    return b(Transpose(tuple(axis_of(b, x, a) for a in perm)), x) if perm else x
+    return b(Transpose(tuple(b.axis_of(x, a) for a in perm)), x) if perm else x
 
 
 @PADDLE.reader(pir=("swapaxes",))
 def swapaxes(b: PaddleBuilder, x: Value, *, axis1: int, axis2: int) -> Value:
-    order = list(range(rank_of(b, x)))
-    first, second = axis_of(b, x, axis1), axis_of(b, x, axis2)
+    order = list(range(b.rank_of(x)))
+    first, second = b.axis_of(x, axis1), b.axis_of(x, axis2)
     order[first], order[second] = second, first
-    return transposed(b, x, *order)
+    return b.transposed(x, *order)
 
 
 @PADDLE.reader("concat")
 def concat(b: PaddleBuilder, x: Values, axis: Value) -> Value:
     if constant(axis) is not None:
-        return b(Concat(whole(b, axis, "axis")), *x)
-    rank = rank_of(b, x[0])
+        return b(Concat(b.whole(axis, "axis")), *x)
+    rank = b.rank_of(x[0])
     fits = [a for a in range(rank) if all(_fit(x[0], other, a) for other in x)]
     if not fits:
         raise b.invalid("shapes", [v.type.shape for v in x], "ones that differ along one axis")
-    place = b(Mod(), b(Add(), as_scalar(b, to(b, axis, I64)), rank), rank)
+    place = b(Mod(), b(Add(), b.as_scalar(b.to(axis, I64)), rank), rank)
     return _joined_at(b, list(x), place, fits)
 
 
@@ -152,9 +127,9 @@ def _joined_at(b: Builder, x: list[Value], place: Value, axes: list[int]) -> Val
 def stack(b: PaddleBuilder, x: Values, *, axis: int = 0) -> Value:
     if not x:
         raise b.invalid("number of operands", 0, "at least 1")
-    rank = rank_of(b, x[0]) + 1
+    rank = b.rank_of(x[0]) + 1
     at = axis + rank if axis < 0 else axis
-    return b(Concat(at), *(unsqueezed(b, v, at) for v in x))
+    return b(Concat(at), *(b.unsqueezed(v, at) for v in x))
 
 
 def _parts(b: PaddleBuilder, x: Value, axis: int, count: int, sizes: Value | None = None) -> list[Value]:
@@ -164,14 +139,14 @@ def _parts(b: PaddleBuilder, x: Value, axis: int, count: int, sizes: Value | Non
 @PADDLE.reader("split", slots={"sections": "sections", "SectionsTensorList": "sections*"})
 def split(b: PaddleBuilder, x: Value, sections: Value, axis: Value, *, num: int = 0) -> Value | list[Value]:
     """Parts of the sizes ``sections``, of which one may be -1, or ``num`` equal ones."""
-    at, count = axis_of(b, x, whole(b, axis, "axis")), b.count(0)
+    at, count = b.axis_of(x, b.whole(axis, "axis")), b.count(0)
     if num:
         return split_with_num(b, x, axis, num=num)
     known = constant(sections)
     if known is not None and -1 in known:
-        rest = b(Sub(), size_of(b, x, at), int(known[known != -1].sum()))
-        sections = joined(b, *(rest if size == -1 else [int(size)] for size in known.reshape(-1)))
-    return _parts(b, x, at, count, to(b, sections, I64))
+        rest = b(Sub(), b.length(x, at), int(known[known != -1].sum()))
+        sections = b.joined(*(rest if size == -1 else [int(size)] for size in known.reshape(-1)))
+    return _parts(b, x, at, count, b.to(sections, I64))
 
 
 @PADDLE.reader(pir=("split_with_num",))
@@ -179,12 +154,12 @@ def split_with_num(b: PaddleBuilder, x: Value, axis: Value, *, num: int) -> list
     count = b.count(0)
     if num != count:
         raise b.invalid("num", num, f"{count}, the number of results")
-    return _parts(b, x, axis_of(b, x, whole(b, axis, "axis")), num)
+    return _parts(b, x, b.axis_of(x, b.whole(axis, "axis")), num)
 
 
 @PADDLE.reader("unbind", "unstack")
 def unbind(b: PaddleBuilder, x: Value, *, axis: int = 0, num: int = 0) -> list[Value]:
-    at = axis_of(b, x, axis)
+    at = b.axis_of(x, axis)
     return [b(Squeeze(), piece, ints([at])) for piece in _parts(b, x, at, b.count(0))]
 
 
@@ -196,7 +171,7 @@ def slice_(
     b: PaddleBuilder, input: Value, starts: Value, ends: Value, *, axes: Ints, decrease_axis: Ints = ()
 ) -> Value:
     """From starts to ends along axes; those of ``decrease_axis`` vanish."""
-    made = b(Slice(), input, to(b, starts, I64), to(b, ends, I64), ints(axes))
+    made = b(Slice(), input, b.to(starts, I64), b.to(ends, I64), ints(axes))
     return _without(b, made, decrease_axis)
 
 
@@ -226,12 +201,12 @@ def strided_bounds(
 
     In Paddle 2 that is the only such end: one further left is the first element itself.
     """
-    starts, ends, strides = (to(b, v, I64) for v in (starts, ends, strides))
+    starts, ends, strides = (b.to(v, I64) for v in (starts, ends, strides))
     steps = constant(strides)
     if steps is None or (steps < 0).any():
         before = b(And(), b(Equal(), ends, -1), b(Less(), strides, 0))
-        if is_legacy(b):
-            from_end = b(Max(), b(Add(), ends, sizes_of(b, x, axes)), 0)
+        if b.is_legacy:
+            from_end = b(Max(), b(Add(), ends, b.lengths(x, axes)), 0)
             ends = b(Where(), b(Less(), ends, 0), from_end, ends)
         ends = b(Where(), before, b.const(np.array(-END)), ends)
     return starts, ends, strides
@@ -243,7 +218,7 @@ _CROP = {"OffsetsTensor": "offsets*", "ShapeTensor": "shape*"}
 @PADDLE.reader("crop_tensor", pir=("crop",), slots=_CROP)
 def crop(b: PaddleBuilder, x: Value, shape: Value, offsets: Value) -> Value:
     """A part of x: its shape, where -1 is up to the end, and where it begins."""
-    starts, sizes = to(b, offsets, I64), to(b, shape, I64)
+    starts, sizes = b.to(offsets, I64), b.to(shape, I64)
     known = constant(sizes)
     ends = b(Add(), starts, sizes)
     if known is None or (known == -1).any():
@@ -265,60 +240,53 @@ def expand(b: PaddleBuilder, x: Value, shape: Value) -> Value:
     """X broadcast to a shape, in which -1 and -2 keep a dimension."""
     wanted = constant(shape)
     if wanted is not None:
-        return expanded(b, x, b.const(ints(1 if d < 0 else int(d) for d in wanted)))
-    wide = to(b, shape, I64)
-    return expanded(b, x, b(Where(), b(Less(), wide, 0), b.const(np.array(1)), wide))
+        return b.expanded(x, b.const(ints(1 if d < 0 else int(d) for d in wanted)))
+    wide = b.to(shape, I64)
+    return b.expanded(x, b(Where(), b(Less(), wide, 0), b.const(np.array(1)), wide))
 
 
-@PADDLE.reader("expand_as_v2", pir=("expand_as",), slots={"target_tensor": "y"})
+@PADDLE.reader("expand_as", legacy=("expand_as_v2",), slots={"target_tensor": "y"})
 def expand_as(b: PaddleBuilder, x: Value, y: Value | None = None, *, target_shape: Ints = ()) -> Value:
-    return expanded(b, x, b(Shape(), y)) if y is not None else expand(b, x, b.const(ints(target_shape)))
+    return b.expanded(x, b(Shape(), y)) if y is not None else expand(b, x, b.const(ints(target_shape)))
 
 
-@PADDLE.reader(legacy=("expand_as",), slots={"target_tensor": "y"})
-def expand_as_v1(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    return expanded(b, x, b(Shape(), y))
+_TILE = {"repeat_times_tensor": "repeat_times*", "expand_times_tensor": "repeat_times*", "expand_times": "repeat_times"}
 
 
-@PADDLE.reader("tile", slots={"repeat_times_tensor": "repeat_times*"})
+@PADDLE.reader("tile", legacy=("expand",), slots=_TILE)
 def tile(b: PaddleBuilder, x: Value, repeat_times: Value) -> Value:
     """X repeated; the shorter of shape and repeats gets ones before it."""
-    repeats, rank = to(b, flat(b, repeat_times), I64), rank_of(b, x)
-    count = known_dim(b, repeats, 0)
+    repeats, rank = b.to(b.flat(repeat_times), I64), b.rank_of(x)
+    count = b.known_dim(repeats, 0)
     if count is None:
         raise b.unsupported("repeats of unknown number")
     if count > rank:
-        x = unsqueezed(b, x, *range(count - rank))
+        x = b.unsqueezed(x, *range(count - rank))
     elif count < rank:
-        repeats = joined(b, [1] * (rank - count), repeats)
+        repeats = b.joined([1] * (rank - count), repeats)
     return b(Tile(), x, repeats) if max(count, rank) else x
-
-
-@PADDLE.reader(legacy=("expand",), slots={"expand_times_tensor": "expand_times*"})
-def expand_v1(b: PaddleBuilder, x: Value, expand_times: Value) -> Value:
-    return tile(b, x, expand_times)
 
 
 @PADDLE.reader("broadcast_tensors")
 def broadcast_tensors(b: PaddleBuilder, x: Values) -> list[Value]:
     """All broadcast to one shape."""
-    rank = max(rank_of(b, v) for v in x)
+    rank = max(b.rank_of(v) for v in x)
     made = []
     for v in x:
         y = v
         for other in x:
             if other is not v:
-                y = expanded(b, y, b(Shape(), other))
-        made.append(y if rank_of(b, y) == rank else unsqueezed(b, y, *range(rank - rank_of(b, y))))
+                y = b.expanded(y, b(Shape(), other))
+        made.append(y if b.rank_of(y) == rank else b.unsqueezed(y, *range(rank - b.rank_of(y))))
     return made
 
 
 @PADDLE.reader("meshgrid")
 def meshgrid(b: PaddleBuilder, x: Values) -> list[Value]:
     """Each vector along an axis of its own, broadcast to all axes."""
-    shape = joined(b, *(reshaped(b, b(Size(), v), [1]) for v in x))
+    shape = b.joined(*(b.shaped(b(Size(), v), [1]) for v in x))
     rank = len(x)
-    return [expanded(b, reshaped(b, v, [-1] + [1] * (rank - 1 - i)), shape) for i, v in enumerate(x)]
+    return [b.expanded(b.shaped(v, [-1] + [1] * (rank - 1 - i)), shape) for i, v in enumerate(x)]
 
 
 @PADDLE.reader("tril_triu")
@@ -338,9 +306,7 @@ def triu(b: PaddleBuilder, x: Value, *, diagonal: int = 0) -> Value:
 
 @PADDLE.reader("shape")
 def shape(b: PaddleBuilder, input: Value) -> Value:
-    return to(b, b(Shape(), input), I32)
+    return b.to(b(Shape(), input), I32)
 
 
-@PADDLE.reader("is_empty", slots={"X": "x"})
-def is_empty(b: PaddleBuilder, x: Value) -> Value:
-    return b(Equal(), b(Size(), x), 0)
+PADDLE.reader("is_empty", slots={"X": "x"})(lambda b, x: b(Equal(), b(Size(), x), 0))

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import BOOL, F32, I64, TensorType
-from bolt_numba.converters.operands import ints, sliced, static_dim, unsqueezed
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import flat, reshaped, transposed
 from bolt_numba.converters.paddle.reading.ragged import RaggedRows, counted, given, lengths_of
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.build import Builder
@@ -48,12 +47,12 @@ def _ones(signs: Sequence[tuple[int, int]], hidden: int) -> Any:
 
 def _rows_of(b: PaddleBuilder, rows: RaggedRows, y: Value) -> Value:
     """The rows of what a recurrent operator gives, [longest, 1, n, h]."""
-    made = transposed(b, b(Squeeze(), y, ints([1])), 1, 0, 2)
+    made = b.transposed(b(Squeeze(), y, ints([1])), 1, 0, 2)
     return given(b, rows.flat(made), rows.lengths)
 
 
 def _state(b: PaddleBuilder, state: Value | None) -> Value | None:
-    return None if state is None else unsqueezed(b, state, 0)
+    return None if state is None else b.unsqueezed(state, 0)
 
 
 @PADDLE.reader("gru", results=["Hidden", "BatchGate", "BatchResetHiddenPrev", "BatchHidden"], slots={"Input": "x"})
@@ -72,22 +71,22 @@ def gru(
     """Gates u, r and c.  h = u c + (1 - u) h, or the other way round in origin mode, which is the graph's."""
     if weight is None:
         raise b.invalid("Weight", "none", "weights of the gates")
-    rows, hidden = RaggedRows(b, lengths_of(b, x)), static_dim(b, weight, 0)
+    rows, hidden = RaggedRows(b, lengths_of(b, x)), b.static_dim(weight, 0)
     functions = _named(b, gate_activation, activation)
     if not origin_mode and gate_activation != "sigmoid":
         raise b.unsupported(f"gates by {gate_activation}")
     sign = 1 if origin_mode else -1  # 1 - sigmoid(x) is sigmoid(-x)
     if bias is not None:
-        x = b(Add(), x, reshaped(b, bias, [1, -1]))
-    memory = flat(b, weight)
-    gates = transposed(b, reshaped(b, sliced(b, memory, 0, 0, 2 * hidden * hidden), [hidden, 2 * hidden]), 1, 0)
-    update = sliced(b, gates, 0, 0, hidden)
-    fresh = transposed(b, reshaped(b, sliced(b, memory, 0, 2 * hidden * hidden), [hidden, hidden]), 1, 0)
-    r = b(Concat(0), update if sign > 0 else b(Neg(), update), sliced(b, gates, 0, hidden), fresh)
+        x = b(Add(), x, b.shaped(bias, [1, -1]))
+    memory = b.flat(weight)
+    gates = b.transposed(b.shaped(b.sliced(memory, 0, 0, 2 * hidden * hidden), [hidden, 2 * hidden]), 1, 0)
+    update = b.sliced(gates, 0, 0, hidden)
+    fresh = b.transposed(b.shaped(b.sliced(memory, 0, 2 * hidden * hidden), [hidden, hidden]), 1, 0)
+    r = b(Concat(0), update if sign > 0 else b(Neg(), update), b.sliced(gates, 0, hidden), fresh)
     operator = GRU(direction="reverse" if is_reverse else "forward", hidden_size=hidden, activations=functions)
     w = _ones([(0, sign), (1, 1), (2, 1)], hidden)
-    steps = transposed(b, rows.padded(x), 1, 0, 2)
-    y, _ = b(operator, steps, w, unsqueezed(b, r, 0), None, rows.short(), _state(b, h0))
+    steps = b.transposed(rows.padded(x), 1, 0, 2)
+    y, _ = b(operator, steps, w, b.unsqueezed(r, 0), None, rows.short(), _state(b, h0))
     return _rows_of(b, rows, y), None, None, None
 
 
@@ -111,20 +110,20 @@ def lstm(
         raise b.unsupported("the cells of all steps")
     if weight is None:
         raise b.invalid("Weight", "none", "weights of the gates")
-    rows, hidden = RaggedRows(b, lengths_of(b, x)), static_dim(b, weight, 0)
+    rows, hidden = RaggedRows(b, lengths_of(b, x)), b.static_dim(weight, 0)
     peepholes = None
     if bias is not None:
-        row = flat(b, bias)
-        x = b(Add(), x, reshaped(b, sliced(b, row, 0, 0, 4 * hidden), [1, -1]))
+        row = b.flat(bias)
+        x = b(Add(), x, b.shaped(b.sliced(row, 0, 0, 4 * hidden), [1, -1]))
         if use_peepholes:
-            of_i, of_f, of_o = (sliced(b, row, 0, k * hidden, (k + 1) * hidden) for k in (4, 5, 6))
-            peepholes = unsqueezed(b, b(Concat(0), of_i, of_o, of_f), 0)
-    columns = [sliced(b, weight, 1, k * hidden, (k + 1) * hidden) for k in (1, 3, 2, 0)]
-    r = unsqueezed(b, transposed(b, b(Concat(1), *columns), 1, 0), 0)
+            of_i, of_f, of_o = (b.sliced(row, 0, k * hidden, (k + 1) * hidden) for k in (4, 5, 6))
+            peepholes = b.unsqueezed(b(Concat(0), of_i, of_o, of_f), 0)
+    columns = [b.sliced(weight, 1, k * hidden, (k + 1) * hidden) for k in (1, 3, 2, 0)]
+    r = b.unsqueezed(b.transposed(b(Concat(1), *columns), 1, 0), 0)
     functions = _named(b, gate_activation, candidate_activation, cell_activation)
     operator = LSTM(direction="reverse" if is_reverse else "forward", hidden_size=hidden, activations=functions)
     w = _ones([(1, 1), (3, 1), (2, 1), (0, 1)], hidden)
-    steps = transposed(b, rows.padded(x), 1, 0, 2)
+    steps = b.transposed(rows.padded(x), 1, 0, 2)
     y, _, _ = b(operator, steps, w, r, None, rows.short(), _state(b, h0), _state(b, c0), peepholes)
     return _rows_of(b, rows, y), None, None, None
 
@@ -141,29 +140,29 @@ def crf_decoding(
     if length is None:
         rows = RaggedRows(b, lengths_of(b, emission))
         path = rows.flat(_best_path(b, rows.padded(emission), transition, rows.inside))
-        path = reshaped(b, path, [-1, 1])
+        path = b.shaped(path, [-1, 1])
     else:
-        rows = RaggedRows(b, b(Cast(I64), flat(b, length)))
+        rows = RaggedRows(b, b(Cast(I64), b.flat(length)))
         rows.longest = b(Gather(0), b(Shape(), emission), np.array(1))
         inside = rows.inside
         path = b(Where(), inside, _best_path(b, emission, transition, inside), np.array(0, I64))
     if label is not None:
-        path = b(Cast(I64), b(Equal(), path, reshaped(b, b(Cast(I64), label), b(Shape(), path))))
+        path = b(Cast(I64), b(Equal(), path, b.shaped(b(Cast(I64), label), b(Shape(), path))))
     return given(b, path, rows.lengths) if length is None else path
 
 
 def _best_path(b: PaddleBuilder, emission: Value, transition: Value, inside: Value) -> Value:
     """Labels [n, most] for emissions [n, most, k]; ``inside`` says which are there."""
-    k = static_dim(b, emission, 2)
-    start, stop, steps = sliced(b, transition, 0, 0, 1), sliced(b, transition, 0, 1, 2), sliced(b, transition, 0, 2)
-    by_step, there = transposed(b, emission, 1, 0, 2), transposed(b, inside, 1, 0)
+    k = b.static_dim(emission, 2)
+    start, stop, steps = b.sliced(transition, 0, 0, 1), b.sliced(transition, 0, 1, 2), b.sliced(transition, 0, 2)
+    by_step, there = b.transposed(emission, 1, 0, 2), b.transposed(inside, 1, 0)
     batch = b(Gather(0), b(Shape(), emission), np.array(0))
     zeros = _zeros(b, batch, k)
     first = b(Equal(), _steps(b, by_step), 0)
     scores, back = b(Scan(_forward(k), 1, 3), zeros, by_step, there, first, start, steps)
     last = b(ArgMax(axis=1, keepdims=False), b(Add(), scores, stop))
     _, path = b(Scan(_backward(k), 1, 2, (), (1, 1), (), (1,)), last, back, there)
-    return transposed(b, path, 1, 0)
+    return b.transposed(path, 1, 0)
 
 
 def _zeros(b: PaddleBuilder, batch: Value, k: int) -> Value:

@@ -7,76 +7,48 @@ import math
 import numpy as np
 
 from bolt_numba.base.types import F32, I64
-from bolt_numba.converters.operands import as_scalar, expanded, ints, joined, rank_of, sliced, static_dim, unsqueezed
+from bolt_numba.converters.builder import MOST_PLACES, Floats, Ints, ints
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import (
-    MOST_PLACES,
-    Floats,
-    Ints,
-    array,
-    column,
-    counted,
-    reshaped,
-    size_of,
-    to,
-    transposed,
-)
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.shape import Concat, Shape
-from bolt_numba.ops.pointwise import (
-    Abs,
-    Add,
-    Clip,
-    Div,
-    Exp,
-    GreaterOrEqual,
-    Log,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    Pow,
-    Round,
-    Sigmoid,
-    Sub,
-)
 
 
 def _stacked(b: PaddleBuilder, *parts: Value) -> Value:
     """Arrays of one shape along a new last axis."""
-    rank = rank_of(b, parts[0])
-    return b(Concat(rank), *(unsqueezed(b, p, rank) for p in parts))
+    rank = b.rank_of(parts[0])
+    return b.one(Concat(rank), *(b.unsqueezed(v, rank) for v in parts))
 
 
 def _steps(b: PaddleBuilder, input: Value, image: Value, step_w: float, step_h: float) -> tuple[Value, ...]:
     """Width and height of the image, and of a cell, f32 scalars; the given size of a cell where it is not 0."""
-    whole = [to(b, as_scalar(b, size_of(b, image, axis)), F32) for axis in (3, 2)]
-    cells = [to(b, as_scalar(b, size_of(b, input, axis)), F32) for axis in (3, 2)]
+    whole = [b.to(b.as_scalar(b.length(image, axis)), F32) for axis in (3, 2)]
+    cells = [b.to(b.as_scalar(b.length(input, axis)), F32) for axis in (3, 2)]
     if step_w and step_h:
-        return *whole, array(b, np.float32(step_w)), array(b, np.float32(step_h))
-    return *whole, *(b(Div(), p, q) for p, q in zip(whole, cells, strict=True))
+        return *whole, b.array(np.float32(step_w)), b.array(np.float32(step_h))
+    return *whole, *(b(p.Div(), v, w) for v, w in zip(whole, cells, strict=True))
 
 
 def _cells(b: PaddleBuilder, input: Value, offset: float, steps: tuple[Value, Value]) -> list[Value]:
     """Centres of the cells along width [w] and height [h]."""
-    places = [counted(b, as_scalar(b, size_of(b, input, axis)), F32) for axis in (3, 2)]
-    return [b(Mul(), b(Add(), p, offset), s) for p, s in zip(places, steps, strict=True)]
+    places = [b.counted(b.as_scalar(b.length(input, axis)), F32) for axis in (3, 2)]
+    return [b(p.Mul(), b(p.Add(), v, offset), s) for v, s in zip(places, steps, strict=True)]
 
 
 def _grid(b: PaddleBuilder, input: Value, v: Value, count: int) -> Value:
     """V broadcast to [h, w, count]."""
-    return expanded(b, v, joined(b, size_of(b, input, 2), size_of(b, input, 3), [count]))
+    return b.expanded(v, b.joined(b.length(input, 2), b.length(input, 3), [count]))
 
 
 def _corners(b: PaddleBuilder, input: Value, lows: list[Value], highs: list[Value], count: int) -> Value:
     """Corners of boxes [h, w, count, 4] from those along width [w, count] and height [h, count]."""
-    sides = [lows[0], unsqueezed(b, lows[1], 1), highs[0], unsqueezed(b, highs[1], 1)]
+    sides = [lows[0], b.unsqueezed(lows[1], 1), highs[0], b.unsqueezed(highs[1], 1)]
     return _stacked(b, *(_grid(b, input, v, count) for v in sides))
 
 
 def _variances(b: PaddleBuilder, boxes: Value, variances: Floats) -> Value:
-    return expanded(b, array(b, variances), b(Shape(), boxes))
+    return b.expanded(b.array(variances), b(Shape(), boxes))
 
 
 def ratios_of(aspect_ratios: Floats, flip: bool) -> list[float]:
@@ -127,12 +99,12 @@ def prior_box(
     centres = _cells(b, input, offset, (steps[0], steps[1]))
     lows, highs = [], []
     for i, whole in enumerate((width, height)):
-        half = array(b, [s[i] / 2 for s in sizes])
-        centre = unsqueezed(b, centres[i], 1)
-        lows.append(b(Div(), b(Sub(), centre, half), whole))
-        highs.append(b(Div(), b(Add(), centre, half), whole))
+        half = b.array([s[i] / 2 for s in sizes])
+        centre = b.unsqueezed(centres[i], 1)
+        lows.append(b(p.Div(), b(p.Sub(), centre, half), whole))
+        highs.append(b(p.Div(), b(p.Add(), centre, half), whole))
     boxes = _corners(b, input, lows, highs, len(sizes))
-    boxes = b(Clip(0.0, 1.0), boxes) if clip else boxes
+    boxes = b(p.Clip(0.0, 1.0), boxes) if clip else boxes
     return boxes, _variances(b, boxes, variances)
 
 
@@ -165,20 +137,20 @@ def density_prior_box(
     ]
     width, height, *steps = _steps(b, input, image, step_w, step_h)
     centres = _cells(b, input, offset, (steps[0], steps[1]))
-    mean = to(b, b(Mul(), b(Add(), steps[0], steps[1]), 0.5), I64)
-    shift = to(b, b(Div(), mean, b.const(ints(r[0] for r in rows))), F32)
-    start = b(Sub(), b(Mul(), shift, 0.5), b(Mul(), to(b, mean, F32), 0.5))
+    mean = b.to(b(p.Mul(), b(p.Add(), steps[0], steps[1]), 0.5), I64)
+    shift = b.to(b(p.Div(), mean, b.const(ints(r[0] for r in rows))), F32)
+    start = b(p.Sub(), b(p.Mul(), shift, 0.5), b(p.Mul(), b.to(mean, F32), 0.5))
     lows, highs = [], []
     for i, whole in enumerate((width, height)):
-        moved = b(Add(), start, b(Mul(), shift, array(b, [r[1][i] for r in rows])))
-        centre = b(Add(), unsqueezed(b, centres[i], 1), moved)
-        half = array(b, [r[2][i] / 2 for r in rows])
-        lows.append(b(Max(), b(Div(), b(Sub(), centre, half), whole), 0.0))
-        highs.append(b(Min(), b(Div(), b(Add(), centre, half), whole), 1.0))
+        moved = b(p.Add(), start, b(p.Mul(), shift, b.array([r[1][i] for r in rows])))
+        centre = b(p.Add(), b.unsqueezed(centres[i], 1), moved)
+        half = b.array([r[2][i] / 2 for r in rows])
+        lows.append(b(p.Max(), b(p.Div(), b(p.Sub(), centre, half), whole), 0.0))
+        highs.append(b(p.Min(), b(p.Div(), b(p.Add(), centre, half), whole), 1.0))
     boxes = _corners(b, input, lows, highs, len(rows))
-    boxes = b(Clip(0.0, 1.0), boxes) if clip else boxes
+    boxes = b(p.Clip(0.0, 1.0), boxes) if clip else boxes
     found = boxes, _variances(b, boxes, variances)
-    return tuple(reshaped(b, v, [-1, 4]) for v in found) if flatten_to_2d else found
+    return tuple(b.shaped(v, [-1, 4]) for v in found) if flatten_to_2d else found
 
 
 @PADDLE.reader("anchor_generator", results=("Anchors", "Variances"))
@@ -200,18 +172,18 @@ def anchor_generator(
         sizes += [(size / stride[0] * base_w, size / stride[1] * base_h) for size in anchor_sizes]
     lows, highs = [], []
     for i, axis in enumerate((3, 2)):
-        places = counted(b, as_scalar(b, size_of(b, input, axis)), F32)
-        centre = unsqueezed(b, b(Add(), b(Mul(), places, stride[i]), offset * (stride[i] - 1)), 1)
-        half = array(b, [0.5 * (s[i] - 1) for s in sizes])
-        lows.append(b(Sub(), centre, half))
-        highs.append(b(Add(), centre, half))
+        places = b.counted(b.as_scalar(b.length(input, axis)), F32)
+        centre = b.unsqueezed(b(p.Add(), b(p.Mul(), places, stride[i]), offset * (stride[i] - 1)), 1)
+        half = b.array([0.5 * (s[i] - 1) for s in sizes])
+        lows.append(b(p.Sub(), centre, half))
+        highs.append(b(p.Add(), centre, half))
     boxes = _corners(b, input, lows, highs, len(sizes))
     return boxes, _variances(b, boxes, variances)
 
 
 def _coordinates(b: PaddleBuilder, boxes: Value) -> list[Value]:
     """The four numbers of boxes, apart."""
-    return [column(b, boxes, rank_of(b, boxes) - 1, i) for i in range(4)]
+    return [b.column(boxes, b.rank_of(boxes) - 1, i) for i in range(4)]
 
 
 _CODER = {"PriorBoxVar": "prior_box_var"}
@@ -236,39 +208,40 @@ def box_coder(
     extra = 0.0 if box_normalized else 1.0
     is_encoding = code_type.lower() in ("encode_center_size", "encodecentersize")
     low_x, low_y, high_x, high_y = _coordinates(b, prior_box)
-    width, height = (b(Add(), b(Sub(), high, low), extra) for low, high in ((low_x, high_x), (low_y, high_y)))
-    middle = [b(Add(), low, b(Mul(), side, 0.5)) for low, side in ((low_x, width), (low_y, height))]
+    width, height = (b(p.Add(), b(p.Sub(), high, low), extra) for low, high in ((low_x, high_x), (low_y, high_y)))
+    middle = [b(p.Add(), low, b(p.Mul(), side, 0.5)) for low, side in ((low_x, width), (low_y, height))]
     if prior_box_var is not None:
-        shares = _coordinates(b, prior_box_var) if rank_of(b, prior_box_var) == 2 else _entries(b, prior_box_var)
+        shares = _coordinates(b, prior_box_var) if b.rank_of(prior_box_var) == 2 else _entries(b, prior_box_var)
     else:
-        shares = [array(b, np.float32(v)) for v in (variance or (1.0,) * 4)]
+        shares = [b.array(np.float32(v)) for v in (variance or (1.0,) * 4)]
     if is_encoding:
         return _encoded(b, target_box, middle, [width, height], shares, extra)
     at = 0 if axis == 0 else 1
-    priors = [unsqueezed(b, v, at) for v in (*middle, width, height)]
-    shares = [v if rank_of(b, v) == 0 else unsqueezed(b, v, at) for v in shares]
-    moves = [b(Mul(), t, s) for t, s in zip(_coordinates(b, target_box), shares, strict=True)]
-    centre = [b(Add(), b(Mul(), moves[i], priors[2 + i]), priors[i]) for i in range(2)]
-    half = [b(Mul(), b(Mul(), b(Exp(), moves[2 + i]), priors[2 + i]), 0.5) for i in range(2)]
-    low = [b(Sub(), c, h) for c, h in zip(centre, half, strict=True)]
-    high = [b(Sub(), b(Add(), c, h), extra) for c, h in zip(centre, half, strict=True)]
+    priors = [b.unsqueezed(v, at) for v in (*middle, width, height)]
+    shares = [v if b.rank_of(v) == 0 else b.unsqueezed(v, at) for v in shares]
+    moves = [b(p.Mul(), t, s) for t, s in zip(_coordinates(b, target_box), shares, strict=True)]
+    centre = [b(p.Add(), b(p.Mul(), moves[i], priors[2 + i]), priors[i]) for i in range(2)]
+    half = [b(p.Mul(), b(p.Mul(), b(p.Exp(), moves[2 + i]), priors[2 + i]), 0.5) for i in range(2)]
+    low = [b(p.Sub(), c, h) for c, h in zip(centre, half, strict=True)]
+    high = [b(p.Sub(), b(p.Add(), c, h), extra) for c, h in zip(centre, half, strict=True)]
     return _stacked(b, *low, *high)
 
 
 def _entries(b: PaddleBuilder, v: Value) -> list[Value]:
-    return [column(b, v, 0, i) for i in range(4)]
+    return [b.column(v, 0, i) for i in range(4)]
 
 
 def _encoded(
     b: PaddleBuilder, target: Value, middle: list[Value], sides: list[Value], shares: list[Value], extra: float
 ) -> Value:
     """Codes [targets, priors, 4]."""
-    ends = [unsqueezed(b, v, 1) for v in _coordinates(b, target)]
-    centre = [b(Mul(), b(Add(), ends[i], ends[2 + i]), 0.5) for i in range(2)]
-    size = [b(Add(), b(Sub(), ends[2 + i], ends[i]), extra) for i in range(2)]
-    moves = [b(Div(), b(Sub(), centre[i], unsqueezed(b, middle[i], 0)), unsqueezed(b, sides[i], 0)) for i in range(2)]
-    scales = [b(Log(), b(Abs(), b(Div(), size[i], unsqueezed(b, sides[i], 0)))) for i in range(2)]
-    return _stacked(b, *(b(Div(), v, s) for v, s in zip((*moves, *scales), shares, strict=True)))
+    ends = [b.unsqueezed(v, 1) for v in _coordinates(b, target)]
+    centre = [b(p.Mul(), b(p.Add(), ends[i], ends[2 + i]), 0.5) for i in range(2)]
+    size = [b(p.Add(), b(p.Sub(), ends[2 + i], ends[i]), extra) for i in range(2)]
+    middle, sides = ([b.unsqueezed(v, 0) for v in pair] for pair in (middle, sides))
+    moves = [b(p.Div(), b(p.Sub(), centre[i], middle[i]), sides[i]) for i in range(2)]
+    scales = [b(p.Log(), b(p.Abs(), b(p.Div(), size[i], sides[i]))) for i in range(2)]
+    return _stacked(b, *(b(p.Div(), v, s) for v, s in zip((*moves, *scales), shares, strict=True)))
 
 
 @PADDLE.reader("yolo_box", results=("Boxes", "Scores"))
@@ -288,67 +261,68 @@ def yolo_box(
 ) -> tuple[Value, Value]:
     """Boxes [n, anchors * h * w, 4] in pixels and their scores; zeros where the confidence is too small."""
     count = len(anchors) // 2
-    height, width = size_of(b, x, 2), size_of(b, x, 3)
-    trust = b(Sigmoid(), sliced(b, x, 1, 0, count)) if iou_aware else None
-    head = reshaped(b, sliced(b, x, 1, count) if iou_aware else x, [0, count, 5 + class_num], height, width)
-    tx, ty, tw, th, sure = (column(b, head, 2, i) for i in range(5))
-    cells = [counted(b, as_scalar(b, v), F32) for v in (width, height)]
-    places = [cells[0], unsqueezed(b, cells[1], 1)]
-    images = to(b, img_size, F32)
-    sizes = [reshaped(b, column(b, images, 1, i), [-1, 1, 1, 1]) for i in (1, 0)]
+    height, width = b.length(x, 2), b.length(x, 3)
+    trust = b(p.Sigmoid(), b.sliced(x, 1, 0, count)) if iou_aware else None
+    head = b.shaped(b.sliced(x, 1, count) if iou_aware else x, [0, count, 5 + class_num], height, width)
+    tx, ty, tw, th, sure = (b.column(head, 2, i) for i in range(5))
+    cells = [b.counted(b.as_scalar(v), F32) for v in (width, height)]
+    places = [cells[0], b.unsqueezed(cells[1], 1)]
+    images = b.to(img_size, F32)
+    sizes = [b.shaped(b.column(images, 1, i), [-1, 1, 1, 1]) for i in (1, 0)]
     lows, highs = [], []
     for i, (move, grow, length) in enumerate(((tx, tw, width), (ty, th, height))):
-        cell = b(Div(), sizes[i], to(b, as_scalar(b, length), F32))
-        shifted = b(Add(), b(Mul(), b(Sigmoid(), move), scale_x_y), -0.5 * (scale_x_y - 1))
-        centre = b(Mul(), b(Add(), shifted, places[i]), cell)
-        anchor = reshaped(b, array(b, [float(a) for a in anchors[i::2]]), [-1, 1, 1])
-        half = b(Mul(), b(Mul(), b(Mul(), b(Exp(), grow), anchor), 0.5 / downsample_ratio), cell)
-        low, high = b(Sub(), centre, half), b(Add(), centre, half)
-        lows.append(b(Max(), low, 0.0) if clip_bbox else low)
-        highs.append(b(Min(), high, b(Sub(), sizes[i], 1.0)) if clip_bbox else high)
-    likely = b(Sigmoid(), sure)
+        cell = b(p.Div(), sizes[i], b.to(b.as_scalar(length), F32))
+        shifted = b(p.Add(), b(p.Mul(), b(p.Sigmoid(), move), scale_x_y), -0.5 * (scale_x_y - 1))
+        centre = b(p.Mul(), b(p.Add(), shifted, places[i]), cell)
+        anchor = b.shaped(b.array([float(a) for a in anchors[i::2]]), [-1, 1, 1])
+        half = b(p.Mul(), b(p.Mul(), b(p.Mul(), b(p.Exp(), grow), anchor), 0.5 / downsample_ratio), cell)
+        low, high = b(p.Sub(), centre, half), b(p.Add(), centre, half)
+        lows.append(b(p.Max(), low, 0.0) if clip_bbox else low)
+        highs.append(b(p.Min(), high, b(p.Sub(), sizes[i], 1.0)) if clip_bbox else high)
+    likely = b(p.Sigmoid(), sure)
     if trust is not None:
-        likely = b(Mul(), b(Pow(), likely, 1 - iou_aware_factor), b(Pow(), trust, iou_aware_factor))
-    keep = to(b, b(GreaterOrEqual(), likely, conf_thresh), F32)
-    boxes = b(Mul(), _stacked(b, *lows, *highs), unsqueezed(b, keep, 4))
-    scores = b(Mul(), b(Sigmoid(), sliced(b, head, 2, 5)), unsqueezed(b, b(Mul(), likely, keep), 2))
-    scores = transposed(b, scores, 0, 1, 3, 4, 2)
-    total = b(Mul(), b(Mul(), height, width), count)
-    return reshaped(b, boxes, [0], total, [4]), reshaped(b, scores, [0], total, [class_num])
+        likely = b(p.Mul(), b(p.Pow(), likely, 1 - iou_aware_factor), b(p.Pow(), trust, iou_aware_factor))
+    keep = b.to(b(p.GreaterOrEqual(), likely, conf_thresh), F32)
+    boxes = b(p.Mul(), _stacked(b, *lows, *highs), b.unsqueezed(keep, 4))
+    scores = b(p.Mul(), b(p.Sigmoid(), b.sliced(head, 2, 5)), b.unsqueezed(b(p.Mul(), likely, keep), 2))
+    scores = b.transposed(scores, 0, 1, 3, 4, 2)
+    total = b(p.Mul(), b(p.Mul(), height, width), count)
+    return b.shaped(boxes, [0], total, [4]), b.shaped(scores, [0], total, [class_num])
 
 
 @PADDLE.reader("iou_similarity")
 def iou_similarity(b: PaddleBuilder, x: Value, y: Value, *, box_normalized: bool = True) -> Value:
     """Intersection over union of each box of x with each of y."""
     extra = 0.0 if box_normalized else 1.0
-    p = [unsqueezed(b, v, 1) for v in _coordinates(b, x)]
-    q = [unsqueezed(b, v, 0) for v in _coordinates(b, y)]
+    first = [b.unsqueezed(v, 1) for v in _coordinates(b, x)]
+    second = [b.unsqueezed(v, 0) for v in _coordinates(b, y)]
     sides = []
     for i in range(2):
-        side = b(Sub(), b(Min(), p[2 + i], q[2 + i]), b(Max(), p[i], q[i]))
-        sides.append(b(Max(), b(Add(), side, extra), 0.0))
-    shared = b(Mul(), *sides)
-    areas = [b(Mul(), *(b(Add(), b(Sub(), v[2 + i], v[i]), extra) for i in range(2))) for v in (p, q)]
-    return b(Div(), shared, b(Sub(), b(Add(), *areas), shared))
+        side = b(p.Sub(), b(p.Min(), first[2 + i], second[2 + i]), b(p.Max(), first[i], second[i]))
+        sides.append(b(p.Max(), b(p.Add(), side, extra), 0.0))
+    shared = b(p.Mul(), *sides)
+    both = (first, second)
+    areas = [b(p.Mul(), *(b(p.Add(), b(p.Sub(), v[2 + i], v[i]), extra) for i in range(2))) for v in both]
+    return b(p.Div(), shared, b(p.Sub(), b(p.Add(), *areas), shared))
 
 
 @PADDLE.reader("box_clip", slots={"ImInfo": "im_info"})
 def box_clip(b: PaddleBuilder, input: Value, im_info: Value) -> Value:
     """Boxes inside the image they belong to: height, width and scale of it are given."""
-    if static_dim(b, im_info, 0) != 1:
+    if b.static_dim(im_info, 0) != 1:
         raise b.unsupported("boxes of several images")
-    height, width, scale = (column(b, column(b, im_info, 0, 0), 0, i) for i in range(3))
-    ends = [b(Sub(), b(Round(), b(Div(), v, scale)), 1.0) for v in (width, height)]
+    height, width, scale = (b.column(b.column(im_info, 0, 0), 0, i) for i in range(3))
+    ends = [b(p.Sub(), b(p.Round(), b(p.Div(), v, scale)), 1.0) for v in (width, height)]
     limits = _stacked(b, ends[0], ends[1], ends[0], ends[1])
-    return b(Max(), b(Min(), input, limits), 0.0)
+    return b(p.Max(), b(p.Min(), input, limits), 0.0)
 
 
 @PADDLE.reader("polygon_box_transform")
 def polygon_box_transform(b: PaddleBuilder, input: Value) -> Value:
     """Distances from each cell, four pixels wide, as coordinates: x in even channels and y in odd ones."""
-    columns = unsqueezed(b, counted(b, as_scalar(b, size_of(b, input, 3)), F32), 0)
-    rows = unsqueezed(b, counted(b, as_scalar(b, size_of(b, input, 2)), F32), 1)
-    is_odd = to(b, b(Mod(), counted(b, as_scalar(b, size_of(b, input, 1)), I64), 2), F32)
-    is_odd = reshaped(b, is_odd, [-1, 1, 1])
-    place = b(Add(), b(Mul(), columns, b(Add(), b(Mul(), is_odd, -1.0), 1.0)), b(Mul(), rows, is_odd))
-    return b(Sub(), b(Mul(), place, 4.0), input)
+    columns = b.unsqueezed(b.counted(b.as_scalar(b.length(input, 3)), F32), 0)
+    rows = b.unsqueezed(b.counted(b.as_scalar(b.length(input, 2)), F32), 1)
+    is_odd = b.to(b(p.Mod(), b.counted(b.as_scalar(b.length(input, 1)), I64), 2), F32)
+    is_odd = b.shaped(is_odd, [-1, 1, 1])
+    place = b(p.Add(), b(p.Mul(), columns, b(p.Add(), b(p.Mul(), is_odd, -1.0), 1.0)), b(p.Mul(), rows, is_odd))
+    return b(p.Sub(), b(p.Mul(), place, 4.0), input)

@@ -7,40 +7,24 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32, I32, I64, Sym
-from bolt_numba.converters.operands import as_scalar, dim_of, ints, rank_of, static_dim, unsqueezed
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import column, counted, reshaped, size_of, to, transposed
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.gather import Compress, Gather, NonMaxSuppression, ScatterElements
 from bolt_numba.ops.arrays.reduce import CumSum, ReduceSum, TopK
 from bolt_numba.ops.arrays.shape import Concat
 from bolt_numba.ops.layers.detection.regions import MaxRoiPool, PSRoiPool, RoiAlign
 from bolt_numba.ops.layers.detection.suppression import GenerateProposals, MatrixNMS, MulticlassNMS
-from bolt_numba.ops.pointwise import (
-    Add,
-    And,
-    Clip,
-    Div,
-    Equal,
-    Floor,
-    GreaterOrEqual,
-    Log,
-    Max,
-    Min,
-    Mul,
-    Neg,
-    Sqrt,
-    Sub,
-)
 
 _ROIS = {"ROIs": "boxes", "RoisNum": "boxes_num"}
 
 
 def _images_in(b: PaddleBuilder, x: Value, boxes: Value, boxes_num: Value | None) -> Value:
     """`images_of`, where several images in x need the number of boxes of each."""
-    images = dim_of(b, x, 0)
+    images = b.dim_of(x, 0)
     if boxes_num is None and not isinstance(images, Sym) and images > 1:
         raise b.unsupported(f"regions of {images} images without RoisNum")
     return images_of(b, boxes, boxes_num)
@@ -48,18 +32,18 @@ def _images_in(b: PaddleBuilder, x: Value, boxes: Value, boxes_num: Value | None
 
 def images_of(b: PaddleBuilder, boxes: Value, boxes_num: Value | None) -> Value:
     """The image of each region, [r] i64: as many of each as ``boxes_num`` tells; of the first without it."""
-    places = counted(b, as_scalar(b, size_of(b, boxes, 0)))
+    places = b.counted(b.as_scalar(b.length(boxes, 0)))
     if boxes_num is None:
-        return b(Mul(), places, 0)
-    ends = b(CumSum(), to(b, boxes_num, I64), b.const(np.array(0)))
-    before = b(GreaterOrEqual(), unsqueezed(b, places, 1), unsqueezed(b, ends, 0))
-    return b(ReduceSum(False), to(b, before, I64), ints([1]))
+        return b.one(p.Mul(), places, 0)
+    ends = b(CumSum(), b.to(boxes_num, I64), b.const(np.array(0)))
+    before = b(p.GreaterOrEqual(), b.unsqueezed(places, 1), b.unsqueezed(ends, 0))
+    return b.one(ReduceSum(False), b.to(before, I64), ints([1]))
 
 
 def _with_images(b: PaddleBuilder, x: Value, boxes: Value, boxes_num: Value | None) -> Value:
     """Regions [r, 5], their images first."""
-    images = to(b, _images_in(b, x, boxes, boxes_num), boxes.type.dtype)
-    return b(Concat(1), unsqueezed(b, images, 1), boxes)
+    images = b.to(_images_in(b, x, boxes, boxes_num), boxes.type.dtype)
+    return b.one(Concat(1), b.unsqueezed(images, 1), boxes)
 
 
 @PADDLE.reader("roi_align", slots=_ROIS)
@@ -108,19 +92,19 @@ def psroi_pool(
     spatial_scale: float = 1.0,
 ) -> Value:
     bins = pooled_height * pooled_width
-    if static_dim(b, x, 1) != output_channels * bins:
-        raise b.invalid("channels", static_dim(b, x, 1), output_channels * bins)
+    if b.static_dim(x, 1) != output_channels * bins:
+        raise b.invalid("channels", b.static_dim(x, 1), output_channels * bins)
     return b(PSRoiPool((pooled_height, pooled_width), spatial_scale), x, _with_images(b, x, boxes, boxes_num))
 
 
 @PADDLE.reader(legacy=("nms",), pir=("nms",), slots={"Boxes": "x", "iou_threshold": "threshold"})
 def nms(b: PaddleBuilder, x: Value, *, threshold: float = 1.0) -> Value:
     """Places of the boxes that none kept before overlaps too much; earlier boxes are better."""
-    count = size_of(b, x, 0)
-    scores = b(Neg(), counted(b, as_scalar(b, count), F32))
-    operands = unsqueezed(b, to(b, x, F32), 0), unsqueezed(b, scores, 0, 1)
+    count = b.length(x, 0)
+    scores = b(p.Neg(), b.counted(b.as_scalar(count), F32))
+    operands = b.unsqueezed(b.to(x, F32), 0), b.unsqueezed(scores, 0, 1)
     made = b(NonMaxSuppression(), *operands, count, b.const(np.array([threshold], np.float32)))
-    return column(b, made, 1, 2)
+    return b.column(made, 1, 2)
 
 
 _NMS = {"BBoxes": "bboxes", "nms_eta": "eta", "background_label": "background"}
@@ -148,19 +132,19 @@ def multiclass_nms(
 
 
 def _detected(b: PaddleBuilder, operator: Any, bboxes: Value, scores: Value, rois_num: Value | None) -> Any:
-    if rank_of(b, scores) == 3:
+    if b.rank_of(scores) == 3:
         made, places, counts = b(operator, bboxes, scores)
-        return made, to(b, unsqueezed(b, places, 1), I32), to(b, counts, I32)
-    if rois_num is not None and static_dim(b, rois_num, 0) != 1:
+        return made, b.to(b.unsqueezed(places, 1), I32), b.to(counts, I32)
+    if rois_num is not None and b.static_dim(rois_num, 0) != 1:
         raise b.unsupported("regions of several images, with boxes of each class")
-    classes = static_dim(b, scores, 1)
-    made, places, counts = b(operator, unsqueezed(b, bboxes, 0), unsqueezed(b, transposed(b, scores, 1, 0), 0))
-    labels = to(b, column(b, made, 1, 0), I64)
-    in_class = b(Add(), b(Mul(), labels, as_scalar(b, size_of(b, scores, 0))), places)
-    _, order = b(TopK(0, False), in_class, size_of(b, in_class, 0))  # a class's detections come by their places
-    places = b(Add(), b(Mul(), places, classes), labels)
+    classes = b.static_dim(scores, 1)
+    made, places, counts = b(operator, b.unsqueezed(bboxes, 0), b.unsqueezed(b.transposed(scores, 1, 0), 0))
+    labels = b.to(b.column(made, 1, 0), I64)
+    in_class = b(p.Add(), b(p.Mul(), labels, b.as_scalar(b.length(scores, 0))), places)
+    _, order = b(TopK(0, False), in_class, b.length(in_class, 0))  # a class's detections come by their places
+    places = b(p.Add(), b(p.Mul(), places, classes), labels)
     made, places = (b(Gather(0), v, order) for v in (made, places))
-    return made, to(b, unsqueezed(b, places, 1), I32), to(b, counts, I32)
+    return made, b.to(b.unsqueezed(places, 1), I32), b.to(counts, I32)
 
 
 _MATRIX = {"BBoxes": "bboxes", "background_label": "background"}
@@ -211,15 +195,15 @@ def generate_proposals(
     pixel_offset: bool = True,
 ) -> Any:
     """Regions [k, 4], their scores [k, 1], how many each image has."""
-    if b.operation.type == "generate_proposals" and static_dim(b, im_shape, 1) == 3:
+    if b.operation.type == "generate_proposals" and b.static_dim(im_shape, 1) == 3:
         raise b.unsupported("regions in units of scaled images")
     operator = GenerateProposals(pre_nms_top_n, post_nms_top_n, nms_thresh, min_size, eta, pixel_offset)
-    if rank_of(b, anchors) == 2:
-        shape = [size_of(b, scores, axis) for axis in (2, 3, 1)]
-        anchors = reshaped(b, anchors, *shape, [4])
-        variances = None if variances is None else reshaped(b, variances, *shape, [4])
+    if b.rank_of(anchors) == 2:
+        shape = [b.length(scores, axis) for axis in (2, 3, 1)]
+        anchors = b.shaped(anchors, *shape, [4])
+        variances = None if variances is None else b.shaped(variances, *shape, [4])
     made, likely, counts = b(operator, scores, bbox_deltas, im_shape, anchors, variances)
-    return made, likely, to(b, counts, I32)
+    return made, likely, b.to(counts, I32)
 
 
 _LEVELS = ("MultiFpnRois", "MultiLevelRoIsNum", "RestoreIndex")
@@ -239,27 +223,27 @@ def distribute_fpn_proposals(
 ) -> tuple[list[Value], list[Value], Value]:
     """Regions by the level of a pyramid that fits their size, how many each image has there, and the way back."""
     extra = 1.0 if pixel_offset else 0.0
-    ends = [column(b, fpn_rois, 1, i) for i in range(4)]
-    sides = [b(Sub(), ends[2 + i], ends[i]) for i in range(2)]
-    right = b(And(), *(b(GreaterOrEqual(), s, 0.0) for s in sides))
-    area = b(Mul(), b(Mul(), *(b(Add(), s, extra) for s in sides)), to(b, right, fpn_rois.type.dtype))
-    share = b(Add(), b(Div(), b(Sqrt(), b(Max(), area, 0.0)), float(refer_scale)), 1e-8)
-    octave = b(Mul(), b(Log(), share), float(1 / np.log(2)))
-    level = b(Clip(float(min_level), float(max_level)), b(Floor(), b(Add(), octave, float(refer_level))))
+    ends = [b.column(fpn_rois, 1, i) for i in range(4)]
+    sides = [b(p.Sub(), ends[2 + i], ends[i]) for i in range(2)]
+    right = b(p.And(), *(b(p.GreaterOrEqual(), s, 0.0) for s in sides))
+    area = b(p.Mul(), b(p.Mul(), *(b(p.Add(), s, extra) for s in sides)), b.to(right, fpn_rois.type.dtype))
+    share = b(p.Add(), b(p.Div(), b(p.Sqrt(), b(p.Max(), area, 0.0)), float(refer_scale)), 1e-8)
+    octave = b(p.Mul(), b(p.Log(), share), float(1 / np.log(2)))
+    level = b(p.Clip(float(min_level), float(max_level)), b(p.Floor(), b(p.Add(), octave, float(refer_level))))
     images = images_of(b, fpn_rois, rois_num)
-    count = b.const(ints([1])) if rois_num is None else size_of(b, rois_num, 0)
-    of_image = b(Equal(), unsqueezed(b, images, 1), unsqueezed(b, counted(b, as_scalar(b, count)), 0))
-    places = counted(b, as_scalar(b, size_of(b, fpn_rois, 0)))
+    count = b.const(ints([1])) if rois_num is None else b.length(rois_num, 0)
+    of_image = b(p.Equal(), b.unsqueezed(images, 1), b.unsqueezed(b.counted(b.as_scalar(count)), 0))
+    places = b.counted(b.as_scalar(b.length(fpn_rois, 0)))
     rois, counts, order = [], [], []
     for number in range(min_level, max_level + 1):
-        mask = b(Equal(), level, float(number))
+        mask = b(p.Equal(), level, float(number))
         rois.append(b(Compress(0), fpn_rois, mask))
         order.append(b(Compress(0), places, mask))
-        there = b(And(), of_image, unsqueezed(b, mask, 1))
-        counts.append(to(b, b(ReduceSum(False), to(b, there, I64), ints([0])), I32))
+        there = b(p.And(), of_image, b.unsqueezed(mask, 1))
+        counts.append(b.to(b(ReduceSum(False), b.to(there, I64), ints([0])), I32))
     old = b(Concat(0), *order)
-    back = b(ScatterElements(0), b(Mul(), places, 0), old, places)
-    return rois, counts, to(b, unsqueezed(b, back, 1), I32)
+    back = b(ScatterElements(0), b(p.Mul(), places, 0), old, places)
+    return rois, counts, b.to(b.unsqueezed(back, 1), I32)
 
 
 _COLLECT = {"post_nms_topN": "post_nms_top_n", "MultiLevelRoIsNum": "multi_level_rois_num"}
@@ -278,12 +262,12 @@ def collect_fpn_proposals(
     numbers = multi_level_rois_num or (None,) * len(multi_level_rois)
     images = [images_of(b, r, n) for r, n in zip(multi_level_rois, numbers, strict=True)]
     rois, image = b(Concat(0), *multi_level_rois), b(Concat(0), *images)
-    scores = b(Concat(0), *(reshaped(b, s, [-1]) for s in multi_level_scores))
-    most = b(Min(), size_of(b, scores, 0), post_nms_top_n)
+    scores = b(Concat(0), *(b.shaped(s, [-1]) for s in multi_level_scores))
+    most = b(p.Min(), b.length(scores, 0), post_nms_top_n)
     _, best = b(TopK(0), scores, most)
     chosen = b(Gather(0), image, best)
     _, by_image = b(TopK(0, False), chosen, most)
     made = b(Gather(0), rois, b(Gather(0), best, by_image))
-    count = b.const(ints([1])) if not multi_level_rois_num else size_of(b, multi_level_rois_num[0], 0)
-    of_image = b(Equal(), unsqueezed(b, chosen, 1), unsqueezed(b, counted(b, as_scalar(b, count)), 0))
-    return made, to(b, b(ReduceSum(False), to(b, of_image, I64), ints([0])), I32)
+    count = b.const(ints([1])) if not multi_level_rois_num else b.length(multi_level_rois_num[0], 0)
+    of_image = b(p.Equal(), b.unsqueezed(chosen, 1), b.unsqueezed(b.counted(b.as_scalar(count)), 0))
+    return made, b.to(b(ReduceSum(False), b.to(of_image, I64), ints([0])), I32)

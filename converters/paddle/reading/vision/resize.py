@@ -6,21 +6,8 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, I64
-from bolt_numba.converters.operands import ints, joined, rank_of, static_dim
+from bolt_numba.converters.builder import Floats, Ints, ints
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.parts import (
-    Floats,
-    Ints,
-    column,
-    counted,
-    flat,
-    layout_of,
-    reshaped,
-    size_of,
-    sizes_of,
-    spatial_of,
-    to,
-)
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.shape import Concat, Expand
@@ -61,7 +48,7 @@ class Resampling:
         else:
             where = single.get(self.interp_method, "half_pixel")
         rounding, axes = "round_prefer_ceil" if self.align_corners else "floor", tuple(range(2, 2 + spatial))
-        return Resize(mode, where, rounding, axes=axes, layout=layout_of(b, self.data_format))
+        return Resize(mode, where, rounding, axes=axes, layout=b.layout_of(self.data_format))
 
     def given(self, spatial: int, is_scaled: bool) -> Ints:
         """Sizes of the result, 0 where a scale counts or none is given."""
@@ -71,9 +58,9 @@ class Resampling:
 def _sizes(b: PaddleBuilder, out_size: Value | None, size_tensor: Value | None, given: Ints) -> Value | None:
     """Sizes of the result as operands or attributes tell them; operands win."""
     if size_tensor is not None:
-        return to(b, flat(b, size_tensor), I64)
+        return b.to(b.flat(size_tensor), I64)
     if out_size is not None:
-        return to(b, flat(b, out_size), I64)
+        return b.to(b.flat(out_size), I64)
     if all(size > 0 for size in given):
         return b.const(ints(given))
     return None
@@ -95,7 +82,7 @@ def interpolate(
     scale: Floats = (),
 ) -> Value:
     """X in other sizes, or its sizes times scales, along the spatial axes."""
-    spatial = rank_of(b, x) - 2
+    spatial = b.rank_of(x) - 2
     operator = how.operator(b, spatial, SINGLE)
     factors = scale * spatial if len(scale) == 1 else scale
     is_scaled = bool(factors) and min(factors) > 0
@@ -104,7 +91,7 @@ def interpolate(
     if sizes is not None:
         return b(operator, x, None, None, sizes)
     if scale_tensor is not None:
-        wanted = b(Expand(), to(b, flat(b, scale_tensor), F32), ints([spatial]))
+        wanted = b(Expand(), b.to(b.flat(scale_tensor), F32), ints([spatial]))
     elif is_scaled:
         wanted = b.const(np.array(factors, np.float32))
     else:
@@ -116,8 +103,8 @@ def interpolate(
 
 def _scaled(b: PaddleBuilder, x: Value, factor: Value, data_format: str) -> Value:
     """Sizes of x times a factor, cut."""
-    own = sizes_of(b, x, spatial_of(b, x, data_format))
-    return b(Cast(I64), b(Mul(), to(b, own, F32), factor))
+    own = b.lengths(x, b.spatial_of(x, data_format))
+    return b.one(Cast(I64), b(Mul(), b.to(own, F32), factor))
 
 
 @PADDLE.reader(legacy=_NAMES, slots=_SLOTS)
@@ -132,10 +119,10 @@ def interpolate_v1(
     scale: float = 0.0,
 ) -> Value:
     """As `interpolate`; a scale only tells the sizes, whose ratio is what coordinates are scaled by."""
-    spatial = rank_of(b, x) - 2
+    spatial = b.rank_of(x) - 2
     sizes = _sizes(b, out_size, size_tensor, how.given(spatial, scale > 0))
     if sizes is None:
-        factor = to(b, flat(b, scale_tensor), F32) if scale_tensor is not None else b.const(np.float32(scale))
+        factor = b.to(b.flat(scale_tensor), F32) if scale_tensor is not None else b.const(np.float32(scale))
         sizes = _scaled(b, x, factor, how.data_format)
     return b(how.operator(b, spatial, SINGLE_OF_OLD), x, None, None, sizes)
 
@@ -159,21 +146,21 @@ def grid_sample(
 @PADDLE.reader("affine_grid", slots={"Theta": "input", "OutputShape": "output_shape"})
 def affine_grid(b: PaddleBuilder, input: Value, output_shape: Value, *, align_corners: bool = True) -> Value:
     """Coordinates between -1 and 1 of each pixel of the result, transformed by theta [n, axes, axes + 1]."""
-    shape = to(b, flat(b, output_shape), I64)
-    axes = static_dim(b, shape, 0) - 2
-    sizes = [column(b, shape, 0, 2 + i) for i in range(axes)]
+    shape = b.to(b.flat(output_shape), I64)
+    axes = b.static_dim(shape, 0) - 2
+    sizes = [b.column(shape, 0, 2 + i) for i in range(axes)]
     grid = [_centres(b, size, align_corners) for size in sizes]
-    whole_shape = joined(b, *(reshaped(b, s, [1]) for s in sizes), [1])
-    columns = [b(Expand(), reshaped(b, grid[i], [-1] + [1] * (axes - i)), whole_shape) for i in reversed(range(axes))]
+    whole_shape = b.joined(*(b.shaped(s, [1]) for s in sizes), [1])
+    columns = [b(Expand(), b.shaped(grid[i], [-1] + [1] * (axes - i)), whole_shape) for i in reversed(range(axes))]
     ones = b(Add(), b(Mul(), columns[0], 0.0), 1.0)
-    points = reshaped(b, b(Concat(axes), *columns, ones), [1, -1, axes + 1])
+    points = b.shaped(b(Concat(axes), *columns, ones), [1, -1, axes + 1])
     made = b(MatMul(trans_b=True), points, input)
-    return reshaped(b, made, size_of(b, input, 0), *(reshaped(b, s, [1]) for s in sizes), [axes])
+    return b.shaped(made, b.length(input, 0), *(b.shaped(s, [1]) for s in sizes), [axes])
 
 
 def _centres(b: PaddleBuilder, size: Value, align_corners: bool) -> Value:
     """Coordinates of pixels: from -1 to 1, the ends included or half a pixel inside."""
-    count, places = to(b, size, F32), counted(b, size, F32)
+    count, places = b.to(size, F32), b.counted(size, F32)
     if align_corners:
         step = b(Div(), b.const(np.float32(2)), b(Max(), b(Sub(), count, 1.0), 1.0))
         spread = b(Mul(), places, step)

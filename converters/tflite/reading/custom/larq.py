@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32, Array
-from bolt_numba.converters.operands import ints, known_array
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import CUSTOM, TFLITE, activated
 from bolt_numba.converters.tflite.reading.shapes import same_pads
@@ -25,14 +25,8 @@ from bolt_numba.ops.pointwise import Add, Greater, Less, Mul, Sub, Where
 ONE = np.ones((), F32)
 
 
-@TFLITE.reader("LceQuantize", domain=CUSTOM)
-def lce_quantize(b: TfliteBuilder, x: Value) -> Value:
-    return b(Where(), b(Less(), x, np.zeros((), F32)), -ONE, ONE)
-
-
-@TFLITE.reader("LceDequantize", domain=CUSTOM)
-def lce_dequantize(b: TfliteBuilder, x: Value) -> Value:
-    return x
+TFLITE.reader("LceQuantize", domain=CUSTOM)(lambda b, x: b(Where(), b(Less(), x, np.zeros((), F32)), -ONE, ONE))
+TFLITE.reader("LceDequantize", domain=CUSTOM)(lambda b, x: x)
 
 
 @TFLITE.reader("LceBMaxPool2d", domain=CUSTOM)
@@ -74,7 +68,7 @@ def lce_bconv2d(
     """
     if _channels(x) not in (None, channels_in):
         raise b.invalid("channels of the operand", _channels(x), channels_in)
-    signs = _signs(b, known_array(b, filter, "a filter"), channels_in)
+    signs = _signs(b, b.known_array(filter, "a filter"), channels_in)
     _, c, r, s = signs.shape
     dilations, strides = (dilation_height_factor, dilation_width_factor), (stride_height, stride_width)
     pad = PADDING[_named(b, "Padding", padding)]
@@ -103,7 +97,7 @@ def _channels(x: Value) -> Any:
 
 
 def _floats(b: TfliteBuilder, x: Value) -> Array:
-    return known_array(b, x, "thresholds").astype(F32)
+    return b.known_array(x, "thresholds").astype(F32)
 
 
 def _signs(b: TfliteBuilder, words: Array, channels: int) -> Array:

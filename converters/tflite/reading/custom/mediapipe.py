@@ -9,35 +9,19 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32, I64
-from bolt_numba.converters.operands import ints, reshaped, size_of, sliced, static_dim, unsqueezed
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import CUSTOM, TFLITE
 from bolt_numba.converters.tflite.reading.shapes import same_pads, times
 from bolt_numba.converters.tflite.reading.tables.pointwise import atan2
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax, ReduceMin
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Transpose
 from bolt_numba.ops.arrays.slicing import Pad, Slice
 from bolt_numba.ops.dtypes import MIN_F32
 from bolt_numba.ops.layers.products.conv import ConvTranspose
-from bolt_numba.ops.pointwise import (
-    Add,
-    And,
-    Atan,
-    Cast,
-    Clip,
-    Cos,
-    Div,
-    Equal,
-    Floor,
-    LessOrEqual,
-    Mul,
-    Neg,
-    Sin,
-    Sub,
-    Where,
-)
 
 SAME, VALID = 1, 2
 """`TfLitePadding`, in structures that are stored as they lie in memory."""
@@ -61,11 +45,11 @@ def convolution_2d_transpose_bias(b: TfliteBuilder, x: Value, filter: Value, bia
     more = [0, 0]
     if padding == SAME:
         more = [
-            max(0, static_dim(b, filter, axis) - (static_dim(b, x, axis) - 1) % stride - 1)
+            max(0, b.static_dim(filter, axis) - (b.static_dim(x, axis) - 1) % stride - 1)
             for axis, stride in zip((1, 2), strides, strict=True)
         ]
     before = [m // 2 for m in more]
-    pads = (*before, *(m - p for m, p in zip(more, before, strict=True)))
+    pads = (*before, *(m - n for m, n in zip(more, before, strict=True)))
     operator = ConvTranspose(tuple(strides), pads, layout="NHWC")
     return b(operator, x, b(Transpose((3, 0, 1, 2)), filter), bias)
 
@@ -80,12 +64,12 @@ def max_pooling_with_argmax_2d(b: TfliteBuilder, x: Value, *, options: bytes) ->
     taps = []
     for i in range(height * width):
         start = i // width, i % width
-        ends = [static_dim(b, x, i) - size + at + 1 for i, size, at in zip((1, 2), (height, width), start, strict=True)]
+        ends = [b.static_dim(x, i) - size + at + 1 for i, size, at in zip((1, 2), (height, width), start, strict=True)]
         part = b(Slice(), x, ints(start), ints(ends), ints((1, 2)), ints((stride_h, stride_w)))
-        taps.append(unsqueezed(b, part, 4))
+        taps.append(b.unsqueezed(part, 4))
     windows = b(Concat(4), *taps)
-    places = b(Cast(F32), b(ArgMax(4, keepdims=False), windows))
-    return b(ReduceMax(keepdims=False), windows, ints([4])), b(Add(), places, np.array(0.1, F32))
+    places = b(p.Cast(F32), b(ArgMax(4, keepdims=False), windows))
+    return b(ReduceMax(keepdims=False), windows, ints([4])), b(p.Add(), places, np.array(0.1, F32))
 
 
 @TFLITE.reader("MaxUnpooling2D", domain=CUSTOM)
@@ -94,11 +78,12 @@ def max_unpooling_2d(b: TfliteBuilder, x: Value, places: Value, *, options: byte
     _, stride_w, stride_h, width, height = _numbers(b, options, 5)
     if (stride_w, stride_h) != (width, height):
         raise b.unsupported("windows that overlap or leave gaps")
-    whole, zero = b(Floor(), places), np.zeros((), F32)
-    taps = [unsqueezed(b, b(Where(), b(Equal(), whole, np.array(i, F32)), x, zero), 4) for i in range(height * width)]
-    n, h, w, c = (size_of(b, x, axis) for axis in range(4))
-    windows = reshaped(b, b(Concat(4), *taps), [n, h, w, c, height, width])
-    return reshaped(b, b(Transpose((0, 1, 4, 2, 5, 3)), windows), [n, times(b, h, height), times(b, w, width), c])
+    whole, zero = b(p.Floor(), places), np.zeros((), F32)
+    hits = [b(p.Equal(), whole, np.array(i, F32)) for i in range(height * width)]
+    taps = [b.unsqueezed(b(p.Where(), hit, x, zero), 4) for hit in hits]
+    n, h, w, c = (b.size_of(x, axis) for axis in range(4))
+    windows = b.reshaped(b(Concat(4), *taps), [n, h, w, c, height, width])
+    return b.reshaped(b(Transpose((0, 1, 4, 2, 5, 3)), windows), [n, times(b, h, height), times(b, w, width), c])
 
 
 # --- landmarks -------------------------------------------------------------------------------------------------------
@@ -117,7 +102,7 @@ def _matrix(b: TfliteBuilder, *elements: Any) -> Value:
 
 def _turned(b: TfliteBuilder, x: Any, y: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
     """A point turned by an angle."""
-    return (b(Sub(), b(Mul(), x, cos), b(Mul(), y, sin)), b(Add(), b(Mul(), x, sin), b(Mul(), y, cos)))
+    return (b(p.Sub(), b(p.Mul(), x, cos), b(p.Mul(), y, sin)), b(p.Add(), b(p.Mul(), x, sin), b(p.Mul(), y, cos)))
 
 
 class _Landmarks:
@@ -130,20 +115,20 @@ class _Landmarks:
         """What lies between two landmarks, y and x."""
         b = self.b
         one, other = (b(Gather(0), self.rows, np.array(i)) for i in (left, right))
-        across = b(Sub(), other, one)
+        across = b(p.Sub(), other, one)
         return _of(b, across, 1), _of(b, across, 0)
 
     def frame(self, subset: Sequence[int], angle: Any) -> tuple[list[Any], list[Any], tuple[Any, Any]]:
         """Centre and sizes, x and y, of the landmarks of a subset; cosine and sine of the angle."""
         b = self.b
-        cos, sin = b(Cos(), angle), b(Sin(), angle)
+        cos, sin = b(p.Cos(), angle), b(p.Sin(), angle)
         points = b(Gather(0), self.rows, ints(subset))
         turned = _turned(b, b(Gather(1), points, np.array(0)), b(Gather(1), points, np.array(1)), cos, sin)
         least, most = ([b(kind(keepdims=False), v, ints([0])) for v in turned] for kind in (ReduceMin, ReduceMax))
         pairs = list(zip(least, most, strict=True))
-        middle = [b(Mul(), b(Add(), low, high), 0.5) for low, high in pairs]
-        centre = list(_turned(b, middle[0], middle[1], cos, b(Neg(), sin)))
-        return centre, [b(Sub(), high, low) for low, high in pairs], (cos, sin)
+        middle = [b(p.Mul(), b(p.Add(), low, high), 0.5) for low, high in pairs]
+        centre = list(_turned(b, middle[0], middle[1], cos, b(p.Neg(), sin)))
+        return centre, [b(p.Sub(), high, low) for low, high in pairs], (cos, sin)
 
 
 @TFLITE.reader("Landmarks2TransformMatrix", domain=CUSTOM, since=2)
@@ -163,15 +148,15 @@ def landmarks_to_transform_matrix(
     """landmarks: [1, n, 3] -> [1, 4, 4], what takes places of the crop to those of the image."""
     marks = _Landmarks(b, landmarks)
     angle = b(
-        Sub(), np.array(target_rotation_radians, F32), atan2(b, *marks.between(left_rotation_idx, right_rotation_idx))
+        p.Sub(), np.array(target_rotation_radians, F32), atan2(b, *marks.between(left_rotation_idx, right_rotation_idx))
     )
     centre, sizes, (cos, sin) = marks.frame(subset_idxs, angle)
-    width, height = b(Mul(), sizes[0], scale_x / output_width), b(Mul(), sizes[1], scale_y / output_height)
-    a, across = b(Mul(), cos, width), b(Mul(), sin, height)
-    down, d = b(Neg(), b(Mul(), sin, width)), b(Mul(), cos, height)
+    width, height = b(p.Mul(), sizes[0], scale_x / output_width), b(p.Mul(), sizes[1], scale_y / output_height)
+    a, across = b(p.Mul(), cos, width), b(p.Mul(), sin, height)
+    down, d = b(p.Neg(), b(p.Mul(), sin, width)), b(p.Mul(), cos, height)
     half_w, half_h = output_width / 2, output_height / 2
-    x = b(Sub(), centre[0], b(Add(), b(Mul(), a, half_w), b(Mul(), across, half_h)))
-    y = b(Sub(), centre[1], b(Add(), b(Mul(), down, half_w), b(Mul(), d, half_h)))
+    x = b(p.Sub(), centre[0], b(p.Add(), b(p.Mul(), a, half_w), b(p.Mul(), across, half_h)))
+    y = b(p.Sub(), centre[1], b(p.Add(), b(p.Mul(), down, half_w), b(p.Mul(), d, half_h)))
     return _matrix(b, a, across, 0, x, down, d, 0, y, 0, 0, 1, 0, 0, 0, 0, 1)
 
 
@@ -194,17 +179,17 @@ def landmarks_to_transform_matrix_1(
         raise b.unsupported(f"landmarks of {dimensions} numbers")
     marks = _Landmarks(b, landmarks)
     centre, sizes, (cos, sin) = marks.frame(
-        subset, b(Neg(), b(Atan(), b(Div(), *marks.between(left_rotation_idx, right_rotation_idx))))
+        subset, b(p.Neg(), b(p.Atan(), b(p.Div(), *marks.between(left_rotation_idx, right_rotation_idx))))
     )
-    width, height = (b(Mul(), s, bbox_size_multiplier / landmarks_range) for s in sizes)
-    x, y = (b(Sub(), b(Mul(), c, 2.0 / landmarks_range), 1.0) for c in centre)
+    width, height = (b(p.Mul(), s, bbox_size_multiplier / landmarks_range) for s in sizes)
+    x, y = (b(p.Sub(), b(p.Mul(), c, 2.0 / landmarks_range), 1.0) for c in centre)
     (in_h, in_w), (out_h, out_w) = ([(size - 1) / 2 for size in hw] for hw in (input_hw, output_hw))
-    a, across = b(Mul(), cos, width), b(Mul(), sin, height)
-    down, d = b(Neg(), b(Mul(), sin, width)), b(Mul(), cos, height)
-    x = b(Mul(), b(Add(), b(Sub(), x, b(Add(), a, across)), 1.0), in_w)
-    y = b(Mul(), b(Add(), b(Sub(), y, b(Add(), down, d)), 1.0), in_h)
+    a, across = b(p.Mul(), cos, width), b(p.Mul(), sin, height)
+    down, d = b(p.Neg(), b(p.Mul(), sin, width)), b(p.Mul(), cos, height)
+    x = b(p.Mul(), b(p.Add(), b(p.Sub(), x, b(p.Add(), a, across)), 1.0), in_w)
+    y = b(p.Mul(), b(p.Add(), b(p.Sub(), y, b(p.Add(), down, d)), 1.0), in_h)
     first, second = (
-        (b(Mul(), v, f / out_w), b(Mul(), w, f / out_h)) for v, w, f in ((a, across, in_w), (down, d, in_h))
+        (b(p.Mul(), v, f / out_w), b(p.Mul(), w, f / out_h)) for v, w, f in ((a, across, in_w), (down, d, in_h))
     )
     return _matrix(b, *first, 0, x, *second, 0, y, 0, 0, 1, 0, 0, 0, 0, 1)
 
@@ -212,7 +197,7 @@ def landmarks_to_transform_matrix_1(
 @TFLITE.reader("TransformLandmarks", domain=CUSTOM, since=2)
 def transform_landmarks(b: TfliteBuilder, landmarks: Value, matrix: Value, *, dimensions: int = 0) -> Value:
     """landmarks: [1, n, 2 or 3], matrix: [1, 4, 4] -> like landmarks; what is behind x and y stays."""
-    return _moved(b, landmarks, matrix, static_dim(b, landmarks, -1), 1.0)
+    return _moved(b, landmarks, matrix, b.static_dim(landmarks, -1), 1.0)
 
 
 @TFLITE.reader("TransformLandmarks", domain=CUSTOM)
@@ -225,14 +210,14 @@ def _moved(b: TfliteBuilder, landmarks: Value, matrix: Value, dimensions: int, s
     if dimensions not in (2, 3):
         raise b.invalid("dimensions", dimensions, "2 or 3")
     rows, m = b(Reshape(), landmarks, ints([-1, dimensions])), b(Reshape(), matrix, ints([16]))
-    x, y = (sliced(b, rows, 1, i, i + 1) for i in (0, 1))
+    x, y = (b.sliced(rows, 1, i, i + 1) for i in (0, 1))
     parts = []
     for i in (0, 4):
-        plane = b(Add(), b(Mul(), x, _of(b, m, i)), b(Mul(), y, _of(b, m, i + 1)))
-        parts.append(b(Add(), plane, b(Mul(), _of(b, m, i + 3), float(scale))))
-    parts += [sliced(b, rows, 1, 2)] if dimensions == 3 else []
+        plane = b(p.Add(), b(p.Mul(), x, _of(b, m, i)), b(p.Mul(), y, _of(b, m, i + 1)))
+        parts.append(b(p.Add(), plane, b(p.Mul(), _of(b, m, i + 3), float(scale))))
+    parts += [b.sliced(rows, 1, 2)] if dimensions == 3 else []
     rank = len(landmarks.type.shape or ())
-    return reshaped(b, b(Concat(1), *parts), [size_of(b, landmarks, i) for i in range(rank)])
+    return b.reshaped(b(Concat(1), *parts), [b.size_of(landmarks, i) for i in range(rank)])
 
 
 @TFLITE.reader("TransformTensor", "TransformTensorBilinear", domain=CUSTOM, since=2)
@@ -255,32 +240,32 @@ def _sampled(b: TfliteBuilder, x: Value, matrix: Value, output_size: Sequence[in
     height, width = output_size
     if mode != "bilinear" or not 0 < height * width <= 1 << 26:
         raise b.unsupported(f"mode {mode} of {height} x {width} pixels")
-    h, w, channels = (static_dim(b, x, axis) for axis in (1, 2, 3))
+    h, w, channels = (b.static_dim(x, axis) for axis in (1, 2, 3))
     pixels, m = b(Reshape(), x, ints([h * w, channels])), b(Reshape(), matrix, ints([16]))
     ys, xs = (v.reshape(-1, 1) + np.float32(middle) for v in np.indices((height, width), F32))
     places = [
         b(
-            Sub(),
-            b(Add(), b(Add(), b(Mul(), _of(b, m, i), xs), b(Mul(), _of(b, m, i + 1), ys)), _of(b, m, i + 3)),
+            p.Sub(),
+            b(p.Add(), b(p.Add(), b(p.Mul(), _of(b, m, i), xs), b(p.Mul(), _of(b, m, i + 1), ys)), _of(b, m, i + 3)),
             middle,
         )
         for i in (0, 4)
     ]
     inside = [
-        b(And(), b(LessOrEqual(), np.zeros((), F32), v), b(LessOrEqual(), v, float(size - 1)))
+        b(p.And(), b(p.LessOrEqual(), np.zeros((), F32), v), b(p.LessOrEqual(), v, float(size - 1)))
         for v, size in zip(places, (w, h), strict=True)
     ]
-    left, top = (b(Floor(), v) for v in places)
-    right, lower = b(Sub(), places[0], left), b(Sub(), places[1], top)
+    left, top = (b(p.Floor(), v) for v in places)
+    right, lower = b(p.Sub(), places[0], left), b(p.Sub(), places[1], top)
 
     def at(down: int, across: int) -> Any:
         column, row = (
-            b(Cast(I64), b(Clip(0.0, float(size - 1)), b(Add(), v, float(step))))
+            b(p.Cast(I64), b(p.Clip(0.0, float(size - 1)), b(p.Add(), v, float(step))))
             for v, size, step in ((left, w, across), (top, h, down))
         )
-        return b(Gather(0), pixels, b(Reshape(), b(Add(), b(Mul(), row, np.array(w)), column), ints([-1])))
+        return b(Gather(0), pixels, b(Reshape(), b(p.Add(), b(p.Mul(), row, np.array(w)), column), ints([-1])))
 
-    rows = [b(Add(), at(i, 0), b(Mul(), b(Sub(), at(i, 1), at(i, 0)), right)) for i in (0, 1)]
-    made = b(Add(), rows[0], b(Mul(), b(Sub(), rows[1], rows[0]), lower))
-    kept = b(Where(), b(And(), *inside), made, np.zeros((), F32))
+    rows = [b(p.Add(), at(i, 0), b(p.Mul(), b(p.Sub(), at(i, 1), at(i, 0)), right)) for i in (0, 1)]
+    made = b(p.Add(), rows[0], b(p.Mul(), b(p.Sub(), rows[1], rows[0]), lower))
+    kept = b(p.Where(), b(p.And(), *inside), made, np.zeros((), F32))
     return b(Reshape(), kept, ints([1, height, width, channels]))

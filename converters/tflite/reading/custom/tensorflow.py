@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32, I64
-from bolt_numba.converters.operands import ints, sliced, squeezed, static_dim, unsqueezed
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import CUSTOM, TFLITE
 from bolt_numba.ir.graph import Value
@@ -44,13 +44,13 @@ def detection_postprocess(
     Results: boxes [1, m, 4] as ends y x y x, classes, scores [1, m], how many there are [1].  Where a box has one class
     suppression is among all boxes, else (regular) among those of a class.
     """
-    if static_dim(b, encodings, 0) != 1:
+    if b.static_dim(encodings, 0) != 1:
         raise b.unsupported("detections of several images")
     per_box = 1 if use_regular_nms else max_classes_per_detection
     if min(max_detections, num_classes, per_box, detections_per_class) < 1 or per_box > num_classes:
         raise b.invalid("detections and classes", (max_detections, num_classes, per_box), "at least one of each")
-    boxes = _boxes(b, squeezed(b, encodings, 0), anchors, (y_scale, x_scale, h_scale, w_scale))
-    scores = squeezed(b, sliced(b, scores, 2, static_dim(b, scores, 2) - num_classes), 0)
+    boxes = _boxes(b, b.squeezed(encodings, 0), anchors, (y_scale, x_scale, h_scale, w_scale))
+    scores = b.squeezed(b.sliced(scores, 2, b.static_dim(scores, 2) - num_classes), 0)
     threshold = np.nextafter(np.float32(nms_score_threshold), np.float32(-np.inf))
     limits = np.array(nms_iou_threshold, F32), threshold.reshape(())
     choose = _of_classes if use_regular_nms else _of_boxes
@@ -64,22 +64,22 @@ def detection_postprocess(
         b(Where(), empty, zero, b(Cast(F32), classes)),
         b(Where(), empty, zero, found),
     )
-    return (*(unsqueezed(b, x, 0) for x in results), b(Cast(F32), count))
+    return (*(b.unsqueezed(x, 0) for x in results), b(Cast(F32), count))
 
 
 def _boxes(b: TfliteBuilder, encodings: Value, anchors: Value, scales: tuple[float, ...]) -> Value:
     """Corners [n, 4] of boxes that are told by their anchors."""
     places = b(Mul(), encodings, np.array([1 / s for s in scales], F32))
-    sizes = sliced(b, anchors, 1, 2)
-    centres = b(Add(), b(Mul(), sliced(b, places, 1, 0, 2), sizes), sliced(b, anchors, 1, 0, 2))
-    halves = b(Mul(), b(Mul(), b(Exp(), sliced(b, places, 1, 2)), sizes), np.array(0.5, F32))
+    sizes = b.sliced(anchors, 1, 2)
+    centres = b(Add(), b(Mul(), b.sliced(places, 1, 0, 2), sizes), b.sliced(anchors, 1, 0, 2))
+    halves = b(Mul(), b(Mul(), b(Exp(), b.sliced(places, 1, 2)), sizes), np.array(0.5, F32))
     return b(Concat(1), b(Sub(), centres, halves), b(Add(), centres, halves))
 
 
 def _chosen(b: TfliteBuilder, boxes: Value, scores: Value, most: int, limits: Any) -> tuple[Any, Any, Any]:
     """Classes and boxes that are left of scores [classes, n], best first in each class, and how many [1]."""
     limit = ints([most])
-    found = b(NonMaxSuppression(), unsqueezed(b, boxes, 0), unsqueezed(b, scores, 0), limit, *limits)
+    found = b(NonMaxSuppression(), b.unsqueezed(boxes, 0), b.unsqueezed(scores, 0), limit, *limits)
     classes, places = (b(Gather(1), found, np.array(i)) for i in (1, 2))
     return classes, places, b(Shape(0, 1), found)
 
@@ -88,17 +88,17 @@ def _of_boxes(b: TfliteBuilder, boxes: Value, scores: Value, most: tuple[int, in
     """Each box counts with its best class; what is left has the best ``most[1]`` of its classes."""
     rows, classes = most
     best = b(ReduceMax(keepdims=False), scores, ints([1]))
-    _, places, count = _chosen(b, boxes, unsqueezed(b, best, 0), rows, limits)
+    _, places, count = _chosen(b, boxes, b.unsqueezed(best, 0), rows, limits)
     nobody = b(Shape(0, 1), boxes)
-    places = sliced(b, b(Concat(0), places, b(Mul(), nobody, np.ones(rows, np.int64))), 0, 0, rows)
-    filled = b(Concat(0), scores, np.full((1, static_dim(b, scores, 1)), NOTHING, F32))
+    places = b.sliced(b(Concat(0), places, b(Mul(), nobody, np.ones(rows, np.int64))), 0, 0, rows)
+    filled = b(Concat(0), scores, np.full((1, b.static_dim(scores, 1)), NOTHING, F32))
     found, of = b(TopK(), b(Gather(0), filled, places), ints([classes]))
     if classes > 1:
-        places = b(Reshape(), b(Mul(), unsqueezed(b, places, 1), np.ones((1, classes), np.int64)), ints([-1]))
+        places = b(Reshape(), b(Mul(), b.unsqueezed(places, 1), np.ones((1, classes), np.int64)), ints([-1]))
         found, of = (b(Reshape(), x, ints([-1])) for x in (found, of))
         count = b(Mul(), count, ints([classes]))
     else:
-        found, of = squeezed(b, found, 1), squeezed(b, of, 1)
+        found, of = b.squeezed(found, 1), b.squeezed(of, 1)
     return places, of, found, count
 
 
@@ -110,7 +110,7 @@ def _of_classes(b: TfliteBuilder, boxes: Value, scores: Value, most: tuple[int, 
     count = b(Shape(0, 1), boxes)
     flat = b(Concat(0), b(Reshape(), by_class, ints([-1])), np.array([NOTHING], F32))
     at = b(Add(), b(Mul(), classes, count), places)
-    nothing = b(Mul(), count, np.full(rows, static_dim(b, scores, 1), np.int64))
+    nothing = b(Mul(), count, np.full(rows, b.static_dim(scores, 1), np.int64))
     found, order = b(TopK(), b(Gather(0), flat, b(Concat(0), at, nothing)), ints([rows]))
     classes, places = (
         b(Gather(0), b(Concat(0), x, b(Mul(), count, np.full(rows, fill, np.int64))), order)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import BOOL, I64, TensorType
+from bolt_numba.converters.builder import known_scalar
 from bolt_numba.converters.loops import stable_body
-from bolt_numba.converters.operands import known_scalar
 from bolt_numba.converters.tflite.reading.complexes import Complex
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder, with_captures
 from bolt_numba.converters.tflite.reading.registry import TFLITE, complexes, exact
@@ -32,15 +32,7 @@ def call(b: TfliteBuilder, *operands: Value, subgraph: int) -> list[Value | None
 @TFLITE.reader("STABLEHLO_COMPOSITE")
 @exact
 @complexes
-def composite(
-    b: TfliteBuilder,
-    *operands: Value,
-    name: str = "",
-    decomposition_subgraph_index: int = 0,
-    composite_attributes: tuple[int, ...] = (),
-    composite_attributes_format: int = 0,
-    version: int = 0,
-) -> list[Value | None]:
+def composite(b: TfliteBuilder, *operands: Value, decomposition_subgraph_index: int = 0) -> list[Value | None]:
     """What it is called does not matter: its meaning is a subgraph."""
     return b.owner.inline(b.scope, decomposition_subgraph_index, operands)
 

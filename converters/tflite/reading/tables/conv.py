@@ -7,7 +7,7 @@ from typing import Any
 
 from bolt_numba.base.records import record
 from bolt_numba.base.types import Sym
-from bolt_numba.converters.operands import rank_of, static_dim
+from bolt_numba.converters.builder import Ints
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.quantised import ranged
 from bolt_numba.converters.tflite.reading.registry import TFLITE, activated
@@ -18,7 +18,6 @@ from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 from bolt_numba.ops.pointwise import Mul, Sqrt
 
 PADDING = {"SAME": "SAME_UPPER", "VALID": "VALID"}
-Ints = tuple[int, ...]
 
 
 @record(frozen=True)
@@ -65,7 +64,7 @@ class TfliteFilters3D(TfliteFilters):
 
 def _convolved(b: TfliteBuilder, x: Value, w: Value, bias: Value | None, filters: TfliteFilters) -> Value:
     """A convolution with w [k, c / groups, spatial...]; the groups follow from the channels."""
-    channels, of_group = static_dim(b, x, -1), static_dim(b, w, 1)
+    channels, of_group = b.static_dim(x, -1), b.static_dim(w, 1)
     if of_group < 1 or channels % of_group:
         raise b.invalid("channels of x", channels, f"a multiple of {of_group}, those of a filter")
     pad = PADDING[filters.padding]
@@ -74,28 +73,14 @@ def _convolved(b: TfliteBuilder, x: Value, w: Value, bias: Value | None, filters
 
 
 @TFLITE.reader("CONV_2D")
-def conv_2d(
-    b: TfliteBuilder,
-    x: Value,
-    w: Value,
-    bias: Value | None = None,
-    *,
-    filters: TfliteFilters,
-    quantized_bias_type: str = "FLOAT32",
-) -> Value:
+def conv_2d(b: TfliteBuilder, x: Value, w: Value, bias: Value | None = None, *, filters: TfliteFilters) -> Value:
     """w: [k, h, w, c / groups]."""
     return _convolved(b, ranged(b, x, 1, axis=1), b(Transpose((0, 3, 1, 2)), w), bias, filters)
 
 
 @TFLITE.reader("DEPTHWISE_CONV_2D")
 def depthwise_conv_2d(
-    b: TfliteBuilder,
-    x: Value,
-    w: Value,
-    bias: Value | None = None,
-    *,
-    filters: TfliteFilters,
-    depth_multiplier: int = 0,
+    b: TfliteBuilder, x: Value, w: Value, bias: Value | None = None, *, filters: TfliteFilters
 ) -> Value:
     """w: [1, h, w, c * multiplier]; the multiplier follows from the channels, whatever the option says."""
     return _convolved(b, x, b(Transpose((3, 0, 1, 2)), w), bias, filters)
@@ -114,7 +99,7 @@ def _spread(
 
     Where only the run tells the shape, it must be the one that the padding gives.
     """
-    rank = rank_of(b, x) - 2
+    rank = b.rank_of(x) - 2
     known = shape.type.known
     if known is not None:
         if known.size != rank + 2:
@@ -131,14 +116,7 @@ def _spread(
 
 @TFLITE.reader("TRANSPOSE_CONV")
 def transpose_conv(
-    b: TfliteBuilder,
-    output_shape: Value,
-    w: Value,
-    x: Value,
-    bias: Value | None = None,
-    *,
-    windows: TfliteWindows,
-    quantized_bias_type: str = "FLOAT32",
+    b: TfliteBuilder, output_shape: Value, w: Value, x: Value, bias: Value | None = None, *, windows: TfliteWindows
 ) -> Value:
     """w: [k, h, w, c]."""
     turned = b(Transpose((3, 0, 1, 2)), w)

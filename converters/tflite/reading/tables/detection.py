@@ -7,33 +7,18 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import BOOL, I32, I64, TensorType
-from bolt_numba.converters.operands import as_scalar, ints, known_scalar, sliced, squeezed, unsqueezed
+from bolt_numba.converters.builder import ints, known_scalar
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.gather import Gather, NonMaxSuppression
 from bolt_numba.ops.arrays.generate import ConstantOfShape, Range
 from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMax
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Shape
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.control import Loop
-from bolt_numba.ops.pointwise import (
-    Abs,
-    Add,
-    Cast,
-    Div,
-    Equal,
-    Exp,
-    Greater,
-    LessOrEqual,
-    Max,
-    Min,
-    Mul,
-    Or,
-    Sub,
-    Where,
-)
 
 
 def _just_below(b: TfliteBuilder, limit: Value) -> Value:
@@ -41,7 +26,7 @@ def _just_below(b: TfliteBuilder, limit: Value) -> Value:
     known = known_scalar(limit)
     if known is not None:
         return b.const(np.nextafter(np.float32(known), np.float32(-np.inf)))
-    return b(Sub(), limit, b(Max(), b(Mul(), b(Abs(), limit), 6e-8), 1e-37))
+    return b(p.Sub(), limit, b(p.Max(), b(p.Mul(), b(p.Abs(), limit), 6e-8), 1e-37))
 
 
 def _filled(b: TfliteBuilder, x: Value, count: Value) -> Value:
@@ -55,18 +40,18 @@ def _suppressed(
 ) -> tuple[Any, Any]:
     """Indices [m] i64 of the boxes that stay, best first, and their scores."""
     rows = b(
-        NonMaxSuppression(), unsqueezed(b, boxes, 0), unsqueezed(b, scores, 0, 1), most, _just_below(b, overlap),
+        NonMaxSuppression(), b.unsqueezed(boxes, 0), b.unsqueezed(scores, 0, 1), most, _just_below(b, overlap),
         threshold,
     )  # fmt: skip
-    chosen = squeezed(b, sliced(b, rows, 1, 2), 1)
+    chosen = b.squeezed(b.sliced(rows, 1, 2), 1)
     return chosen, b(Gather(), scores, chosen)
 
 
 def _results(b: TfliteBuilder, chosen: Value, most: Value, *others: Value) -> tuple[Value, ...]:
     """What is chosen with zeros behind it, and how many it is."""
     count = b(Reshape(), most, ints([1]))
-    number = b(Cast(I32), squeezed(b, b(Shape(), chosen), 0))
-    return (_filled(b, b(Cast(I32), chosen), count), *(_filled(b, v, count) for v in others), number)
+    number = b(p.Cast(I32), b.squeezed(b(Shape(), chosen), 0))
+    return (_filled(b, b(p.Cast(I32), chosen), count), *(_filled(b, v, count) for v in others), number)
 
 
 @TFLITE.reader("NON_MAX_SUPPRESSION_V4")
@@ -74,7 +59,7 @@ def non_max_suppression_v4(
     b: TfliteBuilder, boxes: Value, scores: Value, most: Value, overlap: Value, threshold: Value
 ) -> tuple[Value, ...]:
     """boxes: [n, 4], scores: [n] -> indices [most] i32, and how many of them count."""
-    most = as_scalar(b, as_i64(b, most))
+    most = b.as_scalar(as_i64(b, most))
     chosen, _ = _suppressed(b, boxes, scores, most, overlap, threshold)
     return _results(b, chosen, most)
 
@@ -84,7 +69,7 @@ def non_max_suppression_v5(
     b: TfliteBuilder, boxes: Value, scores: Value, most: Value, overlap: Value, threshold: Value, sigma: Value
 ) -> tuple[Value, ...]:
     """As the version before, with scores; where sigma is above 0 they fall by what overlaps with better boxes."""
-    most = as_scalar(b, as_i64(b, most))
+    most = b.as_scalar(as_i64(b, most))
     if known_scalar(sigma) == 0:
         chosen, best = _suppressed(b, boxes, scores, most, overlap, threshold)
     else:
@@ -96,10 +81,11 @@ def _softly_suppressed(
     b: TfliteBuilder, boxes: Value, scores: Value, most: Value, overlap: Value, threshold: Value, sigma: Value
 ) -> tuple[Any, Any]:
     """`_suppressed` by a loop: the best box is taken, and the scores of the others fall."""
-    corners = sliced(b, boxes, 1, 0, 2), sliced(b, boxes, 1, 2)
-    low, high = b(Min(), *corners), b(Max(), *corners)
-    factor = b(Where(), b(Greater(), sigma, 0.0), b(Div(), b.const(np.float32(-0.5)), sigma), b.const(np.float32(0)))
-    captures = [low, high, as_scalar(b, overlap), as_scalar(b, threshold), as_scalar(b, factor)]
+    corners = b.sliced(boxes, 1, 0, 2), b.sliced(boxes, 1, 2)
+    low, high = b(p.Min(), *corners), b(p.Max(), *corners)
+    is_soft, falls = b(p.Greater(), sigma, 0.0), b(p.Div(), b.const(np.float32(-0.5)), sigma)
+    factor = b(p.Where(), is_soft, falls, b.const(np.float32(0)))
+    captures = [low, high, b.as_scalar(overlap), b.as_scalar(threshold), b.as_scalar(factor)]
     graph = Graph("suppression")
     graph.add_input("iteration", TensorType(I64, ()))
     graph.add_input("goes_on", TensorType(BOOL, ()))
@@ -107,7 +93,7 @@ def _softly_suppressed(
     inner = [graph.add_input(f"capture{i}", v.type.with_value(None)) for i, v in enumerate(captures)]
     for value in _taken(Builder(graph), left, *inner):
         graph.add_output(value)
-    goes_on = b(Greater(), b(ReduceMax(False), scores, ints([0])), captures[3])
+    goes_on = b(p.Greater(), b(ReduceMax(False), scores, ints([0])), captures[3])
     _, chosen, best = b(Loop(graph, 1), most, goes_on, scores, *captures)
     return chosen, best
 
@@ -116,20 +102,20 @@ def _taken(b: Builder, scores: Value, low: Value, high: Value, overlap: Value, t
     """One step: whether there is another, the scores that are left, the best box and its score."""
     best = b(ArgMax(0, False), scores)
     top = b(Gather(), scores, best)
-    first, last = b(Max(), low, b(Gather(), low, best)), b(Min(), high, b(Gather(), high, best))
-    sides = b(Max(), b(Sub(), last, first), 0.0)
+    first, last = b(p.Max(), low, b(Gather(), low, best)), b(p.Min(), high, b(Gather(), high, best))
+    sides = b(p.Max(), b(p.Sub(), last, first), 0.0)
 
     def area(of: Value) -> Any:
-        return b(Mul(), *(b(Gather(1), of, b.const(np.array(i))) for i in range(2)))
+        return b(p.Mul(), *(b(Gather(1), of, b.const(np.array(i))) for i in range(2)))
 
-    shared, own = area(sides), area(b(Sub(), high, low))
-    union = b(Sub(), b(Add(), own, b(Gather(), own, best)), shared)
-    share = b(Where(), b(Greater(), union, 0.0), b(Div(), shared, union), b.const(np.float32(0)))
-    weight = b(Exp(), b(Mul(), b(Mul(), share, share), factor))
+    shared, own = area(sides), area(b(p.Sub(), high, low))
+    union = b(p.Sub(), b(p.Add(), own, b(Gather(), own, best)), shared)
+    share = b(p.Where(), b(p.Greater(), union, 0.0), b(p.Div(), shared, union), b.const(np.float32(0)))
+    weight = b(p.Exp(), b(p.Mul(), b(p.Mul(), share, share), factor))
     zero, one = b.const(np.array(0)), b.const(np.array(1))
     places = b(Range(), zero, b(Gather(), b(Shape(), scores), zero), one)
-    gone = b(Or(), b(Equal(), places, best), b(LessOrEqual(), overlap, share))
+    gone = b(p.Or(), b(p.Equal(), places, best), b(p.LessOrEqual(), overlap, share))
     lowest = b.const(np.array(-np.inf, np.float32))
-    fallen = b(Where(), gone, lowest, b(Mul(), scores, weight))
-    goes_on = b(Greater(), b(ReduceMax(False), fallen, b.const(np.array([0]))), threshold)
+    fallen = b(p.Where(), gone, lowest, b(p.Mul(), scores, weight))
+    goes_on = b(p.Greater(), b(ReduceMax(False), fallen, b.const(np.array([0]))), threshold)
     return goes_on, fallen, best, top

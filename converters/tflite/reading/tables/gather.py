@@ -7,23 +7,13 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import BOOL, U8, AnyDType
-from bolt_numba.converters.operands import (
-    Size,
-    as_scalar,
-    expanded,
-    ints,
-    joined,
-    rank_of,
-    size_of,
-    sizes_of,
-    sliced,
-    unsqueezed,
-)
+from bolt_numba.converters.as_is import AsIs
+from bolt_numba.converters.builder import Size, ints
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast, exact, reals, stored
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather, GatherND, NonZero, ScatterND, Unique
-from bolt_numba.ops.arrays.generate import ConstantOfShape, Range
+from bolt_numba.ops.arrays.generate import ConstantOfShape
 from bolt_numba.ops.arrays.reduce import ReduceMax
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Transpose
 from bolt_numba.ops.pointwise import Add, Equal, Less, Max, Min, Sub, Where
@@ -33,7 +23,7 @@ from bolt_numba.ops.pointwise import Add, Equal, Less, Max, Min, Sub, Where
 @stored
 def gather(b: TfliteBuilder, x: Value, indices: Value, *, axis: int = 0, batch_dims: int = 0) -> Value:
     """The first ``batch_dims`` axes of both are walked together."""
-    rank, places = rank_of(b, x), rank_of(b, indices)
+    rank, places = b.rank_of(x), b.rank_of(indices)
     along = axis + rank if axis < 0 else axis
     batch = batch_dims + places if batch_dims < 0 else batch_dims
     if not 0 <= batch <= min(along, places) or along >= rank:
@@ -42,22 +32,15 @@ def gather(b: TfliteBuilder, x: Value, indices: Value, *, axis: int = 0, batch_d
     if batch == 0:
         return b(Gather(along), x, indices)
     order = [*range(batch), along, *range(batch, along), *range(along + 1, rank)]
-    tuples = unsqueezed(b, indices, places)
+    tuples = b.unsqueezed(indices, places)
     made = b(GatherND(batch), b(Transpose(tuple(order)), x), tuples)
     before = range(places, places + along - batch)
     back = [*range(batch), *before, *range(batch, places), *range(places + along - batch, rank + places - batch - 1)]
     return b(Transpose(tuple(back)), made)
 
 
-@TFLITE.reader("GATHER_ND")
-@stored
-def gather_nd(b: TfliteBuilder, x: Value, indices: Value) -> Value:
-    return b(GatherND(), x, as_i64(b, indices))
-
-
-@TFLITE.reader("EMBEDDING_LOOKUP")
-def embedding_lookup(b: TfliteBuilder, ids: Value, table: Value) -> Value:
-    return b(Gather(0), table, ids)
+TFLITE.add("GATHER_ND", stored(AsIs(GatherND(), "x indices:")))
+TFLITE.reader("EMBEDDING_LOOKUP")(lambda b, ids, table: b(Gather(0), table, ids))
 
 
 @TFLITE.reader("SCATTER_ND")
@@ -72,49 +55,40 @@ def scatter_nd(b: TfliteBuilder, indices: Value, updates: Value, shape: Value) -
 
 @TFLITE.reader("SPARSE_TO_DENSE")
 @stored
-def sparse_to_dense(
-    b: TfliteBuilder, indices: Value, shape: Value, values: Value, default: Value, *, validate_indices: bool = False
-) -> Value:
+def sparse_to_dense(b: TfliteBuilder, indices: Value, shape: Value, values: Value, default: Value) -> Value:
     """indices: [n, rank], or [n] or a scalar of one axis; values: [n] or a scalar."""
     places = as_i64(b, indices)
-    if rank_of(b, indices) < 2:
+    if b.rank_of(indices) < 2:
         places = b(Reshape(), places, ints([-1, 1]))
-    count = size_of(b, places, 0)
-    updates = expanded(b, values, [count])
-    filled = b(Expand(), as_scalar(b, default), as_i64(b, shape))
+    count = b.size_of(places, 0)
+    updates = b.expanded(values, [count])
+    filled = b(Expand(), b.as_scalar(default), as_i64(b, shape))
     return b(ScatterND(), filled, places, updates)
-
-
-def _counted(b: TfliteBuilder, size: Size) -> Value:
-    """0, 1, 2 ... before a size, [size] i64."""
-    if isinstance(size, int):
-        return b.const(np.arange(size))
-    return b(Range(), b.const(np.array(0)), as_scalar(b, size), b.const(np.array(1)))
 
 
 @TFLITE.reader("ONE_HOT")
 @stored
 def one_hot(b: TfliteBuilder, indices: Value, depth: Value, on: Value, off: Value, *, axis: int = 0) -> Value:
     """An index beyond the depth, or a negative one, is hot nowhere."""
-    rank = rank_of(b, indices)
+    rank = b.rank_of(indices)
     place = axis + rank + 1 if axis < 0 else axis
-    columns = b(Reshape(), _counted(b, as_i64(b, depth)), ints([-1, *[1] * (rank - place)]))
+    columns = b(Reshape(), b.counted(as_i64(b, depth)), ints([-1, *[1] * (rank - place)]))
     return b(
-        Where(), b(Equal(), unsqueezed(b, as_i64(b, indices), place), columns), as_scalar(b, on), as_scalar(b, off)
+        Where(), b(Equal(), b.unsqueezed(as_i64(b, indices), place), columns), b.as_scalar(on), b.as_scalar(off)
     )
 
 
 @TFLITE.reader("WHERE")
 @exact
 def where(b: TfliteBuilder, condition: Value) -> Value:
-    rank_of(b, condition)
+    b.rank_of(condition)
     return b(Transpose((1, 0)), b(NonZero(), condition))
 
 
 @TFLITE.reader("UNIQUE")
 @reals
 @stored
-def unique(b: TfliteBuilder, x: Value, *, idx_out_type: str = "INT32") -> Any:
+def unique(b: TfliteBuilder, x: Value) -> Any:
     """In order of first occurrence."""
     values, _, inverse, _ = b(Unique(sorted=False), x)
     return values, inverse
@@ -122,28 +96,28 @@ def unique(b: TfliteBuilder, x: Value, *, idx_out_type: str = "INT32") -> Any:
 
 def _diagonal(b: TfliteBuilder, rows: Size, columns: Size) -> Value:
     """Where the indices of row and column are equal."""
-    return b(Equal(), unsqueezed(b, _counted(b, rows), 1), _counted(b, columns))
+    return b(Equal(), b.unsqueezed(b.counted(rows), 1), b.counted(columns))
 
 
 @TFLITE.reader("MATRIX_DIAG")
 @stored
 def matrix_diag(b: TfliteBuilder, x: Value) -> Value:
     """0 beside the diagonal, as it is stored."""
-    size = size_of(b, x, -1)
+    size = b.size_of(x, -1)
     zero = b.const(np.zeros((), x.type.dtype))
-    return b(Where(), _diagonal(b, size, size), unsqueezed(b, x, -2), zero)
+    return b(Where(), _diagonal(b, size, size), b.unsqueezed(x, -2), zero)
 
 
 @TFLITE.reader("MATRIX_SET_DIAG")
 @stored
 def matrix_set_diag(b: TfliteBuilder, x: Value, diagonal: Value) -> Value:
     """The diagonal is as long as the shorter side of a matrix."""
-    rows, columns = sizes_of(b, x, (-2, -1))
-    length = size_of(b, diagonal, -1)
+    rows, columns = b.sizes_of(x, (-2, -1))
+    length = b.size_of(diagonal, -1)
     if not isinstance(length, int) or length != columns:
         last = ints([length - 1]) if isinstance(length, int) else b(Add(), length, ints([-1]))
-        diagonal = b(Gather(-1), diagonal, b(Min(), _counted(b, columns), last))
-    return b(Where(), _diagonal(b, rows, columns), unsqueezed(b, diagonal, -2), x)
+        diagonal = b(Gather(-1), diagonal, b(Min(), b.counted(columns), last))
+    return b(Where(), _diagonal(b, rows, columns), b.unsqueezed(diagonal, -2), x)
 
 
 def _grid(b: TfliteBuilder, starts: Value, lengths: list[Size]) -> Value:
@@ -154,8 +128,8 @@ def _grid(b: TfliteBuilder, starts: Value, lengths: list[Size]) -> Value:
         return b(Add(), b.const(offsets.astype(np.int64)), starts)
     columns = []
     for i, length in enumerate(lengths):
-        places = b(Reshape(), _counted(b, length), ints([-1, *[1] * (len(lengths) - 1 - i)]))
-        columns.append(unsqueezed(b, expanded(b, places, lengths), len(lengths)))
+        places = b(Reshape(), b.counted(length), ints([-1, *[1] * (len(lengths) - 1 - i)]))
+        columns.append(b.unsqueezed(b.expanded(places, lengths), len(lengths)))
     return b(Add(), b(Concat(len(lengths)), *columns), starts)
 
 
@@ -167,13 +141,13 @@ def dynamic_update_slice(b: TfliteBuilder, x: Value, update: Value, *starts: Val
     Axes along which the update is as long as x need no index.
     """
     begin = _start_vector(b, starts)
-    rank = rank_of(b, x)
-    sizes, lengths = sizes_of(b, x, range(rank)), sizes_of(b, update, range(rank))
+    rank = b.rank_of(x)
+    sizes, lengths = b.sizes_of(x, range(rank)), b.sizes_of(update, range(rank))
     depth = max((i + 1 for i in range(rank) if not (isinstance(sizes[i], int) and sizes[i] == lengths[i])), default=0)
     if depth == 0:
         return update
-    room = b(Sub(), joined(b, sizes[:depth]), joined(b, lengths[:depth]))
-    first = b(Max(), b(Min(), sliced(b, begin, 0, 0, depth), room), 0)
+    room = b(Sub(), b.joined(sizes[:depth]), b.joined(lengths[:depth]))
+    first = b(Max(), b(Min(), b.sliced(begin, 0, 0, depth), room), 0)
     return b(ScatterND(), x, _grid(b, first, lengths[:depth]), update)
 
 
@@ -189,9 +163,9 @@ def segment_sum(b: TfliteBuilder, x: Value, ids: Value) -> Value:
     """ids: [n], ascending; there are as many results as the last one says."""
     places = as_i64(b, ids)
     rows = b(Add(), b(ReduceMax(), places, ints([0])), 1)
-    rest = sizes_of(b, x, range(1, rank_of(b, x)))
-    shape = b(Concat(0), rows, joined(b, rest))
-    return b(ScatterND("add"), b(ConstantOfShape(0, x.type.dtype), shape), unsqueezed(b, places, 1), x)
+    rest = b.sizes_of(x, range(1, b.rank_of(x)))
+    shape = b(Concat(0), rows, b.joined(rest))
+    return b(ScatterND("add"), b(ConstantOfShape(0, x.type.dtype), shape), b.unsqueezed(places, 1), x)
 
 
 def _initial(dtype: AnyDType, reduction: str) -> Any:
@@ -205,14 +179,14 @@ def _initial(dtype: AnyDType, reduction: str) -> Any:
 def _unsorted_segment(reduction: str) -> Any:
     def read(b: TfliteBuilder, x: Value, ids: Value, count: Value) -> Value:
         """A negative id drops its element: what it adds to goes to a segment behind the others."""
-        depth, rank = rank_of(b, ids), rank_of(b, x)
+        depth, rank = b.rank_of(ids), b.rank_of(x)
         segments = b(Reshape(), as_i64(b, count), ints([1]))
         places = as_i64(b, ids)
-        places = unsqueezed(b, b(Where(), b(Less(), places, 0), segments, places), depth)
-        rest = sizes_of(b, x, range(depth, rank))
-        shape = b(Concat(0), b(Add(), segments, 1), joined(b, rest))
+        places = b.unsqueezed(b(Where(), b(Less(), places, 0), segments, places), depth)
+        rest = b.sizes_of(x, range(depth, rank))
+        shape = b(Concat(0), b(Add(), segments, 1), b.joined(rest))
         empty = b(ConstantOfShape(_initial(x.type.dtype, reduction), x.type.dtype), shape)
-        return sliced(b, b(ScatterND(reduction), empty, places, x), 0, 0, -1)
+        return b.sliced(b(ScatterND(reduction), empty, places, x), 0, 0, -1)
 
     return read
 

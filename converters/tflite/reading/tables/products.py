@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bolt_numba.converters.operands import rank_of, reshaped, static_dim
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.quantised import ranged
 from bolt_numba.converters.tflite.reading.registry import TFLITE, activated
@@ -20,28 +19,17 @@ def fully_connected(
     fused_activation_function: str = "NONE",
     weights_format: str = "DEFAULT",
     keep_num_dims: bool = False,
-    asymmetric_quantize_inputs: bool = False,
-    quantized_bias_type: str = "FLOAT32",
-    quant_spec: tuple[int, ...] = (),
 ) -> Value:
     """w: [n, k].  x: [..., k], or any shape that is read as rows of k numbers."""
     if weights_format != "DEFAULT":
         raise b.unsupported(f"weights_format {weights_format}")
-    depth = static_dim(b, w, 1)
+    depth = b.static_dim(w, 1)
     shape = x.type.shape
-    if not keep_num_dims and (rank_of(b, x) != 2 or shape is None or shape[1] != depth):
-        x = reshaped(b, x, [-1, depth])
+    if not keep_num_dims and (b.rank_of(x) != 2 or shape is None or shape[1] != depth):
+        x = b.reshaped(x, [-1, depth])
     return activated(b, b(MatMul(trans_b=True), ranged(b, x, 1, axis=-1), w, bias), fused_activation_function)
 
 
 @TFLITE.reader("BATCH_MATMUL")
-def batch_matmul(
-    b: TfliteBuilder,
-    x: Value,
-    y: Value,
-    *,
-    adj_x: bool = False,
-    adj_y: bool = False,
-    asymmetric_quantize_inputs: bool = False,
-) -> Value:
+def batch_matmul(b: TfliteBuilder, x: Value, y: Value, *, adj_x: bool = False, adj_y: bool = False) -> Value:
     return b(MatMul(trans_a=adj_x, trans_b=adj_y), x if adj_x else ranged(b, x, 1, axis=-1), y)

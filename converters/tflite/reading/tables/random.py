@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bolt_numba.converters.operands import known_ints
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64
 from bolt_numba.ir.graph import Value
@@ -26,7 +25,7 @@ def random_standard_normal(b: TfliteBuilder, shape: Value, *, seed: int = 0, see
 
 @TFLITE.reader("MULTINOMIAL")
 def multinomial(b: TfliteBuilder, logits: Value, samples: Value, *, seed: int = 0, seed2: int = 0) -> Value:
-    count = known_ints(b, samples, "a number of samples")
+    count = b.known_ints(samples, "a number of samples")
     if len(count) != 1:
         raise b.invalid("number of samples", count, "one")
     return b(Multinomial(count[0], b.declared(0).dtype, _seed(seed, seed2)), logits)

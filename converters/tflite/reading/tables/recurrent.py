@@ -13,7 +13,7 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.base.types import TensorType
-from bolt_numba.converters.operands import ints, reshaped, size_of, sliced, squeezed, static_dim, unsqueezed
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE
 from bolt_numba.ir.build import Builder
@@ -63,8 +63,8 @@ def _scanned(
     """
     shape = list(x.type.shape or ())
     if shape[axis : axis + 1] == [1]:
-        last = list(cell(b, squeezed(b, x, axis), states, constants))
-        return unsqueezed(b, last[0], axis), last
+        last = list(cell(b, b.squeezed(x, axis), states, constants))
+        return b.unsqueezed(last[0], axis), last
     graph = Graph("cell")
     step = TensorType(x.type.dtype, tuple(shape[:axis] + shape[axis + 1 :]))
     inner = [graph.add_input(f"state{i}", s.type.with_value(None)) for i, s in enumerate(states)]
@@ -140,7 +140,7 @@ def _plain(b: TfliteBuilder, x: Value, cell: LstmCell, h: Value, c: Value, axis:
         if shape is None:
             return None
         filled = [b(Sub(), shape, shape) if v is None else v for v in rows]
-        return unsqueezed(b, b(Concat(0), *filled), 0)
+        return b.unsqueezed(b(Concat(0), *filled), 0)
 
     order = (0, 3, 1, 2)
     weights, rows = stacked(cell.inputs, order), stacked(cell.states, order)
@@ -156,9 +156,9 @@ def _plain(b: TfliteBuilder, x: Value, cell: LstmCell, h: Value, c: Value, axis:
         activations=("sigmoid", name, name), direction="reverse" if backward else "forward", layout=axis,
         input_forget=cell.is_coupled,
     )  # fmt: skip
-    first = [unsqueezed(b, s, axis) for s in (h, c)]
+    first = [b.unsqueezed(s, axis) for s in (h, c)]
     y, *last = b(operator, x, weights, rows, bias, None, *first, peepholes)
-    return squeezed(b, y, 1 if axis == 0 else 2), [squeezed(b, s, axis) for s in last]
+    return b.squeezed(y, 1 if axis == 0 else 2), [b.squeezed(s, axis) for s in last]
 
 
 def _general(b: TfliteBuilder, x: Value, cell: LstmCell, h: Value, c: Value, axis: int, backward: bool) -> Stepped:
@@ -259,9 +259,9 @@ def lstm(
     """One step, x: [n, i].  The kernel BASIC takes its states as operands, and gives them."""
     if kernel_type == "BASIC":
         return _basic(b, x, *operands)
-    steps = unsqueezed(b, x, 0)
+    steps = b.unsqueezed(x, 0)
     made = _kept_lstm(b, steps, operands, 0, fused_activation_function, cell_clip, proj_clip)
-    return squeezed(b, made, 0)
+    return b.squeezed(made, 0)
 
 
 def _basic(b: TfliteBuilder, x: Value, h: Any, w: Any, bias: Any, c: Any) -> tuple[Value, Value, Value, Value]:
@@ -325,10 +325,10 @@ def _rnn(
     if function in NAMES:
         way = "reverse" if backward else "forward"
         operator = RNN(activations=(NAMES[function],), direction=way, layout=axis)
-        biases = unsqueezed(b, b(Concat(0), bias, b(Sub(), bias, bias)), 0)
-        rows = [unsqueezed(b, v, 0) for v in (w, r)]
-        y, last = b(operator, x, *rows, biases, None, unsqueezed(b, h, axis))
-        return squeezed(b, y, 1 if axis == 0 else 2), squeezed(b, last, axis)
+        biases = b.unsqueezed(b(Concat(0), bias, b(Sub(), bias, bias)), 0)
+        rows = [b.unsqueezed(v, 0) for v in (w, r)]
+        y, last = b(operator, x, *rows, biases, None, b.unsqueezed(h, axis))
+        return b.squeezed(y, 1 if axis == 0 else 2), b.squeezed(last, axis)
     made = _function(b, function)
 
     def step(g: Builder, seen: Value, states: Sequence[Value], constants: Sequence[Value]) -> Sequence[Value]:
@@ -368,9 +368,9 @@ def rnn(
     fused_activation_function: str = "NONE",
 ) -> Value:
     """One step, x: [n, i]."""
-    y, last = _rnn(b, unsqueezed(b, x, 0), w, r, bias, h, fused_activation_function, 0, False)
+    y, last = _rnn(b, b.unsqueezed(x, 0), w, r, bias, h, fused_activation_function, 0, False)
     b.assign(4, last)
-    return squeezed(b, y, 0)
+    return b.squeezed(y, 0)
 
 
 @TFLITE.reader("BIDIRECTIONAL_SEQUENCE_RNN")
@@ -416,17 +416,17 @@ def svdf(
 
     state: [n, f m].  LiteRT leaves the activation out where all is quantised.
     """
-    filters, length = static_dim(b, times, 0), static_dim(b, times, 1)
+    filters, length = b.static_dim(times, 0), b.static_dim(times, 1)
     if rank < 1 or filters % rank:
         raise b.invalid("rank", rank, f"a divisor of {filters}")
-    fresh = unsqueezed(b, b(MatMul(trans_b=True), x, w), 2)
-    batch = size_of(b, state, 0)
-    older = sliced(b, reshaped(b, state, [batch, filters, length]), 2, 1)
+    fresh = b.unsqueezed(b(MatMul(trans_b=True), x, w), 2)
+    batch = b.size_of(state, 0)
+    older = b.sliced(b.reshaped(state, [batch, filters, length]), 2, 1)
     memory = b(Concat(2), older, fresh)
-    b.assign(4, reshaped(b, memory, [batch, filters * length]))
+    b.assign(4, b.reshaped(memory, [batch, filters * length]))
     total = b(ReduceSum(False), b(Mul(), memory, times), ints([2]))
     if rank > 1:
-        total = b(ReduceSum(False), reshaped(b, total, [batch, filters // rank, rank]), ints([2]))
+        total = b(ReduceSum(False), b.reshaped(total, [batch, filters // rank, rank]), ints([2]))
     if bias is not None:
         total = b(Add(), total, bias)
     is_whole = b.quantisations[0] is not None

@@ -8,7 +8,6 @@ import numpy as np
 
 from bolt_numba.base.types import BOOL, U8
 from bolt_numba.converters.as_is import AsIs
-from bolt_numba.converters.operands import known_ints
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast
 from bolt_numba.ir.graph import Value
@@ -46,7 +45,7 @@ for _name, _operator in REDUCTIONS.items():
 
 def _search(operator: Any) -> Any:
     def read(b: TfliteBuilder, x: Value, axis: Value, *, output_type: str = "FLOAT32") -> Any:
-        axes = known_ints(b, axis, "an axis")
+        axes = b.known_ints(axis, "an axis")
         if len(axes) != 1:
             raise b.invalid("axis", axes, "one")
         return b(operator(axes[0], keepdims=False), cast(b, x, U8) if x.type.dtype == BOOL else x)
@@ -59,6 +58,4 @@ TFLITE.add("ARG_MAX", _search(ArgMax))
 TFLITE.add("ARG_MIN", _search(ArgMin))
 
 
-@TFLITE.reader("TOPK_V2")
-def topk_v2(b: TfliteBuilder, x: Value, k: Value) -> Any:
-    return b(TopK(), x, b(Reshape(), as_i64(b, k), np.array([1])))
+TFLITE.reader("TOPK_V2")(lambda b, x, k: b(TopK(), x, b(Reshape(), as_i64(b, k), np.array([1]))))

@@ -8,18 +8,7 @@ import numpy as np
 
 from bolt_numba.base.types import I64
 from bolt_numba.converters.as_is import AsIs
-from bolt_numba.converters.operands import (
-    Size,
-    as_scalar,
-    ints,
-    joined,
-    known_ints,
-    rank_of,
-    size_of,
-    squeezed,
-    static_dim,
-    unsqueezed,
-)
+from bolt_numba.converters.builder import Ints, Size, ints
 from bolt_numba.converters.tflite.reading.complexes import Complex
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, activated, as_i64, complexes, exact, stored
@@ -43,8 +32,8 @@ from bolt_numba.ops.arrays.shape import (
 )
 from bolt_numba.ops.pointwise import Abs, Add, BitShift, Cast, Ceil, Div, Equal, Mul, Sub, Where
 
-Ints = tuple[int, ...]
-
+TFLITE.add("TILE", stored(AsIs(Tile(), "x multiples:")))
+TFLITE.add("BROADCAST_TO", stored(AsIs(Expand(), "x shape:")))
 TFLITE.add("DENSIFY", stored(AsIs(Identity())))  # what is sparse in the file was filled in when its tensor was read
 
 
@@ -61,7 +50,7 @@ def reshape(b: TfliteBuilder, x: Value, shape: Value | None = None, *, new_shape
 @stored
 def squeeze(b: TfliteBuilder, x: Value, *, squeeze_dims: Ints = ()) -> Value:
     """Without axes all that are known to have length 1."""
-    rank_of(b, x)
+    b.rank_of(x)
     ones = [i for i, d in enumerate(x.type.shape or ()) if d == 1]
     return b(Squeeze(), x, ints(squeeze_dims if len(squeeze_dims) else ones))
 
@@ -75,22 +64,22 @@ def expand_dims(b: TfliteBuilder, x: Value, axis: Value) -> Value:
 @TFLITE.reader("TRANSPOSE")
 @stored
 def transpose(b: TfliteBuilder, x: Value, perm: Value) -> Value:
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     if perm.type.known is None:
         return _transposed_at_run_time(b, x, as_i64(b, perm))
-    return b(Transpose(tuple(p % rank for p in known_ints(b, perm, "a permutation"))), x)
+    return b(Transpose(tuple(p % rank for p in b.known_ints(perm, "a permutation"))), x)
 
 
 def _transposed_at_run_time(b: TfliteBuilder, x: Value, perm: Value) -> Value:
     """Elements by their places in the flattened operand."""
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     sizes = b(Shape(), x)
     strides = b(CumProd(exclusive=True, reverse=True), sizes, np.array(0))
     place: Any = b.const(np.array(0))
     for i in range(rank):
         axis = b(Slice(), perm, ints([i]), ints([i + 1]))
-        count = as_scalar(b, b(Gather(), sizes, axis))
-        steps = b(Mul(), b(Range(), b.const(np.array(0)), count, b.const(np.array(1))), b(Gather(), strides, axis))
+        count = b.as_scalar(b(Gather(), sizes, axis))
+        steps = b(Mul(), b.counted(count), b(Gather(), strides, axis))
         place = b(Add(), place, b(Reshape(), steps, ints([-1, *[1] * (rank - 1 - i)])))
     return b(Gather(), b(Reshape(), x, ints([-1])), place)
 
@@ -103,32 +92,25 @@ def concatenation(b: TfliteBuilder, *xs: Value, axis: int = 0, fused_activation_
 
 @TFLITE.reader("PACK")
 @stored
-def pack(b: TfliteBuilder, *xs: Value, values_count: int = 0, axis: int = 0) -> Value:
-    return b(Concat(axis), *(unsqueezed(b, x, axis) for x in xs))
+def pack(b: TfliteBuilder, *xs: Value, axis: int = 0) -> Value:
+    return b(Concat(axis), *(b.unsqueezed(x, axis) for x in xs))
 
 
 @TFLITE.reader("UNPACK")
 @stored
 def unpack(b: TfliteBuilder, x: Value, *, num: int = 0, axis: int = 0) -> tuple[Value, ...]:
-    size = size_of(b, x, axis)
+    size = b.size_of(x, axis)
     if isinstance(size, int) and size != num:
         raise b.invalid("num", num, f"{size}, the length of axis {axis}")
     parts = b.node(Split(axis, num), x).outputs
-    return tuple(squeezed(b, part, axis) for part in parts)
-
-
-def _axis(b: TfliteBuilder, axis: Value) -> int:
-    found = known_ints(b, axis, "an axis")
-    if len(found) != 1:
-        raise b.invalid("axis", found, "one")
-    return found[0]
+    return tuple(b.squeezed(part, axis) for part in parts)
 
 
 @TFLITE.reader("SPLIT")
 @stored
 def split(b: TfliteBuilder, axis: Value, x: Value, *, num_splits: int = 0) -> list[Value]:
-    along = _axis(b, axis)
-    size = size_of(b, x, along)
+    along = b.whole(axis, "an axis")
+    size = b.size_of(x, along)
     if num_splits < 1 or (isinstance(size, int) and size % num_splits):
         raise b.invalid("num_splits", num_splits, f"a divisor of {size}")
     return b.node(Split(along, num_splits), x).outputs
@@ -138,39 +120,27 @@ def split(b: TfliteBuilder, axis: Value, x: Value, *, num_splits: int = 0) -> li
 @stored
 def split_v(b: TfliteBuilder, x: Value, sizes: Value, axis: Value, *, num_splits: int = 0) -> list[Value]:
     """One of the sizes may be -1: what the others leave."""
-    along, known = _axis(b, axis), sizes.type.known
+    along, known = b.whole(axis, "an axis"), sizes.type.known
     lengths: Any = as_i64(b, sizes)
     if known is not None and -1 in known:
         given = [int(s) for s in known.reshape(-1)]
         rest = sum(given) + 1
-        size = size_of(b, x, along)
+        size = b.size_of(x, along)
         left: Size = size - rest if isinstance(size, int) else b(Sub(), size, ints([rest]))
-        lengths = joined(b, [left if s == -1 else s for s in given])
+        lengths = b.joined([left if s == -1 else s for s in given])
     return b.node(Split(along, num_splits), x, lengths).outputs
-
-
-@TFLITE.reader("TILE")
-@stored
-def tile(b: TfliteBuilder, x: Value, multiples: Value) -> Value:
-    return b(Tile(), x, as_i64(b, multiples))
-
-
-@TFLITE.reader("BROADCAST_TO")
-@stored
-def broadcast_to(b: TfliteBuilder, x: Value, shape: Value) -> Value:
-    return b(Expand(), x, as_i64(b, shape))
 
 
 @TFLITE.reader("FILL")
 @stored
 def fill(b: TfliteBuilder, shape: Value, value: Value) -> Value:
-    return b(Expand(), as_scalar(b, value), as_i64(b, shape))
+    return b(Expand(), b.as_scalar(value), as_i64(b, shape))
 
 
 @TFLITE.reader("BROADCAST_ARGS")
 def broadcast_args(b: TfliteBuilder, x: Value, y: Value) -> Value:
     """The shape that two shapes broadcast to."""
-    lengths = [static_dim(b, v, 0) for v in (x, y)]
+    lengths = [b.static_dim(v, 0) for v in (x, y)]
     wide = [b(Concat(0), np.ones(max(lengths) - n, v.type.dtype), v) for v, n in zip((x, y), lengths, strict=True)]
     return b(Where(), b(Equal(), wide[0], 1), wide[1], wide[0])
 
@@ -178,7 +148,7 @@ def broadcast_args(b: TfliteBuilder, x: Value, y: Value) -> Value:
 @TFLITE.reader("SHAPE")
 @exact
 @complexes
-def shape(b: TfliteBuilder, x: Value, *, out_type: str = "FLOAT32") -> Value:
+def shape(b: TfliteBuilder, x: Value) -> Value:
     return b(Shape(), x.re if isinstance(x, Complex) else x)
 
 
@@ -186,17 +156,17 @@ def shape(b: TfliteBuilder, x: Value, *, out_type: str = "FLOAT32") -> Value:
 @exact
 @complexes
 def rank(b: TfliteBuilder, x: Value) -> Value:
-    return b.const(np.array(rank_of(b, x), np.int32))
+    return b.const(np.array(b.rank_of(x), np.int32))
 
 
 @TFLITE.reader("RANGE")
 def arange(b: TfliteBuilder, start: Value, limit: Value, delta: Value) -> Value:
     """The number of floats is computed in f32."""
-    first, last, step = (as_scalar(b, v) for v in (start, limit, delta))
+    first, last, step = (b.as_scalar(v) for v in (start, limit, delta))
     if first.type.dtype.kind in "iu":
         return b(Range(), first, last, step)
     count = b(Cast(I64), b(Ceil(), b(Abs(), b(Div(), b(Sub(), last, first), step))))
-    places = b(Range(), b.const(np.array(0)), count, b.const(np.array(1)))
+    places = b.counted(count)
     return b(Add(), b(Mul(), b(Cast(first.type.dtype), places), step), first)
 
 
@@ -211,9 +181,9 @@ def bitcast(b: TfliteBuilder, x: Value) -> Value:
     words, parts = np.dtype(f"u{wide}"), np.dtype(f"u{narrow}")
     places = b.const(np.arange(0, 8 * wide, 8 * narrow).astype(words))
     if to.itemsize == narrow:
-        whole = unsqueezed(b, b(BitCast(words), x), rank_of(b, x))
+        whole = b.unsqueezed(b(BitCast(words), x), b.rank_of(x))
         return b(BitCast(to), b(Cast(parts), b(BitShift("RIGHT"), whole, places)))
-    if static_dim(b, x, -1) * narrow != wide:
-        raise b.invalid("last dimension of x", static_dim(b, x, -1), wide // narrow)
+    if b.static_dim(x, -1) * narrow != wide:
+        raise b.invalid("last dimension of x", b.static_dim(x, -1), wide // narrow)
     moved = b(BitShift("LEFT"), b(Cast(words), b(BitCast(parts), x)), places)
     return b(BitCast(to), b(ReduceSum(keepdims=False), moved, ints([-1])))

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.converters.operands import known_ints, rank_of, size_of, sliced, squeezed, unsqueezed
 from bolt_numba.converters.tflite.reading.complexes import Complex, parts_of
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, complexes
@@ -19,13 +18,13 @@ from bolt_numba.ops.pointwise import Abs, Add, Clip, Div, Max, Mul, Sqrt
 @complexes
 def rfft2d(b: TfliteBuilder, x: Value, length: Value) -> Value:
     """[..., h, w] -> the frequencies [..., height, width / 2 + 1], where ``length`` has height and width."""
-    rank, sizes = rank_of(b, x), known_ints(b, length, "fft_length")
+    rank, sizes = b.rank_of(x), b.known_ints(length, "fft_length")
     if rank < 2 or len(sizes) != 2:
         raise b.invalid("x and fft_length", (rank, sizes), "at least two axes, two numbers")
-    made = b(DFT(onesided=True), unsqueezed(b, x, rank), np.array(sizes[1], np.int64), np.array(rank - 1))
-    if sizes[0] != 1 or size_of(b, x, -2) != 1:
+    made = b(DFT(onesided=True), b.unsqueezed(x, rank), np.array(sizes[1], np.int64), np.array(rank - 1))
+    if sizes[0] != 1 or b.size_of(x, -2) != 1:
         made = b(DFT(), made, np.array(sizes[0], np.int64), np.array(rank - 2))
-    parts = (squeezed(b, sliced(b, made, rank, i, i + 1), rank) for i in range(2))
+    parts = (b.squeezed(b.sliced(made, rank, i, i + 1), rank) for i in range(2))
     return Complex(b.graph, *parts)
 
 

@@ -9,18 +9,7 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.base.types import I64, Array, Dim
-from bolt_numba.converters.operands import (
-    END,
-    ints,
-    known_ints,
-    rank_of,
-    reshaped,
-    sizes_of,
-    sliced,
-    squeezed,
-    static_dim,
-    unsqueezed,
-)
+from bolt_numba.converters.builder import END, Ints, ints
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, by_parts, stored
 from bolt_numba.converters.tflite.reading.shapes import part_of, times
@@ -30,7 +19,6 @@ from bolt_numba.ops.arrays.shape import Concat, Reshape, Transpose
 from bolt_numba.ops.arrays.slicing import Pad, ReverseSequence, Slice
 from bolt_numba.ops.pointwise import Add, And, Equal, GreaterOrEqual, Less, Where
 
-Ints = tuple[int, ...]
 BEGIN = -END - 1
 """Before the first element of any axis."""
 
@@ -164,11 +152,11 @@ def strided_slice(
 ) -> Value:
     """As NumPy's indexing by a tuple of slices, numbers, ellipsis and new axes."""
     masks = Masks(begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
-    steps = np.array(known_ints(b, strides, "strides"), I64)
+    steps = np.array(b.known_ints(strides, "strides"), I64)
     for what, operand in (("begin", begin), ("end", end)):
-        if static_dim(b, operand, 0) != len(steps):
-            raise b.invalid(f"length of {what}", static_dim(b, operand, 0), f"{len(steps)}, that of strides")
-    places, axes, gone, new = _places(b, masks, len(steps), rank_of(b, x))
+        if b.static_dim(operand, 0) != len(steps):
+            raise b.invalid(f"length of {what}", b.static_dim(operand, 0), f"{len(steps)}, that of strides")
+    places, axes, gone, new = _places(b, masks, len(steps), b.rank_of(x))
     first, last = begin.type.known, end.type.known
     if first is not None and last is not None:
         dims = [(x.type.shape or ())[axis] for axis in axes]
@@ -177,7 +165,7 @@ def strided_slice(
         bounds = _bounds_at_run_time(b, masks, places, begin, end, steps, offset)
     if places:
         x = b(Slice(), x, bounds[0], bounds[1], ints(axes), bounds[2])
-    return unsqueezed(b, squeezed(b, x, *gone), *new) if new else squeezed(b, x, *gone)
+    return b.unsqueezed(b.squeezed(x, *gone), *new) if new else b.squeezed(x, *gone)
 
 
 def _pads(b: TfliteBuilder, paddings: Value) -> Any:
@@ -193,9 +181,7 @@ def pad(b: TfliteBuilder, x: Value, paddings: Value) -> Value:
     return b(Pad(), x, _pads(b, paddings))
 
 
-@TFLITE.reader("PADV2")
-def padv2(b: TfliteBuilder, x: Value, paddings: Value, value: Value) -> Value:
-    return b(Pad(), x, _pads(b, paddings), value)
+TFLITE.reader("PADV2")(lambda b, x, paddings, value: b(Pad(), x, _pads(b, paddings), value))
 
 
 @TFLITE.reader("MIRROR_PAD")
@@ -204,13 +190,13 @@ def mirror_pad(b: TfliteBuilder, x: Value, paddings: Value, *, mode: str = "REFL
     """REFLECT leaves out the edge, SYMMETRIC repeats it."""
     if mode == "REFLECT":
         return b(Pad("reflect"), x, _pads(b, paddings))
-    widths = np.reshape(known_ints(b, paddings, "paddings"), (-1, 2))
+    widths = np.reshape(b.known_ints(paddings, "paddings"), (-1, 2))
     for axis, (before, after) in enumerate(widths.tolist()):
         parts = [x]
         if before:
-            parts.insert(0, sliced(b, x, axis, before - 1, BEGIN, -1))
+            parts.insert(0, b.sliced(x, axis, before - 1, BEGIN, -1))
         if after:
-            parts.append(sliced(b, x, axis, END, -after - 1, -1))
+            parts.append(b.sliced(x, axis, END, -after - 1, -1))
         x = b(Concat(axis), *parts) if len(parts) > 1 else x
     return x
 
@@ -218,7 +204,7 @@ def mirror_pad(b: TfliteBuilder, x: Value, paddings: Value, *, mode: str = "REFL
 @TFLITE.reader("REVERSE_V2")
 @stored
 def reverse_v2(b: TfliteBuilder, x: Value, axes: Value) -> Value:
-    turned = known_ints(b, axes, "axes")
+    turned = b.known_ints(axes, "axes")
     count = len(turned)
     return b(Slice(), x, ints([END] * count), ints([BEGIN] * count), ints(turned), ints([-1] * count)) if count else x
 
@@ -226,7 +212,7 @@ def reverse_v2(b: TfliteBuilder, x: Value, axes: Value) -> Value:
 @TFLITE.reader("REVERSE_SEQUENCE")
 @stored
 def reverse_sequence(b: TfliteBuilder, x: Value, lengths: Value, *, seq_dim: int = 0, batch_dim: int = 0) -> Value:
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     time, batch = seq_dim % rank, batch_dim % rank
     if {time, batch} == {0, 1}:
         return b(ReverseSequence(batch, time), x, as_i64(b, lengths))
@@ -239,33 +225,33 @@ def reverse_sequence(b: TfliteBuilder, x: Value, lengths: Value, *, seq_dim: int
 @stored
 def depth_to_space(b: TfliteBuilder, x: Value, *, block_size: int = 0) -> Value:
     """[n, h, w, k k c] -> [n, h k, w k, c]."""
-    n, h, w = sizes_of(b, x, range(3))
+    n, h, w = b.sizes_of(x, range(3))
     k = block_size
-    depth = static_dim(b, x, 3)
+    depth = b.static_dim(x, 3)
     if k < 1 or depth % (k * k):
         raise b.invalid("channels of x", depth, f"a multiple of {k} * {k}")
-    parts = b(Transpose((0, 1, 3, 2, 4, 5)), reshaped(b, x, [n, h, w, k, k, depth // (k * k)]))
-    return reshaped(b, parts, [n, times(b, h, k), times(b, w, k), depth // (k * k)])
+    parts = b(Transpose((0, 1, 3, 2, 4, 5)), b.reshaped(x, [n, h, w, k, k, depth // (k * k)]))
+    return b.reshaped(parts, [n, times(b, h, k), times(b, w, k), depth // (k * k)])
 
 
 @TFLITE.reader("SPACE_TO_DEPTH")
 @stored
 def space_to_depth(b: TfliteBuilder, x: Value, *, block_size: int = 0) -> Value:
     """[n, h k, w k, c] -> [n, h, w, k k c]."""
-    n, h, w = sizes_of(b, x, range(3))
-    k, c = block_size, static_dim(b, x, 3)
+    n, h, w = b.sizes_of(x, range(3))
+    k, c = block_size, b.static_dim(x, 3)
     rows, columns = (part_of(b, d, k, "height and width of x") for d in (h, w))
-    parts = b(Transpose((0, 1, 3, 2, 4, 5)), reshaped(b, x, [n, rows, k, columns, k, c]))
-    return reshaped(b, parts, [n, rows, columns, k * k * c])
+    parts = b(Transpose((0, 1, 3, 2, 4, 5)), b.reshaped(x, [n, rows, k, columns, k, c]))
+    return b.reshaped(parts, [n, rows, columns, k * k * c])
 
 
 def _blocks(b: TfliteBuilder, x: Value, shape: Value, other: Value) -> tuple[Ints, Array]:
     """Lengths of blocks and pads or crops [m, 2] of the axes after the first."""
-    blocks = known_ints(b, shape, "block_shape")
-    around = known_ints(b, other, "paddings or crops")
-    if len(around) != 2 * len(blocks) or len(blocks) >= rank_of(b, x) or any(k < 1 for k in blocks):
+    blocks = b.known_ints(shape, "block_shape")
+    around = b.known_ints(other, "paddings or crops")
+    if len(around) != 2 * len(blocks) or len(blocks) >= b.rank_of(x) or any(k < 1 for k in blocks):
         raise b.invalid(
-            "block_shape and pads", (blocks, around), f"one and two numbers for less than {rank_of(b, x)} axes"
+            "block_shape and pads", (blocks, around), f"one and two numbers for less than {b.rank_of(x)} axes"
         )
     return blocks, np.reshape(around, (-1, 2))
 
@@ -274,15 +260,15 @@ def _blocks(b: TfliteBuilder, x: Value, shape: Value, other: Value) -> tuple[Int
 def space_to_batch_nd(b: TfliteBuilder, x: Value, block_shape: Value, paddings: Value) -> Value:
     """[n, s k..., rest] -> [k... n, s..., rest], after x was padded with zeros."""
     blocks, pads = _blocks(b, x, block_shape, paddings)
-    count, rank = len(blocks), rank_of(b, x)
+    count, rank = len(blocks), b.rank_of(x)
     if pads.any():
         x = b(Pad(), x, ints(pads.T.reshape(-1)), None, ints(range(1, count + 1)))
-    sizes = sizes_of(b, x, range(rank))
+    sizes = b.sizes_of(x, range(rank))
     parts = [part_of(b, sizes[i + 1], k, f"padded dimension {i + 1} of x") for i, k in enumerate(blocks)]
     split = [sizes[0], *(s for i, k in enumerate(blocks) for s in (parts[i], k)), *sizes[count + 1 :]]
     order = [*range(2, 2 * count + 1, 2), 0, *range(1, 2 * count, 2), *range(2 * count + 1, rank + count)]
     batch = times(b, sizes[0], int(np.prod(blocks)))
-    return reshaped(b, b(Transpose(tuple(order)), reshaped(b, x, split)), [batch, *parts, *sizes[count + 1 :]])
+    return b.reshaped(b(Transpose(tuple(order)), b.reshaped(x, split)), [batch, *parts, *sizes[count + 1 :]])
 
 
 @TFLITE.reader("BATCH_TO_SPACE_ND")
@@ -290,13 +276,13 @@ def space_to_batch_nd(b: TfliteBuilder, x: Value, block_shape: Value, paddings: 
 def batch_to_space_nd(b: TfliteBuilder, x: Value, block_shape: Value, crops: Value) -> Value:
     """[k... n, s..., rest] -> [n, s k..., rest], less what is cropped."""
     blocks, cut = _blocks(b, x, block_shape, crops)
-    count, rank = len(blocks), rank_of(b, x)
-    sizes = sizes_of(b, x, range(rank))
+    count, rank = len(blocks), b.rank_of(x)
+    sizes = b.sizes_of(x, range(rank))
     batch = part_of(b, sizes[0], int(np.prod(blocks)), "first dimension of x")
     order = [count, *(a for i in range(count) for a in (count + 1 + i, i)), *range(2 * count + 1, rank + count)]
-    wide = b(Transpose(tuple(order)), reshaped(b, x, [*blocks, batch, *sizes[1:]]))
+    wide = b(Transpose(tuple(order)), b.reshaped(x, [*blocks, batch, *sizes[1:]]))
     spatial = [times(b, sizes[i + 1], k) for i, k in enumerate(blocks)]
-    made = reshaped(b, wide, [batch, *spatial, *sizes[count + 1 :]])
+    made = b.reshaped(wide, [batch, *spatial, *sizes[count + 1 :]])
     if not cut.any():
         return made
     ends = [-int(after) if after else END for after in cut[:, 1]]

@@ -9,78 +9,36 @@ import numpy as np
 
 from bolt_numba.base.types import BOOL, Sym
 from bolt_numba.converters.as_is import AsIs
-from bolt_numba.converters.operands import (
-    as_scalar,
-    ints,
-    joined,
-    known_array,
-    rank_of,
-    reshaped,
-    sizes_of,
-    sliced,
-    static_dim,
-    unsqueezed,
-)
+from bolt_numba.converters.builder import Ints, ints
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast, exact
 from bolt_numba.converters.tflite.reading.tables.windows import combination
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.gather import Gather, GatherND, ScatterElements
-from bolt_numba.ops.arrays.generate import Range
 from bolt_numba.ops.arrays.reduce import CumProd, ReduceMax, ReduceMin, ReduceProd, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Transpose
 from bolt_numba.ops.arrays.slicing import Pad, Slice
 from bolt_numba.ops.layers.products.matmul import Einsum
-from bolt_numba.ops.pointwise import (
-    Abs,
-    Add,
-    And,
-    BitShift,
-    BitwiseAnd,
-    BitwiseOr,
-    Cos,
-    Div,
-    Equal,
-    Exp,
-    Floor,
-    Greater,
-    GreaterOrEqual,
-    Less,
-    LessOrEqual,
-    Log,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    Neg,
-    Not,
-    Or,
-    Pow,
-    Reciprocal,
-    Sigmoid,
-    Sign,
-    Sqrt,
-    Sub,
-    Tanh,
-    Where,
-)
 
-Ints = tuple[int, ...]
 UNARY = {
-    "LOGISTIC": Sigmoid, "ABS": Abs, "COSINE": Cos, "EXPONENTIAL": Exp, "FLOOR": Floor, "LOG": Log, "NEGATE": Neg,
-    "TANH": Tanh,
+    "LOGISTIC": p.Sigmoid, "ABS": p.Abs, "COSINE": p.Cos, "EXPONENTIAL": p.Exp, "FLOOR": p.Floor, "LOG": p.Log,
+    "NEGATE": p.Neg, "TANH": p.Tanh,
 }  # fmt: skip
 BINARY = {
-    "SUBTRACT": Sub(), "DIVIDE": Div(), "POWER": Pow(), "REMAINDER": Mod(fmod=True), "SHIFT_LEFT": BitShift("LEFT"),
+    "SUBTRACT": p.Sub(), "DIVIDE": p.Div(), "POWER": p.Pow(), "REMAINDER": p.Mod(fmod=True),
+    "SHIFT_LEFT": p.BitShift("LEFT"),
 }  # fmt: skip
 BITS = {
-    "AND": (And(), BitwiseAnd()), "OR": (Or(), BitwiseOr()), "ADD": (Or(), Add()), "MULTIPLY": (And(), Mul()),
-    "MAXIMUM": (Or(), Max()), "MINIMUM": (And(), Min()),
+    "AND": (p.And(), p.BitwiseAnd()), "OR": (p.Or(), p.BitwiseOr()), "ADD": (p.Or(), p.Add()),
+    "MULTIPLY": (p.And(), p.Mul()), "MAXIMUM": (p.Or(), p.Max()), "MINIMUM": (p.And(), p.Min()),
 }  # fmt: skip
 """For bools and for numbers.  LiteRT takes stored numbers as they are."""
-COMPARISONS = {"EQ": Equal, "GE": GreaterOrEqual, "GT": Greater, "LE": LessOrEqual, "LT": Less}
-REDUCTIONS = {Add: ReduceSum, Mul: ReduceProd, Max: ReduceMax, Min: ReduceMin, And: ReduceMin, Or: ReduceMax}
-SCATTERS = {Add: "add", Mul: "mul", Max: "max", Min: "min"}
+COMPARISONS = {"EQ": p.Equal, "GE": p.GreaterOrEqual, "GT": p.Greater, "LE": p.LessOrEqual, "LT": p.Less}
+REDUCTIONS = {
+    p.Add: ReduceSum, p.Mul: ReduceProd, p.Max: ReduceMax, p.Min: ReduceMin, p.And: ReduceMin, p.Or: ReduceMax,
+}  # fmt: skip
+SCATTERS = {p.Add: "add", p.Mul: "mul", p.Max: "max", p.Min: "min"}
 
 
 def _bits(operators: Any) -> Any:
@@ -93,12 +51,12 @@ for _name, _binary in BINARY.items():
     TFLITE.add(f"STABLEHLO_{_name}", exact(AsIs(_binary)))
 for _name, _operators in BITS.items():
     TFLITE.add(f"STABLEHLO_{_name}", _bits(_operators))
-TFLITE.add("STABLEHLO_SELECT", AsIs(Where(), "condition x y"))
+TFLITE.add("STABLEHLO_SELECT", AsIs(p.Where(), "condition x y"))
 TFLITE.add("STABLEHLO_CONCATENATE", AsIs(Concat, dimension=0))
 TFLITE.add("STABLEHLO_TRANSPOSE", AsIs(Transpose, permutation=()))
-TFLITE.add("STABLEHLO_RSQRT", lambda b, x: b(Reciprocal(), b(Sqrt(), x)))
-TFLITE.add("STABLEHLO_CLAMP", lambda b, low, x, high: b(Min(), b(Max(), x, low), high))
-TFLITE.add("STABLEHLO_CBRT", lambda b, x: b(Mul(), b(Sign(), x), b(Pow(), b(Abs(), x), 1 / 3)))
+TFLITE.add("STABLEHLO_RSQRT", lambda b, x: b(p.Reciprocal(), b(p.Sqrt(), x)))
+TFLITE.add("STABLEHLO_CLAMP", lambda b, low, x, high: b(p.Min(), b(p.Max(), x, low), high))
+TFLITE.add("STABLEHLO_CBRT", lambda b, x: b(p.Mul(), b(p.Sign(), x), b(p.Pow(), b(p.Abs(), x), 1 / 3)))
 TFLITE.add("STABLEHLO_CONVERT", lambda b, x: cast(b, x, b.declared(0).dtype))
 
 
@@ -107,7 +65,7 @@ def compare(b: TfliteBuilder, x: Value, y: Value, *, comparison_direction: str, 
     if compare_type == "FLOAT_TOTAL_ORDER":
         raise b.unsupported("compare_type FLOAT_TOTAL_ORDER")
     if comparison_direction == "NE":
-        return b(Not(), b(Equal(), x, y))
+        return b(p.Not(), b(p.Equal(), x, y))
     return b(COMPARISONS[comparison_direction](), x, y)
 
 
@@ -119,23 +77,21 @@ def _declared_sizes(b: TfliteBuilder) -> list[int]:
     return [int(d) for d in shape if isinstance(d, int)]
 
 
-@TFLITE.reader("STABLEHLO_RESHAPE")
-def reshape(b: TfliteBuilder, x: Value) -> Value:
-    return reshaped(b, x, _declared_sizes(b))
+TFLITE.reader("STABLEHLO_RESHAPE")(lambda b, x: b.reshaped(x, _declared_sizes(b)))
 
 
 @TFLITE.reader("STABLEHLO_BROADCAST_IN_DIM")
 def broadcast_in_dim(b: TfliteBuilder, x: Value, dimensions: Value) -> Value:
     """dimensions: the axis of the result for each axis of x."""
     sizes = _declared_sizes(b)
-    places = [int(d) for d in known_array(b, dimensions, "broadcast_dimensions").reshape(-1)]
-    own = sizes_of(b, x, range(rank_of(b, x)))
-    if len(places) != len(own) or sorted(set(places)) != places or any(not 0 <= p < len(sizes) for p in places):
+    places = [int(d) for d in b.known_array(dimensions, "broadcast_dimensions").reshape(-1)]
+    own = b.sizes_of(x, range(b.rank_of(x)))
+    if len(places) != len(own) or sorted(set(places)) != places or any(not 0 <= v < len(sizes) for v in places):
         raise b.invalid("broadcast_dimensions", places, f"{len(own)} axes of {len(sizes)}, ascending")
     wide: list[Any] = [1] * len(sizes)
     for place, size in zip(places, own, strict=True):
         wide[place] = size
-    return b(Expand(), reshaped(b, x, wide), ints(sizes))
+    return b(Expand(), b.reshaped(x, wide), ints(sizes))
 
 
 @TFLITE.reader("STABLEHLO_SLICE")
@@ -145,19 +101,19 @@ def slice_(b: TfliteBuilder, x: Value, *, start_indices: Ints, limit_indices: In
 
 def _clamped(b: TfliteBuilder, starts: Value, sizes: Sequence[Any], lengths: Sequence[int]) -> Value:
     """Starts [..., m] of blocks, moved so that the blocks lie inside."""
-    limits = joined(b, sizes)
-    return b(Max(), b(Min(), starts, b(Sub(), limits, ints(lengths))), 0)
+    limits = b.joined(sizes)
+    return b(p.Max(), b(p.Min(), starts, b(p.Sub(), limits, ints(lengths))), 0)
 
 
 @TFLITE.reader("STABLEHLO_DYNAMIC_SLICE")
 def dynamic_slice(b: TfliteBuilder, x: Value, *starts: Value, slice_sizes: Ints) -> Value:
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     if len(slice_sizes) != rank or len(starts) != rank:
         raise b.invalid("starts and slice_sizes", (len(starts), len(slice_sizes)), f"{rank} each")
     first = b(Concat(0), *(b(Reshape(), as_i64(b, s), ints([1])) for s in starts))
-    first = _clamped(b, first, sizes_of(b, x, range(rank)), slice_sizes)
-    made = b(Slice(), x, first, b(Add(), first, ints(slice_sizes)))
-    return reshaped(b, made, slice_sizes)
+    first = _clamped(b, first, b.sizes_of(x, range(rank)), slice_sizes)
+    made = b(Slice(), x, first, b(p.Add(), first, ints(slice_sizes)))
+    return b.reshaped(made, slice_sizes)
 
 
 @TFLITE.reader("STABLEHLO_IOTA")
@@ -165,7 +121,7 @@ def iota(b: TfliteBuilder, *, iota_dimension: int = 0) -> Value:
     sizes = _declared_sizes(b)
     if not 0 <= iota_dimension < len(sizes):
         raise b.invalid("iota_dimension", iota_dimension, f"an axis of {sizes}")
-    steps = b(Range(), b.const(np.array(0)), b.const(np.array(sizes[iota_dimension])), b.const(np.array(1)))
+    steps = b.counted(sizes[iota_dimension])
     column = b(Reshape(), steps, ints([-1, *[1] * (len(sizes) - 1 - iota_dimension)]))
     return cast(b, b(Expand(), column, ints(sizes)), b.declared(0).dtype)
 
@@ -180,10 +136,9 @@ def dot_general(
     rhs_batching_dimensions: Ints = (),
     lhs_contracting_dimensions: Ints = (),
     rhs_contracting_dimensions: Ints = (),
-    precision_config: Ints = (),
 ) -> Value:
     """Axes of batches first, then the free ones of x and of y."""
-    ranks = rank_of(b, x), rank_of(b, y)
+    ranks = b.rank_of(x), b.rank_of(y)
     batch = list(zip(lhs_batching_dimensions, rhs_batching_dimensions, strict=True))
     summed = list(zip(lhs_contracting_dimensions, rhs_contracting_dimensions, strict=True))
     if sum(ranks) > 26:
@@ -203,18 +158,18 @@ def reduce(b: TfliteBuilder, x: Value, initial: Value, *, dimensions: Ints = (),
     if type(operator) not in REDUCTIONS:
         raise b.unsupported("a body that gives its second input")
     if not dimensions:
-        return b(operator, x, as_scalar(b, initial))
+        return b(operator, x, b.as_scalar(initial))
     made = b(REDUCTIONS[type(operator)](False), x, ints(dimensions))
-    return b(operator, made, as_scalar(b, initial))
+    return b(operator, made, b.as_scalar(initial))
 
 
 def _starts(b: TfliteBuilder, indices: Value, at: int, places: Sequence[int], rank: int) -> Value:
     """Index vectors as [..., rank], with 0 for axes that they do not tell; `at` is where a vector lies."""
-    own = rank_of(b, indices)
+    own = b.rank_of(indices)
     indices = as_i64(b, indices)
     if at == own:
-        indices, own = unsqueezed(b, indices, own), own + 1
-    if not 0 <= at < own or any(not 0 <= p < rank for p in places) or len(set(places)) != len(places):
+        indices, own = b.unsqueezed(indices, own), own + 1
+    if not 0 <= at < own or any(not 0 <= v < rank for v in places) or len(set(places)) != len(places):
         raise b.invalid("index_vector_dim and axes of indices", (at, tuple(places)), f"axes of {own} and {rank}")
     if at != own - 1:
         indices = b(Transpose((*(i for i in range(own) if i != at), at)), indices)
@@ -229,14 +184,14 @@ def _tuples(b: TfliteBuilder, starts: Value, lengths: Sequence[int], windows: Se
 
     windows: axes of the operand that the blocks keep.
     """
-    batch = rank_of(b, starts) - 1
+    batch = b.rank_of(starts) - 1
     count = int(np.prod(lengths))
     if count > 1 << 24:
         raise b.unsupported(f"blocks of {count} elements")
     grid = np.stack(np.meshgrid(*map(np.arange, lengths), indexing="ij"), axis=-1)
     grid = grid.reshape(*(lengths[w] for w in windows), len(lengths)).astype(np.int64)
-    wide = unsqueezed(b, starts, *range(batch, batch + len(windows))) if windows else starts
-    return b(Add(), wide, b.const(grid))
+    wide = b.unsqueezed(starts, *range(batch, batch + len(windows))) if windows else starts
+    return b(p.Add(), wide, b.const(grid))
 
 
 @TFLITE.reader("STABLEHLO_GATHER")
@@ -250,18 +205,17 @@ def gather(
     start_index_map: Ints = (),
     index_vector_dim: int = 0,
     slice_sizes: Ints = (),
-    indices_are_sorted: bool = False,
 ) -> Value:
     """Blocks of x, moved to lie inside; axes of a block stand at ``offset_dims`` of the result."""
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     windows = [i for i in range(rank) if i not in collapsed_slice_dims]
     single = len(slice_sizes) == rank and all(slice_sizes[i] == 1 for i in range(rank) if i not in windows)
     if not single or len(windows) != len(offset_dims):
         raise b.invalid("slice_sizes", slice_sizes, f"{rank} sizes, 1 where collapsed, {len(offset_dims)} left")
     starts = _starts(b, indices, index_vector_dim, start_index_map, rank)
-    starts = _clamped(b, starts, sizes_of(b, x, range(rank)), slice_sizes)
+    starts = _clamped(b, starts, b.sizes_of(x, range(rank)), slice_sizes)
     made = b(GatherND(), x, _tuples(b, starts, slice_sizes, windows))
-    total = rank_of(b, made)
+    total = b.rank_of(made)
     first = total - len(windows)
     batch, inside = iter(range(first)), {d: first + k for k, d in enumerate(offset_dims)}
     order = [inside[i] if i in inside else next(batch) for i in range(total)]
@@ -276,16 +230,14 @@ def scatter(
     indices: Value,
     updates: Value,
     *,
-    indices_are_sorted: bool = False,
     update_window_dims: Ints = (),
     inserted_window_dims: Ints = (),
     scatter_dims_to_operand_dims: Ints = (),
     index_vector_dim: int = 0,
-    unique_indices: bool = False,
     update_computation_subgraph_index: int = 0,
 ) -> Value:
     """Blocks of updates combined with x; what lies outside goes to an element behind the others, which is dropped."""
-    rank, places = rank_of(b, x), rank_of(b, updates)
+    rank, places = b.rank_of(x), b.rank_of(updates)
     operator = combination(b, update_computation_subgraph_index)
     kind = "none" if operator is None else SCATTERS.get(type(operator), "")
     if not kind:
@@ -293,19 +245,19 @@ def scatter(
     windows = [i for i in range(rank) if i not in inserted_window_dims]
     if len(windows) != len(update_window_dims) or any(not 0 <= d < places for d in update_window_dims):
         raise b.invalid("update_window_dims", update_window_dims, f"{len(windows)} axes of {places}")
-    sizes = [static_dim(b, updates, d) for d in update_window_dims]
+    sizes = [b.static_dim(updates, d) for d in update_window_dims]
     lengths = [sizes[windows.index(i)] if i in windows else 1 for i in range(rank)]
     order = [*(i for i in range(places) if i not in update_window_dims), *update_window_dims]
     starts = _starts(b, indices, index_vector_dim, scatter_dims_to_operand_dims, rank)
     tuples = _tuples(b, starts, lengths, windows)
     shape = b(Shape(), x)
-    inside = b(And(), b(GreaterOrEqual(), tuples, 0), b(Less(), tuples, shape))
+    inside = b(p.And(), b(p.GreaterOrEqual(), tuples, 0), b(p.Less(), tuples, shape))
     strides = b(CumProd(exclusive=True, reverse=True), shape, np.array(0))
-    flat = b(ReduceSum(False), b(Mul(), tuples, strides), ints([-1]))
+    flat = b(ReduceSum(False), b(p.Mul(), tuples, strides), ints([-1]))
     end = b(ReduceProd(False), shape, ints([0]))
-    flat = b(Where(), b(ReduceMin(False), inside, ints([-1])), flat, end)
+    flat = b(p.Where(), b(ReduceMin(False), inside, ints([-1])), flat, end)
     one = b.const(np.zeros(1, x.type.dtype))
     column = b(Concat(0), b(Reshape(), x, ints([-1])), one)
     moved = b(Reshape(), b(Transpose(tuple(order)), updates), ints([-1]))
     made = b(ScatterElements(0, kind), column, b(Reshape(), flat, ints([-1])), moved)
-    return b(Reshape(allowzero=True), sliced(b, made, 0, 0, -1), shape)
+    return b(Reshape(allowzero=True), b.sliced(made, 0, 0, -1), shape)

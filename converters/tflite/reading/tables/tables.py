@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import I64, U8
-from bolt_numba.converters.operands import ints, static_dim
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, exact
 from bolt_numba.converters.tflite.reading.scope import Handle
@@ -20,7 +20,7 @@ from bolt_numba.ops.pointwise import Cast, Less
 
 @TFLITE.reader("HASHTABLE")
 @exact
-def hashtable(b: TfliteBuilder, *, table_id: int = 0, key_dtype: str = "", value_dtype: str = "") -> Value:
+def hashtable(b: TfliteBuilder, *, table_id: int = 0) -> Value:
     return Handle(b.graph, ("table", table_id))
 
 
@@ -59,8 +59,8 @@ def hashtable_size(b: TfliteBuilder, handle: Value) -> Value:
 @exact
 def hashtable_lookup(b: TfliteBuilder, x: Value, keys: Value, values: Value) -> tuple[Value, Value]:
     """x: [k] i32, keys: [n] i32, values: [n, ...] -> the row of each, zeros for what has none; hits: [k] u8."""
-    count = static_dim(b, keys, 0)
+    count = b.static_dim(keys, 0)
     rows = b(LabelEncoder(), x, keys, np.arange(count), ints([count]))
-    more = np.zeros((1, *(static_dim(b, values, i) for i in range(1, len(values.type.shape or ())))), values.type.dtype)
+    more = np.zeros((1, *(b.static_dim(values, i) for i in range(1, len(values.type.shape or ())))), values.type.dtype)
     hits = b(Cast(U8), b(Less(), rows, np.array(count, I64)))
     return b(Gather(0), b(Concat(0), values, more), rows), hits

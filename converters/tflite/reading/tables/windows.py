@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import BOOL
-from bolt_numba.converters.operands import END, ints, known_ints, rank_of, reshaped, sizes_of, sliced, unsqueezed
+from bolt_numba.converters.builder import END, Ints, ints
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder, numbers
 from bolt_numba.converters.tflite.reading.registry import TFLITE, exact
 from bolt_numba.converters.tflite.reading.shapes import times
@@ -16,7 +16,6 @@ from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.pointwise import Add, And, Max, Min, Mul, Or
 
-Ints = tuple[int, ...]
 FUNCTIONS = {"ADD": Add, "MUL": Mul, "MINIMUM": Min, "MAXIMUM": Max, "ALL": And, "ANY": Or}
 """By the names of the option ``reduce_function``."""
 
@@ -49,7 +48,7 @@ def reduced_windows(
     b: TfliteBuilder, x: Value, operator: Any, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> Value:
     """``x`` combined over windows, one axis after the other."""
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     if not len(sizes) == len(strides) == len(dilations) == rank or min((*sizes, *strides, *dilations), default=1) < 1:
         raise b.invalid("window", (sizes, strides, dilations), f"{rank} numbers of at least 1 each")
     for axis, (size, stride, dilation) in enumerate(zip(sizes, strides, dilations, strict=True)):
@@ -58,7 +57,7 @@ def reduced_windows(
             raise b.invalid(f"span of the window on axis {axis}", (size - 1) * dilation + 1, f"at most {dim}")
         x = _reduced_axis(b, x, axis, operator, size, dilation)
         if stride > 1:
-            x = sliced(b, x, axis, 0, END, stride)
+            x = b.sliced(x, axis, 0, END, stride)
     return x
 
 
@@ -69,12 +68,12 @@ def _reduced_axis(b: TfliteBuilder, x: Value, axis: int, operator: Any, size: in
     while done < size:
         if size & width:
             rest = (size - width - done) * dilation
-            part = sliced(b, wide, axis, done * dilation, -rest if rest else END)
+            part = b.sliced(wide, axis, done * dilation, -rest if rest else END)
             made = part if made is None else b(operator, made, part)
             done += width
         if done < size:
             step = width * dilation
-            wide = b(operator, sliced(b, wide, axis, 0, -step), sliced(b, wide, axis, step))
+            wide = b(operator, b.sliced(wide, axis, 0, -step), b.sliced(wide, axis, step))
             width *= 2
     assert made is not None, "a size has a bit"
     return made
@@ -97,30 +96,30 @@ def reduce_window(
     if operator is None:
         raise b.unsupported(f"reduce_function {reduce_function}")
     made = OF_BOOLS.get(operator, operator)() if x.type.dtype == BOOL else operator()
-    window = [known_ints(b, v, "a window") for v in (sizes, strides, dilations)]
+    window = [b.known_ints(v, "a window") for v in (sizes, strides, dilations)]
     return b(made, reduced_windows(b, x, made, *window), initial)
 
 
 def dilated(b: TfliteBuilder, x: Value, steps: Sequence[int], value: Value) -> Value:
     """``x`` with steps - 1 elements of a value between its own, along each axis."""
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     if len(steps) != rank or min(steps, default=1) < 1:
         raise b.invalid("dilations", list(steps), f"{rank} numbers of at least 1")
     for axis, step in enumerate(steps):
         if step == 1:
             continue
-        sizes = sizes_of(b, x, range(rank))
+        sizes = b.sizes_of(x, range(rank))
         pads = np.zeros((2, rank + 1), np.int64)
         pads[1, axis + 1] = step - 1
-        wide = b(Pad(), unsqueezed(b, x, axis + 1), pads.reshape(-1), value)
-        joined = reshaped(b, wide, [*sizes[:axis], times(b, sizes[axis], step), *sizes[axis + 1 :]])
-        x = sliced(b, joined, axis, 0, 1 - step)
+        wide = b(Pad(), b.unsqueezed(x, axis + 1), pads.reshape(-1), value)
+        joined = b.reshaped(wide, [*sizes[:axis], times(b, sizes[axis], step), *sizes[axis + 1 :]])
+        x = b.sliced(joined, axis, 0, 1 - step)
     return x
 
 
 @TFLITE.reader("DILATE")
 def dilate(b: TfliteBuilder, x: Value, dilations: Value, value: Value) -> Value:
-    return dilated(b, x, known_ints(b, dilations, "dilations"), value)
+    return dilated(b, x, b.known_ints(dilations, "dilations"), value)
 
 
 @TFLITE.reader("STABLEHLO_PAD")
@@ -134,7 +133,7 @@ def stablehlo_pad(
     interior_padding: Ints = (),
 ) -> Value:
     """Negative pads at the edges cut off."""
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     low, high, between = ([*v] or [0] * rank for v in (edge_padding_low, edge_padding_high, interior_padding))
     if not len(low) == len(high) == len(between) == rank:
         raise b.invalid("number of pads", (len(low), len(high), len(between)), rank)
@@ -156,7 +155,7 @@ def stablehlo_reduce_window(
     body_subgraph_index: int = 0,
 ) -> Any:
     """padding: begin and end of each axis.  What pads is the initial value."""
-    rank = rank_of(b, x)
+    rank = b.rank_of(x)
     ones = (1,) * rank
     pads = np.reshape(padding, (-1, 2)).T.reshape(-1) if len(padding) else ints([0] * 2 * rank)
     if len(pads) != 2 * rank:
