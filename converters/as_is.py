@@ -36,7 +36,8 @@ class AsIs:
         self.operator, self.names, self.ignored, self.attributes = operator, operands.split(), ignored or {}, attributes
 
     def __call__(self, b: ForeignBuilder, *operands: Value | None, **attributes: Any) -> Any:
-        operands = self._made(b, [*operands], attributes)
+        if self.names:
+            operands = self._made(b, [*operands], attributes)
         if isinstance(self.operator, Op):
             return b(self.operator, *operands)
         values = {field: attributes.get(name, default) for name, (field, default, _) in self.keywords.items()}

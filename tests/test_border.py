@@ -390,9 +390,8 @@ def test_what_numpy_raises_by_request_is_not_asked_of_us() -> None:
     [
         lambda: write_table(3, "table.txt"),  # type: ignore[arg-type]
         lambda: write_clips(made=3, path="clips.json"),  # type: ignore[arg-type]
-        lambda: surgery.with_outputs(3, ["y"]),  # type: ignore[arg-type]
     ],
 )
 def test_an_argument_of_another_class_is_the_callers_mistake(call: Callable[[], Any]) -> None:
-    with pytest.raises(bn.DTypeError, match=r": (made|graph): got 3, wanted a (Quantised|Graph)$"):
+    with pytest.raises(bn.DTypeError, match=r": made: got 3, wanted a Quantised$"):
         call()

@@ -44,16 +44,16 @@ def late(n: int) -> int:
 
 @pytest.mark.parametrize("function", [branches, loops, late], ids=lambda f: f.__name__)
 def test_single_assignments_are_those_of_numba(function: Callable[..., Any]) -> None:
+    from numba.core import ssa
     from numba.core.compiler import run_frontend
-    from numba.core.ssa import reconstruct_ssa
 
     from bolt_numba.kernels.compiler_passes import single_assignments
 
     def text(blocks: Any) -> list[Any]:
         return [(label, [str(x) for x in block.body]) for label, block in sorted(blocks.items())]
 
-    wanted = text(reconstruct_ssa(run_frontend(function)).blocks)
-    assert text(single_assignments(run_frontend(function).blocks)) == wanted
+    wanted = text(ssa.reconstruct_ssa(run_frontend(function)).blocks)
+    assert text(single_assignments(run_frontend(function).blocks, ssa)) == wanted
     assert any("phi" in line for _, lines in wanted for line in lines)
 
 

@@ -158,6 +158,11 @@ def test_images_of_regions_are_those_that_there_are(image: int) -> None:
     refused_alike(RoiAlign(), [np.ones((2, 3, 5, 5), np.float32), rois, np.array([0, image])], said, [(), (2,)])
 
 
+def test_the_first_of_several_images_that_are_not_there_is_named() -> None:
+    inputs = [np.ones((2, 3, 5, 5), np.float32), np.ones((4, 4), np.float32), np.array([0, 7, 5, 1])]
+    refused_alike(RoiAlign(), inputs, r"batch_indices\[1\]: got 7, wanted 0 to 1", [(), (2,)])
+
+
 def test_a_node_alike_with_other_constant_indices_is_held_to_them_too() -> None:
     graph, count = Graph("alike"), 100  # more than are a part of what nodes have in common
     b = Builder(graph)

@@ -182,7 +182,7 @@ CONVERTS = ("avx512", "avxvnni", "avx2")
 def test_weights_are_widened_in_registers(name: str) -> None:
     """By instructions where the target has them, never by calls of a library."""
     made = twin(name)
-    kernel = sys.modules[f"{made.__name__}.products.products_f16"].sweep_f16
+    kernel = sys.modules[f"{made.__name__}.halves.f16"].sweep_f16
     code = object_code(kernel)
     for call in (b"__extendhfsf2", b"__truncsfhf2", b"__gnu_h2f_ieee", b"__gnu_f2h_ieee"):
         assert call not in code

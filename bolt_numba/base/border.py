@@ -88,8 +88,9 @@ def leave(error: Exception, what: str, *passing: type[Exception]) -> NoReturn:
 def _mistaken(function: Any, arguments: dict[str, Any], what: str) -> DTypeError | None:
     """What to say where an argument is of another class than the function declares, which may be why it failed."""
     for name, value in arguments.items():
-        wanted = function.__globals__.get(function.__annotations__.get(name))
-        if isinstance(wanted, type) and not isinstance(value, wanted):
+        wanted: Any = function.__globals__.get(function.__annotations__.get(name))
+        is_ours = isinstance(wanted, type) and wanted.__module__.startswith("bolt_numba.")
+        if is_ours and not getattr(wanted, "_is_protocol", False) and not isinstance(value, wanted):
             return DTypeError(f"{what}: {name}: got {value!r:.80}, wanted a {wanted.__name__}")
     return None
 
@@ -111,8 +112,8 @@ def border(what: str, *passing: type[Exception]) -> Callable[[Callable[P, T]], C
                 trace = error.__traceback__
                 if isinstance(error, TypeError) and trace is not None and trace.tb_next is None:
                     raise  # the arguments are not those of the function
-                if isinstance(error, (AttributeError, TypeError)) and _THEIRS not in vars(error):
-                    leave(_mistaken(function, {**dict(zip(names, args, strict=False)), **kwargs}, what) or error, what)
+                if isinstance(error, (AttributeError, TypeError)) and not isinstance(error, BoltError):
+                    error = _mistaken(function, {**dict(zip(names, args, strict=False)), **kwargs}, what) or error
                 leave(error, what, *passing)
 
         return guarded

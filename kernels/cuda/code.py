@@ -26,7 +26,10 @@ from bolt_numba.kernels.cuda.declare import CudaKernel
 from bolt_numba.kernels.cuda.needs import REMEDY, check_compiler, is_known, lacking_compiler, versions
 
 PTX, CUBIN = "ptx", "cubin"
-_SOURCES = ("declare.py", "cuda/declare.py", "cuda/compiler.py", "cuda/language/*.py")
+_SOURCES = (
+    *("declare.py", "compiler_passes.py"),
+    *("cuda/declare.py", "cuda/compiler.py", "cuda/compiler_passes.py", "cuda/language/*.py"),
+)
 
 _lock = threading.RLock()
 renew_after_fork(sys.modules[__name__], "_lock", threading.RLock, awaited=True)

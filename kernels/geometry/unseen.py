@@ -95,6 +95,7 @@ class Unseen:
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __neg__ = __abs__ = __invert__ = _refuse
     __hash__ = None  # type: ignore[assignment]
 
+
 KEYED_ELEMENTS = 64
 """Elements up to which a constant is small: its content is a part of what nodes alike have in common."""
 T = TypeVar("T")

@@ -13,7 +13,7 @@ all panels pass.  What is left of rows or columns is multiplied as `sweep` does 
 alone, each with the one MR further on: results do not depend on threads.
 
 Where a sum adds channels q of the first half of K and q' of the second, it adds channel q' times a power of two that
-makes the largest weights of both equal; T take it back.  `strassen_error` bounds what remains.  Pairs of tiles with a
+makes the largest weights of both equal; T take it back.  `error` bounds what remains.  Pairs of tiles with a
 sum that is not finite, or so large that products might not be, are multiplied as `sweep` does it.
 Sums mix two rows, so a row's error is relative to the larger one: products of matrices, whose rows may be somebody
 else's, take it only with ``numerics="fast"`` and when they are tuned.
@@ -394,7 +394,7 @@ def pays(op: Conv, ins: Types) -> bool:
 
 
 def error(op: Conv, ins: Types, context: Context) -> float:
-    """The bound of `strassen_error` for a layer's filters; none holds for pixels of several images."""
+    """The bound of `strassen.error` for a layer's filters; none holds for pixels of several images."""
     x, w = ins[0], ins[1]
     return math.inf if w.known is None or x.dims[0] > 1 else float(content(derived(w.known, *_BALANCE, FLOATS))[-1])
 

@@ -24,7 +24,7 @@ from bolt_numba.kernels.cpu.products.sweep import MR
 from bolt_numba.kernels.jit import I64, PTR, inline, native
 
 LARGE_SQUARE = 2.0**120
-"""Square from which a sum is large: with weights up to `strassen_error.RANGE`, products of lesser ones are finite."""
+"""Square from which a sum is large: with weights up to `error.RANGE`, products of lesser ones are finite."""
 
 
 @inline
@@ -74,7 +74,7 @@ def add_rows(rows, half, scales, to, ld):
 def sum_panels(p, tid, nthreads):
     """T2, T3, T4, T1, [half][PANEL] each, of every pair of panels at b; they begin ``sums`` bytes behind it.
 
-    scales: see `strassen_error.balance`.
+    scales: see `error.balance`.
     """
     half = p.half
     part = 2 * BYTES * half

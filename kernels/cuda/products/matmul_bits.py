@@ -68,7 +68,7 @@ def _accepts(op: MatMulNBits, ins: Types) -> bool:
     x = ins[0]
     if not x.dims or any(t is not None and not t.is_static for t in ins) or x.dtype not in FLOATS:
         return False
-    return math.prod(x.dims[:-1]) <= MAX_I32 and ins[1].dims[0] * x.dims[-1] <= MOST_LAUNCHED
+    return math.prod(x.dims[:-1]) <= MAX_I32 and ins[1].dims[0] * ceil_div(x.dims[-1], 2) <= MOST_LAUNCHED
 
 
 @kernel(MatMulNBits, device="cuda", accepts=_accepts)

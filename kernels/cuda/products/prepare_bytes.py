@@ -70,7 +70,7 @@ def sums_of_rows(dtype: str, wide: bool) -> CudaKernel:
 
 @inline
 def ratio(a, b, y):
-    """`ops.layers.integer_products.scale_ratio`."""
+    """`ops.layers.products.integer_products.scale_ratio`."""
     is_small, is_first = abs(a * b) < f32(LEAST_SCALE), abs(a) < abs(b)
     low, high, up = a if is_first else b, b if is_first else a, f32(UP) if is_small else f32(1)
     made = (low * up) * high / (y * up)
