@@ -84,7 +84,8 @@ def _text(made: Elements, wanted: tuple[str, ...], unit: int, name: str) -> str:
     called = f"({', '.join(wanted)})"
     if "fault" in wanted:  # a report in the loop would cost a tenth of its time
         again = [f"        t = _first + {last}"] * ("t" in wanted)
-        lines += [f"        if quiet{called} < 0 and _wrong < 0:", f"            _wrong = {last}", "    if _wrong >= 0:"]
+        lines += [f"        if quiet{called} < 0 and _wrong < 0:", f"            _wrong = {last}"]
+        lines.append("    if _wrong >= 0:")
         lines += [f"        {last} = _wrong", *again, f"        element{called}", "        _wrong = -1"]
     else:
         lines.append(f"        element{called}")
