@@ -102,7 +102,7 @@ def border(what: str, *passing: type[Exception]) -> Callable[[Callable[P, T]], C
     """
 
     def wrap(function: Callable[P, T]) -> Callable[P, T]:
-        names = function.__code__.co_varnames
+        names = function.__code__.co_varnames[: function.__code__.co_argcount]
 
         @wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> T:

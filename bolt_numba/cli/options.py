@@ -185,7 +185,9 @@ def _loaded(path: Path, kind: str) -> Any:
     try:
         with open_regular(path) as file:
             loaded = np.load(file, allow_pickle=False)
-            return loaded if isinstance(loaded, np.ndarray) else dict(loaded)
+            if isinstance(loaded, np.ndarray) or kind == ".npz":
+                return loaded if isinstance(loaded, np.ndarray) else dict(loaded)
+            raise InvalidModelError(f"{path}: got an archive of arrays, wanted an .npy file")
     except (FileNotFoundError, BoltError):
         raise
     except Exception as error:  # of any kind: heads are read as Python, and may claim any size
@@ -202,9 +204,7 @@ def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 
 def load_array(path: Path) -> Array:
     """The array of an .npy file."""
-    loaded = _loaded(path, ".npy")
-    if not isinstance(loaded, np.ndarray):
-        raise InvalidModelError(f"{path}: got an archive of arrays, wanted an .npy file")
+    loaded: Array = _loaded(path, ".npy")
     return loaded
 
 

@@ -69,6 +69,7 @@ def test_norms_of_whole_images() -> None:
         ("c_embedding", {"Ids": (2, 3), "W": (9, 4)}, {"start_index": 9}),
         ("multihead_matmul", {"Input": (1, 2, 4), "W": (4, 3, 4), "Bias": (3, 4)}, {"transpose_Q": True}),
         ("lp_pool2d", {"X": (1, 1, 4, 4)}, {"ksize": [2, 2], "norm_type": 2.0, "adaptive": True}),
+        ("sigmoid", {"X": (1, 4)}, {"soft_label": True}),
     ],
 )  # fmt: skip
 def test_what_would_change_the_result_is_refused(
@@ -125,3 +126,13 @@ def test_activations_keep_nan_and_what_is_at_the_threshold(name: str, wanted: li
     key = "lambda" if name == "softshrink" else "threshold"
     (got,) = results(name, {"X": np.array([0.5, -0.5, 0.25, 1, np.nan], F32)}, ["Out"], **{key: 0.5})
     near(got, np.array([*wanted, np.nan], F32))
+
+
+@pytest.mark.parametrize("slot", ["ExpandTimes", "expand_times_tensor"])
+def test_counts_of_an_old_expand_may_come_in_either_slot(slot: str) -> None:
+    x, parts = real(2, 3), [feed("x", 0)]
+    counts = {"n": [2, 1]} if slot == "ExpandTimes" else {"n": [2], "m": [1]}
+    for name, values in counts.items():
+        parts.append(op("assign_value", {}, {"Out": [name]}, shape=[len(values)], dtype=2, int32_values=values))
+    parts += [op("expand", {"X": ["x"], slot: [*counts]}, {"Out": ["y"]}), fetch("y"), var("x", F32, [2, 3])]
+    near(bn.compile(program(parts), threads=1)(x)[0], np.tile(x, (2, 1)))

@@ -49,13 +49,30 @@ IGNORED = frozenset((
     "entry", "entry_config", "table_class", "grad_inplace", "slot",
     "height_sections", "table_names", "trainer_id", "is_distributed", "sync_mode", "activation_bits", "weight_bits",
     "quant_bits", "activation_quantize_type", "weight_quantize_type", "skip_quant", "use_curand",
-    "soft_label", "ignore_index", "numeric_stable_mode", "use_softmax", "corr_type_multiply", "out_stride", "diag_val",
-    "allow_out_of_range", "save_intermediate_out", "dropout_fix_seed", "dropout_seed", "return_softmax", "rng_name",
-    "vocab_size", "trainable_statistics", "quant_round_type", "quant_max_bound", "quant_min_bound", "pooling_type",
-    "unpooling_type", "window_size", "moving_rate", "stable", "sorted", "return_index", "return_inverse",
-    "return_counts",
 ))  # fmt: skip
 """Attributes without a meaning for the result of a run, in snake case."""
+_MEANINGLESS = {
+    "batch_norm inplace_abn sync_batch_norm": "trainable_statistics momentum",
+    "c_embedding lookup_table_v2 embedding": "vocab_size",
+    "correlation": "corr_type_multiply",
+    "cross_entropy_with_softmax softmax_with_cross_entropy": "ignore_index numeric_stable_mode soft_label use_softmax",
+    "fake_quantize_range_abs_max": "window_size",
+    "flash_attn memory_efficient_attention": "return_softmax rng_name",
+    "fused_bias_dropout_residual_layer_norm": "dropout_fix_seed dropout_seed",
+    "fused_elemwise_activation fused_elemwise_add_activation": "save_intermediate_out",
+    "fused_rms_norm_quant rms_norm": "quant_max_bound quant_min_bound quant_round_type",
+    "im2sequence": "out_stride",
+    "lp_pool2d": "pooling_type",
+    "moving_average_abs_max_scale": "moving_rate",
+    "one_hot one_hot_v2": "allow_out_of_range",
+    "argsort": "stable",
+    "top_k_v2 topk": "sorted",
+    "uniform uniform_random": "diag_val",
+    "unique unique_consecutive": "return_counts return_index return_inverse",
+    "unpool unpool3d": "unpooling_type",
+}
+"""Operators, and attributes that have no such meaning for them."""
+IGNORED_OF = {name: frozenset(words.split()) for names, words in _MEANINGLESS.items() for name in names.split()}
 
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -137,6 +154,7 @@ def joined(b: PaddleBuilder, elements: Sequence[Value]) -> Value:
 def _add_attributes(
     b: PaddleBuilder, reader: Reader, spelling: Spelling, attributes: dict[str, Any], given: dict[str, Any]
 ) -> None:
+    ignored = IGNORED | IGNORED_OF.get(b.operation.type, frozenset())
     for spelled, value in attributes.items():
         name = spelling.slots.get(spelled) or snake(spelled)
         if name in given or value == "AnyLayout":  # what old programs write where there is nothing to say
@@ -146,7 +164,7 @@ def _add_attributes(
         elif name in reader.inputs:
             if _kind(reader, name) != "Values":
                 given[name] = b.const(_array(value))
-        elif name not in IGNORED and value not in (False, 0, "", (), None):
+        elif value not in (False, 0, "", (), None) and name not in ignored:
             raise b.unsupported(f"attribute '{spelled}' = {str(value)[:60]}")
 
 

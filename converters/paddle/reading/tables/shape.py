@@ -250,7 +250,10 @@ def expand_as(b: PaddleBuilder, x: Value, y: Value | None = None, *, target_shap
     return b.expanded(x, b(Shape(), y)) if y is not None else expand(b, x, b.const(ints(target_shape)))
 
 
-_TILE = {"repeat_times_tensor": "repeat_times*", "expand_times_tensor": "repeat_times*", "expand_times": "repeat_times"}
+_TILE = {
+    **dict.fromkeys(("repeat_times_tensor", "expand_times_tensor"), "repeat_times*"),
+    **dict.fromkeys(("expand_times", "ExpandTimes"), "repeat_times"),
+}
 
 
 @PADDLE.reader("tile", legacy=("expand",), slots=_TILE)

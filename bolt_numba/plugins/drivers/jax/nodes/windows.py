@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import F32
+from bolt_numba.base.types import F32, I64
+from bolt_numba.ops.layers.detection.regions import RoiAlign
 from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool, Pool
 from bolt_numba.ops.layers.resize import GridSample, Resize
 from bolt_numba.plugins.drivers.jax.table import DATA, FLOATS, INTS, NUMBERS, WIDE, JaxSite, builds
@@ -60,3 +62,35 @@ def resize(s: JaxSite, op: Resize, x: Any, *operands: Any) -> Any:
 def grid_sample(s: JaxSite, op: GridSample, x: Any, grid: Any) -> Any:
     data = s.np.asarray(x if x.dtype in WIDE else x.astype(F32))
     return op.sampled(s.np, data, s.np.asarray(grid)).astype(x.dtype)
+
+
+@builds("RoiAlign", dtypes=FLOATS, indices=(2,))
+def roi_align(s: JaxSite, op: RoiAlign, x: Any, rois: Any, batch: Any) -> Any:
+    """By samples of a number that is given."""
+    s.want(op.sampling_ratio > 0, "as many samples as the region has pixels")
+    shift = 0.5 if op.coordinate_transformation_mode == "half_pixel" else 0.0
+    corners = rois * op.spatial_scale - shift
+    planes = s.np.take(x, batch, axis=0, mode="clip")
+    sides = []
+    for first, count, size in ((1, op.output_height, s.dims()[2]), (0, op.output_width, s.dims()[3])):
+        start, length = corners[:, first], corners[:, first + 2] - corners[:, first]
+        length = length if shift else s.np.maximum(length, 1.0)
+        bins = np.arange(count)[:, None] + (np.arange(op.sampling_ratio) + 0.5) / op.sampling_ratio
+        at = start[:, None] + (length / count)[:, None] * bins.reshape(1, -1).astype(x.dtype)
+        inside = (at >= -1) & (at <= size)
+        at = s.np.where(inside, s.np.clip(at, 0, size - 1), 0)
+        low = s.np.floor(at).astype(I64)
+        high = s.np.minimum(low + 1, size - 1)
+        share = at - low
+        sides.append([(low, s.np.where(inside, 1 - share, 0)), (high, s.np.where(inside, share, 0))])
+    rows = np.arange(s.dims(1)[0])[:, None, None]
+    parts = []
+    for (i, wi), (j, wj) in itertools.product(*sides):
+        found = s.np.moveaxis(planes, 1, -1).at[(rows, i[:, :, None], j[:, None, :])].get(mode="clip")
+        weight = (wi[:, :, None] * wj[:, None, :])[..., None]
+        parts.append(s.np.where(weight == 0, 0, found * weight))
+    n, each = s.dims(1)[0], op.sampling_ratio
+    combined = s.np.stack(parts).max(0) if op.mode == "max" else sum(parts)
+    bins = combined.reshape(n, op.output_height, each, op.output_width, each, s.dims()[1])
+    y = bins.max((2, 4)) if op.mode == "max" else bins.mean((2, 4))
+    return s.np.moveaxis(y, -1, 1).astype(x.dtype)
