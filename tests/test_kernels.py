@@ -189,6 +189,7 @@ def taken_cases(entry: Entry, seen: Counter[Feature]) -> int:
 @lru_cache(maxsize=2)  # those of all operators take gigabytes
 def many_cases(op: type[Op], count: int) -> list[tuple[Case, bool]]:
     """``count`` cases of an operator, and whether operands are constants in them."""
+    assert op in CASES, no_cases(op)
     found = []
 
     @settings(derandomize=True, max_examples=count, phases=[Phase.generate], suppress_health_check=list(HealthCheck))

@@ -63,8 +63,8 @@ def integers(dtype: Any, *shape: int) -> Array:
     return RNG.integers(low, 2 if dtype == BOOL else 10, shape).astype(dtype)
 
 
-def assert_ulps(got: Array, wanted: Array, ulps: float, floor: float = 0.0) -> None:
-    """Equal, both NaN, or within ``ulps`` units in the last place (of at least ``floor``)."""
+def assert_ulps(got: Array, wanted: Array, ulps: float, *inputs: Array, floor: float = 0.0) -> None:
+    """Equal, both NaN, or within ``ulps`` units in the last place (of at least ``floor``).  inputs: named if not."""
     assert got.dtype == wanted.dtype
     assert got.shape == wanted.shape
     with np.errstate(all="ignore"):
@@ -72,7 +72,8 @@ def assert_ulps(got: Array, wanted: Array, ulps: float, floor: float = 0.0) -> N
         close = np.abs(got - wanted) <= ulps * unit
     same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
     bad = np.flatnonzero(~(same | close))
-    assert not bad.size, f"{got.flat[bad[0]]} for {wanted.flat[bad[0]]}, {bad.size} of {got.size}"
+    at, *found = [[a.flat[i] for i in bad[:1] if a.size == got.size] for a in (got, wanted, *inputs)]
+    assert not bad.size, f"got {at}, wanted {found[0]} of {found[1:]}; {bad.size} of {got.size} differ"
 
 
 def check(op: Any, *inputs: Array) -> None:
@@ -85,7 +86,7 @@ def check(op: Any, *inputs: Array) -> None:
         step.parallel = True  # shares of the work as for large operands
     for a, b in zip(run_planned(planned, list(inputs)), wanted, strict=True):
         if b.dtype == F32:
-            assert_ulps(a, b, getattr(op, "ulp", 0) + 1)
+            assert_ulps(a, b, getattr(op, "ulp", 0) + 1, *inputs)
         else:
             assert a.dtype == b.dtype
             np.testing.assert_array_equal(a, b)
@@ -182,7 +183,7 @@ def test_unary_f32(op: Any) -> None:
         keep = x != -np.inf
         got, wanted = got[keep], wanted[keep]
     floor = 1.0 if isinstance(op, ops.HardSigmoid | ops.HardSwish) else 1e-30  # these cancel at their corner
-    assert_ulps(got, wanted, op.ulp + 1, floor if op.ulp else 0.0)
+    assert_ulps(got, wanted, op.ulp + 1, floor=floor if op.ulp else 0.0)
 
 
 @pytest.mark.parametrize("name", ["Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu", "Equal", "Less", "GreaterOrEqual"])

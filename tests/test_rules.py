@@ -13,6 +13,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.spec import verify
+from bolt_numba.ir.text import to_text
 from bolt_numba.ops.pointwise import Abs, Add, Clip, Neg, Relu
 from bolt_numba.passes.canonical.fold import FoldConstant, fold_rules
 from bolt_numba.passes.pipeline import STAGES, PipelineRun, all_rules
@@ -70,7 +71,7 @@ def test_rule_fires_and_keeps_values(case: Case) -> None:
     trace = Trace(stage="test")
     rules = [RULES[n] for n in (case.rule, HELPERS.get(case.rule, "")) if n]
     rewrite(graph, rules, trace=trace, strict=True)
-    assert trace.counts()[case.rule] >= 1, trace.refusals
+    assert trace.counts()[case.rule] >= 1, f"matched nowhere; refused: {trace.refusals}\n{to_text(before)}"
     assert [n.op.name for n in graph.nodes] == case.after.split()
     verify(graph)
     assert graph.output_names == before.output_names
