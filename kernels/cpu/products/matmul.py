@@ -234,11 +234,12 @@ def sweep_step(
     args: what is not the same for all, such as ``scratch_step``, which the workspace follows from.
     """
     m, n, k = sizes
+    residual, activation = getattr(op, "residual", False), getattr(op, "activation", None)  # MatMulNBits has neither
     common: dict[str, Argument] = {
-        "a": In(0), "c": Out(0), "ldc": Pitch(Out(0)), "res": In(3) if op.residual else None,
-        "ldr": Pitch(In(3)) if op.residual else 0, "m": m, "n": n, "k": k, "zeros": None,
+        "a": In(0), "c": Out(0), "ldc": Pitch(Out(0)), "res": In(3) if residual else None,
+        "ldr": Pitch(In(3)) if residual else 0, "m": m, "n": n, "k": k, "zeros": None,
         "scratch": Scratch(threads * args["scratch_step"]), "share": choose_share(args["blocks"], m, n, k, threads),
-        "paired": PAIRED, **finish(op.activation, short).args,
+        "paired": PAIRED, **finish(activation, short).args,
     }  # fmt: skip
     return Step(kernel, common | args, threads > 1)
 

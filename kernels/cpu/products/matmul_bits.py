@@ -45,7 +45,6 @@ from bolt_numba.kernels.cpu.products.sweep import sweep
 from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native, inline
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 
 TOGETHER = 6 if target().registers >= 32 else 2
@@ -310,14 +309,18 @@ def _many(op: MatMulNBits, ins: Types, held: dict[str, Argument], context: Conte
         some = min(chunk, n - start)
         made = held | {"to": panels, "first": start // PANEL, "n": some, "bits": op.bits}
         steps.append(Step(panels_of_bits, made, is_parallel(context, 0, 4 * k * some)))
-        steps.append(_sweep(m, some, k, panels, biases, start, n, context))
+        steps.append(_sweep(op, (m, some, k), panels, biases, start, n, context))
     return steps
 
 
-def _sweep(m: int, n: int, k: int, panels: Argument, bias: Argument, start: int, ldc: int, context: Context) -> Step:
+def _sweep(
+    op: MatMulNBits, sizes: tuple[int, int, int], panels: Argument, bias: Argument, start: int, ldc: int,
+    context: Context,
+) -> Step:  # fmt: skip
+    m, n, k = sizes
     threads = either(is_parallel(context, 2 * m * n * k, 4 * n * k), context.threads, 1)
     main: dict[str, Argument] = {
         "lda": k, "b": panels, "bias": bias, "ldc": ldc, "blocks": 1,
         "offsets": np.array([[0, 0, 0, 4 * start, 0, start]]),
     }  # fmt: skip
-    return dense_step(sweep, MatMul(), main, (m, n, k), threads, context)
+    return dense_step(sweep, op, main, sizes, threads, context)
