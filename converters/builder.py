@@ -169,7 +169,7 @@ class ForeignBuilder(Builder):
         if isinstance(dim, int):
             return dim
         place = axis if axis >= 0 else axis + self.rank_of(x)
-        return self.one(Shape(place, place + 1), x)
+        return self(Shape(place, place + 1), x)
 
     def sizes_of(self, x: Value, axes: Iterable[int]) -> list[Size]:
         """Lengths of some axes."""
@@ -194,11 +194,11 @@ class ForeignBuilder(Builder):
 
     def reshaped(self, x: Value, *parts: Value | Sequence[Size], zero_keeps: bool = False) -> Value:
         """``x`` in a shape made of sizes (-1 is solved) and of shapes.  zero_keeps: a 0 keeps what is there."""
-        return self.one(Reshape(allowzero=not zero_keeps), x, self.joined(*parts))
+        return self(Reshape(allowzero=not zero_keeps), x, self.joined(*parts))
 
     def expanded(self, x: Value | Array, *parts: Value | Sequence[Size]) -> Value:
         """``x`` broadcast to a shape made of sizes and of shapes."""
-        return self.one(Expand(), x if isinstance(x, Value) else self.const(x), self.joined(*parts))
+        return self(Expand(), x if isinstance(x, Value) else self.const(x), self.joined(*parts))
 
     def counted(self, count: Value | int, dtype: AnyDType = I64) -> Value:
         """0, 1, ... before ``count``."""
@@ -213,7 +213,7 @@ class ForeignBuilder(Builder):
 
     def elements(self, shape: Value) -> Value:
         """How many elements a shape has, [1] i64."""
-        return self.one(ReduceProd(True), shape, ints([0]))
+        return self(ReduceProd(True), shape, ints([0]))
 
     # --- operands in another form -------------------------------------------------------------------------------------
 
@@ -223,35 +223,35 @@ class ForeignBuilder(Builder):
             return x
         if x.const is not None and x.type.dtype.kind in "iu" and dtype.kind in "iu":
             return self.const(x.const.astype(dtype), x.name)
-        return self.one(Cast(dtype), x)
+        return self(Cast(dtype), x)
 
     def as_scalar(self, x: Value) -> Value:
         """An operand of one element as a scalar."""
-        return x if x.type.shape == () else self.one(Reshape(), x, ints([]))
+        return x if x.type.shape == () else self(Reshape(), x, ints([]))
 
     def flat(self, x: Value) -> Value:
         """X as one row."""
-        return x if x.type.shape is not None and len(x.type.shape) == 1 else self.one(Reshape(), x, ints([-1]))
+        return x if x.type.shape is not None and len(x.type.shape) == 1 else self(Reshape(), x, ints([-1]))
 
     def sliced(self, x: Value, axis: int, start: int, end: int = END, step: int = 1) -> Value:
         """Some elements along one axis, as Python counts them."""
-        return self.one(Slice(), x, ints([start]), ints([end]), ints([axis]), ints([step]))
+        return self(Slice(), x, ints([start]), ints([end]), ints([axis]), ints([step]))
 
     def column(self, x: Value, axis: int, at: int) -> Value:
         """One slice of x, without the axis."""
-        return self.one(Squeeze(), self.sliced(x, axis, at, at + 1 if at != -1 else END), ints([axis]))
+        return self(Squeeze(), self.sliced(x, axis, at, at + 1 if at != -1 else END), ints([axis]))
 
     def unsqueezed(self, x: Value, *axes: int) -> Value:
         """``x`` with axes of length 1 put in, counted in the result."""
-        return self.one(Unsqueeze(), x, ints(axes)) if axes else x
+        return self(Unsqueeze(), x, ints(axes)) if axes else x
 
     def squeezed(self, x: Value, *axes: int) -> Value:
         """``x`` without axes of length 1."""
-        return self.one(Squeeze(), x, ints(axes)) if axes else x
+        return self(Squeeze(), x, ints(axes)) if axes else x
 
     def transposed(self, x: Value, *perm: int) -> Value:
         """X with its axes in another order."""
-        return x if perm == tuple(range(len(perm))) else self.one(Transpose(tuple(perm)), x)
+        return x if perm == tuple(range(len(perm))) else self(Transpose(tuple(perm)), x)
 
     def moved_last(self, x: Value, axis: int) -> tuple[Value, Ints]:
         """X with an axis behind the others, and the order that undoes it."""
@@ -261,9 +261,9 @@ class ForeignBuilder(Builder):
 
     def counted_up(self, index: Value, size: Any) -> Value:
         """Indices that may not count from the end: negative ones become such as no axis of this size has."""
-        return self.one(Where(), self(Less(), index, 0), self(Sub(), index, size), index)
+        return self(Where(), self(Less(), index, 0), self(Sub(), index, size), index)
 
     def chosen(self, condition: Value, x: Number, y: Number, dtype: AnyDType) -> Value:
         """X where the condition holds, else y."""
         sides = [v if isinstance(v, Value) else self.const(np.array(v, dtype)) for v in (x, y)]
-        return self.one(Where(), condition, *sides)
+        return self(Where(), condition, *sides)

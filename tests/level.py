@@ -187,7 +187,6 @@ LONG: dict[str, Sequence[str]] = {
         "tests/test_recurrent.py::test_threads_share_steps_and_keep_the_bits",
         "tests/test_reductions.py::test_long_sums_of_two_groups_of_axes",
         "tests/test_reductions.py::test_running_lines_are_summed_in_order",
-        "tests/test_steps.py::test_steps_of_another_operator_are_borrowed",
         "tests/test_stops.py::test_iterations_of_sizes_by_data",
         "tests/test_tape.py::test_stacked_blocks_never_meet",
         "tests/test_winograd.py::test_exact_where_transforms_are",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -42,10 +43,13 @@ def late(n: int) -> int:
     return n
 
 
+@pytest.mark.parametrize(
+    "modules", [("numba.core.ssa", "numba.core.compiler"), ("numba.cuda.core.ssa", "numba.cuda.compiler")]
+)
 @pytest.mark.parametrize("function", [branches, loops, late], ids=lambda f: f.__name__)
-def test_single_assignments_are_those_of_numba(function: Callable[..., Any]) -> None:
-    from numba.core import ssa
-    from numba.core.compiler import run_frontend
+def test_single_assignments_are_those_of_numba(function: Callable[..., Any], modules: tuple[str, str]) -> None:
+    ssa, compiler = map(importlib.import_module, modules)
+    run_frontend = compiler.run_frontend
 
     from bolt_numba.kernels.compiler_passes import single_assignments
 

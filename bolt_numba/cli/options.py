@@ -174,20 +174,26 @@ def read_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, 
 
 def load_arrays(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file by name."""
-    found: Array | dict[str, Array] = _loaded(path, ".npz")
-    if isinstance(found, np.ndarray):
-        raise InvalidModelError(f"{path}: got one array, wanted an .npz file")
+    found: dict[str, Array] = _loaded(path, ".npz")
+    return found
+
+
+def load_array(path: Path) -> Array:
+    """The array of an .npy file."""
+    found: Array = _loaded(path, ".npy")
     return found
 
 
 def _loaded(path: Path, kind: str) -> Any:
-    """The array of a file, or its arrays by name."""
+    """The array of an .npy file, or the arrays of an .npz file by name; a file of the other kind is not unpacked."""
     try:
         with open_regular(path) as file:
             loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray) or kind == ".npz":
-                return loaded if isinstance(loaded, np.ndarray) else dict(loaded)
-            raise InvalidModelError(f"{path}: got an archive of arrays, wanted an .npy file")
+            is_one = isinstance(loaded, np.ndarray)
+            if is_one != (kind == ".npy"):
+                got = "one array" if is_one else "an archive of arrays"
+                raise InvalidModelError(f"{path}: got {got}, wanted an {kind} file")
+            return loaded if is_one else dict(loaded)
     except (FileNotFoundError, BoltError):
         raise
     except Exception as error:  # of any kind: heads are read as Python, and may claim any size
@@ -200,12 +206,6 @@ def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
-
-
-def load_array(path: Path) -> Array:
-    """The array of an .npy file."""
-    loaded: Array = _loaded(path, ".npy")
-    return loaded
 
 
 def _array(text: str, spec: TensorSpec) -> Array:

@@ -98,10 +98,6 @@ class Builder:
         node = self.node(op, *operands, name=name)
         return node.outputs[0] if len(node.outputs) == 1 else tuple(node.outputs)
 
-    def one(self, op: Op, *operands: Operand, name: str = "") -> Value:
-        """As a call, of an operator with one output."""
-        return self.node(op, *operands, name=name).outputs[0]
-
     def _value(self, x: Operand, like: Any) -> Value | None:
         if x is None or isinstance(x, Value):
             return x

@@ -97,7 +97,8 @@ def cast_step(
 
 def _step(form: Lookup, table: Argument, x: Argument, y: Argument, n: int, on: DeviceParts) -> Step:
     args: dict[str, Argument] = {"x": x, "y": y, "table": table, "n": n}
-    return on.own("elementwise.tables.step")(form, args)  # type: ignore[no-any-return]
+    step: Step = on.own("elementwise.tables.step")(form, args)
+    return step
 
 
 @everywhere(ByteTable, inplace=(0,))

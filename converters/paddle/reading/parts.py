@@ -23,14 +23,14 @@ class PaddleParts(ForeignBuilder):
 
     def truth(self, x: Value) -> Value:
         """Whether each element is not zero."""
-        return x if x.type.dtype == BOOL else self.one(Not(), self(Equal(), x, 0))
+        return x if x.type.dtype == BOOL else self(Not(), self(Equal(), x, 0))
 
     def number(self, x: Value, dtype: AnyDType) -> Number:
         """The only element of x: a number of Python where it is known, else a scalar of ``dtype``."""
         known = known_scalar(x)
         if known is not None:
             return int(known) if dtype.kind in "iu" else known
-        return self.one(Reshape(), self.to(x, dtype), ints(()))
+        return self(Reshape(), self.to(x, dtype), ints(()))
 
     def length(self, x: Value, axis: int) -> Value:
         """A dimension of x, [1] i64; a value also where it is known."""

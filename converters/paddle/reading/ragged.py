@@ -16,7 +16,6 @@ from bolt_numba.converters.builder import ints
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.gather import Gather
-from bolt_numba.ops.arrays.generate import Range
 from bolt_numba.ops.arrays.reduce import CumSum, ReduceMax, ReduceSum
 from bolt_numba.ops.arrays.shape import Concat, Reshape, Shape, Unsqueeze
 from bolt_numba.ops.control import Loop
@@ -65,7 +64,7 @@ class RaggedRows:
         ends = b(CumSum(), lengths, np.array(0))
         self.starts: Value = b(Sub(), ends, lengths)
         self.total: Value = b(ReduceSum(keepdims=False), lengths, FIRST)
-        self.count: Value = counted(b, self.total)
+        self.count: Value = b.counted(self.total)
         whole = b(LessOrEqual(), b(Unsqueeze(), ends, ints([0])), b(Unsqueeze(), self.count, ints([1])))
         self.owners: Value = b(ReduceSum(keepdims=False), b(Cast(I64), whole), ints([1]))
         self.places: Value = b(Sub(), self.count, self.per_row(self.starts))
@@ -78,13 +77,13 @@ class RaggedRows:
     @property
     def inside(self) -> Value:
         """Which places of [n, longest] have a row."""
-        places = self.b(Unsqueeze(), counted(self.b, self.longest), ints([0]))
+        places = self.b(Unsqueeze(), self.b.counted(self.longest), ints([0]))
         return self.b(Less(), places, self.b(Unsqueeze(), self.lengths, ints([1])))
 
     def padded(self, x: Value, fill: float | int | bool = 0) -> Value:
         """Rows as [n, longest, ...], with ``fill`` behind the shorter sequences."""
         b = self.b
-        places = b(Unsqueeze(), counted(b, self.longest), ints([0]))
+        places = b(Unsqueeze(), b.counted(self.longest), ints([0]))
         at = b(Add(), b(Unsqueeze(), self.starts, ints([1])), places)
         at = b(Max(), b(Min(), at, b(Sub(), self.total, 1)), 0)
         more = b.rank_of(x) - 1
@@ -96,16 +95,11 @@ class RaggedRows:
         b = self.b
         at = b(Add(), b(Mul(), self.owners, self.longest), self.places)
         shape = b(Concat(0), ints([-1]), b(Shape(2), x)) if b.rank_of(x) > 2 else ints([-1])
-        return b.one(Gather(0), b(Reshape(), x, shape), at)
+        return b(Gather(0), b(Reshape(), x, shape), at)
 
     def short(self) -> Value:
         """Lengths as recurrent operators take them."""
         return self.b(Cast(I32), self.lengths)
-
-
-def counted(b: Builder, count: Value) -> Value:
-    """0, 1, ... before a scalar."""
-    return b(Range(), np.array(0, I64), count, np.array(1, I64))
 
 
 def given(b: PaddleBuilder, x: Value, lengths: Value) -> Value:

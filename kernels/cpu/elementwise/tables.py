@@ -46,8 +46,7 @@ def byte_lookup() -> Native:
             i += 1
 
     body.__name__ = "byte_lookup"
-    extents = lambda a: {"x": a.n, "y": a.n, "table": ENTRIES}  # noqa: E731
-    return native(x=PTR, y=PTR, table=PTR, n=I64, extents=extents)(body)
+    return native(x=PTR, y=PTR, table=PTR, n=I64, extents=lambda a: {"x": a.n, "y": a.n, "table": ENTRIES})(body)
 
 
 def _text(form: Lookup) -> str:

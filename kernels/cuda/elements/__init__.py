@@ -120,10 +120,12 @@ class CudaParts:
         return (float_max, float_min) if dtype == "f64" else (lang.maximum, lang.minimum)
 
     def carried(self, transfers: Iterable[Transfer]) -> list[Step]:
-        return self.own("movement.moves.carried")(transfers)  # type: ignore[no-any-return]
+        steps: list[Step] = self.own("movement.moves.carried")(transfers)
+        return steps
 
     def table_gather_steps(self, shape: Sequence[int], indices: Sequence[Array], unit: int) -> list[Step]:
-        return self.own("movement.table_gather.table_gather_steps")(shape, indices, unit)  # type: ignore[no-any-return]
+        steps: list[Step] = self.own("movement.table_gather.table_gather_steps")(shape, indices, unit)
+        return steps
 
     def pays(self, nbytes: int, count: int = 0) -> bool:
         return True

@@ -124,7 +124,8 @@ def _per_group(b: LayerBuilder, channels: Dim, groups: int) -> Dim:
 def _unbatched(b: LayerBuilder, operator: Op, x: Value, at: int, w: Value, bias: Value | None) -> Value:
     """A convolution whose channels are axis ``at``: all axes before it are one batch."""
     if at == 1:
-        return b.one(operator, x, w, bias)
+        made: Value = b(operator, x, w, bias)
+        return made
     rank = b.rank_of(x)
     before = [b.static_dim(x, i) for i in range(at)]
     behind = [b.static_dim(x, i) for i in range(at, rank)]

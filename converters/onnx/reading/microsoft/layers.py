@@ -46,7 +46,7 @@ def unfold(b: NodeBuilder, x: Value, *, size: int, dim: int = -1, step: int = 1)
     if not isinstance(length, Sym) and size > length:
         raise b.invalid("size", size, f"at most {length}, the length of axis {dim}")
     if isinstance(length, Sym):
-        end: Any = b(p.Sub(), b.squeezed(b.size_of(x, axis), 0), size - 1)  # type: ignore[arg-type]
+        end: Any = b(p.Sub(), b.squeezed(b(Shape(axis, axis + 1), x), 0), size - 1)
     else:
         end = np.array(length - size + 1)
     starts = b.unsqueezed(b(Range(), np.array(0), end, np.array(step)), 1)

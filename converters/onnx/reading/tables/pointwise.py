@@ -50,7 +50,8 @@ def _old_binary(name: str) -> Any:
             trailing = rank - start - inner
             if trailing > 0:
                 y = b(Unsqueeze(), y, np.arange(inner, inner + trailing))
-        return b.one(operator(), x, y)
+        made: Value = b(operator(), x, y)
+        return made
 
     return read
 

@@ -17,6 +17,7 @@ from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.conversion import BitCast
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceMin
 from bolt_numba.ops.arrays.shape import Shape, Squeeze
+from bolt_numba.ops.pointwise.row import Pointwise
 
 _ORDER = (BOOL, *(np.dtype(c) for c in ("u1", "i1", "i2", "i4", "i8")))
 
@@ -65,13 +66,14 @@ def _binary(compute: Any, on_bools: Any = None) -> Any:
     def read(b: PaddleBuilder, x: Value, y: Value, *, axis: int = -1) -> Value:
         first, second = alike(b, *aligned(b, x, y, axis))
         chosen_one = on_bools if on_bools is not None and first.type.dtype == BOOL else compute
-        return b.one(chosen_one(), first, second) if isinstance(chosen_one, type) else chosen_one(b, first, second)
+        made: Value = b(chosen_one(), first, second) if isinstance(chosen_one, type) else chosen_one(b, first, second)
+        return made
 
     return read
 
 
 def _divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    return b.one(p.Div(), x, y)
+    return b(p.Div(), x, y)
 
 
 def _floor_divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
@@ -89,7 +91,7 @@ def _floor_divided(b: PaddleBuilder, x: Value, y: Value) -> Value:
 
 
 def _power(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    return b.one(p.Pow(), x, y)
+    return b(p.Pow(), x, y)
 
 
 def _without_nan(operator: Any) -> Any:
@@ -103,7 +105,7 @@ def _without_nan(operator: Any) -> Any:
 
 
 def _heaviside(b: PaddleBuilder, x: Value, y: Value) -> Value:
-    return b.one(p.Where(), b(p.Equal(), x, 0), y, b.to(b(p.Greater(), x, 0), x.type.dtype))
+    return b(p.Where(), b(p.Equal(), x, 0), y, b.to(b(p.Greater(), x, 0), x.type.dtype))
 
 
 _ARITHMETIC: dict[tuple[str, ...], tuple[Any, ...]] = {
@@ -133,12 +135,12 @@ _COMPARISONS = {
 }  # fmt: skip
 
 
-def _comparison(operator: Any) -> Any:
+def _comparison(operator: type[Pointwise]) -> Any:
     def read(b: PaddleBuilder, x: Value, y: Value, *, axis: int = -1) -> Value:
         first, second = alike(b, *aligned(b, x, y, axis))
         if first.type.dtype == BOOL and operator is not p.Equal:
             first, second = b.to(first, I32), b.to(second, I32)
-        return b.one(operator(), first, second)
+        return b(operator(), first, second)
 
     return read
 
@@ -207,7 +209,7 @@ def _is_negative(b: PaddleBuilder, x: Value) -> Value:
     """Below zero, or the zero of negative sign."""
     below = b(p.Less(), x, 0.0)
     inverse = b(p.Less(), b(p.Div(), b.const(np.array(1, x.type.dtype)), x), 0.0)
-    return b.one(p.Or(), below, b(p.And(), b(p.Equal(), x, 0.0), inverse))
+    return b(p.Or(), below, b(p.And(), b(p.Equal(), x, 0.0), inverse))
 
 
 @PADDLE.reader("add_n", legacy=("sum",))
@@ -265,8 +267,8 @@ def equal_all(b: PaddleBuilder, x: Value, y: Value) -> Value:
 
 def any_of(b: PaddleBuilder, x: Value, axis: int) -> Value:
     """Whether a bool holds anywhere along an axis."""
-    return b.one(p.Cast(BOOL), b(ReduceMax(False), b(p.Cast(I32), x), ints([axis])))
+    return b(p.Cast(BOOL), b(ReduceMax(False), b(p.Cast(I32), x), ints([axis])))
 
 
 def _all(b: PaddleBuilder, x: Value) -> Value:
-    return b.one(p.Cast(BOOL), b(ReduceMin(False), b(p.Cast(I32), x)))
+    return b(p.Cast(BOOL), b(ReduceMin(False), b(p.Cast(I32), x)))

@@ -188,7 +188,7 @@ def _positions(b: PaddleBuilder, x: Value, axis: int, kernel: int, stride: int, 
     size = b(Add(), b.as_scalar(b.length(x, axis)), pads - dilation * (kernel - 1) - 1)
     starts = b(Mul(), b.counted(b(Add(), b(Div(), size, stride), 1)), stride)
     taps = b(Mul(), b.counted(kernel), dilation)
-    return b.one(Add(), b.unsqueezed(taps, 1), b.unsqueezed(starts, 0))
+    return b(Add(), b.unsqueezed(taps, 1), b.unsqueezed(starts, 0))
 
 
 def patches(b: PaddleBuilder, x: Value, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints) -> Value:

@@ -25,7 +25,7 @@ def filled(b: PaddleBuilder, shape: Value, value: float | int | bool, dtype: Any
     """An array of one value; the shape may be known only at run time."""
     if dtype.kind in "iub":
         value = bool(value) if dtype == BOOL else int(value)
-    return b.one(ConstantOfShape(value, dtype), b.to(b.flat(shape), I64))
+    return b(ConstantOfShape(value, dtype), b.to(b.flat(shape), I64))
 
 
 def parsed(text: str) -> float | int:

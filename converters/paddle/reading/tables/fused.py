@@ -227,7 +227,7 @@ def _causal(b: PaddleBuilder, scores: Value) -> Value:
     rows, columns = (b.counted(b.as_scalar(b.length(scores, axis))) for axis in (2, 3))
     shift = b(Sub(), b.as_scalar(b.length(scores, 3)), b.as_scalar(b.length(scores, 2)))
     later = b(Less(), b.unsqueezed(b(Add(), rows, shift), 1), b.unsqueezed(columns, 0))
-    return b.one(Where(), later, b.const(np.array(-np.inf, scores.type.dtype)), scores)
+    return b(Where(), later, b.const(np.array(-np.inf, scores.type.dtype)), scores)
 
 
 PADDLE.reader("fused_softmax_mask")(lambda b, x, mask: b(Softmax(-1), b(Add(), x, mask)))

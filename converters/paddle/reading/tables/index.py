@@ -185,7 +185,7 @@ def _tuples(b: PaddleBuilder, indices: Values) -> Value:
     wide = broadcast_tensors(b, tuple(b.to(i, I64) for i in indices))
 
     rank = b.rank_of(wide[0])
-    return b.one(Concat(rank), *(b.unsqueezed(v, rank) for v in wide))
+    return b(Concat(rank), *(b.unsqueezed(v, rank) for v in wide))
 
 
 @PADDLE.reader("index_fill")
@@ -329,7 +329,7 @@ def _set_at(b: PaddleBuilder, x: Value, value: Value, place: Value, axis: int) -
     before, behind = b.lengths(x, range(axis)), b.lengths(x, range(axis + 1, rank))
     updates = b.unsqueezed(b.expanded(value, before, behind), axis)
     places = b.expanded(b.shaped(b.to(place, I64), [1] * rank), before, [1], behind)
-    return b.one(ScatterElements(axis), x, places, updates)
+    return b(ScatterElements(axis), x, places, updates)
 
 
 @PADDLE.reader("sampling_id")

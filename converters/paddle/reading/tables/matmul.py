@@ -28,7 +28,7 @@ PADDLE.reader("determinant", pir=("det",), slots={"Input": "x"})(AsIs(Det()))
 
 def product(b: PaddleBuilder, x: Value, y: Value, trans_x: bool, trans_y: bool, alpha: float = 1.0) -> Value:
     """Alpha * x @ y as `numpy.matmul` has it; a vector is not transposed."""
-    return b.one(MatMul(trans_x and b.rank_of(x) > 1, trans_y and b.rank_of(y) > 1, alpha), x, y)
+    return b(MatMul(trans_x and b.rank_of(x) > 1, trans_y and b.rank_of(y) > 1, alpha), x, y)
 
 
 @PADDLE.reader("matmul", legacy=("matmul_v2",))

@@ -31,7 +31,7 @@ def padded(b: PaddleBuilder, x: Value, pads: Value, mode: str, value: Any = None
     fill = None
     if mode == "constant" and value is not None and value != 0:
         fill = b.to(b.as_scalar(value), x.type.dtype) if isinstance(value, Value) else value
-    return b.one(Pad(_MODES[mode]), x, pads, fill)
+    return b(Pad(_MODES[mode]), x, pads, fill)
 
 
 @PADDLE.reader("pad")

@@ -49,7 +49,7 @@ for _name, _base in {"log2": 2, "log10": 10}.items():
 
 def _trunc(b: PaddleBuilder, x: Value) -> Value:
     """Rounded toward zero; the sign of a zero is lost."""
-    return b.one(p.Mul(), b(p.Sign(), x), b(p.Floor(), b(p.Abs(), x)))
+    return b(p.Mul(), b(p.Sign(), x), b(p.Floor(), b(p.Abs(), x)))
 
 
 PADDLE.reader("trunc")(lambda b, x: x if x.type.dtype.kind in "iu" else _trunc(b, x))

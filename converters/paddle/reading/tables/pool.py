@@ -89,7 +89,7 @@ def _adaptive(b: PaddleBuilder, x: Value, size: Ints, axes: Ints, is_max: bool, 
     if all(isinstance(d, int) and d % k == 0 for d, k in zip(sizes, size, strict=True)):
         each = tuple(int(d or 0) // k for d, k in zip(sizes, size, strict=True))
         operator = MaxPool if is_max else AveragePool
-        return b.one(operator(each, each, layout=layout), x)
+        return b(operator(each, each, layout=layout), x)
     for axis, count in zip(axes, size, strict=True):
         if not _is_whole(b, x, axis, count):
             x = _shared_max(b, x, axis, count) if is_max else _shared_mean(b, x, axis, count)
@@ -129,7 +129,7 @@ def _windows(b: PaddleBuilder, x: Value, axis: int, count: int) -> Value:
     begins, ends = _shares(b, length, count)
     longest = b(Add(), b(Div(), b(Add(), length, count - 1), count), 1)
     places = b(Add(), b.unsqueezed(begins, 1), b.unsqueezed(b.counted(longest), 0))
-    return b.one(Min(), places, b.unsqueezed(b(Sub(), ends, 1), 1))
+    return b(Min(), places, b.unsqueezed(b(Sub(), ends, 1), 1))
 
 
 def _shared_max(b: PaddleBuilder, x: Value, axis: int, count: int) -> Value:

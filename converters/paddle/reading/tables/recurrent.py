@@ -85,7 +85,7 @@ def _single(b: PaddleBuilder, y: Value) -> Value:
 def _stacked(b: PaddleBuilder, weights: list[Value], mode: str) -> Value:
     """Weights of all directions, along a new first axis."""
     rows = [b.unsqueezed(_ordered(b, w, mode), 0) for w in weights]
-    return rows[0] if len(rows) == 1 else b.one(Concat(0), *rows)
+    return rows[0] if len(rows) == 1 else b(Concat(0), *rows)
 
 
 def _biases(b: PaddleBuilder, biases: Values, own: range, mode: str) -> Value | None:
@@ -93,7 +93,7 @@ def _biases(b: PaddleBuilder, biases: Values, own: range, mode: str) -> Value | 
     if not biases:
         return None
     rows = [b.unsqueezed(b(Concat(0), *(_ordered(b, biases[2 * i + side], mode) for side in (0, 1))), 0) for i in own]
-    return rows[0] if len(rows) == 1 else b.one(Concat(0), *rows)
+    return rows[0] if len(rows) == 1 else b(Concat(0), *rows)
 
 
 _ACTIVATIONS = (None, Sigmoid, Tanh, Relu)
@@ -103,7 +103,7 @@ def _activated(b: PaddleBuilder, x: Value, number: int) -> Value:
     if not 0 <= number < len(_ACTIVATIONS):
         raise b.invalid("activation", number, f"0 to {len(_ACTIVATIONS) - 1}")
     operator = _ACTIVATIONS[number]
-    return x if operator is None else b.one(operator(), x)
+    return x if operator is None else b(operator(), x)
 
 
 @PADDLE.reader(legacy=("gru_unit",), results=("Gate", "ResetHiddenPrev", "Hidden"))

@@ -47,7 +47,8 @@ def reduced(b: PaddleBuilder, operator: Any, x: Value, axes: Ints, keepdim: bool
     """X reduced along axes; all of them where none is named."""
     if not b.rank_of(x):
         x, axes, keepdim = b.shaped(x, [1]), (0,), False
-    return b.one(operator(keepdim), x, ints(b.axes_of(x, axes)))
+    made: Value = b(operator(keepdim), x, ints(b.axes_of(x, axes)))
+    return made
 
 
 def _reduction(name: str) -> Any:
@@ -84,7 +85,7 @@ def _quantifier(operator: Any) -> Any:
         b: PaddleBuilder, x: Value, axis: Value | None = None, *, keepdim: bool = False, reduce_all: bool = False
     ) -> Value:
         axes = () if reduce_all or axis is None else b.known_ints(axis, "axis")
-        return b.one(Cast(BOOL), reduced(b, operator, b.to(b.truth(x), I32), axes, keepdim))
+        return b(Cast(BOOL), reduced(b, operator, b.to(b.truth(x), I32), axes, keepdim))
 
     return read
 

@@ -24,7 +24,7 @@ from bolt_numba.ops.pointwise import Where as Chosen
 
 def _row_wise(b: PaddleBuilder, v: Value, x: Value) -> Value:
     """V [rows] shaped to broadcast against x [rows, ...]."""
-    return b.one(Reshape(), v, ints([-1, *[1] * (b.rank_of(x) - 1)]))
+    return b(Reshape(), v, ints([-1, *[1] * (b.rank_of(x) - 1)]))
 
 
 def _least(x: Value) -> Any:

@@ -120,7 +120,8 @@ def _joined_at(b: Builder, x: list[Value], place: Value, axes: list[int]) -> Val
         inner = Builder(graph)
         graph.add_output(_joined_at(inner, inputs[:-1], inputs[-1], tried), "y")
         branches.append(graph)
-    return b.one(If(*branches), b(Equal(), place, axes[0]), *x, place)
+    made: Value = b(If(*branches), b(Equal(), place, axes[0]), *x, place)
+    return made
 
 
 @PADDLE.reader("stack")

@@ -14,7 +14,7 @@ import numpy as np
 from bolt_numba.base.types import BOOL, F32, I64, TensorType
 from bolt_numba.converters.builder import ints
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
-from bolt_numba.converters.paddle.reading.ragged import RaggedRows, counted, given, lengths_of
+from bolt_numba.converters.paddle.reading.ragged import RaggedRows, given, lengths_of
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
@@ -171,7 +171,7 @@ def _zeros(b: PaddleBuilder, batch: Value, k: int) -> Value:
 
 
 def _steps(b: PaddleBuilder, by_step: Value) -> Value:
-    return counted(b, b(Gather(0), b(Shape(), by_step), np.array(0)))
+    return b.counted(b(Gather(0), b(Shape(), by_step), np.array(0)))
 
 
 def _forward(k: int) -> Graph:

@@ -18,7 +18,7 @@ from bolt_numba.ops.arrays.shape import Concat, Shape
 def _stacked(b: PaddleBuilder, *parts: Value) -> Value:
     """Arrays of one shape along a new last axis."""
     rank = b.rank_of(parts[0])
-    return b.one(Concat(rank), *(b.unsqueezed(v, rank) for v in parts))
+    return b(Concat(rank), *(b.unsqueezed(v, rank) for v in parts))
 
 
 def _steps(b: PaddleBuilder, input: Value, image: Value, step_w: float, step_h: float) -> tuple[Value, ...]:

@@ -34,16 +34,16 @@ def images_of(b: PaddleBuilder, boxes: Value, boxes_num: Value | None) -> Value:
     """The image of each region, [r] i64: as many of each as ``boxes_num`` tells; of the first without it."""
     places = b.counted(b.as_scalar(b.length(boxes, 0)))
     if boxes_num is None:
-        return b.one(p.Mul(), places, 0)
+        return b(p.Mul(), places, 0)
     ends = b(CumSum(), b.to(boxes_num, I64), b.const(np.array(0)))
     before = b(p.GreaterOrEqual(), b.unsqueezed(places, 1), b.unsqueezed(ends, 0))
-    return b.one(ReduceSum(False), b.to(before, I64), ints([1]))
+    return b(ReduceSum(False), b.to(before, I64), ints([1]))
 
 
 def _with_images(b: PaddleBuilder, x: Value, boxes: Value, boxes_num: Value | None) -> Value:
     """Regions [r, 5], their images first."""
     images = b.to(_images_in(b, x, boxes, boxes_num), boxes.type.dtype)
-    return b.one(Concat(1), b.unsqueezed(images, 1), boxes)
+    return b(Concat(1), b.unsqueezed(images, 1), boxes)
 
 
 @PADDLE.reader("roi_align", slots=_ROIS)

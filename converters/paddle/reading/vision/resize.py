@@ -104,7 +104,7 @@ def interpolate(
 def _scaled(b: PaddleBuilder, x: Value, factor: Value, data_format: str) -> Value:
     """Sizes of x times a factor, cut."""
     own = b.lengths(x, b.spatial_of(x, data_format))
-    return b.one(Cast(I64), b(Mul(), b.to(own, F32), factor))
+    return b(Cast(I64), b(Mul(), b.to(own, F32), factor))
 
 
 @PADDLE.reader(legacy=_NAMES, slots=_SLOTS)

@@ -45,7 +45,7 @@ def _function(b: TfliteBuilder, name: str) -> Op | None:
 
 
 def _of(b: Builder, function: Op | None, x: Value) -> Value:
-    return x if function is None else b.one(function, x)
+    return x if function is None else b(function, x)
 
 
 def _scanned(
