@@ -1,4 +1,4 @@
-"""Numba CUDA's front end cut to what kernels need, as `kernels.compiler_passes` cuts Numba's; the code does the same."""
+"""Numba CUDA's front end cut to what kernels need, as `kernels.compiler_passes` cuts Numba's, for the same code."""
 
 # mypy: disable-error-code="attr-defined,no-untyped-call,misc,untyped-decorator,import-untyped"
 from __future__ import annotations
