@@ -201,14 +201,13 @@ class ForeignBuilder(Builder):
         return self(Expand(), x if isinstance(x, Value) else self.const(x), self.joined(*parts))
 
     def counted(self, count: Value | int, dtype: AnyDType = I64) -> Value:
-        """0, 1, ... before ``count``."""
-        if isinstance(count, int) and count < 0:
-            raise self.invalid("number of places", count, "0 or more")
-        if isinstance(count, int) and count <= MOST_PLACES:
+        """0, 1, ... before ``count``: an int is what an attribute asks for, which has a bound."""
+        if isinstance(count, int):
+            if not 0 <= count <= MOST_PLACES:
+                raise self.invalid("number of places", count, f"0 to {MOST_PLACES}")
             made: Value = self.const(np.arange(count, dtype=dtype), f"{self.prefix}count")
             return made
-        end = self.const(np.array(count, I64)) if isinstance(count, int) else self.as_scalar(count)
-        made = self(Range(), self.const(np.array(0, I64)), end, self.const(np.array(1, I64)))
+        made = self(Range(), self.const(np.array(0, I64)), self.as_scalar(count), self.const(np.array(1, I64)))
         return self.to(made, dtype)
 
     def elements(self, shape: Value) -> Value:

@@ -121,7 +121,7 @@ def iota(b: TfliteBuilder, *, iota_dimension: int = 0) -> Value:
     sizes = _declared_sizes(b)
     if not 0 <= iota_dimension < len(sizes):
         raise b.invalid("iota_dimension", iota_dimension, f"an axis of {sizes}")
-    steps = b.counted(sizes[iota_dimension])
+    steps = b.counted(b.const(np.array(sizes[iota_dimension])))
     column = b(Reshape(), steps, ints([-1, *[1] * (len(sizes) - 1 - iota_dimension)]))
     return cast(b, b(Expand(), column, ints(sizes)), b.declared(0).dtype)
 
