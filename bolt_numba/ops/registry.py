@@ -55,6 +55,11 @@ class Op:
     """Random or stateful: never folded, never merged with an equal node."""
 
     @property
+    def axis_order(self) -> tuple[int, ...] | None:
+        """For operators that do nothing but reorder axes: the operand's axis that each of the result's is."""
+        return None
+
+    @property
     def joined_axis(self) -> int | None:
         """The axis along which the result is the operands one after another; None where it is not."""
         return None

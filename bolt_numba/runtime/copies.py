@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bolt_numba.base.budget import ask
 from bolt_numba.base.errors import DeviceError, DTypeError
 from bolt_numba.base.types import Array, TensorType
 from bolt_numba.ops.registry import Op
@@ -314,3 +315,19 @@ def islands(jobs: Sequence[Job], devices: Sequence[Device], threads: int) -> set
                 regions.add([there], device.copy_seconds(there.type.nbytes), 0.0)
     small = regions.islands()
     return {id(s) for s in made if regions.of(s) in small} if small else set()
+
+
+class Views(list[Array]):
+    """Inputs of a run, not all of them contiguous."""
+
+
+def dense(arrays: Sequence[Array], names: Sequence[str]) -> list[Array]:
+    """Contiguous inputs; raises BudgetError before a copy that is not granted."""
+    return [_copied(array, name) for array, name in zip(arrays, names, strict=True)]
+
+
+def _copied(array: Array, name: str) -> Array:
+    if type(array) is not np.ndarray or array.flags.c_contiguous:
+        return array
+    ask(array.nbytes, f"a contiguous copy of input {name!r}")
+    return np.ascontiguousarray(array).reshape(array.shape)

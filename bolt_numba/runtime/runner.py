@@ -36,6 +36,7 @@ from bolt_numba.runtime.tape import Final, Tape, Taped, Tapes
 if TYPE_CHECKING:
     from bolt_numba.runtime.device import Device, Memory
     from bolt_numba.runtime.reports.tune import Tuner
+    from bolt_numba.runtime.views import Orders
 
 MOST_DECIDED = 64
 """Contents of inputs that decide shapes for which a region has tapes."""
@@ -75,6 +76,7 @@ class Runner:
         self.lock = threading.RLock()  # a signal handler may call the session that plans
         renew_after_fork(self, "lock", threading.RLock)
         self.bodies: dict[int, Runner] = {}
+        self.orders: dict[Orders, Runner | None] = {}  # of inputs that are views
         self.data: dict[int, Sequence[Sequence[int]]] = {}  # see `runtime.stops.Data`; of all runners of a session
         self.by_value = sorted(region.by_value)
         self.far = elsewhere(devices)
@@ -431,6 +433,7 @@ class Runner:
             self.prepared.clear()
             self.tapes.clear()
             self.bodies.clear()
+            self.orders.clear()
             self.data.clear()
             self.region = Region([Value(v.name, v.type) for v in self.region.inputs], [], [])
             self.packs, self.make = packs, make

@@ -62,7 +62,8 @@ def memory_of(sessions: Sequence[Session]) -> dict[str, int]:
     """As `Session.memory`, of a session and those inside it."""
     from bolt_numba.runtime.prepared import real_nbytes, uploaded
 
-    plans = [p for s in sessions for p in list(s._runner.prepared.values())]
+    runners = [r for s in sessions for r in (s._runner, *list(s._runner.orders.values())) if r is not None]
+    plans = [p for runner in runners for p in list(runner.prepared.values())]
     arenas = [p.arenas_nbytes for p in plans]
     pinned = sum({id(device): device.pinned for s in sessions for device in s._far}.values())
     states = {id(s._states): s._states.nbytes for s in sessions if s._states is not None}

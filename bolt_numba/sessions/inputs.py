@@ -27,7 +27,7 @@ from bolt_numba.base.types import (
     dtype_name,
 )
 from bolt_numba.ops.dtypes import plain_bools
-from bolt_numba.runtime.copies import is_elsewhere
+from bolt_numba.runtime.copies import Views, dense, is_elsewhere
 
 if TYPE_CHECKING:
     from bolt_numba.base.options import Options
@@ -40,10 +40,10 @@ def spec_of(name: str, t: TensorType) -> TensorSpec:
     return TensorSpec(name, t.dtype, shape, t if isinstance(t, NestedType) else None)
 
 
-def as_input(spec: TensorSpec, given: Any, far: Sequence[Device] = ()) -> Any:
+def as_input(spec: TensorSpec, given: Any, far: Sequence[Device] = (), views: bool = False) -> Any:
     """A C-contiguous array of the declared dtype; Python numbers and lists are converted, other dtypes refused.
 
-    far: devices in whose memory it may stay.
+    far: devices in whose memory it may stay.  views: whether it may stay one that is not contiguous.
     """
     if spec.nested is not None:
         return _as_nested(spec.name, spec.nested, given)
@@ -54,14 +54,14 @@ def as_input(spec: TensorSpec, given: Any, far: Sequence[Device] = ()) -> Any:
         given = given.astype(STRING)
     if given.dtype != spec.dtype:
         raise DTypeError(f"input {spec.name!r}: got {dtype_name(given.dtype)}, wanted {dtype_name(spec.dtype)}")
-    if not given.flags.c_contiguous:
-        given = np.ascontiguousarray(given).reshape(given.shape)
     if spec.shape is not None:
         if len(spec.shape) != given.ndim:
             raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
         for want, got in zip(spec.shape, given.shape, strict=True):
             if want != got and not isinstance(want, str):
                 raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
+    if not views and not given.flags.c_contiguous:
+        (given,) = dense([given], [spec.name])
     if spec.dtype == STRING:
         _want_texts(spec.name, given)
     return plain_bools(given) if spec.dtype is BOOL else given
@@ -81,8 +81,8 @@ def wanted_of(spec: TensorSpec) -> Wanted:
 
 
 def inputs_among(wanted: Sequence[Wanted], feeds: Any, far: Sequence[Device]) -> list[Any]:
-    """The inputs that a caller gives by name, as `as_input` has them."""
-    arrays = []
+    """The inputs that a caller gives by name, as `as_input` has them; `Views` where some are not contiguous."""
+    arrays: list[Any] = []
     for spec, name, dtype, rank, fixed, sizes in wanted:
         try:
             given = feeds[name]
@@ -96,7 +96,10 @@ def inputs_among(wanted: Sequence[Wanted], feeds: Any, far: Sequence[Device]) ->
             if len(shape) == rank and tuple(map(shape.__getitem__, fixed)) == sizes:
                 arrays.append(given)
                 continue
-        arrays.append(as_input(spec, given, far))
+        array = as_input(spec, given, far, views=dtype is not None)
+        if dtype is not None and not array.flags.c_contiguous and type(arrays) is list:
+            arrays = Views(arrays)
+        arrays.append(array)
     return arrays
 
 

@@ -153,6 +153,7 @@ class KnownSession(Session):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _run(self, arrays: list[Array], choose: Choose | None = None) -> list[Array]:
+        arrays = self._dense(arrays)
         made = self._known.run(arrays, None if choose is None else choose(arrays))
         if made is None:  # another thread may complete it meanwhile, too
             KnownSession._complete(self)

@@ -18,6 +18,7 @@ from bolt_numba.base.types import Array, TensorSpec
 from bolt_numba.devices import in_order, plug_ins
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN
+from bolt_numba.runtime.copies import Views, dense
 from bolt_numba.sessions.clones import apart, cloned, inside, is_still_shared, memory_of, run_apart, taken, with_outputs
 from bolt_numba.sessions.inputs import (
     check_apart,
@@ -229,13 +230,19 @@ class Session:
             return self._runner.homes(arrays, len(self.graph.states))
 
     def _go(self, arrays: list[Array], targets: Sequence[Array | None] | None) -> list[Array]:
+        runner = self._runner
+        if type(arrays) is Views:
+            from bolt_numba.runtime.views import reading
+
+            with self._granted():
+                runner, arrays = reading(runner, arrays, self._input_names)
         if self._budget is None:
-            return self._runner.run(arrays, targets)
+            return runner.run(arrays, targets)
         if self._budget.seconds is not None:
             with within(self._budget):
-                self._runner.prepare(arrays)  # a plan and its kernels take none of the run's time
+                runner.prepare(arrays)  # a plan and its kernels take none of the run's time
         with within(self._budget.begun()):
-            return self._runner.run(arrays, targets)
+            return runner.run(arrays, targets)
 
     def _granted(self) -> AbstractContextManager[object]:
         """Hold what is done to the session's limit of memory."""
@@ -272,7 +279,7 @@ class Session:
         """
         from bolt_numba.runtime.copies import imported, write
 
-        arrays = self._arrays(feeds)
+        arrays = self._dense(self._arrays(feeds))
         if not isinstance(buffers, Mapping):
             raise DTypeError(f"buffers: got a {type(buffers).__name__}, wanted arrays by name")
         if self._far:
@@ -306,7 +313,14 @@ class Session:
     def _arrays(self, feeds: Mapping[str, Any]) -> list[Array]:
         """The inputs of a run, states of this moment included."""
         arrays = self._inputs(feeds)
-        return arrays if self._states is None else arrays + self._states.values
+        return arrays if self._states is None else self._dense(arrays) + self._states.values
+
+    def _dense(self, arrays: list[Array]) -> list[Array]:
+        """Contiguous inputs."""
+        if type(arrays) is not Views:
+            return arrays
+        with self._granted():
+            return dense(arrays, self._input_names)
 
     def _inputs(self, feeds: Mapping[str, Any]) -> list[Array]:
         """The caller's inputs."""
@@ -314,7 +328,11 @@ class Session:
             from bolt_numba.runtime.copies import imported
 
             feeds = imported(self._far, feeds)
-        arrays = inputs_among(self._wanted, feeds, self._far)
+        if self._budget is None:
+            arrays = inputs_among(self._wanted, feeds, self._far)
+        else:  # some are copied
+            with within(self._budget):
+                arrays = inputs_among(self._wanted, feeds, self._far)
         if len(feeds) != len(arrays):
             self._check_known(feeds)
         return arrays
@@ -379,7 +397,8 @@ class Session:
         from bolt_numba.runtime.reports.profile import profile_runs
 
         with self._granted():
-            arrays = [np.asarray(a) if is_elsewhere(a) else a for a in self._inputs(self._feeds(args, kwargs))]
+            given = self._dense(self._inputs(self._feeds(args, kwargs)))
+            arrays = [np.asarray(a) if is_elsewhere(a) else a for a in given]
             arrays += [] if self._states is None else self._states.on_host()
             return profile_runs(self._fitting(arrays)._runner, arrays, count_of("runs", runs))
 

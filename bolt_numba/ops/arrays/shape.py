@@ -218,6 +218,10 @@ class Transpose(Op):
     perm: tuple[int, ...]
     on_symbols = True
 
+    @property
+    def axis_order(self) -> tuple[int, ...]:
+        return self.perm
+
     def infer(self, x: TensorType) -> TensorType:
         if sorted(self.perm) != list(range(len(self.perm))):
             raise self.fail("perm", self.perm, "each axis once")

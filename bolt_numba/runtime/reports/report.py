@@ -24,9 +24,10 @@ class Report(list[dict[str, Any]]):
 
     A part that a plug-in has says more: nodes inside, state ("compiled", "cached" or "fallback: ..."), runs of the
     device, fallbacks and notes with how often by reason, copies and bytes.  A node of a loop or branch that ran says
-    within which node, and stands behind it.  A row of a session inside says its inputs.  devices: a row for each
-    plug-in.  placed: where each node of the model's graph went, and by device why not there.  swallowed: faults of
-    bolt-numba in this process that only cost speed, and how often (`base.swallowed`).
+    within which node, and stands behind it.  A row of a session inside, or of a plan that reads views where they lie,
+    says its inputs.  devices: a row for each plug-in.  placed: where each node of the model's graph went, and by device
+    why not there.  swallowed: faults of bolt-numba in this process that only cost speed, and how often
+    (`base.swallowed`).
 
     tapes: a row for each region, the model's first and then what follows a cut or is the body of a node: nodes, plans
     made of it, tapes that stand for others, shapes that these served, whether one is being made, and why there is none
@@ -57,7 +58,7 @@ def packs_of(job: Job) -> list[str]:
 
 def report_of(runner: Runner) -> Report:
     """The rows of the plan used last, of the bodies that its cuts ran, and of the plans that follow them."""
-    rows, rest = Report(), [(runner, dict[str, str]())]
+    rows, rest = Report(), [*_of_views(runner), (runner, dict[str, str]())]
     while rest:
         here, within = rest.pop()
         rows.tapes.append(within | _tapes(here))
@@ -94,6 +95,16 @@ def _tapes(runner: Runner) -> dict[str, Any]:
 def _text(t: TensorType) -> str:
     """A type, in which sizes that a tape works out are "?"."""
     return str(t if t.shape is None else t.with_shape([Sym("?") if is_followed(d) else d for d in t.shape]))
+
+
+def _of_views(runner: Runner) -> list[tuple[Runner, dict[str, str]]]:
+    """What ran inputs that are views, and what its rows say besides."""
+    made = []
+    for orders, each in runner.orders.items():
+        if each is not None:
+            told = [f"{v.name} {list(o)}" for v, o in zip(runner.region.inputs, orders, strict=True) if o is not None]
+            made.append((each, {"inputs": f"axes in memory: {', '.join(told)}"}))
+    return made
 
 
 def _bodies(runner: Runner, node: Node, outer: str) -> list[tuple[Runner, dict[str, str]]]:
