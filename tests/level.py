@@ -188,7 +188,7 @@ LONG: dict[str, Sequence[str]] = {
         "tests/test_reductions.py::test_long_sums_of_two_groups_of_axes",
         "tests/test_reductions.py::test_running_lines_are_summed_in_order",
         "tests/test_stops.py::test_iterations_of_sizes_by_data",
-        "tests/test_tape.py::test_stacked_blocks_never_meet",
+        "tests/test_tape_numbers.py::test_stacked_blocks_never_meet",
         "tests/test_winograd.py::test_exact_where_transforms_are",
     ),
     "many models, or large ones, of the formats": (

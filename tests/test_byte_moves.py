@@ -111,6 +111,9 @@ def test_what_has_no_code_stays_float() -> None:
     for pool in (o("MaxPool", (2,), (1,), (2, 2)), o("MaxPool", (2,), (1,), (1, 1), (5,))):  # a window in the padding
         empty = graph_of(lambda b, x, pool=pool: b(pool, dq(b, x, 0.25, 3)), {"x": (U8, 1, 2, 4)})  # type: ignore[arg-type, misc]
         assert agrees(empty)[0] == "DequantizeLinear"
+    for reduce in ("ReduceMax", "ReduceMin"):  # of no element: an infinity
+        none = graph_of(lambda b, x, op=reduce: b(o(op), dq(b, x, 0.25, 3), i64(0)), {"x": (U8, 0, 3)})  # type: ignore[arg-type, misc]
+        assert agrees(none)[0] == "DequantizeLinear"
 
 
 def test_joins_of_equal_and_of_other_scales() -> None:

@@ -45,6 +45,17 @@ def test_spans_panels_and_tails(dims: tuple[int, int, int]) -> None:
           random_bytes(I8))  # fmt: skip
 
 
+@pytest.mark.parametrize(("right", "nothing"), [(U8, 128), (I8, 0)])
+def test_some_columns_have_no_zero_point(right: Any, nothing: int) -> None:
+    """Of the bytes that are multiplied: the sums of the rows are wanted for the others, wherever these are."""
+    a, b = random_bytes(U8, 5, 20), random_bytes(right, 20, 9)
+    for other in (0, 4, 8):
+        zero = np.full(9, nothing, right)
+        zero[other] = 5
+        check(MatMulInteger(), a, b, random_bytes(U8), zero)
+    check(MatMulInteger(), a, b, random_bytes(U8), np.full(9, nothing, right))
+
+
 def test_zero_points_of_rows() -> None:
     a, b = random_bytes(I8, 3, 14, 20), random_bytes(U8, 20, 9)
     for zero in (random_bytes(I8, 14), random_bytes(I8, 3, 14, 1)):

@@ -19,7 +19,7 @@ from bolt_numba.passes.canonical.fold import FoldConstant, fold_rules
 from bolt_numba.passes.pipeline import STAGES, PipelineRun, all_rules
 from bolt_numba.passes.rewrite import Pat, Rule, match, rewrite
 from bolt_numba.passes.trace import Trace
-from bolt_numba.types import BOOL, F32, I64, NUMERICS, Array, Sym, TensorType
+from bolt_numba.types import BOOL, F32, I64, NUMERICS, U8, Array, Sym, TensorType
 from tests import (  # noqa: F401 - they register their cases
     rule_cases_binary,
     rule_cases_bytes,
@@ -167,6 +167,10 @@ REFUSALS: list[tuple[str, str, Callable[..., Any], dict[str, tuple[Any, ...]]]] 
      {"x": (2, 3)}),
     ("mask_from_where", "no low number",
      lambda b, c, x: b(o("Softmax"), b(o("Where"), c, x, f32(-5))), {"c": (BOOL, 2, 3), "x": (2, 3)}),
+    ("dequantize_after_window", "there may be no element",
+     lambda b, x: b(o("ReduceMax"), b(o("DequantizeLinear"), x, f32(1)[0]), i64(0)), {"x": (U8, "n", 3)}),
+    ("dequantize_after_window", "there may be no element",
+     lambda b, x: b(o("ReduceMin"), b(o("DequantizeLinear"), x, f32(1)[0]), i64(0)), {"x": (U8, 0, 3)}),
     ("sub_to_add", "no sign", lambda b, x: b(o("Sub"), x, np.ones(3, np.uint8)), {"x": (np.dtype("u1"), 2, 3)}),
 ]  # fmt: skip
 

@@ -170,6 +170,19 @@ def test_batch_normalization_of_every_element() -> None:
     assert_near(got, (X - mean) / np.sqrt(var + 1e-5) * scale + bias, 1e-5)
 
 
+@pytest.mark.parametrize("attributes", [{}, {"momentum": 0.25}])
+def test_batch_normalization_in_training(attributes: dict[str, Any]) -> None:
+    """Statistics of the batch; the running ones keep ``momentum`` of what they were."""
+    scale, bias, mean, var = real(3), real(3), real(3), np.abs(real(3))
+    got = run("BatchNormalization", 15, [X, scale, bias, mean, var], 3, training_mode=1, **attributes)
+    c, axes, kept = (slice(None), None, None), (0, 2, 3), attributes.get("momentum", 0.9)
+    means, variances = X.mean(axes), X.var(axes)
+    wanted = (X - means[c]) / np.sqrt(variances[c] + 1e-5) * scale[c] + bias[c]
+    running = [old * kept + new * (1 - kept) for old, new in ((mean, means), (var, variances))]
+    for one, two in zip(got, (wanted, *running), strict=True):
+        assert_near(one, two, 1e-5)
+
+
 def test_group_normalization_by_group() -> None:
     x, scale, bias = real(2, 6, 5), real(2), real(2)
     (got,) = run("GroupNormalization", 18, [x, scale, bias], num_groups=2)
