@@ -134,12 +134,12 @@ site: $(STAMP) ## Build the documentation in build/site, links checked, after ru
 	$(BIN)/python -m pytest -q tests/test_pages.py
 
 NEW := $(CURDIR)/build/newcomer
-newcomer: $(STAMP) ## Do what quick start and OCR tutorial say, in an empty environment with an empty cache.
-	rm -rf $(NEW) && $(PYTHON) -m venv $(NEW)/venv
-	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir $(NEW)/wheels .
-	for page in start tutorials/ocr; do mkdir -p $(NEW)/$$page && \
-		PIP_FIND_LINKS=$(NEW)/wheels BOLT_NUMBA_CACHE_DIR=$(NEW)/cache PATH=$(NEW)/venv/bin:$$PATH \
-		$(NEW)/venv/bin/python tests/pages.py --fresh docs/$$page.md $(NEW)/$$page || exit 1; done
+newcomer: ## Do what quick start and OCR tutorial say, in a checkout, an empty environment and an empty cache.
+	rm -rf $(NEW) && mkdir -p $(NEW)/checkout && $(PYTHON) -m venv $(NEW)/venv
+	git ls-files -z | xargs -0 cp --parents --no-dereference --target-directory=$(NEW)/checkout
+	for page in start tutorials/ocr; do \
+		BOLT_NUMBA_CACHE_DIR=$(NEW)/cache PATH=$(NEW)/venv/bin:$$PATH \
+		$(NEW)/venv/bin/python tests/pages.py --fresh docs/$$page.md $(NEW)/checkout || exit 1; done
 
 hooks: $(STAMP) ## Install the pre-commit hooks (needs pre-commit on the path).
 	pre-commit install

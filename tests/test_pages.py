@@ -57,6 +57,8 @@ ELSEWHERE = {
 """Pages with blocks that do not run, and why."""
 SECONDS = 300
 PAGES = sorted(str(p.relative_to(ROOT)) for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
+INSTALL = "pip install .                    # from a checkout: there is no release on PyPI yet"
+"""What every page says of installing."""
 IN_PACKAGE = {"InferenceSession", "SessionOptions"}
 """Names that onnxruntime.md tells of instead of the reference."""
 
@@ -129,6 +131,13 @@ def test_modules_are_there(page: str) -> None:
         assert (ROOT / f"{name.replace('.', '/')}.py").exists() or (ROOT / name.replace(".", "/")).is_dir(), name
 
 
+@pytest.mark.parametrize("page", [p for p in PAGES if p != "DESCRIPTION.md"])  # which an index shows, once it has us
+def test_pages_install_from_a_checkout(page: str) -> None:
+    assert not re.search(r"pip install bolt-numba(?!\[)", text_of(page)), "there is no release"
+    lines = [line for block in blocks(text_of(page)) if block.language == "sh" for line in block.text.splitlines()]
+    assert {line for line in lines if line.startswith("pip install . ")} <= {INSTALL}
+
+
 def slugs(page: str) -> set[str]:
     """Anchors of the headings of a page."""
     text = re.sub(r"^```.*?^```", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
@@ -198,6 +207,16 @@ def test_pictures_are_of_the_results() -> None:
     drawn = make.profile({"rows": rows}, "A run")
     assert "A run: 4.0 ms in 2 steps" in drawn
     assert "3,000 us, 75.0%" in drawn
+
+
+def test_figures_of_the_readme_are_of_the_results() -> None:
+    times: dict[str, dict[str, str]] = {"bolt": {}, "onnxruntime": {}}
+    for row in json.loads(picture_maker().RESULT.read_text())["rows"]:
+        if row["threads"] == 1 and row["peer"] in times and "median_ms" in row:
+            times[row["peer"]][row["model"]] = f"{row['median_ms']:#.3g}".rstrip(".")
+    shown = re.findall(r"^\| ([\w-]+).* \| (\S+) ms \| (\S+) ms \|$", text_of("README.md"), re.MULTILINE)
+    models = {"ResNet-50": "resnet50", "YOLO": "yolo_n", "MiniLM": "minilm_128", "BERT-base": "bert_base_128"}
+    assert shown == [(m, times["bolt"][name], times["onnxruntime"][name]) for m, name in models.items()]
 
 
 def test_every_page_is_in_the_navigation() -> None:
