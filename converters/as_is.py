@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Collection
 from typing import Any
 
 from bolt_numba.base.forks import renew_cached_properties
@@ -26,14 +27,20 @@ class AsIs:
 
     operator: its class, or one whose fields are fixed.  operands: names, by default those of `infer`; with "?" behind
     one that may be left out, ":" behind one that becomes i64, "=" behind one that is an attribute of integers in the
-    file.  ignored: attributes that mean nothing here.  attributes: names and defaults in the order of the operator's
-    fields; by default these.
+    file.  ignored: attributes that mean nothing here.  lacks: fields that are no attributes of the file's operator.
+    attributes: names and defaults in the order of the operator's other fields; by default these.
     """
 
     def __init__(
-        self, operator: Op | type[Op], operands: str = "", ignored: dict[str, Any] | None = None, **attributes: Any
+        self,
+        operator: Op | type[Op],
+        operands: str = "",
+        ignored: dict[str, Any] | None = None,
+        lacks: Collection[str] = (),
+        **attributes: Any,
     ) -> None:
         self.operator, self.names, self.ignored, self.attributes = operator, operands.split(), ignored or {}, attributes
+        self.lacks = lacks
 
     def __call__(self, b: ForeignBuilder, *operands: Value | None, **attributes: Any) -> Any:
         if self.names:
@@ -63,7 +70,7 @@ class AsIs:
             return {}
         kinds = {name: kind for name, (kind, _) in field_rows(self.operator).items()}
         own = {name: getattr(self.operator, name, REQUIRED) for name in kinds}
-        own = {name: default for name, default in own.items() if (name, default) not in OF_PASSES}
+        own = {n: default for n, default in own.items() if n not in self.lacks and (n, default) not in OF_PASSES}
         made = zip((self.attributes or own).items(), own, strict=False)
         return {n: (f, v, type(v).__name__ if kinds[f] is Any else str(kinds[f])) for (n, v), f in made}
 

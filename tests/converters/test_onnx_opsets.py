@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 from bolt_numba.converters.onnx.reading.read import read_model
+from bolt_numba.errors import BoltError
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.types import Array
 from tests.near import assert_near
@@ -146,6 +147,29 @@ def test_split_by_attribute_and_evenly() -> None:
     assert [p.shape[2] for p in parts] == [2, 2]
     uneven = run("Split", 18, [X], 2, axis=3, num_outputs=2)
     assert [p.shape[3] for p in uneven] == [3, 2]
+
+
+def test_stated_axes_of_a_slice_are_as_many_as_starts() -> None:
+    """Also where they are none, as of the newer form."""
+    wanted = X[1:2, 1:3]
+    np.testing.assert_array_equal(run("Slice", 1, [X], starts=[1, 1], ends=[2, 3])[0], wanted)
+    model = model_of("Slice", 1, [X], 1, {"starts": [1, 1], "ends": [2, 3]})
+    model.graph.node[0].attribute.append(onnx.AttributeProto(name="axes", type=onnx.AttributeProto.INTS))
+    with pytest.raises(BoltError, match="axes"):
+        read_model(model)
+
+
+def test_what_an_operator_lacks_is_not_obeyed() -> None:
+    """An attribute of our operator that ONNX's has not; a dtype of 0 is none."""
+    x, w, offset = real(1, 1, 4, 4), real(1, 1, 3, 3), np.zeros((1, 18, 2, 2), np.float32)
+    with pytest.warns(UserWarning, match="auto_pad"):
+        (got,) = run("DeformConv", 19, [x, w, offset], auto_pad="SAME_UPPER")
+    assert got.shape == (1, 1, 2, 2)
+    with pytest.raises(BoltError, match="dtype: element type: got 0"):
+        run("EyeLike", 9, [real(2, 3)], dtype=0)
+    one = np.float32(0.5)
+    (got,) = run("DequantizeLinear", 25, [np.int8([2, 4]), np.asarray(one)], output_dtype=0)
+    assert got.dtype == np.float32
 
 
 def test_topk_with_k_as_attribute() -> None:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import defs
+from onnxruntime.capi import onnxruntime_pybind11_state as state
 
+from bolt_numba.converters.onnx.reading.attributes import MAY_BE_ZERO
 from bolt_numba.converters.onnx.reading.registry import READERS, find_reader, load_readers
 from bolt_numba.converters.onnx.types import CODES
 from bolt_numba.converters.readers import Reader
@@ -34,6 +36,28 @@ def test_reader_takes_what_the_schema_allows(schema: Any, reader: Reader) -> Non
         optional = defs.OpSchema.FormalParameterOption.Optional
         needed = {i for i, p in enumerate(schema.inputs) if p.option != optional}
         assert set(reader.required) <= needed, "an optional input is required by the reader"
+
+
+def test_no_reader_takes_what_no_schema_has() -> None:
+    """An attribute that only our operator has would be obeyed."""
+    schemas = defs.get_all_schemas_with_history()
+    if hasattr(state, "get_all_operator_schema"):
+        schemas += state.get_all_operator_schema()  # has what is onnxruntime's own
+    stated: dict[tuple[str, str], set[str]] = {}
+    for schema in schemas:
+        stated.setdefault((schema.domain, schema.name), set()).update(schema.attributes)
+    for key, readers in READERS.items():
+        for reader in readers:
+            ours = reader.attributes - stated[key] if key in stated else ()
+            assert not ours, f"{key} since {reader.since}: no schema has {sorted(ours)}"
+
+
+def test_a_dtype_of_zero_is_none_where_the_schema_says_so() -> None:
+    for schema in ALL:
+        reader = find_reader("", schema.name, schema.since_version)
+        for name in reader.dtypes & schema.attributes.keys() if reader is not None else ():
+            default = schema.attributes[name].default_value
+            assert (name in MAY_BE_ZERO) == (default.type == default.INT and default.i == 0), (schema.name, name)
 
 
 NOT_OF_ONNX = {"SimplifiedLayerNormalization"} | {

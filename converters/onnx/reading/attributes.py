@@ -33,6 +33,10 @@ _FIELDS = {
 """Where the value of an attribute of each type is.  Source: onnx.proto, AttributeProto."""
 
 
+MAY_BE_ZERO = ("output_dtype",)
+"""Attributes of dtypes whose default is 0, so that a file may say so: none is stated."""
+
+
 @functools.cache
 def schema_of(domain: str, name: str, opset: int) -> Any:
     """The `OpSchema` of an operator, None when onnx has none."""

@@ -18,6 +18,7 @@ from bolt_numba.converters.builder import ForeignBuilder, ForeignNode
 from bolt_numba.converters.nodes import NodeReader
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.attributes import (
+    MAY_BE_ZERO,
     Attributes,
     bound,
     newest_opset,
@@ -228,7 +229,7 @@ class GraphReader(NodeReader[FunctionScope]):
             if not (domain or values.keys() <= reader.attributes):
                 values = without_unknown(values, reader, f"{self.file}: {node.op}")
             for name in reader.dtypes & values.keys():
-                is_open = values[name] == 0 and "None" in reader.spelled[name]
+                is_open = values[name] == 0 and name in MAY_BE_ZERO
                 values[name] = None if is_open else dtype_of(values[name], name)
             made = reader.read(NodeBuilder(self, scope, node, what, version), inputs, values, what)
             if made is not NotImplemented:

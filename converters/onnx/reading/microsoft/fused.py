@@ -70,7 +70,14 @@ def fused_conv(
     return activated(b, y, activation, activation_params)
 
 
-@microsoft("FusedMatMul", "TransposeMatMul")
+@microsoft("TransposeMatMul")
+def transpose_matmul(
+    b: NodeBuilder, x: Value, y: Value, *, alpha: float = 1.0, transA: bool = False, transB: bool = False
+) -> Value:
+    return b(MatMul(transA, transB, alpha), x, y)
+
+
+@microsoft("FusedMatMul")
 def fused_matmul(
     b: NodeBuilder,
     x: Value,

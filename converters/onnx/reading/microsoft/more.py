@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.builder import ForeignBuilder, ints
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, microsoft
@@ -23,8 +24,9 @@ from bolt_numba.ops.layers.products.distances import Distances
 from bolt_numba.ops.layers.products.integer_products import QLinearConv
 from bolt_numba.ops.pointwise import Add, Mul, Sigmoid, Sqrt, Swish
 
-add_as_is(GatherND, Pad, Trilu, Tokenizer, domain="com.microsoft")
-microsoft("Range")(range_)
+add_as_is(Pad, Trilu, Tokenizer, domain="com.microsoft")
+microsoft("GatherND")(AsIs(GatherND, lacks=["batch_dims"]))
+microsoft("Range")(lambda b, start, limit, delta: range_(b, start, limit, delta))
 microsoft("GridSample")(grid_sample)
 microsoft("SimplifiedLayerNormalization")(simplified_layer_normalization)
 

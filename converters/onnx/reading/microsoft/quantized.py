@@ -14,8 +14,7 @@ from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.builder import ForeignBuilder, Ints
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
-from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, microsoft
-from bolt_numba.converters.onnx.reading.tables.quantize import QUANTIZE
+from bolt_numba.converters.onnx.reading.registry import microsoft
 from bolt_numba.converters.onnx.reading.tables.reduce import gemm
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
@@ -30,8 +29,8 @@ from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits, unpacked
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.pointwise import Add, Cast, Div, LeakyRelu, Mul, Sigmoid, Where
 
-add_reader("QuantizeLinear", QUANTIZE, domain="com.microsoft")
-add_as_is(DequantizeLinear, domain="com.microsoft")
+microsoft("QuantizeLinear")(AsIs(QuantizeLinear, lacks=["block_size", "output_dtype", "saturate"]))
+microsoft("DequantizeLinear")(AsIs(DequantizeLinear, lacks=["block_size", "output_dtype"]))
 
 
 def real(b: NodeBuilder, x: Value, scale: Value, zero: Value | None) -> Value:
@@ -293,7 +292,8 @@ class LstmOfBytes(AsIs):
 
 
 _STATES = "bias? sequence_lens? initial_h? initial_c? peepholes?"
-microsoft("DynamicQuantizeLSTM")(LstmOfBytes(DynamicQuantizeLSTM, f"x w r {_STATES} w_scale w_zero r_scale r_zero"))
+_OPERANDS = f"x w r {_STATES} w_scale w_zero r_scale r_zero"
+microsoft("DynamicQuantizeLSTM")(LstmOfBytes(DynamicQuantizeLSTM, _OPERANDS, lacks=["layout"]))
 
 
 def _transposed(b: ForeignBuilder, w: Value) -> Value:

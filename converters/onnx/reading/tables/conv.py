@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,8 @@ def check_kernel(b: ForeignBuilder, w: Value, kernel_shape: Ints) -> None:
 class Convolved(AsIs):
     """A convolution whose ``kernel_shape``, where a file has it, must be that of the filters."""
 
-    def __init__(self, operator: type[Convolution], operands: str, **more: Any) -> None:
-        super().__init__(operator, operands, {"kernel_shape": (), **more})
+    def __init__(self, operator: type[Convolution], operands: str, lacks: Collection[str] = (), **more: Any) -> None:
+        super().__init__(operator, operands, {"kernel_shape": (), **more}, lacks)
         self.filters_at = operator.filters_at
 
     def __call__(self, b: ForeignBuilder, *operands: Any, kernel_shape: Ints = (), **attributes: Any) -> Any:

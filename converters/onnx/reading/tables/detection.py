@@ -10,7 +10,7 @@ from bolt_numba.ops.layers.detection.regions import DeformConv, MaxRoiPool, RoiA
 
 add_as_is(MaxRoiPool)
 add_as_is(RoiAlign, since=16)
-add_reader("DeformConv", Convolved(DeformConv, "x w offset bias? mask?"))
+add_reader("DeformConv", Convolved(DeformConv, "x w offset bias? mask?", ["auto_pad"]))
 
 
 @reader("RoiAlign")

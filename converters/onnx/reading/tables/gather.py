@@ -20,5 +20,5 @@ from bolt_numba.ops.layers.attention.cache import TensorScatter
 
 add_as_is(Gather, GatherElements, GatherND, ScatterElements, ScatterND, OneHot, NonZero, Compress, Unique)
 add_as_is(NonMaxSuppression)
-add_reader("Scatter", AsIs(ScatterElements))
+add_reader("Scatter", AsIs(ScatterElements, lacks=["reduction"]))
 add_reader("TensorScatter", AsIs(TensorScatter, "past update places?"))

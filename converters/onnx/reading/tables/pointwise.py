@@ -27,9 +27,10 @@ UNARY = (
     *("Floor", "Ceil", "Round", "Sign", "Not", "IsNaN", "BitwiseNot"),
 )
 BINARY = (
-    *("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater"),
     *("LessOrEqual", "GreaterOrEqual", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
 )
+OLD_BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater")
+"""Operators that align their operands by attributes before opset 7."""
 
 
 def _row(name: str) -> Any:
@@ -57,8 +58,9 @@ def _old_binary(name: str) -> Any:
 
 
 add_as_is(*map(_row, UNARY), p.LeakyRelu, p.Elu, p.Celu, p.ThresholdedRelu, p.HardSigmoid, p.Swish, p.IsInf, p.Mod)
-add_as_is(*map(_row, BINARY), since=7)
-for _name in BINARY:
+add_as_is(*map(_row, BINARY))
+add_as_is(*map(_row, OLD_BINARY), since=7)
+for _name in OLD_BINARY:
     add_reader(_name, _old_binary(_name))
 add_as_is(p.Selu, since=6)
 add_reader("Selu", AsIs(p.Selu, alpha=1.6732, gamma=1.0507))

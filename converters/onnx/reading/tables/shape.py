@@ -46,8 +46,13 @@ add_as_is(EyeLike, BitCast)
 add_reader("Concat", AsIs(Concat, axis=1))
 add_reader("Squeeze", AsIs(Squeeze(), "x axes=?"))
 add_reader("Unsqueeze", AsIs(Unsqueeze(), "x axes="))
-add_reader("Slice", AsIs(Slice(), "x starts= ends= axes=?"))
 add_reader("ReverseSequence", AsIs(ReverseSequence, "x lengths"))
+
+
+@reader("Slice")
+def slice_1(b: NodeBuilder, x: Value, *, starts: Ints, ends: Ints, axes: Ints | None = None) -> Value:
+    """Before opset 10; axes that are stated are as many as starts, also where they are none."""
+    return b(Slice(), x, ints(starts), ints(ends), None if axes is None else ints(axes))
 
 
 @reader("Dropout", since=12)
