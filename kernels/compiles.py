@@ -42,6 +42,7 @@ class _Mine(threading.local):
     def __init__(self) -> None:
         self.may_wait = True
         self.heard: list[Compile] | None = None
+        self.who = ""
 
 
 _mine = _Mine()
@@ -105,15 +106,20 @@ def is_logging() -> bool:
 
 
 @contextmanager
-def waited() -> Iterator[list[Compile]]:
-    """The compiles that this thread waits for inside."""
-    before, _mine.heard = _mine.heard, []
+def waited(who: str = "") -> Iterator[list[Compile]]:
+    """The compiles that this thread waits for inside.  who: the model that they are for."""
+    before, _mine.heard, known, _mine.who = _mine.heard, [], _mine.who, who
     try:
         yield _mine.heard
     finally:
-        heard, _mine.heard = _mine.heard, before
+        heard, _mine.heard, _mine.who = _mine.heard, before, known
         if before is not None:
             before.extend(heard)
+
+
+def who_waits() -> str:
+    """The model that this thread compiles for, "" if nobody said."""
+    return _mine.who
 
 
 def heard() -> list[Compile] | None:

@@ -1,16 +1,20 @@
-"""How far compiling is, in terminals and notebooks; elsewhere nothing is shown."""
+"""How far compiling is: a bar in terminals and notebooks; elsewhere one line, where it takes long."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from bolt_numba.kernels.compiles import has_listeners, on_compile
+from bolt_numba.base.files.kept import cache_root
+from bolt_numba.kernels.compiles import has_listeners, logger, on_compile, who_waits
 
 WHAT = "compiling kernels (once; they are kept)"
+LONG = 2.0
+"""Seconds of compiling after which a line says so where nobody sees a bar."""
 
 
 def shown(total: int) -> AbstractContextManager[None]:
@@ -19,7 +23,7 @@ def shown(total: int) -> AbstractContextManager[None]:
         return nullcontext()
     if _is_notebook():
         return _counted(_cell(total))
-    return _bar(total) if sys.stderr is not None and sys.stderr.isatty() else nullcontext()
+    return _bar(total) if sys.stderr is not None and sys.stderr.isatty() else _line(total)
 
 
 def _is_notebook() -> bool:
@@ -57,6 +61,29 @@ def _counted(show: Callable[[str, int], Any]) -> Iterator[None]:
     finally:
         stop()
         show("", count)
+
+
+@contextmanager
+def _line(total: int) -> Iterator[None]:
+    """One warning, where it takes long: Python writes it to stderr, or the application to its log."""
+    who, count = who_waits() or "bolt-numba", 0
+
+    def so_far(name: str, done: int) -> None:
+        nonlocal count
+        count = done
+
+    def tell() -> None:
+        text = "%s: compiling kernels, for the first time on this machine: %d of %d so far; they are kept in %s"
+        logger().warning(text, who, count, total, cache_root())
+
+    timer = threading.Timer(LONG, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        with _counted(so_far):
+            yield
+    finally:
+        timer.cancel()
 
 
 def _cell(total: int) -> Callable[[str, int], None]:

@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 import types
 from collections import Counter
 from pathlib import Path
@@ -20,7 +21,7 @@ import bolt_numba as bn
 from bolt_numba.base import turns as behind
 from bolt_numba.cli.kernels import relatives
 from bolt_numba.ir.graph import Graph
-from bolt_numba.kernels import compiles, jit, precompile
+from bolt_numba.kernels import compiles, jit, precompile, progress
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.jit import I64, PTR, Native, native_source
 from bolt_numba.kernels.progress import shown
@@ -364,6 +365,48 @@ def test_progress_is_shown_in_terminals_alone(monkeypatch: pytest.MonkeyPatch) -
     stop = compiles.on_compile(lambda name, done: None)
     assert written(Terminal()) == "", "somebody else shows it"
     stop()
+
+
+def test_what_takes_long_is_one_line_where_nobody_sees_a_bar(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    caplog.set_level(logging.WARNING, "bolt_numba")
+
+    def wait(seconds: float) -> list[str]:
+        caplog.clear()
+        with compiles.waited("a model"), shown(2):
+            compiles.begins("one")
+            compiles.ended(compiles.Compile("one", 0.1, "here"))
+            time.sleep(seconds)
+        return [r.getMessage() for r in caplog.records]
+
+    assert wait(0.0) == [], "it was quick"
+    monkeypatch.setattr(progress, "LONG", 0.05)
+    (line,) = wait(0.5)
+    start = "a model: compiling kernels, for the first time on this machine: 1 of 2 so far; they are kept in "
+    assert line == f"{start}{jit.cache_root()}"
+    stop = compiles.on_compile(lambda name, done: None)
+    assert wait(0.5) == [], "somebody else shows it"
+    stop()
+
+
+def test_without_a_log_the_line_is_on_stderr(tmp_path: Path) -> None:
+    code = """
+import time
+from bolt_numba.kernels import compiles, progress
+progress.LONG = 0.05
+with compiles.waited("a model"), progress.shown(1):
+    time.sleep(0.5)
+"""
+    env = os.environ | {"BOLT_NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == [
+        f"a model: compiling kernels, for the first time on this machine: 0 of 1 so far; they are kept in {tmp_path}"
+    ]
+    quiet = f"import logging; logging.getLogger('bolt_numba').setLevel(logging.ERROR){code}"
+    done = subprocess.run([sys.executable, "-c", quiet], env=env, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_progress_is_a_line_in_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:

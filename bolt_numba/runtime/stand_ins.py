@@ -56,7 +56,7 @@ def planned_now(
                 compile_later(made.plan.lacking, lambda: arrived(made))
             return made
     start = time.perf_counter()
-    with waited() as compiled:
+    with waited(serving.name) as compiled:
         made = plan(True)
     _tell(serving, compiled, time.perf_counter() - start, waits)
     return made
