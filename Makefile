@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: check aarch64 cross-tools help demo env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench bench-peers bench-frameworks bench-all clients wheel-kernels attack docs site newcomer hooks clean
+.PHONY: check aarch64 cross-tools help demo env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench bench-peers bench-frameworks bench-all clients wheel-kernels attack fuzz docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -122,6 +122,12 @@ attack: $(STAMP) ## Attack the engine at length: operands, altered models, damag
 	$(BIN)/python -m tests.attack files --count 100000
 	$(BIN)/python -m tests.attack documents --count 100000
 	$(BIN)/python -m tests.attack formats --count 100000
+
+TARGET ?= onnx
+SECONDS ?= 600
+fuzz: $(STAMP) ## Fuzz what reads files, by coverage: make fuzz TARGET=tflite SECONDS=600 (or caffe, paddle, onnx, bolt, packed, program, flow).
+	$(BIN)/python -m pip install --quiet -r tests/fuzz/requirements.txt
+	$(BIN)/python -W ignore -m tests.fuzz run $(TARGET) --seconds $(SECONDS)
 
 docs: $(STAMP) ## Write the pages that are made from the code.
 	$(BIN)/bolt-numba ops --markdown > docs/operators.md

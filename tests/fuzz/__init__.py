@@ -1,0 +1,1 @@
+"""Fuzzing by coverage: readers of files get changed copies of good ones.  ``python -m tests.fuzz --help``."""
