@@ -362,6 +362,15 @@ def trees() -> None:
                 row = compare(model, {"X": x[:batch]}, threads, turns=5)
                 what = f"{type(estimator).__name__}, {threads} thread(s), batch {batch}"
                 console.print(f"{what}: bolt {row['bolt_ms'] * 1e3:.1f} us, ratio {row['ratio']:.2f}")
+    x = np.random.default_rng(1).standard_normal((4000, 30), np.float32)
+    forest = ensemble.RandomForestClassifier(200, max_depth=12, n_jobs=-1).fit(x, x[:, 0] * x[:, 1] + x[:, 2] > 0)
+    model = skl2onnx.to_onnx(forest, x[:1], options={"zipmap": False}).SerializeToString()
+    loads = {"bolt": lambda: bn.compile(model, threads=1), "ort": lambda: ort_session(model, 1)}
+    times = interleave(loads, turns=9)
+    console.print(
+        f"load of 200 trees, {sum(e.tree_.node_count for e in forest.estimators_)} nodes: "
+        f"bolt {times['bolt'].median:.3f} s, ort {times['ort'].median:.3f} s"
+    )
 
 
 MORE = 80

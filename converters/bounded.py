@@ -107,6 +107,14 @@ def text_of(raw: bytes, what: str) -> str:
         raise InvalidModelError(f"{what}: got bytes that are no UTF-8, wanted text") from error
 
 
+def texts_of(raw: Sequence[bytes], what: str) -> tuple[str, ...]:
+    """Many texts, as `text_of`."""
+    try:
+        return tuple(map(bytes.decode, raw))
+    except UnicodeDecodeError:
+        return tuple(text_of(r, what) for r in raw)
+
+
 def decimal(text: str, what: str) -> int:
     """A number that is written in digits."""
     if not (text.isascii() and text.isdigit() and len(text) < 20):

@@ -27,6 +27,11 @@ Size: TypeAlias = "int | Value"
 Ints: TypeAlias = tuple[int, ...]
 Floats: TypeAlias = tuple[float, ...]
 Texts: TypeAlias = tuple[str, ...]
+ManyInts: TypeAlias = Array
+"""Integers, as `Ints`, that are too many for a tuple."""
+ManyFloats: TypeAlias = Array
+NO_INTS: Array = np.empty(0, np.int64)
+NO_FLOATS: Array = np.empty(0, np.float32)
 Number: TypeAlias = "Value | int | float | bool"
 END = np.iinfo(np.int64).max
 """Behind the last element of any axis."""

@@ -115,6 +115,11 @@ class Reader:
         return frozenset(p.name for p in self._parameters if _spelled(p) == "bool")
 
     @functools.cached_property
+    def arrays(self) -> frozenset[str]:
+        """Attributes that are lists of numbers and wanted as arrays."""
+        return frozenset(p.name for p in self._parameters if _spelled(p) in ("ManyInts", "ManyFloats"))
+
+    @functools.cached_property
     def dtypes(self) -> frozenset[str]:
         """Attributes that are dtypes."""
         return frozenset(p.name for p in self._parameters if _spelled(p).removesuffix(" | None") == "AnyDType")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import strategies as st
 
-from bolt_numba.converters.onnx.reading.ml.forest import MODES, Branch, Forest, Key, Leaf
+from bolt_numba.converters.onnx.reading.ml.forest import LEAF, MODES, NOWHERE, Entries, Nodes, forest
 from bolt_numba.ops.arrays import random as r
 from bolt_numba.ops.data import ml as m
 from bolt_numba.ops.data.trees import TreeEnsemble
@@ -13,36 +15,41 @@ from bolt_numba.types import F16, F32, F64, I32, I64, STRING, Array
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, flags, ints, maybe, pick, real, shapes, small, whole
 
+Row = list[Any]
+"""Mode, feature, value, missing, true, false, members of a node."""
 
-def tree(draw: Draw, nodes: dict[Key, Branch | Leaf], key: Key, depth: int, features: int, targets: int) -> None:
-    """A random tree below ``key`` whose thresholds and weights are whole numbers."""
+
+def tree(draw: Draw, rows: list[Row], said: list[Row], depth: int, features: int, targets: int) -> int:
+    """The row of a random tree, whose thresholds and weights are whole numbers."""
+    rows.append([LEAF, 0, 0.0, False, NOWHERE, NOWHERE, []])
+    place, row = len(rows) - 1, rows[-1]
     if depth == 0 or (depth < 3 and draw(flags)):
         count = draw(st.integers(0 if targets > 1 else 1, targets))
-        nodes[key] = Leaf([(pick(draw, *range(targets)), float(draw(st.integers(-8, 8)))) for _ in range(count)])
-        return
-    mode = pick(draw, *MODES)
-    members = tuple(map(float, draw(st.lists(st.integers(-3, 3), max_size=3, unique=True))))
-    ways = ((*key, True), (*key, False))
+        said += [[place, pick(draw, *range(targets)), float(draw(st.integers(-8, 8)))] for _ in range(count)]
+        return place
+    members = list(map(float, draw(st.lists(st.integers(-3, 3), max_size=3, unique=True))))
     value = float(draw(st.integers(-3, 3)))
-    nodes[key] = Branch(mode, pick(draw, *range(features)), value, draw(flags), *ways, members)
-    for way in ways:
-        tree(draw, nodes, way, depth - 1, features, targets)
+    row[:4] = pick(draw, *range(LEAF)), pick(draw, *range(features)), value, draw(flags)
+    row[4:] = *(tree(draw, rows, said, depth - 1, features, targets) for _ in range(2)), members
+    return place
 
 
 @cases(TreeEnsemble)
 def tree_ensemble(draw: Draw, op: type[TreeEnsemble]) -> Case:
     features, targets = pick(draw, 1, 3, 17), pick(draw, 1, 1, 2, 5)
     dtype = pick(draw, F32, F32, F32, F64)
-    nodes: dict[Key, Branch | Leaf] = {}
-    forest = Forest(nodes, dtype)
-    for number in range(draw(st.integers(1, 12))):
-        tree(draw, nodes, (number,), pick(draw, 0, 2, 4), features, targets)
-        forest.add_tree((number,))
+    rows: list[Row] = []
+    said: list[Row] = []
+    roots = [tree(draw, rows, said, pick(draw, 0, 2, 4), features, targets) for _ in range(draw(st.integers(1, 12)))]
+    columns = zip(*(row[:6] for row in rows), strict=True)
+    nodes = Nodes(*map(np.array, columns), [row[6] for row in rows if row[0] == MODES.index("BRANCH_MEMBER")])
+    entries = Entries(*(np.array([row[i] for row in said], t) for i, t in enumerate((I64, I64, F64))))
+    arrays = forest(nodes, np.array(roots), entries, dtype)
     x = whole(draw, (pick(draw, 1, 2, 7, 8, 9, 33), features), -4, 4, dtype)
     if draw(flags):
         x[0, 0] = pick(draw, np.nan, np.inf, -np.inf)
     base = maybe(draw, whole(draw, (targets,), -5, 5, dtype))
-    return Case(op(targets, pick(draw, "SUM", "SUM", "MIN", "MAX")), (x, *forest.arrays(), base))
+    return Case(op(targets, pick(draw, "SUM", "SUM", "MIN", "MAX")), (x, *arrays, base))
 
 
 @cases(m.LabelEncoder)

@@ -271,8 +271,12 @@ def walked(tree: dict[str, Any], row: Array) -> list[float]:
         {"nodes_truenodeids": [0, 0, 0, 1, 0, 0]}, {"nodes_truenodeids": [9, 0, 0, 1, 0, 0]},
         {"nodes_modes": ["BRANCH_ODD", *modes("BRANCH_LEQ")[1:]]}, {"nodes_values": [1.0]},
         {"target_ids": [0, 0, 0, 7]}, {"target_nodeids": [0, 2, 1, 2]}, {"n_targets": 0},
+        {"nodes_nodeids": [0, 1, 1, 0, 1, 2]}, {"nodes_featureids": [1 << 32, 0, 0, 2, 0, 0]},
+        {"nodes_nodeids": [0, 1, 2, 0, 1, 1 << 62]}, {"target_nodeids": [1, 9, 1, 2]},
     ],
-    ids=["cycle", "missing", "mode", "short", "target", "no leaf", "no targets"],
+    ids=[
+        "cycle", "missing", "mode", "short", "target", "no leaf", "no targets", "twice", "feature", "number", "no node",
+    ],
 )  # fmt: skip
 def test_damaged_trees_are_refused(change: dict[str, Any]) -> None:
     good = {
@@ -282,6 +286,17 @@ def test_damaged_trees_are_refused(change: dict[str, Any]) -> None:
     check("TreeEnsembleRegressor", X, **good)
     with pytest.raises((InvalidModelError, UnsupportedOpError)):
         bn.load(model("TreeEnsembleRegressor", [X], **{**good, **change}).SerializeToString())
+
+
+def test_trees_and_nodes_in_any_order() -> None:
+    """The first node of a tree is its root; numbers may be missing."""
+    check(
+        "TreeEnsembleRegressor", X, n_targets=1, nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"] * 2,
+        nodes_treeids=[9, 9, 9, 4, 4, 4], nodes_nodeids=[4, 3, 2, 3, 5, 0], nodes_featureids=[0, 0, 0, 1, 0, 0],
+        nodes_values=[0.25, 0, 0, -0.5, 0, 0], nodes_truenodeids=[3, 0, 0, 5, 0, 0],
+        nodes_falsenodeids=[2, 0, 0, 0, 0, 0], target_treeids=[4, 9, 4, 9], target_nodeids=[0, 2, 5, 3],
+        target_ids=[0] * 4, target_weights=[1.0, 2.0, 4.0, 8.0],
+    )  # fmt: skip
 
 
 VECTORS = RNG.normal(size=(6, 4)).astype(np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,7 +12,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 import bolt_numba as bn
+from bolt_numba.converters.onnx import reading
 from bolt_numba.converters.onnx.reading.payload import payload, without_payloads
+from bolt_numba.converters.wire import fields
 from bolt_numba.errors import InvalidModelError
 from bolt_numba.ir.interpret import interpret
 from tests.near import assert_near
@@ -60,6 +63,25 @@ def test_result_is_that_of_onnx(cond: bool, tmp_path: Path) -> None:
     (want,) = onnx.reference.ReferenceEvaluator(model).run(None, feeds)
     assert_near(interpret(bn.load(file), feeds)["z"], want, 1e-6)
     assert_near(bn.compile(file)(feeds)["z"], want, 1e-5)
+
+
+def test_long_lists_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forest's attributes have a million numbers, each a field: no payload is among them."""
+    long = list(range(5000))
+    nodes = [helper.make_node("Odd", ["x"], ["y"], ints=long, floats=[float(i) for i in long], texts=["a"] * 5000)]
+    model = _model()
+    model.graph.node.extend(nodes)
+    walked = []
+
+    def counted(*args: Any) -> Any:
+        for field in fields(*args):
+            walked.append(field)
+            yield field
+
+    monkeypatch.setattr(reading.payload, "fields", counted)
+    with without_payloads(model.SerializeToString()) as rest:
+        assert onnx.ModelProto.FromString(bytes(rest)).graph.node[-1] == nodes[0]
+    assert len(walked) < 200
 
 
 def test_large_files_are_mapped(tmp_path: Path) -> None:

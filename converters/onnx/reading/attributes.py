@@ -7,8 +7,10 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from bolt_numba.base.errors import InvalidModelError
-from bolt_numba.converters.bounded import Folders, text_of
+from bolt_numba.converters.bounded import Folders, text_of, texts_of
 from bolt_numba.converters.onnx.proto import onnx
 from bolt_numba.converters.onnx.reading.tensor import array_of, dense_of
 from bolt_numba.converters.readers import Reader
@@ -83,8 +85,11 @@ def bound(attributes: Iterable[onnx.AttributeProto], outer: Mapping[str, onnx.At
     return made
 
 
-def value_of(attribute: onnx.AttributeProto, folders: Folders, what: str) -> Any:
-    """Python value: int, float, str, array, tuple of these, or the GraphProto or TypeProto as it is."""
+def value_of(attribute: onnx.AttributeProto, folders: Folders, what: str, as_array: bool = False) -> Any:
+    """Python value: int, float, str, array, tuple of these, or the GraphProto or TypeProto as it is.
+
+    as_array: lists of numbers become arrays.
+    """
     kind: Any = kind_of(attribute)
     if kind not in _FIELDS:
         raise InvalidModelError(f"{what}: got type {kind}, wanted an AttributeProto.AttributeType")
@@ -93,13 +98,15 @@ def value_of(attribute: onnx.AttributeProto, folders: Folders, what: str) -> Any
         case _A.STRING:
             return text_of(value, what)
         case _A.STRINGS:
-            return tuple(text_of(s, what) for s in value)
+            return texts_of(value, what)
         case _A.TENSOR:
             return array_of(value, folders, what)
         case _A.SPARSE_TENSOR:
             return dense_of(value, folders, what)
         case _A.TENSORS:
             return tuple(array_of(t, folders, what) for t in value)
+        case _A.FLOATS | _A.INTS if as_array:
+            return np.array(value, np.int64 if kind == _A.INTS else np.float32)
         case _A.FLOATS | _A.INTS | _A.GRAPHS:
             return tuple(value)
         case _:
@@ -109,14 +116,14 @@ def value_of(attribute: onnx.AttributeProto, folders: Folders, what: str) -> Any
 def values_of(
     attributes: Attributes,
     key: tuple[str, str, int],
-    kinds: Mapping[str, int],
+    reader: Reader,
     legacy: bool,
     folders: Folders,
     what: str,
 ) -> dict[str, Any]:
     """Values of all attributes of a node of operator ``key`` (domain, name, opset).
 
-    kinds: types of attributes, as far as the reader says; the schema knows the others.
+    reader: says the types of most attributes; the schema knows the others.
     legacy: before opset 6, where ``consumed_inputs`` may stand at any operator and means nothing.
     """
     made = {}
@@ -125,12 +132,12 @@ def values_of(
             continue
         kind = kind_of(attribute)
         # Only what differs from the reader's annotation is held against the schema.
-        wanted = kind if kind == kinds.get(name) else _schema_types(*key).get(name, kind)
+        wanted = kind if kind == reader.kinds.get(name) else _schema_types(*key).get(name, kind)
         if kind != wanted:
             known = onnx.AttributeProto.AttributeType.Name
             got = known(kind) if kind in _FIELDS else str(kind)
             raise InvalidModelError(f"{what}: attribute '{name}': got type {got}, wanted {known(wanted)}")
-        made[name] = value_of(attribute, folders, f"{what}: attribute '{name}'")
+        made[name] = value_of(attribute, folders, f"{what}: attribute '{name}'", name in reader.arrays)
     return made
 
 

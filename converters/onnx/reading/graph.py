@@ -225,7 +225,7 @@ class GraphReader(NodeReader[FunctionScope]):
         reader = find_reader(domain, node.op, version)
         if reader is not None:
             key, legacy = (domain, node.op, version), domain == "" and version < 6
-            values = values_of(attributes, key, reader.kinds, legacy, self.folders, what)
+            values = values_of(attributes, key, reader, legacy, self.folders, what)
             if not (domain or values.keys() <= reader.attributes):
                 values = without_unknown(values, reader, f"{self.file}: {node.op}")
             for name in reader.dtypes & values.keys():

@@ -32,6 +32,8 @@ _INNER: dict[str, dict[int, str]] = {
     "tensor": {9: _RAW},
 }
 """Field numbers that lead to tensors, by kind of message."""
+_NO_TENSORS = frozenset(b"\xa0\x01" + bytes([kind]) for kind in (6, 7, 8))
+"""How an attribute ends that is a list of numbers or texts, which may be long: with the field 20, its type."""
 _TICKET = struct.Struct("<16sQQ")
 _files: dict[bytes, Array] = {}
 """Files being read, by the secret that their tickets begin with: no file can know the one it will get."""
@@ -69,7 +71,7 @@ def _walk(data: memoryview, at: int, end: int, kind: str, secret: bytes, depth: 
     inner, kept = _INNER[kind], at
     for number, coding, start, body, size in fields(data, at, end):
         found = inner.get(number) if size >= LEAST_PAYLOAD and coding == BYTES else None
-        if found is None:
+        if found is None or (found == "attribute" and bytes(data[body + size - 3 : body + size]) in _NO_TENSORS):
             continue
         yield data[kept:start]
         made = [_TICKET.pack(secret, body, size)]

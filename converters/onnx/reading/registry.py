@@ -16,6 +16,7 @@ KINDS: dict[str, int] = {
     "int": _A.INT, "bool": _A.INT, "float": _A.FLOAT, "str": _A.STRING,
     "tuple[int, ...]": _A.INTS, "tuple[float, ...]": _A.FLOATS, "tuple[str, ...]": _A.STRINGS,
     "Ints": _A.INTS, "Floats": _A.FLOATS, "Texts": _A.STRINGS,
+    "ManyInts": _A.INTS, "ManyFloats": _A.FLOATS,
     "AnyDType": _A.INT, "Array": _A.TENSOR, "onnx.GraphProto": _A.GRAPH, "onnx.TypeProto": _A.TYPE_PROTO,
 }  # fmt: skip
 """Attribute type by annotation; `None` beside it says only that it may be missing.  Asking onnx makes all schemas."""
