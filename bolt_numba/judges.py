@@ -122,7 +122,8 @@ class LiteRt:
             experimental_preserve_all_tensors=True,
         )  # fmt: skip
         inputs, results = self.net.get_input_details(), self.net.get_output_details()
-        if len(inputs) != len(asked.feeds) or len(results) != len(asked.graph.outputs):
+        names = [name for name, _ in asked.graph.caller_outputs]
+        if len(inputs) != len(asked.feeds) or len(results) != len(names):
             raise BoltError(f"litert: signature '{asked.graph.name}': got another one, wanted the file's first")
         given = [np.asarray(asked.feeds[v.name]) for v in asked.graph.inputs if v.name in asked.feeds]
         for detail, array in zip(inputs, given, strict=True):
@@ -132,7 +133,7 @@ class LiteRt:
             self.net.set_tensor(detail["index"], array)
         self.net.invoke()
         self.places = {d["name"]: int(d["index"]) for d in self.net.get_tensor_details()}
-        self.places |= {n: int(d["index"]) for n, d in zip(asked.graph.output_names, results, strict=True)}
+        self.places |= {n: int(d["index"]) for n, d in zip(names, results, strict=True)}
 
     def names(self) -> set[str]:
         return {name for name, place in self.places.items() if self._value(place) is not None}

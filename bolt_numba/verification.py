@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.arbitration import AT_ONCE, LIMITS, Arbiter, Engine, distance, largest
 from bolt_numba.base.border import border
 from bolt_numba.base.notebook import html_table
 from bolt_numba.base.options import options_of, sign
@@ -17,7 +19,7 @@ from bolt_numba.base.types import Array, dtype_name
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import sized
 from bolt_numba.judges import Judge, judge_of
-from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.peers import Feeds, Model
 from bolt_numba.sessions.guesses import model_feeds
@@ -31,14 +33,11 @@ if TYPE_CHECKING:
 
 RTOL = {"f32": 1e-3, "f16": 5e-3, "bf16": 5e-2}
 """Relative tolerance of each precision.  A layer may round by 0.05 % in float16, by 0.4 % in bfloat16."""
-QUANTISED_RTOL = 5e-2
-"""The same for models with integers between floats: a number near the middle of two levels goes to either, and what is
-computed of it follows."""
 ONE_LEVEL = 1 + 1e-4
 """Levels by which rounding alone may change a quantised tensor, and what floats add."""
-INTEGER_MAKERS = (QuantizeLinear, QLinearConv, QLinearMatMul)
-AT_ONCE = 256
-"""Intermediate tensors held in memory at one time."""
+INTEGER_MAKERS = (QuantizeLinear, DynamicQuantizeLinear, QLinearConv, QLinearMatMul)
+ATOL = 1e-4
+"""Absolute tolerance; less of a tensor whose values are all below 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +64,32 @@ class TensorCheck:
     """max_abs in steps of the tensor's own quantisation; None where it has none."""
     cosine: float = 1.0
     """Of the angle between what is got and what is wanted, as vectors."""
+    explained: str = ""
+    """Why a tensor is ok although it differs by more than the tolerance."""
+
+    @property
+    def verdict(self) -> str:
+        """In one word."""
+        return "DIFFERS" if not self.ok else "explained" if self.explained else "ok"
 
 
 @dataclass(slots=True)
 class VerifyReport:
-    """Every comparison, in the order of computation; ``ok`` when the outputs agree."""
+    """Every comparison, in the order of computation; ``ok`` when all agree, or rounding explains why they do not."""
 
     checks: list[TensorCheck]
     against: str
     rtol: float
     atol: float
     precision: str = "f32"
+    cause: tuple[str, str] | None = None
+    """The first tensor at which one of the two is wrong, and what is, where `bolt_numba.arbitration` found one."""
+    float64: tuple[float, float] | None = None
+    """Where a tensor differs: what outputs are off from a run in f64, ours and those of the other engine."""
 
     @property
     def ok(self) -> bool:
-        return all(c.ok for c in self.checks if c.kind == "output")
+        return all(c.ok for c in self.checks)
 
     @property
     def max_abs(self) -> float:
@@ -93,14 +103,16 @@ class VerifyReport:
 
     @property
     def first_divergent(self) -> str | None:
-        """Name of the first tensor in the order of computation that does not agree."""
+        """Name of the first cause; where none is found, of the first tensor that does not agree."""
+        if self.cause is not None:
+            return self.cause[0]
         bad = [c for c in self.checks if not c.ok]
         return min(bad, key=lambda c: c.kind == "output").name if bad else None
 
     @property
     def first_beyond_step(self) -> str | None:
         """Name of the first tensor whose error exceeds its own quantisation step: rounding does not explain it."""
-        return next((c.name for c in self.checks if c.levels is not None and c.levels > ONE_LEVEL), None)
+        return next((c.name for c in self.checks if not c.ok and (c.levels or 0) > ONE_LEVEL), None)
 
     def __bool__(self) -> bool:
         return self.ok
@@ -108,6 +120,7 @@ class VerifyReport:
     def __str__(self) -> str:
         inner = [c.ok for c in self.checks if c.kind == "intermediate"]
         outer = [c.ok for c in self.checks if c.kind == "output"]
+        why = Counter(c.explained for c in self.checks if c.explained)
         head = f"{'agrees with' if self.ok else 'DIFFERS from'} {self.against}: "
         head += f"{sum(outer)} of {len(outer)} outputs, {sum(inner)} of {len(inner)} intermediate tensors"
         limits = f"rtol {self.rtol:g}, atol {self.atol:g}"
@@ -120,13 +133,22 @@ class VerifyReport:
             worst += f"{min((c.cosine for c in self.checks if c.kind == 'output'), default=1.0):.6f}"
         if self.first_beyond_step is not None:
             worst += f"\nfirst tensor off by more than its quantisation step: {self.first_beyond_step}"
+        for reason, count in why.items():
+            worst += f"\n{count} differ by more and are no fault: {reason}"
+        if self.float64 is not None:
+            ours, theirs = self.float64
+            more, less = max(ours, theirs), min(ours, theirs)
+            who = "ours is" if ours <= theirs else f"{self.against} is"
+            times = f" {more / less:.1f} times" if less else ""
+            worst += f"\nfloat64: {who}{times} nearer to it (off by {ours:.3g} here, by {theirs:.3g} in {self.against})"
         first = "" if self.first_divergent is None else f"\nfirst divergent tensor: {self.first_divergent}"
+        first += "" if self.cause is None else f" ({self.cause[1]})"
         return f"{head}\n{worst}{first}"
 
     def _repr_html_(self) -> str:
-        columns = ("tensor", "kind", "max abs", "of largest", "agrees", "")
+        columns = ("tensor", "kind", "max abs", "of largest", "verdict", "")
         shown = sorted(self.checks, key=lambda c: c.ok)
-        rows = [(c.name, c.kind, f"{c.max_abs:.3g}", f"{c.scaled:.3g}", c.ok, c.note) for c in shown]
+        rows = [(c.name, c.kind, f"{c.max_abs:.3g}", f"{c.scaled:.3g}", c.verdict, c.note) for c in shown]
         return html_table(str(self).partition("\n")[0], columns, rows, columns[2:4], str(self).partition("\n")[2])
 
     def to_json(self) -> dict[str, Any]:
@@ -140,6 +162,7 @@ class VerifyReport:
             "error": self.error,
             "first_divergent": self.first_divergent,
             "first_beyond_step": self.first_beyond_step,
+            "float64": self.float64,
             "tensors": [{f: getattr(c, f) for f in TensorCheck.__slots__} for c in self.checks],
         }
 
@@ -153,7 +176,7 @@ def verify(  # budget: each option is one line
     shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
     rtol: float | None = None,
-    atol: float = 1e-4,
+    atol: float | None = None,
     intermediates: bool = True,
     weights: str | os.PathLike[str] | None = None,
     signature: str | None = None,
@@ -167,9 +190,11 @@ def verify(  # budget: each option is one line
     else onnxruntime.  feeds, shapes, seed: as `model_feeds` of
     `bolt_numba.sessions.guesses`.  Floats of outputs agree within ``atol + rtol * |wanted|``; those of a narrower
     precision, and intermediate tensors, whose small elements are often what is left of large terms, within
-    ``atol + rtol * max |wanted|``.  Other dtypes agree exactly, but what QuantizeLinear gives within a level, with
-    LiteRT two; the floats of such models as those of a narrower precision.
-    rtol: None for what `RTOL` holds for the precision.  weights, signature, options: as `bolt_numba.compile`.
+    ``atol + rtol * max |wanted|``, as do those of quantised models.  Other dtypes agree exactly, but what
+    QuantizeLinear gives within a level, with LiteRT two.  What differs by more is computed in float64 of what each
+    engine had, and is ok where both are right by that; else ``first_divergent`` is the first that is not.
+    rtol: None for what `RTOL` holds for the precision; atol: None for 1e-4, or less where all values of a tensor are
+    smaller than 1.  weights, signature, options: as `bolt_numba.compile`.
     Raises BoltError for an unknown engine, and one that does not take the model; ShapeError for shapes.
     """
     how = options_of("verify", options)
@@ -177,25 +202,15 @@ def verify(  # budget: each option is one line
     arrays = model_feeds(loaded, shapes, seed, feeds)
     graph = sized(loaded, {name: np.shape(array) for name, array in arrays.items()})
     session, precision = Session(graph, how), how.precision
-    steps = steps_of(graph)
-    rtol = (max(RTOL[precision], QUANTISED_RTOL if steps else 0.0)) if rtol is None else rtol
+    rtol = RTOL[precision] if rtol is None else rtol
     against, judge = judge_of(against, model, graph, arrays, weights)
-    outputs = [s.name for s in session.outputs]
-    wanted = judge.values(outputs)
-    is_narrow = precision != "f32" or bool(steps)
-    finals = [
-        compare(name, "output", got, wanted[name], rtol, atol, is_narrow, steps.get(name), judge.levels)
-        for name, got in zip(outputs, session.run(None, arrays), strict=True)
-    ]
-    checks: list[TensorCheck] = []
-    if intermediates:
-        comparer = _Comparer(session, judge, arrays, rtol, atol, steps)
-        inner = _inner_names(graph, judge.names() - set(outputs))
-        checks = list(comparer.all_of(inner))
-        if not all(c.ok for c in finals) and all(c.ok for c in checks):
-            checks += comparer.bisect(inner)
+    comparer = _Comparer(session, against, judge, arrays, graph, rtol, atol, precision)
+    checks = comparer.all_of(intermediates)
+    if not all(c.ok for c in checks):
+        checks = comparer.explained(checks)
     session.close()
-    return VerifyReport(checks + finals, against, rtol, atol, precision)
+    limits = rtol, ATOL if atol is None else atol
+    return VerifyReport(checks, against, *limits, precision, comparer.cause, comparer.float64)
 
 
 sign(verify)
@@ -286,32 +301,82 @@ def steps_of(graph: Graph) -> dict[str, float]:
     made: dict[str, float] = {}
     for node in graph.nodes:
         scale = node.inputs[1].const if len(node.inputs) > 1 and node.inputs[1] is not None else None
-        if isinstance(node.op, INTEGER_MAKERS) and node.output.type.dtype.kind in "iu":
-            made[node.output.name] = 1.0
+        if isinstance(node.op, INTEGER_MAKERS) and node.outputs[0].type.dtype.kind in "iu":
+            made[node.outputs[0].name] = 1.0
         elif isinstance(node.op, DequantizeLinear) and scale is not None and scale.size == 1:
             x = node.inputs[0]
             if x is not None and x.const is None:
                 made[node.output.name] = float(scale.reshape(()))
-        elif node.output.type.dtype.itemsize == 1 and any(v is not None and v.name in made for v in node.inputs):
-            made[node.output.name] = 1.0  # bytes that are moved or compared
+        elif node.outputs[0].type.dtype.itemsize == 1 and any(v is not None and v.name in made for v in node.inputs):
+            made[node.outputs[0].name] = 1.0  # bytes that are moved or compared
     outputs = zip(graph.output_names, graph.outputs, strict=True)
     return made | {name: made[value.name] for name, value in outputs if value.name in made}
 
 
 class _Comparer:
-    """Compares intermediate tensors of one session with one judge's."""
+    """Compares tensors of one session with one judge's, and asks why they differ."""
 
     def __init__(
-        self, session: Session, judge: Judge, feeds: Feeds, rtol: float, atol: float, steps: Mapping[str, float]
-    ) -> None:
-        self.session, self.judge, self.feeds = session, judge, feeds
-        self.rtol, self.atol, self.steps = rtol, atol, steps
+        self, session: Session, against: str, judge: Judge, feeds: Feeds, graph: Graph, rtol: float,
+        atol: float | None, precision: str,
+    ) -> None:  # fmt: skip
+        self.session, self.judge, self.feeds, self.graph = session, judge, feeds, graph
+        self.against, self.rtol, self.atol, self.precision = against, rtol, atol, precision
+        self.steps = steps_of(graph)
+        self.outputs = [s.name for s in session.outputs]
+        self.inner = _inner_names(graph, judge.names() - set(self.outputs))
+        self.finals: dict[str, Any] = {}
+        self.cause: tuple[str, str] | None = None
+        self.float64: tuple[float, float] | None = None
 
-    def all_of(self, names: Sequence[str]) -> Iterator[TensorCheck]:
-        for start in range(0, len(names), AT_ONCE):
-            yield from self._checks(names[start : start + AT_ONCE], "intermediate")
+    def all_of(self, intermediates: bool) -> list[TensorCheck]:
+        """Intermediate tensors, if wanted, then the outputs of the session as it is."""
+        checks: list[TensorCheck] = []
+        wanted = self.judge.values(self.outputs)
+        self.finals = dict(zip(self.outputs, self.session.run(None, self.feeds), strict=True))
+        finals = [self._check(name, "output", got, wanted[name]) for name, got in self.finals.items()]
+        for start in range(0, len(self.inner) if intermediates else 0, AT_ONCE):
+            checks += self._checks(self.inner[start : start + AT_ONCE], "intermediate")
+        return checks + finals
 
-    def bisect(self, names: Sequence[str]) -> list[TensorCheck]:
+    def explained(self, checks: list[TensorCheck]) -> list[TensorCheck]:
+        """The checks, of which some are ok after all, or follow from others; and what bisection finds."""
+        ours = Engine("ours", self._ours, min(self.rtol, LIMITS[self.precision]), ONE_LEVEL)
+        other = Engine(self.against, self.judge.values, min(self.rtol, LIMITS["f32"]), ONE_LEVEL * self.judge.levels)
+        arbiter = Arbiter(self.graph, self.feeds, (ours, other), self.steps)
+        arbiter.look_at(self.inner, self.outputs)
+        settled, follows = self._settled(arbiter), arbiter.follows()
+        made = []
+        for c in checks:
+            cause = follows.get(c.name)
+            if not c.ok and cause is not None:
+                note = "first cause" if cause == c.name else f"follows from {cause}"
+                self.cause = self.cause or (cause, arbiter.causes[cause])
+                made.append(replace(c, note=f"{c.note}; {note}"))
+            elif not c.ok and (c.kind != "output" or c.name in settled):
+                made.append(replace(c, ok=True, explained=arbiter.reason(c.name)))
+            else:
+                made.append(c)
+        if self.cause is None and not all(c.ok for c in made):
+            at = len(made) - len(self.outputs)
+            made[at:at] = self._bisect([c.name for c in checks if c.ok and c.kind == "intermediate"])
+        return made
+
+    def _settled(self, arbiter: Arbiter) -> set[str]:
+        """Outputs that are as they should be: those of f64, or of the session that gives other tensors, too."""
+        theirs, settled = self.judge.values(self.outputs), set()
+        off = [0.0, 0.0]
+        for name, (exact, rough) in arbiter.of_inputs(self.outputs).items():
+            both = self.finals[name], theirs[name]
+            off = [max(o, distance(got, exact)) for o, got in zip(off, both, strict=True)]
+            pairs = zip(arbiter.engines, both, strict=True)
+            is_right = all(arbiter.is_right(e, name, got, exact, rough) for e, got in pairs)
+            if is_right or self._check(name, "output", both[0], arbiter.ours[name]).ok:
+                settled.add(name)
+        self.float64 = off[0], off[1]
+        return settled
+
+    def _bisect(self, names: Sequence[str]) -> list[TensorCheck]:
         """Find the first that differs when it alone is returned beside the outputs.
 
         Assumes that what follows a wrong tensor is wrong.  An empty list when none differs that way.
@@ -320,20 +385,25 @@ class _Comparer:
         found: list[TensorCheck] = []
         while low < high:
             middle = (low + high) // 2
-            check = next(self._checks([names[middle]], "bisected"))
+            check = self._checks([names[middle]], "bisected")[0]
             if check.ok:
                 low = middle + 1
             else:
                 high, found = middle, [check]
         return found
 
-    def _checks(self, names: Sequence[str], kind: str) -> Iterator[TensorCheck]:
+    def _ours(self, names: Sequence[str]) -> dict[str, Any]:
         self.session.reset_state()  # the judge begins anew, too
-        got = self.session.run(list(names), self.feeds)
+        return dict(zip(names, self.session.run(list(names), self.feeds), strict=True))
+
+    def _checks(self, names: Sequence[str], kind: str) -> list[TensorCheck]:
         wanted = self.judge.values(names)
-        for name, array in zip(names, got, strict=True):
-            limits = self.rtol, self.atol, False, self.steps.get(name), self.judge.levels
-            yield compare(name, kind, array, wanted[name], *limits)
+        return [self._check(name, kind, got, wanted[name]) for name, got in self._ours(names).items()]
+
+    def _check(self, name: str, kind: str, got: Any, wanted: Any) -> TensorCheck:
+        atol = ATOL * min(1.0, largest(wanted)) if self.atol is None else self.atol
+        scaled = self.precision != "f32" or bool(self.steps)
+        return compare(name, kind, got, wanted, self.rtol, atol, scaled, self.steps.get(name), self.judge.levels)
 
 
 def _inner_names(graph: Graph, known: set[str]) -> list[str]:

@@ -14,7 +14,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import with_shapes
 from bolt_numba.ops.control import If
-from bolt_numba.sessions.guesses import complete_shapes, guessed, model_feeds
+from bolt_numba.sessions.guesses import complete_shapes, guessed, index_bounds, model_feeds
 from bolt_numba.types import F32, I64, Sym, TensorType
 from tests.graphs import make
 
@@ -122,6 +122,23 @@ class TestGuesses:
     def test_one_of_two_branches_must_fit(self) -> None:
         with pytest.raises(bn.ShapeError, match="MaxPool"):
             with_shapes(listener(), {"input": (1, 64)})
+
+    def test_integers_are_ids_of_their_tables(self) -> None:
+        """The smallest counts; views and casts lead to it; a mask has none."""
+        graph = Graph("text")
+        b = Builder(graph)
+        ids, kinds, mask = (graph.add_input(n, TensorType(I64, (2, 50))) for n in ("ids", "kinds", "mask"))
+        for entries in (700, 500):
+            graph.add_output(b(make("Gather"), np.zeros((entries, 2), F32), b(make("Cast", to=I64), ids)))
+        graph.add_output(b(make("OneHot"), kinds, np.array(30), np.zeros(2, F32)))
+        graph.add_output(b(make("Cast", to=F32), mask))
+        assert index_bounds(graph) == {"ids": 500, "kinds": 30}
+        feeds = model_feeds(graph)
+        assert {n: a.min() >= 0 and a.max() < 500 for n, a in feeds.items()} == dict.fromkeys(feeds, True)
+        assert feeds["ids"].max() > 400
+        assert 20 < feeds["kinds"].max() < 30
+        assert feeds["mask"].max() == 1
+        bn.compile(graph)(feeds)
 
 
 class TestTold:

@@ -8,6 +8,7 @@ import pytest
 
 import bolt_numba as bn
 from bench.caffe_nets import CaffeNet, ssd_heads
+from bolt_numba.arbitration import DYNAMIC, INPUTS_DIFFER, TO_BYTES
 from bolt_numba.benchmark import bench
 from bolt_numba.errors import BoltError
 from tests.formats import cases
@@ -30,6 +31,24 @@ def test_litert_judges_its_own_format(tmp_path: Path, pattern: str) -> None:
     assert report.ok, report
     assert bn.verify(path, "onnxruntime").ok
     assert bn.verify(path, "reference").ok
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("depthwise_conv_2d/hyb_pc_same$", DYNAMIC), ("batch_matmul/hyb_pt$", TO_BYTES), ("svdf/hyb_rank2$", DYNAMIC),
+        ("nets/i8_lstm_unrolled$", INPUTS_DIFFER),
+    ],
+)  # fmt: skip
+def test_documented_differences_are_named(tmp_path: Path, pattern: str, why: str) -> None:
+    """Layers whose operands LiteRT rounds to bytes, levels that differ because those before them do; one has states."""
+    case = next(cases("tflite", pattern))
+    path = tflite(tmp_path, pattern)
+    names = [v.name for v in bn.load(path).caller_inputs]
+    report = bn.verify(path, feeds=dict(zip(names, case.runs[0].inputs.values(), strict=True)))
+    assert report.ok, report
+    assert {c.explained for c in report.checks if c.explained} == {why}
+    assert why in str(report)
 
 
 def test_a_wrong_tensor_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

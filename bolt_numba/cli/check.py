@@ -112,7 +112,9 @@ def verify(
     rtol: Annotated[
         float | None, typer.Option("--rtol", help="Relative tolerance (1e-3; of bf16: 5e-2 of the largest value).")
     ] = None,
-    atol: Annotated[float, typer.Option("--atol", help="Absolute tolerance.")] = 1e-4,
+    atol: Annotated[
+        float | None, typer.Option("--atol", help="Absolute tolerance (1e-4, or less of a tensor of smaller values).")
+    ] = None,
     input_: Inputs = [],
     shape: Shapes = [],
     seed: Seed = 0,
@@ -133,11 +135,12 @@ def verify(
     if as_json:
         console.write_json({"model": str(model), **report.to_json()})
     else:
-        shown = [c for c in report.checks if not c.ok or c.kind == "output"][:20]
+        shown = [c for c in report.checks if not c.ok or c.kind == "output"]
+        shown = sorted(shown, key=lambda c: (c.name != report.first_divergent, c.kind != "output"))[:20]
         rows = [
             (
-                "ok" if c.ok else "DIFFERS", c.name, c.kind, f"{c.max_abs:.3g}", f"{c.max_rel:.3g}", f"{c.scaled:.3g}",
-                f"{c.cosine:.6f}", "-" if c.levels is None else f"{c.levels:.3g}", c.note,
+                c.verdict, c.name, c.kind, f"{c.max_abs:.3g}", f"{c.max_rel:.3g}", f"{c.scaled:.3g}",
+                f"{c.cosine:.6f}", "-" if c.levels is None else f"{c.levels:.3g}", c.explained or c.note,
             )
             for c in shown
         ]  # fmt: skip

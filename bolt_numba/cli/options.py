@@ -21,7 +21,7 @@ from bolt_numba.cli import console
 from bolt_numba.devices import names as device_names
 from bolt_numba.ir.graph import Graph
 from bolt_numba.sessions.guesses import Shapes as AllShapes
-from bolt_numba.sessions.guesses import complete_shapes, guessed, random_feeds
+from bolt_numba.sessions.guesses import complete_shapes, guessed, model_feeds
 from bolt_numba.sessions.inputs import plain_array
 from bolt_numba.sessions.session import Session
 
@@ -226,7 +226,7 @@ def _array(text: str, spec: TensorSpec) -> Array:
 def read_feeds(session: Session, shape: Sequence[str], input_: Sequence[str], seed: int) -> dict[str, Array]:
     """Arrays for all inputs: those that are given, else random ones of the shapes that are given or guessed."""
     given = read_inputs(input_, session.inputs)
-    return random_feeds(session.inputs, told_shapes(session.graph, shape, given), seed, given)
+    return model_feeds(session.graph, told_shapes(session.graph, shape, given), seed, given)
 
 
 def told_shapes(graph: Graph, texts: Sequence[str], given: Mapping[str, Array]) -> AllShapes:

@@ -13,7 +13,7 @@ import numpy as np
 
 from bolt_numba.base.errors import BoltError, DTypeError, ShapeError
 from bolt_numba.base.types import BOOL, STRING, Array, TensorSpec
-from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ir.sizes import with_shapes
 from bolt_numba.sessions.inputs import spec_of
 
@@ -39,6 +39,10 @@ HINTS = ("imgsz", "image_size", "input_size")
 RATES = ("sr", "sample_rate", "sampling_rate", "samplerate")
 """Names of inputs that tell the samples of a second; models know few, and this one of nearly all of them."""
 RATE = 16000
+MOVES = ("Cast", "Transpose", "Expand", "Slice", "Concat")
+"""Operators whose results hold the integers that they are given."""
+ENOUGH = 8
+"""Numbers that integers are compared with, from which on these are a table of all that they may be."""
 
 
 def model_feeds(
@@ -47,11 +51,11 @@ def model_feeds(
     seed: int = 0,
     given: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """As `feeds.random_feeds`, with `complete_shapes` for what the shapes leave free.
+    """As `random_feeds`, with `complete_shapes` for what the shapes leave free, and integers that fit their tables.
 
     Raises ShapeError for shapes that do not fit, DTypeError for what is no array.
     """
-    return random_feeds(_specs(graph), complete_shapes(graph, shapes, given), seed, given)
+    return random_feeds(_specs(graph), complete_shapes(graph, shapes, given), seed, given, index_bounds(graph))
 
 
 def complete_shapes(
@@ -223,11 +227,13 @@ def random_feeds(
     shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
     given: Mapping[str, Array] | None = None,
+    bounds: Mapping[str, int] | None = None,
 ) -> dict[str, Array]:
     """An array for every input: the given one, else random values of its dtype.
 
     shapes: for inputs with symbolic dimensions; a symbol that no shape tells is 1.  Floats are standard normal,
-    integers 0 or 1 (valid as ids, masks and lengths of nearly every model), rates of sampling 16000, bools even odds.
+    integers from 0 up to what ``bounds`` has for them, else 0 or 1 (valid as masks and lengths of nearly every model),
+    rates of sampling 16000, bools even odds.
     Raises ShapeError for names that are no input's and for unknown ranks, DTypeError for strings without an array.
     """
     for what in (shapes, given):
@@ -240,7 +246,38 @@ def random_feeds(
             raise ShapeError(f"input: got {name!r}, wanted one of {', '.join(names)}")
     sizes = _symbol_sizes(inputs, {**shapes, **{k: np.shape(v) for k, v in given.items()}})
     rng = np.random.default_rng(seed)
-    return {spec.name: given[spec.name] if spec.name in given else _random(spec, shapes, sizes, rng) for spec in inputs}
+    ends = dict.fromkeys(names, 2) | dict(bounds or {})
+    return {s.name: given[s.name] if s.name in given else _random(s, shapes, sizes, rng, ends[s.name]) for s in inputs}
+
+
+def index_bounds(graph: Graph) -> dict[str, int]:
+    """By name of an input of integers the end of what the smallest table has that they are indices of."""
+    found: dict[str, int] = {}
+    for source in graph.caller_inputs:
+        left, seen = [source] if source.type.dtype.kind in "iu" else [], set()
+        ends: list[int] = []
+        while left:
+            value = left.pop()
+            seen.add(id(value))
+            for node in value.uses:
+                ends += _ends(node, value)
+                if (node.op.is_view or node.op.name in MOVES) and id(node.output) not in seen:
+                    left.append(node.output)
+        if ends:
+            found[source.name] = min(min(ends), int(np.iinfo(source.type.dtype).max))
+    return found
+
+
+def _ends(node: Node, value: Value) -> list[int]:
+    """The number of entries that a node chooses one of by the content of ``value``."""
+    first, second = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+    if node.op.name == "Gather" and second is value and first is not None and first.type.shape is not None:
+        entries = first.type.shape[getattr(node.op, "axis", 0)]
+        return [entries] if isinstance(entries, int) and entries > 0 else []
+    if node.op.name == "OneHot" and first is value and second is not None and second.const is not None:
+        return [max(1, int(second.const.reshape(-1)[0]))]
+    others = [v.const for v in node.inputs if v is not None and v.const is not None and v.const.size > ENOUGH]
+    return [max(1, int(others[0].max()) + 1)] if node.op.name == "Equal" and others else []
 
 
 def _symbol_sizes(inputs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
@@ -254,7 +291,7 @@ def _symbol_sizes(inputs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[in
 
 
 def _random(
-    spec: TensorSpec, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int], rng: np.random.Generator
+    spec: TensorSpec, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int], rng: np.random.Generator, end: int
 ) -> Array:
     if spec.shape is None and spec.name not in shapes:
         raise ShapeError(f"input {spec.name!r}: its rank is unknown: give its shape")
@@ -264,5 +301,5 @@ def _random(
     if spec.name.lower() in RATES:
         return np.full(tuple(shape), RATE, spec.dtype)
     if spec.dtype == BOOL or spec.dtype.kind in "iu":
-        return rng.integers(0, 2, tuple(shape)).astype(spec.dtype)
+        return rng.integers(0, end, tuple(shape)).astype(spec.dtype)
     return rng.standard_normal(tuple(shape), dtype=np.float32).astype(spec.dtype)
