@@ -20,14 +20,14 @@ from bolt_numba.ops.dtypes import FLOATS
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.peers import Feeds
 
-LIMITS = {"f32": 1e-4, "f16": 5e-3, "bf16": 5e-2}
+LAYER_LIMITS = {"f32": 1e-4, "f16": 5e-3, "bf16": 5e-2}
 """What a precision may be off from f64 at one layer, relative to the largest value of its result."""
-UNITS = 2.0**-21
+SHAKE_UNITS = 2.0**-21
 """How far off floats are, of themselves, in runs that show what rounding does."""
 BYTES_LIMIT = 5e-2
 """The same of a layer whose operands are rounded to bytes on their way."""
-ROUNDING = (RangeRounded, DynamicQuantizeLinear, DynamicQuantizeLSTM)
-ROOM = 16
+TO_BYTES_OPS = (RangeRounded, DynamicQuantizeLinear, DynamicQuantizeLSTM)
+ROUNDING_ROOM = 16
 """How much further off than the references in f32 an engine may be: it sums in another order, or approximates."""
 AT_ONCE = 256
 """Intermediate tensors held in memory at one time."""
@@ -42,7 +42,7 @@ Values = Callable[[Sequence[str]], Arrays]
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class Party:
     """One of the two that are compared.  limit: what it may be off at one layer; levels: the same of bytes."""
 
     name: str
@@ -74,7 +74,7 @@ def largest(array: Any) -> float:
 class Arbiter:
     """Finds causes.  steps: of quantised tensors, by name."""
 
-    def __init__(self, graph: Graph, feeds: Feeds, engines: Sequence[Engine], steps: Mapping[str, float]) -> None:
+    def __init__(self, graph: Graph, feeds: Feeds, engines: Sequence[Party], steps: Mapping[str, float]) -> None:
         self.graph, self.feeds, self.engines, self.steps = graph, feeds, engines, steps
         named = zip(graph.output_names, graph.outputs, strict=True)
         self.by_name: dict[str, Value] = {v.name: v for v in graph.values()} | dict(named)
@@ -82,7 +82,7 @@ class Arbiter:
         """By name of a tensor at which an engine is not right what is wrong."""
         self.notes: dict[str, str] = {}
         """Documented differences."""
-        self.suspects: dict[str, tuple[str, list[tuple[Engine, Any]]]] = {}
+        self.suspects: dict[str, tuple[str, list[tuple[Party, Any]]]] = {}
         """What may be causes, with the engines that are off and what they give."""
         self.ours: dict[str, Any] = {}
         """Our outputs where other tensors are returned beside them."""
@@ -110,13 +110,13 @@ class Arbiter:
         exact, rough = (interpret(self.graph, self.feeds, names, wide=wide) for wide in (True, False))
         return {name: (exact[name], rough[name]) for name in names}
 
-    def is_right(self, engine: Engine, name: str, got: Any, exact: Any, rough: Any, nodes: Sequence[Node] = ()) -> bool:
+    def is_right(self, engine: Party, name: str, got: Any, exact: Any, rough: Any, nodes: Sequence[Node] = ()) -> bool:
         """Whether rounding explains how far an engine is off; nodes: that make the tensor of what is held."""
         if name in self.steps or self.by_name[name].type.dtype not in FLOATS:
             return distance(got, exact) <= engine.levels * self.steps.get(name, 0.0)
-        is_rounded = any(isinstance(node.op, ROUNDING) for node in nodes)
+        is_rounded = any(isinstance(node.op, TO_BYTES_OPS) for node in nodes)
         limit = max(engine.limit, BYTES_LIMIT if is_rounded else 0.0)
-        return distance(got, exact) <= limit * largest(exact) + ROOM * distance(rough, exact)
+        return distance(got, exact) <= limit * largest(exact) + ROUNDING_ROOM * distance(rough, exact)
 
     def reason(self, name: str) -> str:
         """Why a tensor differs at which neither is wrong."""
@@ -137,7 +137,7 @@ class Arbiter:
                 (e, got) for (e, got), known in zip(both, of_held, strict=True)
                 if not self.is_right(e, name, got, *known, nodes)
             ]  # fmt: skip
-            if any(isinstance(node.op, ROUNDING) for node in nodes):
+            if any(isinstance(node.op, TO_BYTES_OPS) for node in nodes):
                 self.notes[name] = TO_BYTES
             if [e.name for e, _ in wrong] == ["litert"] and any(map(_has_bytes_for_weights, nodes)):
                 self.notes[name] = DYNAMIC
@@ -164,7 +164,7 @@ def _shaken(arrays: Arrays) -> Arrays:
     for name, array in arrays.items():
         made[name] = array
         if isinstance(array, np.ndarray) and array.dtype in FLOATS:
-            factors = 1 + UNITS * rng.uniform(-1, 1, array.shape)
+            factors = 1 + SHAKE_UNITS * rng.uniform(-1, 1, array.shape)
             made[name] = np.where(array == np.rint(array), array, array * factors).astype(array.dtype)
     return made
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.arbitration import AT_ONCE, LIMITS, Arbiter, Engine, distance, largest
+from bolt_numba.arbitration import AT_ONCE, LAYER_LIMITS, Arbiter, Party, distance, largest
 from bolt_numba.base.border import border
 from bolt_numba.base.notebook import html_table
 from bolt_numba.base.options import options_of, sign
@@ -341,8 +341,10 @@ class _Comparer:
 
     def explained(self, checks: list[TensorCheck]) -> list[TensorCheck]:
         """The checks, of which some are ok after all, or follow from others; and what bisection finds."""
-        ours = Engine("ours", self._ours, min(self.rtol, LIMITS[self.precision]), ONE_LEVEL)
-        other = Engine(self.against, self.judge.values, min(self.rtol, LIMITS["f32"]), ONE_LEVEL * self.judge.levels)
+        ours = Party("ours", self._ours, min(self.rtol, LAYER_LIMITS[self.precision]), ONE_LEVEL)
+        other = Party(
+            self.against, self.judge.values, min(self.rtol, LAYER_LIMITS["f32"]), ONE_LEVEL * self.judge.levels
+        )
         arbiter = Arbiter(self.graph, self.feeds, (ours, other), self.steps)
         arbiter.look_at(self.inner, self.outputs)
         settled, follows = self._settled(arbiter), arbiter.follows()
