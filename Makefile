@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: check aarch64 cross-tools help demo env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench bench-peers bench-frameworks bench-all clients wheel-kernels attack fuzz docs site newcomer hooks clean
+.PHONY: check dist workflows aarch64 cross-tools help demo env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench bench-peers bench-frameworks bench-all clients wheel-kernels attack fuzz docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -116,6 +116,27 @@ wheel-kernels: $(STAMP) ## Build wheels that carry compiled kernels, for this ve
 	$(BIN)/python -m pip install --quiet -e '.[bench]'
 	$(BIN)/python -m bench.wheels dist/bolt_numba-*-py3-none-any.whl
 
+RELEASE := build/release
+$(RELEASE)/.installed: bench/requirements-release.txt
+	@echo "Making the environment of the release tools in $(RELEASE): 160 MB."
+	@$(PYTHON) -m venv $(RELEASE)
+	@$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+dist: $(RELEASE)/.installed ## Build and check the source distribution and the wheel with its bill of materials.
+	rm -f dist/bolt_numba-*.tar.gz dist/bolt_numba-*-py3-none-any.whl
+	$(RELEASE)/bin/python -m build --outdir dist .
+	$(RELEASE)/bin/twine check --strict dist/bolt_numba-*
+	$(RELEASE)/bin/python -m bench.sbom dist/bolt_numba-*.whl
+
+SCHEMA := $(RELEASE)/bin/check-jsonschema --builtin-schema
+workflows: $(RELEASE)/.installed ## Lint the workflows and the forms of issues.
+	$(RELEASE)/bin/zizmor --offline --persona=pedantic .github
+	$(SCHEMA) vendor.github-workflows .github/workflows/*.yml
+	$(SCHEMA) vendor.dependabot .github/dependabot.yml
+	$(SCHEMA) vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	$(SCHEMA) vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+
 attack: $(STAMP) ## Attack the engine at length: operands, altered models, damaged files (hours).
 	$(BIN)/python -m tests.attack operands --count 100000
 	$(BIN)/python -m tests.attack models --count 100000
@@ -147,8 +168,8 @@ newcomer: ## Do what quick start and OCR tutorial say, in a checkout, an empty e
 		BOLT_NUMBA_CACHE_DIR=$(NEW)/cache PATH=$(NEW)/venv/bin:$$PATH \
 		$(NEW)/venv/bin/python tests/pages.py --fresh docs/$$page.md $(NEW)/checkout || exit 1; done
 
-hooks: $(STAMP) ## Install the pre-commit hooks (needs pre-commit on the path).
-	pre-commit install
+hooks: $(STAMP) $(RELEASE)/.installed ## Install the pre-commit hooks.
+	$(RELEASE)/bin/pre-commit install
 
 clean: ## Remove the environment and what builds leave behind.
 	rm -rf $(VENV) $(PEERS) $(CLIENTS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import base64
 import hashlib
+import importlib.metadata
 import os
 import platform
 import re
@@ -22,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.quantised import TWINS
+from bench.sbom import NAME, sbom
 from bench.zoo import ZOO
 from bolt_numba.base.files.folder_index import built_in_name
 from bolt_numba.kernels.built_in import write_built_in
@@ -128,6 +130,8 @@ def write_wheel(pure: Path, files: dict[str, bytes], target: Path, is_run_only: 
     content[f"{old}/WHEEL"] = re.sub(r"(?m)^Tag: .*$", f"Tag: {tag()}", about).replace("true", "false").encode()
     if is_run_only:
         content[f"{old}/METADATA"] = few_dependencies(content[f"{old}/METADATA"].decode()).encode()
+    compilers = {package: importlib.metadata.version(package) for package in ("numba", "llvmlite")}
+    content[f"{old}/{NAME}"] = sbom(content[f"{old}/METADATA"].decode(), compilers).encode()
     content = {n.replace(f"{old}/", f"{new}/"): data for n, data in content.items()}
     lines = [record_line(n, data) for n, data in content.items()] + [f"{new}/RECORD,,"]
     content[f"{new}/RECORD"] = ("\n".join(lines) + "\n").encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -198,6 +199,9 @@ def test_wheels_are_well_formed(tmp_path: Path, is_run_only: bool) -> None:
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         assert lines[n] == f"sha256={digest},{len(data)}"
     assert f"Tag: {wheels.tag()}" in content[f"{name}-0.1.0.dist-info/WHEEL"].decode()
+    bill = json.loads(content[f"{name}-0.1.0.dist-info/sboms/bolt_numba.cdx.json"])
+    assert {"numba", "llvmlite"} == {tool["name"] for tool in bill["metadata"]["tools"]["components"]}
+    assert ("numba" in {each["name"] for each in bill["components"]}) != is_run_only
     text = content[f"{name}-0.1.0.dist-info/METADATA"].decode()
     assert text.endswith("\n\n# bolt-numba\n")
     assert ("numba<0.69" in text) != is_run_only

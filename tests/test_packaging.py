@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -98,26 +100,49 @@ def test_what_a_package_index_is_told() -> None:
     assert all(re.search(r"^numba>=[\d.]+,<[\d.]+$", d) for d in about["dependencies"] if d.startswith("numba"))
 
 
-def test_a_source_distribution_has_all_files(tmp_path: Path) -> None:
-    """It holds the tests, what they read, and the two links without which there is no package."""
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of all files of the repository."""
     if int(pytest.importorskip("setuptools").__version__.partition(".")[0]) < 77:
         pytest.skip("setuptools is older than what pyproject.toml asks for")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
     if listed.returncode:
-        pytest.skip("there is no repository: this is such a distribution")
-    names = [name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).exists()]
-    for name in names:
-        target = tmp_path / "tree" / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, target, follow_symlinks=False)
-    code = f"import setuptools.build_meta as b; print(b.build_sdist({str(tmp_path)!r}))"
+        pytest.skip("there is no repository: this is a distribution of it")
+    for name in listed.stdout.decode().split("\0"):
+        if name and (ROOT / name).exists():
+            target = tmp_path / "tree" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target, follow_symlinks=False)
+    return tmp_path / "tree"
+
+
+def built(tree: Path, kind: str) -> Path:
+    """The distribution that setuptools makes of a tree; kind: "sdist" or "wheel"."""
+    code = f"import setuptools.build_meta as b; print(b.build_{kind}({str(tree.parent)!r}))"
     command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, cwd=tmp_path / "tree", capture_output=True, text=True, check=True)
-    with tarfile.open(tmp_path / done.stdout.split()[-1]) as archive:
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True)
+    return tree.parent / done.stdout.split()[-1]
+
+
+def test_a_source_distribution_has_all_files(tree: Path) -> None:
+    """It holds the tests, what they read, and the two links without which there is no package."""
+    names = {str(file.relative_to(tree)) for file in tree.rglob("*") if file.is_symlink() or not file.is_dir()}
+    with tarfile.open(built(tree, "sdist")) as archive:
         held = {member.name.partition("/")[2]: member for member in archive}
-    assert not set(names) - set(held)
+    assert not names - set(held)
     links = {name: held[f"bolt_numba/{name}"].linkname for name in ("converters", "kernels")}
     assert links == {"converters": "../converters", "kernels": "../kernels"}
+
+
+def test_a_wheel_has_its_bill_of_materials(tree: Path) -> None:
+    with zipfile.ZipFile(built(tree, "wheel")) as wheel:
+        version = bolt_numba.__version__
+        bill = json.loads(wheel.read(f"bolt_numba-{version}.dist-info/sboms/bolt_numba.cdx.json"))
+    assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/bolt-numba@{version}"
+    wanted = {re.split(r"[<>=]", needed)[0] for needed in PROJECT["project"]["dependencies"]}
+    assert {each["name"] for each in bill["components"]} == wanted
+    ranges = {each["name"]: each["versionRange"] for each in bill["components"]}
+    assert re.fullmatch(r"vers:pypi/>=[\d.]+\|<[\d.]+", ranges["numba"])
 
 
 def test_type_marker_is_packaged() -> None:
