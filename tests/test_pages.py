@@ -209,12 +209,13 @@ def test_pictures_are_of_the_results() -> None:
     assert "3,000 us, 75.0%" in drawn
 
 
-def test_figures_of_the_readme_are_of_the_results() -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_first_figures_are_of_the_results(page: str) -> None:
     times: dict[str, dict[str, str]] = {"bolt": {}, "onnxruntime": {}}
     for row in json.loads(picture_maker().RESULT.read_text())["rows"]:
         if row["threads"] == 1 and row["peer"] in times and "median_ms" in row:
             times[row["peer"]][row["model"]] = f"{row['median_ms']:#.3g}".rstrip(".")
-    shown = re.findall(r"^\| ([\w-]+).* \| (\S+) ms \| (\S+) ms \|$", text_of("README.md"), re.MULTILINE)
+    shown = re.findall(r"^\| ([\w-]+).* \| (\S+) ms \| (\S+) ms \|$", text_of(page), re.MULTILINE)
     models = {"ResNet-50": "resnet50", "YOLO": "yolo_n", "MiniLM": "minilm_128", "BERT-base": "bert_base_128"}
     assert shown == [(m, times["bolt"][name], times["onnxruntime"][name]) for m, name in models.items()]
 
