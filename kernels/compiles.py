@@ -101,8 +101,9 @@ def be_silent() -> None:
 
 
 def is_logging() -> bool:
-    """Whether anybody can have asked for lines that are no warnings."""
-    return "logging" in sys.modules
+    """Whether anybody has asked for lines that are no warnings; imports nothing."""
+    logging = sys.modules.get("logging")
+    return logging is not None and logging.getLogger(LOGGER).isEnabledFor(logging.INFO)
 
 
 @contextmanager
