@@ -16,7 +16,7 @@ import bolt_numba_simulator
 from bolt_numba.base.swallowed import FAULTS
 from bolt_numba.ir.text import diff
 from tests import level
-from tests.totals import Totals
+from tests.totals import Memory, Totals
 
 # A cold cache must not decide what runs: tests of stand-ins ask for them.
 os.environ.setdefault("BOLT_NUMBA_STAND_INS", "0")
@@ -48,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.register_profile("quick", settings.get_profile("patient"), derandomize=True, database=None)
         settings.load_profile("quick")
     config.pluginmanager.register(Totals())
+    config.pluginmanager.register(Memory())
 
 
 @pytest.hookimpl(tryfirst=True)
