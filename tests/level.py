@@ -163,6 +163,7 @@ LONG: dict[str, Sequence[str]] = {
         "tests/test_packaging.py::test_a_source_distribution_has_all_files",
         "tests/test_packaging.py::test_a_wheel_has_its_bill_of_materials",
         "tests/test_workflows.py::test_the_schema_of_workflows_is_kept",
+        "tests/test_promises.py::test_programs_of_earlier_versions_run",
         "tests/test_reader_pages.py",
         "tests/test_robustness.py::test_a_hang_is_noticed",
         "tests/test_service.py::test_nobody_but_its_maker_may_write_to_the_image",
