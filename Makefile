@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: check dist workflows aarch64 cross-tools help demo env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench bench-peers bench-frameworks bench-all clients wheel-kernels attack fuzz docs site newcomer hooks clean
+.PHONY: check dist workflows aarch64 cross-tools help demo env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-all clients wheel-kernels attack fuzz docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -77,6 +77,12 @@ plugins: $(STAMP) ## Run all models on onnxruntime, on OpenVINO, and split betwe
 
 bench: $(STAMP) ## Measure speed, start, memory against onnxruntime.
 	$(BIN)/python -m bench.bars all
+
+counts: $(STAMP) ## Count the instructions of twelve cases, and compare: more than 2 % is an alarm (2 minutes, needs valgrind).
+	$(BIN)/python -m bench.counts
+
+valgrind: ## Install what counts instructions and finds lost memory (Debian, as root).
+	apt-get install --yes --no-install-recommends valgrind
 
 PEERS := .peers
 bench-peers: $(STAMP) ## Install other engines (4 GB) and convert the bench's models for them.

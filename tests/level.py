@@ -151,6 +151,7 @@ LONG: dict[str, Sequence[str]] = {
         "tests/test_cli.py::TestMachine::test_cache",
         "tests/test_cli.py::TestUsage::test_shells_complete",
         "tests/test_clients.py::test_a_client_gives_what_it_gives_with_onnxruntime",
+        "tests/test_counts.py::test_instructions_are_as_stored",
         "tests/test_export_library.py",
         "tests/test_index.py",
         "tests/test_interrupts.py",

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.budget import ask
 from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.types import Array
 from bolt_numba.converters.bounded import count_of
@@ -38,6 +39,7 @@ def dense_of(sparsity: Table, values: Array, shape: tuple[int, ...], what: str) 
     for i, axis in enumerate(blocked):
         size = int(levels[order.index(rank + i)]["dense_size"])
         index[axis] = index[axis] * size + at[rank + i]
+    ask(count_of(shape, what) * values.itemsize, what)
     dense = np.zeros(shape, values.dtype)
     if not all(np.all(i < size) for i, size in zip(index, shape, strict=True)):
         raise InvalidModelError(f"{what}: places: got some outside {shape}, wanted all within")

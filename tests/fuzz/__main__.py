@@ -23,8 +23,8 @@ from typing import Any
 HERE = Path(__file__).parent
 BUILD = HERE.parents[1] / "build" / "fuzz"
 SECONDS = 600
-LIMITS = ("-timeout=60", "-rss_limit_mb=4096", "-max_len=131072")
-"""What one input may take: seconds, MiB; and its length."""
+LIMITS = ("-rss_limit_mb=4096", "-max_len=131072")
+"""What one input may take, in MiB, and its length."""
 MEMORY = "256M"
 """What bolt-numba may ask for at once."""
 UNCOUNTED = ["bolt_numba.kernels"]
@@ -65,6 +65,8 @@ def write_seeds(folder: Path, names: Sequence[str] = ()) -> None:
 
 def fuzz(name: str, seconds: int, again: Sequence[str]) -> int:
     """Fuzz a target in a process of its own; the exit code is 0 where nothing is found."""
+    from tests.fuzz.targets import TARGETS
+
     corpus, findings = BUILD / name, BUILD / "findings"
     if not corpus.is_dir():
         write_seeds(BUILD, [name])
@@ -75,8 +77,9 @@ def fuzz(name: str, seconds: int, again: Sequence[str]) -> int:
         command = [str(BUILD / "fuzz_program")]
     else:
         command = [sys.executable, "-c", f"from tests.fuzz.__main__ import start; start({name!r})"]
+    limits = *LIMITS, f"-timeout={TARGETS[name].seconds}"
     sanitizer = {"ASAN_OPTIONS": "allocator_may_return_null=1"}
-    return subprocess.run([*command, *LIMITS, *where], env=os.environ | sanitizer, check=False).returncode
+    return subprocess.run([*command, *limits, *where], env=os.environ | sanitizer, check=False).returncode
 
 
 def start(name: str) -> None:

@@ -41,12 +41,13 @@ class Target:
     """What is fuzzed.
 
     read: takes the parts of an input, and a folder for files; raises a BoltError for what is no good.  None: a program
-    in C does.  seeds: good inputs.  changes: for each part how it may change.
+    in C does.  seeds: good inputs.  changes: for each part how it may change.  seconds: what one input may take.
     """
 
     read: Callable[[list[bytes], Path], object] | None
     seeds: Callable[[], Iterator[bytes]]
     changes: tuple[tuple[Change, ...], ...]
+    seconds: int = 60
 
     def attempt(self, data: bytes, folder: Path) -> None:
         """Read an input; raises what is neither a result nor a refusal."""
@@ -215,7 +216,7 @@ TARGETS = {
     "caffe": Target(_caffe, _golden("caffe", "prototxt", "caffemodel"), (TEXT, BINARY)),
     "paddle": Target(_paddle, _golden("paddle", "model", "params"), (BINARY + TEXT, BINARY)),
     "bolt": Target(_bolt, _bolt_seeds, (_DOCUMENT,)),
-    "packed": Target(_packed, _packed_seeds, (_DOCUMENT,)),
+    "packed": Target(_packed, _packed_seeds, (_DOCUMENT,), 300),  # it may compile kernels
     "flow": Target(_flow, _flow_seeds, (TEXT,)),
     "program": Target(None, _program_seeds, ((),)),
 }

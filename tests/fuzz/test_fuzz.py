@@ -11,8 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
-from bolt_numba.errors import InternalError, InvalidModelError
+import bolt_numba as bn
+from bolt_numba.base.budget import Budget, within
+from bolt_numba.errors import BudgetError, InternalError, InvalidModelError
 from tests.fuzz.__main__ import HERE, build_program, write_seeds
 from tests.fuzz.targets import TARGETS, Target, joined
 
@@ -39,6 +42,37 @@ def test_good_files_are_read_and_changed_ones_refused_or_read(name: str, tmp_pat
             target.attempt(changed, tmp_path)
             different += changed != data
     assert different > SEEDS * CHANGES // 2
+
+
+FOUND = HERE / "found"
+"""What was found, by target and kind: a large variable of 3 kB took 3 GB."""
+
+
+@pytest.mark.parametrize("file", sorted(FOUND.iterdir()), ids=lambda file: file.name)
+def test_what_was_found_is_refused(file: Path, tmp_path: Path) -> None:
+    target = TARGETS[file.name.partition("-")[0]]
+    assert target.read is not None
+    with within(Budget(memory=1 << 26)), pytest.raises(BudgetError):
+        target.read(target.parts(file.read_bytes()), tmp_path)
+
+
+def test_sizes_in_files_are_asked_for_before_memory_is_taken(tmp_path: Path) -> None:
+    """Of the same kind as what was found: states of Caffe's recurrent layers, sparse tensors."""
+    net = tmp_path / "net.prototxt"
+    shapes = "".join(f"input_shape {{ dim: 1 dim: 268435456 {more} }} " for more in ("dim: 1", ""))
+    for kind in ("LSTM", "RNN"):
+        layer = (
+            f'layer {{ name: "r" type: "{kind}" bottom: "x" bottom: "c" top: "y" recurrent_param {{ num_output: 1 }} }}'
+        )
+        net.write_text(f'name: "n" input: "x" input: "c" {shapes} {layer}')
+        with within(Budget(memory=1 << 26)), pytest.raises(BudgetError, match="got 1024 MiB"):
+            bn.load(net)
+    values, places = (helper.make_tensor("s", kind, [1], [1]) for kind in (TensorProto.FLOAT, TensorProto.INT64))
+    node = helper.make_node("Constant", [], ["y"], sparse_value=helper.make_sparse_tensor(values, places, [1 << 27]))
+    graph = helper.make_graph([node], "g", [], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with within(Budget(memory=1 << 26)), pytest.raises(BudgetError, match="got 512 MiB"):
+        bn.load(model.SerializeToString())
 
 
 def test_two_files_are_one_input() -> None:

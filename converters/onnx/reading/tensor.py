@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bolt_numba.base.budget import ask
 from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.types import STRING, AnyDType, Array
 from bolt_numba.converters.bounded import (
@@ -89,6 +90,7 @@ def dense_of(sparse: onnx.SparseTensorProto, folders: Folders, what: str) -> Arr
         indices = np.ravel_multi_index(tuple(indices.T), dims) if dims else indices.reshape(-1)
     if indices.shape != values.shape or np.any(indices < 0) or np.any(indices >= count):
         raise InvalidModelError(f"{what}: indices: got {indices.shape}, wanted {values.shape} places below {count}")
+    ask(count * values.itemsize, what)
     dense = np.zeros(count, values.dtype)
     dense[indices] = values
     return dense.reshape(dims)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.budget import ask
 from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.base.types import F32, Array, TensorType, sequence_of
 from bolt_numba.converters.bounded import Measure
@@ -87,6 +88,7 @@ class PaddleReader(NodeReader[Scope]):
         for name in self.program.empty:
             declared = self.program.variable(name)
             if name in self.used and declared is not None and declared.type is not None:
+                ask(declared.type.nbytes, f"{self.file}: variable {name!r}")
                 self.add_constant(scope, name, np.zeros(declared.type.dims, declared.type.dtype))
         block = self.program.blocks[0]
         scope.reserve(name for operation in block.operations for name in operation.writes if name in self.used)

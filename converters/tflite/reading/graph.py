@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from bolt_numba.base.budget import Budget, within
 from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
 from bolt_numba.base.types import I8, STRING, Array, Sym, TensorType, type_of
@@ -109,7 +107,7 @@ class TfliteReader(NodeReader[SubgraphScope]):
                 raise InvalidModelError(f"{self.file}: variable '{name}': got {t}, wanted a known shape")
             q = scope.quantisation(name) if t.dtype == I8 else None
             zero = 0 if q is None or q.zero_point.size != 1 else int(q.zero_point.reshape(-1)[0])  # of bytes only
-            self.variables.initial[key] = np.full(t.dims, zero, t.dtype)
+            self.variables.begin(key, t, zero)
         return key
 
     def find(self, scope: SubgraphScope, name: str, what: str) -> Value | None:

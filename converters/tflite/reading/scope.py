@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.budget import ask
 from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.types import STRING, Array, TensorType, type_of
 from bolt_numba.converters.flat import Table
@@ -102,6 +103,11 @@ class Variables:
         self.open: set[Key] = set()
         self.fixed: set[Key] = set()
         self.initialised: set[int] = set()
+
+    def begin(self, key: Key, t: TensorType, number: int = 0) -> None:
+        """Have a variable hold one number everywhere at first; raises BudgetError where the file wants too much."""
+        ask(t.nbytes, f"{self.file}: variable '{key[-1] if isinstance(key, tuple) else key}'")
+        self.initial[key] = np.full(t.dims, number, t.dtype)
 
     def read(self, scope: SubgraphScope, key: Key) -> Value:
         """What a variable holds where a scope's nodes are now."""

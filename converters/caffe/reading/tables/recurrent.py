@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.budget import ask
 from bolt_numba.base.types import F32, Dim, TensorType
 from bolt_numba.converters.builder import ints
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
@@ -21,6 +22,12 @@ from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Mul, Sigmoid, Tanh
 
 
+def _zeros(b: LayerBuilder, batch: int, width: int) -> Value:
+    """A state at first."""
+    ask(4 * batch * width, b.what)
+    return b.const(np.zeros((1, batch, width), F32))
+
+
 @reader("LSTM")
 def lstm(b: LayerBuilder, x: Value, cont: Value, *others: Value, num_output: int, expose_hidden: bool = False) -> Any:
     """x: [t, n, ...], cont: [t, n], perhaps a static input [n, ...], then with ``expose_hidden`` h and c [1, n, h]."""
@@ -28,7 +35,7 @@ def lstm(b: LayerBuilder, x: Value, cont: Value, *others: Value, num_output: int
     inputs, rest = _projected(b, x, static, 4 * num_output)
     recurrent = b.blob(rest, (4 * num_output, num_output), "weight_filler")
     batch = b.dim_of(x, 1)
-    states = states or [b.const(np.zeros((1, b.static_dim(x, 1), num_output), F32)) for _ in range(2)]
+    states = states or [_zeros(b, b.static_dim(x, 1), num_output) for _ in range(2)]
 
     def step(s: Builder, h: Value, c: Value, gates: Value, on: Value, w: Value) -> tuple[Value, ...]:
         y = s(Add(), gates, s(MatMul(trans_b=True), s(Mul(), h, on), w))
@@ -55,7 +62,7 @@ def rnn(b: LayerBuilder, x: Value, cont: Value, *others: Value, num_output: int,
         b.blob(rest + 1, (num_output, num_output), "weight_filler"),
         b.blob(rest + 2, (num_output,), "bias_filler"),
     ]
-    states = states or [b.const(np.zeros((1, b.static_dim(x, 1), num_output), F32))]
+    states = states or [_zeros(b, b.static_dim(x, 1), num_output)]
 
     def step(s: Builder, h: Value, sums: Value, on: Value, w: Value, wo: Value, bo: Value) -> tuple[Value, ...]:
         new = s(Tanh(), s(Add(), sums, s(MatMul(trans_b=True), s(Mul(), h, on), w)))

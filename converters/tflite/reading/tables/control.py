@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from bolt_numba.base.types import BOOL, I64, TensorType
 from bolt_numba.converters.builder import known_scalar
 from bolt_numba.converters.loops import stable_body
@@ -166,7 +164,7 @@ def read_variable(b: TfliteBuilder, handle: Value) -> Value:
     """A variable that nothing has set begins as zeros, where its shape is known."""
     key, declared = _key(b, handle), b.declared()
     if key not in b.owner.variables.initial and key not in b.scope.home.variables and declared.is_static:
-        b.owner.variables.initial[key] = np.zeros(declared.dims, declared.dtype)
+        b.owner.variables.begin(key, declared)
     return b.owner.variables.read(b.scope, key)
 
 
