@@ -26,6 +26,8 @@ _HOME = {
     "device_array": "devices.cuda.device", "read_mean": "converters.caffe.mean", "verify": "verification",
 }  # fmt: skip
 """Where each public name lives; modules load when a name is first used, so that importing the package is cheap."""
+_MODULES = ("plugins", "surgery")
+"""Modules that load when they are first named, as ``bn.surgery``."""
 
 __all__ = [
     "BoltError", "BudgetError", "DTypeError", "DataError", "DeviceError", "Exported", "Graph", "InferenceSession",
@@ -63,8 +65,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "plugins":
-        return importlib.import_module("bolt_numba.plugins")
+    if name in _MODULES:
+        return importlib.import_module(f"bolt_numba.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'bolt_numba' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"bolt_numba.{_HOME[name]}"), name)
@@ -73,4 +75,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_MODULES])

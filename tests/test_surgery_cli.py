@@ -53,6 +53,19 @@ def test_images_with_their_channels_first(tmp_path: Path, call: Call) -> None:
     assert bn.load(target).inputs[0].type.shape[1:] == (8, 1, 8)
 
 
+def test_convert_renames(call: Call, tmp_path: Path) -> None:
+    """Other options have the names of the file; one tensor cannot get two names."""
+    target = tmp_path / "d.onnx"
+    done = call("convert", DIGITS, "-o", target, "--outputs", "pool,logits", "--rename", "image=x,pool=p")
+    assert done.code == 0, done.err
+    assert names(bn.load(target)) == (["x"], ["p", "logits"])
+    refused = call("convert", DIGITS, "-o", target, "--rename", "imagee=x")
+    assert (refused.code, "got 'imagee', wanted 'image'" in refused.err) == (1, True)
+    for wrong in ("image", "image=x,image=y"):
+        refused = call("convert", DIGITS, "-o", target, "--rename", wrong)
+        assert (refused.code, "wanted OLD=NEW, once for a name" in refused.err) == (2, True)
+
+
 @pytest.mark.parametrize("args", [["--extract", "pool"], ["-o", "d.txt"], ["--shapes", "image"], ["--opset", "x"]])
 def test_wrong_usage(call: Call, tmp_path: Path, args: list[str]) -> None:
     assert call("convert", DIGITS, "-o", tmp_path / "d.onnx", *args).code == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -57,3 +59,11 @@ def test_names(net: Graph) -> None:
 def test_names_that_are_refused(net: Graph, given: dict[str, Any], text: str) -> None:
     with pytest.raises(BoltError, match=text):
         surgery.with_names(net, given)
+
+
+def test_surgery_is_an_attribute_that_loads_when_it_is_named() -> None:
+    code = (
+        "import sys, bolt_numba as bn; assert 'bolt_numba.surgery' not in sys.modules; assert 'surgery' in dir(bn)\n"
+        "assert bn.surgery is sys.modules['bolt_numba.surgery']"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)

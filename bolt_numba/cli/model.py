@@ -70,6 +70,9 @@ def convert(  # budget: each option is one line or two
         list[str],
         typer.Option("--states", metavar="A=B,C=D", help="Inputs that come back from outputs of the run before."),
     ] = [],
+    renamed: Annotated[
+        list[str], typer.Option("--rename", metavar="OLD=NEW", help="Other names for inputs and outputs, given last.")
+    ] = [],
     simplify: Annotated[bool, typer.Option("--simplify", help="Fewer nodes, the same computation.")] = False,
     opset: Annotated[int | None, typer.Option("--opset", help="Of an .onnx file; else the oldest from 18 on.")] = None,
     pack: Annotated[
@@ -101,11 +104,12 @@ def convert(  # budget: each option is one line or two
     if target.suffix.lower() == ".onnx" and states:
         raise typer.BadParameter(f"got it for {target.name!r}, wanted a .bolt file", param_hint="--states")
     notes: list[str] = []
-    steps, kept = _steps(preprocess), _pairs(states)
+    steps, kept = _steps(preprocess), _pairs("--states", "INPUT=OUTPUT", states)
+    others = _pairs("--rename", "OLD=NEW", renamed)
     with console.progress(f"reading {model.name}") as say:
         found = bn.load_model(model, weights=weights)
         is_onnx = target.suffix.lower() == ".onnx"
-        if signature is not None or is_onnx or part or outputs or shapes or steps or kept:
+        if signature is not None or is_onnx or part or outputs or shapes or steps or kept or others:
             found = _one(found, signature)
         before = sum(map(_count, found.graphs.values()))
         if simplify or pack:
@@ -115,6 +119,7 @@ def convert(  # budget: each option is one line or two
             made = surgery.channels_first(made) if channels_first else made
             made = surgery.with_preprocessing(made, steps) if steps else made
             made = surgery.with_states(made, kept) if kept else made
+            made = surgery.with_names(made, others) if others else made
             made = surgery.simplify(surgery.without_unused(made)) if simplify else made
             made = packed(made, **options) if pack else made
             found.graphs[name] = made if store is None else _stored(made, store, notes)
@@ -139,14 +144,14 @@ def _steps(texts: list[str]) -> dict[str, Any]:
     return found
 
 
-def _pairs(texts: list[str]) -> dict[str, str]:
-    """Outputs by the inputs that they give anew."""
+def _pairs(option: str, form: str, texts: list[str]) -> dict[str, str]:
+    """What an option says of each name."""
     found = {}
     for pair in (part for text in texts for part in text.split(",")):
-        name, equals, source = pair.partition("=")
+        name, equals, other = pair.partition("=")
         if not equals or name in found:
-            raise typer.BadParameter(f"got {pair!r}, wanted INPUT=OUTPUT, once for an input", param_hint="--states")
-        found[name] = source
+            raise typer.BadParameter(f"got {pair!r}, wanted {form}, once for a name", param_hint=option)
+        found[name] = other
     return found
 
 
