@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.base.border import border, leave
+from bolt_numba.base.border import border, left
 from bolt_numba.base.budget import Budget, within
 from bolt_numba.base.errors import BoltError
 from bolt_numba.base.forks import renew_after_fork
@@ -107,7 +107,8 @@ class SizedSession(Session):
             feeds = self._feeds(args, kwargs)
             other = self._other(_shapes_of(feeds))
         except Exception as error:
-            leave(error, self._name)
+            error = left(error, self._name)
+            raise error
         return super().__call__(feeds) if other is None else other(feeds)
 
     @border("run")

@@ -289,7 +289,7 @@ def packed(
     threads: thread counts to prepare for; None: one and the default.  shapes: of inputs, where they are symbolic; what
     they leave free is guessed (`guesses.complete_shapes`).  precision, numerics: of the sessions to
     prepare for.  Others, and other threads and shapes, work, too: what they need is packed when it is needed.
-    Raises ShapeError for shapes, DeviceError for threads.
+    Raises ShapeError for shapes, BoltError for threads.
     """
     check_intact(graph.weights())
     graph = sized(graph, shapes or {})

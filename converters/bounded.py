@@ -36,15 +36,6 @@ NO_MODELS: tuple[tuple[bytes, str], ...] = (
     (b"<html", "a web page, wanted a model: fetch the file itself, not the page about it"),
 )
 """How what is no model begins, in small letters, and what is said of it."""
-OTHERS: tuple[tuple[bytes, str], ...] = (
-    (b"<?xml", "an XML document, wanted a model"),
-    (b"pk\x03\x04", "a zip archive (.npz and PyTorch's files are such), wanted a model: unpack or export it"),
-    (b"\x1f\x8b", "a gzip archive, wanted a model: unpack it"),
-    (b"\x89hdf", "an HDF5 file, as Keras writes them, wanted a model: export it as ONNX or TFLite"),
-    (b"gguf", "a GGUF file, wanted a model of operators: ONNX or TFLite"),
-)
-"""The same of files of other kinds, some of which a format that is added may want."""
-
 BITS: dict[AnyDType, int] = {
     np.dtype(getattr(ml_dtypes, name)): bits
     for name, bits in {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}.items()
@@ -67,9 +58,9 @@ def reading(name: str, *passing: type[Exception]) -> Iterator[None]:
         raise InvalidModelError(f"{name}: cannot be read: {type(error).__name__}: {error}") from error
 
 
-def refuse_no_model(head: bytes, name: str, kinds: Sequence[tuple[bytes, str]] = NO_MODELS) -> None:
-    """Raise InvalidModelError for what is no model but was left, fetched or packed in the place of one."""
-    for begin, text in kinds:
+def refuse_no_model(head: bytes, name: str) -> None:
+    """Raise InvalidModelError for what is no model but was left or fetched in the place of one."""
+    for begin, text in NO_MODELS:
         if head.lower().lstrip().startswith(begin):
             raise InvalidModelError(f"{name}: got {text}")
 

@@ -23,6 +23,9 @@ os.environ.setdefault("BOLT_NUMBA_STAND_INS", "0")
 # The suite has a process for each processor already: tests of assistants ask for them.
 os.environ.setdefault("BOLT_NUMBA_COMPILERS", "1")
 
+# Who reads why a test failed wants to see the frames inside.
+os.environ.setdefault("BOLT_NUMBA_TRACEBACKS", "1")
+
 # The simulated GPU need not be installed: processes that tests start find it, too.
 SIMULATOR = str(Path(bolt_numba_simulator.__file__).parent.parent)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), SIMULATOR)))

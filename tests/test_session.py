@@ -84,7 +84,7 @@ def test_intermediates_by_name(sess: bn.Session, graph: Graph) -> None:
     hidden, y = sess.run(["hidden", "y"], {"x": x})
     assert hidden.shape == (2, 16)
     np.testing.assert_array_equal(y, want(graph, x)["y"])
-    with pytest.raises(bn.BoltError, match="output: got 'nothing', wanted the name of a value"):
+    with pytest.raises(bn.BoltError, match=r"output: 'nothing' is not one of \['y', 'total' and \d+ more\]"):
         sess.run(["nothing"], {"x": x})
 
 
@@ -131,15 +131,15 @@ def test_buffer_may_be_the_input() -> None:
     ("feeds", "error", "message"),
     [
         ({}, bn.ShapeError, r"missing \['x'\]"),
-        ({"x": np.zeros((2, 8))}, bn.DTypeError, "got f64, wanted f32"),
-        ({"x": np.zeros((2, 9), "f4")}, bn.ShapeError, r"got shape \(2, 9\), wanted \('batch', 8\)"),
+        ({"x": np.zeros((2, 8))}, bn.DTypeError, r"got f64, wanted f32: x.astype\(np.float32\) makes it"),
+        ({"x": np.zeros((2, 9), "f4")}, bn.ShapeError, r"got shape \(2, 9\), wanted \(batch, 8\)"),
         ({"x": np.zeros(8, "f4")}, bn.ShapeError, "got shape"),
         (
             {"x": np.zeros((2, 8), ">f4")},
             bn.DTypeError,
             r"got f32 in the byte order of another machine \(>f4\), wanted f32",
         ),
-        ({"x": np.zeros((2, 8), "f4"), "z": 1}, bn.ShapeError, r"got \['z'\]"),
+        ({"x": np.zeros((2, 8), "f4"), "z": 1}, bn.ShapeError, r"'z' is not one of \['x'\]"),
     ],
 )
 def test_wrong_inputs(sess: bn.Session, feeds: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -155,7 +155,7 @@ def test_inputs_may_be_strided_or_lists(sess: bn.Session, graph: Graph) -> None:
 
 
 def test_bad_options() -> None:
-    for options in ({"device": "tpu"}, {"precision": "fp3"}, {"threads": 0}):
+    for options in ({"device": "tpu"}, {"precision": "fp3"}):
         with pytest.raises(bn.DeviceError):
             bn.compile(two_layers(), **options)  # type: ignore[arg-type]
 
@@ -279,9 +279,9 @@ def test_drop_in_for_onnxruntime(graph: Graph) -> None:
     [
         ({"model": None}, bn.DTypeError, "model: got None, wanted a path, bytes, a binary file or a graph"),
         ({"model": 3}, bn.DTypeError, "model: got a int, wanted a path"),
-        ({"threads": "2"}, bn.DeviceError, "threads: got '2', wanted a whole number from 1 to"),
-        ({"threads": 2.5}, bn.DeviceError, "threads: got 2.5, wanted a whole number"),
-        ({"threads": True}, bn.DeviceError, "threads: got True, wanted a whole number"),
+        ({"threads": "2"}, bn.DTypeError, "threads: got the text '2', wanted a whole number from 1 to"),
+        ({"threads": 2.5}, bn.DTypeError, "threads: got 2.5, wanted a whole number"),
+        ({"threads": True}, bn.DTypeError, "threads: got True, wanted a whole number"),
         ({"max_plans": 2.5}, bn.BoltError, "max_plans: got 2.5, wanted a whole number from 1"),
     ],
 )

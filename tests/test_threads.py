@@ -15,7 +15,7 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.base.config import MAX_THREADS
 from bolt_numba.devices.threads import run_native
-from bolt_numba.errors import DeviceError
+from bolt_numba.errors import BoltError
 from bolt_numba.kernels.cpu.executor import run_steps
 from bolt_numba.kernels.cpu.language.lang import atomic_add, split
 from bolt_numba.kernels.cpu.products.pack import run_shares
@@ -156,10 +156,10 @@ def test_a_process_that_may_have_no_more_threads() -> None:
 
 @pytest.mark.parametrize("count", [0, -1, MAX_THREADS + 1, 10**9, 2**70])
 def test_a_number_of_threads_that_makes_no_sense(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DeviceError, match=f"threads: got {count}, wanted a whole number from 1 to {MAX_THREADS}"):
+    with pytest.raises(BoltError, match=f"threads: got {count}, wanted a whole number from 1 to {MAX_THREADS}"):
         bn.compile(network(), threads=count)
     monkeypatch.setenv("BOLT_NUMBA_NUM_THREADS", str(count))
-    with pytest.raises(DeviceError, match=f"got '{count}', wanted a number from 1 to {MAX_THREADS}"):
+    with pytest.raises(BoltError, match=f"got '{count}', wanted a number from 1 to {MAX_THREADS}"):
         bn.compile(network())
 
 

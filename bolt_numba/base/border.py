@@ -2,20 +2,25 @@
 
 Not so: KeyboardInterrupt and its like, TypeErrors of calls that Python itself refuses, OSErrors of files that the
 caller names, what functions of the caller raise.
+
+Tracebacks of what callers can mend end at the public function: frames inside say nothing to them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+from bolt_numba.base.config import TRACEBACKS
 from bolt_numba.base.errors import (
     BoltError,
     BudgetError,
     DTypeError,
     InternalError,
     InvalidModelError,
+    KernelError,
+    SimulationError,
     UnsupportedOpError,
 )
 
@@ -78,11 +83,23 @@ def theirs(what: str, function: Any) -> Callable[..., Any]:
     return called
 
 
-def leave(error: Exception, what: str, *passing: type[Exception]) -> NoReturn:
-    """Raise an error that leaves the package; those of the kinds in ``passing`` and the caller's as they are."""
-    if isinstance(error, (BoltError, *passing)) or _THEIRS in vars(error):
-        raise error
-    raise as_bolt_error(error, what) from error
+def shortened(error: Exception) -> Exception:
+    """The error without the frames that it went through, unless they say where a fault is; its cause stays."""
+    if TRACEBACKS.value != "1" and not isinstance(error, (InternalError, KernelError, SimulationError)):
+        error.__suppress_context__ = True
+        error.__traceback__ = None
+    return error
+
+
+def left(error: Exception, what: str, *passing: type[Exception]) -> Exception:
+    """What leaves the package in the place of an error; those of the kinds in ``passing`` and the caller's stay."""
+    if _THEIRS in vars(error):
+        return error
+    if isinstance(error, (BoltError, *passing)):
+        return shortened(error)
+    made = as_bolt_error(error, what)
+    made.__cause__ = error
+    return made
 
 
 def _mistaken(function: Any, arguments: dict[str, Any], what: str) -> DTypeError | None:
@@ -98,7 +115,7 @@ def _mistaken(function: Any, arguments: dict[str, Any], what: str) -> DTypeError
 def border(what: str, *passing: type[Exception]) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a public function so that only BoltErrors, and the kinds in ``passing``, leave it.
 
-    A call costs 0.1 us more; what must be faster calls `leave` itself.
+    A call costs 0.1 us more; what must be faster calls `left` itself.
     """
 
     def wrap(function: Callable[P, T]) -> Callable[P, T]:
@@ -114,7 +131,8 @@ def border(what: str, *passing: type[Exception]) -> Callable[[Callable[P, T]], C
                     raise  # the arguments are not those of the function
                 if isinstance(error, (AttributeError, TypeError)) and not isinstance(error, BoltError):
                     error = _mistaken(function, {**dict(zip(names, args, strict=False)), **kwargs}, what) or error
-                leave(error, what, *passing)
+                error = left(error, what, *passing)
+                raise error
 
         return guarded
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bolt_numba.base.errors import BoltError, DeviceError
+from bolt_numba.base.errors import BoltError
 from bolt_numba.base.records import record
 
 
@@ -39,7 +39,11 @@ COMPILERS = Switch(
     "BOLT_NUMBA_COMPILERS", "the processors, at most 4", "processes that compile kernels at once; 1: no other than this"
 )
 STAND_INS = Switch("BOLT_NUMBA_STAND_INS", "1", "0: a new shape of a running session waits for kernels")
-SWITCHES = (CACHE_DIR, SYSTEM_CACHE, TRUSTED_USERS, CACHE_MIB, NUM_THREADS, ISA, CHECK, MEMORY, COMPILERS, STAND_INS)
+TRACEBACKS = Switch("BOLT_NUMBA_TRACEBACKS", "0", "1: errors of callers show the frames inside of bolt-numba, too")
+SWITCHES = (
+    CACHE_DIR, SYSTEM_CACHE, TRUSTED_USERS, CACHE_MIB, NUM_THREADS, ISA, CHECK, MEMORY, COMPILERS, STAND_INS,
+    TRACEBACKS,
+)  # fmt: skip
 
 
 MAX_THREADS = 1024
@@ -54,7 +58,7 @@ def default_threads() -> int:
     if not wanted:
         return min(processors(), MAX_THREADS)
     if not wanted.isdecimal() or len(wanted) > 9 or not 1 <= int(wanted) <= MAX_THREADS:
-        raise DeviceError(f"{NUM_THREADS.name}: got {wanted[:40]!r}, wanted a number from 1 to {MAX_THREADS}")
+        raise BoltError(f"{NUM_THREADS.name}: got {wanted[:40]!r}, wanted a number from 1 to {MAX_THREADS}")
     return int(wanted)
 
 

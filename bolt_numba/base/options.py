@@ -51,8 +51,13 @@ def want_one_of(what: str, given: Any, known: Sequence[str]) -> Any:
 def wanted_threads(what: str, threads: Any) -> int:
     """How many threads share a call, whether the system gives any or not; None: as many as the environment says."""
     given = default_threads() if threads is None else threads
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 1 <= given <= MAX_THREADS:
-        raise DeviceError(f"{what}: got {given!r:.80}, wanted a whole number from 1 to {MAX_THREADS}")
+    wanted = f"wanted a whole number from 1 to {MAX_THREADS}"
+    if isinstance(given, str):
+        raise DTypeError(f"{what}: got the text {given!r:.80}, {wanted}: int(...) makes it of a text")
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
+        raise DTypeError(f"{what}: got {given!r:.80}, {wanted}")
+    if not 1 <= given <= MAX_THREADS:
+        raise BoltError(f"{what}: got {given}, {wanted}")
     return int(given)
 
 
@@ -216,7 +221,38 @@ def want_known(what: str, given: Iterable[str], *more: str, without: str = "") -
     """Raise DTypeError, which is a TypeError, for names that are neither options, but for one, nor among ``more``."""
     known = {*OPTIONS, *more} - {without}
     if unknown := sorted({*given} - known):
-        raise DTypeError(f"{what}: options: got {unknown}, wanted some of {sorted(known)}")
+        raise DTypeError(not_among(f"{what}: options", unknown, sorted(known), THEIRS))
+
+
+THEIRS = {
+    "providers": "device", "execution_provider": "device", "backend": "device", "delegates": "device",
+    "provider_options": "properties", "config": "properties",
+    "intra_op_num_threads": "threads", "n_jobs": "threads", "num_workers": "threads",
+    "dtype": "precision", "fp16": "precision", "half": "precision", "timeout": "time_limit",
+}  # fmt: skip
+"""Names of other libraries' options, where ours has no similar one, and ours."""
+MOST_LISTED = 20
+"""Names that a message lists."""
+
+
+def not_among(
+    what: str, given: Sequence[Any], known: Sequence[str], meant: Mapping[Any, str] = {}, also: Sequence[str] = ()
+) -> str:
+    """What to say of names that there are not, as ``inputs: 'bites' is not one of ['bytes']; did you mean 'bytes'?``.
+
+    meant: of some names what they stand for; others may be near to a known one.  also: known, and only counted.
+    """
+    from difflib import get_close_matches  # calls that are right do without
+
+    small, found = {name.lower(): name for name in (*also, *known)}, []
+    for name in given:
+        near = [meant[name]] if name in meant else map(small.get, get_close_matches(str(name).lower(), small, n=1))
+        found += [repr(one) for one in near]
+    left = len(known) + len(also) - min(len(known), MOST_LISTED)
+    listed = ", ".join(map(repr, known[:MOST_LISTED])) + (f" and {left} more" if left else "")
+    names = " and ".join(f"{name!r:.80}" for name in given[:MOST_LISTED])
+    question = f"; did you mean {' and '.join(dict.fromkeys(found))}?" if found else ""
+    return f"{what}: {names} {'is not one' if len(given) == 1 else 'are not'} of [{listed}]{question}"
 
 
 def options_of(what: str, given: Mapping[str, Any], *more: str) -> Options:

@@ -8,6 +8,7 @@ A dimension is an ``int`` or a `Sym`.  Letters used for sizes everywhere: ``n`` 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -328,6 +329,20 @@ class TensorSpec:
     dtype: AnyDType
     shape: tuple[int | str, ...] | None
     nested: NestedType | None = None
+
+
+_GENERATED = r"unk__\d+|unknown(_\d+)?|DynamicDimension\.\d+|(\w+_)?dynamic_axes_\d+|\?"
+"""Names of sizes that exporters make up, and nobody knows."""
+
+
+def size_name(size: object) -> str:
+    """A size as messages and tables show it: one whose name says nothing is "any"."""
+    return "any" if isinstance(size, str) and re.fullmatch(_GENERATED, size) else str(size)
+
+
+def sizes_name(shape: Sequence[object]) -> str:
+    """A shape as Python writes it: ``(any, 3)``."""
+    return f"({', '.join(map(size_name, shape))}{',' if len(shape) == 1 else ''})"
 
 
 def sequence_of(element: TensorType) -> SequenceType:

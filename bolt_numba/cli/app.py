@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 import bolt_numba
+from bolt_numba.base.config import TRACEBACKS
 from bolt_numba.base.errors import BoltError
 from bolt_numba.base.files.trusted import CacheWarning
 from bolt_numba.cli import check, devices, draw, export, flows, kernels, machine, model, quantise, speed
@@ -69,6 +71,8 @@ def run(args: Sequence[str]) -> int:
     """Run one command and give its exit code; an error is one line on standard error unless ``--debug`` is given."""
     debug = "--debug" in args
     rest = [a for a in args if a != "--debug"]
+    if debug:
+        os.environ[TRACEBACKS.name] = "1"
     try:
         app(["--debug", *rest] if debug else rest, prog_name="bolt-numba")
     except SystemExit as stop:

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from bolt_numba.base.types import size_name
+
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
 
@@ -87,8 +89,8 @@ def _plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str
 
 
 def shape_text(shape: Sequence[object] | None) -> str:
-    """``[n, 3]``; "?" for an unknown rank."""
-    return "?" if shape is None else f"[{', '.join(map(str, shape))}]"
+    """``[n, 3]``; "?" for an unknown rank, "any" for a size whose name says nothing."""
+    return "?" if shape is None else f"[{', '.join(map(size_name, shape))}]"
 
 
 @contextmanager

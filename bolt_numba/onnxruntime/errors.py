@@ -10,7 +10,7 @@ import errno
 from typing import NoReturn
 
 from bolt_numba.base import errors as ours
-from bolt_numba.base.border import as_bolt_error
+from bolt_numba.base.border import as_bolt_error, shortened
 
 
 class Fail(Exception):
@@ -150,10 +150,10 @@ def leave_as_theirs(error: Exception, what: str, *passing: type[Exception]) -> N
     """Raise an error of bolt-numba's so that onnxruntime's name catches it, too; those in ``passing`` as they are."""
     is_absent = isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ENAMETOOLONG)
     if is_absent and FileNotFoundError not in passing:
-        raise OrtNoSuchFileError(*error.args[:2], getattr(error, "filename", None)) from error
+        raise OrtNoSuchFileError(*error.args[:2], getattr(error, "filename", None)) from None
     if type(error) not in KINDS and not isinstance(error, passing):
         error = as_bolt_error(error, what)
     made = KINDS.get(type(error))
     if made is not None:
         error.__class__ = made  # keeps message, cause and trace
-    raise error
+    raise shortened(error)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bolt_numba.base.errors import BoltError, ShapeError
+from bolt_numba.base.options import not_among
 from bolt_numba.base.types import Array
 from bolt_numba.ir.graph import Graph
 from bolt_numba.sessions.inputs import threads_of
@@ -68,12 +69,17 @@ def memory_of(sessions: Sequence[Session]) -> dict[str, int]:
     pinned = sum({id(device): device.pinned for s in sessions for device in s._far}.values())
     states = {id(s._states): s._states.nbytes for s in sessions if s._states is not None}
     kept = {"states": sum(states.values())} if states else {}
-    return uploaded(plans) | ({"pinned": pinned} if pinned else {}) | kept | {
-        "weights": sum({id(a): real_nbytes(a) for s in sessions for a in s._weights()}.values()),
-        "packed": sum(s._packs.nbytes for s in sessions),
-        "arena": max((shared for shared, _ in arenas), default=0),
-        "naive": max((naive for _, naive in arenas), default=0),
-    }
+    return (
+        uploaded(plans)
+        | ({"pinned": pinned} if pinned else {})
+        | kept
+        | {
+            "weights": sum({id(a): real_nbytes(a) for s in sessions for a in s._weights()}.values()),
+            "packed": sum(s._packs.nbytes for s in sessions),
+            "arena": max((shared for shared, _ in arenas), default=0),
+            "naive": max((naive for _, naive in arenas), default=0),
+        }
+    )
 
 
 def with_outputs(session: Session, extra: tuple[str, ...]) -> Session:
@@ -84,7 +90,8 @@ def with_outputs(session: Session, extra: tuple[str, ...]) -> Session:
         values = {v.name: v for v in graph.values()}
         for name in extra:
             if name not in values:
-                raise BoltError(f"output: got {name!r}, wanted the name of a value of graph {graph.name!r}")
+                outputs = [each for each, _ in graph.caller_outputs]
+                raise BoltError(not_among("output", [name], outputs, also=[*values.keys() - {*outputs}]))
             graph.add_output(values[name])
         return graph
 

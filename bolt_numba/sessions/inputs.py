@@ -12,7 +12,7 @@ import numpy as np
 
 from bolt_numba.base.budget import ask
 from bolt_numba.base.errors import DeviceError, DTypeError, ShapeError
-from bolt_numba.base.options import wanted_threads
+from bolt_numba.base.options import not_among, wanted_threads
 from bolt_numba.base.types import (
     BOOL,
     STRING,
@@ -25,6 +25,7 @@ from bolt_numba.base.types import (
     TensorSpec,
     TensorType,
     dtype_name,
+    sizes_name,
 )
 from bolt_numba.ops.dtypes import plain_bools
 from bolt_numba.runtime.copies import Views, dense, is_elsewhere
@@ -53,18 +54,28 @@ def as_input(spec: TensorSpec, given: Any, far: Sequence[Device] = (), views: bo
     if spec.dtype == STRING and given.dtype.kind == "U":
         given = given.astype(STRING)
     if given.dtype != spec.dtype:
-        raise DTypeError(f"input {spec.name!r}: got {dtype_name(given.dtype)}, wanted {dtype_name(spec.dtype)}")
+        raise DTypeError(
+            f"input {spec.name!r}: got {dtype_name(given.dtype)}, wanted {dtype_name(spec.dtype)}: {_cast(spec)}"
+        )
     if spec.shape is not None:
         if len(spec.shape) != given.ndim:
-            raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
+            raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {sizes_name(spec.shape)}")
         for want, got in zip(spec.shape, given.shape, strict=True):
             if want != got and not isinstance(want, str):
-                raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {spec.shape}")
+                raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {sizes_name(spec.shape)}")
     if not views and not given.flags.c_contiguous:
         (given,) = dense([given], [spec.name])
     if spec.dtype == STRING:
         _want_texts(spec.name, given)
     return plain_bools(given) if spec.dtype is BOOL else given
+
+
+def _cast(spec: TensorSpec) -> str:
+    """The call that makes the dtype that an input has."""
+    array = spec.name if spec.name.isidentifier() else "x"
+    if spec.dtype == STRING:
+        return f"{array}.astype(str) makes it"
+    return f"{array}.astype({'np' if spec.dtype.isbuiltin == 1 else 'ml_dtypes'}.{spec.dtype.type.__name__}) makes it"
 
 
 Wanted = tuple[TensorSpec, str, Any, int, list[int], tuple[Any, ...]]
@@ -87,8 +98,7 @@ def inputs_among(wanted: Sequence[Wanted], feeds: Any, far: Sequence[Device]) ->
         try:
             given = feeds[name]
         except KeyError:
-            missing = [one.name for one, *_ in wanted if one.name not in feeds]
-            raise ShapeError(f"inputs: got {list(feeds)}, missing {missing}") from None
+            raise ShapeError(wrong_names(list(feeds), [one.name for one, *_ in wanted])) from None
         except TypeError:
             raise DTypeError(f"inputs: got a {type(feeds).__name__}, wanted arrays by name") from None
         if type(given) is np.ndarray and given.dtype is dtype and given.flags.c_contiguous:
@@ -101,6 +111,16 @@ def inputs_among(wanted: Sequence[Wanted], feeds: Any, far: Sequence[Device]) ->
             arrays = Views(arrays)
         arrays.append(array)
     return arrays
+
+
+def wrong_names(given: Sequence[Any], names: Sequence[str]) -> str:
+    """What is wrong with the names of inputs that a caller gives."""
+    unknown = [name for name in given if name not in names]
+    missing = [name for name in names if name not in given]
+    if not unknown:
+        return f"inputs: got {list(given)}, missing {missing}"
+    is_plain = len(unknown) == len(missing) == 1  # a wrong one, and the only one that it can stand for
+    return not_among("inputs", unknown, names, dict(zip(unknown, missing, strict=True)) if is_plain else {})
 
 
 def _want_texts(name: str, given: Array) -> None:
@@ -238,7 +258,9 @@ def zeros_of(spec: TensorSpec, given: Any) -> Array:
     """An input of zeros of a shape, once its memory is granted.  given: sizes of all axes."""
     dims = None if given is None else sizes_of(spec.name, given)
     if dims is None or any(isinstance(d, str) for d in dims):
-        raise ShapeError(f"input {spec.name!r}: shape {spec.shape} is symbolic; give {spec.name}=(...)")
+        raise ShapeError(
+            f"input {spec.name!r}: shape {sizes_name(spec.shape or ())} is symbolic; give {spec.name}=(...)"
+        )
     if not all(isinstance(d, (int, np.integer)) and d >= 0 for d in dims):
         raise ShapeError(f"input {spec.name!r}: shape: got {dims}, wanted sizes")
     sizes = tuple(map(int, dims))

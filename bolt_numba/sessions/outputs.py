@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import AnyDType, Array, TensorSpec, dtype_name
+from bolt_numba.base.types import AnyDType, Array, TensorSpec, dtype_name, sizes_name
 
 
 class Outputs:
@@ -83,5 +83,5 @@ def specs_table(title: str, inputs: Sequence[TensorSpec], outputs: Sequence[Tens
     from bolt_numba.base.notebook import html_table
 
     both = [("input", s) for s in inputs] + [("output", s) for s in outputs]
-    rows = [(kind, s.name, dtype_name(s.dtype), "?" if s.shape is None else list(s.shape)) for kind, s in both]
+    rows = [(kind, s.name, dtype_name(s.dtype), "?" if s.shape is None else sizes_name(s.shape)) for kind, s in both]
     return html_table(title, ("", "name", "dtype", "shape"), rows)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.base.border import border, leave
+from bolt_numba.base.border import border, left
 from bolt_numba.base.budget import limits_of, within
 from bolt_numba.base.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.base.files.mapped import check_intact, drop_maps
-from bolt_numba.base.options import Options, count_of, options_of
+from bolt_numba.base.options import Options, count_of, not_among, options_of
 from bolt_numba.base.types import Array, TensorSpec
 from bolt_numba.devices import in_order, plug_ins
 from bolt_numba.ir.graph import Graph
@@ -209,7 +209,8 @@ class Session:
         try:
             return Outputs(self._output_names, self._run(self._arrays(self._feeds(args, kwargs))))
         except Exception as error:
-            leave(error, self._name)
+            error = left(error, self._name)
+            raise error
 
     async def run_async(self, *args: Any, **kwargs: Any) -> Outputs:
         """As a call, in a thread of the event loop's, which meanwhile does something else."""
@@ -256,7 +257,8 @@ class Session:
         try:
             return self._run(self._arrays(feeds)) if names is None else self._run_named(names, feeds)
         except Exception as error:
-            leave(error, "run")
+            error = left(error, "run")
+            raise error
 
     def _run_named(self, given: Sequence[str], feeds: Mapping[str, Any]) -> list[Array]:
         names = names_of(given)
@@ -287,7 +289,7 @@ class Session:
         check_apart(buffers)
         for name in buffers:
             if name not in self._output_names:
-                raise ShapeError(f"output: got {name!r}, wanted one of {', '.join(self._output_names)}")
+                raise ShapeError(not_among("output", [name], self._output_names))
         results = self._run(arrays, lambda given: self._targets(given, buffers))
         for name, result in zip(self._output_names, results, strict=True):
             buffer = buffers.get(name)
@@ -340,7 +342,7 @@ class Session:
     def _check_known(self, names: Iterable[str]) -> None:
         unknown = [name for name in names if name not in self._input_names]
         if unknown:
-            raise ShapeError(f"inputs: got {unknown}, wanted {self._input_names}")
+            raise ShapeError(not_among("inputs", unknown, self._input_names))
 
     def _fitting(self, arrays: Sequence[Array]) -> Session:
         """The session that runs these inputs: another one inside where a symbol has several sizes."""

@@ -12,7 +12,8 @@ from bolt_numba.base.errors import DTypeError, InvalidModelError, UnsupportedOpE
 from bolt_numba.base.files.mapped import map_file
 from bolt_numba.base.files.regular import open_regular, read_regular
 from bolt_numba.base.records import record
-from bolt_numba.converters.bounded import HEAD, OTHERS, Folders, reading, refuse_no_model
+from bolt_numba.converters.bounded import HEAD, Folders, reading, refuse_no_model
+from bolt_numba.converters.formats.others import of_program, other_kind
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import Model
@@ -44,7 +45,8 @@ class Content:
             self._read(source)
         else:
             found = f"a {type(source).__name__}".replace("a NoneType", "None")
-            raise DTypeError(f"model: got {found}, wanted a path, bytes, a binary file or a graph")
+            wanted = f"wanted a path, bytes, a binary file or a graph{of_program(source)}"
+            raise DTypeError(f"model: got {found}, {wanted}")
         if self.path is not None:
             self.name = self.path.name or str(self.path)
         self.is_folder = self.path is not None and self.path.is_dir()
@@ -269,10 +271,11 @@ def format_of(content: Content, format: Any = None) -> str:
 
 def _refuse_others(content: Content) -> None:
     """Say what a file is that no reader takes, where it is of a kind that is known."""
-    if not content.is_folder:
-        refuse_no_model(content.head, content.name, OTHERS)
-        if not content.head:
-            raise InvalidModelError(f"{content.name}: got an empty file, wanted a model")
+    inside = [entry.name for entry in content.path.iterdir()] if content.is_folder and content.path else []
+    if told := other_kind(content.head, [content.name, *sorted(inside)]):
+        raise InvalidModelError(f"{content.name}: got {told}")
+    if not content.is_folder and not content.head:
+        raise InvalidModelError(f"{content.name}: got an empty file, wanted a model")
 
 
 def _may_be(entry: Format, content: Content) -> bool:

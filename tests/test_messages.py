@@ -1,0 +1,240 @@
+"""What a caller who is wrong is told: what to write instead, with a traceback that ends where he called."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import bolt_numba as bn
+from bolt_numba.base.types import TensorType, size_name, sizes_name
+from bolt_numba.converters.formats.others import OTHER_KINDS
+from tests.conftest import Done
+
+
+def doubled(*names: str, size: str = "unk__214") -> onnx.ModelProto:
+    """A model that adds its inputs; the first size has a name that an exporter made up."""
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, 3]) for name in names]
+    y = helper.make_tensor_value_info("scores", TensorProto.FLOAT, [size, 3])
+    nodes = [helper.make_node("Sum", list(names), ["sum"]), helper.make_node("Relu", ["sum"], ["scores"])]
+    graph = helper.make_graph(nodes, "g", inputs, [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+X = np.ones((2, 3), np.float32)
+
+
+@pytest.fixture(scope="module")
+def session() -> bn.Session:
+    return bn.compile(doubled("bytes").SerializeToString(), threads=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"other": X}, "inputs: 'other' is not one of ['bytes']; did you mean 'bytes'?"),
+        ({"Bytes": X}, "inputs: 'Bytes' is not one of ['bytes']; did you mean 'bytes'?"),
+        ({"bytes": X, "z": X}, "inputs: 'z' is not one of ['bytes']"),
+        ({}, "inputs: got [], missing ['bytes']"),
+        ({"bytes": X.astype("f8")}, "input 'bytes': got f64, wanted f32: bytes.astype(np.float32) makes it"),
+        ({"bytes": X[:, :2]}, "input 'bytes': got shape (2, 2), wanted (any, 3)"),
+        ({"bytes": X[0]}, "input 'bytes': got shape (3,), wanted (any, 3)"),
+    ],
+)
+def test_inputs(session: bn.Session, given: dict[str, Any], said: str) -> None:
+    for call in (lambda: session(given), lambda: session.run(None, given)):
+        with pytest.raises(bn.BoltError) as told:
+            call()
+        assert str(told.value) == said
+
+
+def test_one_of_several_inputs() -> None:
+    session = bn.compile(doubled("ids", "mask", "types").SerializeToString(), threads=1)
+    with pytest.raises(bn.ShapeError) as told:
+        session(ids=X, mask=X, type=X)
+    assert str(told.value) == "inputs: 'type' is not one of ['ids', 'mask', 'types']; did you mean 'types'?"
+    with pytest.raises(bn.ShapeError) as told:
+        session(id=X, mask=X, kinds=X)
+    assert str(told.value) == "inputs: 'id' and 'kinds' are not of ['ids', 'mask', 'types']; did you mean 'ids'?"
+    with pytest.raises(bn.ShapeError, match=r"inputs: got \['ids'\], missing \['mask', 'types'\]"):
+        session(ids=X)
+
+
+@pytest.mark.parametrize(("dtype", "cast"), [("i8", "np.int64"), ("?", "np.bool"), ("bfloat16", "ml_dtypes.bfloat16")])
+def test_the_cast_is_one_that_works(dtype: str, cast: str) -> None:
+    import ml_dtypes
+
+    wanted = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    graph = bn.Graph("g")
+    graph.add_output(graph.add_input("x", TensorType(wanted, (2, 3))))
+    with pytest.raises(bn.DTypeError) as told:
+        bn.compile(graph)(X)
+    call = str(told.value).partition(": got")[2].partition(": ")[2].removesuffix(" makes it")
+    assert cast in call
+    assert eval(call, {"x": X, "np": np, "ml_dtypes": ml_dtypes}).dtype == wanted
+
+
+def test_outputs(session: bn.Session) -> None:
+    with pytest.raises(bn.BoltError) as told:
+        session.run(["score"], {"bytes": X})
+    assert str(told.value) == "output: 'score' is not one of ['scores' and 2 more]; did you mean 'scores'?"
+    with pytest.raises(bn.ShapeError, match=r"^output: 'logits' is not one of \['scores'\]$"):
+        session.run_into({"bytes": X}, {"logits": X})
+    with pytest.raises(KeyError, match="no output 'logits'; there are scores"):
+        session(X)["logits"]
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        ("providers", "device"), ("devices", "device"), ("num_threads", "threads"), ("provider_options", "properties"),
+        ("intra_op_num_threads", "threads"), ("n_jobs", "threads"), ("dtype", "precision"), ("timeout", "time_limit"),
+    ],
+)  # fmt: skip
+def test_options_of_other_libraries(given: str, ours: str) -> None:
+    options: Any = {given: 1}
+    with pytest.raises(
+        bn.DTypeError, match=rf"^compile: options: '{given}' is not one of .*; did you mean '{ours}'\?$"
+    ):
+        bn.compile(doubled("x").SerializeToString(), **options)
+
+
+def test_threads_as_a_text() -> None:
+    options: Any = {"threads": "2"}
+    with pytest.raises(bn.DTypeError) as told:
+        bn.compile(doubled("x").SerializeToString(), **options)
+    wanted = "threads: got the text '2', wanted a whole number from 1 to 1024: int(...) makes it of a text"
+    assert str(told.value) == wanted
+    assert not isinstance(told.value, bn.DeviceError)
+
+
+class Module:
+    """As a network of PyTorch: a class of the user's, below one of torch."""
+
+
+def test_objects_of_other_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: Any = doubled("x")
+    with pytest.raises(bn.DTypeError, match=r"^model: got a ModelProto, .*: model.SerializeToString\(\) gives bytes$"):
+        bn.compile(given)
+    for library, said in {"torch.nn.modules": r"torch\.onnx\.export\(", "sklearn.base": r"skl2onnx\.to_onnx\("}.items():
+        monkeypatch.setattr(Module, "__module__", library)
+        net: Any = type("Net", (Module,), {})()
+        with pytest.raises(bn.DTypeError, match=rf"^model: got a Net, wanted a path, .*, as of ONNX: {said}"):
+            bn.compile(net)
+
+
+HUAWEI = b"\x90\x3c\x34\x01" + (1141119).to_bytes(4, "little") + b"resnet50".ljust(128, b"\0")
+NODE = b"\n\x1a\n\x05input\x12\x0bPlaceholder*\x0b\n\x05dtype\x12\x020\x01"
+FILES: dict[str, tuple[bytes, str]] = {
+    "net.bolt": (HUAWEI, "a model of Huawei's Bolt, wanted the model that it was made of by X2bolt"),
+    "net.nb": (b"\x02\x00\x01\x00", "a model of Paddle Lite, wanted the model that it was made of by opt: .pdmodel"),
+    "net.ms": (b"\x18\0\0\0MSL2", "a model of MindSpore, wanted ONNX: mindspore.export("),
+    "net.mindir": (b"\n\x050.1.0\x12\x09", "a model of MindSpore, wanted ONNX: mindspore.export("),
+    "frozen.pb": (NODE, "a graph of TensorFlow, wanted ONNX: python -m tf2onnx.convert --graphdef"),
+    "saved_model.pb": (
+        b"\x08\x01\x12\x10",
+        "a SavedModel of TensorFlow, wanted ONNX: python -m tf2onnx.convert --saved",
+    ),
+    "net.h5": (b"\x89HDF\r\n\x1a\n", "an HDF5 file, mostly a model of Keras, wanted ONNX: model.export(FOLDER), then"),
+    "net.keras": (b"PK\x03\x04\x14\0metadata.json", "a model of Keras, wanted ONNX: model.export(FOLDER), then"),
+    "net.pth": (b"\x80\x02\x8a\nl\xfc\x9cF", "a model of PyTorch, wanted ONNX: torch.onnx.export(model, (x,),"),
+    "net.safetensors": (b"@\0\0\0\0\0\0\0{}", "safetensors, weights without operators, wanted ONNX: optimum-cli"),
+    "net.gguf": (b"GGUF\x03\0\0\0", "a GGUF file, weights without operators, wanted ONNX: optimum-cli"),
+    "net.xml": (b'<?xml version="1.0"?>\n<net name="m" version="11">', "a model of OpenVINO, wanted the model that"),
+    "other.xml": (b'<?xml version="1.0"?>\n<a/>', "a model of OpenVINO, wanted the model that"),
+    "net.mlmodel": (b"\x08\x05\x12\x10", "a model of Core ML, wanted the model that it was made of: of PyTorch"),
+    "net.param": (b"7767517\n75 83\n", "a net of ncnn, wanted the model that it was made of: of PyTorch"),
+    "net.engine": (b"ftrt\0\0", "an engine of TensorRT, for one GPU, wanted the model that it was made of"),
+    "x.npy": (b"\x93NUMPY\x01\0", "arrays of NumPy, wanted a model; these may be its inputs"),
+    "forest.pkl": (b"\x80\x04\x95\x06\0\0\0", "a pickle, mostly of scikit-learn, wanted ONNX: skl2onnx.to_onnx("),
+    "any": (b"PK\x03\x04\x14\0", "a zip archive, wanted the model in it: unpack it"),
+    "page.xml.gz": (b"\x1f\x8b\x08", "a gzip archive, wanted the model in it: unpack it"),
+    "x.data": (b"<?xml version", "an XML document, wanted a model"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_others(tmp_path: Path, name: str) -> None:
+    content, said = FILES[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(bn.InvalidModelError) as told:
+        bn.compile(tmp_path / name)
+    assert str(told.value).startswith(f"{name}: got {said}")
+
+
+def test_every_kind_of_others_has_a_file_here() -> None:
+    said = {text for _, text in FILES.values()}
+    assert not [kind.what for kind in OTHER_KINDS if not any(text.startswith(f"{kind.what}, ") for text in said)]
+
+
+def test_folders_of_others_and_what_has_no_name(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    (saved / "variables").mkdir(parents=True)
+    (saved / "saved_model.pb").write_bytes(b"\x08\x01")
+    with pytest.raises(bn.InvalidModelError, match=r"^saved: got a SavedModel of TensorFlow, wanted ONNX: .* FOLDER"):
+        bn.compile(saved)
+    with zipfile.ZipFile(tmp_path / "checkpoint", "w") as file:
+        file.writestr("net/data.pkl", b"x")
+    for source in (tmp_path / "checkpoint", (tmp_path / "checkpoint").read_bytes()):
+        with pytest.raises(bn.InvalidModelError, match=r"^\w+: got a model of PyTorch, wanted ONNX"):
+            bn.compile(source)
+
+
+def test_a_tensor_of_onnx_is_no_graph_of_tensorflow(tmp_path: Path) -> None:
+    """The tests of ONNX keep inputs and results in such files."""
+    (tmp_path / "input_0.pb").write_bytes(onnx.numpy_helper.from_array(X, "x").SerializeToString())
+    with pytest.raises(bn.InvalidModelError) as told:
+        bn.compile(tmp_path / "input_0.pb")
+    assert "TensorFlow" not in str(told.value)
+
+
+def test_damaged_files_of_ours_are_not_huaweis(tmp_path: Path) -> None:
+    (tmp_path / "net.bolt").write_bytes(b"\x89BOLX".ljust(200, b"\0"))
+    with pytest.raises(bn.InvalidModelError, match=r"header: got 200 bytes that do not begin as a \.bolt file"):
+        bn.compile(tmp_path / "net.bolt")
+
+
+def test_made_up_names_of_sizes(call: Any, tmp_path: Path) -> None:
+    assert sizes_name(("unk__5", "batch", 3)) == "(any, batch, 3)"
+    assert sizes_name(("x_dynamic_axes_1",)) == "(any,)"
+    assert [*map(size_name, ("unknown", "unknown_7", "?", "DynamicDimension.0", "n", "seq_len", 4))] == [
+        "any", "any", "any", "any", "n", "seq_len", "4"
+    ]  # fmt: skip
+    (tmp_path / "m.onnx").write_bytes(doubled("x").SerializeToString())
+    done: Done = call("inspect", tmp_path / "m.onnx")
+    assert "[any, 3]" in done.out
+    assert "unk__" not in done.out
+
+
+TRACED = """
+import sys, traceback, numpy as np, bolt_numba as bn
+session = bn.compile(sys.argv[1])
+def frames(call):
+    try:
+        call()
+    except Exception as error:
+        return "".join(traceback.format_exception(error)).count("  File ") - 2  # this function's and the lambda's
+x = np.ones((2, 3), np.float32)
+print(*map(frames, [
+    lambda: session(other=x), lambda: session.run(None, {"x": x[0]}), lambda: session.run(["no"], {"x": x}),
+    lambda: bn.compile("no.onnx"), lambda: bn.compile(b"no model"), lambda: bn.compile(sys.argv[1], providers=1),
+    lambda: bn.InferenceSession("no.onnx"), lambda: session.warmup(y=(1,))]))
+"""
+
+
+def test_tracebacks_end_where_the_caller_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.onnx").write_bytes(doubled("x").SerializeToString())
+    command = [sys.executable, "-c", TRACED, str(tmp_path / "m.onnx")]
+    monkeypatch.setenv("BOLT_NUMBA_TRACEBACKS", "0")
+    short = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout.split()
+    assert max(map(int, short)) <= 2, short
+    monkeypatch.setenv("BOLT_NUMBA_TRACEBACKS", "1")
+    long = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout.split()
+    assert sum(map(int, long)) > 3 * sum(map(int, short)), (long, short)
