@@ -39,7 +39,7 @@ class TestShown:
     def test_session(self, sess: bn.Session) -> None:
         text = shown(sess)
         assert "Session('digits', device='cpu', threads=1)" in text
-        assert "input | image | f32 | ['batch', 1, 8, 8]" in text
+        assert "input | image | f32 | (batch, 1, 8, 8)" in text
         assert "output | probabilities" in text
 
     def test_outputs(self, sess: bn.Session) -> None:

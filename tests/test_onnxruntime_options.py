@@ -200,7 +200,7 @@ def test_threads_are_those_of_the_options() -> None:
     made.intra_op_num_threads = 1
     assert ours.InferenceSession(adding(), made)._session.threads == 1
     made.intra_op_num_threads = 10**6
-    with pytest.raises(bn.DeviceError):
+    with pytest.raises(bn.BoltError, match="threads: got 1000000, wanted a whole number from 1 to"):
         ours.InferenceSession(adding(), made)
     shared = options(ours, lambda o: setattr(o, "use_per_session_threads", False))
     ours.set_global_thread_pool_sizes(1, 1)

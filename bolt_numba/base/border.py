@@ -8,6 +8,7 @@ Tracebacks of what callers can mend end at the public function: frames inside sa
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -95,11 +96,21 @@ def left(error: Exception, what: str, *passing: type[Exception]) -> Exception:
     """What leaves the package in the place of an error; those of the kinds in ``passing`` and the caller's stay."""
     if _THEIRS in vars(error):
         return error
-    if isinstance(error, (BoltError, *passing)):
+    if isinstance(error, (BoltError, Warning, *passing)):  # a warning is an error where the caller wants it
         return shortened(error)
     made = as_bolt_error(error, what)
     made.__cause__ = error
     return made
+
+
+def warn_caller(text: str, kind: type[Warning]) -> None:
+    """A warning that names the line by which the package was called."""
+    import warnings
+
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("bolt_numba."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, kind, stacklevel=level)
 
 
 def _mistaken(function: Any, arguments: dict[str, Any], what: str) -> DTypeError | None:

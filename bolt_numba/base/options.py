@@ -65,6 +65,10 @@ def _device(what: str, given: Any) -> Any:
     """`devices.in_order` knows which there are."""
     if isinstance(given, (list, tuple)) and not given:
         raise DeviceError(f"{what}: got {given!r}, wanted one device or several")
+    for place, name in enumerate(given if isinstance(given, (list, tuple)) else ()):
+        if name in given[:place]:
+            other = f"several of one driver have names of yours behind a colon, as {name}:a and {name}:b"
+            raise DeviceError(f"{what}: got {name!r} twice, wanted each device once: {other}")
     return tuple(given) if isinstance(given, list) else given
 
 
@@ -133,9 +137,10 @@ class Options:
         otherwise.  False: it waits, and its results never change.  None: yes (or ``BOLT_NUMBA_STAND_INS``).
     device: ``"cpu"``, ``"cuda"``, or several names in order of preference: each node runs on the first that has a
         kernel for it, and the CPU takes what is left.  ``"host"`` runs everything by references.
-    properties: of devices that are plug-ins, by the device's name: ``{"openvino": {"device": "GPU"}}``.
-    fallback: what happens where a plug-in fails: ``"allow"``: the session computes by itself, and `report` says why;
-        ``"warn"``: and warns once for each cause; ``"forbid"``: a DeviceError.
+    properties: of devices that are plug-ins, by the device's name: ``{"openvino": {"device": "GPU"}}``.  Several of one
+        driver are named as ``"openvino:a"`` and ``"openvino:b"``, each with properties of its own.
+    fallback: what happens where a plug-in fails: ``"allow"``: the session computes by itself, and `report` says why; it
+        warns where a device cannot be opened.  ``"warn"``: it warns once for each cause.  ``"forbid"``: a DeviceError.
     placement: which nodes plug-ins get or not, as a text, a file or a `Placement` (docs/plugins).
 
     Raises DeviceError or another BoltError for a value that an option cannot have.

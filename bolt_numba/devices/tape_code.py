@@ -325,9 +325,7 @@ class TapeCode:
             return registers, *last[1:]
         return self.by_parts(0, registers, *last[1:]) if len(self.reads) else None
 
-    def by_parts(
-        self, stage: int, registers: Array, objects: dict[str, Any], reads: tuple[bytes, ...]
-    ) -> Found | None:
+    def by_parts(self, stage: int, registers: Array, objects: dict[str, Any], reads: tuple[bytes, ...]) -> Found | None:
         """The same for one stage, with what Python gives; registers: those of the numbers that it reads are set."""
         address, objects, call = pointer(registers), dict(objects), self.stages[stage].calls
         registers[0] = 1

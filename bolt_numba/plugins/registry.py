@@ -37,6 +37,8 @@ WITH_US = {
 }
 """Plug-ins that come with this package, as an entry point names them; one that a package announces goes before."""
 _NAME = re.compile(r"\w[\w.+-]{0,63}")
+_OF_SEVERAL = re.compile(r"[\w+-]{1,64}")
+"""What a caller may write behind a device and a colon, so that a session has several of one driver."""
 """What a device may be called: a part of names of files, and a word on the command line and in placements."""
 SHAPES = ("fixed", "ranges", "free")
 """What `Accelerator.shapes` may be."""
@@ -75,8 +77,14 @@ def names() -> list[str]:
 
 
 def is_known(name: str) -> bool:
-    """Whether a plug-in has this name."""
-    return name in _makers or name in _entry_points()
+    """Whether a plug-in has this name, which may have one of the caller's behind a colon."""
+    kind, colon, which = name.partition(":")
+    return (not colon or _OF_SEVERAL.fullmatch(which) is not None) and (kind in _makers or kind in _entry_points())
+
+
+def kind_of(name: str) -> str:
+    """The name of the driver of a device: of ``simnpu:left`` that is ``simnpu``."""
+    return name.partition(":")[0]
 
 
 def driver(name: str) -> DeviceDriver:
@@ -84,6 +92,7 @@ def driver(name: str) -> DeviceDriver:
 
     Raises DeviceError when there is none of the name, or what its package announces does not work here.
     """
+    name = kind_of(name)
     found = _drivers.get(name)
     if found is not None:
         return found
@@ -97,6 +106,7 @@ def driver(name: str) -> DeviceDriver:
 
 def source_of(name: str) -> tuple[str, bool]:
     """What makes the driver of a name, as an entry point names it, and whether a package announces it."""
+    name = kind_of(name)
     with _lock:
         make: Any = _makers.get(name)
         if make is None:
@@ -109,6 +119,7 @@ def known_driver(name: str, value: str, is_announced: bool) -> DeviceDriver | No
 
     Raises what its package raises.
     """
+    name = kind_of(name)
     with _lock:
         if (name in _makers) == is_announced:
             return None

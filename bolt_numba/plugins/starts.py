@@ -64,7 +64,7 @@ class Opening:
     def name(self) -> str:
         """Of the file that tells how it starts."""
         text = json.dumps([self.path, self.device, sorted(self.options.items())])
-        return f"{blobs.FOLDER}/{self.device}-{sha256(text.encode()).hexdigest()}.start"
+        return f"{blobs.FOLDER}/{registry.kind_of(self.device)}-{sha256(text.encode()).hexdigest()}.start"
 
 
 @record(frozen=True)

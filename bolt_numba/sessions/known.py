@@ -282,7 +282,7 @@ def _known(asked: Opening, options: Options) -> Session | None:
         if start.driver.missing():
             return None
         settings = registry.settings_of(start.driver, (options.properties or {}).get(asked.device, {}))
-        opened = Opened(start.driver, settings, Failures(options.fallback))
+        opened = Opened(start.driver, settings, Failures(options.fallback), asked.device)
         try:
             accelerator = opened.accelerator()
             if accelerator.version == start.version and starts.can_start(accelerator):

@@ -70,7 +70,7 @@ class Plugins:
             driver = registry.driver(name)
             settings = registry.settings_of(driver, properties)
             buckets_of(str(settings["buckets"]))  # raises for what is none
-            opened = opened or Opened(driver, settings, self.failures)
+            opened = opened or Opened(driver, settings, self.failures, name)
             try:
                 registry.lowerings_of(driver, opened.accelerator())
             except Exception as error:

@@ -46,6 +46,7 @@ AT_OPENING = ("open", "missing", "supports")
 PROPERTIES = {"plain": {"self_check": True}}
 
 
+@pytest.mark.filterwarnings("ignore:device 'plain'. open")
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("situation", ["first build", "cached", "new shape", "concurrent"])
 def test_results_are_right_whatever_fails(driver: PlainDriver, failure: str, situation: str) -> None:
@@ -104,7 +105,7 @@ def test_a_forbidden_session_goes_on_when_the_device_does(driver: PlainDriver) -
 def test_each_cause_is_warned_of_once(driver: PlainDriver) -> None:
     driver.fails["run"] = BROKEN
     session = session_of(fallback="warn")
-    with pytest.warns(FallbackWarning, match="run: RuntimeError: no answer; the session computes it") as caught:
+    with pytest.warns(FallbackWarning, match="run: RuntimeError: no answer; the session goes on without") as caught:
         expect(session)
     assert len([w for w in caught if w.category is FallbackWarning]) == 1
     with warnings.catch_warnings():
@@ -114,7 +115,21 @@ def test_each_cause_is_warned_of_once(driver: PlainDriver) -> None:
         expect(session, 6)
 
 
-def test_silence_is_the_default(driver: PlainDriver) -> None:
+def test_a_device_that_does_not_open_is_told_by_default(driver: PlainDriver) -> None:
+    """With what is missing, at the line that asked for it; who makes errors of warnings gets one."""
+    driver.absent = "the vendor's package is not installed"
+    text = "^device 'plain': open: the vendor's package is not installed; the session goes on without the device$"
+    with pytest.warns(FallbackWarning, match=text) as caught:
+        session = session_of()
+    assert caught[0].filename == session_of.__code__.co_filename
+    expect(session)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        with pytest.raises(FallbackWarning, match=text):
+            session_of()
+
+
+def test_silence_is_the_default_for_all_else(driver: PlainDriver) -> None:
     driver.fails["compile"] = BROKEN
     with warnings.catch_warnings():
         warnings.simplefilter("error", FallbackWarning)

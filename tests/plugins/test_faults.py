@@ -142,6 +142,7 @@ def play(situation: str, fault: str, monkeypatch: pytest.MonkeyPatch, fallback: 
     return session
 
 
+@pytest.mark.filterwarnings("ignore:device 'simnpu'. open")
 @pytest.mark.parametrize("situation", SITUATIONS)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_results_are_right(fault: str, situation: str, monkeypatch: pytest.MonkeyPatch) -> None:

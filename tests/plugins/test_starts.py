@@ -244,6 +244,7 @@ def test_wrong_options_are_refused_as_ever(model: Path, driver: StartingDriver) 
             session_of(model, **options)
 
 
+@pytest.mark.filterwarnings("ignore:device 'starting'. open")
 @pytest.mark.parametrize("change", ["version", "sources", "package", "driver", "its file", "absent", "open"])
 def test_another_surrounding_is_another_start(
     model: Path, driver: StartingDriver, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
+from bolt_numba.base.border import warn_caller
 from bolt_numba.base.errors import DeviceError
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.plugins.interface import FallbackWarning
@@ -16,10 +17,15 @@ NAMED = 4
 REASONS = 100
 """Reasons that are counted each by itself: a driver may put the time, or an address, into every one."""
 OTHERS = "for other reasons"
+OPENING = "open"
+"""The stage whose failure nobody else would hear of: all else runs as if the device had not been named."""
 
 
 class Failures:
-    """Of a session.  fallback: "allow", "warn": one warning for each cause, or "forbid": an error."""
+    """Of a session.
+
+    fallback: "allow": a warning of a device that cannot be opened; "warn": one for each cause; "forbid": an error.
+    """
 
     def __init__(self, fallback: str) -> None:
         self.fallback = fallback
@@ -36,15 +42,13 @@ class Failures:
         reason = f"{stage}: {cause if isinstance(cause, str) else text_of(cause)}"
         with self._lock:
             is_new = count(self.by_device.setdefault(device, Counter()), reason)
-        if self.fallback == "allow":
+        if self.fallback == "allow" and stage != OPENING:
             return reason
         text = f"device {device!r}: {_where(part, nodes)}{reason}"
         if self.fallback == "forbid":
             raise DeviceError(text) from (None if isinstance(cause, str) else cause)
         if is_new:
-            import warnings
-
-            warnings.warn(f"{text}; the session computes it without the device", FallbackWarning, stacklevel=2)
+            warn_caller(f"{text}; the session goes on without the device", FallbackWarning)
         return reason
 
     def check(self, device: str, reason: str, part: str, nodes: Sequence[str]) -> None:

@@ -38,12 +38,14 @@ renew_after_fork(sys.modules[__name__], "_left", _left_alone)
 class Opened:
     """An accelerator of one session, and all that was compiled for it.
 
-    settings: of all its properties.  lost: why the device does not answer any more; "" where it does.  shapes: what its
-    compiled graphs serve.
+    name: what the session calls it; the driver's unless there are several of that.  settings: of all its properties.
+    lost: why the device does not answer any more; "" where it does.  shapes: what its compiled graphs serve.
     """
 
-    def __init__(self, driver: DeviceDriver, settings: Mapping[str, Setting], failures: Failures) -> None:
-        self.name, self.driver, self.settings, self.failures = driver.name, driver, settings, failures
+    def __init__(
+        self, driver: DeviceDriver, settings: Mapping[str, Setting], failures: Failures, name: str = ""
+    ) -> None:
+        self.name, self.driver, self.settings, self.failures = name or driver.name, driver, settings, failures
         self.lost = ""
         self.proven: Callable[[Loaded], object] = id
         """Is told what ran well for the first time."""
