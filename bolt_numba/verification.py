@@ -36,6 +36,8 @@ RTOL = {"f32": 1e-3, "f16": 5e-3, "bf16": 5e-2}
 ONE_LEVEL = 1 + 1e-4
 """Levels by which rounding alone may change a quantised tensor, and what floats add."""
 INTEGER_MAKERS = (QuantizeLinear, DynamicQuantizeLinear, QLinearConv, QLinearMatMul)
+NEARER = 1.05
+"""From how many times on one of two is said to be nearer."""
 ATOL = 1e-4
 """Absolute tolerance; less of a tensor whose values are all below 1."""
 
@@ -140,7 +142,8 @@ class VerifyReport:
             more, less = max(ours, theirs), min(ours, theirs)
             who = "ours is" if ours <= theirs else f"{self.against} is"
             times = f" {more / less:.1f} times" if less else ""
-            worst += f"\nfloat64: {who}{times} nearer to it (off by {ours:.3g} here, by {theirs:.3g} in {self.against})"
+            told = "both are as near to it" if more < NEARER * less else f"{who}{times} nearer to it"
+            worst += f"\nfloat64: {told} (off by {ours:.3g} here, by {theirs:.3g} in {self.against})"
         first = "" if self.first_divergent is None else f"\nfirst divergent tensor: {self.first_divergent}"
         first += "" if self.cause is None else f" ({self.cause[1]})"
         return f"{head}\n{worst}{first}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 import bolt_numba as bn
 from bolt_numba import surgery
 from bolt_numba.cli.app import run
-from bolt_numba.cli.export import read_sets
+from bolt_numba.cli.options import read_sets, read_shapes
 from bolt_numba.errors import BoltError, DeviceError, InvalidModelError, ShapeError
 from bolt_numba.export.elf import Jump, Symbol, object_file
 from bolt_numba.export.exporting import with_fixed, with_kept
@@ -302,9 +301,10 @@ def test_an_object_file_is_what_linkers_read() -> None:
 
 def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "digits.bolt"
-    shapes = ["--shapes", "image:1..2x1x8x8", "--threads", "1"]
+    shapes = ["--shape", "image=1..2,1,8,8", "--threads", "1"]
     assert run(["export", str(DIGITS), "-o", str(path), *shapes, "--target", "x86-64"]) == 0
-    assert re.search(r"digits\.bolt: 0\.\d MiB for x86-64, 2 sets of shapes", capsys.readouterr().out)
+    size = f"{path.stat().st_size / 2**20:.1f} MiB"
+    assert f"digits.bolt: {size} for x86-64, 2 sets of shapes" in capsys.readouterr().out
     assert run(["export", str(DIGITS), "-o", str(path), *shapes, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["files"] == {str(path): path.stat().st_size}
     assert run(["export", str(DIGITS), "-o", str(path), "--set", "image"]) == 2
@@ -313,6 +313,16 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_shapes_of_the_command_line() -> None:
+    """One spelling for every command, and an older one with several names in a text; a name that is told once holds."""
+    assert read_sets(["a:0=1,3", "y=2", "z="]) == [{"a:0": (1, 3), "y": (2,), "z": ()}]
+    assert read_sets(["x=1..2,3", "y=1..2"]) == [{"x": (1, 3), "y": (1,)}, {"x": (2, 3), "y": (2,)}]
+    assert read_sets(["x=1", "x=2", "y=3"]) == [{"x": (1,), "y": (3,)}, {"x": (2,), "y": (3,)}]
+    assert read_shapes(["x=1x3"]) == read_shapes(["x:1x3"]) == {"x": (1, 3)}
+    assert (read_sets([]), read_shapes([])) == ([{}], {})
+    with pytest.raises(typer.BadParameter, match="got 2 sets of shapes, wanted one"):
+        read_shapes(["x=1..2"])
+    with pytest.raises(typer.BadParameter, match="got 2 shapes of 'x' and 3 of another"):
+        read_sets(["x=1", "x=2", "y=1", "y=2", "y=3"])
     assert read_sets(["x:1x3,y:2"]) == [{"x": (1, 3), "y": (2,)}]
     assert read_sets(["x:1x3,x:2x3", "x:"]) == [{"x": (1, 3)}, {"x": (2, 3)}, {"x": ()}]
     assert read_sets(["x:1..2x3,y:1..2"]) == [{"x": (1, 3), "y": (1,)}, {"x": (2, 3), "y": (2,)}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
@@ -20,7 +21,10 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.dot import Mark
 from bolt_numba.ir.drawing import to_page, to_svg
 from bolt_numba.ir.graph import Graph
-from bolt_numba.types import F32, TensorType
+from bolt_numba.ir.text import to_text
+from bolt_numba.ops.costs import products_of
+from bolt_numba.passes.pipeline import STAGES
+from bolt_numba.types import F32, Sym, TensorType
 from tests.graphs import make
 
 DIGITS = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
@@ -175,7 +179,53 @@ class TestViz:
         assert call("viz", DIGITS, "--text", "-o", tmp_path / "g.svg")[0] == 2
 
 
+class TestStages:
+    def test_each_stage_leaves_its_graph_and_a_row(self, call: Call, tmp_path: Path) -> None:
+        """The last is the graph of the session, and every rewrite of the trace is counted in the table."""
+        code, out, _ = call("viz", DIGITS, "--dump-stages", tmp_path / "d")
+        assert code == 0
+        names = ["loaded", *(stage.name for stage in STAGES)]
+        files = [tmp_path / "d" / f"{i}-{name}.txt" for i, name in enumerate(names)]
+        assert sorted((tmp_path / "d").iterdir()) == sorted([*files, tmp_path / "d" / "rewrites.txt"])
+        sess = bn.compile(DIGITS)
+        assert files[0].read_text() == to_text(bn.load(DIGITS))
+        assert files[-1].read_text() == to_text(sess.optimised)
+        lines = out.splitlines()
+        assert [line.split()[0] for line in lines[1:-1] if line[0] != " "] == names[1:]
+        rewrites = (tmp_path / "d" / "rewrites.txt").read_text()
+        counted = sum(int(line.split()[1]) for line in lines if " times " in line)
+        assert counted == rewrites.count("\n    - ") > 0
+        assert re.search(r"fuse_activation +\d+ times +\d", out)
+        assert re.search(rf"precision +{len(sess.optimised.nodes)} +\d", out)
+
+    def test_a_packed_file_has_none(self, call: Call, tmp_path: Path) -> None:
+        assert call("convert", DIGITS, "--pack", "-o", tmp_path / "p.bolt")[0] == 0
+        code, _, err = call("viz", tmp_path / "p.bolt", "--dump-stages", tmp_path / "d")
+        assert code == 1
+        assert "got a packed graph, wanted one that is not optimised yet" in err
+
+
 class TestProfile:
+    def test_products_have_a_speed(self) -> None:
+        """[1, 16] by [16, 10] of the last layer, and a convolution of 8 filters of one channel, 3 by 3."""
+        found = bn.compile(DIGITS, threads=1).profile(np.zeros((1, 1, 8, 8), F32), runs=2)
+        for row in found.rows:
+            assert bool(row.flops) == (row.op in ("Conv", "MatMul"))
+            assert (row.speed != "") == bool(row.flops)
+        assert "GFLOP/s" in found.table().splitlines()[0]
+        assert found.to_json()["rows"][-1]["flops"] == found.rows[-1].flops
+
+    def test_multiply_adds_of_products(self) -> None:
+        """As the loops that define them count."""
+        x, w = TensorType(F32, (2, 4, 8, 8)), TensorType(F32, (6, 2, 3, 3))
+        assert products_of(make("Conv", group=2), [x, w], [TensorType(F32, (2, 6, 6, 6))]) == 2 * 6 * 36 * 2 * 9
+        y = TensorType(F32, (2, 10, 10, 10))
+        assert products_of(make("ConvTranspose"), [x, TensorType(F32, (4, 10, 3, 3))], [y]) == 2 * 4 * 64 * 10 * 9
+        a, b = TensorType(F32, (5, 7, 3)), TensorType(F32, (7, 9))
+        assert products_of(make("MatMul", trans_a=True), [a, b], [TensorType(F32, (5, 3, 9))]) == 5 * 3 * 9 * 7
+        assert products_of(make("Add"), [a, a], [a]) == 0
+        assert products_of(make("MatMul"), [TensorType(F32, (Sym("n"), 7)), b], [TensorType(F32, (Sym("n"), 9))]) == 0
+
     def test_rows_add_up(self, call: Call) -> None:
         found = bn.compile(DIGITS, threads=1).profile(np.zeros((1, 1, 8, 8), F32), runs=5)
         assert sum(r.seconds for r in found.rows) + found.rest == pytest.approx(found.total)

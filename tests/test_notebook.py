@@ -59,7 +59,12 @@ class TestShown:
         found = sess.profile(np.zeros((1, 1, 8, 8), F32), runs=2)
         assert "winograd_2" in shown(found)
         assert "the rest" in shown(found)
+        nothing = bn.compile(DIGITS).report()
+        assert nothing == []
+        assert "nothing is planned yet" in shown(nothing)
+        assert "run the session, or call warmup" in str(nothing)
         report = sess.report()
+        assert str(report) == str(list(report))
         assert report == list(report)
         assert f"{len(report)} nodes | node | op | output | runner | device | packs" in shown(report)
         assert "relu2 | Conv" in shown(report)

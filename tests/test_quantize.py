@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from bolt_numba.quantize.data import feeds_of
 from bolt_numba.quantize.equalise import equalised, smoothed
 from bolt_numba.quantize.layers import layers_of
 from bolt_numba.quantize.methods import METHODS, affine, range_of, stored_bias, stored_weight
+from bolt_numba.quantize.report import LEFT, WIDTH
 from bolt_numba.quantize.sensitivity import sqnr
 from bolt_numba.sessions.inputs import spec_of
 from bolt_numba.types import F32, I8, U8, U16, Array, Sym, TensorType
@@ -452,6 +454,26 @@ def test_the_report_is_text_json_and_a_picture(tmp_path: Path) -> None:
     assert (tmp_path / "r.svg").read_text().count("<rect") == 4 * len(report.layers)
     with pytest.raises(BoltError, match="wanted one of"):
         report.save(tmp_path / "r.pdf")
+
+
+def test_headings_of_the_picture_do_not_overlap() -> None:
+    """Letters of 11 pixels are 6 wide on average."""
+    picture = quantize(small_net(), samples(2), timed=False).report.picture()
+    found = re.findall(r'<text x="(\d+)" y="(14|30)"[^>]*>(.*?)</text>', picture)
+    lines = {y: [(int(x), re.sub("<.*?>", "", text)) for x, at, text in found if at == y] for y in ("14", "30")}
+    assert [len(line) for line in lines.values()] == [3, 1]
+    for line in lines.values():
+        for (x, text), (after, _) in zip(line, [*line[1:], (LEFT + WIDTH + 20, "")], strict=True):
+            assert x + 6 * len(text) < after or (x, text) == line[-1]
+    assert LEFT + 6 * len(lines["30"][0][1]) < LEFT + WIDTH + 20
+
+
+def test_the_summary_warns_of_noise_and_says_what_was_timed() -> None:
+    report = quantize(small_net(), samples(2), threads=1).report
+    assert "(x [2, 3, 8, 8], 1 thread)" in report.summary()
+    assert "min_sqnr" not in report.summary()
+    report.sqnr = 12.0
+    assert "12.0 dB is little: min_sqnr=20 (--min-sqnr 20) keeps" in report.summary()
 
 
 def test_progress_says_how_far_it_is() -> None:

@@ -15,7 +15,7 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba.base.files.kept import contents, keep
-from bolt_numba.cli.kernels import _shape_sets
+from bolt_numba.cli.options import read_sets
 from bolt_numba.ir.build import Builder
 from bolt_numba.kernels.jit import version_name
 from bolt_numba.types import F32, I64, Array, Sym, TensorType
@@ -83,13 +83,13 @@ def test_what_is_warm_compiles_nothing(models: list[str], tmp_path: Path) -> Non
 
 
 def test_shapes_of_several_inputs_go_together() -> None:
-    assert _shape_sets([]) == [{}]
-    assert _shape_sets(["x=1,2", "x=3,4", "y=5", "z=6", "z=7"]) == [
+    assert read_sets([]) == [{}]
+    assert read_sets(["x=1,2", "x=3,4", "y=5", "z=6", "z=7"]) == [
         {"x": (1, 2), "y": (5,), "z": (6,)},
         {"x": (3, 4), "y": (5,), "z": (7,)},
     ]
     with pytest.raises(typer.BadParameter, match="got 2 shapes of 'y' and 3 of another"):
-        _shape_sets(["x=1", "x=2", "x=3", "y=1", "y=2"])
+        read_sets(["x=1", "x=2", "x=3", "y=1", "y=2"])
 
 
 def test_a_name_that_no_model_has_is_an_error(models: list[str], call: Call) -> None:

@@ -52,6 +52,10 @@ def viz(
     shape: Shapes = [],
     after: Annotated[bool, typer.Option("--after", help="The optimised graph, with what runs each node.")] = False,
     text: Annotated[bool, typer.Option("--text", help="Text instead of Graphviz.")] = False,
+    dump: Annotated[
+        Path | None,
+        typer.Option("--dump-stages", metavar="DIR", help="Instead: the graph after each stage, and what rules did."),
+    ] = None,
     options: Mapping[str, Any] = {},
     weights: Weights = None,
     signature: Signature = None,
@@ -63,6 +67,9 @@ def viz(
     suffix = "" if output is None else output.suffix.lower()
     if text and suffix in (*PICTURES, ".html"):
         raise typer.BadParameter(f"got {suffix}, wanted .txt with --text", param_hint="--output")
+    if dump is not None:
+        _dump(bn.load(model, weights=weights, signature=signature), dump, read_shapes(shape), options)
+        return
     marks: dict[str, Mark] = {}
     with console.progress(f"reading {model.name}"):
         graph = sized(bn.load(model, weights=weights, signature=signature), read_shapes(shape))
@@ -79,6 +86,24 @@ def viz(
         made = to_text(graph) if text else to_page(graph, marks) if suffix == ".html" else to_dot(graph, marks)
         output.write_text(made, encoding="utf-8")
     console.write(f"{output}: {len(graph.nodes)} nodes")
+
+
+def _dump(graph: Graph, folder: Path, shapes: dict[str, tuple[int, ...]], options: Mapping[str, Any]) -> None:
+    """Texts of the graph as loaded and behind each stage, one of every rewrite, and a table of stages and rules."""
+    from bolt_numba.passes.pipeline import watched
+    from bolt_numba.passes.trace import Trace
+
+    folder.mkdir(parents=True, exist_ok=True)
+    trace, files = Trace(), list[Path]()
+
+    def write(stage: str, seen: Graph) -> None:
+        files.append(folder / f"{len(files)}-{stage}.txt")
+        files[-1].write_text(to_text(seen), encoding="utf-8")
+
+    bn.compile(sized(graph, shapes), stages=watched(trace, write), **options)
+    (folder / "rewrites.txt").write_text(f"{trace}\n", encoding="utf-8")
+    console.table("", ("stage", "rule", "nodes", "ms"), trace.table(), right=("nodes", "ms"))
+    console.write(f"{folder}: {len(files)} graphs, rewrites.txt")
 
 
 def _write_picture(graph: Graph, marks: dict[str, Mark], output: Path, suffix: str) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,61 +10,23 @@ from typing import Annotated, Any
 import typer
 
 from bolt_numba.cli import console
-from bolt_numba.cli.options import Json, ModelPath, Signature, Threads, Weights, one_of, takes_options
+from bolt_numba.cli.options import (
+    Json,
+    ModelPath,
+    ShapeSets,
+    Signature,
+    Threads,
+    Weights,
+    one_of,
+    read_sets,
+    takes_options,
+)
 
-Sizes = tuple[int | range, ...]
 _LINKED, _BESIDE = "linked", "file"
-MOST_SETS = 1 << 16
-"""Sets of shapes that ranges may stand for."""
 
 
 def _weights_in(text: str) -> str:
     return one_of((_LINKED, _BESIDE), text)
-
-
-def read_sets(texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
-    """``["x:1x3x32x32,y:1"]`` as sets of shapes: one for each text, several where a size is a range (``1..4``).
-
-    A name that comes again begins the next set.  Equal ranges in one set mean one size.
-    """
-    made: list[dict[str, tuple[int, ...]]] = []
-    for text in texts:
-        entries: dict[str, Sizes] = {}
-        for part in text.split(","):
-            name, colon, sizes = part.strip().rpartition(":")
-            if not colon or not name:
-                raise _wrong(text)
-            if name in entries:
-                made += _without_ranges(entries)
-                entries = {}
-            entries[name] = tuple(_size(text, size) for size in sizes.split("x")) if sizes else ()
-        made += _without_ranges(entries)
-    return made
-
-
-def _wrong(text: str) -> typer.BadParameter:
-    return typer.BadParameter(f"got {text!r}, wanted NAME:1x3x224x224, or 1..4 for a size", param_hint="--shapes")
-
-
-def _size(text: str, size: str) -> int | range:
-    low, dots, high = size.partition("..")
-    if not low.isdecimal() or (dots and not high.isdecimal()):
-        raise _wrong(text)
-    found = range(int(low), int(high) + 1) if dots else int(low)
-    if isinstance(found, range) and not found:
-        raise _wrong(text)
-    return found
-
-
-def _without_ranges(entries: dict[str, Sizes]) -> list[dict[str, tuple[int, ...]]]:
-    ranges = list(dict.fromkeys(d for sizes in entries.values() for d in sizes if isinstance(d, range)))
-    found, sets = [], math.prod(map(len, ranges))
-    if sets > MOST_SETS:
-        raise typer.BadParameter(f"got {sets} sets of shapes, wanted up to {MOST_SETS}", param_hint="--shapes")
-    for chosen in itertools.product(*ranges):
-        size = dict(zip(ranges, chosen, strict=True))
-        found.append({k: tuple(size[d] if isinstance(d, range) else d for d in v) for k, v in entries.items()})
-    return found
 
 
 def _fixed(texts: Sequence[str]) -> dict[str, object]:
@@ -101,10 +61,7 @@ def export(  # budget: each option is one line or two
         typer.Option("--target", metavar="LEVEL", help="Instructions: native, x86-64-v3, aarch64…"),
     ] = "native",
     threads: Threads = None,
-    shapes: Annotated[
-        list[str],
-        typer.Option("--shapes", metavar="NAME:DxD,...", help="Shapes of inputs, 1..4 for several; may come again."),
-    ] = [],
+    shapes: ShapeSets = [],
     fixed: Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE", help="An input that is always this.")] = [],
     keep: Annotated[list[str], typer.Option("--keep", metavar="NAME", help="An intermediate value to look at.")] = [],
     weights_in: Annotated[
@@ -124,8 +81,8 @@ def export(  # budget: each option is one line or two
     with console.progress(f"exporting {model.name}"):
         made = export_model(
             model, output, weights=weights, signature=signature, name=name, target=target, threads=threads,
-            shapes=read_sets(shapes), fixed=_fixed(fixed), keep=keep, weights_in=weights_in, one_file=one_file,
-            cc=cc, **options,
+            shapes=read_sets(shapes) if shapes else (), fixed=_fixed(fixed), keep=keep, weights_in=weights_in,
+            one_file=one_file, cc=cc, **options,
         )  # fmt: skip
     if as_json:
         files = {str(file): file.stat().st_size for file in [*made.files, *made.built]}

@@ -16,7 +16,7 @@ from bolt_numba.base.files.kept import folders, make_root
 from bolt_numba.base.files.trusted import obstacle, share
 from bolt_numba.base.types import NUMERICS, PRECISIONS
 from bolt_numba.cli import console
-from bolt_numba.cli.options import Json, Tune, read_shapes
+from bolt_numba.cli.options import Json, ShapeSets, Tune, read_sets
 from bolt_numba.devices.threads import load_executor
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.packed import SEAL_KEY
@@ -25,11 +25,10 @@ from bolt_numba.kernels.cuda import code
 from bolt_numba.kernels.precompile import compiling_in
 from bolt_numba.kernels.prune import cache_bytes
 from bolt_numba.plugins import blobs
-from bolt_numba.sessions.guesses import complete_shapes, model_feeds
+from bolt_numba.sessions.guesses import Shapes, complete_shapes, model_feeds
 from bolt_numba.sessions.session import Session
 
 cache = typer.Typer(help="The cache of compiled kernels.", no_args_is_help=True)
-Sizes = dict[str, tuple[int, ...]]
 
 
 @cache.command("path")
@@ -69,15 +68,7 @@ def cache_clear() -> None:
 @cache.command("warm")
 def cache_warm(
     models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Models to compile the kernels of.")],
-    shape: Annotated[
-        list[str],
-        typer.Option(
-            "--shape",
-            metavar="NAME=D,D",
-            help="Shape of an input, or size of a symbol. Several of one name are run one after the other, the first "
-            "with the first of other names, and so on. What is not given is guessed.",
-        ),
-    ] = [],
+    shape: ShapeSets = [],
     precision: Annotated[
         list[str], typer.Option("--precision", metavar="|".join(PRECISIONS), help="Of sessions; may be repeated.")
     ] = ["f32"],
@@ -101,7 +92,8 @@ def cache_warm(
         _write_for_all()
     _usable_cache()
     before = len(jit.cache_entries())
-    sets, unused = _shape_sets(shape), {text.rpartition("=")[0] for text in shape}
+    sets = read_sets(shape)
+    unused = set(sets[0])
     with console.progress("compiling") as say, compiling_in(processes or processors()):
         load_executor()
         for model in models:
@@ -140,7 +132,7 @@ def _sessions(
                 yield bn.compile(graph, precision=kind, numerics=exactness, threads=count, tune=tune, stand_ins=False)
 
 
-def _warm(session: Session, model: Path, sets: Sequence[Sizes], is_exact: bool) -> None:
+def _warm(session: Session, model: Path, sets: Sequence[Shapes], is_exact: bool) -> None:
     """Run for each set of shapes, as a run alone plans what follows data; plan where random inputs do not do."""
     names = _names(session.graph)
     for sizes in sets:
@@ -161,20 +153,6 @@ def _names(graph: Graph) -> set[str]:
     """Inputs of a graph, and symbols in their shapes."""
     symbols = {str(d) for v in graph.caller_inputs for d in v.type.shape or () if not isinstance(d, int)}
     return symbols | {v.name for v in graph.caller_inputs}
-
-
-def _shape_sets(texts: Sequence[str]) -> list[Sizes]:
-    """What each run is told: the first of every name, the second, and so on; a name that is told once holds for all."""
-    told: dict[str, list[tuple[int, ...]]] = {}
-    for text in texts:
-        for name, sizes in read_shapes([text]).items():
-            told.setdefault(name, []).append(sizes)
-    count = max(map(len, told.values()), default=1)
-    for name, shapes in told.items():
-        if len(shapes) not in (1, count):
-            text = f"got {len(shapes)} shapes of {name!r} and {count} of another, wanted as many, or one"
-            raise typer.BadParameter(text, param_hint="--shape")
-    return [{name: shapes[min(i, len(shapes) - 1)] for name, shapes in told.items()} for i in range(count)]
 
 
 @cache.command("share")
@@ -199,7 +177,6 @@ def _usable_cache() -> Path:
     return root
 
 
-Shapes = dict[str, tuple[int, ...]]
 OF_ONE = (2, 3, 4, 5, 8, 32)
 """What comes where a size was 1: batches, which kernels tell apart up to some 5."""
 MOST_SIZE = 4096

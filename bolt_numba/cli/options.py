@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
@@ -113,6 +115,10 @@ def takes_options(*only: str, without: Sequence[str] = ()) -> Callable[[Callable
     return wrap
 
 
+MOST_SETS = 1 << 16
+"""Sets of shapes that ranges may stand for."""
+_SHAPE = "--shape"
+
 ModelPath: TypeAlias = Annotated[
     Path, typer.Argument(metavar="MODEL", help="A file of ONNX, TFLite, Caffe, Paddle (or its folder) or bolt-numba.")
 ]
@@ -126,12 +132,20 @@ Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON for pr
 Threads: TypeAlias = Annotated[int | None, _flag("threads")]
 Tune: TypeAlias = Annotated[bool, _flag("tune")]
 Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of random inputs.")]
-Shapes: TypeAlias = Annotated[
+
+
+def _shapes(told: str) -> Any:
+    return typer.Option("--shape", "--shapes", metavar="NAME=D,D", help=told)
+
+
+Shapes: TypeAlias = Annotated[list[str], _shapes("Shape of an input, or size of a symbol; others are guessed.")]
+FixedShapes: TypeAlias = Annotated[list[str], _shapes("Fix the shape of an input.")]
+ShapeSets: TypeAlias = Annotated[
     list[str],
-    typer.Option("--shape", metavar="NAME=D,D", help="Shape of an input, or size of a symbol; others are guessed."),
-]
-FixedShapes: TypeAlias = Annotated[
-    list[str], typer.Option("--shapes", "--shape", metavar="NAME=D,D", help="Fix the shape of an input.")
+    _shapes(
+        "Shape of an input, or size of a symbol; 1..4 stands for several sizes. Several shapes of one name go one "
+        "after the other, the first with the first of other names, and so on."
+    ),
 ]
 Inputs: TypeAlias = Annotated[
     list[str],
@@ -143,15 +157,60 @@ Inputs: TypeAlias = Annotated[
 ]
 
 
-def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def read_shapes(texts: Sequence[str]) -> AllShapes:
     """``["x=1,3,224,224"]`` as a mapping."""
-    found = {}
+    sets = read_sets(texts)
+    if len(sets) > 1:
+        raise typer.BadParameter(f"got {len(sets)} sets of shapes, wanted one", param_hint=_SHAPE)
+    return sets[0]
+
+
+def read_sets(texts: Sequence[str]) -> list[AllShapes]:
+    """Sets of shapes: the first of every name, the second, and so on; a name that is told once holds for all.
+
+    Texts are ``x=1,3,32,32``, or ``x:1x3x32x32,y:1``.  A size may be a range, ``1..4``; equal ones in a set are one.
+    """
+    told: dict[str, list[Sequence[int | range]]] = {}
     for text in texts:
         name, equals, sizes = text.rpartition("=")
-        parts = [p for p in sizes.replace("x", ",").split(",") if p]
-        if not equals or not all(p.isdecimal() for p in parts):
-            raise typer.BadParameter(f"got {text!r}, wanted NAME=1,3,224,224", param_hint="--shape")
-        found[name] = tuple(map(int, parts))
+        is_one = bool(equals) and not sizes.strip("0123456789x,. ")
+        for part in [text] if is_one else text.split(","):
+            name, mark, sizes = part.strip().rpartition("=" if is_one else ":")
+            if not mark or not name:
+                raise _no_shape(text)
+            parts = sizes.replace("x", ",").split(",") if sizes else []
+            told.setdefault(name, []).append([_size(text, part.strip()) for part in parts])
+    count = max(map(len, told.values()), default=1)
+    for name, shapes in told.items():
+        if len(shapes) not in (1, count):
+            wrong = f"got {len(shapes)} shapes of {name!r} and {count} of another, wanted as many, or one"
+            raise typer.BadParameter(wrong, param_hint=_SHAPE)
+    sets = ({n: shapes[min(i, len(shapes) - 1)] for n, shapes in told.items()} for i in range(count))
+    return [each for entries in sets for each in _without_ranges(entries)]
+
+
+def _no_shape(text: str) -> typer.BadParameter:
+    return typer.BadParameter(f"got {text!r}, wanted NAME=1,3,224,224, or 1..4 for a size", param_hint=_SHAPE)
+
+
+def _size(text: str, size: str) -> int | range:
+    low, dots, high = size.partition("..")
+    if not low.isdecimal() or (dots and not high.isdecimal()):
+        raise _no_shape(text)
+    found = range(int(low), int(high) + 1) if dots else int(low)
+    if isinstance(found, range) and not found:
+        raise _no_shape(text)
+    return found
+
+
+def _without_ranges(entries: Mapping[str, Sequence[int | range]]) -> list[AllShapes]:
+    ranges = list(dict.fromkeys(d for sizes in entries.values() for d in sizes if isinstance(d, range)))
+    found, sets = [], math.prod(map(len, ranges))
+    if sets > MOST_SETS:
+        raise typer.BadParameter(f"got {sets} sets of shapes, wanted up to {MOST_SETS}", param_hint=_SHAPE)
+    for chosen in itertools.product(*ranges):
+        size = dict(zip(ranges, chosen, strict=True))
+        found.append({k: tuple(size[d] if isinstance(d, range) else d for d in v) for k, v in entries.items()})
     return found
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from bolt_numba.base.follow import LostError, Trail
 from bolt_numba.base.types import TensorType
-from bolt_numba.devices.costs import bytes_of, work_of
 from bolt_numba.devices.program import Program, build_program
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.cpu.executor import copy_rows, run_steps, team_run, team_worker
@@ -18,6 +17,7 @@ from bolt_numba.kernels.cpu.machine import L2, PAYS_BYTES
 from bolt_numba.kernels.data_sized import DataSized, Sized, select_data_sized, select_sized
 from bolt_numba.kernels.precompile import compile_later, prepare
 from bolt_numba.kernels.registry import Context, Entry, Given, In, Out, Pitch, Record, Step
+from bolt_numba.ops.costs import bytes_of, work_of
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.slots import Job

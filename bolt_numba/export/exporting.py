@@ -52,7 +52,7 @@ class Exported:
     sets: int
     """Of shapes, which the plans serve."""
     nbytes: int
-    """Of what holds code, weights and tables."""
+    """Of the file, or of what holds code, weights and tables in a folder."""
     level: str
 
 
@@ -129,7 +129,7 @@ def _targets(path: Path, target: str) -> list[str]:
 
 def _told(made: list[NativeProgram], path: Path, files: list[Path], built: list[Path]) -> Exported:
     large = [file for file in files if file.suffix in (".o", ".weights")] or files[-1:]
-    nbytes = sum(program.block.nbytes for program in made) if path.is_file() else sum(f.stat().st_size for f in large)
+    nbytes = path.stat().st_size if path.is_file() else sum(f.stat().st_size for f in large)
     levels = ", ".join(program.planned.cpu.isa.level for program in made)
     chains = made[0].planned.chains
     return Exported(path, files, built, len(chains), sum(chain.sets for chain in chains), nbytes, levels)

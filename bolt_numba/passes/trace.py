@@ -51,6 +51,17 @@ class Trace:
         """How often each rule fired."""
         return Counter(one.rule for one in self.rewrites)
 
+    def table(self) -> list[tuple[str, str, int | str, str]]:
+        """Rows of stages, each with nodes behind it, and of the rules that fired in them, with times in ms."""
+        rows: list[tuple[str, str, int | str, str]] = []
+        for name, nodes, seconds in self.stages:
+            rows.append((name, "", nodes, f"{1e3 * seconds:.1f}"))
+            fired = [one for one in self.rewrites if one.stage == name]
+            for rule, count in Counter(one.rule for one in fired).most_common():
+                spent = sum(one.seconds for one in fired if one.rule == rule)
+                rows.append(("", rule, f"{count} times", f"{1e3 * spent:.1f}"))
+        return rows
+
     def __str__(self) -> str:
         stages = [f"{name}: {nodes} nodes, {1e3 * seconds:.1f} ms" for name, nodes, seconds in self.stages]
         return "\n".join([*map(str, self.rewrites), *stages])

@@ -50,6 +50,8 @@ class QuantizeReport:
     bytes_after: int
     bound_holds: bool
     notes: list[str]
+    timed: str = ""
+    """What was timed: shapes of inputs, and threads."""
 
     @property
     def drop(self) -> float | None:
@@ -77,10 +79,14 @@ class QuantizeReport:
         if self.metric_before is not None and self.metric_after is not None:
             lines.append(f"metric {self.metric_before:.5g} -> {self.metric_after:.5g}")
         if self.seconds_before is not None and self.seconds_after is not None:
-            lines.append(f"latency {1e3 * self.seconds_before:.3g} ms -> {1e3 * self.seconds_after:.3g} ms")
+            times = f"{1e3 * self.seconds_before:.3g} ms -> {1e3 * self.seconds_after:.3g} ms"
+            lines.append(f"latency {times} ({self.timed})")
         lines.append(f"weights {self.bytes_before / 2**20:.3g} MiB -> {self.bytes_after / 2**20:.3g} MiB")
         if not self.bound_holds:
             lines.append("the bound does not hold, even with all layers in float that would help")
+        if self.sqnr < LOW_DB:
+            told = f"warning: {_decibels(self.sqnr)} dB is little: min_sqnr={LOW_DB:.0f} (--min-sqnr {LOW_DB:.0f})"
+            lines.append(f"{told} keeps the layers in float that cost most")
         return "\n".join([*lines, *self.notes])
 
     def __str__(self) -> str:
@@ -120,6 +126,8 @@ class QuantizeReport:
 
 
 COLUMNS = ("layer", "operator", "stored", "range", "saturated", "weight dB", "input dB", "output dB")
+LOW_DB = 20.0
+"""Below this the noise of an output is more than a tenth of it."""
 FLOAT = "float"
 """What a layer is stored as that was kept."""
 
@@ -132,19 +140,24 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-ROW, LEFT, WIDTH, MOST_DB = 22, 260, 240, 80.0
-"""Pixels of a row, of the names, of a bar as long as ``MOST_DB`` dB."""
-BARS = (("weight_sqnr", "#4477aa"), ("input_sqnr", "#66ccee"), ("output_sqnr", "#228833"))
+HEAD, ROW, LEFT, WIDTH, MOST_DB = 38, 22, 260, 240, 80.0
+"""Pixels of the headings, of a row, of the names, of a bar as long as ``MOST_DB`` dB."""
+BARS = (
+    ("weight_sqnr", "weight", "#4477aa"), ("input_sqnr", "input", "#3399bb"),
+    ("output_sqnr", "model, this layer alone", "#228833"),
+)  # fmt: skip
+"""Fields, what a heading calls them, and their colours."""
 
 
 def _picture(layers: Sequence[LayerReport]) -> str:
     widest = max((max(abs(layer.low), abs(layer.high)) for layer in layers), default=1.0) or 1.0
-    parts = [_text(LEFT, 14, "SQNR in dB: weight, input, model with this layer alone")]
+    legend = ", ".join(f'<tspan fill="{colour}">{what}</tspan>' for _, what, colour in BARS)
+    parts = [_text(LEFT, 14, "SQNR in dB"), f'<text x="{LEFT}" y="30">{legend}</text>']
     parts += [_text(LEFT + WIDTH + 20, 14, "range of the input"), _text(LEFT + 2 * WIDTH + 40, 14, "saturated")]
     for i, layer in enumerate(layers):
-        top = 24 + ROW * i
+        top = HEAD + ROW * i
         parts.append(_text(LEFT - 6, top + 14, layer.name[-38:], "end"))
-        for j, (field, colour) in enumerate(BARS):
+        for j, (field, _, colour) in enumerate(BARS):
             value = getattr(layer, field)
             if value is not None and value > 0:
                 parts.append(_bar(LEFT, top + 6 * j, WIDTH * min(value, MOST_DB) / MOST_DB, 5, colour))
@@ -152,7 +165,7 @@ def _picture(layers: Sequence[LayerReport]) -> str:
         parts.append(_bar(middle + half * layer.low, top + 4, half * (layer.high - layer.low), 10, "#ccbb44"))
         share = f"{100 * layer.saturated:.3g} %"
         parts.append(_text(LEFT + 2 * WIDTH + 40, top + 14, FLOAT if layer.stored == FLOAT else share))
-    size = f'width="{LEFT + 2 * WIDTH + 140}" height="{30 + ROW * len(layers)}"'
+    size = f'width="{LEFT + 2 * WIDTH + 140}" height="{HEAD + 6 + ROW * len(layers)}"'
     style = 'xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="11"'
     return f"<svg {style} {size}>\n" + "\n".join(parts) + "\n</svg>\n"
 

@@ -138,8 +138,8 @@ def quantize(  # budget: each option is explained
         metric = accuracy_by(labels)
     referee = Referee(source, feeds, metric, threads)
     found = search(graph, plan, referee, bound, progress, measure=flag_of("measure", measure))
-    seconds = _latencies((source, found.graph), referee) if flag_of("timed", timed) else (None, None)
-    report = _report(source, found, layers, plan, referee, bound, notes, seconds)
+    times = _latencies((source, found.graph), referee) if flag_of("timed", timed) else (None, None, "")
+    report = _report(source, found, layers, plan, referee, bound, notes, times)
     pairs = {p.tensor: p.affine for layer in plan.layers for i in layer.inputs for p in [plan.pair(layer, i)]}
     return Quantised(found.graph, report, pairs, layers)
 
@@ -197,14 +197,14 @@ def _watched(graph: Graph, layers: Sequence[QuantLayer]) -> list[Watched]:
 
 def _report(
     source: Graph, found: Found, layers: Sequence[QuantLayer], plan: QuantPlan, referee: Referee, bound: QualityBound,
-    notes: list[str], seconds: tuple[float | None, float | None],
+    notes: list[str], times: tuple[float | None, float | None, str],
 ) -> QuantizeReport:  # fmt: skip
     kept = {layer.name for layer in found.kept}
     quantised = {layer.name for layer in plan.layers} - kept
     rows = [_row(layer, plan, found, layer.name in quantised) for layer in layers]
     return QuantizeReport(
-        rows, found.score.sqnr, referee.before.metric, found.score.metric, *seconds, _bytes(source),
-        _bytes(found.graph), bound.holds(referee.before, found.score), notes,
+        rows, found.score.sqnr, referee.before.metric, found.score.metric, *times[:2], _bytes(source),
+        _bytes(found.graph), bound.holds(referee.before, found.score), notes, times[2],
     )  # fmt: skip
 
 
@@ -241,8 +241,8 @@ def input_quality(stats: TensorStats, pair: Pair) -> tuple[float, float]:
     return ratio(float(np.sum(counts * x * x)), noise), float(np.sum(counts[beyond]) / max(counts.sum(), 1))
 
 
-def _latencies(graphs: Sequence[Graph], referee: Referee) -> tuple[float, float]:
-    """Median seconds of a run of each graph on the first feed, taking turns."""
+def _latencies(graphs: Sequence[Graph], referee: Referee) -> tuple[float, float, str]:
+    """Median seconds of a run of each graph on the first feed, taking turns, and what was timed."""
     sessions = [Session(graph, threads=referee.threads) for graph in graphs]
     times: list[list[float]] = [[] for _ in sessions]
     for _ in range(TIMED + 1):  # the first turn plans
@@ -250,10 +250,12 @@ def _latencies(graphs: Sequence[Graph], referee: Referee) -> tuple[float, float]
             start = time.perf_counter()
             session.run(None, referee.feeds[0])
             spent.append(time.perf_counter() - start)
+    shapes = [f"{name} {list(array.shape)}" for name, array in referee.feeds[0].items()]
     for session in sessions:
         session.close()
     before, after = (statistics.median(spent[1:]) for spent in times)
-    return before, after
+    threads = sessions[0].threads
+    return before, after, f"{', '.join(shapes)}, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def _bytes(graph: Graph) -> int:

@@ -350,6 +350,10 @@ def _pairs(one: Job, two: Job, readers: dict[int, int], threads: int, chooses: b
     return made
 
 
+JOINED = " + "
+"""Between the names of two nodes that are one step."""
+
+
 def in_bands(jobs: Sequence[Job], results: Sequence[Slot], threads: int, chooses: bool = False) -> list[Job]:
     """Join steps that can run in bands with those before them, where their device knows one step for both.
 
@@ -369,7 +373,7 @@ def in_bands(jobs: Sequence[Job], results: Sequence[Slot], threads: int, chooses
             continue
         one = made.pop()
         leaving = [*one.leaving, *job.leaving]
-        name, runner = f"{one.name} + {job.name}", f"{one.runner} + {job.runner}"
+        name, runner = f"{one.name}{JOINED}{job.name}", f"{one.runner}{JOINED}{job.runner}"
         ins = [*one.ins, *job.ins[1:]]
         check_steps(job.op, steps, [None if s is None else s.type for s in ins], [s.type for s in job.outs], threads)
         if steps[0].when is not True:

@@ -13,7 +13,7 @@ import java.nio.file.Path;
  * Reads handwritten digits, raw floats in a file, and prints for each the best guess.
  *
  * <pre>
- * bolt-numba export examples/digits/digits.onnx -o digits.bolt --shapes image:1x1x8x8
+ * bolt-numba export examples/digits/digits.onnx -o digits.bolt --shape image=1,1,8,8
  * bolt-numba c-library --java -o build
  * java -cp build/bolt_numba.jar -Djava.library.path=build examples/java/Classify.java digits.bolt images.raw
  * </pre>

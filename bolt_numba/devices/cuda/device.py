@@ -11,7 +11,6 @@ from bolt_numba.base.border import border
 from bolt_numba.base.errors import DeviceError, DTypeError
 from bolt_numba.base.types import AnyDType, TensorType, dtype_name
 from bolt_numba.devices import device as device_by_name
-from bolt_numba.devices.costs import bytes_of, work_of
 from bolt_numba.devices.cuda.arrays import DeviceArray, empty, imported
 from bolt_numba.devices.cuda.interface import Driver
 from bolt_numba.devices.cuda.memory import CudaMemory
@@ -19,6 +18,7 @@ from bolt_numba.devices.cuda.program import CudaProgram
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.cuda import code
 from bolt_numba.kernels.registry import Context, Entry, Given, Step
+from bolt_numba.ops.costs import bytes_of, work_of
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import Device
 from bolt_numba.runtime.slots import Job

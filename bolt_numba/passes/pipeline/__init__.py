@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
+from functools import partial
+from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -247,6 +249,28 @@ def with_stage(
         raise BoltError(f"stage {stage.name!r}: there is one of that name, wanted another name")
     at = _position(before, stages) if before else _position(after, stages) + 1 if after else len(stages)
     return (*stages[:at], stage, *stages[at:])
+
+
+def watched(trace: Trace, see: Callable[[str, Graph], None], stages: Sequence[Stage] = STAGES) -> tuple[Stage, ...]:
+    """``stages`` that fill a trace, and show the graph as loaded and behind each stage.
+
+    >>> bn.compile("model.onnx", stages=watched(trace, lambda stage, graph: print(stage, len(graph.nodes))))
+    """
+    start = 0.0
+
+    def look(name: str, following: str, graph: Graph, run: PipelineRun) -> bool:
+        nonlocal start
+        if name != "loaded":
+            nodes = sum(len(each.nodes) for each in nested(graph))
+            trace.stages.append((name, nodes, time.perf_counter() - start))
+        run.trace, trace.stage = trace, following
+        see(name, graph)
+        start = time.perf_counter()
+        return False
+
+    names = ["loaded", *(stage.name for stage in stages), ""]
+    first, *looks = (Stage(f"look at {name}", (partial(look, name, after),)) for name, after in pairwise(names))
+    return (first, *(each for pair in zip(stages, looks, strict=True) for each in pair))
 
 
 def _position(name: str, stages: Sequence[Stage]) -> int:

@@ -14,12 +14,14 @@ import numpy as np
 from bolt_numba.base.budget import one_run
 from bolt_numba.base.notebook import html_table
 from bolt_numba.base.types import Array
+from bolt_numba.ops.costs import products_of
 from bolt_numba.runtime.device import HOST
+from bolt_numba.runtime.memory import JOINED
 from bolt_numba.runtime.prepared import Prepared, finish
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.slots import Job
 
-Label: TypeAlias = "tuple[str, str, str, str, Mapping[str, int]]"
+Label: TypeAlias = "tuple[str, str, str, str, Mapping[str, int], float]"
 REST = "the rest: the call, memory, results (below 0: steps are quicker together)"
 
 
@@ -27,7 +29,8 @@ REST = "the rest: the call, memory, results (below 0: steps are quicker together
 class Row:
     """One job: its median time, and what ran it.
 
-    counts: what its device did beside computing ("copies", "bytes"), if it says.
+    counts: what its device did beside computing ("copies", "bytes"), if it says.  flops: of a convolution or product,
+    whatever way it is computed; 0 of others, and of two in one step.
     """
 
     node: str
@@ -37,6 +40,12 @@ class Row:
     seconds: float
     start: float
     counts: Mapping[str, int] = field(default_factory=dict)
+    flops: float = 0.0
+
+    @property
+    def speed(self) -> str:
+        """GFLOP/s, if it is a product."""
+        return f"{self.flops / self.seconds / 1e9:.1f}" if self.flops and self.seconds else ""
 
     @property
     def where(self) -> str:
@@ -74,9 +83,9 @@ class Profile:
         ordered = sorted(self.rows, key=lambda r: -r.seconds)
         rows, others = ordered[:top], ordered[top:] if top is not None else []
         whole = self.total or 1.0
-        lines = [f"{'us':>10}  {'share':>6}  {'operator':<20} {'runner':<24} {'output':<26} node"]
+        lines = [f"{'us':>10}  {'share':>6}  {'GFLOP/s':>7}  {'operator':<20} {'runner':<24} {'output':<26} node"]
         lines += [
-            f"{r.seconds * 1e6:10.1f}  {100 * r.seconds / whole:5.1f}%  "
+            f"{r.seconds * 1e6:10.1f}  {100 * r.seconds / whole:5.1f}%  {r.speed:>7}  "
             f"{r.op:<20} {r.runner:<24} {r.output:<26} {r.where}"
             for r in rows
         ]
@@ -89,13 +98,13 @@ class Profile:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        columns, whole = ("us", "share", "operator", "runner", "output", "node"), self.total or 1
+        columns, whole = ("us", "share", "GFLOP/s", "operator", "runner", "output", "node"), self.total or 1
         rows = [
-            (f"{r.seconds * 1e6:.1f}", f"{100 * r.seconds / whole:.1f} %", r.op, r.runner, r.output, r.where)
+            (f"{r.seconds * 1e6:.1f}", f"{100 * r.seconds / whole:.1f} %", r.speed, r.op, r.runner, r.output, r.where)
             for r in sorted(self.rows, key=lambda r: -r.seconds)
         ]
         note = f"{self.rest * 1e6:.1f} us {REST}"
-        return html_table(f"{self.total * 1e6:.1f} us, {self.threads} thread(s)", columns, rows, columns[:2], note)
+        return html_table(f"{self.total * 1e6:.1f} us, {self.threads} thread(s)", columns, rows, columns[:3], note)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -149,7 +158,7 @@ def profile_runs(runner: Runner, arrays: Sequence[Array], runs: int) -> Profile:
     medians = np.median(np.array([s for s in samples if len(s) == length]), axis=0) if length else np.zeros(0)
     starts = np.concatenate([[0.0], np.cumsum(medians)])
     timed = zip(labels, medians, starts, strict=False)
-    rows = [Row(*label[:4], float(s), float(t), label[4]) for label, s, t in timed]
+    rows = [Row(*label[:4], float(s), float(t), *label[4:]) for label, s, t in timed]
     return Profile(rows, len(samples), float(np.median(whole)), runner.threads)
 
 
@@ -163,9 +172,12 @@ def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[Label], li
         prepared = runner.apart(given) if prepared.strays else prepared
         results, spent = _timed_plan(prepared, given)
         labels.extend(
-            (job.name, job.op.name, _runner(job), ", ".join(str(s.type) for s in job.outs), job.device.counts(job))
+            (
+                job.name, job.op.name, _runner(job), ", ".join(str(s.type) for s in job.outs), job.device.counts(job),
+                _flops(job),
+            )
             for job in prepared.plan.jobs
-        )
+        )  # fmt: skip
         seconds.extend(spent)
         cut = prepared.cut
         if cut is None:
@@ -174,7 +186,7 @@ def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[Label], li
         start = time.perf_counter()
         made = runner.run_cut(cut, results[:reads])
         seconds.append(time.perf_counter() - start)
-        labels.append((cut.node.name, cut.node.op.name, runner.cut_label(cut), "by data", {}))
+        labels.append((cut.node.name, cut.node.op.name, runner.cut_label(cut), "by data", {}, 0.0))
         assert prepared.rest is not None
         runner, given = prepared.rest, [*results[reads:], *made]
 
@@ -182,6 +194,13 @@ def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[Label], li
 def _runner(job: Job) -> str:
     """What ran a job, with the device that has a memory of its own."""
     return job.runner if job.device.memory is HOST else f"{job.runner} ({job.device.name})"
+
+
+def _flops(job: Job) -> float:
+    """Of a step of one node."""
+    if JOINED in job.runner:
+        return 0.0
+    return 2 * products_of(job.op, [None if s is None else s.type for s in job.ins], [s.type for s in job.outs])
 
 
 def _timed_plan(prepared: Prepared, arrays: Sequence[Array]) -> tuple[list[Array], list[float]]:

@@ -18,6 +18,8 @@ from bolt_numba.runtime.slots import Job
 from bolt_numba.runtime.stops import Read
 from bolt_numba.runtime.tape import Taped
 
+NOTHING = "nothing is planned yet: run the session, or call warmup"
+
 
 class Report(list[dict[str, Any]]):
     """A row for each node: node, operator (op), output, runner, device, packs; a notebook shows it as a table.
@@ -41,11 +43,15 @@ class Report(list[dict[str, Any]]):
         self.tapes: list[dict[str, Any]] = []
         self.swallowed = dict(FAULTS)
 
+    def __repr__(self) -> str:
+        return super().__repr__() if self else f"[] ({NOTHING})"
+
     def _repr_html_(self) -> str:
         columns = ["node", "op", "output", "runner", "device", "packs"]
         columns += [c for c in ("state", "within", "inputs") if any(c in row for row in self)]
         rows = [[", ".join(row[c]) if c == "packs" else row.get(c, "") for c in columns] for row in self]
-        told = [f"{row['device']}: {row['state']}" for row in self.devices]
+        told = [] if self else [NOTHING]
+        told += [f"{row['device']}: {row['state']}" for row in self.devices]
         note = "; ".join(told + [f"passed over: {text}" for text in self.swallowed])
         return html_table(f"{len(self)} nodes", columns, rows, (), note)
 
