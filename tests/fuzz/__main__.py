@@ -78,7 +78,7 @@ def fuzz(name: str, seconds: int, again: Sequence[str]) -> int:
     else:
         command = [sys.executable, "-c", f"from tests.fuzz.__main__ import start; start({name!r})"]
     limits = *LIMITS, f"-timeout={TARGETS[name].seconds}"
-    sanitizer = {"ASAN_OPTIONS": "allocator_may_return_null=1"}
+    sanitizer = {"ASAN_OPTIONS": "allocator_may_return_null=1:max_allocation_size_mb=1024"}  # what a program wants
     return subprocess.run([*command, *limits, *where], env=os.environ | sanitizer, check=False).returncode
 
 

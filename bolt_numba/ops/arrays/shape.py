@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.budget import ask
 from bolt_numba.base.types import I64, Array, Dim, Sym, TensorType
 from bolt_numba.base.types import Shape as Dims
 from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range, Trilu
@@ -277,6 +278,10 @@ class Concat(Op):
         return np.concatenate(xs, axis=self.axis)
 
 
+PART = 256
+"""Bytes that the type of one result takes, at least."""
+
+
 @op("Split")
 class Split(Op):
     """Parts of x along an axis, ``num_outputs`` of them.
@@ -294,6 +299,7 @@ class Split(Op):
     def infer(self, x: TensorType, split: TensorType | None = None) -> tuple[TensorType, ...]:
         if self.num_outputs < 1:
             raise self.fail("num_outputs", self.num_outputs, "at least 1")
+        ask(PART * self.num_outputs, "Split: types of its parts")
         want_dims(self, "split", split, self.num_outputs)
         if x.shape is None:
             return (TensorType(x.dtype, None),) * self.num_outputs
