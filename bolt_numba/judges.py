@@ -95,7 +95,7 @@ class OwnCpu:
     levels = 1
 
     def __init__(self, asked: Asked) -> None:
-        self.session, self.feeds = Session(asked.graph), asked.feeds
+        self.session, self.feeds = Session(asked.graph, stand_ins=False), asked.feeds
 
     def names(self) -> set[str]:
         graph = self.session.graph

@@ -39,7 +39,7 @@ class BoltEngine:
     def __init__(self, model: Model, threads: int, precision: str = "f32", **how: Any) -> None:
         from bolt_numba.compiling import compile as compile_model
 
-        self.session = compile_model(model, threads=threads, precision=precision, **how)
+        self.session = compile_model(model, threads=threads, precision=precision, **{"stand_ins": False, **how})
 
     def run(self, feeds: Feeds) -> Sequence[Array]:
         return self.session.run(None, feeds)

@@ -200,7 +200,7 @@ def verify(  # budget: each option is one line
     smaller than 1.  weights, signature, options: as `bolt_numba.compile`.
     Raises BoltError for an unknown engine, and one that does not take the model; ShapeError for shapes.
     """
-    how = options_of("verify", options)
+    how = options_of("verify", {"stand_ins": False, **options})  # kernels are what is asked about
     loaded = load(model, weights=weights, signature=signature)
     arrays = model_feeds(loaded, shapes, seed, feeds)
     graph = sized(loaded, {name: np.shape(array) for name, array in arrays.items()})

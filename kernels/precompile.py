@@ -7,6 +7,7 @@ Where no interpreter can be started, this process compiles alone.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -14,7 +15,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from bolt_numba.base.config import CACHE_DIR, compilers
@@ -25,9 +28,14 @@ from bolt_numba.base.swallowed import swallowed
 from bolt_numba.kernels import compiles
 from bolt_numba.kernels.code_files import MachineCode
 from bolt_numba.kernels.compiles import Compile
+from bolt_numba.kernels.declare import function_key
 
 PAYS = 3
 """Kernels from which another process pays: it takes half a second to begin."""
+HEAD_START = 1.0
+"""Seconds that the first run, by references, has the processors for itself."""
+PIPE_BYTES = 1 << 15
+"""Of kernels that are left to an assistant at the end: less than a pipe holds, so nobody waits for it to read."""
 
 _processes: int | None = None
 
@@ -103,12 +111,13 @@ class Assistant:
         self._is_ready = False
 
     @classmethod
-    def start(cls, is_nice: bool = False) -> Assistant | None:
-        """None where there is no interpreter, or it may not be started."""
+    def start(cls, is_nice: bool = False, stays: bool = False) -> Assistant | None:
+        """None where there is no interpreter, or it may not be started.  stays: it may end after this process."""
         import subprocess
 
         if not _is_python(sys.executable):
             return None
+        errors = subprocess.DEVNULL if stays else None  # else who reads those of this process would wait for it
         code = f"""
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -118,7 +127,8 @@ serve({is_nice})"""
         pipe, found = subprocess.PIPE, folders()
         env = os.environ | ({CACHE_DIR.name: str(found.own)} if found.is_named else {})  # wherever this process is now
         try:
-            return cls(subprocess.Popen([sys.executable, "-P", "-c", code], stdin=pipe, stdout=pipe, env=env))
+            command = [sys.executable, "-P", "-c", code]
+            return cls(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, env=env))
         except (OSError, ValueError, RuntimeError):  # the last: Python is about to end
             return None
 
@@ -147,6 +157,18 @@ serve({is_nice})"""
         kernel.take(answer[SECONDS.size :])
         compiles.ended(Compile(kernel.name, SECONDS.unpack_from(answer)[0], f"by process {self.process.pid}"))
         return True
+
+    def leave(self, kernel: MachineCode, room: int) -> int:
+        """Have the kernel compiled when this process is gone; the bytes that say so, at most ``room``."""
+        from bolt_numba.kernels.shipping import NICE, SECONDS, send, shipped
+
+        data = shipped(kernel)
+        if data is None or len(data) + SECONDS.size > room:
+            return 0
+        with suppress(OSError, ValueError):
+            os.setpriority(os.PRIO_PROCESS, self.process.pid, NICE)
+            send(self.process.stdin, data)
+        return len(data) + SECONDS.size
 
     def close(self) -> None:
         """End it: at once where it is still at work."""
@@ -186,42 +208,67 @@ class _Wish:
 
 
 class _Later:
-    """One thread and one assistant for what nobody waits for."""
+    """Threads for what nobody waits for, each with an assistant."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.wishes: list[_Wish] = []
         self.queue: deque[MachineCode] = deque()
         self.known: set[MachineCode] = set()
-        self.thread: threading.Thread | None = None
+        self.threads: list[threading.Thread] = []
+        self.assistants: list[Assistant] = []
+        self.has_ended = threading.Event()
 
-    def add(self, wish: _Wish) -> None:
+    def add(self, wish: _Wish, is_urgent: bool) -> None:
+        threads = compilers() if is_urgent else 1
         with self.lock:
             self.wishes.append(wish)
-            self.queue.extend(wish.left - self.known)
+            self.queue.extend(sorted(wish.left - self.known, key=_bulk, reverse=True))
             self.known |= wish.left
-            if self.thread is None or not self.thread.is_alive():
-                self.thread = threading.Thread(target=self._work, name="bolt_numba compiles", daemon=True)
+            self.threads = [thread for thread in self.threads if thread.is_alive()]
+            for _ in range(min(threads, len(self.queue)) - len(self.threads)):
+                work = partial(self._work, is_urgent)
+                thread = threading.Thread(target=work, name="bolt_numba compiles", daemon=True)
                 with suppress(RuntimeError):  # the system gives no more threads: the next wish tries again
-                    self.thread.start()
+                    thread.start()
+                    self.threads.append(thread)
 
-    def _work(self) -> None:
+    def _work(self, is_urgent: bool) -> None:
+        if is_urgent:
+            self.has_ended.wait(HEAD_START)
         is_worth_it = compilers() > 1 and any(kernel.can_compile for kernel in tuple(self.queue))
-        assistant = Assistant.start(is_nice=True) if is_worth_it else None
-        with ExitStack() as stack:
-            if assistant is not None:
-                stack.enter_context(assistant)
+        assistant = Assistant.start(is_nice=not is_urgent, stays=True) if is_worth_it else None
+        if assistant is not None:
+            self.assistants.append(assistant)
+        try:
             while (kernel := self._next()) is not None:
                 if assistant is None or not assistant.compile(kernel):
                     _compile_here(kernel)
                 self._done(kernel)
+        finally:
+            if assistant is not None and not self.has_ended.is_set():
+                self.assistants.remove(assistant)
+                assistant.close()
 
     def _next(self) -> MachineCode | None:
         with self.lock:
             if self.queue:
                 return self.queue.popleft()
-            self.thread = None
+            self.threads = [thread for thread in self.threads if thread is not threading.current_thread()]
             return None
+
+    def leave(self) -> None:
+        """The process ends: its assistants compile what is left, so that the next process finds it."""
+        with self.lock:
+            left = list(self.queue)
+            self.queue.clear()
+            self.has_ended.set()
+        if left and not self.assistants and compilers() > 1:
+            self.assistants += filter(None, [Assistant.start(is_nice=True, stays=True)])
+        rooms = [PIPE_BYTES] * len(self.assistants)
+        for number, kernel in enumerate(left if rooms else ()):
+            at = number % len(rooms)
+            rooms[at] -= self.assistants[at].leave(kernel, rooms[at])
 
     def _done(self, kernel: MachineCode) -> None:
         with self.lock:
@@ -236,6 +283,12 @@ class _Later:
                 wish.then()
 
 
+def _bulk(kernel: MachineCode) -> int:
+    """What grows with the time that a kernel compiles: the long ones come first, so that processes end together."""
+    given = getattr(kernel, "given", None)
+    return sum(map(len, function_key(given, set()))) if isinstance(given, FunctionType) else 0
+
+
 def _compile_here(kernel: MachineCode) -> None:
     """In this thread; others run meanwhile, but share Python's lock with it."""
     try:
@@ -247,19 +300,24 @@ def _compile_here(kernel: MachineCode) -> None:
 
 _later = _Later()
 renew_after_fork(sys.modules[__name__], "_later", _Later)
+atexit.register(lambda: _later.leave())
 
 
-def compile_later(kernels: Iterable[Any], then: Callable[[], None]) -> None:
-    """Compile kernels behind the back of who runs models; ``then`` is called, by another thread, when all are there."""
-    _later.add(_Wish(kernels, then))
+def compile_later(kernels: Iterable[Any], then: Callable[[], None], is_urgent: bool = False) -> None:
+    """Compile kernels behind the back of who runs models; ``then`` is called, by another thread, when all are there.
+
+    is_urgent: by as many processes as compile what somebody waits for, once the first run is likely to be over; else by
+    one that steps back.
+    """
+    _later.add(_Wish(kernels, then), is_urgent)
 
 
 def idle(timeout: float = 600.0) -> bool:
     """Wait until nothing is compiled for later; False where that takes longer."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
-        thread = _later.thread
-        if thread is None or not thread.is_alive():
+        thread = next((thread for thread in _later.threads if thread.is_alive()), None)
+        if thread is None:
             return True
         thread.join(end - time.monotonic())
     return False

@@ -66,24 +66,31 @@ def _counted(show: Callable[[str, int], Any]) -> Iterator[None]:
 @contextmanager
 def _line(total: int) -> Iterator[None]:
     """One warning, where it takes long: Python writes it to stderr, or the application to its log."""
-    who, count = who_waits() or "bolt-numba", 0
+    count = 0
 
     def so_far(name: str, done: int) -> None:
         nonlocal count
         count = done
 
-    def tell() -> None:
-        text = "%s: compiling kernels, for the first time on this machine: %d of %d so far; they are kept in %s"
-        logger().warning(text, who, count, total, cache_root())
-
-    timer = threading.Timer(LONG, tell)
-    timer.daemon = True
-    timer.start()
+    stop = tell_if_long(lambda: f"{count} of {total} so far", who_waits())
     try:
         with _counted(so_far):
             yield
     finally:
-        timer.cancel()
+        stop()
+
+
+def tell_if_long(state: Callable[[], str], who: str) -> Callable[[], None]:
+    """Warn of compiling for a model that takes longer than `LONG`; a way to stop that."""
+
+    def tell() -> None:
+        text = "%s: compiling kernels, for the first time on this machine: %s; they are kept in %s"
+        logger().warning(text, who or "bolt-numba", state(), cache_root())
+
+    timer = threading.Timer(LONG, tell)
+    timer.daemon = True
+    timer.start()
+    return timer.cancel
 
 
 def _cell(total: int) -> Callable[[str, int], None]:

@@ -53,6 +53,7 @@ def serve() -> dict[str, Any]:
     """Run one shape, then ten others, then all of them and more when what they lacked is there."""
     here: list[str] = []
     session = bn.compile(gated(), threads=1)
+    session.warmup(x=(*WARM, 24))
     session(feed(*WARM))
     held = {"first": compiles.heard()}  # nobody notes: None
     stop = compiles.on_compile(lambda name, done: here.append(name))

@@ -46,7 +46,7 @@ class Held:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.free, self.count = threading.Event(), threading.Event(), 0
-        plan = Runner._made
+        plan = Runner.made
 
         def held(runner: Runner, types: Sequence[Any], waits: bool) -> Prepared:
             self.count += 1
@@ -54,7 +54,7 @@ class Held:
             assert self.free.wait(WAIT_S)
             return plan(runner, types, waits)
 
-        monkeypatch.setattr(Runner, "_made", held)
+        monkeypatch.setattr(Runner, "made", held)
 
 
 def test_a_known_shape_does_not_wait_for_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def test_a_plan_that_fails_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Runner, "_made", fail)
+        patch.setattr(Runner, "made", fail)
         with pytest.raises(KeyboardInterrupt):
             session(rows(2))
     assert sys.getswitchinterval() == before

@@ -38,7 +38,7 @@ MEMORY = Switch("BOLT_NUMBA_MEMORY", "half of what is free", "memory of one plan
 COMPILERS = Switch(
     "BOLT_NUMBA_COMPILERS", "the processors, at most 4", "processes that compile kernels at once; 1: no other than this"
 )
-STAND_INS = Switch("BOLT_NUMBA_STAND_INS", "1", "0: a new shape of a running session waits for kernels")
+STAND_INS = Switch("BOLT_NUMBA_STAND_INS", "1", "0: runs wait for kernels")
 TRACEBACKS = Switch("BOLT_NUMBA_TRACEBACKS", "0", "1: errors of callers show the frames inside of bolt-numba, too")
 SWITCHES = (
     CACHE_DIR, SYSTEM_CACHE, TRUSTED_USERS, CACHE_MIB, NUM_THREADS, ISA, CHECK, MEMORY, COMPILERS, STAND_INS,

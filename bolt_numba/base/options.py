@@ -132,9 +132,9 @@ class Options:
     max_plans: plans kept, one for each set of input shapes; all of them together keep to the same limit of memory.
     stages: what the passes do, with rules and passes of one's own (`passes.pipeline.with_rules`, `with_stage`);
         None: the usual ones.  A packed file is optimised already and takes none.
-    stand_ins: whether a shape that comes when the session runs already does without kernels that have to be compiled
-        first: other algorithms, or references, stand in until that is done by another process, and may round
-        otherwise.  False: it waits, and its results never change.  None: yes (or ``BOLT_NUMBA_STAND_INS``).
+    stand_ins: whether a shape does without kernels that have to be compiled first: other algorithms, or references,
+        stand in until that is done by other processes, and may round otherwise.  False: it waits, and its results
+        never change.  None: yes (or ``BOLT_NUMBA_STAND_INS``).
     device: ``"cpu"``, ``"cuda"``, or several names in order of preference: each node runs on the first that has a
         kernel for it, and the CPU takes what is left.  ``"host"`` runs everything by references.
     properties: of devices that are plug-ins, by the device's name: ``{"openvino": {"device": "GPU"}}``.  Several of one

@@ -123,6 +123,9 @@ class Cpu(Device):
 
         return Step(nothing, {"unused": source}, parallel=False)
 
+    def besides(self) -> list[Any]:
+        return [kernel for kernel in _of_all() if not kernel.is_ready]
+
     def lacking(self, steps: Sequence[Step]) -> list[Any]:
         return [kernel for kernel in kernels_of(steps) if not kernel.is_ready]
 

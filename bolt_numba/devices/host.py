@@ -12,6 +12,7 @@ from bolt_numba.base.border import at_node
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.runtime.device import HOST, Arenas, Device
 from bolt_numba.runtime.slots import Job, view
+from bolt_numba.runtime.stand_ins import give_way
 
 
 class _References:
@@ -27,6 +28,7 @@ class _References:
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         for job in self.jobs:
+            give_way()
             self._compute(job, inputs, outputs)
 
     def timed(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[float]:

@@ -68,7 +68,7 @@ def calibrate(
     """Statistics of the tensors over one run for each feed.  Raises DataError for a tensor with NaN or infinities."""
     made, parts = _with_statistics(graph, watched)
     found = Ranges({}, {}, {}, {})
-    with Session(made, threads=threads) as session:
+    with Session(made, threads=threads, stand_ins=False) as session:
         for number, feed in enumerate(feeds):
             progress("calibrating", number, len(feeds))
             results = session.run(None, feed)

@@ -86,7 +86,7 @@ class Referee:
 
     def results(self, graph: Graph, feeds: Sequence[Feed]) -> Results:
         """Outputs by name, of every feed."""
-        with Session(graph, threads=self.threads) as session:
+        with Session(graph, threads=self.threads, stand_ins=False) as session:
             return [dict(session(feed).items()) for feed in feeds]
 
     def score(self, graph: Graph) -> Score:
@@ -154,7 +154,7 @@ def savings(graph: Graph, whole: Graph, plan: QuantPlan, referee: Referee) -> di
     """Seconds that quantising each layer saves in a run, as far as profiles of both graphs name it."""
     times = []
     for each in (graph, whole):
-        with Session(each, threads=referee.threads) as session:
+        with Session(each, threads=referee.threads, stand_ins=False) as session:
             rows = session.profile(referee.feeds[0], runs=TIMED_RUNS).rows
         spent: dict[str, float] = {}
         for row in rows:

@@ -243,7 +243,7 @@ def input_quality(stats: TensorStats, pair: Pair) -> tuple[float, float]:
 
 def _latencies(graphs: Sequence[Graph], referee: Referee) -> tuple[float, float, str]:
     """Median seconds of a run of each graph on the first feed, taking turns, and what was timed."""
-    sessions = [Session(graph, threads=referee.threads) for graph in graphs]
+    sessions = [Session(graph, threads=referee.threads, stand_ins=False) for graph in graphs]
     times: list[list[float]] = [[] for _ in sessions]
     for _ in range(TIMED + 1):  # the first turn plans
         for session, spent in zip(sessions, times, strict=True):

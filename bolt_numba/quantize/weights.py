@@ -150,7 +150,7 @@ def _second_moments(
     values = {value.name: value for value in seen.values()}
     seen.set_outputs([values[name] for name in names], names)
     seen.drop_dead()
-    with Session(seen, threads=threads) as session:
+    with Session(seen, threads=threads, stand_ins=False) as session:
         for i, feed in enumerate(feeds):
             progress("looking at the data", i, len(feeds))
             wanted = {spec.name for spec in session.inputs}

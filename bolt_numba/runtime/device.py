@@ -231,6 +231,10 @@ class Device:
         """A step that does nothing, in whose record a tape finds the address of integers (`runtime.stops`)."""
         raise LostError(f"stops of {self.name}")
 
+    def besides(self) -> list[Any]:
+        """Kernels that every plan may need, of those that would have to be compiled."""
+        return []
+
     def lacking(self, steps: Sequence[Step]) -> list[Any]:
         """Kernels of steps that would have to be compiled before these can run."""
         return []

@@ -162,17 +162,26 @@ class Packs:
     def pack(self, jobs: Iterable[Job], waits: bool = True) -> None:
         """Make what the steps of a plan's jobs read in the place of constants, which may leave memory then.
 
-        waits: for packs that another thread makes.
+        waits: for packs that another thread makes.  Raises LackingError when all is tried, so that `lacking` is whole.
         """
+        lacking: LackingError | None = None
         for job in jobs:
-            for packed in packed_by(job.steps or ()):
-                if _is_short(job, packed):
-                    made = self.array(packed, job.ins, job.device.pack_form, waits)
-                    if _is_short(job, packed):  # else another thread has made one that programs may read by now
-                        job.arrays[packed] = made
-            for slot in job.leaving:
-                with self.once(None):
-                    self._leave(slot)
+            try:
+                self._pack(job, waits)
+            except LackingError as error:
+                lacking = error
+        if lacking is not None:
+            raise lacking
+
+    def _pack(self, job: Job, waits: bool) -> None:
+        for packed in packed_by(job.steps or ()):
+            if _is_short(job, packed):
+                made = self.array(packed, job.ins, job.device.pack_form, waits)
+                if _is_short(job, packed):  # else another thread has made one that programs may read by now
+                    job.arrays[packed] = made
+        for slot in job.leaving:
+            with self.once(None):
+                self._leave(slot)
 
     def _leave(self, slot: Slot) -> None:
         value = slot.source

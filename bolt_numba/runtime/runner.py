@@ -14,7 +14,6 @@ import numpy as np
 from bolt_numba.base.border import at_node
 from bolt_numba.base.budget import ask, is_granted
 from bolt_numba.base.config import MAX_PLANS
-from bolt_numba.base.errors import BudgetError
 from bolt_numba.base.files.mapped import check_intact
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.turns import hurry, is_wanted, later, short_turns, stop
@@ -30,7 +29,7 @@ from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.plan import Plan, Planner
 from bolt_numba.runtime.prepared import MAX_IDLE_CONTEXTS, Prepared, RunMemory, Targets, clock, finish
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, outgrown, region_of, resolved
-from bolt_numba.runtime.stand_ins import Serving, computed_now, planned_now
+from bolt_numba.runtime.stand_ins import Serving, computed_now, planned_now, run_stand_in
 from bolt_numba.runtime.tape import Final, Tape, Taped, Tapes
 
 if TYPE_CHECKING:
@@ -118,7 +117,8 @@ class Runner:
         if found is None or (waits and found.stands_in):
             self.serving.is_running |= self.is_first and bool(self.prepared) and not waits
             with short_turns(), np.errstate(all="ignore"):
-                found = planned_now(self.serving, partial(self._plan, key, arrays, waits), self._drop, waits)
+                plan, types = partial(self._plan, key, arrays, waits), self._types(arrays)
+                found = planned_now(self, plan, types, waits)
         elif len(self.prepared) > 1:
             found.used = next(clock)
         if type(found) is not Taped:
@@ -163,7 +163,7 @@ class Runner:
         """A plan of its own, not linked yet, for types that a tape serves or that somebody packs for."""
         with self.lock, short_turns(), np.errstate(all="ignore"):
             self._complete()
-            return self._made(types).plan
+            return self.made(types).plan
 
     def apart(self, arrays: Sequence[Array]) -> Prepared:
         """The plan up to its first cut, for a tape whose runs end or go on elsewhere."""
@@ -172,7 +172,7 @@ class Runner:
         if found is None:
             with self.lock, np.errstate(all="ignore"):
                 self._complete()
-                found = self._made(self._types(arrays))
+                found = self.made(self._types(arrays))
                 self._keep(key, found)
         return found
 
@@ -225,13 +225,13 @@ class Runner:
                 check_intact([v.const for v in (*self.region.outputs, *reads) if v.const is not None])
                 for i in () if self.is_first else self.by_value:
                     self._note_content(self.region.inputs[i], arrays[i])
-                found = self._made(self._types(arrays), waits)
+                found = self.made(self._types(arrays), waits)
                 self._keep(key, found)
         try:
             if type(found) is not Taped:
                 found.plan.link()
         except LackingError:
-            self._drop(found)
+            self.drop(found)
             if len(self.packs.lacking) == lacking:
                 raise
             return self._plan(key, arrays, anew, waits)  # now it is known what cannot be packed yet
@@ -251,7 +251,7 @@ class Runner:
             types.append(TensorType(value.type.dtype, array.shape, value=array.copy() if deciding else None))
         return types
 
-    def _made(self, types: Sequence[TensorType], waits: bool = True) -> Prepared:
+    def made(self, types: Sequence[TensorType], waits: bool = True) -> Prepared:
         context = MakerContext(self.threads, self.packs, self.devices, self.tuner)
         try:
             plan = Planner(self.region, context, waits).plan(types)
@@ -262,7 +262,7 @@ class Runner:
         rest = self.like(plan.cut.rest) if plan.cut is not None else None
         return Prepared(plan, rest, bool(plan.lacking))
 
-    def _drop(self, old: Prepared) -> None:
+    def drop(self, old: Prepared) -> None:
         """Forget a plan: the next run of its shape makes another."""
         with self.lock:
             for key in [key for key, prepared in self.prepared.items() if prepared is old]:
@@ -300,15 +300,11 @@ class Runner:
             if runner.far:
                 given = on_host(prepared.plan, given)
             cut = prepared.cut
-            try:
+            if results is None:
+                run = partial(run_stand_in, runner, run_plan) if prepared.stands_in else run_plan
+                results = run(prepared, given, targets if cut is None else None)
                 if results is None:
-                    results = run_plan(prepared, given, targets if cut is None else None)
-            except BudgetError:  # references take more memory than kernels
-                if not prepared.stands_in:
-                    raise
-                runner._drop(prepared)
-                runner.prepare(given, waits=True)
-                continue
+                    continue
             if cut is None or type(results) is Final:
                 if self is not runner and self.is_first:
                     self.serving.is_running = True  # what follows a cut has its kernels now, too
@@ -443,7 +439,7 @@ class Runner:
         with self.lock:
             self._complete()
             old = self.region
-        serving = Serving(self.serving.name, self.serving.stand_ins)
+        serving = Serving(self.serving.name, self.serving.stand_ins, self.serving.is_early)
         region = Region(old.inputs, old.nodes, old.outputs, dict(old.alias), dict(old.known))
         tuner = None if self.tuner is None else type(self.tuner)(threads)
         return Runner(region, threads, self.packs, self.devices, tuner, self.max_plans, serving)

@@ -1,23 +1,35 @@
 """What runs a node whose kernel would have to be compiled first, in a session that runs already.
 
-The first shape of a session waits for its kernels.  From then on a new shape takes those that are there: another
-algorithm for the node, or its reference.  What is lacking is compiled behind their back; then the plan is dropped, and
-the next run of that shape makes the one that it should have had.
+A plan takes what is there: another algorithm for the node, or its reference.  What is lacking is compiled behind its
+back; then it is dropped, and the next run of that shape makes the one that it should have had.  A run of references
+that still goes on begins again.  The first shape of a session waits for its kernels where nobody else could compile.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from bolt_numba.base.config import compilers
+from bolt_numba.base.errors import BudgetError
 from bolt_numba.base.files.kept import cache_root
 from bolt_numba.base.records import record
+from bolt_numba.base.turns import short_turns
 from bolt_numba.kernels.compiles import Compile, LackingError, is_logging, logger, no_compiling, waited
+from bolt_numba.kernels.jit import compiler_digest
 from bolt_numba.kernels.precompile import compile_later
+from bolt_numba.kernels.progress import tell_if_long
 
 if TYPE_CHECKING:
+    from bolt_numba.base.types import Array, TensorType
     from bolt_numba.runtime.prepared import Prepared
+    from bolt_numba.runtime.runner import Runner
 
 STANDS_IN = " (stand-in)"
 """Behind the name of what runs a node in the meantime."""
@@ -25,26 +37,28 @@ STANDS_IN = " (stand-in)"
 
 @record(eq=False)
 class Serving:
-    """Of a session: whether others stand in for kernels that are not there, once it has a plan and runs."""
+    """Of a session: whether others stand in for kernels that are not there, once it has a plan and runs.
+
+    is_early: for its first plan, too.
+    """
 
     name: str
     stand_ins: bool = True
+    is_early: bool = False
     is_planned: bool = False
     is_running: bool = False
 
     @property
     def may_not_wait(self) -> bool:
-        return self.is_running and self.stand_ins
+        return (self.is_running or self.is_early) and self.stand_ins
 
 
-def planned_now(
-    serving: Serving, plan: Callable[[bool], Prepared], arrived: Callable[[Prepared], None], waits: bool
-) -> Prepared:
+def planned_now(runner: Runner, plan: Callable[[bool], Prepared], types: Sequence[TensorType], waits: bool) -> Prepared:
     """A plan that waits for no kernel if the session may not wait, else one that does.
 
-    plan: makes one that waits for kernels, or not.  arrived: called by another thread when what the plan
-    lacks is there.  waits: whether somebody asked to wait.
+    plan: makes one that waits for kernels, or not.  types: for which.  waits: whether somebody asked to wait.
     """
+    serving = runner.serving
     if serving.may_not_wait and not waits:
         try:
             with no_compiling():
@@ -53,7 +67,7 @@ def planned_now(
             pass  # of what no other can stand in for
         else:
             if made.stands_in:
-                compile_later(made.plan.lacking, lambda: arrived(made))
+                _compile(runner, made, types)
             return made
     start = time.perf_counter()
     with waited(serving.name) as compiled:
@@ -62,9 +76,49 @@ def planned_now(
     return made
 
 
+def _compile(runner: Runner, made: Prepared, types: Sequence[TensorType]) -> None:
+    """Have compiled what a plan lacks: as fast as can be for the first one, whose user hears of it if that is long."""
+    serving, stop = runner.serving, _nothing
+    if is_first := not serving.is_running:
+        serving.is_planned = True
+        stop = tell_if_long(lambda: "runs are slower until then", serving.name)
+    lacking = [*made.plan.lacking, *(kernel for device in runner.devices for kernel in device.besides())]
+    compile_later(lacking, partial(_arrived, runner, types, made, stop), is_first)
+
+
+def _nothing() -> None:
+    """Nobody has to be told."""
+
+
+def _arrived(runner: Runner, types: Sequence[TensorType], old: Prepared, stop: Callable[[], None]) -> None:
+    """What a plan lacked is there: pack what the right one reads, by this thread; then the next run makes it."""
+    try:
+        with no_compiling(), short_turns(), np.errstate(all="ignore"):
+            with runner.lock:
+                if runner.make is not None:  # closed meanwhile
+                    return
+                made = runner.made(types, waits=False)
+            with suppress(LackingError):
+                made.plan.link()
+        lacking = made.plan.lacking or [k for k in list(runner.packs.lacking.values()) if not k.is_ready]
+    except LackingError as error:
+        lacking = [error.kernel]
+    if lacking:
+        compile_later(lacking, partial(_arrived, runner, types, old, stop), is_urgent=True)
+        return
+    stop()
+    runner.drop(old)
+    old.gives_way = not any(job.op.has_side_state for job in old.plan.jobs)
+
+
+def is_worth_it() -> bool:
+    """Whether somebody else compiles while references run."""
+    return compilers() > 1 and bool(compiler_digest())
+
+
 def _tell(serving: Serving, compiled: Sequence[Compile], seconds: float, waits: bool) -> None:
     """Log what a plan took: the first of a session in any case, others where they had to wait."""
-    if serving.is_running and compiled and not waits:
+    if serving.is_running and serving.is_planned and compiled and not waits:
         text = "%s: a new shape waited %.1f s for %d kernels: %s"
         logger().warning(text, serving.name, seconds, len(compiled), ", ".join([c.name for c in compiled]))
     elif compiled or (is_logging() and not serving.is_planned):
@@ -72,6 +126,50 @@ def _tell(serving: Serving, compiled: Sequence[Compile], seconds: float, waits: 
         text = "%s: planned in %.2f s; %d kernels compiled, %.1f s of work; they are kept in %s"
         logger().info(text, serving.name, seconds, len(compiled), work, cache_root())
     serving.is_planned = True
+
+
+class ArrivedError(Exception):
+    """Kernels are there for which references stand in: the run begins again; never seen outside `runner`."""
+
+
+class _ThisThread(threading.local):
+    """Of each thread: the plan of references that it runs."""
+
+    prepared: Prepared | None = None
+
+
+_running = _ThisThread()
+
+
+@contextmanager
+def giving_way(prepared: Prepared) -> Iterator[None]:
+    """Have `give_way` end a run of this plan."""
+    _running.prepared = prepared
+    try:
+        yield
+    finally:
+        _running.prepared = None
+
+
+def give_way() -> None:
+    """Between two references: raise ArrivedError where the plan they belong to has had its time."""
+    if _running.prepared is not None and _running.prepared.gives_way:
+        raise ArrivedError
+
+
+def run_stand_in(
+    runner: Runner, run_plan: Callable[..., list[Array]], prepared: Prepared, given: Sequence[Array], targets: Any
+) -> list[Array] | None:
+    """A run of a plan that does without kernels; None where another plan has to take its place."""
+    try:
+        with giving_way(prepared):
+            return run_plan(prepared, given, targets)
+    except ArrivedError:
+        return None
+    except BudgetError:  # references take more memory than kernels
+        runner.drop(prepared)
+        runner.prepare(given, waits=True)
+        return None
 
 
 def computed_now(serving: Serving, compute: Callable[[], Any], reference: Callable[[], Any]) -> Any:

@@ -136,15 +136,17 @@ class Session:
         return Packs(self.precision, self.numerics)
 
     def _new_runner(self, devices: tuple[Device, ...]) -> Runner:
+        from bolt_numba.runtime.copies import elsewhere
         from bolt_numba.runtime.runner import Runner  # sessions of known files do without the runtime
-        from bolt_numba.runtime.stand_ins import Serving
+        from bolt_numba.runtime.stand_ins import Serving, is_worth_it
 
         tuner = None
         if self.options.tune:
             from bolt_numba.runtime.reports.tune import Tuner
 
             tuner = Tuner(self.threads)
-        serves = Serving(self.graph.name, self.options.does_stand_in)
+        is_early = not (elsewhere(devices) or self._plugins or self.options.time_limit) and is_worth_it()
+        serves = Serving(self.graph.name, self.options.does_stand_in, is_early)
         return Runner(self._region(), self.threads, self._packs, devices, tuner, self.options.max_plans, serves)
 
     def _region(self) -> Region:

@@ -139,6 +139,7 @@ LONGEST_S = 20.0
 def profile_runs(runner: Runner, arrays: Sequence[Array], runs: int) -> Profile:
     """Run ``runs`` times, or fewer where that takes longer than `LONGEST_S`, and take the median of each job."""
     with one_run():
+        runner.prepare(arrays, waits=True)
         runner.run(arrays)
     until = time.perf_counter() + LONGEST_S
     whole: list[float] = []

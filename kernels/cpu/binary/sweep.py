@@ -275,8 +275,6 @@ def sweep_bits(p, tid, nthreads):
 
 BLOCK_FIELDS = 5
 """Entries of a block: byte offsets of A, B and columns; first column (or word) and first row of C."""
-
-
 def scratch_bytes(span: int, runs: int, copy_step: int) -> int:
     """Workspace of one thread."""
     used = 2 * HEIGHT * ROW + (span + HEIGHT) * (8 * runs + copy_step)

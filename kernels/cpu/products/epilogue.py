@@ -145,3 +145,4 @@ def put(v, y, res, has_residual, n, lo, hi):
 def bias_last(op: Conv | MatMul, bias: TensorType | None, columns: int, context: Context) -> bool:
     """Whether the bias takes the place of a residual of no rows, so that it rounds a sum once and not at every step."""
     return context.numerics == "strict" and bias is not None and bias.size == columns and not op.residual
+

@@ -175,13 +175,7 @@ def column_step(
 
 
 def columns_of(
-    op: ByteProduct,
-    ins: Types,
-    at: OperandPlaces,
-    panels: Panels,
-    k: int,
-    packed: Argument,
-    length: int,
+    op: ByteProduct, ins: Types, at: OperandPlaces, panels: Panels, k: int, packed: Argument, length: int,
     context: Context,
 ) -> tuple[Argument, Argument, list[Step]]:
     """What `prepare_columns` makes, ``length`` zero points of each image, and the step that makes both at run time.

@@ -22,7 +22,6 @@ from bolt_numba.ops.layers.products.binary import PACKS, WORD, BinaryPack, words
 u32, i64 = np.uint32, np.int64
 ALL = 0xFFFFFFFF
 
-
 @functools.cache
 def pack_rows(compare: str) -> CudaKernel:
     """x: [rows, c] · bound: [c], or [1] with ``bounds`` 1 · y: [rows, packs * words]."""

@@ -36,6 +36,7 @@ from bolt_numba.ops.layers.products.matmul import MatMul
 _LETTER = {U8: "u8", I8: "s8"}
 
 
+
 def accepts_bytes(op: ByteMatMul, ins: Types) -> bool:
     """Bytes with one scale and zero point of A and of the result, and one or one for each column of B."""
     at = places_of(op)
