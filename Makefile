@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: check dist workflows aarch64 cross-tools help demo env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-all clients wheel-kernels attack fuzz docs site newcomer hooks clean
+.PHONY: pytest check dist workflows aarch64 cross-tools help demo env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-all clients wheel-kernels attack fuzz docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -32,9 +32,12 @@ env: $(STAMP) ## Make the environment of development, to look around in.
 	@echo "Ready. Enter it with: . $(BIN)/activate"
 
 # Tests start many processes: their byte code is kept, also where the environment says otherwise.
-test test-all: export PYTHONDONTWRITEBYTECODE =
+test pytest test-all: export PYTHONDONTWRITEBYTECODE =
 WORKERS := -n logical --maxprocesses 8 --dist worksteal
-test: lint ## Lint, check types, run the tests, in as many processes as there are processors.
+test: $(STAMP) ## Lint, check types, run the tests, in as many processes as there are processors.
+	@$(MAKE) --no-print-directory --jobs=2 lint pytest
+
+pytest: $(STAMP)
 	$(BIN)/python -m pytest -q $(WORKERS) -m "not long"
 
 test-all: $(STAMP) ## Run what `make test` leaves out: long tests, all drawn cases, lower instruction sets (an hour).
