@@ -30,6 +30,7 @@ DRAWN = (
     "tests/test_tape.py::test_every_operator",
     "tests/test_references.py",
     "tests/test_rowwise.py::test_kernel_equals_reference",
+    "tests/test_special_values.py::test_pointwise",
 )
 """Tests that draw fewer cases in `make test`, and all of them in `make test-all`."""
 
@@ -54,7 +55,6 @@ EVERY = (
     "tests/test_pointwise.py",
     "tests/test_prose.py",
     "tests/test_rules.py",
-    "tests/test_special_values.py::test_pointwise",
     "tests/test_structure.py",
 )
 """Tests whose cases all run in `make test`."""
@@ -67,6 +67,9 @@ LONG: dict[str, Sequence[str]] = {
         "tests/converters/test_onnx_models.py::test_model_means_what_onnxruntime_computes",
         "tests/converters/test_onnx_models.py::test_rounding_layers_agree_one_by_one",
         "tests/converters/test_onnx_models.py::test_intermediate_tensors_have_their_names",
+        "tests/converters/test_onnx_write.py::test_models_come_back[ch_PP-OCRv4_det_infer.onnx]",
+        "tests/converters/test_onnx_write.py::test_models_come_back[minilm.onnx]",
+        "tests/converters/test_onnx_write.py::test_models_come_back[open_nsfw.onnx]",
         "tests/converters/test_paddle.py::test_real_programs_are_as_their_twins",
         "tests/converters/test_paddle_control.py::test_a_real_network_that_writes_a_table_token_by_token",
         "tests/converters/test_tflite_models.py",
@@ -134,6 +137,7 @@ LONG: dict[str, Sequence[str]] = {
     "many processes, threads or compilers of other languages": (
         "tests/converters/test_onnx_backend.py::test_score_of_a_part_of_the_suite",
         "tests/converters/test_onnx_missing.py::test_exactly_the_listed_tests_fail",
+        "tests/converters/test_onnx_missing.py::test_the_values_of_the_loop_agree",
         "tests/cuda/test_code.py::test_code_that_is_in_the_cache_imports_no_compiler",
         "tests/cuda/test_code.py::test_several_processes_compile_at_once",
         "tests/flow/test_processes.py",
@@ -218,6 +222,7 @@ LONG: dict[str, Sequence[str]] = {
         "tests/converters/test_paddle_more.py::test_programs_of_paddle_give_what_it_gives",
         "tests/converters/test_paddle_silent.py::test_a_range_of_one_number_has_it_in_the_middle",
         "tests/converters/test_sklearn.py::test_export_means_what_onnxruntime_computes",
+        "tests/converters/test_sklearn.py::test_trees_run_natively",
     ),
     "stress: long by intention": (
         "tests/flow/test_stress.py",

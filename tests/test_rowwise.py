@@ -52,7 +52,7 @@ def only(op: Any, *inputs: Array | None) -> Array:
 def test_kernel_equals_reference(kind: Any) -> None:
     ran = 0
 
-    @settings(deadline=None, max_examples=few(25, 8), derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(deadline=None, max_examples=few(25, 4), derandomize=True, suppress_health_check=list(HealthCheck))
     @given(CASES[kind]())
     def check(case: Any) -> None:
         nonlocal ran
