@@ -72,9 +72,9 @@ def is_accepted(op: Op, types: Sequence[TensorType | None]) -> bool:
 
 def with_strings(case: Case) -> Iterator[list[Array | None]]:
     """Operands that `infer` accepts with strings in the place of each in turn, of all of one dtype, and as scalars."""
-    dtypes = [None if a is None else a.dtype for a in case.inputs]
-    places = {(i,) for i, d in enumerate(dtypes) if d is not None}
-    places |= {tuple(i for i, d in enumerate(dtypes) if d == wanted) for wanted in set(dtypes) - {None}}
+    dtypes = {i: a.dtype for i, a in enumerate(case.inputs) if a is not None}
+    places = {(i,) for i in dtypes}
+    places |= {tuple(i for i, d in dtypes.items() if d == wanted) for wanted in {*dtypes.values()}}
     for chosen, is_scalar in itertools.product(sorted(places), (False, True)):
         types = [None if a is None else TensorType(a.dtype, a.shape, a) for a in case.inputs]
         operands = list(case.inputs)

@@ -14,7 +14,7 @@ import pytest
 
 SLOWEST = 15
 """Functions that are named at the end."""
-GROWN = 64e6
+GROWN = 128e6
 """Bytes by which a process may grow until it looks for garbage: models in cycles wait for gigabytes of others."""
 _STATM, _PAGE = Path("/proc/self/statm"), resource.getpagesize()
 
