@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Generic, TypeVar
 
+from bolt_numba.base.border import place_of
 from bolt_numba.base.errors import BoltError, InvalidModelError, UnsupportedOpError
 from bolt_numba.base.types import Array, TensorType, type_of
 from bolt_numba.converters.builder import ForeignNode
@@ -103,7 +104,9 @@ class NodeReader(Generic[S]):
                     raise
                 raise type(error)(f"{what}: {error}") from error
             except Exception as error:  # a reader met something the specification does not allow
-                raise InvalidModelError(f"{what}: cannot be read: {type(error).__name__}: {error}") from error
+                place = place_of(error)
+                told = f"{what}: cannot be read: {type(error).__name__}: {error}{place and f' ({place})'}"
+                raise InvalidModelError(told) from error
 
     def read_node(self, node: ForeignNode, scope: S, what: str) -> None:
         """Read one node: its operands, its results, their names."""

@@ -55,7 +55,8 @@ ROLLED = f"{np.roll(np.arange(10.0).reshape(2, 5), 2, 1).tolist()} roll"
 
 def test_custom_operators_of_tflite(package: Path) -> None:
     assert told(package, "import acme" + RUN) == ROLLED
-    assert "AcmeRoll" in told(package, RUN)
+    unknown = "import bolt_numba as bn\ntry: bn.compile('roll.tflite')\nexcept bn.UnsupportedOpError as e: print(e)"
+    assert re.search(r"\n  custom operator AcmeRoll .*\ndocs/own-operators\.md says how", told(package, unknown))
 
 
 def announce(package: Path) -> None:
@@ -97,7 +98,11 @@ def test_the_operator_comes_back_from_an_onnx_file(package: Path) -> None:
     ("right", "wrong", "said"),
     [
         ("line, i, c", "line, i, q, c", r"acme\.py:\d+: body of kernel 'rolled': parameters: got \['q'\], wanted "),
-        ("x.dims[-1]", "x.dimz[-1]", r"'dimz' \(this is a fault of module acme, line \d+\)"),
+        ("x.dims[-1]", "x.dimz[-1]", r"'dimz' \(this is a fault of module acme, function roll, line \d+\)"),
+        ("ins[0].rank > 0", "ins[0].rankk > 0", r"'rankk' \(this is a fault of module acme, function <lambda>, "),
+        ("x.with_value(None)", "x.with_valuee(None)", r"'with_valuee' \(module acme, function infer, line \d+\)"),
+        ("return x.with_value(None)", "pass", r"AcmeRoll: got a NoneType, wanted a TensorType .* infer of module acme"),
+        ("b(AcmeRoll(shift), x)", "b(AcmeRol(shift), x)", r"'AcmeRol' .*\(module acme, function roll_of_tflite"),
         ("return [on.step(rolled, (), args, on.pays(x.nbytes, x.size))]", "pass", r"is a fault of module acme\)"),
     ],
 )  # fmt: skip

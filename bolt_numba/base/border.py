@@ -57,13 +57,35 @@ def at_node(error: Exception, op: Any, name: str) -> BoltError:
 
 
 def _owner(error: Exception, module: str) -> str:
-    """Whose fault an error of an operator is, with the line of its module that the error went through."""
-    if module.partition(".")[0] == __package__.partition(".")[0]:
-        return _OURS
+    """Whose fault an error of an operator of a module is."""
+    is_ours = module.partition(".")[0] == _PACKAGE
+    return place_of(error) or (_OURS if is_ours else f"module {module}")
+
+
+_PACKAGE = __package__.partition(".")[0]
+_NOBODYS = {
+    _PACKAGE,
+    "numpy",
+    "ml_dtypes",
+    "numba",
+    "llvmlite",
+    "onnx",
+    "google",
+    "flatbuffers",
+} | sys.stdlib_module_names
+"""Whose frames are no place in a module of the user's."""
+
+
+def place_of(error: Exception) -> str:
+    """Where in a module of another package an error was met, or ""; as ``module acme, function infer, line 27``."""
     from traceback import walk_tb  # 3 ms that starts do without
 
-    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_globals.get("__name__") == module]
-    return f"module {module}, line {lines[-1]}" if lines else f"module {module}"
+    place = ""
+    for frame, line in walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__", ""))
+        if module and module.partition(".")[0] not in _NOBODYS:
+            place = f"module {module}, function {frame.f_code.co_name}, line {line}"
+    return place
 
 
 _THEIRS = "_raised_by_the_caller"
@@ -98,7 +120,7 @@ def left(error: Exception, what: str, *passing: type[Exception]) -> Exception:
         return error
     if isinstance(error, (BoltError, Warning, *passing)):  # a warning is an error where the caller wants it
         return shortened(error)
-    made = as_bolt_error(error, what)
+    made = as_bolt_error(error, what, place_of(error) or _OURS)
     made.__cause__ = error
     return made
 

@@ -99,6 +99,8 @@ class UnsupportedOpError(BoltError, NotImplementedError):
         self.source = source
         self.items = tuple(items)
         lines = "".join(f"\n  {item}" for item in self.items)
+        if any(" (domain " in item or item.startswith("custom operator ") for item in self.items):
+            lines += "\ndocs/own-operators.md says how a package adds operators of its own"
         super().__init__(f"{source}: {len(self.items)} unsupported:{lines}")
 
     def __reduce__(self) -> tuple[type, tuple[str, tuple[str, ...]]]:

@@ -148,7 +148,8 @@ class _GraphDecoder:
         name = _get(where, row, "op", str)
         cls = ops.find(name)
         if cls is None:
-            raise _fail(f"{where}: operator", name, "a registered one: import the module that registers it")
+            wanted = "a registered one: import the module that registers it (docs/own-operators.md)"
+            raise _fail(f"{where}: operator", name, wanted)
         given = _get(where, row, "attributes", dict)
         fields = {f.name for f in dataclasses.fields(cls)}
         if not given.keys() <= fields:

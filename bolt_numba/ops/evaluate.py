@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.border import place_of
 from bolt_numba.base.budget import Budget, ask, spend, within
 from bolt_numba.base.errors import BoltError, ShapeError
 from bolt_numba.base.follow import TABLES, LostError
@@ -57,6 +58,12 @@ def amounts_of(op: Op, types: Sequence[TensorType | None]) -> Amounts | None:
     return sum(t.nbytes for t in results), sum(t.size for t in (*results, *filter(None, types))), what
 
 
+def _told(error: Exception) -> str:
+    """Where the module of another package raised it."""
+    place = place_of(error)
+    return f" ({place})" if place else ""
+
+
 def infer_types(op: Op, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
     """Output types of ``op``, with the values of small outputs whose inputs are all known.
 
@@ -73,7 +80,11 @@ def infer_types(op: Op, inputs: Sequence[TensorType | None]) -> tuple[TensorType
         raise
     except Exception as error:
         got = ", ".join("-" if t is None else str(t) for t in inputs)
-        raise ShapeError(f"{op.name}: cannot infer the result of {op} for ({got}): {error}") from error
+        raise ShapeError(f"{op.name}: cannot infer the result of {op} for ({got}): {error}{_told(error)}") from error
+    for made in types:
+        if not isinstance(made, TensorType):
+            wanted = f"wanted a TensorType for each result from infer of module {type(op).__module__}"
+            raise ShapeError(f"{op.name}: got a {type(made).__name__}, {wanted}")
     is_open = not op.has_side_state and len(inputs) > 0
     for made in types:
         want_possible(op, made)
@@ -90,9 +101,7 @@ def _want_operands(op: Op, inputs: Sequence[TensorType | None]) -> None:
             raise op.fail(f"operand {i} ({name})", "none", "one")
 
 
-def _with_values(
-    op: Op, inputs: Sequence[TensorType | None], types: tuple[TensorType, ...]
-) -> tuple[TensorType, ...]:
+def _with_values(op: Op, inputs: Sequence[TensorType | None], types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
     for t in inputs:
         if t is not None and (t.value is None or t.value.size > 64 * MAX_KNOWN):
             return types

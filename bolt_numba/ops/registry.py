@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 
+from bolt_numba.base.border import place_of
 from bolt_numba.base.errors import BoltError, BudgetError, DTypeError, ShapeError
 from bolt_numba.base.records import record
 from bolt_numba.base.types import AnyDType, Array, Sym, TensorType, dtype_name
@@ -111,8 +112,10 @@ def _named(reference: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except Exception as error:
             got = ", ".join(f"{a.dtype}{list(a.shape)}" if isinstance(a, np.ndarray) else str(type(a)) for a in inputs)
-            kind = BudgetError if isinstance(error, MemoryError) else ShapeError
-            raise kind(f"{self.name}: cannot compute the result of {self} for ({got}): {error}") from error
+            kind, place = BudgetError if isinstance(error, MemoryError) else ShapeError, place_of(error)
+            raise kind(
+                f"{self.name}: cannot compute the result of {self} for ({got}): {error}{place and f' ({place})'}"
+            ) from error
 
     return run
 

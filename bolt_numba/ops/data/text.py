@@ -207,9 +207,7 @@ class TfIdfVectorizer(Op):
             y = (y > 0) * scale if self.mode == "IDF" else y * scale
         return y.astype(F32).reshape(*x.shape[:-1], self._outs())
 
-    def _count(
-        self, row: list[Any], n: int, step: int, pool: dict[tuple[str | int, ...], int], counts: Array
-    ) -> None:
+    def _count(self, row: list[Any], n: int, step: int, pool: dict[tuple[str | int, ...], int], counts: Array) -> None:
         for start in range(len(row) - (n - 1) * step):
             number = pool.get(tuple(row[start : start + (n - 1) * step + 1 : step]))
             if number is not None:

@@ -70,8 +70,7 @@ class Recurrent(Op):
     defaults: ClassVar[tuple[str, ...]]
     data_bounds = bounded(
         sequence_lens=(
-            "how many steps are walked; tested against the time axis on a copy that all threads read, else "
-            "refused"
+            "how many steps are walked; tested against the time axis on a copy that all threads read, else refused"
         ),
     )
 

@@ -89,9 +89,7 @@ class FusedAttention(Op):
             q = TensorType(q.dtype, (*q.shape[:-2], third, q.shape[-1]))
         return q, q, q
 
-    def reference(
-        self, q: Array, k: Array | None = None, v: Array | None = None, mask: Array | None = None
-    ) -> Array:
+    def reference(self, q: Array, k: Array | None = None, v: Array | None = None, mask: Array | None = None) -> Array:
         if self.packed:
             q, k, v = np.split(q, 3, axis=-2)
         assert k is not None, "infer() has tested this"

@@ -25,9 +25,7 @@ class RotaryEmbedding(Op):
     layout: str = "HSD"
     data_bounds = bounded(positions="which rows of the tables are read; each is tested before it is used, else refused")
 
-    def infer(
-        self, x: TensorType, cos: TensorType, sin: TensorType, positions: TensorType | None = None
-    ) -> TensorType:
+    def infer(self, x: TensorType, cos: TensorType, sin: TensorType, positions: TensorType | None = None) -> TensorType:
         want_dtype(self, "x", same_dtype(self, x, cos, sin), *FLOATS)
         want_among(self, LAYOUTS, layout=self.layout)
         shape = shape_of(self, "x", x, 4)

@@ -167,9 +167,7 @@ class MaxRoiPool(Op):
         y = np.zeros((len(rois), x.shape[1], *self.pooled_shape), x.dtype)
         for out, (image, *corners) in zip(y, widened(rois), strict=True):
             ends = [_half_away(c * scale) for c in corners]
-            bins = [
-                _bins(ends[1 - axis], ends[3 - axis], self.pooled_shape[axis], sizes[axis]) for axis in range(2)
-            ]
+            bins = [_bins(ends[1 - axis], ends[3 - axis], self.pooled_shape[axis], sizes[axis]) for axis in range(2)]
             for i, j in np.ndindex(*self.pooled_shape):
                 part = x[int(image), :, slice(*bins[0][i]), slice(*bins[1][j])]
                 if part.size:
