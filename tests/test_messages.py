@@ -115,6 +115,11 @@ def test_threads_as_a_text() -> None:
     assert not isinstance(told.value, bn.DeviceError)
 
 
+def test_properties_of_a_device_that_is_not_named() -> None:
+    with pytest.raises(bn.DeviceError, match=r"wanted its device named, as device=\['openvino', 'cpu'\]$"):
+        bn.compile(doubled("x").SerializeToString(), properties={"openvino": {"device": "GPU"}})
+
+
 class Module:
     """As a network of PyTorch: a class of the user's, below one of torch."""
 

@@ -184,7 +184,9 @@ def check_no_plug_ins(options: Options) -> None:
     for what, given in (("properties", options.properties), ("placement", options.placement)):
         if given:
             shown = str(given) if isinstance(given, PurePath) else given
-            raise DeviceError(f"{what}: got {shown!r:.80} for a session without plug-ins, wanted none")
+            named = [*given] if isinstance(given, Mapping) else ["openvino"]
+            wanted = f"wanted its device named, as device={[*named, 'cpu']}"
+            raise DeviceError(f"{what}: got {shown!r:.80} for a session without plug-ins, {wanted}")
 
 
 def check_apart(buffers: Mapping[str, Any]) -> None:
