@@ -64,6 +64,7 @@ def serve() -> dict[str, Any]:
     assert behind.idle()
     with compiles.waited() as waited_later:
         later = [session(feed(*shape))[0] for shape in TEN]
+        assert behind.idle(), "a busy machine has its tapes late"
         more = [session(feed(*shape))[0] for shape in MORE]
     stop()
     patient = bn.compile(gated(), threads=1, stand_ins=False)
