@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: pytest check dist workflows aarch64 cross-tools help demo env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-all clients wheel-kernels attack fuzz docs site newcomer hooks clean
+.PHONY: pytest check dist workflows scoreboard aarch64 cross-tools help demo env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-all clients wheel-kernels attack fuzz docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -56,6 +56,16 @@ lint: $(STAMP) ## Lint and check types.
 
 onnx-score: $(STAMP) ## Run the conformance suite that ships with onnx, other engines forbidden.
 	$(BIN)/python -m tests.onnx_score --expect docs/onnx-missing.md
+
+BOARD := $(CURDIR)/build/scoreboard
+scoreboard: ## Run the entry for ONNX's scoreboard, without Docker, in its own environment; writes its page.
+	@echo "Making the environment of the scoreboard in $(BOARD): 400 MB."
+	rm -rf $(BOARD) && mkdir -p $(BOARD)/results && $(PYTHON) -m venv $(BOARD)/venv
+	$(BOARD)/venv/bin/python -m pip install --quiet pytest tabulate PyYAML '.[strings,image]'
+	$(BOARD)/venv/bin/python -m pip list --format=json > $(BOARD)/results/pip-list.json
+	-cd $(BOARD) && RESULTS_DIR=$(BOARD)/results CSVDIR=$(BOARD)/results ONNX_BACKEND=bolt_numba.onnx_backend \
+		venv/bin/python -m pytest -q -c /dev/null -k 'not _cuda' $(CURDIR)/bench/scoreboard/suite.py > run.log
+	$(BOARD)/venv/bin/python -m bench.scoreboard.page $(BOARD)/results > docs/onnx-results.md
 
 golden: $(STAMP) ## Run all cases that the originals of TFLite, Caffe and Paddle judged.
 	$(BIN)/python -m tests.formats all --engine both

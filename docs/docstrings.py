@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import griffe
+
+from bolt_numba.base.options import OPTIONS, Options
 
 SECTION = re.compile(r"^(Parameters|Attributes)\n-+\n", re.MULTILINE)
 
@@ -14,16 +17,49 @@ PAGE = re.compile(r"docs/([\w-]+)\.md(#\w+)?")
 EXAMPLE = re.compile(r"(?:^>>> .*\n?)+", re.MULTILINE)
 
 
+KEYWORDS = "OptionKeywords"
+"""The type of ``**options`` that stands for all options of sessions."""
+OTHERS = "All others are those of `Options`."
+"""Stands in the docstring of `compile` for the list of them."""
+
+
 class Plain(griffe.Extension):
-    """Rewrites each docstring before it is shown."""
+    """Rewrites each docstring before it is shown, and spells options of sessions in signatures."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Called with everything that has been read."""
+        if isinstance(obj, griffe.Function) and obj.docstring is not None:
+            spell(obj)
+        if obj.path == "bolt_numba.base.options.Options" and obj.docstring is not None:
+            first, *_ = SECTION.split(obj.docstring.value)
+            obj.docstring.value = f"{first.rstrip()}  They are those of `compile`, above."
         if obj.docstring is not None:
             names = {p.name.lstrip("*") for p in getattr(obj, "parameters", ())} | set(obj.members)
             if "__init__" in obj.members:
                 names |= {p.name for p in obj.members["__init__"].parameters}
             obj.docstring.value = markdown(obj.docstring.value, names)
+
+
+def spell(function: griffe.Function) -> None:
+    """Put the options of sessions in the place of ``**options``, and what is told of them behind."""
+    packed = next((p for p in function.parameters if KEYWORDS in str(p.annotation)), None)
+    if packed is None or function.docstring is None:
+        return
+    fields = function.package["base.options.Options"].members
+    spelled = [
+        griffe.Parameter(
+            name,
+            annotation=fields[name].annotation,
+            kind=griffe.ParameterKind.keyword_only,
+            default=repr(getattr(Options, name)),
+        )
+        for name in OPTIONS
+    ]
+    function.parameters = griffe.Parameters(*(p for p in function.parameters if p is not packed), *spelled)
+    if OTHERS in function.docstring.value:
+        _, _, told, *_ = SECTION.split(inspect.getdoc(Options) or "")
+        told, _, _ = told.partition("\n\nRaises ")
+        function.docstring.value = function.docstring.value.replace(OTHERS, told)
 
 
 def markdown(text: str, names: set[str]) -> str:

@@ -21,7 +21,9 @@ def on_files(files: Any, *, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
-    """Links as seen from the site, where the pages of `TOP` stand beside those of docs."""
+    """Links as seen from the site, where the pages of `TOP` stand beside those of docs; home is alone in its tab."""
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]
     if page.file.src_uri in TOP:
         return markdown.replace("](docs/", "](")
     if page.file.src_uri == "operators.md":

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
 
+from bench.scoreboard.conftest import STATES, pytest_terminal_summary
+from bench.scoreboard.page import page
 from bolt_numba.onnx_backend import Backend
 from tests import onnx_score
 
@@ -28,6 +33,29 @@ def test_exactly_the_listed_tests_fail(capsys: pytest.CaptureFixture[str]) -> No
     assert len(names) == 11
     # A draw of Bernoulli's may be what a test of it wants, one time in fifty: those are listed, but not run here.
     assert all(name in shown for name in names if "bernoulli" not in name)
+
+
+def test_the_page_of_results_shows_the_same() -> None:
+    """`make scoreboard` writes it from a run of the entry for ONNX's scoreboard."""
+    shown = re.findall(r"(?m)^- `(\w+)_cpu`$", (PAGE.parent / "onnx-results.md").read_text(encoding="utf-8"))
+    listed = {name.partition("/")[2] for name in onnx_score.listed(PAGE.read_text(encoding="utf-8"))}
+    assert set(shown) <= listed
+    assert all("bernoulli" in name for name in listed - set(shown))  # a draw may be what a test of it wants
+
+
+def test_a_run_of_the_scoreboard_becomes_files_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESULTS_DIR", str(tmp_path))
+    kind = "suite.py::OnnxBackendNodeModelTest::test_"
+    stats = {"passed": [SimpleNamespace(nodeid=f"{kind}a_cpu")], "failed": [SimpleNamespace(nodeid=f"{kind}b_cpu")]}
+    for _ in range(2):
+        pytest_terminal_summary(SimpleNamespace(stats=stats))
+    report, trend = (json.loads((tmp_path / name).read_text()) for name in ("report.json", "trend.json"))
+    assert report["passed"] == ["OnnxBackendNodeModelTest::test_a_cpu"]
+    assert [[each[state] for state in STATES] for each in trend] == [[1, 1, 0]] * 2
+    assert {each["name"] for each in trend[0]["versions"]} == {"onnx", "bolt-numba"}
+    text = page(report, trend)
+    assert "| single operators | 1 | 1 | 0 |" in text
+    assert text.endswith("- `test_b_cpu`\n")
 
 
 def test_surprises_are_told() -> None:
