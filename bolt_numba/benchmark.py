@@ -19,11 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bolt_numba import peers
 from bolt_numba.base.errors import BoltError
 from bolt_numba.base.notebook import html_table
 from bolt_numba.base.options import options_of
-from bolt_numba.base.types import TensorSpec, dtype_from_name, dtype_name
+from bolt_numba.base.types import STRING, TensorSpec, dtype_from_name, dtype_name
 from bolt_numba.converters.formats import Content, format_of, load
 from bolt_numba.peers import BoltEngine, Engine, Feeds
 from bolt_numba.sessions.guesses import model_feeds, random_feeds
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from bolt_numba.base.options import OptionKeywords
 
 OURS = "bolt-numba"
+MOST_TEXTS = 64
+"""Texts of an input that a process of its own is told; they repeat."""
 BLOCK_SECONDS = 0.02
 """Seconds that one engine runs before the next one's turn."""
 
@@ -250,7 +254,8 @@ def _turn(call: Callable[[], object], latencies: list[float]) -> None:
 def _add_process_figures(into: Measured, how: Mapping[str, Any], feeds: Feeds) -> None:
     """how: what `main` takes beside the engine and its inputs."""
     inputs = [(name, dtype_name(a.dtype), a.shape) for name, a in feeds.items()]
-    job = {**how, "engine": into.engine, "inputs": inputs}
+    texts = {name: a.reshape(-1)[:MOST_TEXTS].tolist() for name, a in feeds.items() if a.dtype == STRING}
+    job = {**how, "engine": into.engine, "inputs": inputs, "texts": texts}
     command = [sys.executable, "-m", "bolt_numba.benchmark", json.dumps(job, default=os.fspath)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -287,7 +292,9 @@ def main(job: Mapping[str, Any]) -> dict[str, Any]:
     else:
         engine = peers.make(job["engine"], model, job["threads"], job["precision"], job["weights"])
     load_s = time.perf_counter() - start
-    feeds = random_feeds(specs)
+    texts = {name: np.array(found, STRING) for name, found in job["texts"].items()}
+    shapes = {name: tuple(shape) for name, _, shape in job["inputs"]}
+    feeds = random_feeds(specs, given={name: np.resize(found, shapes[name]) for name, found in texts.items()})
     start = time.perf_counter()
     engine.run(feeds)
     return {"load_s": load_s, "first_run_s": time.perf_counter() - start, "peak_rss_bytes": peak_rss()}

@@ -35,6 +35,7 @@ from bolt_numba.passes.pipeline.portable import simplify
 from bolt_numba.preprocessing import with_preprocessing
 from bolt_numba.sessions.guesses import complete_shapes
 from bolt_numba.sessions.session import Session
+from bolt_numba.sessions.warming import runner_at
 
 __all__ = [
     "channels_first", "extract", "names", "packed", "save_onnx", "simplify", "to_onnx", "unsupported", "with_names",
@@ -299,7 +300,7 @@ def packed(
     for count in sorted(set(threads if threads is not None else (1, default_threads()))):
         session = Session(made, threads=count, precision=precision, numerics=numerics)
         with session._granted():
-            runner, arrays = session._at(sizes)
+            runner, arrays = runner_at(session, sizes)
             runner.packs.pack(runner.planned_for(runner._types(arrays)).jobs)
         found.rows.update(session._packs.export())
         found.marks = marks_of(found.rows)

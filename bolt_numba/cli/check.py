@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,7 +58,8 @@ def run(
     if as_json:
         console.write_json({"inputs": [_facts(n, a) for n, a in feeds.items()], "outputs": facts})
         return
-    columns = ("output", "dtype", "shape", "min", "mean", "max", "file")
+    firsts = ["first"] if any("first" in row for row in facts) else []
+    columns = ("output", "dtype", "shape", "min", "mean", "max", *firsts, "file")
     console.table("", columns, [[_cell(f, key) for key in ("name", *columns[1:])] for f in facts])
 
 
@@ -66,23 +68,40 @@ def _cell(facts: dict[str, Any], key: str) -> str:
     return "" if found is None else console.shape_text(found) if key == "shape" else str(found)
 
 
-def _save(results: dict[str, Array], folder: Path) -> dict[str, str]:
+def _save(results: dict[str, Any], folder: Path) -> dict[str, str]:
     """Write each output; its name becomes a file name."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
     for i, (name, array) in enumerate(results.items()):
         clean = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).strip(".") or f"output_{i}"
-        path = folder / f"{clean}.npy"
+        is_array = isinstance(array, np.ndarray)
+        path = folder / (f"{clean}.npy" if is_array else f"{clean}.json")
         with replaced(path) as file:
-            np.save(file, array, allow_pickle=False)
+            if is_array:
+                np.save(file, _plain(array), allow_pickle=False)
+            else:
+                file.write(json.dumps(array).encode())
         files[name] = str(path)
-    save_arrays(folder / "outputs.npz", results)
+    arrays = {name: _plain(array) for name, array in results.items() if isinstance(array, np.ndarray)}
+    save_arrays(folder / "outputs.npz", arrays)
     return files
 
 
-def _facts(name: str, array: Array) -> dict[str, Any]:
+def _plain(array: Array) -> Array:
+    """Texts as NumPy's own, which files hold."""
+    return array.astype(str) if array.dtype == object else array
+
+
+def _facts(name: str, array: Any) -> dict[str, Any]:
+    """What is told of an array, a list or a dictionary."""
+    if not isinstance(array, np.ndarray):
+        first = array[:1] if isinstance(array, list) else [array]
+        return {"name": name, "dtype": type(array).__name__, "shape": [len(array)], "first": f"{str(*first):.60}"}
+    if array.dtype == object:
+        first = array.reshape(-1)[:1].tolist()
+        return {"name": name, "dtype": "string", "shape": list(array.shape), "first": f"{str(*first):.60}"}
     found: dict[str, Any] = {"name": name, "dtype": dtype_name(array.dtype), "shape": list(array.shape)}
-    if array.size and array.dtype != object:
+    if array.size:
         wide = array.astype(np.float64)
         found |= {"min": f"{wide.min():.6g}", "mean": f"{wide.mean():.6g}", "max": f"{wide.max():.6g}"}
     return found

@@ -7,6 +7,7 @@ import json
 import math
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -18,7 +19,7 @@ import typer
 from bolt_numba.base.errors import BoltError, InvalidModelError
 from bolt_numba.base.files.regular import open_regular, replaced
 from bolt_numba.base.options import OPTIONS, Options, plain_kind
-from bolt_numba.base.types import Array, TensorSpec
+from bolt_numba.base.types import STRING, Array, TensorSpec
 from bolt_numba.cli import console
 from bolt_numba.devices import names as device_names
 from bolt_numba.ir.graph import Graph
@@ -151,8 +152,8 @@ Inputs: TypeAlias = Annotated[
     list[str],
     typer.Option(
         "--input",
-        metavar="NAME=FILE",
-        help="x=a.npy, n=3 (a JSON value), or an .npz file with several inputs.",
+        metavar="NAME=VALUE",
+        help="x=a.npy, n=3 (a JSON value), city=Rome (of an input of texts), or an .npz file with several inputs.",
     ),
 ]
 
@@ -215,7 +216,7 @@ def _without_ranges(entries: Mapping[str, Sequence[int | range]]) -> list[AllSha
 
 
 def read_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, Array]:
-    """Arrays by input name, of the dtype that the model declares where a JSON value is given."""
+    """Arrays by input name, of the dtype that the model declares where a JSON value or a text is given."""
     kinds = {s.name: s for s in specs}
     found: dict[str, Array] = {}
     for text in texts:
@@ -224,7 +225,7 @@ def read_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, 
             found.update(load_arrays(Path(text)))
             continue
         if not equals:
-            raise typer.BadParameter(f"got {text!r}, wanted NAME=FILE", param_hint="--input")
+            raise typer.BadParameter(f"got {text!r}, wanted NAME=VALUE", param_hint="--input")
         if name not in kinds:
             raise BoltError(f"input: got {name!r}, wanted one of {', '.join(kinds)}")
         found[name] = _array(value, kinds[name])
@@ -267,7 +268,16 @@ def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
                 np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
 
 
+def _texts(text: str) -> Any:
+    """A JSON list or text; what is none is a text as it stands."""
+    if text[:1] in ("[", '"'):
+        with suppress(ValueError):
+            return json.loads(text)
+    return text
+
+
 def _array(text: str, spec: TensorSpec) -> Array:
+    """The array of a file, or of a value, which gets axes of size 1 where it has fewer than the input."""
     if text.endswith(".npy"):
         return load_array(Path(text))
     if text.endswith(".npz"):
@@ -276,7 +286,8 @@ def _array(text: str, spec: TensorSpec) -> Array:
             raise BoltError(f"{text}: arrays: got {sorted(archive)}, wanted {spec.name!r} or only one")
         return archive.get(spec.name, next(iter(archive.values())))
     try:
-        return plain_array(json.loads(text), spec.dtype)
+        array = np.asarray(_texts(text), STRING) if spec.dtype == STRING else plain_array(json.loads(text), spec.dtype)
+        return array.reshape(array.shape + (1,) * (len(spec.shape or ()) - array.ndim))
     except (ValueError, TypeError) as error:
         wanted = "a .npy or .npz file or a JSON value"
         raise typer.BadParameter(f"got {text!r}, wanted {wanted}", param_hint="--input") from error

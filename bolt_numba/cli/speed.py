@@ -21,9 +21,11 @@ from bolt_numba.cli.options import (
     Weights,
     one_of,
     read_feeds,
+    read_inputs,
     read_shapes,
     takes_options,
 )
+from bolt_numba.sessions.inputs import spec_of
 
 VS = "Engines to compare: onnxruntime, openvino; litert, opencv, paddle for files of their formats."
 
@@ -50,6 +52,7 @@ def bench(
     model: ModelPath,
     vs: Peers = "",
     options: Mapping[str, Any] = {},
+    input_: Inputs = [],
     shape: Shapes = [],
     seed: Seed = 0,
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time to measure, all engines together.")] = 3.0,
@@ -65,9 +68,11 @@ def bench(
     for name in names:
         peers.want_installed(name)
     with console.progress(f"compiling {model.name}") as say:
+        inputs = bn.load(model, weights=weights, signature=signature).caller_inputs if input_ else []
+        feeds = read_inputs(input_, [spec_of(v.name, v.type) for v in inputs])
         report = benchmark.bench(
-            model, vs=names, shapes=read_shapes(shape), seed=seed, seconds=seconds, processes=processes, progress=say,
-            weights=weights, signature=signature, **options,
+            model, vs=names, shapes=read_shapes(shape), feeds=feeds, seed=seed, seconds=seconds, processes=processes,
+            progress=say, weights=weights, signature=signature, **options,
         )  # fmt: skip
     if as_json:
         console.write_json(report.to_json())

@@ -73,6 +73,14 @@ class Op:
         """Naive NumPy meaning: the oracle of tests, the constant folder, the fallback.  Never writes its inputs."""
         raise NotImplementedError(self.name)
 
+    def quick(self, *known: Array | None) -> Callable[..., Any] | None:
+        """The only result as a function of the only operand that is not ``known``, for operators on texts.
+
+        What follows from constants is worked out once.  Results may share memory, which nobody writes to.  None: there
+        is no such function.
+        """
+        return None
+
     def fail(self, what: str, got: object, wanted: object) -> ShapeError:
         """A ShapeError in the house form."""
         return ShapeError(f"{self.name}: {what}: got {got}, wanted {wanted}")

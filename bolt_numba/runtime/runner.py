@@ -371,7 +371,7 @@ class Runner:
             if cut.alone is not None:
                 return self._alone(cut.alone).run(results)
             outs = evaluate(op, args, cut.amounts)
-        return [_dense(x, v.type) for x, v in zip(outs, cut.node.outputs, strict=True)]
+        return [dense_result(x, v.type) for x, v in zip(outs, cut.node.outputs, strict=True)]
 
     def _note(self, key: int, found: Sequence[Sequence[int]]) -> None:
         """Keep what data have decided, for a tape; rather where something is there than nothing."""
@@ -458,7 +458,7 @@ def _empty(shape: Any, dtype: Any) -> Array:
     return np.empty(shape, dtype)
 
 
-def _dense(result: Any, wanted: TensorType) -> Any:
+def dense_result(result: Any, wanted: TensorType) -> Any:
     """A result as what regions take: a contiguous array, or a Python value by its type."""
     if only_in_python(wanted):
         return as_value(result, wanted)

@@ -51,11 +51,35 @@ def model_feeds(
     seed: int = 0,
     given: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """As `random_feeds`, with `complete_shapes` for what the shapes leave free, and integers that fit their tables.
+    """As `random_feeds`, with `complete_shapes` for what the shapes leave free.
+
+    Integers fit the model's tables, and texts are among those that it knows.
 
     Raises ShapeError for shapes that do not fit, DTypeError for what is no array.
     """
-    return random_feeds(_specs(graph), complete_shapes(graph, shapes, given), seed, given, index_bounds(graph))
+    sizes = complete_shapes(graph, shapes, given)
+    rng = np.random.default_rng(seed)
+    drawn = {name: rng.choice(texts, sizes[name]) for name, texts in known_texts(graph).items() if name in sizes}
+    return random_feeds(_specs(graph), sizes, seed, {**drawn, **(given or {})}, index_bounds(graph))
+
+
+def known_texts(graph: Graph) -> dict[str, Array]:
+    """Of inputs of texts those that the model compares them with: categories, keys, n-grams."""
+    found: dict[str, Array] = {}
+    for value in graph.caller_inputs:
+        texts: list[str] = []
+        seen, rest = set[int](), [value] if value.type.dtype == STRING else []
+        while rest:
+            for node in rest.pop().uses.times:
+                if id(node) not in seen:
+                    seen.add(id(node))
+                    consts = [v.const for v in node.operands if v is not None and v.const is not None]
+                    texts += next((c.reshape(-1).tolist() for c in consts if c.dtype == STRING), [])
+                    texts += [item for item in getattr(node.op, "pool", ()) if isinstance(item, str)]
+                    rest += [v for v in node.outputs if v.type.dtype == STRING]
+        if texts:
+            found[value.name] = np.array(texts, STRING)
+    return found
 
 
 def complete_shapes(

@@ -85,7 +85,7 @@ Wanted = tuple[TensorSpec, str, Any, int, list[int], tuple[Any, ...]]
 def wanted_of(spec: TensorSpec) -> Wanted:
     """What tells at once that an array is an input as it is; the dtype is None where `as_input` has to look."""
     shape = spec.shape or ()
-    is_plain = spec.nested is None and spec.shape is not None and spec.dtype not in (BOOL, STRING)
+    is_plain = spec.nested is None and spec.shape is not None and spec.dtype is not BOOL
     fixed = [axis for axis, size in enumerate(shape) if not isinstance(size, str)]
     sizes = tuple([shape[axis] for axis in fixed])
     return spec, spec.name, spec.dtype if is_plain else None, len(shape), fixed, sizes
@@ -104,6 +104,8 @@ def inputs_among(wanted: Sequence[Wanted], feeds: Any, far: Sequence[Device]) ->
         if type(given) is np.ndarray and given.dtype is dtype and given.flags.c_contiguous:
             shape = given.shape
             if len(shape) == rank and tuple(map(shape.__getitem__, fixed)) == sizes:
+                if dtype is STRING:
+                    _want_texts(name, given)
                 arrays.append(given)
                 continue
         array = as_input(spec, given, far, views=dtype is not None)
@@ -125,7 +127,9 @@ def wrong_names(given: Sequence[Any], names: Sequence[str]) -> str:
 
 def _want_texts(name: str, given: Array) -> None:
     """An array of objects may hold anything."""
-    for kind in set(map(type, given.flat)):
+    if given.size == 1 and type(given.item()) is str:
+        return
+    for kind in set(map(type, given.reshape(-1).tolist())):
         if not issubclass(kind, str):
             raise DTypeError(f"input {name!r}: got a {kind.__name__} among the elements, wanted texts")
 
@@ -257,7 +261,7 @@ def threads_of(threads: Any) -> int:
 
 
 def zeros_of(spec: TensorSpec, given: Any) -> Array:
-    """An input of zeros of a shape, once its memory is granted.  given: sizes of all axes."""
+    """An input of zeros, or of empty texts, of a shape, once its memory is granted.  given: sizes of all axes."""
     dims = None if given is None else sizes_of(spec.name, given)
     if dims is None or any(isinstance(d, str) for d in dims):
         raise ShapeError(
@@ -267,4 +271,4 @@ def zeros_of(spec: TensorSpec, given: Any) -> Array:
         raise ShapeError(f"input {spec.name!r}: shape: got {dims}, wanted sizes")
     sizes = tuple(map(int, dims))
     ask(math.prod(sizes) * spec.dtype.itemsize, f"input {spec.name!r}")
-    return np.zeros(sizes, spec.dtype)
+    return np.full(sizes, "", STRING) if spec.dtype == STRING else np.zeros(sizes, spec.dtype)

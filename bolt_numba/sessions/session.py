@@ -14,7 +14,7 @@ from bolt_numba.base.budget import limits_of, within
 from bolt_numba.base.errors import BoltError, DeviceError, DTypeError, ShapeError
 from bolt_numba.base.files.mapped import check_intact, drop_maps
 from bolt_numba.base.options import Options, count_of, not_among, options_of
-from bolt_numba.base.types import Array, TensorSpec
+from bolt_numba.base.types import STRING, Array, TensorSpec
 from bolt_numba.devices import in_order, plug_ins
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN
@@ -32,7 +32,6 @@ from bolt_numba.sessions.inputs import (
     targets_among,
     threads_of,
     wanted_of,
-    zeros_of,
 )  # fmt: skip
 from bolt_numba.sessions.outputs import Outputs, specs_table
 
@@ -156,11 +155,16 @@ class Session:
 
         graph, stored = self._optimise(), self.graph.packed
         self._packs.take(graph, self._weights(), self._optimise)
+        self._texts = None
+        if STRING in [v.type.dtype for node in graph.nodes for v in (*node.operands, *node.outputs) if v is not None]:
+            from bolt_numba.runtime.texts import texts_of
+
+            self._texts = texts_of(graph)
         if stored is not None and stored.machine == machine():
             self._packs.take_packed(Sealed(stored), self.graph)
         elif stored is not None:
             check_sources(stored, self.graph)
-        return region_of(graph)
+        return region_of(graph) if self._texts is None else self._texts.region
 
     def _optimise(self) -> Graph:
         """An optimised graph of its own."""
@@ -223,6 +227,8 @@ class Session:
     def _run(self, arrays: list[Array], choose: Choose | None = None) -> list[Array]:
         if self._shared and (told := contradiction(self._shared, self.inputs, arrays)) is not None:
             return run_apart(self, told, arrays, choose)
+        if self._texts is not None:
+            return self._texts.run(self._go, self._dense(arrays), self._budget)
         if self._states is None:
             return self._go(arrays, None if choose is None else choose(arrays))
         return self._states.run(self._go, arrays, choose, self._homes if self._far else None)
@@ -232,7 +238,7 @@ class Session:
         with self._granted():
             return self._runner.homes(arrays, len(self.graph.states))
 
-    def _go(self, arrays: list[Array], targets: Sequence[Array | None] | None) -> list[Array]:
+    def _go(self, arrays: list[Array], targets: Sequence[Array | None] | None = None) -> list[Array]:
         runner = self._runner
         if type(arrays) is Views:
             from bolt_numba.runtime.views import reading
@@ -362,17 +368,12 @@ class Session:
         Raises ShapeError for a name or size.
         """
         from bolt_numba.base.turns import wait
+        from bolt_numba.sessions.warming import runner_at
 
         with self._granted():
-            runner, arrays = self._at(shapes)
+            runner, arrays = runner_at(self, shapes)
             runner.prepare(arrays, waits=True)
         wait(runner.serving)
-
-    def _at(self, shapes: Mapping[str, Sequence[int]]) -> tuple[Runner, list[Array]]:
-        """What runs inputs of these shapes, and such inputs."""
-        self._check_known(shapes)
-        arrays = [zeros_of(spec, shapes.get(spec.name, spec.shape)) for spec in self.inputs]
-        return self._fitting(arrays)._runner, arrays + ([] if self._states is None else self._states.values)
 
     @border("reset_state")
     def reset_state(self, states: Mapping[str, Array] | None = None) -> None:
@@ -404,7 +405,8 @@ class Session:
             given = self._dense(self._inputs(self._feeds(args, kwargs)))
             arrays = [np.asarray(a) if is_elsewhere(a) else a for a in given]
             arrays += [] if self._states is None else self._states.on_host()
-            return profile_runs(self._fitting(arrays)._runner, arrays, count_of("runs", runs))
+            fitting = self._fitting(arrays)
+            return profile_runs(fitting._runner, arrays, count_of("runs", runs), fitting._texts)
 
     def memory(self) -> dict[str, int]:
         """Bytes by use.
@@ -435,6 +437,8 @@ class Session:
         from bolt_numba.runtime.reports.report import report_of
 
         made = report_of(self._runner) if self._plugins is None else self._plugins.report(self._runner)
+        if self._texts is not None:
+            made[:] = [*self._texts.rows(self._texts.before), *made, *self._texts.rows(self._texts.behind)]
         for each in self._inner():
             inner = each.report()
             made += [{"inputs": taken(each), **row} for row in inner]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.budget import ask
 from bolt_numba.base.errors import DTypeError
 from bolt_numba.base.types import (
     F32,
@@ -31,6 +34,37 @@ def _comparable(x: Array) -> list[Any]:
     return [None if v != v else v for v in x.reshape(-1).tolist()]
 
 
+def _first_places(keys: Array) -> dict[Any, int]:
+    """Where each key stands first."""
+    return dict(zip(reversed(_comparable(keys)), range(len(keys) - 1, -1, -1), strict=True))
+
+
+def _looked_up(keys: Array, rows: Array, refuse: Callable[[Array], Array] | None = None) -> Callable[[Array], Array]:
+    """A function that gives of each text the row of its place among ``keys``, of others the row behind these.
+
+    refuse: what is called instead where a text is no key.
+    """
+    get, last, inner = _first_places(keys).get, len(keys), rows.shape[1:]
+    row_bytes = rows.dtype.itemsize * math.prod(inner)
+    single: dict[tuple[tuple[int, ...], int], Array] = {}  # rows, by the shape of a single text and its place
+
+    def find(x: Array) -> Array:
+        if x.size == 1:
+            at = get(x.item(), last)
+            if at < last or refuse is None:
+                made = single.get((x.shape, at))
+                if made is None:
+                    made = single[x.shape, at] = rows[at : at + 1].reshape(x.shape + inner)
+                return made
+        ask(x.size * row_bytes, "encoded texts")
+        found = np.fromiter(map(get, x.reshape(-1).tolist(), itertools.repeat(last)), np.int64, x.size)
+        if refuse is not None and (found == last).any():
+            return refuse(x)
+        return rows[found].reshape(x.shape + inner)
+
+    return find
+
+
 @op("LabelEncoder")
 class LabelEncoder(Op):
     """y = values[i] where x = keys[i], else the default.
@@ -48,9 +82,15 @@ class LabelEncoder(Op):
         return TensorType(values.dtype, x.shape)
 
     def reference(self, x: Array, keys: Array, values: Array, default: Array) -> Array:
-        places = dict(zip(reversed(_comparable(keys)), range(len(keys) - 1, -1, -1), strict=True))
+        places = _first_places(keys)
         found = np.array([places.get(v, len(keys)) for v in _comparable(x)], I64)
         return np.asarray(np.concatenate([values, default.reshape(-1)])[found]).reshape(x.shape)
+
+    def quick(self, *known: Array | None) -> Callable[[Array], Array] | None:
+        x, keys, values, default = known
+        if x is not None or keys is None or values is None or default is None or keys.dtype != STRING:
+            return None
+        return _looked_up(keys, np.concatenate([values, default.reshape(-1)]))
 
 
 @op("OneHotEncoder")
@@ -76,6 +116,14 @@ class OneHotEncoder(Op):
             raise self.fail("x", x[~y.any(-1)][0], f"one of {categories.tolist()[:8]}")
         return y
 
+    def quick(self, *known: Array | None) -> Callable[[Array], Array] | None:
+        x, categories = known
+        if x is not None or categories is None or categories.dtype != STRING:
+            return None
+        rows = np.zeros((len(categories) + 1, len(categories)), F32)
+        rows[:-1] = categories[:, None] == categories
+        return _looked_up(categories, rows, None if self.zeros else lambda x: self.reference(x, categories))
+
 
 @op("ZipMap")
 class ZipMap(Op):
@@ -98,6 +146,19 @@ class ZipMap(Op):
         if rows.shape[1] != len(names):
             raise self.fail("columns of scores", rows.shape[1], len(names))
         return (list(map(dict, map(zip, itertools.repeat(names), rows.tolist()))),)
+
+    def quick(self, *known: Array | None) -> Callable[[Array], Any] | None:
+        _, labels = known
+        if labels is None:
+            return None
+        names = labels.tolist()
+
+        def zipped(scores: Array) -> Any:
+            if scores.ndim != 2 or scores.shape[1] != len(names):
+                return self.reference(scores, labels)[0]
+            return [dict(zip(names, row, strict=False)) for row in scores.tolist()]
+
+        return zipped
 
 
 def _want_map(owner: Op, x: TensorType, *keys: AnyDType) -> MapType:

@@ -20,6 +20,7 @@ from bolt_numba.runtime.memory import JOINED
 from bolt_numba.runtime.prepared import Prepared, finish
 from bolt_numba.runtime.runner import Runner
 from bolt_numba.runtime.slots import Job
+from bolt_numba.runtime.texts import Texts
 
 Label: TypeAlias = "tuple[str, str, str, str, Mapping[str, int], float]"
 REST = "the rest: the call, memory, results (below 0: steps are quicker together)"
@@ -136,11 +137,14 @@ LONGEST_S = 20.0
 """Seconds behind which no further run begins: a simulated GPU may take that long for a single one."""
 
 
-def profile_runs(runner: Runner, arrays: Sequence[Array], runs: int) -> Profile:
-    """Run ``runs`` times, or fewer where that takes longer than `LONGEST_S`, and take the median of each job."""
+def profile_runs(runner: Runner, arrays: Sequence[Array], runs: int, texts: Texts | None = None) -> Profile:
+    """Run ``runs`` times, or fewer where that takes longer than `LONGEST_S`, and take the median of each job.
+
+    texts: what runs before and behind the runner, if anything does.
+    """
     with one_run():
-        runner.prepare(arrays, waits=True)
-        runner.run(arrays)
+        runner.prepare(arrays if texts is None else texts.prepared(arrays), waits=True)
+        _whole(runner, arrays, texts)
     until = time.perf_counter() + LONGEST_S
     whole: list[float] = []
     samples: list[list[float]] = []
@@ -148,10 +152,10 @@ def profile_runs(runner: Runner, arrays: Sequence[Array], runs: int) -> Profile:
     for _ in range(runs):
         begin = time.perf_counter()
         with one_run():
-            runner.run(arrays)
+            _whole(runner, arrays, texts)
         whole.append(time.perf_counter() - begin)
         with one_run():
-            labels, seconds = _timed_run(runner, arrays)
+            labels, seconds = _timed_run(runner, arrays) if texts is None else _timed_texts(runner, arrays, texts)
         samples.append(seconds)
         if time.perf_counter() > until:
             break
@@ -161,6 +165,21 @@ def profile_runs(runner: Runner, arrays: Sequence[Array], runs: int) -> Profile:
     timed = zip(labels, medians, starts, strict=False)
     rows = [Row(*label[:4], float(s), float(t), *label[4:]) for label, s, t in timed]
     return Profile(rows, len(samples), float(np.median(whole)), runner.threads)
+
+
+def _whole(runner: Runner, arrays: Sequence[Array], texts: Texts | None) -> None:
+    runner.run(arrays) if texts is None else texts.run(runner.run, arrays)
+
+
+def _timed_texts(runner: Runner, arrays: Sequence[Array], texts: Texts) -> tuple[list[Label], list[float]]:
+    """As `_timed_run`, with what runs before and behind."""
+    labels, seconds = _timed_run(runner, texts.prepared(arrays))
+    before, behind = texts.timed(runner.run, arrays)
+    first, last = (
+        [(row["node"], row["op"], row["runner"], row["output"], dict[str, int](), 0.0) for row in texts.rows(steps)]
+        for steps in (texts.before, texts.behind)
+    )
+    return [*first, *labels, *last], [*before, *seconds, *behind]
 
 
 def _timed_run(runner: Runner, arrays: Sequence[Array]) -> tuple[list[Label], list[float]]:
