@@ -97,7 +97,9 @@ def ops_without_cases(ops: Mapping[str, type[Op]], tested: Collection[str]) -> I
 def no_cases(op: type[Op]) -> str:
     family = Path(file_of(op)).name
     text = f"@cases({op.name}) on a function (draw, op) that returns a Case(op(...), operands)"
-    return f"{op.name} ({file_of(op)}): no cases to test it with: add to tests/cases/{family}: {text}"
+    has_file = (ROOT / "tests" / "cases" / family).exists() and family != "__init__.py"
+    place = f"add to tests/cases/{family}" if has_file else "add to a file in tests/cases, which may be a new one"
+    return f"{op.name} ({file_of(op)}): no cases to test it with: {place}: {text}"
 
 
 def ops_without_spelling(ops: Mapping[str, type[Op]], writers: Collection[type[Op]], none: set[str]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import bolt_numba as bn
@@ -56,6 +57,20 @@ def test_signatures(model: bn.Model) -> None:
         bn.Model({})
     with pytest.raises(TypeError, match="got a str, wanted graphs"):
         bn.Model({"main": "a graph"})  # type: ignore[dict-item]
+
+
+def test_what_is_saved_as_onnx_is_onnx(model: bn.Model, tmp_path: Path) -> None:
+    """A path says what is written; an ONNX file has one graph."""
+    for path, given in (
+        (tmp_path / "one.onnx", model.graph("score")),
+        (str(tmp_path / "TWO.ONNX"), bn.Model(model.graph("score"))),
+    ):
+        bn.save(given, path)
+        onnx.checker.check_model(onnx.load(path))
+        np.testing.assert_array_equal(bn.compile(path)(x=X)["y"], WANTED["score"])
+    with pytest.raises(BoltError, match=r"many.onnx': got a model of 2 graphs, wanted one, or a .bolt file for all"):
+        bn.save(model, tmp_path / "many.onnx")
+    assert not (tmp_path / "many.onnx").exists()
 
 
 def test_a_file_holds_shared_constants_once(model: bn.Model, tmp_path: Path) -> None:

@@ -101,11 +101,12 @@ def test_a_reader_of_an_operator_that_onnx_lacks() -> None:
 def test_an_operator_without_cases(lonely: type[Op]) -> None:
     (line,) = missing.ops_without_cases({"Lonely": lonely}, ())
     assert line.startswith("Lonely (tests/test_newcomer.py): no cases")
-    assert "add to tests/cases/test_newcomer.py: @cases(Lonely) on a function (draw, op)" in line
+    assert "add to a file in tests/cases, which may be a new one: @cases(Lonely) on a function (draw, op)" in line
+    assert "add to tests/cases/pool.py: @cases(MaxPool)" in missing.no_cases(OPS["MaxPool"])
     (line,) = missing.ops_without_cases({}, {"Gone"})
     assert line.startswith("Gone: tests/cases names an operator that")
     entry = Entry(lonely, "cpu", "f32", lambda *_: [], lambda *_: True, 0, "mine")
-    with pytest.raises(AssertionError, match=r"add to tests/cases/test_newcomer.py: @cases\(Lonely\)"):
+    with pytest.raises(AssertionError, match=r"which may be a new one: @cases\(Lonely\)"):
         test_kernels.taken_cases(entry, 1)
 
 

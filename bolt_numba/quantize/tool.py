@@ -15,7 +15,6 @@ from bolt_numba.base.border import border, theirs
 from bolt_numba.base.errors import BoltError
 from bolt_numba.base.options import flag_of
 from bolt_numba.base.records import record
-from bolt_numba.converters.onnx.writing.write import save_onnx
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import sized, with_open_sizes
 from bolt_numba.passes.pipeline.portable import simplify
@@ -57,12 +56,9 @@ class Quantised:
 def write_model(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write a graph as ``.onnx`` or ``.bolt``, complete or not at all."""
     suffix = Path(path).suffix.lower()
-    if suffix == ".onnx":
-        save_onnx(graph, path)
-    elif suffix == ".bolt":
-        save(graph, Path(path))
-    else:
+    if suffix not in (".onnx", ".bolt"):
         raise BoltError(f"{str(path)!r}: got suffix {suffix!r}, wanted .onnx or .bolt")
+    save(graph, Path(path))
 
 
 @border("quantize", OSError)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 from bolt_numba.base.border import border
-from bolt_numba.base.errors import DTypeError
+from bolt_numba.base.errors import BoltError, DTypeError
 from bolt_numba.devices.seals import check_sources
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import Model
@@ -62,10 +62,21 @@ def read_model(source: Source, format: str | None = None, weights: File | None =
 
 @border("save", OSError)
 def save(model: Graph | Model, path: str | Path) -> None:
-    """Write a graph, or all graphs of a model, as one ``.bolt`` file (replaced atomically).
+    """Write a graph, or all graphs of a model, as one ``.bolt`` file, or as ONNX to a path that ends in ``.onnx``.
 
-    Raises DTypeError for what is neither, BoltError for a path that cannot be written.
+    The file is replaced atomically.  `surgery.save_onnx` has more options.  Raises DTypeError for what is neither,
+    BoltError for a path that cannot be written or for several graphs in an ``.onnx`` file, UnsupportedOpError for what
+    ONNX has no words for.
     """
     from bolt_numba.ir import store
 
+    given: object = model
+    if isinstance(given, (Graph, Model)) and str(path).lower().endswith(".onnx"):
+        from bolt_numba.converters.onnx.writing.write import save_onnx
+
+        whole = read_model(given)
+        if (count := len(whole.graphs)) != 1:
+            raise BoltError(f"{str(path)!r}: got a model of {count} graphs, wanted one, or a .bolt file for all")
+        save_onnx(whole.graph(), path)
+        return
     store.save(model, path)

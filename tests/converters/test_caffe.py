@@ -297,3 +297,14 @@ def test_what_a_fork_adds_to_a_layer_is_left_out() -> None:
         relu = field(1, b"r") + field(2, b"ReLU") + field(3, b"x") + field(4, b"y") + parameters
         net = bn.load(field(1, b"n") + field(3, b"x") + field(8, dims) + field(100, relu), format="caffe")
         assert bn.compile(net)(np.array([[-2, 2]], F32))["y"].tolist() == [[-1, 2]]
+
+
+@pytest.mark.parametrize("kind", ["Reduction", "Concat", "Slice", "Flatten", "Tile"])
+def test_a_scalar_has_no_axis(kind: str) -> None:
+    """Not even axis 0, as in Caffe."""
+    one = 'layer { name: "s" type: "Reduction" bottom: "data" top: "s" }\n'
+    param = f"{kind.lower()}_param {{ axis: 0 {'tiles: 2' if kind == 'Tile' else ''} }}"
+    text = f'{INPUT}{one}layer {{ name: "l" type: "{kind}" bottom: "s" top: "o" {param} }}'
+    with pytest.raises(InvalidModelError, match="axis of 's': got 0"):
+        bn.load(text.encode())
+    assert run(INPUT + one)["s"].shape == ()

@@ -38,6 +38,11 @@ class LayerBuilder(ForeignBuilder):
         found = weights.blobs.get(self.layer.name)
         self.blobs = None if found is None else len(found)
 
+    def axis_of(self, x: Value, axis: int) -> int:
+        """An axis of x, counted from the first; a scalar has none."""
+        self.dim_of(x, axis)
+        return super().axis_of(x, axis)
+
     def filler(self, name: str) -> Message | None:
         """The filler of this name among the layer's parameters."""
         for _, param in self.layer.parameters(self.what):

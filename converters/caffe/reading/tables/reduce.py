@@ -17,11 +17,9 @@ _OPERATIONS = {"SUM": ReduceSum, "ASUM": ReduceL1, "SUMSQ": ReduceSumSquare, "ME
 @reader("Reduction")
 def reduction(b: LayerBuilder, x: Value, *, operation: str = "SUM", axis: int = 0, coeff: float = 1.0) -> Value:
     """All axes from ``axis`` on become one number, times the coefficient."""
-    rank = b.rank_of(x)
-    if operation not in _OPERATIONS or not -rank <= axis < max(rank, 1):
-        raise b.invalid("operation and axis", (operation, axis), f"one of {list(_OPERATIONS)}, of {rank} axes")
-    axes = range(axis % rank, rank) if rank else ()
-    y = b(_OPERATIONS[operation](keepdims=False), x, ints(axes))
+    if operation not in _OPERATIONS:
+        raise b.invalid("operation", operation, f"one of {list(_OPERATIONS)}")
+    y = b(_OPERATIONS[operation](keepdims=False), x, ints(range(b.axis_of(x, axis), b.rank_of(x))))
     return y if coeff == 1 else b(Mul(), y, coeff)
 
 
