@@ -169,11 +169,6 @@ fuzz: $(STAMP) ## Fuzz what reads files, by coverage: make fuzz TARGET=tflite SE
 	$(BIN)/python -m pip install --quiet -r tests/fuzz/requirements.txt
 	$(BIN)/python -W ignore -m tests.fuzz run $(TARGET) --seconds $(SECONDS)
 
-docs: $(STAMP) ## Write the pages that are made from the code.
-	$(BIN)/bolt-numba ops --markdown > docs/operators.md
-	$(BIN)/bolt-numba ops --safety > docs/data-safety.md
-	$(BIN)/bolt-numba ops --formats > docs/formats.md
-
 site: $(STAMP) ## Build the documentation in build/site, links checked, after running all that its pages say.
 	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -1,4 +1,4 @@
-"""What mkdocs does besides: pages from the top of the repository, and links between them and the folder docs."""
+"""What mkdocs does besides: pages from the top of the repository, pages made from the code, and their links."""
 
 from __future__ import annotations
 
@@ -8,15 +8,25 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
+from bolt_numba.cli import formats, machine
+
 ROOT = Path(__file__).parent.parent
 TOP = ("CONTRIBUTING.md", "CHANGELOG.md")
 """Pages at the top of the repository."""
+MADE = {
+    "operators.md": machine.operators_markdown,
+    "data-safety.md": machine.safety_markdown,
+    "formats.md": formats.formats_markdown,
+}
+"""Pages that are made from the code; `bolt-numba ops` prints them."""
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    """Add the pages of `TOP`."""
+    """Add the pages of `TOP` and of `MADE`."""
     for name in TOP:
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    for name, make in MADE.items():
+        files.append(File.generated(config, name, content=make()))
     return files
 
 

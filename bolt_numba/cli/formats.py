@@ -1,4 +1,4 @@
-"""What is read of each format: names for `bolt-numba ops`, and the page ``docs/formats.md``."""
+"""What is read of each format: names for `bolt-numba ops`, and the page formats.md of the site."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def names_read() -> dict[str, list[str]]:
 
 
 def formats_markdown() -> str:
-    """The page ``docs/formats.md``, made from the readers."""
+    """The page formats.md of the site, made from the readers."""
     lines, last = [HEAD], ""
     for key, domain, found in _tables():
         if key != last and key in NOTES:

@@ -50,7 +50,7 @@ SAFETY = (
     "| operator | operand | what its content decides, and where that is bounded |",
     "|---|---|---|",
 )
-"""How the page docs/data-safety.md begins."""
+"""How the page data-safety.md begins."""
 FREE = "{} operators only compute with what operands hold, move it, or look at it in Python:"
 PACKAGES = ("numpy", "numba", "llvmlite", "onnx", "ml_dtypes", "protobuf")
 CUDA_PACKAGES = ("cuda-bindings", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink")
@@ -61,9 +61,9 @@ PEERS = ("onnxruntime", "openvino")
 def ops(
     names: Annotated[list[str] | None, typer.Argument(help="Only these: operands, attributes and defaults.")] = None,
     as_json: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The table of docs/operators.md.")] = False,
-    safety: Annotated[bool, typer.Option("--safety", help="The page docs/data-safety.md.")] = False,
-    formats: Annotated[bool, typer.Option("--formats", help="The page docs/formats.md.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the site's page of operators.")] = False,
+    safety: Annotated[bool, typer.Option("--safety", help="Print the site's page of what data may do.")] = False,
+    formats: Annotated[bool, typer.Option("--formats", help="Print the site's page of operators by format.")] = False,
 ) -> None:
     """List every operator with the kernels that run it, and every operator of each format that is read."""
     if names:
@@ -131,7 +131,7 @@ def operator_rows() -> list[dict[str, Any]]:
 
 
 def operators_markdown() -> str:
-    """The page ``docs/operators.md``, made from the registries."""
+    """The page operators.md of the site, made from the registries."""
     rows = operator_rows()
     native = sum(bool(r["kernels"]) for r in rows)
     count = sum(bool(r["cuda"]) for r in rows)
@@ -155,7 +155,7 @@ def operators_markdown() -> str:
 
 
 def safety_markdown() -> str:
-    """The page ``docs/data-safety.md``, made from the operators' `data_bounds`."""
+    """The page data-safety.md of the site, made from the operators' `data_bounds`."""
     operators.load_all()
     bounds = {name: op.data_bounds for name, op in sorted(OPS.items())}
     rows = [f"| {name} | `{operand}` | {text} |" for name, found in bounds.items() for operand, text in found.items()]
