@@ -138,7 +138,7 @@ def verify(
     shape: Shapes = [],
     seed: Seed = 0,
     options: Mapping[str, Any] = {},
-    only_outputs: Annotated[bool, typer.Option("--only-outputs", help="Leave intermediate tensors out.")] = False,
+    only_outputs: Annotated[bool, typer.Option("--only-outputs", help="Skip intermediate tensors.")] = False,
     weights: Weights = None,
     signature: Signature = None,
     as_json: Json = False,

@@ -54,7 +54,7 @@ def export(  # budget: each option is one line or two
         Path, typer.Option("-o", "--output", metavar="FOLDER|FILE.bolt|FILE.bnprog", help="What to write.")
     ],
     name: Annotated[
-        str | None, typer.Option("--name", help="Of a library and its functions; else the folder's.")
+        str | None, typer.Option("--name", help="Name of the library and its functions; by default the folder's.")
     ] = None,
     target: Annotated[
         str,
@@ -62,13 +62,17 @@ def export(  # budget: each option is one line or two
     ] = "native",
     threads: Threads = None,
     shapes: ShapeSets = [],
-    fixed: Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE", help="An input that is always this.")] = [],
-    keep: Annotated[list[str], typer.Option("--keep", metavar="NAME", help="An intermediate value to look at.")] = [],
+    fixed: Annotated[
+        list[str], typer.Option("--set", metavar="NAME=VALUE", help="An input that always has this value.")
+    ] = [],
+    keep: Annotated[
+        list[str], typer.Option("--keep", metavar="NAME", help="Also return this intermediate value.")
+    ] = [],
     weights_in: Annotated[
         str,
         typer.Option("--weights-in", metavar="linked|file", help="Where weights of a folder go.", callback=_weights_in),
     ] = _LINKED,
-    one_file: Annotated[bool, typer.Option("--one-file", help="The folder has one C source with all of it.")] = False,
+    one_file: Annotated[bool, typer.Option("--one-file", help="Write everything into one C source.")] = False,
     cc: Annotated[str | None, typer.Option("--cc", metavar="COMMAND", help="A C compiler for the target.")] = None,
     options: Mapping[str, Any] = {},
     weights: Weights = None,
@@ -101,9 +105,9 @@ def export(  # budget: each option is one line or two
 def c_library(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where it goes.")],
     cc: Annotated[
-        str | None, typer.Option("--cc", metavar="COMMAND", help="A C compiler, else one is looked for.")
+        str | None, typer.Option("--cc", metavar="COMMAND", help="A C compiler; by default one is searched for.")
     ] = None,
-    java: Annotated[bool, typer.Option("--java", help="Also what Java needs; takes a JDK.")] = False,
+    java: Annotated[bool, typer.Option("--java", help="Also build what Java needs, with a JDK.")] = False,
 ) -> None:
     """Build libbolt_numba, which runs exported models without Python, with its headers (docs/c-api)."""
     from bolt_numba.export.c_library import build_c_library

@@ -123,7 +123,7 @@ def run(  # budget: each option is one line or two
         typer.Option(
             "--input",
             metavar="NAME=VALUE",
-            help="Of all tasks: a.npy, @FILE for its bytes, a JSON value, or a text.  Without --tasks there is one.",
+            help="For all tasks: a.npy, @FILE for its bytes, a JSON value, or a text.  Without --tasks there is one.",
         ),
     ] = [],
     tasks: Annotated[
@@ -134,12 +134,14 @@ def run(  # budget: each option is one line or two
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="A folder for an .npz file of each task, or a .jsonl."),
     ] = None,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Instead of those of the file.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Workers, in place of the file's.")] = None,
     deadline: Annotated[float | None, typer.Option("--deadline", min=0, help="Seconds that a task may take.")] = None,
-    stream: Annotated[bool, typer.Option("--stream", help="All tasks are of one stream: nodes keep states.")] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="All tasks belong to one stream: nodes keep states.")
+    ] = False,
     statistics: Annotated[bool, typer.Option("--statistics", help="Show times of nodes and tasks.")] = False,
     trace: Annotated[
-        Path | None, typer.Option("--trace", metavar="FILE", help="Write who worked when, for Perfetto.")
+        Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace of all workers, for Perfetto.")
     ] = None,
     functions: Functions = [],
     models: Models = [],

@@ -67,24 +67,24 @@ def cache_clear() -> None:
 
 @cache.command("warm")
 def cache_warm(
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Models to compile the kernels of.")],
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Models whose kernels to compile.")],
     shape: ShapeSets = [],
     precision: Annotated[
-        list[str], typer.Option("--precision", metavar="|".join(PRECISIONS), help="Of sessions; may be repeated.")
+        list[str], typer.Option("--precision", metavar="|".join(PRECISIONS), help="For sessions; may be repeated.")
     ] = ["f32"],
     numerics: Annotated[
-        list[str], typer.Option("--numerics", metavar="|".join(NUMERICS), help="Of sessions; may be repeated.")
+        list[str], typer.Option("--numerics", metavar="|".join(NUMERICS), help="For sessions; may be repeated.")
     ] = ["default"],
-    threads: Annotated[list[int], typer.Option("--threads", min=1, help="Of a session; may be repeated.")] = [],
+    threads: Annotated[list[int], typer.Option("--threads", min=1, help="Threads of a session; may be repeated.")] = [],
     tune: Tune = False,
     exact: Annotated[
-        bool, typer.Option("--exact", help="For these shapes alone, not for others that are likely to come.")
+        bool, typer.Option("--exact", help="Only compile for these shapes, not for likely others.")
     ] = False,
     system: Annotated[
         bool, typer.Option("--system", help="For all users: into the first folder of BOLT_NUMBA_SYSTEM_CACHE.")
     ] = False,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="How many compile at once; else as many as there are processors.")
+        int | None, typer.Option(min=1, help="How many compile at once; by default one a processor.")
     ] = None,
 ) -> None:
     """Compile ahead of time every kernel that these models need, and run each once."""

@@ -49,16 +49,16 @@ def convert(  # budget: each option is one line or two
     output: Output = None,
     shapes: FixedShapes = [],
     outputs: Annotated[
-        list[str], typer.Option("--outputs", metavar="A,B", help="Tensors to give out instead of the model's outputs.")
+        list[str], typer.Option("--outputs", metavar="A,B", help="Tensors to return instead of the model's outputs.")
     ] = [],
     part: Annotated[
         str | None,
         typer.Option(
-            "--extract", metavar="A,B:C,D", help="Only what leads from tensors A, B to C, D; ':C' from all inputs."
+            "--extract", metavar="A,B:C,D", help="Only the part from tensors A, B to C, D; ':C' from all inputs."
         ),
     ] = None,
     channels_first: Annotated[
-        bool, typer.Option("--channels-first", help="Images in and out as n, c, h, w where they are n, h, w, c.")
+        bool, typer.Option("--channels-first", help="Take and return images as n, c, h, w instead of n, h, w, c.")
     ] = False,
     preprocess: Annotated[
         list[str],
@@ -68,24 +68,31 @@ def convert(  # budget: each option is one line or two
     ] = [],
     states: Annotated[
         list[str],
-        typer.Option("--states", metavar="A=B,C=D", help="Inputs that come back from outputs of the run before."),
+        typer.Option("--states", metavar="A=B,C=D", help="Inputs that repeat outputs of the run before."),
     ] = [],
     renamed: Annotated[
-        list[str], typer.Option("--rename", metavar="OLD=NEW", help="Other names for inputs and outputs, given last.")
+        list[str], typer.Option("--rename", metavar="OLD=NEW", help="Rename inputs and outputs, as the last step.")
     ] = [],
-    simplify: Annotated[bool, typer.Option("--simplify", help="Fewer nodes, the same computation.")] = False,
-    opset: Annotated[int | None, typer.Option("--opset", help="Of an .onnx file; else the oldest from 18 on.")] = None,
+    simplify: Annotated[bool, typer.Option("--simplify", help="Simplify: fewer nodes, the same computation.")] = False,
+    opset: Annotated[
+        int | None, typer.Option("--opset", help="Opset of an .onnx file; by default the oldest possible from 18 on.")
+    ] = None,
     pack: Annotated[
-        bool, typer.Option("--pack", help="Optimised, with weights as this machine's kernels want them: loads fastest.")
+        bool, typer.Option("--pack", help="Optimise, and pack weights for this machine's kernels: loads fastest.")
     ] = False,
     store: Annotated[
         str | None,
         typer.Option(
-            "--store", metavar="f16|bf16|int8|int4", help="Weights in fewer bits, expanded when loaded.", callback=_form
+            "--store",
+            metavar="f16|bf16|int8|int4",
+            help="Store weights in fewer bits; loading expands them.",
+            callback=_form,
         ),
     ] = None,
     options: Mapping[str, Any] = {},
-    external: Annotated[bool, typer.Option("--external", help="Weights of an .onnx file in a file beside it.")] = False,
+    external: Annotated[
+        bool, typer.Option("--external", help="Put weights of an .onnx file into a file beside it.")
+    ] = False,
     weights: Weights = None,
     signature: Signature = None,
     as_json: Json = False,

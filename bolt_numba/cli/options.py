@@ -124,10 +124,11 @@ ModelPath: TypeAlias = Annotated[
     Path, typer.Argument(metavar="MODEL", help="A file of ONNX, TFLite, Caffe, Paddle (or its folder) or bolt-numba.")
 ]
 Weights: TypeAlias = Annotated[
-    Path | None, typer.Option("--weights", metavar="FILE", help="The second file of a format that keeps weights apart.")
+    Path | None,
+    typer.Option("--weights", metavar="FILE", help="The weights, for a format that keeps them in a second file."),
 ]
 Signature: TypeAlias = Annotated[
-    str | None, typer.Option("--signature", metavar="NAME", help="Which graph of a model that has several.")
+    str | None, typer.Option("--signature", metavar="NAME", help="The signature, if a model has several graphs.")
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
 Threads: TypeAlias = Annotated[int | None, _flag("threads")]

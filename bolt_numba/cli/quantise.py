@@ -55,11 +55,14 @@ def quantize(  # budget: each option is one line or two
     weights_only: Annotated[
         int | None,
         typer.Option(
-            "--weights-only", metavar="4|8", help="Only weights of products, in so many bits.", callback=_bits
+            "--weights-only",
+            metavar="4|8",
+            help="Quantise only weights of products, to this many bits.",
+            callback=_bits,
         ),
     ] = None,
     block: Annotated[
-        int, typer.Option("--block", help="Weights that share a scale with --weights-only; 0: whole columns.")
+        int, typer.Option("--block", help="How many weights share a scale with --weights-only; 0: whole columns.")
     ] = 32,
     activations: Annotated[
         str, typer.Option("--activations", help="u8, s8, u16 or s16.", callback=_activations)
@@ -67,21 +70,22 @@ def quantize(  # budget: each option is one line or two
     weight_type: Annotated[str, typer.Option("--weight-type", help="s8 or s4.", callback=_weight_type)] = "s8",
     per_tensor: Annotated[bool, typer.Option("--per-tensor", help="One scale for a whole weight.")] = False,
     symmetric: Annotated[
-        bool, typer.Option("--symmetric", help="Zero in the middle of what activations hold.")
+        bool, typer.Option("--symmetric", help="Put zero in the middle of activations' ranges.")
     ] = False,
     results: Annotated[
-        bool, typer.Option("--results/--no-results", help="Round results of convolutions, too: other engines want it.")
+        bool,
+        typer.Option("--results/--no-results", help="Also round results of convolutions, which other engines need."),
     ] = True,
     bias_correction: Annotated[
-        bool, typer.Option("--bias-correction/--no-bias-correction", help="Take mean errors out of biases.")
+        bool, typer.Option("--bias-correction/--no-bias-correction", help="Let biases absorb mean errors.")
     ] = True,
     equalise: Annotated[
-        bool, typer.Option("--equalise", help="Even channels of consecutive convolutions out.")
+        bool, typer.Option("--equalise", help="Equalise channels of consecutive convolutions.")
     ] = False,
     smooth: Annotated[
-        str, typer.Option("--smooth", help="How far products even their inputs out: auto, none, or 0.0 to 1.0.")
+        str, typer.Option("--smooth", help="How far products smooth their inputs: auto, none, or 0.0 to 1.0.")
     ] = "auto",
-    attention: Annotated[bool, typer.Option("--attention", help="Products of two activations, too.")] = False,
+    attention: Annotated[bool, typer.Option("--attention", help="Also quantise products of two activations.")] = False,
     keep: Annotated[
         list[str],
         typer.Option("--keep", metavar="PATTERN", help="Layers or operators that stay float; may be repeated."),
@@ -95,9 +99,9 @@ def quantize(  # budget: each option is one line or two
     ] = None,
     labels: Annotated[Path | None, typer.Option("--labels", help="An .npy file: the class of each sample.")] = None,
     max_drop: Annotated[
-        str | None, typer.Option("--max-drop", metavar="SHARE", help="Of samples got right, as 0.5% or 0.005.")
+        str | None, typer.Option("--max-drop", metavar="SHARE", help="Most accuracy to lose, as 0.5% or 0.005.")
     ] = None,
-    min_sqnr: Annotated[float | None, typer.Option("--min-sqnr", help="dB that outputs have to keep.")] = None,
+    min_sqnr: Annotated[float | None, typer.Option("--min-sqnr", help="Least SQNR of the outputs in dB.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure every layer alone.")] = False,
     report: Annotated[
         list[Path], typer.Option("--report", metavar="FILE", help="Write the report: .txt, .json or .svg.")
