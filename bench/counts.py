@@ -4,8 +4,8 @@
     python -m bench.counts --write      # count, and store
 
 A case that takes 2 % more than stored ends with exit code 1.  Valgrind 3.19 knows no AVX-512, so all run by the
-instructions of AVX2, and give the same counts on every processor that has them.  What counts depend on besides is the
-key in the file: versions of Python, NumPy and Numba; a row of other versions is not compared.
+instructions of AVX2.  What counts depend on besides is the key in the file: the processor's family and caches, by which
+kernels choose their blocks, and versions of Python, NumPy and Numba.  A row of another key is not compared.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ import onnx
 import bolt_numba as bn
 from bench.zoo import Network, Wire, bert
 from bolt_numba.converters.formats import load
+from bolt_numba.kernels.cpu.processor import processor
 from bolt_numba.sessions.guesses import model_feeds
 
 ISA = "avx2"
@@ -209,7 +210,9 @@ def count(names: Sequence[str]) -> dict[str, int]:
 def key() -> str:
     """What counts depend on."""
     python = ".".join(platform.python_version_tuple()[:2])
-    return f"{ISA}, Python {python}, NumPy {np.__version__}, Numba {numba.__version__}"
+    name, _, caches = processor()
+    sizes = " ".join(map(str, caches))
+    return f"{name}, caches {sizes}, {ISA}, Python {python}, NumPy {np.__version__}, Numba {numba.__version__}"
 
 
 def stored() -> dict[str, dict[str, int]]:
