@@ -115,7 +115,7 @@ class Assistant:
         """None where there is no interpreter, or it may not be started.  stays: it may end after this process."""
         import subprocess
 
-        if not _is_python(sys.executable):
+        if not is_python(sys.executable):
             return None
         errors = subprocess.DEVNULL if stays else None  # else who reads those of this process would wait for it
         code = f"""
@@ -179,7 +179,7 @@ serve({is_nice})"""
         self.process.wait()
 
 
-def _is_python(executable: Any) -> bool:
+def is_python(executable: Any) -> bool:
     """Whether this is an interpreter, and not a server or an application with one inside."""
     is_named = isinstance(executable, str) and Path(executable).stem.startswith("python")
     return is_named and not hasattr(sys, "frozen")

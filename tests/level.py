@@ -166,6 +166,7 @@ LONG: dict[str, Sequence[str]] = {
         "tests/test_new_shapes.py::test_ten_new_shapes_wait_for_no_compiler",
         "tests/test_cold_start.py::test_the_first_run_waits_for_no_compiler",
         "tests/test_cold_start.py::test_what_a_process_leaves_is_compiled_for_the_next",
+        "tests/test_cold_start.py::test_without_another_interpreter_the_first_run_waits",
         "tests/test_cold_start.py::test_without_another_processor_the_first_run_waits",
         "tests/test_new_shapes.py::test_what_is_printed_while_an_assistant_starts_is_no_answer",
         "tests/test_own_operators.py",

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.kernels import precompile
 from bolt_numba.runtime import runner, stand_ins
+from bolt_numba.runtime.prepared import Prepared
 from tests.test_new_shapes import WARM, feed, gated
 
 
@@ -95,3 +98,81 @@ def test_a_run_of_references_begins_again_when_kernels_are_there() -> None:
     prepared.gives_way = False
     (result,) = stand_ins.run_stand_in(session._runner, runner.run_plan, prepared, [feed(*WARM)], None) or []
     assert result.tobytes() == wanted.tobytes()
+
+
+def test_the_session_inside_a_reference_does_not_give_way() -> None:
+    outer = bn.compile(gated(), threads=1, device="host")
+    inner = bn.compile(gated(), threads=1, device="host")
+    wanted = outer(feed(*WARM))[0]
+    assert inner(feed(*WARM))[0].tobytes() == wanted.tobytes()
+    (around,), (within,) = (session._runner.prepared.values() for session in (outer, inner))
+    around.stands_in = around.gives_way = True
+    with stand_ins.giving_way(around):
+        assert inner(feed(*WARM))[0].tobytes() == wanted.tobytes()
+        within.stands_in = True
+        assert inner(feed(*WARM))[0].tobytes() == wanted.tobytes()
+        with pytest.raises(stand_ins.ArrivedError):
+            runner.run_plan(around, [feed(*WARM)])
+
+
+def arrived(session: bn.Session, monkeypatch: pytest.MonkeyPatch) -> Prepared:
+    """The plan of the first shape, taken for one of stand-ins, when another thread has heard that kernels are there."""
+
+    def at_once(kernels: object, then: Callable[[], None], is_urgent: bool) -> None:
+        thread = threading.Thread(target=then)
+        thread.start()
+        thread.join()
+
+    session(feed(*WARM))
+    (prepared,) = session._runner.prepared.values()
+    prepared.stands_in = True
+    monkeypatch.setattr(stand_ins, "compile_later", at_once)
+    with session._granted():
+        stand_ins._compile(session._runner, prepared, session._runner._types([feed(*WARM)]))
+    return prepared
+
+
+def test_who_packs_has_the_limit_of_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = bn.compile(gated(), threads=1, memory_limit=1 << 30)
+    made: list[Any] = []
+    plan = session._runner.made
+    monkeypatch.setattr(session._runner, "made", lambda *args, **how: made.append(plan(*args, **how)) or made[-1])
+    monkeypatch.setenv("BOLT_NUMBA_MEMORY", "1")
+    assert arrived(session, monkeypatch).gives_way
+    assert len(made) == 2
+    assert not session._runner.prepared
+
+
+def test_a_plan_that_fails_behind_a_stand_in_is_made_by_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = bn.compile(gated(), threads=1)
+    wanted = session(feed(*WARM))[0]
+
+    def short(*args: object, **how: object) -> None:
+        raise bn.BudgetError("plan: got too little")
+
+    monkeypatch.setattr(session._runner, "made", short)
+    prepared = arrived(session, monkeypatch)
+    assert prepared.gives_way
+    with pytest.raises(bn.BudgetError, match="got too little"):
+        session(feed(*WARM))
+    monkeypatch.undo()
+    assert session(feed(*WARM))[0].tobytes() == wanted.tobytes()
+
+
+def test_nobody_compiles_for_a_fork_but_itself() -> None:
+    session = bn.compile(gated(), threads=1)
+    wanted = session(feed(*WARM))[0]
+    (prepared,) = session._runner.prepared.values()
+    prepared.stands_in, prepared.process = True, stand_ins._process
+    session(feed(*WARM))
+    assert list(session._runner.prepared.values()) == [prepared]
+    child = os.fork()
+    if not child:
+        same = session(feed(*WARM))[0].tobytes() == wanted.tobytes()
+        os._exit(0 if same and prepared not in session._runner.prepared.values() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_without_another_interpreter_the_first_run_waits(tmp_path: Path) -> None:
+    code = "import sys; sys.executable = ''" + ONCE.format("")
+    assert cold(tmp_path, code).stdout == "False\n"

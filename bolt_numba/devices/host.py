@@ -28,7 +28,7 @@ class _References:
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         for job in self.jobs:
-            give_way()
+            give_way(job)
             self._compute(job, inputs, outputs)
 
     def timed(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[float]:

@@ -39,15 +39,15 @@ class Prepared:
     """A plan with the idle memory of its runs and, after a cut, the runner of what follows.
 
     stands_in: whether the plan does without kernels that it should have.  gives_way: these are there now, and a run
-    that goes on by references begins again.  pace: iterations that took as long as runs
-    of a loop should before Python looks at limits, as the last loop found.  late: whether runs tell sizes of results.
-    passed: runs that went on behind its cut, where a tape might have.  strays: whether runs end, or go on, elsewhere
-    than ``plan`` does, which then is not what they run.
+    that goes on by references begins again.  process: for which they are compiled.  pace: iterations that took as long
+    as runs of a loop should before Python looks at limits, as the last loop found.  late: whether runs tell sizes of
+    results.  passed: runs that went on behind its cut, where a tape might have.  strays: whether runs end, or go on,
+    elsewhere than ``plan`` does, which then is not what they run.
     """
 
     __slots__ = (
         "cut", "empties", "ends", "gives_way", "homes", "idle", "late", "overwrites", "pace", "passed", "plain", "plan",
-        "reads", "rest", "results", "stands_in", "strays", "used",
+        "process", "reads", "rest", "results", "stands_in", "strays", "used",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, rest: Runner | None = None, stands_in: bool = False) -> None:
@@ -61,6 +61,7 @@ class Prepared:
         self.homes: list[Home | None] | None = None
         self.used, self.pace, self.passed = next(clock), 0, 0
         self.late = self.strays = self.gives_way = False
+        self.process: object | None = None
 
     def ahead(self, trips: Trips, arrays: Sequence[Array], by_value: Iterable[int]) -> int:
         """Run iterations of a loop whose body this is natively, as many as last time: how many, 0 if it cannot be."""

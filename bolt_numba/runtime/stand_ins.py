@@ -7,6 +7,7 @@ that still goes on begins again.  The first shape of a session waits for its ker
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,20 +17,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.budget import Budget, limit_in_force, within
 from bolt_numba.base.config import compilers
 from bolt_numba.base.errors import BudgetError
 from bolt_numba.base.files.kept import cache_root
+from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
+from bolt_numba.base.swallowed import swallowed
 from bolt_numba.base.turns import short_turns
 from bolt_numba.kernels.compiles import Compile, LackingError, is_logging, logger, no_compiling, waited
 from bolt_numba.kernels.jit import compiler_digest
-from bolt_numba.kernels.precompile import compile_later
+from bolt_numba.kernels.precompile import compile_later, is_python
 from bolt_numba.kernels.progress import tell_if_long
 
 if TYPE_CHECKING:
     from bolt_numba.base.types import Array, TensorType
     from bolt_numba.runtime.prepared import Prepared
     from bolt_numba.runtime.runner import Runner
+    from bolt_numba.runtime.slots import Job
 
 STANDS_IN = " (stand-in)"
 """Behind the name of what runs a node in the meantime."""
@@ -82,38 +87,54 @@ def _compile(runner: Runner, made: Prepared, types: Sequence[TensorType]) -> Non
     if is_first := not serving.is_running:
         serving.is_planned = True
         stop = tell_if_long(lambda: "runs are slower until then", serving.name)
+    made.process = _process
     lacking = [*made.plan.lacking, *(kernel for device in runner.devices for kernel in device.besides())]
-    compile_later(lacking, partial(_arrived, runner, types, made, stop), is_first)
+    arrived = partial(_arrived, runner, types, made, Budget(memory=limit_in_force()), stop)
+    compile_later(lacking, arrived, is_first)
 
 
 def _nothing() -> None:
     """Nobody has to be told."""
 
 
-def _arrived(runner: Runner, types: Sequence[TensorType], old: Prepared, stop: Callable[[], None]) -> None:
-    """What a plan lacked is there: pack what the right one reads, by this thread; then the next run makes it."""
+def _arrived(
+    runner: Runner, types: Sequence[TensorType], old: Prepared, budget: Budget, stop: Callable[[], None]
+) -> None:
+    """What a plan lacked is there: pack what the right one reads, by this thread; then the next run makes it.
+
+    budget: of the session.
+    """
     try:
-        with no_compiling(), short_turns(), np.errstate(all="ignore"):
-            with runner.lock:
-                if runner.make is not None:  # closed meanwhile
-                    return
-                made = runner.made(types, waits=False)
-            with suppress(LackingError):
-                made.plan.link()
-        lacking = made.plan.lacking or [k for k in list(runner.packs.lacking.values()) if not k.is_ready]
-    except LackingError as error:
-        lacking = [error.kernel]
+        with within(budget), no_compiling(), short_turns(), np.errstate(all="ignore"):
+            lacking = _packed(runner, types)
+    except Exception as error:  # of any kind: the next run, which comes to it as well, tells its caller
+        swallowed("a plan behind a stand-in", error)
+        lacking = []
     if lacking:
-        compile_later(lacking, partial(_arrived, runner, types, old, stop), is_urgent=True)
+        compile_later(lacking, partial(_arrived, runner, types, old, budget, stop), is_urgent=True)
         return
     stop()
     runner.drop(old)
     old.gives_way = not any(job.op.has_side_state for job in old.plan.jobs)
 
 
+def _packed(runner: Runner, types: Sequence[TensorType]) -> list[Any]:
+    """Pack what the plan for these types reads; the kernels that it still lacks, none where the session was closed."""
+    try:
+        with runner.lock:
+            if runner.make is not None:
+                return []
+            made = runner.made(types, waits=False)
+        with suppress(LackingError):
+            made.plan.link()
+    except LackingError as error:
+        return [error.kernel]
+    return [*made.plan.lacking] or [k for k in list(runner.packs.lacking.values()) if not k.is_ready]
+
+
 def is_worth_it() -> bool:
     """Whether somebody else compiles while references run."""
-    return compilers() > 1 and bool(compiler_digest())
+    return compilers() > 1 and is_python(sys.executable) and bool(compiler_digest())
 
 
 def _tell(serving: Serving, compiled: Sequence[Compile], seconds: float, waits: bool) -> None:
@@ -139,21 +160,28 @@ class _ThisThread(threading.local):
 
 
 _running = _ThisThread()
+_process = object()
+"""Of this process.  Those who compile for a plan are of the process that made it, and not of its forks."""
+renew_after_fork(sys.modules[__name__], "_process", object)
 
 
 @contextmanager
 def giving_way(prepared: Prepared) -> Iterator[None]:
     """Have `give_way` end a run of this plan."""
-    _running.prepared = prepared
+    before, _running.prepared = _running.prepared, prepared
     try:
         yield
     finally:
-        _running.prepared = None
+        _running.prepared = before
 
 
-def give_way() -> None:
-    """Between two references: raise ArrivedError where the plan they belong to has had its time."""
-    if _running.prepared is not None and _running.prepared.gives_way:
+def give_way(next_one: Job) -> None:
+    """Between two references: raise ArrivedError where the plan they belong to has had its time.
+
+    A reference, or a signal handler, may run another session meanwhile, whose plan does not give way.
+    """
+    prepared = _running.prepared
+    if prepared is not None and prepared.gives_way and any(job is next_one for job in prepared.plan.jobs):
         raise ArrivedError
 
 
@@ -161,6 +189,9 @@ def run_stand_in(
     runner: Runner, run_plan: Callable[..., list[Array]], prepared: Prepared, given: Sequence[Array], targets: Any
 ) -> list[Array] | None:
     """A run of a plan that does without kernels; None where another plan has to take its place."""
+    if prepared.process not in (None, _process):
+        runner.drop(prepared)
+        return None
     try:
         with giving_way(prepared):
             return run_plan(prepared, given, targets)

@@ -24,11 +24,11 @@ def reading(runner: Runner, arrays: Views, names: Sequence[str]) -> tuple[Runner
     """What runs these inputs, and contiguous arrays for it: the memory behind the views, or copies."""
     orders = tuple([None if array.flags.c_contiguous else _order(array) for array in arrays])
     found = None
-    if not runner.far and any(orders):
+    if any(orders) and not runner.far and runner.make is None:  # else a run has to make the graph anew first
         if orders not in runner.orders:
             region = _behind(runner.region, orders)
             runner.orders.setdefault(orders, None if region is None else _beside(runner, region))
-        found = runner.orders[orders]
+        found = runner.orders.get(orders)  # none where another thread closes the session
     if found is None:
         return runner, dense(arrays, names)
     there = [array if order is None else array.transpose(order) for array, order in zip(arrays, orders, strict=True)]
@@ -44,8 +44,11 @@ def _beside(runner: Runner, region: Region) -> Runner:
 
 
 def _order(array: Array) -> tuple[int, ...] | None:
-    """Axes of a view as they lie in memory, the outermost first; None where that has gaps."""
-    order = tuple(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
+    """Axes of a view as they lie in memory, the outermost first; None where that has gaps.
+
+    An axis of one element, as ``image[None]`` has, lies anywhere: it comes first, as a batch does.
+    """
+    order = tuple(sorted(range(array.ndim), key=lambda axis: (array.shape[axis] > 1, -array.strides[axis])))
     return order if array.transpose(order).flags.c_contiguous else None
 
 
