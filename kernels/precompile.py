@@ -38,6 +38,8 @@ PIPE_BYTES = 1 << 15
 """Of kernels that are left to an assistant at the end: less than a pipe holds, so nobody waits for it to read."""
 
 _processes: int | None = None
+failed: set[MachineCode] = set()
+"""Kernels that were tried for later, and cannot be compiled."""
 
 
 @contextmanager
@@ -201,7 +203,7 @@ def _import_path() -> list[str]:
 
 
 class _Wish:
-    """Kernels that somebody wants later.  then: called when all of them are there."""
+    """Kernels that somebody wants later.  then: called when all of them are there, or have `failed`."""
 
     def __init__(self, kernels: Iterable[MachineCode], then: Callable[[], None]) -> None:
         self.left, self.then = set(kernels), then
@@ -271,16 +273,17 @@ class _Later:
             rooms[at] -= self.assistants[at].leave(kernel, rooms[at])
 
     def _done(self, kernel: MachineCode) -> None:
+        if not kernel.is_ready:
+            failed.add(kernel)
         with self.lock:
             self.known.discard(kernel)
             mine = [wish for wish in self.wishes if kernel in wish.left]
             for wish in mine:
                 wish.left.discard(kernel)
-            ended = [wish for wish in mine if not wish.left or not kernel.is_ready]
+            ended = [wish for wish in mine if not wish.left]
             self.wishes = [wish for wish in self.wishes if wish not in ended]
         for wish in ended:
-            if kernel.is_ready:
-                wish.then()
+            wish.then()
 
 
 def _bulk(kernel: MachineCode) -> int:
@@ -304,7 +307,7 @@ atexit.register(lambda: _later.leave())
 
 
 def compile_later(kernels: Iterable[Any], then: Callable[[], None], is_urgent: bool = False) -> None:
-    """Compile kernels behind the back of who runs models; ``then`` is called, by another thread, when all are there.
+    """Compile kernels behind the back of who runs models; ``then`` is called, by another thread, when all are tried.
 
     is_urgent: by as many processes as compile what somebody waits for, once the first run is likely to be over; else by
     one that steps back.

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import bolt_numba as bn
 from bolt_numba.kernels import precompile
 from bolt_numba.runtime import runner, stand_ins
 from bolt_numba.runtime.prepared import Prepared
-from tests.test_new_shapes import WARM, feed, gated
+from tests.test_new_shapes import WARM, feed, gated, probe
 
 
 def begin() -> dict[str, Any]:
@@ -125,7 +126,7 @@ def arrived(session: bn.Session, monkeypatch: pytest.MonkeyPatch) -> Prepared:
 
     session(feed(*WARM))
     (prepared,) = session._runner.prepared.values()
-    prepared.stands_in = True
+    prepared.stands_in, prepared.plan.lacking = True, [object()]
     monkeypatch.setattr(stand_ins, "compile_later", at_once)
     with session._granted():
         stand_ins._compile(session._runner, prepared, session._runner._types([feed(*WARM)]))
@@ -176,3 +177,19 @@ def test_nobody_compiles_for_a_fork_but_itself() -> None:
 def test_without_another_interpreter_the_first_run_waits(tmp_path: Path) -> None:
     code = "import sys; sys.executable = ''" + ONCE.format("")
     assert cold(tmp_path, code).stdout == "False\n"
+
+
+def test_a_kernel_that_cannot_be_compiled_holds_up_no_other(cache: Path, nothing_swallowed: Counter[str]) -> None:
+    session = bn.compile(gated(), threads=1)
+    session(feed(*WARM))
+    (prepared,) = session._runner.prepared.values()
+    prepared.plan.lacking = [probe(5, "pass")]
+    types = session._runner._types([feed(*WARM)])
+    stand_ins._compile(session._runner, prepared, types)
+    assert precompile.idle()
+    assert prepared.gives_way, "the next run makes a plan of all that is there"
+    nothing_swallowed.clear()
+    prepared.gives_way = False
+    stand_ins._compile(session._runner, prepared, types)
+    assert precompile.idle()
+    assert not prepared.gives_way, "nor is that plan made again"

@@ -283,13 +283,13 @@ def test_a_kernel_that_nobody_can_compile_leaves_its_stand_in(
     called: list[int] = []
     precompile.compile_later([probe(5, "pass"), probe(501)], lambda: called.append(1))
     assert precompile.idle()
-    assert called == []
+    assert called == [1], "the others of a plan serve it"
     assert "kernel pass: cannot be compiled" in caplog.text
     assert [text.partition(": ")[0] for text in nothing_swallowed] == ["kernel 'pass'"]
     nothing_swallowed.clear()
     precompile.compile_later([probe(501), probe(502)], lambda: called.append(2))
     assert precompile.idle()
-    assert called == [2]
+    assert called == [1, 2]
 
 
 def test_what_data_size_is_computed_by_its_reference_meanwhile(cache: Path) -> None:

@@ -27,7 +27,7 @@ from bolt_numba.base.swallowed import swallowed
 from bolt_numba.base.turns import short_turns
 from bolt_numba.kernels.compiles import Compile, LackingError, is_logging, logger, no_compiling, waited
 from bolt_numba.kernels.jit import compiler_digest
-from bolt_numba.kernels.precompile import compile_later, is_python
+from bolt_numba.kernels.precompile import compile_later, failed, is_python
 from bolt_numba.kernels.progress import tell_if_long
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ def planned_now(runner: Runner, plan: Callable[[bool], Prepared], types: Sequenc
 def _compile(runner: Runner, made: Prepared, types: Sequence[TensorType]) -> None:
     """Have compiled what a plan lacks: as fast as can be for the first one, whose user hears of it if that is long."""
     serving, stop = runner.serving, _nothing
+    if failed.issuperset(made.plan.lacking):
+        return
     if is_first := not serving.is_running:
         serving.is_planned = True
         stop = tell_if_long(lambda: "runs are slower until then", serving.name)
@@ -110,7 +112,7 @@ def _arrived(
     except Exception as error:  # of any kind: the next run, which comes to it as well, tells its caller
         swallowed("a plan behind a stand-in", error)
         lacking = []
-    if lacking:
+    if not failed.issuperset(lacking):
         compile_later(lacking, partial(_arrived, runner, types, old, budget, stop), is_urgent=True)
         return
     stop()
