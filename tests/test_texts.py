@@ -16,6 +16,7 @@ import bolt_numba as bn
 from bolt_numba.cli import app
 from bolt_numba.errors import BoltError, DTypeError
 from bolt_numba.kernels.compiles import waited
+from bolt_numba.ops.data.text import TfIdfVectorizer
 from bolt_numba.sessions.guesses import known_texts, model_feeds
 from bolt_numba.types import Array
 
@@ -126,6 +127,43 @@ def test_results_belong_to_the_caller() -> None:
     np.testing.assert_array_equal(again[1].reshape(-1), [1, 0, 0])
     np.testing.assert_array_equal(again[2], again[0])
     np.testing.assert_array_equal(again[3], [["Rome"]])
+
+
+def test_columns_of_one_array_of_texts() -> None:
+    """They are taken apart before the plan, as the encoder behind them."""
+    nodes = [
+        helper.make_node("ArrayFeatureExtractor", ["x", "second"], ["job"], domain=ML),
+        helper.make_node("LabelEncoder", ["job"], ["y"], domain=ML, keys_strings=JOBS, values_floats=[1.0, 2.0]),
+    ]
+    given = helper.make_tensor_value_info("x", TensorProto.STRING, ["n", "m"])
+    second = onnx.numpy_helper.from_array(np.array([1]), "second")
+    graph = helper.make_graph(nodes, "columns", [given], [onnx.ValueInfoProto(name="y")], [second])
+    imports = [helper.make_opsetid(ML, 2), helper.make_opsetid("", 18)]
+    made = bn.compile(helper.make_model(graph, opset_imports=imports, ir_version=9).SerializeToString(), threads=1)
+    x = np.array([["Rome", "pilot"], ["Oslo", "nurse"]], object)
+    np.testing.assert_array_equal(made.run(None, {"x": x})[0], [[2], [1]])
+    assert [(row["op"], row["runner"]) for row in made.report()] == [("Gather", "text"), ("LabelEncoder", "text")]
+    with pytest.raises(BoltError, match=r"Gather: indices.*got 1, wanted -1 to 0"):
+        made.run(None, {"x": x[:, :1]})
+
+
+@pytest.mark.parametrize("shape", [(1, 6), (5, 6), (6,), (0, 6), (3, 0)])
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+def test_n_grams_of_texts_are_counted_by_a_kernel(mode: str, shape: tuple[int, ...]) -> None:
+    words, counts, columns = ["a", "b", "", "a", "b", "b", "a", "", "c"], [0, 3, 7], [0, 4, 2, 3, 1]
+    weights = [0.5, 2.0, 3.0, 1.5, 0.25]
+    texts = {"pool_strings": [*words, "a"], "ngram_counts": counts, "ngram_indexes": [*columns, 5], "mode": mode}
+    sizes = {"min_gram_length": 1, "max_gram_length": 3, "max_skip_count": 2, "weights": [*weights, 7.0]}
+    node = helper.make_node("TfIdfVectorizer", ["x"], ["y"], **texts, **sizes)
+    given = helper.make_tensor_value_info("x", TensorProto.STRING, ["n", "m"][: len(shape)])
+    graph = helper.make_graph([node], "grams", [given], [onnx.ValueInfoProto(name="y")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    made = bn.compile(proto.SerializeToString(), threads=1, stand_ins=False)
+    x = np.random.default_rng(1).choice(np.array(["a", "b", "", "c", "none"], object), shape)
+    op = TfIdfVectorizer(mode, 1, 3, 2, tuple(counts), (*columns, 5), (*words, "a"), (*weights, 7.0))
+    np.testing.assert_array_equal(made.run(None, {"x": x})[0], op.reference(x))
+    if len(x):
+        assert [row["runner"] for row in made.report()] == ["text", "tf_idf_vectorizer"]
 
 
 def test_limits_hold(session: bn.Session) -> None:

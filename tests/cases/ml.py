@@ -54,8 +54,11 @@ def tree_ensemble(draw: Draw, op: type[TreeEnsemble]) -> Case:
 
 @cases(m.LabelEncoder)
 def label_encoder(draw: Draw, op: type[m.LabelEncoder]) -> Case:
-    keys: Array = pick(draw, ints((1, 5, 5, -2)), np.array([0.5, np.nan, 2, 3], F32), np.array(list("abcd"), STRING))
-    values: Array = pick(draw, ints((4, 3, 2, 1)), np.array([0.25, 1, 2, 3], F32), np.array(list("wxyz"), STRING))
+    whole_ones = ints(pick(draw, (1, 5, 5, -2), (2**53 + 1, 2**53, -(2**62), 7)))
+    broken = np.array(pick(draw, (0.5, np.nan, 2, 3), (2, -0.0, 0, 1)), pick(draw, F32, F64))
+    words: list[Array] = [np.array(list(letters), STRING) for letters in ("abcd", "wxyz")]
+    keys: Array = pick(draw, whole_ones, broken, words[0])
+    values: Array = pick(draw, ints((4, 3, 2, 1)), np.array([0.25, 1, 2, 3], F32), words[1])
     x = keys[whole(draw, shapes(draw, 1, 3, 40), 0, 3, I64)]
     if keys.dtype != STRING:
         x = x + (x == keys[0]).astype(keys.dtype)
@@ -64,9 +67,11 @@ def label_encoder(draw: Draw, op: type[m.LabelEncoder]) -> Case:
 
 @cases(m.OneHotEncoder)
 def one_hot_encoder(draw: Draw, op: type[m.OneHotEncoder]) -> Case:
-    categories: Array = pick(draw, ints((3, 1, 7)), np.array(["a", "b", ""], STRING))
+    categories: Array = pick(draw, ints((3, 1, 7)), ints((6, 4, 5)), np.array(["a", "b", ""], STRING))
     x = categories[whole(draw, shapes(draw, 1, 3, 40), 0, 2, I64)]
-    return Case(op(draw(flags)), (x, categories))
+    if (zeros := draw(flags)) and categories.dtype != STRING:
+        x = x + (x == categories[0])
+    return Case(op(zeros), (x, categories))
 
 
 @cases(m.PairwiseCoupling)

@@ -105,6 +105,38 @@ def test_encoders() -> None:
         bn.compile(data)(TEXTS)
 
 
+def test_encoders_of_numbers() -> None:
+    """Of equal keys the first counts, NaN and both zeros are keys, integers are exact, and few or many are found."""
+    far = np.array([[2**53, 2**53 + 1, 2**53 + 2, -(2**62), 2**62]])
+    check("LabelEncoder", far, keys_int64s=[2**62, 2**53 + 1, -(2**62), 2**53 + 1], values_int64s=[1, 2, 3, 4])
+    odd = np.array([np.nan, -0.0, 0.0, np.inf, -np.inf, 0.5, 1.0], np.float32)
+    keys = [1.0, float("nan"), 0.5, float("inf"), -2.0, 1.0]
+    check("LabelEncoder", odd, version=4, keys_floats=keys, values_int64s=[1, 2, 3, 4, 5, 6], default_int64=-7)
+    check("LabelEncoder", odd, version=4, keys_floats=keys, values_strings=[*"abcdef"], default_string="?")
+    check("LabelEncoder", odd, keys_floats=[-0.0, 2.0], values_floats=[3.0, 5.0], default_float=9.0)
+    many = np.random.default_rng(3).permutation(1000)
+    check("LabelEncoder", np.arange(-3, 1003), keys_int64s=many, values_floats=[float(i) for i in range(1000)])
+    for count in (1, 100, 600):
+        check("OneHotEncoder", np.arange(-3, 1003, 7), cats_int64s=many[:count].tolist())
+        check("OneHotEncoder", many[:10].astype(str).astype(object), cats_strings=[str(i) for i in many[:count]])
+    check("OneHotEncoder", WHOLE, cats_int64s=[3, 0, 1, -3, -1, -2, 2], zeros=0)
+    strict = model("OneHotEncoder", [WHOLE], cats_int64s=[0, 1, -3, -1, -2], zeros=0)
+    with pytest.raises(BoltError, match=r"OneHotEncoder: x\[2, 0\]: got 9, wanted -3 to 1"):
+        bn.compile(strict.SerializeToString())(np.repeat([0, 1, 9] * 3, 4).reshape(9, 4))
+
+
+@pytest.mark.parametrize("count", [3, 600])
+@pytest.mark.parametrize("kind", ["ints", "strings"])
+def test_a_category_that_comes_twice_has_two_columns(kind: str, count: int) -> None:
+    numbers = [*range(count), 1]
+    categories: list[Any] = numbers if kind == "ints" else [str(i) for i in numbers]
+    x = np.array([[1], [0], [5000]]) if kind == "ints" else np.array([["1"], ["0"], ["none"]], object)
+    suffix = "int64s" if kind == "ints" else "strings"
+    made = bn.compile(model("OneHotEncoder", [x], **{f"cats_{suffix}": categories}).SerializeToString(), threads=1)
+    (y,) = made(x)
+    assert [np.flatnonzero(row).tolist() for row in y[:, 0]] == [[1, count], [0], []]
+
+
 def test_zip_map() -> None:
     check("ZipMap", X, classlabels_int64s=[1, 2, 4, 8])
     check("ZipMap", X, classlabels_strings=["a", "b", "c", "d"])

@@ -34,6 +34,8 @@ from bolt_numba.ops.arrays.shape import (
     Unsqueeze,
 )
 from bolt_numba.ops.arrays.slicing import Pad, ReverseSequence, Slice
+from bolt_numba.ops.data.ml import LabelEncoder, OneHotEncoder
+from bolt_numba.ops.data.text import TfIdfVectorizer
 from bolt_numba.ops.layers.attention.cache import TensorScatter
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import AnyDType
@@ -43,7 +45,8 @@ from tests.cuda.property import taken_cases
 MOVED = (
     Identity, Reshape, Flatten, Squeeze, Unsqueeze, Transpose, DepthToSpace, SpaceToDepth, Concat, Split, Slice, Expand,
     Tile, ConstantOfShape, Range, EyeLike, Pad, Compress, Trilu, BitCast, Gather, GatherElements, GatherND, OneHot,
-    ScatterElements, ScatterND, ReverseSequence, TensorScatter, ByteTable,
+    ScatterElements, ScatterND, ReverseSequence, TensorScatter, ByteTable, LabelEncoder, OneHotEncoder,
+    TfIdfVectorizer,
 )  # fmt: skip
 SIZES = [np.dtype(np.int8), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.int64)]
 

@@ -16,8 +16,8 @@ from bolt_numba.errors import DeviceError, InvalidModelError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.arrays.accumulate import LogCumSumExp
 from bolt_numba.ops.arrays.reduce import Softmax
-from bolt_numba.ops.data.ml import LabelEncoder
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Relu
 from bolt_numba.surgery import packed
@@ -31,12 +31,12 @@ def whole(*shape: int, seed: int = 0) -> Array:
 
 
 def network() -> Graph:
-    """Relu on the GPU, LabelEncoder by the host's reference, Relu once more; a weight in between."""
+    """Relu on the GPU, LogCumSumExp by the host's reference, Relu once more; a weight in between."""
     graph = Graph("small")
     x = graph.add_input("x", TensorType(F32, (Sym("n"), 4)))
     b = Builder(graph)
     first = b(Relu(), x)
-    coded = b(LabelEncoder(), first, *(np.array(values, F32) for values in ([0, 1, 2], [5, -6, 7], [9])))
+    coded = b(LogCumSumExp(), first)
     graph.add_output(b(Relu(), b(MatMul(), coded, whole(4, 4, seed=3))), "y")
     graph.add_output(first, "first")
     return graph

@@ -63,14 +63,17 @@ class Gather(Op):
 
     def quick(self, *known: Array | None) -> Callable[[Array], Array] | None:
         x, indices = known
-        if x is None or x.ndim != 1 or indices is not None:
+        if (x is None) == (indices is None):
             return None
 
-        def picked(indices: Array) -> Array:
+        def picked(given: Array) -> Array:
+            of: Array
+            at: Any
+            of, at = (given, indices) if x is None else (x, given)
             try:
-                return np.asarray(x.take(indices), x.dtype)
+                return np.asarray(of.take(at, self.axis), of.dtype)
             except IndexError:
-                return self.reference(x, indices)  # says what is wrong
+                return self.reference(of, at)  # says what is wrong
 
         return picked
 

@@ -24,6 +24,7 @@ from bolt_numba.base.types import (
     map_of,
     sequence_of,
 )
+from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import nothing
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import shape_of, want_dims, want_one
@@ -102,6 +103,7 @@ class OneHotEncoder(Op):
     """
 
     zeros: bool = True
+    data_bounds = bounded(x="looked up among the categories; what is none is refused, or gives zeros")
 
     def infer(self, x: TensorType, categories: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, categories.dtype)
@@ -113,6 +115,8 @@ class OneHotEncoder(Op):
     def reference(self, x: Array, categories: Array) -> Array:
         y = np.asarray(x[..., None] == categories).astype(F32)
         if not self.zeros and x.size and not y.any(-1).all():
+            if (bounds := whole_range(categories)) is not None:
+                want_between(self, "x", x, *bounds)
             raise self.fail("x", x[~y.any(-1)][0], f"one of {categories.tolist()[:8]}")
         return y
 
@@ -120,9 +124,47 @@ class OneHotEncoder(Op):
         x, categories = known
         if x is not None or categories is None or categories.dtype != STRING:
             return None
-        rows = np.zeros((len(categories) + 1, len(categories)), F32)
-        rows[:-1] = categories[:, None] == categories
+        if len(categories) > MOST_ONE_HOT:
+            return self._scattered(categories)
+        rows = one_hot_rows(categories)
         return _looked_up(categories, rows, None if self.zeros else lambda x: self.reference(x, categories))
+
+    def _scattered(self, categories: Array) -> Callable[[Array], Array]:
+        """Without a table, which grows by the square of the categories."""
+        columns: dict[Any, list[int]] = {}
+        for place, name in enumerate(categories.tolist()):
+            columns.setdefault(name, []).append(place)
+
+        def encoded(x: Array) -> Array:
+            ask(x.size * len(categories) * F32.itemsize, "encoded texts")
+            y = np.zeros((x.size, len(categories)), F32)
+            for row, name in zip(y, x.reshape(-1).tolist(), strict=True):
+                if name in columns:
+                    row[columns[name]] = 1
+                elif not self.zeros:
+                    return self.reference(x, categories)  # says what is wrong
+            return y.reshape(*x.shape, len(categories))
+
+        return encoded
+
+
+MOST_ONE_HOT = 512
+"""Categories up to which a table has a row for each: 1 MiB."""
+
+
+def whole_range(categories: Array) -> tuple[int, int] | None:
+    """The least and the greatest of categories that are all integers from one to the other."""
+    if categories.dtype.kind != "i" or not categories.size:
+        return None
+    low, high = int(categories.min()), int(categories.max())
+    return (low, high) if len(np.unique(categories)) == high - low + 1 else None
+
+
+def one_hot_rows(categories: Array) -> Array:
+    """What OneHotEncoder makes of each category, and behind that of what is none: [k + 1, k]."""
+    rows = np.zeros((len(categories) + 1, len(categories)), F32)
+    rows[:-1] = categories[:, None] == categories
+    return rows
 
 
 @op("ZipMap")

@@ -163,7 +163,7 @@ class TfIdfVectorizer(Op):
     ngram_indexes: tuple[int, ...]
     pool: tuple[str | int, ...]
     weights: tuple[float, ...] = ()
-    data_bounds = bounded(x="looked up among n-grams, in Python")
+    data_bounds = bounded(x="looked up among n-grams; what is none counts nowhere")
 
     def infer(self, x: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, STRING, I32, I64)
@@ -171,13 +171,13 @@ class TfIdfVectorizer(Op):
         want_among(self, ("TF", "IDF", "TFIDF"), mode=self.mode)
         if not 1 <= self.min_gram_length <= self.max_gram_length:
             raise self.fail("gram lengths", (self.min_gram_length, self.max_gram_length), "1 to the greater")
-        self._pool()
+        self.grams()
         return TensorType(F32, None if shape is None else (*shape[:-1], self._outs()))
 
     def _outs(self) -> int:
         return max(self.ngram_indexes, default=-1) + 1
 
-    def _pool(self) -> dict[tuple[str | int, ...], int]:
+    def grams(self) -> dict[tuple[str | int, ...], int]:
         """n-gram -> its number; one that comes twice has the last."""
         found: dict[tuple[str | int, ...], int] = {}
         number = itertools.count()
@@ -193,19 +193,24 @@ class TfIdfVectorizer(Op):
         return found
 
     def reference(self, x: Array) -> Array:
-        pool = self._pool()
+        pool = self.grams()
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        y = np.zeros((len(rows), self._outs()), F32)
+        y: Array = np.zeros((len(rows), self._outs()), F32)
         for row, counts in zip(rows.tolist(), y, strict=True):
             for n in range(self.min_gram_length, min(self.max_gram_length, len(row)) + 1):
                 for skip in range(min(self.max_skip_count, len(row)) + 1 if n > 1 else 1):
                     self._count(row, n, skip + 1, pool, counts)
         if self.mode != "TF":
-            scale = np.ones(self._outs(), F32)
-            for place, weight in zip(self.ngram_indexes, self.weights, strict=False):
-                scale[place] = weight
+            scale = self.scale()
             y = (y > 0) * scale if self.mode == "IDF" else y * scale
         return y.astype(F32).reshape(*x.shape[:-1], self._outs())
+
+    def scale(self) -> Array:
+        """The weight of each column of the result."""
+        scale = np.ones(self._outs(), F32)
+        for place, weight in zip(self.ngram_indexes, self.weights, strict=False):
+            scale[place] = weight
+        return scale
 
     def _count(self, row: list[Any], n: int, step: int, pool: dict[tuple[str | int, ...], int], counts: Array) -> None:
         for start in range(len(row) - (n - 1) * step):

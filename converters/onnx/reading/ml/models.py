@@ -179,7 +179,15 @@ def label_encoder(
     default: Any = default_string if values.dtype == STRING else default_int64 if whole else default_float
     if default_tensor is not None:
         default = default_tensor.reshape(-1)[0]
-    return b(LabelEncoder(), x, keys.astype(x.type.dtype, copy=False), values, np.array([default]).astype(values.dtype))
+    return _encoded(b, x, keys.astype(x.type.dtype, copy=False), values, np.array([default]).astype(values.dtype))
+
+
+def _encoded(b: NodeBuilder, x: Value, keys: Array, values: Array, default: Array) -> Value:
+    """Texts by numbers are found by the place of the number, for which there are kernels."""
+    if keys.dtype == STRING or values.dtype != STRING:
+        return b(LabelEncoder(), x, keys, values, default)
+    places = b(LabelEncoder(), x, keys, np.arange(len(keys)), np.array([len(keys)]))
+    return b(Gather(), np.concatenate([values, default]), places)
 
 
 def _tensor(array: Array | None) -> tuple[Any, AnyDType]:
@@ -212,7 +220,7 @@ def category_mapper(
 def _mapped(b: NodeBuilder, x: Value, numbers: Array, names: Array, number: int, name: str) -> Value:
     if x.type.dtype == STRING:
         return b(LabelEncoder(), x, names, numbers, np.array([number], I64))
-    return b(LabelEncoder(), x, numbers, names, texts((name,)))
+    return _encoded(b, x, numbers, names, texts((name,)))
 
 
 @reader("OneHotEncoder", domain=ML)
