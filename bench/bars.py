@@ -106,7 +106,7 @@ def machine() -> dict[str, Any]:
     import llvmlite
     import numba
 
-    from bolt_numba.kernels.cpu.isa import target
+    from bolt_numba.kernels.instructions.isa import target
 
     return {
         "processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "isa": target().name,

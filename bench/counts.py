@@ -33,7 +33,7 @@ import onnx
 import bolt_numba as bn
 from bench.zoo import Network, Wire, bert
 from bolt_numba.converters.formats import load
-from bolt_numba.kernels.cpu.processor import processor
+from bolt_numba.kernels.instructions.processor import processor
 from bolt_numba.sessions.guesses import model_feeds
 
 ISA = "avx2"

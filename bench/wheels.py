@@ -27,8 +27,8 @@ from bench.sbom import NAME, sbom
 from bench.zoo import ZOO
 from bolt_numba.base.files.folder_index import built_in_name
 from bolt_numba.kernels.built_in import write_built_in
-from bolt_numba.kernels.cpu.isa import LEVELS, levels_of
-from bolt_numba.kernels.cpu.processor import processor
+from bolt_numba.kernels.instructions.isa import LEVELS, levels_of
+from bolt_numba.kernels.instructions.processor import processor
 from bolt_numba.kernels.jit import language_digest, read_kernel
 from bolt_numba.kernels.machine_code import is_blob
 from tests.models import fetch

@@ -13,8 +13,8 @@ import numba
 from llvmlite import ir
 
 from bolt_numba.base.errors import BoltError, DeviceError, KernelError
-from bolt_numba.kernels.cpu.isa import Isa, on_x86, own, target
 from bolt_numba.kernels.declare import FASTMATH, Inline, Late
+from bolt_numba.kernels.instructions.isa import Isa, on_x86, own, target
 from bolt_numba.kernels.mistakes import check_names, repeated, told
 from bolt_numba.kernels.numba_parts import lacking
 
@@ -28,7 +28,7 @@ from numba.core.typing.templates import AbstractTemplate
 from numba.extending import typeof_impl
 
 from bolt_numba.kernels.compiler_passes import KernelCompiler, LinkOnly, no_garbage_collection, remembered_calls
-from bolt_numba.kernels.cpu.language import bits, dots, halves, memory, raw, simd, tiles, tiles_bytes
+from bolt_numba.kernels.instructions import bits, dots, halves, memory, raw, simd, tiles, tiles_bytes
 
 if TYPE_CHECKING:
     from bolt_numba.kernels.jit import Native

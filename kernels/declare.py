@@ -58,7 +58,7 @@ class Late:
 
 
 class Word(Late):
-    """A word of the kernel language, implemented in a file of `kernels.cpu.language`."""
+    """A word of the kernel language, implemented in a file of `kernels.instructions`."""
 
 
 WORDS = (

@@ -20,7 +20,6 @@ from bolt_numba.base.follow import value_of
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either, is_filled
 from bolt_numba.base.types import AnyDType, Array, TensorType
-from bolt_numba.kernels.geometry.unseen import Packed, Unseen
 from bolt_numba.kernels.registry import (
     Argument,
     Context,
@@ -36,6 +35,7 @@ from bolt_numba.kernels.registry import (
     Scratch,
     Step,
 )
+from bolt_numba.kernels.unseen import Packed, Unseen
 from bolt_numba.ops.registry import Op
 
 Reach: TypeAlias = "int | tuple[int, int]"

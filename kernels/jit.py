@@ -29,8 +29,6 @@ from bolt_numba.kernels import code_files
 from bolt_numba.kernels.built_in import built_in
 from bolt_numba.kernels.code_files import MachineCode, made_once, newest, read_kernel
 from bolt_numba.kernels.compiles import LackingError, may_wait, on_compile
-from bolt_numba.kernels.cpu.isa import lower_levels, on_x86, own, target
-from bolt_numba.kernels.cpu.processor import installed_version
 from bolt_numba.kernels.declare import (
     CODE,
     F32,
@@ -52,14 +50,16 @@ from bolt_numba.kernels.declare import (
     inline_source,
 )
 from bolt_numba.kernels.extents import Extents, check_arrays
+from bolt_numba.kernels.instructions.isa import lower_levels, on_x86, own, target
+from bolt_numba.kernels.instructions.processor import installed_version
 from bolt_numba.kernels.machine_code import blob_of, is_blob, load_blob
 from bolt_numba.kernels.registry import MEMORY, Fault, Record
 
 _LANGUAGE = (
-    "jit.py", "declare.py", "compiler.py", "compiler_passes.py", "cpu/isa.py", "cpu/language/simd.py",
-    "cpu/language/memory.py", "cpu/language/raw.py", "cpu/language/dots.py", "cpu/language/tiles.py",
-    "cpu/language/tiles_bytes.py",
-    "cpu/language/halves.py", "cpu/language/bits.py", "cpu/language/lang.py",
+    "jit.py", "declare.py", "compiler.py", "compiler_passes.py", "cpu/language/lang.py",
+    *(f"instructions/{name}.py" for name in (
+        "isa", "simd", "memory", "raw", "dots", "tiles", "tiles_bytes", "halves", "bits",
+    )),
 )  # fmt: skip
 
 _lock = threading.RLock()

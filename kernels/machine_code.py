@@ -20,7 +20,7 @@ import struct
 from collections.abc import Callable
 
 from bolt_numba.base.records import record
-from bolt_numba.kernels.cpu.isa import on_x86
+from bolt_numba.kernels.instructions.isa import on_x86
 
 _HEADER = struct.Struct("<8sIIII")
 _MAGIC = b"BNIMAGE1"

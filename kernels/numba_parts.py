@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
-from bolt_numba.kernels.cpu.processor import installed_version
+from bolt_numba.kernels.instructions.processor import installed_version
 
 WORKS = "0.62 to 0.68"
 """Versions of Numba that are known to work; pyproject.toml allows the same."""

@@ -20,8 +20,8 @@ from bolt_numba.base.errors import InternalError
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
 from bolt_numba.base.types import BF16, F16, NUMERICS, Array, TensorType
-from bolt_numba.kernels.geometry.unseen import Making, Packed
 from bolt_numba.kernels.maker_index import COMMON, makers_of, write_index
+from bolt_numba.kernels.unseen import Making, Packed
 from bolt_numba.ops.registry import Op
 
 Given: TypeAlias = Sequence[TensorType | None]

@@ -22,7 +22,6 @@ from typing import Any, BinaryIO
 
 from bolt_numba.kernels import jit
 from bolt_numba.kernels.code_files import MachineCode
-from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.declare import Inline, Source, Word, free_names
 
 _KNOWN = frozenset(("bolt_numba", "numpy", *sys.stdlib_module_names)) - {"__main__"}
@@ -64,7 +63,7 @@ class _KernelPickler(pickle.Pickler):
         if isinstance(value, (jit.Native, Inline)):
             return _reduced(value)
         if type(value) is Word:
-            return getattr, (lang, value.name)
+            return Word, (value.name,)
         if isinstance(value, types.ModuleType):
             return importlib.import_module, (value.__name__,)
         if isinstance(value, types.FunctionType) and not _is_named(value.__module__, value.__qualname__, value):

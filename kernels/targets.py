@@ -1,6 +1,6 @@
 """Kernels for other instruction sets than the process's own: the package `kernels.cpu` made again for a target.
 
-Kernel files take what they know of the processor from `kernels.cpu.isa.target` when they are imported: lanes,
+Kernel files take what they know of the processor from `kernels.instructions.isa.target` when they are imported: lanes,
 registers, features, and the tables and constants that follow.  A *twin* is a package of the same sources in which that
 function gives another `Isa`: ``twin("avx2").products.sweep.sweep`` is a kernel for AVX2; makers are registered for the
 device ``cpu_avx2``.  The sources differ in one thing, the names by which they import each other.  A process that needs
@@ -26,7 +26,7 @@ from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.kernels import data_sized as data_sized
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.code_files import found, made_once
-from bolt_numba.kernels.cpu.isa import LEVELS, Isa, levels_of, lower_levels, on_x86, own
+from bolt_numba.kernels.instructions.isa import LEVELS, Isa, levels_of, lower_levels, on_x86, own
 from bolt_numba.kernels.machine_code import blob_of
 from bolt_numba.kernels.maker_index import COMMON
 
@@ -44,8 +44,9 @@ TARGETS = {
 _ROOT, _FOLDER = "bolt_numba.kernels", Path(__file__).parent
 _OWN, _PREFIX = f"{_ROOT}.cpu", f"{_ROOT}.cpu_"
 _LANGUAGE = frozenset(("jit", "declare", "compiler", "geometry.scalars", "geometry.elements"))
-"""Files beside ``cpu/`` that know the target, too, or declare helpers of kernels; so do all of ``common/``."""
-_BOUND = frozenset(("isa", "registry", "data_sized"))
+"""Files beside ``cpu/`` that know the target, too, or declare helpers of kernels; so do all of `_WHOLE`."""
+_WHOLE = (COMMON, "instructions")
+_BOUND = frozenset(("instructions.isa", "registry", "data_sized"))
 """Modules that a twin has without a file: those of the same name, bound to the target or to its device."""
 
 _lock = threading.RLock()
@@ -67,7 +68,7 @@ def packs_here(name: str) -> bool:
 
     Products of bytes may be lacking, as no packing uses them.
     """
-    from bolt_numba.kernels.cpu.processor import processor
+    from bolt_numba.kernels.instructions.processor import processor
 
     has = {LEVELS[level].name for level in levels_of(processor()[1], on_x86())}
     return is_foreign(name) or TARGETS[name].name in has
@@ -121,7 +122,7 @@ def _module_of(kernel: Any, name: str) -> Any:
 
 
 def _knows_target(inner: str) -> bool:
-    return inner in _LANGUAGE or inner.partition(".")[0] == COMMON
+    return inner in _LANGUAGE or inner.partition(".")[0] in _WHOLE
 
 
 class _Finder:
@@ -166,7 +167,7 @@ class _Loader:
     def _bound(self) -> dict[str, Any]:
         """Names of a module without a file."""
         isa, device = TARGETS[self.name], device_of(self.name)
-        if self.inner == "isa":
+        if self.inner == "instructions.isa":
             given = {"Isa": Isa, "lower_levels": lower_levels, "on_x86": on_x86, "own": own}
             return {**given, "target": lambda: isa}
         module: Any = registry if self.inner == "registry" else data_sized

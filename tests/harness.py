@@ -18,9 +18,9 @@ import numpy as np
 from bolt_numba.ir.build import infer_types
 from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
 from bolt_numba.kernels.extents import KEPT, ends, made_steps, reaches
-from bolt_numba.kernels.geometry.unseen import Packed, content
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Argument, Entry, Fault, In, Out, Pitch, Record, Scratch, Step, select
+from bolt_numba.kernels.unseen import Packed, content
 from bolt_numba.ops.content import refusal
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.packs import unseen

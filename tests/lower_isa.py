@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.instructions.isa import target
 
 LEVELS = ["generic", "avx2", "avx512"]
 IS_LOWER = "BOLT_NUMBA_TEST_LOWER" in os.environ

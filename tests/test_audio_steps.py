@@ -12,8 +12,8 @@ from bolt_numba.errors import BoltError
 from bolt_numba.export.program import native_program
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.signal.fourier import factors
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.ops.arrays.signal import DFT, STFT
 from bolt_numba.preprocessing import Audio, with_preprocessing
 from bolt_numba.types import F32, Array, Sym, TensorType

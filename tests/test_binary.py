@@ -17,7 +17,7 @@ import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.ops.layers.products.binary import BinaryPack, packed_bits, unpacked_values
 from bolt_numba.passes.pipeline import run_pipeline
 from bolt_numba.quantize.layers import layers_of

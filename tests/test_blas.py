@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.instructions.isa import target
 from tests.lower_isa import LEVELS
 
 NEEDS = {"Prescott": "generic", "Haswell": "avx2", "SkylakeX": "avx512"}

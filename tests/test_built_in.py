@@ -21,7 +21,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels import built_in, jit
 from bolt_numba.kernels.built_in import count_built_in, write_built_in
-from bolt_numba.kernels.cpu.isa import lower_levels, target
+from bolt_numba.kernels.instructions.isa import lower_levels, target
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Relu
 from bolt_numba.types import F32, TensorType
@@ -115,9 +115,7 @@ def test_what_is_missing_without_a_compiler_is_told(tmp_path: Path, before: str)
     done = run(code, tmp_path / "empty", tmp_path / "relu.bolt")
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert (
-        f"machine code for {target().level}: got none, wanted it with the package or in a cache, or numba" in last
-    )
+    assert f"machine code for {target().level}: got none, wanted it with the package or in a cache, or numba" in last
 
 
 def test_onnx_files_and_the_command_line_name_what_they_need(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
-from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.ops.arrays.reduce import Det
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import RNN

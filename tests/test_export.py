@@ -26,7 +26,7 @@ from bolt_numba.export.tables import rows_of
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.trailer import programs_behind
-from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.machine_code import STUBS, X86_64, blob_of, blob_parts
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
@@ -228,7 +228,7 @@ def test_unknown_targets_and_names_are_refused(tmp_path: Path) -> None:
 
 def test_targets_whose_vectors_this_processor_lacks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_of(lambda b, x: b(Relu(), x), {"x": (4,)})
-    monkeypatch.setattr("bolt_numba.kernels.cpu.processor.processor", lambda: ("old", frozenset({"sse2"}), ()))
+    monkeypatch.setattr("bolt_numba.kernels.instructions.processor.processor", lambda: ("old", frozenset({"sse2"}), ()))
     with pytest.raises(DeviceError, match="target: got 'avx2', wanted one whose vectors this processor has"):
         native_program(graph, target="avx2")
 

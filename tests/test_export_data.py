@@ -21,8 +21,8 @@ from bolt_numba.export.tables import rows_of
 from bolt_numba.export.tapes import runs
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.data_sized import SIZED, select_sized
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.registry import load
 from bolt_numba.ops.arrays.gather import Compress, Gather, GatherND, NonMaxSuppression, NonZero
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceSum

@@ -22,8 +22,8 @@ from bolt_numba.export.tables import rows_of
 from bolt_numba.export.tapes import runs
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.tape import OPERATIONS
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.generate import Range
 from bolt_numba.ops.arrays.shape import Reshape, Shape, Squeeze, Transpose

@@ -27,9 +27,9 @@ from bolt_numba.kernels.cpu.convolution.conv import pixel_table
 from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.products.sweep_extents import last_row
 from bolt_numba.kernels.extents import KEPT, both, box, check_steps, made_steps, offsets, span
-from bolt_numba.kernels.geometry.unseen import Packed
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, native
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step, select
+from bolt_numba.kernels.unseen import Packed
 from bolt_numba.ops.arrays.gather import GatherElements, ScatterElements
 from bolt_numba.ops.arrays.slicing import ReverseSequence
 from bolt_numba.ops.layers.attention.cache import TensorScatter

@@ -13,9 +13,9 @@ import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.halves.f16 import fits, pack_panels_f16
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products.pack import PANEL, pack_panels, source_rows
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.registry import KERNELS, QueryContext, load, select
 from bolt_numba.kernels.targets import TARGETS, object_code, twin
 from bolt_numba.ops.layers.products.conv import Conv

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from bolt_numba.kernels import jit, machine_code
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language import lang
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.jit import F32, I32, I64, PTR, Native, inline, native, native_source
 
 L = lang.LANES

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.registry import KERNELS, Context, Entry, Step, Types, load
 from bolt_numba.ops.arrays.reduce import ReduceProd
 from bolt_numba.ops.arrays.signal import DFT
@@ -91,8 +91,14 @@ EXTRA: dict[str, Case] = {
     "QLinearConv-conv_bytes_pixels": Case(
         QLinearConv(group=40, layout="NHWC"),
         (
-            (7 * np.arange(1200)).astype(U8).reshape(1, 5, 6, 40), np.float32(0.5), U8.type(3),
-            np.arange(360).reshape(40, 1, 3, 3).astype(I8), np.float32(0.25), I8.type(0), np.float32(64), U8.type(5),
+            (7 * np.arange(1200)).astype(U8).reshape(1, 5, 6, 40),
+            np.float32(0.5),
+            U8.type(3),
+            np.arange(360).reshape(40, 1, 3, 3).astype(I8),
+            np.float32(0.25),
+            I8.type(0),
+            np.float32(64),
+            U8.type(5),
         ),
     ),
     "DFT-long_dft": Case(
@@ -102,7 +108,8 @@ EXTRA: dict[str, Case] = {
         RoiAlign("avg", 2, 2),
         (
             np.arange(1, 37, dtype=F32).reshape(1, 1, 6, 6),
-            np.array([[2, 2, 2, 5], [3, 3, 1, 1], [0, 0, 4, 4]], F32), np.zeros(3, np.int64),
+            np.array([[2, 2, 2, 5], [3, 3, 1, 1], [0, 0, 4, 4]], F32),
+            np.zeros(3, np.int64),
         ),
     ),
     "ReduceProd-reduce_plain": Case(ReduceProd(), (np.arange(1, 11).reshape(2, 5), np.array([1]))),

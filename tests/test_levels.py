@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from bolt_numba.errors import DeviceError
-from bolt_numba.kernels.cpu import isa, processor
-from bolt_numba.kernels.cpu.isa import LEVELS, levels_of, lower_levels, target
+from bolt_numba.kernels.instructions import isa, processor
+from bolt_numba.kernels.instructions.isa import LEVELS, levels_of, lower_levels, target
 
 BASE = "fpu tsc cx8 cmov mmx fxsr sse sse2 syscall lm pni ssse3 cx16 sse4_1 sse4_2 movbe popcnt aes f16c lahf_lm abm"
 HASWELL = f"{BASE} avx fma bmi1 avx2 bmi2 pclmulqdq"
@@ -119,7 +119,7 @@ def folder_on(vendor: str, family: int, flags: str, forced: str, tmp_path: Path)
     """The cache folder of a process on such a processor that is held to a level."""
     file = tmp_path / "cpuinfo"
     file.write_text(cpuinfo(vendor, family, flags))
-    code = "from pathlib import Path\nfrom bolt_numba.kernels.cpu import processor\n"
+    code = "from pathlib import Path\nfrom bolt_numba.kernels.instructions import processor\n"
     code += f"processor._CPUINFO = Path({str(file)!r})\n"
     env = {**os.environ, "BOLT_NUMBA_ISA": forced}
     done = subprocess.run([sys.executable, "-c", code + FOLDER], env=env, capture_output=True, text=True, check=False)
@@ -162,7 +162,7 @@ def test_an_unknown_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 COMPILED = """
 import json, sys
 from pathlib import Path
-from bolt_numba.kernels.cpu import processor
+from bolt_numba.kernels.instructions import processor
 cpuinfo, caches = sys.argv[1:]
 if cpuinfo:
     processor._CPUINFO, processor._CACHES = Path(cpuinfo), Path(caches)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bolt_numba.kernels.cpu import machine, processor
+from bolt_numba.kernels.cpu import machine
+from bolt_numba.kernels.instructions import processor
 
 KERNELS = Path(machine.__file__).parent
 
@@ -94,7 +95,7 @@ def test_no_kernel_has_numbers_of_its_own(file: Path) -> None:
 
 OTHER = """
 import json, sys
-from bolt_numba.kernels.cpu import processor
+from bolt_numba.kernels.instructions import processor
 if {other}:
     cpu, features, _ = processor.processor()
     processor.processor = lambda: (cpu, features, (48 << 10, 12, 512 << 10, 8 << 20))

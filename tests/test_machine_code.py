@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from bolt_numba.kernels import code_files, jit, machine_code
-from bolt_numba.kernels.cpu import processor
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, fill_bytes, vfloor, vload, vstore
+from bolt_numba.kernels.instructions import processor
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.jit import I64, PTR, Native, native
 
 only_x86 = pytest.mark.skipif(not target().is_x86 or sys.platform != "linux", reason="blobs are for x86-64 ELF")

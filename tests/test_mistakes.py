@@ -17,7 +17,7 @@ import pytest
 from bolt_numba.errors import DeviceError, KernelError
 from bolt_numba.kernels import numba_parts
 from bolt_numba.kernels.cpu.language.lang import BYTES, splat, vload, vmax, vstore
-from bolt_numba.kernels.cpu.processor import installed_version
+from bolt_numba.kernels.instructions.processor import installed_version
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native, native_source
 
 COMPILER = "bolt_numba.kernels.compiler"  # imported by the tests that need it: it imports Numba

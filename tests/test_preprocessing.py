@@ -17,7 +17,7 @@ from bolt_numba.export.program import native_program
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.ops.arrays.reduce import ReduceMax
 from bolt_numba.ops.data.camera import WarpImage
 from bolt_numba.preprocessing import Audio, Image, Warp, matrix_of, open_image, with_preprocessing

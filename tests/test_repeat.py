@@ -14,8 +14,8 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels import registry
-from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import select
+from bolt_numba.kernels.unseen import content
 from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.ops.arrays.shape import Slice
 from bolt_numba.ops.layers.products.conv import Conv

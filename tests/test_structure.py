@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
@@ -177,25 +177,25 @@ def test_modules_import_each_other_in_one_direction() -> None:
     assert not circles(graph), f"these import each other: {circles(graph)}"
 
 
-LANGUAGE = ("kernels", "kernels/cpu", "kernels/cpu/language", "kernels/geometry")
-"""Folders that count as one: the compiler holds the language's words, which declare kernels by it."""
-
-
 def test_folders_import_each_other_in_one_direction() -> None:
-    """Every folder's own files, so those above a folder and those that it builds on do not lie beside each other."""
-    modules = {module_name(file): file for file in PACKAGE}
-    folders = {name: room_of(file) for name, file in modules.items()}
-    graph: dict[str, set[str]] = {room: set() for room in folders.values()}
-    for name, file in modules.items():
-        wanted = {folders[to] for to in imported_modules(file) if to in folders}
-        graph[folders[name]] |= wanted - {folders[name]}
-    assert not circles(graph), f"these import each other: {circles(graph)}"
+    """At every level: of what lies in one folder, each folder with all below it, and the files together."""
+    rooms = {module_name(file): room_of(file) for file in PACKAGE}
+    levels: dict[tuple[str, ...], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for here, file in zip(rooms.values(), PACKAGE, strict=True):
+        for there in {rooms[to] for to in imported_modules(file) if to in rooms} - {here}:
+            shared = next(i for i, (a, b) in enumerate(zip((*here, ""), (*there, ""), strict=False)) if a != b)
+            level, below, above = levels[here[:shared]], (*there, "")[shared], (*here, "")[shared]
+            level[above].add(below)
+            level[below] |= set()
+    wrong = {"/".join(level): found for level, graph in levels.items() if (found := circles(graph))}
+    assert not wrong, f"these import each other, '' for files: {wrong}"
+    assert len(levels) > 20
 
 
-def room_of(file: Path) -> str:
+def room_of(file: Path) -> tuple[str, ...]:
     """Its folder; the entry of the command line stands apart, as Python looks for it in the lowest one."""
-    folder = name_of(file.parent)
-    return "__main__" if module_path(file)[0] == "__main__" else LANGUAGE[0] if folder in LANGUAGE else folder
+    path = module_path(file)
+    return path if path == ("__main__",) else path[:-1]
 
 
 def circles(graph: dict[str, set[str]]) -> dict[str, set[str]]:

@@ -18,7 +18,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels import registry
-from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.targets import TARGETS, assembly, device_of, object_code, twin
 from bolt_numba.ops.arrays.reduce import Softmax
 from bolt_numba.ops.layers.products.matmul import MatMul

@@ -12,9 +12,9 @@ from bolt_numba.base.types import TensorType
 from bolt_numba.devices.program import Program, build_program
 from bolt_numba.kernels import registry
 from bolt_numba.kernels.cpu.executor import copy_rows, run_steps, team_run, team_worker
-from bolt_numba.kernels.cpu.isa import Isa
 from bolt_numba.kernels.cpu.machine import L2, PAYS_BYTES
 from bolt_numba.kernels.data_sized import DataSized, Sized, select_data_sized, select_sized
+from bolt_numba.kernels.instructions.isa import Isa
 from bolt_numba.kernels.precompile import compile_later, prepare
 from bolt_numba.kernels.registry import Context, Entry, Given, In, Out, Pitch, Record, Step
 from bolt_numba.ops.costs import bytes_of, work_of
@@ -161,7 +161,7 @@ class Cpu(Device):
     @property
     def isa(self) -> Isa:
         """What its kernels may ask of the processor."""
-        found: Isa = import_module(f"bolt_numba.kernels.{self.name}.isa").target()
+        found: Isa = import_module(f"bolt_numba.kernels.{self.name}.language.lang").target()
         return found
 
     def describe(self) -> str:

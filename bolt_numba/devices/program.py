@@ -22,8 +22,8 @@ from bolt_numba.base.types import Array
 from bolt_numba.devices.threads import run_native
 from bolt_numba.kernels.cpu.executor import DATA, run_steps
 from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
-from bolt_numba.kernels.geometry.unseen import Packed
 from bolt_numba.kernels.registry import Fault, In, Out, Pitch, Record, Scratch
+from bolt_numba.kernels.unseen import Packed
 from bolt_numba.ops.content import refusal
 from bolt_numba.runtime.device import HOST, Arenas
 from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot

@@ -114,9 +114,10 @@ def _file(array: Array | None) -> str:
 @functools.cache
 def machine() -> str:
     """Names all that the layout of packed weights depends on: instruction set, and the sources of the kernels."""
-    from bolt_numba.kernels.cpu import isa
+    from bolt_numba.kernels import cpu
+    from bolt_numba.kernels.instructions import isa
 
-    folder = Path(isa.__file__).parent
+    folder = Path(cpu.__file__).parent
     found = remembered("sources", folder)
     if not isinstance(found, str):
         state = sha256()

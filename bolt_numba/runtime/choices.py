@@ -27,8 +27,8 @@ from bolt_numba.base.types import TensorType
 from bolt_numba.ir.graph import Node
 from bolt_numba.kernels.compiles import LackingError
 from bolt_numba.kernels.extents import made_steps
-from bolt_numba.kernels.geometry.unseen import KEYED_ELEMENTS, is_unseen
 from bolt_numba.kernels.registry import Entry, Given, Operands, Step, is_exact
+from bolt_numba.kernels.unseen import KEYED_ELEMENTS, is_unseen
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.copies import NOT_WORTH_IT
 from bolt_numba.runtime.device import HOST, Device

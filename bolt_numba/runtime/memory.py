@@ -15,8 +15,8 @@ from bolt_numba.base.follow import value_of
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import either, greatest
 from bolt_numba.kernels.extents import check_steps
-from bolt_numba.kernels.geometry.unseen import Packed
 from bolt_numba.kernels.registry import In, Out, Pitch, Scratch, Step
+from bolt_numba.kernels.unseen import Packed
 from bolt_numba.runtime.device import HOST, Memory
 from bolt_numba.runtime.slots import TEMP, Job, Slot
 

@@ -22,8 +22,8 @@ from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.types import PRECISIONS, VALUES_WERE, Array, TensorType
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.kernels.compiles import LackingError
-from bolt_numba.kernels.geometry.unseen import KEYED_ELEMENTS, Making, Packed, Unseen, content, is_unseen
 from bolt_numba.kernels.registry import Given, In, Operands, Record
+from bolt_numba.kernels.unseen import KEYED_ELEMENTS, Making, Packed, Unseen, content, is_unseen
 
 if TYPE_CHECKING:
     from bolt_numba.devices.seals import Sealed

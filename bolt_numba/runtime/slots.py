@@ -16,8 +16,8 @@ from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.device import HOST, Device, Memory
 
 if TYPE_CHECKING:
-    from bolt_numba.kernels.geometry.unseen import Packed
     from bolt_numba.kernels.registry import Step
+    from bolt_numba.kernels.unseen import Packed
 
 INPUT, CONST, TEMP = "input", "const", "temp"
 

@@ -8,8 +8,8 @@ import numpy as np
 from bolt_numba.kernels.declare import I64, PTR, inline
 from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, elements
-from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Fault, In, Kernel, Scratch, Step, Types
+from bolt_numba.kernels.unseen import content
 from bolt_numba.ops.content import want_between
 from bolt_numba.ops.registry import Op
 

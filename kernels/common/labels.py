@@ -12,8 +12,8 @@ from bolt_numba.base.types import I64 as INT64
 from bolt_numba.kernels.declare import I64, PTR, Inline, inline
 from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, elements
-from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Out, Outs, Step, Types, always, everywhere
+from bolt_numba.kernels.unseen import content
 from bolt_numba.ops.data.ml import MOST_ONE_HOT, LabelEncoder, OneHotEncoder, one_hot_rows, whole_range
 
 _SORTED = (F32, F64, I32, INT64)

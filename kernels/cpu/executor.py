@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     I64,
     PTR,
@@ -33,6 +32,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import PAUSES_A_US, TICKS_A_US
 from bolt_numba.kernels.extents import box
+from bolt_numba.kernels.instructions.isa import target
 
 SPINS = 50 * PAUSES_A_US
 """Pauses that a worker waits for the next run before it sleeps."""

@@ -13,8 +13,8 @@ Kernels state what share of a cache they mean; the size is the machine's.
 
 from __future__ import annotations
 
-from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.processor import processor
+from bolt_numba.kernels.instructions.isa import target
+from bolt_numba.kernels.instructions.processor import processor
 
 KIB, MIB = 1 << 10, 1 << 20
 

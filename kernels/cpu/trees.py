@@ -32,9 +32,9 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import L2, PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.geometry.unseen import Making, Packed, content, is_unseen, tested
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
+from bolt_numba.kernels.unseen import Making, Packed, content, is_unseen, tested
 from bolt_numba.ops.data.trees import TreeEnsemble, is_sound
 
 WALKS = 8

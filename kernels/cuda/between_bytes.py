@@ -5,7 +5,6 @@ from __future__ import annotations
 from bolt_numba.base.errors import BoltError
 from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.extents import Lent, borrowed
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import (
     Context,
     In,
@@ -19,6 +18,7 @@ from bolt_numba.kernels.registry import (
     once,
     select,
 )
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.registry import Op

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, I8, I32, U8, TensorType
-from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import In, Types
+from bolt_numba.kernels.unseen import content
 from bolt_numba.ops.layers.products.integer_products import ByteProduct, QLinearConv, QLinearMatMul, sums_fit
 
 BYTE_TYPES = (U8, I8)

@@ -10,8 +10,8 @@ from bolt_numba.base.types import AnyDType, TensorType
 from bolt_numba.codegen.chain import MAX_OUTER, LoopNest, as_chain, value_dtypes
 from bolt_numba.kernels.declare import F32, F64, I64, PTR
 from bolt_numba.kernels.extents import Numbers, Reach, box
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Types, once, result_of
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops import pointwise
 from bolt_numba.ops.pointwise.chain import Chain
 from bolt_numba.ops.pointwise.row import Pointwise

@@ -18,8 +18,8 @@ from bolt_numba.kernels.geometry.strides import (
     tile_move,
     transpose_move,
 )
-from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Accepts, In, Out, Outs, Types
+from bolt_numba.kernels.unseen import content
 from bolt_numba.ops.arrays.gather import Compress, Gather
 from bolt_numba.ops.arrays.shape import Concat, DepthToSpace, SpaceToDepth, Split
 from bolt_numba.ops.arrays.slicing import Pad, Slice, slice_bounds

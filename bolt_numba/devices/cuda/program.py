@@ -19,8 +19,8 @@ from bolt_numba.devices.cuda.memory import Buffer, Constant, CudaMemory
 from bolt_numba.devices.program import fault_of
 from bolt_numba.kernels.cuda.faults import FAULT
 from bolt_numba.kernels.extents import Numbers
-from bolt_numba.kernels.geometry.unseen import Packed
 from bolt_numba.kernels.registry import Fault, In, Out, Pitch, Scratch, Step
+from bolt_numba.kernels.unseen import Packed
 from bolt_numba.runtime.device import Arenas
 from bolt_numba.runtime.slots import CONST, Job, Slot
 

@@ -32,7 +32,6 @@ from bolt_numba.kernels.cpu.attention.score_rows import (
     score_keys,
     write_block,
 )
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     ceil_div,
@@ -55,6 +54,7 @@ from bolt_numba.kernels.geometry.heads import (
     heads_first,
     mask_fits,
 )
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Native
 from bolt_numba.kernels.registry import Argument, Context, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.attention.attention import FusedAttention

@@ -23,7 +23,6 @@ from bolt_numba.kernels.cpu.attention.attention import (
     laid_out,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.attention.score_rows import PANEL, VECTORS, exp_scores, find_top, write_block
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -46,6 +45,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.products.pack import transpose
 from bolt_numba.kernels.cpu.products.sweep_bf16 import round_run
 from bolt_numba.kernels.geometry.heads import ENTRY
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.jit import Native, inline, native
 from bolt_numba.kernels.registry import Context, Outs, Step, Types, kernel
 from bolt_numba.ops.layers.attention.attention import FusedAttention

@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -34,6 +33,7 @@ from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.language.vmath import exp_negative, vtanh
 from bolt_numba.kernels.cpu.products.pack import transpose
 from bolt_numba.kernels.cpu.reductions.softmax import exp_row, finite_or_zero, row_max
+from bolt_numba.kernels.instructions.isa import target
 
 VECTORS = target().vectors
 PANEL = VECTORS * LANES

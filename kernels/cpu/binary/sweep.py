@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     CODE,
@@ -46,6 +45,7 @@ from bolt_numba.kernels.cpu.products.sweep import by_height
 from bolt_numba.kernels.cpu.products.sweep_bytes import HEIGHT, VARIANTS, height
 from bolt_numba.kernels.cpu.products.sweep_extents import greatest, last_row
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Inline, inline, native
 from bolt_numba.ops.layers.products.binary import WORD
 
@@ -275,6 +275,8 @@ def sweep_bits(p, tid, nthreads):
 
 BLOCK_FIELDS = 5
 """Entries of a block: byte offsets of A, B and columns; first column (or word) and first row of C."""
+
+
 def scratch_bytes(span: int, runs: int, copy_step: int) -> int:
     """Workspace of one thread."""
     used = 2 * HEIGHT * ROW + (span + HEIGHT) * (8 * runs + copy_step)

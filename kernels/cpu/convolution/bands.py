@@ -24,9 +24,9 @@ from bolt_numba.kernels.cpu.machine import L2
 from bolt_numba.kernels.cpu.products.sweep import sweep
 from bolt_numba.kernels.cpu.products.sweep_bf16 import sweep_bf16
 from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.geometry.unseen import Packed, tested
 from bolt_numba.kernels.jit import CODE, I64, PTR, Field, Native, native
 from bolt_numba.kernels.registry import Argument, In, Out, Pitch, Scratch, Step
+from bolt_numba.kernels.unseen import Packed, tested
 
 _RECORD: Any = sweep.params
 FIRST, SECOND = "first_", "second_"

@@ -22,7 +22,6 @@ from bolt_numba.base.selects import either
 from bolt_numba.base.types import U8, Array
 from bolt_numba.kernels.cpu.convolution.conv_integer import is_depthwise
 from bolt_numba.kernels.cpu.convolution.depthwise import plane_fields
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -47,9 +46,10 @@ from bolt_numba.kernels.cpu.products.products_bytes import (
 )
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.bytes import given, places_of, sides
-from bolt_numba.kernels.geometry.unseen import content
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.jit import I64, PTR, Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.unseen import content
 from bolt_numba.ops.layers.products.integer_products import ByteConv, ConvInteger, QLinearConv
 
 PIXELS = 4 if target().registers >= 32 and target().is_x86 else 2

@@ -58,7 +58,6 @@ from bolt_numba.kernels.cpu.products.epilogue import finish, put
 from bolt_numba.kernels.cpu.products.matmul import known_bias, zero_bias
 from bolt_numba.kernels.cpu.products.pack import PANEL, TERMS, padded_bias
 from bolt_numba.kernels.cpu.products.sweep import MR, STEPS, VARIANTS
-from bolt_numba.kernels.geometry.unseen import content, derived
 from bolt_numba.kernels.jit import Inline, Native, inline, inline_source, native_source
 from bolt_numba.kernels.registry import (
     MOST_ERROR,
@@ -76,6 +75,7 @@ from bolt_numba.kernels.registry import (
     once,
     result_of,
 )
+from bolt_numba.kernels.unseen import content, derived
 from bolt_numba.ops.layers.products.conv import Conv
 
 

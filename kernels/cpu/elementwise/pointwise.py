@@ -30,9 +30,9 @@ from bolt_numba.kernels.cpu.language.lang import native_source
 from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_NS
 from bolt_numba.kernels.geometry.chains import FIELDS, OPERATORS, loops_of, loops_reach, may_write_over, seen_chain
-from bolt_numba.kernels.geometry.unseen import KEYED_ELEMENTS, tested
 from bolt_numba.kernels.jit import Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel, once
+from bolt_numba.kernels.unseen import KEYED_ELEMENTS, tested
 from bolt_numba.ops.pointwise.chain import Chain
 from bolt_numba.ops.pointwise.row import Pointwise
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32, I8, U8, TensorType
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -43,6 +42,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Extents, Numbers, Reach
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.jit import I64, PTR, Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
 from bolt_numba.ops.arrays.quantize import Conversion, DequantizeLinear, QuantizeLinear

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 from bolt_numba.kernels.common.tables import UNITS, Lookup
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     load_u8,
@@ -22,6 +21,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.jit import I64, PTR, Native, native
 from bolt_numba.kernels.registry import Argument, Step
 from bolt_numba.ops.arrays.byte_table import ENTRIES

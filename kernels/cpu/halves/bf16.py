@@ -16,7 +16,6 @@ from bolt_numba.base.types import BF16, F32, TensorType
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv, block_offsets, packed_filters
 from bolt_numba.kernels.cpu.convolution.conv import geometry as windows_geometry
 from bolt_numba.kernels.cpu.convolution.winograd import best_size, part_of_direct
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import LANES
 from bolt_numba.kernels.cpu.products.matmul import (
     ONE_BLOCK,
@@ -44,6 +43,7 @@ from bolt_numba.kernels.cpu.products.sweep_bf16 import (
     sweep_bf16,
 )  # fmt: skip
 from bolt_numba.kernels.geometry.products import geometry
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.registry import Argument, Context, In, Operands, Outs, Pitch, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.matmul import MatMul

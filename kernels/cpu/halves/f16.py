@@ -28,9 +28,9 @@ from bolt_numba.kernels.cpu.products.matmul import PanelForm, accepts_matmul, pr
 from bolt_numba.kernels.cpu.products.pack_narrow import pack_narrow, packing
 from bolt_numba.kernels.cpu.products.sweep import MR, TILE_ARGUMENTS, by_height, pairs_of_panels, plain_tile, sweep_body
 from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_reach
-from bolt_numba.kernels.geometry.unseen import content, derived
 from bolt_numba.kernels.jit import Inline, inline, native
 from bolt_numba.kernels.registry import Context, Outs, Step, Types, kernel, result_of
+from bolt_numba.kernels.unseen import content, derived
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.matmul import MatMul
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.declare import WORDS, elementary
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.jit import (
     CODE,
     F32,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     bits_of,
     copysign,
@@ -29,6 +28,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vround,
     vsqrt,
 )  # fmt: skip
+from bolt_numba.kernels.instructions.isa import target
 
 LOG2E = 1.44269504
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4

@@ -18,7 +18,6 @@ from bolt_numba.base.follow import fixed
 from bolt_numba.base.selects import either
 from bolt_numba.base.types import F32 as F32_TYPE
 from bolt_numba.base.types import Array
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -43,6 +42,7 @@ from bolt_numba.kernels.cpu.products.matmul import dense_step, is_parallel, pack
 from bolt_numba.kernels.cpu.products.pack import PANEL, aligned_empty
 from bolt_numba.kernels.cpu.products.sweep import sweep
 from bolt_numba.kernels.extents import Numbers, Reach
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native, inline
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits

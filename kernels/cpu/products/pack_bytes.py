@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import Array
-from bolt_numba.kernels.cpu.isa import own, target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -46,6 +45,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 )  # fmt: skip
 from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.extents import Numbers, Reach, box
+from bolt_numba.kernels.instructions.isa import own, target
 from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.ops.dtypes import MAX_F32
 from bolt_numba.ops.layers.products.integer_products import RAISED, SMALL_SCALE

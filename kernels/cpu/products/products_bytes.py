@@ -29,8 +29,8 @@ from bolt_numba.kernels.cpu.products.pack_bytes import (
 from bolt_numba.kernels.cpu.products.sweep import choose_share
 from bolt_numba.kernels.cpu.products.sweep_bytes import BLOCK_FIELDS, choose_span, scratch_bytes, sweep_bytes
 from bolt_numba.kernels.geometry.bytes import OperandPlaces, given, operand, sides
-from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Pitch, Scratch, Step, Types
+from bolt_numba.kernels.unseen import content
 from bolt_numba.ops.layers.products.conv import Convolution
 from bolt_numba.ops.layers.products.integer_products import ByteProduct
 
@@ -175,7 +175,13 @@ def column_step(
 
 
 def columns_of(
-    op: ByteProduct, ins: Types, at: OperandPlaces, panels: Panels, k: int, packed: Argument, length: int,
+    op: ByteProduct,
+    ins: Types,
+    at: OperandPlaces,
+    panels: Panels,
+    k: int,
+    packed: Argument,
+    length: int,
     context: Context,
 ) -> tuple[Argument, Argument, list[Step]]:
     """What `prepare_columns` makes, ``length`` zero points of each image, and the step that makes both at run time.

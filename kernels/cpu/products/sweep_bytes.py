@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -57,6 +56,7 @@ from bolt_numba.kernels.cpu.products.pack_bytes import (
 from bolt_numba.kernels.cpu.products.sweep import by_height
 from bolt_numba.kernels.cpu.products.sweep_extents import greatest
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Inline, inline, inline_source, native
 
 VARIANTS: tuple[int, ...] = (12, 8, 4, 2, 1) if target().registers >= 32 else (4, 2, 1)

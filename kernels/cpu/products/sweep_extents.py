@@ -10,10 +10,10 @@ from bolt_numba.base.follow import pure
 from bolt_numba.base.selects import greatest as most
 from bolt_numba.base.selects import is_filled, is_table
 from bolt_numba.base.types import Array
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES
 from bolt_numba.kernels.cpu.products.pack import panel_columns
 from bolt_numba.kernels.extents import Reach
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0
 
 MR = target().rows

@@ -19,7 +19,6 @@ from bolt_numba.base.types import BF16, F16, F32, Array, TensorType
 from bolt_numba.kernels.common.held import within
 from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.halves.bf16 import product_step
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES
 from bolt_numba.kernels.cpu.machine import L2, PAYS_FLOPS
 from bolt_numba.kernels.cpu.products.matmul import matmul
@@ -38,6 +37,7 @@ from bolt_numba.kernels.cpu.recurrent.recurrent_cells import (
 from bolt_numba.kernels.cpu.recurrent.recurrent_walk import clear, quantize_state, share_lines, walk
 from bolt_numba.kernels.extents import Lent, borrowed
 from bolt_numba.kernels.geometry.recurrent import RecurrentSizes
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.registry import Argument, Context, In, Maker, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN, Recurrent

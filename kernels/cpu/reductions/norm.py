@@ -44,9 +44,9 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.reduce import FOLD, FOLDS, fold_step
 from bolt_numba.kernels.extents import Numbers, Reach, box
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import PTR_OR_0
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.arrays.reduce import ReduceSum
 from bolt_numba.ops.layers import norm as ops
 from bolt_numba.ops.registry import normalise_axis

@@ -28,8 +28,8 @@ from bolt_numba.kernels.cpu.language.vmath import vpow
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.norm import has_image, image_dims, x_and_y
 from bolt_numba.kernels.cpu.reductions.reduce import axis_form
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.layers import norm as ops
 
 

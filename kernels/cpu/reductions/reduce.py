@@ -20,11 +20,11 @@ from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES, PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Extents, Numbers, Reach, box
 from bolt_numba.kernels.geometry.reduced import around_axis, passes, reduced_axes
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import F32 as FLOAT
 from bolt_numba.kernels.jit import I64 as INT
 from bolt_numba.kernels.jit import PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.layers.norm import LpNormalization
 from bolt_numba.ops.registry import Op, normalise_axis

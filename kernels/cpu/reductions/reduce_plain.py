@@ -18,10 +18,10 @@ from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import I64 as INT
 from bolt_numba.kernels.jit import PTR, PTR_OR_0, Native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.registry import Op
 

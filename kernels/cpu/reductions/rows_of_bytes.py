@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32, I8, AnyDType, Array, TensorType
-from bolt_numba.kernels.cpu.isa import target
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
@@ -51,6 +50,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.language.vmath import exp_negative
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Numbers, Reach
+from bolt_numba.kernels.instructions.isa import target
 from bolt_numba.kernels.jit import F64, I64, PTR, PTR_OR_0, Inline, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.arrays.between_bytes import MOST_IN_ROW, BetweenBytes

@@ -31,8 +31,8 @@ from bolt_numba.kernels.cpu.language.vmath import exp_negative, vlog
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.reduce import axis_form
 from bolt_numba.kernels.extents import Numbers
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.arrays import reduce as ops
 
 

@@ -43,9 +43,9 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.machine import L1, PAYS_FLOPS
 from bolt_numba.kernels.extents import Reach
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.kernels.registry import Context, In, Out, Outs, Scratch, Step, Types, kernel
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.arrays.signal import STFT
 
 LINES = LANES // 2

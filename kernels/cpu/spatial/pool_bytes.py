@@ -30,9 +30,9 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.reductions.rows_of_bytes import NUMBERS, OPERANDS, SCALES, code_of, loads, name_of
 from bolt_numba.kernels.cpu.spatial.pool import FIELDS, PARALLEL_LOADS, WINDOW, window_args, window_rows, windows_reach
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import Inline, Native, inline, native
 from bolt_numba.kernels.registry import Context, Outs, Step, Types, kernel
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
 

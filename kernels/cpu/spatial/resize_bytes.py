@@ -28,9 +28,9 @@ from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.cpu.reductions.rows_of_bytes import NUMBERS, OPERANDS, SCALES, code_of, loads, name_of
 from bolt_numba.kernels.extents import Reach, ends, offsets
 from bolt_numba.kernels.geometry.resample import is_inside, is_untouched, plans_of, useful
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.jit import I64, PTR, Native, inline, native
 from bolt_numba.kernels.registry import Argument, Context, Operands, Out, Outs, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.resize import Resize

@@ -73,7 +73,6 @@ from bolt_numba.kernels.cpu.strassen.error import balance, even_scales, scales_o
 from bolt_numba.kernels.cpu.strassen.sums import add_rows, count_pairs, sum_panels, with_sums
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.products import geometry as matmul_geometry
-from bolt_numba.kernels.geometry.unseen import content, derived
 from bolt_numba.kernels.jit import CODE, F32, I64, PTR, PTR_OR_0, inline, native
 from bolt_numba.kernels.registry import (
     Argument,
@@ -89,6 +88,7 @@ from bolt_numba.kernels.registry import (
     once,
     result_of,
 )
+from bolt_numba.kernels.unseen import content, derived
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.matmul import MatMul
 

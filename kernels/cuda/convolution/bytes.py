@@ -38,8 +38,8 @@ from bolt_numba.kernels.geometry.bytes import (
     sides,
     sums_are_exact,
 )
-from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel, result_of
+from bolt_numba.kernels.unseen import content
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.products.integer_products import ByteConv, ConvInteger, QLinearConv, is_fused, scale_ratio
 

@@ -11,8 +11,8 @@ from bolt_numba.kernels.cuda.declare import SM_90A
 from bolt_numba.kernels.cuda.products.matmul import product_steps
 from bolt_numba.kernels.cuda.products.matmul_wgmma import accepts_groups, by_groups, works_by_groups
 from bolt_numba.kernels.extents import Lent, borrowed
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Context, In, Operands, Out, Outs, Step, Types, kernel, once, result_of
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.matmul import MatMul
 

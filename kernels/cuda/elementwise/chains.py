@@ -19,8 +19,8 @@ from bolt_numba.kernels.cuda.elementwise.scalars import scope_of
 from bolt_numba.kernels.cuda.language.division import divider
 from bolt_numba.kernels.declare import Source
 from bolt_numba.kernels.geometry.chains import FIELDS, OPERATORS, loops_of, loops_reach, may_write_over, seen_chain
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel, once
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.dtypes import MAX_I32

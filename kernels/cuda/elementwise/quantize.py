@@ -8,8 +8,8 @@ from bolt_numba.base.errors import DTypeError
 from bolt_numba.base.types import TensorType
 from bolt_numba.codegen.threads import thread_lines
 from bolt_numba.kernels.cuda.elementwise.chains import chain_steps
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Context, In, Out, Outs, Step, Types, kernel
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.arrays.quantize import Conversion, DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.pointwise.chain import Chain

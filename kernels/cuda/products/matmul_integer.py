@@ -28,13 +28,12 @@ from bolt_numba.kernels.geometry.bytes import (
 )
 from bolt_numba.kernels.geometry.products import ProductBlocks, geometry
 from bolt_numba.kernels.geometry.strides import transpose_move
-from bolt_numba.kernels.geometry.unseen import content
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Pitch, Scratch, Step, Types, kernel
+from bolt_numba.kernels.unseen import content
 from bolt_numba.ops.layers.products.integer_products import ByteMatMul, MatMulInteger, QLinearMatMul, is_fused
 from bolt_numba.ops.layers.products.matmul import MatMul
 
 _LETTER = {U8: "u8", I8: "s8"}
-
 
 
 def accepts_bytes(op: ByteMatMul, ins: Types) -> bool:

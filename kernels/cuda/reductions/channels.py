@@ -22,8 +22,8 @@ from bolt_numba.kernels.cuda.reductions.fold import FLOATS
 from bolt_numba.kernels.cuda.reductions.norm import spread_of
 from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.norm import (
     LRN,

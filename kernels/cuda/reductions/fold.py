@@ -30,8 +30,8 @@ from bolt_numba.kernels.declare import Inline
 from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.arrays import reduce as ops
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.registry import Op

@@ -20,8 +20,8 @@ from bolt_numba.kernels.cuda.language.lang import cuda, store_f32
 from bolt_numba.kernels.cuda.reductions.fold import FLOATS
 from bolt_numba.kernels.cuda.reductions.lines import LONGEST_ROW, Held, held, row_access
 from bolt_numba.kernels.extents import Numbers
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.layers.norm import LayerNormalization, RMSNormalization, RowNorm
 from bolt_numba.ops.registry import normalise_axis

@@ -20,8 +20,8 @@ from bolt_numba.kernels.declare import Inline
 from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.reduced import around_axis
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.arrays.reduce import LogSoftmax, Softmax
 from bolt_numba.ops.dtypes import MAX_I32, MIN_F32
 from bolt_numba.ops.layers.norm import LpNormalization

@@ -19,8 +19,8 @@ from bolt_numba.kernels.cuda.reductions.softmax import axis_form
 from bolt_numba.kernels.extents import Numbers
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.reduced import passes, reduced_axes
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.arrays.reduce import ReduceLogSumExp
 from bolt_numba.ops.dtypes import MAX_F32, MIN_F32
 from bolt_numba.ops.layers.norm import LpNormalization

@@ -23,8 +23,8 @@ from bolt_numba.kernels.geometry.elements import MOST_LAUNCHED, DeviceParts, Ele
 from bolt_numba.kernels.geometry.resample import Pass, is_inside, nearest_tables, passes_of, plans_of
 from bolt_numba.kernels.geometry.strides import dense
 from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, whole
-from bolt_numba.kernels.geometry.unseen import tested
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
+from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.layers.resize import Resize
 
 TOGETHER = 16

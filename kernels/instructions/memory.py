@@ -13,8 +13,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
-from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.language.simd import (
+from bolt_numba.kernels.instructions.isa import target
+from bolt_numba.kernels.instructions.simd import (
     ADDR,
     F32,
     F64,

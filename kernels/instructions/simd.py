@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-from bolt_numba.kernels.cpu.isa import target
+from bolt_numba.kernels.instructions.isa import target
 
 LANES = target().lanes
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))

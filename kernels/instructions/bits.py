@@ -10,8 +10,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.language.simd import (
+from bolt_numba.kernels.instructions.isa import target
+from bolt_numba.kernels.instructions.simd import (
     ADDR,
     I8,
     I32,
@@ -25,7 +25,7 @@ from bolt_numba.kernels.cpu.language.simd import (
     vector,
     word,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.language.tiles import BYTES, combined, row_columns, row_elements
+from bolt_numba.kernels.instructions.tiles import BYTES, combined, row_columns, row_elements
 
 
 @word(types.int64, MASK)

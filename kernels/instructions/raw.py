@@ -10,8 +10,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.language.simd import (
+from bolt_numba.kernels.instructions.isa import target
+from bolt_numba.kernels.instructions.simd import (
     ADDR,
     I8,
     I16,
@@ -27,7 +27,7 @@ from bolt_numba.kernels.cpu.language.simd import (
     vector,
     word,
 )
-from bolt_numba.kernels.cpu.language.tiles import RegisterTile
+from bolt_numba.kernels.instructions.tiles import RegisterTile
 
 RAW = ir.VectorType(I8, 4 * LANES)
 

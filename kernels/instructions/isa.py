@@ -13,7 +13,7 @@ from functools import cache
 
 from bolt_numba.base.errors import DeviceError
 from bolt_numba.base.records import record
-from bolt_numba.kernels.cpu.processor import processor
+from bolt_numba.kernels.instructions.processor import processor
 
 
 @record(frozen=True)

@@ -14,8 +14,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, register_model
 
-from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.language.simd import (
+from bolt_numba.kernels.instructions.isa import target
+from bolt_numba.kernels.instructions.simd import (
     ADDR,
     F32,
     I8,

@@ -17,10 +17,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, register_model
 
-from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.language.dots import dot_bytes_value, dot_centred_value
-from bolt_numba.kernels.cpu.language.raw import interleaved
-from bolt_numba.kernels.cpu.language.simd import (
+from bolt_numba.kernels.instructions.dots import dot_bytes_value, dot_centred_value
+from bolt_numba.kernels.instructions.isa import target
+from bolt_numba.kernels.instructions.raw import interleaved
+from bolt_numba.kernels.instructions.simd import (
     ADDR,
     I8,
     I16,
@@ -42,7 +42,7 @@ from bolt_numba.kernels.cpu.language.simd import (
     vector,
     whole,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.language.tiles import BYTES, _build, _row, _vec, combined, row_columns, row_elements
+from bolt_numba.kernels.instructions.tiles import BYTES, _build, _row, _vec, combined, row_columns, row_elements
 
 HAS_BYTE_MASKS = target().name == "avx512"
 HIGH, ZERO, LOW, FLIP, RESIDUAL_FACTOR = 0, 4, 8, 12, 16

@@ -13,9 +13,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.language.memory import loads, stores
-from bolt_numba.kernels.cpu.language.simd import (
+from bolt_numba.kernels.instructions.isa import target
+from bolt_numba.kernels.instructions.memory import loads, stores
+from bolt_numba.kernels.instructions.simd import (
     ADDR,
     F32,
     I32,
@@ -34,7 +34,7 @@ from bolt_numba.kernels.cpu.language.simd import (
     vector,
     word,
 )  # fmt: skip
-from bolt_numba.kernels.cpu.language.tiles import BYTES, _build, _masks, _row, _vec, add_outer, row_elements
+from bolt_numba.kernels.instructions.tiles import BYTES, _build, _masks, _row, _vec, add_outer, row_elements
 
 # ---------------------------------------------------------------------------------------------------------------- bf16
 

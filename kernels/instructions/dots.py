@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from bolt_numba.kernels.cpu.isa import target
-from bolt_numba.kernels.cpu.language.simd import I8, I16, I32, INT, call, constant, word
+from bolt_numba.kernels.instructions.isa import target
+from bolt_numba.kernels.instructions.simd import I8, I16, I32, INT, call, constant, word
 
 
 def _signed_neon(b, acc, x, y):
