@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 import bolt_numba_simulator
 from bolt_numba.base.swallowed import FAULTS
 from bolt_numba.ir.text import diff
+from bolt_numba.kernels import progress
 from tests import level
 from tests.totals import Memory, Totals
 
@@ -22,6 +23,9 @@ from tests.totals import Memory, Totals
 os.environ.setdefault("BOLT_NUMBA_STAND_INS", "0")
 # The suite has a process for each processor already: tests of assistants ask for them.
 os.environ.setdefault("BOLT_NUMBA_COMPILERS", "1")
+
+# A busy machine must not decide what a log has: tests of the line about long compiling ask for it.
+progress.LONG = 1e6
 
 # Who reads why a test failed wants to see the frames inside.
 os.environ.setdefault("BOLT_NUMBA_TRACEBACKS", "1")
