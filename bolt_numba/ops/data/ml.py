@@ -61,7 +61,7 @@ def _looked_up(keys: Array, rows: Array, refuse: Callable[[Array], Array] | None
         found = np.fromiter(map(get, x.reshape(-1).tolist(), itertools.repeat(last)), np.int64, x.size)
         if refuse is not None and (found == last).any():
             return refuse(x)
-        return rows[found].reshape(x.shape + inner)
+        return rows.take(found, 0).reshape(x.shape + inner)
 
     return find
 
