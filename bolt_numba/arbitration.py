@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ir.graph import Graph, Node, Value
+from bolt_numba.base.types import SequenceType
+from bolt_numba.ir.graph import Graph, Node, Value, graph_attributes
 from bolt_numba.ir.interpret import interpret, nodes_behind
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, DynamicQuantizeLinear, RangeRounded
 from bolt_numba.ops.dtypes import FLOATS
@@ -32,6 +33,7 @@ ROUNDING_ROOM = 16
 AT_ONCE = 256
 """Intermediate tensors held in memory at one time."""
 AMPLIFIED = "rounding before it, amplified"
+DRAWN = "each engine draws random numbers of its own"
 INPUTS_DIFFER = "its inputs differ by rounding"
 TO_BYTES = "what it is made of is rounded to bytes, and the middle of two may go to either"
 DYNAMIC = "documented: LiteRT rounds what comes to this layer to bytes"
@@ -52,7 +54,9 @@ class Party:
 
 
 def distance(a: Any, b: Any) -> float:
-    """The largest absolute difference; infinite where shapes or what is finite differ, and for what is no array."""
+    """The largest absolute difference, also in lists; infinite where shapes or what is finite differ, and for maps."""
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
+        return max(map(distance, a, b), default=0.0)
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)) or a.shape != b.shape:
         return np.inf
     if object in (a.dtype, b.dtype):
@@ -65,6 +69,8 @@ def distance(a: Any, b: Any) -> float:
 
 def largest(array: Any) -> float:
     """The largest finite magnitude; 0 of what holds no numbers."""
+    if isinstance(array, (list, tuple)):
+        return max(map(largest, array), default=0.0)
     if not isinstance(array, np.ndarray) or array.dtype == object:
         return 0.0
     wide = np.abs(np.asarray(array, np.float64))
@@ -78,6 +84,7 @@ class Arbiter:
         self.graph, self.feeds, self.engines, self.steps = graph, feeds, engines, steps
         named = zip(graph.output_names, graph.outputs, strict=True)
         self.by_name: dict[str, Value] = {v.name: v for v in graph.values()} | dict(named)
+        self.drawn = _of_random(graph)
         self.causes: dict[str, str] = {}
         """By name of a tensor at which an engine is not right what is wrong."""
         self.notes: dict[str, str] = {}
@@ -112,7 +119,7 @@ class Arbiter:
 
     def is_right(self, engine: Party, name: str, got: Any, exact: Any, rough: Any, nodes: Sequence[Node] = ()) -> bool:
         """Whether rounding explains how far an engine is off; nodes: that make the tensor of what is held."""
-        if name in self.steps or self.by_name[name].type.dtype not in FLOATS:
+        if name in self.steps or not self._has_floats(name):
             return distance(got, exact) <= engine.levels * self.steps.get(name, 0.0)
         is_rounded = any(isinstance(node.op, TO_BYTES_OPS) for node in nodes)
         limit = max(engine.limit, BYTES_LIMIT if is_rounded else 0.0)
@@ -120,8 +127,18 @@ class Arbiter:
 
     def reason(self, name: str) -> str:
         """Why a tensor differs at which neither is wrong."""
-        is_exact = name in self.steps or self.by_name[name].type.dtype not in FLOATS
+        if self.is_drawn(name):
+            return DRAWN
+        is_exact = name in self.steps or not self._has_floats(name)
         return self.notes.get(name, INPUTS_DIFFER if is_exact else AMPLIFIED)
+
+    def is_drawn(self, name: str) -> bool:
+        """Whether a tensor is computed of random numbers, so that no two engines agree on it."""
+        return id(self.by_name[name]) in self.drawn
+
+    def _has_floats(self, name: str) -> bool:
+        kind = self.by_name[name].type
+        return (kind.element if isinstance(kind, SequenceType) else kind).dtype in FLOATS
 
     def _compare(self, behind: Mapping[str, Sequence[Node]], found: Sequence[Arrays]) -> None:
         """behind: by name of a tensor the nodes that compute it of what is held."""
@@ -156,6 +173,16 @@ class Arbiter:
                 if cause is not None:
                     found[id(value)] = cause
         return {name: found[id(value)] for name, value in self.by_name.items() if id(value) in found}
+
+
+def _of_random(graph: Graph) -> set[int]:
+    """Ids of what is computed of random numbers."""
+    found: set[int] = set()
+    for node in graph.nodes:
+        draws = node.op.has_side_state or any(map(_of_random, graph_attributes(node.op).values()))
+        if draws or any(id(v) in found for v in node.inputs if v is not None):
+            found |= set(map(id, node.outputs))
+    return found
 
 
 def _shaken(arrays: Arrays) -> Arrays:

@@ -137,6 +137,11 @@ def _find(graph: Graph, names: Iterable[str], what: str) -> list[Value]:
     return [known[n] for n in names]
 
 
+def _is_unicode(text: str) -> bool:
+    """Whether files can hold a text: arguments that are no UTF-8 come as halves of pairs."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 @border("with_names")
 def with_names(graph: Graph, names: Mapping[str, str]) -> Graph:
     """With other names for inputs and outputs: the new one by the old one.
@@ -151,7 +156,7 @@ def with_names(graph: Graph, names: Mapping[str, str]) -> Graph:
         if old not in ends:
             near = difflib.get_close_matches(str(old), ends, n=3) or sorted(ends)
             raise BoltError(f"{graph.name}: input or output: got {old!r}, wanted {' or '.join(map(repr, near))}")
-        if not new or str(new) != new or new in taken:
+        if not new or str(new) != new or new in taken or not _is_unicode(new):
             raise BoltError(f"{graph.name}: name for {old!r}: got {new!r}, wanted a text that no other tensor has")
         taken.add(new)
     for value in made.values():

@@ -14,8 +14,9 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import with_shapes
 from bolt_numba.ops.control import If
+from bolt_numba.ops.pointwise import Equal
 from bolt_numba.sessions.guesses import complete_shapes, guessed, index_bounds, model_feeds
-from bolt_numba.types import F32, I64, Sym, TensorType
+from bolt_numba.types import F32, I64, U64, Sym, TensorType
 from tests.graphs import make
 
 
@@ -193,6 +194,14 @@ class TestCommands:
         assert "free sizes h, w: took" in call("verify", model, "--against", "reference")[2]
         assert "free sizes" not in call("run", model, "--shape", "x=1,3,48,64")[2]
         assert "[1, 3, 32]" in call("run", model, "--shape", "w=64", "--shape", "h=48")[1]
+
+    def test_integers_beyond_what_is_drawn(self) -> None:
+        """A table that ends at the last integer of 64 bits."""
+        graph = Graph("g")
+        x = graph.add_input("x", TensorType(U64, (9,)))
+        graph.add_output(Builder(graph)(Equal(), x, np.full(9, np.iinfo(np.uint64).max, U64)), "y")
+        assert index_bounds(graph) == {"x": np.iinfo(np.int64).max}
+        assert model_feeds(graph)["x"].dtype == U64
 
     def test_unknown_names(self, call: Call, model: Path) -> None:
         for command in ("run", "profile", "bench", "verify"):

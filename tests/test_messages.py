@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import bolt_numba as bn
+from bolt_numba.base.options import not_among
 from bolt_numba.base.types import TensorType, size_name, sizes_name
 from bolt_numba.converters.formats.others import OTHER_KINDS
 from tests.conftest import Done
@@ -177,6 +178,24 @@ def test_files_of_others(tmp_path: Path, name: str) -> None:
 def test_every_kind_of_others_has_a_file_here() -> None:
     said = {text for _, text in FILES.values()}
     assert not [kind.what for kind in OTHER_KINDS if not any(text.startswith(f"{kind.what}, ") for text in said)]
+
+
+def test_a_damaged_model_in_a_folder_is_told_whatever_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "inference.pdmodel").write_bytes(b"abc")
+    (tmp_path / "example.npy").write_bytes(b"abc")
+    with pytest.raises(bn.InvalidModelError, match="got 3 bytes that are no protobuf"):
+        bn.load(tmp_path)
+
+
+def test_many_and_long_names_are_not_compared_for_ever() -> None:
+    """It took 20 s of 1000 names that are near to 1000 others, and minutes of two that are long."""
+    many, others = [f"key.{i}" for i in range(1000)], [f"keys.{i}" for i in range(1000)]
+    told = not_among("inputs", many, others)
+    assert "'key.19' and 980 more are not of ['keys.0', " in told
+    assert "'keys.19'" in told
+    assert "'keys.20'" not in told
+    long = "".join(map(chr, range(0x4E00, 0x9F00)))
+    assert len(not_among("inputs", [long + "a"], [long])) < 400
 
 
 def test_folders_of_others_and_what_has_no_name(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def test_names(net: Graph) -> None:
         ({"x": "a"}, "name for 'x': got 'a', wanted a text that no other tensor has"),
         ({"x": "z", "y": "z"}, "name for 'y': got 'z'"),
         ({"x": ""}, "name for 'x': got ''"),
+        ({"x": "\udc80"}, "name for 'x': got "),
         ({"x": 3}, "name for 'x': got 3"),
     ],
 )

@@ -11,13 +11,16 @@ from typer.testing import CliRunner
 
 import bolt_numba as bn
 from bolt_numba import surgery
-from bolt_numba.arbitration import AMPLIFIED, INPUTS_DIFFER
+from bolt_numba.arbitration import AMPLIFIED, DRAWN, INPUTS_DIFFER, distance, largest
 from bolt_numba.cli.app import app
 from bolt_numba.ir.build import Builder
-from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
-from bolt_numba.ops.arrays.reduce import ReduceMean, Softmax
+from bolt_numba.ops.arrays.random import RandomNormal
+from bolt_numba.ops.arrays.reduce import ArgMax, ReduceMean, Softmax
+from bolt_numba.ops.control import If
+from bolt_numba.ops.data.sequence import SequenceConstruct
 from bolt_numba.ops.layers.pool import AveragePool
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.matmul import MatMul
@@ -65,7 +68,7 @@ def test_a_fault_is_found_where_it_is(
         against = "onnxruntime"
     done = CliRunner().invoke(app, ["verify", str(tmp_path / "net.onnx"), "--against", against, "--json"])
     assert done.exit_code == 1
-    report = json.loads(done.output)
+    report = json.loads(done.stdout)
     assert report["first_divergent"] == cause
     notes = {t["name"]: t["note"] for t in report["tensors"] if not t["ok"]}
     assert notes.pop(cause).endswith("first cause")
@@ -111,6 +114,44 @@ def test_a_fault_beside_amplified_rounding_is_found(monkeypatch: pytest.MonkeyPa
     with_wrong_kernels(monkeypatch, centred(gain=1.1))
     report = bn.verify(centred(), "reference", feeds=NEAR)
     assert report.first_divergent == "gained"
+
+
+def drawing(b: Builder, x: Value) -> None:
+    """Outputs of random numbers: floats, their places, a list of them, and what a branch drew."""
+    noise = b(RandomNormal(), np.array([4, 64], I64), name="noise")
+    b.graph.add_output(b(Add(), noise, x), "sum")
+    b.graph.add_output(b(ArgMax(axis=1), noise), "place")
+    b.graph.add_output(b(SequenceConstruct(), noise, x), "list")
+    branch = Graph("branch")
+    branch.add_output(Builder(branch)(RandomNormal(), np.array([4, 64], I64)), "drawn")
+    b.graph.add_output(b(If(branch, branch), np.asarray(True)), "branched")
+
+
+def test_random_numbers_are_no_rounding() -> None:
+    """Two engines draw other numbers: neither is wrong, and what is computed of none is held against it as before."""
+    graph = Graph("noise")
+    x = graph.add_input("x", TensorType(F32, (4, 64)))
+    b = Builder(graph)
+    drawing(b, x)
+    graph.add_output(b(Relu(), x), "plain")
+    report = bn.verify(graph, "reference", feeds=NEAR)
+    assert report.ok, str(report)
+    outputs = {c.name: c.explained for c in report.checks if c.kind == "output"}
+    assert outputs == dict.fromkeys(("sum", "place", "list", "branched"), DRAWN) | {"plain": ""}
+    assert "nan" not in str(report)
+
+
+def test_feeds_of_a_wrong_shape_are_told_as_calls_tell_it() -> None:
+    with pytest.raises(bn.ShapeError, match=r"input 'x': got shape \(4, 3\), wanted"):
+        bn.verify(centred(), "reference", feeds={"x": np.ones((4, 3), F32)})
+
+
+def test_lists_are_as_far_apart_as_what_is_in_them() -> None:
+    one, two = np.ones(2, F32), np.array([1, 3], F32)
+    assert distance([one, two], [one, one]) == 2
+    assert distance([one], [one, one]) == np.inf
+    assert distance([], []) == 0
+    assert largest([one, two]) == 3
 
 
 def levels(graph: Graph, scale: float) -> Graph:

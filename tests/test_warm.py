@@ -90,6 +90,9 @@ def test_shapes_of_several_inputs_go_together() -> None:
     ]
     with pytest.raises(typer.BadParameter, match="got 2 shapes of 'y' and 3 of another"):
         read_sets(["x=1", "x=2", "x=3", "y=1", "y=2"])
+    for size in ("1.." + "9" * 19, "9" * 5000):
+        with pytest.raises(typer.BadParameter, match="wanted NAME=1,3,224,224"):
+            read_sets([f"x={size}"])
 
 
 def test_a_name_that_no_model_has_is_an_error(models: list[str], call: Call) -> None:

@@ -238,6 +238,8 @@ THEIRS = {
 """Names of other libraries' options, where ours has no similar one, and ours."""
 MOST_LISTED = 20
 """Names that a message lists."""
+LONGEST_NAME = 200
+"""Letters of a name that near ones are looked for, and of one that a message lists."""
 
 
 def not_among(
@@ -249,13 +251,15 @@ def not_among(
     """
     from difflib import get_close_matches  # calls that are right do without
 
-    small, found = {name.lower(): name for name in (*also, *known)}, []
-    for name in given:
-        near = [meant[name]] if name in meant else map(small.get, get_close_matches(str(name).lower(), small, n=1))
-        found += [repr(one) for one in near]
-    left = len(known) + len(also) - min(len(known), MOST_LISTED)
-    listed = ", ".join(map(repr, known[:MOST_LISTED])) + (f" and {left} more" if left else "")
-    names = " and ".join(f"{name!r:.80}" for name in given[:MOST_LISTED])
+    small, found = {name.lower(): name for name in (*also, *known) if len(name) <= LONGEST_NAME}, []
+    for name in given[:MOST_LISTED]:  # to compare takes time by the square of names, and of their letters
+        plain = str(name).lower()
+        near = get_close_matches(plain, small, n=1) if len(plain) <= LONGEST_NAME else []
+        found += [repr(one) for one in ([meant[name]] if name in meant else map(small.get, near))]
+    left, more = len(known) + len(also) - min(len(known), MOST_LISTED), len(given) - MOST_LISTED
+    listed = ", ".join(f"{name!r:.{LONGEST_NAME}}" for name in known[:MOST_LISTED])
+    listed += f" and {left} more" if left else ""
+    names = " and ".join(f"{name!r:.80}" for name in given[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
     question = f"; did you mean {' and '.join(dict.fromkeys(found))}?" if found else ""
     return f"{what}: {names} {'is not one' if len(given) == 1 else 'are not'} of [{listed}]{question}"
 

@@ -118,6 +118,8 @@ def takes_options(*only: str, without: Sequence[str] = ()) -> Callable[[Callable
 
 MOST_SETS = 1 << 16
 """Sets of shapes that ranges may stand for."""
+MOST_DIGITS = 18
+"""Digits of a size, which fits into 64 bits."""
 _SHAPE = "--shape"
 
 ModelPath: TypeAlias = Annotated[
@@ -197,7 +199,7 @@ def _no_shape(text: str) -> typer.BadParameter:
 
 def _size(text: str, size: str) -> int | range:
     low, dots, high = size.partition("..")
-    if not low.isdecimal() or (dots and not high.isdecimal()):
+    if not low.isdecimal() or (dots and not high.isdecimal()) or max(len(low), len(high)) > MOST_DIGITS:
         raise _no_shape(text)
     found = range(int(low), int(high) + 1) if dots else int(low)
     if isinstance(found, range) and not found:

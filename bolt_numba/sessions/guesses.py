@@ -288,7 +288,7 @@ def index_bounds(graph: Graph) -> dict[str, int]:
                 if (node.op.is_view or node.op.name in MOVES) and id(node.output) not in seen:
                     left.append(node.output)
         if ends:
-            found[source.name] = min(min(ends), int(np.iinfo(source.type.dtype).max))
+            found[source.name] = min(min(ends), int(np.iinfo(source.type.dtype).max), int(np.iinfo(np.int64).max))
     return found
 
 

@@ -225,7 +225,8 @@ def load_model(source: Source, format: str | None = None, weights: Source | None
         with reading(content.name, OSError):
             made = entry.read(content)
     except InvalidModelError:
-        _refuse_others(content)
+        if not content.is_folder:  # what else lies in a folder of a model says nothing of it
+            _refuse_others(content)
         raise
     return Model(made) if isinstance(made, Graph) else made
 

@@ -297,6 +297,12 @@ def walked(tree: dict[str, Any], row: Array) -> list[float]:
     return sums
 
 
+REGRESSOR: dict[str, Any] = {
+    "nodes_modes": modes("BRANCH_LEQ"), "target_treeids": [0, 0, 1, 1], "target_nodeids": [1, 2, 1, 2],
+    "target_ids": [0, 0, 0, 0], "target_weights": [1.0, 2.0, 3.0, 4.0], "n_targets": 1, **NODES,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -311,13 +317,27 @@ def walked(tree: dict[str, Any], row: Array) -> list[float]:
     ],
 )  # fmt: skip
 def test_damaged_trees_are_refused(change: dict[str, Any]) -> None:
-    good = {
-        "nodes_modes": modes("BRANCH_LEQ"), "target_treeids": [0, 0, 1, 1], "target_nodeids": [1, 2, 1, 2],
-        "target_ids": [0, 0, 0, 0], "target_weights": [1.0, 2.0, 3.0, 4.0], "n_targets": 1, **NODES,
-    }  # fmt: skip
-    check("TreeEnsembleRegressor", X, **good)
+    check("TreeEnsembleRegressor", X, **REGRESSOR)
     with pytest.raises((InvalidModelError, UnsupportedOpError)):
-        bn.load(model("TreeEnsembleRegressor", [X], **{**good, **change}).SerializeToString())
+        bn.load(model("TreeEnsembleRegressor", [X], **{**REGRESSOR, **change}).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"nodes_modes": modes("BRANCH_MEMBER")}, "nodes_modes: got BRANCH_MEMBER, wanted LEAF or one of"),
+        ({"nodes_featureids": [-(1 << 63), 0, 0, 2, 0, 0]}, "features: got -9223372036854775808, wanted numbers"),
+    ],
+    ids=["sets", "lowest"],
+)
+def test_what_is_wrong_with_trees_is_told(change: dict[str, Any], told: str) -> None:
+    """Sets are of TreeEnsemble alone."""
+    with pytest.raises(InvalidModelError, match=told):
+        bn.load(model("TreeEnsembleRegressor", [X], **{**REGRESSOR, **change}).SerializeToString())
+
+
+def test_leaves_have_no_feature() -> None:
+    check("TreeEnsembleRegressor", X, **{**REGRESSOR, "nodes_featureids": [0, 1 << 31, 0, 2, 0, 0]})
 
 
 def test_trees_and_nodes_in_any_order() -> None:

@@ -101,10 +101,11 @@ def _trees(b: NodeBuilder, given: dict[str, Any], entries: Sequence[Array], sing
     missing = given["nodes_missing_value_tracks_true"]
     missing = missing if len(missing) else np.zeros(len(tree), bool)
     _same_length(b, "the lists of nodes", [tree, node, true, false, feature, modes, value, missing], len(tree))
-    numbers = {**{mode: i for i, mode in enumerate(MODES)}, "LEAF": LEAF}
+    known = MODES[: MODES.index("BRANCH_MEMBER")]  # this form has no sets
+    numbers = {**{mode: i for i, mode in enumerate(known)}, "LEAF": LEAF}
     mode = np.fromiter(map(numbers.get, modes, repeat(NOWHERE)), np.int8, len(modes))
     if mode.min(initial=0) < 0:
-        raise b.invalid("nodes_modes", modes[int(mode.argmin())], f"LEAF or one of {MODES}")
+        raise b.invalid("nodes_modes", modes[int(mode.argmin())], f"LEAF or one of {known}")
     rows = _NodeRows(b, tree, node)
     said = Entries(rows.find(*entries[:2]), *entries[2:])
     odd = (said.node == NOWHERE) | (mode[said.node] != LEAF) if len(mode) else said.node == NOWHERE

@@ -60,9 +60,9 @@ def forest(nodes: Nodes, roots: Array, entries: Entries, dtype: AnyDType) -> lis
 
     Raises InvalidModelError for a node that is not there or that two others lead to, and for features beyond i32.
     """
-    if np.abs(nodes.feature).max(initial=0) > np.iinfo(np.int32).max:
-        raise InvalidModelError(f"TreeEnsemble: features: got {nodes.feature.max()}, wanted numbers of columns")
     tests = _Tests(nodes, dtype)
+    if (odd := tests.feature != tests.feature.astype(np.int32)).any():
+        raise InvalidModelError(f"TreeEnsemble: features: got {tests.feature[odd][0]}, wanted numbers of columns")
     order = tests.placed(roots)
     place = np.full(len(tests.left), NOWHERE)
     place[order] = np.arange(len(order))
