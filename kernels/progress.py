@@ -41,7 +41,7 @@ def _bar(total: int) -> Iterator[None]:
     columns = TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(WHAT, total=total)
-        with _counted(lambda name, count: bar.update(task, completed=count)):
+        with _counted(lambda name, count: bar.update(task, completed=count, total=max(total, count))):
             yield
 
 

@@ -353,7 +353,7 @@ def test_inspect_counts_parts_and_their_nodes_by_device(tmp_path: Path) -> None:
     made, _ = parted(chain("Neg", "Abs", "Neg", "Relu"), Candidate("a", Picky("Neg", "Relu")))
     (tmp_path / "m.bolt").write_bytes(to_bytes(made))
     shown = CliRunner().invoke(app, ["inspect", str(tmp_path / "m.bolt"), "--json"])
-    facts = json.loads(shown.output)
+    facts = json.loads(shown.stdout)
     assert facts["nodes"] == 4
     assert facts["operators"] == {"Neg": 2, "Abs": 1, "Relu": 1}
     assert facts["devices"] == {"a": {"parts": 2, "nodes": 3}}
