@@ -183,7 +183,7 @@ def test_a_kernel_that_cannot_be_compiled_holds_up_no_other(cache: Path, nothing
     session = bn.compile(gated(), threads=1)
     session(feed(*WARM))
     (prepared,) = session._runner.prepared.values()
-    prepared.plan.lacking = [probe(5, "pass")]
+    prepared.plan.lacking = [probe(701, "pass")]
     types = session._runner._types([feed(*WARM)])
     stand_ins._compile(session._runner, prepared, types)
     assert precompile.idle()
