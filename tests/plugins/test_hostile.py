@@ -153,6 +153,7 @@ CASES: dict[str, tuple[str, Any, str]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:device 'vendor'. open")
 @pytest.mark.parametrize("case", CASES)
 def test_a_session_computes_right_and_says_why(case: str) -> None:
     what, patch, told = CASES[case]

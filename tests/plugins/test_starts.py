@@ -348,6 +348,7 @@ def test_a_blob_that_is_no_good_is_made_anew(model: Path, driver: StartingDriver
 # --- when the device fails --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:device 'starting'. open")
 @pytest.mark.parametrize("error", [BROKEN, DeviceLostError("gone"), DeviceFullError("no room"), MemoryError()])
 @pytest.mark.parametrize("when", [1, 2])
 def test_a_run_that_fails_is_computed_by_others(
