@@ -69,17 +69,12 @@ def memory_of(sessions: Sequence[Session]) -> dict[str, int]:
     pinned = sum({id(device): device.pinned for s in sessions for device in s._far}.values())
     states = {id(s._states): s._states.nbytes for s in sessions if s._states is not None}
     kept = {"states": sum(states.values())} if states else {}
-    return (
-        uploaded(plans)
-        | ({"pinned": pinned} if pinned else {})
-        | kept
-        | {
-            "weights": sum({id(a): real_nbytes(a) for s in sessions for a in s._weights()}.values()),
-            "packed": sum(s._packs.nbytes for s in sessions),
-            "arena": max((shared for shared, _ in arenas), default=0),
-            "naive": max((naive for _, naive in arenas), default=0),
-        }
-    )
+    return uploaded(plans) | ({"pinned": pinned} if pinned else {}) | kept | {
+        "weights": sum({id(a): real_nbytes(a) for s in sessions for a in s._weights()}.values()),
+        "packed": sum(s._packs.nbytes for s in sessions),
+        "arena": max((shared for shared, _ in arenas), default=0),
+        "naive": max((naive for _, naive in arenas), default=0),
+    }
 
 
 def with_outputs(session: Session, extra: tuple[str, ...]) -> Session:
