@@ -33,6 +33,8 @@ env: $(STAMP) ## Make the environment of development, to look around in.
 
 # Tests start many processes: their byte code is kept, also where the environment says otherwise.
 test pytest test-all: export PYTHONDONTWRITEBYTECODE =
+# What is judged are kernels: nothing may stand in for them.
+onnx-score golden native attack: export BOLT_NUMBA_STAND_INS = 0
 WORKERS := -n logical --maxprocesses 8 --dist worksteal
 test: $(STAMP) ## Lint, check types, run the tests, in as many processes as there are processors.
 	@$(MAKE) --no-print-directory --jobs=2 lint pytest
