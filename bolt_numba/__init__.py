@@ -15,8 +15,8 @@ __version__ = "0.1.0"
 _HOME = {
     "BoltError": "base.errors", "BudgetError": "base.errors", "DTypeError": "base.errors",
     "DataError": "base.errors", "DeviceError": "base.errors", "InternalError": "base.errors",
-    "InvalidModelError": "base.errors", "ShapeError": "base.errors", "TimeLimitError": "base.errors",
-    "UnsupportedOpError": "base.errors",
+    "InvalidModelError": "base.errors", "OptionError": "base.errors", "ShapeError": "base.errors",
+    "TimeLimitError": "base.errors", "UnsupportedOpError": "base.errors",
     "Options": "base.options", "TensorSpec": "base.types",
     "Graph": "ir.graph", "Outputs": "sessions.outputs", "Session": "sessions.session", "compile": "compiling",
     "Model": "ir.model", "load_model": "sessions.loading",
@@ -31,9 +31,9 @@ _MODULES = ("plugins", "surgery")
 
 __all__ = [
     "BoltError", "BudgetError", "DTypeError", "DataError", "DeviceError", "Exported", "Graph", "InferenceSession",
-    "InternalError", "InvalidModelError", "Model", "Options", "Outputs", "Session", "SessionOptions", "ShapeError",
-    "TensorSpec", "TimeLimitError", "UnsupportedOpError", "__version__", "compile", "device_array", "export_model",
-    "load", "load_model", "read_mean", "save", "verify",
+    "InternalError", "InvalidModelError", "Model", "OptionError", "Options", "Outputs", "Session", "SessionOptions",
+    "ShapeError", "TensorSpec", "TimeLimitError", "UnsupportedOpError", "__version__", "compile", "device_array",
+    "export_model", "load", "load_model", "read_mean", "save", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         DTypeError,
         InternalError,
         InvalidModelError,
+        OptionError,
         ShapeError,
         TimeLimitError,
         UnsupportedOpError,

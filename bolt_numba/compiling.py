@@ -14,7 +14,7 @@ import numpy as np
 
 from bolt_numba.base.border import border, left
 from bolt_numba.base.budget import Budget, within
-from bolt_numba.base.errors import BoltError
+from bolt_numba.base.errors import BoltError, OptionError
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.options import INT8, Options, options_of, sign
 from bolt_numba.base.types import Array
@@ -49,7 +49,7 @@ def compile(
     ``precision="int8"``, which quantises as `bolt_numba.quantize.quantize` does by default.
 
     All others are those of `Options`.
-    Raises what `load_model` raises for a file, DTypeError and DeviceError for options, BoltError for ``calibration``.
+    Raises what `load_model` raises for a file, OptionError for options, and DeviceError for a device that fails.
     """
     precision = options.get("precision", Options.precision)
     is_narrow = precision == INT8 or calibration is not None
@@ -76,9 +76,9 @@ sign(compile)
 def _quantised(graph: Graph, precision: Any, calibration: Data | None, threads: int | None) -> Graph:
     """The graph in 8 bits; a precision and data belong together."""
     if precision != INT8:
-        raise BoltError(f"calibration: got data for precision {precision!r}, wanted {INT8!r}")
+        raise OptionError(f"calibration: got data for precision {precision!r}, wanted {INT8!r}")
     if calibration is None:
-        raise BoltError(f"precision {INT8!r}: got no calibration, wanted inputs to find ranges with")
+        raise OptionError(f"precision {INT8!r}: got no calibration, wanted inputs to find ranges with")
     from bolt_numba.quantize.tool import quantize  # others do without
 
     return quantize(graph, calibration, threads=threads, timed=False).graph

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bolt_numba.base.errors import BoltError
+from bolt_numba.base.errors import BoltError, OptionError
 from bolt_numba.base.types import Array
 from bolt_numba.converters.caffe.net import net_of
 from bolt_numba.converters.caffe.reading.read import files_of
@@ -20,7 +20,7 @@ from bolt_numba.converters.formats import Content, format_of
 from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.peers import HOW_TO_INSTALL, Feeds, Model, installed, make, with_outputs
+from bolt_numba.peers import Feeds, Model, installed, make, with_outputs
 from bolt_numba.sessions.session import Session
 
 
@@ -260,11 +260,10 @@ def judge_of(
     if against is None:
         against = own if importlib.util.find_spec(package) else "onnxruntime"
         if against == "onnxruntime" and not importlib.util.find_spec(against):
-            which = "'cpu' (our own kernels, for a device beside them), 'reference', or onnxruntime"
-            what = "none, and onnxruntime is not installed"
-            raise BoltError(f"verify: against: got {what}, wanted {which}: {HOW_TO_INSTALL}")
+            other = "or against='reference' (--against reference), in NumPy, or 'cpu', our kernels, of a device"
+            raise BoltError(f"verify: onnxruntime is not installed, wanted it (pip install onnxruntime), {other}")
     if against not in JUDGES:
-        raise BoltError(f"verify: against: got {against!r}, wanted one of {', '.join(map(repr, JUDGES))}")
+        raise OptionError(f"verify: against: got {against!r}, wanted one of {', '.join(map(repr, JUDGES))}")
     fitting = dict.fromkeys(("onnxruntime", "reference", "cpu", own))
     if against not in fitting:
         what = f"a file of {format}" if format else "a graph"

@@ -67,9 +67,9 @@ def with_states(graph: Graph, states: Mapping[str, str], *, initial: Mapping[str
     made, initial = deep_clone(graph), {} if initial is None else initial
     for what, given in (("states", states), ("initial", initial)):
         if not isinstance(given, Mapping):
-            raise BoltError(f"{graph.name}: {what}: got a {type(given).__name__}, wanted a mapping by names of inputs")
+            raise BoltError(f"{graph.called}: {what}: got a {type(given).__name__}, wanted a mapping of inputs' names")
     if unknown := [name for name in initial if name not in states]:
-        raise BoltError(f"{graph.name}: initial: got {unknown}, wanted names of {list(states)}")
+        raise BoltError(f"{graph.called}: initial: got {unknown}, wanted names of {list(states)}")
     for name, source in states.items():
         before, place = _end(made, "input", name), _end(made, "output", source)
         after, first = made.outputs[place], initial.get(name)
@@ -78,13 +78,13 @@ def with_states(graph: Graph, states: Mapping[str, str], *, initial: Mapping[str
             shape = value.type.shape
             if shape is None or any(isinstance(d, Sym) for d in shape) or value.type.dtype == object:
                 wanted = "wanted known sizes: give them by with_shapes (--shape), or what it is at first by initial"
-                raise ShapeError(f"{graph.name}: state {name!r}: got {value.type}, {wanted}")
-            ask(value.type.nbytes, f"{graph.name}: state {name!r}")
+                raise ShapeError(f"{graph.called}: state {name!r}: got {value.type}, {wanted}")
+            ask(value.type.nbytes, f"{graph.called}: state {name!r}")
             first = np.zeros(value.type.dims, value.type.dtype)
         first = _array(graph, name, first)
         if not (agree(value.type, type_of(first), set()) and agree(value.type, after.type, set())):
             wanted = f"got {type_of(first)} at first and {after.type} from {source!r}, wanted {value.type}"
-            raise ShapeError(f"{graph.name}: state {name!r}: {wanted}")
+            raise ShapeError(f"{graph.called}: state {name!r}: {wanted}")
         made.outputs.pop(place)
         made.output_names.pop(place)
         made.inputs.append(value)
@@ -99,7 +99,7 @@ def _array(graph: Graph, name: str, given: Array) -> Array:
     try:
         return np.array(given, order="C")
     except (TypeError, ValueError) as error:
-        raise BoltError(f"{graph.name}: state {name!r}: got what is no array ({error}), wanted one") from error
+        raise BoltError(f"{graph.called}: state {name!r}: got what is no array ({error}), wanted one") from error
 
 
 def _end(graph: Graph, what: str, name: str) -> int:
@@ -107,7 +107,7 @@ def _end(graph: Graph, what: str, name: str) -> int:
     known = [v.name for v in graph.caller_inputs] if what == "input" else [n for n, _ in graph.caller_outputs]
     if name not in known:
         near = difflib.get_close_matches(str(name), known, n=3) or known
-        raise BoltError(f"{graph.name}: state: {what}: got {name!r}, wanted {' or '.join(map(repr, near))}")
+        raise BoltError(f"{graph.called}: state: {what}: got {name!r}, wanted {' or '.join(map(repr, near))}")
     return known.index(name)
 
 
@@ -133,7 +133,7 @@ def _find(graph: Graph, names: Iterable[str], what: str) -> list[Value]:
         near = difflib.get_close_matches(name, known, n=3)
         lines.append(f"got {name!r}, wanted " + (" or ".join(map(repr, near)) if near else "the name of a tensor"))
     if lines:
-        raise BoltError(f"{graph.name}: {what}: {'; '.join(lines)}")
+        raise BoltError(f"{graph.called}: {what}: {'; '.join(lines)}")
     return [known[n] for n in names]
 
 
@@ -155,9 +155,9 @@ def with_names(graph: Graph, names: Mapping[str, str]) -> Graph:
     for old, new in names.items():
         if old not in ends:
             near = difflib.get_close_matches(str(old), ends, n=3) or sorted(ends)
-            raise BoltError(f"{graph.name}: input or output: got {old!r}, wanted {' or '.join(map(repr, near))}")
+            raise BoltError(f"{graph.called}: input or output: got {old!r}, wanted {' or '.join(map(repr, near))}")
         if not new or str(new) != new or new in taken or not _is_unicode(new):
-            raise BoltError(f"{graph.name}: name for {old!r}: got {new!r}, wanted a text that no other tensor has")
+            raise BoltError(f"{graph.called}: name for {old!r}: got {new!r}, wanted a text that no other tensor has")
         taken.add(new)
     for value in made.values():
         value.name = names.get(value.name, value.name)
@@ -182,12 +182,12 @@ def channels_first(graph: Graph, names: Sequence[str] | None = None) -> Graph:
     made = deep_clone(graph)
     format = graph.metadata.get("format")
     if names is None and format in ("caffe", "paddle"):
-        raise BoltError(f"{graph.name}: channels: got them first, as in models of {format}, wanted them last")
+        raise BoltError(f"{graph.called}: channels: got them first, as in models of {format}, wanted them last")
     ends = {v.name for v in made.caller_inputs} | {name for name, _ in made.caller_outputs}
     for name in names or ():
         if name not in ends:
             near = difflib.get_close_matches(name, ends, n=3) or sorted(ends)
-            raise BoltError(f"{graph.name}: input or output: got {name!r}, wanted {' or '.join(map(repr, near))}")
+            raise BoltError(f"{graph.called}: input or output: got {name!r}, wanted {' or '.join(map(repr, near))}")
     turned: list[Node] = []
     for value in made.caller_inputs:
         if _is_turned(value.name, value, names):
@@ -256,7 +256,7 @@ def extract(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Grap
     reached = _named(made)
     unused = [name for name in inputs if name not in reached]
     if unused:
-        raise BoltError(f"{graph.name}: input: got {unused}, wanted tensors that the outputs depend on")
+        raise BoltError(f"{graph.called}: input: got {unused}, wanted tensors that the outputs depend on")
     starts: dict[int, Value] = {}
     for name in inputs:
         value = reached[name]
@@ -270,11 +270,11 @@ def extract(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Grap
     needed = [v for v in made.inputs if v.uses or made.is_output(v)]
     open_ends = [v.name for v in needed if id(v) not in starts]
     if inputs and open_ends:
-        raise BoltError(f"{graph.name}: extract: the outputs also depend on {', '.join(open_ends)}; name them too")
+        raise BoltError(f"{graph.called}: extract: the outputs also depend on {', '.join(open_ends)}; name them too")
     made.inputs = list(starts.values()) if inputs else needed
     unread = [v.name for v in made.inputs if not (v.uses or made.is_output(v))]
     if unread:
-        raise BoltError(f"{graph.name}: input: got {unread}, wanted tensors that the outputs depend on")
+        raise BoltError(f"{graph.called}: input: got {unread}, wanted tensors that the outputs depend on")
     return inferred(made, [v.type for v in made.inputs])
 
 

@@ -141,19 +141,14 @@ def heard_by(notes: list[Compile] | None) -> Iterator[None]:
 _expected = 0
 
 
-@contextmanager
-def expecting(count: int) -> Iterator[None]:
-    """So many kernels are going to be compiled."""
+def expect(count: int) -> None:
+    """So many kernels more are going to be compiled."""
     global _expected
     _expected += count
-    try:
-        yield
-    finally:
-        _expected -= count
 
 
 def expected() -> int:
-    """How many kernels the compiles that go on began with."""
+    """How many kernels this process has announced so far, those that are compiled included."""
     return _expected
 
 

@@ -74,7 +74,8 @@ def _compile(missing: Sequence[MachineCode]) -> None:
 
     wanted = compilers() if _processes is None else _processes
     assistants = min(wanted, len(missing)) - 1 if len(missing) >= PAYS else 0
-    with compiles.expecting(len(missing)), shown(len(missing)):
+    compiles.expect(len(missing))
+    with shown(len(missing)):
         _compile_all(deque(missing), assistants)
 
 
@@ -225,7 +226,9 @@ class _Later:
         threads = compilers() if is_urgent else 1
         with self.lock:
             self.wishes.append(wish)
-            self.queue.extend(sorted(wish.left - self.known, key=_bulk, reverse=True))
+            new = sorted(wish.left - self.known, key=_bulk, reverse=True)
+            compiles.expect(len(new))
+            self.queue.extend(new)
             self.known |= wish.left
             self.threads = [thread for thread in self.threads if thread.is_alive()]
             for _ in range(min(threads, len(self.queue)) - len(self.threads)):

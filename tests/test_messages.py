@@ -14,9 +14,12 @@ import pytest
 from onnx import TensorProto, helper
 
 import bolt_numba as bn
+from bolt_numba import judges
 from bolt_numba.base.options import not_among
-from bolt_numba.base.types import TensorType, size_name, sizes_name
+from bolt_numba.base.types import Sym, TensorType, size_name, sizes_name
+from bolt_numba.cli import console
 from bolt_numba.converters.formats.others import OTHER_KINDS
+from bolt_numba.kernels import compiles, precompile
 from tests.conftest import Done
 
 
@@ -65,7 +68,11 @@ def test_one_of_several_inputs() -> None:
         session(id=X, mask=X, kinds=X)
     assert str(told.value) == "inputs: 'id' and 'kinds' are not of ['ids', 'mask', 'types']; did you mean 'ids'?"
     with pytest.raises(bn.ShapeError, match=r"inputs: got \['ids'\], missing \['mask', 'types'\]"):
-        session(ids=X)
+        session(ids=X[:1, :1])
+    for given in ((X[0, :1],), (X, X)):  # how many there are is said before what is wrong with one
+        with pytest.raises(bn.ShapeError) as told:
+            session(*given)
+        assert str(told.value) == f"inputs: got {len(given)}, wanted 3: ['ids', 'mask', 'types']"
 
 
 @pytest.mark.parametrize(("dtype", "cast"), [("i8", "np.int64"), ("?", "np.bool"), ("bfloat16", "ml_dtypes.bfloat16")])
@@ -88,8 +95,11 @@ def test_outputs(session: bn.Session) -> None:
     assert str(told.value) == "output: 'score' is not one of ['scores' and 2 more]; did you mean 'scores'?"
     with pytest.raises(bn.ShapeError, match=r"^output: 'logits' is not one of \['scores'\]$"):
         session.run_into({"bytes": X}, {"logits": X})
-    with pytest.raises(KeyError, match="no output 'logits'; there are scores"):
-        session(X)["logits"]
+    with pytest.raises(KeyError, match=r"output: 'score' is not one of \['scores'\]; did you mean 'scores'\?"):
+        session(X)["score"]
+    for index in (5, -2):
+        with pytest.raises(IndexError, match=rf"^output: got index {index}, wanted below 1: \['scores'\]$"):
+            session(X)[index]
 
 
 @pytest.mark.parametrize(
@@ -102,18 +112,40 @@ def test_outputs(session: bn.Session) -> None:
 def test_options_of_other_libraries(given: str, ours: str) -> None:
     options: Any = {given: 1}
     with pytest.raises(
-        bn.DTypeError, match=rf"^compile: options: '{given}' is not one of .*; did you mean '{ours}'\?$"
+        bn.OptionError, match=rf"^compile: options: '{given}' is not one of .*; did you mean '{ours}'\?$"
     ):
         bn.compile(doubled("x").SerializeToString(), **options)
 
 
 def test_threads_as_a_text() -> None:
     options: Any = {"threads": "2"}
-    with pytest.raises(bn.DTypeError) as told:
+    with pytest.raises(bn.OptionError) as told:
         bn.compile(doubled("x").SerializeToString(), **options)
     wanted = "threads: got the text '2', wanted a whole number from 1 to 1024: int(...) makes it of a text"
     assert str(told.value) == wanted
-    assert not isinstance(told.value, bn.DeviceError)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"threads": 0}, {"threads": "2"}, {"precision": "fp8"}, {"numerics": "none"}, {"tune": 1}, {"max_plans": 0},
+        {"time_limit": -1}, {"memory_limit": 0}, {"device": "tpu"}, {"device": []}, {"fallback": "no"}, {"stages": 1},
+        {"properties": 1}, {"properties": {"openvino": {}}}, {"providers": 1}, {"precision": "int8"},
+        {"calibration": {}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_options_have_one_class_of_errors(options: Any) -> None:
+    """Which is all that the classes before it were caught as."""
+    with pytest.raises(bn.OptionError) as told:
+        bn.compile(doubled("x").SerializeToString(), **options)
+    assert isinstance(told.value, (bn.DeviceError, bn.DTypeError, TypeError, RuntimeError))
+
+
+def test_a_precision_of_eight_bits() -> None:
+    options: Any = {"precision": "fp8"}
+    with pytest.raises(bn.OptionError, match=r"^precision: got 'fp8', .*precision='int8', calibration=.* quantize$"):
+        bn.compile(doubled("x").SerializeToString(), **options)
 
 
 def test_properties_of_a_device_that_is_not_named() -> None:
@@ -211,6 +243,29 @@ def test_folders_of_others_and_what_has_no_name(tmp_path: Path) -> None:
             bn.compile(source)
 
 
+def test_a_model_in_a_folder_is_named(tmp_path: Path) -> None:
+    """Whatever of other libraries lies beside it."""
+    for name in ("weights.pt", "model.onnx", "a.txt"):
+        (tmp_path / name).write_bytes(b"PK")
+    with pytest.raises(bn.InvalidModelError) as told:
+        bn.compile(tmp_path)
+    assert str(told.value) == f"{tmp_path.name}: got a folder, wanted a model in it: {tmp_path / 'model.onnx'}"
+
+
+def test_a_model_is_called_by_its_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its exporter may have called what is inside after itself."""
+    (tmp_path / "det.onnx").write_bytes(doubled("x").SerializeToString())
+    session = bn.compile(tmp_path / "det.onnx", threads=1)
+    assert repr(session) == "Session('det.onnx', device='cpu', threads=1)"
+    with caplog.at_level("INFO", "bolt_numba"):
+        session.clone().warmup(x=(2, 3))
+        session.warmup(x=(2, 3))
+    assert "det.onnx: planned in" in caplog.text
+    for graph in (session.graph, session.graph.clone()):
+        with pytest.raises(bn.BoltError, match=r"^det\.onnx: input: got 'y', wanted 'x'$"):
+            bn.surgery.with_shapes(graph, {"y": (1,)})
+
+
 def test_a_tensor_of_onnx_is_no_graph_of_tensorflow(tmp_path: Path) -> None:
     """The tests of ONNX keep inputs and results in such files."""
     (tmp_path / "input_0.pb").write_bytes(onnx.numpy_helper.from_array(X, "x").SerializeToString())
@@ -235,6 +290,57 @@ def test_made_up_names_of_sizes(call: Any, tmp_path: Path) -> None:
     done: Done = call("inspect", tmp_path / "m.onnx")
     assert "[any, 3]" in done.out
     assert "unk__" not in done.out
+
+
+def test_sizes_computed_of_made_up_names() -> None:
+    made = Sym("DynamicDimension.1") * 2 + 1
+    assert [*map(size_name, map(str, (made, made // 4, Sym("unk__5") * Sym("batch"), Sym("n") * 2)))] == [
+        "any", "any", "any", "2*n"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["run", "profile"])
+@pytest.mark.parametrize(("given", "said"), [("y=1", "input: got 'y', wanted one of x"), ("x=no.npy", "no.npy: No")])
+def test_inputs_are_looked_at_before_anything_is_compiled(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, given: str, said: str
+) -> None:
+    (tmp_path / "m.onnx").write_bytes(doubled("x").SerializeToString())
+    monkeypatch.setattr(bn, "compile", lambda *args, **kwargs: pytest.fail("it is compiled"))
+    done: Done = call(command, tmp_path / "m.onnx", "--input", given)
+    assert done.code == 1
+    assert said in done.err
+
+
+def test_verify_without_onnxruntime(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.onnx").write_bytes(doubled("x").SerializeToString())
+    monkeypatch.setattr(judges.importlib.util, "find_spec", lambda name: None)
+    done: Done = call("verify", tmp_path / "m.onnx")
+    assert done.code == 1
+    assert "verify: onnxruntime is not installed, wanted it (pip install onnxruntime), or" in done.err
+
+
+class Compiled:
+    """A kernel that says that it is compiled."""
+
+    is_ready, can_compile, name = False, True, "made"
+
+    def compile(self) -> None:
+        compiles.begins(self.name)
+        self.is_ready = True
+        compiles.ended(compiles.Compile(self.name, 0.1, "here"))
+
+
+def test_kernels_are_counted_of_all_that_lack() -> None:
+    shown: list[tuple[int, int]] = []
+    with console._kernel_compiles(lambda done, total: shown.append((done, total))):
+        compiles.expect(3)
+        for name in "abc":  # by three processes at once
+            compiles.begins(name)
+        for name in "abc":
+            compiles.ended(compiles.Compile(name, 0.1, "there"))
+        precompile.compile_later([Compiled(), Compiled()], lambda: None)  # behind a stand-in
+        assert precompile.idle()
+    assert shown == [(0, 3), (0, 3), (0, 3), (1, 3), (2, 3), (3, 3), (3, 5), (4, 5), (4, 5), (5, 5)]
 
 
 TRACED = """

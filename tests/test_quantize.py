@@ -308,7 +308,7 @@ def test_smoothed_products_compute_the_same_and_quantise_better() -> None:
     np.testing.assert_allclose(bn.compile(made)(data)["y"], bn.compile(graph)(data)["y"], rtol=1e-4, atol=1e-3)
     assert quantize(graph, data, smooth=0.5).report.sqnr > quantize(graph, data, smooth=None).report.sqnr + 3
     auto = quantize(graph, data).report
-    assert "smoothed 1 inputs of products" in auto.notes
+    assert "smoothed 1 input of products" in auto.notes
     assert auto.sqnr > quantize(graph, data, smooth=None).report.sqnr + 3
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.config import MEMORY, memory_limit
-from bolt_numba.base.errors import BoltError, BudgetError, TimeLimitError
+from bolt_numba.base.errors import BudgetError, OptionError, TimeLimitError
 
 MIB = 1 << 20
 GRANTED_BYTES = 16 * MIB
@@ -45,10 +45,10 @@ class Budget:
         seconds = seconds.item() if isinstance(seconds, np.number) else seconds  # f32 has no greatest f64
         is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
         if seconds is not None and not (is_number and 0 < seconds <= sys.float_info.max):
-            raise BoltError(f"time_limit: got {seconds!r:.80}, wanted a number of seconds above 0")
+            raise OptionError(f"time_limit: got {seconds!r:.80}, wanted a number of seconds above 0")
         self.seconds, self.ends = None if seconds is None else float(seconds), math.inf
         if memory is not None and (isinstance(memory, bool) or not isinstance(memory, (int, np.integer)) or memory < 1):
-            raise BoltError(f"memory_limit: got {memory!r}, wanted a number of bytes from 1")
+            raise OptionError(f"memory_limit: got {memory!r}, wanted a number of bytes from 1")
         self.work, self.memory = work, None if memory is None else int(memory)
 
     def begun(self) -> Budget:

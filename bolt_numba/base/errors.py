@@ -50,6 +50,13 @@ class DeviceError(BoltError, RuntimeError):
     """
 
 
+class OptionError(DTypeError, DeviceError):
+    """An option has a value that it cannot have, does not fit the others, or does not exist.
+
+    What to do: docs/troubleshooting.md#optionerror
+    """
+
+
 class BudgetError(BoltError, MemoryError):
     """A computation would take more memory or work than it may; nothing was allocated for it.
 

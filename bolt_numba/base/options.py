@@ -15,7 +15,7 @@ import numpy as np
 
 from bolt_numba.base.budget import Budget
 from bolt_numba.base.config import MAX_PLANS, MAX_THREADS, default_stand_ins, default_threads
-from bolt_numba.base.errors import BoltError, DeviceError, DTypeError
+from bolt_numba.base.errors import OptionError
 from bolt_numba.base.records import field_metadata, record
 from bolt_numba.base.types import FALLBACKS, NUMERICS, PRECISIONS, precision_of
 
@@ -28,23 +28,26 @@ if TYPE_CHECKING:
 INT8 = "int8"
 """A precision of `bolt_numba.compile` alone, which needs calibration: a session runs its graph of integers as it is."""
 
+EIGHT_BITS = f"; 8 bits: bn.compile(model, precision={INT8!r}, calibration=inputs), or the command quantize"
+"""What is said to who asks for another precision."""
+
 
 def count_of(what: str, given: Any) -> int:
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
-        raise BoltError(f"{what}: got {given!r:.80}, wanted a whole number from 1")
+        raise OptionError(f"{what}: got {given!r:.80}, wanted a whole number from 1")
     return int(given)
 
 
 def flag_of(what: str, given: Any) -> bool:
     if not isinstance(given, (bool, np.bool_)):
-        raise DTypeError(f"{what}: got {given!r:.80}, wanted True or False")
+        raise OptionError(f"{what}: got {given!r:.80}, wanted True or False")
     return bool(given)
 
 
-def want_one_of(what: str, given: Any, known: Sequence[str]) -> Any:
-    """One of a few texts."""
+def want_one_of(what: str, given: Any, known: Sequence[str], more: str = "") -> Any:
+    """One of a few texts.  more: what a message says behind them."""
     if not isinstance(given, str) or given not in known:
-        raise DeviceError(f"{what}: got {given!r:.80}, wanted one of {tuple(known)}")
+        raise OptionError(f"{what}: got {given!r:.80}, wanted one of {tuple(known)}{more}")
     return given
 
 
@@ -53,34 +56,34 @@ def wanted_threads(what: str, threads: Any) -> int:
     given = default_threads() if threads is None else threads
     wanted = f"wanted a whole number from 1 to {MAX_THREADS}"
     if isinstance(given, str):
-        raise DTypeError(f"{what}: got the text {given!r:.80}, {wanted}: int(...) makes it of a text")
+        raise OptionError(f"{what}: got the text {given!r:.80}, {wanted}: int(...) makes it of a text")
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
-        raise DTypeError(f"{what}: got {given!r:.80}, {wanted}")
+        raise OptionError(f"{what}: got {given!r:.80}, {wanted}")
     if not 1 <= given <= MAX_THREADS:
-        raise BoltError(f"{what}: got {given}, {wanted}")
+        raise OptionError(f"{what}: got {given}, {wanted}")
     return int(given)
 
 
 def _device(what: str, given: Any) -> Any:
     """`devices.in_order` knows which there are."""
     if isinstance(given, (list, tuple)) and not given:
-        raise DeviceError(f"{what}: got {given!r}, wanted one device or several")
+        raise OptionError(f"{what}: got {given!r}, wanted one device or several")
     for place, name in enumerate(given if isinstance(given, (list, tuple)) else ()):
         if name in given[:place]:
             other = f"several of one driver have names of yours behind a colon, as {name}:a and {name}:b"
-            raise DeviceError(f"{what}: got {name!r} twice, wanted each device once: {other}")
+            raise OptionError(f"{what}: got {name!r} twice, wanted each device once: {other}")
     return tuple(given) if isinstance(given, list) else given
 
 
 def _stages(what: str, given: Any) -> Any:
     if isinstance(given, str) or (given is not None and not isinstance(given, Iterable)):
-        raise DTypeError(f"{what}: got {given!r:.80}, wanted stages of passes.pipeline")
+        raise OptionError(f"{what}: got {given!r:.80}, wanted stages of passes.pipeline")
     return None if given is None else tuple(given)
 
 
 def _properties(what: str, given: Any) -> Any:
     if given is not None and not isinstance(given, Mapping):
-        raise DeviceError(f"{what}: got a {type(given).__name__}, wanted those of each device by its name")
+        raise OptionError(f"{what}: got a {type(given).__name__}, wanted those of each device by its name")
     return given
 
 
@@ -88,7 +91,7 @@ def _properties(what: str, given: Any) -> Any:
 class Option:
     """What is to be known of an option beside its type and default.
 
-    check: gives the value as it is kept, of the option's name and what a caller gave; raises BoltError.  choices: the
+    check: gives the value as it is kept, of the option's name and what a caller gave; raises OptionError.  choices: the
     texts that it may be.  fills: whether it also makes something of the default.  help, metavar, flag: of the command
     line, which has no option without help; flag: None: the option's name.
     """
@@ -105,8 +108,11 @@ def _option(*args: Any, **kwargs: Any) -> dict[str, Option]:
     return {"option": Option(*args, **kwargs)}
 
 
-def _choice(choices: tuple[str, ...], help: str, spelled: Callable[[Any], Any] = lambda x: x) -> dict[str, Option]:
-    return _option(lambda what, x: want_one_of(what, spelled(x), choices), help, "|".join(choices), choices=choices)
+def _choice(
+    choices: tuple[str, ...], help: str, spelled: Callable[[Any], Any] = lambda x: x, more: str = ""
+) -> dict[str, Option]:
+    check = lambda what, x: want_one_of(what, spelled(x), choices, more)  # noqa: E731
+    return _option(check, help, "|".join(choices), choices=choices)
 
 
 @record(frozen=True)
@@ -143,12 +149,13 @@ class Options:
         warns where a device cannot be opened.  ``"warn"``: it warns once for each cause.  ``"forbid"``: a DeviceError.
     placement: which nodes plug-ins get or not, as a text, a file or a `Placement` (docs/plugins).
 
-    Raises DeviceError or another BoltError for a value that an option cannot have.
+    Raises OptionError for a value that an option cannot have.
     """
 
     # fmt: off
     threads: int | None = field(default=None, metadata=_option(wanted_threads, "Threads of one run.", fills=True))
-    precision: str = field(default="f32", metadata=_choice(PRECISIONS, "Of weights and their products.", precision_of))
+    precision: str = field(default="f32", metadata=_choice(
+        PRECISIONS, "Of weights and their products.", precision_of, EIGHT_BITS))
     numerics: str = field(default="default", metadata=_choice(NUMERICS, "How exact algorithms are: docs/numerics.md."))
     tune: bool = field(default=False, metadata=_option(
         flag_of, "Measure which algorithm is fastest where several can run a node (kept)."))
@@ -188,7 +195,7 @@ class Options:
         return bool(self.stand_ins) and not self.tune
 
     def but(self, **given: Unpack[OptionKeywords]) -> Options:
-        """The same with other values.  Raises DTypeError for one that there is not."""
+        """The same with other values.  Raises OptionError for one that there is not."""
         return options_of("Options", {**vars(self), **given})
 
 
@@ -223,10 +230,10 @@ def plain_kind(name: str) -> type | None:
 
 
 def want_known(what: str, given: Iterable[str], *more: str, without: str = "") -> None:
-    """Raise DTypeError, which is a TypeError, for names that are neither options, but for one, nor among ``more``."""
+    """Raise OptionError, which is a TypeError, for names that are neither options, but for one, nor among ``more``."""
     known = {*OPTIONS, *more} - {without}
     if unknown := sorted({*given} - known):
-        raise DTypeError(not_among(f"{what}: options", unknown, sorted(known), THEIRS))
+        raise OptionError(not_among(f"{what}: options", unknown, sorted(known), THEIRS))
 
 
 THEIRS = {
@@ -265,7 +272,7 @@ def not_among(
 
 
 def options_of(what: str, given: Mapping[str, Any], *more: str) -> Options:
-    """Options by their names; raises BoltError for a name that there is not, and for a value that one cannot have.
+    """Options by their names; raises OptionError for a name that there is not, and for a value that one cannot have.
 
     more: what else the caller takes.
     """

@@ -331,13 +331,13 @@ class TensorSpec:
     nested: NestedType | None = None
 
 
-_GENERATED = r"unk__\d+|unknown(_\d+)?|DynamicDimension\.\d+|(\w+_)?dynamic_axes_\d+|\?"
-"""Names of sizes that exporters make up, and nobody knows."""
+_GENERATED = r"(?<![\w.-])(unk__\d+|unknown(_\d+)?|DynamicDimension\.\d+|(\w+_)?dynamic_axes_\d+|\?)(?![\w.-])"
+"""Names of sizes that exporters make up, and nobody knows, alone or in a sum."""
 
 
 def size_name(size: object) -> str:
     """A size as messages and tables show it: one whose name says nothing is "any"."""
-    return "any" if isinstance(size, str) and re.fullmatch(_GENERATED, size) else str(size)
+    return "any" if isinstance(size, str) and re.search(_GENERATED, size) else str(size)
 
 
 def sizes_name(shape: Sequence[object]) -> str:

@@ -24,9 +24,9 @@ from bolt_numba.cli.options import (
     Signature,
     Weights,
     one_of,
-    read_feeds,
     read_inputs,
     save_arrays,
+    session_and_feeds,
     takes_options,
     told_shapes,
 )
@@ -49,8 +49,7 @@ def run(
 ) -> None:
     """Run a model once; inputs that are not given are random."""
     with console.progress(f"compiling {model.name}") as say:
-        session = bn.compile(model, weights=weights, signature=signature, **options)
-        feeds = read_feeds(session, shape, input_, seed)
+        session, feeds = session_and_feeds(model, shape, input_, seed, options, weights, signature)
         say(f"running {model.name}")
         results = dict(session(feeds).items())
     files = _save(results, output_dir) if output_dir else {}

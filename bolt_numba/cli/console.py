@@ -109,9 +109,19 @@ def progress(first: str) -> Iterator[Callable[[str], None]]:
         disable=not err.is_terminal,
     )
     with bar:
-        task = bar.add_task(first, total=None)
-        with _kernel_compiles(lambda text, at, of: bar.update(task, description=text, completed=at - 1, total=of)):
-            yield lambda text: bar.update(task, description=text)
+        task, doing = bar.add_task(first, total=None), first
+
+        def say(text: str) -> None:
+            nonlocal doing
+            doing = text
+            bar.update(task, description=text)
+
+        def show(done: int, total: int) -> None:
+            also = f"; kernels compiled, once for this machine: {done} of {total}" if done < total else ""
+            bar.update(task, description=doing + also, completed=done, total=total)
+
+        with _kernel_compiles(show):
+            yield say
 
 
 @contextmanager
@@ -135,31 +145,31 @@ def steps(first: str) -> Iterator[Callable[[str, int, int], None]]:
 
 
 @contextmanager
-def _kernel_compiles(show: Callable[[str, int, int], None]) -> Iterator[None]:
-    """Report kernels while they compile; without a terminal, one line at the first of them and one at the end."""
+def _kernel_compiles(show: Callable[[int, int], None]) -> Iterator[None]:
+    """Report how many kernels are compiled, of how many that are known to lack.
+
+    Without a terminal, one line at the first of them and one at the end.
+    """
     from bolt_numba.kernels import compiles
 
-    count = 0
+    begun, ended, before = 0, 0, compiles.expected()
 
     def heard(name: str, done: bool) -> None:
-        nonlocal count
-        if done:
-            return
-        count += 1
-        if count == 1:
+        nonlocal begun, ended
+        begun, ended = begun + (not done), ended + done
+        if begun == 1 and not done:
             compiles.be_silent()
-        total = max(count, compiles.expected())
-        show(f"compiling kernel {count} of {total}: {name}", count, total)
-        if count == 1 and not err.is_terminal:
-            err.print("compiling kernels (once; they are cached) ...")
+            if not err.is_terminal:
+                err.print("compiling kernels (once for this machine; they are kept) ...")
+        show(ended, max(begun, compiles.expected() - before))
 
     stop = compiles.on_compile(heard)
     try:
         yield
     finally:
         stop()
-        if count and not err.is_terminal:
-            err.print(f"compiled {counted(count, 'kernel')}")
+        if ended and not err.is_terminal:
+            err.print(f"compiled {counted(ended, 'kernel')}")
 
 
 def counted(count: int, what: str) -> str:

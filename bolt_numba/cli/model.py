@@ -279,14 +279,18 @@ def inspect(
     rows = [(kind[:-1], t["name"], t["dtype"], console.shape_text(t["shape"])) for kind, t in both]
     console.table("", ("", "name", "dtype", "shape"), rows)
     console.write("")
-    console.table("", ("operator", "count"), facts["operators"].items(), right=("count",))
+    _show_operators(facts["operators"], named)
     if facts["devices"]:
         console.write("")
         counts = [(device, row["parts"], row["nodes"]) for device, row in facts["devices"].items()]
         console.table("", ("device", "parts", "nodes"), counts, right=("parts", "nodes"))
-    if named and named != facts["operators"]:
-        console.write("")
-        console.table("", ("in the file", "count"), named.most_common(), right=("count",))
+
+
+def _show_operators(here: Mapping[str, int], named: Mapping[str, int]) -> None:
+    """How often there is an operator, and how often the file has one of the name, where that differs."""
+    columns = ("operator", "here", "in the file") if named and named != here else ("operator", "count")
+    rows = [(name, here.get(name, ""), named.get(name, ""))[: len(columns)] for name in dict.fromkeys((*here, *named))]
+    console.table("", columns, rows, right=columns[1:])
 
 
 def _metadata_lines(graph: Graph) -> list[str]:

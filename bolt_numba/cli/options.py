@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import typer
 
+import bolt_numba as bn
 from bolt_numba.base.errors import BoltError, InvalidModelError
 from bolt_numba.base.files.regular import open_regular, replaced
 from bolt_numba.base.options import OPTIONS, Options, plain_kind
@@ -25,7 +26,7 @@ from bolt_numba.devices import names as device_names
 from bolt_numba.ir.graph import Graph
 from bolt_numba.sessions.guesses import Shapes as AllShapes
 from bolt_numba.sessions.guesses import complete_shapes, guessed, model_feeds
-from bolt_numba.sessions.inputs import plain_array
+from bolt_numba.sessions.inputs import plain_array, spec_of
 from bolt_numba.sessions.session import Session
 
 
@@ -296,10 +297,22 @@ def _array(text: str, spec: TensorSpec) -> Array:
         raise typer.BadParameter(f"got {text!r}, wanted {wanted}", param_hint="--input") from error
 
 
-def read_feeds(session: Session, shape: Sequence[str], input_: Sequence[str], seed: int) -> dict[str, Array]:
-    """Arrays for all inputs: those that are given, else random ones of the shapes that are given or guessed."""
-    given = read_inputs(input_, session.inputs)
-    return model_feeds(session.graph, told_shapes(session.graph, shape, given), seed, given)
+def session_and_feeds(
+    model: Path, shape: Sequence[str], input_: Sequence[str], seed: int, options: Mapping[str, Any],
+    weights: Path | None, signature: str | None,
+) -> tuple[Session, dict[str, Array]]:
+    """A session, and arrays for its inputs: those that are given, else random ones of shapes given or guessed.
+
+    What is given is looked at before anything is compiled.
+    """
+    given: dict[str, Array] = {}
+    if input_:
+        found = bn.load_model(model, weights=weights)
+        given = read_inputs(input_, [spec_of(v.name, v.type) for v in found.graph(signature).caller_inputs])
+        session = bn.compile(found, signature=signature, **options)
+    else:
+        session = bn.compile(model, weights=weights, signature=signature, **options)
+    return session, model_feeds(session.graph, told_shapes(session.graph, shape, given), seed, given)
 
 
 def told_shapes(graph: Graph, texts: Sequence[str], given: Mapping[str, Array]) -> AllShapes:

@@ -97,9 +97,12 @@ def quantize(  # budget: each option is one line or two
     scales: Annotated[
         Path | None, typer.Option("--scales", help="Ranges from Bolt's clip JSON or a TensorRT calibration table.")
     ] = None,
-    labels: Annotated[Path | None, typer.Option("--labels", help="An .npy file: the class of each sample.")] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option("--labels", help="An .npy file, the class of each sample: the metric is the share that is right."),
+    ] = None,
     max_drop: Annotated[
-        str | None, typer.Option("--max-drop", metavar="SHARE", help="Most accuracy to lose, as 0.5% or 0.005.")
+        str | None, typer.Option("--max-drop", metavar="SHARE", help="Most that the metric may lose, as 0.5% or 0.005.")
     ] = None,
     min_sqnr: Annotated[float | None, typer.Option("--min-sqnr", help="Least SQNR of the outputs in dB.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure every layer alone.")] = False,

@@ -20,9 +20,9 @@ from bolt_numba.cli.options import (
     Signature,
     Weights,
     one_of,
-    read_feeds,
     read_inputs,
     read_shapes,
+    session_and_feeds,
     takes_options,
 )
 from bolt_numba.sessions.inputs import spec_of
@@ -116,8 +116,7 @@ def profile(
 ) -> None:
     """Time every step: which kernel ran it, how long it took."""
     with console.progress(f"compiling {model.name}") as say:
-        session = bn.compile(model, weights=weights, signature=signature, **options)
-        feeds = read_feeds(session, shape, input_, seed)
+        session, feeds = session_and_feeds(model, shape, input_, seed, options, weights, signature)
         say(f"profiling {model.name}")
         found = session.profile(feeds, runs=runs)
     if output is not None:
@@ -127,7 +126,7 @@ def profile(
         return
     console.write(found.table(top))
     console.write("")
-    sums = [*list(found.by_op().items())[:top], ("(rest)", found.rest)]
+    sums = [*list(found.by_op().items())[:top], ("(outside of steps)", found.rest)]
     whole = found.total or 1.0
     rows = [(op, f"{s * 1e6:.1f}", f"{100 * s / whole:.1f} %") for op, s in sums]
     console.table("", ("operator", "us", "share"), rows, right=("us", "share"))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from bolt_numba.base.errors import DeviceError
+from bolt_numba.base.errors import DeviceError, OptionError
 from bolt_numba.base.forks import renew_after_fork
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def device(name: str) -> Device:
 
 def _made(name: str) -> Device:
     if not is_known(name):
-        raise DeviceError(f"device: got {name!r}, wanted {choices(name)}")
+        raise OptionError(f"device: got {name!r}, wanted {choices(name)}")
     family, _, which = name.partition(":")
     return _makers[name]() if name in _makers else _families[family](which)
 
@@ -141,10 +141,10 @@ def plug_ins(wanted: str | Sequence[str]) -> list[str]:
 def in_order(wanted: str | Sequence[str] = ()) -> tuple[Device, ...]:
     """The devices that are wanted (one, or several in order of preference), then the others of `LAST`.
 
-    Raises DeviceError for an unknown name.
+    Raises OptionError for an unknown name.
     """
     asked = [wanted] if isinstance(wanted, str) else wanted
     if not isinstance(asked, (list, tuple)) or any(not isinstance(n, str) or not is_known(n) for n in asked):
         given = [*wanted] if isinstance(wanted, tuple) else wanted
-        raise DeviceError(f"device: got {given!r}, wanted {choices(given)}")
+        raise OptionError(f"device: got {given!r}, wanted {choices(given)}")
     return tuple(dict.fromkeys(device(name) for name in (*asked, *LAST)))

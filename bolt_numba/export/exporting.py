@@ -143,7 +143,7 @@ def with_fixed(graph: Graph, fixed: Mapping[str, Any]) -> Graph:
     inputs = {value.name: value for value in made.caller_inputs}
     for name, given in fixed.items():
         if name not in inputs:
-            raise BoltError(f"{graph.name}: input: got {name!r}, wanted one of {', '.join(inputs)}")
+            raise BoltError(f"{graph.called}: input: got {name!r}, wanted one of {', '.join(inputs)}")
         value = inputs[name]
         array = _content(value, given)
         constant = Value(name, TensorType(value.type.dtype, array.shape).with_value(array), const=array)
@@ -175,7 +175,7 @@ def with_kept(graph: Graph, names: Sequence[str]) -> Graph:
     values = {value.name: value for node in made.nodes for value in node.outputs}
     for name in names:
         if name not in values or name in made.output_names:
-            raise BoltError(f"{graph.name}: --keep: got {name!r}, wanted the name of an intermediate value")
+            raise BoltError(f"{graph.called}: --keep: got {name!r}, wanted the name of an intermediate value")
         made.add_output(values[name])
     return made
 

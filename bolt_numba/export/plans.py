@@ -66,7 +66,7 @@ class _PlanningSession(Session):
         made = [self._taped(served, begin if begin in taken else taken[0], taken) for served, taken in tapes]
         if len(alone) > MOST_PLANS:
             what = f"got {len(alone)} that differ in what they run, wanted up to {MOST_PLANS}"
-            raise ShapeError(f"{self.graph.name}: export: sets of shapes: {what}")
+            raise ShapeError(f"{self.graph.called}: export: sets of shapes: {what}")
         made += map(self._planned, alone)
         return sorted(made, key=lambda chain: chain.begin != begin)
 
@@ -114,15 +114,15 @@ def planned(
     graph = sized(graph, *shapes)
     session = _PlanningSession(graph, PlannedCpu(target), threads, precision, numerics)
     if strings := [spec.name for spec in (*session.inputs, *session.outputs) if spec.dtype == object]:
-        raise BoltError(f"{graph.name}: export: values: got {', '.join(map(repr, strings))}, wanted tensors of numbers")
+        raise BoltError(f"{graph.called}: export: values: got {', '.join(map(repr, strings))}, wanted only numbers")
     chains = session.chains([complete_shapes(graph, told) for told in shapes or ({},)])
     lacking = list(dict.fromkeys(text for chain in chains for text in chain.plan.problems))
     lines = "".join(f"\n  {text}" for text in lacking)
     if lacking and (deciding := session.deciding()):
         wanted = "wanted them fixed (--set NAME=VALUE), as shapes follow from what they hold"
-        raise BoltError(f"{graph.name}: export: inputs: got {', '.join(map(repr, deciding))}, {wanted}:{lines}")
+        raise BoltError(f"{graph.called}: export: inputs: got {', '.join(map(repr, deciding))}, {wanted}:{lines}")
     if lacking:
-        raise BoltError(f"{graph.name}: export: got {len(lacking)} nodes that have no native steps:{lines}")
+        raise BoltError(f"{graph.called}: export: got {len(lacking)} nodes that have no native steps:{lines}")
     for chain in chains:
         _check_states(graph, chain.plan, chain.greatest)
     return Planned(graph, session._cpu, chains, threads)
@@ -135,4 +135,4 @@ def _check_states(graph: Graph, chain: StagedPlan, sizes: Sizes) -> None:
     for value, size, ends in zip(graph.inputs[first:], sizes[first:], after, strict=True):
         if other := [dims for dims in ends if dims != size]:
             shown = f"{list(size)} at first and {list(other[0])} after a run"
-            raise ShapeError(f"{graph.name}: export: state {value.name!r}: got {shown}, wanted one size for all runs")
+            raise ShapeError(f"{graph.called}: export: state {value.name!r}: got {shown}, wanted one size for all runs")

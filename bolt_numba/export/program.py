@@ -285,6 +285,6 @@ class _ProgramWriter:
             ranks = {len(chain.types[chain.first_output + place].type.dims) for chain in chains}
         if len(ranks) > 1:
             raise ShapeError(
-                f"{graph.name}: export: value {name!r}: got ranks {sorted(ranks)}, wanted one of all plans"
+                f"{graph.called}: export: value {name!r}: got ranks {sorted(ranks)}, wanted one of all plans"
             )
         return ranks.pop()

@@ -145,12 +145,14 @@ class Graph:
     packed: set when the graph is what the passes leave; holds weights packed for a machine.  Copies do not have it.
     anew: where a format lets sizes of inputs be others than its file says: reads the graph again for such sizes by the
     inputs' names, -1 for those that only the run tells.  Copies do not have it.
+    source: the file that it was read from, "" if from none.
     states: what a session keeps from run to run, as it is at first.  The last inputs, as many, take it, and the last
     outputs give it anew; a caller sees neither.
     """
 
     def __init__(self, name: str = "graph") -> None:
         self.name = name
+        self.source = ""
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
         self.output_names: list[str] = []
@@ -161,6 +163,11 @@ class Graph:
         self.states: list[Array] = []
         self._names: set[str] = set()
         self._serial = 0
+
+    @property
+    def called(self) -> str:
+        """What messages call it: its file, whose exporter gave it the name that it has inside."""
+        return self.source or self.name
 
     def unique_name(self, hint: str) -> str:
         """A name no other value of this graph has: ``hint`` itself when it is free."""
@@ -278,6 +285,7 @@ class Graph:
 
     def rebuilt(self, type_of_value: Callable[[Value], TensorType]) -> Graph:
         made = Graph(self.name)
+        made.source = self.source
         made.metadata = dict(self.metadata)
         made._names = set(self._names)
         made._serial = self._serial + 1

@@ -61,13 +61,13 @@ def interpret(
     sizes = Sizes()
     for value in graph.inputs:
         if value.name not in feeds:
-            raise ShapeError(f"{graph.name}: inputs: got {sorted(feeds)}, wanted '{value.name}' too")
+            raise ShapeError(f"{graph.called}: inputs: got {sorted(feeds)}, wanted '{value.name}' too")
         arrays[id(value)] = array = as_value(feeds[value.name], value.type)
         if not wide:
-            sizes.check(f"{graph.name}: input '{value.name}'", array, value.type)
+            sizes.check(f"{graph.called}: input '{value.name}'", array, value.type)
     unknown = set(feeds) - {v.name for v in graph.inputs}
     if unknown:
-        raise ShapeError(f"{graph.name}: inputs: got {sorted(unknown)} too, wanted {[v.name for v in graph.inputs]}")
+        raise ShapeError(f"{graph.called}: inputs: got {sorted(unknown)} too, wanted {[v.name for v in graph.inputs]}")
     nodes = nodes_behind(graph, targets, fixed.keys()) if fixed else graph.nodes
     readers = _readers(nodes, targets)
     arrays |= fixed
@@ -153,7 +153,7 @@ def _targets(graph: Graph, names: Sequence[str]) -> list[Value]:
     by_name = {v.name: v for v in graph.values()} | dict(zip(graph.output_names, graph.outputs, strict=True))
     missing = [n for n in names if n not in by_name]
     if missing:
-        raise InvalidModelError(f"{graph.name}: tensors to return: got {missing}, wanted names of values of the graph")
+        raise InvalidModelError(f"{graph.called}: tensors to return: got {missing}, wanted names of its values")
     return [by_name[n] for n in names]
 
 

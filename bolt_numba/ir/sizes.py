@@ -31,7 +31,7 @@ def with_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Graph:
     for name, shape in shapes.items():
         if name not in inputs:
             near = difflib.get_close_matches(name, inputs, n=3) or list(inputs)
-            raise BoltError(f"{graph.name}: input: got {name!r}, wanted {' or '.join(map(repr, near))}")
+            raise BoltError(f"{graph.called}: input: got {name!r}, wanted {' or '.join(map(repr, near))}")
         _bind(name, inputs[name].type, tuple(shape), sizes)
     types = []
     for value in graph.inputs:
@@ -112,7 +112,7 @@ def inferred(graph: Graph, types: Sequence[TensorType], *, keeps: bool = True) -
             node.op = _with_bodies(node.op, given, old)
             found = infer_types(node.op, given)
         except BoltError as error:
-            raise type(error)(f"{graph.name}: node '{node.name}': {error}") from error
+            raise type(error)(f"{graph.called}: node '{node.name}': {error}") from error
         for value, t in zip(node.outputs, found, strict=True):
             value.type = (merged_type(value.type.with_value(None), t) if keeps else None) or t
     return made

@@ -34,7 +34,7 @@ def verify(graph: Graph, stage: str = "import") -> None:
     found = violations(graph, stage)
     if found:
         lines = "".join(f"\n  {item}" for item in found)
-        raise InvalidModelError(f"{graph.name}: breaks the spec of stage '{stage}':{lines}")
+        raise InvalidModelError(f"{graph.called}: breaks the spec of stage '{stage}':{lines}")
 
 
 def violations(graph: Graph, stage: str = "import") -> list[str]:

@@ -102,7 +102,7 @@ class OrtTimeLimitError(ours.TimeLimitError, RuntimeException, Fail):
 
 
 class OrtDeviceError(ours.DeviceError, InvalidArgument, RuntimeException, Fail):
-    """A device or a number of threads that does not exist here."""
+    """A device that does not exist here or failed."""
 
 
 class OrtInternalError(ours.InternalError, RuntimeException, Fail):
@@ -125,6 +125,10 @@ class OrtOptionError(ours.BoltError, ValueError, RuntimeError, InvalidArgument):
     """An option, a name or a value that cannot be."""
 
 
+class OrtWrongOptionError(ours.OptionError, OrtOptionError, RuntimeException, Fail):
+    """An option of bolt-numba's own that cannot be."""
+
+
 class OrtRefusedError(ours.BoltError, NotImplementedError, RuntimeError, NotImplemented, Fail):
     """Something of onnxruntime's that the drop-in does not provide; docs/onnxruntime.md lists it."""
 
@@ -138,6 +142,7 @@ KINDS: dict[type[Exception], type[Exception]] = {
     ours.BudgetError: OrtBudgetError,
     ours.TimeLimitError: OrtTimeLimitError,
     ours.DeviceError: OrtDeviceError,
+    ours.OptionError: OrtWrongOptionError,
     ours.InternalError: OrtInternalError,
     ours.KernelError: OrtKernelError,
     ours.SimulationError: OrtSimulationError,

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bolt_numba.base.errors import DeviceError
+from bolt_numba.base.errors import DeviceError, OptionError
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.plugins.interface import COMMON, INTERFACE, Accelerator, DeviceDriver, MakeDriver, Property, Setting
 
@@ -99,7 +99,7 @@ def driver(name: str) -> DeviceDriver:
     with _lock:
         entry = _entry_points().get(name)
         if entry is None:
-            raise DeviceError(f"device: got {name!r}, wanted one of {', '.join(map(repr, names())) or 'no plug-in'}")
+            raise OptionError(f"device: got {name!r}, wanted one of {', '.join(map(repr, names())) or 'no plug-in'}")
         with loading(entry):
             return _drivers.setdefault(name, _checked(entry.load()(), name))
 
@@ -163,14 +163,14 @@ def text_of(error: Exception) -> str:
 def settings_of(driver: DeviceDriver, given: Mapping[str, Any]) -> dict[str, Setting]:
     """All properties of a device with what they are set to.
 
-    Raises DeviceError for a property that it has not, and for a value of another kind or beyond the choices.
+    Raises OptionError for a property that it has not, and for a value of another kind or beyond the choices.
     """
     known = {**COMMON, **driver.properties}
     if not isinstance(given, Mapping):
-        raise DeviceError(f"properties: device {driver.name!r}: got a {type(given).__name__}, wanted values by name")
+        raise OptionError(f"properties: device {driver.name!r}: got a {type(given).__name__}, wanted values by name")
     for name in given:
         if name not in known:
-            raise DeviceError(f"properties: device {driver.name!r}: got {name!r}, wanted one of {', '.join(known)}")
+            raise OptionError(f"properties: device {driver.name!r}: got {name!r}, wanted one of {', '.join(known)}")
     return {name: _setting(driver.name, name, known[name], given) for name in known}
 
 
@@ -190,12 +190,12 @@ def _setting(device: str, name: str, known: Property, given: Mapping[str, Any]) 
         except (ValueError, OverflowError):
             made = value
     if type(made) is not kind:
-        raise DeviceError(f"properties: {device}.{name}: got {value!r:.80}, wanted {_KINDS[kind]}")
+        raise OptionError(f"properties: {device}.{name}: got {value!r:.80}, wanted {_KINDS[kind]}")
     if known.choices and made not in known.choices:
         wanted = ", ".join(map(repr, known.choices))
-        raise DeviceError(f"properties: {device}.{name}: got {value!r:.80}, wanted one of {wanted}")
+        raise OptionError(f"properties: {device}.{name}: got {value!r:.80}, wanted one of {wanted}")
     if known.least is not None and not float(made) >= known.least:
-        raise DeviceError(f"properties: {device}.{name}: got {value!r:.80}, wanted {known.least} or more")
+        raise OptionError(f"properties: {device}.{name}: got {value!r:.80}, wanted {known.least} or more")
     return made
 
 

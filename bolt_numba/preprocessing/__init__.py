@@ -54,7 +54,7 @@ def with_preprocessing(graph: Graph, steps: Mapping[str, Steps]) -> Graph:
     for name, each in steps.items():
         if name not in inputs:
             near = difflib.get_close_matches(name, inputs, n=3) or list(inputs)
-            raise BoltError(f"{graph.name}: input: got {name!r}, wanted {' or '.join(map(repr, near))}")
+            raise BoltError(f"{graph.called}: input: got {name!r}, wanted {' or '.join(map(repr, near))}")
         _replace_input(made, inputs[name], each, nodes)
     made.nodes[:0] = nodes
     return inferred(made, [v.type for v in made.inputs])
@@ -67,7 +67,7 @@ def _replace_input(graph: Graph, value: Value, steps: Steps, nodes: list[Node]) 
     starts = [Value(key if key == name else graph.unique_name(key), t) for key, t in steps.takes(name).items()]
     made = steps.fitted(value.type).build(Builder(graph, nodes, f"{name}/"), *starts)
     if not _fits(value.type, made.type):
-        raise ShapeError(f"{graph.name}: '{name}' after its steps: got {made.type}, wanted {value.type}")
+        raise ShapeError(f"{graph.called}: '{name}' after its steps: got {made.type}, wanted {value.type}")
     graph.replace_uses(value, made)
     place = graph.inputs.index(value)
     graph.inputs[place : place + 1] = starts

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.errors import BoltError, DTypeError
+from bolt_numba.base.errors import BoltError, DTypeError, OptionError
 from bolt_numba.base.options import flag_of
 from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, Array
@@ -42,7 +42,7 @@ class Scheme:
     def __post_init__(self) -> None:
         for what, kinds in (("activations", KINDS), ("weights", WEIGHT_KINDS)):
             if getattr(self, what) not in kinds:
-                raise BoltError(f"{what}: got {getattr(self, what)!r}, wanted one of {', '.join(kinds)}")
+                raise OptionError(f"{what}: got {getattr(self, what)!r}, wanted one of {', '.join(kinds)}")
         for what in ("per_channel", "symmetric", "results"):
             flag_of(what, getattr(self, what))
         method_of(self.method)

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bolt_numba.base.errors import BoltError
+from bolt_numba.base.errors import OptionError
 from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, I8, I16, I32, U8, U16, AnyDType, Array
 from bolt_numba.ops.arrays.histogram import HALF
@@ -217,14 +217,14 @@ USUAL_PERCENTILE = 99.99
 
 
 def method_of(text: Any) -> tuple[Method, float]:
-    """A method by its name, with its number; raises BoltError."""
+    """A method by its name, with its number; raises OptionError."""
     name, colon, number = str(text).partition(":")
     try:
         value = float(number) if colon else USUAL_PERCENTILE
     except ValueError:
         value = math.nan
     if name not in METHODS or (colon and name != "percentile") or not 50 < value <= 100:
-        raise BoltError(f"method: got {text!r}, wanted one of {', '.join(METHODS)} (percentile:99.9)")
+        raise OptionError(f"method: got {text!r}, wanted one of {', '.join(METHODS)} (percentile:99.9)")
     return METHODS[name], value
 
 

@@ -77,7 +77,7 @@ class QuantizeReport:
         count = f"{len(self.layers) - kept} of {len(self.layers)} layers quantised"
         lines = [f"{count}, SQNR of the worst output {_decibels(self.sqnr)} dB"]
         if self.metric_before is not None and self.metric_after is not None:
-            lines.append(f"metric {self.metric_before:.5g} -> {self.metric_after:.5g}")
+            lines.append(f"metric, of which more is better: {self.metric_before:.5g} -> {self.metric_after:.5g}")
         if self.seconds_before is not None and self.seconds_after is not None:
             times = f"{1e3 * self.seconds_before:.3g} ms -> {1e3 * self.seconds_after:.3g} ms"
             lines.append(f"latency {times} ({self.timed})")

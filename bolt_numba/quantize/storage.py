@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.border import border
-from bolt_numba.base.errors import BoltError
+from bolt_numba.base.errors import BoltError, OptionError
 from bolt_numba.base.types import BF16, F16, F32, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
@@ -38,14 +38,14 @@ def with_stored_weights(graph: Graph, form: str) -> NarrowModel:
 
     Bodies of control flow are part of it.
     Constants of few elements stay, and of integers those of one axis, which are biases mostly.  So do weights that f16
-    cannot hold.  Raises BoltError for another form, or where nothing is left to store.
+    cannot hold.  Raises OptionError for another form, and BoltError where nothing is left to store.
     """
     if form not in FORMS:
-        raise BoltError(f"store: got {form!r}, wanted one of {', '.join(FORMS)}")
+        raise OptionError(f"store: got {form!r}, wanted one of {', '.join(FORMS)}")
     made = deep_clone(graph)
     rows = [row for each in nested(made) for row in _store(each, form)]
     if not rows:
-        raise BoltError(f"{graph.name}: store: got no weights of f32 with at least {LEAST_ELEMENTS} elements")
+        raise BoltError(f"{graph.called}: store: got no weights of f32 with at least {LEAST_ELEMENTS} elements")
     return NarrowModel(made, rows)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.border import border, theirs
-from bolt_numba.base.errors import BoltError
+from bolt_numba.base.errors import BoltError, OptionError
 from bolt_numba.base.options import flag_of
 from bolt_numba.base.records import record
 from bolt_numba.ir.graph import Graph
@@ -104,8 +104,8 @@ def quantize(  # budget: each option is explained
     attention: also products of two activations.
     keep: patterns of names of layers, or operators, that stay float.  overrides: other schemes by such patterns.
     ranges: by tensor, instead of those of the data: what `read_scales` gives.
-    metric: from the list of outputs by name to a figure of which more is better; labels: one for each sample, for the
-        share of samples that the first output gets right.
+    metric: from the list of outputs by name, one for each run, to a figure of which more is better; labels: one for
+        each sample: the metric is the share of samples whose greatest element of the first output is at that place.
     max_drop: what the metric may lose; min_sqnr: dB that the outputs must keep.  Layers stay float until that holds.
     measure: measure each layer alone for the report even where no bound asks for it.
     timed: whether the report has latencies.
@@ -123,7 +123,7 @@ def quantize(  # budget: each option is explained
     schemes = schemes_for(layers_of(source, attention=flag_of("attention", attention)), usual, keep, overrides or {})
     graph, notes = equalised(source) if flag_of("equalise", equalise) else (source, [])
     graph, seen, count = _smoothed(graph, feeds, _strength(smooth), attention, threads, progress)
-    notes += [f"smoothed {count} inputs of products"] if count else []
+    notes += [f"smoothed {count} input{'s' if count > 1 else ''} of products"] if count else []
     notes += [f"layers in bodies of control flow, which stay float: {within}"] if within else []
     layers = layers_of(graph, attention=attention)
     seen.tensors.update(estimated(ranges or {}).tensors)
@@ -144,15 +144,15 @@ def _bound(max_drop: float | None, min_sqnr: float | None, judged: bool) -> Qual
     wishes: dict[str, Any] = {"max_drop": max_drop, "min_sqnr": min_sqnr}
     for what, value in wishes.items():
         if value is not None and not (isinstance(value, (int, float)) and value >= 0):
-            raise BoltError(f"{what}: got {value!r}, wanted a number from 0")
+            raise OptionError(f"{what}: got {value!r}, wanted a number from 0")
     if max_drop is not None and not judged:
-        raise BoltError("max_drop: got no metric and no labels, wanted one of them (min_sqnr needs none)")
+        raise OptionError("max_drop: got no metric and no labels, wanted one of them (min_sqnr needs none)")
     return QualityBound(max_drop, min_sqnr)
 
 
 def _strength(smooth: Any) -> float | str | None:
     if smooth is not None and smooth != AUTO and not (isinstance(smooth, (int, float)) and 0 <= smooth <= 1):
-        raise BoltError(f"smooth: got {smooth!r}, wanted {AUTO!r}, a strength from 0 to 1, or None")
+        raise OptionError(f"smooth: got {smooth!r}, wanted {AUTO!r}, a strength from 0 to 1, or None")
     found: float | str | None = smooth
     return found
 

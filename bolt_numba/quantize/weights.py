@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from bolt_numba.base.border import border, theirs
-from bolt_numba.base.errors import BoltError, DataError
+from bolt_numba.base.errors import BoltError, DataError, OptionError
 from bolt_numba.base.options import flag_of
 from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, I8, U8, Array
@@ -64,8 +64,8 @@ class NarrowModel:
         """How many weights there are, their bytes, and the one that lost most."""
         before, after = (sum(getattr(w, side) for w in self.weights) / 2**20 for side in ("before", "after"))
         worst = min((w.sqnr for w in self.weights), default=np.inf)
-        count = len(self.weights)
-        return f"{count} weights, {before:.3g} MiB -> {after:.3g} MiB, SQNR of the worst {worst:.1f} dB"
+        count = f"{len(self.weights)} weight{'' if len(self.weights) == 1 else 's'}"
+        return f"{count}, {before:.3g} MiB -> {after:.3g} MiB, SQNR of the worst {worst:.1f} dB"
 
     def __str__(self) -> str:
         rows = [f"{w.name}  {'x'.join(map(str, w.shape))}  {w.sqnr:.1f} dB" for w in self.weights]
@@ -94,7 +94,7 @@ def weights_only(
     hands errors on to weights that can make up for them, and needs ``data`` (see `data.feeds_of`).
     symmetric: no zero points.  tables: store tables of embeddings in 8 bits; rows that are looked up become floats.
     keep: patterns of names of layers that stay float.
-    Raises BoltError for what cannot be: another number of bits, no product with constant weights.
+    Raises OptionError for another number of bits and their like, BoltError without products of constant weights.
     """
     _check(bits, block, method, data)
     progress, symmetric = theirs("progress", progress), flag_of("symmetric", symmetric)
@@ -103,7 +103,7 @@ def weights_only(
     wanted = schemes_for(layers, Scheme(), keep, {})
     layers = [layer for layer in layers if wanted[layer.name] is not None]
     if not layers:
-        raise BoltError(f"{source.name}: got no product with at least {LEAST_WEIGHTS} constant weights, wanted one")
+        raise BoltError(f"{source.called}: got no product with at least {LEAST_WEIGHTS} constant weights, wanted one")
     moments = {}
     if method == "gptq" and data is not None:
         feeds = feeds_of(data, [spec_of(v.name, v.type) for v in source.inputs])
@@ -126,13 +126,13 @@ def weights_only(
 
 def _check(bits: Any, block: Any, method: Any, data: Any) -> None:
     if bits not in (4, 8):
-        raise BoltError(f"bits: got {bits!r}, wanted 4 or 8")
+        raise OptionError(f"bits: got {bits!r}, wanted 4 or 8")
     if block is not None and not (isinstance(block, int) and block >= 16 and block % 16 == 0):
-        raise BoltError(f"block: got {block!r}, wanted a multiple of 16, or None")
+        raise OptionError(f"block: got {block!r}, wanted a multiple of 16, or None")
     if method not in WAYS:
-        raise BoltError(f"method: got {method!r}, wanted one of {', '.join(WAYS)}")
+        raise OptionError(f"method: got {method!r}, wanted one of {', '.join(WAYS)}")
     if method == "gptq" and data is None:
-        raise BoltError("method: got 'gptq' without data, wanted a few inputs of the model")
+        raise OptionError("method: got 'gptq' without data, wanted a few inputs of the model")
 
 
 def _is_product(layer: QuantLayer) -> bool:

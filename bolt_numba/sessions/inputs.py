@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
-from bolt_numba.base.errors import DeviceError, DTypeError, ShapeError
+from bolt_numba.base.errors import DTypeError, OptionError, ShapeError
 from bolt_numba.base.options import not_among, wanted_threads
 from bolt_numba.base.types import (
     BOOL,
@@ -108,6 +108,8 @@ def inputs_among(wanted: Sequence[Wanted], feeds: Any, far: Sequence[Device]) ->
                     _want_texts(name, given)
                 arrays.append(given)
                 continue
+        if len(feeds) < len(wanted):  # said before what is wrong with those that are given
+            raise ShapeError(wrong_names(list(feeds), [one.name for one, *_ in wanted]))
         array = as_input(spec, given, far, views=dtype is not None)
         if dtype is not None and not array.flags.c_contiguous and type(arrays) is list:
             arrays = Views(arrays)
@@ -190,7 +192,7 @@ def check_no_plug_ins(options: Options) -> None:
             shown = str(given) if isinstance(given, PurePath) else given
             named = [*given] if isinstance(given, Mapping) else ["openvino"]
             wanted = f"wanted its device named, as device={[*named, 'cpu']}"
-            raise DeviceError(f"{what}: got {shown!r:.80} for a session without plug-ins, {wanted}")
+            raise OptionError(f"{what}: got {shown!r:.80} for a session without plug-ins, {wanted}")
 
 
 def check_apart(buffers: Mapping[str, Any]) -> None:

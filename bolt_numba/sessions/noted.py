@@ -78,7 +78,7 @@ def _write(session: Session, asked: Opening, named: Sequence[Sequence[Any]], loa
         hookup = _hookup(prepared, loaded, len(session.inputs))
         if hookup is not None:
             start = {
-                "version": loaded.opened.version, "name": session.graph.name,
+                "version": loaded.opened.version, "name": session.graph.called,
                 "signatures": list(session.signatures), "threads": session.threads,
                 "inputs": list(map(starts.spec_json, session.inputs)),
                 "outputs": list(map(starts.spec_json, session.outputs)),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.options import not_among
 from bolt_numba.base.types import AnyDType, Array, TensorSpec, dtype_name, sizes_name
 
 
@@ -22,12 +23,12 @@ class Outputs:
         self._names, self._arrays = names, arrays
 
     def __getitem__(self, key: str | int) -> Array:
-        if isinstance(key, str):
-            try:
-                return self._arrays[self._names.index(key)]
-            except ValueError:
-                raise KeyError(f"no output {key!r}; there are {', '.join(self._names)}") from None
-        return self._arrays[key]
+        try:
+            return self._arrays[self._names.index(key) if isinstance(key, str) else key]
+        except ValueError:
+            raise KeyError(not_among("output", [key], self._names)) from None
+        except IndexError:
+            raise IndexError(f"output: got index {key}, wanted below {len(self)}: {list(self._names)}") from None
 
     def __iter__(self) -> Iterator[Array]:
         return iter(self._arrays)

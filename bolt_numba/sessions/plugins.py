@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bolt_numba.base.errors import BoltError, DeviceError, DTypeError
+from bolt_numba.base.errors import BoltError, OptionError
 from bolt_numba.base.files.regular import read_text
 from bolt_numba.base.options import Options
 from bolt_numba.devices import in_order
@@ -138,13 +138,13 @@ def plugins_of(named: Sequence[str], options: Options, already: Mapping[str, Ope
     """The plug-ins of a session of these options.
 
     named: devices of the options that are plug-ins'.  already: devices by name that are open.
-    Raises DeviceError for properties that a device has not, and for a device that is missing where the session forbids
-    to do without.
+    Raises OptionError for properties that a device has not, and DeviceError for a device that is missing where the
+    session forbids to do without.
     """
     given = options.properties or {}
     for name in given:
         if name not in named:
-            raise DeviceError(f"properties: got some of {name!r}, wanted those of {', '.join(map(repr, named))}")
+            raise OptionError(f"properties: got some of {name!r}, wanted those of {', '.join(map(repr, named))}")
     asked = (options.device,) if isinstance(options.device, str) else options.device
     home = in_order([name for name in asked if name not in named])
     failures = next((opened.failures for opened in already.values()), None) or Failures(options.fallback)
@@ -164,5 +164,5 @@ def placement_of(given: Any) -> Placement:
         except OSError as error:
             raise BoltError(f"{os.fspath(given)}: got {error.strerror!r}, wanted a placement, lines of text") from error
     if not isinstance(given, str):
-        raise DTypeError(f"placement: got a {type(given).__name__}, wanted a text, a path or a Placement")
+        raise OptionError(f"placement: got a {type(given).__name__}, wanted a text, a path or a Placement")
     return Placement.parse(given)

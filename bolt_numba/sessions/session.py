@@ -11,7 +11,7 @@ import numpy as np
 
 from bolt_numba.base.border import border, left
 from bolt_numba.base.budget import limits_of, within
-from bolt_numba.base.errors import BoltError, DeviceError, DTypeError, ShapeError
+from bolt_numba.base.errors import BoltError, DeviceError, DTypeError, OptionError, ShapeError
 from bolt_numba.base.files.mapped import check_intact, drop_maps
 from bolt_numba.base.options import Options, count_of, not_among, options_of
 from bolt_numba.base.types import STRING, Array, TensorSpec
@@ -59,7 +59,7 @@ class Session:
     graph: the model as loaded; it is not changed.
     options: a record of `bolt_numba.Options`, which says what there is; all of them may be keywords as well.
     signatures: names of all graphs of the model that ``graph`` is from.
-    The constructor raises DTypeError for what is no graph or option, DeviceError for a value of one.
+    The constructor raises DTypeError for what is no graph, OptionError for an option, DeviceError for its device.
     """
 
     _already: Mapping[str, Opened] = MappingProxyType({})  # plug-ins that are open before the session is made
@@ -81,11 +81,11 @@ class Session:
             options = options_of("session", given if options is None else vars(options) | given)
         self._take(options, threads_of(options.threads))
         if self.options.stages is not None and graph.packed is not None:
-            raise DeviceError(f"stages: graph {graph.name!r}: got a packed graph, wanted one that is not optimised yet")
+            raise OptionError(f"stages: {graph.called!r}: got a packed graph, wanted one that is not optimised yet")
         self._budget = limits_of(self.options.memory_limit, self.options.time_limit)
         self.graph = graph
         inputs = [spec_of(v.name, v.type) for v in graph.caller_inputs]
-        self._show(graph.name, signatures, inputs, [spec_of(n, v.type) for n, v in graph.caller_outputs])
+        self._show(graph.called, signatures, inputs, [spec_of(n, v.type) for n, v in graph.caller_outputs])
         self._seen: Graph | None = None
         self._packs = self._new_packs()
         with self._granted():
@@ -145,7 +145,7 @@ class Session:
 
             tuner = Tuner(self.threads)
         is_early = not (elsewhere(devices) or self._plugins or self.options.time_limit) and is_worth_it()
-        serves = Serving(self.graph.name, self.options.does_stand_in, is_early)
+        serves = Serving(self.graph.called, self.options.does_stand_in, is_early)
         return Runner(self._region(), self.threads, self._packs, devices, tuner, self.options.max_plans, serves)
 
     def _region(self) -> Region:
@@ -316,9 +316,11 @@ class Session:
             return kwargs
         if len(args) == 1 and isinstance(args[0], Mapping):
             return {**args[0], **kwargs} if kwargs else args[0]
-        if len(args) > len(self._input_names):
-            raise ShapeError(f"inputs: got {len(args)}, wanted {len(self._input_names)}: {self._input_names}")
-        return {**dict(zip(self._input_names, args, strict=False)), **kwargs}
+        feeds = {**dict(zip(self._input_names, args, strict=False)), **kwargs}
+        if len(args) > len(self._input_names) or len(feeds) < len(self._input_names):
+            got = max(len(args), len(feeds))
+            raise ShapeError(f"inputs: got {got}, wanted {len(self._input_names)}: {self._input_names}")
+        return feeds
 
     def _arrays(self, feeds: Mapping[str, Any]) -> list[Array]:
         """The inputs of a run, states of this moment included."""
@@ -480,7 +482,7 @@ class Session:
         from bolt_numba.ir.store import to_bytes
 
         if self.options.stages is not None:
-            raise BoltError(f"pickle: session of {self.graph.name!r}: got stages of its own, which are functions")
+            raise BoltError(f"pickle: session of {self.graph.called!r}: got stages of its own, which are functions")
         return _restore, (to_bytes(self._source()), self.options, self.signatures)
 
     def __repr__(self) -> str:

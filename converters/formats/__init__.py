@@ -20,6 +20,8 @@ from bolt_numba.ir.model import Model
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes]"
 
+SUFFIXES = (".onnx", ".tflite", ".bolt", ".caffemodel")
+"""Of files that are a whole model each."""
 SHOWN_FILES = 8
 """Files of an unknown folder that a message names."""
 MAPPED = 1 << 20
@@ -228,7 +230,10 @@ def load_model(source: Source, format: str | None = None, weights: Source | None
         if not content.is_folder:  # what else lies in a folder of a model says nothing of it
             _refuse_others(content)
         raise
-    return Model(made) if isinstance(made, Graph) else made
+    model = Model(made) if isinstance(made, Graph) else made
+    for graph in model.graphs.values():
+        graph.source = content.name if content.path is not None else ""
+    return model
 
 
 @border("unsupported", OSError)
@@ -272,8 +277,10 @@ def format_of(content: Content, format: Any = None) -> str:
 
 def _refuse_others(content: Content) -> None:
     """Say what a file is that no reader takes, where it is of a kind that is known."""
-    inside = [entry.name for entry in content.path.iterdir()] if content.is_folder and content.path else []
-    if told := other_kind(content.head, [content.name, *sorted(inside)]):
+    inside = sorted(content.path.iterdir()) if content.is_folder and content.path else []
+    if ours := [os.fspath(path) for path in inside if path.suffix.lower() in SUFFIXES]:
+        raise InvalidModelError(f"{content.name}: got a folder, wanted a model in it: {', '.join(ours[:SHOWN_FILES])}")
+    if told := other_kind(content.head, [content.name, *(path.name for path in inside)]):
         raise InvalidModelError(f"{content.name}: got {told}")
     if not content.is_folder and not content.head:
         raise InvalidModelError(f"{content.name}: got an empty file, wanted a model")

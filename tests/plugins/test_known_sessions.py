@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("cache")
 def test_a_name_and_buffers_for_results_do_not_complete_it(model: Path, driver: StartingDriver) -> None:
     primed(model)
     session = session_of(model)
-    assert repr(session) == "Session('g', device=('starting', 'cpu'), threads=1)"
+    assert repr(session) == f"Session('{model.name}', device=('starting', 'cpu'), threads=1)"
     assert ">f32<" in session._repr_html_()
     for inputs, where in ((X, np.empty((2, 3), np.float32)), (x := X.copy(), x)):  # the second is its own input
         buffer: Any = where

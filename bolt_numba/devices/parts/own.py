@@ -51,6 +51,6 @@ class OwnProgram:
                 graph = finished(self._graph, own.precision, own.numerics)
                 packs = Packs(own.precision, own.numerics)
                 region = region_of(graph)
-                serving, devices = Serving(graph.name, own.does_stand_in), self._settings.devices
+                serving, devices = Serving(graph.called, own.does_stand_in), self._settings.devices
                 self._runner = Runner(region, own.thread_count, packs, devices, None, own.max_plans, serving)
             return self._runner

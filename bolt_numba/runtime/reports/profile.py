@@ -23,7 +23,7 @@ from bolt_numba.runtime.slots import Job
 from bolt_numba.runtime.texts import Texts
 
 Label: TypeAlias = "tuple[str, str, str, str, Mapping[str, int], float]"
-REST = "the rest: the call, memory, results (below 0: steps are quicker together)"
+REST = "outside of steps: the call, memory, results (below 0: a run is quicker than its steps timed one by one)"
 
 
 @dataclass(frozen=True, slots=True)
