@@ -18,6 +18,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ops import control
 from bolt_numba.ops.arrays import gather, quantize, reduce, shape, signal, slicing
 from bolt_numba.ops.arrays import generate as fill
+from bolt_numba.ops.foreign import Foreign
 from bolt_numba.ops.layers import norm, pool, recurrent, resize
 from bolt_numba.ops.layers.attention import attention, cache
 from bolt_numba.ops.layers.detection import regions as detection
@@ -295,6 +296,18 @@ def test_operands_are_held_against_each_other(
 ) -> None:
     with pytest.raises(kind, match=f"^{op.name}: .*({text}).*, wanted|^{op.name}: .*{text}"):
         infer_types(op, [None if a is None else type_of(np.asarray(a)) for a in operands])
+
+
+def test_a_part_of_given_sizes_takes_no_operand_whose_size_is_open() -> None:
+    """Its nodes in its place would compute with any."""
+    part = Foreign(body(), "npu")
+    assert infer_types(part, [TensorType(F32, (2,))])[0].shape == (2,)
+    for open_type in (TensorType(F32, (Sym("n"),)), TensorType(F32, None)):
+        with pytest.raises(ShapeError, match=r"^Foreign: shape of operand 0: got .*, wanted the sizes of "):
+            infer_types(part, [open_type])
+    graph = Graph("open")
+    graph.add_output(Builder(graph)(Relu(), graph.add_input("x", TensorType(F32, (Sym("n"),)))))
+    assert infer_types(Foreign(graph, "npu"), [TensorType(F32, (2,))])[0].shape == (2,)
 
 
 PERMITTED: list[tuple[Op, tuple[Array | None, ...]]] = [

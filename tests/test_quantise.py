@@ -403,6 +403,21 @@ def test_operands_that_do_not_fit_are_refused(index: int, array: Array | None, t
         infer_types(QLinearConv(), [None if a is None else type_of(a) for a in operands])
 
 
+@pytest.mark.parametrize(("index", "scale"), [(6, 0.0), (6, -0.5), (6, np.nan), (1, np.inf), (4, np.nan)])
+def test_scales_that_only_a_run_tells_are_computed_with(index: int, scale: float) -> None:
+    """By the reference, too: constants alone are refused."""
+    rng = np.random.default_rng(index)
+    feeds = {f"x{i}": np.array(0.05, F32) for i in (1, 4, 6)}
+    feeds |= {"x0": any_bytes(rng, U8, 1, 4, 5, 5), f"x{index}": np.array(scale, F32)}
+    graph = Graph("scales")
+    x = {name: graph.add_input(name, type_of(a).with_value(None)) for name, a in feeds.items()}
+    w = any_bytes(rng, I8, 2, 4, 3, 3)
+    y = Builder(graph)(QLinearConv(), x["x0"], x["x1"], ZERO, w, x["x4"], np.array(0, I8), x["x6"], ZERO)
+    graph.add_output(y, "y")
+    got, wanted = bn.compile(graph)(**feeds)["y"], interpret(graph, feeds)["y"]
+    np.testing.assert_array_equal(got, wanted)
+
+
 def test_fused_operands_that_do_not_fit_are_refused() -> None:
     a, b = np.zeros((2, 4), U8), np.zeros((4, 3), I8)
     plain = [a, ONE, ZERO, b, ONE, np.array(0, I8), None, None, None]

@@ -10,11 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import bolt_numba as bn
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.layers.products.binary import BinaryConv, BinaryMatMul, BinaryProduct
+from bolt_numba.types import U32, type_of
 from tests.attack import documents, files, formats, models, operands
 from tests.attack.child import Child
 from tests.formats import FORMATS
 
 COUNT = 100
+ALL = 0xFFFF_FFFF
 
 
 @pytest.mark.timeout(600)
@@ -84,6 +90,23 @@ def test_operands_that_do_not_fit_end_well() -> None:
     bad = [r for r in results if not r.is_good]
     assert not bad, "\n".join(f"{r.state}: {r.target} seed {r.seed} ({r.kind}): {r.detail}" for r in bad)
     assert {r.state for r in results} >= {"ran", "refused"}
+
+
+@pytest.mark.parametrize(("op", "dims", "axis"), [
+    (BinaryConv(layout="NCHW"), (1, 4, 3, 3), 1),
+    (BinaryConv(layout="NHWC"), (1, 3, 3, 4), -1),
+    (BinaryMatMul(), (3, 4), -1),
+], ids=str)  # fmt: skip
+def test_words_of_bits_are_spoilt_as_packs_may_be(op: BinaryProduct, dims: tuple[int, ...], axis: int) -> None:
+    """Bits behind the last channel are none of a pack: kernels count them, and references pass over them."""
+    w = np.random.default_rng(0).standard_normal((40, 5) if isinstance(op, BinaryMatMul) else (5, 40, 2, 2), np.float32)
+    x, *others = operands.as_packed(op, [np.full(dims, ALL, U32), w, None])
+    assert x is not None
+    assert (np.moveaxis(x, axis, -1) == [ALL, 0xFF, ALL, 0xFF]).all()
+    assert [a is b for a, b in zip(others, (w, None), strict=True)] == [True, True]
+    graph = Graph("alone")
+    graph.add_output(Builder(graph)(op, graph.add_input("x", type_of(x).with_value(None)), w), "y")
+    np.testing.assert_array_equal(bn.compile(graph)(x=x)["y"], op.reference(x, w))
 
 
 @pytest.mark.timeout(900)

@@ -34,7 +34,8 @@ def evaluate(op: Op, args: Sequence[Any], amounts: Amounts | None = None) -> tup
     Raises BudgetError before it takes more memory or work than is granted, and whatever the reference raises.
     """
     if amounts is None and all(a is None or isinstance(a, np.ndarray) for a in args):
-        amounts = amounts_of(op, [None if a is None else _type(a) for a in args])
+        decides = op.value_inputs
+        amounts = amounts_of(op, [None if a is None else _type(a, i in decides) for i, a in enumerate(args)])
     if amounts is not None:
         if amounts[0]:
             ask(amounts[0], amounts[2])
@@ -42,8 +43,9 @@ def evaluate(op: Op, args: Sequence[Any], amounts: Amounts | None = None) -> tup
     return result_tuple(op.reference(*args))
 
 
-def _type(array: Array) -> TensorType:
-    return TensorType(array.dtype, array.shape, value=array if array.size <= MAX_KNOWN else None)
+def _type(array: Array, decides: bool) -> TensorType:
+    """Its content is told where shapes follow from it.  What is only computed with, a run does not refuse."""
+    return TensorType(array.dtype, array.shape, value=array if decides and array.size <= MAX_KNOWN else None)
 
 
 def amounts_of(op: Op, types: Sequence[TensorType | None]) -> Amounts | None:

@@ -65,8 +65,12 @@ def _want_type(owner: Op, what: str, got: TensorType, wanted: TensorType) -> Non
             raise owner.fail(what, got, wanted)
         return
     want_dtype(owner, what, got.dtype, wanted.dtype)
-    if wanted.shape is not None:
-        want_dims(owner, what, got, *(d if isinstance(d, int) else None for d in wanted.shape))
+    if wanted.shape is None:
+        return
+    want_dims(owner, what, got, *(d if isinstance(d, int) else None for d in wanted.shape))
+    sizes = got.shape or (None,) * len(wanted.shape)
+    if any(isinstance(w, int) and not isinstance(d, int) for d, w in zip(sizes, wanted.shape, strict=True)):
+        raise owner.fail(f"shape of {what}", got, f"the sizes of {wanted}, which nothing checks in a run")
 
 
 def deciding(graph: Graph) -> set[int]:

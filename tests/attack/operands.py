@@ -19,8 +19,9 @@ from bolt_numba.errors import DataError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.layers.products.binary import BinaryConv, BinaryMatMul, packed_bits
 from bolt_numba.ops.registry import OPS, Op
-from bolt_numba.types import STRING, Array, Sym, TensorType, type_of
+from bolt_numba.types import STRING, U32, Array, Sym, TensorType, type_of
 from tests.attack.child import LIFE, Result, at, drive, refusal
 from tests.beyond import watched
 from tests.cases import CASES, Case
@@ -123,6 +124,19 @@ def spoilt(case: Case, rng: np.random.Generator) -> tuple[str, list[Array | None
     return min(kinds, default="as drawn"), operands, discrete
 
 
+def as_packed(op: Op, operands: Sequence[Array | None]) -> list[Array | None]:
+    """The operands with the bits that packs never have made 0; binary products count on that (`PACKED`)."""
+    x, w, *_ = (*operands, None, None)
+    if not isinstance(op, (BinaryConv, BinaryMatMul)) or x is None or w is None or x.dtype != U32 or w.ndim < 2:
+        return [*operands]
+    axis = 1 if isinstance(op, BinaryConv) and op.layout == "NCHW" else -1
+    if x.ndim <= max(axis, 0):
+        return [*operands]
+    channels = len(w) if isinstance(op, BinaryMatMul) else w.shape[1] * op.group
+    bits = np.resize(packed_bits(np.ones(channels, bool), 0), x.shape[axis])
+    return [np.moveaxis(np.moveaxis(x, axis, -1) & bits, -1, axis), *operands[1:]]
+
+
 def placed(a: Array, right: bool) -> Array:
     """The operand in guarded memory."""
     return a if a.dtype == STRING else copy_of(a, right)
@@ -152,10 +166,16 @@ def graph_of(
 
 
 def meant(op: Op, operands: Sequence[Array | None]) -> list[Any]:
-    """What the references give, with all that is known of the operands."""
+    """What the references give.
+
+    Inference knows the content of operands that shapes follow from.  Of others it refuses constants that make no
+    sense, as a scale below 0; a run computes with such numbers.
+    """
     graph = Graph(op.name)
     feeds = {f"x{i}": a for i, a in enumerate(operands) if a is not None}
-    given = [None if a is None else graph.add_input(f"x{i}", type_of(a)) for i, a in enumerate(operands)]
+    types = [None if a is None else type_of(a) for a in operands]
+    known = [t if t is None or i in op.value_inputs else t.with_value(None) for i, t in enumerate(types)]
+    given = [None if t is None else graph.add_input(f"x{i}", t) for i, t in enumerate(known)]
     for out in Builder(graph).node(op, *given).outputs:
         graph.add_output(out)
     return list(interpret(graph, feeds).values())
@@ -194,6 +214,7 @@ def attack(op: type[Op], seed: int) -> tuple[str, str, str]:
     cases = drawn(op)
     case = cases[rng.integers(len(cases))]
     kind, operands, discrete = spoilt(case, rng)
+    operands = as_packed(case.op, operands)
     described = f"{case} {['-' if a is None else f'{a.dtype}{list(a.shape)}' for a in operands]}"
     raised: Exception | None = None
     results: list[Array] = []

@@ -31,6 +31,7 @@ COMPARES = _PLAIN | {f"not_{name}": _negated(test) for name, test in _PLAIN.item
 SIGN = "sign"
 MOST_BITS = 1 << 22
 """Of a sum, so that f32 holds all sums."""
+PACKED = f"{VALUES}; bits behind the last channel are 0, or they count in the sums"
 PACKS = {name: (name,) for name in COMPARES} | {SIGN: ("gt", "not_lt")}
 """Comparisons of each pack, by the operator's attribute."""
 
@@ -149,10 +150,10 @@ def _result(owner: Op, shape: Shape | None, axis: int, thresholds: OptionalType)
 class BinaryConv(Convolution):
     """A convolution of twofold values, which are given as bits, with weights of one magnitude a filter.
 
-    x: what `BinaryPack` makes along the channels; a bit stands for -1 or 1, with ``zero_one`` for 0 or 1; two packs
-    stand for their mean · w: [k, c/g, r, s] f32, of which the signs count (that of 0 is -1) and the magnitude of each
-    filter's first · bias: [k] · residual: like y · thresholds: [k] i32 -> y: activation(sums * magnitude + bias +
-    residual), f32; with thresholds the words of sums >= thresholds, where magnitudes do not count.
+    x: what `BinaryPack` makes along the channels, with 0 behind the last; a bit stands for -1 or 1, with ``zero_one``
+    for 0 or 1; two packs stand for their mean · w: [k, c/g, r, s] f32, of which the signs count (that of 0 is -1) and
+    the magnitude of each filter's first · bias: [k] · residual: like y · thresholds: [k] i32 -> y: activation(sums *
+    magnitude + bias + residual), f32; with thresholds the words of sums >= thresholds, where magnitudes do not count.
     outside: what pads stand for, -1, 0 or 1.  The rest is as in `Conv`.  Internal: made by stage recognise.
     """
 
@@ -160,7 +161,7 @@ class BinaryConv(Convolution):
     residual: bool = False
     zero_one: bool = False
     outside: int = 0
-    data_bounds = bounded(x=VALUES, thresholds=VALUES)
+    data_bounds = bounded(x=PACKED, thresholds=VALUES)
 
     def infer(
         self,
@@ -224,7 +225,7 @@ class BinaryMatMul(Op):
     activation: Op | None = None
     residual: bool = False
     zero_one: bool = False
-    data_bounds = bounded(x=VALUES, thresholds=VALUES)
+    data_bounds = bounded(x=PACKED, thresholds=VALUES)
 
     def infer(
         self,
