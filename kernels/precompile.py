@@ -75,7 +75,7 @@ def _compile(missing: Sequence[MachineCode]) -> None:
     wanted = compilers() if _processes is None else _processes
     assistants = min(wanted, len(missing)) - 1 if len(missing) >= PAYS else 0
     compiles.expect(len(missing))
-    with shown(len(missing)):
+    with shown(missing):
         _compile_all(deque(missing), assistants)
 
 

@@ -1,11 +1,12 @@
-"""How far compiling is: a bar in terminals and notebooks; elsewhere one line, where it takes long."""
+"""How far compiling is: a bar in terminals and notebooks; elsewhere lines, where it takes long."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -14,16 +15,18 @@ from bolt_numba.kernels.compiles import has_listeners, logger, on_compile, who_w
 
 WHAT = "compiling kernels (once; they are kept)"
 LONG = 2.0
-"""Seconds of compiling after which a line says so where nobody sees a bar."""
+"""Seconds of compiling after which a line says so where nobody sees a bar, and between the first of these lines."""
+OFTEN = 5
+"""Lines that come as often as that; each further one takes twice as long, for who reads a log."""
 
 
-def shown(total: int) -> AbstractContextManager[None]:
-    """Show how many of so many kernels are compiled, where somebody sees it and nobody else shows it."""
+def shown(kernels: Collection[Any]) -> AbstractContextManager[None]:
+    """Show how many of these kernels are compiled, where somebody sees it and nobody else shows it."""
     if has_listeners():
         return nullcontext()
     if _is_notebook():
-        return _counted(_cell(total))
-    return _bar(total) if sys.stderr is not None and sys.stderr.isatty() else _line(total)
+        return _counted(_cell(len(kernels)))
+    return _bar(len(kernels)) if sys.stderr is not None and sys.stderr.isatty() else _line(kernels)
 
 
 def _is_notebook() -> bool:
@@ -64,33 +67,44 @@ def _counted(show: Callable[[str, int], Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _line(total: int) -> Iterator[None]:
-    """One warning, where it takes long: Python writes it to stderr, or the application to its log."""
-    count = 0
-
-    def so_far(name: str, done: int) -> None:
-        nonlocal count
-        count = done
-
-    stop = tell_if_long(lambda: f"{count} of {total} so far", who_waits())
+def _line(kernels: Collection[Any]) -> Iterator[None]:
+    """Warnings, where it takes long: Python writes them to stderr, or the application to its log."""
+    stop = tell_if_long(lambda: so_far(kernels), who_waits())
     try:
-        with _counted(so_far):
-            yield
+        yield
     finally:
         stop()
 
 
+def so_far(kernels: Collection[Any]) -> str:
+    """How many of some kernels are there; others are compiled meanwhile, behind sessions that run."""
+    return f"{sum(kernel.is_ready for kernel in kernels)} of {len(kernels)} so far"
+
+
+_telling: list[threading.Event] = []
+"""What ends those who tell; the last one goes on, as its caller is likely to wait."""
+
+
 def tell_if_long(state: Callable[[], str], who: str) -> Callable[[], None]:
-    """Warn of compiling for a model that takes longer than `LONG`; a way to stop that."""
+    """Warn of compiling for a model that takes longer than `LONG`, again and again; a way to stop that."""
+    over = threading.Event()
+    _telling.append(over)
 
     def tell() -> None:
-        text = "%s: compiling kernels, for the first time on this machine: %s; they are kept in %s"
-        logger().warning(text, who or "bolt-numba", state(), cache_root())
+        wait = LONG
+        for number in itertools.count(1):
+            if over.wait(wait):
+                _telling.remove(over)
+                return
+            if number == 1:
+                text = "%s: compiling kernels, for the first time on this machine: %s; they are kept in %s"
+                logger().warning(text, who or "bolt-numba", state(), cache_root())
+            elif _telling[-1] is over:
+                logger().warning("%s: compiling kernels: %s", who or "bolt-numba", state())
+            wait *= 1 if number < OFTEN else 2
 
-    timer = threading.Timer(LONG, tell)
-    timer.daemon = True
-    timer.start()
-    return timer.cancel
+    threading.Thread(target=tell, daemon=True).start()
+    return over.set
 
 
 def _cell(total: int) -> Callable[[str, int], None]:

@@ -12,7 +12,7 @@ import time
 import types
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ from bolt_numba.kernels.cpu.language import lang
 from bolt_numba.kernels.jit import I64, PTR, Native, native_source
 from bolt_numba.kernels.progress import shown
 from bolt_numba.runtime import runner
+from bolt_numba.runtime.plan import Plan
 from bolt_numba.runtime.stand_ins import Serving, computed_now
 from tests.harness import served
 from tests.rule_cases import graph_of, i64, o
@@ -347,6 +348,34 @@ def test_stand_ins_write_over_no_input() -> None:
     assert np.array_equal(x, wanted)
 
 
+def test_kernels_that_pack_are_compiled_with_those_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By all processes at once; one after the other they took as long as all others."""
+    prepared: list[Any] = []
+    monkeypatch.setattr(precompile, "prepare", lambda *kernels: prepared.append(kernels))
+
+    class Device:
+        def lacking(self, steps: Any) -> list[str]:
+            return ["step"]
+
+        def besides(self) -> list[str]:
+            return ["tape"]
+
+    class Packs:
+        lacking: ClassVar = {1: "packing"}
+
+        def pack(self, jobs: Any) -> None:
+            if not compiles.may_wait():
+                raise compiles.LackingError(types.SimpleNamespace(name="packing"))
+            assert len(prepared) == 1
+
+    plan: Any = types.SimpleNamespace(jobs=[types.SimpleNamespace(steps=(), device=Device())])
+    packs: Any = Packs()
+    Plan._pack(plan, packs)
+    assert prepared == [(["packing", "step"], ["tape"])]
+    with compiles.no_compiling(), pytest.raises(compiles.LackingError):
+        Plan._pack(plan, packs)
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -355,7 +384,7 @@ class Terminal(io.StringIO):
 def test_progress_is_shown_in_terminals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def written(to: io.StringIO) -> str:
         monkeypatch.setattr(sys, "stderr", to)
-        with shown(2):
+        with shown(["one", "two"]):
             for name in ("one", "two"):
                 compiles.begins(name)
                 compiles.ended(compiles.Compile(name, 0.1, "here"))
@@ -375,21 +404,23 @@ def test_what_takes_long_is_one_line_where_nobody_sees_a_bar(
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     caplog.set_level(logging.WARNING, "bolt_numba")
 
+    one, two = (types.SimpleNamespace(is_ready=ready) for ready in (True, False))
+
     def wait(seconds: float) -> list[str]:
         caplog.clear()
-        with compiles.waited("a model"), shown(2):
-            compiles.begins("one")
-            compiles.ended(compiles.Compile("one", 0.1, "here"))
+        with compiles.waited("a model"), shown([one, two]):
             time.sleep(seconds)
         return [r.getMessage() for r in caplog.records]
 
     assert wait(0.0) == [], "it was quick"
     monkeypatch.setattr(progress, "LONG", 0.05)
-    (line,) = wait(0.5)
+    line, *more = wait(1.0)
+    assert set(more) == {"a model: compiling kernels: 1 of 2 so far"}
+    assert progress.OFTEN <= len(more) + 1 <= 9, "not for ever as often"
     start = "a model: compiling kernels, for the first time on this machine: 1 of 2 so far; they are kept in "
     assert line == f"{start}{jit.cache_root()}"
     stop = compiles.on_compile(lambda name, done: None)
-    assert wait(0.5) == [], "somebody else shows it"
+    assert wait(0.2) == [], "somebody else shows it"
     stop()
 
 
@@ -398,14 +429,14 @@ def test_without_a_log_the_line_is_on_stderr(tmp_path: Path) -> None:
 import time
 from bolt_numba.kernels import compiles, progress
 progress.LONG = 0.05
-with compiles.waited("a model"), progress.shown(1):
+with compiles.waited("a model"), progress.shown([type('Kernel', (), {'is_ready': False})]):
     time.sleep(0.5)
 """
     env = os.environ | {"BOLT_NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines() == [
-        f"a model: compiling kernels, for the first time on this machine: 0 of 1 so far; they are kept in {tmp_path}"
-    ]
+    assert done.stderr.startswith(
+        f"a model: compiling kernels, for the first time on this machine: 0 of 1 so far; they are kept in {tmp_path}\n"
+    )
     quiet = f"import logging; logging.getLogger('bolt_numba').setLevel(logging.ERROR){code}"
     done = subprocess.run([sys.executable, "-c", quiet], env=env, capture_output=True, text=True, check=True)
     assert done.stderr == ""
@@ -423,7 +454,7 @@ def test_progress_is_a_line_in_notebooks(monkeypatch: pytest.MonkeyPatch) -> Non
 
     fake = types.SimpleNamespace(get_ipython=ZMQInteractiveShell, display=types.SimpleNamespace(display=display))
     monkeypatch.setitem(sys.modules, "IPython", fake)
-    with shown(1):
+    with shown(["one"]):
         compiles.begins("one")
         compiles.ended(compiles.Compile("one", 0.1, "here"))
     assert len(lines) == 4

@@ -23,7 +23,7 @@ from bolt_numba.base.records import record
 from bolt_numba.base.types import STRING, NestedType, TensorType, only_in_python, type_of
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Node, Value
-from bolt_numba.kernels.compiles import LackingError
+from bolt_numba.kernels.compiles import LackingError, may_wait, no_compiling
 from bolt_numba.kernels.extents import check_steps
 from bolt_numba.kernels.registry import In, Out, Scratch
 from bolt_numba.ops.control import ControlFlow
@@ -34,7 +34,7 @@ from bolt_numba.runtime.copies import Copy, islands, with_copies
 from bolt_numba.runtime.device import HOST, Memory, Segment, segments_of
 from bolt_numba.runtime.memory import MemoryPlan, in_bands, plan_memory, stacked
 from bolt_numba.runtime.opaque import types_of
-from bolt_numba.runtime.packs import MakerContext
+from bolt_numba.runtime.packs import MakerContext, Packs
 from bolt_numba.runtime.region import VALUE_ELEMENTS, Cut, Region, fitting, resolved
 from bolt_numba.runtime.slots import CONST, INPUT, TEMP, Job, Slot, own
 from bolt_numba.runtime.stops import REPLANNED, Stop, Stops, behind
@@ -78,7 +78,7 @@ class Plan:
         if self.built is None and self.context is not None:
             packs = self.context.packs
             try:
-                packs.pack(self.jobs)
+                self._pack(packs)
                 with packs.once(self):
                     if self.built is None:
                         for device in dict.fromkeys(job.device for job in self.jobs):
@@ -87,6 +87,21 @@ class Plan:
             finally:
                 packs.over(self)
                 packs.done()
+
+    def _pack(self, packs: Packs) -> None:
+        """Pack what steps read packed.  Kernels that this takes are compiled together with those of the steps."""
+        try:
+            with no_compiling():
+                packs.pack(self.jobs)
+        except LackingError:
+            if not may_wait():
+                raise
+            from bolt_numba.kernels.precompile import prepare  # warm processes do without
+
+            steps = [kernel for job in self.jobs for kernel in job.device.lacking(job.steps or ())]
+            devices = dict.fromkeys(job.device for job in self.jobs)
+            prepare([*packs.lacking.values(), *steps], [kernel for device in devices for kernel in device.besides()])
+            packs.pack(self.jobs)
 
 
 class Planner:

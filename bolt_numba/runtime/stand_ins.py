@@ -28,7 +28,7 @@ from bolt_numba.base.turns import short_turns
 from bolt_numba.kernels.compiles import Compile, LackingError, is_logging, logger, no_compiling, waited
 from bolt_numba.kernels.jit import compiler_digest
 from bolt_numba.kernels.precompile import compile_later, failed, is_python
-from bolt_numba.kernels.progress import tell_if_long
+from bolt_numba.kernels.progress import so_far, tell_if_long
 
 if TYPE_CHECKING:
     from bolt_numba.base.types import Array, TensorType
@@ -86,11 +86,12 @@ def _compile(runner: Runner, made: Prepared, types: Sequence[TensorType]) -> Non
     serving, stop = runner.serving, _nothing
     if failed.issuperset(made.plan.lacking):
         return
+    lacking = [*made.plan.lacking, *(kernel for device in runner.devices for kernel in device.besides())]
     if is_first := not serving.is_running:
         serving.is_planned = True
-        stop = tell_if_long(lambda: "runs are slower until then", serving.name)
+        wanted = {*lacking}
+        stop = tell_if_long(lambda: f"{so_far(wanted)}, runs are slower until then", serving.name)
     made.process = _process
-    lacking = [*made.plan.lacking, *(kernel for device in runner.devices for kernel in device.besides())]
     arrived = partial(_arrived, runner, types, made, Budget(memory=limit_in_force()), stop)
     compile_later(lacking, arrived, is_first)
 
