@@ -5,6 +5,7 @@ What a file of Caffe says of the sizes of inputs a caller may change: `SizedSess
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -55,9 +56,11 @@ def compile(
     is_narrow = precision == INT8 or calibration is not None
     given = {**options, "precision": "f32"} if is_narrow else options
     how = options_of("compile", given, "weights", "signature", "calibration")
-    if others(how.device) and weights is None and not is_narrow:
-        from bolt_numba.sessions.known import session_of  # sessions without plug-ins do without
-
+    if isinstance(model, (str, os.PathLike)) and weights is None and not is_narrow:
+        if others(how.device):
+            from bolt_numba.sessions.known_parts import session_of  # sessions without plug-ins do without
+        else:
+            from bolt_numba.sessions.known_plans import session_of
         made = session_of(model, signature, how)
         if made is not None:
             return made

@@ -17,7 +17,7 @@ import ctypes
 import functools
 import mmap
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bolt_numba.base.records import record
 from bolt_numba.kernels.instructions.isa import on_x86
@@ -27,7 +27,7 @@ _MAGIC = b"BNIMAGE1"
 _CALL = struct.Struct("<I28s")
 X86_64, AARCH64 = 62, 183
 """Processors, by ELF's numbers."""
-_PAGE = 4096
+_PAGE, _LINE = 4096, 64
 _UNWIND = ".eh_frame"
 _PROGBITS, _SYMBOLS, _RELA = 1, 2, 4
 _WRITE, _ALLOC = 1, 2
@@ -216,6 +216,21 @@ def blob_parts(data: bytes) -> BlobParts | None:
         return None
     _, _, count, entry, _ = _HEADER.unpack_from(data)
     return BlobParts(data[_HEADER.size + count * _CALL.size :], entry, calls_of(data))
+
+
+def joined(blobs: Sequence[bytes]) -> tuple[bytes, list[int]] | None:
+    """One blob of several, and where in it the function of each begins; None where one is no blob."""
+    made, calls, entries = bytearray(), [], []
+    for blob in blobs:
+        parts = blob_parts(blob)
+        if parts is None:
+            return None
+        made += bytes(-len(made) % _LINE)
+        entries.append(len(made) + parts.entry)
+        calls += [_CALL.pack(len(made) + at, name.encode()) for at, name in parts.calls]
+        made += parts.code
+    machine = _HEADER.unpack_from(blobs[0])[4] if blobs else 0
+    return _HEADER.pack(_MAGIC, len(made), len(calls), 0, machine) + b"".join(calls) + bytes(made), entries
 
 
 def machine_of(data: bytes) -> int:

@@ -31,6 +31,7 @@ TRUSTED_USERS = Switch(
     "BOLT_NUMBA_TRUSTED_USERS", "root and the user", "numbers of more users whose kernels may be run, or all"
 )
 CACHE_MIB = Switch("BOLT_NUMBA_CACHE_MIB", "1024", "limit of the user's compiled kernels together, in MiB; 0: none")
+PLANS_MIB = Switch("BOLT_NUMBA_PLANS_MIB", "1024", "limit of the plans kept for later processes, in MiB; 0: none are")
 NUM_THREADS = Switch("BOLT_NUMBA_NUM_THREADS", "the processors of this process", "threads of a session")
 ISA = Switch("BOLT_NUMBA_ISA", "what the processor has", "lower instructions: avx512, avx2, generic, or a level")
 CHECK = Switch("BOLT_NUMBA_CHECK", "0", "1: check the graph against the spec after every stage of the passes")
@@ -41,7 +42,7 @@ COMPILERS = Switch(
 STAND_INS = Switch("BOLT_NUMBA_STAND_INS", "1", "0: runs wait for kernels")
 TRACEBACKS = Switch("BOLT_NUMBA_TRACEBACKS", "0", "1: errors of callers show the frames inside of bolt-numba, too")
 SWITCHES = (
-    CACHE_DIR, SYSTEM_CACHE, TRUSTED_USERS, CACHE_MIB, NUM_THREADS, ISA, CHECK, MEMORY, COMPILERS, STAND_INS,
+    CACHE_DIR, SYSTEM_CACHE, TRUSTED_USERS, CACHE_MIB, PLANS_MIB, NUM_THREADS, ISA, CHECK, MEMORY, COMPILERS, STAND_INS,
     TRACEBACKS,
 )  # fmt: skip
 
@@ -97,9 +98,18 @@ def trusted_users() -> frozenset[int] | None:
 
 def cache_limit() -> int:
     """Bytes that compiled kernels may take together, 0 for any number; raises BoltError."""
-    wanted = CACHE_MIB.value or CACHE_MIB.default
+    return _mebibytes(CACHE_MIB)
+
+
+def plans_limit() -> int:
+    """Bytes that kept plans may take together, 0: none are kept; raises BoltError."""
+    return _mebibytes(PLANS_MIB)
+
+
+def _mebibytes(switch: Switch) -> int:
+    wanted = switch.value or switch.default
     if not wanted.isdecimal() or len(wanted) > 12:
-        raise BoltError(f"{CACHE_MIB.name}: got {wanted[:40]!r}, wanted a number from 0")
+        raise BoltError(f"{switch.name}: got {wanted[:40]!r}, wanted a number from 0")
     return int(wanted) << 20
 
 

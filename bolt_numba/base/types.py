@@ -331,6 +331,17 @@ class TensorSpec:
     nested: NestedType | None = None
 
 
+def spec_json(spec: TensorSpec) -> list[Any]:
+    """An input or output as JSON has it; what is nested has no such form."""
+    return [spec.name, dtype_name(spec.dtype), None if spec.shape is None else list(spec.shape)]
+
+
+def spec_from_json(row: Sequence[Any]) -> TensorSpec:
+    """The same of what `spec_json` gave; raises ValueError, KeyError or TypeError for what it did not give."""
+    name, dtype, shape = row
+    return TensorSpec(name, dtype_from_name(dtype), None if shape is None else tuple(shape))
+
+
 _GENERATED = r"(?<![\w.-])(unk__\d+|unknown(_\d+)?|DynamicDimension\.\d+|(\w+_)?dynamic_axes_\d+|\?)(?![\w.-])"
 """Names of sizes that exporters make up, and nobody knows, alone or in a sum."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,14 +22,13 @@ from bolt_numba.base.config import CHECK, MEMORY
 from bolt_numba.base.digest import sha256
 from bolt_numba.base.files.folder_index import state_of
 from bolt_numba.base.files.kept import contents, keep
+from bolt_numba.base.files.stamps import are_settled, is_unchanged, stamp_at
 from bolt_numba.base.records import record
 from bolt_numba.base.swallowed import swallowing
-from bolt_numba.base.types import STRING, Array, TensorSpec, dtype_from_name, dtype_name
+from bolt_numba.base.types import STRING, Array, TensorSpec, dtype_from_name, dtype_name, spec_from_json
 from bolt_numba.plugins import blobs, registry
 from bolt_numba.plugins.interface import INTERFACE, Accelerator, DeviceDriver
 
-SETTLED = 2.0
-"""Seconds for which a file must not have been written to: some systems tell times no finer."""
 MAX_PLANS = 32
 """Sets of input shapes that are remembered of a file."""
 FORMATS = (".onnx", ".tflite", ".bolt")
@@ -54,11 +52,6 @@ class Opening:
     device: str
     options: Mapping[str, Any]
     stamp: list[Any]
-
-    @property
-    def format(self) -> str:
-        """The name of the model's format."""
-        return os.path.splitext(self.path)[1].lower()[1:]
 
     @property
     def name(self) -> str:
@@ -128,8 +121,7 @@ def write(
     files: stamps of those that the model names.  start: fields of a `Start` as JSON has them.
     """
     stamps = [asked.stamp, *map(list, files)]
-    newest = max(max(stamp[-2:]) for stamp in stamps) / 1e9
-    if not all(map(is_unchanged, stamps)) or not 0 <= newest <= time.time() - SETTLED:
+    if not are_settled(stamps):
         return
     driver = registry.driver(asked.device)
     same = {"facts": _facts(), "files": stamps, "made_by": [*registry.source_of(asked.device), _file_of(driver)]}
@@ -149,38 +141,14 @@ def write(
 def asked_for(path: str, device: str, options: Mapping[str, Any]) -> Opening | None:
     """What a caller asks for; None where it is no file."""
     try:
-        return Opening(os.path.abspath(path), device, options, _stamp(path))
+        return Opening(os.path.abspath(path), device, options, stamp_at(path))
     except (OSError, ValueError):
         return None
-
-
-def is_unchanged(stamp: Sequence[Any]) -> bool:
-    """Whether a file is the one that it was."""
-    with suppress(OSError):
-        return _stamp(stamp[0]) == stamp
-    return False
-
-
-def is_in_place(stamp: Sequence[Any]) -> bool:
-    """Whether a file has what it had; who may read it, or what else it is called, may have changed."""
-    with suppress(OSError):
-        return is_same(os.stat(stamp[0]), stamp)
-    return False
-
-
-def is_same(found: os.stat_result, stamp: Sequence[Any]) -> bool:
-    """The same for a file that is open, and need not have its name any more."""
-    return blobs.stamp_of(found) == stamp[1:5]
 
 
 def can_start(accelerator: Accelerator) -> bool:
     """Whether an accelerator starts from a blob alone."""
     return type(accelerator).start is not Accelerator.start
-
-
-def spec_json(spec: TensorSpec) -> list[Any]:
-    """An operand of a session."""
-    return [spec.name, dtype_name(spec.dtype), None if spec.shape is None else list(spec.shape)]
 
 
 def _document(asked: Opening) -> dict[str, Any] | None:
@@ -236,10 +204,9 @@ def _want_sound(hookup: Hookup, shapes: Shapes, inputs: Sequence[TensorSpec], ou
 
 
 def _spec(row: Sequence[Any]) -> TensorSpec:
-    name, dtype, shape = row
-    made = TensorSpec(name, dtype_from_name(dtype), None if shape is None else tuple(shape))
+    made = spec_from_json(row)
     if made.dtype == STRING:
-        raise ValueError(f"operand {name}: got texts, wanted numbers")
+        raise ValueError(f"operand {made.name}: got texts, wanted numbers")
     return made
 
 
@@ -270,21 +237,8 @@ def _packages() -> Iterator[str]:
                     yield f"{place} {entry.name} {entry.stat().st_mtime_ns}"
 
 
-def _stamp(path: str | os.PathLike[str]) -> list[Any]:
-    """Of a file: what is another when somebody writes to it, or puts another one in its place."""
-    place = os.path.abspath(path)
-    if not os.path.isfile(place):
-        raise OSError(f"{place}: is no file")
-    return stamp_of(place, os.stat(place))
-
-
-def stamp_of(path: str | os.PathLike[str], found: os.stat_result) -> list[Any]:
-    """The same of what the system said of a file."""
-    return [os.fspath(path), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
-
-
 def _file_of(driver: DeviceDriver) -> list[Any] | None:
     """The stamp of the file that a driver is in; None where it has none."""
     with suppress(OSError, TypeError):
-        return _stamp(getattr(sys.modules.get(type(driver).__module__), "__file__", None) or "")
+        return stamp_at(getattr(sys.modules.get(type(driver).__module__), "__file__", None) or "")
     return None

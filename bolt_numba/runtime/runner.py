@@ -236,6 +236,8 @@ class Runner:
                 raise
             return self._plan(key, arrays, anew, waits)  # now it is known what cannot be packed yet
         if is_new and not found.stands_in:
+            if self.serving.keep is not None:
+                self.serving.keep(self, key, found)
             with self.lock:
                 self._follow(key, arrays, time.perf_counter() - began)
         return found

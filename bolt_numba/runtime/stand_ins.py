@@ -44,7 +44,8 @@ STANDS_IN = " (stand-in)"
 class Serving:
     """Of a session: whether others stand in for kernels that are not there, once it has a plan and runs.
 
-    is_early: for its first plan, too.
+    is_early: for its first plan, too.  keep: is told the next plan that has all its kernels: the runner, the key, the
+    plan.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Serving:
     is_early: bool = False
     is_planned: bool = False
     is_running: bool = False
+    keep: Callable[[Any, Any, Any], None] | None = None
 
     @property
     def may_not_wait(self) -> bool:

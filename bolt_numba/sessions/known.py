@@ -1,8 +1,8 @@
-"""Sessions of files that an earlier process gave to a device as one part: they begin with what that left in the cache.
+"""Sessions of files that an earlier process ran: they begin with what that left in the cache.
 
-Such a session has what its operands are and the device's compiled graph, and nothing else.  Whatever asks for more has
-it completed: the model is read, and from then on it is a session like others, with the same device and compiled graph.
-So it is where the device fails, or gets other shapes.
+Such a session has what its operands are and what computes the results for some shapes: the device's compiled graph
+(`sessions.known_parts`), or a program of the CPU (`sessions.known_plans`).  Whatever asks for more has it completed:
+the model is read, and from then on it is a session like others.  So it is where the device fails, or gets other shapes.
 """
 
 from __future__ import annotations
@@ -10,138 +10,94 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import Counter
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from bolt_numba.base.border import border
 from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.files.regular import open_descriptor
+from bolt_numba.base.files.stamps import is_in_place, is_same
 from bolt_numba.base.files.trusted import read_whole
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.options import Options
-from bolt_numba.base.swallowed import swallowing
-from bolt_numba.base.types import Array
-from bolt_numba.devices import others
-from bolt_numba.devices.parts.failures import Failures
-from bolt_numba.devices.parts.opened import Loaded, Opened
-from bolt_numba.plugins import blobs, registry, starts
-from bolt_numba.plugins.interface import CompileContext, DeviceFullError, DeviceLostError
-from bolt_numba.plugins.starts import Hookup, Opening, Shapes, Start
+from bolt_numba.base.types import Array, TensorSpec
 from bolt_numba.sessions.inputs import check_buffer
 from bolt_numba.sessions.session import Session
 
 if TYPE_CHECKING:
+    from bolt_numba.devices.parts.opened import Opened
     from bolt_numba.runtime.states import Choose
 
-
-class _Ready:
-    """A compiled graph for one set of shapes, and what its runs counted."""
-
-    def __init__(self, hookup: Hookup, loaded: Loaded) -> None:
-        self.hookup, self.loaded = hookup, loaded
-        self.runs, self.counts = 0, Counter[str]()
-        self.lock = threading.RLock()
-        renew_after_fork(self, "lock", threading.RLock)
-
-    def ran(self, counts: Mapping[str, int]) -> None:
-        with self.lock:
-            self.runs += 1
-            self.counts.update(counts)
+Shapes: TypeAlias = "tuple[tuple[int, ...], ...]"
 
 
-class _Known:
-    """The device of a session, and what is compiled for it.  ready: by shapes of the inputs."""
+class Known(ABC):
+    """What an earlier process left of a session.
 
-    def __init__(self, start: Start, opened: Opened, precision: str) -> None:
-        self.start, self.opened, self.precision = start, opened, precision
-        self.ready: dict[Shapes, _Ready] = {}
-        self.last: _Ready | None = None
-        self.lock = threading.RLock()
-        renew_after_fork(self, "lock", threading.RLock)
+    path, signature: what was asked for.  files: stamps of the model and of the files that it names.  threads: of runs.
+    """
 
+    name: str
+    signatures: Sequence[str]
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+
+    def __init__(self, path: str, signature: str | None, files: Sequence[Sequence[Any]], threads: int) -> None:
+        self.path, self.signature, self.files, self.threads = path, signature, files, threads
+
+    @property
+    def already(self) -> Mapping[str, Opened]:
+        """Plug-ins that it has opened."""
+        return {}
+
+    @abstractmethod
     def run(self, arrays: list[Array], targets: Sequence[Array | None] | None) -> list[Array] | None:
-        """Results of the device; None where it fails, which is counted.  Raises DeviceError where nobody else may.
+        """Results; None where it cannot, which the complete session tells.  Raises DeviceError where nobody else may.
 
         targets: for each result where it is written, if the caller says.
         """
-        shapes = tuple([a.shape for a in arrays])
-        ready = self.ready.get(shapes) or self._restored(shapes)
-        if ready is None or self.opened.lost or not ready.loaded.begin():
-            return None
-        hookup, loaded, request, failure = ready.hookup, ready.loaded, None, None
-        outputs, given = zip(hookup.shapes, self.start.outputs, strict=True), targets or [None] * len(hookup.shapes)
-        made = [np.empty(s, o.dtype) if t is None else t for (s, o), t in zip(outputs, given, strict=True)]
-        try:
-            request = loaded.request()
-            operands = [*arrays, *hookup.constants] if hookup.constants else arrays
-            request.run([operands[i] for i in hookup.ins], [made[i] for i in hookup.outs])
-            ready.ran(loaded.counted(request))
-            self.last = ready
-            loaded.idle.append(request)
-            return made
-        except Exception as error:
-            failure = error
-        except BaseException:  # an interrupt: who knows what the request does
-            if request is not None:
-                loaded.drop(request)
-            raise
-        finally:
-            loaded.end()
-        if request is not None:
-            loaded.drop(request)
-        if isinstance(failure, DeviceLostError):
-            self.opened.lost = f"run: {failure}"
-        if not isinstance(failure, DeviceFullError):  # what is not in use is let go, and it is asked once more
-            self.opened.failures.add(self.opened.name, "run", failure, hookup.part, hookup.nodes)
-        return None
 
-    def _restored(self, shapes: Shapes) -> _Ready | None:
-        """The compiled graph for these shapes; None where it is not kept, or no good, which complete sessions tell."""
-        hookup = self.start.hookups.get(shapes)
-        with self.lock, suppress(Exception):
-            if hookup is None or shapes in self.ready or self.opened.lost:
-                return self.ready.get(shapes)
-            with self.opened.in_use():
-                accelerator = self.opened.accelerator()
-                blob = blobs.mapped(hookup.blob, hookup.stamp)
-                if blob is not None and accelerator.version == self.start.version:
-                    context = CompileContext(self.start.threads, self.precision)
-                    loaded = self.opened.load(accelerator.start(blob, context))
-                    loaded.source, loaded.blob, loaded.is_proven = "cached", hookup.blob, True
-                    made = self.ready[shapes] = _Ready(hookup, loaded)
-                    for old in list(self.ready)[: -max(1, int(self.opened.settings["max_compiled"]))]:
-                        self.ready.pop(old).loaded.retire()
-                    return made
-        return None
+    @abstractmethod
+    def results(self, shapes: Shapes) -> Shapes | None:
+        """Shapes of the results for inputs of these, where they are known."""
 
+    @abstractmethod
+    def is_ready(self, shapes: Shapes) -> bool:
+        """Whether inputs of these shapes may come now."""
+
+    @abstractmethod
     def close(self) -> None:
-        """Let go what is compiled, and the device; what is asked next is restored once more."""
-        with self.lock:
-            ready, self.ready = list(self.ready.values()), {}
-        for each in ready:
-            each.loaded.retire()
-        self.opened.close()
+        """Let go what is loaded, and devices; what is asked next is loaded once more."""
+
+    @abstractmethod
+    def completed(self, session: Session, named: Sequence[Sequence[Any]]) -> None:
+        """Have a session that is complete now go on with what was used.  named: stamps of files that it names."""
+
+    def planned(self, session: Session, shapes: Shapes) -> None:
+        """Have a complete session plan for what was run before."""
+        operands = zip(session.inputs, shapes, strict=True)
+        session._runner.prepare([np.broadcast_to(np.zeros((), s.dtype), d) for s, d in operands])
 
 
 class KnownSession(Session):
     """A session that begins without its model; `Session` is its class once it is complete."""
 
-    def __init__(self, asked: Opening, start: Start, opened: Opened, options: Options) -> None:
-        self._asked, self._start = asked, start
-        self._known = _Known(start, opened, options.precision)
-        self._file = open_descriptor(asked.path)  # another one may take its place
+    def __init__(self, known: Known, options: Options) -> None:
+        self._known = known
+        self._file = open_descriptor(known.path)  # another one may take its place
         weakref.finalize(self, os.close, self._file)
-        if not starts.is_same(os.fstat(self._file), start.files[0]):
-            raise InvalidModelError(f"{asked.path}: was written to while it was looked at")
-        self._take(options, start.threads)
-        self._show(start.name, start.signatures, start.inputs, start.outputs)
-        self._states, self._far, self._budget, self._already = None, (), None, {opened.name: opened}
+        if not is_same(os.fstat(self._file), known.files[0]):
+            raise InvalidModelError(f"{known.path}: was written to while it was looked at")
+        self._take(options, known.threads)
+        self._show(known.name, known.signatures, known.inputs, known.outputs)
+        self._states, self._far, self._budget, self._already = None, (), None, known.already
         self._is_completing, self._completing = False, threading.RLock()
         renew_after_fork(self, "_completing", threading.RLock)
-        weakref.finalize(self, opened.close)
+        for opened in self._already.values():
+            weakref.finalize(self, opened.close)
 
     def __getattr__(self, name: str) -> Any:
         """What only complete sessions have."""
@@ -162,18 +118,27 @@ class KnownSession(Session):
 
     def _targets(self, arrays: list[Array], buffers: Mapping[str, Array]) -> list[Array | None]:
         """As that of others; the device may read inputs until the end, so none is written to."""
-        hookup = self._start.hookups.get(tuple([a.shape for a in arrays]))
-        if hookup is None:
+        shapes = self._known.results(tuple([a.shape for a in arrays]))
+        if shapes is None:
             KnownSession._complete(self)
             return Session._targets(self, arrays, buffers)
         made: list[Array | None] = [None] * len(self.outputs)
-        for index, (spec, shape) in enumerate(zip(self.outputs, hookup.shapes, strict=True)):
+        for index, (spec, shape) in enumerate(zip(self.outputs, shapes, strict=True)):
             buffer = buffers.get(spec.name)
             if buffer is not None:
                 check_buffer(spec.name, buffer, shape, spec.dtype)
                 if not any(np.may_share_memory(buffer, array) for array in arrays):
                     made[index] = buffer
         return made
+
+    @border("warmup")
+    def warmup(self, **shapes: Sequence[int]) -> None:
+        """As that of others; the model is not read for what is known."""
+        given = [shapes.get(spec.name, spec.shape) for spec in self.inputs]
+        is_known = len(shapes.keys() - set(self._input_names)) == 0 and None not in given
+        if not is_known or not self._known.is_ready(tuple([tuple(dims) for dims in given])):  # type: ignore[arg-type]
+            KnownSession._complete(self)
+            Session.warmup(self, **shapes)
 
     def close(self) -> None:
         """As that of others; the model is not read for it."""
@@ -190,18 +155,14 @@ class KnownSession(Session):
                 return
             self._is_completing = True
             try:
-                from bolt_numba.sessions.noted import model_of, remember
+                from bolt_numba.sessions.loading import read_noting
 
-                content = self._content()
-                found, named = model_of(self._asked, content)
+                known, content = self._known, self._content()
+                found, named = read_noting(known.path, content)
                 if content is None and (content := self._content()) is not None:  # replaced meanwhile
-                    found, named = model_of(self._asked, content)
-                graph = found.graph(self._asked.options["signature"])
-                Session.__init__(self, graph, self.options, signatures=found.signatures)
-                last = self._known.last  # reports tell of the plan that was used last
-                for shapes, ready in sorted(self._known.ready.items(), key=lambda row: row[1] is last):
-                    self._hand_over(shapes, ready)
-                remember(self, self._asked, named)
+                    found, named = read_noting(known.path, content)
+                Session.__init__(self, found.graph(known.signature), self.options, signatures=found.signatures)
+                known.completed(self, named)
             finally:
                 self._is_completing = False
             self.__class__ = Session  # type: ignore[assignment]
@@ -211,84 +172,10 @@ class KnownSession(Session):
 
         Raises InvalidModelError where it was written to, or is not there and names others, which nobody finds then.
         """
-        found, (stamp, *others) = os.fstat(self._file), self._start.files
-        if all(map(starts.is_in_place, self._start.files)):
+        found, (stamp, *others) = os.fstat(self._file), self._known.files
+        if all(map(is_in_place, self._known.files)):
             return None
-        if others or not starts.is_same(found, stamp):
+        if others or not is_same(found, stamp):
             raise InvalidModelError(f"{stamp[0]}: was written to since it was loaded; wanted the file as it was")
         os.lseek(self._file, 0, os.SEEK_SET)
         return read_whole(self._file, found.st_size)
-
-    def _hand_over(self, shapes: Shapes, ready: _Ready) -> None:
-        """Have the session's part of these shapes go on with what is compiled."""
-        from bolt_numba.base.types import TensorType
-        from bolt_numba.sessions.noted import only_part
-
-        assert self._plugins is not None, "a device was named"
-        device = self._plugins.by_name.get(self._asked.device)
-        node = only_part(self)
-        if device is None or node is None:
-            return  # the device answers otherwise today
-        part, specs = device.part(node.op, node.name), self.inputs
-        operands = [TensorType(s.dtype, dims) for s, dims in zip(specs, shapes, strict=True)]
-        operands += [TensorType(c.dtype, c.shape, c) for c in ready.hookup.constants]
-        types = [operands[i] for i in ready.hookup.ins]
-        part.go_on(part.asked(types), ready.loaded, ready.runs, ready.counts)
-        self._runner.prepare([np.broadcast_to(np.zeros((), s.dtype), d) for s, d in zip(specs, shapes, strict=True)])
-
-
-def session_of(model: Any, signature: str | None, options: Options) -> Session | None:
-    """The session of a file that may start, or begin to, without its model; None where nothing of it is remembered."""
-    asked = _asked(model, signature, options)
-    if asked is None:
-        return None
-    made = _known(asked, options)
-    if made is None:
-        from bolt_numba.sessions.noted import begun  # those that start without their model do without
-
-        made = begun(asked, options)
-    return made
-
-
-def _asked(model: Any, signature: str | None, options: Options) -> Opening | None:
-    """What decides how a session begins; None where that is not remembered."""
-    names = others(options.device)
-    special = (options.stages, options.placement, options.memory_limit, options.time_limit)
-    if not isinstance(model, (str, os.PathLike)) or len(names) != 1 or any(x is not None for x in special):
-        return None
-    given = options.properties or {}
-    if options.tune or given.keys() - {*names}:
-        return None
-    text = os.fspath(model)
-    if not isinstance(text, str) or os.path.splitext(text)[1].lower() not in starts.FORMATS:
-        return None
-    # what is wrong with a property is told by the session that begins from its model
-    with swallowing("start", *starts.DAMAGED):
-        decide = {
-            "devices": options.device, "signature": signature, "threads": options.threads,
-            "precision": options.precision, "numerics": options.numerics,
-            "properties": sorted(given.get(names[0], {}).items()),
-        }  # fmt: skip
-        return starts.asked_for(text, names[0], decide)
-    return None
-
-
-def _known(asked: Opening, options: Options) -> Session | None:
-    """The session of what an earlier process was asked for, too; None where it has to begin from its model."""
-    start = starts.find(asked)
-    if start is None:
-        return None
-    with suppress(Exception):  # a device that cannot be opened is told by the session that begins from its model
-        if start.driver.missing():
-            return None
-        settings = registry.settings_of(start.driver, (options.properties or {}).get(asked.device, {}))
-        opened = Opened(start.driver, settings, Failures(options.fallback), asked.device)
-        try:
-            accelerator = opened.accelerator()
-            if accelerator.version == start.version and starts.can_start(accelerator):
-                return KnownSession(asked, start, opened, options)
-        except Exception:
-            opened.close()
-            raise
-        opened.close()
-    return None

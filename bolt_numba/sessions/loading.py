@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from bolt_numba.base.border import border
 from bolt_numba.base.errors import BoltError, DTypeError
+from bolt_numba.base.files.stamps import stamp_of
 from bolt_numba.devices.seals import check_sources
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import Model
@@ -58,6 +59,18 @@ def read_model(source: Source, format: str | None = None, weights: File | None =
     if weights is not None:
         raise DTypeError(f"weights: got a file for a {type(source).__name__}, wanted none")
     return source if isinstance(source, Model) else Model(source)
+
+
+def read_noting(path: str, content: bytes | None = None) -> tuple[Model, list[list[Any]]]:
+    """A model, and stamps of the files that it names, from before they were read.
+
+    content: the file's, where another one has its place.
+    """
+    from bolt_numba.converters.bounded import files_named
+
+    with files_named() as named:
+        made = read_model(path) if content is None else read_model(content, os.path.splitext(path)[1].lower()[1:])
+    return made, [stamp_of(file, found) for file, found in named.items()]
 
 
 @border("save", OSError)

@@ -7,36 +7,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from bolt_numba.base.options import Options
-from bolt_numba.base.types import STRING
-from bolt_numba.converters.bounded import files_named
+from bolt_numba.base.types import STRING, spec_json
 from bolt_numba.devices.parts.device import ForeignProgram
 from bolt_numba.devices.parts.opened import Loaded
 from bolt_numba.ir.graph import Node
-from bolt_numba.ir.model import Model
 from bolt_numba.ops.foreign import Foreign
 from bolt_numba.plugins import blobs, starts
 from bolt_numba.plugins.starts import Hookup, Opening
 from bolt_numba.runtime.slots import INPUT
-from bolt_numba.sessions.loading import read_model
+from bolt_numba.sessions.loading import read_noting
 from bolt_numba.sessions.session import Session
 
 MOST_BYTES = 4096
 """Bytes of constant operands that are remembered of a part."""
 
 
-def model_of(asked: Opening, content: bytes | None = None) -> tuple[Model, list[list[Any]]]:
-    """A model, and stamps of the files that it names, from before they were read.
-
-    content: the file's, where another one has its place.
-    """
-    with files_named() as named:
-        made = read_model(asked.path) if content is None else read_model(content, asked.format)
-    return made, [starts.stamp_of(path, found) for path, found in named.items()]
-
-
 def begun(asked: Opening, options: Options) -> Session:
     """A session that reads its model."""
-    found, named = model_of(asked)
+    found, named = read_noting(asked.path)
     graph = found.graph(asked.options["signature"])
     made = Session(graph, options, signatures=found.signatures)
     remember(made, asked, named)
@@ -80,8 +68,8 @@ def _write(session: Session, asked: Opening, named: Sequence[Sequence[Any]], loa
             start = {
                 "version": loaded.opened.version, "name": session.graph.called,
                 "signatures": list(session.signatures), "threads": session.threads,
-                "inputs": list(map(starts.spec_json, session.inputs)),
-                "outputs": list(map(starts.spec_json, session.outputs)),
+                "inputs": list(map(spec_json, session.inputs)),
+                "outputs": list(map(spec_json, session.outputs)),
             }  # fmt: skip
             starts.write(asked, named, start, shapes, hookup)
 

@@ -24,6 +24,7 @@ from bolt_numba.base.files.trusted import (
     PRIVATE_FOLDER,
     SHARED_FOLDER,
     CacheWarning,
+    Content,
     UntrustedError,
     make_folder,
     map_trusted,
@@ -88,15 +89,15 @@ def maps(name: str) -> Iterator[tuple[Path, memoryview, os.stat_result]]:
             yield folder / name, *found
 
 
-def keep(name: str, data: bytes) -> OSError | None:
+def keep(name: str, data: Content, *, is_private: bool = False) -> OSError | None:
     """Write a file into the own folder; why that was not possible, or None.
 
-    Users who may read the folder may read the file.
+    Users who may read the folder may read the file, unless it is private.
     """
     root = cache_root()
     try:
         make_root()
-        write_trusted(root / name, data, readers=_readers(root))
+        write_trusted(root / name, data, readers=0 if is_private else _readers(root))
     except UntrustedError as error:
         warn_untrusted((root / name).parent, error)
         return error

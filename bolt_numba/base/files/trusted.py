@@ -18,14 +18,16 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from bolt_numba.base.config import trusted_users
 
 Made = TypeVar("Made")
+Content: TypeAlias = "bytes | Sequence[bytes | memoryview]"
+"""Of a file: one piece after another, where there are several."""
 PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 SHARED, SHARED_FOLDER = 0o644, 0o755
 MAX_LINKS = 40
@@ -67,7 +69,7 @@ def read_trusted(path: Path, *, secret: bool = False) -> bytes | None:
 
     secret: nor read.
     """
-    return _used(path, secret, lambda file, found: read_whole(file, found.st_size))
+    return use_trusted(path, lambda file, found: read_whole(file, found.st_size), secret=secret)
 
 
 def read_whole(file: int, nbytes: int) -> bytes:
@@ -83,7 +85,7 @@ def map_trusted(path: Path) -> tuple[memoryview, os.stat_result] | None:
 
     What is kept is never written to in place, so it stays as it is.
     """
-    return _used(path, False, _mapped)
+    return use_trusted(path, _mapped)
 
 
 def _mapped(file: int, found: os.stat_result) -> tuple[memoryview, os.stat_result]:
@@ -91,8 +93,11 @@ def _mapped(file: int, found: os.stat_result) -> tuple[memoryview, os.stat_resul
     return memoryview(made), found
 
 
-def _used(path: Path, secret: bool, use: Callable[[int, os.stat_result], Made]) -> Made | None:
-    """What is made of a file that nobody else could have written; None where there is none."""
+def use_trusted(path: Path, use: Callable[[int, os.stat_result], Made], *, secret: bool = False) -> Made | None:
+    """What is made of a file that nobody else could have written; None where there is none.
+
+    use: gets a descriptor, which is closed then, and what the system says of the file.
+    """
     if not _HAS_OWNERS:
         with suppress(OSError), path.open("rb") as opened:
             return use(opened.fileno(), os.fstat(opened.fileno()))
@@ -125,7 +130,7 @@ def write_private(path: Path, data: bytes, *, is_first: bool = False) -> bool:
     return True
 
 
-def write_trusted(path: Path, data: bytes, *, readers: int = 0, is_first: bool = False) -> None:
+def write_trusted(path: Path, data: Content, *, readers: int = 0, is_first: bool = False) -> None:
     """The same for more users: those whom ``readers``, bits of a mode, lets read the file and folders that are made.
 
     Raises OSError, which says why, where that is not possible.
@@ -133,7 +138,8 @@ def write_trusted(path: Path, data: bytes, *, readers: int = 0, is_first: bool =
     part = f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
     if not _HAS_OWNERS:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.with_name(part).write_bytes(data)
+        with path.with_name(part).open("wb") as opened:
+            opened.writelines([data] if isinstance(data, bytes) else data)
         path.with_name(part).replace(path)
         return
     folder = _open_folder(str(path.parent), PRIVATE_FOLDER | readers)
@@ -245,12 +251,12 @@ def _content(folder: int, name: str, secret: bool, use: Callable[[int, os.stat_r
         os.close(file)
 
 
-def _put(folder: int, part: str, name: str, data: bytes, mode: int, is_first: bool) -> None:
+def _put(folder: int, part: str, name: str, data: Content, mode: int, is_first: bool) -> None:
     file = os.open(part, _NEW, PRIVATE, dir_fd=folder)
     try:
         with open(file, "wb") as opened:
             os.fchmod(file, mode)
-            opened.write(data)
+            opened.writelines([data] if isinstance(data, bytes) else data)
         if is_first:
             os.link(part, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
         else:

@@ -1,0 +1,179 @@
+"""Plans of the CPU in the cache folder, so that the next process that compiles the same file need not make them.
+
+A file holds what a session tells of itself, the program for the shapes that came first, its weights and its machine
+code (`devices.stored`).  It serves as long as all is as it was that a plan depends on: the model and the files that it
+names, options, the sources of this package, the compiler, the processor.  What is kept is code, so it is read as
+compiled kernels are: only where nobody else could have written it.  All together keep to a limit; those that were used
+longest ago go first.  A model may be private, so nobody else may read them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from bolt_numba.base.config import CHECK, MEMORY, plans_limit
+from bolt_numba.base.digest import sha256
+from bolt_numba.base.files.folder_index import state_of
+from bolt_numba.base.files.kept import cache_root, folders, keep
+from bolt_numba.base.files.mapped import LINE
+from bolt_numba.base.files.stamps import are_settled, is_unchanged
+from bolt_numba.base.files.trusted import read_whole, use_trusted
+from bolt_numba.base.huge_pages import line_aligned
+from bolt_numba.base.swallowed import swallowing
+from bolt_numba.base.types import Array
+from bolt_numba.kernels.instructions.processor import processor
+from bolt_numba.kernels.jit import version_name
+
+FOLDER, SUFFIX = "plans", ".plan"
+PIECE = 4 << 20
+"""Bytes that are read and checked at once, while they are in a cache of the processor."""
+RESTED_S = 86_400.0
+"""Seconds after which a plan that nobody has used gives way to one for other shapes."""
+SOURCES = ("base", "codegen", "converters", "devices", "ir", "kernels", "ops", "passes", "runtime", "sessions")
+"""Folders of this package on which it depends what a plan is, and how it is read."""
+DAMAGED = (LookupError, ValueError, TypeError, OSError, RecursionError, struct.error)
+"""What reading a damaged file ends in; all else is a fault of ours."""
+_MAGIC = b"BOLTPLN1"
+_HEADER = struct.Struct("<8sQ32s16x")
+"""Magic, and bytes and digest of the head, which follows; at the next cache line the pieces begin."""
+
+
+def name_of(path: str, options: Mapping[str, Any]) -> str:
+    """Of the file that has the plan of a model."""
+    return f"{FOLDER}/{sha256(json.dumps([path, sorted(options.items())]).encode()).hexdigest()}{SUFFIX}"
+
+
+def read(name: str, stamp: Sequence[Any]) -> tuple[dict[str, Any], Array] | None:
+    """Head and pieces of what `write` kept; None where nothing is, it is damaged, or anything has changed since.
+
+    stamp: of the model.
+    """
+    for folder in folders().read:
+        with swallowing("kept plan", *DAMAGED):
+            found = use_trusted(folder / name, lambda file, known: _read(file, known, stamp))
+            if found is not None:
+                return found
+    return None
+
+
+def used(name: str) -> None:
+    """Note that a plan has served."""
+    with suppress(OSError):
+        path = cache_root() / name
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+
+
+def write(name: str, head: Mapping[str, Any], arrays: Sequence[Array]) -> None:
+    """Keep a plan, whole or not at all, and drop old ones where all are too many bytes.
+
+    head: ``files`` are stamps of the model and of those that it names, which nobody may have written to just now.  A
+    plan for other shapes stays as long as it is used.  arrays: the pieces, bytes one behind another.
+    """
+    nbytes, limit = sum(len(array) for array in arrays), plans_limit()
+    if nbytes > limit or not are_settled(head["files"]) or _is_in_use(name, head):
+        return
+    text = json.dumps({**head, "facts": facts(), "nbytes": nbytes, "marks": [*_marks(arrays)]}).encode()
+    start = _HEADER.pack(_MAGIC, len(text), sha256(text).digest()) + text
+    if keep(name, [start, bytes(-len(start) % LINE), *(array.data for array in arrays)], is_private=True) is None:
+        _limit(limit)
+
+
+def facts() -> list[Any]:
+    """What a plan depends on beside files and options."""
+    root = Path(__file__).parent.parent
+    sources = state_of(*[root / name for name in SOURCES])
+    kind, _, caches = processor()
+    return [sources, version_name(), sys.version, np.__version__, kind, list(caches), CHECK.value, MEMORY.value]
+
+
+def entries() -> list[tuple[Path, os.stat_result]]:
+    """Files of this user, that used longest ago first."""
+    found = []
+    for path in (cache_root() / FOLDER).glob(f"*{SUFFIX}"):
+        with suppress(OSError):
+            found.append((path, path.stat()))
+    return sorted(found, key=lambda row: _used_at(row[1]))
+
+
+def clear() -> int:
+    """Remove all; how many."""
+    rows = entries()
+    for path, _ in rows:
+        with suppress(OSError):
+            path.unlink()
+    return len(rows)
+
+
+def _used_at(found: os.stat_result) -> int:
+    return max(found.st_atime_ns, found.st_mtime_ns)
+
+
+def _is_in_use(name: str, head: Mapping[str, Any]) -> bool:
+    """Whether there is a plan that still serves, for the same shapes or for others that came not long ago."""
+    path = cache_root() / name
+    with swallowing("kept plan", *DAMAGED):
+        old = use_trusted(path, lambda file, known: _head(file, known, head["files"][0]))
+        rests = time.time() - _used_at(path.stat()) / 1e9 > RESTED_S
+        return old is not None and (old["shapes"] == head["shapes"] or not rests)
+    return False
+
+
+def _head(file: int, found: os.stat_result, stamp: Sequence[Any]) -> dict[str, Any] | None:
+    magic, size, digest = _HEADER.unpack(read_whole(file, _HEADER.size))
+    text = read_whole(file, min(size, found.st_size))
+    if magic != _MAGIC or sha256(text).digest() != digest:
+        return None
+    head: dict[str, Any] = json.loads(text)
+    files = head["files"]
+    serves = files[0] == list(stamp) and all(map(is_unchanged, files)) and head["facts"] == facts()
+    return head | {"starts": -(-(_HEADER.size + size) // LINE) * LINE} if serves else None
+
+
+def _read(file: int, found: os.stat_result, stamp: Sequence[Any]) -> tuple[dict[str, Any], Array] | None:
+    head = _head(file, found, stamp)
+    if head is None or found.st_size != head["starts"] + head["nbytes"]:
+        return None
+    room = line_aligned(head["nbytes"])
+    with open(file, "rb", buffering=0, closefd=False) as opened:
+        opened.seek(head["starts"])
+        for at, mark in zip(range(0, len(room), PIECE), head["marks"], strict=True):
+            piece = room[at : at + PIECE]
+            if opened.readinto(piece.data) != len(piece) or crc32(piece.data) != mark:
+                return None
+    return head, room
+
+
+def _marks(arrays: Sequence[Array]) -> Iterator[int]:
+    """Checksums of pieces."""
+    mark, left = 0, PIECE
+    for array in arrays:
+        while len(array):
+            part, array = array[:left], array[left:]
+            mark, left = crc32(part.data, mark), left - len(part)
+            if not left:
+                yield mark
+                mark, left = 0, PIECE
+    if left < PIECE:
+        yield mark
+
+
+def _limit(limit: int) -> None:
+    rows = entries()
+    nbytes = sum(found.st_size for _, found in rows)
+    for path, found in rows[:-1]:
+        if nbytes <= limit:
+            return
+        with suppress(OSError):
+            path.unlink()
+            nbytes -= found.st_size

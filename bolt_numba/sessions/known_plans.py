@@ -1,0 +1,220 @@
+"""Sessions of files whose plan an earlier process has left: they begin with its program, and import no reader or pass.
+
+See `sessions.known` for what completes them.  The first process keeps the plan of the first shapes behind the back of
+its runs, where one program of the CPU computes all.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.base.budget import ask
+from bolt_numba.base.config import plans_limit
+from bolt_numba.base.files.stamps import stamp_at
+from bolt_numba.base.options import Options
+from bolt_numba.base.records import record
+from bolt_numba.base.swallowed import swallowing
+from bolt_numba.base.types import STRING, Array, spec_from_json, spec_json
+from bolt_numba.devices.program import NativeRun, Program
+from bolt_numba.devices.stored import FaultError, restored, stored
+from bolt_numba.kernels.registry import KERNELS
+from bolt_numba.ops.registry import OPS
+from bolt_numba.runtime.device import HOST
+from bolt_numba.sessions import kept_plans
+from bolt_numba.sessions.known import Known, KnownSession, Shapes
+from bolt_numba.sessions.session import Session
+
+FORMATS = (".onnx", ".tflite", ".bolt")
+"""Models that are one file, or name the others that they have."""
+MAX_IDLE = 4
+"""Memories of runs that are kept for the next ones."""
+_OURS = "bolt_numba."
+_READERS = "bolt_numba.converters.onnx.reading.registry"
+
+
+@record(frozen=True)
+class _Wanted:
+    """path: of the model.  options: by name, that decide what a plan is.  stamp: of the file before it was read."""
+
+    path: str
+    options: Mapping[str, Any]
+    stamp: list[Any]
+
+    @property
+    def name(self) -> str:
+        return kept_plans.name_of(self.path, self.options)
+
+
+def session_of(model: Any, signature: str | None, options: Options) -> Session | None:
+    """The session of a file whose plan is kept, or will be; None for what has none."""
+    wanted = _wanted(model, signature, options)
+    if wanted is None:
+        return None
+    found = kept_plans.read(wanted.name, wanted.stamp)
+    if found is not None:
+        with swallowing("kept plan", *kept_plans.DAMAGED):
+            return KnownSession(_KnownPlan(wanted, *found), options)
+    from bolt_numba.sessions.loading import read_noting
+
+    model, named = read_noting(wanted.path)
+    made = Session(model.graph(signature), options, signatures=model.signatures)
+    _keep_first(made, wanted, named)
+    return made
+
+
+def _wanted(model: Any, signature: str | None, options: Options) -> _Wanted | None:
+    special = (options.stages, options.placement, options.memory_limit, options.time_limit, options.properties)
+    if options.device not in ("cpu", ("cpu",)) or options.tune or any(x is not None for x in special):
+        return None
+    text = os.fspath(model)
+    is_known = isinstance(text, str) and os.path.splitext(text)[1].lower() in FORMATS
+    if not is_known or not plans_limit() or _is_extended():
+        return None
+    with suppress(OSError, ValueError):
+        decide = {"signature": signature, "threads": options.thread_count}
+        decide |= {"precision": options.precision, "numerics": options.numerics}
+        return _Wanted(os.path.abspath(text), decide, stamp_at(text))
+    return None
+
+
+def _is_extended() -> bool:
+    """Whether this process has operators, kernels or readers of others, which a file says nothing of."""
+    known = [cls.__module__ for cls in list(OPS.values())]
+    known += [entry.make.__module__ for rows in list(KERNELS.values()) for entry in rows]
+    readers = sys.modules.get(_READERS)
+    if readers is not None:
+        known += [reader.module for rows in list(readers.READERS.values()) for reader in rows]
+    return not all(name.startswith(_OURS) for name in known)
+
+
+class _KnownPlan(Known):
+    """A program and the memory of its runs.  idle: those of which no run has use now."""
+
+    def __init__(self, wanted: _Wanted, head: Mapping[str, Any], room: Array) -> None:
+        super().__init__(wanted.path, wanted.options["signature"], head["files"], head["threads"])
+        self.name, self.signatures = head["name"], head["signatures"]
+        self.inputs, self.outputs = (tuple(map(spec_from_json, head[key])) for key in ("inputs", "outputs"))
+        self.wanted, self.head = wanted, head
+        self.shapes, self.shapes_of_results = _tuples(head["shapes"]), _tuples(head["results"])
+        self.empties = [(dims, spec.dtype) for dims, spec in zip(self.shapes_of_results, self.outputs, strict=True)]
+        self.program: Program | None = restored(head["program"], room)
+        self.idle: list[NativeRun] = []
+        self.has_run = False
+
+    def run(self, arrays: list[Array], targets: Sequence[Array | None] | None) -> list[Array] | None:
+        if tuple([a.shape for a in arrays]) != self.shapes:
+            return None
+        try:
+            context = self.idle.pop()
+        except IndexError:
+            found = self._context()
+            if found is None:
+                return None
+            context = found
+        if targets is None:
+            made = [np.empty(*e) for e in self.empties]
+        else:
+            made = [np.empty(*e) if t is None else t for e, t in zip(self.empties, targets, strict=True)]
+        try:
+            context.run(arrays, made)
+        except FaultError:
+            return None
+        finally:
+            if len(self.idle) < MAX_IDLE:
+                self.idle.append(context)
+        return made
+
+    def _context(self) -> NativeRun | None:
+        """Memory for a run; None where the plan is not there any more, or more memory than may be."""
+        with swallowing("kept plan", *kept_plans.DAMAGED):  # the complete session tells
+            if self.program is None:
+                found = kept_plans.read(self.wanted.name, self.wanted.stamp)
+                if found is None or found[0]["program"] != self.head["program"]:
+                    return None
+                self.program = restored(found[0]["program"], found[1])
+            nbytes = self.head["arena"]
+            ask(nbytes + sum(np.dtype(dtype).itemsize * int(np.prod(dims)) for dims, dtype in self.empties), self.name)
+            made = self.program.bind({HOST: HOST.allocate(nbytes)})
+            if not self.has_run:
+                self.has_run = True
+                kept_plans.used(self.wanted.name)
+            return made
+        return None
+
+    def results(self, shapes: Shapes) -> Shapes | None:
+        return self.shapes_of_results if shapes == self.shapes else None
+
+    def is_ready(self, shapes: Shapes) -> bool:
+        return shapes == self.shapes
+
+    def close(self) -> None:
+        self.program = None
+        self.idle.clear()
+
+    def completed(self, session: Session, named: Sequence[Sequence[Any]]) -> None:
+        self.close()
+        _keep_first(session, self.wanted, named)
+        if self.has_run:
+            self.planned(session, self.shapes)
+
+
+# --- keeping ---------------------------------------------------------------------------------------------------------
+
+
+def _keep_first(session: Session, wanted: _Wanted, named: Sequence[Sequence[Any]]) -> None:
+    """Have the session's first plan kept, where one program computes all."""
+    whole = all(s.nested is None and s.dtype != STRING for s in (*session.inputs, *session.outputs))
+    if not whole or session._states is not None or session._texts is not None or _is_extended():
+        return
+    there = weakref.ref(session)
+
+    def keep(runner: Any, shapes: Any, prepared: Any) -> None:
+        session = there()
+        if session is None or runner is not session._runner:
+            return
+        runner.serving.keep = None
+        made = _head_of(session, shapes, prepared)
+        if made is not None:
+            head, program = made
+            head["files"] = [wanted.stamp, *map(list, named)]
+            with suppress(RuntimeError):  # the system gives no more threads, or the process ends
+                threading.Thread(target=_write, args=(wanted.name, head, program), name="bolt_numba plans").start()
+
+    session._runner.serving.keep = keep
+
+
+def _head_of(session: Session, shapes: Any, prepared: Any) -> tuple[dict[str, Any], Program] | None:
+    """What is kept of a session with its plan, and the plan's program; None where that is not all."""
+    runner, plan = session._runner, prepared.plan
+    if runner.nested or runner.region.bounds or runner.by_value or prepared.strays or prepared.late:
+        return None
+    if plan.cut is not None or not prepared.plain or len(plan.segments) != 1:
+        return None
+    program = plan.segments[0].executable
+    if type(program) is not Program:
+        return None
+    return {
+        "name": session.graph.name, "signatures": list(session.signatures), "threads": session.threads,
+        "inputs": list(map(spec_json, session.inputs)), "outputs": list(map(spec_json, session.outputs)),
+        "shapes": shapes, "results": [list(dims) for dims, _ in prepared.empties],
+        "arena": plan.memory.arenas.get(HOST, 0),
+    }, program  # fmt: skip
+
+
+def _write(name: str, head: dict[str, Any], program: Program) -> None:
+    found = stored(program)
+    if found is not None:
+        head["program"], pieces = found
+        kept_plans.write(name, head, pieces.arrays)
+
+
+def _tuples(rows: Sequence[Sequence[int]]) -> Shapes:
+    return tuple(tuple(map(int, row)) for row in rows)
