@@ -24,6 +24,9 @@ os.environ.setdefault("BOLT_NUMBA_STAND_INS", "0")
 # The suite has a process for each processor already: tests of assistants ask for them.
 os.environ.setdefault("BOLT_NUMBA_COMPILERS", "1")
 
+# What an earlier run has left must not decide what a test sees: tests of kept plans ask for them.
+os.environ.setdefault("BOLT_NUMBA_PLANS_MIB", "0")
+
 # A busy machine must not decide what a log has: tests of the line about long compiling ask for it.
 progress.LONG = 1e6
 

@@ -17,6 +17,7 @@ from bolt_numba.base.files.trusted import obstacle, share
 from bolt_numba.base.types import NUMERICS, PRECISIONS
 from bolt_numba.cli import console
 from bolt_numba.cli.options import Json, ShapeSets, Tune, read_sets
+from bolt_numba.devices import kept_plans
 from bolt_numba.devices.threads import load_executor
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.packed import SEAL_KEY
@@ -52,17 +53,24 @@ def cache_list(as_json: Json = False) -> None:
     if graphs:
         nbytes = sum(found.st_size for _, found in graphs)
         console.write(f"{len(graphs)} graphs that plug-ins compiled, {nbytes:,} bytes, in {graphs[0][0].parent}")
+    plans = kept_plans.entries()
+    if plans:
+        nbytes = sum(found.st_size for _, found in plans)
+        console.write(f"{console.counted(len(plans), 'plan')}, {nbytes:,} bytes, in {plans[0][0].parent}")
     limit = f"at most {cache_limit():,}" if cache_limit() else "any number"
     console.write(f"{cache_bytes():,} bytes of yours of all versions and processors; {limit} ({CACHE_MIB.name})")
 
 
 @cache.command("clear")
 def cache_clear() -> None:
-    """Remove your compiled kernels of all versions, and what plug-ins compiled."""
+    """Remove your compiled kernels of all versions, kept plans, and what plug-ins compiled."""
     console.write(f"removed {jit.clear_cache()} kernels from {jit.cache_root()}")
     graphs = blobs.clear()
     if graphs:
         console.write(f"removed {graphs} graphs that plug-ins compiled")
+    plans = kept_plans.clear()
+    if plans:
+        console.write(f"removed {console.counted(plans, 'plan')}")
 
 
 @cache.command("warm")
@@ -160,7 +168,7 @@ def cache_share() -> None:
     """Let all users of this machine read the cache as it is now, and what is compiled later."""
     root = _usable_cache()
     try:
-        count = share(root, frozenset({SEAL_KEY}))
+        count = share(root, frozenset({SEAL_KEY, kept_plans.FOLDER}))
     except OSError as error:
         raise bn.BoltError(f"{root}: cannot be shared: {error.strerror or error}") from error
     console.write(f"{count} files of {root} may be read by all users; they set {SYSTEM_CACHE.name}={root}")

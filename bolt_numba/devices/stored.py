@@ -25,7 +25,7 @@ TABLES = ("record_offsets", "flags", "arena_places", "arena_offsets", "own_place
 _LINKS = ("steps", "in_kernels", "in_arrays")
 
 
-class FaultError(Exception):
+class StoredFaultError(Exception):
     """A step of a stored program has reported a fault; who has the model runs again, and tells it."""
 
 
@@ -106,4 +106,4 @@ class _RestoredRun(NativeRun):
     __slots__ = ()
 
     def fault(self) -> Any:
-        return FaultError()
+        return StoredFaultError()

@@ -24,6 +24,7 @@ from bolt_numba.base.files.trusted import read_whole
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.options import Options
 from bolt_numba.base.types import Array, TensorSpec
+from bolt_numba.runtime.copies import Views
 from bolt_numba.sessions.inputs import check_buffer
 from bolt_numba.sessions.session import Session
 
@@ -38,8 +39,12 @@ class Known(ABC):
     """What an earlier process left of a session.
 
     path, signature: what was asked for.  files: stamps of the model and of the files that it names.  threads: of runs.
+    holds: bytes of a model that is held, should somebody write to its file.  views: whether inputs that are not
+    contiguous are copied for it; complete sessions may read them where they are.
     """
 
+    holds = 0
+    views = True
     name: str
     signatures: Sequence[str]
     inputs: Sequence[TensorSpec]
@@ -91,6 +96,8 @@ class KnownSession(Session):
         weakref.finalize(self, os.close, self._file)
         if not is_same(os.fstat(self._file), known.files[0]):
             raise InvalidModelError(f"{known.path}: was written to while it was looked at")
+        size = os.fstat(self._file).st_size
+        self._held = read_whole(self._file, size) if size <= known.holds and len(known.files) == 1 else None
         self._take(options, known.threads)
         self._show(known.name, known.signatures, known.inputs, known.outputs)
         self._states, self._far, self._budget, self._already = None, (), None, known.already
@@ -109,8 +116,10 @@ class KnownSession(Session):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _run(self, arrays: list[Array], choose: Choose | None = None) -> list[Array]:
-        arrays = self._dense(arrays)
-        made = self._known.run(arrays, None if choose is None else choose(arrays))
+        made = None
+        if type(arrays) is not Views or self._known.views:
+            arrays = self._dense(arrays)
+            made = self._known.run(arrays, None if choose is None else choose(arrays))
         if made is None:  # another thread may complete it meanwhile, too
             KnownSession._complete(self)
             return Session._run(self, arrays, choose)
@@ -134,9 +143,9 @@ class KnownSession(Session):
     @border("warmup")
     def warmup(self, **shapes: Sequence[int]) -> None:
         """As that of others; the model is not read for what is known."""
-        given = [shapes.get(spec.name, spec.shape) for spec in self.inputs]
-        is_known = len(shapes.keys() - set(self._input_names)) == 0 and None not in given
-        if not is_known or not self._known.is_ready(tuple([tuple(dims) for dims in given])):  # type: ignore[arg-type]
+        given: list[Any] = [shapes.get(spec.name, spec.shape) for spec in self.inputs]
+        is_told = shapes.keys() <= {*self._input_names} and all(isinstance(dims, (tuple, list)) for dims in given)
+        if not is_told or not self._known.is_ready(tuple(map(tuple, given))):
             KnownSession._complete(self)
             Session.warmup(self, **shapes)
 
@@ -175,6 +184,8 @@ class KnownSession(Session):
         found, (stamp, *others) = os.fstat(self._file), self._known.files
         if all(map(is_in_place, self._known.files)):
             return None
+        if self._held is not None:
+            return self._held
         if others or not is_same(found, stamp):
             raise InvalidModelError(f"{stamp[0]}: was written to since it was loaded; wanted the file as it was")
         os.lseek(self._file, 0, os.SEEK_SET)

@@ -7,7 +7,6 @@ its runs, where one program of the CPU computes all.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -23,25 +22,21 @@ from bolt_numba.base.options import Options
 from bolt_numba.base.records import record
 from bolt_numba.base.swallowed import swallowing
 from bolt_numba.base.types import STRING, Array, spec_from_json, spec_json
+from bolt_numba.devices import kept_plans
 from bolt_numba.devices.program import NativeRun, Program
-from bolt_numba.devices.stored import FaultError, restored, stored
-from bolt_numba.kernels.registry import KERNELS
-from bolt_numba.ops.registry import OPS
+from bolt_numba.devices.stored import StoredFaultError, restored, stored
 from bolt_numba.runtime.device import HOST
-from bolt_numba.sessions import kept_plans
 from bolt_numba.sessions.known import Known, KnownSession, Shapes
 from bolt_numba.sessions.session import Session
 
-FORMATS = (".onnx", ".tflite", ".bolt")
-"""Models that are one file, or name the others that they have."""
 MAX_IDLE = 4
 """Memories of runs that are kept for the next ones."""
-_OURS = "bolt_numba."
-_READERS = "bolt_numba.converters.onnx.reading.registry"
+HELD = 1 << 20
+"""Bytes of a model that is held, as a session that has read it does: who writes to its file then changes nothing."""
 
 
 @record(frozen=True)
-class _Wanted:
+class _AskedPlan:
     """path: of the model.  options: by name, that decide what a plan is.  stamp: of the file before it was read."""
 
     path: str
@@ -55,54 +50,46 @@ class _Wanted:
 
 def session_of(model: Any, signature: str | None, options: Options) -> Session | None:
     """The session of a file whose plan is kept, or will be; None for what has none."""
-    wanted = _wanted(model, signature, options)
-    if wanted is None:
+    asked = _asked(model, signature, options)
+    if asked is None:
         return None
-    found = kept_plans.read(wanted.name, wanted.stamp)
+    found = kept_plans.read(asked.name, asked.stamp)
     if found is not None:
         with swallowing("kept plan", *kept_plans.DAMAGED):
-            return KnownSession(_KnownPlan(wanted, *found), options)
+            return KnownSession(_KnownPlan(asked, *found), options)
     from bolt_numba.sessions.loading import read_noting
 
-    model, named = read_noting(wanted.path)
-    made = Session(model.graph(signature), options, signatures=model.signatures)
-    _keep_first(made, wanted, named)
+    found_model, named = read_noting(model)
+    made = Session(found_model.graph(signature), options, signatures=found_model.signatures)
+    _keep_first(made, asked, named)
     return made
 
 
-def _wanted(model: Any, signature: str | None, options: Options) -> _Wanted | None:
+def _asked(model: Any, signature: str | None, options: Options) -> _AskedPlan | None:
     special = (options.stages, options.placement, options.memory_limit, options.time_limit, options.properties)
     if options.device not in ("cpu", ("cpu",)) or options.tune or any(x is not None for x in special):
         return None
     text = os.fspath(model)
-    is_known = isinstance(text, str) and os.path.splitext(text)[1].lower() in FORMATS
-    if not is_known or not plans_limit() or _is_extended():
+    is_known = isinstance(text, str) and os.path.splitext(text)[1].lower()[1:] in kept_plans.FORMATS
+    if not is_known or not plans_limit() or kept_plans.is_extended():
         return None
     with suppress(OSError, ValueError):
         decide = {"signature": signature, "threads": options.thread_count}
         decide |= {"precision": options.precision, "numerics": options.numerics}
-        return _Wanted(os.path.abspath(text), decide, stamp_at(text))
+        return _AskedPlan(os.path.abspath(text), decide, stamp_at(text))
     return None
-
-
-def _is_extended() -> bool:
-    """Whether this process has operators, kernels or readers of others, which a file says nothing of."""
-    known = [cls.__module__ for cls in list(OPS.values())]
-    known += [entry.make.__module__ for rows in list(KERNELS.values()) for entry in rows]
-    readers = sys.modules.get(_READERS)
-    if readers is not None:
-        known += [reader.module for rows in list(readers.READERS.values()) for reader in rows]
-    return not all(name.startswith(_OURS) for name in known)
 
 
 class _KnownPlan(Known):
     """A program and the memory of its runs.  idle: those of which no run has use now."""
 
-    def __init__(self, wanted: _Wanted, head: Mapping[str, Any], room: Array) -> None:
-        super().__init__(wanted.path, wanted.options["signature"], head["files"], head["threads"])
+    holds, views = HELD, False
+
+    def __init__(self, asked: _AskedPlan, head: Mapping[str, Any], room: Array) -> None:
+        super().__init__(asked.path, asked.options["signature"], head["files"], head["threads"])
         self.name, self.signatures = head["name"], head["signatures"]
         self.inputs, self.outputs = (tuple(map(spec_from_json, head[key])) for key in ("inputs", "outputs"))
-        self.wanted, self.head = wanted, head
+        self.asked, self.head = asked, head
         self.shapes, self.shapes_of_results = _tuples(head["shapes"]), _tuples(head["results"])
         self.empties = [(dims, spec.dtype) for dims, spec in zip(self.shapes_of_results, self.outputs, strict=True)]
         self.program: Program | None = restored(head["program"], room)
@@ -125,7 +112,7 @@ class _KnownPlan(Known):
             made = [np.empty(*e) if t is None else t for e, t in zip(self.empties, targets, strict=True)]
         try:
             context.run(arrays, made)
-        except FaultError:
+        except StoredFaultError:
             return None
         finally:
             if len(self.idle) < MAX_IDLE:
@@ -136,7 +123,7 @@ class _KnownPlan(Known):
         """Memory for a run; None where the plan is not there any more, or more memory than may be."""
         with swallowing("kept plan", *kept_plans.DAMAGED):  # the complete session tells
             if self.program is None:
-                found = kept_plans.read(self.wanted.name, self.wanted.stamp)
+                found = kept_plans.read(self.asked.name, self.asked.stamp)
                 if found is None or found[0]["program"] != self.head["program"]:
                     return None
                 self.program = restored(found[0]["program"], found[1])
@@ -145,7 +132,7 @@ class _KnownPlan(Known):
             made = self.program.bind({HOST: HOST.allocate(nbytes)})
             if not self.has_run:
                 self.has_run = True
-                kept_plans.used(self.wanted.name)
+                kept_plans.used(self.asked.name)
             return made
         return None
 
@@ -161,7 +148,7 @@ class _KnownPlan(Known):
 
     def completed(self, session: Session, named: Sequence[Sequence[Any]]) -> None:
         self.close()
-        _keep_first(session, self.wanted, named)
+        _keep_first(session, self.asked, named)
         if self.has_run:
             self.planned(session, self.shapes)
 
@@ -169,12 +156,12 @@ class _KnownPlan(Known):
 # --- keeping ---------------------------------------------------------------------------------------------------------
 
 
-def _keep_first(session: Session, wanted: _Wanted, named: Sequence[Sequence[Any]]) -> None:
+def _keep_first(session: Session, asked: _AskedPlan, named: Sequence[Sequence[Any]]) -> None:
     """Have the session's first plan kept, where one program computes all."""
     whole = all(s.nested is None and s.dtype != STRING for s in (*session.inputs, *session.outputs))
-    if not whole or session._states is not None or session._texts is not None or _is_extended():
+    if not whole or session._states is not None or session._texts is not None or kept_plans.is_extended():
         return
-    there = weakref.ref(session)
+    there, facts = weakref.ref(session), kept_plans.facts()
 
     def keep(runner: Any, shapes: Any, prepared: Any) -> None:
         session = there()
@@ -184,9 +171,9 @@ def _keep_first(session: Session, wanted: _Wanted, named: Sequence[Sequence[Any]
         made = _head_of(session, shapes, prepared)
         if made is not None:
             head, program = made
-            head["files"] = [wanted.stamp, *map(list, named)]
+            head |= {"files": [asked.stamp, *map(list, named)], "facts": facts}
             with suppress(RuntimeError):  # the system gives no more threads, or the process ends
-                threading.Thread(target=_write, args=(wanted.name, head, program), name="bolt_numba plans").start()
+                threading.Thread(target=_write, args=(asked.name, head, program), name="bolt_numba plans").start()
 
     session._runner.serving.keep = keep
 

@@ -61,7 +61,7 @@ def read_model(source: Source, format: str | None = None, weights: File | None =
     return source if isinstance(source, Model) else Model(source)
 
 
-def read_noting(path: str, content: bytes | None = None) -> tuple[Model, list[list[Any]]]:
+def read_noting(path: str | os.PathLike[str], content: bytes | None = None) -> tuple[Model, list[list[Any]]]:
     """A model, and stamps of the files that it names, from before they were read.
 
     content: the file's, where another one has its place.

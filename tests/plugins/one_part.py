@@ -13,8 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import bolt_numba as bn
+from bolt_numba.base.files import stamps
 from bolt_numba.ir import store
-from bolt_numba.plugins import interface, registry, starts
+from bolt_numba.plugins import interface, registry
 from bolt_numba.plugins.interface import CompileContext, Compiled
 from bolt_numba.sessions.known import KnownSession
 from bolt_numba.sessions.session import Session
@@ -42,7 +43,7 @@ class StartingDriver(PlainDriver):
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartingDriver]:
     made = StartingDriver()
     registry.register_driver(lambda: made)
-    monkeypatch.setattr(starts, "SETTLED", -60.0)  # files are as new as the tests
+    monkeypatch.setattr(stamps, "SETTLED", -60.0)  # files are as new as the tests
     yield made
     registry.unregister_driver("starting")
 

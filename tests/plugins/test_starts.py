@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.base.files import stamps
 from bolt_numba.plugins import interface, registry, starts
 from bolt_numba.plugins.interface import DeviceFullError, DeviceLostError
 from bolt_numba.sessions.session import Session
@@ -443,7 +444,7 @@ def test_files_that_were_just_written_are_not_noted(
     model: Path, driver: StartingDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody may write to them within the same moment, which leaves size and times as they are."""
-    monkeypatch.setattr(starts, "SETTLED", 2.0)
+    monkeypatch.setattr(stamps, "SETTLED", 2.0)
     for _ in range(2):
         primed(model)
 

@@ -40,7 +40,7 @@ def test_what_follows_from_shapes_is_remembered_with_them(tmp_path: Path, driver
             np.testing.assert_array_equal(session(z)["y"], z + rows + 3)
             assert (type(session) is KnownSession) is known
     assert isinstance(session, KnownSession)
-    constants = [[c.tolist() for c in hookup.constants] for hookup in session._start.hookups.values()]
+    constants = [[c.tolist() for c in hookup.constants] for hookup in session._known.start.hookups.values()]
     assert constants == [[[2, 3]], [[4, 3]]]
     assert session.report()[-1]["state"] == "cached"
     np.testing.assert_array_equal(session(X)["y"], X + 5)
@@ -74,7 +74,7 @@ print(json.dumps([type(session).__name__, own, "google.protobuf" in sys.modules,
 def test_real_devices_start_with_few_modules(device: str, tmp_path: Path) -> None:
     pytest.importorskip(device, reason="the SDK of the device")
     model = write_model(tmp_path / "m.onnx", n=2)
-    old = f"import bolt_numba.plugins.starts as s\ns.SETTLED = -60\n{_START}"
+    old = f"import bolt_numba.base.files.stamps as s\ns.SETTLED = -60\n{_START}"
     env = os.environ | {"BOLT_NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     kinds = []
     for code in (old, _START):

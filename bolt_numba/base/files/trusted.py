@@ -212,13 +212,14 @@ def obstacle(folder: Path) -> str:
 
 
 def share(folder: Path, private: frozenset[str]) -> int:
-    """Let all users read a folder and what is in it, but for files of these names; how many files they may read.
+    """Let all users read a folder and what is in it, but for these names; how many files they may read.
 
     Raises OSError where others may write, who could put a link to another file in the place of one, or could have
     written a file: it would be trusted from now on.  What was not written to its end stays private.
     """
     count = 0
-    for place, _, names in os.walk(folder):
+    for place, inner, names in os.walk(folder):
+        inner[:] = set(inner) - private
         make_folder(Path(place))
         os.chmod(place, SHARED_FOLDER)
         for name in sorted(set(names) - private):

@@ -34,6 +34,8 @@ from bolt_numba.base.swallowed import swallowing
 from bolt_numba.base.types import Array
 from bolt_numba.kernels.instructions.processor import processor
 from bolt_numba.kernels.jit import version_name
+from bolt_numba.kernels.registry import KERNELS
+from bolt_numba.ops.registry import OPS
 
 FOLDER, SUFFIX = "plans", ".plan"
 PIECE = 4 << 20
@@ -44,6 +46,11 @@ SOURCES = ("base", "codegen", "converters", "devices", "ir", "kernels", "ops", "
 """Folders of this package on which it depends what a plan is, and how it is read."""
 DAMAGED = (LookupError, ValueError, TypeError, OSError, RecursionError, struct.error)
 """What reading a damaged file ends in; all else is a fault of ours."""
+FORMATS = ("onnx", "tflite", "bolt")
+"""Models that are one file, or name the others that they have."""
+_OURS = "bolt_numba."
+_READERS = {format.upper(): f"{_OURS}converters.{format}.reading.registry" for format in FORMATS}
+"""Modules that have the readers of a format, once they are imported, by the name that these have there."""
 _MAGIC = b"BOLTPLN1"
 _HEADER = struct.Struct("<8sQ32s16x")
 """Magic, and bytes and digest of the head, which follows; at the next cache line the pieces begin."""
@@ -70,20 +77,20 @@ def read(name: str, stamp: Sequence[Any]) -> tuple[dict[str, Any], Array] | None
 def used(name: str) -> None:
     """Note that a plan has served."""
     with suppress(OSError):
-        path = cache_root() / name
-        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+        os.utime(cache_root() / name)
 
 
 def write(name: str, head: Mapping[str, Any], arrays: Sequence[Array]) -> None:
     """Keep a plan, whole or not at all, and drop old ones where all are too many bytes.
 
-    head: ``files`` are stamps of the model and of those that it names, which nobody may have written to just now.  A
-    plan for other shapes stays as long as it is used.  arrays: the pieces, bytes one behind another.
+    head: ``files`` are stamps of the model and of those that it names, which nobody may have written to just now, and
+    ``facts`` those from before it was made.  A plan for other shapes stays as long as it is used.
+    arrays: the pieces, bytes one behind another.
     """
     nbytes, limit = sum(len(array) for array in arrays), plans_limit()
     if nbytes > limit or not are_settled(head["files"]) or _is_in_use(name, head):
         return
-    text = json.dumps({**head, "facts": facts(), "nbytes": nbytes, "marks": [*_marks(arrays)]}).encode()
+    text = json.dumps({**head, "nbytes": nbytes, "marks": [*_marks(arrays)]}).encode()
     start = _HEADER.pack(_MAGIC, len(text), sha256(text).digest()) + text
     if keep(name, [start, bytes(-len(start) % LINE), *(array.data for array in arrays)], is_private=True) is None:
         _limit(limit)
@@ -97,13 +104,23 @@ def facts() -> list[Any]:
     return [sources, version_name(), sys.version, np.__version__, kind, list(caches), CHECK.value, MEMORY.value]
 
 
+def is_extended() -> bool:
+    """Whether this process has operators, kernels or readers of others, which a file says nothing of."""
+    known = [cls.__module__ for cls in list(OPS.values())]
+    known += [entry.make.__module__ for rows in list(KERNELS.values()) for entry in rows]
+    for name, module in _READERS.items():
+        table = getattr(sys.modules.get(module), name, None)
+        known += [] if table is None else [reader.module for rows in list(table.table.values()) for reader in rows]
+    return not all(name.startswith(_OURS) for name in known)
+
+
 def entries() -> list[tuple[Path, os.stat_result]]:
     """Files of this user, that used longest ago first."""
     found = []
     for path in (cache_root() / FOLDER).glob(f"*{SUFFIX}"):
         with suppress(OSError):
             found.append((path, path.stat()))
-    return sorted(found, key=lambda row: _used_at(row[1]))
+    return sorted(found, key=lambda row: row[1].st_mtime_ns)
 
 
 def clear() -> int:
@@ -115,16 +132,12 @@ def clear() -> int:
     return len(rows)
 
 
-def _used_at(found: os.stat_result) -> int:
-    return max(found.st_atime_ns, found.st_mtime_ns)
-
-
 def _is_in_use(name: str, head: Mapping[str, Any]) -> bool:
     """Whether there is a plan that still serves, for the same shapes or for others that came not long ago."""
     path = cache_root() / name
     with swallowing("kept plan", *DAMAGED):
         old = use_trusted(path, lambda file, known: _head(file, known, head["files"][0]))
-        rests = time.time() - _used_at(path.stat()) / 1e9 > RESTED_S
+        rests = time.time() - path.stat().st_mtime > RESTED_S
         return old is not None and (old["shapes"] == head["shapes"] or not rests)
     return False
 
