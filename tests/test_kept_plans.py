@@ -359,3 +359,19 @@ def test_the_next_process_imports_neither_readers_nor_passes(model: Path, tmp_pa
     name = known_plans._asked(model, None, bn.Options(threads=2))
     assert name is not None
     (kept_plans.cache_root() / name.name.replace(kept_plans.FOLDER, "plans")).unlink()
+
+
+def test_many_threads_run_one_session(model: Path) -> None:
+    first, session = kept(model), known(model)
+    made: list[bytes] = []
+
+    def work() -> None:
+        made.extend(run(session).tobytes() for _ in range(20))
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [first.tobytes()] * 120
+    assert type(session) is KnownSession
