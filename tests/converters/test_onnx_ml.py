@@ -223,6 +223,64 @@ def test_tree_classifiers(transform: str, weights: list[float], classes: int) ->
     check("TreeEnsembleClassifier", X, outputs=2, classlabels_strings=["u", "v", "w"][:classes], **given)
 
 
+@pytest.mark.parametrize("transform", ["NONE", "SOFTMAX"])
+def test_trees_of_one_class(transform: str) -> None:
+    """As many scores as classes, and its label; onnxruntime has 1 for the label.  Of two weights the first counts."""
+    leaves = {"class_treeids": [0, 0, 0, 1, 1], "class_nodeids": [1, 1, 2, 1, 2], "class_ids": [0] * 5}
+    given = {"class_weights": [1.0, 20.0, -2.0, 0.5, -0.25], "post_transform": transform, **leaves, **NODES}
+    made = model("TreeEnsembleClassifier", [X], 2, nodes_modes=modes("BRANCH_LEQ"), classlabels_int64s=[3], **given)
+    label, scores = bn.compile(made.SerializeToString(), threads=1)(X)
+    np.testing.assert_array_equal(label, [3] * 9)
+    wanted = np.where(X[:, 0] <= 0.25, 1.0, -2.0) + np.where(X[:, 2] <= -0.5, 0.5, -0.25)
+    np.testing.assert_array_equal(scores, np.ones((9, 1)) if transform == "SOFTMAX" else wanted[:, None])
+    if transform == "NONE":
+        theirs = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+        np.testing.assert_array_equal(scores, theirs.run(None, {"x0": X})[1])
+
+
+@pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
+def test_no_trees(aggregate: str) -> None:
+    """Base values are all there is."""
+    given = {"aggregate_function": aggregate, "n_targets": 2, "base_values": [1.0, -2.0]}
+    (y,) = bn.compile(model("TreeEnsembleRegressor", [X], **given).SerializeToString(), threads=1)(X)
+    np.testing.assert_array_equal(y, [[1.0, -2.0]] * 9)
+
+
+def tree_of(roots: list[int], ways: list[tuple[int, int]], features: list[int]) -> dict[str, Any]:
+    """TreeEnsemble-5 of two leaves: ways of each node for true and false, of leaves less 10."""
+    true, false = ([w % 10 for w in way] for way in zip(*ways, strict=True))
+    is_true, is_false = ([int(w < 0) for w in way] for way in zip(*ways, strict=True))
+    count = len(ways)
+    return {
+        "nodes_modes": helper.make_tensor("m", TensorProto.UINT8, (count,), [0] * count), "tree_roots": roots,
+        "nodes_splits": helper.make_tensor("s", TensorProto.FLOAT, (count,), [0.25] * count), "n_targets": 2,
+        "leaf_weights": helper.make_tensor("w", TensorProto.FLOAT, (2,), [4.0, 8.0]), "leaf_targetids": [0, 1],
+        "nodes_featureids": features, "nodes_truenodeids": true, "nodes_trueleafs": is_true,
+        "nodes_falsenodeids": false, "nodes_falseleafs": is_false,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("roots", "ways"),
+    [([0], [(1, -9), (-10, -9)]), ([0, 1], [(-10, -9), (-10, -9)]), ([0, 1], [(-10, -10), (2, -10), (-9, -9)])],
+    ids=["in a tree", "between trees", "in both branches"],
+)
+def test_nodes_that_share_a_leaf(roots: list[int], ways: list[tuple[int, int]]) -> None:
+    check("TreeEnsemble", X, version=5, **tree_of(roots, ways, [0, 1, 2][: len(ways)]))
+
+
+@pytest.mark.parametrize(
+    ("roots", "ways", "told"),
+    [
+        ([0], [(1, 1), (-10, -9)], "missing or shared"), ([0], [(1, -10), (5, -9)], "missing or shared"),
+        ([0], [(-10, -8)], "leaves: got 2, wanted 0 to 1"), ([1], [(-10, -9)], "tree_roots: got 1, wanted 0 to 0"),
+    ],
+)  # fmt: skip
+def test_damaged_branches_are_refused(roots: list[int], ways: list[tuple[int, int]], told: str) -> None:
+    with pytest.raises(InvalidModelError, match=told):
+        bn.load(model("TreeEnsemble", [X], version=5, **tree_of(roots, ways, [0] * len(ways))).SerializeToString())
+
+
 def random_tree(rng: np.random.Generator, depth: int, features: int) -> dict[str, Any]:
     """TreeEnsemble-5 of one tree; every inner node has two inner nodes or leaves."""
     nodes: list[list[Any]] = []

@@ -49,7 +49,7 @@ def _summed(b: NodeBuilder, x: Value, trees: Trees, n_targets: int, aggregate: s
     arrays = forest(*trees, dtype)
     if aggregate != "AVERAGE":
         return b(TreeEnsemble(n_targets, aggregate), x, *arrays, offset)
-    made = b(Mul(), b(TreeEnsemble(n_targets), x, *arrays), np.array(1 / len(trees[1]), dtype))
+    made = b(Mul(), b(TreeEnsemble(n_targets), x, *arrays), np.array(1 / max(len(trees[1]), 1), dtype))
     return made if offset is None else b(Add(), made, offset)
 
 
@@ -180,19 +180,22 @@ def tree_ensemble_classifier(
     nodes_hitrates_as_tensor: Array | None = None,
     post_transform: str = "NONE",
 ) -> Any:
-    """Two classes whose leaves speak of one class only have one score, whose sign or half decides."""
+    """Two classes whose leaves speak of one class only have one score, whose sign or half decides.
+
+    Of a single class the first weight of a leaf counts, as in `tree_ensemble_regressor`.
+    """
     given = locals()
     data = as_float(b, x)
     labels = class_labels(b, classlabels_int64s, classlabels_strings)
     weights = _either(class_weights, class_weights_as_tensor)
-    binary = len(labels) <= 2 and len(np.unique(class_ids)) == 1
+    binary = len(labels) == 2 and len(np.unique(class_ids)) == 1
     places = np.zeros_like(class_ids) if binary else class_ids
     entries = (class_treeids, class_nodeids, places, weights)
     _same_length(b, "the lists of classes", entries, len(weights))
     count = 1 if binary else len(labels)
     _within(b, "class_ids", places, count)
     base = _either(base_values, base_values_as_tensor)
-    scores = _summed(b, data, _trees(b, given, entries), count, "SUM", base[-1:] if binary else base)
+    scores = _summed(b, data, _trees(b, given, entries, len(labels) == 1), count, "SUM", base[-1:] if binary else base)
     if not binary:
         made = post_transformed(b, scores, post_transform)
         return pick_labels(b, scores, labels), b(Cast(F32), made)
@@ -239,7 +242,7 @@ def tree_ensemble(
     nodes_missing_value_tracks_true: ManyInts = NO_INTS,
     post_transform: int = 0,
 ) -> Value:
-    """A root both of whose branches are the same leaf is that leaf."""
+    """Each node has the leaves that it names for itself.  A root is a leaf if both of its branches are that leaf."""
     modes, splits, weights = nodes_modes.reshape(-1), nodes_splits.reshape(-1), leaf_weights.reshape(-1)
     missing = nodes_missing_value_tracks_true if len(nodes_missing_value_tracks_true) else np.zeros(len(modes), bool)
     branches = (nodes_truenodeids, nodes_trueleafs, nodes_falsenodeids, nodes_falseleafs)
@@ -249,26 +252,22 @@ def tree_ensemble(
     if not known or not 0 <= aggregate_function < len(AGGREGATES):
         raise b.invalid("modes or functions", (modes, post_transform, aggregate_function), "numbers of the standard")
     _within(b, "leaf_targetids", leaf_targetids, n_targets)
-    data, inner, leaves = as_float(b, x), len(modes), len(weights)
-    true = _row_of(nodes_truenodeids, nodes_trueleafs, inner, leaves)
-    false = _row_of(nodes_falsenodeids, nodes_falseleafs, inner, leaves)
-    roots = _row_of(tree_roots, np.zeros_like(tree_roots), inner, leaves)
-    if (roots == NOWHERE).any():
-        raise b.invalid("tree_roots", tree_roots.tolist(), f"0 to {inner - 1}")
-    alone = (true[roots] == false[roots]) & (true[roots] >= inner)
-    nothing, nowhere = np.zeros(leaves, np.int8), np.full(leaves, NOWHERE)
+    data, inner = as_float(b, x), len(modes)
+    is_leaf = np.append(nodes_trueleafs, nodes_falseleafs).astype(bool)
+    wanted = np.append(nodes_truenodeids, nodes_falsenodeids)
+    _within(b, "leaves", wanted[is_leaf], len(weights))
+    _within(b, "tree_roots", tree_roots, inner)
+    said = wanted[is_leaf]
+    wanted = np.where((wanted >= 0) & (wanted < inner), wanted, NOWHERE)
+    wanted[is_leaf] = np.arange(inner, inner + len(said))
+    true, false = np.split(wanted, 2)
+    alone = is_leaf[tree_roots] & is_leaf[inner + tree_roots] & (nodes_truenodeids == nodes_falsenodeids)[tree_roots]
+    nothing, nowhere = np.zeros(len(said), np.int8), np.full(len(said), NOWHERE)
     feature, value, missing = (np.append(a, nothing.astype(a.dtype)) for a in (nodes_featureids, splits, missing))
     ways = np.append(true, nowhere), np.append(false, nowhere)
-    mode = np.append(modes, np.full(leaves, LEAF, modes.dtype))
+    mode = np.append(modes, np.full(len(said), LEAF, modes.dtype))
     nodes = Nodes(mode, feature, value, missing, *ways, _sets(b, modes, membership_values))
-    entries = Entries(np.arange(inner, inner + leaves), leaf_targetids, weights)
-    trees = nodes, np.where(alone, true[roots], roots), entries
+    entries = Entries(np.arange(inner, len(mode)), leaf_targetids[said], weights[said])
+    trees = nodes, np.where(alone, true[tree_roots], tree_roots), entries
     made = _summed(b, data, trees, n_targets, AGGREGATES[aggregate_function], None)
     return b(Cast(x.type.dtype), post_transformed(b, made, TRANSFORMS[post_transform]))
-
-
-def _row_of(numbers: Array, leaf: Array, inner: int, leaves: int) -> Array:
-    """Rows of ``inner`` nodes, which have numbers of their own, and of the leaves behind them."""
-    is_leaf = leaf.astype(bool)
-    known = (numbers >= 0) & (numbers < np.where(is_leaf, leaves, inner))
-    return np.where(known, numbers + inner * is_leaf, NOWHERE)

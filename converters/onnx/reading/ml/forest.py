@@ -70,7 +70,7 @@ def forest(nodes: Nodes, roots: Array, entries: Entries, dtype: AnyDType) -> lis
     child = np.where(leaf, np.arange(len(order)) - 1, place[tests.left[order]])
     number = np.where(leaf, np.cumsum(leaf) - 1, -1)
     count = int(leaf.sum())
-    said = np.where(place[entries.node] == NOWHERE, count, number[place[entries.node]])
+    said = np.append(number, count)[place[entries.node]]  # those of no tree, whose place is -1, come last
     kept = np.argsort(said, kind="stable")[: np.count_nonzero(said < count)]
     ends = np.cumsum(np.bincount(said[kept], minlength=count + 1))
     ints = (

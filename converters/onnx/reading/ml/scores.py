@@ -87,8 +87,6 @@ def two_scores(b: NodeBuilder, score: Value, labels: Array, name: str, positive:
     """
     column = b(Squeeze(), score, np.array([1]))
     second = b(p.Cast(I64), b(p.Greater(), column, 0.5 if positive else 0.0))
-    if len(labels) == 1:
-        labels = np.array([0, 1], I64) if labels.dtype == I64 else np.array(["", labels[0]], STRING)
     label = b(Gather(0), labels, second)
     if name == "PROBIT":
         return label, _probit(b, score)
