@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -247,6 +248,7 @@ JUDGES: dict[str, Callable[[Asked], Judge]] = {
     "paddle": PaddleInference,
 }  # fmt: skip
 """Judges by name."""
+OURS = ("reference", "cpu")
 OWN = {"tflite": ("litert", "ai_edge_litert"), "caffe": ("opencv", "cv2"), "paddle": ("paddle", "paddle")}
 """By format the judge whose own format it is, and the package that it needs."""
 
@@ -264,8 +266,20 @@ def judge_of(
             raise BoltError(f"verify: onnxruntime is not installed, wanted it (pip install onnxruntime), {other}")
     if against not in JUDGES:
         raise OptionError(f"verify: against: got {against!r}, wanted one of {', '.join(map(repr, JUDGES))}")
-    fitting = dict.fromkeys(("onnxruntime", "reference", "cpu", own))
+    fitting = dict.fromkeys(("onnxruntime", *OURS, own))
     if against not in fitting:
         what = f"a file of {format}" if format else "a graph"
         raise BoltError(f"verify: against: got {against!r} for {what}, wanted {' or '.join(map(repr, fitting))}")
-    return against, JUDGES[against](Asked(model, weights, graph, feeds, format))
+    with said_by(against):
+        return against, JUDGES[against](Asked(model, weights, graph, feeds, format))
+
+
+@contextmanager
+def said_by(against: str) -> Iterator[None]:
+    """Have what another engine raises name it; errors of our own references and kernels stay as they are."""
+    try:
+        yield
+    except Exception as error:
+        if against in OURS or isinstance(error, (BoltError, OSError, MemoryError)):
+            raise
+        raise BoltError(f"{against}: model: got what it fails at, wanted one that it runs: {error}") from error

@@ -18,7 +18,7 @@ from bolt_numba.base.options import options_of, sign
 from bolt_numba.base.types import Array, dtype_name
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import sized
-from bolt_numba.judges import Judge, judge_of
+from bolt_numba.judges import Judge, judge_of, said_by
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.peers import Feeds, Model
@@ -336,7 +336,7 @@ class _Comparer:
         """Intermediate tensors, if wanted, then the outputs of the session as it is."""
         checks: list[TensorCheck] = []
         self.finals = dict(zip(self.outputs, self.session.run(None, self.feeds), strict=True))  # it checks feeds best
-        wanted = self.judge.values(self.outputs)
+        wanted = self._theirs(self.outputs)
         finals = [self._check(name, "output", got, wanted[name]) for name, got in self.finals.items()]
         for start in range(0, len(self.inner) if intermediates else 0, AT_ONCE):
             checks += self._checks(self.inner[start : start + AT_ONCE], "intermediate")
@@ -346,7 +346,7 @@ class _Comparer:
         """The checks, of which some are ok after all, or follow from others; and what bisection finds."""
         ours = Party("ours", self._ours, min(self.rtol, LAYER_LIMITS[self.precision]), ONE_LEVEL)
         other = Party(
-            self.against, self.judge.values, min(self.rtol, LAYER_LIMITS["f32"]), ONE_LEVEL * self.judge.levels
+            self.against, self._theirs, min(self.rtol, LAYER_LIMITS["f32"]), ONE_LEVEL * self.judge.levels
         )
         arbiter = Arbiter(self.graph, self.feeds, (ours, other), self.steps)
         arbiter.look_at(self.inner, self.outputs)
@@ -369,7 +369,7 @@ class _Comparer:
 
     def _settled(self, arbiter: Arbiter) -> set[str]:
         """Outputs that are as they should be: those of f64, or of the session that gives other tensors, too."""
-        theirs, settled = self.judge.values(self.outputs), set()
+        theirs, settled = self._theirs(self.outputs), set()
         off = [0.0, 0.0]
         for name, (exact, rough) in arbiter.of_inputs(self.outputs).items():
             both = self.finals[name], theirs[name]
@@ -401,8 +401,12 @@ class _Comparer:
         self.session.reset_state()  # the judge begins anew, too
         return dict(zip(names, self.session.run(list(names), self.feeds), strict=True))
 
+    def _theirs(self, names: Sequence[str]) -> dict[str, Any]:
+        with said_by(self.against):
+            return self.judge.values(names)
+
     def _checks(self, names: Sequence[str], kind: str) -> list[TensorCheck]:
-        wanted = self.judge.values(names)
+        wanted = self._theirs(names)
         return [self._check(name, kind, got, wanted[name]) for name, got in self._ours(names).items()]
 
     def _check(self, name: str, kind: str, got: Any, wanted: Any) -> TensorCheck:

@@ -112,6 +112,7 @@ class Assistant:
     def __init__(self, process: Any) -> None:
         self.process = process
         self._is_ready = False
+        self._sending = threading.Lock()
 
     @classmethod
     def start(cls, is_nice: bool = False, stays: bool = False) -> Assistant | None:
@@ -150,7 +151,8 @@ serve({is_nice})"""
             return False
         compiles.begins(kernel.name)
         try:
-            send(self.process.stdin, data)
+            with self._sending:
+                send(self.process.stdin, data)
             self._is_ready = self._is_ready or is_ready(self.process.stdout)
             answer = receive(self.process.stdout) if self._is_ready else None
         except (OSError, ValueError):
@@ -162,16 +164,27 @@ serve({is_nice})"""
         return True
 
     def leave(self, kernel: MachineCode, room: int) -> int:
-        """Have the kernel compiled when this process is gone; the bytes that say so, at most ``room``."""
-        from bolt_numba.kernels.shipping import NICE, SECONDS, send, shipped
+        """Have the kernel compiled when this process is gone; the bytes that say so, at most ``room``.
+
+        Nobody waits for a pipe that is full or being written to: all of ``room`` is gone then.
+        """
+        from bolt_numba.kernels.shipping import HEAD, NICE, framed, shipped
 
         data = shipped(kernel)
-        if data is None or len(data) + SECONDS.size > room:
+        if data is None or len(data) + HEAD.size > room:
             return 0
-        with suppress(OSError, ValueError):
+        if not self._sending.acquire(blocking=False):
+            return room
+        try:
             os.setpriority(os.PRIO_PROCESS, self.process.pid, NICE)
-            send(self.process.stdin, data)
-        return len(data) + SECONDS.size
+            pipe = self.process.stdin.fileno()
+            os.set_blocking(pipe, False)
+            sent = os.write(pipe, framed(data))
+            return sent if sent == len(data) + HEAD.size else room
+        except (OSError, ValueError):
+            return room
+        finally:
+            self._sending.release()
 
     def close(self) -> None:
         """End it: at once where it is still at work."""

@@ -27,7 +27,8 @@ from bolt_numba.kernels.declare import Inline, Source, Word, free_names
 _KNOWN = frozenset(("bolt_numba", "numpy", *sys.stdlib_module_names)) - {"__main__"}
 TWINS = "bolt_numba.kernels.cpu_"
 """How the names of modules begin that `kernels.targets` makes."""
-_HEAD = struct.Struct("<Q")
+HEAD = struct.Struct("<Q")
+"""How a message begins: how long it is."""
 _READY = b"bolt_numba: answers follow\n"
 """A line of its own, after whatever was printed before."""
 SECONDS = struct.Struct("<d")
@@ -115,18 +116,23 @@ def _fill(function: types.FunctionType, state: tuple[Any, ...]) -> None:
 # ---------------------------------------------------------------------------------------------------------------- pipe
 
 
+def framed(data: bytes) -> bytes:
+    """A message as it goes through the pipe."""
+    return HEAD.pack(len(data)) + data
+
+
 def send(pipe: BinaryIO, data: bytes) -> None:
-    pipe.write(_HEAD.pack(len(data)) + data)
+    pipe.write(framed(data))
     pipe.flush()
 
 
 def receive(pipe: BinaryIO) -> bytes | None:
     """The next message; None where there will be no more."""
-    head = pipe.read(_HEAD.size)
-    if len(head) < _HEAD.size:
+    head = pipe.read(HEAD.size)
+    if len(head) < HEAD.size:
         return None
-    data = pipe.read(_HEAD.unpack(head)[0])
-    return data if len(data) == _HEAD.unpack(head)[0] else None
+    data = pipe.read(HEAD.unpack(head)[0])
+    return data if len(data) == HEAD.unpack(head)[0] else None
 
 
 def is_ready(pipe: BinaryIO) -> bool:

@@ -200,3 +200,18 @@ def test_a_loop_without_end_can_be_interrupted() -> None:
     )  # fmt: skip
     assert done.stdout == "interrupted\n", done.stderr
     assert done.returncode != -signal.SIGINT
+
+
+def test_pixels_of_filters_are_asked_for() -> None:
+    """Where filters look is a table with a number for each product, of sizes that are planned or followed."""
+    made = model(
+        [node("Conv", ["x", "w"], ["y"], pads=[7, 7, 7, 7])], [value("x", "f", (1, 1, "h", "w"))], [value("y", "f")],
+        {"w": np.ones((1, 1, 15, 15), np.float32)},
+    )  # fmt: skip
+    session = bn.compile(made.SerializeToString(), memory_limit=2 << 20, threads=1, stand_ins=False)
+    with pytest.raises(bn.BudgetError, match=r"Conv.: input pixels of filters: .*got 3 MiB, wanted at most 2 MiB"):
+        session.warmup(x=(1, 1, 60, 60))
+    for size in range(30, 40):
+        session.warmup(x=(1, 1, size, size))
+    with pytest.raises(bn.BudgetError, match=r"plan of 1 steps: .*got 3 MiB, wanted at most 2 MiB"):
+        session(x=np.zeros((1, 1, 60, 60), np.float32))

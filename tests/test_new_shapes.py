@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 import types
 from collections import Counter
@@ -171,6 +172,23 @@ def test_kernels_are_shipped_to_assistants(cache: Path) -> None:
         x = np.array([7])
         kernel.run(x=x, **({"n": 2} if "n" in kernel.fields else {}))
         assert x[0] == wanted
+
+
+def test_nobody_waits_for_an_assistant_when_the_process_ends(cache: Path) -> None:
+    """One that does not read, with a pipe that is full; and one that another thread is writing to."""
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with precompile.Assistant(process) as assistant:
+        left: list[int] = []
+        thread = threading.Thread(
+            target=lambda: left.extend(assistant.leave(probe(7), 1 << 15) for _ in range(1000)), daemon=True
+        )
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+        assert left[0] < left[-1] == 1 << 15, "the room that is left is gone with the pipe"
+        with assistant._sending:
+            assert assistant.leave(probe(7), 1 << 14) == 1 << 14
 
 
 @pytest.mark.parametrize("printed", ["", "hello", "hello\\n", "a line that is longer than eight bytes\\n"])

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 import bolt_numba as bn
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels.registry import KERNELS, Entry, load
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.arrays import reduce as reductions
@@ -380,3 +381,20 @@ def test_attributes_beyond_f32_are_infinite() -> None:
         graph = Graph("g")
         graph.add_output(Builder(graph)(op, graph.add_input("x", TensorType(F32, (3,)))), "y")
         np.testing.assert_array_equal(bn.compile(graph)(x=x)[0], np.array(wanted, F32))
+
+
+@pytest.mark.parametrize(("group", "channels"), [(1, 16), (4, 4), (16, 1)], ids=["all", "grouped", "depthwise"])
+def test_weights_that_are_not_finite_meet_pads(group: int, channels: int) -> None:
+    """Filters of one group multiply what is outside of the image by 0; those of several leave it out."""
+    graph, image = Graph("pads"), {"x": np.ones((1, 16, 8, 8), np.float32)}
+    x = graph.add_input("x", TensorType(F32, (1, 16, 8, 8)))
+    w = np.ones((16, channels, 3, 3), np.float32)
+    w[:, 0, 0, 0] = INF
+    graph.add_output(Builder(graph)(Conv(pads=(1, 1, 1, 1), group=group), x, w), "y")
+    wanted = interpret(graph, image)["y"]
+    (got,) = bn.Session(graph, threads=1, stand_ins=False)(image)
+    assert np.isnan(wanted[:, :, 0]).all()
+    np.testing.assert_array_equal(got[:, :, 1:, 1:], wanted[:, :, 1:, 1:])
+    sums = np.full(8, 6 * channels)
+    sums[[0, -1]] = 4 * channels
+    np.testing.assert_array_equal(got[0, :, 0], np.broadcast_to(NAN if group == 1 else sums, (16, 8)))

@@ -14,7 +14,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Slice, Squeeze, Tile, Unsqueeze
-from bolt_numba.types import BOOL, F32, I64, Array, Sym, TensorType
+from bolt_numba.types import BOOL, F32, I64, Array, Dim, Sym, TensorType
 from tests.graphs import choice
 
 SIGNED = (ops.Add, ops.Sub, ops.Mul, ops.Div, ops.Pow, ops.Min, ops.Max, ops.PRelu, ops.Equal, ops.Less)
@@ -179,3 +179,21 @@ def test_a_reshape_that_keeps_the_elements_before_it_has_one_column() -> None:
     count = b(ops.Mul(), b(Shape(0, 1), x), np.array([4]))
     y = b(Reshape(), x, b(Concat(0), count, np.array([-1])))
     assert y.type.shape == (4 * N, 1)
+
+
+def turned(*dims: Dim) -> Graph:
+    """A matrix in the shape of its transpose, computed."""
+    graph = Graph("turned")
+    x = graph.add_input("x", TensorType(F32, dims))
+    b = Builder(graph)
+    rows, columns = (b(Slice(), b(Shape(), x), np.array([i]), np.array([i + 1])) for i in (0, 1))
+    graph.add_output(b(Reshape(), x, b(Concat(0), columns, rows)), "y")
+    return graph
+
+
+def test_a_computed_zero_of_an_empty_operand() -> None:
+    """0 keeps a dimension, as in a constant shape; an open size that turns out 0 is solved as -1, as in onnxruntime."""
+    (y,) = bn.Session(turned(Sym("n"), 5))(x=np.zeros((0, 5), np.float32))
+    assert y.shape == (5, 0)
+    with pytest.raises(bn.ShapeError, match=r"Reshape: shape: got \[5, 0\], wanted 0 elements"):
+        bn.Session(turned(0, 5))(x=np.zeros((0, 5), np.float32))

@@ -141,6 +141,23 @@ def test_random_numbers_are_no_rounding() -> None:
     assert "nan" not in str(report)
 
 
+@pytest.mark.parametrize("intermediates", [True, False])
+def test_a_fault_behind_random_numbers_is_found(monkeypatch: pytest.MonkeyPatch, intermediates: bool) -> None:
+    """Each engine is held against what it drew itself."""
+
+    def noisy(gain: float) -> Graph:
+        graph = Graph("noise")
+        b = Builder(graph)
+        noise = b(RandomNormal(), np.array([4, 64], I64), name="noise")
+        graph.add_output(b(Relu(), b(Mul(), noise, np.asarray(gain, F32), name="gained"), name="y"), "y")
+        return graph
+
+    assert bn.verify(noisy(1.0), "reference", intermediates=intermediates).ok
+    with_wrong_kernels(monkeypatch, noisy(1.02))
+    report = bn.verify(noisy(1.0), "reference", intermediates=intermediates)
+    assert report.first_divergent == "gained", str(report)
+
+
 def test_feeds_of_a_wrong_shape_are_told_as_calls_tell_it() -> None:
     with pytest.raises(bn.ShapeError, match=r"input 'x': got shape \(4, 3\), wanted"):
         bn.verify(centred(), "reference", feeds={"x": np.ones((4, 3), F32)})

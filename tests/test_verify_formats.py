@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import bolt_numba as bn
 from bench.caffe_nets import CaffeNet, ssd_heads
-from bolt_numba.arbitration import DYNAMIC, INPUTS_DIFFER, TO_BYTES
+from bolt_numba.arbitration import COARSE, DYNAMIC, INPUTS_DIFFER, TO_BYTES
 from bolt_numba.benchmark import bench
-from bolt_numba.errors import BoltError
+from bolt_numba.errors import BoltError, InternalError
 from tests.formats import cases
+from tests.tflite_operator import Tensor, constant, model
 
 pytest.importorskip("ai_edge_litert")
 
@@ -49,6 +51,34 @@ def test_documented_differences_are_named(tmp_path: Path, pattern: str, why: str
     assert report.ok, report
     assert {c.explained for c in report.checks if c.explained} == {why}
     assert why in str(report)
+
+
+def test_images_of_16_bits_are_right_here() -> None:
+    """LiteRT is hundreds of levels off; a fault of ours would be one."""
+    x = np.random.default_rng(1).integers(-32768, 32768, (1, 16, 16, 3)).astype(np.int16)
+    given = [Tensor(x.shape, np.int16, scale=[0.1], zero_point=[0]), constant(np.array([33, 29], np.int32))]
+    result = Tensor((1, 33, 29, 3), np.int16, scale=[0.1], zero_point=[0])
+    file = model("RESIZE_BILINEAR", given, [result], "ResizeBilinear", half_pixel_centers=True)
+    report = bn.verify(file, feeds={"t0": x})
+    assert report.ok, report
+    assert {c.explained for c in report.checks} == {COARSE}
+
+
+def test_what_opencv_cannot_run_is_said_to_be_opencvs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cv2 = pytest.importorskip("cv2")
+    files = next(cases("caffe", "nets/lenet$")).files
+    path, weights = tmp_path / "net.prototxt", tmp_path / "net.caffemodel"
+    path.write_bytes(files["prototxt"])
+    weights.write_bytes(files["caffemodel"])
+
+    def fails(*_: object) -> None:
+        raise cv2.error("no such layer")
+
+    for place in ("bolt_numba.judges.OpenCv.values", "bolt_numba.judges.OpenCv.__init__"):
+        monkeypatch.setattr(place, fails)
+        with pytest.raises(BoltError, match=r"opencv: model: got what it fails at.*no such layer") as told:
+            bn.verify(path)
+        assert not isinstance(told.value, InternalError)
 
 
 def test_a_wrong_tensor_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -54,6 +54,10 @@ class TextStep:
             cells[i] = dense_result(result, value.type)
 
 
+Go: TypeAlias = Callable[[list[Any]], list[Any]]
+Do: TypeAlias = Callable[[TextStep, list[Any]], None]
+
+
 class Texts:
     """The steps before and behind a region.
 
@@ -87,11 +91,11 @@ class Texts:
             own.discard(cell)
         self.ends = bool(behind) or [*graph.outputs] != outputs
 
-    def begin(self, arrays: Sequence[Any]) -> list[Any]:
-        """The cells that are known before the region runs."""
+    def begin(self, arrays: Sequence[Any], do: Do = TextStep.run) -> list[Any]:
+        """The cells that are known before the region runs; ``do`` runs a step."""
         cells = [*arrays, *self.room]
         for step in self.before:
-            step.run(cells)
+            do(step, cells)
         return cells
 
     def prepared(self, arrays: Sequence[Any]) -> list[Any]:
@@ -99,30 +103,32 @@ class Texts:
         cells = self.begin(arrays)
         return [cells[i] for i in self.given]
 
-    def run(
-        self, go: Callable[[list[Any]], list[Any]], arrays: Sequence[Any], budget: Budget | None = None
-    ) -> list[Any]:
-        """Outputs of the graph; ``go`` runs the region, ``budget`` holds for the rest."""
+    def run(self, go: Go, arrays: Sequence[Any], budget: Budget | None = None, do: Do = TextStep.run) -> list[Any]:
+        """Outputs of the graph; ``go`` runs the region, ``do`` a step, ``budget`` holds for the rest."""
         if budget is not None:
             with within(budget):
-                return self.run(go, arrays)
-        cells = self.begin(arrays)
+                return self.run(go, arrays, None, do)
+        cells = self.begin(arrays, do)
         given = [cells[i] for i in self.given]
         if not self.ends:
             return go(given)
         cells += go(given) if self.region.outputs else []
         cells += self.rest
         for step in self.behind:
-            step.run(cells)
+            do(step, cells)
         return [cells[i] if own else _copied(cells[i]) for i, own in self.gives]
 
-    def timed(self, go: Callable[[list[Any]], list[Any]], arrays: Sequence[Any]) -> tuple[list[float], list[float]]:
+    def timed(self, go: Go, arrays: Sequence[Any]) -> tuple[list[float], list[float]]:
         """Seconds of each step before and behind the region, of one run."""
-        cells: list[Any] = [*arrays, *self.room]
-        before = [_seconds(step, cells) for step in self.before]
-        cells += go([cells[i] for i in self.given]) if self.region.outputs else []
-        cells += self.rest
-        return before, [_seconds(step, cells) for step in self.behind]
+        seconds: list[float] = []
+
+        def timed(step: TextStep, cells: list[Any]) -> None:
+            start = time.perf_counter()
+            step.run(cells)
+            seconds.append(time.perf_counter() - start)
+
+        self.run(go, arrays, do=timed)
+        return seconds[: len(self.before)], seconds[len(self.before) :]
 
     def rows(self, steps: Sequence[TextStep]) -> Iterator[dict[str, Any]]:
         """Rows of a report."""
@@ -185,11 +191,3 @@ def _once(values: Iterable[Value]) -> list[Value]:
 
 def _copied(value: Any) -> Any:
     return np.array(value) if isinstance(value, np.ndarray) else value
-
-
-def _seconds(step: TextStep, cells: list[Any]) -> float:
-    start = time.perf_counter()
-    step.run(cells)
-    return time.perf_counter() - start
-
-

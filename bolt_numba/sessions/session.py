@@ -156,7 +156,7 @@ class Session:
         graph, stored = self._optimise(), self.graph.packed
         self._packs.take(graph, self._weights(), self._optimise)
         self._texts = None
-        if STRING in [v.type.dtype for node in graph.nodes for v in (*node.operands, *node.outputs) if v is not None]:
+        if STRING in [v.type.dtype for v in (*graph.inputs, *graph.outputs)]:  # texts at its ends, if at all
             from bolt_numba.runtime.texts import texts_of
 
             self._texts = texts_of(graph)

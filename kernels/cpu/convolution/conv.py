@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.budget import ask
 from bolt_numba.base.follow import is_followed, pure
 from bolt_numba.base.selects import MOST_ROWS, either, filled, greatest, least
 from bolt_numba.base.selects import table as rows_of
@@ -105,6 +106,8 @@ def along_batch(windows: Windows) -> Windows:
 
 def pixel_table(windows: Windows, sizes: tuple[int, ...], outs: tuple[int, ...]) -> Taps:
     """Input row (pixel number) of every tap of every output pixel, -1 outside."""
+    if not is_followed((sizes, outs)):
+        ask(np.int32(0).nbytes * math.prod((*windows.kernel, *outs)), "input pixels of filters")
     if not is_followed((sizes, outs)) or len(sizes) > TAP_AXES:
         return _pixel_table(windows, sizes, outs)
     more, half = TAP_AXES - len(sizes), len(windows.pads) // 2
