@@ -14,7 +14,7 @@ import bolt_numba
 from bolt_numba.base.config import TRACEBACKS
 from bolt_numba.base.errors import BoltError
 from bolt_numba.base.files.trusted import CacheWarning
-from bolt_numba.cli import check, devices, draw, export, flows, kernels, machine, model, quantise, speed
+from bolt_numba.cli import check, devices, draw, export, flows, kernels, machine, model, quantise, serving, speed
 from bolt_numba.cli.console import err, plain
 from bolt_numba.plugins.interface import FallbackWarning
 
@@ -36,6 +36,7 @@ app.command("verify")(check.verify)
 app.command("profile")(speed.profile)
 app.command("viz")(draw.viz)
 app.command("ops")(machine.ops)
+app.command("serve")(serving.serve)
 app.add_typer(kernels.cache, name="cache")
 app.add_typer(flows.flow, name="flow")
 app.command("devices")(devices.devices)

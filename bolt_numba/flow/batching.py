@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.errors import ShapeError
+from bolt_numba.base.types import Array
 from bolt_numba.flow.errors import FlowError
 
 
@@ -15,13 +16,17 @@ class BatchError(FlowError):
     """What a node made of a batch cannot be taken apart."""
 
 
-def key_of(feeds: Mapping[str, Any], batched: Sequence[str]) -> Hashable:
-    """What pieces must have in common to run as one: types and shapes behind the first axis, and all other inputs."""
+def key_of(feeds: Mapping[str, Any], batched: Sequence[str], padded: Container[str] = ()) -> Hashable:
+    """What pieces must have in common to run as one: types and shapes behind the first axis, and all other inputs.
+
+    Of inputs that are ``padded`` only the number of axes.
+    """
     rows_of(feeds, batched)
     key: list[Hashable] = []
     for name, given in feeds.items():
         array = given if isinstance(given, np.ndarray) else np.asarray(given)
-        whose = (array.shape[1:],) if name in batched else (array.shape, array.tobytes())
+        own = (array.ndim,) if name in padded else (array.shape[1:],)
+        whose = own if name in batched else (array.shape, array.tobytes())
         key.append((name, array.dtype, *whose))
     return tuple(key)
 
@@ -39,10 +44,26 @@ def rows_of(feeds: Mapping[str, Any], batched: Sequence[str]) -> int:
     return next(iter(counts.values()))
 
 
-def join(feeds: Sequence[Mapping[str, Any]], batched: Sequence[str]) -> dict[str, Any]:
-    """One piece of several with the same key."""
-    first = feeds[0]
-    return {name: np.concatenate([f[name] for f in feeds]) if name in batched else first[name] for name in first}
+def join(
+    feeds: Sequence[Mapping[str, Any]], batched: Sequence[str], pad: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """One piece of several with the same key.  pad: what inputs are filled up with, to the largest of them."""
+    first, pad = feeds[0], pad or {}
+    return {
+        name: _together([f[name] for f in feeds], pad.get(name)) if name in batched else first[name] for name in first
+    }
+
+
+def _together(arrays: Sequence[Array], fill: float | None) -> Array:
+    shapes = {a.shape[1:] for a in arrays}
+    if fill is None or len(shapes) == 1:
+        return np.concatenate(arrays)
+    sizes = [max(column) for column in zip(*shapes, strict=True)]
+    made = np.full((sum(map(len, arrays)), *sizes), fill, arrays[0].dtype)
+    row = 0
+    for array in arrays:
+        made[(slice(row, row := row + len(array)), *map(slice, array.shape[1:]))] = array
+    return made
 
 
 def split(made: Mapping[str, Any], rows: Sequence[int]) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ class FlowEngine:
     """Runs tasks.
 
     capacity: tasks that may be not done, or not read.  readers: stations by the value that they read.
+    watch: told of each run with the lock held: how long its pieces had waited, and its seconds.
     """
 
     def __init__(self, name: str, crews: Sequence[Crew], stations: Sequence[Station], lock: Any) -> None:
@@ -53,6 +54,7 @@ class FlowEngine:
         self.ends = {"done": 0, "failed": 0, "cancelled": 0}
         self.latencies: deque[float] = deque(maxlen=SAMPLES)
         self.events: deque[Event] | None = None
+        self.watch: Callable[[list[float], float], None] | None = None
         self.started_at = time.perf_counter()
         self.is_finished = self.is_closed = self.is_left = False
         self.working = 0
@@ -375,7 +377,10 @@ class FlowEngine:
     ) -> None:
         """Note a run, in the statistics and in the trace."""
         who, device = f"{crew.name} {worker.number}", worker.place[0]
-        station.counts.ran([begin - p.since for p in pieces], end - begin, who, device)
+        waits = [begin - p.since for p in pieces]
+        station.counts.ran(waits, end - begin, who, device)
+        if self.watch is not None:
+            self.watch(waits, end - begin)
         tasks = () if self.events is None else tuple([p.task.number for p in pieces])
         if self.events is not None:
             self.events.append(Event(station.name, crew.name, worker.number, begin, end, tasks))

@@ -256,6 +256,7 @@ class Flow:
         stream: Any = None,
         deadline: float | None = None,
         timeout: float | None = None,
+        priority: int = 0,
         **named: Any,
     ) -> FlowTask:
         """Add a task, which `dequeue` gives back when it is done.  The task is also a future of its results.
@@ -263,9 +264,10 @@ class Flow:
         values: by the flow's inputs; also as keywords.  stream: the key of its stream, for nodes that keep something.
         deadline: seconds until it must be done; then it fails with a FlowDeadlineError.  timeout: seconds to wait for
         room; None: as long as it takes, 0: not at all; then a FlowFullError is raised and there is no task.
+        priority: tasks with a lower number go first where several wait.
         Raises FlowError for inputs that are not the flow's.
         """
-        return self._enter(values, named, stream, deadline, timeout, True)
+        return self._enter(values, named, stream, deadline, timeout, True, priority)
 
     @border("flow")
     def submit(
@@ -276,13 +278,14 @@ class Flow:
         stream: Any = None,
         deadline: float | None = None,
         timeout: float | None = None,
+        priority: int = 0,
         **named: Any,
     ) -> FlowTask:
         """As `enqueue`, for a task that is a future only: `dequeue` and iteration do not give it.
 
         Raises FlowError as that.
         """
-        return self._enter(values, named, stream, deadline, timeout, False)
+        return self._enter(values, named, stream, deadline, timeout, False, priority)
 
     def __call__(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, Any]:
         """Run one task and wait for its results, by name.
@@ -320,7 +323,11 @@ class Flow:
         """As `enqueue`; the event loop does something else until there is room.  Raises FlowError as that."""
         return await self._enter_async(values, named, stream, deadline, True)
 
-    def _task(self, values: Any, named: Mapping[str, Any], stream: Any, in_line: bool) -> FlowTask:
+    def _task(
+        self, values: Any, named: Mapping[str, Any], stream: Any, in_line: bool, priority: Any = 0
+    ) -> FlowTask:
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise FlowError(f"flow {self.name!r}: priority: got {priority!r:.80}, wanted a whole number")
         if values is not None and not isinstance(values, Mapping):
             raise FlowError(f"flow {self.name!r}: got a {type(values).__name__}, wanted values by name")
         given = {**(values or {}), **named}
@@ -328,15 +335,15 @@ class Flow:
             raise FlowError(f"flow {self.name!r}: inputs: got {list(given)}, wanted {list(self.inputs)}")
         for name, spec in self.types.items():
             given[name] = as_input(spec, given[name])
-        task = FlowTask(self.engine, given, stream, in_line)
+        task = FlowTask(self.engine, given, stream, in_line, priority)
         task.owner = self  # a flow with open tasks is not given up
         return task
 
     def _enter(
         self, values: Any, named: Mapping[str, Any], stream: Any, deadline: float | None, timeout: float | None,
-        in_line: bool,
+        in_line: bool, priority: int,
     ) -> FlowTask:  # fmt: skip
-        task = self._task(values, named, stream, in_line)
+        task = self._task(values, named, stream, in_line, priority)
         self.engine.enter(task, seconds_of("timeout", timeout), seconds_of("deadline", deadline))
         return task
 

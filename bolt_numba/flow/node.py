@@ -28,7 +28,8 @@ class FlowNode:
     """A node: ``inputs`` and ``outputs`` are names of values by the names that the node itself has for them.
 
     wants, makes: types of inputs and outputs, by the node's names, as far as they are known.
-    batched: inputs that have an axis of the batch, the first.  stops: whether `stop` can end a call.
+    batched: inputs that have an axis of the batch, the first.  cuts: axes of outputs that are cut to the size of an
+    axis of an input that was filled up: output, axis, input, its axis.  stops: whether `stop` can end a call.
     said: what the node was made of, as a file names it: a function, or a model with its options.
     """
 
@@ -38,6 +39,7 @@ class FlowNode:
         self.states = {p: s if isinstance(s, State) else State(s) for p, s in options.states.items()}
         self.fixed = dict(options.fixed)
         self.batched: tuple[str, ...] = tuple(inputs)
+        self.cuts: list[tuple[str, int, str, int]] = []
         self.wants: dict[str, TensorSpec] = {}
         self.makes: dict[str, TensorSpec] = {}
         self.keeps, self.stops = bool(self.states), False
@@ -88,9 +90,13 @@ class FlowNode:
 
     def run_together(self, feeds: Sequence[Mapping[str, Any]], worker: Worker) -> list[dict[str, Any]]:
         """As `run`, for several pieces as one batch."""
-        made = self.call({**join(feeds, self.batched), **self.fixed}, worker, {})
+        made = self.call({**join(feeds, self.batched, self.options.pad), **self.fixed}, worker, {})
         rows = [rows_of(f, self.batched) for f in feeds]
-        return [self.named(part) for part in split({port: made[port] for port in self.outputs}, rows)]
+        parts = split({port: made[port] for port in self.outputs}, rows)
+        for port, axis, source, its_axis in self.cuts:
+            for part, own in zip(parts, feeds, strict=True):
+                part[port] = part[port][(slice(None),) * axis + (slice(own[source].shape[its_axis]),)]
+        return [self.named(part) for part in parts]
 
     def named(self, made: Mapping[str, Any]) -> dict[str, Any]:
         """Outputs by the names of their values, held to declared types."""
@@ -128,6 +134,8 @@ class FunctionNode(FlowNode):
             raise FlowError(f"function: got {function!r:.80}, wanted a function")
         self.by_name = isinstance(inputs, Mapping)
         super().__init__(name, _as_ports("inputs", inputs), _as_ports("outputs", outputs), options)
+        if options.pad:
+            raise FlowError(f"pad: got {options.pad!r:.80} for a function, wanted it for models only")
         self.function, self.said = function, {"function": function}
         self.results = [*self.outputs, *(s.output for s in self.states.values() if s.output not in self.outputs)]
         self.makes = {port: type_of(port, text) for port, text in options.types.items()}
@@ -200,6 +208,7 @@ class ModelNode(FlowNode):
         _want_known("outputs", [*self.outputs, *back], makes)
         if missing := [n for n in free if n not in self.inputs]:
             raise FlowError(f"inputs: got {list(self.inputs)}, missing {missing}")
+        _want_known("pad", options.pad, self.inputs)
         for key in ("types", "process"):
             if getattr(options, key):
                 raise FlowError(f"{key}: got {getattr(options, key)!r:.80} for a model, wanted it for functions only")
@@ -230,6 +239,16 @@ class ModelNode(FlowNode):
         firm = {n: shape for n, shape in free.items() if n in self.outputs and not _is_free(shape)}
         if not self.batched or firm:
             raise FlowError(f"max_batch: got shapes {firm or free}, wanted a first axis whose size is free")
+        sizes = {d: (n, i) for n in self.options.pad for i, d in enumerate(free[n] or ()) if i and isinstance(d, str)}
+        others = {d for n in self.inputs if n not in self.options.pad for d in (free[n] or ())[1:]}
+        for name in self.outputs if sizes else ():
+            for axis, size in enumerate((free[name] or ())[1:], 1):
+                if size in sizes:
+                    self.cuts.append((name, axis, *sizes[size]))
+                elif isinstance(size, str) and size not in others:
+                    raise FlowError(f"pad: output {name!r}: got a size {size!r}, wanted sizes that inputs have")
+        if self.options.pad and any(free[n] is None for n in (*self.options.pad, *self.outputs)):
+            raise FlowError(f"pad: got shapes {free}, wanted as many axes as are known")
 
     def prepare(self, workers: Iterable[Worker]) -> None:
         from bolt_numba.compiling import compile

@@ -73,6 +73,8 @@ class NodeOptions:
     workers: its own; None: those of the flow.  each: values that are lists, of which the node gets one item at a time.
     states: inputs that come back from an output, by the input's name.  fixed: inputs that are the same for all tasks.
     max_batch, max_wait: pieces of work that run as one, and seconds that the first waits for others.
+    pad: numbers that a model's inputs of different sizes are filled up with in a batch, by the input's name; what it
+        makes of the filling is cut off.
     queue: pieces that may wait before nodes that feed this one pause.
     types: of outputs, such as ``"f32[n,3]"``, which are then held to them.
     process: call the function in other processes: True: one for each worker; a number: so many, with a worker for each.
@@ -84,6 +86,7 @@ class NodeOptions:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     max_batch: int = 1
     max_wait: float = 0.0
+    pad: Mapping[str, float] = field(default_factory=dict)
     queue: int = 16
     types: Mapping[str, str] = field(default_factory=dict)
     process: bool | int = False
@@ -100,9 +103,11 @@ class NodeOptions:
             workers_of(self.workers)
         if self.max_wait and self.max_batch == 1:
             raise FlowError("max_wait: got a time to wait for others with max_batch 1, wanted a larger max_batch")
-        for name in ("states", "fixed", "types"):
+        for name in ("states", "fixed", "types", "pad"):
             if not isinstance(getattr(self, name), Mapping):
                 raise FlowError(f"{name}: got {getattr(self, name)!r:.80}, wanted a mapping by name")
+        if self.pad and self.max_batch == 1:
+            raise FlowError("pad: got it with max_batch 1, wanted a larger max_batch")
         if self.states and (self.max_batch > 1 or self.each):
             raise FlowError("states: got them with max_batch or each, wanted one piece after another")
 

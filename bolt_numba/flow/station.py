@@ -64,7 +64,7 @@ class Station:
         made = [Piece(task, feed, i if node.each else None, now) for i, feed in enumerate(feeds)]
         if self.max_batch > 1:
             for piece in made:
-                piece.key = key_of(piece.feeds, node.batched)
+                piece.key = key_of(piece.feeds, node.batched, node.options.pad)
         return made
 
     def offer(self, piece: Piece) -> None:
@@ -77,7 +77,10 @@ class Station:
             self._admit(line)
 
     def _put(self, piece: Piece) -> None:
-        self.queue.append(piece)
+        at = len(self.queue)
+        while at and self.queue[at - 1].task.priority > piece.task.priority:
+            at -= 1
+        self.queue.insert(at, piece)
         self.counts.came(len(self.queue))
         self.crew.came()
 

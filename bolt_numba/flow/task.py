@@ -20,11 +20,14 @@ class FlowTask(Future[dict[str, Any]]):
     Attributes
     ----------
     number: how many tasks the flow had taken before.  stream: the key that it was given with, or None.
+    priority: pieces of tasks with a lower one go first in every queue.
     """
 
-    def __init__(self, engine: FlowEngine, values: dict[str, Any], stream: Any, in_line: bool) -> None:
+    def __init__(
+        self, engine: FlowEngine, values: dict[str, Any], stream: Any, in_line: bool, priority: int = 0
+    ) -> None:
         super().__init__()
-        self.number, self.stream, self.in_line = -1, stream, in_line
+        self.number, self.stream, self.in_line, self.priority = -1, stream, in_line, priority
         self.engine, self.values = engine, values
         self.memory = StreamMemory() if stream is None else engine.stream(stream)
         self.missing: dict[Station, int] = {}

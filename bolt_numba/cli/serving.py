@@ -1,0 +1,148 @@
+"""The command that serves models."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bolt_numba.base.config import processors
+from bolt_numba.base.errors import BoltError
+from bolt_numba.cli import console
+from bolt_numba.cli.options import takes_options
+
+if TYPE_CHECKING:
+    from bolt_numba.serve.repository import Repository
+    from bolt_numba.serve.server import Doors, Server
+
+HTTP, GRPC = 8000, 8001
+NEEDED = ("grpc", "orjson", "prometheus_client", "starlette", "uvicorn")
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
+"""Where several processes put their numbers, as the client of Prometheus names it."""
+LEVELS = ("debug", "info", "warning", "error")
+
+
+@takes_options(without=("stand_ins", "stages"))
+def serve(  # budget: each option is one line or two
+    models: Annotated[
+        list[Path], typer.Argument(metavar="MODEL...", help="Model files, or a folder NAME/VERSION/model.* of them.")
+    ],
+    host: Annotated[str, typer.Option("--host", help="The address to listen at.")] = "127.0.0.1",
+    http_port: Annotated[int, typer.Option("--http-port", min=-1, max=65535, help="REST; -1: none.")] = HTTP,
+    grpc_port: Annotated[int, typer.Option("--grpc-port", min=-1, max=65535, help="gRPC; -1: none.")] = GRPC,
+    options: Mapping[str, Any] = {},
+    max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Requests that may run as one.")] = 1,
+    max_wait_us: Annotated[
+        int, typer.Option("--max-wait-us", min=0, help="Microseconds that a request waits for others.")
+    ] = 0,
+    queue: Annotated[int, typer.Option("--queue", min=1, help="Requests under way; those beyond get 429.")] = 256,
+    instances: Annotated[int, typer.Option("--instances", min=1, help="Runs of one model at once.")] = 1,
+    deadline_ms: Annotated[float | None, typer.Option("--deadline-ms", min=0, help="Time of a request.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 1,
+    poll: Annotated[float | None, typer.Option("--poll", min=0.1, help="Seconds between looks at the folder.")] = None,
+    max_body: Annotated[float, typer.Option("--max-body", min=0.001, help="MiB of a request.")] = 64,
+    grace: Annotated[float, typer.Option("--grace", min=0, help="Seconds for requests when the server ends.")] = 30,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="A token that requests must bring.")
+    ] = None,
+    certificate: Annotated[Path | None, typer.Option("--tls-certificate", metavar="FILE", help="For TLS.")] = None,
+    key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="For TLS.")] = None,
+    log_level: Annotated[str, typer.Option("--log-level", help=", ".join(LEVELS))] = "info",
+) -> None:
+    """Serve models over REST and gRPC, by the Open Inference Protocol."""
+    want_installed()
+    if log_level not in LEVELS:
+        raise typer.BadParameter(f"got {log_level!r}, wanted one of {', '.join(LEVELS)}", param_hint="--log-level")
+    if workers > 1:  # before the client of Prometheus is imported
+        os.environ[SHARED] = tempfile.mkdtemp(prefix="bolt-numba-serve-")
+    from bolt_numba.serve.logs import begin_log
+    from bolt_numba.serve.server import Doors, run_loop
+    from bolt_numba.serve.settings import Settings
+
+    begin_log(log_level.upper())
+    compiled = dict(options) | ({"threads": max(1, processors() // workers)} if options["threads"] is None else {})
+    usual = Settings(max_batch, max_wait_us, {}, queue, instances, deadline_ms, compile=compiled)
+    doors = Doors(
+        host, _port(http_port), _port(grpc_port), max_body, grace_seconds=grace, token=_token(token_file),
+        certificate=certificate, key=key, poll_seconds=poll,
+    )  # fmt: skip
+    repository = repository_of(models, usual)
+    if workers == 1:
+        run_loop(_served(repository, doors, shared=False))
+        return
+    _serve_in_processes(workers, repository, doors)
+
+
+def want_installed() -> None:
+    """Raises BoltError where a package of the extra is missing."""
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise BoltError(f"serve: got no package {', '.join(missing)}, wanted the extra: pip install '.[serve]'")
+
+
+def _port(given: int) -> int | None:
+    return None if given < 0 else given
+
+
+def _token(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    if not (token := path.read_text().strip()):
+        raise BoltError(f"{path}: got an empty file, wanted a token")
+    return token
+
+
+def repository_of(paths: list[Path], usual: Any) -> Repository:
+    """Models that are named, or those of a folder.  Raises BoltError for what is no model or folder of models."""
+    from bolt_numba.serve.repository import Repository, is_repository
+
+    if len(paths) == 1 and is_repository(paths[0]):
+        return Repository(paths[0], {}, usual)
+    named: dict[str, Path] = {}
+    for path in paths:
+        if not path.exists():
+            raise BoltError(f"{path}: got nothing there, wanted a model, or a folder of NAME/VERSION/model.onnx")
+        if path.stem in named:
+            raise BoltError(
+                f"{path}: got a second model {path.stem!r}, wanted other names: they are those of the files"
+            )
+        named[path.stem] = path
+    return Repository(None, named, usual)
+
+
+async def _served(repository: Repository, doors: Doors, shared: bool) -> None:
+    from bolt_numba.serve.server import Server
+
+    await Server(repository, doors, shared).run(_tell)
+
+
+def _tell(server: Server) -> None:
+    """What serves where, on standard error; models that were not loaded are in the log."""
+    doors, models = server.doors, server.repository.models
+    secure = "s" if doors.certificate is not None else ""
+    places = [f"http{secure}://{doors.host}:{server.http_port}/v2"] if doors.http_port is not None else []
+    places += [f"grpc{secure}://{doors.host}:{server.grpc_port}"] if doors.grpc_port is not None else []
+    logging.getLogger("bolt_numba.serve").info(
+        "serving %s at %s", ", ".join(sorted(models)) or "no model", " and ".join(places)
+    )
+
+
+def _serve_in_processes(count: int, repository: Repository, doors: Doors) -> None:
+    from dataclasses import replace
+
+    from bolt_numba.serve.processes import Herd
+    from bolt_numba.serve.server import listening, run_loop
+
+    held = []
+    for field in ("http_port", "grpc_port"):
+        if getattr(doors, field) == 0:
+            held.append(listening(doors.host, 0, shared=True))
+            doors = replace(doors, **{field: held[-1].getsockname()[1]})
+    with console.progress("loading models"):
+        repository.preload()
+    Herd(count, lambda number: run_loop(_served(repository, doors, shared=True)), os.environ[SHARED]).run()

@@ -1,0 +1,243 @@
+"""One version of a model that is served: a session or a flow, its queue, and what its requests took."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.base.config import processors
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.types import STRING, Array, TensorSpec
+from bolt_numba.compiling import compile
+from bolt_numba.flow.files import load as load_flow
+from bolt_numba.flow.flow import Flow
+from bolt_numba.serve.errors import RequestError, kind_of
+from bolt_numba.serve.metrics import MEMORY, PLANS, ModelCounts
+from bolt_numba.serve.settings import US, Settings, SettingsError
+from bolt_numba.serve.tensors import datatype_of
+from bolt_numba.sessions.guesses import complete_shapes, model_feeds
+from bolt_numba.sessions.inputs import as_input
+from bolt_numba.sessions.session import Session
+
+FLOWS = (".toml", ".prototxt")
+QUICK_S = 3e-4
+"""A run that takes less is done where the request came: to hand it to another thread would take as long."""
+SHARE = 0.1
+"""Of the latest run in the time that the next is expected to take."""
+TRIALS = 3
+MOST_NUMBER = 1 << 31
+USUAL_PRIORITY = 2
+"""Of requests that name none: 1 goes before them."""
+
+
+class Asked:
+    """How one request wants to be served: seconds it may take, its priority (lower goes first), and its sequence."""
+
+    __slots__ = ("deadline", "ends", "priority", "starts", "stream")
+
+    def __init__(self, parameters: Mapping[str, Any], deadline: float | None = None) -> None:
+        timeout = self._number(parameters, "timeout")
+        limits = [s for s in (deadline, timeout * US if timeout else None) if s is not None]
+        self.deadline = min(limits) if limits else None
+        self.priority = self._number(parameters, "priority") or USUAL_PRIORITY
+        self.stream = parameters.get("sequence_id") or None
+        self.starts, self.ends = bool(parameters.get("sequence_start")), bool(parameters.get("sequence_end"))
+
+    @staticmethod
+    def _number(parameters: Mapping[str, Any], key: str) -> int:
+        given = parameters.get(key, 0)
+        if type(given) is not int or not 0 <= given <= MOST_NUMBER:
+            raise RequestError(f"parameters: {key}: got {given!r:.40}, wanted a whole number up to {MOST_NUMBER}")
+        return given
+
+
+class ServedModel:
+    """A model that is loaded and warm.  It is made by any thread and used by that of the event loop.
+
+    Raises what `bolt_numba.compile` and `bolt_numba.flow.load` raise, SettingsError for settings that do not fit it.
+    """
+
+    def __init__(
+        self, name: str, version: str, source: Path, weights: Path | None, settings: Settings,
+        session: Session | None = None,
+    ) -> None:  # fmt: skip
+        self.name, self.version, self.source, self.settings = name, version, source, settings
+        self.under_way, self.expected = 0, float("inf")
+        self.session = None if is_flow(source) else session or session_of(source, weights, settings)
+        self.platform = f"bolt_numba_{'flow' if self.session is None else source.suffix[1:].lower() or 'folder'}"
+        self.flow = self._flow_of_file() if self.session is None else self._flow_of_model(self.session)
+        for spec in (*self.inputs, *self.outputs):
+            datatype_of(spec)
+        self.counts = ModelCounts(name, version)
+        self.flow.engine.watch = self._ran
+        if self.session is not None:
+            self._try(self.session)
+
+    def _flow_of_file(self) -> Flow:
+        flow = load_flow(self.source, capacity=self.settings.queue)
+        if missing := [value for value in flow.inputs if value not in flow.types]:
+            raise SettingsError(f"{self.source}: inputs: got no types of {missing}, wanted such as x = 'f32[n,3]'")
+        self.inputs = list(flow.types.values())
+        self.outputs = [flow.type_of_value(value) or TensorSpec(value, STRING, None) for value in flow.outputs]
+        self.outputs = [
+            TensorSpec(n, s.dtype, s.shape, s.nested) for n, s in zip(flow.outputs, self.outputs, strict=True)
+        ]
+        return flow
+
+    def _flow_of_model(self, session: Session) -> Flow:
+        settings = self.settings
+        self.inputs, self.outputs = list(session.inputs), list(session.outputs)
+        flow = Flow(
+            self.name, inputs=[s.name for s in self.inputs], outputs=[f"output {s.name}" for s in self.outputs],
+            workers=settings.instances, capacity=settings.queue,
+        )  # fmt: skip
+        flow.model(
+            session, {s.name: s.name for s in self.inputs}, {s.name: f"output {s.name}" for s in self.outputs},
+            name=self.name, max_batch=settings.max_batch, max_wait=settings.max_wait_us * US, queue=settings.queue,
+            pad=settings.pad,
+        )  # fmt: skip
+        return flow
+
+    def _try(self, session: Session) -> None:
+        """Find out how long a run takes, by made-up numbers, which may be none that the model takes."""
+        with suppress(BoltError):
+            feeds = model_feeds(session.graph, _shapes(session, self.settings)[0])
+            for _ in range(TRIALS):
+                begin = time.perf_counter()
+                session.clone()(feeds) if session.graph.states else session(feeds)
+                self.expected = min(self.expected, time.perf_counter() - begin)
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def taken(self, given: Mapping[str, Array]) -> dict[str, Any]:
+        """Inputs as the model declares them.  Raises RequestError for names, DTypeError or ShapeError for arrays."""
+        if given.keys() != {s.name for s in self.inputs}:
+            names = [s.name for s in self.inputs]
+            raise RequestError(f"model {self.name!r}: inputs: got {list(given)}, wanted {names}")
+        return {spec.name: as_input(spec, given[spec.name]) for spec in self.inputs}
+
+    async def infer(self, given: Mapping[str, Array], wanted: Sequence[str], asked: Asked) -> dict[str, Array]:
+        """Results by name: those that are wanted, or all.  Raises RequestError, and what a session or a flow raises."""
+        begin, outcome = time.perf_counter(), "ok"
+        self.under_way += 1
+        self.counts.waiting.inc()
+        try:
+            feeds = self.taken(given)
+            names = [s.name for s in self.outputs]
+            if unknown := [name for name in wanted if name not in names]:
+                raise RequestError(f"model {self.name!r}: outputs: got {unknown}, wanted some of {names}")
+            made = await self._results(feeds, asked)
+            return {
+                name: _as_array(value) for name, value in zip(names, made, strict=True) if name in (wanted or names)
+            }
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        except Exception as error:
+            outcome = kind_of(error)
+            raise
+        finally:
+            self.under_way -= 1
+            self.counts.waiting.dec()
+            self.counts.ended(time.perf_counter() - begin, outcome)
+
+    async def _results(self, feeds: dict[str, Any], asked: Asked) -> list[Any]:
+        if self.is_quick and asked.stream is None:
+            begin = time.perf_counter()
+            made = self.session.run(None, feeds)  # type: ignore[union-attr]
+            self._ran([0.0], time.perf_counter() - begin)
+            return made
+        if asked.stream is not None and asked.starts:
+            self.flow.end_stream(asked.stream)
+        seconds = self.settings.deadline_ms and self.settings.deadline_ms / 1e3
+        limits = [s for s in (seconds, asked.deadline) if s]
+        task = self.flow.submit(
+            feeds, stream=asked.stream, deadline=min(limits) if limits else None, timeout=0, priority=asked.priority
+        )
+        try:
+            found = await asyncio.wrap_future(task)
+        finally:
+            if asked.stream is not None and asked.ends:
+                self.flow.end_stream(asked.stream)
+        return [found[value] for value in self.flow.outputs]
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether a run is done before another thread would have begun it, and nobody waits."""
+        session = self.session
+        return self.expected < QUICK_S and self.under_way <= 1 and session is not None and not session.graph.states
+
+    def _ran(self, waits: Sequence[float], seconds: float) -> None:
+        self.counts.ran(waits, seconds)
+        known = self.expected < float("inf")
+        self.expected = self.expected + SHARE * (seconds - self.expected) if known else seconds
+
+    def measure(self) -> None:
+        """Tell the metrics what memory and plans there are now."""
+        if self.session is not None:
+            for use, size in self.session.memory().items():
+                MEMORY.labels(self.name, self.version, use).set(size)
+            PLANS.labels(self.name, self.version).set(len(self.session._runner.prepared))
+
+    async def retire(self) -> None:
+        """End what is under way, and let go of memory and threads."""
+        while self.under_way:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(self.flow.close)
+        if self.session is not None:
+            self.session.close()
+
+
+def is_flow(source: Path) -> bool:
+    """Whether a file is a flow."""
+    return source.suffix.lower() in FLOWS and (source.suffix.lower() == ".toml" or source.stem.lower() == "flow")
+
+
+def session_of(source: Path, weights: Path | None, settings: Settings) -> Session:
+    """A session with its plans: for the shapes that are asked for, or such as are guessed, and batches of them."""
+    given: dict[str, Any] = {"stand_ins": False, **settings.compile}
+    if given.get("threads") is None:
+        given["threads"] = max(1, processors() // settings.instances)
+    session = compile(source, weights=weights, **given)
+    with suppress(BoltError) if not settings.warmup else nullcontext():
+        for shapes in _shapes(session, settings):
+            for batched in _batches(session, shapes, settings.max_batch):
+                session.warmup(**batched)
+    return session
+
+
+def _shapes(session: Session, settings: Settings) -> Sequence[Mapping[str, Any]]:
+    """Raises ShapeError where none are told and none can be guessed."""
+    return settings.warmup or (complete_shapes(session.graph),)
+
+
+def _batches(session: Session, shapes: Mapping[str, Any], most: int) -> Iterator[dict[str, Any]]:
+    """Shapes of batches of every size that a run may have."""
+    free = {s.name for s in session.inputs if s.shape and isinstance(s.shape[0], str)}
+    for size in (1 << i for i in range(most.bit_length() if free else 1)):
+        yield {name: (shape[0] * size, *shape[1:]) if name in free else shape for name, shape in shapes.items()}
+
+
+def _as_array(value: Any) -> Array:
+    """A result as a tensor: what is none is a text of JSON."""
+    if isinstance(value, np.ndarray):
+        return value.astype(object) if value.dtype.kind in "US" else value
+    if isinstance(value, (bool, int, float, np.generic)):
+        return np.asarray(value)
+    text = value if isinstance(value, (str, bytes)) else json.dumps(value, default=_plain)
+    made = np.empty(1, object)
+    made[0] = text
+    return made
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return str(value)

@@ -1,0 +1,76 @@
+"""Several processes that serve the same models, forked once these are loaded: weights are there once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+
+from prometheus_client.multiprocess import mark_process_dead
+
+log = logging.getLogger("bolt_numba.serve")
+
+SHORTEST_S = 1.0
+"""Seconds that a process lives at least: one that ends sooner is begun again only after so long."""
+ENDS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Herd:
+    """So many processes that do the same.  One that dies is begun again; SIGTERM and SIGINT end all, all get SIGHUP.
+
+    work: what each does, with its number; it must not return before a signal.  counts: the folder of their numbers.
+    """
+
+    def __init__(self, count: int, work: Callable[[int], None], counts: str) -> None:
+        self.count, self.work, self.counts = count, work, counts
+        self.pids: dict[int, tuple[int, float]] = {}
+        self.is_ending = False
+
+    def run(self) -> None:
+        """Begin all, look after them, and return when all have ended."""
+        for each in (*ENDS, signal.SIGHUP):
+            signal.signal(each, self._pass_on)
+        try:
+            for number in range(self.count):
+                self._begin(number)
+            while self.pids:
+                self._look_after(*os.waitpid(-1, 0))
+        finally:
+            shutil.rmtree(self.counts, ignore_errors=True)
+
+    def _begin(self, number: int) -> None:
+        pid = os.fork()
+        if pid:
+            self.pids[pid] = (number, time.monotonic())
+            if self.is_ending:  # the signal came before the process was known
+                os.kill(pid, signal.SIGTERM)
+            return
+        status = 1
+        try:
+            for each in (*ENDS, signal.SIGHUP):
+                signal.signal(each, signal.SIG_DFL)
+            self.work(number)
+            status = 0
+        except BaseException:
+            log.exception("worker %d ended", number)
+        finally:
+            os._exit(status)
+
+    def _look_after(self, pid: int, status: int) -> None:
+        number, since = self.pids.pop(pid)
+        mark_process_dead(pid)  # type: ignore[no-untyped-call]
+        if self.is_ending:
+            return
+        log.error(
+            "worker %d (process %d) ended with %d: another begins", number, pid, os.waitstatus_to_exitcode(status)
+        )
+        time.sleep(max(0.0, SHORTEST_S - (time.monotonic() - since)))
+        self._begin(number)
+
+    def _pass_on(self, number: int, frame: object) -> None:
+        self.is_ending = self.is_ending or number in ENDS
+        for pid in list(self.pids):
+            os.kill(pid, number)

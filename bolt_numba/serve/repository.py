@@ -1,0 +1,270 @@
+"""The models of a server: where they lie, which versions serve, and how one takes the place of another.
+
+A folder holds ``NAME/VERSION/model.onnx``, and ``NAME/model.toml`` with settings; or models are files by their stems.
+A version takes requests once it is warm.  One that cannot be loaded leaves what serves as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bolt_numba.base.border import as_bolt_error
+from bolt_numba.base.errors import BoltError
+from bolt_numba.serve.errors import RequestError
+from bolt_numba.serve.models import FLOWS, ServedModel, is_flow, session_of
+from bolt_numba.serve.settings import ALL, FILE, LATEST, Settings, SettingsError, settings_of
+from bolt_numba.sessions.session import Session
+
+log = logging.getLogger("bolt_numba.serve")
+
+SUFFIXES = (".bolt", ".onnx", ".tflite", ".pdmodel", ".json", ".prototxt", ".caffemodel", "")
+"""Of files named ``model``, the one that is read first."""
+WEIGHTS = {".prototxt": ".caffemodel"}
+READY, LOADING, UNAVAILABLE = "READY", "LOADING", "UNAVAILABLE"
+FIRST = "1"
+"""The version of a model that is named by its file."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A version as it lies on the disk.  stamp: names, sizes and times of its files."""
+
+    path: Path
+    weights: Path | None
+    settings: Settings
+    stamp: tuple[Any, ...]
+
+
+def _stamp(paths: Iterable[Path]) -> tuple[Any, ...]:
+    found = sorted(p for path in paths for p in ([path, *path.rglob("*")] if path.is_dir() else [path]) if p.is_file())
+    return tuple((str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in found)
+
+
+def _source_in(folder: Path, settings: Settings, own: Path) -> Source:
+    """The model of a version's folder.  Raises SettingsError where there is none."""
+    names = [f"flow{suffix}" for suffix in FLOWS] + [f"model{suffix}" for suffix in SUFFIXES]
+    path = next((folder / name for name in names if (folder / name).exists()), None)
+    if path is None:
+        raise SettingsError(f"{folder}: got no model, wanted one of {', '.join(names[:-1])}, or a folder 'model'")
+    beside = path.with_suffix(WEIGHTS.get(path.suffix, path.suffix))
+    weights = beside if beside != path and beside.exists() else None
+    if settings.weights is not None:
+        weights = folder / settings.weights
+    return Source(path, weights, settings, _stamp([folder, own]))
+
+
+def is_repository(path: Path) -> bool:
+    """Whether a folder has models in folders of their versions."""
+    return path.is_dir() and any(p.is_dir() and p.name.isdecimal() for p in path.glob("*/*"))
+
+
+class Repository:
+    """Models by name and version.  For the thread of the event loop.
+
+    folder: of models; None: there is none.  files: models by name.  usual: settings where a model has none of its own.
+    """
+
+    def __init__(self, folder: Path | None, files: Mapping[str, Path], usual: Settings) -> None:
+        self.folder, self.files, self.usual = folder, dict(files), usual
+        self.models: dict[str, dict[str, ServedModel]] = {}
+        self.sources: dict[tuple[str, str], Source] = {}
+        self.states: dict[tuple[str, str], tuple[str, str]] = {}
+        self.refused: dict[tuple[str, str], Source] = {}
+        self.locks: dict[str, asyncio.Lock] = {}
+        self.preloaded: dict[tuple[str, str], tuple[Source, Session]] = {}
+        self.retiring: set[asyncio.Task[None]] = set()
+        self.has_begun = self.is_ending = False
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """Models that lie in the folder, or were named."""
+        found = set(self.files)
+        if self.folder is not None:
+            found |= {p.name for p in self.folder.iterdir() if p.is_dir() and not p.name.startswith((".", "_"))}
+        return sorted(found)
+
+    def _sources(self, name: str) -> dict[str, Source]:
+        """Versions of a model that shall serve."""
+        if name in self.files:
+            path = self.files[name]
+            return {FIRST: Source(path, None, self.usual, _stamp([path]))}
+        if self.folder is None or name not in self.names():
+            raise RequestError(f"model: got {name!r:.80}, wanted one of {self.names()}", "missing")
+        folder = self.folder / name
+        settings = settings_of(folder, self.usual)
+        there = sorted((p for p in folder.iterdir() if p.is_dir() and p.name.isdecimal()), key=lambda p: int(p.name))
+        if settings.versions == LATEST:
+            chosen = there[-1:]
+        else:
+            chosen = [p for p in there if settings.versions == ALL or int(p.name) in settings.versions]
+        if not chosen:
+            raise SettingsError(f"{folder}: versions: got {[p.name for p in there]}, wanted {settings.versions!r}")
+        return {p.name: _source_in(p, settings, folder / FILE) for p in chosen}
+
+    def find(self, name: str, version: str = "") -> ServedModel:
+        """The version that serves; "": the latest.  Raises RequestError where there is none."""
+        versions = self.models.get(name)
+        if versions is None:
+            known = self.states_of(name)
+            if known:
+                raise RequestError(f"model {name!r}: {known[-1][1] or known[-1][0].lower()}", "unavailable")
+            raise RequestError(f"model: got {name!r:.80}, wanted one of {sorted(self.models)}", "missing")
+        if not version:
+            return next(reversed(versions.values()))
+        if version not in versions:
+            raise RequestError(
+                f"model {name!r}: version: got {version!r:.20}, wanted one of {list(versions)}", "missing"
+            )
+        return versions[version]
+
+    def states_of(self, name: str) -> list[tuple[str, str]]:
+        """State and reason of each version of a model."""
+        return [state for (model, _), state in self.states.items() if model == name]
+
+    def versions(self, name: str = "", version: str = "") -> list[ServedModel]:
+        """All that serve; those of one model, or one of them."""
+        if name:
+            found = self.find(name, version)
+            return [found] if version else list(self.models[name].values())
+        return [model for versions in self.models.values() for model in versions.values()]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all models that are asked for serve, and the server is not ending."""
+        return self.has_begun and not self.is_ending and all(s[0] == READY for s in self.states.values())
+
+    def index(self, only_ready: bool = False) -> list[dict[str, str]]:
+        """The repository as the protocol tells it."""
+        rows = [
+            {"name": name, "version": version, "state": state, "reason": reason}
+            for (name, version), (state, reason) in sorted(self.states.items())
+        ]
+        known = {row["name"] for row in rows}
+        left = [name for name in self.names() if name not in known]
+        rows += [{"name": name, "version": "", "state": UNAVAILABLE, "reason": "unloaded"} for name in left]
+        return [row for row in rows if row["state"] == READY or not only_ready]
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Load all models; what cannot be loaded is told in `index` and in the log."""
+        for name in self.names():
+            try:
+                await self.load(name)
+            except RequestError as error:
+                log.error("%s", error)
+        self.has_begun = True
+
+    def preload(self) -> None:
+        """Compile all models and make their plans, for processes that are forked; what fails is told by `begin`."""
+        for name in self.names():
+            with suppress(BoltError, OSError):
+                for version, source in self._sources(name).items():
+                    if not is_flow(source.path):
+                        session = session_of(source.path, source.weights, source.settings)
+                        self.preloaded[name, version] = (source, session)
+
+    async def load(self, name: str, anew: bool = True) -> None:
+        """Load a model, or what changed of it.  Raises RequestError; what served then goes on serving.
+
+        anew: whether to try again what was refused and has not changed since.
+        """
+        async with self.locks.setdefault(name, asyncio.Lock()):
+            try:
+                sources = await asyncio.to_thread(self._sources, name)
+            except OSError as error:
+                raise RequestError(f"model {name!r}: {error}") from error
+            except RequestError as error:
+                if error.kind != "missing":
+                    self._failed(name, "", str(error))
+                raise
+            old = self.models.get(name, {})
+            made: dict[str, ServedModel] = {}
+            for version, source in sources.items():
+                if version in old and self.sources.get((name, version)) == source:
+                    made[version] = old[version]
+                elif anew or self.refused.get((name, version)) != source:
+                    try:
+                        made[version] = await self._made(name, version, source)
+                    except RequestError:
+                        self.refused[name, version] = source
+                        self._drop(name, [m for m in made.values() if m not in old.values()])
+                        raise
+                else:
+                    return
+            for version, source in sources.items():
+                self.sources[name, version] = source
+                self.states[name, version] = (READY, "")
+            self.models[name] = made
+            self._drop(name, [m for m in old.values() if m not in made.values()])
+            for version in [v for n, v in self.states if n == name and v not in made]:
+                del self.states[name, version]
+
+    async def _made(self, name: str, version: str, source: Source) -> ServedModel:
+        was = self.states.get((name, version))
+        if was is None or was[0] != READY:
+            self.states[name, version] = (LOADING, "")
+        ready, session = self.preloaded.pop((name, version), (None, None))
+        try:
+            model = await asyncio.to_thread(
+                ServedModel, name, version, source.path, source.weights, source.settings,
+                session if ready == source else None,
+            )  # fmt: skip
+        except Exception as error:
+            said = str(error if isinstance(error, OSError) else as_bolt_error(error, f"model {name!r}"))
+            self._failed(name, version, said)
+            raise RequestError(f"model {name!r}: version {version}: {said}") from error
+        log.info("model %s version %s is ready: %s", name, version, source.path)
+        return model
+
+    def _failed(self, name: str, version: str, reason: str) -> None:
+        """A version could not be loaded; one that serves under its number goes on."""
+        serves = self.models.get(name, {})
+        if version in serves:
+            self.states[name, version] = (READY, f"a newer file was not loaded: {reason}")
+        else:
+            self.states[name, version] = (UNAVAILABLE, reason)
+
+    async def unload(self, name: str) -> None:
+        """Take a model away; its requests that are under way are answered.  Raises RequestError for an unknown one."""
+        async with self.locks.setdefault(name, asyncio.Lock()):
+            if name not in self.models and not self.states_of(name):
+                raise RequestError(f"model: got {name!r:.80}, wanted one of {sorted(self.models)}", "missing")
+            self._drop(name, list(self.models.pop(name, {}).values()))
+            tables: tuple[dict[tuple[str, str], Any], ...] = (self.states, self.sources, self.refused)
+            for table in tables:
+                for key in [key for key in table if key[0] == name]:
+                    del table[key]
+
+    def _drop(self, name: str, models: Sequence[ServedModel]) -> None:
+        for model in models:
+            task = asyncio.get_running_loop().create_task(model.retire(), name=f"retire {name} {model.version}")
+            self.retiring.add(task)
+            task.add_done_callback(self.retiring.discard)
+
+    async def end(self) -> None:
+        """Answer what is under way, and close all models."""
+        self.is_ending = True
+        for name in list(self.models):
+            await self.unload(name)
+        await asyncio.gather(*self.retiring)
+
+    async def watch(self, seconds: float) -> None:
+        """Load what is new or changed, and unload what is gone, every so many seconds."""
+        while not self.is_ending:
+            await asyncio.sleep(seconds)
+            names = await asyncio.to_thread(self.names)
+            for name in names:
+                try:
+                    await self.load(name, anew=False)
+                except RequestError as error:
+                    log.error("%s", error)
+            for name in [n for n in self.models if n not in names]:
+                await self.unload(name)

@@ -1,0 +1,183 @@
+"""A server: its sockets for REST and gRPC, its signals, and how it begins and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import uvicorn
+from starlette.applications import Starlette
+
+from bolt_numba.serve.errors import RequestError
+from bolt_numba.serve.repository import Repository
+from bolt_numba.serve.rest import Rest
+from bolt_numba.serve.rpc import Rpc
+
+log = logging.getLogger("bolt_numba.serve")
+
+LOCAL = "127.0.0.1"
+MIB = 1 << 20
+BACKLOG = 2048
+
+
+@dataclass(frozen=True)
+class Doors:
+    """How a server is reached, and what requests are held to.
+
+    http_port, grpc_port: None: not at all; 0: any that is free.  max_body: MiB of a request.
+    body_seconds: that a body may take to arrive.  grace_seconds: for requests under way when the server ends.
+    max_connections: beyond these HTTP answers 503.  token: that requests bring as 'authorization: Bearer TOKEN'.
+    certificate, key: files of TLS.  poll_seconds: between looks at the folder of models; None: none.
+    """
+
+    host: str = LOCAL
+    http_port: int | None = 8000
+    grpc_port: int | None = 8001
+    max_body: float = 64
+    body_seconds: float = 30
+    grace_seconds: float = 30
+    max_connections: int = 1000
+    token: str | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    poll_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise RequestError("tls: got a certificate or a key, wanted both")
+        if self.http_port is None and self.grpc_port is None:
+            raise RequestError("ports: got none, wanted --http-port or --grpc-port")
+
+
+def listening(host: str, port: int, shared: bool = False) -> socket.socket:
+    """A socket that listens.  shared: other processes may have one of their own there.
+
+    Raises RequestError for an address that cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # so that no small packet waits
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind((host, port))
+    except (OSError, OverflowError) as error:
+        made.close()
+        raise RequestError(f"--http-port: got {host}:{port}: {error}, wanted an address that is free") from None
+    return made
+
+
+def run_loop(main: Coroutine[Any, Any, None]) -> None:
+    """Run an event loop to the end of a coroutine: uvloop's where it is installed."""
+    with asyncio.Runner(loop_factory=uvicorn.Config(Starlette()).get_loop_factory()) as runner:
+        runner.run(main)
+
+
+class _Http(uvicorn.Server):
+    """uvicorn's server, without its own handlers of signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Server:
+    """Serves the models of a repository.  `run` is for the main thread of a process, `begin` and `end` for event loops.
+
+    ``http_port`` and ``grpc_port`` are those that were had, once it has begun.
+    """
+
+    def __init__(self, repository: Repository, doors: Doors, shared: bool = False) -> None:
+        self.repository, self.doors, self.shared = repository, doors, shared
+        self.http_port = self.grpc_port = 0
+        self.http: _Http | None = None
+        self.rpc: Any = None
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.ended = asyncio.Event()
+
+    async def begin(self) -> None:
+        """Open the ports, then load the models: the server is live before it is ready.  Raises RequestError."""
+        doors = self.doors
+        if doors.grpc_port is not None:
+            await self._begin_rpc(doors.grpc_port)
+        if doors.http_port is not None:
+            self._begin_http(doors.http_port)
+        await self.repository.begin()
+        if doors.poll_seconds:
+            self.tasks.append(asyncio.create_task(self.repository.watch(doors.poll_seconds)))
+
+    def _begin_http(self, port: int) -> None:
+        doors = self.doors
+        found = listening(doors.host, port, self.shared)
+        self.http_port = found.getsockname()[1]
+        app = Rest(self.repository, int(doors.max_body * MIB), doors.body_seconds, doors.token).app
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", ws="none", limit_concurrency=doors.max_connections,
+            ssl_certfile=doors.certificate and str(doors.certificate), ssl_keyfile=doors.key and str(doors.key),
+            timeout_graceful_shutdown=int(doors.grace_seconds), backlog=BACKLOG, server_header=False,
+        )  # fmt: skip
+        self.http = _Http(config)
+        self.tasks.append(asyncio.create_task(self.http.serve([found])))
+
+    async def _begin_rpc(self, port: int) -> None:
+        doors = self.doors
+        self.rpc = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", int(doors.max_body * MIB)), ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", int(self.shared)),
+            ]
+        )  # fmt: skip
+        self.rpc.add_generic_rpc_handlers((Rpc(self.repository, doors.token).handlers(),))
+        where = f"[{doors.host}]:{port}" if ":" in doors.host else f"{doors.host}:{port}"
+        try:
+            if doors.certificate is not None and doors.key is not None:
+                pair = (doors.key.read_bytes(), doors.certificate.read_bytes())
+                self.grpc_port = self.rpc.add_secure_port(where, grpc.ssl_server_credentials([pair]))
+            else:
+                self.grpc_port = self.rpc.add_insecure_port(where)
+        except RuntimeError as error:
+            raise RequestError(f"--grpc-port: got {where}: {error}, wanted an address that is free") from None
+        await self.rpc.start()
+
+    def stop(self) -> None:
+        """Begin to end: nothing is ready any more, and what is under way is answered."""
+        self.repository.is_ending = True
+        self.ended.set()
+
+    async def end(self) -> None:
+        """Answer what is under way, within the grace, and close everything."""
+        self.stop()
+        if self.rpc is not None:
+            await self.rpc.stop(self.doors.grace_seconds)
+        if self.http is not None:
+            self.http.should_exit = True
+        for task in self.tasks[1 if self.http is not None else 0 :]:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.doors.grace_seconds):
+                await self.repository.end()
+
+    async def run(self, told: Callable[[Server], None]) -> None:
+        """Serve until SIGTERM or SIGINT.  told: called once everything is loaded.  SIGHUP looks at the models again."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self.tasks.append(loop.create_task(self.repository.begin())))
+        beginning = asyncio.create_task(self.begin())
+        ending = asyncio.create_task(self.ended.wait())
+        await asyncio.wait((beginning, ending), return_when=asyncio.FIRST_COMPLETED)
+        if beginning.done():
+            beginning.result()
+            told(self)
+            await ending
+        beginning.cancel()
+        await self.end()

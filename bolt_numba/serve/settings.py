@@ -1,0 +1,105 @@
+"""How a model is served: `Settings`, of the command line or of a ``model.toml`` beside the model."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, cast
+
+from bolt_numba.base.errors import BoltError
+from bolt_numba.base.files.regular import read_text
+from bolt_numba.base.options import OPTIONS
+from bolt_numba.flow.parts import want_count, want_seconds
+from bolt_numba.serve.errors import RequestError
+
+FILE = "model.toml"
+MOST_BYTES = 1 << 20
+LATEST, ALL = "latest", "all"
+US = 1e-6
+
+
+class SettingsError(RequestError):
+    """A setting of a served model that does not fit: file, key, what was found and what was wanted."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How one model is served.
+
+    max_batch, max_wait_us: requests that run as one, and microseconds that the first waits for others.
+    pad: numbers that inputs of different lengths are filled up with, by the input's name; others are batched by shape.
+    queue: requests that may be under way; those beyond are refused (429).  instances: runs at once.
+    deadline_ms: of requests that name none; None: no limit.
+    versions: "latest", "all", or a list of numbers.  warmup: shapes by input, a table for each plan to make first.
+    weights: a second file of the model's.  functions, modules of a flow are its own.
+    compile: options of `bn.compile`, such as device, threads and precision.
+    """
+
+    max_batch: int = 1
+    max_wait_us: int = 0
+    pad: Mapping[str, float] = field(default_factory=dict)
+    queue: int = 256
+    instances: int = 1
+    deadline_ms: float | None = None
+    versions: Any = LATEST
+    warmup: tuple[Mapping[str, Any], ...] = ()
+    weights: str | None = None
+    compile: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key in ("max_batch", "queue", "instances"):
+            want_count(key, getattr(self, key))
+        want_seconds("max_wait_us", self.max_wait_us)
+        if self.deadline_ms is not None:
+            want_seconds("deadline_ms", self.deadline_ms)
+        if self.max_wait_us and self.max_batch == 1:
+            raise SettingsError(
+                "max_wait_us: got a time to wait for others with max_batch 1, wanted a larger max_batch"
+            )
+        named = isinstance(self.versions, list) and all(type(v) is int and v > 0 for v in self.versions)
+        if not named and self.versions not in (LATEST, ALL):
+            raise SettingsError(f"versions: got {self.versions!r:.80}, wanted 'latest', 'all' or a list of numbers")
+        pad, warmup = cast("Any", self.pad), cast("Any", self.warmup)
+        if not isinstance(pad, Mapping) or not all(type(x) in (int, float) for x in pad.values()):
+            raise SettingsError(f"pad: got {pad!r:.80}, wanted a table of numbers by input")
+        if self.pad and self.max_batch == 1:
+            raise SettingsError("pad: got it with max_batch 1, wanted a larger max_batch")
+        for shapes in warmup:
+            if not isinstance(shapes, Mapping) or not all(map(_is_shape, shapes.values())):
+                raise SettingsError(f"warmup: got {shapes!r:.80}, wanted tables of shapes by input")
+
+
+def _is_shape(given: Any) -> bool:
+    return isinstance(given, (list, tuple)) and all(type(d) is int and d >= 0 for d in given)
+
+
+OWN = frozenset(f.name for f in fields(Settings)) - {"compile"}
+COMPILED = frozenset(OPTIONS) - {"stages"}
+
+
+def settings_of(folder: Path, usual: Settings) -> Settings:
+    """What a folder's ``model.toml`` says; the rest is as usual.  Raises SettingsError, with all unknown keys."""
+    path = folder / FILE
+    if not path.is_file():
+        return usual
+    try:
+        data = tomllib.loads(read_text(path, MOST_BYTES, "settings of a model", SettingsError))
+    except ValueError as error:
+        raise SettingsError(f"{path}: got what is no TOML: {error}") from error
+    known = OWN | COMPILED
+    if unknown := sorted(data.keys() - known):
+        every = f"one of {', '.join(sorted(known))}"
+        said = [f"{key} (wanted {next(iter(get_close_matches(key, known, 1)), every)})" for key in unknown]
+        raise SettingsError(f"{path}: keys: got {'; '.join(said)}")
+    own = {key: data[key] for key in data.keys() & OWN}
+    if "warmup" in own:
+        own["warmup"] = tuple(own["warmup"]) if isinstance(own["warmup"], list) else (own["warmup"],)
+    given = {f.name: getattr(usual, f.name) for f in fields(Settings)} | own
+    given["compile"] = {**usual.compile, **{key: data[key] for key in data.keys() & COMPILED}}
+    try:
+        return Settings(**given)
+    except BoltError as error:
+        raise SettingsError(f"{path}: {error}") from error

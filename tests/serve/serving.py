@@ -1,0 +1,102 @@
+"""Servers that run beside tests, and the small models that they serve."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+
+from bolt_numba.serve import Doors, Repository, Server, Settings
+from bolt_numba.serve.server import run_loop
+
+WAIT_S = 60
+
+
+def save_model(path: Path, op: str, inputs: dict[str, tuple[int, list[Any]]], out: int, *, domain: str = "") -> Path:
+    """A file with one node, whose result has the shape of its first input."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    infos = [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()]
+    result = helper.make_tensor_value_info("y", out, next(iter(inputs.values()))[1])
+    graph = helper.make_graph([helper.make_node(op, list(inputs), ["y"], domain=domain)], op, infos, [result])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return path
+
+
+def add(path: Path, rows: Any = "n", columns: Any = 3, kind: int = TensorProto.FLOAT) -> Path:
+    """y = a + b"""
+    return save_model(path, "Add", {"a": (kind, [rows, columns]), "b": (kind, [rows, columns])}, kind)
+
+
+def same(path: Path, kind: int) -> Path:
+    """y = x"""
+    return save_model(path, "Identity", {"x": (kind, ["n", "m"])}, kind)
+
+
+def softmax(path: Path) -> Path:
+    """y = softmax(x), over the last axis, whose size is free"""
+    return save_model(path, "Softmax", {"x": (TensorProto.FLOAT, ["n", "m"])}, TensorProto.FLOAT)
+
+
+class Running:
+    """A server in a thread of its own, with its event loop."""
+
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        self.server, self.loop = server, loop
+        self.http, self.grpc = f"127.0.0.1:{server.http_port}", f"127.0.0.1:{server.grpc_port}"
+
+    def do(self, coroutine: Any) -> Any:
+        """What a coroutine gives that runs in the server's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WAIT_S)
+
+
+@contextmanager
+def running(
+    folder: Path | None = None, files: dict[str, Path] | None = None, usual: Settings | None = None, **doors: Any
+) -> Iterator[Running]:
+    """A server that has loaded its models, on ports that are free."""
+    made: list[Running] = []
+    begun, failed = threading.Event(), list[BaseException]()
+
+    async def main() -> None:
+        try:
+            given = {"http_port": 0, "grpc_port": 0, "grace_seconds": 5, **doors}
+            server = Server(Repository(folder, files or {}, usual or Settings()), Doors(**given))
+            await server.begin()
+            made.append(Running(server, asyncio.get_running_loop()))
+            begun.set()
+            await server.ended.wait()
+            await server.end()
+        except BaseException as error:
+            failed.append(error)
+            raise
+        finally:
+            begun.set()
+
+    thread = threading.Thread(target=_quiet(lambda: run_loop(main())), daemon=True)
+    thread.start()
+    assert begun.wait(WAIT_S)
+    if failed:
+        raise failed[0]
+    try:
+        yield made[0]
+    finally:
+        made[0].loop.call_soon_threadsafe(made[0].server.stop)
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+        assert not failed, failed
+
+
+def _quiet(work: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        try:
+            work()
+        except BaseException:  # is in `failed`
+            pass
+
+    return run

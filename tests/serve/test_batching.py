@@ -1,0 +1,168 @@
+"""Requests that run as one: batches, padding, priorities, deadlines, queues that are full, clients that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bolt_numba as bn
+from bolt_numba.flow import Flow, FlowDeadlineError, FlowError, FlowFullError
+from bolt_numba.serve import RequestError, Settings
+from bolt_numba.serve.errors import kind_of
+from bolt_numba.serve.models import Asked, ServedModel
+from tests.serve.serving import add, softmax
+
+
+def served(path: Path, **settings: Any) -> ServedModel:
+    return ServedModel("m", "1", path, None, Settings(**settings))
+
+
+def together(model: ServedModel, requests: list[dict[str, Any]], **parameters: Any) -> list[Any]:
+    """What requests that come at once get: results, or errors."""
+
+    async def main() -> list[Any]:
+        asked = [model.infer(feeds, [], Asked(parameters)) for feeds in requests]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        await model.retire()
+        return found
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("numerics", ["default", "strict"])
+def test_answers_of_batches_are_those_of_single_requests(numerics: str, tmp_path: Path) -> None:
+    path, rng = softmax(tmp_path / "m.onnx"), np.random.default_rng(0)
+    requests = [{"x": rng.normal(size=(1 + i % 3, 4 + i % 2)).astype("f4")} for i in range(40)]
+    model = served(path, max_batch=8, max_wait_us=2000, compile={"numerics": numerics})
+    found = together(model, requests)
+    alone = bn.compile(path, numerics=numerics)
+    for feeds, made in zip(requests, found, strict=True):
+        assert np.array_equal(made["y"], alone(feeds)["y"])
+    stats = model.flow.statistics().nodes["m"]
+    assert 30 < stats.pieces <= 40  # the first may be quick
+    assert max(stats.batches) > 1
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12))
+def test_rows_of_other_lengths_are_filled_up(tmp_path_factory: pytest.TempPathFactory, lengths: list[int]) -> None:
+    path = tmp_path_factory.mktemp("pad") / "m.onnx"
+    add(path, "n", "m")
+    model = served(path, max_batch=4, max_wait_us=1000, pad={"a": 0, "b": 0.5})
+    requests = [{"a": np.full((1, n), n, "f4"), "b": np.arange(n, dtype="f4")[None]} for n in lengths]
+    for feeds, made in zip(requests, together(model, requests), strict=True):
+        assert np.array_equal(made["y"], feeds["a"] + feeds["b"])
+
+
+def test_what_is_filled_up_is_what_pad_says(tmp_path: Path) -> None:
+    """A softmax sees what its rows are filled up with: nothing of it where that is very small."""
+    path, rows = softmax(tmp_path / "m.onnx"), [{"x": np.ones((1, n), "f4")} for n in (1, 2, 4, 4, 4)]
+    for fill, wanted in ((-1e9, 0.5), (1.0, 0.25)):
+        model = served(path, max_batch=4, max_wait_us=100_000, pad={"x": fill})
+        model.expected = 1.0  # no quick run
+        made = together(model, rows[1:])
+        assert made[0]["y"].shape == (1, 2)
+        assert np.allclose(made[0]["y"], wanted)
+
+
+def test_padding_that_cannot_be_cut_off_is_refused(tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, save
+
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "k"])
+    graph = helper.make_graph([helper.make_node("Concat", ["x", "x"], ["y"], axis=1)], "two", [x], [y])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), tmp_path / "m.onnx")
+    with pytest.raises(FlowError, match="pad: output 'y'"):
+        served(tmp_path / "m.onnx", max_batch=4, pad={"x": 0})
+    with pytest.raises(FlowError, match="pad"):
+        served(softmax(tmp_path / "s.onnx"), max_batch=4, pad={"other": 0})
+    with pytest.raises(FlowError, match="pad: got .* for a function"):
+        Flow(inputs="x", outputs="y").function(abs, "x", "y", max_batch=4, pad={"x": 0})
+
+
+def slow_flow(seconds: float, **options: Any) -> Callable[[Path], ServedModel]:
+    def make(folder: Path) -> ServedModel:
+        module = "late_" + folder.name  # of one name there is one module in a process
+        (folder / f"{module}.py").write_text(
+            f"import time\n\nDONE = []\n\n\ndef f(x):\n    time.sleep({seconds})\n    DONE.append(float(x[0]))\n    return x\n"
+        )
+        (folder / "flow.toml").write_text(
+            "inputs = { x = 'f32[n]' }\noutputs = 'y'\nworkers = 1\n"
+            f"[nodes.f]\nfunction = '{module}:f'\ninputs = 'x'\noutputs = 'y'\n"
+        )
+        return ServedModel("m", "1", folder / "flow.toml", None, Settings(**options))
+
+    return make
+
+
+def test_requests_beyond_the_queue_are_refused(tmp_path: Path) -> None:
+    model = slow_flow(0.05, queue=3)(tmp_path)
+    found = together(model, [{"x": np.full(1, i, "f4")} for i in range(10)])
+    refused = [e for e in found if isinstance(e, FlowFullError)]
+    assert len(refused) == 7
+    assert {kind_of(e) for e in refused} == {"busy"}
+    assert [float(made["y"][0]) for made in found[:3]] == [0, 1, 2]
+
+
+def test_deadlines_end_requests(tmp_path: Path) -> None:
+    model = slow_flow(0.3)(tmp_path)
+    begin = time.monotonic()
+    found = together(model, [{"x": np.zeros(1, "f4")}] * 3, timeout=100_000)
+    assert [kind_of(e) for e in found] == ["late"] * 3
+    assert all(isinstance(e, FlowDeadlineError) for e in found)
+    assert time.monotonic() - begin < 5
+
+
+def test_lower_priorities_go_first(tmp_path: Path) -> None:
+    model = slow_flow(0.05)(tmp_path)
+
+    async def main() -> list[float]:
+        import sys
+
+        numbers = [2, 3, 2, 1, 3, 1]
+        await asyncio.gather(
+            *[model.infer({"x": np.full(1, p, "f4")}, [], Asked({"priority": p})) for p in numbers]
+        )
+        await model.retire()
+        return list(sys.modules["late_" + tmp_path.name].DONE[-len(numbers) :])
+
+    done = asyncio.run(main())
+    assert done[1:] == sorted(done[1:])
+
+
+def test_a_request_that_is_cancelled_leaves_the_others(tmp_path: Path) -> None:
+    model = slow_flow(0.1)(tmp_path)
+
+    async def main() -> tuple[Any, ...]:
+        tasks = [asyncio.ensure_future(model.infer({"x": np.full(1, i, "f4")}, [], Asked({}))) for i in range(4)]
+        await asyncio.sleep(0.02)
+        tasks[2].cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        await model.retire()
+        return tuple(found)
+
+    found = asyncio.run(main())
+    assert isinstance(found[2], asyncio.CancelledError)
+    assert [float(found[i]["y"][0]) for i in (0, 1, 3)] == [0, 1, 3]
+    assert model.under_way == 0
+
+
+def test_quick_models_run_where_the_request_came(tmp_path: Path) -> None:
+    model = served(add(tmp_path / "m.onnx"))
+    model.expected = 0.0
+    x = np.ones((1, 3), "f4")
+    assert np.array_equal(together(model, [{"a": x, "b": x}])[0]["y"], x + x)
+    assert model.flow.statistics().tasks == 0
+
+
+def test_wrong_names_are_told(tmp_path: Path) -> None:
+    (error,) = together(served(add(tmp_path / "m.onnx")), [{"a": np.ones((1, 3), "f4")}])
+    assert isinstance(error, RequestError)
+    assert "wanted ['a', 'b']" in str(error)

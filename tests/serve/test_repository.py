@@ -1,0 +1,181 @@
+"""Folders of models: versions, settings, changes while requests come, files that are broken, flows as models."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from bolt_numba.serve import Repository, RequestError, Settings, SettingsError
+from bolt_numba.serve.models import Asked
+from bolt_numba.serve.settings import settings_of
+from tests.serve.serving import Running, add, running, save_model, softmax
+
+A = np.array([[1, 2, 3]], "f4")
+
+
+def infer(server: Running, name: str = "m", version: str = "", **arrays: Any) -> Any:
+    model = server.server.repository.find(name, version)
+    return server.do(model.infer(arrays or {"a": A, "b": A}, [], Asked({})))["y"]
+
+
+def subtract(path: Path) -> Path:
+    return save_model(path, "Sub", dict.fromkeys("ab", (TensorProto.FLOAT, ["n", 3])), TensorProto.FLOAT)
+
+
+def versions(server: Running) -> dict[str, str]:
+    return {row["version"]: row["state"] for row in server.server.repository.index()}
+
+
+def test_the_latest_version_serves(tmp_path: Path) -> None:
+    add(tmp_path / "m" / "2" / "model.onnx")
+    subtract(tmp_path / "m" / "10" / "model.onnx")
+    with running(tmp_path) as server:
+        assert versions(server) == {"10": "READY"}
+        assert np.array_equal(infer(server), A - A)
+        (tmp_path / "m" / "model.toml").write_text("versions = [2, 10]")
+        server.do(server.server.repository.load("m"))
+        assert versions(server) == {"2": "READY", "10": "READY"}
+        assert np.array_equal(infer(server, version="2"), A + A)
+
+
+def test_a_new_version_takes_over_without_a_gap(tmp_path: Path) -> None:
+    add(tmp_path / "m" / "1" / "model.onnx")
+    stop, wrong, seen = Event(), list[Any](), set[float]()
+    with running(tmp_path, poll_seconds=0.1) as server:
+
+        def client() -> None:
+            while not stop.is_set():
+                found = infer(server)
+                seen.add(float(found[0, 0]))
+                if not (np.array_equal(found, A + A) or np.array_equal(found, A - A)):
+                    wrong.append(found)
+
+        threads = [Thread(target=client) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        subtract(tmp_path / "next" / "model.onnx").parent.rename(tmp_path / "m" / "2")
+        (tmp_path / "next").exists() and shutil.rmtree(tmp_path / "next")
+        until = time.monotonic() + 30
+        while versions(server) != {"2": "READY"} and time.monotonic() < until:
+            time.sleep(0.05)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert np.array_equal(infer(server), A - A)
+        assert versions(server) == {"2": "READY"}
+    assert not wrong
+    assert seen <= {0.0, 2.0}
+
+
+def test_a_broken_file_leaves_the_old_one(tmp_path: Path) -> None:
+    path = add(tmp_path / "m" / "1" / "model.onnx")
+    with running(tmp_path) as server:
+        repository = server.server.repository
+        path.write_bytes(b"\x08\x07broken")
+        with pytest.raises(RequestError, match=r"model 'm': version 1: .*model.onnx"):
+            server.do(repository.load("m"))
+        (row,) = repository.index()
+        assert row["state"] == "READY"
+        assert "a newer file was not loaded" in row["reason"]
+        assert np.array_equal(infer(server), A + A)
+        subtract(path)
+        server.do(repository.load("m"))
+        assert np.array_equal(infer(server), A - A)
+        assert repository.index()[0]["reason"] == ""
+
+
+def test_what_cannot_be_loaded_is_told_and_the_rest_serves(tmp_path: Path) -> None:
+    add(tmp_path / "good" / "1" / "model.onnx")
+    (tmp_path / "bad" / "1").mkdir(parents=True)
+    (tmp_path / "bad" / "1" / "model.onnx").write_bytes(b"nothing")
+    (tmp_path / "empty" / "1").mkdir(parents=True)
+    add(tmp_path / "odd" / "1" / "model.onnx")
+    (tmp_path / "odd" / "model.toml").write_text("max_batsh = 2\nthreads = 'two'\n")
+    with running(tmp_path) as server:
+        repository = server.server.repository
+        assert not repository.is_ready
+        told = {row["name"]: (row["state"], row["reason"]) for row in repository.index()}
+        assert told["good"] == ("READY", "")
+        assert told["bad"][0] == told["empty"][0] == told["odd"][0] == "UNAVAILABLE"
+        assert "max_batsh (wanted max_batch)" in told["odd"][1]
+        assert "wanted one of flow.toml" in told["empty"][1]
+        with pytest.raises(RequestError, match="model 'odd'.*max_batsh"):
+            repository.find("odd")
+        assert np.array_equal(infer(server, "good"), A + A)
+        server.do(repository.unload("bad"))
+        assert [row["reason"] for row in repository.index() if row["name"] == "bad"] == ["unloaded"]
+
+
+def test_unloading_waits_for_requests_under_way(tmp_path: Path) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "waiting_steps.py").write_text("import time\n\n\ndef f(x):\n    time.sleep(0.7)\n    return x\n")
+    (tmp_path / "m" / "1" / "flow.toml").write_text(
+        "inputs = { x = 'f32[n]' }\noutputs = 'y'\n"
+        "[nodes.f]\nfunction = 'waiting_steps:f'\ninputs = 'x'\noutputs = 'y'\n"
+    )
+    found: list[Any] = []
+    with running(tmp_path) as server:
+        thread = Thread(target=lambda: found.append(infer(server, x=np.ones(2, "f4"))))
+        thread.start()
+        time.sleep(0.2)
+        server.do(server.server.repository.unload("m"))
+        with pytest.raises(RequestError, match="'m'"):
+            server.server.repository.find("m")
+        thread.join()
+    assert np.array_equal(found[0], np.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("max_batch = 0", "max_batch"), ("max_batch", "no TOML"), ("queue = 'x'", "queue"), ("versions = 'some'", "versions"),
+        ("versions = [0]", "versions"), ("max_wait_us = 5", "larger max_batch"), ("pad = { x = 0 }", "larger max_batch"),
+        ("pad = { x = 'no' }\nmax_batch = 2", "pad"), ("warmup = [{ x = 'no' }]", "warmup"), ("warmup = 3", "warmup"),
+        ("deadline_ms = -1", "deadline_ms"), ("instances = 1.5", "instances"), ("precision = 1\nbatch = 3", "batch"),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_fit(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "model.toml").write_text(text)
+    with pytest.raises(SettingsError, match=f"model.toml: .*{said}"):
+        settings_of(tmp_path, Settings())
+
+
+def test_settings_of_sessions_and_shapes(tmp_path: Path) -> None:
+    softmax(tmp_path / "m" / "1" / "model.onnx")
+    (tmp_path / "m" / "model.toml").write_text("threads = 1\nprecision = 'f16'\nwarmup = [{ x = [2, 5] }]\n")
+    with running(tmp_path) as server:
+        session = server.server.repository.find("m").session
+        assert session is not None
+        assert (session.threads, session.precision) == (1, "f16")
+        assert infer(server, x=np.ones((2, 5), "f4")).shape == (2, 5)
+
+
+def test_options_that_do_not_fit_are_told(tmp_path: Path) -> None:
+    add(tmp_path / "m" / "1" / "model.onnx")
+    (tmp_path / "m" / "model.toml").write_text("device = 'quantum'\n")
+    with running(tmp_path) as server:
+        assert "quantum" in server.server.repository.index()[0]["reason"]
+
+
+def test_sessions_that_were_made_before_serve(tmp_path: Path) -> None:
+    add(tmp_path / "m" / "1" / "model.onnx")
+    repository = Repository(tmp_path, {}, Settings())
+    repository.preload()
+    session = repository.preloaded["m", "1"][1]
+
+    async def main() -> bool:
+        await repository.begin()
+        found = repository.find("m").session is session
+        await repository.end()
+        return found
+
+    import asyncio
+
+    assert asyncio.run(main())
