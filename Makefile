@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: pytest check dist workflows scoreboard aarch64 cross-tools help demo env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-all clients wheel-kernels attack fuzz docs site newcomer hooks clean
+.PHONY: pytest check dist protocol workflows scoreboard aarch64 cross-tools help demo env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-all clients wheel-kernels attack fuzz docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -151,6 +151,9 @@ dist: $(RELEASE)/.installed ## Build and check the source distribution and the w
 	$(RELEASE)/bin/python -m bench.sbom dist/bolt_numba-*.whl
 
 SCHEMA := $(RELEASE)/bin/check-jsonschema --builtin-schema
+protocol: $(STAMP) ## Write the stored messages of bolt_numba/serve/inference.proto anew.
+	$(BIN)/python -m grpc_tools.protoc -Ibolt_numba/serve --descriptor_set_out=bolt_numba/serve/inference.binpb inference.proto
+
 workflows: $(RELEASE)/.installed ## Lint the workflows and the forms of issues.
 	$(RELEASE)/bin/zizmor --offline --persona=pedantic .github
 	$(SCHEMA) vendor.github-workflows .github/workflows/*.yml

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 SKIPPED = 77
 """Exit code when a package is not there."""
 LANGUAGES = ("python", "sh", "text")
-SERVER = re.compile(r"^uvicorn .*--port (\d+)", re.MULTILINE)
+SERVER = re.compile(r"^(?:uvicorn .*--port|bolt-numba serve .*--http-port) (\d+)", re.MULTILINE)
 PIECES = re.compile(r"(\.\.\.|\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?|\s+)")
 MEASURED = re.compile(r"\s*(?:s|ms|us|MiB|times)\b")
 """Units of what depends on the machine."""
@@ -38,8 +38,8 @@ GIVEN = "given.py"
 """What runs before a page that leaves its model to the reader."""
 SYSTEM_CACHE = "--system "
 """What tests leave out: they fill the cache that they all share."""
-PORT = "8765"
-"""Of the server of the pages; tests take a free one."""
+PORTS = ("8765", "8766")
+"""Of the servers of the pages; tests take free ones."""
 FENCED = re.compile(r"^( *)```(\S*)(?: title=\"([^\"]+)\")?[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 TOLERANCE, FEW = 0.02, 2.0
 """Two printed numbers agree when they differ by a share or, if whole, by as many."""
@@ -112,7 +112,9 @@ class Reader:
         self.page, self.folder, self.fresh = page, folder, fresh
         text = page.read_text()
         if not fresh:
-            text = text.replace(SYSTEM_CACHE, "").replace(PORT, str(free_port()))
+            text = text.replace(SYSTEM_CACHE, "")
+            for port in PORTS:
+                text = text.replace(port, str(free_port()))
         self.blocks = list(blocks(text))
         self.namespace: dict[str, Any] = {"__name__": "__main__"}
         self.servers: list[subprocess.Popen[str]] = []

@@ -72,7 +72,7 @@ class Rest:
         """A handler whose requests are held to the token, and whose errors become answers."""
 
         async def answer(request: Request) -> Response:
-            begin, status = time.perf_counter(), 500
+            begin = time.perf_counter()
             try:
                 self._want_token(request)
                 response = await handler(request)
@@ -80,12 +80,13 @@ class Rest:
                 response = Response(status_code=STATUS["cancelled"][0])
             except Exception as error:
                 response = _failure(error)
-            status = response.status_code
-            if asked := request.headers.get("x-request-id"):
+            status, asked = response.status_code, request.headers.get("x-request-id")
+            if asked:
                 response.headers["x-request-id"] = asked
-            if status >= STATUS["internal"][0] or log.isEnabledFor(logging.DEBUG):
-                took = 1e3 * (time.perf_counter() - begin)
-                log.info("%s %s: %d in %.2f ms, id %s", request.method, request.url.path, status, took, asked or "none")
+            level = logging.INFO if status >= STATUS["internal"][0] and request.url.path not in OPEN else logging.DEBUG
+            if log.isEnabledFor(level):
+                told = {"method": request.method, "path": request.url.path, "status": status, "request_id": asked}
+                log.log(level, "request", extra=told | {"ms": round(1e3 * (time.perf_counter() - begin), 3)})
             return response
 
         return answer

@@ -1,0 +1,115 @@
+"""``bolt-numba serve`` as it is started and ended: processes, signals, wrong options."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from bolt_numba.cli.app import run
+from tests.serve.serving import add
+
+BODY = json.dumps({
+    "inputs": [{"name": name, "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]} for name in "ab"]
+}).encode()  # fmt: skip
+WAIT_S = 60
+
+
+@contextmanager
+def started(*args: Any) -> Iterator[tuple[subprocess.Popen[str], str, list[dict[str, Any]]]]:
+    """The command with its address, and what it logged until it served."""
+    command = [sys.executable, "-m", "bolt_numba", "serve", *map(str, args), "--http-port", "0", "--grpc-port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        lines: list[dict[str, Any]] = []
+        while not lines or not str(lines[-1]["message"]).startswith("serving"):
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            assert line, lines
+            lines += [json.loads(line)] if line.startswith("{") else []
+        found = re.search(r"http://([\d.:]+)/v2", lines[-1]["message"])
+        assert found is not None
+        yield process, found[1], lines
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def status(address: str, path: str, body: bytes | None = None) -> int:
+    try:
+        with urlopen(Request(f"http://{address}{path}", body), timeout=WAIT_S) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        return error.code
+
+
+def test_a_server_begins_serves_and_ends(tmp_path: Path) -> None:
+    with started(add(tmp_path / "sum.onnx")) as (process, address, _):
+        assert status(address, "/v2/health/ready") == 200
+        assert status(address, "/v2/models/sum/infer", BODY) == 200
+        kept = HTTPConnection(address)
+        kept.request("GET", "/v2/health/live")  # a connection that stays open does not keep the server
+        assert kept.getresponse().read() == b""
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+        with pytest.raises(URLError):
+            status(address, "/v2/health/live")
+        kept.close()
+
+
+def test_processes_share_a_port_and_one_that_dies_is_begun_again(tmp_path: Path) -> None:
+    with started(add(tmp_path / "sum.onnx"), "--workers", "2") as (process, address, _):
+        for _ in range(20):
+            assert status(address, "/v2/models/sum/infer", BODY) == 200
+        with urlopen(f"http://{address}/v2/models/sum/stats", timeout=WAIT_S) as answer:
+            (row,) = json.load(answer)["model_stats"]
+        assert row["inference_count"] == 20
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        before = set(children.read_text().split())
+        assert len(before) == 2
+        os.kill(int(min(before)), signal.SIGKILL)
+        until = time.monotonic() + WAIT_S
+        while len(now := set(children.read_text().split())) < 2 or now == before:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert len(now & before) == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["nothing.onnx"], 1, "nothing.onnx: got nothing there"),
+        (["m.onnx", "other/m.onnx"], 1, "got a second model 'm'"),
+        (["m.onnx", "--http-port", "-1", "--grpc-port", "-1"], 1, "wanted --http-port or --grpc-port"),
+        (["m.onnx", "--tls-key", "key.pem"], 1, "wanted both"),
+        (["m.onnx", "--token-file", "empty"], 1, "wanted a token"),
+        (["m.onnx", "--max-wait-us", "5"], 1, "larger max_batch"),
+        (["m.onnx", "--log-level", "loud"], 2, "loud"),
+        (["m.onnx", "--host", "203.0.113.7", "--grpc-port", "-1"], 1, "203.0.113.7"),
+    ],
+)
+def test_wrong_options(
+    args: list[str], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for name in ("m.onnx", "other/m.onnx"):
+        add(tmp_path / name)
+    (tmp_path / "empty").write_text("\n")
+    assert run(["serve", *args]) == code
+    assert said in capsys.readouterr().err
