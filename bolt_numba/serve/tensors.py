@@ -106,7 +106,7 @@ def from_json(name: str, datatype: Any, shape: tuple[int, ...], data: Any) -> Ar
     for size in shape[1:]:
         if isinstance(flat, list) and flat and all(type(x) is list for x in flat):
             if any(len(row) != size for row in flat):
-                raise RequestError(f"input {name!r}: data: got lists of other lengths, wanted {list(shape)}, or one list")
+                raise RequestError(f"input {name!r}: data: got lists that are not of {list(shape)}")
             flat = [x for row in flat for x in row]
     if not isinstance(flat, list) or len(flat) != count:
         got = f"{len(flat)} elements" if isinstance(flat, list) else f"{data!r:.40}"

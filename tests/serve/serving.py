@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +94,7 @@ def running(
 
 def _quiet(work: Callable[[], None]) -> Callable[[], None]:
     def run() -> None:
-        try:
+        with suppress(BaseException):  # is in `failed`
             work()
-        except BaseException:  # is in `failed`
-            pass
 
     return run

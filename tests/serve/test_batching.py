@@ -83,7 +83,7 @@ def test_padding_that_cannot_be_cut_off_is_refused(tmp_path: Path) -> None:
         served(tmp_path / "m.onnx", max_batch=4, pad={"x": 0})
     with pytest.raises(FlowError, match="pad"):
         served(softmax(tmp_path / "s.onnx"), max_batch=4, pad={"other": 0})
-    with pytest.raises(FlowError, match="pad: got .* for a function"):
+    with pytest.raises(FlowError, match=r"pad: got .* for a function"):
         Flow(inputs="x", outputs="y").function(abs, "x", "y", max_batch=4, pad={"x": 0})
 
 
@@ -91,7 +91,8 @@ def slow_flow(seconds: float, **options: Any) -> Callable[[Path], ServedModel]:
     def make(folder: Path) -> ServedModel:
         module = "late_" + folder.name  # of one name there is one module in a process
         (folder / f"{module}.py").write_text(
-            f"import time\n\nDONE = []\n\n\ndef f(x):\n    time.sleep({seconds})\n    DONE.append(float(x[0]))\n    return x\n"
+            "import time\n\nDONE = []\n\n\n"
+            f"def f(x):\n    time.sleep({seconds})\n    DONE.append(float(x[0]))\n    return x\n"
         )
         (folder / "flow.toml").write_text(
             "inputs = { x = 'f32[n]' }\noutputs = 'y'\nworkers = 1\n"

@@ -106,7 +106,7 @@ def test_what_cannot_be_loaded_is_told_and_the_rest_serves(tmp_path: Path) -> No
         assert told["bad"][0] == told["empty"][0] == told["odd"][0] == "UNAVAILABLE"
         assert "max_batsh (wanted max_batch)" in told["odd"][1]
         assert "wanted one of flow.toml" in told["empty"][1]
-        with pytest.raises(RequestError, match="model 'odd'.*max_batsh"):
+        with pytest.raises(RequestError, match=r"model 'odd'.*max_batsh"):
             repository.find("odd")
         assert np.array_equal(infer(server, "good"), A + A)
         server.do(repository.unload("bad"))
@@ -115,7 +115,8 @@ def test_what_cannot_be_loaded_is_told_and_the_rest_serves(tmp_path: Path) -> No
 
 def test_unloading_waits_for_requests_under_way(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
-    (tmp_path / "m" / "1" / "waiting_steps.py").write_text("import time\n\n\ndef f(x):\n    time.sleep(0.7)\n    return x\n")
+    steps = "import time\n\n\ndef f(x):\n    time.sleep(0.7)\n    return x\n"
+    (tmp_path / "m" / "1" / "waiting_steps.py").write_text(steps)
     (tmp_path / "m" / "1" / "flow.toml").write_text(
         "inputs = { x = 'f32[n]' }\noutputs = 'y'\n"
         "[nodes.f]\nfunction = 'waiting_steps:f'\ninputs = 'x'\noutputs = 'y'\n"
@@ -135,8 +136,9 @@ def test_unloading_waits_for_requests_under_way(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("max_batch = 0", "max_batch"), ("max_batch", "no TOML"), ("queue = 'x'", "queue"), ("versions = 'some'", "versions"),
-        ("versions = [0]", "versions"), ("max_wait_us = 5", "larger max_batch"), ("pad = { x = 0 }", "larger max_batch"),
+        ("max_batch = 0", "max_batch"), ("max_batch", "no TOML"), ("queue = 'x'", "queue"),
+        ("versions = 'some'", "versions"),
+        ("versions = [0]", "versions"), ("max_wait_us = 5", "larger max_batch"), ("pad = { x = 0 }", "larger max_"),
         ("pad = { x = 'no' }\nmax_batch = 2", "pad"), ("warmup = [{ x = 'no' }]", "warmup"), ("warmup = 3", "warmup"),
         ("deadline_ms = -1", "deadline_ms"), ("instances = 1.5", "instances"), ("precision = 1\nbatch = 3", "batch"),
     ],

@@ -91,7 +91,7 @@ def test_texts(server: Running) -> None:
         ({"data": [1, 2]}, "got 2 elements, wanted 3"),
         ({"data": [1, 2, "3"]}, "got '3', wanted numbers"),
         ({"data": [1, 2, True]}, "got True, wanted numbers"),
-        ({"data": [[1, 2], [3]]}, "wanted [1, 3], or one list"),
+        ({"data": [[1, 2], [3]]}, "lists that are not of [1, 3]"),
         ({"data": None}, "got None, wanted 3"),
         ({"data": {"a": 1}}, "wanted 3"),
         ({"datatype": "FLOAT"}, "wanted one of BOOL"),
