@@ -63,11 +63,11 @@ def serve(  # budget: each option is one line or two
         os.environ[SHARED] = tempfile.mkdtemp(prefix="bolt-numba-serve-")
     from bolt_numba.serve.logs import begin_log
     from bolt_numba.serve.server import Doors, run_loop
-    from bolt_numba.serve.settings import Settings
+    from bolt_numba.serve.settings import ModelSettings
 
     begin_log(log_level.upper())
     compiled = dict(options) | ({"threads": max(1, processors() // workers)} if options["threads"] is None else {})
-    usual = Settings(max_batch, max_wait_us, {}, queue, instances, deadline_ms, compile=compiled)
+    usual = ModelSettings(max_batch, max_wait_us, {}, queue, instances, deadline_ms, compile=compiled)
     doors = Doors(
         host, _port(http_port), _port(grpc_port), max_body, grace_seconds=grace, token=_token(token_file),
         certificate=certificate, key=key, poll_seconds=poll,

@@ -6,6 +6,6 @@ It needs the packages of the extra ``serve``.
 from bolt_numba.serve.errors import RequestError
 from bolt_numba.serve.repository import Repository
 from bolt_numba.serve.server import Doors, Server
-from bolt_numba.serve.settings import Settings, SettingsError
+from bolt_numba.serve.settings import ModelSettings, SettingsError
 
-__all__ = ["Doors", "Repository", "RequestError", "Server", "Settings", "SettingsError"]
+__all__ = ["Doors", "ModelSettings", "Repository", "RequestError", "Server", "SettingsError"]

@@ -20,7 +20,7 @@ from bolt_numba.flow.files import load as load_flow
 from bolt_numba.flow.flow import Flow
 from bolt_numba.serve.errors import RequestError, kind_of
 from bolt_numba.serve.metrics import MEMORY, PLANS, ModelCounts
-from bolt_numba.serve.settings import US, Settings, SettingsError
+from bolt_numba.serve.settings import US, ModelSettings, SettingsError
 from bolt_numba.serve.tensors import datatype_of
 from bolt_numba.sessions.guesses import complete_shapes, model_feeds
 from bolt_numba.sessions.inputs import as_input
@@ -37,7 +37,7 @@ USUAL_PRIORITY = 2
 """Of requests that name none: 1 goes before them."""
 
 
-class Asked:
+class RequestTerms:
     """How one request wants to be served: seconds it may take, its priority (lower goes first), and its sequence."""
 
     __slots__ = ("deadline", "ends", "priority", "starts", "stream")
@@ -65,7 +65,7 @@ class ServedModel:
     """
 
     def __init__(
-        self, name: str, version: str, source: Path, weights: Path | None, settings: Settings,
+        self, name: str, version: str, source: Path, weights: Path | None, settings: ModelSettings,
         session: Session | None = None,
     ) -> None:  # fmt: skip
         self.name, self.version, self.source, self.settings = name, version, source, settings
@@ -123,7 +123,7 @@ class ServedModel:
             raise RequestError(f"model {self.name!r}: inputs: got {list(given)}, wanted {names}")
         return {spec.name: as_input(spec, given[spec.name]) for spec in self.inputs}
 
-    async def infer(self, given: Mapping[str, Array], wanted: Sequence[str], asked: Asked) -> dict[str, Array]:
+    async def infer(self, given: Mapping[str, Array], wanted: Sequence[str], asked: RequestTerms) -> dict[str, Array]:
         """Results by name: those that are wanted, or all.  Raises RequestError, and what a session or a flow raises."""
         begin, outcome = time.perf_counter(), "ok"
         self.under_way += 1
@@ -148,7 +148,7 @@ class ServedModel:
             self.counts.waiting.dec()
             self.counts.ended(time.perf_counter() - begin, outcome)
 
-    async def _results(self, feeds: dict[str, Any], asked: Asked) -> list[Any]:
+    async def _results(self, feeds: dict[str, Any], asked: RequestTerms) -> list[Any]:
         if self.is_quick and asked.stream is None:
             begin = time.perf_counter()
             made = self.session.run(None, feeds)  # type: ignore[union-attr]
@@ -200,7 +200,7 @@ def is_flow(source: Path) -> bool:
     return source.suffix.lower() in FLOWS and (source.suffix.lower() == ".toml" or source.stem.lower() == "flow")
 
 
-def session_of(source: Path, weights: Path | None, settings: Settings) -> Session:
+def session_of(source: Path, weights: Path | None, settings: ModelSettings) -> Session:
     """A session with its plans: for the shapes that are asked for, or such as are guessed, and batches of them."""
     given: dict[str, Any] = {"stand_ins": False, **settings.compile}
     if given.get("threads") is None:
@@ -213,7 +213,7 @@ def session_of(source: Path, weights: Path | None, settings: Settings) -> Sessio
     return session
 
 
-def _shapes(session: Session, settings: Settings) -> Sequence[Mapping[str, Any]]:
+def _shapes(session: Session, settings: ModelSettings) -> Sequence[Mapping[str, Any]]:
     """Raises ShapeError where none are told and none can be guessed."""
     return settings.warmup or (complete_shapes(session.graph),)
 

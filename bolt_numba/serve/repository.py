@@ -18,7 +18,7 @@ from bolt_numba.base.border import as_bolt_error
 from bolt_numba.base.errors import BoltError
 from bolt_numba.serve.errors import RequestError
 from bolt_numba.serve.models import FLOWS, ServedModel, is_flow, session_of
-from bolt_numba.serve.settings import ALL, FILE, LATEST, Settings, SettingsError, settings_of
+from bolt_numba.serve.settings import ALL, FILE, LATEST, ModelSettings, SettingsError, settings_of
 from bolt_numba.sessions.session import Session
 
 log = logging.getLogger("bolt_numba.serve")
@@ -32,12 +32,12 @@ FIRST = "1"
 
 
 @dataclass(frozen=True)
-class Source:
+class StoredVersion:
     """A version as it lies on the disk.  stamp: names, sizes and times of its files."""
 
     path: Path
     weights: Path | None
-    settings: Settings
+    settings: ModelSettings
     stamp: tuple[Any, ...]
 
 
@@ -46,7 +46,7 @@ def _stamp(paths: Iterable[Path]) -> tuple[Any, ...]:
     return tuple((str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in found)
 
 
-def _source_in(folder: Path, settings: Settings, own: Path) -> Source:
+def _source_in(folder: Path, settings: ModelSettings, own: Path) -> StoredVersion:
     """The model of a version's folder.  Raises SettingsError where there is none."""
     names = [f"flow{suffix}" for suffix in FLOWS] + [f"model{suffix}" for suffix in SUFFIXES]
     path = next((folder / name for name in names if (folder / name).exists()), None)
@@ -56,7 +56,7 @@ def _source_in(folder: Path, settings: Settings, own: Path) -> Source:
     weights = beside if beside != path and beside.exists() else None
     if settings.weights is not None:
         weights = folder / settings.weights
-    return Source(path, weights, settings, _stamp([folder, own]))
+    return StoredVersion(path, weights, settings, _stamp([folder, own]))
 
 
 def is_repository(path: Path) -> bool:
@@ -70,14 +70,14 @@ class Repository:
     folder: of models; None: there is none.  files: models by name.  usual: settings where a model has none of its own.
     """
 
-    def __init__(self, folder: Path | None, files: Mapping[str, Path], usual: Settings) -> None:
+    def __init__(self, folder: Path | None, files: Mapping[str, Path], usual: ModelSettings) -> None:
         self.folder, self.files, self.usual = folder, dict(files), usual
         self.models: dict[str, dict[str, ServedModel]] = {}
-        self.sources: dict[tuple[str, str], Source] = {}
+        self.sources: dict[tuple[str, str], StoredVersion] = {}
         self.states: dict[tuple[str, str], tuple[str, str]] = {}
-        self.refused: dict[tuple[str, str], Source] = {}
+        self.refused: dict[tuple[str, str], StoredVersion] = {}
         self.locks: dict[str, asyncio.Lock] = {}
-        self.preloaded: dict[tuple[str, str], tuple[Source, Session]] = {}
+        self.preloaded: dict[tuple[str, str], tuple[StoredVersion, Session]] = {}
         self.retiring: set[asyncio.Task[None]] = set()
         self.has_begun = self.is_ending = False
 
@@ -90,11 +90,11 @@ class Repository:
             found |= {p.name for p in self.folder.iterdir() if p.is_dir() and not p.name.startswith((".", "_"))}
         return sorted(found)
 
-    def _sources(self, name: str) -> dict[str, Source]:
+    def _sources(self, name: str) -> dict[str, StoredVersion]:
         """Versions of a model that shall serve."""
         if name in self.files:
             path = self.files[name]
-            return {FIRST: Source(path, None, self.usual, _stamp([path]))}
+            return {FIRST: StoredVersion(path, None, self.usual, _stamp([path]))}
         if self.folder is None or name not in self.names():
             raise RequestError(f"model: got {name!r:.80}, wanted one of {self.names()}", "missing")
         folder = self.folder / name
@@ -207,7 +207,7 @@ class Repository:
             for version in [v for n, v in self.states if n == name and v not in made]:
                 del self.states[name, version]
 
-    async def _made(self, name: str, version: str, source: Source) -> ServedModel:
+    async def _made(self, name: str, version: str, source: StoredVersion) -> ServedModel:
         was = self.states.get((name, version))
         if was is None or was[0] != READY:
             self.states[name, version] = (LOADING, "")

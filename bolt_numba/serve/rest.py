@@ -22,7 +22,7 @@ from bolt_numba.base.types import Array
 from bolt_numba.serve import protocol
 from bolt_numba.serve.errors import STATUS, RequestError, kind_of
 from bolt_numba.serve.metrics import exposition
-from bolt_numba.serve.models import Asked, ServedModel
+from bolt_numba.serve.models import RequestTerms, ServedModel
 from bolt_numba.serve.repository import Repository
 from bolt_numba.serve.tensors import from_bytes, from_json, name_of, to_bytes, to_json, want_shape
 
@@ -154,7 +154,7 @@ class Rest:
         parameters = _table("request", head)
         arrays = _arrays(head, rest)
         wanted, binary = _outputs(head, parameters)
-        made = await _unless_gone(request, model, model.infer(arrays, wanted, Asked(parameters)))
+        made = await _unless_gone(request, model, model.infer(arrays, wanted, RequestTerms(parameters)))
         answer: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "outputs": []}
         if "id" in head:
             answer["id"] = head["id"]

@@ -19,7 +19,7 @@ from bolt_numba.base.border import as_bolt_error
 from bolt_numba.base.types import STRING, Array
 from bolt_numba.serve import protocol
 from bolt_numba.serve.errors import STATUS, RequestError, kind_of
-from bolt_numba.serve.models import Asked
+from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.repository import Repository
 from bolt_numba.serve.tensors import dtype_of, from_bytes, name_of, texts, to_bytes, want_shape
 
@@ -134,7 +134,7 @@ class Rpc:
 
     async def infer(self, given: Any, context: Any) -> Any:
         model = self.repository.find(given.model_name, given.model_version)
-        asked = Asked(_table(given.parameters), context.time_remaining())
+        asked = RequestTerms(_table(given.parameters), context.time_remaining())
         made = await model.infer(_arrays(given), _outputs(given), asked)
         reply = self.types["ModelInfer"][1](model_name=model.name, model_version=model.version, id=given.id)
         for name, array in made.items():

@@ -1,4 +1,4 @@
-"""How a model is served: `Settings`, of the command line or of a ``model.toml`` beside the model."""
+"""How a model is served: `ModelSettings`, of the command line or of a ``model.toml`` beside the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SettingsError(RequestError):
 
 
 @dataclass(frozen=True)
-class Settings:
+class ModelSettings:
     """How one model is served.
 
     max_batch, max_wait_us: requests that run as one, and microseconds that the first waits for others.
@@ -76,11 +76,11 @@ def _is_shape(given: Any) -> bool:
     return isinstance(given, (list, tuple)) and all(type(d) is int and d >= 0 for d in given)
 
 
-OWN = frozenset(f.name for f in fields(Settings)) - {"compile"}
+OWN = frozenset(f.name for f in fields(ModelSettings)) - {"compile"}
 COMPILED = frozenset(OPTIONS) - {"stages"}
 
 
-def settings_of(folder: Path, usual: Settings) -> Settings:
+def settings_of(folder: Path, usual: ModelSettings) -> ModelSettings:
     """What a folder's ``model.toml`` says; the rest is as usual.  Raises SettingsError, with all unknown keys."""
     path = folder / FILE
     if not path.is_file():
@@ -97,9 +97,9 @@ def settings_of(folder: Path, usual: Settings) -> Settings:
     own = {key: data[key] for key in data.keys() & OWN}
     if "warmup" in own:
         own["warmup"] = tuple(own["warmup"]) if isinstance(own["warmup"], list) else (own["warmup"],)
-    given = {f.name: getattr(usual, f.name) for f in fields(Settings)} | own
+    given = {f.name: getattr(usual, f.name) for f in fields(ModelSettings)} | own
     given["compile"] = {**usual.compile, **{key: data[key] for key in data.keys() & COMPILED}}
     try:
-        return Settings(**given)
+        return ModelSettings(**given)
     except BoltError as error:
         raise SettingsError(f"{path}: {error}") from error

@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-from bolt_numba.serve import Doors, Repository, Server, Settings
+from bolt_numba.serve import Doors, ModelSettings, Repository, Server
 from bolt_numba.serve.server import run_loop
 
 WAIT_S = 60
@@ -57,7 +57,7 @@ class Running:
 
 @contextmanager
 def running(
-    folder: Path | None = None, files: dict[str, Path] | None = None, usual: Settings | None = None, **doors: Any
+    folder: Path | None = None, files: dict[str, Path] | None = None, usual: ModelSettings | None = None, **doors: Any
 ) -> Iterator[Running]:
     """A server that has loaded its models, on ports that are free."""
     made: list[Running] = []
@@ -66,7 +66,7 @@ def running(
     async def main() -> None:
         try:
             given = {"http_port": 0, "grpc_port": 0, "grace_seconds": 5, **doors}
-            server = Server(Repository(folder, files or {}, usual or Settings()), Doors(**given))
+            server = Server(Repository(folder, files or {}, usual or ModelSettings()), Doors(**given))
             await server.begin()
             made.append(Running(server, asyncio.get_running_loop()))
             begun.set()

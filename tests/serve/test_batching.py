@@ -15,21 +15,21 @@ from hypothesis import strategies as st
 
 import bolt_numba as bn
 from bolt_numba.flow import Flow, FlowDeadlineError, FlowError, FlowFullError
-from bolt_numba.serve import RequestError, Settings
+from bolt_numba.serve import ModelSettings, RequestError
 from bolt_numba.serve.errors import kind_of
-from bolt_numba.serve.models import Asked, ServedModel
+from bolt_numba.serve.models import RequestTerms, ServedModel
 from tests.serve.serving import add, softmax
 
 
 def served(path: Path, **settings: Any) -> ServedModel:
-    return ServedModel("m", "1", path, None, Settings(**settings))
+    return ServedModel("m", "1", path, None, ModelSettings(**settings))
 
 
 def together(model: ServedModel, requests: list[dict[str, Any]], **parameters: Any) -> list[Any]:
     """What requests that come at once get: results, or errors."""
 
     async def main() -> list[Any]:
-        asked = [model.infer(feeds, [], Asked(parameters)) for feeds in requests]
+        asked = [model.infer(feeds, [], RequestTerms(parameters)) for feeds in requests]
         found = await asyncio.gather(*asked, return_exceptions=True)
         await model.retire()
         return found
@@ -98,7 +98,7 @@ def slow_flow(seconds: float, **options: Any) -> Callable[[Path], ServedModel]:
             "inputs = { x = 'f32[n]' }\noutputs = 'y'\nworkers = 1\n"
             f"[nodes.f]\nfunction = '{module}:f'\ninputs = 'x'\noutputs = 'y'\n"
         )
-        return ServedModel("m", "1", folder / "flow.toml", None, Settings(**options))
+        return ServedModel("m", "1", folder / "flow.toml", None, ModelSettings(**options))
 
     return make
 
@@ -129,7 +129,7 @@ def test_lower_priorities_go_first(tmp_path: Path) -> None:
 
         numbers = [2, 3, 2, 1, 3, 1]
         await asyncio.gather(
-            *[model.infer({"x": np.full(1, p, "f4")}, [], Asked({"priority": p})) for p in numbers]
+            *[model.infer({"x": np.full(1, p, "f4")}, [], RequestTerms({"priority": p})) for p in numbers]
         )
         await model.retire()
         return list(sys.modules["late_" + tmp_path.name].DONE[-len(numbers) :])
@@ -142,7 +142,7 @@ def test_a_request_that_is_cancelled_leaves_the_others(tmp_path: Path) -> None:
     model = slow_flow(0.1)(tmp_path)
 
     async def main() -> tuple[Any, ...]:
-        tasks = [asyncio.ensure_future(model.infer({"x": np.full(1, i, "f4")}, [], Asked({}))) for i in range(4)]
+        tasks = [asyncio.ensure_future(model.infer({"x": np.full(1, i, "f4")}, [], RequestTerms({}))) for i in range(4)]
         await asyncio.sleep(0.02)
         tasks[2].cancel()
         found = await asyncio.gather(*tasks, return_exceptions=True)

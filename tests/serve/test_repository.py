@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from bolt_numba.serve import Repository, RequestError, Settings, SettingsError
-from bolt_numba.serve.models import Asked
+from bolt_numba.serve import ModelSettings, Repository, RequestError, SettingsError
+from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.settings import settings_of
 from tests.serve.serving import Running, add, running, save_model, softmax
 
@@ -22,7 +22,7 @@ A = np.array([[1, 2, 3]], "f4")
 
 def infer(server: Running, name: str = "m", version: str = "", **arrays: Any) -> Any:
     model = server.server.repository.find(name, version)
-    return server.do(model.infer(arrays or {"a": A, "b": A}, [], Asked({})))["y"]
+    return server.do(model.infer(arrays or {"a": A, "b": A}, [], RequestTerms({})))["y"]
 
 
 def subtract(path: Path) -> Path:
@@ -146,7 +146,7 @@ def test_unloading_waits_for_requests_under_way(tmp_path: Path) -> None:
 def test_settings_that_do_not_fit(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "model.toml").write_text(text)
     with pytest.raises(SettingsError, match=f"model.toml: .*{said}"):
-        settings_of(tmp_path, Settings())
+        settings_of(tmp_path, ModelSettings())
 
 
 def test_settings_of_sessions_and_shapes(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_options_that_do_not_fit_are_told(tmp_path: Path) -> None:
 
 def test_sessions_that_were_made_before_serve(tmp_path: Path) -> None:
     add(tmp_path / "m" / "1" / "model.onnx")
-    repository = Repository(tmp_path, {}, Settings())
+    repository = Repository(tmp_path, {}, ModelSettings())
     repository.preload()
     session = repository.preloaded["m", "1"][1]
 
