@@ -223,6 +223,15 @@ def test_tree_classifiers(transform: str, weights: list[float], classes: int) ->
     check("TreeEnsembleClassifier", X, outputs=2, classlabels_strings=["u", "v", "w"][:classes], **given)
 
 
+@pytest.mark.parametrize("transform", TRANSFORMS[:4])
+@pytest.mark.parametrize("weights", [[0.125, 0.5, 0.25, 0.375], [1.0, -2.0, 0.5, -0.25]], ids=["positive", "mixed"])
+def test_trees_of_the_second_class_alone(transform: str, weights: list[float]) -> None:
+    """The first class has a score of 0; half or the sign of the second's decides."""
+    leaves = {"class_treeids": [0, 0, 1, 1], "class_nodeids": [1, 2, 1, 2], "class_ids": [1] * 4}
+    given = {"nodes_modes": modes("BRANCH_LEQ"), "class_weights": weights, "post_transform": transform}
+    check("TreeEnsembleClassifier", X, outputs=2, classlabels_int64s=[3, 5], **given, **leaves, **NODES)
+
+
 @pytest.mark.parametrize("transform", ["NONE", "SOFTMAX"])
 def test_trees_of_one_class(transform: str) -> None:
     """As many scores as classes, and its label; onnxruntime has 1 for the label.  Of two weights the first counts."""
@@ -246,6 +255,29 @@ def test_no_trees(aggregate: str) -> None:
     np.testing.assert_array_equal(y, [[1.0, -2.0]] * 9)
 
 
+def test_each_node_says_where_nan_goes() -> None:
+    """Of equalities of one feature, too; targets without a leaf have their base."""
+    given = {
+        "nodes_treeids": [0] * 5, "nodes_nodeids": [*range(5)], "nodes_featureids": [0] * 5,
+        "nodes_modes": ["BRANCH_EQ", "LEAF", "BRANCH_EQ", "LEAF", "LEAF"], "nodes_values": [1.0, 0, 2.0, 0, 0],
+        "nodes_truenodeids": [1, 0, 3, 0, 0], "nodes_falsenodeids": [2, 0, 4, 0, 0],
+        "nodes_missing_value_tracks_true": [0, 0, 1, 0, 0], "target_treeids": [0] * 3, "target_nodeids": [1, 3, 4],
+        "target_ids": [0] * 3, "target_weights": [8.0, 8.0, 4.0], "n_targets": 2, "base_values": [0.5, 0.25],
+    }  # fmt: skip
+    x = np.array([[1], [2], [np.nan], [3]], np.float32)
+    (y,) = bn.compile(model("TreeEnsembleRegressor", [x], **given).SerializeToString(), threads=1)(x)
+    np.testing.assert_array_equal(y, [[8.5, 0.25], [8.5, 0.25], [8.5, 0.25], [4.5, 0.25]])
+
+
+def test_of_two_classes_with_scores_the_greater_has_the_label() -> None:
+    leaves = {"class_treeids": [0, 0, 0, 0, 1, 1], "class_nodeids": [1, 1, 2, 2, 1, 2], "class_ids": [0, 1, 0, 1, 0, 1]}
+    given = {"class_weights": [4.0, 2.0, 1.0, 3.0, 0.5, 0.5], "nodes_modes": modes("BRANCH_LEQ"), **leaves, **NODES}
+    made = model("TreeEnsembleClassifier", [X], 2, classlabels_int64s=[3, 5], **given)
+    label, scores = bn.compile(made.SerializeToString(), threads=1)(X)
+    np.testing.assert_array_equal(label, np.where(X[:, 0] <= 0.25, 3, 5))
+    np.testing.assert_array_equal(label, np.array([3, 5])[scores.argmax(1)])
+
+
 def tree_of(roots: list[int], ways: list[tuple[int, int]], features: list[int]) -> dict[str, Any]:
     """TreeEnsemble-5 of two leaves: ways of each node for true and false, of leaves less 10."""
     true, false = ([w % 10 for w in way] for way in zip(*ways, strict=True))
@@ -262,9 +294,12 @@ def tree_of(roots: list[int], ways: list[tuple[int, int]], features: list[int]) 
 
 @pytest.mark.parametrize(
     ("roots", "ways"),
-    [([0], [(1, -9), (-10, -9)]), ([0, 1], [(-10, -9), (-10, -9)]), ([0, 1], [(-10, -10), (2, -10), (-9, -9)])],
-    ids=["in a tree", "between trees", "in both branches"],
-)
+    [
+        ([0], [(1, -9), (-10, -9)]), ([0, 1], [(-10, -9), (-10, -9)]), ([0, 1], [(-10, -10), (2, -10), (-9, -9)]),
+        ([1, 0, 1], [(-10, -9), (-9, -10)]),
+    ],
+    ids=["in a tree", "between trees", "in both branches", "a tree twice"],
+)  # fmt: skip
 def test_nodes_that_share_a_leaf(roots: list[int], ways: list[tuple[int, int]]) -> None:
     check("TreeEnsemble", X, version=5, **tree_of(roots, ways, [0, 1, 2][: len(ways)]))
 

@@ -22,6 +22,7 @@ from bolt_numba.converters.onnx.reading.ml.scores import (
 )
 from bolt_numba.converters.onnx.reading.registry import reader
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays.shape import Concat
 from bolt_numba.ops.data.trees import TreeEnsemble
 from bolt_numba.ops.pointwise import Add, Cast, Mul
 
@@ -200,6 +201,8 @@ def tree_ensemble_classifier(
         made = post_transformed(b, scores, post_transform)
         return pick_labels(b, scores, labels), b(Cast(F32), made)
     label, made = two_scores(b, scores, labels, post_transform, weights.min(initial=0.0) >= 0)
+    if class_ids.any():  # the second class has the scores, and the first none
+        made = post_transformed(b, b(Concat(1), b(Mul(), scores, 0.0), scores), post_transform)
     return label, b(Cast(F32), made)
 
 

@@ -63,7 +63,7 @@ def forest(nodes: Nodes, roots: Array, entries: Entries, dtype: AnyDType) -> lis
     tests = _Tests(nodes, dtype)
     if (odd := tests.feature != tests.feature.astype(np.int32)).any():
         raise InvalidModelError(f"TreeEnsemble: features: got {tests.feature[odd][0]}, wanted numbers of columns")
-    order = tests.placed(roots)
+    order = tests.placed(np.unique(roots))  # a tree may come several times
     place = np.full(len(tests.left), NOWHERE)
     place[order] = np.arange(len(order))
     leaf = tests.is_leaf[order]
