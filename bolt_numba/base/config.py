@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from functools import cache
 
 from bolt_numba.base.errors import BoltError
 from bolt_numba.base.records import record
@@ -32,7 +32,7 @@ TRUSTED_USERS = Switch(
 )
 CACHE_MIB = Switch("BOLT_NUMBA_CACHE_MIB", "1024", "limit of the user's compiled kernels together, in MiB; 0: none")
 PLANS_MIB = Switch("BOLT_NUMBA_PLANS_MIB", "1024", "limit of the plans kept for later processes, in MiB; 0: none are")
-NUM_THREADS = Switch("BOLT_NUMBA_NUM_THREADS", "the processors of this process", "threads of a session")
+NUM_THREADS = Switch("BOLT_NUMBA_NUM_THREADS", "the processors, at most OMP_NUM_THREADS", "threads of a session")
 ISA = Switch("BOLT_NUMBA_ISA", "what the processor has", "lower instructions: avx512, avx2, generic, or a level")
 CHECK = Switch("BOLT_NUMBA_CHECK", "0", "1: check the graph against the spec after every stage of the passes")
 MEMORY = Switch("BOLT_NUMBA_MEMORY", "half of what is free", "memory of one plan or one result, as 2G or 500M")
@@ -54,10 +54,13 @@ MAX_PLANS = 32
 
 
 def default_threads() -> int:
-    """Threads of a session that asks for none: ``BOLT_NUMBA_NUM_THREADS``, else the processors of this process."""
+    """Threads of a session that asks for none: ``BOLT_NUMBA_NUM_THREADS``, else the processors of this process.
+
+    They are no more than ``OMP_NUM_THREADS``, where that is set.
+    """
     wanted = NUM_THREADS.value
     if not wanted:
-        return min(processors(), MAX_THREADS)
+        return min(processors(), _of_openmp(), MAX_THREADS)
     if not wanted.isdecimal() or len(wanted) > 9 or not 1 <= int(wanted) <= MAX_THREADS:
         raise BoltError(f"{NUM_THREADS.name}: got {wanted[:40]!r}, wanted a number from 1 to {MAX_THREADS}")
     return int(wanted)
@@ -128,11 +131,55 @@ def memory_limit() -> int | None:
 
 
 def processors() -> int:
-    """Processors that this process may use: its affinity, and the quota of its control group."""
+    """Processors that this process may use: its affinity, and the quotas of its control groups."""
     affinity = getattr(os, "sched_getaffinity", None)
     count = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return min([count, *(quota for quota, _ in quotas())])
+
+
+GROUPS, OF_PROCESS = "/sys/fs/cgroup", "/proc/self/cgroup"
+"""Where control groups are mounted, and what says which of them a process is in."""
+
+
+@cache
+def quotas() -> list[tuple[int, str]]:
+    """Processors that control groups of this process allow, with the file that says so: its own, and those above it."""
+    found = []
+    for folder in _groups():
+        text = _text(f"{folder}/cpu.max")
+        if not text and folder != GROUPS:  # version 1 has two files
+            text = f"{_text(f'{folder}/cpu.cfs_quota_us')} {_text(f'{folder}/cpu.cfs_period_us')}"
+        quota, period = [*text.split(), "", ""][:2]
+        if quota.isdecimal() and period.isdecimal() and int(period):
+            found.append((max(1, -(-int(quota) // int(period))), folder))
+    return found
+
+
+def _groups() -> list[str]:
+    """Folders of the process's groups that have processors to give, in both versions."""
+    found = [GROUPS]
+    for line in _text(OF_PROCESS).splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers == "" or "cpu" in controllers.split(","):
+            top = f"{GROUPS}/{controllers}".rstrip("/")
+            found.append(top)
+            for part in path.split("/"):
+                if part not in ("", ".."):
+                    top = f"{top}/{part}"
+                    found.append(top)
+    return list(dict.fromkeys(found))
+
+
+def _text(path: str) -> str:
+    """A short file of the system; "" where there is none."""
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(count, -(-int(quota) // int(period))))
-    except (OSError, ValueError):  # no control groups, or no quota ("max")
-        return count
+        with open(path, "rb") as file:
+            return file.read(1 << 16).decode("ascii", "replace")
+    except OSError:
+        return ""
+
+
+def _of_openmp() -> int:
+    """Threads that ``OMP_NUM_THREADS`` allows, as Ray and Dask set it in their workers; any where it says nothing."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() and len(first) < 10 and int(first) else MAX_THREADS

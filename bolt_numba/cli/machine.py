@@ -18,7 +18,7 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba import ops as operators
-from bolt_numba.base.config import SWITCHES, default_threads
+from bolt_numba.base.config import NUM_THREADS, SWITCHES, default_threads, quotas
 from bolt_numba.base.errors import InternalError
 from bolt_numba.base.files.kept import folders
 from bolt_numba.base.files.trusted import obstacle, unusable
@@ -274,6 +274,14 @@ def _self_test() -> str:
     return f"exact, by {', '.join(runners)}"
 
 
+def _threads() -> str:
+    """How many a session has, and what says so."""
+    limits = [f"{len(os.sched_getaffinity(0))} by affinity"] if hasattr(os, "sched_getaffinity") else []
+    limits += [f"{count} by the quota of {folder}" for count, folder in quotas()]
+    limits += [f"{os.environ[n]} by {n}" for n in ("OMP_NUM_THREADS", NUM_THREADS.name) if n in os.environ]
+    return f"{default_threads()} ({', '.join(limits)})"
+
+
 def _swallowed() -> str:
     """Of this process, whose self-test ran before."""
     if FAULTS:
@@ -287,7 +295,7 @@ _CHECKS: dict[str, Callable[[], str]] = {
     "instructions": lambda: device("cpu").describe(),
     "GPUs": _gpus,
     "plug-ins": _plug_ins,
-    "threads": lambda: str(default_threads()),
+    "threads": _threads,
     "kernels in the package": lambda: f"{count_built_in(jit.package_name())} for this level",
     "kernel cache": _cache_folders,
     "self-test": _self_test,
