@@ -262,7 +262,7 @@ def judge_of(
     if against is None:
         against = own if importlib.util.find_spec(package) else "onnxruntime"
         if against == "onnxruntime" and not importlib.util.find_spec(against):
-            other = "or against='reference' (--against reference), in NumPy, or 'cpu', our kernels, of a device"
+            other = "or against='reference' (--against reference), which computes in NumPy; 'cpu' is for other devices"
             raise BoltError(f"verify: onnxruntime is not installed, wanted it (pip install onnxruntime), {other}")
     if against not in JUDGES:
         raise OptionError(f"verify: against: got {against!r}, wanted one of {', '.join(map(repr, JUDGES))}")

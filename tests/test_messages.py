@@ -299,6 +299,15 @@ def test_sizes_computed_of_made_up_names() -> None:
     ]  # fmt: skip
 
 
+def test_sizes_that_data_decide_have_no_name_of_ours(call: Any, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[n, 3] x) => (int64[k, m] y) { y = NonZero(x) }"""
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    done: Done = call("inspect", tmp_path / "m.onnx")
+    assert done.out.splitlines()[6:8] == ["input   x     f32    [n, 3]", "output  y     i64    [2, any]"]
+
+
 @pytest.mark.parametrize("command", ["run", "profile"])
 @pytest.mark.parametrize(("given", "said"), [("y=1", "input: got 'y', wanted one of x"), ("x=no.npy", "no.npy: No")])
 def test_inputs_are_looked_at_before_anything_is_compiled(

@@ -11,7 +11,7 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba.base.options import Options
-from bolt_numba.base.types import FILE_WAS, dtype_name
+from bolt_numba.base.types import FILE_WAS, Sym, dtype_name
 from bolt_numba.cli import console
 from bolt_numba.cli.devices import show_parts
 from bolt_numba.cli.options import (
@@ -27,6 +27,7 @@ from bolt_numba.cli.options import (
 from bolt_numba.converters.nodes import foreign_operators
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.text import to_text
+from bolt_numba.ops.registry import is_made_up
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="The file to write.")]
 SHOWN_LINES = 4
@@ -341,8 +342,13 @@ def _facts(graph: Graph) -> dict[str, Any]:
 
 
 def _spec(name: str, value: Any) -> dict[str, Any]:
-    shape = None if value.type.shape is None else [d if isinstance(d, int) else str(d) for d in value.type.shape]
+    shape = None if value.type.shape is None else [d if isinstance(d, int) else _size(d) for d in value.type.shape]
     return {"name": name, "dtype": dtype_name(value.type.dtype), "shape": shape}
+
+
+def _size(dim: Sym) -> str:
+    """Its name, unless inference made it up because data decide the size."""
+    return "any" if is_made_up(dim) else str(dim)
 
 
 def _operators(graph: Graph) -> Counter[str]:
