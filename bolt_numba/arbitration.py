@@ -20,6 +20,7 @@ from bolt_numba.ops.arrays.quantize import DequantizeLinear, DynamicQuantizeLine
 from bolt_numba.ops.dtypes import FLOATS
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.layers.resize import Resize
+from bolt_numba.ops.pointwise import Exp, Gelu, Log, Sigmoid, Sqrt, Tanh
 from bolt_numba.peers import Feeds
 
 LAYER_LIMITS = {"f32": 1e-4, "f16": 5e-3, "bf16": 5e-2}
@@ -28,6 +29,8 @@ SHAKE_UNITS = 2.0**-21
 """How far off floats are, of themselves, in runs that show what rounding does."""
 BYTES_LIMIT = 5e-2
 """The same of a layer whose operands are rounded to bytes on their way."""
+COARSE_OPS = (Exp, Gelu, Log, Resize, Sigmoid, Sqrt, Tanh)
+"""What LiteRT has tables or coarse places for, of 16-bit numbers."""
 TO_BYTES_OPS = (RangeRounded, DynamicQuantizeLinear, DynamicQuantizeLSTM)
 ROUNDING_ROOM = 16
 """How much further off than the references in f32 an engine may be: it sums in another order, or approximates."""
@@ -38,7 +41,7 @@ DRAWN = "each engine draws random numbers of its own"
 INPUTS_DIFFER = "its inputs differ by rounding"
 TO_BYTES = "what it is made of is rounded to bytes, and the middle of two may go to either"
 DYNAMIC = "documented: LiteRT rounds what comes to this layer to bytes"
-COARSE = "documented: LiteRT takes pixels of 16 bits at places that are off"
+COARSE = "documented: LiteRT's functions and resizes of 16-bit numbers are several levels off"
 
 Arrays = Mapping[str, Any]
 Values = Callable[[Sequence[str]], Arrays]
@@ -210,7 +213,7 @@ def _documented(nodes: Sequence[Node]) -> str | None:
     if any(map(_has_bytes_for_weights, nodes)):
         return DYNAMIC
     dtypes = {v.type.dtype for node in nodes for v in node.outputs}
-    return COARSE if I16 in dtypes and any(isinstance(node.op, Resize) for node in nodes) else None
+    return COARSE if I16 in dtypes and any(isinstance(node.op, COARSE_OPS) for node in nodes) else None
 
 
 def _has_bytes_for_weights(node: Node) -> bool:
