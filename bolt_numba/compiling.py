@@ -21,9 +21,7 @@ from bolt_numba.base.options import INT8, Options, options_of, sign
 from bolt_numba.base.types import Array
 from bolt_numba.devices import others
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ir.sizes import sized
 from bolt_numba.sessions.clones import MAX_WIDER
-from bolt_numba.sessions.loading import File, Source, read_model
 from bolt_numba.sessions.outputs import Outputs
 from bolt_numba.sessions.session import Session
 
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from bolt_numba.base.options import OptionKeywords
     from bolt_numba.quantize.data import Data
     from bolt_numba.runtime.reports.profile import Profile
+    from bolt_numba.sessions.loading import File, Source
 
 
 @border("compile", OSError)
@@ -64,6 +63,8 @@ def compile(
         made = session_of(model, signature, how)
         if made is not None:
             return made
+    from bolt_numba.sessions.loading import read_model  # and sessions of files that are known without
+
     with nullcontext() if how.memory_limit is None else within(Budget(memory=how.memory_limit)):
         found = read_model(model, None, weights)
     graph = found.graph(signature)
@@ -196,6 +197,8 @@ class SizedSession(Session):
         self, changed: tuple[Any, ...], fixed: tuple[Any, ...], given: Mapping[str, tuple[int, ...]]
     ) -> tuple[tuple[Any, ...], Graph]:
         """The graph with symbols in the place of what changed, or else with the sizes; what it is known by."""
+        from bolt_numba.ir.sizes import sized
+
         try:
             return changed, sized(self._source(), self._own, given)
         except BoltError:  # a layer asks for numbers; that it takes these is seen, and told if not, in the second try

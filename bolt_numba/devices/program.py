@@ -24,7 +24,6 @@ from bolt_numba.kernels.cpu.executor import DATA, run_steps
 from bolt_numba.kernels.cpu.faults import COUNTER, FAULT
 from bolt_numba.kernels.registry import Fault, In, Out, Pitch, Record, Scratch
 from bolt_numba.kernels.unseen import Packed
-from bolt_numba.ops.content import refusal
 from bolt_numba.runtime.device import HOST, Arenas
 from bolt_numba.runtime.slots import CONST, INPUT, Job, Slot
 
@@ -313,6 +312,8 @@ def linked(records: bytes, links: Links) -> tuple[Array, Array]:
 
 def fault_of(job: Job, operand: int, found: Sequence[int], dims: tuple[int, ...] | None = None) -> DataError:
     """The error of one record: (position, value, low, high).  dims: of the operand in the run."""
+    from bolt_numba.ops.content import refusal
+
     slot = job.ins[operand]
     assert slot is not None, "a kernel checks what is there"
     position, value, low, high = found

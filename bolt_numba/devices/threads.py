@@ -17,10 +17,18 @@ import numpy as np
 
 from bolt_numba.base.config import MAX_THREADS, processors
 from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.huge_pages import line_aligned
+from bolt_numba.base.types import Array
 from bolt_numba.kernels.cpu.executor import LINE, SPINS, WORKERS, run_steps, team_run, team_worker
-from bolt_numba.kernels.cpu.products.pack import aligned_zeros
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+
+def _lines(count: int) -> Array:
+    """Lines of zeros, each where one of the cache begins."""
+    made = line_aligned(count * LINE)
+    made.fill(0)
+    return made.reshape(count, LINE)
 
 
 class _Team:
@@ -31,7 +39,7 @@ class _Team:
 
     def __init__(self, processors: int) -> None:
         self.processors, self.room = processors, min(processors, MAX_THREADS) - 1 if can_team() else 0
-        self.counts = aligned_zeros((2, LINE // 4))
+        self.counts = _lines(2)
         self.words, self.busy = self.counts.view(np.int64).reshape(-1).data, self.counts.ctypes.data
         self.alone = _CALL(run_steps.address)
         self.started = -1  # there is no room yet: a process that never shares a step needs none
@@ -39,7 +47,7 @@ class _Team:
     def _make_room(self) -> None:
         """Memory of the workers, see `kernels.cpu.executor`, and what they and their callers run."""
         lines = 3 + self.processors + -(-self.processors * 8 // LINE)
-        blocks, record = aligned_zeros((self.room * lines, LINE // 4)), np.zeros((), team_run.params)
+        blocks, record = _lines(self.room * lines), np.zeros((), team_run.params)
         for worker in range(self.room):
             if ctypes.CDLL(None).sem_init(ctypes.c_void_p(blocks[worker * lines + 1 :].ctypes.data), 0, 0) != 0:
                 raise OSError("sem_init failed")
