@@ -265,6 +265,18 @@ def test_files_that_a_model_names_count(tmp_path: Path) -> None:
     assert not is_known(model)
 
 
+def test_a_copy_of_the_same_content_is_known_too(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container, where the system gives other inodes and times."""
+    first = kept(model)
+    shutil.copy(model, other := model.with_name("copy.onnx"))
+    other.replace(model)
+    session = known(model)
+    assert run(session).tobytes() == first.tobytes()
+    assert session.report(), "the model is the one that is there"
+    monkeypatch.setattr("bolt_numba.devices.seals.key_of_seals", lambda: b"another secret of 16 bytes")
+    assert not is_known(model)
+
+
 def test_who_writes_to_a_small_model_changes_no_session(model: Path) -> None:
     first = kept(model)
     session = known(model)

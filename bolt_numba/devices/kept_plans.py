@@ -5,6 +5,9 @@ code (`devices.stored`).  It serves as long as all is as it was that a plan depe
 names, options, the sources of this package, the compiler, the processor.  What is kept is code, so it is read as
 compiled kernels are: only where nobody else could have written it.  All together keep to a limit; those that were used
 longest ago go first.  A model may be private, so nobody else may read them.
+
+A file that has its stamp still is the same.  One with another stamp but of the same size is read, and compared by its
+fingerprint: so a cache that came with the image of a container serves, though the system gave new inodes.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from bolt_numba.base.digest import sha256
 from bolt_numba.base.files.folder_index import state_of
 from bolt_numba.base.files.kept import cache_root, folders, keep
 from bolt_numba.base.files.mapped import LINE
-from bolt_numba.base.files.stamps import are_settled, is_unchanged
+from bolt_numba.base.files.regular import open_regular
+from bolt_numba.base.files.stamps import are_settled, is_unchanged, stamp_at
 from bolt_numba.base.files.trusted import read_whole, use_trusted
 from bolt_numba.base.huge_pages import line_aligned
 from bolt_numba.base.swallowed import swallowing
@@ -52,6 +56,8 @@ _OURS = "bolt_numba."
 _READERS = {format.upper(): f"{_OURS}converters.{format}.reading.registry" for format in FORMATS}
 """Modules that have the readers of a format, once they are imported, by the name that these have there."""
 _MAGIC = b"BOLTPLN1"
+_SIZE = 3
+"""Where a stamp has the size."""
 _HEADER = struct.Struct("<8sQ32s16x")
 """Magic, and bytes and digest of the head, which follows; at the next cache line the pieces begin."""
 
@@ -90,7 +96,10 @@ def write(name: str, head: Mapping[str, Any], arrays: Sequence[Array]) -> None:
     nbytes, limit = sum(len(array) for array in arrays), plans_limit()
     if nbytes > limit or not are_settled(head["files"]) or _is_in_use(name, head):
         return
-    text = json.dumps({**head, "nbytes": nbytes, "marks": [*_marks(arrays)]}).encode()
+    contents = [_content(stamp[0]) for stamp in head["files"]]
+    if not are_settled(head["files"]):
+        return
+    text = json.dumps({**head, "contents": contents, "nbytes": nbytes, "marks": [*_marks(arrays)]}).encode()
     start = _HEADER.pack(_MAGIC, len(text), sha256(text).digest()) + text
     if keep(name, [start, bytes(-len(start) % LINE), *(array.data for array in arrays)], is_private=True) is None:
         _limit(limit)
@@ -148,9 +157,31 @@ def _head(file: int, found: os.stat_result, stamp: Sequence[Any]) -> dict[str, A
     if magic != _MAGIC or sha256(text).digest() != digest:
         return None
     head: dict[str, Any] = json.loads(text)
-    files = head["files"]
-    serves = files[0] == list(stamp) and all(map(is_unchanged, files)) and head["facts"] == facts()
-    return head | {"starts": -(-(_HEADER.size + size) // LINE) * LINE} if serves else None
+    files = _files_now(head, stamp) if head["facts"] == facts() else None
+    return None if files is None else head | {"files": files, "starts": -(-(_HEADER.size + size) // LINE) * LINE}
+
+
+def _files_now(head: Mapping[str, Any], stamp: Sequence[Any]) -> list[list[Any]] | None:
+    """Stamps that the files have today; None where one holds something else."""
+    now = [list(stamp), *[stamp_at(old[0]) for old in head["files"][1:]]]
+    for old, new, content in zip(head["files"], now, head["contents"], strict=True):
+        if new != old and (new[_SIZE] != old[_SIZE] or not content or _content(new[0]) != content):
+            return None
+    return now if now == head["files"] or all(map(is_unchanged, now)) else None
+
+
+def _content(path: str) -> str:
+    """Fingerprint of what a file holds; "" where no secret can be kept."""
+    from bolt_numba.devices.seals import key_of_seals
+    from bolt_numba.kernels.cpu.elementwise.fingerprint import fingerprint  # imports `hashlib`
+
+    key, state = key_of_seals(), sha256()
+    if not key:
+        return ""
+    with open_regular(path) as file:
+        while piece := file.read(PIECE):
+            state.update(fingerprint(np.frombuffer(piece, np.uint8), key).encode())
+    return state.hexdigest()
 
 
 def _read(file: int, found: os.stat_result, stamp: Sequence[Any]) -> tuple[dict[str, Any], Array] | None:
