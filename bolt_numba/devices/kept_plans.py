@@ -56,6 +56,8 @@ _OURS = "bolt_numba."
 _READERS = {format.upper(): f"{_OURS}converters.{format}.reading.registry" for format in FORMATS}
 """Modules that have the readers of a format, once they are imported, by the name that these have there."""
 _MAGIC = b"BOLTPLN1"
+READ = 1 << 20
+"""Bytes of a model that are read at once, to compare it."""
 _SIZE = 3
 """Where a stamp has the size."""
 _HEADER = struct.Struct("<8sQ32s16x")
@@ -179,7 +181,7 @@ def _content(path: str) -> str:
     if not key:
         return ""
     with open_regular(path) as file:
-        while piece := file.read(PIECE):
+        while piece := file.read(READ):
             state.update(fingerprint(np.frombuffer(piece, np.uint8), key).encode())
     return state.hexdigest()
 
