@@ -147,11 +147,12 @@ def bench(
     nothing is said; peers have the threads, and the precision where they know it.
     Raises BoltError for a peer that cannot have this model.
     """
-    how = options_of("bench", {"threads": 1, **options})
+    how = options_of("bench", {"threads": 1, "stand_ins": False, **options})  # kernels are what is measured
     given: dict[str, Any] = {"weights": None if weights is None else os.fspath(weights), "signature": signature}
     ours = BoltEngine(model, **(ours_how := vars(how) | given))
     threads, precision = how.thread_count, how.precision
-    arrays = model_feeds(ours.session.graph, shapes, seed, feeds)
+    drawn = model_feeds(ours.session.graph, shapes, seed, feeds)
+    arrays = {name: a.astype(STRING) if np.issubdtype(a.dtype, str) else a for name, a in drawn.items()}
     engines: dict[str, Engine] = {OURS: ours}
     measured = {name: Measured(name) for name in (OURS, *vs)}
     with tempfile.TemporaryDirectory() as folder:

@@ -129,12 +129,13 @@ class SizedSession(Session):
             other.run_into(feeds, buffers)
 
     @border("warmup")
-    def warmup(self, **shapes: Sequence[int]) -> None:
-        other = self._other({name: _sizes_of(shape) for name, shape in shapes.items()})
+    def warmup(self, *args: Any, **shapes: Sequence[int]) -> None:
+        told = self._feeds(args, shapes)
+        other = self._other({name: _sizes_of(shape) for name, shape in told.items()})
         if other is None:
-            super().warmup(**shapes)
+            super().warmup(told)
         else:
-            other.warmup(**(self._own | shapes))
+            other.warmup(self._own | {**told})
 
     @border("profile")
     def profile(self, *args: Any, runs: int = 20, **kwargs: Any) -> Profile:

@@ -39,7 +39,7 @@ class BoltEngine:
     def __init__(self, model: Model, threads: int, precision: str = "f32", **how: Any) -> None:
         from bolt_numba.compiling import compile as compile_model
 
-        self.session = compile_model(model, threads=threads, precision=precision, **{"stand_ins": False, **how})
+        self.session = compile_model(model, threads=threads, precision=precision, **how)
 
     def run(self, feeds: Feeds) -> Sequence[Array]:
         return self.session.run(None, feeds)
@@ -75,7 +75,7 @@ class OnnxRuntimeEngine:
         ort = installed("onnxruntime")
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # it writes to the standard error otherwise; failures come as exceptions
         source = with_old_ir(model)
         if isinstance(source, bytes) and not isinstance(model, bytes):
             key = "session.model_external_initializers_file_folder_path"

@@ -34,6 +34,7 @@ from bolt_numba.passes.pipeline import deep_clone, run_pipeline
 from bolt_numba.passes.pipeline.portable import simplify
 from bolt_numba.preprocessing import with_preprocessing
 from bolt_numba.sessions.guesses import complete_shapes
+from bolt_numba.sessions.inputs import names_of
 from bolt_numba.sessions.session import Session
 from bolt_numba.sessions.warming import runner_at
 
@@ -233,9 +234,9 @@ def _turn_output(graph: Graph, place: int, value: Value) -> None:
 def with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
     """With these tensors as outputs, in this order; nodes that only other outputs need are dropped.
 
-    Raises BoltError for unknown ones.
+    Raises BoltError for unknown ones, DTypeError for what is no list.
     """
-    made = deep_clone(graph)
+    made, names = deep_clone(graph), names_of(names)
     values = _find(made, names, "output")
     made.set_outputs(values, names)
     made.drop_dead()
@@ -247,8 +248,10 @@ def extract(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Grap
     """The part between named tensors.  No inputs: from the beginning, with the inputs that the part needs.
 
     What the model keeps from run to run is an input of a part.  Raises BoltError for unknown names, for an input that
-    the outputs do not depend on, and when they depend on inputs of the model that are not named.
+    the outputs do not depend on, and when they depend on inputs of the model that are not named; DTypeError for what is
+    no list of names.
     """
+    inputs, outputs = names_of(inputs), names_of(outputs)
     _find(graph, [*inputs, *outputs], "tensor")
     made = with_outputs(graph, outputs)
     made.outputs, made.output_names = made.outputs[: len(outputs)], list(outputs)

@@ -13,6 +13,7 @@ import numpy as np
 
 from bolt_numba.arbitration import AT_ONCE, LAYER_LIMITS, Arbiter, Party, distance, largest
 from bolt_numba.base.border import border
+from bolt_numba.base.errors import OptionError
 from bolt_numba.base.notebook import html_table
 from bolt_numba.base.options import options_of, sign
 from bolt_numba.base.types import Array, dtype_name
@@ -198,8 +199,10 @@ def verify(  # budget: each option is one line
     engine had, and is ok where both are right by that; else ``first_divergent`` is the first that is not.
     rtol: None for what `RTOL` holds for the precision; atol: None for 1e-4, or less where all values of a tensor are
     smaller than 1.  weights, signature, options: as `bolt_numba.compile`.
-    Raises BoltError for an unknown engine, and one that does not take the model; ShapeError for shapes.
+    Raises BoltError for an unknown engine, and one that does not take the model; ShapeError for shapes,
+    OptionError for an option.
     """
+    _check_limits(rtol=rtol, atol=atol)
     how = options_of("verify", {"stand_ins": False, **options})  # kernels are what is asked about
     loaded = load(model, weights=weights, signature=signature)
     arrays = model_feeds(loaded, shapes, seed, feeds)
@@ -217,6 +220,12 @@ def verify(  # budget: each option is one line
 
 
 sign(verify)
+
+
+def _check_limits(**limits: Any) -> None:
+    for what, given in limits.items():
+        if given is not None and not (isinstance(given, (int, float, np.floating)) and given >= 0):
+            raise OptionError(f"{what}: got {given!r:.80}, wanted a number from 0")
 
 
 def _leaves(value: Any) -> Iterator[Array]:

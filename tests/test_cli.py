@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba import benchmark
+from bolt_numba import benchmark, peers
 from bolt_numba.cli import app, console, formats
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -162,7 +162,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("args", "text"),
         [
-            (["--input", "nothing=3"], "got 'nothing', wanted one of image"),
+            (["--input", "nothing=3"], "inputs: 'nothing' is not one of ['image']"),
             (["--shape", "image=1,1,9,9"], r"got shape (1, 1, 9, 9)"),
             (["--shape", "nothing=1"], "got 'nothing', wanted one of image"),
             (["--input", "image=missing.npy"], "error: missing.npy: No such file"),
@@ -255,7 +255,21 @@ class TestRun:
         np.save(tmp_path / "x.npy", np.array([{}], object), allow_pickle=True)
         done = call("run", DIGITS, "--input", f"image={tmp_path}/x.npy")
         assert done.code == 1
-        assert "is no .npy file" in done.err
+        assert "x.npy: got an array of Python's objects" in done.err
+
+    def test_one_array_for_one_input(self, call: Call, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", np.zeros((2, 1, 8, 8), np.float32))
+        assert "[2, 10]" in call("run", DIGITS, "--input", tmp_path / "x.npy").out
+
+    def test_too_much_to_draw(self, call: Call) -> None:
+        done = call("run", DIGITS, "--shape", "image=9999999999,1,8,8")
+        assert done.code == 1
+        assert re.match(r"error: input 'image': memory: got .* MiB, wanted at most ", done.err), done.err
+
+    def test_a_shape_beside_an_array(self, call: Call, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", np.zeros((2, 1, 8, 8), np.float32))
+        done = call("run", DIGITS, "--input", f"image={tmp_path / 'x.npy'}", "--shape", "image=1,1,8,8")
+        assert "input 'image': got shape (1, 1, 8, 8), and an array of (2, 1, 8, 8), wanted one of them" in done.err
 
 
 @has_onnxruntime
@@ -350,6 +364,24 @@ class TestSpeed:
         assert "device: got ['tpu'], wanted one of " in error
         assert "'cpu'," in error
         assert "'cuda'," in error  # twins and plug-ins that others have loaded stand between them
+
+    def test_a_trace_takes_no_models_place(self, call: Call, tmp_path: Path) -> None:
+        model = tmp_path / "m.onnx"
+        model.write_bytes(Path(DIGITS).read_bytes())
+        done = call("profile", model, "-o", model)
+        assert (done.code, "got 'm.onnx', wanted a name that ends" in done.err) == (2, True), done.err
+        assert model.read_bytes() == Path(DIGITS).read_bytes()
+
+    def test_kernels_are_measured_and_nothing_else(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No run of a bench stands in for a kernel that is being compiled."""
+
+        class Seen(peers.BoltEngine):
+            def run(self, feeds: peers.Feeds) -> Any:
+                assert not self.session.options.does_stand_in
+                return super().run(feeds)
+
+        monkeypatch.setattr(benchmark, "BoltEngine", Seen)
+        assert benchmark.bench(DIGITS, seconds=0.01, processes=False).engines[0].latencies
 
 
 class TestMachine:

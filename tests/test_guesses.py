@@ -160,7 +160,7 @@ class TestTold:
             complete_shapes(classifier(), [("x", (1,))])  # type: ignore[arg-type]
 
     def test_a_shape_of_another_rank(self) -> None:
-        with pytest.raises(bn.ShapeError, match=r"input 'x': got shape \(1, 3, 32\), wanted \('n', 3, 'h', 'w'\)"):
+        with pytest.raises(bn.ShapeError, match=r"input 'x': got shape \(1, 3, 32\), wanted \(n, 3, h, w\)"):
             complete_shapes(classifier(), {"x": (1, 3, 32)})
 
     def test_an_error_names_symbols_and_the_option(self) -> None:

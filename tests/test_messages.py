@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 import bolt_numba as bn
 from bolt_numba import judges
 from bolt_numba.base.options import not_among
-from bolt_numba.base.types import Sym, TensorType, size_name, sizes_name
+from bolt_numba.base.types import STRING, Sym, TensorType, size_name, sizes_name
 from bolt_numba.cli import console
 from bolt_numba.converters.formats.others import OTHER_KINDS
 from bolt_numba.kernels import compiles, precompile
@@ -49,7 +49,17 @@ def session() -> bn.Session:
         ({}, "inputs: got [], missing ['bytes']"),
         ({"bytes": X.astype("f8")}, "input 'bytes': got f64, wanted f32: bytes.astype(np.float32) makes it"),
         ({"bytes": X[:, :2]}, "input 'bytes': got shape (2, 2), wanted (any, 3)"),
-        ({"bytes": X[0]}, "input 'bytes': got shape (3,), wanted (any, 3)"),
+        ({"bytes": X[0]}, "input 'bytes': got shape (3,), wanted (any, 3): bytes[None] makes it"),
+        ({"bytes": X[0, 0]}, "input 'bytes': got shape (), wanted (any, 3)"),
+        ({"bytes": None}, "input 'bytes': got None, wanted f32"),
+        (
+            {"bytes": np.array([["1", "2", "3"]])},
+            "input 'bytes': got texts, wanted f32: bytes.astype(np.float32) makes it",
+        ),
+        (
+            {"bytes": np.array([[1, 2.5, 3]], object)},
+            "input 'bytes': got objects of float and int, wanted f32: bytes.astype(np.float32) makes it",
+        ),
     ],
 )
 def test_inputs(session: bn.Session, given: dict[str, Any], said: str) -> None:
@@ -57,6 +67,89 @@ def test_inputs(session: bn.Session, given: dict[str, Any], said: str) -> None:
         with pytest.raises(bn.BoltError) as told:
             call()
         assert str(told.value) == said
+
+
+def test_arrays_without_a_name(session: bn.Session) -> None:
+    call: Any
+    for call in (lambda: session.run(None, X), lambda: session.run_into(X, {}), lambda: session.run(["sum"], X[0])):
+        with pytest.raises(bn.BoltError) as told:
+            call()
+        assert not isinstance(told.value, bn.InternalError)
+    with pytest.raises(bn.DTypeError, match=r"^inputs: got a ndarray, wanted arrays by name$"):
+        session.run(None, X)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shape"),
+    [
+        (("n", 3, "h", "w"), (2, 8, 6, 3)), (("n", 3, "h", "w"), (8, 6, 3)), (("n", 3, "h", "w"), (3, 8, 6)),
+        (("n", "h", "w", 3), (2, 3, 8, 6)), (("n", "h", "w", 3), (3, 8, 6)), (("n", 1), (5,)), (("n", 4), (4,)),
+    ],
+)  # fmt: skip
+def test_the_turn_is_one_that_works(wanted: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+    """Images of channels elsewhere, an image alone, a column without its axis."""
+    graph = bn.Graph("g")
+    sizes = tuple(Sym(d) if isinstance(d, str) else d for d in wanted)
+    graph.add_output(graph.add_input("x", TensorType(np.dtype("f4"), sizes)))
+    session = bn.compile(graph)
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    with pytest.raises(bn.ShapeError) as told:
+        session(x)
+    call = str(told.value).rpartition(": ")[2].removesuffix(" makes it")
+    np.testing.assert_array_equal(session(eval(call, {"x": x}))[0], eval(call, {"x": x}))
+
+
+def test_shapes_before_the_first_run() -> None:
+    session = bn.compile(doubled("table", "mean radius").SerializeToString(), threads=1)
+    session.warmup({"table": (2, 3), "mean radius": (2, 3)})  # as inputs: names may be no keywords
+    session.warmup((4, 3), (4, 3))
+    table, free = X, "(any, 3)"
+    for given, said in [
+        (
+            table,
+            f"input 'table': shape: got array([[1., 1., 1.], [1., 1., 1.]], dtype=float32), wanted sizes as {free}",
+        ),
+        ("2,3", f"input 'table': shape: got '2,3', wanted sizes as {free}"),
+        ((2,), f"input 'table': got shape (2,), wanted {free}"),
+        ((2, 4), f"input 'table': got shape (2, 4), wanted {free}"),
+    ]:
+        with pytest.raises(bn.ShapeError) as told:
+            session.warmup({"table": given, "mean radius": (2, 3)})
+        assert str(told.value) == said
+    with pytest.raises(bn.ShapeError) as told:
+        session.warmup({"table": (2, 3)})
+    assert str(told.value) == "input 'mean radius': got no sizes, wanted (any, 3): x=(...) gives them"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (None, "None at [1, 0], a NoneType, wanted texts: fill in what is missing"),
+        (float("nan"), "nan at [1, 0], a float, wanted texts: fill in what is missing"),
+        (3, "3 at [1, 0], a int, wanted texts: str(...) makes one"),
+    ],
+)
+def test_what_is_no_text(wrong: Any, said: str) -> None:
+    graph = bn.Graph("g")
+    graph.add_output(graph.add_input("city", TensorType(STRING, (Sym("n"), 1))))
+    with pytest.raises(bn.DTypeError) as told:
+        bn.compile(graph)(np.array([["Rome"], [wrong]], object))
+    assert str(told.value) == f"input 'city': got {said}"
+
+
+def test_numbers_that_are_texts() -> None:
+    model = doubled("x").SerializeToString()
+    call: Any
+    for call, said in [
+        (lambda: bn.verify(model, "reference", rtol="x"), "rtol: got 'x', wanted a number from 0"),  # type: ignore[arg-type]
+        (lambda: bn.verify(model, "reference", atol=-1), "atol: got -1, wanted a number from 0"),
+        (lambda: bn.surgery.to_onnx(bn.load(model), opset="17"), "opset: got '17', wanted "),  # type: ignore[arg-type]
+        (lambda: bn.surgery.with_outputs(bn.load(model), "sum"), "names: got 'sum', wanted a list of names"),
+        (lambda: bn.surgery.extract(bn.load(model), [], "sum"), "names: got 'sum', wanted a list of names"),
+    ]:
+        with pytest.raises(bn.BoltError) as told:
+            call()
+        assert str(told.value).startswith(said)
 
 
 def test_one_of_several_inputs() -> None:
@@ -309,7 +402,7 @@ def test_sizes_that_data_decide_have_no_name_of_ours(call: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("command", ["run", "profile"])
-@pytest.mark.parametrize(("given", "said"), [("y=1", "input: got 'y', wanted one of x"), ("x=no.npy", "no.npy: No")])
+@pytest.mark.parametrize(("given", "said"), [("y=1", "inputs: 'y' is not one of ['x']"), ("x=no.npy", "no.npy: No")])
 def test_inputs_are_looked_at_before_anything_is_compiled(
     call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, given: str, said: str
 ) -> None:

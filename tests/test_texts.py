@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 import bolt_numba as bn
 from bolt_numba.cli import app
+from bolt_numba.cli.options import load_arrays
 from bolt_numba.errors import BoltError, DTypeError
 from bolt_numba.kernels.compiles import waited
 from bolt_numba.ops.data.text import TfIdfVectorizer
@@ -88,7 +90,7 @@ def test_a_text_that_is_no_category(session: bn.Session) -> None:
     for city in (["Atlantis"], ["Rome", "Atlantis"]):
         with pytest.raises(BoltError, match="node 'cities': OneHotEncoder: x: got Atlantis"):
             one.run(None, feeds(len(city), *city))
-    with pytest.raises(DTypeError, match="got a int among the elements"):
+    with pytest.raises(DTypeError, match=r"got 3 at .*, a int, wanted texts"):
         session.run(None, feeds(1) | {"city": np.array([[3]], object)})
 
 
@@ -220,3 +222,45 @@ def test_warm_compiles_all_and_bench_takes_texts(call: Callable[..., str]) -> No
     call("cache warm", "--threads", "1", "--exact")
     assert "does not run" not in call("cache warm", "--threads", "1", "--exact")
     assert "city [1, 1]" in call("bench", "--input", "city=Rome", "--seconds", "0.1", "--no-processes")
+
+
+class TestCommands:
+    @pytest.fixture
+    def model(self, tmp_path: Path) -> Path:
+        """Columns whose rows have a symbol each, as skl2onnx gives them."""
+        proto = pipeline()
+        for i, given in enumerate(proto.graph.input):
+            given.type.tensor_type.shape.dim[0].dim_param = f"rows_{i}"
+        path = tmp_path / "columns.onnx"
+        path.write_bytes(proto.SerializeToString())
+        return path
+
+    def run(self, *args: object) -> Any:
+        return CliRunner().invoke(app.app, [str(a) for a in args])
+
+    @pytest.mark.parametrize(
+        "told", [("--shape", "city=3,1"), ("--shape", "rows_1=3"), ("--input", 'job=["a","b","c"]')]
+    )
+    def test_all_columns_have_the_rows_of_one(self, model: Path, told: tuple[str, str]) -> None:
+        done = self.run("run", model, *told)
+        assert done.exit_code == 0, done.output
+        assert "[3, 3]" in done.output
+
+    def test_random_inputs_are_named(self, model: Path) -> None:
+        assert "random inputs: job, age\n" in self.run("run", model, "--input", "city=Rome").output
+        every = ("--input", "city=Rome", "--input", "job=pilot", "--input", "age=3")
+        assert "random" not in self.run("run", model, *every).output
+
+    def test_files_of_texts(self, model: Path, tmp_path: Path) -> None:
+        """NumPy's own are measured in processes of their own, too; arrays of objects are not read."""
+        given = {name: a.astype(str) if a.dtype == object else a for name, a in feeds(2).items()}
+        np.savez(tmp_path / "rows.npz", **given)
+        done = self.run("bench", model, "--input", tmp_path / "rows.npz", "--seconds", 0.1, "--json")
+        assert done.exit_code == 0, done.output
+        (engine,) = json.loads(done.stdout)["engines"]
+        assert engine["first_run_s"] > 0
+        np.savez(tmp_path / "objects.npz", **feeds(2))
+        with pytest.raises(
+            BoltError, match=r"objects\.npz: got an array of Python's objects, .*: array\.astype\(str\)"
+        ):
+            load_arrays(tmp_path / "objects.npz")

@@ -128,10 +128,12 @@ def verify(
     model: ModelPath,
     against: Against = None,
     rtol: Annotated[
-        float | None, typer.Option("--rtol", help="Relative tolerance (1e-3; of bf16: 5e-2 of the largest value).")
+        float | None,
+        typer.Option("--rtol", min=0.0, help="Relative tolerance (1e-3; of bf16: 5e-2 of the largest value)."),
     ] = None,
     atol: Annotated[
-        float | None, typer.Option("--atol", help="Absolute tolerance (1e-4, or less of a tensor of smaller values).")
+        float | None,
+        typer.Option("--atol", min=0.0, help="Absolute tolerance (1e-4, or less of a tensor of smaller values)."),
     ] = None,
     input_: Inputs = [],
     shape: Shapes = [],

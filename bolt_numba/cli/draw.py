@@ -17,6 +17,7 @@ from bolt_numba.cli.options import (
     Shapes,
     Signature,
     Weights,
+    ending_in,
     read_shapes,
     takes_options,
 )
@@ -36,10 +37,7 @@ PATIENCE_S = 60
 
 
 def _target(path: Path | None) -> Path | None:
-    known = (*TEXTS, *PICTURES, ".html")
-    if path is not None and path.suffix.lower() not in known:
-        raise typer.BadParameter(f"got {path.name!r}, wanted a name that ends in {', '.join(known)}")
-    return path
+    return path and ending_in(path, (*TEXTS, *PICTURES, ".html"))
 
 
 @takes_options("device", "properties", "placement")

@@ -20,6 +20,7 @@ from bolt_numba.cli.options import (
     ModelPath,
     Signature,
     Weights,
+    ending_in,
     one_of,
     read_shapes,
     takes_options,
@@ -201,11 +202,7 @@ def _checked_target(target: Path, pack: bool, options: Mapping[str, Any], store:
         if given != getattr(Options, name) and not pack:
             raise typer.BadParameter(f"got {given}, which needs --pack", param_hint=f"--{name}")
     wanted = (".bolt",) if pack else (".bolt", ".onnx")
-    if target.suffix.lower() not in wanted:
-        hint = "--pack" if pack else "--output"
-        ends = " or ".join(wanted)
-        raise typer.BadParameter(f"got {target.name!r}, wanted a name that ends in {ends}", param_hint=hint)
-    return target
+    return ending_in(target, wanted, "--pack" if pack else "--output")
 
 
 def _cut(graph: Graph, shapes: dict[str, tuple[int, ...]], part: str | None, outputs: list[str]) -> Graph:

@@ -17,9 +17,9 @@ import numpy as np
 import typer
 
 import bolt_numba as bn
-from bolt_numba.base.errors import BoltError, InvalidModelError
+from bolt_numba.base.errors import BoltError, InvalidModelError, ShapeError
 from bolt_numba.base.files.regular import open_regular, replaced
-from bolt_numba.base.options import OPTIONS, Options, plain_kind
+from bolt_numba.base.options import OPTIONS, Options, not_among, plain_kind
 from bolt_numba.base.types import STRING, Array, TensorSpec
 from bolt_numba.cli import console
 from bolt_numba.devices import names as device_names
@@ -36,6 +36,14 @@ def one_of(names: Iterable[str], text: str) -> str:
     if text not in known:
         raise typer.BadParameter(f"got {text!r}, wanted one of {', '.join(known)}")
     return text
+
+
+def ending_in(path: Path, known: Sequence[str], hint: str | None = None) -> Path:
+    """A file to write, whose suffix tells its format; raises BadParameter for another one."""
+    if path.suffix.lower() not in known:
+        ends = " or ".join(filter(None, [", ".join(known[:-1]), known[-1]]))
+        raise typer.BadParameter(f"got {path.name!r}, wanted a name that ends in {ends}", param_hint=hint)
+    return path
 
 
 def _split(text: str) -> list[str]:
@@ -228,10 +236,13 @@ def read_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, 
         if not equals and text.endswith(".npz"):
             found.update(load_arrays(Path(text)))
             continue
-        if not equals:
-            raise typer.BadParameter(f"got {text!r}, wanted NAME=VALUE", param_hint="--input")
+        if not equals and text.endswith(".npy") and len(kinds) == 1:
+            name, value = next(iter(kinds)), text
+        elif not equals:
+            also = f", as {next(iter(kinds))}={text}" if kinds else ""
+            raise typer.BadParameter(f"got {text!r}, wanted NAME=VALUE{also}", param_hint="--input")
         if name not in kinds:
-            raise BoltError(f"input: got {name!r}, wanted one of {', '.join(kinds)}")
+            raise ShapeError(not_among("inputs", [name], list(kinds)))
         found[name] = _array(value, kinds[name])
     return found
 
@@ -261,6 +272,9 @@ def _loaded(path: Path, kind: str) -> Any:
     except (FileNotFoundError, BoltError):
         raise
     except Exception as error:  # of any kind: heads are read as Python, and may claim any size
+        if "Object arrays" in str(error):
+            wanted = "numbers, or NumPy's own texts: array.astype(str) makes them"
+            raise InvalidModelError(f"{path}: got an array of Python's objects, wanted {wanted}") from error
         raise InvalidModelError(f"{path}: is no {kind} file: {error}") from error
 
 
@@ -310,6 +324,8 @@ def session_and_feeds(
         found = bn.load_model(model, weights=weights)
         given = read_inputs(input_, [spec_of(v.name, v.type) for v in found.graph(signature).caller_inputs])
         session = bn.compile(found, signature=signature, **options)
+        if drawn := [spec.name for spec in session.inputs if spec.name not in given]:
+            console.note(f"random inputs: {', '.join(drawn)}")
     else:
         session = bn.compile(model, weights=weights, signature=signature, **options)
     return session, model_feeds(session.graph, told_shapes(session.graph, shape, given), seed, given)

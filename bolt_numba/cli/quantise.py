@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from bolt_numba.cli import console
-from bolt_numba.cli.options import Json, ModelPath, Signature, Threads, Weights, load_array, one_of
+from bolt_numba.cli.options import Json, ModelPath, Signature, Threads, Weights, ending_in, load_array, one_of
 
 Changes = dict[str, "dict[str, Any] | None"]
 
@@ -122,8 +122,7 @@ def quantize(  # budget: each option is one line or two
 
     target = output or model.with_suffix(f".int{weights_only or 8}.onnx")
     for path, wanted in ((target, (".onnx", ".bolt")), *((p, (".txt", ".json", ".svg")) for p in report)):
-        if path.suffix.lower() not in wanted:
-            raise typer.BadParameter(f"got {path.name!r}, wanted a name that ends in {' or '.join(wanted)}")
+        ending_in(path, wanted)
     if weights_only is not None:
         with console.steps(f"reading {model.name}") as say:
             narrow = tool.weights_only(

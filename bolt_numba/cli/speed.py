@@ -19,6 +19,7 @@ from bolt_numba.cli.options import (
     Shapes,
     Signature,
     Weights,
+    ending_in,
     one_of,
     read_inputs,
     read_shapes,
@@ -97,13 +98,19 @@ def _show(report: benchmark.BenchReport) -> None:
     console.table(f"{report.model}, {report.threads} thread(s), {shapes}{how}", columns, rows, right=columns[1:])
     for e in report.engines:
         if e.error:
-            console.write(f"{e.engine}: {e.error}")
+            console.write(f"{e.engine}: {e.error.removeprefix(f'{e.engine}: ')}")
+
+
+def _trace(path: Path | None) -> Path | None:
+    return path and ending_in(path, (".json",))  # and is no model
 
 
 @takes_options(without=("time_limit",))
 def profile(
     model: ModelPath,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Chrome trace to write (Perfetto).")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Chrome trace to write (Perfetto): .json.", callback=_trace)
+    ] = None,
     runs: Annotated[int, typer.Option("--runs", min=1, help="Runs to take the median of; fewer after 20 s.")] = 20,
     top: Annotated[int, typer.Option("--top", min=1, help="Rows to show.")] = 25,
     input_: Inputs = [],

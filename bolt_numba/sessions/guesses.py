@@ -6,13 +6,15 @@ inferred are taken.  Reads no files; the command line does.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from bolt_numba.base.budget import ask
 from bolt_numba.base.errors import BoltError, DTypeError, ShapeError
-from bolt_numba.base.types import BOOL, STRING, Array, TensorSpec
+from bolt_numba.base.types import BOOL, STRING, Array, TensorSpec, sizes_name
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ir.sizes import with_shapes
 from bolt_numba.sessions.inputs import spec_of
@@ -96,11 +98,13 @@ def complete_shapes(
             raise DTypeError(f"inputs: got a {type(what).__name__}, wanted arrays or shapes by name")
     specs = _specs(graph)
     fixed, known = _told(specs, shapes or {}, given or {})
-    roles = {symbol: role for symbol, role in _roles(specs).items() if symbol not in known}
+    every = _roles(specs)
+    roles = {symbol: role for symbol, role in every.items() if symbol not in known}
+    batches = [size for symbol, size in known.items() if every.get(symbol) == "batch"]
     if not roles:
         return _filled(specs, fixed, known)
     failed: BoltError | None = None
-    for sizes in _tries(graph, roles):
+    for sizes in _tries(graph, roles, batches):
         found = _filled(specs, fixed, known | sizes)
         try:
             with_shapes(graph, found)
@@ -145,10 +149,14 @@ def _told(
         else:
             also = f", or one size of {', '.join(symbols)}" if symbols else ""
             raise ShapeError(f"input: got {name!r}, wanted one of {', '.join(inputs)}{also}")
+    for name, array in given.items():
+        if fixed.get(name, np.shape(array)) != np.shape(array):
+            both = f"got shape {fixed[name]}, and an array of {np.shape(array)}"
+            raise ShapeError(f"input {name!r}: {both}, wanted one of them")
     fixed |= {name: np.shape(a) for name, a in given.items() if name in inputs and inputs[name].nested is None}
     for spec in specs:
         if spec.shape is not None and len(fixed.get(spec.name, spec.shape)) != len(spec.shape):
-            raise ShapeError(f"input {spec.name!r}: got shape {fixed[spec.name]}, wanted {spec.shape}")
+            raise ShapeError(f"input {spec.name!r}: got shape {fixed[spec.name]}, wanted {sizes_name(spec.shape)}")
         for dim, size in zip(spec.shape or (), fixed.get(spec.name, ()), strict=False):
             if isinstance(dim, str):
                 known.setdefault(dim, size)
@@ -209,17 +217,19 @@ def _image_role(shape: Sequence[int | str], axis: int) -> str:
     return {-2: "rows", -1: "columns"}.get(place, "other")
 
 
-def _tries(graph: Graph, roles: Mapping[str, str]) -> Iterator[Sizes]:
-    """Sizes of all symbols, the likely ones first."""
+def _tries(graph: Graph, roles: Mapping[str, str], batches: Sequence[int] = ()) -> Iterator[Sizes]:
+    """Sizes of all symbols, the likely ones first: batches that are told for other inputs, then one."""
     images = _images(graph, roles)
     is_stream = any("state" in v.name.lower() for v in graph.caller_inputs)
     samples = CHUNKS if is_stream else SAMPLES
     ways: dict[str, Sequence[int]] = {
-        "batch": (1,), "past": PAST, "tokens": TOKENS, "frames": FRAMES, "samples": samples, "other": OTHER,
+        "past": PAST, "tokens": TOKENS, "frames": FRAMES, "samples": samples, "other": OTHER,
         "rows": [rows for rows, _ in images], "columns": [columns for _, columns in images],
     }  # fmt: skip
-    for index in range(max(len(ways[role]) for role in roles.values())):
-        yield {symbol: ways[role][min(index, len(ways[role]) - 1)] for symbol, role in roles.items()}
+    for batch in dict.fromkeys((*batches, 1)):
+        ways["batch"] = (batch,)
+        for index in range(max(len(ways[role]) for role in roles.values())):
+            yield {symbol: ways[role][min(index, len(ways[role]) - 1)] for symbol, role in roles.items()}
     if "batch" in roles.values():  # an axis in front need not be one
         for size in SAMPLES:
             yield {symbol: size if role == "batch" else ways[role][0] for symbol, role in roles.items()}
@@ -322,6 +332,7 @@ def _random(
     shape = shapes.get(spec.name) or tuple(sizes.get(d, 1) if isinstance(d, str) else d for d in spec.shape or ())
     if spec.dtype == STRING:
         raise DTypeError(f"input {spec.name!r}: holds strings: give an array")
+    ask(math.prod(shape) * spec.dtype.itemsize, f"input {spec.name!r}")
     if spec.name.lower() in RATES:
         return np.full(tuple(shape), RATE, spec.dtype)
     if spec.dtype == BOOL or spec.dtype.kind in "iu":

@@ -54,15 +54,10 @@ def as_input(spec: TensorSpec, given: Any, far: Sequence[Device] = (), views: bo
     if spec.dtype == STRING and given.dtype.kind == "U":
         given = given.astype(STRING)
     if given.dtype != spec.dtype:
-        raise DTypeError(
-            f"input {spec.name!r}: got {dtype_name(given.dtype)}, wanted {dtype_name(spec.dtype)}: {_cast(spec)}"
-        )
-    if spec.shape is not None:
-        if len(spec.shape) != given.ndim:
-            raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {sizes_name(spec.shape)}")
-        for want, got in zip(spec.shape, given.shape, strict=True):
-            if want != got and not isinstance(want, str):
-                raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, wanted {sizes_name(spec.shape)}")
+        raise DTypeError(f"input {spec.name!r}: got {_content(given)}, wanted {dtype_name(spec.dtype)}: {_cast(spec)}")
+    if spec.shape is not None and not _fits(spec.shape, given.shape):
+        wanted = f"wanted {sizes_name(spec.shape)}{_turned(spec, given.shape)}"
+        raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, {wanted}")
     if not views and not given.flags.c_contiguous:
         (given,) = dense([given], [spec.name])
     if spec.dtype == STRING:
@@ -70,14 +65,52 @@ def as_input(spec: TensorSpec, given: Any, far: Sequence[Device] = (), views: bo
     return plain_bools(given) if spec.dtype is BOOL else given
 
 
+def _fits(wanted: Sequence[int | str], shape: Sequence[int]) -> bool:
+    """Whether a shape is one of these sizes, of which those with a name are free."""
+    if len(wanted) != len(shape):
+        return False
+    return all(size == got or isinstance(size, str) for size, got in zip(wanted, shape, strict=True))
+
+
+def _turned(spec: TensorSpec, shape: tuple[int, ...]) -> str:
+    """The call that makes an array of this shape fit, if only its axes are others than wanted."""
+    wanted, array = spec.shape or (), _variable(spec)
+    found = [(f"{array}[None]", (1, *shape)), (f"{array}[..., None]", (*shape, 1))]
+    for first, batch in (("", shape[:1]), ("[None]", (1,))):  # images, whose channels are elsewhere, and one of them
+        sizes = shape if first == "" else (1, *shape)
+        if len(sizes) == IMAGE_AXES:
+            rows = [((0, 3, 1, 2), (*batch, sizes[3], sizes[1], sizes[2]))]
+            rows += [((0, 2, 3, 1), (*batch, sizes[2], sizes[3], sizes[1]))]
+            found += [(f"{array}{first}.transpose{axes}", turned) for axes, turned in rows]
+    return next((f": {call} makes it" for call, made in found if _fits(wanted, made)), "")
+
+
+def _content(given: Array) -> str:
+    """What an array holds, as a caller would say it."""
+    if given.dtype.kind in "US":
+        return "texts" if given.dtype.kind == "U" else "bytes"
+    if given.dtype != STRING:
+        return dtype_name(given.dtype)
+    kinds = sorted({type(item).__name__ for item in given.reshape(-1)[:MOST_LOOKED_AT].tolist()})
+    return f"objects{' of ' if kinds else ''}{' and '.join(kinds)}"
+
+
+def _variable(spec: TensorSpec) -> str:
+    return spec.name if spec.name.isidentifier() else "x"
+
+
 def _cast(spec: TensorSpec) -> str:
     """The call that makes the dtype that an input has."""
-    array = spec.name if spec.name.isidentifier() else "x"
+    array = _variable(spec)
     if spec.dtype == STRING:
         return f"{array}.astype(str) makes it"
     return f"{array}.astype({'np' if spec.dtype.isbuiltin == 1 else 'ml_dtypes'}.{spec.dtype.type.__name__}) makes it"
 
 
+IMAGE_AXES = 4
+"""Of a batch of images."""
+MOST_LOOKED_AT = 100
+"""Elements of which a message names the types."""
 Wanted = tuple[TensorSpec, str, Any, int, list[int], tuple[Any, ...]]
 """An input and its name; dtype and rank of an array that is one as it is, and axes of some size, with these sizes."""
 
@@ -99,7 +132,7 @@ def inputs_among(wanted: Sequence[Wanted], feeds: Any, far: Sequence[Device]) ->
             given = feeds[name]
         except KeyError:
             raise ShapeError(wrong_names(list(feeds), [one.name for one, *_ in wanted])) from None
-        except TypeError:
+        except (TypeError, IndexError):
             raise DTypeError(f"inputs: got a {type(feeds).__name__}, wanted arrays by name") from None
         if type(given) is np.ndarray and given.dtype is dtype and given.flags.c_contiguous:
             shape = given.shape
@@ -131,13 +164,19 @@ def _want_texts(name: str, given: Array) -> None:
     """An array of objects may hold anything."""
     if given.size == 1 and type(given.item()) is str:
         return
-    for kind in set(map(type, given.reshape(-1).tolist())):
-        if not issubclass(kind, str):
-            raise DTypeError(f"input {name!r}: got a {kind.__name__} among the elements, wanted texts")
+    if all(issubclass(kind, str) for kind in set(map(type, given.reshape(-1).tolist()))):
+        return
+    place, wrong = next((i, item) for i, item in np.ndenumerate(given) if not isinstance(item, str))
+    is_number = isinstance(wrong, (int, float, np.number)) and wrong == wrong
+    mend = "str(...) makes one" if is_number else "fill in what is missing"
+    at = f"[{', '.join(map(str, place))}]"
+    raise DTypeError(f"input {name!r}: got {wrong!r:.40} at {at}, a {type(wrong).__name__}, wanted texts: {mend}")
 
 
 def as_array(spec: TensorSpec, given: Any) -> Array:
     """An array of what is none; Python numbers and lists get the declared dtype.  Raises DTypeError."""
+    if given is None:
+        raise DTypeError(f"input {spec.name!r}: got None, wanted {dtype_name(spec.dtype)}")
     try:
         if isinstance(given, np.generic) or hasattr(given, "__array_interface__") or hasattr(given, "__array__"):
             return np.asarray(given)
@@ -263,14 +302,19 @@ def threads_of(threads: Any) -> int:
 
 
 def zeros_of(spec: TensorSpec, given: Any) -> Array:
-    """An input of zeros, or of empty texts, of a shape, once its memory is granted.  given: sizes of all axes."""
-    dims = None if given is None else sizes_of(spec.name, given)
-    if dims is None or any(isinstance(d, str) for d in dims):
-        raise ShapeError(
-            f"input {spec.name!r}: shape {sizes_name(spec.shape or ())} is symbolic; give {spec.name}=(...)"
-        )
+    """An input of zeros, or of empty texts, of a shape, once its memory is granted.
+
+    given: sizes of all axes; those that the model declares where the caller says nothing.
+    """
+    shown = sizes_name(spec.shape or ())
+    if given is spec.shape and (given is None or any(isinstance(d, str) for d in given)):
+        raise ShapeError(f"input {spec.name!r}: got no sizes, wanted {shown}: {_variable(spec)}=(...) gives them")
+    dims = sizes_of(spec.name, given)
     if not all(isinstance(d, (int, np.integer)) and d >= 0 for d in dims):
-        raise ShapeError(f"input {spec.name!r}: shape: got {dims}, wanted sizes")
+        got = " ".join(repr(given).split())
+        raise ShapeError(f"input {spec.name!r}: shape: got {got:.60}, wanted sizes as {shown}")
+    if spec.shape is not None and not _fits(spec.shape, dims):
+        raise ShapeError(f"input {spec.name!r}: got shape {dims}, wanted {shown}")
     sizes = tuple(map(int, dims))
     ask(math.prod(sizes) * spec.dtype.itemsize, f"input {spec.name!r}")
     return np.full(sizes, "", STRING) if spec.dtype == STRING else np.zeros(sizes, spec.dtype)

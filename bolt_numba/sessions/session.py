@@ -364,8 +364,8 @@ class Session:
     # --- looking -----------------------------------------------------------------------------------------------------
 
     @border("warmup")
-    def warmup(self, **shapes: Sequence[int]) -> None:
-        """Plan for these shapes (a static input may be left out), and wait for kernels and tapes; nothing runs.
+    def warmup(self, *args: Any, **shapes: Sequence[int]) -> None:
+        """Plan for shapes, given as inputs are (static ones may be left out), wait for kernels and tapes; run nothing.
 
         Raises ShapeError for a name or size.
         """
@@ -373,7 +373,7 @@ class Session:
         from bolt_numba.sessions.warming import runner_at
 
         with self._granted():
-            runner, arrays = runner_at(self, shapes)
+            runner, arrays = runner_at(self, self._feeds(args, shapes))
             runner.prepare(arrays, waits=True)
         wait(runner.serving)
 

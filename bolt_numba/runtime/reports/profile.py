@@ -98,6 +98,9 @@ class Profile:
         lines.append(f"{self.total * 1e6:10.1f}  total of a run, {how}")
         return "\n".join(lines)
 
+    def __str__(self) -> str:
+        return self.table()
+
     def _repr_html_(self) -> str:
         columns, whole = ("us", "share", "GFLOP/s", "operator", "runner", "output", "node"), self.total or 1
         rows = [

@@ -92,8 +92,8 @@ def _weight_bytes(graph: Graph) -> int:
 def _model(graph: Graph, weights: Weights, opset: int | None) -> onnx.ModelProto:
     check_intact(graph.weights())
     newest = onnx.defs.onnx_opset_version()
-    if opset is not None and not OLDEST <= opset <= newest:
-        raise BoltError(f"opset: got {opset}, wanted {OLDEST} to {newest}")
+    if opset is not None and opset not in range(OLDEST, newest + 1):
+        raise BoltError(f"opset: got {opset!r:.80}, wanted {OLDEST} to {newest}")
     proto, types = write_graph(graph, weights)
     opsets = needed(proto, types, 1) if opset is not None else needed(proto, types)
     made = helper.make_model(proto, opset_imports=[helper.make_opsetid(d, v) for d, v in sorted(opsets.items())])
