@@ -141,13 +141,14 @@ class KnownSession(Session):
         return made
 
     @border("warmup")
-    def warmup(self, **shapes: Sequence[int]) -> None:
+    def warmup(self, *args: Any, **shapes: Sequence[int]) -> None:
         """As that of others; the model is not read for what is known."""
-        given: list[Any] = [shapes.get(spec.name, spec.shape) for spec in self.inputs]
-        is_told = shapes.keys() <= {*self._input_names} and all(isinstance(dims, (tuple, list)) for dims in given)
+        told = self._feeds(args, shapes)
+        given: list[Any] = [told.get(spec.name, spec.shape) for spec in self.inputs]
+        is_told = told.keys() <= {*self._input_names} and all(isinstance(dims, (tuple, list)) for dims in given)
         if not is_told or not self._known.is_ready(tuple(map(tuple, given))):
             KnownSession._complete(self)
-            Session.warmup(self, **shapes)
+            Session.warmup(self, told)
 
     def close(self) -> None:
         """As that of others; the model is not read for it."""
