@@ -174,10 +174,9 @@ fuzz: $(STAMP) ## Fuzz what reads files, by coverage: make fuzz TARGET=tflite SE
 	$(BIN)/python -m pip install --quiet -r tests/fuzz/requirements.txt
 	$(BIN)/python -W ignore -m tests.fuzz run $(TARGET) --seconds $(SECONDS)
 
-site: $(STAMP) ## Build the documentation in build/site, links checked, after running all that its pages say.
+site: $(STAMP) ## Build the documentation in build/site, links checked.
 	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
-	$(BIN)/python -m pytest -q tests/test_pages.py
 
 NEW := $(CURDIR)/build/newcomer
 newcomer: ## Do what quick start and OCR tutorial say, in a checkout, an empty environment and an empty cache.

@@ -228,6 +228,8 @@ def _misfit(who: str, kernel: Kernel, name: str, reach: Reach, offset: int, ther
 def made_steps(entry: Entry, op: Op, ins: Given, outs: Outs, context: Context) -> list[Step]:
     """The steps of a maker, after the gate."""
     steps = entry.make(op, ins, outs, context)
+    if not isinstance(steps, list):
+        raise TypeError(f"maker {entry.name}: got {steps!r:.60}, wanted a list of steps")
     check_steps(op, steps, ins, outs, context.threads)
     return steps
 

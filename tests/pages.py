@@ -127,9 +127,10 @@ class Reader:
         sys.path.insert(0, str(self.folder))
         if (self.folder / GIVEN).exists():
             exec((self.folder / GIVEN).read_text(), self.namespace)
-        with tempfile.TemporaryDirectory() as bin_folder:
+        with tempfile.TemporaryDirectory() as beside:
+            self.logs = Path(beside)
             if not self.fresh:
-                self._commands(Path(bin_folder))
+                self._commands(self.logs)
             try:
                 for block in self.blocks:
                     self._do(block)
@@ -194,13 +195,15 @@ class Reader:
 
     def _serve(self, block: Block, port: int) -> None:
         """Start a server and wait until it answers."""
-        started = subprocess.Popen(
-            ["sh", "-c", f"exec {block.text}"], cwd=self.folder, env=self.environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        log = self.logs / f"{port}.log"
+        with log.open("w") as file:  # a pipe that nobody reads stops a server after 64 KiB
+            started = subprocess.Popen(
+                ["sh", "-c", f"exec {block.text}"], cwd=self.folder, env=self.environment, text=True,
+                stdout=file, stderr=subprocess.STDOUT,
+            )  # fmt: skip
         self.servers.append(started)
         for _ in range(600):
-            assert started.poll() is None, f"{self.page}:{block.line}: {started.stdout and started.stdout.read()}"
+            assert started.poll() is None, f"{self.page}:{block.line}: {log.read_text()}"
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 return
             time.sleep(0.1)

@@ -35,7 +35,7 @@ from bolt_numba.ops.arrays.shape import Reshape, Transpose
 from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Add, Cast, Relu
-from bolt_numba.types import F32, I32, I64, TensorType
+from bolt_numba.types import F32, I32, I64, Sym, TensorType
 from tests.graphs import graphs
 from tests.native_programs import Interpreter
 from tests.rule_cases import graph_of, whole
@@ -310,6 +310,14 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFi
     assert run(["export", str(DIGITS), "-o", str(path), "--set", "image"]) == 2
     assert run(["export", str(DIGITS), "-o", str(path), "--shapes", "image:x"]) == 2
     assert run(["export", str(DIGITS), "-o", str(path), "--set", "nothing=1"]) == 1
+
+
+def test_the_command_says_which_sizes_it_guessed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = Graph("wide")
+    graph.add_output(Builder(graph)(Relu(), graph.add_input("x", TensorType(F32, (1, Sym("w"))))), "y")
+    bn.save(graph, tmp_path / "wide.bolt")
+    assert run(["export", str(tmp_path / "wide.bolt"), "-o", str(tmp_path / "program.bolt")]) == 0
+    assert "free sizes w: took x [1, " in capsys.readouterr().err
 
 
 def test_shapes_of_the_command_line() -> None:

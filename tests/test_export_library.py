@@ -90,6 +90,19 @@ def test_weights_may_stand_beside_and_two_models_link_together(digits: Exported,
     assert subprocess.run(["./main"], cwd=folder, capture_output=True, check=False).returncode == 1
 
 
+def test_the_example_says_which_file_is_wrong(digits: Exported) -> None:
+    compiled(digits.path, "main.c", "libdigits.a")
+    for name, content, said in (
+        ("none", None, "No such file or directory"),
+        ("short", bytes(255), "got fewer bytes, wanted 256"),
+        ("long", bytes(257), "got more bytes, wanted 256"),
+    ):
+        if content is not None:
+            (digits.path / name).write_bytes(content)
+        done = subprocess.run(["./main", name], cwd=digits.path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (1, f"{name}: {said}\n")
+
+
 def test_one_source_has_all_of_it(tmp_path: Path) -> None:
     made = bn.export_model(DIGITS, tmp_path / "digits", threads=2, one_file=True)
     assert sorted(file.name for file in made.files) == ["bolt_numba.h", "digits.c", "digits.h", "main.c"]

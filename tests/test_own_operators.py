@@ -103,7 +103,10 @@ def test_the_operator_comes_back_from_an_onnx_file(package: Path) -> None:
         ("x.with_value(None)", "x.with_valuee(None)", r"'with_valuee' \(module acme, function infer, line \d+\)"),
         ("return x.with_value(None)", "pass", r"AcmeRoll: got a NoneType, wanted a TensorType .* infer of module acme"),
         ("b(AcmeRoll(shift), x)", "b(AcmeRol(shift), x)", r"'AcmeRol' .*\(module acme, function roll_of_tflite"),
-        ("return [on.step(rolled, (), args, on.pays(x.nbytes, x.size))]", "pass", r"is a fault of module acme\)"),
+        ("return [on.step(rolled, (), args, on.pays(x.nbytes, x.size))]", "pass",
+         r"maker roll: got None, wanted a list of steps \(this is a fault of module acme\)"),
+        ("shift: int = 1", "shift = 1", r"AcmeRoll: fields: got \(2,\), .* wanted none, as nothing in the class "),
+        ("y=PTR, shift=I64", "y=PTR, t=I64", r"kernel 'rolled': fields: got \['t'\], wanted other names than "),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_the_module_is_told_as_its_fault(package: Path, right: str, wrong: str, said: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -80,10 +83,40 @@ def test_page(page: str, tmp_path: Path) -> None:
     elif page == "docs/cuda.md":
         (tmp_path / "given.py").write_text("import bolt_numba_simulator\n")  # it need not be installed for tests
     command = [sys.executable, "-m", "tests.pages", ROOT / page, tmp_path]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
-    if done.returncode == SKIPPED:
-        pytest.skip(done.stdout.strip())
-    assert done.returncode == 0, done.stdout + done.stderr
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as reader:
+        try:
+            said = reader.communicate(timeout=SECONDS)[0]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(reader.pid, signal.SIGKILL)  # servers, too, of a page that took too long
+    if reader.returncode == SKIPPED:
+        pytest.skip(said.strip())
+    assert reader.returncode == 0, said
+
+
+TALKATIVE = """
+```python title="app.py"
+print("a line of a log\\n" * 20_000)
+
+
+async def app(scope, receive, send):
+    assert scope["type"] == "lifespan"
+```
+
+```sh
+uvicorn app:app --port 8765
+```
+"""
+
+
+def test_a_server_may_say_more_than_a_pipe_holds(tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn")
+    page = tmp_path / "page.md"
+    page.write_text(TALKATIVE)
+    done = subprocess.run([sys.executable, "-m", "tests.pages", page, tmp_path], cwd=ROOT, timeout=50, check=False)
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -13,13 +13,13 @@ import bolt_numba as bn
 from bolt_numba.errors import BoltError, DataError, DTypeError, ShapeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
-from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.gather import Gather, NonZero
 from bolt_numba.ops.arrays.reduce import ReduceMean
-from bolt_numba.ops.arrays.shape import Concat
+from bolt_numba.ops.arrays.shape import Concat, Split
 from bolt_numba.ops.control import If
 from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.products.matmul import MatMul
-from bolt_numba.ops.pointwise import Add, Neg, Relu
+from bolt_numba.ops.pointwise import Add, Cast, Greater, Neg, Relu
 from bolt_numba.quantize import quantize, weights_only
 from bolt_numba.quantize.data import feeds_of
 from bolt_numba.sessions.inputs import spec_of
@@ -223,3 +223,29 @@ def test_channels_may_be_last(tmp_path: Path) -> None:
     peer = onnxruntime.InferenceSession(str(tmp_path / "made.onnx"), providers=["CPUExecutionProvider"])
     away = np.abs(got - peer.run(None, {"x": last[:2]})[0])
     assert np.mean(away > 1e-3) < 0.02
+
+
+def detector() -> Graph:
+    """As many rows as there are positive results."""
+    graph = Graph("detector")
+    b, x = Builder(graph), graph.add_input("x", TensorType(F32, (Sym("n"), 4)))
+    y = b(MatMul(), x, np.random.default_rng(2).standard_normal((4, 16)).astype(F32), name="last")
+    row, _ = b(Split(axis=0, num_outputs=2), b(NonZero(), b(Greater(), y, np.float32(0))))
+    graph.add_output(b(Cast(F32), row), "found")
+    return graph
+
+
+def test_the_report_says_which_outputs_were_not_compared() -> None:
+    nothing = quantize(detector(), {"x": np.zeros((3, 4), F32)})
+    assert "SQNR of the worst output exact\n" in str(nothing.report)
+    assert "warning: output 'found' is empty for all of the data: nothing of it was compared" in str(nothing.report)
+    x = np.random.default_rng(4).standard_normal((1000, 4)).astype(F32)
+    several = quantize(detector(), {"x": x}, weights="s4")
+    assert "output 'found' has another shape than in float for " in str(several.report)
+    assert repr(several).startswith("Quantised('detector': 1 of 1 layers quantised, SQNR of the worst output ")
+
+
+def test_data_that_is_not_there() -> None:
+    for path in ("nothing", "nothing.npz"):
+        with pytest.raises(FileNotFoundError, match="'nothing"):
+            quantize(small_net(), path)

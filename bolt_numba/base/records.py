@@ -115,7 +115,8 @@ def _general(cls: Any) -> Callable[..., None]:
         if args:
             given = dict(zip(template, args, strict=False))
             if len(given) < len(args) or not given.keys().isdisjoint(kwargs):
-                raise TypeError(f"{cls.__name__}: fields: got {args}, {[*kwargs]}, wanted {[*template]}, each once")
+                wanted = f"{[*template]}, each once" if template else "none, as nothing in the class has an annotation"
+                raise TypeError(f"{cls.__name__}: fields: got {args}, {[*kwargs]}, wanted {wanted}")
             values.update(given)
         if kwargs:
             values.update(kwargs)

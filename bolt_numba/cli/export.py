@@ -20,6 +20,7 @@ from bolt_numba.cli.options import (
     one_of,
     read_sets,
     takes_options,
+    told_shapes,
 )
 
 _LINKED, _BESIDE = "linked", "file"
@@ -80,8 +81,11 @@ def export(  # budget: each option is one line or two
     as_json: Json = False,
 ) -> None:
     """Write a model to run without Python: a .bolt file with native code, or a folder with a C library."""
+    from bolt_numba import load_model
     from bolt_numba.export.exporting import export_model
 
+    if not shapes:
+        told_shapes(load_model(model, weights=weights).graph(signature), (), {})
     with console.progress(f"exporting {model.name}"):
         made = export_model(
             model, output, weights=weights, signature=signature, name=name, target=target, threads=threads,

@@ -37,10 +37,13 @@ static int read_input(bn_session *session, int number, const char *path) {
     if (buffer == NULL) return failed(session, info.name);
     if (path == NULL) return memset(buffer, 0, info.nbytes) == NULL;
     FILE *file = fopen(path, "rb");
-    size_t got = file == NULL ? 0 : fread(buffer, 1, info.nbytes, file);
-    if (file != NULL) fclose(file);
-    if (got != info.nbytes) fprintf(stderr, "%s: got %zu bytes, wanted %zu\n", path, got, info.nbytes);
-    return got != info.nbytes;
+    if (file == NULL) return perror(path), 1;
+    size_t got = fread(buffer, 1, info.nbytes, file);
+    int is_whole = got == info.nbytes && fgetc(file) == EOF;
+    fclose(file);
+    const char *how_many = got < info.nbytes ? "fewer" : "more";
+    if (!is_whole) fprintf(stderr, "%s: got %s bytes, wanted %zu\n", path, how_many, info.nbytes);
+    return !is_whole;
 }
 
 static void show_output(bn_session *session, int number) {

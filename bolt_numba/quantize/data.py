@@ -56,6 +56,7 @@ def _read(path: Path, inputs: Sequence[TensorSpec]) -> list[Feed]:
 def _load(path: Path) -> Any:
     """The content of an .npz file by name, or the array of an .npy file."""
     if path.suffix not in (".npz", ".npy"):
+        path.stat()  # what is not there has no suffix to complain of
         raise BoltError(f"{path}: calibration data: got {path.suffix or 'no suffix'}, wanted .npz, .npy or a folder")
     with open_regular(path) as file:
         return _content(file, path)

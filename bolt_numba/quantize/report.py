@@ -75,7 +75,8 @@ class QuantizeReport:
         """The figures of the whole model, one a line."""
         kept = sum(layer.stored == FLOAT for layer in self.layers)
         count = f"{len(self.layers) - kept} of {len(self.layers)} layers quantised"
-        lines = [f"{count}, SQNR of the worst output {_decibels(self.sqnr)} dB"]
+        unit = " dB" if math.isfinite(self.sqnr) else ""
+        lines = [f"{count}, SQNR of the worst output {_decibels(self.sqnr)}{unit}"]
         if self.metric_before is not None and self.metric_after is not None:
             lines.append(f"metric, of which more is better: {self.metric_before:.5g} -> {self.metric_after:.5g}")
         if self.seconds_before is not None and self.seconds_after is not None:

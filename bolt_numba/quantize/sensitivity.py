@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -74,6 +74,8 @@ class Score:
 
     sqnr: float
     metric: float | None = None
+    remarks: tuple[str, ...] = ()
+    """What the SQNR does not say of the outputs."""
 
 
 class Referee:
@@ -91,7 +93,7 @@ class Referee:
 
     def score(self, graph: Graph) -> Score:
         found = self.results(graph, self.feeds)
-        return Score(self.worst(found), self._metric(found))
+        return Score(self.worst(found), self._metric(found), tuple(self._remarks(found)))
 
     def alone(self, graph: Graph) -> float:
         """SQNR of the worst output over a few feeds."""
@@ -99,12 +101,22 @@ class Referee:
 
     def worst(self, found: Results) -> float:
         """Of the float outputs of as many feeds, the least SQNR."""
+        each = [[sqnr_parts(*pair) for pair in pairs] for pairs in self._pairs(found).values()]
+        return min((ratio(sum(s for s, _ in parts), sum(e for _, e in parts)) for parts in each), default=math.inf)
+
+    def _pairs(self, found: Results) -> dict[str, list[tuple[Array, Array]]]:
+        """Each output of floats by name: the float graph's result and the other's, of as many feeds."""
         outputs: dict[str, Any] = self.wanted[0]
         names = [n for n, a in outputs.items() if isinstance(a, np.ndarray) and a.dtype.kind == "f"]
-        pairs = zip(self.wanted, found, strict=False)
-        rows = [[(w[n], f[n]) for n in names] for w, f in pairs]
-        each = [[sqnr_parts(*row[i]) for row in rows] for i in range(len(names))]
-        return min((ratio(sum(s for s, _ in parts), sum(e for _, e in parts)) for parts in each), default=math.inf)
+        return {n: [(w[n], f[n]) for w, f in zip(self.wanted, found, strict=False)] for n in names}
+
+    def _remarks(self, found: Results) -> Iterator[str]:
+        for name, pairs in self._pairs(found).items():
+            if not any(wanted.size for wanted, _ in pairs):
+                yield f"warning: output {name!r} is empty for all of the data: nothing of it was compared"
+            if others := sum(wanted.shape != got.shape for wanted, got in pairs):
+                lost = f"{others} of {len(pairs)} inputs, which count as lost"
+                yield f"output {name!r} has another shape than in float for {lost}"
 
     def _metric(self, found: Results) -> float | None:
         if self.metric is None:

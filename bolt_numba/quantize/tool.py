@@ -44,6 +44,9 @@ class Quantised:
     tensors: dict[str, Affine]
     layers: list[QuantLayer]
 
+    def __repr__(self) -> str:
+        return f"Quantised({self.graph.name!r}: {self.report.summary().splitlines()[0]})"
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as ONNX with QuantizeLinear and DequantizeLinear (``.onnx``) or as ``.bolt``.
 
@@ -200,7 +203,7 @@ def _report(
     rows = [_row(layer, plan, found, layer.name in quantised) for layer in layers]
     return QuantizeReport(
         rows, found.score.sqnr, referee.before.metric, found.score.metric, *times[:2], _bytes(source),
-        _bytes(found.graph), bound.holds(referee.before, found.score), notes, times[2],
+        _bytes(found.graph), bound.holds(referee.before, found.score), [*notes, *found.score.remarks], times[2],
     )  # fmt: skip
 
 

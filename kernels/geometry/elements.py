@@ -33,6 +33,8 @@ from bolt_numba.kernels.registry import Accepts, Argument, Kernel, Step
 
 FAULT = Field("fault", "i8")
 """Address of the record of a fault, which is no operand's; see `registry.Fault`."""
+OWN = ("t", "c", "p", "tid", "nthreads", "split", "min", "range", "element", "quiet", "threads", "cuda", "np")
+"""Names of the loops around a body: they would go before a field that is called so."""
 MOST_LAUNCHED = (1 << 31) - (1 << 16)
 """Indices of a launch on a GPU, whose threads beyond the last one count on in 31 bits."""
 
@@ -76,9 +78,16 @@ class Elements:
 def elements(
     *, over: Mapping[str, str], extents: Callable[..., dict[str, Reach]], strides: str = "", **fields: Field
 ) -> Callable[[Callable[..., Inline]], Elements]:
-    """Declare a kernel of every device by a function ``(on, *settings)`` that gives its body; see `Elements`."""
+    """Declare a kernel of every device by a function ``(on, *settings)`` that gives its body; see `Elements`.
+
+    Raises KernelError for a field whose name an index or the loops around the body have.
+    """
 
     def declare(make: Callable[..., Inline]) -> Elements:
+        own = {*OWN, *strides, *over}
+        if taken := sorted(own & fields.keys()):
+            wanted = f"other names than {sorted(own)}"
+            raise KernelError(f"kernel {make.__name__!r}: fields: got {taken}, wanted {wanted}")
         return Elements(make.__name__, over, strides, fields, extents, make)
 
     return declare

@@ -262,17 +262,16 @@ class Concat(Op):
             raise self.fail("ranks of operands", sorted({len(s) for s in known}), "one rank")
         out: list[Dim] = list(known[0])
         for other in known[1:]:
-            out = [a if i == axis else self._same(a, b, i) for i, (a, b) in enumerate(zip(out, other, strict=True))]
+            pairs = [*zip(out, other, strict=True)]
+            if any(a != b and isinstance(a, int) and isinstance(b, int) for a, b in pairs[:axis] + pairs[axis + 1 :]):
+                shapes_text = " and ".join(f"[{', '.join(map(str, s))}]" for s in (known[0], other))
+                raise self.fail("shapes of operands", shapes_text, f"equal sizes but along axis {axis}")
+            out = [b if isinstance(a, Sym) else a for a, b in pairs]
         total: Dim = 0
         for s in shapes:
             total = total + (fresh_dim() if s is None else s[axis])
         out[axis] = total
         return TensorType(dtype, tuple(out))
-
-    def _same(self, a: Dim, b: Dim, axis: int) -> Dim:
-        if a != b and isinstance(a, int) and isinstance(b, int):
-            raise self.fail(f"dimension {axis} of operands", f"{a} and {b}", "equal")
-        return b if isinstance(a, Sym) else a
 
     def reference(self, *xs: Array) -> Array:
         return np.concatenate(xs, axis=self.axis)
