@@ -1,4 +1,4 @@
-"""Servers that run beside tests, and the small models that they serve."""
+"""Servers that run beside tests."""
 
 from __future__ import annotations
 
@@ -9,38 +9,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import onnx
-from onnx import TensorProto, helper
-
 from bolt_numba.serve import Doors, ModelSettings, Repository, Server
 from bolt_numba.serve.server import run_loop
 
 WAIT_S = 60
-
-
-def save_model(path: Path, op: str, inputs: dict[str, tuple[int, list[Any]]], out: int, *, domain: str = "") -> Path:
-    """A file with one node, whose result has the shape of its first input."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    infos = [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()]
-    result = helper.make_tensor_value_info("y", out, next(iter(inputs.values()))[1])
-    graph = helper.make_graph([helper.make_node(op, list(inputs), ["y"], domain=domain)], op, infos, [result])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
-    return path
-
-
-def add(path: Path, rows: Any = "n", columns: Any = 3, kind: int = TensorProto.FLOAT) -> Path:
-    """y = a + b"""
-    return save_model(path, "Add", {"a": (kind, [rows, columns]), "b": (kind, [rows, columns])}, kind)
-
-
-def same(path: Path, kind: int) -> Path:
-    """y = x"""
-    return save_model(path, "Identity", {"x": (kind, ["n", "m"])}, kind)
-
-
-def softmax(path: Path) -> Path:
-    """y = softmax(x), over the last axis, whose size is free"""
-    return save_model(path, "Softmax", {"x": (TensorProto.FLOAT, ["n", "m"])}, TensorProto.FLOAT)
 
 
 class Running:

@@ -18,7 +18,7 @@ from bolt_numba.flow import Flow, FlowDeadlineError, FlowError, FlowFullError
 from bolt_numba.serve import ModelSettings, RequestError
 from bolt_numba.serve.errors import kind_of
 from bolt_numba.serve.models import RequestTerms, ServedModel
-from tests.serve.serving import add, softmax
+from tests.small import add, softmax
 
 
 def served(path: Path, **settings: Any) -> ServedModel:

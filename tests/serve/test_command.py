@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from bolt_numba.cli.app import run
-from tests.serve.serving import add
+from tests.small import add
 
 BODY = json.dumps({
     "inputs": [{"name": name, "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]} for name in "ab"]

@@ -15,7 +15,8 @@ from onnx import TensorProto
 from bolt_numba.serve import ModelSettings, Repository, RequestError, SettingsError
 from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.settings import settings_of
-from tests.serve.serving import Running, add, running, save_model, softmax
+from tests.serve.serving import Running, running
+from tests.small import add, save_model, softmax
 
 A = np.array([[1, 2, 3]], "f4")
 

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from tests.serve.serving import Running, add, running, same, softmax
+from tests.serve.serving import Running, running
+from tests.small import add, same, softmax
 
 INFER = "/v2/models/add/infer"
 GOOD: dict[str, Any] = {

@@ -15,7 +15,8 @@ import pytest
 from onnx import TensorProto
 
 from bolt_numba.serve.tensors import DTYPES
-from tests.serve.serving import Running, add, running, same
+from tests.serve.serving import Running, running
+from tests.small import add, same
 
 http = pytest.importorskip("tritonclient.http")
 grpc = pytest.importorskip("tritonclient.grpc")
