@@ -45,7 +45,7 @@ def prepare(
     from bolt_numba import surgery
     from bolt_numba.sessions.loading import load, save
 
-    save(surgery.packed(load(model), threads=(1,), shapes=shapes), path)
+    save(surgery.packed(load(model), threads=(1,), shapes=shapes), Path(path))
     return str(Path(path).resolve())
 
 
@@ -226,7 +226,7 @@ def _session_of(model: Any, options: Mapping[str, Any]) -> Session:
         return _sessions[key]
 
 
-def _items(column: Any) -> Sequence[Any]:
+def _items(column: Any) -> Any:
     """A column as a sequence of its rows."""
     made = column.to_numpy() if hasattr(column, "to_numpy") else column
     return made if isinstance(made, (np.ndarray, list)) else list(made)

@@ -30,7 +30,7 @@ QUIET = {
     "what is wrong is told by the session that begins from its model": ("_KnownPart._restored", "_known"),
     "an object, a class or a function of the caller's": ("_failed", "_array", "FlowNode.fault", "_ToCallback.emit"),
     "each task is run by itself then, and what it raises is its own": ("_together", "Station.run"),
-    "the other process has just ended, or not begun": ("Child.end", "_dispose", "_error_of", "_in_child"),
+    "the other process has just ended, or not begun": ("Child.end", "Herd._begin", "_dispose", "_error_of", "_in_child"),
     "the standard wants an empty image, whatever is wrong with the file": ("ImageDecoder.reference",),
     "the same is done where the error leaves": ("amounts_of", "_with_values", "serve"),
     "onnx's own inference, which knows less than the file": ("_declared",),
