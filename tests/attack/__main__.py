@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 from tests.attack import documents, files, formats, models, operands
-from tests.attack.child import serve, summary
+from tests.attack.child import serve, summary, tell_of_compiles
 
 KINDS = {"operands": operands, "models": models, "files": files, "documents": documents, "formats": formats}
 
@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
+        tell_of_compiles()
         serve(*KINDS[options.what].prepare(options.work))
         return 0
     with tempfile.TemporaryDirectory() as folder:

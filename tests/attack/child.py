@@ -171,6 +171,11 @@ def at(place: str) -> None:
     answer("at", place, "")
 
 
+def tell_of_compiles() -> None:
+    """Say from now on when a kernel compiles: the undamaged start may take as long as that does, too."""
+    on_compile(lambda _, done: at("run" if done else "compile"))
+
+
 def serve(run: Callable[[int], tuple[str, str, str]], first: tuple[str, str]) -> None:
     """The child: answers numbers until there are no more.
 
@@ -178,7 +183,6 @@ def serve(run: Callable[[int], tuple[str, str, str]], first: tuple[str, str]) ->
     """
     resource.setrlimit(resource.RLIMIT_AS, (3 * MEMORY, 3 * MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    on_compile(lambda _, done: at("run" if done else "compile"))
     answer("start", *first)
     for line in sys.stdin:
         Path("/proc/self/clear_refs").write_text("5")  # peak memory starts anew; see proc(5)
