@@ -208,6 +208,8 @@ def test_a_rule_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
         (RecursionError(), bn.InvalidModelError),
         (IndexError("i"), bn.InternalError),
         (ValueError("i"), bn.InternalError),
+        (ModuleNotFoundError("i", name="google.protobuf"), bn.BoltError),
+        (ModuleNotFoundError("i", name="bolt_numba.gone"), bn.InternalError),
         (bn.ShapeError("i"), bn.ShapeError),
         (AttributeError("i"), bn.InternalError),
         (bn.DTypeError("i"), bn.DTypeError),

@@ -154,6 +154,22 @@ class TestErrors:
             assert not steering.search(done.out + done.err), args
         assert not re.search("^fake  ", call("inspect", model).out, re.MULTILINE)
 
+    @pytest.mark.parametrize(
+        ("error", "said"),
+        [
+            (ModuleNotFoundError("No module", name="onnx"), "package onnx: got none, wanted it: pip install onnx"),
+            (MemoryError("too much"), "memory: the system gave no more: too much"),
+        ],
+    )
+    def test_what_is_no_fault(self, call: Call, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str) -> None:
+        """A small installation has no onnx: commands that need it say so."""
+
+        def fails(*args: object, **given: object) -> None:
+            raise error
+
+        monkeypatch.setattr(bn, "load_model", fails)
+        assert call("convert", DIGITS, "-o", "m.onnx") == (1, "", f"error: bolt-numba: {said}\n")
+
     def test_debug_raises(self, tmp_path: Path) -> None:
         (tmp_path / "bad.bolt").write_bytes(b"\x89BOLT\r\n\x1a")
         with pytest.raises(bn.InvalidModelError):

@@ -40,7 +40,14 @@ def as_bolt_error(error: Exception, what: str, whose: str = _OURS) -> BoltError:
         return BudgetError(f"{what}: memory: the system gave no more: {said}")
     if isinstance(error, RecursionError):
         return InvalidModelError(f"{what}: got what is nested too deep, wanted fewer levels")
+    if isinstance(error, ModuleNotFoundError) and whose == _OURS and _package(error) != _PACKAGE:
+        name = _package(error)
+        return BoltError(f"{what}: package {name}: got none, wanted it: pip install {_INSTALLED_AS.get(name, name)}")
     return InternalError(f"{what}: {type(error).__name__}: {said} (this is a fault of {whose})")
+
+
+def _package(error: ModuleNotFoundError) -> str:
+    return (error.name or "").partition(".")[0]
 
 
 def at_node(error: Exception, op: Any, name: str) -> BoltError:
@@ -63,6 +70,8 @@ def _owner(error: Exception, module: str) -> str:
 
 
 _PACKAGE = __package__.partition(".")[0]
+_INSTALLED_AS = {"google": "protobuf"}
+"""Packages of another name than what they are imported by."""
 _NOBODYS = {
     _PACKAGE,
     "numpy",

@@ -11,8 +11,9 @@ from typing import Annotated, TypeAlias
 import typer
 
 import bolt_numba
+from bolt_numba.base.border import as_bolt_error
 from bolt_numba.base.config import TRACEBACKS
-from bolt_numba.base.errors import BoltError
+from bolt_numba.base.errors import BoltError, InternalError
 from bolt_numba.base.files.trusted import CacheWarning
 from bolt_numba.cli import check, devices, draw, export, flows, kernels, machine, model, quantise, serving, speed
 from bolt_numba.cli.console import err, plain
@@ -95,4 +96,6 @@ def _line(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, (BoltError, OSError)):
         return text
+    if not isinstance(made := as_bolt_error(error, "bolt-numba"), InternalError):
+        return _line(made)
     return f"{type(error).__name__}: {text} (this is a fault of bolt-numba; --debug shows where)"
