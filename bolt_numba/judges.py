@@ -71,7 +71,11 @@ class OnnxRuntime:
     def values(self, names: Sequence[str]) -> dict[str, Array]:
         wanted = set(names)
         extended, outputs = with_outputs(self.model, wanted.__contains__)
-        found = make("onnxruntime", extended, 0).run(self.feeds)
+        try:
+            engine = make("onnxruntime", extended, 0)
+        except BoltError as error:
+            raise BoltError(f"{error}; against 'reference' no other engine is needed") from error
+        found = engine.run(self.feeds)
         return {n: a for n, a in zip(outputs, found, strict=True) if n in wanted}
 
 

@@ -232,6 +232,10 @@ class TestModel:
         assert call("viz", DIGITS, "-o", tmp_path / "g.dot").code == 0
         assert (tmp_path / "g.dot").read_text() == before
 
+    def test_sizes_of_small_models(self, call: Call) -> None:
+        assert (console.size_text(100 << 10), console.size_text(5 << 19)) == ("100.0 KiB", "2.5 MiB")
+        assert f"weights: {console.size_text(4 * 29_914)}\n" in call("inspect", DIGITS).out
+
 
 class TestRun:
     def test_outputs_are_those_of_a_session(self, call: Call, tmp_path: Path) -> None:

@@ -470,3 +470,14 @@ def test_tracebacks_end_where_the_caller_called(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("BOLT_NUMBA_TRACEBACKS", "1")
     long = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout.split()
     assert sum(map(int, long)) > 3 * sum(map(int, short)), (long, short)
+
+
+def test_verify_without_the_other_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says first is why; then what does without."""
+
+    def make(*args: object) -> None:
+        raise bn.BoltError("onnxruntime: does not load the model: Fail")
+
+    monkeypatch.setattr(judges, "make", make)
+    with pytest.raises(bn.BoltError, match=r"^onnxruntime: .* Fail; against 'reference' no other engine is needed$"):
+        bn.verify(doubled("x").SerializeToString(), "onnxruntime", shapes={"x": (1, 3)})

@@ -184,3 +184,8 @@ def milliseconds(seconds: float | None) -> str:
 
 def mebibytes(count: int | None) -> str:
     return "-" if count is None else f"{count / 2**20:.1f}"
+
+
+def size_text(count: int) -> str:
+    """A number of bytes in the unit in which it is more than a tenth: "2.5 MiB", "30.2 KiB"."""
+    return f"{mebibytes(count)} MiB" if count >= 2**20 / 10 else f"{count / 2**10:.1f} KiB"

@@ -44,10 +44,6 @@ def _fixed(texts: Sequence[str]) -> dict[str, object]:
     return found
 
 
-def _size_text(nbytes: int) -> str:
-    return f"{console.mebibytes(nbytes)} MiB"
-
-
 @takes_options("precision", "numerics")
 def export(  # budget: each option is one line or two
     model: ModelPath,
@@ -99,9 +95,9 @@ def export(  # budget: each option is one line or two
         return
     sets = "one set of shapes" if made.sets == 1 else f"{made.sets} sets of shapes"
     by = f" by {made.plans} plans" if made.plans < made.sets else ""
-    console.write(f"{made.path}: {_size_text(made.nbytes)} for {made.level}, {sets}{by}")
+    console.write(f"{made.path}: {console.size_text(made.nbytes)} for {made.level}, {sets}{by}")
     for file in made.built:
-        console.write(f"{file}: {_size_text(file.stat().st_size)}")
+        console.write(f"{file}: {console.size_text(file.stat().st_size)}")
     if made.path.is_dir() and not made.built and not one_file:
         console.note("no C compiler for the target was found (--cc); the folder has sources and a CMakeLists.txt")
 

@@ -181,7 +181,7 @@ def _tell(target: Path, before: int, nodes: int, notes: list[str], as_json: bool
         console.write_json(written | ({"stored": notes} if notes else {}))
     else:
         change = "" if nodes == before else f" (of {before})"
-        console.write("\n".join([*notes, f"{target}: {nodes} nodes{change}, {console.mebibytes(size)} MiB"]))
+        console.write("\n".join([*notes, f"{target}: {nodes} nodes{change}, {console.size_text(size)}"]))
 
 
 def _one(model: bn.Model, signature: str | None) -> bn.Model:
@@ -271,7 +271,7 @@ def inspect(
         shown = signature or found.signatures[0]
         console.write(f"signatures: {', '.join(found.signatures)}; this is {shown}, --signature shows another")
     console.write(f"{model}: {facts['name']}, {facts['nodes']} nodes, {facts['parameters']:,} parameters")
-    console.write(f"weights: {console.mebibytes(facts['weight_bytes'])} MiB")
+    console.write(f"weights: {console.size_text(facts['weight_bytes'])}")
     console.write("".join([*_metadata_lines(graph), *_file_lines(graph), "\n"]))
     both = [(kind, t) for kind in ("inputs", "outputs", "states") for t in facts[kind]]
     rows = [(kind[:-1], t["name"], t["dtype"], console.shape_text(t["shape"])) for kind, t in both]

@@ -165,7 +165,7 @@ def _tell(made: Any, target: Path, as_json: bool) -> None:
         console.write_json({"output": str(target), "bytes": size, **made.report.to_json()})
         return
     console.table("", COLUMNS, made.report.rows(), right=COLUMNS[-4:])
-    console.write(f"\n{made.report.summary()}\n{target}: {console.mebibytes(size)} MiB")
+    console.write(f"\n{made.report.summary()}\n{target}: {console.size_text(size)}")
     if not made.report.bound_holds:
         raise typer.Exit(1)
 
@@ -177,7 +177,7 @@ def _tell_narrow(made: Any, target: Path, as_json: bool) -> None:
         rows = [{"name": w.name, "shape": w.shape, "bytes": w.after, "sqnr": w.sqnr} for w in made.weights]
         console.write_json({"output": str(target), "bytes": size, "weights": rows})
     else:
-        console.write(f"{made}\n{target}: {console.mebibytes(size)} MiB")
+        console.write(f"{made}\n{target}: {console.size_text(size)}")
 
 
 def _share(text: str | None) -> float | None:
