@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -334,6 +335,30 @@ def test_models_of_several_parts_have_no_plan(tmp_path: Path, folder: Path) -> N
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "z.onnx")
     bn.compile(tmp_path / "z.onnx", threads=1)(x=X)
     assert not folder.exists()
+
+
+def test_nothing_is_compiled_to_keep_a_plan(model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the cache cannot be written, and kernels are in memory alone."""
+    compiled: list[Any] = []
+    session = bn.compile(model, threads=1)
+    session.warmup()
+    wait()
+    shutil.rmtree(folder)
+    monkeypatch.setattr("bolt_numba.kernels.code_files.found", lambda name: None)
+    monkeypatch.setattr("bolt_numba.kernels.jit._made", compiled.append)
+    kept(model)
+    assert not folder.exists()
+    assert not compiled
+
+
+def test_what_writers_left_behind_goes(model: Path, folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    for name, age in ((".old.plan.1.tmp", 7200), (".new.plan.2.tmp", 0)):
+        (folder / name).write_bytes(b"part")
+        os.utime(folder / name, (time.time() - age,) * 2)
+    kept(model)
+    assert [file.name for file in folder.glob(".*.tmp")] == [".new.plan.2.tmp"]
+    assert is_known(model)
 
 
 def test_commands_list_and_clear_them(model: Path, folder: Path) -> None:

@@ -47,6 +47,7 @@ COUNTED = [
     ("known_parts.py", "*starts.DAMAGED"),
     ("known_plans.py", "*kept_plans.DAMAGED"),
     ("known_plans.py", "*kept_plans.DAMAGED"),
+    ("known_plans.py", "*kept_plans.DAMAGED"),
     ("kept_plans.py", "*DAMAGED"),
     ("kept_plans.py", "*DAMAGED"),
     ("starts.py", "*DAMAGED"),

@@ -46,6 +46,8 @@ PIECE = 4 << 20
 """Bytes that are read and checked at once, while they are in a cache of the processor."""
 RESTED_S = 86_400.0
 """Seconds after which a plan that nobody has used gives way to one for other shapes."""
+ABANDONED_S = 3600.0
+"""Age in seconds of a part of a file whose writer is gone."""
 SOURCES = ("base", "codegen", "converters", "devices", "ir", "kernels", "ops", "passes", "runtime", "sessions")
 """Folders of this package on which it depends what a plan is, and how it is read."""
 DAMAGED = (LookupError, ValueError, TypeError, OSError, RecursionError, struct.error)
@@ -215,6 +217,10 @@ def _marks(arrays: Sequence[Array]) -> Iterator[int]:
 
 
 def _limit(limit: int) -> None:
+    for part in (cache_root() / FOLDER).glob(".*.tmp"):
+        with suppress(OSError):
+            if part.stat().st_mtime < time.time() - ABANDONED_S:
+                part.unlink()
     rows = entries()
     nbytes = sum(found.st_size for _, found in rows)
     for path, found in rows[:-1]:

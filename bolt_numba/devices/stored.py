@@ -14,6 +14,7 @@ import numpy as np
 from bolt_numba.base.files.mapped import LINE
 from bolt_numba.base.types import Array
 from bolt_numba.devices.program import Links, NativeRun, Program, pointer
+from bolt_numba.kernels import jit
 from bolt_numba.kernels.machine_code import joined, load_blob
 from bolt_numba.runtime.device import HOST, Arenas
 
@@ -49,9 +50,10 @@ class Pieces:
 
 
 def stored(program: Program) -> tuple[dict[str, Any], Pieces] | None:
-    """Head and pieces of a linked program; None where a kernel's code needs a linker."""
+    """Head and pieces of a linked program; None where a kernel's code is not kept, or needs a linker."""
     links, pieces = program.links, Pieces()
-    code = joined([kernel.code() for kernel in links.kernels])
+    codes = [jit._found(kernel) for kernel in links.kernels]
+    code = joined([blob for blob in codes if blob is not None]) if None not in codes else None
     if code is None:
         return None
     image = program.image.copy()

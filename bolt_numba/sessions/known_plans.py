@@ -94,7 +94,7 @@ class _KnownPlan(Known):
         self.empties = [(dims, spec.dtype) for dims, spec in zip(self.shapes_of_results, self.outputs, strict=True)]
         self.program: Program | None = restored(head["program"], room)
         self.idle: list[NativeRun] = []
-        self.has_run = False
+        self.has_run = self.is_over = False
 
     def run(self, arrays: list[Array], targets: Sequence[Array | None] | None) -> list[Array] | None:
         if tuple([a.shape for a in arrays]) != self.shapes:
@@ -115,13 +115,15 @@ class _KnownPlan(Known):
         except StoredFaultError:
             return None
         finally:
-            if len(self.idle) < MAX_IDLE:
+            if len(self.idle) < MAX_IDLE and context.program is self.program:  # it may be closed meanwhile
                 self.idle.append(context)
         return made
 
     def _context(self) -> NativeRun | None:
         """Memory for a run; None where the plan is not there any more, or more memory than may be."""
         with swallowing("kept plan", *kept_plans.DAMAGED):  # the complete session tells
+            if self.is_over:
+                return None
             if self.program is None:
                 found = kept_plans.read(self.asked.name, self.asked.stamp)
                 if found is None or found[0]["program"] != self.head["program"]:
@@ -147,6 +149,7 @@ class _KnownPlan(Known):
         self.idle.clear()
 
     def completed(self, session: Session, named: Sequence[Sequence[Any]]) -> None:
+        self.is_over = True
         self.close()
         _keep_first(session, self.asked, named)
         if self.has_run:
@@ -197,10 +200,11 @@ def _head_of(session: Session, shapes: Any, prepared: Any) -> tuple[dict[str, An
 
 
 def _write(name: str, head: dict[str, Any], program: Program) -> None:
-    found = stored(program)
-    if found is not None:
-        head["program"], pieces = found
-        kept_plans.write(name, head, pieces.arrays)
+    with swallowing("kept plan", *kept_plans.DAMAGED):
+        found = stored(program)
+        if found is not None:
+            head["program"], pieces = found
+            kept_plans.write(name, head, pieces.arrays)
 
 
 def _tuples(rows: Sequence[Sequence[int]]) -> Shapes:

@@ -62,9 +62,9 @@ def cost(value: Value, have: Perm, want: Perm) -> int:
     shape = value.type.shape
     if value.const is not None or shape is None or have == want:
         return 0
-    step = tuple(have.index(a) for a in want)
+    step = tuple([have.index(a) for a in want])
     total = BARRIER if value.node is not None and isinstance(value.node.op, PRODUCTS) else 0
-    if not moves_data(step, tuple(shape[a] for a in have)):
+    if not moves_data(step, tuple([shape[a] for a in have])):
         return FREE + total
     elements = 1
     for d in shape:
