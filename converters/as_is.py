@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from bolt_numba.base.forks import renew_cached_properties
@@ -28,6 +28,7 @@ class AsIs:
     operator: its class, or one whose fields are fixed.  operands: names, by default those of `infer`; with "?" behind
     one that may be left out, ":" behind one that becomes i64, "=" behind one that is an attribute of integers in the
     file.  ignored: attributes that mean nothing here.  lacks: fields that are no attributes of the file's operator.
+    then: makes the result of the builder, the operator and the operands; its keywords are further attributes.
     attributes: names and defaults in the order of the operator's other fields; by default these.
     """
 
@@ -37,18 +38,21 @@ class AsIs:
         operands: str = "",
         ignored: dict[str, Any] | None = None,
         lacks: Collection[str] = (),
+        then: Callable[..., Any] | None = None,
         **attributes: Any,
     ) -> None:
         self.operator, self.names, self.ignored, self.attributes = operator, operands.split(), ignored or {}, attributes
-        self.lacks = lacks
+        self.lacks, self.then = lacks, then
 
     def __call__(self, b: ForeignBuilder, *operands: Value | None, **attributes: Any) -> Any:
         if self.names:
             operands = self._made(b, [*operands], attributes)
-        if isinstance(self.operator, Op):
-            return b(self.operator, *operands)
-        values = {field: attributes.get(name, default) for name, (field, default, _) in self.keywords.items()}
-        return b(self.operator(**values), *operands)
+        operator: Any = self.operator
+        if not isinstance(operator, Op):
+            operator = operator(**{f: attributes.get(n, default) for n, (f, default, _) in self.keywords.items()})
+        if self.then is None:
+            return b(operator, *operands)
+        return self.then(b, operator, *operands, **{n: attributes[n] for n in self.further if n in attributes})
 
     def _made(self, b: ForeignBuilder, given: list[Value | None], attributes: dict[str, Any]) -> tuple[Any, ...]:
         """Operands of the file, as i64 where the operator wants that, and those that are attributes there."""
@@ -75,6 +79,12 @@ class AsIs:
         return {n: (f, v, type(v).__name__ if kinds[f] is Any else str(kinds[f])) for (n, v), f in made}
 
     @functools.cached_property
+    def further(self) -> dict[str, inspect.Parameter]:
+        """Attributes that only `then` knows."""
+        known = {} if self.then is None else inspect.signature(self.then).parameters
+        return {name: p for name, p in known.items() if p.kind == p.KEYWORD_ONLY}
+
+    @functools.cached_property
     def __signature__(self) -> inspect.Signature:
         """As a function has it; `Reader` asks for it when a file has the operator."""
         place, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
@@ -96,7 +106,7 @@ class AsIs:
         for name, default in self.ignored.items():
             kind = "Ints" if isinstance(default, tuple) else type(default).__name__  # as readers spell what they take
             made.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
-        return inspect.Signature(made)
+        return inspect.Signature([*made, *self.further.values()])
 
 
 renew_cached_properties(AsIs)

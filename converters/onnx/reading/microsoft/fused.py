@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from bolt_numba.converters.as_is import AsIs
-from bolt_numba.converters.builder import Floats, Ints, ints
+from bolt_numba.converters.builder import Floats, ints
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import microsoft
-from bolt_numba.converters.onnx.reading.tables.conv import check_kernel
+from bolt_numba.converters.onnx.reading.tables.conv import Convolved
 from bolt_numba.converters.onnx.reading.tables.norm import inverse_rms
 from bolt_numba.converters.onnx.reading.tables.reduce import gemm
 from bolt_numba.ir.graph import Value
@@ -47,50 +47,28 @@ def activated(b: NodeBuilder, y: Value, activation: str, params: Floats) -> Valu
             raise b.unsupported(f"activation {activation} {list(params)}")
 
 
-@microsoft("FusedConv")
-def fused_conv(
-    b: NodeBuilder,
-    x: Value,
-    w: Value,
-    bias: Value | None = None,
-    residual: Value | None = None,
-    *,
-    activation: str = "",
-    activation_params: Floats = (),
-    auto_pad: str = "NOTSET",
-    dilations: Ints = (),
-    group: int = 1,
-    kernel_shape: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
+def _fused_conv(
+    b: NodeBuilder, made: Conv, *operands: Value | None, activation: str = "", activation_params: Floats = ()
 ) -> Value:
-    check_kernel(b, w, kernel_shape)
-    y = b(Conv(strides, pads, dilations, group, auto_pad), x, w, bias)
+    *of_conv, residual = operands
+    y = b(made, *of_conv)
     y = y if residual is None else b(p.Add(), y, residual)
     return activated(b, y, activation, activation_params)
 
 
-@microsoft("TransposeMatMul")
-def transpose_matmul(
-    b: NodeBuilder, x: Value, y: Value, *, alpha: float = 1.0, transA: bool = False, transB: bool = False
-) -> Value:
-    return b(MatMul(transA, transB, alpha), x, y)
+microsoft("FusedConv")(Convolved(Conv, "x w bias? residual?", then=_fused_conv))
 
 
-@microsoft("FusedMatMul")
-def fused_matmul(
-    b: NodeBuilder,
-    x: Value,
-    y: Value,
-    *,
-    alpha: float = 1.0,
-    transA: bool = False,
-    transB: bool = False,
-    transBatchA: int = 0,
-    transBatchB: int = 0,
+def _fused_matmul(
+    b: NodeBuilder, made: MatMul, x: Value, y: Value, *, transBatchA: int = 0, transBatchB: int = 0
 ) -> Value:
     x, y = (_batch_last(b, v) if flag else v for v, flag in ((x, transBatchA), (y, transBatchB)))
-    return b(MatMul(transA, transB, alpha), x, y)
+    return b(made, x, y)
+
+
+_FLAGS: dict[str, Any] = {"transA": False, "transB": False, "alpha": 1.0}
+microsoft("TransposeMatMul")(AsIs(MatMul, "x y", **_FLAGS))
+microsoft("FusedMatMul")(AsIs(MatMul, "x y", then=_fused_matmul, **_FLAGS))
 
 
 def _batch_last(b: NodeBuilder, x: Value) -> Value:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bolt_numba.converters.as_is import AsIs
-from bolt_numba.converters.builder import ForeignBuilder, ints
+from bolt_numba.converters.builder import ints
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, microsoft
 from bolt_numba.converters.onnx.reading.tables.conv import Convolved
 from bolt_numba.converters.onnx.reading.tables.norm import simplified_layer_normalization
 from bolt_numba.converters.onnx.reading.tables.quantize import QLINEAR_CONV
-from bolt_numba.converters.onnx.reading.tables.resize import grid_sample
+from bolt_numba.converters.onnx.reading.tables.resize import GRID_SAMPLE
 from bolt_numba.converters.onnx.reading.tables.shape import range_
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import GatherND
@@ -27,7 +25,7 @@ from bolt_numba.ops.pointwise import Add, Mul, Sigmoid, Sqrt, Swish
 add_as_is(Pad, Trilu, Tokenizer, domain="com.microsoft")
 microsoft("GatherND")(AsIs(GatherND, lacks=["batch_dims"]))
 microsoft("Range")(lambda b, start, limit, delta: range_(b, start, limit, delta))
-microsoft("GridSample")(grid_sample)
+microsoft("GridSample")(GRID_SAMPLE)
 microsoft("SimplifiedLayerNormalization")(simplified_layer_normalization)
 
 
@@ -63,16 +61,13 @@ def gated_rms_norm(
     return b(Mul(), b(Reshape(), b(RMSNormalization(-1, epsilon), rows, scale), b(Shape(), x)), opened)
 
 
-class AnyLayout(Convolved):
+def _any_layout(b: NodeBuilder, made: QLinearConv, x: Value, *others: Value, channels_last: int = 0) -> Value:
     """ONNX's convolution, or over images whose channels come last."""
-
-    def __call__(self, b: ForeignBuilder, *operands: Any, channels_last: int = 0, **attributes: Any) -> Any:
-        if not channels_last:
-            return super().__call__(b, *operands, **attributes)
-        x, *others = operands
-        rank = b.rank_of(x)
-        y = super().__call__(b, b(Transpose((0, rank - 1, *range(1, rank - 1))), x), *others, **attributes)
-        return b(Transpose((0, *range(2, rank), 1)), y)
+    if not channels_last:
+        return b(made, x, *others)
+    rank = b.rank_of(x)
+    y = b(made, b(Transpose((0, rank - 1, *range(1, rank - 1))), x), *others)
+    return b(Transpose((0, *range(2, rank), 1)), y)
 
 
-microsoft("QLinearConv")(AnyLayout(QLinearConv, QLINEAR_CONV, channels_last=0))
+microsoft("QLinearConv")(Convolved(QLinearConv, QLINEAR_CONV, then=_any_layout))

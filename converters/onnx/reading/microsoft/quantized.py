@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from bolt_numba.base.forks import renew_cached_properties
 from bolt_numba.base.types import F32, F64, I32, U8
 from bolt_numba.converters.as_is import AsIs
-from bolt_numba.converters.builder import ForeignBuilder, Ints
+from bolt_numba.converters.builder import ForeignBuilder
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import microsoft
@@ -116,25 +117,11 @@ def qlinear_concat(b: NodeBuilder, y_scale: Value, y_zero: Value, *operands: Val
     return stored(b, b(Concat(axis), *parts), y_scale, y_zero)
 
 
-@microsoft("QLinearAveragePool")
-@OverIntegers
-def qlinear_average_pool(
-    b: NodeBuilder,
-    x: Value,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: bool = False,
-    channels_last: int = 0,
-    count_include_pad: bool = False,
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Value:
-    layout = "NHWC" if channels_last else "NCHW"
-    operator = AveragePool(
-        kernel_shape, strides, pads, (), auto_pad, ceil_mode, layout, count_include_pad=count_include_pad
-    )
-    return b(operator, x)
+def _averaged(b: NodeBuilder, made: AveragePool, x: Value, *, channels_last: int = 0) -> Any:
+    return b(replace(made, layout="NHWC" if channels_last else "NCHW"), x)
+
+
+microsoft("QLinearAveragePool")(OverIntegers(AsIs(AveragePool, lacks=["dilations"], then=_averaged)))
 
 
 @microsoft("QLinearGlobalAveragePool")
@@ -143,20 +130,11 @@ def qlinear_global_average_pool(b: NodeBuilder, x: Value, *, channels_last: int 
     return b(ReduceMean(), x, b.spatial_axes(x) - (1 if channels_last else 0))
 
 
-@microsoft("NhwcMaxPool")
-def nhwc_max_pool(
-    b: NodeBuilder,
-    x: Value,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: bool = False,
-    dilations: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Any:
-    operator = MaxPool(kernel_shape, strides, pads, dilations, auto_pad, ceil_mode, layout="NHWC")
-    return b(operator, x)
+def _of_last_channels(b: NodeBuilder, made: MaxPool, x: Value) -> Any:
+    return b(replace(made, layout="NHWC"), x)
+
+
+microsoft("NhwcMaxPool")(AsIs(MaxPool, lacks=["storage_order", "indices"], then=_of_last_channels))
 
 
 @microsoft("QGemm")

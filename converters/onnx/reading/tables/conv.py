@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,8 @@ def check_kernel(b: ForeignBuilder, w: Value, kernel_shape: Ints) -> None:
 class Convolved(AsIs):
     """A convolution whose ``kernel_shape``, where a file has it, must be that of the filters."""
 
-    def __init__(self, operator: type[Convolution], operands: str, lacks: Collection[str] = (), **more: Any) -> None:
-        super().__init__(operator, operands, {"kernel_shape": (), **more}, lacks)
+    def __init__(self, operator: type[Convolution | ConvTranspose], operands: str, **how: Any) -> None:
+        super().__init__(operator, operands, {"kernel_shape": ()}, **how)
         self.filters_at = operator.filters_at
 
     def __call__(self, b: ForeignBuilder, *operands: Any, kernel_shape: Ints = (), **attributes: Any) -> Any:
@@ -43,59 +43,22 @@ class Convolved(AsIs):
         return super().__call__(b, *operands, **attributes)
 
 
-add_reader("Conv", Convolved(Conv, "x w bias?"))
-add_as_is(AveragePool, since=7)
-add_as_is(Col2Im)
-
-
-@reader("ConvTranspose")
-def conv_transpose(
-    b: NodeBuilder,
-    x: Value,
-    w: Value,
-    bias: Value | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = (),
-    group: int = 1,
-    kernel_shape: Ints = (),
-    output_padding: Ints = (),
-    output_shape: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Value:
-    check_kernel(b, w, kernel_shape)
+def _transposed(b: NodeBuilder, made: ConvTranspose, x: Value, *others: Value) -> Value:
     rank = b.rank_of(x) - 2
-    sizes = output_shape[-rank:] if rank > 0 else ()  # some exporters write batch and channels too
-    made = ConvTranspose(strides, pads, dilations, group, output_padding, sizes, auto_pad)
-    return b(made, x, w, bias)
+    sizes = made.output_shape[-rank:] if rank > 0 else ()  # some exporters write batch and channels too
+    return b(replace(made, output_shape=sizes), x, *others)
 
 
-@reader("AveragePool")
-def average_pool_1(
-    b: NodeBuilder, x: Value, *, kernel_shape: Ints, auto_pad: str = "NOTSET", pads: Ints = (), strides: Ints = ()
-) -> Value:
-    return b(AveragePool(kernel_shape, strides, pads, auto_pad=auto_pad), x)
+def _max_pool(b: NodeBuilder, made: MaxPool, x: Value) -> Any:
+    return b(replace(made, indices=b.wants(1)), x)
 
 
-@reader("MaxPool")
-def max_pool(
-    b: NodeBuilder,
-    x: Value,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: bool = False,
-    dilations: Ints = (),
-    pads: Ints = (),
-    storage_order: int = 0,
-    strides: Ints = (),
-) -> Any:
-    made = MaxPool(
-        kernel_shape, strides, pads, dilations, auto_pad, ceil_mode,
-        storage_order=storage_order, indices=b.wants(1),
-    )  # fmt: skip
-    return b(made, x)
+add_reader("Conv", Convolved(Conv, "x w bias?"))
+add_reader("ConvTranspose", Convolved(ConvTranspose, "x w bias?", then=_transposed))
+add_as_is(AveragePool, since=7)
+add_reader("AveragePool", AsIs(AveragePool, lacks=["dilations", "ceil_mode", "count_include_pad"]))
+add_reader("MaxPool", AsIs(MaxPool, lacks=["indices"], then=_max_pool))
+add_as_is(Col2Im)
 
 
 @reader("LpPool")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,13 @@ from bolt_numba.ops.pointwise import Add, Cast, Div, Mul, Sqrt, Sub
 add_as_is(InstanceNormalization, LRN, LpNormalization)
 add_reader("GroupNormalization", AsIs(GroupNormalization, ignored={"stash_type": 1}), since=21)
 add_reader("RMSNormalization", AsIs(RMSNormalization, ignored={"stash_type": 1}))
+
+
+def _with_stats(b: NodeBuilder, made: LayerNormalization, *operands: Value) -> Any:
+    return b(replace(made, stats=b.wants(1) or b.wants(2)), *operands)
+
+
+add_reader("LayerNormalization", AsIs(LayerNormalization, ignored={"stash_type": 1}, then=_with_stats))
 
 
 @reader("BatchNormalization", since=9)
@@ -91,20 +99,6 @@ def group_normalization_18(
     shape = ints([num_groups, channels // num_groups])
     spread = [b(Reshape(), b(Expand(), b(Unsqueeze(), v, ints([1])), shape), ints([channels])) for v in (scale, bias)]
     return b(GroupNormalization(num_groups, epsilon), x, *spread)
-
-
-@reader("LayerNormalization")
-def layer_normalization(
-    b: NodeBuilder,
-    x: Value,
-    scale: Value,
-    bias: Value | None = None,
-    *,
-    axis: int = -1,
-    epsilon: float = 1e-5,
-    stash_type: int = 1,
-) -> Any:
-    return b(LayerNormalization(axis, epsilon, b.wants(1) or b.wants(2)), x, scale, bias)
 
 
 @reader("SimplifiedLayerNormalization")

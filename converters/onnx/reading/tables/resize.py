@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,15 +53,10 @@ def upsample_1(b: NodeBuilder, x: Value, *, height_scale: float, width_scale: fl
     return upsample_7(b, x, scales=(1.0, 1.0, height_scale, width_scale), mode=mode)
 
 
-@reader("GridSample")
-def grid_sample(
-    b: NodeBuilder,
-    x: Value,
-    grid: Value,
-    *,
-    align_corners: bool = False,
-    mode: str = "linear",
-    padding_mode: str = "zeros",
-) -> Value:
-    kind = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
-    return b(GridSample(mode=kind, padding_mode=padding_mode, align_corners=align_corners), x, grid)
+def _newly_named(b: NodeBuilder, made: GridSample, *operands: Value) -> Value:
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(made.mode, made.mode)
+    return b(replace(made, mode=mode), *operands)
+
+
+GRID_SAMPLE = AsIs(GridSample, then=_newly_named)
+add_reader("GridSample", GRID_SAMPLE)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.types import F32
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.paddle.reading.tables.conv import activated
@@ -153,19 +155,12 @@ def rms_norm(
     return made, x, None
 
 
-@PADDLE.reader("lrn", results=("Out", "MidOut"))
-def lrn(
-    b: PaddleBuilder,
-    x: Value,
-    *,
-    n: int = 5,
-    k: float = 2.0,
-    alpha: float = 1e-4,
-    beta: float = 0.75,
-    data_format: str = "NCHW",
-) -> tuple[Value, None]:
+def _lrn(b: PaddleBuilder, made: LRN, x: Value, *, data_format: str = "NCHW") -> tuple[Value, None]:
     """X / (k + alpha * sum of squares of n channels) ** beta."""
-    return b(LRN(n, alpha * n, beta, k, b.layout_of(data_format)), x), None
+    return b(replace(made, alpha=made.alpha * made.size, layout=b.layout_of(data_format)), x), None
+
+
+PADDLE.reader("lrn", results=("Out", "MidOut"))(AsIs(LRN, then=_lrn, n=5, alpha=1e-4, beta=0.75, k=2.0))
 
 
 @PADDLE.reader("data_norm", results=("Y", "Means", "Scales"))

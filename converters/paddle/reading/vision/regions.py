@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32, I32, I64, Sym
+from bolt_numba.converters.as_is import REQUIRED, AsIs
 from bolt_numba.converters.builder import ints
 from bolt_numba.converters.paddle.reading.binding import Values
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
@@ -107,31 +108,8 @@ def nms(b: PaddleBuilder, x: Value, *, threshold: float = 1.0) -> Value:
     return b.column(made, 1, 2)
 
 
-_NMS = {"BBoxes": "bboxes", "nms_eta": "eta", "background_label": "background"}
-_NMS_RESULTS = ("Out", "Index", "NmsRoisNum")
-
-
-@PADDLE.reader("multiclass_nms", "multiclass_nms2", "multiclass_nms3", slots=_NMS, results=_NMS_RESULTS)
-def multiclass_nms(
-    b: PaddleBuilder,
-    bboxes: Value,
-    scores: Value,
-    rois_num: Value | None = None,
-    *,
-    score_threshold: float,
-    nms_top_k: int,
-    keep_top_k: int,
-    nms_threshold: float = 0.3,
-    normalized: bool = True,
-    eta: float = 1.0,
-    background: int = 0,
-) -> Any:
+def _detected(b: PaddleBuilder, operator: Any, bboxes: Value, scores: Value, rois_num: Value | None = None) -> Any:
     """Detections [k, 6] class, score, box; their places among all boxes [k, 1]; how many each image has."""
-    operator = MulticlassNMS(score_threshold, nms_top_k, keep_top_k, background, normalized, nms_threshold, eta)
-    return _detected(b, operator, bboxes, scores, rois_num)
-
-
-def _detected(b: PaddleBuilder, operator: Any, bboxes: Value, scores: Value, rois_num: Value | None) -> Any:
     if b.rank_of(scores) == 3:
         made, places, counts = b(operator, bboxes, scores)
         return made, b.to(b.unsqueezed(places, 1), I32), b.to(counts, I32)
@@ -147,57 +125,34 @@ def _detected(b: PaddleBuilder, operator: Any, bboxes: Value, scores: Value, roi
     return made, b.to(b.unsqueezed(places, 1), I32), b.to(counts, I32)
 
 
-_MATRIX = {"BBoxes": "bboxes", "background_label": "background"}
-
-
-@PADDLE.reader("matrix_nms", slots=_MATRIX, results=("Out", "Index", "RoisNum"))
-def matrix_nms(
-    b: PaddleBuilder,
-    bboxes: Value,
-    scores: Value,
-    *,
-    score_threshold: float,
-    nms_top_k: int,
-    keep_top_k: int,
-    post_threshold: float = 0.0,
-    use_gaussian: bool = False,
-    gaussian_sigma: float = 2.0,
-    background: int = 0,
-    normalized: bool = True,
-) -> Any:
-    operator = MatrixNMS(
-        score_threshold, nms_top_k, keep_top_k, background, normalized, post_threshold, use_gaussian, gaussian_sigma
-    )
-    return _detected(b, operator, bboxes, scores, None)
-
-
+_NMS = {"BBoxes": "bboxes", "nms_eta": "eta", "background_label": "background"}
+_CHOICE: dict[str, Any] = dict.fromkeys(("score_threshold", "nms_top_k", "keep_top_k"), REQUIRED)
+_CHOICE |= {"background": 0, "normalized": True}
+_MATRIX = {**_CHOICE, "post_threshold": 0.0, "use_gaussian": False, "gaussian_sigma": 2.0}
+PADDLE.reader(
+    "multiclass_nms", "multiclass_nms2", "multiclass_nms3", slots=_NMS, results=("Out", "Index", "NmsRoisNum")
+)(AsIs(MulticlassNMS, "bboxes scores rois_num?", then=_detected, **_CHOICE, nms_threshold=0.3, eta=1.0))
+PADDLE.reader("matrix_nms", slots=_NMS, results=("Out", "Index", "RoisNum"))(
+    AsIs(MatrixNMS, "bboxes scores", then=_detected, **_MATRIX)
+)
 _PROPOSALS = {
     "ImShape": "im_shape", "ImInfo": "im_shape", "pre_nms_topN": "pre_nms_top_n", "post_nms_topN": "post_nms_top_n",
+    "nms_thresh": "nms_threshold",
 }  # fmt: skip
 
 
-@PADDLE.reader(
-    "generate_proposals", "generate_proposals_v2", slots=_PROPOSALS, results=("RpnRois", "RpnRoiProbs", "RpnRoisNum")
-)
-def generate_proposals(
+def _proposed(
     b: PaddleBuilder,
+    operator: GenerateProposals,
     scores: Value,
     bbox_deltas: Value,
     im_shape: Value,
     anchors: Value,
-    variances: Value | None = None,
-    *,
-    pre_nms_top_n: int = 6000,
-    post_nms_top_n: int = 1000,
-    nms_thresh: float = 0.5,
-    min_size: float = 0.1,
-    eta: float = 1.0,
-    pixel_offset: bool = True,
+    variances: Value | None,
 ) -> Any:
     """Regions [k, 4], their scores [k, 1], how many each image has."""
     if b.operation.type == "generate_proposals" and b.static_dim(im_shape, 1) == 3:
         raise b.unsupported("regions in units of scaled images")
-    operator = GenerateProposals(pre_nms_top_n, post_nms_top_n, nms_thresh, min_size, eta, pixel_offset)
     if b.rank_of(anchors) == 2:
         shape = [b.length(scores, axis) for axis in (2, 3, 1)]
         anchors = b.shaped(anchors, *shape, [4])
@@ -206,6 +161,9 @@ def generate_proposals(
     return made, likely, b.to(counts, I32)
 
 
+PADDLE.reader(
+    "generate_proposals", "generate_proposals_v2", slots=_PROPOSALS, results=("RpnRois", "RpnRoiProbs", "RpnRoisNum")
+)(AsIs(GenerateProposals, "scores bbox_deltas im_shape anchors variances?", then=_proposed))
 _LEVELS = ("MultiFpnRois", "MultiLevelRoIsNum", "RestoreIndex")
 
 
