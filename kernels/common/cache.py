@@ -17,7 +17,7 @@ from bolt_numba.kernels.declare import I64, PTR, inline
 from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, elements
 from bolt_numba.kernels.geometry.heads import ENTRY, UNBOUNDED
-from bolt_numba.kernels.registry import Argument, Fault, In, Kernel, Out, Outs, Scratch, Step, Types
+from bolt_numba.kernels.registry import Argument, Fault, In, Out, Outs, Scratch, Step, Types
 from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
 
 
@@ -131,8 +131,3 @@ def cached(op: GroupQueryAttention, ins: Types, outs: Outs, together: int, on: D
     first = on.step(cache_table, (), lengths | {"mask_batch": mask_batch}, False)
     head: dict[str, Argument] = {"q_head": size * d, "y_head": size * d, "mask_head": mask_head}
     return Cached(args, head, units, first, rows | {"room": room})
-
-
-def samples(on: DeviceParts) -> list[Kernel]:
-    """A kernel of each kind, for the table of resources."""
-    return [on.kernel(cache_table)]

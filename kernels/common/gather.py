@@ -15,11 +15,8 @@ from bolt_numba.kernels.common.places import (
     Found,
     IndexForm,
     along_args,
-    along_axis,
-    along_rows,
     of_places,
     rows_args,
-    tuples,
     tuples_args,
 )
 from bolt_numba.kernels.declare import I64, PTR, inline
@@ -27,7 +24,7 @@ from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, Elements, elements
 from bolt_numba.kernels.geometry.strides import broadcast_move
 from bolt_numba.kernels.geometry.transfers import MAX_TABLE, Transfer, gather_tables, has_fixed_size
-from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Out, Outs, Step, Types, everywhere
+from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Outs, Step, Types, everywhere
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND, OneHot
 from bolt_numba.ops.arrays.slicing import ReverseSequence
 from bolt_numba.ops.registry import normalise_axis
@@ -174,10 +171,3 @@ def one_hot(op: OneHot, ins: Types, outs: Outs, context: Context, on: DevicePart
     args |= {"index": In(0), "hot": In(2, unit)}
     fill = on.carried([Transfer(broadcast_move((), out.dims, unit), In(2), Out(0))])
     return [*fill, on.step(set_hot, (_INDEX[ins[0].dtype],), args, False)]
-
-
-def samples(on: DeviceParts) -> list[Kernel]:
-    """A kernel of each kind, for the table of resources."""
-    forms = (along_rows(8), 16), (along_axis(8, 3, False), 4), (tuples(8, 2), 4)
-    made = [on.kernel(gather_places(form), run=run) for form, run in forms]
-    return [*made, on.kernel(reverse_rows, 8, True, run=16), *(on.kernel(set_hot, d, run=4) for d in ("f32", "i64"))]

@@ -14,7 +14,7 @@ from bolt_numba.kernels.common.labels import searched
 from bolt_numba.kernels.declare import I64, PTR, inline
 from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
-from bolt_numba.kernels.registry import Argument, Context, In, Kernel, Out, Outs, Step, Types, always, everywhere
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, always, everywhere
 from bolt_numba.ops.data.text import TfIdfVectorizer
 
 ITEM_BITS = 31
@@ -122,8 +122,3 @@ def tf_idf_vectorizer(op: TfIdfVectorizer, ins: Types, outs: Outs, context: Cont
     args |= {"k": len(tree.edges), "nodes": len(tree.columns), "least": op.min_gram_length}
     args |= {"most": op.max_gram_length, "steps": min(op.max_skip_count + 1, width)}
     return [on.step(count_grams, (dtype_name(x.dtype), MODES.index(op.mode)), args, on.pays(y.nbytes, x.size))]
-
-
-def samples(on: DeviceParts) -> list[Kernel]:
-    """A kernel of each kind, for the table of resources."""
-    return [on.kernel(count_grams, "i64", mode) for mode in range(len(MODES))]

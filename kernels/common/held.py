@@ -8,7 +8,7 @@ import numpy as np
 from bolt_numba.kernels.declare import I64, PTR, inline
 from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, elements
-from bolt_numba.kernels.registry import Argument, Fault, In, Kernel, Scratch, Step, Types
+from bolt_numba.kernels.registry import Argument, Fault, In, Scratch, Step, Types
 from bolt_numba.kernels.unseen import content
 from bolt_numba.ops.content import want_between
 from bolt_numba.ops.registry import Op
@@ -52,8 +52,3 @@ def within(
     to = Scratch(count * t.dtype.itemsize)
     args: dict[str, Argument] = {"x": In(operand), "y": to, "fault": Fault(operand), "n": count}
     return to, [on.step(hold, (t.dtype.itemsize,), args | {"low": low, "high": high}, False)]
-
-
-def samples(on: DeviceParts) -> list[Kernel]:
-    """A kernel of each kind, for the table of resources."""
-    return [on.kernel(hold, 4)]

@@ -12,7 +12,7 @@ from bolt_numba.base.types import I64 as INT64
 from bolt_numba.kernels.declare import I64, PTR, Inline, inline
 from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, elements
-from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Out, Outs, Step, Types, always, everywhere
+from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Outs, Step, Types, always, everywhere
 from bolt_numba.kernels.unseen import content
 from bolt_numba.ops.data.ml import MOST_ONE_HOT, LabelEncoder, OneHotEncoder, one_hot_rows, whole_range
 
@@ -133,10 +133,3 @@ def one_hot_encoder(op: OneHotEncoder, ins: Types, outs: Outs, context: Context,
     bounds = None if op.zeros else whole_range(content(ins[1].known))
     rows = context.packed(ins[1].known, "category rows", _category_rows)
     return _steps(ins, rows, F32.itemsize * ins[1].size, bounds, context, on)
-
-
-def samples(on: DeviceParts) -> list[Kernel]:
-    """A kernel of each kind, for the table of resources."""
-    return [
-        on.kernel(find_rows, dtype, strict, run=run) for dtype, strict, run in (("f32", False, 4), ("i64", True, 16))
-    ]

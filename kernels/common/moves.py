@@ -14,7 +14,7 @@ from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry import transfers as plans
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, knows, whole
-from bolt_numba.kernels.registry import Argument, Context, In, Kernel, Out, Outs, Step, Types, everywhere
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, everywhere
 from bolt_numba.ops.arrays.conversion import BitCast
 from bolt_numba.ops.arrays.gather import Compress
 from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range, Trilu
@@ -173,8 +173,3 @@ def trilu(op: Trilu, ins: Types, outs: Outs, context: Context, on: DeviceParts) 
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "k": In(1) if given else np.zeros(1, np.int64)}
     args |= {"images": x.size // (height * width), "height": height, "width": width, "unit": unit, "run": width * unit}
     return [on.step(triangle, (bool(op.upper),), args, on.pays(x.nbytes), unit)]
-
-
-def samples(on: DeviceParts) -> list[Kernel]:
-    """A kernel of each kind, for the table of resources."""
-    return [on.kernel(triangle, True, run=4)]

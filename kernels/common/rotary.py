@@ -12,7 +12,7 @@ from bolt_numba.base.types import BF16, F16, F32, dtype_name
 from bolt_numba.kernels.declare import I64, PTR, PTR_OR_0, inline
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, elements
-from bolt_numba.kernels.registry import Argument, Context, Fault, In, Kernel, Out, Outs, Step, Types, always, everywhere
+from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Outs, Step, Types, always, everywhere
 from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
 
 
@@ -76,8 +76,3 @@ def rotary_embedding(
     args["run"] = x.dtype.itemsize * (d - half)
     settings = dtype_name(x.dtype), bool(op.interleaved)
     return [on.step(rotate, settings, args, on.pays(0, x.size // 2), x.dtype.itemsize)]
-
-
-def samples(on: DeviceParts) -> list[Kernel]:
-    """A kernel of each kind, for the table of resources."""
-    return [on.kernel(rotate, "f32", False, run=4), on.kernel(rotate, "f16", True, run=2)]

@@ -22,7 +22,6 @@ from bolt_numba.kernels.common.places import (
     columns_of,
     lines_along,
     of_places,
-    tuples,
     tuples_args,
 )
 from bolt_numba.kernels.declare import I64, PTR, PTR_OR_0, Inline, inline, inline_source
@@ -35,7 +34,6 @@ from bolt_numba.kernels.registry import (
     Context,
     Fault,
     In,
-    Kernel,
     Out,
     Outs,
     Scratch,
@@ -231,11 +229,3 @@ def tensor_scatter(op: TensorScatter, ins: Types, outs: Outs, context: Context, 
     args["run"] = past.dtype.itemsize * math.prod(past.dims[axis + 1 :])
     step = 8 if starts is None else starts.dtype.itemsize
     return [*copied, on.step(scatter_rows, (step, op.mode == "circular"), args, on.pays(new.nbytes))]
-
-
-def samples(on: DeviceParts) -> list[Kernel]:
-    """A kernel of each kind, for the table of resources."""
-    form = tuples(8, 2)
-    kinds = [on.kernel(clear(form)), on.kernel(claim(form)), on.kernel(write_claimed(form), run=16)]
-    kinds += [on.kernel(add_all(form), "f32", run=4), on.kernel(reduce_in_order(columns_of(form)), "f16", "max")]
-    return [*kinds, *(on.kernel(scatter_rows, 8, circular, run=16) for circular in (False, True))]

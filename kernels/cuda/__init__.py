@@ -1,7 +1,6 @@
 """Kernels in Numba CUDA: `declare` says what one is, `compiler` makes PTX and cubins of it, the folders hold makers.
 
-A module that makes kernels defines ``samples()``, a list of kernels or a dict by names of its own: one of each kind
-that makers register (dtypes, tiles, architectures).  `tests/cuda/test_resources.py` compiles
-them all and holds registers, local and shared memory and classes of instructions against `tests/cuda/resources.json`,
-which ``python -m tests.cuda.resources`` writes anew.
+`tests/cuda/samples.py` has one kernel of each kind that makers register (dtypes, tiles, architectures).
+`tests/cuda/test_resources.py` compiles them all and holds registers, local and shared memory and classes of
+instructions against `tests/cuda/resources.json`, which ``python -m tests.cuda.resources`` writes anew.
 """

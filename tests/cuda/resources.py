@@ -24,7 +24,8 @@ from bolt_numba.kernels import common, cuda
 from bolt_numba.kernels.cuda import code, elements
 from bolt_numba.kernels.cuda.code import CUBIN
 from bolt_numba.kernels.cuda.declare import SM_80, SM_90A, CudaKernel
-from bolt_numba.kernels.cuda.resources import resources
+from tests.cuda.cubin import resources
+from tests.cuda.samples import SAMPLES
 
 TABLE = Path(__file__).parent / "resources.json"
 ARCHITECTURES = (SM_80, "sm_89", SM_90A)
@@ -55,11 +56,11 @@ def modules() -> Iterator[str]:
 
 def samples(module: str) -> dict[str, CudaKernel]:
     """The kernels that a module offers; of those of a list that share a name the second is "name 2", and so on."""
-    if module.startswith("common."):
-        place = importlib.import_module(f"bolt_numba.kernels.{module}")
-        given: Any = getattr(place, "samples", lambda on: {})(elements.PARTS)
-    else:
-        given = getattr(importlib.import_module(f"{cuda.__name__}.{module}"), "samples", dict)()
+    if module not in SAMPLES:
+        return {}
+    is_common = module.startswith("common.")
+    place = importlib.import_module(f"bolt_numba.kernels.{module}" if is_common else f"{cuda.__name__}.{module}")
+    given = SAMPLES[module](place, elements.PARTS) if is_common else SAMPLES[module](place)
     if isinstance(given, dict):
         return given
     found: dict[str, CudaKernel] = {}

@@ -13,7 +13,7 @@ from bolt_numba.kernels.cuda.compiler import linked
 from bolt_numba.kernels.cuda.declare import PTR, SM_80, SM_90A, cuda_kernel
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda
-from bolt_numba.kernels.cuda.resources import resources
+from tests.cuda.cubin import resources
 from tests.cuda.resources import (
     ARCHITECTURES,
     TABLE,
@@ -62,7 +62,7 @@ def test_what_differs_from_the_table_is_told(key: str, value: Any, said: str) ->
 
 
 def test_kernels_of_every_module_are_in_the_table() -> None:
-    assert unnamed() == [], "def samples(), which kernels/cuda/__init__.py describes, names a kernel of each module"
+    assert unnamed() == [], "a function in tests/cuda/samples.py gives kernels of each module"
 
 
 def test_the_linker_has_nothing_to_say_of_warp_groups() -> None:

@@ -83,14 +83,3 @@ def flash_steps(args: dict[str, Any], dtype: str, mask: str, keys: int) -> list[
         more = {"partial": partial, "parts": parts}
         steps.append(Step(combine_parts(dtype), {name: args[name] for name in names} | more))
     return steps
-
-
-def samples() -> list[CudaKernel]:
-    """Kernels for the table of resources."""
-    forms = [
-        FlashForm("f16", 64, 2, 4), FlashForm("f16", 64, 2, 4, ONE_ROW), FlashForm("bf16", 128, 2, 4, ALL_ROWS),
-        FlashForm("f16", 128, 1, 1, parts=True, capped=True, grouped=True), FlashForm("f16", 128, 2, 4),
-        FlashForm("f16", 128, 2, 4, grouped=True), FlashForm("f16", 128, 2, 4, ONE_ROW, grouped=True),
-    ]  # fmt: skip
-    plain = attention_tiles("f32", 1), attention_tiles("f32", 4), attention_tiles("f32", 4, again=True)
-    return [*plain, *map(flash_attention, forms), combine_parts("f16")]

@@ -101,8 +101,3 @@ def attention_cached(op: GroupQueryAttention, ins: Types, outs: Outs, context: C
     if q.dtype != F32 and flash_fits(d, d) and (op.scale or 1) > 0:
         return first + flash_steps(args, dtype, NO_MASK if args["mask"] is None else ALL_ROWS, outs[1].dims[2])
     return [*first, Step(tiles_for(dtype, d, d), args)]
-
-
-def samples() -> list[CudaKernel]:
-    """Kernels for the table of resources."""
-    return [append_kernel(4), append_kernel(0)]

@@ -107,7 +107,3 @@ def binary_pack(op: BinaryPack, ins: Types, outs: Outs, context: Context) -> lis
         return [Step(pack_rows(op.compare), args | {"rows": outer})]
     args |= {"outer": outer, "words": words_of(x.dims[axis]), "inner": inner}
     return [PARTS.step(pack_planes, (op.compare,), args)]
-
-
-def samples() -> dict[str, CudaKernel]:
-    return {"rows": pack_rows("sign"), "planes": PARTS.kernel(pack_planes, "sign")}

@@ -16,7 +16,7 @@ import numpy as np
 from bolt_numba.base.records import record
 from bolt_numba.base.types import Array
 from bolt_numba.kernels.cuda.convolution.axes import ConvAxis, axes_of
-from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, inline
+from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, inline
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.elementwise.epilogue import (
     ACTIVATION_FIELDS,
@@ -237,11 +237,3 @@ def binary_matmul(op: BinaryMatMul, ins: Types, outs: Outs, context: Context) ->
     x, w = ins[0], ins[1]
     rows = math.prod(x.dims[:-1])
     return _steps(op, ins, context, (ConvAxis(1, 1),) * 3, rows, 1, w.dims[0], lambda v: v.T[:, :, None])
-
-
-def samples() -> dict[str, CudaKernel]:
-    return {
-        "values": PARTS.kernel(count_bits, BitForm(False, 1, False, activation(None))),
-        "bits": PARTS.kernel(count_bits, BitForm(False, 2, True, no_activation)),
-        "0 and 1": PARTS.kernel(count_bits, BitForm(True, 1, False, activation(None))),
-    }

@@ -18,12 +18,11 @@ from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, I8, Array, TensorType, dtype_name
 from bolt_numba.kernels.cuda.convolution.axes import axes_of
 from bolt_numba.kernels.cuda.convolution.conv import is_wide_enough, warp_tile
-from bolt_numba.kernels.cuda.convolution.direct import DIRECT, Direct, direct_args, direct_step
+from bolt_numba.kernels.cuda.convolution.direct import Direct, direct_args, direct_step
 from bolt_numba.kernels.cuda.convolution.reading import MOST_TAPS, reading_args, window_phase
 from bolt_numba.kernels.cuda.convolution.tail import Ending
-from bolt_numba.kernels.cuda.convolution.tensor import WARP_TILES, Lines, conv_lines, pack_lines, widened_channels
-from bolt_numba.kernels.cuda.declare import CudaKernel, ceil_div, inline
-from bolt_numba.kernels.cuda.elements import PARTS
+from bolt_numba.kernels.cuda.convolution.tensor import Lines, conv_lines, pack_lines, widened_channels
+from bolt_numba.kernels.cuda.declare import ceil_div, inline
 from bolt_numba.kernels.cuda.elementwise.epilogue import activation, activation_args, can_activate
 from bolt_numba.kernels.cuda.elementwise.scalars import quantised
 from bolt_numba.kernels.cuda.language import lang
@@ -241,14 +240,3 @@ def bytes_direct(op: ByteConv, ins: Types, outs: Outs, context: Context) -> list
         "wk": 1, "wc": math.prod(w.dims[2:]) * w.dims[0], "wt": w.dims[0],
     }  # fmt: skip
     return [direct_step(Direct(dtype_name(x.dtype), "i16", end.ending, True, False, end.bias, end.residual), args)]
-
-
-def samples() -> dict[str, CudaKernel]:
-    ending = byte_ending("u8", "u8", False, activation(None))
-    return {
-        "u8": conv_lines(WARP_TILES[0], Lines("u8s8", 1, ending, False, False), 4, 1),
-        "i32": conv_lines(WARP_TILES[2], Lines("s8", 1, INTEGERS, False, False), 4, 4),
-        "direct": PARTS.kernel(
-            DIRECT[True], Direct("u8", "i16", byte_ending("u8", "", False, None), True, False, 4, 4)
-        ),
-    }

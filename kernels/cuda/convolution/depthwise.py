@@ -216,13 +216,3 @@ def depthwise(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
         numbers = (a.size, a.out, a.stride, a.dilation, a.pad)
         args |= {f"{name}{letter}": n for name, n in zip(_NAMES, numbers, strict=True)}
     return [Step(depthwise_kernel(dtype_name(x.dtype), vector, slide, activation(op.activation)), args)]
-
-
-def samples() -> dict[str, CudaKernel]:
-    plain = activation(None)
-    made = {
-        f"{dtype} {slide.pixels} x {slide.columns} / {slide.stride}": depthwise_kernel(dtype, vector, slide, plain)
-        for dtype, vector in (("f32", 4), ("f16", 8))
-        for slide in (Sliding(4, 3, 1), Sliding(2, 3, 2), Sliding(1))
-    }
-    return made | {"bf16": depthwise_kernel("bf16", 8, Sliding(4, 3, 1), plain)}

@@ -13,7 +13,7 @@ from bolt_numba.base.types import BF16, F16, TensorType, dtype_name
 from bolt_numba.base.types import F32 as FLOAT32
 from bolt_numba.kernels.cuda.convolution.axes import axes_of, channels, steps_between
 from bolt_numba.kernels.cuda.convolution.tail import Ending, float_ending
-from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, inline
+from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, inline
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.elementwise.epilogue import ACTIVATION_FIELDS, activation, activation_args, can_activate
 from bolt_numba.kernels.cuda.language import lang
@@ -173,13 +173,3 @@ def direct(op: Conv | ConvTranspose, ins: Types, outs: Outs, context: Context) -
     size = x.dtype.itemsize
     of = Direct(name, name, float_ending(name, activation(op.activation)), op.layout == "NHWC", transposed, size, size)
     return [direct_step(of, args)]
-
-
-def samples() -> dict[str, CudaKernel]:
-    ends = {dtype: float_ending(dtype, activation(None)) for dtype in ("f32", "f16")}
-    return {
-        f"{dtype} {t}": PARTS.kernel(
-            DIRECT[True], Direct(dtype, dtype, ending, True, t, lang.SIZES[dtype], lang.SIZES[dtype])
-        )
-        for dtype, ending in ends.items() for t in (False, True)
-    }  # fmt: skip

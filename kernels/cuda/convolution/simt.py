@@ -25,7 +25,6 @@ from bolt_numba.kernels.cuda.convolution.reading import (
 )
 from bolt_numba.kernels.cuda.convolution.tail import TAIL, drain, float_ending, tail_extents
 from bolt_numba.kernels.cuda.declare import CudaKernel, Macro, ceil_div, cuda_kernel, inline
-from bolt_numba.kernels.cuda.elementwise.epilogue import activation
 from bolt_numba.kernels.cuda.language.lang import (
     cp_async4_zfill,
     cp_async_commit,
@@ -178,9 +177,3 @@ def conv_f32(tile: PlainTile, wide: bool, scattered: bool, activate: Any) -> Cud
             cuda.syncthreads()
 
     return conv_plain
-
-
-def samples() -> dict[str, CudaKernel]:
-    plain = activation(None)
-    made = {f"{t.m} x {t.n}": conv_f32(t, False, False, plain) for t in PLAIN_TILES}
-    return made | {"many taps": conv_f32(PLAIN_TILES[0], True, True, plain)}

@@ -254,9 +254,3 @@ def widened_channels(dtype: str) -> CudaKernel:
             copy_run(y + size * VECTOR * i64(i), x + size * (i64(run) * cg + channel), cg - channel)
 
     return widen_channels
-
-
-def samples() -> dict[str, CudaKernel]:
-    plain = activation(None)
-    made = {f"f16 {t.m} x {t.n}": halves(t, "f16", False, False, plain) for t in WARP_TILES}
-    return made | {"many taps": halves(WARP_TILES[0], "bf16", True, True, plain), "channels": widened_channels("f16")}

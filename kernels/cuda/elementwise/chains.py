@@ -9,9 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from bolt_numba.base.types import F16, U8, AnyDType, TensorType
-from bolt_numba.base.types import F32 as F32_TYPE
-from bolt_numba.base.types import I64 as I64_TYPE
+from bolt_numba.base.types import AnyDType, TensorType
 from bolt_numba.codegen.chain import LoopNest, Powers, geometry, known_powers, operand_strides, value_dtypes
 from bolt_numba.codegen.threads import MOST_PER_THREAD, WIDTH, chain_for_threads, thread_lines, thread_numbers
 from bolt_numba.kernels.cuda.declare import WIDE_BLOCK, CudaKernel, ceil_div, inline_source
@@ -22,7 +20,6 @@ from bolt_numba.kernels.geometry.chains import FIELDS, OPERATORS, loops_of, loop
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, kernel, once
 from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops import pointwise as ops
-from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.dtypes import MAX_I32
 from bolt_numba.ops.pointwise.chain import Chain
 from bolt_numba.ops.pointwise.row import BYTE_FLOATS, Pointwise
@@ -118,19 +115,3 @@ def pointwise_in_place(op: Pointwise | Chain, ins: Types, outs: Outs, context: C
 def pointwise(op: Pointwise | Chain, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Operands that are wider than the result."""
     return _steps(op, ins)
-
-
-def samples() -> dict[str, CudaKernel]:
-    """One of each form: vectors, rows that do not divide, halves, functions, codes, integers."""
-    add, conversions = Chain(((ops.Add(), (0, 1)),), (2,)), ((DequantizeLinear(), (0, 1)), (QuantizeLinear(), (2, 1)))
-    functions = (ops.Gelu(), ops.Sin(), ops.Mish(), ops.Swish())
-    found = {
-        "add f32": chain_kernel(add, (F32_TYPE, F32_TYPE), (), 0, "vv", 4),
-        "add rows": chain_kernel(add, (F32_TYPE, F32_TYPE), (), 2, "vs", 1),
-        "add f16": chain_kernel(add, (F16, F16), (), 1, "vv", 8),
-        "add i64": chain_kernel(add, (I64_TYPE, I64_TYPE), (), 0, "vn", 2),
-        "codes": chain_kernel(Chain(conversions, (3,)), (U8, F32_TYPE), (), 0, "vn", 8),
-    }
-    for op in functions:
-        found[op.name] = chain_kernel(Chain(((op, (0,)),), (1,)), (F32_TYPE,), (), 0, "v", 4)
-    return found

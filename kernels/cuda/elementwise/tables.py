@@ -49,9 +49,3 @@ def lookup(form: Lookup) -> CudaKernel:
 def step(form: Lookup, args: dict[str, Argument]) -> Step:
     """Entries of a table for ``n`` elements."""
     return Step(lookup(form), args)
-
-
-def samples() -> list[CudaKernel]:
-    """Bytes, and floats to bytes."""
-    odd = Lookup("i32", "(({x} >> 16) & 65535) | (({x} & 65535) != 0)", 1)
-    return [lookup(Lookup("u8", "i64({x})", 1)), lookup(odd)]

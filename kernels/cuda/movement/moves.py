@@ -252,10 +252,3 @@ def _turned_step(
     for k, a in enumerate(outer):
         args[f"m{k}"], args[f"h{k}"] = divider(max(a.size, 1))
     return Step(copy_turned(unit, pack, len(outer)), ends | args)
-
-
-def samples() -> list[CudaKernel]:
-    """A kernel of each kind, for the table of resources."""
-    turned = [copy_turned(1, 4, 1), copy_turned(2, 2, 1), copy_turned(4, 1, 1), copy_turned(8, 1, 1)]
-    strided = [PARTS.kernel(copy_strided(unit, rank)) for unit, rank in ((16, 3), (4, 3), (1, 4))]
-    return [copy_block, *strided, *turned]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import Array
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel
+from bolt_numba.kernels.cuda.declare import I64, PTR
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.elements.units import mover, several, widest
 from bolt_numba.kernels.cuda.language.lang import load_i64_nc
@@ -83,8 +83,3 @@ def _cut(merged: list[Array], run: int, unit: int, dst: Out) -> list[Step]:
     offset = dst.offset + half * run * math.prod(map(len, merged[at + 1 :]))
     parts = (merged[at][:half], dst), (merged[at][half:], Out(dst.index, offset))
     return [s for part, to in parts for s in _table_steps([*merged[:at], part, *merged[at + 1 :]], run, unit, to)]
-
-
-def samples() -> list[CudaKernel]:
-    """A kernel of each kind, for the table of resources."""
-    return [PARTS.kernel(take(16, 2)), PARTS.kernel(take(4, 2))]

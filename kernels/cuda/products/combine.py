@@ -44,8 +44,3 @@ def combine(stored: TailForm) -> CudaKernel:
             four((v0, v1, v2, v3), row, column, 0, rows, i64(n), bias, residual, y, ldy, alpha, lo, hi, act0, act1)
 
     return combine_parts
-
-
-def samples() -> dict[str, CudaKernel]:
-    """Kernels whose registers and instructions tests look at."""
-    return {"f32": combine(TailForm())}

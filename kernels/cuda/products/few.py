@@ -160,12 +160,3 @@ def few_terms(rows: int, dtype: str, wide: bool, stored: TailForm) -> CudaKernel
             )  # fmt: skip
 
     return product_few
-
-
-def samples() -> dict[str, CudaKernel]:
-    """Kernels whose registers and instructions tests look at."""
-    plain, halves = TailForm(), TailForm("f16", "f16", "f16")
-    return {
-        "1 f16 by columns": few_columns(1, "f16", True, halves), "4 f32 by columns": few_columns(4, "f32", True, plain),
-        "4 f16 by terms": few_terms(4, "f16", True, halves),
-    }  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from bolt_numba.base.types import F32, TensorType, dtype_name
 from bolt_numba.kernels.cuda.declare import F32 as FLOAT
-from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, CudaKernel, ceil_div, inline
+from bolt_numba.kernels.cuda.declare import I64, PTR, PTR_OR_0, ceil_div, inline
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language.lang import load_f32_nc, load_u8_nc
 from bolt_numba.kernels.cuda.products.few import ROWS
@@ -94,8 +94,3 @@ def matmul_bits(op: MatMulNBits, ins: Types, outs: Outs, context: Context) -> li
     given = Lent(x, In(0)), Lent(weights, to), None if bias is None else Lent(bias, In(4))
     steps = borrowed(make, plain, given, [Lent(outs[0], Out(0), rows=True)], context)
     return [PARTS.step(floats_of_bits, (op.bits, dtype), args), *steps]
-
-
-def samples() -> dict[str, CudaKernel]:
-    """Kernels whose registers and instructions tests look at."""
-    return {"4 bits": PARTS.kernel(floats_of_bits, 4, "f16")}

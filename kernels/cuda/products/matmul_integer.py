@@ -132,10 +132,3 @@ def byte_steps(way: Any, op: ByteMatMul, ins: Types, y: TensorType, context: Con
     }  # fmt: skip
     kind = "s8" if a.dtype == b.dtype == I8 else _LETTER[a.dtype] + _LETTER[b.dtype]
     return [*made, Step(way(g, kind, orders, form), args)]
-
-
-def samples() -> dict[str, CudaKernel]:
-    """Kernels whose registers and instructions tests look at."""
-    order, form = Order("k", True), ByteForm("u8", "u8", FUSED, False, True)
-    columns = numbers_of_columns("u8", "i8", "u8", "i32", "u8")
-    return {"128x256": tensor(TENSOR_TILES[0], "s8", order, order, form), "columns": columns}

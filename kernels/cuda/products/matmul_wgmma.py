@@ -17,7 +17,7 @@ from bolt_numba.kernels.cuda.products.matmul import (
     tf32_steps,
 )
 from bolt_numba.kernels.cuda.products.matmul_integer import accepts_bytes, byte_steps
-from bolt_numba.kernels.cuda.products.tail_bytes import FUSED, ByteForm
+from bolt_numba.kernels.cuda.products.tail_bytes import ByteForm
 from bolt_numba.kernels.cuda.products.tensor import TENSOR_TILES
 from bolt_numba.kernels.cuda.products.wgmma import GROUP_TILES, wgmma_product
 from bolt_numba.kernels.geometry.bytes import places_of, sides
@@ -119,9 +119,3 @@ def _bytes_by_groups(g: ProductBlocks, kind: str, orders: tuple[Order, Order], f
 def matmul_bytes_wgmma(op: ByteMatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Sums of bytes by the same kernel."""
     return byte_steps(_bytes_by_groups, op, ins, outs[0], context)
-
-
-def samples() -> dict[str, CudaKernel]:
-    """A kernel of bytes, which has its table."""
-    plain = Order("k", True)
-    return {"u8 and s8": wgmma_product(GROUP_TILES[0], "u8s8", plain, plain, ByteForm("u8", "u8", FUSED, False, True))}

@@ -9,7 +9,7 @@ import numpy as np
 
 from bolt_numba.base.types import F64, I32, U32, U64, dtype_name
 from bolt_numba.base.types import I64 as WHOLE
-from bolt_numba.kernels.cuda.declare import PTR, PTR_OR_0, CudaKernel, inline
+from bolt_numba.kernels.cuda.declare import PTR, PTR_OR_0, inline
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.products.copies import Order
 from bolt_numba.kernels.cuda.products.matmul import can_be_numbered, operands
@@ -78,8 +78,3 @@ def matmul_wide(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[St
     of = operands(op, a, b, context)
     settings = dtype_name(a.dtype), of.a_order.dense, of.b_order.dense
     return [PARTS.step(product_wide, settings, {**of.args, "bias": None if bias is None else In(2), "y": Out()})]
-
-
-def samples() -> dict[str, CudaKernel]:
-    """Kernels whose registers and instructions tests look at."""
-    return {"i64": PARTS.kernel(product_wide, "i64", "k", "m")}

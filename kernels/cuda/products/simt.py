@@ -129,8 +129,3 @@ def simt(tile: SimtTile, a_order: Order, b_order: Order, stored: TailForm) -> Cu
             cuda.syncthreads()
 
     return product_f32
-
-
-def samples() -> dict[str, CudaKernel]:
-    """Kernels whose registers and instructions tests look at."""
-    return {f"{t.m}x{t.n}": simt(t, Order("k", False), Order("m", True), TailForm()) for t in SIMT_TILES}

@@ -198,11 +198,3 @@ def tensor(tile: TensorTile, kind: str, a_order: Order, b_order: Order, stored: 
             cuda.syncthreads()
 
     return product_tensor
-
-
-def samples() -> dict[str, CudaKernel]:
-    """Kernels whose registers and instructions tests look at."""
-    plain, turned, halves = Order("k", True), Order("m", True), TailForm("f16", "f16", "f16")
-    found = {f"f16 {t.m}x{t.n}": tensor(t, "f16", plain, turned, halves) for t in TENSOR_TILES}
-    bf16 = tensor(TENSOR_TILES[0], "bf16", turned, plain, TailForm("bf16", "bf16", "bf16"))
-    return {**found, "bf16 turned": bf16}

@@ -38,7 +38,7 @@ from bolt_numba.kernels.cuda.language.lang import (
 )
 from bolt_numba.kernels.cuda.products.copies import Order
 from bolt_numba.kernels.cuda.products.place import PLACE, grid, reaches_of, shared_out, tile_place
-from bolt_numba.kernels.cuda.products.tail import TAIL, TailForm, TileSlice, drain
+from bolt_numba.kernels.cuda.products.tail import TAIL, TileSlice, drain
 from bolt_numba.kernels.cuda.products.tensor import INTEGERS, SIZES
 from bolt_numba.kernels.declare import Inline
 from bolt_numba.kernels.extents import Numbers
@@ -296,12 +296,3 @@ def wgmma_product(tile: GroupTile, kind: str, a_order: Order, b_order: Order, st
                 i = u32(i + u32(cuda.gridDim.x))
 
     return product_wgmma
-
-
-def samples() -> dict[str, CudaKernel]:
-    """Kernels whose registers and instructions tests look at."""
-    plain, turned, halves = Order("k", True), Order("m", True), TailForm("f16", "f16", "f16")
-    wide, tall, middle, low, _ = GROUP_TILES
-    found = {f"f16 {t.m}x{t.n}": wgmma_product(t, "f16", plain, turned, halves) for t in (wide, tall, low)}
-    bf16 = wgmma_product(middle, "bf16", turned, plain, TailForm("bf16", "bf16", "bf16"))
-    return {**found, "bf16 turned": bf16, "tf32": wgmma_product(wide, "tf32", plain, plain, TailForm())}

@@ -103,13 +103,3 @@ def _walks(layer: RecurrentNode, dtype: str, args: dict[str, Argument], stages: 
         walk = make(layer.rows, names, dtype, 4 if layer.h % 4 == 0 else 1)
         steps.append(Step(walk, {name: args[name] if name in args else numbers[name] for name in walk.fields}))
     return steps
-
-
-def samples() -> list[CudaKernel]:
-    """Kernels for the table of resources."""
-    lstm, gru = ("sigmoid", "tanh", "tanh"), ("sigmoid", "tanh")
-    return [
-        lstm_walk(8, lstm, "f32", 4), lstm_walk(1, lstm, "f16", 4), lstm_walk(8, lstm, "f16", 1),
-        rnn_walk(4, ("tanh",), "bf16", 4), gru_walk(8, gru, "f32", 4), gru_after_walk(8, gru, "f16", 4),
-        products_kernel("f32"), products_kernel("f16"),
-    ]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import F32, F64, U64, AnyDType, TensorType
+from bolt_numba.base.types import F64, U64, AnyDType, TensorType
 from bolt_numba.kernels.cuda.declare import I64, PTR, WIDE_BLOCK, CudaKernel, ceil_div, cuda_kernel, inline
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
@@ -127,8 +127,3 @@ def step(x: TensorType, form: tuple[int, int, int], y: Argument, least: bool, la
     if inner == 1 and n > SHORT_ROW:
         return Step(arg_rows(x.dtype, least, 32 if n <= WARP_ROW else WIDE_BLOCK), args)
     return PARTS.step(arg_columns, (x.dtype, least), args)
-
-
-def samples() -> list[CudaKernel]:
-    """Warps, blocks and columns."""
-    return [arg_rows(F32, False, 32), arg_rows(F64, True, WIDE_BLOCK), PARTS.kernel(arg_columns, U64, True)]

@@ -202,8 +202,3 @@ def local_response_normalisation(op: LRN, ins: Types, outs: Outs, context: Conte
     args: dict[str, Argument] = {"x": In(0), "y": Out(0), "size": op.size, "outer": outer, "channels": c}
     args |= {"inner": inner, "alpha": op.alpha / op.size, "beta": op.beta, "base": op.bias}
     return [PARTS.step(neighbour_norm, (dtype_name(outs[0].dtype),), args)]
-
-
-def samples() -> list[CudaKernel]:
-    """Of f32 and of halves."""
-    return [group_statistics("f32", "f32"), group_statistics("f16", "f16"), PARTS.kernel(neighbour_norm, "f32")]

@@ -311,11 +311,3 @@ def reduce(op: ops.Reduction, ins: Types, outs: Outs, context: Context) -> list[
     axes, x = tested(reduced_axes(op, ins)), ins[0]
     dtype = U8 if x.dtype == BOOL else x.dtype
     return fold_all(fold_of(op, dtype), In(0), Out(0), x.dims, axes, dtype, dtype)
-
-
-def samples() -> list[CudaKernel]:
-    """Warps, blocks and columns; floats, halves, integers."""
-    add, most = FOLDS[ops.ReduceSum], _WHOLE[ops.ReduceMax]
-    forms = ((add, F32, F32), (add, F16, F16), (most, I64, I64), (FOLDS[ops.ReduceL2], BF16, BF16))
-    rows = [fold_rows(*form, lanes) for form in forms for lanes in (32, WIDE_BLOCK)]
-    return [*rows, *(PARTS.kernel(fold_columns, *form) for form in forms)]

@@ -156,12 +156,3 @@ def row_normalisation(op: RowNorm, ins: Types, outs: Outs, context: Context) -> 
     if n > LONGEST_ROW:
         return [Step(normalise_long_rows(*forms), args)]
     return [Step(normalise_rows(*forms, held(n, max(x.dtype.itemsize, outs[0].dtype.itemsize))), args)]
-
-
-def samples() -> list[CudaKernel]:
-    """Rows of each length."""
-    lengths = (("f32", 64), ("f16", 512), ("f32", 2048), ("f32", LONGEST_ROW), ("f16", LONGEST_ROW))
-    rows = [
-        normalise_rows(centred, kind, kind, held(n, ITEMS[kind])) for kind, n in lengths for centred in (True, False)
-    ]
-    return [*rows, normalise_long_rows(True, "f32", "f32")]

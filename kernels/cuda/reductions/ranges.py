@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from bolt_numba.base.types import F32, U8, TensorType
-from bolt_numba.kernels.cuda.declare import PTR, CudaKernel, cuda_kernel
+from bolt_numba.kernels.cuda.declare import PTR, cuda_kernel
 from bolt_numba.kernels.cuda.elementwise.chains import chain_steps
 from bolt_numba.kernels.cuda.language.lang import load_f32, max_f32, min_f32, rint_f32, store_f32, store_u8
 from bolt_numba.kernels.cuda.reductions.fold import FOLDS, fold_all
@@ -52,8 +52,3 @@ def dynamic_quantize(op: DynamicQuantizeLinear, ins: Types, outs: Outs, context:
     steps.append(Step(scale_of_range, {"least": least, "most": most, "scale": Out(1), "zero": Out(2)}))
     types = [TensorType(F32, (x.size,)), TensorType(F32, ()), TensorType(U8, ())]
     return steps + chain_steps(_CODE, types, (x.size,), [In(0), Out(1), Out(2)], Out(0))
-
-
-def samples() -> list[CudaKernel]:
-    """The one that is not generated."""
-    return [scale_of_range]

@@ -110,8 +110,3 @@ def step(op: CumSum | CumProd, dtype: AnyDType, form: tuple[int, int, int], thre
     args |= {"exclusive": int(op.exclusive), "first": n - 1 if op.reverse else 0, "step": -1 if op.reverse else 1}
     settings = dtype, isinstance(op, CumSum)
     return Step(running_rows(*settings), args) if is_row else PARTS.step(running_columns, settings, args)
-
-
-def samples() -> list[CudaKernel]:
-    """Rows and columns of floats and integers."""
-    return [running_rows(F32, True), running_rows(LONG, True), PARTS.kernel(running_columns, F32, False)]

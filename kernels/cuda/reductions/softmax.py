@@ -175,11 +175,3 @@ def softmax(op: Softmax | LogSoftmax, ins: Types, outs: Outs, context: Context) 
         make = softmax_rows if n <= LONGEST_ROW else softmax_long_rows
         return [Step(make(is_log, kind, held(n, ITEMS[kind])), args | {"rows": outer})]
     return [PARTS.step(softmax_columns, (is_log, kind), args | {"outer": outer, "inner": inner})]
-
-
-def samples() -> list[CudaKernel]:
-    """Rows of each length, and columns."""
-    lengths = (("f32", 64), ("f16", 512), ("f32", 2048), ("f32", LONGEST_ROW), ("f16", LONGEST_ROW))
-    rows = [softmax_rows(False, kind, held(n, ITEMS[kind])) for kind, n in lengths]
-    long = [softmax_long_rows(True, kind, held(2 * LONGEST_ROW, ITEMS[kind])) for kind in ("f32", "f16")]
-    return [*rows, *long, PARTS.kernel(softmax_columns, False, "f32")]

@@ -177,13 +177,3 @@ def lp_normalisation(op: LpNormalization, ins: Types, outs: Outs, context: Conte
     if inner == 1 and n > SHORT_ROW:
         return [Step(lp_rows(op.p, kind, 32 if n <= WARP_ROW else WIDE_BLOCK), args)]
     return [PARTS.step(lp_columns, (op.p, kind), args)]
-
-
-def samples() -> list[CudaKernel]:
-    """Warps, blocks and columns."""
-    made = [
-        log_sum_exp_rows("f32", "f32", 32),
-        log_sum_exp_rows("f16", "f32", WIDE_BLOCK),
-        PARTS.kernel(log_sum_exp_columns, "f32", "f32"),
-    ]
-    return [*made, lp_rows(2, "f32", 32), PARTS.kernel(lp_columns, 1, "bf16")]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import TensorType, dtype_name
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, ceil_div
+from bolt_numba.kernels.cuda.declare import I64, PTR, ceil_div
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import cuda
@@ -90,9 +90,3 @@ def steps(op: GridSample, ins: Types, out: TensorType, context: Context) -> list
     dtypes = dtype_name(x.dtype), dtype_name(grid.dtype)
     settings = *dtypes, len(sizes), MODES[op.mode], PADDINGS[op.padding_mode], bool(op.align_corners)
     return [PARTS.step(sample_points, settings, args)]
-
-
-def samples() -> list[CudaKernel]:
-    """A kernel of each kind, for the table of resources."""
-    plane = [PARTS.kernel(sample_points, "f32", "f32", 2, taps, 0, False) for taps in (1, 2, 4)]
-    return [*plane, PARTS.kernel(sample_points, "f16", "f32", 3, 2, 1, True)]

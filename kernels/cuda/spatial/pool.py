@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import BF16, F16, F32, F64, AnyDType, TensorType, dtype_name
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, inline_source
+from bolt_numba.kernels.cuda.declare import I64, PTR, inline_source
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import divide_exact, maximum, sqrt_exact
@@ -211,10 +211,3 @@ def average_pool(op: AveragePool, ins: Types, outs: Outs, context: Context) -> l
 def lp_pool(op: LpPool, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Powers are products."""
     return _steps("lp", op, ins, outs, op.p)
-
-
-def samples() -> list[CudaKernel]:
-    """A kernel of each kind, for the table of resources."""
-    wide = [(kind, dtype, WIDTH // dtype.itemsize, False, 0) for kind in ("max", "mean") for dtype in (F32, F16)]
-    plane = [PARTS.kernel(pool(2, False), *settings) for settings in (*wide, ("lp", F32, 4, False, 2))]
-    return [*plane, PARTS.kernel(pool(3, True), "max", F32, 1, True, 0)]

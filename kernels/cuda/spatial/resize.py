@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import BF16, F16, F32, AnyDType, dtype_name
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, inline_source
+from bolt_numba.kernels.cuda.declare import I64, PTR, inline_source
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import load_f32_nc, load_i64_nc
@@ -157,9 +157,3 @@ def resize(op: Resize, ins: Types, outs: Outs, context: Context) -> list[Step]:
         made.append(_step(shape, group, src, dst, (dtype, target)))
         src, dtype, shape = dst, target, after
     return made
-
-
-def samples() -> list[CudaKernel]:
-    """A kernel of each kind, for the table of resources."""
-    forms = ("uppu", "f32", "f32", 4, 2, 2), ("uppu", "f16", "f16", 8, 2, 2), ("upp", "f32", "f32", 1, 4, 4)
-    return [PARTS.kernel(blend(form), *settings) for form, *settings in (*forms, ("upu", "f32", "f16", 4, 0))]

@@ -11,7 +11,7 @@ import numpy as np
 from bolt_numba.base.types import TensorType, dtype_name
 from bolt_numba.kernels.common.held import within
 from bolt_numba.kernels.cuda.declare import F32 as NUMBER
-from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel
+from bolt_numba.kernels.cuda.declare import I64, PTR
 from bolt_numba.kernels.cuda.elements import PARTS
 from bolt_numba.kernels.cuda.language import lang
 from bolt_numba.kernels.cuda.language.lang import divide_exact, maximum
@@ -107,8 +107,3 @@ def steps(op: RoiAlign, ins: Types, out: TensorType, context: Context) -> list[S
     half_pixel = op.coordinate_transformation_mode == "half_pixel"
     settings = dtype_name(x.dtype), images.dtype.itemsize, op.mode == "max", half_pixel
     return [*checks, PARTS.step(align_regions, settings, args)]
-
-
-def samples() -> list[CudaKernel]:
-    """A kernel of each kind, for the table of resources."""
-    return [PARTS.kernel(align_regions, "f32", 8, False, True), PARTS.kernel(align_regions, "f16", 8, True, False)]

@@ -217,9 +217,3 @@ def topk(op: TopK, ins: Types, outs: Outs, context: Context) -> list[Step]:
         made.append(PARTS.step(merge_runs, (x.dtype.itemsize, pairs == 1), args | more))
         count, length, runs = pairs, kept, merged
     return made
-
-
-def samples() -> list[CudaKernel]:
-    """A kernel of each kind, for the table of resources."""
-    sorts = sort_chunks("f32", True, CHUNK, False), sort_chunks("f16", False, LEAST_CHUNK, True)
-    return [*sorts, PARTS.kernel(merge_runs, 4, True)]

@@ -44,43 +44,28 @@ def pad(b: PaddleBuilder, x: Value, pad_value: Value, *, paddings: Ints, pad_fro
     return padded(b, x, b.const(ints([*pads[::2], *pads[1::2]])), "constant", fill)
 
 
-@PADDLE.reader("pad3d", slots={"value": "pad_value"})
-def pad3d(
-    b: PaddleBuilder,
-    x: Value,
-    paddings: Value,
-    *,
-    mode: str = "constant",
-    pad_value: float = 0.0,
-    data_format: str = "NCDHW",
-) -> Value:
-    """paddings: left, right, top, bottom, front, back."""
-    nothing = [0] if b.is_last(data_format) else []
-    order = [4, 2, 0, 5, 3, 1]
-    wanted = b(Gather(0), b.to(b.flat(paddings), I64), ints(order))
-    return _spatially(b, x, wanted, 3, bool(nothing), mode, pad_value)
+def _spatial_pad(*order: int) -> Any:
+    """A reader of a pad along spatial axes.  order: which of the numbers is the begin of each, then the end of each."""
+
+    def read(
+        b: PaddleBuilder,
+        x: Value,
+        paddings: Value,
+        *,
+        mode: str = "constant",
+        pad_value: float = 0.0,
+        data_format: str = "NCHW",
+    ) -> Value:
+        before, after = ([0], [0]) if b.is_last(data_format) else ([0, 0], [])
+        pads, count = b(Gather(0), b.to(b.flat(paddings), I64), ints(order)), len(order) // 2
+        begins, ends = b.sliced(pads, 0, 0, count), b.sliced(pads, 0, count)
+        return padded(b, x, b.joined(before, begins, after, before, ends, after), mode, pad_value)
+
+    return read
 
 
-def _spatially(b: PaddleBuilder, x: Value, pads: Value, count: int, is_behind: bool, mode: str, value: float) -> Value:
-    """X padded along its spatial axes."""
-    before, after = ([0], [0]) if is_behind else ([0, 0], [])
-    begins, ends = b.sliced(pads, 0, 0, count), b.sliced(pads, 0, count)
-    return padded(b, x, b.joined(before, begins, after, before, ends, after), mode, value)
-
-
-@PADDLE.reader("pad2d", slots={"pad_value": "pad_value"})
-def pad2d(
-    b: PaddleBuilder,
-    x: Value,
-    paddings: Value,
-    *,
-    mode: str = "constant",
-    pad_value: float = 0.0,
-    data_format: str = "NCHW",
-) -> Value:
-    """paddings: top, bottom, left, right."""
-    wanted = b(Gather(0), b.to(b.flat(paddings), I64), ints([0, 2, 1, 3]))
-    return _spatially(b, x, wanted, 2, b.is_last(data_format), mode, pad_value)
+PADDLE.reader("pad3d", slots={"value": "pad_value"})(_spatial_pad(4, 2, 0, 5, 3, 1))
+PADDLE.reader("pad2d", slots={"pad_value": "pad_value"})(_spatial_pad(0, 2, 1, 3))
 
 
 @PADDLE.reader("pad_constant_like")
@@ -121,10 +106,7 @@ def _rolled(b: PaddleBuilder, x: Value, shift: Value, axis: int) -> Value:
 
 @PADDLE.reader("pixel_shuffle")
 def pixel_shuffle(b: PaddleBuilder, x: Value, *, upscale_factor: int = 1, data_format: str = "NCHW") -> Value:
-    if not b.is_last(data_format):
-        return b(DepthToSpace(upscale_factor, "CRD"), x)
-    first = b(DepthToSpace(upscale_factor, "CRD"), b.transposed(x, 0, 3, 1, 2))
-    return b.transposed(first, 0, 2, 3, 1)
+    return _as_given(b, b(DepthToSpace(upscale_factor, "CRD"), _first(b, x, data_format)), data_format)
 
 
 def _first(b: PaddleBuilder, x: Value, data_format: str) -> Value:

@@ -51,6 +51,23 @@ def reduced(b: PaddleBuilder, operator: Any, x: Value, axes: Ints, keepdim: bool
     return made
 
 
+def _over(operator: Any, before: Any = lambda b, x: x, behind: Any = lambda b, y: y) -> Any:
+    """A reader of a reduction of what ``before`` makes of x; ``behind`` makes the result of it."""
+
+    def read(
+        b: PaddleBuilder, x: Value, axis: Value | None = None, *, keepdim: bool = False, reduce_all: bool = False
+    ) -> Value:
+        axes = () if reduce_all or axis is None else b.known_ints(axis, "axis")
+        made: Value = behind(b, reduced(b, operator, before(b, x), axes, keepdim))
+        return made
+
+    return read
+
+
+def _quantifier(operator: Any) -> Any:
+    return _over(operator, lambda b, x: b.to(b.truth(x), I32), lambda b, y: b(Cast(BOOL), y))
+
+
 def _reduction(name: str) -> Any:
     operator = _REDUCTIONS[name][0]
 
@@ -70,8 +87,7 @@ def _reduction(name: str) -> Any:
             x = b.to(x, I64)
         elif operator is ReduceMean:
             x = b.floating(x)
-        axes = () if reduce_all or axis is None else b.known_ints(axis, "axis")
-        return reduced(b, operator, x, axes, keepdim)
+        return _over(operator)(b, x, axis, keepdim=keepdim, reduce_all=reduce_all)
 
     return read
 
@@ -80,39 +96,15 @@ for _name, (_, _pir) in _REDUCTIONS.items():
     PADDLE.reader(legacy=(_name,), pir=_pir, slots=DIMS)(_reduction(_name))
 
 
-def _quantifier(operator: Any) -> Any:
-    def read(
-        b: PaddleBuilder, x: Value, axis: Value | None = None, *, keepdim: bool = False, reduce_all: bool = False
-    ) -> Value:
-        axes = () if reduce_all or axis is None else b.known_ints(axis, "axis")
-        return b(Cast(BOOL), reduced(b, operator, b.to(b.truth(x), I32), axes, keepdim))
-
-    return read
-
-
 PADDLE.reader(legacy=("reduce_all",), pir=("all",), slots=TRUTHS)(_quantifier(ReduceMin))
 PADDLE.reader(legacy=("reduce_any",), pir=("any",), slots=TRUTHS)(_quantifier(ReduceMax))
+PADDLE.reader("logsumexp", slots=TRUTHS)(_over(ReduceLogSumExp, lambda b, x: b.floating(x)))
+PADDLE.reader("frobenius_norm", slots=TRUTHS)(_over(ReduceL2))
 
 
 @PADDLE.reader(legacy=("mean",), pir=("mean_all",))
 def mean_all(b: PaddleBuilder, x: Value) -> Value:
     return reduced(b, ReduceMean, b.floating(x), (), False)
-
-
-@PADDLE.reader("logsumexp", slots=TRUTHS)
-def logsumexp(
-    b: PaddleBuilder, x: Value, axis: Value | None = None, *, keepdim: bool = False, reduce_all: bool = False
-) -> Value:
-    axes = () if reduce_all or axis is None else b.known_ints(axis, "axis")
-    return reduced(b, ReduceLogSumExp, b.floating(x), axes, keepdim)
-
-
-@PADDLE.reader("frobenius_norm", slots=TRUTHS)
-def frobenius_norm(
-    b: PaddleBuilder, x: Value, axis: Value | None = None, *, keepdim: bool = False, reduce_all: bool = False
-) -> Value:
-    axes = () if reduce_all or axis is None else b.known_ints(axis, "axis")
-    return reduced(b, ReduceL2, x, axes, keepdim)
 
 
 @PADDLE.reader("p_norm")
