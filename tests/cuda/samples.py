@@ -307,8 +307,8 @@ def reductions_channels(m: Any) -> Samples:
 @of("reductions.fold")
 def reductions_fold(m: Any) -> Samples:
     """Warps, blocks and columns; floats, halves, integers."""
-    add, most = m.FOLDS[m.reductions.ReduceSum], m._WHOLE[m.reductions.ReduceMax]
-    forms = ((add, F32, F32), (add, F16, F16), (most, I64, I64), (m.FOLDS[m.reductions.ReduceL2], BF16, BF16))
+    add, most = m.FOLDS[reductions.ReduceSum], m._WHOLE[reductions.ReduceMax]
+    forms = ((add, F32, F32), (add, F16, F16), (most, I64, I64), (m.FOLDS[reductions.ReduceL2], BF16, BF16))
     rows = [m.fold_rows(*form, lanes) for form in forms for lanes in (32, WIDE_BLOCK)]
     return [*rows, *(PARTS.kernel(m.fold_columns, *form) for form in forms)]
 
