@@ -37,6 +37,7 @@ from bolt_numba.kernels.cuda.recurrent.walk import lstm_walk, rnn_walk
 from bolt_numba.kernels.cuda.reductions.lines import LONGEST_ROW, held
 from bolt_numba.ops import pointwise as ops
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
+from bolt_numba.ops.arrays.reduce import ReduceL2, ReduceMax, ReduceSum
 from bolt_numba.ops.pointwise.chain import Chain
 
 Samples: TypeAlias = "list[CudaKernel] | dict[str, CudaKernel]"
@@ -307,8 +308,8 @@ def reductions_channels(m: Any) -> Samples:
 @of("reductions.fold")
 def reductions_fold(m: Any) -> Samples:
     """Warps, blocks and columns; floats, halves, integers."""
-    add, most = m.FOLDS[reductions.ReduceSum], m._WHOLE[reductions.ReduceMax]
-    forms = ((add, F32, F32), (add, F16, F16), (most, I64, I64), (m.FOLDS[reductions.ReduceL2], BF16, BF16))
+    add, most = m.FOLDS[ReduceSum], m._WHOLE[ReduceMax]
+    forms = ((add, F32, F32), (add, F16, F16), (most, I64, I64), (m.FOLDS[ReduceL2], BF16, BF16))
     rows = [m.fold_rows(*form, lanes) for form in forms for lanes in (32, WIDE_BLOCK)]
     return [*rows, *(PARTS.kernel(m.fold_columns, *form) for form in forms)]
 

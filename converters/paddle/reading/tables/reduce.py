@@ -87,7 +87,8 @@ def _reduction(name: str) -> Any:
             x = b.to(x, I64)
         elif operator is ReduceMean:
             x = b.floating(x)
-        return _over(operator)(b, x, axis, keepdim=keepdim, reduce_all=reduce_all)
+        made: Value = _over(operator)(b, x, axis, keepdim=keepdim, reduce_all=reduce_all)
+        return made
 
     return read
 
