@@ -19,7 +19,7 @@ from bolt_numba.compiling import compile
 from bolt_numba.flow.files import load as load_flow
 from bolt_numba.flow.flow import Flow
 from bolt_numba.serve.errors import RequestError, kind_of
-from bolt_numba.serve.metrics import MEMORY, PLANS, ModelCounts
+from bolt_numba.serve.metrics import MEMORY, OK, PLANS, ModelCounts
 from bolt_numba.serve.settings import US, ModelSettings, SettingsError
 from bolt_numba.serve.tensors import datatype_of
 from bolt_numba.sessions.guesses import complete_shapes, model_feeds
@@ -33,6 +33,8 @@ SHARE = 0.1
 """Of the latest run in the time that the next is expected to take."""
 TRIALS = 3
 MOST_NUMBER = 1 << 31
+MOST_SEQUENCES, IDLE_S = 1024, 60.0
+"""Sequences of a model that keeps a state; where there is no room, those go that were not asked for so many seconds."""
 USUAL_PRIORITY = 2
 """Of requests that name none: 1 goes before them."""
 
@@ -77,6 +79,7 @@ class ServedModel:
             datatype_of(spec)
         self.counts = ModelCounts(name, version)
         self.flow.engine.watch = self._ran
+        self.keeps, self.sequences = any(node.keeps for node in self.flow.nodes), dict[Any, float]()
         if self.session is not None:
             self._try(self.session)
 
@@ -125,7 +128,7 @@ class ServedModel:
 
     async def infer(self, given: Mapping[str, Array], wanted: Sequence[str], asked: RequestTerms) -> dict[str, Array]:
         """Results by name: those that are wanted, or all.  Raises RequestError, and what a session or a flow raises."""
-        begin, outcome = time.perf_counter(), "ok"
+        begin, outcome = time.perf_counter(), OK
         self.under_way += 1
         self.counts.waiting.inc()
         try:
@@ -149,30 +152,47 @@ class ServedModel:
             self.counts.ended(time.perf_counter() - begin, outcome)
 
     async def _results(self, feeds: dict[str, Any], asked: RequestTerms) -> list[Any]:
-        if self.is_quick and asked.stream is None:
+        if self.is_quick:
             begin = time.perf_counter()
             made = self.session.run(None, feeds)  # type: ignore[union-attr]
             self._ran([0.0], time.perf_counter() - begin)
             return made
-        if asked.stream is not None and asked.starts:
-            self.flow.end_stream(asked.stream)
+        stream = self._sequence(asked) if self.keeps else None
         seconds = self.settings.deadline_ms and self.settings.deadline_ms / 1e3
         limits = [s for s in (seconds, asked.deadline) if s]
         task = self.flow.submit(
-            feeds, stream=asked.stream, deadline=min(limits) if limits else None, timeout=0, priority=asked.priority
+            feeds, stream=stream, deadline=min(limits) if limits else None, timeout=0, priority=asked.priority
         )
         try:
             found = await asyncio.wrap_future(task)
         finally:
-            if asked.stream is not None and asked.ends:
-                self.flow.end_stream(asked.stream)
+            if stream is not None and asked.ends:
+                self._end_sequence(stream)
         return [found[value] for value in self.flow.outputs]
+
+    def _sequence(self, asked: RequestTerms) -> Any:
+        """The sequence of a request to a model that keeps a state.  Raises RequestError where there are too many."""
+        key, now = asked.stream, time.monotonic()
+        if not isinstance(key, (int, str)):
+            raise RequestError(f"model {self.name!r}: sequence_id: got {key!r:.40}, wanted one: the model keeps a state")
+        if asked.starts:
+            self._end_sequence(key)
+        if key not in self.sequences and len(self.sequences) >= MOST_SEQUENCES:
+            for old in [old for old, since in self.sequences.items() if now - since > IDLE_S]:
+                self._end_sequence(old)
+            if len(self.sequences) >= MOST_SEQUENCES:
+                raise RequestError(f"model {self.name!r}: sequences: got one more than {MOST_SEQUENCES}", "busy")
+        self.sequences[key] = now
+        return key
+
+    def _end_sequence(self, key: Any) -> None:
+        self.flow.end_stream(key)
+        self.sequences.pop(key, None)
 
     @property
     def is_quick(self) -> bool:
         """Whether a run is done before another thread would have begun it, and nobody waits."""
-        session = self.session
-        return self.expected < QUICK_S and self.under_way <= 1 and session is not None and not session.graph.states
+        return self.session is not None and self.expected < QUICK_S and self.under_way <= 1 and not self.keeps
 
     def _ran(self, waits: Sequence[float], seconds: float) -> None:
         self.counts.ran(waits, seconds)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import bolt_numba as bn
 from bolt_numba.flow import Flow, FlowDeadlineError, FlowError, FlowFullError
-from bolt_numba.serve import ModelSettings, RequestError
+from bolt_numba.serve import ModelSettings, RequestError, models
 from bolt_numba.serve.errors import kind_of
 from bolt_numba.serve.models import RequestTerms, ServedModel
 from tests.small import add, softmax
@@ -167,3 +167,40 @@ def test_wrong_names_are_told(tmp_path: Path) -> None:
     (error,) = together(served(add(tmp_path / "m.onnx")), [{"a": np.ones((1, 3), "f4")}])
     assert isinstance(error, RequestError)
     assert "wanted ['a', 'b']" in str(error)
+
+
+def summing(folder: Path) -> ServedModel:
+    """A flow that keeps a sum for each sequence."""
+    module = "sums_" + folder.name
+    (folder / f"{module}.py").write_text("def f(x, total):\n    return total + x, total + x\n")
+    (folder / "flow.toml").write_text(
+        "inputs = { x = 'f32[n]' }\noutputs = 'y'\n"
+        f"[nodes.f]\nfunction = '{module}:f'\ninputs = 'x'\noutputs = 'y'\n"
+        "states = { total = { output = 'total', initial = 0.0 } }\n"
+    )
+    return ServedModel("m", "1", folder / "flow.toml", None, ModelSettings())
+
+
+def test_sequences_keep_their_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = summing(tmp_path)
+
+    async def main() -> list[Any]:
+        async def total(key: Any, x: float, **more: Any) -> Any:
+            terms = RequestTerms({"sequence_id": key, **more})
+            try:
+                return float((await model.infer({"x": np.full(1, x, "f4")}, [], terms))["y"][0])
+            except RequestError as error:
+                return kind_of(error)
+
+        found = [await total(key, x) for key, x in ((1, 1), ("a", 10), (1, 2), ("a", 20))]
+        found += [await total(1, 5, sequence_start=True), await total(1, 1, sequence_end=True), await total(1, 1)]
+        found += [await total(None, 1), await total([1], 1)]
+        monkeypatch.setattr(models, "MOST_SEQUENCES", 2)
+        found.append(await total("new", 1))
+        monkeypatch.setattr(models, "IDLE_S", -1.0)
+        found.append(await total("new", 1))
+        await model.retire()
+        return found
+
+    assert asyncio.run(main()) == [1, 10, 3, 30, 5, 6, 1, "invalid", "invalid", "busy", 1]
+    assert list(model.sequences) == ["new"]

@@ -181,8 +181,8 @@ def test_metrics_tell_of_requests(server: Running) -> None:
         _, text, _ = ask(server, "/metrics")
         rows = dict(line.rsplit(" ", 1) for line in text.decode().splitlines() if not line.startswith("#"))
         assert float(rows['bolt_model_bytes{model="add",use="arena",version="1"}']) >= 0
-        assert float(rows['bolt_request_seconds_count{model="add",version="1"}']) > 0
-        return float(rows['bolt_requests_total{model="add",outcome="ok",version="1"}'])
+        assert float(rows['bolt_run_seconds_count{batch="1",model="add",version="1"}']) > 0
+        return float(rows['bolt_request_seconds_count{model="add",outcome="ok",version="1"}'])
 
     ask(server, INFER, GOOD)
     before = counted()
