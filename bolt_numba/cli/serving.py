@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bolt_numba.base.config import processors
+from bolt_numba.base.config import default_threads
 from bolt_numba.base.errors import BoltError
 from bolt_numba.cli import console
 from bolt_numba.cli.options import takes_options
@@ -66,7 +66,9 @@ def serve(  # budget: each option is one line or two
     from bolt_numba.serve.settings import ModelSettings
 
     begin_log(log_level.upper())
-    compiled = dict(options) | ({"threads": max(1, processors() // workers)} if options["threads"] is None else {})
+    compiled = dict(options)
+    if compiled["threads"] is None:
+        compiled["threads"] = max(1, default_threads() // (workers * instances))
     usual = ModelSettings(max_batch, max_wait_us, {}, queue, instances, deadline_ms, compile=compiled)
     doors = Doors(
         host, _port(http_port), _port(grpc_port), max_body, grace_seconds=grace, token=_token(token_file),

@@ -88,7 +88,8 @@ def statistics(wanted: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
 
 def _statistic(name: str, version: str, row: Mapping[tuple[str, str], float]) -> dict[str, Any]:
     def spent(metric: str, labels: Sequence[str]) -> dict[str, int]:
-        count, seconds = (sum(row.get((f"bolt_{metric}_seconds_{end}", x), 0) for x in labels) for end in ("count", "sum"))
+        named = f"bolt_{metric}_seconds"
+        count, seconds = (sum(row.get((f"{named}_{end}", x), 0) for x in labels) for end in ("count", "sum"))
         return {"count": int(count), "ns": int(seconds * NS)}
 
     failed = [label for metric, label in row if metric == "bolt_request_seconds_count" and label != OK]

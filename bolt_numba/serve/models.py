@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.config import processors
+from bolt_numba.base.config import default_threads
 from bolt_numba.base.errors import BoltError
 from bolt_numba.base.types import STRING, Array, TensorSpec
 from bolt_numba.compiling import compile
@@ -174,7 +174,7 @@ class ServedModel:
         """The sequence of a request to a model that keeps a state.  Raises RequestError where there are too many."""
         key, now = asked.stream, time.monotonic()
         if not isinstance(key, (int, str)):
-            raise RequestError(f"model {self.name!r}: sequence_id: got {key!r:.40}, wanted one: the model keeps a state")
+            raise RequestError(f"model {self.name!r}: sequence_id: got {key!r:.40}, wanted one, to keep its state")
         if asked.starts:
             self._end_sequence(key)
         if key not in self.sequences and len(self.sequences) >= MOST_SEQUENCES:
@@ -224,7 +224,7 @@ def session_of(source: Path, weights: Path | None, settings: ModelSettings) -> S
     """A session with its plans: for the shapes that are asked for, or such as are guessed, and batches of them."""
     given: dict[str, Any] = {"stand_ins": False, **settings.compile}
     if given.get("threads") is None:
-        given["threads"] = max(1, processors() // settings.instances)
+        given["threads"] = max(1, default_threads() // settings.instances)
     session = compile(source, weights=weights, **given)
     with suppress(BoltError) if not settings.warmup else nullcontext():
         for shapes in _shapes(session, settings):

@@ -44,10 +44,8 @@ def described(spec: TensorSpec) -> dict[str, Any]:
 
 def want_shape(name: str, given: Any) -> tuple[int, ...]:
     """A shape as a request says it.  Raises RequestError for what is none."""
-    fits = (
-        isinstance(given, (list, tuple)) and len(given) <= MOST_DIMS and all(type(d) is int and d >= 0 for d in given)
-    )
-    if not fits or math.prod(given) > MOST_ELEMENTS:
+    fits = isinstance(given, (list, tuple)) and len(given) <= MOST_DIMS and all(type(d) is int for d in given)
+    if not fits or min(given, default=0) < 0 or math.prod(d or 1 for d in given) > MOST_ELEMENTS:
         raise RequestError(f"input {name!r}: shape: got {given!r:.80}, wanted a list of sizes")
     return tuple(given)
 
@@ -120,8 +118,9 @@ def from_json(name: str, datatype: Any, shape: tuple[int, ...], data: Any) -> Ar
         odd = next(x for x in flat if type(x) not in wanted)
         raise RequestError(f"input {name!r}: data: got {odd!r:.40}, wanted numbers of {datatype}")
     try:
-        return np.array(flat, dtype).reshape(shape)
-    except (OverflowError, ValueError) as error:
+        with np.errstate(over="raise"):
+            return np.array(flat, dtype).reshape(shape)
+    except (ArithmeticError, ValueError) as error:
         raise RequestError(f"input {name!r}: data: got a number that {datatype} does not hold: {error}") from None
 
 

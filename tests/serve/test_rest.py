@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import ssl
+import subprocess
 import time
 from collections.abc import Iterator
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -84,6 +86,8 @@ def test_texts(server: Running) -> None:
     [
         ({"shape": [1, -3]}, "wanted a list of sizes"),
         ({"shape": [1 << 62, 1 << 62]}, "wanted a list of sizes"),
+        ({"shape": [0, 1 << 63, 3]}, "wanted a list of sizes"),
+        ({"data": [1e308, 2, 3]}, "a number that FP32 does not hold"),
         ({"shape": [1, 3.0]}, "wanted a list of sizes"),
         ({"shape": [1] * 40}, "wanted a list of sizes"),
         ({"shape": None}, "wanted a list of sizes"),
@@ -213,6 +217,30 @@ def test_a_token_is_asked_for(tmp_path: Path) -> None:
             assert ask(server, INFER, GOOD, headers)[0] == 401
             assert ask(server, "/metrics", None, headers)[0] == 401
         assert ask(server, INFER, GOOD, {"Authorization": "Bearer secret"})[0] == 200
+
+
+def test_tls(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate]
+    subprocess.run(
+        [*made, "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"], check=True,
+        capture_output=True,
+    )  # fmt: skip
+    files = {"add": add(tmp_path / "add.onnx")}
+    with running(files=files, certificate=certificate, key=key, token="t") as server:
+        context = ssl.create_default_context(cafile=str(certificate))
+        connection = HTTPSConnection(server.http, context=context, timeout=30)
+        connection.request("POST", INFER, json.dumps(GOOD), {"Authorization": "Bearer t"})
+        assert json.loads(connection.getresponse().read())["outputs"][0]["data"] == [11, 22, 33.5]
+        connection.close()
+        grpc = pytest.importorskip("grpc")
+        channel = grpc.secure_channel(server.grpc, grpc.ssl_channel_credentials(certificate.read_bytes()))
+        call = channel.unary_unary("/inference.GRPCInferenceService/ServerReady")
+        assert call(b"", metadata=[("authorization", "Bearer t")], timeout=30) == b"\x08\x01"
+        with pytest.raises(grpc.RpcError) as refused:
+            call(b"", timeout=30)
+        assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        channel.close()
 
 
 def test_requests_under_way_are_answered_at_the_end(tmp_path: Path) -> None:
