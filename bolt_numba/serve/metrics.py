@@ -26,7 +26,7 @@ def _times(name: str, what: str, *labels: str) -> Histogram:
     return Histogram(f"bolt_{name}_seconds", what, (*MODEL, *labels), buckets=SECONDS, registry=REGISTRY)
 
 
-def _now(name: str, what: str, mode: str, *labels: str) -> Gauge:
+def _now(name: str, what: str, mode: Any, *labels: str) -> Gauge:
     return Gauge(f"bolt_{name}", what, (*MODEL, *labels), registry=REGISTRY, multiprocess_mode=mode)
 
 
@@ -46,7 +46,7 @@ class ModelCounts:
         labels = (name, version)
         self.outcome = cache(partial(REQUESTS.labels, *labels))
         self.batch = cache(partial(RUNS.labels, *labels))
-        self.queue, self.last, self.waiting = (metric.labels(*labels) for metric in (QUEUE, LAST, WAITING))
+        self.queue, self.last, self.waiting = QUEUE.labels(*labels), LAST.labels(*labels), WAITING.labels(*labels)
 
     def ended(self, seconds: float, outcome: str) -> None:
         """A request was answered, or not.  outcome: `OK`, or a row of `errors.STATUS`."""
