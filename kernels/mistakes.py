@@ -37,6 +37,8 @@ def check_names(
 ) -> None:
     """Raise KernelError for the first name that nothing defines, or that is no field of the parameter record.
 
+    So for the first statement that raises.
+
     fields: of the record that is the first parameter; None for a helper.
     """
     words, home = language
@@ -48,6 +50,9 @@ def check_names(
         for instruction in dis.get_instructions(each):
             line = (instruction.positions and instruction.positions.lineno) or line
             name, operation = instruction.argval, instruction.opname
+            if operation == "RAISE_VARARGS":  # Numba would compile it, and nobody would see the exception
+                where = f"{place(code.co_filename, line)}: {who}"
+                raise KernelError(f"{where}: got a raise or an assert, wanted none: exceptions do not leave kernels")
             if operation in ("LOAD_GLOBAL", "LOAD_NAME") and name not in known:
                 wanted = "one that the file defines or imports"
                 if name in words:

@@ -116,9 +116,17 @@ def record_as_vector(p: Any, tid: int, nthreads: int) -> None:
     vstore(p.y, vmax(vload(p.x), p))  # record
 
 
+@declared
+def raising(p: Any, tid: int, nthreads: int) -> None:
+    if p.n < 0:
+        raise ValueError("n")  # raise
+    vstore(p.y, vload(p.x))
+
+
 @pytest.mark.parametrize(
     ("kernel", "mark", "said"),
     [
+        (raising, "raise", "kernel 'raising': got a raise or an assert, wanted none: exceptions do not leave kernels"),
         (unknown_word, "unknown", "kernel 'unknown_word': name: got 'vmaxx', wanted one .* perhaps 'vmax'"),
         (word_not_imported, "not imported", "name: got 'fma', .*: it is a word, import it from bolt_numba.kernels.cpu"),
         (unknown_below, "unknown helper", "helper 'unknown_in_helper': name: got 'vmaxx'"),

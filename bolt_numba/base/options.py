@@ -47,7 +47,7 @@ def flag_of(what: str, given: Any) -> bool:
 def want_one_of(what: str, given: Any, known: Sequence[str], more: str = "") -> Any:
     """One of a few texts.  more: what a message says behind them."""
     if not isinstance(given, str) or given not in known:
-        raise OptionError(f"{what}: got {given!r:.80}, wanted one of {tuple(known)}{more}")
+        raise OptionError(f"{what}: got {given!r:.80}, wanted one of {', '.join(known)}{more}")
     return given
 
 

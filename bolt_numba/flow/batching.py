@@ -73,7 +73,8 @@ def split(made: Mapping[str, Any], rows: Sequence[int]) -> list[dict[str, Any]]:
     for name, array in made.items():
         if not isinstance(array, np.ndarray) or not array.ndim or len(array) != total:
             got = array.shape if isinstance(array, np.ndarray) else type(array).__name__
-            raise BatchError(f"output {name!r}: got {got} for a batch of {total} rows, wanted one row for each")
+            wanted = "one row for each: such a node takes no max_batch"
+            raise BatchError(f"output {name!r}: got {got} for a batch of {total} rows, wanted {wanted}")
         for part, end, count in zip(parts, ends, rows, strict=True):
             part[name] = array[end - count : end].copy()
     return parts

@@ -147,7 +147,7 @@ class Flow:
                 if self._engine is not None:
                     raise FlowError("got it after the first task, wanted all nodes before")
                 if any(node.name == name for node in self.nodes):
-                    raise FlowError("got a second node of this name, wanted another")
+                    raise FlowError("got a second node of this name, wanted another: name='...'")
                 if unknown := sorted(options.keys() - OPTIONS):
                     raise FlowError(f"options: got {unknown}, wanted some of {sorted(OPTIONS)}")
                 node = make(NodeOptions(**options))

@@ -123,7 +123,10 @@ def quantize(  # budget: each option is explained
     loaded = sized(loaded, *({name: array.shape for name, array in feed.items()} for feed in feeds))
     source = with_plain_weights(simplify(loaded))
     within = sum(len(layers_of(body)) for body in nested(source) if body is not source)
-    schemes = schemes_for(layers_of(source, attention=flag_of("attention", attention)), usual, keep, overrides or {})
+    given = layers_of(source, attention=flag_of("attention", attention))
+    if not given and any(node.op.name == "DequantizeLinear" for node in source.nodes):
+        raise BoltError("layers: got a model that is quantised already, wanted convolutions or products of f32")
+    schemes = schemes_for(given, usual, keep, overrides or {})
     graph, notes = equalised(source) if flag_of("equalise", equalise) else (source, [])
     graph, seen, count = _smoothed(graph, feeds, _strength(smooth), attention, threads, progress)
     notes += [f"smoothed {count} input{'s' if count > 1 else ''} of products"] if count else []

@@ -163,7 +163,7 @@ def test_steps_before_a_model_are_words_of_the_file(folder: Path) -> None:
         ("initial = {", "inital = {", "keys: got nodes.count.states.seen.inital (wanted initial)"),
         ("capacity = 7", "capacity = 0", "capacity: got 0, wanted a whole number above 0"),
         ("capacity = 7", "capacity = ", "got what is no TOML: Invalid value (at line 5"),
-        ('order = "completed"', 'order = "random"', "order: got 'random', wanted one of ('fifo', 'completed')"),
+        ('order = "completed"', 'order = "random"', "order: got 'random', wanted one of fifo, completed"),
         ('name = "everything"', "name = 3", "name: got 3, wanted a text"),
         ("count = 2", 'count = "two"', "workers: got 'two', wanted a whole number"),
         ("max_batch = 4", "max_batch = 0", "flow 'everything': node 'digits': max_batch: got 0, wanted a whole number"),
