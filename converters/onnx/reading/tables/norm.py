@@ -114,11 +114,3 @@ def inverse_rms(b: NodeBuilder, x: Value, axis: int, epsilon: float) -> Value:
     wide, rank = b(Cast(F32), x), b.rank_of(x)
     squares = b(ReduceMean(), b(Mul(), wide, wide), ints(range(axis % rank, rank)))
     return b(Div(), np.ones((), F32), b(Sqrt(), b(Add(), squares, epsilon)))
-
-
-@reader("MeanVarianceNormalization")
-def mean_variance_normalization(b: NodeBuilder, x: Value, *, axes: tuple[int, ...] = (0, 2, 3)) -> Value:
-    """(x - mean) / (standard deviation + 1e-9).  Source: ONNX MeanVarianceNormalization-13, its function body."""
-    mean = b(ReduceMean(), x, ints(axes))
-    variance = b(Sub(), b(ReduceMean(), b(Mul(), x, x), ints(axes)), b(Mul(), mean, mean))
-    return b(Div(), b(Sub(), x, mean), b(Add(), b(Sqrt(), variance), 1e-9))

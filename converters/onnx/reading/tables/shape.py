@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import BOOL, F16, F32, I64, Array
+from bolt_numba.base.types import BOOL, F16, F32, Array
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.builder import Ints, ints, known_scalar
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.conversion import BitCast
-from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range, Trilu
 from bolt_numba.ops.arrays.random import Dropout
 from bolt_numba.ops.arrays.shape import (
@@ -33,7 +32,7 @@ from bolt_numba.ops.arrays.shape import (
     Unsqueeze,
 )
 from bolt_numba.ops.arrays.slicing import Pad, ReverseSequence, Slice
-from bolt_numba.ops.pointwise import Add, Cast, Div, Max, Sub
+from bolt_numba.ops.pointwise import Cast
 
 add_as_is(Identity, Flatten, Expand, Shape, Size, Trilu, DepthToSpace)
 add_as_is(Concat, since=4)
@@ -196,16 +195,3 @@ def _space_to_depth_crd(b: NodeBuilder, x: Value, blocksize: int) -> Value:
     blocks = b(Reshape(), x, ints([n, c, oh, blocksize, ow, blocksize]))
     moved = b(Transpose((0, 1, 3, 5, 2, 4)), blocks)
     return b(Reshape(), moved, ints([n, c * blocksize * blocksize, oh, ow]))
-
-
-@reader("CenterCropPad")
-def center_crop_pad(b: NodeBuilder, x: Value, shape: Value, *, axes: Ints | None = None) -> Value:
-    """Cut, or filled with zeros, to sizes along some axes (all by default); an odd one is cut or filled at the end."""
-    along = ints(range(b.rank_of(x)) if axes is None else axes)
-    wanted = b(Cast(I64), shape)
-    now = b(Gather(0), b(Shape(), x), along)
-    start = b(Div(), b(Max(), b(Sub(), now, wanted), 0), 2)
-    cut = b(Slice(), x, start, b(Add(), start, wanted), along)
-    lack = b(Max(), b(Sub(), wanted, now), 0)
-    before = b(Div(), lack, 2)
-    return b(Pad("constant"), cut, b(Concat(0), before, b(Sub(), lack, before)), None, along)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from bolt_numba.base.records import record
+from bolt_numba.converters.as_is import REQUIRED, AsIs
 from bolt_numba.converters.builder import Ints, constant, ints
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.ragged import given
@@ -165,22 +167,15 @@ def _cut_as_same(b: PaddleBuilder, y: Value, x: Value, first: int, strides: Ints
     return y
 
 
-@PADDLE.reader("deformable_conv", "deformable_conv_v1", slots={"Input": "x"})
-def deformable_conv(
-    b: PaddleBuilder,
-    x: Value,
-    offset: Value,
-    filter: Value,
-    mask: Value | None = None,
-    *,
-    strides: Ints = (1, 1),
-    paddings: Ints = (0, 0),
-    dilations: Ints = (1, 1),
-    deformable_groups: int = 1,
-    groups: int = 1,
-) -> Value:
-    operator = DeformConv(strides, pads_of(b, paddings, 2), dilations, groups, offset_group=deformable_groups)
-    return b(operator, x, filter, offset, None, mask)
+def _deformed(b: PaddleBuilder, made: DeformConv, x: Value, offset: Value, filter: Value, mask: Value | None) -> Value:
+    return b(replace(made, pads=pads_of(b, made.pads, 2)), x, filter, offset, None, mask)
+
+
+_WINDOWS: dict[str, Any] = {"strides": (1, 1), "paddings": (0, 0), "dilations": (1, 1)}
+_WINDOWS |= {"groups": 1, "deformable_groups": 1}
+PADDLE.reader("deformable_conv", "deformable_conv_v1", slots={"Input": "x"})(
+    AsIs(DeformConv, "x offset filter mask?", lacks=["auto_pad"], then=_deformed, **_WINDOWS)
+)
 
 
 def _positions(b: PaddleBuilder, x: Value, axis: int, kernel: int, stride: int, dilation: int, pads: int) -> Value:
@@ -213,20 +208,13 @@ def unfold(b: PaddleBuilder, x: Value, *, kernel_sizes: Ints, strides: Ints, pad
     return b.shaped(made, [0, rows], windows)
 
 
-@PADDLE.reader("fold")
-def fold(
-    b: PaddleBuilder,
-    x: Value,
-    *,
-    output_sizes: Ints,
-    kernel_sizes: Ints,
-    strides: Ints,
-    paddings: Ints,
-    dilations: Ints,
-) -> Value:
+def _folded(b: PaddleBuilder, made: Col2Im, *operands: Value) -> Value:
     """Sums of windows, which are columns.  paddings: top, left, bottom, right."""
-    pads = paddings if len(paddings) == 4 else (*paddings, *paddings)
-    return b(Col2Im(dilations, pads, strides), x, ints(output_sizes), ints(kernel_sizes))
+    return b(made if len(made.pads) == 4 else replace(made, pads=made.pads * 2), *operands)
+
+
+_STATED: dict[str, Any] = {"dilations": REQUIRED, "paddings": REQUIRED, "strides": REQUIRED}
+PADDLE.reader("fold")(AsIs(Col2Im, "x output_sizes= kernel_sizes=", then=_folded, **_STATED))
 
 
 @PADDLE.reader("im2sequence")

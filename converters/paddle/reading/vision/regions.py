@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,22 +48,17 @@ def _with_images(b: PaddleBuilder, x: Value, boxes: Value, boxes_num: Value | No
     return b(Concat(1), b.unsqueezed(images, 1), boxes)
 
 
-@PADDLE.reader("roi_align", slots=_ROIS)
-def roi_align(
-    b: PaddleBuilder,
-    x: Value,
-    boxes: Value,
-    boxes_num: Value | None = None,
-    *,
-    pooled_height: int = 1,
-    pooled_width: int = 1,
-    spatial_scale: float = 1.0,
-    sampling_ratio: int = -1,
-    aligned: bool = False,
+def _aligned(
+    b: PaddleBuilder, made: RoiAlign, x: Value, boxes: Value, boxes_num: Value | None, *, aligned: bool = False
 ) -> Value:
     mode = "half_pixel" if aligned else "output_half_pixel"
-    operator = RoiAlign("avg", pooled_height, pooled_width, max(sampling_ratio, 0), spatial_scale, mode)
-    return b(operator, x, boxes, _images_in(b, x, boxes, boxes_num))
+    made = replace(made, sampling_ratio=max(made.sampling_ratio, 0), coordinate_transformation_mode=mode)
+    return b(made, x, boxes, _images_in(b, x, boxes, boxes_num))
+
+
+_BINS: dict[str, Any] = {"pooled_height": 1, "pooled_width": 1, "sampling_ratio": -1, "spatial_scale": 1.0}
+_ALIGN = AsIs(RoiAlign, "x boxes boxes_num?", lacks=["mode", "coordinate_transformation_mode"], then=_aligned, **_BINS)
+PADDLE.reader("roi_align", slots=_ROIS)(_ALIGN)
 
 
 @PADDLE.reader("roi_pool", slots=_ROIS, results=("Out", "Argmax"))
