@@ -22,7 +22,6 @@ from bolt_numba.kernels.geometry.strides import (
     Move,
     broadcast_move,
     place_move,
-    run_on_arrays,
     slice_move,
     tile_move,
     transpose_move,
@@ -38,6 +37,14 @@ from tests.test_kernels import ENTRIES, name_of, taken_cases
 MODULES = (elements, gather, move, moves, pool, quantize, recurrent, resize, scatter, take)
 OWN = [e for e in ENTRIES if e.make.__module__ in {m.__name__ for m in MODULES}]
 X = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
+
+
+def run_on_arrays(moved: Move, src: Array, dst: Array) -> None:
+    """The meaning of a move, on flat byte arrays."""
+    for index in np.ndindex(*(a.size for a in moved.axes)):
+        s = moved.src_offset + sum(i * a.src for i, a in zip(index, moved.axes, strict=True))
+        d = moved.dst_offset + sum(i * a.dst for i, a in zip(index, moved.axes, strict=True))
+        dst[d : d + moved.unit] = src[s : s + moved.unit]
 
 
 def moved(m: Move, x: Array, shape: Sequence[int]) -> Array:

@@ -9,10 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from bolt_numba.base.records import record
-from bolt_numba.base.types import Array
 
 
 @record(frozen=True)
@@ -72,14 +69,6 @@ def move(
     while merged and merged[-1].src == unit and merged[-1].dst == unit:
         unit *= merged.pop().size
     return Move(tuple(merged), unit, src_offset, dst_offset)
-
-
-def run_on_arrays(moved: Move, src: Array, dst: Array) -> None:
-    """The meaning of a move, on flat byte arrays (for tests)."""
-    for index in np.ndindex(*(a.size for a in moved.axes)):
-        s = moved.src_offset + sum(i * a.src for i, a in zip(index, moved.axes, strict=True))
-        d = moved.dst_offset + sum(i * a.dst for i, a in zip(index, moved.axes, strict=True))
-        dst[d : d + moved.unit] = src[s : s + moved.unit]
 
 
 def transpose_move(shape: Sequence[int], perm: Sequence[int], unit: int) -> Move:
