@@ -211,6 +211,7 @@ class ServedModel:
         while self.under_way:
             await asyncio.sleep(0.01)
         await asyncio.to_thread(self.flow.close)
+        self.flow.engine.watch = None  # who keeps the engine must not keep the model
         if self.session is not None:
             self.session.close()
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import shutil
 import time
+import weakref
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -165,6 +168,19 @@ def test_options_that_do_not_fit_are_told(tmp_path: Path) -> None:
     (tmp_path / "m" / "model.toml").write_text("device = 'quantum'\n")
     with running(tmp_path) as server:
         assert "quantum" in server.server.repository.index()[0]["reason"]
+
+
+def test_models_that_are_gone_leave_nothing(tmp_path: Path) -> None:
+    path = softmax(tmp_path / "m" / "1" / "model.onnx")
+    with running(tmp_path) as server:
+        gone = weakref.ref(server.server.repository.find("m"))
+        os.utime(path, ns=(0, 0))
+        server.do(server.server.repository.load("m"))
+        until = time.monotonic() + 30
+        while gone() is not None and time.monotonic() < until:
+            gc.collect()
+            time.sleep(0.02)
+        assert gone() is None
 
 
 def test_sessions_that_were_made_before_serve(tmp_path: Path) -> None:
