@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class Doors:
     """How a server is reached, and what requests are held to.
 
     http_port, grpc_port: None: not at all; 0: any that is free.  max_body: MiB of a request.
-    body_seconds: that a body may take to arrive.  grace_seconds: for requests under way when the server ends.
+    body_seconds: that headers, and a body, may take to arrive.  grace_seconds: for requests under way when the server ends.
     max_connections: beyond these HTTP answers 503.  token: that requests bring as 'authorization: Bearer TOKEN'.
     certificate, key: files of TLS.  poll_seconds: between looks at the folder of models; None: none.
     """
@@ -88,6 +89,18 @@ class _Http(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def close_slow(self, seconds: float) -> None:
+        """Close connections whose next request has not begun for so long: those that send headers slowly, above all."""
+        since: dict[Any, float] = {}
+        while True:
+            await asyncio.sleep(seconds / 4)
+            now, there = time.monotonic(), list(self.server_state.connections)
+            waiting = [c for c in there if c.cycle is None or c.cycle.response_complete]  # type: ignore[union-attr]
+            since = {c: since.get(c, now) for c in waiting}
+            for connection, begin in since.items():
+                if now - begin > seconds:
+                    connection.transport.close()
+
 
 class Server:
     """Serves the models of a repository.  `run` is for the main thread of a process, `begin` and `end` for event loops.
@@ -125,11 +138,12 @@ class Server:
             timeout_graceful_shutdown=int(doors.grace_seconds), backlog=BACKLOG, server_header=False,
         )  # fmt: skip
         self.http = _Http(config)
-        self.tasks.append(asyncio.create_task(self.http.serve([found])))
+        self.tasks += map(asyncio.create_task, (self.http.serve([found]), self.http.close_slow(doors.body_seconds)))
 
     async def _begin_rpc(self, port: int) -> None:
         doors = self.doors
         self.rpc = grpc.aio.server(
+            maximum_concurrent_rpcs=doors.max_connections,
             options=[
                 ("grpc.max_receive_message_length", int(doors.max_body * MIB)), ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", int(self.shared)),

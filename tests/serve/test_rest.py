@@ -172,6 +172,15 @@ def test_slow_bodies_end(server: Running) -> None:
     assert ask(server, INFER, GOOD)[0] == 200
 
 
+def test_slow_headers_end(server: Running) -> None:
+    host, port = server.http.split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as sent:
+        sent.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n")
+        begin = time.monotonic()
+        assert sent.recv(4096) == b""
+        assert time.monotonic() - begin < 10
+
+
 def test_other_paths_and_methods(server: Running) -> None:
     assert ask(server, "/v3")[0] == 404
     assert ask(server, INFER)[0] == 405
