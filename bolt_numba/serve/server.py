@@ -34,7 +34,7 @@ class Doors:
     """How a server is reached, and what requests are held to.
 
     http_port, grpc_port: None: not at all; 0: any that is free.  max_body: MiB of a request.
-    body_seconds: that headers, and a body, may take to arrive.  grace_seconds: for requests under way when the server ends.
+    body_seconds: that headers, and a body, may take to arrive.  grace_seconds: for requests when the server ends.
     max_connections: beyond these HTTP answers 503.  token: that requests bring as 'authorization: Bearer TOKEN'.
     certificate, key: files of TLS.  poll_seconds: between looks at the folder of models; None: none.
     """
