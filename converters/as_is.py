@@ -18,6 +18,8 @@ REQUIRED = inspect.Parameter.empty
 """In the place of a default: the file must state the attribute."""
 MARKS = "?:="
 """Behind names of operands; see `AsIs`."""
+LISTS = {"tuple[int, ...]": "Ints", "tuple[float, ...]": "Floats", "tuple[str, ...]": "Texts"}
+"""How readers spell the lists that fields of operators are."""
 OF_PASSES = {("layout", "NCHW"), ("activation", None), ("residual", False), ("stats", False), ("to", None)}
 """Fields of operators, with their defaults, that no file states."""
 
@@ -75,8 +77,9 @@ class AsIs:
         kinds = {name: kind for name, (kind, _) in field_rows(self.operator).items()}
         own = {name: getattr(self.operator, name, REQUIRED) for name in kinds}
         own = {n: default for n, default in own.items() if n not in self.lacks and (n, default) not in OF_PASSES}
-        made = zip((self.attributes or own).items(), own, strict=False)
-        return {n: (f, v, type(v).__name__ if kinds[f] is Any else str(kinds[f])) for (n, v), f in made}
+        made = list(zip((self.attributes or own).items(), own, strict=False))
+        spelled = {f: type(v).__name__ if kinds[f] is Any else str(kinds[f]) for (_, v), f in made}
+        return {n: (f, v, LISTS.get(spelled[f], spelled[f])) for (n, v), f in made}
 
     @functools.cached_property
     def further(self) -> dict[str, inspect.Parameter]:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.converters.paddle.reading.program import LEGACY
+from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.errors import UnsupportedOpError
 from bolt_numba.types import F32
 from tests.converters.test_paddle_fused import near, real, results
@@ -136,3 +138,10 @@ def test_counts_of_an_old_expand_may_come_in_either_slot(slot: str) -> None:
         parts.append(op("assign_value", {}, {"Out": [name]}, shape=[len(values)], dtype=2, int32_values=values))
     parts += [op("expand", {"X": ["x"], slot: [*counts]}, {"Out": ["y"]}), fetch("y"), var("x", F32, [2, 3])]
     near(bn.compile(program(parts), threads=1)(x)[0], np.tile(x, (2, 1)))
+
+
+def test_rows_of_operators_spell_lists_as_functions_do() -> None:
+    """One number stands for a list of one only where the reader says that it takes a list."""
+    reader = PADDLE.find(LEGACY, "deformable_conv", 0)
+    assert reader is not None
+    assert {reader.spelled[name] for name in ("strides", "paddings", "dilations")} == {"Ints"}

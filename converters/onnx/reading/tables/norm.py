@@ -38,28 +38,19 @@ def _with_stats(b: NodeBuilder, made: LayerNormalization, *operands: Value) -> A
 add_reader("LayerNormalization", AsIs(LayerNormalization, ignored={"stash_type": 1}, then=_with_stats))
 
 
-@reader("BatchNormalization", since=9)
-def batch_normalization(
-    b: NodeBuilder,
-    x: Value,
-    scale: Value,
-    bias: Value,
-    mean: Value,
-    var: Value,
-    *,
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
-    training_mode: bool = False,
+def _by_batch(
+    b: NodeBuilder, made: BatchNormalization, *operands: Value, momentum: float = 0.9, training_mode: bool = False
 ) -> Value | tuple[Value, Value, Value]:
     """Inference; training mode takes the statistics from the batch (biased variance) and returns the running ones."""
     if not training_mode:
-        return b(BatchNormalization(epsilon), x, scale, bias, mean, var)
+        return b(made, *operands)
+    x, scale, bias, mean, var = operands
     axes = ints([0, *range(2, b.rank_of(x))])
     batch_mean = b(ReduceMean(keepdims=True), x, axes)
     centred = b(Sub(), x, batch_mean)
     batch_var = b(ReduceMean(keepdims=False), b(Mul(), centred, centred), axes)
     batch_mean = b(ReduceMean(keepdims=False), x, axes)
-    y = b(BatchNormalization(epsilon), x, scale, bias, batch_mean, batch_var)
+    y = b(made, x, scale, bias, batch_mean, batch_var)
     running = [
         b(Add(), b(Mul(), old, momentum), b(Mul(), b(Cast(old.type.dtype), new), 1.0 - momentum))
         for old, new in ((mean, batch_mean), (var, batch_var))
@@ -67,25 +58,18 @@ def batch_normalization(
     return y, running[0], running[1]
 
 
-@reader("BatchNormalization")
-def batch_normalization_1(
-    b: NodeBuilder,
-    x: Value,
-    scale: Value,
-    bias: Value,
-    mean: Value,
-    var: Value,
-    *,
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
-    spatial: bool = True,
-    is_test: bool = False,
-) -> Value:
+def _by_element(b: NodeBuilder, made: BatchNormalization, *operands: Value, spatial: bool = True) -> Value:
     """Before opset 9; spatial = 0 has statistics for every element instead of every channel."""
     if spatial:
-        return b(BatchNormalization(epsilon), x, scale, bias, mean, var)
-    normal = b(Div(), b(Sub(), x, mean), b(Sqrt(), b(Add(), var, epsilon)))
+        return b(made, *operands)
+    x, scale, bias, mean, var = operands
+    normal = b(Div(), b(Sub(), x, mean), b(Sqrt(), b(Add(), var, made.epsilon)))
     return b(Add(), b(Mul(), normal, scale), bias)
+
+
+_OF_TRAINING = {"momentum": 0.9, "is_test": False}
+add_reader("BatchNormalization", AsIs(BatchNormalization, then=_by_batch), since=9)
+add_reader("BatchNormalization", AsIs(BatchNormalization, ignored=_OF_TRAINING, then=_by_element))
 
 
 @reader("GroupNormalization")

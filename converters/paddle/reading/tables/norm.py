@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import F32
-from bolt_numba.converters.as_is import AsIs
+from bolt_numba.converters.as_is import REQUIRED, AsIs
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.converters.paddle.reading.tables.conv import activated
@@ -88,20 +88,21 @@ def _given(b: PaddleBuilder, x: Value, scale: Value | None, bias: Value | None, 
     return made[0], made[1]
 
 
-@PADDLE.reader("group_norm", results=("Y", "Mean", "Variance"))
-def group_norm(
+def _group_norm(
     b: PaddleBuilder,
+    made: GroupNormalization,
     x: Value,
-    scale: Value | None = None,
-    bias: Value | None = None,
+    scale: Value | None,
+    bias: Value | None,
     *,
-    epsilon: float = 1e-5,
-    groups: int,
     data_format: str = "NCHW",
 ) -> tuple[Value, None, None]:
     ones, zeros = _given(b, x, scale, bias, -1 if b.is_last(data_format) else 1)
-    operator = GroupNormalization(groups, epsilon, b.layout_of(data_format))
-    return b(operator, x, ones, zeros), None, None
+    return b(replace(made, layout=b.layout_of(data_format)), x, ones, zeros), None, None
+
+
+_GROUPS = AsIs(GroupNormalization, "x scale? bias?", then=_group_norm, groups=REQUIRED, epsilon=1e-5)
+PADDLE.reader("group_norm", results=("Y", "Mean", "Variance"))(_GROUPS)
 
 
 @PADDLE.reader("layer_norm", results=("Y", "Mean", "Variance"))
