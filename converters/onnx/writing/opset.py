@@ -7,6 +7,7 @@ a function body are replaced by it, and onnx.version_converter is asked last.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -152,20 +153,8 @@ def ir_version(opsets: Mapping[str, int], types: Types) -> int:
 
 # --- older spellings -------------------------------------------------------------------------------------------------
 
-AS_ATTRIBUTE: dict[str, tuple[int, tuple[str, ...]]] = {
-    **dict.fromkeys(("Squeeze", "Unsqueeze", "ReduceSum"), (13, ("axes",))),
-    **dict.fromkeys(
-        ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum"), (18, ("axes",))
-    ),
-    **dict.fromkeys(("ReduceLogSumExp", "ReduceSumSquare"), (18, ("axes",))),
-    "Split": (13, ("split",)),
-    "Slice": (10, ("starts", "ends", "axes")),
-    "Pad": (11, ("pads", "value")),
-    "Clip": (11, ("min", "max")),
-    "TopK": (10, ("k",)),
-    "Dropout": (12, ("ratio",)),
-}
-"""Operators whose operands after the first were attributes of these names before an opset."""
+CALLED = {"constant_value": "value", "K": "k"}
+"""Operands that were attributes of another name."""
 
 
 def spell_older(graph: onnx.GraphProto, version: int, types: Types) -> None:
@@ -175,8 +164,7 @@ def spell_older(graph: onnx.GraphProto, version: int, types: Types) -> None:
     constants = _constants(graph)
     for node in all_nodes(graph.node):
         _drop_defaults(node, version)
-        below, names = AS_ATTRIBUTE.get(node.op_type, (0, ()))
-        if not node.domain and version < below:
+        if names := _were_attributes(node, version):
             _as_attributes(node, names, constants)
         if node.op_type == "Reshape" and version < 14 and np.all(constants.get(node.input[1], np.zeros(1))):
             del node.attribute[:]  # without a 0 in the shape, allowzero says nothing
@@ -186,10 +174,23 @@ def spell_older(graph: onnx.GraphProto, version: int, types: Types) -> None:
             _empty_operands(graph, node)
 
 
+def _were_attributes(node: onnx.NodeProto, version: int) -> list[str]:
+    """The attributes that an opset has in the place of operands after the first."""
+    schemas, current = schemas_by_name(node.op_type), _current(node, version)
+    if current is None or node.domain:
+        return []
+    names = (CALLED.get(each.name, each.name) for each in schemas[0].inputs[1:])
+    return list(itertools.takewhile(current.attributes.__contains__, names))
+
+
+def _current(node: onnx.NodeProto, version: int) -> Any:
+    """The schema that an opset has of an operator; None where it has none."""
+    return next((s for s in schemas_by_name(node.op_type) if s.since_version <= version), None)
+
+
 def _drop_defaults(node: onnx.NodeProto, version: int) -> None:
     """Leave out attributes that the opset does not know and that only say what it does anyway."""
-    schemas = schemas_by_name(node.op_type)
-    current = next((s for s in schemas if s.since_version <= version), None)
+    schemas, current = schemas_by_name(node.op_type), _current(node, version)
     if current is None or node.domain:
         return
     for attribute in [a for a in node.attribute if a.name not in current.attributes]:
@@ -274,11 +275,10 @@ def too_new(nodes: Iterable[onnx.NodeProto], version: int, types: Types) -> list
 
 def _holds_at(node: onnx.NodeProto, version: int, types: Types) -> bool:
     """Whether an opset has a node as it is: by today's spelling, or by the older one that a row gave it."""
-    schemas = schemas_by_name(node.op_type)
-    current = next((s for s in schemas if s.since_version <= version), None)
+    current = _current(node, version)
     if current is None or version < _changed(node, types):
         return False
-    newest = schemas[0]
+    newest = schemas_by_name(node.op_type)[0]
     if _same_attributes(newest, newest, node) and _takes(newest, node, types):
         return since(node, types) <= version
     return _same_attributes(current, current, node) and _takes(current, node, types)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.types import F32, Array
+from bolt_numba.converters.as_is import REQUIRED, AsIs
 from bolt_numba.converters.builder import Floats, ints
 from bolt_numba.converters.caffe.message import Message, integer, last, number
 from bolt_numba.converters.caffe.reading.graph import LayerBuilder
@@ -26,37 +28,31 @@ MOST_PRIORS = 1 << 22
 """Boxes that are computed while a model is read."""
 
 
-@reader("PriorBox")
-def prior_box(
+def _priors(
     b: LayerBuilder,
+    made: PriorBox,
     x: Value,
     image: Value,
     *,
-    min_size: Floats,
-    max_size: Floats = (),
-    aspect_ratio: Floats = (),
-    flip: bool = True,
-    clip: bool = False,
-    variance: Floats = (),
     img_size: int = 0,
     img_h: int = 0,
     img_w: int = 0,
     step: float = 0.0,
     step_h: float = 0.0,
     step_w: float = 0.0,
-    offset: float = 0.5,
 ) -> Value:
     """Constants where the sizes of both bottoms are known, which they mostly are."""
-    size = (img_size or img_h, img_size or img_w)
-    steps = (step or step_h, step or step_w)
-    operator = PriorBox(
-        min_size, max_size, aspect_ratio, flip, clip, variance, size if all(size) else None,
-        steps if all(steps) else None, offset,
-    )  # fmt: skip
-    made = operator.infer(x.type, image.type)
-    if not (made.is_static and x.type.is_static and image.type.is_static) or made.size > MOST_PRIORS:
+    size, steps = (img_size or img_h, img_size or img_w), (step or step_h, step or step_w)
+    operator = replace(made, image_size=size if all(size) else None, steps=steps if all(steps) else None)
+    result = operator.infer(x.type, image.type)
+    if not (result.is_static and x.type.is_static and image.type.is_static) or result.size > MOST_PRIORS:
         return b(operator, x, image)
     return b.const(operator.reference(*(np.broadcast_to(F32.type(0), v.type.dims) for v in (x, image))), "priors")
+
+
+_SIZES: dict[str, Any] = {"min_size": REQUIRED, "max_size": (), "aspect_ratio": (), "flip": True, "clip": False}
+_BOXES = AsIs(PriorBox, "x image", lacks=["image_size", "steps"], then=_priors, **_SIZES, variance=(), offset=0.5)
+reader("PriorBox")(_BOXES)
 
 
 @reader("DetectionOutput")

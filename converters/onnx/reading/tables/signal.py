@@ -25,17 +25,11 @@ def dft_17(
     return b(DFT(inverse, onesided), x, length, np.array(axis))
 
 
-@reader("STFT")
-def stft(
-    b: NodeBuilder,
-    signal: Value,
-    step: Value,
-    window: Value | None = None,
-    length: Value | None = None,
-    *,
-    onesided: bool = True,
-) -> Value:
+def _with_parts(b: NodeBuilder, made: STFT, signal: Value, *others: Value) -> Value:
     """A real signal may lack the last axis, as onnxruntime allows."""
     if signal.type.shape is not None and len(signal.type.shape) == 2:
         signal = b(Unsqueeze(), signal, ints([-1]))
-    return b(STFT(onesided), signal, step, window, length)
+    return b(made, signal, *others)
+
+
+add_reader("STFT", AsIs(STFT, "signal step window? length?", then=_with_parts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -163,19 +164,13 @@ PADDLE.reader("cummax", results=("out", "indices"))(_running(CumMax))
 PADDLE.reader("cummin", results=("out", "indices"))(_running(CumMin))
 
 
-@PADDLE.reader("logcumsumexp")
-def logcumsumexp(
-    b: PaddleBuilder,
-    x: Value,
-    *,
-    axis: int = -1,
-    flatten: bool = False,
-    exclusive: bool = False,
-    reverse: bool = False,
-) -> Value:
+def _log_sums(b: PaddleBuilder, made: LogCumSumExp, x: Value, *, flatten: bool = False) -> Value:
     if flatten:
-        return b(LogCumSumExp(0, exclusive, reverse), b.flat(x))
-    return b(LogCumSumExp(b.axis_of(x, axis), exclusive, reverse), x) if b.rank_of(x) else x
+        return b(replace(made, axis=0), b.flat(x))
+    return b(replace(made, axis=b.axis_of(x, made.axis)), x) if b.rank_of(x) else x
+
+
+PADDLE.reader("logcumsumexp")(AsIs(LogCumSumExp, "x", then=_log_sums, axis=-1, exclusive=False, reverse=False))
 
 
 @PADDLE.reader("nanmedian", results=("Out", "MedianIndex"))

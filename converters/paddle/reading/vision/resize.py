@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, I64
+from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.builder import Floats, Ints, ints
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.registry import PADDLE
@@ -127,20 +130,15 @@ def interpolate_v1(
     return b(how.operator(b, spatial, SINGLE_OF_OLD), x, None, None, sizes)
 
 
-@PADDLE.reader("grid_sampler", pir=("grid_sample",))
-def grid_sample(
-    b: PaddleBuilder,
-    x: Value,
-    grid: Value,
-    *,
-    mode: str = "bilinear",
-    padding_mode: str = "zeros",
-    align_corners: bool = True,
-) -> Value:
+def _sampled(b: PaddleBuilder, made: GridSample, x: Value, grid: Value) -> Value:
     kinds = {"bilinear": "linear", "nearest": "nearest"}
-    if mode not in kinds:
-        raise b.invalid("mode", repr(mode), f"one of {sorted(kinds)}")
-    return b(GridSample(kinds[mode], padding_mode, align_corners), x, grid)
+    if made.mode not in kinds:
+        raise b.invalid("mode", repr(made.mode), f"one of {sorted(kinds)}")
+    return b(replace(made, mode=kinds[made.mode]), x, grid)
+
+
+_SAMPLE = AsIs(GridSample, "x grid", then=_sampled, mode="bilinear", padding_mode="zeros", align_corners=True)
+PADDLE.reader("grid_sampler", pir=("grid_sample",))(_SAMPLE)
 
 
 @PADDLE.reader("affine_grid", slots={"Theta": "input", "OutputShape": "output_shape"})
