@@ -253,6 +253,9 @@ def _finished(op: Any, sums: Array, a_scale: Array, b_scale: Array, tail: Tail) 
         return _requantised(real / y_scale.astype(F32), np.ones((), F32), y_zero)
 
 
+_BEHIND = bounded(y_zero_point=VALUES, bias=VALUES, residual=VALUES, residual_zero_point=VALUES)
+
+
 @op("QLinearConv")
 class QLinearConv(Convolution):
     """y = quantised convolution of quantised x and w: the i32 sums plus bias, times x_scale * w_scale / y_scale.
@@ -270,16 +273,7 @@ class QLinearConv(Convolution):
     residual: bool = False
     filters_at: ClassVar[int] = 3
     residual_at: ClassVar[int] = 9
-    data_bounds = bounded(
-        x=VALUES,
-        x_zero_point=VALUES,
-        w=VALUES,
-        w_zero_point=VALUES,
-        y_zero_point=VALUES,
-        bias=VALUES,
-        residual=VALUES,
-        residual_zero_point=VALUES,
-    )
+    data_bounds = bounded(x=VALUES, x_zero_point=VALUES, w=VALUES, w_zero_point=VALUES) | _BEHIND
 
     def infer(
         self,
@@ -345,16 +339,7 @@ class QLinearMatMul(Op):
 
     activation: Op | None = None
     residual: bool = False
-    data_bounds = bounded(
-        a=VALUES,
-        a_zero_point=VALUES,
-        b=VALUES,
-        b_zero_point=VALUES,
-        y_zero_point=VALUES,
-        bias=VALUES,
-        residual=VALUES,
-        residual_zero_point=VALUES,
-    )
+    data_bounds = bounded(a=VALUES, a_zero_point=VALUES, b=VALUES, b_zero_point=VALUES) | _BEHIND
 
     def infer(
         self,
