@@ -17,6 +17,8 @@ from bolt_numba.ops.shapes import shape_of, want_dims
 
 Function: TypeAlias = Callable[[Array], Array]
 State: TypeAlias = tuple[Array, ...]
+Step: TypeAlias = Callable[[Array, State], State]
+"""A step's input products and the state -> the new state, whose first part is y."""
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 
@@ -198,13 +200,8 @@ class Recurrent(Op):
         """``x`` limited to -clip…clip."""
         return x if self.clip is None else x.clip(-self.clip, self.clip)
 
-    def cell(
-        self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]
-    ) -> Callable[[Array, State], State]:
-        """Function from a step's input products and the state to the new state, whose first part is y.
-
-        It takes arrays of NumPy, or of a module that is like it.
-        """
+    def cell(self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]) -> Step:
+        """What makes the steps; it takes arrays of NumPy, or of a module that is like it."""
         raise NotImplementedError(self.name)
 
 
@@ -233,9 +230,7 @@ class RNN(OneState):
     gates = 1
     defaults = ("Tanh",)
 
-    def cell(
-        self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]
-    ) -> Callable[[Array, State], State]:
+    def cell(self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]) -> Step:
         wb, rb = b.reshape(2, r.shape[-1])
 
         def step(inputs: Array, state: State) -> State:
@@ -256,9 +251,7 @@ class GRU(OneState):
     gates = 3
     defaults = ("Sigmoid", "Tanh")
 
-    def cell(
-        self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]
-    ) -> Callable[[Array, State], State]:
+    def cell(self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]) -> Step:
         f, g = functions
         hidden = r.shape[-1]
         rz, rr, rh = r.reshape(3, hidden, hidden)
@@ -301,9 +294,7 @@ class LSTM(Recurrent):
     ) -> tuple[TensorType, ...]:
         return self.infer_states(x, w, r, b, sequence_lens, [initial_h, initial_c], p)
 
-    def cell(
-        self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]
-    ) -> Callable[[Array, State], State]:
+    def cell(self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]) -> Step:
         f, g, act = functions
         bias = b[: b.size // 2] + b[b.size // 2 :]
         parts = None if peepholes is None else peepholes.reshape(3, r.shape[-1])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bolt_numba.base.types import F32, I8, U8, Array, TensorType
 from bolt_numba.ops.content import VALUES, bounded
-from bolt_numba.ops.layers.recurrent import LSTM, Function, State
+from bolt_numba.ops.layers.recurrent import LSTM, Function, Step
 from bolt_numba.ops.registry import op, want_dtype
 from bolt_numba.ops.shapes import want_dims
 
@@ -95,8 +95,6 @@ class DynamicQuantizeLSTM(LSTM):
     def seen(self, x: Array) -> Array:
         return rounded(x, None)
 
-    def cell(
-        self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]
-    ) -> Callable[[Array, State], State]:
+    def cell(self, r: Array, b: Array, peepholes: Array | None, functions: Sequence[Function]) -> Step:
         step: Any = super().cell(r, b, peepholes, functions)
         return lambda inputs, state: step(inputs, (rounded(state[0], 1), *state[1:]))
