@@ -136,6 +136,7 @@ LONG: dict[str, Sequence[str]] = {
     ),
     "many processes, threads or compilers of other languages": (
         "tests/converters/test_onnx_backend.py::test_score_of_a_part_of_the_suite",
+        "tests/serve/test_tracing.py::test_requests_are_spans_of_their_callers",
         "tests/serve/test_command.py::test_a_server_begins_serves_and_ends",
         "tests/serve/test_command.py::test_processes_share_a_port_and_one_that_dies_is_begun_again",
         "tests/converters/test_onnx_missing.py::test_exactly_the_listed_tests_fail",

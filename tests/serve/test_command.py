@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -29,10 +29,13 @@ WAIT_S = 60
 
 
 @contextmanager
-def started(*args: Any) -> Iterator[tuple[subprocess.Popen[str], str, list[dict[str, Any]]]]:
+def started(
+    *args: Any, before: Sequence[Any] = (sys.executable, "-m"), stdout: int | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str, list[dict[str, Any]]]]:
     """The command with its address, and what it logged until it served."""
-    command = [sys.executable, "-m", "bolt_numba", "serve", *map(str, args), "--http-port", "0", "--grpc-port", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    name = "bolt_numba" if before[-1] == "-m" else str(Path(sys.executable).parent / "bolt-numba")
+    command = [*map(str, (*before, name, "serve", *args)), "--http-port", "0", "--grpc-port", "0"]
+    process = subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True)
     try:
         lines: list[dict[str, Any]] = []
         while not lines or not str(lines[-1]["message"]).startswith("serving"):
