@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path, PurePath
+from types import ModuleType
 from typing import Any
 
 from bolt_numba.base.border import as_bolt_error
@@ -73,8 +74,9 @@ class FileNames:
         if near is not None and str(self.folder) not in sys.path:
             sys.path.append(str(self.folder))
         try:
-            found: Any = import_module(module)
-            other = getattr(sys.modules[top], "__file__", None)
+            is_file = near is not None and near.submodule_search_locations is None and module == top
+            found: Any = _beside(near) if near is not None and is_file else import_module(module)
+            other = found.__file__ if is_file else getattr(sys.modules[top], "__file__", None)
             for part in name.split("."):
                 found = getattr(found, part)
         except (Exception, SystemExit) as error:  # of any kind: modules run when they are imported
@@ -113,6 +115,28 @@ class FileNames:
         if not isinstance(text, str) or not text or not self.is_there(text):
             raise FlowError(f"{self.file}: {where}: got {text!r:.120}, wanted a file that is there, or models= by name")
         return self.path(text)
+
+
+_modules: dict[str, tuple[tuple[int, int], ModuleType]] = {}
+"""Modules that lie beside files, by their paths, with size and time of what was run."""
+
+
+def _beside(spec: ModuleSpec) -> ModuleType:
+    """A module that lies beside a file: under a name of its own where it has changed, or another has its name."""
+    path = str(spec.origin)
+    stat = os.stat(path)
+    stamp, known = (stat.st_size, stat.st_mtime_ns), _modules.get(path)
+    if known is not None and known[0] == stamp:
+        return known[1]
+    there = sys.modules.get(spec.name)
+    if known is None and getattr(there, "__file__", path) == path:
+        made = import_module(spec.name)
+    else:
+        made = ModuleType(f"{spec.name}@{stamp[1]}")
+        made.__file__ = path
+        exec(compile(Path(path).read_bytes(), path, "exec"), made.__dict__)
+    _modules[path] = (stamp, made)
+    return made
 
 
 def unknown_keys(file: str, found: Iterable[tuple[str, str, Iterable[str]]]) -> None:

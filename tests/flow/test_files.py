@@ -245,14 +245,23 @@ def test_what_the_caller_gives_is_named_in_the_file(folder: Path) -> None:
         load(folder / "flow.toml", functions={"worst": len})
 
 
-def test_a_module_of_another_place_is_not_taken_for_the_one_beside_the_file(folder: Path) -> None:
-    load(folder / "flow.toml")
-    other = folder / "other"
-    other.mkdir()
-    for name in ("flow.toml", "digits.onnx", "flow_steps.py", "by.npy"):
-        (other / name).write_bytes((folder / name).read_bytes())
-    with pytest.raises(FlowError, match=r"module 'flow_steps' is .*, wanted the one beside the file or another name"):
-        load(other / "flow.toml")
+def test_each_file_has_the_module_beside_it_as_it_is_now(tmp_path: Path) -> None:
+    text = "inputs = 'x'\noutputs = 'y'\n[nodes.f]\nfunction = 'beside_steps:f'\ninputs = 'x'\noutputs = 'y'\n"
+
+    def written(folder: str, number: int) -> Any:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "beside_steps.py").write_text(f"def f(x):\n    return x + {number}\n")
+        (tmp_path / folder / "flow.toml").write_text(text)
+        return load(tmp_path / folder / "flow.toml")
+
+    first, second = written("one", 10), written("two", 20)
+    again = load(tmp_path / "one" / "flow.toml")
+    changed = written("one", 300)
+    with first, second, again, changed:
+        assert [flow(x=1)["y"] for flow in (first, second, again, changed)] == [11, 21, 11, 301]
+    (tmp_path / "two" / "beside_steps.py").write_text("raise SystemExit(3)\n")
+    with pytest.raises(FlowError, match="SystemExit: 3, wanted what can be imported"):
+        load(tmp_path / "two" / "flow.toml")
 
 
 def test_what_is_no_file_of_a_flow_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ def test_padding_that_cannot_be_cut_off_is_refused(tmp_path: Path) -> None:
 
 def slow_flow(seconds: float, **options: Any) -> Callable[[Path], ServedModel]:
     def make(folder: Path) -> ServedModel:
-        module = "late_" + folder.name  # of one name there is one module in a process
+        module = "late_" + folder.name
         (folder / f"{module}.py").write_text(
             "import time\n\nDONE = []\n\n\n"
             f"def f(x):\n    time.sleep({seconds})\n    DONE.append(float(x[0]))\n    return x\n"
