@@ -60,14 +60,15 @@ def serve(  # budget: each option is one line or two
     if log_level not in LEVELS:
         raise typer.BadParameter(f"got {log_level!r}, wanted one of {', '.join(LEVELS)}", param_hint="--log-level")
     if workers > 1:  # before the client of Prometheus is imported
-        os.environ[SHARED] = tempfile.mkdtemp(prefix="bolt-numba-serve-")
+        counts = tempfile.TemporaryDirectory(prefix="bolt-numba-serve-")  # it is there as long as it has a name
+        os.environ[SHARED] = counts.name
     from bolt_numba.serve.logs import begin_log
     from bolt_numba.serve.server import Doors, run_loop
     from bolt_numba.serve.settings import ModelSettings
 
     begin_log(log_level.upper())
     compiled = dict(options)
-    if compiled["threads"] is None:
+    if workers > 1 and compiled["threads"] is None:
         compiled["threads"] = max(1, default_threads() // (workers * instances))
     usual = ModelSettings(max_batch, max_wait_us, {}, queue, instances, deadline_ms, compile=compiled)
     doors = Doors(
@@ -142,9 +143,9 @@ def _serve_in_processes(count: int, repository: Repository, doors: Doors) -> Non
 
     held = []
     for field in ("http_port", "grpc_port"):
-        if getattr(doors, field) == 0:
-            held.append(listening(doors.host, 0, shared=True))
+        if (port := getattr(doors, field)) is not None:  # one that cannot be had is told here, and once
+            held.append(listening(doors.host, port, shared=True))
             doors = replace(doors, **{field: held[-1].getsockname()[1]})
     with console.progress("loading models"):
         repository.preload()
-    Herd(count, lambda number: run_loop(_served(repository, doors, shared=True)), os.environ[SHARED]).run()
+    Herd(count, lambda number: run_loop(_served(repository, doors, shared=True))).run()

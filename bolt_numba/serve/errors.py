@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from bolt_numba.base.errors import BoltError, BudgetError
+import hmac
+import logging
+
+from bolt_numba.base.border import as_bolt_error
+from bolt_numba.base.errors import BoltError, BudgetError, DeviceError, InternalError, KernelError
 from bolt_numba.flow.errors import FlowDeadlineError, FlowFullError
+
+log = logging.getLogger("bolt_numba.serve")
+
+MOST_SAID = 2000
+"""Letters of an error that are told: those of a request may be many, and gRPC tells them in its header."""
 
 STATUS = {
     "invalid": (400, "INVALID_ARGUMENT"),
@@ -37,4 +46,20 @@ def kind_of(error: BaseException) -> str:
         return "late"
     if isinstance(error, (BudgetError, MemoryError)):
         return "large"
-    return "invalid" if isinstance(error, BoltError) else "internal"
+    if isinstance(error, (InternalError, KernelError, DeviceError)):
+        return "internal"
+    return "invalid" if isinstance(error, (BoltError, RecursionError)) else "internal"
+
+
+def failure(error: Exception) -> tuple[str, str]:
+    """The row of `STATUS` that an error belongs to, and what is told of it; what is our fault is logged."""
+    kind = kind_of(error)
+    if kind == "internal":
+        log.error("a request failed", exc_info=error)
+    return kind, (str(as_bolt_error(error, "request")) or kind)[:MOST_SAID]
+
+
+def want_token(wanted: str | None, given: str) -> None:
+    """Raises RequestError where a request's authorization is not that of the server."""
+    if wanted is not None and not hmac.compare_digest(given.removeprefix("Bearer ").encode(), wanted.encode()):
+        raise RequestError("authorization: got no token, or another, wanted 'Bearer' and the server's", "denied")

@@ -35,8 +35,8 @@ QUEUE = _times("queue", "Time that requests waited for a run.")
 RUNS = _times("run", "Time of runs by the requests that ran as one.", "batch")
 LAST = _now("last_request_timestamp_seconds", "When a request was last answered.", "max")
 WAITING = _now("waiting_requests", "Requests taken and not answered.", "livesum")
-MEMORY = _now("model_bytes", "Memory of a model by its use.", "livesum", "use")
-PLANS = _now("model_plans", "Plans of a model.", "livesum")
+MEMORY = _now("model_bytes", "Memory of a model by its use, in one process.", "livemax", "use")
+PLANS = _now("model_plans", "Plans of a model, in one process.", "livemax")
 
 
 class ModelCounts:

@@ -32,6 +32,8 @@ QUICK_S = 3e-4
 SHARE = 0.1
 """Of the latest run in the time that the next is expected to take."""
 TRIALS = 3
+MOST_SHAPES = 256
+"""Shapes of inputs that are remembered with the time they take."""
 MOST_NUMBER = 1 << 31
 MOST_SEQUENCES, IDLE_S = 1024, 60.0
 """Sequences of a model that keeps a state; where there is no room, those go that were not asked for so many seconds."""
@@ -71,7 +73,7 @@ class ServedModel:
         session: Session | None = None,
     ) -> None:  # fmt: skip
         self.name, self.version, self.source, self.settings = name, version, source, settings
-        self.under_way, self.expected = 0, float("inf")
+        self.under_way, self.latest, self.expected = 0, 0.0, dict[Any, float]()
         self.session = None if is_flow(source) else session or session_of(source, weights, settings)
         self.platform = f"bolt_numba_{'flow' if self.session is None else source.suffix[1:].lower() or 'folder'}"
         self.flow = self._flow_of_file() if self.session is None else self._flow_of_model(self.session)
@@ -109,13 +111,15 @@ class ServedModel:
         return flow
 
     def _try(self, session: Session) -> None:
-        """Find out how long a run takes, by made-up numbers, which may be none that the model takes."""
+        """Find out how long runs take, by made-up numbers, which may be none that the model takes."""
         with suppress(BoltError):
-            feeds = model_feeds(session.graph, _shapes(session, self.settings)[0])
-            for _ in range(TRIALS):
-                begin = time.perf_counter()
-                session.clone()(feeds) if session.graph.states else session(feeds)
-                self.expected = min(self.expected, time.perf_counter() - begin)
+            for shapes in _shapes(session, self.settings):
+                feeds = model_feeds(session.graph, shapes)
+                for _ in range(TRIALS):
+                    begin = time.perf_counter()
+                    session.clone()(feeds) if session.graph.states else session(feeds)
+                    seconds, key = time.perf_counter() - begin, self._key(feeds)
+                    self.expected[key] = min(self.expected.get(key, seconds), seconds)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -136,7 +140,7 @@ class ServedModel:
             names = [s.name for s in self.outputs]
             if unknown := [name for name in wanted if name not in names]:
                 raise RequestError(f"model {self.name!r}: outputs: got {unknown}, wanted some of {names}")
-            made = await self._results(feeds, asked)
+            made = await self._results(feeds, asked, self.is_quick(given), self._key(given))
             return {
                 name: _as_array(value) for name, value in zip(names, made, strict=True) if name in (wanted or names)
             }
@@ -151,11 +155,12 @@ class ServedModel:
             self.counts.waiting.dec()
             self.counts.ended(time.perf_counter() - begin, outcome)
 
-    async def _results(self, feeds: dict[str, Any], asked: RequestTerms) -> list[Any]:
-        if self.is_quick:
+    async def _results(self, feeds: dict[str, Any], asked: RequestTerms, is_quick: bool, key: Any) -> list[Any]:
+        if is_quick:
             begin = time.perf_counter()
             made = self.session.run(None, feeds)  # type: ignore[union-attr]
             self._ran([0.0], time.perf_counter() - begin)
+            self._learn(key)
             return made
         stream = self._sequence(asked) if self.keeps else None
         seconds = self.settings.deadline_ms and self.settings.deadline_ms / 1e3
@@ -168,6 +173,7 @@ class ServedModel:
         finally:
             if stream is not None and asked.ends:
                 self._end_sequence(stream)
+        self._learn(key)
         return [found[value] for value in self.flow.outputs]
 
     def _sequence(self, asked: RequestTerms) -> Any:
@@ -189,22 +195,34 @@ class ServedModel:
         self.flow.end_stream(key)
         self.sequences.pop(key, None)
 
-    @property
-    def is_quick(self) -> bool:
-        """Whether a run is done before another thread would have begun it, and nobody waits."""
-        return self.session is not None and self.expected < QUICK_S and self.under_way <= 1 and not self.keeps
+    def _key(self, given: Mapping[str, Any]) -> Any:
+        return tuple([getattr(given.get(spec.name), "shape", None) for spec in self.inputs])
+
+    def is_quick(self, given: Mapping[str, Any]) -> bool:
+        """Whether a run of such shapes is done before another thread would have begun it, and nobody waits."""
+        if self.session is None or self.keeps or self.under_way > 1:
+            return False
+        return self.expected.get(self._key(given), QUICK_S) < QUICK_S
 
     def _ran(self, waits: Sequence[float], seconds: float) -> None:
+        self.latest = seconds
         self.counts.ran(waits, seconds)
-        known = self.expected < float("inf")
-        self.expected = self.expected + SHARE * (seconds - self.expected) if known else seconds
 
-    def measure(self) -> None:
+    def _learn(self, key: Any) -> None:
+        """Expect what the latest run took of the next of such shapes."""
+        if self.under_way > 1:
+            return  # it may have been another's
+        if key not in self.expected and len(self.expected) >= MOST_SHAPES:
+            self.expected.clear()
+        before = self.expected.get(key, self.latest)
+        self.expected[key] = before + SHARE * (self.latest - before)
+
+    def measure(self, is_gone: bool = False) -> None:
         """Tell the metrics what memory and plans there are now."""
         if self.session is not None:
             for use, size in self.session.memory().items():
-                MEMORY.labels(self.name, self.version, use).set(size)
-            PLANS.labels(self.name, self.version).set(len(self.session._runner.prepared))
+                MEMORY.labels(self.name, self.version, use).set(0 if is_gone else size)
+            PLANS.labels(self.name, self.version).set(0 if is_gone else len(self.session._runner.prepared))
 
     async def retire(self) -> None:
         """End what is under way, and let go of memory and threads."""
@@ -212,6 +230,7 @@ class ServedModel:
             await asyncio.sleep(0.01)
         await asyncio.to_thread(self.flow.close)
         self.flow.engine.watch = None  # who keeps the engine must not keep the model
+        self.measure(is_gone=True)
         if self.session is not None:
             self.session.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -21,11 +20,11 @@ ENDS = (signal.SIGTERM, signal.SIGINT)
 class Herd:
     """So many processes that do the same.  One that dies is begun again; SIGTERM and SIGINT end all, all get SIGHUP.
 
-    work: what each does, with its number; it must not return before a signal.  counts: the folder of their numbers.
+    work: what each does, with its number; it must not return before a signal.
     """
 
-    def __init__(self, count: int, work: Callable[[int], None], counts: str) -> None:
-        self.count, self.work, self.counts = count, work, counts
+    def __init__(self, count: int, work: Callable[[int], None]) -> None:
+        self.count, self.work = count, work
         self.pids: dict[int, tuple[int, float]] = {}
         self.is_ending = False
 
@@ -33,13 +32,10 @@ class Herd:
         """Begin all, look after them, and return when all have ended."""
         for each in (*ENDS, signal.SIGHUP):
             signal.signal(each, self._pass_on)
-        try:
-            for number in range(self.count):
-                self._begin(number)
-            while self.pids:
-                self._look_after(*os.waitpid(-1, 0))
-        finally:
-            shutil.rmtree(self.counts, ignore_errors=True)
+        for number in range(self.count):
+            self._begin(number)
+        while self.pids:
+            self._look_after(*os.waitpid(-1, 0))
 
     def _begin(self, number: int) -> None:
         pid = os.fork()

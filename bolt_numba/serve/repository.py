@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from bolt_numba.base.border import as_bolt_error
 from bolt_numba.base.errors import BoltError
@@ -68,6 +69,7 @@ class Repository:
     """Models by name and version.  For the thread of the event loop.
 
     folder: of models; None: there is none.  files: models by name.  usual: settings where a model has none of its own.
+    ``is_shared``: other processes serve the same.
     """
 
     def __init__(self, folder: Path | None, files: Mapping[str, Path], usual: ModelSettings) -> None:
@@ -76,17 +78,18 @@ class Repository:
         self.sources: dict[tuple[str, str], StoredVersion] = {}
         self.states: dict[tuple[str, str], tuple[str, str]] = {}
         self.refused: dict[tuple[str, str], StoredVersion] = {}
-        self.locks: dict[str, asyncio.Lock] = {}
+        self.locks = WeakValueDictionary[str, asyncio.Lock]()  # those that are held
         self.preloaded: dict[tuple[str, str], tuple[StoredVersion, Session]] = {}
+        self.unloaded: set[str] = set()
         self.retiring: set[asyncio.Task[None]] = set()
-        self.has_begun = self.is_ending = False
+        self.has_begun = self.is_ending = self.is_shared = False
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
         """Models that lie in the folder, or were named."""
         found = set(self.files)
-        if self.folder is not None:
+        if self.folder is not None and self.folder.is_dir():
             found |= {p.name for p in self.folder.iterdir() if p.is_dir() and not p.name.startswith((".", "_"))}
         return sorted(found)
 
@@ -137,8 +140,8 @@ class Repository:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all models that are asked for serve, and the server is not ending."""
-        return self.has_begun and not self.is_ending and all(s[0] == READY for s in self.states.values())
+        """Whether every model that is asked for serves, if by an older version, and the server is not ending."""
+        return self.has_begun and not self.is_ending and all(name in self.models for name, _ in self.states)
 
     def index(self, only_ready: bool = False) -> list[dict[str, str]]:
         """The repository as the protocol tells it."""
@@ -153,17 +156,25 @@ class Repository:
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
-    async def begin(self) -> None:
-        """Load all models; what cannot be loaded is told in `index` and in the log."""
-        for name in self.names():
-            try:
-                await self.load(name)
-            except RequestError as error:
-                log.error("%s", error)
+    async def look(self, anew: bool = True) -> None:
+        """Load what is new or changed, unload what is gone.  What cannot be loaded is told in `index` and the log."""
+        if self.folder is not None and not self.folder.is_dir():  # it may be away while others put a new one there
+            log.error("%s: got no folder, wanted that of the models: what serves goes on", self.folder)
+            return
+        names = await asyncio.to_thread(self.names)
+        for name in names:
+            if anew or name not in self.unloaded:
+                try:
+                    await self.load(name, anew)
+                except RequestError as error:
+                    log.error("%s", error)
+        for name in {n for n, _ in self.states} - set(names):
+            await self.unload(name)
+            self.unloaded.discard(name)
         self.has_begun = True
 
     def preload(self) -> None:
-        """Compile all models and make their plans, for processes that are forked; what fails is told by `begin`."""
+        """Compile all models and make their plans, for processes that are forked; what fails is told by `look`."""
         for name in self.names():
             with suppress(BoltError, OSError):
                 for version, source in self._sources(name).items():
@@ -172,40 +183,40 @@ class Repository:
                         self.preloaded[name, version] = (source, session)
 
     async def load(self, name: str, anew: bool = True) -> None:
-        """Load a model, or what changed of it.  Raises RequestError; what served then goes on serving.
+        """Load a model, or what changed of it.  Raises RequestError where a version fails: those that served go on.
 
         anew: whether to try again what was refused and has not changed since.
         """
         async with self.locks.setdefault(name, asyncio.Lock()):
             try:
                 sources = await asyncio.to_thread(self._sources, name)
-            except OSError as error:
+            except (OSError, RequestError) as error:
+                if isinstance(error, RequestError) and error.kind == "missing":
+                    raise
+                self._failed(name, "", str(error))
                 raise RequestError(f"model {name!r}: {error}") from error
-            except RequestError as error:
-                if error.kind != "missing":
-                    self._failed(name, "", str(error))
-                raise
-            old = self.models.get(name, {})
-            made: dict[str, ServedModel] = {}
+            self.unloaded.discard(name)
+            old, made = self.models.get(name, {}), dict[str, ServedModel]()
+            failed: list[RequestError] = []
             for version, source in sources.items():
-                if version in old and self.sources.get((name, version)) == source:
-                    made[version] = old[version]
-                elif anew or self.refused.get((name, version)) != source:
+                key = (name, version)
+                if version in old and self.sources[key] == source:
+                    made[version], self.states[key] = old[version], (READY, "")
+                elif anew or self.refused.get(key) != source:
                     try:
                         made[version] = await self._made(name, version, source)
-                    except RequestError:
-                        self.refused[name, version] = source
-                        self._drop(name, [m for m in made.values() if m not in old.values()])
-                        raise
-                else:
-                    return
-            for version, source in sources.items():
-                self.sources[name, version] = source
-                self.states[name, version] = (READY, "")
-            self.models[name] = made
+                        self.sources[key] = source
+                    except RequestError as error:
+                        self.refused[key] = source
+                        failed.append(error)
+            if len(made) < len(sources):
+                made = dict(sorted({**old, **made}.items(), key=lambda row: int(row[0])))
+            if made:
+                self.models[name] = made
             self._drop(name, [m for m in old.values() if m not in made.values()])
-            for version in [v for n, v in self.states if n == name and v not in made]:
-                del self.states[name, version]
+            self.states = {k: s for k, s in self.states.items() if k[0] != name or k[1] in made or k[1] in sources}
+            if failed:
+                raise failed[0]
 
     async def _made(self, name: str, version: str, source: StoredVersion) -> ServedModel:
         was = self.states.get((name, version))
@@ -221,6 +232,7 @@ class Repository:
             said = str(error if isinstance(error, OSError) else as_bolt_error(error, f"model {name!r}"))
             self._failed(name, version, said)
             raise RequestError(f"model {name!r}: version {version}: {said}") from error
+        self.states[name, version] = (READY, "")
         log.info("model %s version %s is ready: %s", name, version, source.path)
         return model
 
@@ -238,10 +250,16 @@ class Repository:
             if name not in self.models and not self.states_of(name):
                 raise RequestError(f"model: got {name!r:.80}, wanted one of {sorted(self.models)}", "missing")
             self._drop(name, list(self.models.pop(name, {}).values()))
-            tables: tuple[dict[tuple[str, str], Any], ...] = (self.states, self.sources, self.refused)
-            for table in tables:
-                for key in [key for key in table if key[0] == name]:
-                    del table[key]
+            self.states = {key: state for key, state in self.states.items() if key[0] != name}
+            self.unloaded.add(name)
+
+    async def change(self, name: str, parameters: Iterable[str], *, loads: bool) -> None:
+        """Load or unload a model as a request asks.  Raises RequestError."""
+        if loads and (asked := list(parameters)):
+            raise RequestError(f"load: parameters: got {asked}, wanted none: settings are files")
+        if self.is_shared:
+            raise RequestError("repository: got a change for one of several processes, wanted SIGHUP or --poll")
+        await (self.load if loads else self.unload)(name)
 
     def _drop(self, name: str, models: Sequence[ServedModel]) -> None:
         for model in models:
@@ -249,22 +267,16 @@ class Repository:
             self.retiring.add(task)
             task.add_done_callback(self.retiring.discard)
 
-    async def end(self) -> None:
-        """Answer what is under way, and close all models."""
+    async def end(self, seconds: float) -> None:
+        """Close all models, once what is under way is answered, if that takes no longer."""
         self.is_ending = True
         for name in list(self.models):
             await self.unload(name)
-        await asyncio.gather(*self.retiring)
+        if self.retiring:
+            await asyncio.wait(self.retiring, timeout=seconds)
 
     async def watch(self, seconds: float) -> None:
-        """Load what is new or changed, and unload what is gone, every so many seconds."""
+        """Look every so many seconds."""
         while not self.is_ending:
             await asyncio.sleep(seconds)
-            names = await asyncio.to_thread(self.names)
-            for name in names:
-                try:
-                    await self.load(name, anew=False)
-                except RequestError as error:
-                    log.error("%s", error)
-            for name in [n for n in self.models if n not in names]:
-                await self.unload(name)
+            await self.look(anew=False)

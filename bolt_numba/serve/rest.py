@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import time
 import zlib
@@ -17,10 +16,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from bolt_numba.base.border import as_bolt_error
 from bolt_numba.base.types import Array
 from bolt_numba.serve import protocol
-from bolt_numba.serve.errors import STATUS, RequestError, kind_of
+from bolt_numba.serve.errors import STATUS, RequestError, failure, want_token
 from bolt_numba.serve.metrics import exposition
 from bolt_numba.serve.models import RequestTerms, ServedModel
 from bolt_numba.serve.repository import Repository
@@ -74,7 +72,8 @@ class Rest:
         async def answer(request: Request) -> Response:
             begin = time.perf_counter()
             try:
-                self._want_token(request)
+                if request.url.path not in OPEN:
+                    want_token(self.token, request.headers.get("authorization", ""))
                 response = await handler(request)
             except ClientDisconnect:
                 response = Response(status_code=STATUS["cancelled"][0])
@@ -90,13 +89,6 @@ class Rest:
             return response
 
         return answer
-
-    def _want_token(self, request: Request) -> None:
-        if self.token is None or request.url.path in OPEN:
-            return
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self.token.encode()):
-            raise RequestError("authorization: got no token, or another, wanted 'Bearer' and the server's", "denied")
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
@@ -135,14 +127,12 @@ class Rest:
         return _json(self.repository.index(asked.get("ready") is True))
 
     async def load(self, request: Request) -> Response:
-        asked = _object(await self._body(request) or b"{}")
-        if asked.get("parameters"):
-            raise RequestError(f"load: parameters: got {list(asked['parameters'])}, wanted none: settings are files")
-        await self.repository.load(request.path_params["model"])
+        asked = _table("load", _object(await self._body(request) or b"{}"))
+        await self.repository.change(request.path_params["model"], asked, loads=True)
         return Response()
 
     async def unload(self, request: Request) -> Response:
-        await self.repository.unload(request.path_params["model"])
+        await self.repository.change(request.path_params["model"], (), loads=False)
         return Response()
 
     # --- inference ---------------------------------------------------------------------------------------------------
@@ -154,7 +144,10 @@ class Rest:
         parameters = _table("request", head)
         arrays = _arrays(head, rest)
         wanted, binary = _outputs(head, parameters)
-        made = await _unless_gone(request, model, model.infer(arrays, wanted, RequestTerms(parameters)))
+        if not isinstance(head.get("id", ""), str):
+            raise RequestError(f"id: got {head['id']!r:.40}, wanted a text")
+        run = model.infer(arrays, wanted, RequestTerms(parameters))
+        made = await (run if model.is_quick(arrays) else _unless_gone(request, run))
         answer: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "outputs": []}
         if "id" in head:
             answer["id"] = head["id"]
@@ -194,12 +187,8 @@ class Rest:
         return found
 
 
-async def _unless_gone(
-    request: Request, model: ServedModel, running: Coroutine[Any, Any, dict[str, Array]]
-) -> dict[str, Array]:
-    """What a run gives; it is cancelled where the client goes away.  A quick one is over before that can be seen."""
-    if model.is_quick:
-        return await running
+async def _unless_gone(request: Request, running: Coroutine[Any, Any, dict[str, Array]]) -> dict[str, Array]:
+    """What a run gives; it is cancelled where the client goes away."""
     run = asyncio.ensure_future(running)
     gone = asyncio.ensure_future(request.receive())
     try:
@@ -213,10 +202,7 @@ async def _unless_gone(
 
 
 def _failure(error: Exception) -> Response:
-    kind = kind_of(error)
-    if kind == "internal":
-        log.exception("a request failed")
-    said = str(as_bolt_error(error, "request")) or kind
+    kind, said = failure(error)
     headers = {"retry-after": RETRY_S} if kind in ("busy", "unavailable") else None
     return Response(orjson.dumps({"error": said}), STATUS[kind][0], headers, JSON)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hmac
-import logging
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -15,15 +14,12 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message_factory import GetMessageClass
 
-from bolt_numba.base.border import as_bolt_error
 from bolt_numba.base.types import STRING, Array
 from bolt_numba.serve import protocol
-from bolt_numba.serve.errors import STATUS, RequestError, kind_of
+from bolt_numba.serve.errors import STATUS, RequestError, failure, want_token
 from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.repository import Repository
 from bolt_numba.serve.tensors import dtype_of, from_bytes, name_of, texts, to_bytes, want_shape
-
-log = logging.getLogger("bolt_numba.serve")
 
 SERVICE = "inference.GRPCInferenceService"
 CONTENTS = {
@@ -83,12 +79,7 @@ class Rpc:
         return answer
 
     def _want_token(self, context: Any) -> None:
-        if self.token is not None:
-            given = dict(context.invocation_metadata()).get("authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(str(given).encode(), self.token.encode()):
-                raise RequestError(
-                    "authorization: got no token, or another, wanted 'Bearer' and the server's", "denied"
-                )
+        want_token(self.token, str(dict(context.invocation_metadata()).get("authorization", "")))
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
@@ -121,13 +112,11 @@ class Rpc:
         return {"models": self.repository.index(given.ready)}
 
     async def load(self, given: Any) -> dict[str, Any]:
-        if given.parameters:
-            raise RequestError(f"load: parameters: got {list(given.parameters)}, wanted none: settings are files")
-        await self.repository.load(given.model_name)
+        await self.repository.change(given.model_name, given.parameters, loads=True)
         return {}
 
     async def unload(self, given: Any) -> dict[str, Any]:
-        await self.repository.unload(given.model_name)
+        await self.repository.change(given.model_name, (), loads=False)
         return {}
 
     # --- inference ---------------------------------------------------------------------------------------------------
@@ -160,10 +149,8 @@ def _methods() -> Sequence[Any]:
 
 
 def _failure(error: Exception) -> tuple[Any, str]:
-    kind = kind_of(error)
-    if kind == "internal":
-        log.exception("a request failed")
-    return getattr(grpc.StatusCode, STATUS[kind][1]), str(as_bolt_error(error, "request")) or kind
+    kind, said = failure(error)
+    return getattr(grpc.StatusCode, STATUS[kind][1]), said
 
 
 def _table(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,7 +184,7 @@ def _typed(row: Any, shape: tuple[int, ...]) -> Array:
     if fields is None or row.datatype == "FP16":
         raise RequestError(f"input {row.name!r}: got contents for {row.datatype}, wanted raw_input_contents")
     values = getattr(row.contents, fields[-1] if dtype.itemsize == WIDE or len(fields) == 1 else fields[0])
-    count = int(np.prod(shape, dtype=object))
+    count = math.prod(shape)
     if len(values) != count:
         raise RequestError(f"input {row.name!r}: contents: got {len(values)}, wanted {count} for {list(shape)}")
     if dtype == STRING:

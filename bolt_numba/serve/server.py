@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ log = logging.getLogger("bolt_numba.serve")
 LOCAL = "127.0.0.1"
 MIB = 1 << 20
 BACKLOG = 2048
+LAST_S = 2.0
+"""Seconds to close what no request needs any more."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +113,11 @@ class Server:
 
     def __init__(self, repository: Repository, doors: Doors, shared: bool = False) -> None:
         self.repository, self.doors, self.shared = repository, doors, shared
+        repository.is_shared = shared
         self.http_port = self.grpc_port = 0
         self.http: _Http | None = None
         self.rpc: Any = None
-        self.tasks: list[asyncio.Task[Any]] = []
+        self.tasks: set[asyncio.Task[Any]] = set()
         self.ended = asyncio.Event()
 
     async def begin(self) -> None:
@@ -123,9 +127,15 @@ class Server:
             await self._begin_rpc(doors.grpc_port)
         if doors.http_port is not None:
             self._begin_http(doors.http_port)
-        await self.repository.begin()
+        await self.repository.look()
         if doors.poll_seconds:
-            self.tasks.append(asyncio.create_task(self.repository.watch(doors.poll_seconds)))
+            self._begin_task(self.repository.watch(doors.poll_seconds))
+
+    def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work that is given up when the server ends."""
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def _begin_http(self, port: int) -> None:
         doors = self.doors
@@ -137,8 +147,13 @@ class Server:
             ssl_certfile=doors.certificate and str(doors.certificate), ssl_keyfile=doors.key and str(doors.key),
             timeout_graceful_shutdown=int(doors.grace_seconds), backlog=BACKLOG, server_header=False,
         )  # fmt: skip
+        try:
+            config.load()
+        except OSError as error:  # one of ssl, too
+            raise RequestError(f"--tls-certificate, --tls-key: {error}, wanted two files in PEM") from None
         self.http = _Http(config)
-        self.tasks += map(asyncio.create_task, (self.http.serve([found]), self.http.close_slow(doors.body_seconds)))
+        self.serving = asyncio.create_task(self.http.serve([found]))
+        self._begin_task(self.http.close_slow(doors.body_seconds))
 
     async def _begin_rpc(self, port: int) -> None:
         doors = self.doors
@@ -169,23 +184,21 @@ class Server:
     async def end(self) -> None:
         """Answer what is under way, within the grace, and close everything."""
         self.stop()
-        if self.rpc is not None:
-            await self.rpc.stop(self.doors.grace_seconds)
+        for task in self.tasks:
+            task.cancel()
+        left: list[Any] = [] if self.rpc is None else [self.rpc.stop(self.doors.grace_seconds)]
         if self.http is not None:
             self.http.should_exit = True
-        for task in self.tasks[1 if self.http is not None else 0 :]:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.doors.grace_seconds):
-                await self.repository.end()
+            left.append(self.serving)
+        await asyncio.gather(*left, return_exceptions=True)
+        await self.repository.end(LAST_S)
 
     async def run(self, told: Callable[[Server], None]) -> None:
         """Serve until SIGTERM or SIGINT.  told: called once everything is loaded.  SIGHUP looks at the models again."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        loop.add_signal_handler(signal.SIGHUP, lambda: self.tasks.append(loop.create_task(self.repository.begin())))
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._begin_task(self.repository.look()))
         beginning = asyncio.create_task(self.begin())
         ending = asyncio.create_task(self.ended.wait())
         await asyncio.wait((beginning, ending), return_when=asyncio.FIRST_COMPLETED)
@@ -193,5 +206,9 @@ class Server:
             beginning.result()
             told(self)
             await ending
+        is_left = bool(self.repository.locks)  # a model is being loaded
         beginning.cancel()
         await self.end()
+        if is_left or self.repository.retiring:
+            log.warning("ended while models were loaded, or runs went on: they are given up")
+            os._exit(0)  # Python would wait for their threads

@@ -167,15 +167,16 @@ async def rpc_case(rpc: Rpc, rng: random.Random) -> str:
 async def mutate(folder: Path, count: int) -> Counter[str]:
     files = {"add": add(folder / "add.onnx"), "quick": add(folder / "quick.onnx")}
     repository = Repository(None, files, ModelSettings(max_batch=4))
-    await repository.begin()
-    repository.find("quick").expected = 0.0
+    await repository.look()
+    quick = repository.find("quick")
+    quick.expected = dict.fromkeys(quick.expected, 0.0)
     app, rpc = Rest(repository, MOST, 5, None).app, Rpc(repository, None)
     found, rng = Counter[str](), random.Random(count)
     for i in range(count):
         found[await (rest_case(app, rng) if i % 2 else rpc_case(rpc, rng))] += 1
         if i % (count // 10) == 0:
             found[f"{resident() >> 20} MiB"] += 1
-    await repository.end()
+    await repository.end(5)
     return found
 
 
@@ -189,7 +190,7 @@ async def storm(folder: Path, count: int) -> Counter[str]:
     path = softmax(folder / "models" / "m" / "1" / "model.onnx")
     settings = ModelSettings(max_batch=8, max_wait_us=200, queue=64)
     repository = Repository(folder / "models", {}, settings)
-    await repository.begin()
+    await repository.look()
     found, rng, left = Counter[str](), random.Random(count), count
     sizes: list[int] = []
 
@@ -225,7 +226,7 @@ async def storm(folder: Path, count: int) -> Counter[str]:
             sizes.append(resident())
 
     await asyncio.gather(*[client(i) for i in range(100)], reload())
-    await repository.end()
+    await repository.end(5)
     assert sum(found.values()) - found["reloads"] == count, found
     third = len(sizes) // 3
     found[f"MiB after a third {max(sizes[: third + 1]) >> 20}, at the end {sizes[-1] >> 20}"] += 1

@@ -66,7 +66,7 @@ def test_what_is_filled_up_is_what_pad_says(tmp_path: Path) -> None:
     path, rows = softmax(tmp_path / "m.onnx"), [{"x": np.ones((1, n), "f4")} for n in (1, 2, 4, 4, 4)]
     for fill, wanted in ((-1e9, 0.5), (1.0, 0.25)):
         model = served(path, max_batch=4, max_wait_us=100_000, pad={"x": fill})
-        model.expected = 1.0  # no quick run
+        model.expected.clear()  # no quick run
         made = together(model, rows[1:])
         assert made[0]["y"].shape == (1, 2)
         assert np.allclose(made[0]["y"], wanted)
@@ -157,7 +157,7 @@ def test_a_request_that_is_cancelled_leaves_the_others(tmp_path: Path) -> None:
 
 def test_quick_models_run_where_the_request_came(tmp_path: Path) -> None:
     model = served(add(tmp_path / "m.onnx"))
-    model.expected = 0.0
+    model.expected = {((1, 3), (1, 3)): 0.0}
     x = np.ones((1, 3), "f4")
     assert np.array_equal(together(model, [{"a": x, "b": x}])[0]["y"], x + x)
     assert model.flow.statistics().tasks == 0
@@ -204,3 +204,12 @@ def test_sequences_keep_their_states(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     assert asyncio.run(main()) == [1, 10, 3, 30, 5, 6, 1, "invalid", "invalid", "busy", 1]
     assert list(model.sequences) == ["new"]
+
+
+def test_shapes_that_were_never_run_go_to_another_thread(tmp_path: Path) -> None:
+    model = served(add(tmp_path / "m.onnx"))
+    model.expected = {((1, 3), (1, 3)): 0.0}
+    x = np.ones((5, 3), "f4")
+    assert np.array_equal(together(model, [{"a": x, "b": x}])[0]["y"], x + x)
+    assert model.flow.statistics().tasks == 1
+    assert model.expected.keys() == {((1, 3), (1, 3)), ((5, 3), (5, 3))}

@@ -93,6 +93,39 @@ def test_processes_share_a_port_and_one_that_dies_is_begun_again(tmp_path: Path)
         assert process.wait(WAIT_S) == 0
 
 
+def test_several_processes_change_together(tmp_path: Path) -> None:
+    add(tmp_path / "m" / "1" / "model.onnx")
+    with started(tmp_path, "--workers", "2") as (process, address, _):
+        for change in ("load", "unload"):
+            assert status(address, f"/v2/repository/models/m/{change}", b"{}") == 400
+        add(tmp_path / "n" / "1" / "model.onnx")
+        process.send_signal(signal.SIGHUP)
+        until, seen = time.monotonic() + WAIT_S, 0
+        while seen < 20:  # connections go to either
+            seen = seen + 1 if status(address, "/v2/models/n") == 200 else 0
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+
+
+def test_runs_that_never_end_do_not_keep_the_server(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "m" / "1"
+    folder.mkdir(parents=True)
+    (folder / "endless_steps.py").write_text("import time\n\n\ndef f(x):\n    while True:\n        time.sleep(0.1)\n")
+    (folder / "flow.toml").write_text(
+        "inputs = { x = 'f32[n]' }\noutputs = 'y'\n"
+        "[nodes.f]\nfunction = 'endless_steps:f'\ninputs = 'x'\noutputs = 'y'\n"
+    )
+    body = (
+        b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}], "parameters": {"timeout": 1000}}'
+    )
+    with started(tmp_path / "models", "--grace", "1") as (process, address, _):
+        assert status(address, "/v2/models/m/infer", body) == 504
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
@@ -100,6 +133,12 @@ def test_processes_share_a_port_and_one_that_dies_is_begun_again(tmp_path: Path)
         (["m.onnx", "other/m.onnx"], 1, "got a second model 'm'"),
         (["m.onnx", "--http-port", "-1", "--grpc-port", "-1"], 1, "wanted --http-port or --grpc-port"),
         (["m.onnx", "--tls-key", "key.pem"], 1, "wanted both"),
+        (
+            ["m.onnx", "--tls-key", "empty", "--tls-certificate", "empty", "--grpc-port", "-1"],
+            1,
+            "wanted two files in PEM",
+        ),
+        (["m.onnx", "--workers", "2", "--host", "203.0.113.7"], 1, "203.0.113.7"),
         (["m.onnx", "--token-file", "empty"], 1, "wanted a token"),
         (["m.onnx", "--max-wait-us", "5"], 1, "larger max_batch"),
         (["m.onnx", "--log-level", "loud"], 2, "loud"),
@@ -111,6 +150,7 @@ def test_wrong_options(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")  # which is taken back
     for name in ("m.onnx", "other/m.onnx"):
         add(tmp_path / name)
     (tmp_path / "empty").write_text("\n")

@@ -190,11 +190,81 @@ def test_sessions_that_were_made_before_serve(tmp_path: Path) -> None:
     session = repository.preloaded["m", "1"][1]
 
     async def main() -> bool:
-        await repository.begin()
+        await repository.look()
         found = repository.find("m").session is session
-        await repository.end()
+        await repository.end(5)
         return found
 
     import asyncio
 
     assert asyncio.run(main())
+
+
+def test_a_server_stays_ready_while_newer_files_are_broken(tmp_path: Path) -> None:
+    add(tmp_path / "m" / "1" / "model.onnx")
+    with running(tmp_path) as server:
+        repository, settings = server.server.repository, tmp_path / "m" / "model.toml"
+        settings.write_text("max_batsh = 2")
+        with pytest.raises(RequestError, match="max_batsh"):
+            server.do(repository.load("m"))
+        assert repository.is_ready
+        settings.unlink()
+        (tmp_path / "m" / "2").mkdir()
+        (tmp_path / "m" / "2" / "model.onnx").write_bytes(b"bad")
+        with pytest.raises(RequestError, match="version 2"):
+            server.do(repository.load("m"))
+        assert repository.is_ready
+        assert versions(server) == {"1": "READY", "2": "UNAVAILABLE"}
+        assert np.array_equal(infer(server), A + A)
+        shutil.rmtree(tmp_path / "m" / "2")
+        server.do(repository.load("m"))
+        assert versions(server) == {"1": "READY"}
+
+
+def test_a_broken_version_leaves_the_others(tmp_path: Path) -> None:
+    first = add(tmp_path / "m" / "1" / "model.onnx")
+    subtract(tmp_path / "m" / "3" / "model.onnx")
+    (tmp_path / "m" / "2").mkdir()
+    (tmp_path / "m" / "2" / "model.onnx").write_bytes(b"bad")
+    (tmp_path / "m" / "model.toml").write_text("versions = 'all'")
+    with running(tmp_path) as server:
+        repository = server.server.repository
+        assert versions(server) == {"1": "READY", "2": "UNAVAILABLE", "3": "READY"}
+        assert np.array_equal(infer(server), A - A)
+        subtract(first)
+        server.do(repository.look(anew=False))
+        assert np.array_equal(infer(server, version="1"), A - A)
+        serves = repository.find("m", "1")
+        server.do(repository.look(anew=False))
+        assert repository.find("m", "1") is serves
+
+
+def test_a_folder_that_is_away_for_a_while(tmp_path: Path) -> None:
+    there, away = tmp_path / "models", tmp_path / "away"
+    add(there / "m" / "1" / "model.onnx")
+    with running(there) as server:
+        repository = server.server.repository
+        there.rename(away)
+        server.do(repository.look(anew=False))
+        assert [row["state"] for row in repository.index()] == ["READY"]
+        away.rename(there)
+        add(there / "n" / "1" / "model.onnx")
+        shutil.rmtree(there / "m")
+        server.do(repository.look(anew=False))
+        assert list(repository.models) == ["n"]
+
+
+def test_what_was_unloaded_stays_so(tmp_path: Path) -> None:
+    add(tmp_path / "m" / "1" / "model.onnx")
+    with running(tmp_path) as server:
+        repository = server.server.repository
+        server.do(repository.unload("m"))
+        server.do(repository.look(anew=False))
+        assert not repository.models
+        server.do(repository.load("m"))
+        assert list(repository.models) == ["m"]
+        for name in ("x", "y"):
+            with pytest.raises(RequestError, match=f"'{name}'"):
+                server.do(repository.load(name))
+        gc.collect()
+        assert not repository.locks

@@ -219,6 +219,35 @@ def test_any_json_is_answered(server: Running, body: Any) -> None:
     assert found["error"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        (INFER, {**GOOD, "id": 5}, "id: got 5, wanted a text"),
+        (INFER, b'{"inputs": [{"name": "a", "shape": ' + b"[" * 1000 + b"]" * 1000 + b"}]}", "nested too deep"),
+        ("/v2/repository/models/add/load", {"parameters": 5}, "load: parameters: got a int"),
+        ("/v2/repository/models/add/load", {"parameters": {"config": "{}"}}, "got ['config'], wanted none"),
+    ],
+)
+def test_json_that_is_odd(path: str, body: Any, said: str, server: Running) -> None:
+    status, found, _ = ask(server, path, body)
+    assert (status, said in found["error"]) == (400, True), found
+
+
+def test_errors_are_short(server: Running) -> None:
+    rows = [{"name": f"{i}", "datatype": "FP32", "shape": [1], "data": [1]} for i in range(5000)]
+    status, found, _ = ask(server, INFER, {"inputs": rows})
+    assert (status, len(found["error"]) <= 2000) == (400, True)
+
+
+def test_metrics_forget_models_that_are_gone(server: Running) -> None:
+    for change in ("unload", "load"):
+        assert ask(server, f"/v2/repository/models/soft/{change}", {})[0] == 200
+        time.sleep(0.2)
+        lines = ask(server, "/metrics")[1].decode().splitlines()
+        plans = [line.split()[-1] for line in lines if line.startswith('bolt_model_plans{model="soft"')]
+        assert (plans == ["0.0"]) == (change == "unload")
+
+
 def test_a_token_is_asked_for(tmp_path: Path) -> None:
     with running(files={"add": add(tmp_path / "add.onnx")}, token="secret") as server:
         assert ask(server, "/v2/health/ready")[0] == 200
