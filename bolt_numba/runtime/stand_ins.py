@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.blas import one_thread
 from bolt_numba.base.budget import Budget, limit_in_force, within
 from bolt_numba.base.config import compilers
 from bolt_numba.base.errors import BudgetError
@@ -198,7 +199,7 @@ def run_stand_in(
         runner.drop(prepared)
         return None
     try:
-        with giving_way(prepared):
+        with giving_way(prepared), one_thread():
             return run_plan(prepared, given, targets)
     except ArrivedError:
         return None
@@ -217,4 +218,5 @@ def computed_now(serving: Serving, compute: Callable[[], Any], reference: Callab
             return compute()
     except LackingError as error:
         compile_later([error.kernel], lambda: None)
-        return reference()
+        with one_thread():
+            return reference()
