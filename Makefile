@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: pytest check dist protocol workflows scoreboard aarch64 cross-tools help demo env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-all clients wheel-kernels attack fuzz docs site newcomer hooks clean
+.PHONY: pytest check dist protocol workflows scoreboard aarch64 cross-tools help demo env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-all clients engines wheel-kernels attack fuzz docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -131,6 +131,16 @@ clients: $(STAMP) ## Run packages that use onnxruntime (5 GB) with it and with b
 	$(CLIENTS)/light/bin/pip install --quiet --no-deps --upgrade --target $(CLIENTS)/onnxruntime onnxruntime==1.32.0
 	$(CLIENTS)/light/bin/pip install --quiet --no-deps --upgrade --target $(CLIENTS)/here ./shim
 	$(BIN)/python -m bench.clients --home $(CLIENTS) --cold -o bench/results/clients.json --markdown docs/clients.md
+
+ENGINES := build/engines
+$(ENGINES)/.installed: bench/requirements-batch.txt pyproject.toml
+	@echo "Making the environment of the engines in $(ENGINES): 1.6 GB, a minute."
+	$(PYTHON) -m venv $(ENGINES)
+	PYTHONWARNINGS='ignore:Editable installation' $(ENGINES)/bin/pip install --quiet -e . -r bench/requirements-batch.txt
+	@touch $@
+
+engines: $(ENGINES)/.installed ## Run models in workers of Ray Data, Spark (needs Java), Dask and joblib.
+	$(ENGINES)/bin/python -m pytest -q tests/engines tests/test_batch.py 'tests/test_pages.py::test_page[docs/batch.md]'
 
 wheel-kernels: $(STAMP) ## Build wheels that carry compiled kernels, for this version of Python (half an hour).
 	$(BIN)/python -m pip wheel --quiet --no-deps -w dist .

@@ -1,268 +1,297 @@
-"""Models over tables of rows, in the workers of Ray Data, Spark, Dask and joblib (docs/batch.md).
-
-Before the job `prepare` converts a model once, and compiles its kernels once.  In a worker a `Predictor` opens the
-file, which workers map together, and runs batches of sizes that were planned.
-"""
+"""Models over tables of rows, in the workers of Ray Data, Spark, Dask and joblib (docs/batch.md)."""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from bolt_numba.base.border import border
-from bolt_numba.base.config import processors
-from bolt_numba.base.errors import BoltError, ShapeError
-from bolt_numba.base.options import count_of
-from bolt_numba.base.types import Array, TensorSpec
+from bolt_numba.base.errors import BoltError, DTypeError, ShapeError
+from bolt_numba.base.files.stamps import stamp_at
+from bolt_numba.base.forks import renew_after_fork
+from bolt_numba.base.options import count_of, not_among
+from bolt_numba.base.types import STRING, Array, TensorSpec, dtype_name
 from bolt_numba.compiling import compile
-from bolt_numba.sessions.inputs import as_input
+from bolt_numba.sessions.inputs import as_array, as_input
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from bolt_numba.sessions.session import Session
 
 __all__ = ["Predictor", "predict", "prepare", "ray_settings", "spark_udf"]
 
 MAX_BATCH = 32
-_sessions: dict[Hashable, Session] = {}
+SHARE = 0.5
+"""Of a processor that an actor of Ray asks for at most: Ray waits for ever where actors leave none to readers."""
+Path: TypeAlias = "str | os.PathLike[str]"
+NUMBERS = "fiub"
+"""Kinds of dtypes of which one is made of the other where the values stay."""
+_sessions: dict[Hashable, tuple[Any, Session]] = {}
 _lock = threading.Lock()
+renew_after_fork(sys.modules[__name__], "_lock", threading.Lock)
 
 
 @border("prepare", OSError)
-def prepare(
-    model: str | PathLike[str], path: str | PathLike[str], *, shapes: Mapping[str, Sequence[int]] | None = None
-) -> str:
+def prepare(model: Path, path: Path, *, shapes: Mapping[str, Sequence[int]] | None = None) -> str:
     """Write a model as a packed ``.bolt`` file, and compile the kernels of one thread; the path, as a text.
 
-    shapes: of inputs whose sizes are free; None: guessed.  All workers then map the one file.
+    shapes: of inputs whose sizes are free; what they leave free is guessed.  All workers then open the one file.
     Raises what `bolt_numba.load` raises, and ShapeError for shapes.
     """
     from bolt_numba import surgery
+    from bolt_numba.sessions.guesses import complete_shapes
     from bolt_numba.sessions.loading import load, save
 
-    save(surgery.packed(load(model), threads=(1,), shapes=shapes), Path(path))
-    return str(Path(path).resolve())
+    graph, target = load(model), os.path.abspath(path)
+    save(surgery.packed(graph, threads=(1,), shapes=shapes), target)
+    compile(target, threads=1).warmup(complete_shapes(graph, shapes))
+    return target
 
 
 class Predictor:
-    """A model for batches of rows: a mapping, or a DataFrame, of columns, which are arrays or lists with an item a row.
+    """A model for batches of rows: a mapping, or a table, of columns, which are arrays or lists with an item a row.
 
     Parameters
     ----------
-    model: what `bolt_numba.compile` takes; for files of one path and options a process has one session.
+    model: what `bolt_numba.compile` takes; for a file and the same options a process has one session.
     inputs: columns by the model's input, or several columns that together are the features of one input; None: columns
         have the names of the inputs, or all of them are the features of the only input.
     outputs: the model's outputs by the column that they become; None: all, by their names.
-    keep: columns that are given on.  max_batch: rows of a run.
-    options: of `bolt_numba.compile`; threads is 1 where nothing else is said: engines start a worker a processor.
+    keep: columns that are given on.  max_batch: rows of a run, where the model does not fix them.
+    options: of `bolt_numba.compile`.
+    A predictor may be called by many threads, and is pickled by what it was made of.
     The constructor raises what `compile` raises, BoltError for inputs and outputs that the model does not have.
     """
 
     def __init__(
-        self,
-        model: Any,
-        *,
-        inputs: Mapping[str, str | Sequence[str]] | None = None,
-        outputs: Mapping[str, str] | None = None,
-        keep: Sequence[str] = (),
-        max_batch: int = MAX_BATCH,
-        **options: Any,
-    ) -> None:
-        self.session = _session_of(model, {"threads": 1, "stand_ins": False, **options})
-        self.inputs, self.keep, self.max_batch = inputs, tuple(keep), count_of("max_batch", max_batch)
-        made = [spec.name for spec in self.session.outputs]
-        self.outputs = dict(outputs or {name: name for name in made})
-        wanted = [spec.name for spec in self.session.inputs]
-        for what, given, known in (("inputs", inputs or {}, wanted), ("outputs", {*self.outputs.values()}, made)):
-            if unknown := [name for name in given if name not in known]:
-                raise BoltError(f"{what}: got {unknown}, wanted some of {known}")
+        self, model: Any, *, inputs: Mapping[str, str | Sequence[str]] | None = None,
+        outputs: Mapping[str, str] | None = None, keep: Sequence[str] = (), max_batch: int = MAX_BATCH, **options: Any,
+    ) -> None:  # fmt: skip
+        own: dict[str, Any] = {"inputs": inputs, "outputs": outputs, "keep": keep, "max_batch": max_batch}
+        self._again = partial(type(self), model, **own, **options)
+        self.session = _session_of(model, {"stand_ins": False, **options})
+        specs, made = [s.name for s in self.session.inputs], {s.name: s for s in self.session.outputs}
+        names = outputs or {name: name for name in made}
+        for what, wanted, known in (("inputs", inputs or (), specs), ("outputs", names.values(), [*made])):
+            if unknown := [name for name in wanted if name not in known]:
+                raise BoltError(not_among(what, unknown, known))
+        self.inputs, self.keep, self.outputs = inputs, tuple(keep), {name: made[o] for name, o in names.items()}
+        fixed = [s.shape[0] for s in self.session.inputs if s.shape and isinstance(s.shape[0], int)]
+        self.max_batch, self.is_fixed = [*fixed, count_of("max_batch", max_batch)][0], bool(fixed)
 
-    def __call__(self, batch: Any) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._again, ()
+
+    @border("predict")
+    def __call__(self, batch: Any) -> Any:
         """Results by column, a row for each that was given; those of different shapes as objects.
 
-        Raises BoltError with the number of the row that does not fit.
+        A DataFrame of pandas gives one with its index.  Raises BoltError with the number of the row that does not fit.
         """
-        columns = {str(name): batch[name] for name in (batch.columns if hasattr(batch, "columns") else batch)}
-        rows = self._rows(columns)
-        made: list[list[Array] | None] = [None] * len(rows)
-        for numbers in _alike(rows, self._most()):
-            for number, results in zip(numbers, self._run(rows, numbers), strict=True):
-                made[number] = results
-        names = [spec.name for spec in self.session.outputs]
-        found = {column: [r[names.index(name)] for r in made if r is not None] for column, name in self.outputs.items()}
-        specs = dict(zip(names, self.session.outputs, strict=True))
-        made_columns = {name: _column(values, specs[self.outputs[name]]) for name, values in found.items()}
-        return {name: columns[name] for name in self.keep} | made_columns
+        columns = _columns_of(batch)
+        given = self._given(columns)
+        rows, order = len(given[0]), [spec.name for spec in self.session.outputs]
+        parts = [(numbers, self._run(given, numbers)) for numbers in self._parts(given, rows)]
+        made = {name: columns[name] for name in self.keep}
+        for name, spec in self.outputs.items():
+            made[name] = _gathered(spec, [(numbers, found[order.index(spec.name)]) for numbers, found in parts], rows)
+        if not hasattr(batch, "iloc"):
+            return made
+        return type(batch)({n: list(v) if v.ndim > 1 else v for n, v in made.items()}, index=batch.index)
 
-    def _rows(self, columns: Mapping[str, Any]) -> list[list[Array]]:
-        """The inputs of each row, without the axis of the batch."""
-        specs = self.session.inputs
-        chosen = self.inputs
-        if chosen is None:
-            alone = len(specs) == 1 and specs[0].name not in columns
-            chosen = {specs[0].name: list(columns)} if alone else {spec.name: spec.name for spec in specs}
-        parts = []
-        for spec in specs:
-            names = chosen.get(spec.name, spec.name)
-            several = [names] if isinstance(names, str) else list(names)
-            if missing := [name for name in several if name not in columns]:
-                raise BoltError(f"input {spec.name!r}: got columns {list(columns)}, wanted {missing}")
-            lists = [_items(columns[name]) for name in several]
-            parts.append(lists[0] if isinstance(names, str) else [np.asarray(row) for row in zip(*lists, strict=True)])
-        if len({len(part) for part in parts}) > 1:
-            raise ShapeError(f"columns: got {[len(part) for part in parts]} rows, wanted as many in each")
-        return [self._row(i, row) for i, row in enumerate(zip(*parts, strict=True))]
+    def _given(self, columns: Mapping[str, Any]) -> list[Any]:
+        """Of each input an array of all rows, or a list of the rows where they differ in shape."""
+        specs, chosen = self.session.inputs, dict(self.inputs or {})
+        if self.inputs is None and len(specs) == 1 and specs[0].name not in columns:
+            chosen = {specs[0].name: [name for name in columns if name not in self.keep]}
+        names = [chosen.get(spec.name, spec.name) for spec in specs]
+        wanted = [*self.keep, *(one for name in names for one in ([name] if isinstance(name, str) else name))]
+        if missing := [name for name in wanted if name not in columns]:
+            raise BoltError(f"columns: got {[*columns]}, missing {missing}")
+        items = {name: _items(name, columns[name]) for name in wanted}
+        if len(counts := {len(column) for column in items.values()}) != 1:
+            raise ShapeError(f"columns: got {sorted(counts)} rows, wanted as many in each")
+        of = [items[n] if isinstance(n, str) else [*zip(*(items[one] for one in n), strict=True)] for n in names]
+        return [_column(spec, column) for spec, column in zip(specs, of, strict=True)]
 
-    def _row(self, number: int, items: Iterable[Any]) -> list[Array]:
-        try:
-            return [_as_row(spec, item) for spec, item in zip(self.session.inputs, items, strict=True)]
-        except (BoltError, ValueError, TypeError) as error:
-            raise BoltError(f"row {number}: {error}") from error
+    def _parts(self, given: Sequence[Any], rows: int) -> Iterator[Sequence[int]]:
+        """Numbers of rows that run together: those of the same shapes, in powers of two at the end."""
+        groups: dict[Hashable, Any] = {(): range(rows)}
+        pairs = [(column, spec.shape == ()) for column, spec in zip(given, self.session.inputs, strict=True)]
+        if any(is_scalar or isinstance(column, list) for column, is_scalar in pairs):  # a run has one such scalar
+            groups = {}
+            for i in range(rows):
+                key = tuple(column[i].item() if is_scalar else column[i].shape for column, is_scalar in pairs)
+                groups.setdefault(key, []).append(i)
+        for numbers in groups.values():
+            while numbers:
+                size = min(self.max_batch, len(numbers) if self.is_fixed else 1 << (len(numbers).bit_length() - 1))
+                yield numbers[:size]
+                numbers = numbers[size:]
 
-    def _most(self) -> int:
-        """Rows of a run: those that the model fixes, else as many as are wanted."""
-        fixed = [s.shape[0] for s in self.session.inputs if s.shape and isinstance(s.shape[0], int)]
-        return min([self.max_batch, *fixed])
-
-    def _run(self, rows: Sequence[Sequence[Array]], numbers: Sequence[int]) -> list[list[Array]]:
+    def _run(self, given: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
         """Results of rows of the same shapes.  A model of a fixed number of rows gets the last one several times."""
-        count, most = len(numbers), self._most()
-        is_fixed = any(s.shape and isinstance(s.shape[0], int) for s in self.session.inputs)
-        taken = [*numbers, *[numbers[-1]] * (most - count)] if is_fixed else numbers
-        feeds = {
-            spec.name: np.stack([rows[n][i] for n in taken]) if spec.shape != () else rows[taken[0]][i]
-            for i, spec in enumerate(self.session.inputs)
-        }
+        more = self.max_batch - len(numbers) if self.is_fixed else 0
+        taken = [*numbers, *[numbers[-1]] * more] if more else numbers
+        feeds = {spec.name: _taken(c, taken) for spec, c in zip(self.session.inputs, given, strict=True)}
+        feeds |= {spec.name: feeds[spec.name][0] for spec in self.session.inputs if spec.shape == ()}
         try:
             results = self.session.run(None, feeds)
-            for spec, result in zip(self.session.outputs, results, strict=True):
-                if len(result) != len(taken):
-                    raise ShapeError(f"output {spec.name!r}: got {len(result)} rows, wanted {len(taken)}")
+            for spec in self.outputs.values():
+                found: Any = results[self.session.outputs.index(spec)]
+                if not np.iterable(found) or sum(1 for _ in found) != len(taken):
+                    raise ShapeError(f"output {spec.name!r}: got other than {len(taken)} rows, as many as were given")
         except BoltError as error:
-            if count == 1:
-                raise BoltError(f"row {numbers[0]}: {error}") from error
-            return [row for number in numbers for row in self._run(rows, [number])]  # the one at fault is named
-        return [[result[i] for result in results] for i in range(count)]
+            if len(numbers) == 1:
+                raise type(error)(f"row {numbers[0]}: {error}") from error
+            alone = [self._run(given, [number]) for number in numbers]  # the one at fault is named
+            return [[result[0] for result in results] for results in zip(*alone, strict=True)]
+        return results
 
 
+@border("predict", OSError)
 def predict(batch: Any, model: Any, **options: Any) -> Any:
-    """A batch of rows through a model: ``ddf.map_partitions(predict, "m.bolt")``, or a call of joblib's.
+    """A batch through the `Predictor` of a model and options, as ``frame.map_partitions(predict, "m.bolt")``.
 
-    options: those of `Predictor`.  Gives a DataFrame for one, with its index, else columns by name.
-    Raises as `Predictor`.
+    Raises as that, BoltError.
     """
-    made = Predictor(model, **options)(batch)
-    if not hasattr(batch, "columns"):
-        return made
-    return type(batch)({name: list(v) if v.ndim > 1 else v for name, v in made.items()}, index=batch.index)
+    return Predictor(model, **options)(batch)
 
 
 def ray_settings(model: Any, *, workers: int | None = None, batch_size: int = 256, **options: Any) -> dict[str, Any]:
     """What ``ds.map_batches(**ray_settings("m.bolt"))`` takes for Ray Data, which leaves processors to readers.
 
-    workers: actors, each with one thread; None: one for each processor of the cluster.  options: of `Predictor`.
-    An actor asks for less than a processor: Ray waits for ever where actors have them all and a reader wants one.
+    workers: actors, which share the processors; None: one for each of the cluster.  options: of `Predictor`.
     """
     import ray
 
     if not ray.is_initialized():
         ray.init()
-    there = int(ray.cluster_resources().get("CPU", processors()))
+    there = int(ray.cluster_resources()["CPU"])
     count = count_of("workers", there if workers is None else workers)
-    share = min(1.0, max(0.1, (there - 0.5) / count))
     return {
-        "fn": Predictor, "fn_constructor_args": (model,), "fn_constructor_kwargs": options, "batch_size": batch_size,
-        "compute": ray.data.ActorPoolStrategy(size=count), "num_cpus": round(share, 2),
+        "fn": Predictor, "fn_constructor_args": (model,), "batch_size": batch_size,
+        "fn_constructor_kwargs": {"threads": max(1, there // count), **options},
+        "compute": ray.data.ActorPoolStrategy(size=count), "num_cpus": min(SHARE, (there - 1) / count),
     }  # fmt: skip
 
 
 def spark_udf(model: str, *, output: str | None = None, **options: Any) -> Callable[..., Any]:
     """A pandas function of Spark: ``df.withColumn("y", spark_udf("m.bolt")("x"))``; a column for each input, in order.
 
-    output: which one; None: the first.  Workers need the file under the same path.  options: of `Predictor`.
-    Lists of a column may have different lengths.  Raises as `Predictor`.
+    output: which one; None: the first.  Workers need the file under the same path.  options: of `Predictor`; a task
+    has one thread where nothing else is said.  Lists of a column may have different lengths.  Raises as `Predictor`.
     """
     import pandas as pd
     from pyspark.sql import types
-    from pyspark.sql.functions import PandasUDFType, pandas_udf
+    from pyspark.sql.functions import pandas_udf
 
+    options = {"threads": 1, **options}
     session = Predictor(model, **options).session
-    names, outputs = [spec.name for spec in session.inputs], {s.name: s for s in session.outputs}
-    chosen = output if output is not None else next(iter(outputs))
-    if chosen not in outputs:
-        raise BoltError(f"output: got {output!r}, wanted one of {list(outputs)}")
-    numbers = {"f": types.FloatType(), "i": types.LongType(), "u": types.LongType(), "b": types.BooleanType()}
-    of = outputs[chosen]
-    kind = types.DoubleType() if of.dtype == np.float64 else numbers.get(of.dtype.kind, types.StringType())
-    is_scalar = of.shape is not None and (len(of.shape) == 1 or of.shape[1:] == (1,))
+    names, chosen = [spec.name for spec in session.inputs], output or session.outputs[0].name
+    of = {s.name: s for s in session.outputs}.get(chosen)
+    if of is None or of.shape is None:
+        raise BoltError(f"output: got {chosen!r}, wanted one of known rank of {[s.name for s in session.outputs]}")
+    kinds: dict[str, tuple[Any, Any]] = {"b": (bool, types.BooleanType()), "O": (object, types.StringType())}
+    kinds |= dict.fromkeys("iu", (np.int64, types.LongType())) | {"d": (np.float64, types.DoubleType())}
+    held, kind = kinds.get("d" if of.dtype == np.float64 else of.dtype.kind, (np.float32, types.FloatType()))
+    for _ in of.shape[1:] if of.shape[1:] != (1,) else ():
+        kind = types.ArrayType(kind)
 
-    def run(parts: Iterable[Any]) -> Iterable[Any]:
+    def run(parts: Iterator[Any]) -> Iterator[Any]:
         predictor = Predictor(model, outputs={"y": chosen}, **options)
         for part in parts:
             columns = part if isinstance(part, tuple) else (part,)
-            yield pd.Series(list(predictor(dict(zip(names, columns, strict=True)))["y"]))
+            results = predictor(dict(zip(names, columns, strict=True)))["y"]
+            yield pd.Series([np.asarray(row, held).tolist() for row in results], dtype=object)
 
-    kind = kind if is_scalar else types.ArrayType(kind)
-    return pandas_udf(run, kind, PandasUDFType.SCALAR_ITER)  # type: ignore[no-any-return]
-
-
-# --- rows ------------------------------------------------------------------------------------------------------------
+    run.__annotations__ = dict.fromkeys(("parts", "return"), Iterator[pd.Series])  # Spark looks at them; no texts
+    return pandas_udf(run, kind)  # type: ignore[no-any-return]
 
 
 def _session_of(model: Any, options: Mapping[str, Any]) -> Session:
     """A process has one session for each file and its options."""
-    if not isinstance(model, (str, Path)):
+    if not isinstance(model, (str, os.PathLike)):
         return model if hasattr(model, "run_into") else compile(model, **options)
-    stat = Path(model).stat()
-    key = (str(Path(model).resolve()), stat.st_mtime_ns, stat.st_size, repr(sorted(options.items())))
+    stamp, key = stamp_at(model), (os.path.abspath(model), repr(sorted(options.items())))
     with _lock:
-        if key not in _sessions:
-            _sessions[key] = compile(model, **options)
-        return _sessions[key]
+        if key not in _sessions or _sessions[key][0] != stamp:
+            _sessions[key] = stamp, compile(model, **options)
+        return _sessions[key][1]
 
 
-def _items(column: Any) -> Any:
-    """A column as a sequence of its rows."""
-    made = column.to_numpy() if hasattr(column, "to_numpy") else column
-    return made if isinstance(made, (np.ndarray, list)) else list(made)
+# --- columns ---------------------------------------------------------------------------------------------------------
 
 
-def _as_row(spec: TensorSpec, item: Any) -> Array:
-    """What one row gives an input: of the input's dtype, with its axes but the first; a number is a row of one."""
-    if spec.shape is not None and np.ndim(item) < len(spec.shape) - 1 and np.size(item) == 1:
-        item = np.reshape(item, [1] * (len(spec.shape) - 1))
-    array = np.asarray(item)
-    if array.dtype != spec.dtype and array.dtype.kind in "fiub" and spec.dtype.kind in "fiub":
-        made = array.astype(spec.dtype)
-        if spec.dtype.kind in "iu" and not np.array_equal(made, array):
-            raise ShapeError(f"input {spec.name!r}: got numbers of {array.dtype}, wanted such as {spec.dtype} holds")
+def _columns_of(batch: Any) -> dict[str, Any]:
+    """Columns by name of a mapping, or of a table of pandas, polars or Arrow."""
+    if not isinstance(batch, Mapping) and not hasattr(batch, "columns"):
+        raise DTypeError(f"batch: got a {type(batch).__name__}, wanted columns by name")
+    names = batch.column_names if hasattr(batch, "column_names") else getattr(batch, "columns", batch)
+    return {str(name): batch[name] for name in names}
+
+
+def _items(name: str, column: Any) -> Any:
+    """A column as an array or a list of its rows."""
+    if not np.iterable(column) or isinstance(column, (str, bytes)):
+        raise DTypeError(f"column {name!r}: got a {type(column).__name__}, wanted rows")
+    return column if isinstance(column, list) else np.asarray(column) if hasattr(column, "__array__") else list(column)
+
+
+def _column(spec: TensorSpec, items: Any) -> Any:
+    """An array of all rows for an input, or a list where they differ in shape.  Raises BoltError that names a row."""
+    if isinstance(items, np.ndarray) or not any(item is None for item in items):
+        with suppress(BoltError):  # row by row it is said which one does not fit
+            return _fitted(spec, items, 1)
+    rows = []
+    for number, item in enumerate(items):
+        try:
+            rows.append(_fitted(spec, item, 0))
+        except BoltError as error:
+            raise type(error)(f"row {number}: {error}") from error
+    return np.stack(rows) if len({row.shape for row in rows}) == 1 else rows
+
+
+def _fitted(spec: TensorSpec, given: Any, leading: int) -> Array:
+    """An array of the input's dtype.  leading: 1 for a column, 0 for a row; a number may stand for a row of one."""
+    rest = None if spec.shape is None else spec.shape[1:]
+    array = as_array(spec, given if spec.dtype == STRING else _plain(given))
+    if rest is not None and array.ndim == leading:
+        array = array.reshape(array.shape + (1,) * len(rest))
+    if array.dtype != spec.dtype != STRING and array.dtype.kind in NUMBERS:
+        with np.errstate(invalid="ignore"):  # NaN as an integer
+            made = array.astype(spec.dtype)
+        if spec.dtype.kind in "iub" and not np.array_equal(made, array):
+            raise DTypeError(f"input {spec.name!r}: got other numbers than {dtype_name(spec.dtype)} has")
         array = made
-    return as_input(TensorSpec(spec.name, spec.dtype, None if spec.shape is None else spec.shape[1:]), array)  # type: ignore[no-any-return]
+    shape = None if rest is None else (*("rows",) * leading, *rest)
+    return as_input(TensorSpec(spec.name, spec.dtype, shape), array)  # type: ignore[no-any-return]
 
 
-def _alike(rows: Sequence[Sequence[Array]], most: int) -> Iterable[list[int]]:
-    """Numbers of rows that run together: of the same shapes, up to so many, and in powers of two at the end."""
-    groups: dict[Hashable, list[int]] = {}
-    for number, row in enumerate(rows):
-        groups.setdefault(tuple(array.shape for array in row), []).append(number)
-    for numbers in groups.values():
-        while numbers:
-            size = min(most, 1 << (len(numbers).bit_length() - 1))
-            yield numbers[:size]
-            numbers = numbers[size:]
+def _plain(given: Any) -> Any:
+    """Arrays of objects as lists, at every level."""
+    return [*map(_plain, given)] if getattr(given, "dtype", None) == STRING else given
 
 
-def _column(values: Sequence[Array], spec: TensorSpec) -> Any:
+def _taken(column: Any, numbers: Sequence[int]) -> Array:
+    """Rows of a column; those that follow one another are not copied."""
+    if isinstance(column, list):
+        return np.stack([column[number] for number in numbers])
+    return column[numbers.start : numbers.stop] if isinstance(numbers, range) else column[numbers]  # type: ignore[no-any-return]
+
+
+def _gathered(spec: TensorSpec, parts: Sequence[tuple[Any, Any]], rows: int) -> Any:
     """Results of all rows: one array, or an object for each where they differ.  A row of one number is that number."""
-    if len({v.shape for v in values}) <= 1:
-        made = np.stack(values) if values else np.empty(0, spec.dtype)
-        return made[:, 0] if made.ndim == 2 and made.shape[1] == 1 and spec.shape and spec.shape[1:] == (1,) else made
-    found = np.empty(len(values), object)
-    for i, value in enumerate(values):
-        found[i] = value
-    return found
+    dims = tuple(d if isinstance(d, int) else 0 for d in (spec.shape or ())[1:])
+    shapes = {np.shape(values)[1:] for _, values in parts if isinstance(values, np.ndarray)} if parts else {dims}
+    made: Array = np.empty((rows, *shapes.pop()), spec.dtype) if len(shapes) == 1 else np.empty(rows, object)
+    for numbers, values in parts:
+        for number, value in zip(numbers, values, strict=False):  # there may be more, of rows that only fill up
+            made[number] = value
+    return made[:, 0] if made.shape[1:] == (1,) == dims else made

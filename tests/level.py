@@ -144,6 +144,7 @@ LONG: dict[str, Sequence[str]] = {
         "tests/cuda/test_code.py::test_code_that_is_in_the_cache_imports_no_compiler",
         "tests/cuda/test_code.py::test_several_processes_compile_at_once",
         "tests/flow/test_processes.py",
+        "tests/engines/",
         "tests/fuzz/test_fuzz.py::test_the_fuzzer_of_programs",
         "tests/native/test_c_library.py::test_damaged_programs_are_refused_or_run",
         "tests/native/test_c_library.py::test_no_memory_is_lost",
