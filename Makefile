@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: pytest check dist protocol workflows scoreboard aarch64 cross-tools help demo env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-all clients engines wheel-kernels attack fuzz docs site newcomer hooks clean
+.PHONY: pytest check dist protocol workflows scoreboard aarch64 cross-tools help demo serve-demo adapters env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-all clients engines wheel-kernels attack fuzz docs site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -27,6 +27,14 @@ $(DEMO)/.installed: pyproject.toml
 
 demo: $(DEMO)/.installed ## Read handwritten digits: pictures, accuracy, latency, profile.
 	$(DEMO)/bin/python examples/demo.py
+
+$(DEMO)/.serve: $(DEMO)/.installed
+	@PYTHONWARNINGS='ignore:Editable installation' $(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[serve]'
+	@$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(DEMO)/models magika==1.0.3
+	@touch $@
+
+serve-demo: $(DEMO)/.serve ## Serve a model, ask it over REST, show its metrics.
+	$(DEMO)/bin/python examples/serve/demo.py $(DEMO)/models/magika/models/standard_v3_3
 
 env: $(STAMP) ## Make the environment of development, to look around in.
 	@echo "Ready. Enter it with: . $(BIN)/activate"
@@ -141,6 +149,13 @@ $(ENGINES)/.installed: bench/requirements-batch.txt pyproject.toml
 
 engines: $(ENGINES)/.installed ## Run models in workers of Ray Data, Spark (needs Java), Dask and joblib.
 	$(ENGINES)/bin/python -m pytest -q tests/engines tests/test_batch.py 'tests/test_pages.py::test_page[docs/batch.md]'
+
+ADAPTERS := kserve==0.21.0 litserve==0.2.19 mlserver==1.7.1 ray[serve]==2.60.0
+adapters: $(STAMP) ## Run the adapters of examples/serve in their servers (2 GB), and check the files for clusters.
+	for package in $(ADAPTERS); do \
+		folder=$(CLIENTS)/$$(echo $$package | sed 's/[[=].*//') && $(PYTHON) -m venv $$folder && \
+		$$folder/bin/pip install --quiet "$$package" -e . || exit 1; done
+	$(BIN)/python -m pytest -q tests/serve/test_adapters.py tests/serve/test_deployments.py
 
 wheel-kernels: $(STAMP) ## Build wheels that carry compiled kernels, for this version of Python (half an hour).
 	$(BIN)/python -m pip wheel --quiet --no-deps -w dist .

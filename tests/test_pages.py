@@ -55,7 +55,7 @@ ELSEWHERE = {
     "docs/readers/paddle.md": "tests/test_reader_pages.py runs it",
     "docs/readers/tflite.md": "tests/test_reader_pages.py runs it",
     "docs/kernels.md": "tests/test_jit.py runs it",
-    "docs/security.md": "root only; tests/test_service.py does the same",
+    "docs/security.md": "root only; tests/serve/test_image.py does the same",
 }
 """Pages with blocks that do not run, and why."""
 SECONDS = 300

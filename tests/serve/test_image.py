@@ -1,4 +1,4 @@
-"""The image of `examples/service/Dockerfile`, built and run step by step without Docker.
+"""The image of `examples/serve/Dockerfile`, built and run step by step without Docker.
 
 Folders stand for the file systems of its stages.  A command of the file runs as its user, with its environment, on
 these folders.  Only installing is another: the sources that the file copies go where pip would put them.
@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import shlex
 import shutil
-import socket
 import stat
 import subprocess
 import sys
 import tempfile
-import threading
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,36 +24,54 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.base.config import SYSTEM_CACHE
+from tests.pages import free_port
 
-ROOT = Path(__file__).parents[1]
-FILE = ROOT / "examples" / "service" / "Dockerfile"
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "examples" / "serve" / "Dockerfile"
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="a system without users")
 _IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 """Whether the service can run as its user; else it runs as this one."""
 
-_SERVICE = """
-import importlib, json, os, sys, warnings
-user, preload, serve, model, requests = json.loads(sys.stdin.read())
+_SERVER = """
+import contextlib, importlib, json, os, sys, warnings
+user, preload, args, url, bodies = json.loads(sys.stdin.read())
 for name in preload:  # what this machine's Python is made of may be root's alone
-    importlib.import_module(name)
+    with contextlib.suppress(ImportError):  # modules that C code makes have names only
+        importlib.import_module(name)
 if user:
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
 warnings.simplefilter("error")
-import runpy, threading, urllib.request
+import signal, threading, time, urllib.request
+from bolt_numba.cli.app import run
 from bolt_numba.kernels import jit
-seen = []
+seen, answers = [], []
 jit.on_compile(lambda name, done: seen.append(name) if done else None)
-running = runpy.run_path(serve)["server"](model, 0)
-threading.Thread(target=running.serve_forever, daemon=True).start()
-address = f"http://127.0.0.1:{running.server_port}"
-answers = [json.load(urllib.request.urlopen(address, data=bytes.fromhex(r), timeout=100)) for r in requests]
+
+def ask(path, body=None):
+    with urllib.request.urlopen(urllib.request.Request(url + path, body and body.encode()), timeout=100) as answer:
+        return answer.read()
+
+def use():
+    try:
+        while True:
+            try:
+                ask("/v2/health/ready")
+                break
+            except OSError:
+                time.sleep(0.05)
+        answers.extend(json.loads(ask("/v2/models/digits/infer", body)) for body in bodies)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=use).start()
+code = run(args)
 late = [m for m in ("numba", "llvmlite", "onnx") if m in sys.modules]
 tables = [m for m in sys.modules if m.startswith("bolt_numba.converters.onnx.reading.tables.")]
 late += tables[5:]  # whoever knows what they hold imports few
 modules = [m for m in sys.modules if m.partition(".")[0] not in ("bolt_numba", "__main__", "__mp_main__")]
-print(json.dumps([answers, seen, late, modules, os.geteuid()]))
+print(json.dumps([answers, seen, late, modules, os.geteuid(), code]))
 """
 
 
@@ -64,7 +79,10 @@ class Stage:
     """The file system and the settings of one stage of a Dockerfile."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.env, self.user, self.command = root, {}, 0, []
+        self.root, self.user = root, 0
+        self.env: dict[str, str] = {}
+        self.command: list[str] = []
+        self.check: list[str] = []
         root.mkdir(mode=0o755)
 
     def at(self, path: str) -> Path:
@@ -95,10 +113,14 @@ class Stage:
             words = shlex.split(part)
             if words[0].endswith("/pip"):
                 assert words[1] == "install"
-                about = tomllib.loads((self.at(words[-1]) / "pyproject.toml").read_text())["project"]
+                place, _, extra = words[-1].removesuffix("]").partition("[")
+                about = tomllib.loads((self.at(place) / "pyproject.toml").read_text())["project"]
+                assert extra in about["optional-dependencies"]
                 for name in (about["readme"], *about["license-files"]):
-                    assert (self.at(words[-1]) / name).is_file(), name
-                shutil.copytree(self.at(words[-1]) / "bolt_numba", self.at("/opt/service/lib/bolt_numba"))
+                    assert (self.at(place) / name).is_file(), name
+                shutil.copytree(self.at(place) / "bolt_numba", self.at("/opt/service/lib/bolt_numba"))
+            elif words[0] == "pip":
+                assert words[1:] == ["uninstall", "--yes", "$REMOVE"]  # what must not be needed is `late` below
             elif words[0] == "bolt-numba":
                 words = [str(self.at(w)) if w.startswith("/") else w for w in words[1:]]
                 command = [sys.executable, "-m", "bolt_numba", *words]
@@ -136,8 +158,10 @@ def build(folder: Path) -> Stage:
                 stage.user = int(rest.split(":")[0])
             case "CMD":
                 stage.command = json.loads(rest)
+            case "HEALTHCHECK":
+                stage.check = json.loads(rest.removeprefix("CMD "))
             case _:
-                assert name == "EXPOSE"
+                assert name in ("ARG", "EXPOSE")
     return stage
 
 
@@ -156,52 +180,41 @@ def image() -> Iterator[Stage]:
             os.umask(before)
 
 
-def served(stage: Stage, user: int, preload: list[str], requests: list[np.ndarray[Any, Any]], home: str) -> list[Any]:
-    import io
-
-    def text(array: np.ndarray[Any, Any]) -> str:
-        file = io.BytesIO()
-        np.save(file, array)
-        return file.getvalue().hex()
-
-    serve, model = (str(stage.at(word)) for word in stage.command[1:3])
-    told = json.dumps([user, preload, serve, model, [text(a) for a in requests]])
+def served(stage: Stage, user: int, preload: list[str], bodies: list[str], home: str) -> list[Any]:
+    """Run the command of an image on a free port, ask it, and end it."""
+    port = str(free_port())
+    assert "127.0.0.1:8000/v2/health/ready" in stage.check[-1]
+    words = [str(stage.at(w)) if w.startswith("/") else w for w in stage.command[1:]]
+    args = [*words, "--http-port", port, "--grpc-port", "-1"]
+    told = json.dumps([user, preload, args, f"http://127.0.0.1:{port}", bodies])
     env = stage.environment() | ({"HOME": home} if home else {})
-    command = [sys.executable, "-B", "-c", _SERVICE]
+    command = [sys.executable, "-B", "-c", _SERVER]
     done = subprocess.run(command, input=told, env=env, cwd=stage.root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_the_service_compiles_nothing_and_writes_nothing(image: Stage, tmp_path: Path) -> None:
+def body(images: np.ndarray[Any, Any]) -> str:
+    given = {"name": "image", "datatype": "FP32", "shape": images.shape, "data": images.reshape(-1).tolist()}
+    return json.dumps({"inputs": [given]})
+
+
+def test_the_server_compiles_nothing_and_writes_nothing(image: Stage, tmp_path: Path) -> None:
     data = np.load(ROOT / "examples" / "digits" / "digits.npz")
     pictures = (data["image"][:9] / 16).astype(np.float32)
     requests = [pictures[:1], pictures[1:]]
+    bodies = [body(a) for a in requests]
     assert image.user > 0
-    assert image.command[0] == "python"
-    *_, modules, _ = served(image, 0, [], requests, str(tmp_path))
+    assert image.command[0] == "bolt-numba"
+    *_, modules, _, _ = served(image, 0, [], bodies, str(tmp_path))
     before = files(image.root)
-    answers, compiled, late, _, user = served(image, image.user if _IS_ROOT else 0, modules, requests, "")
-    assert (compiled, late, user) == ([], [], image.user if _IS_ROOT else os.geteuid())
+    answers, compiled, late, _, user, code = served(image, image.user if _IS_ROOT else 0, modules, bodies, "")
+    assert (compiled, late, user, code) == ([], [], image.user if _IS_ROOT else os.geteuid(), 0)
     assert files(image.root) == before
     session = bn.compile(ROOT / "examples" / "digits" / "digits.onnx")
     for answer, request in zip(answers, requests, strict=True):
-        np.testing.assert_array_equal(np.float32(answer["probabilities"]), np.asarray(session(request)))
-
-
-@pytest.mark.parametrize("size", [-1, 1 << 40])
-def test_a_request_of_no_size_is_refused(size: int) -> None:
-    """Nothing of it is read: the client goes on sending."""
-    made = runpy.run_path(str(ROOT / "examples" / "service" / "serve.py"))["server"]
-    running = made(str(ROOT / "examples" / "digits" / "digits.onnx"), 0)
-    threading.Thread(target=running.serve_forever, daemon=True).start()
-    try:
-        with socket.create_connection(("127.0.0.1", running.server_port), timeout=60) as client:
-            client.sendall(f"POST / HTTP/1.0\r\nContent-Length: {size}\r\n\r\nx".encode())
-            assert b" 413 " in client.recv(64)
-    finally:
-        running.shutdown()
-        running.server_close()
+        found = np.float32(answer["outputs"][0]["data"]).reshape(answer["outputs"][0]["shape"])
+        np.testing.assert_array_equal(found, np.asarray(session(request)))
 
 
 def test_nobody_but_its_maker_may_write_to_the_image(image: Stage) -> None:
