@@ -16,8 +16,9 @@ import pytest
 import typer
 
 from bolt_numba.cli.app import app
-from tests.serve.serving import add, running
+from tests.serve.serving import running
 from tests.serve.test_adapters import FOLDER, python_with
+from tests.small import add
 
 CLUSTER = ("kserve.yaml", "kubernetes.yaml")
 SERVICE = FOLDER / "bolt-numba.service"
