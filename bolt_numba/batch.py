@@ -50,7 +50,12 @@ def prepare(model: Path, path: Path, *, shapes: Mapping[str, Sequence[int]] | No
 
     graph, target = load(model), os.path.abspath(path)
     save(surgery.packed(graph, threads=(1,), shapes=shapes), target)
-    compile(target, threads=1).warmup(complete_shapes(graph, shapes))
+    session, sizes = compile(target, threads=1, stand_ins=False), complete_shapes(graph, shapes)
+    session.warmup(sizes)
+    free = [spec.name for spec in session.inputs if spec.shape and isinstance(spec.shape[0], str)]
+    for power in range(MAX_BATCH.bit_length()):  # of rows, as predictors run them
+        with suppress(BoltError):  # a first axis that is not that of rows may not have every size
+            session.warmup(sizes | {name: (1 << power, *sizes[name][1:]) for name in free})
     return target
 
 

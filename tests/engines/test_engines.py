@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -49,6 +50,32 @@ def check(numbers: Any, results: Any) -> None:
     assert sorted(int(i) for i in numbers) == list(range(ROWS))
     for i, y in zip(numbers, results, strict=True):
         np.testing.assert_allclose(y, WANTED[int(i)], rtol=1e-5)
+
+
+PREPARE = """
+import sys
+from bolt_numba import batch
+batch.prepare(sys.argv[1], sys.argv[2], shapes={"x": (32, 8)})
+"""
+RUN = """
+import sys
+import numpy as np
+from bolt_numba import batch
+predictor = batch.Predictor(sys.argv[2], threads=1)
+for rows in (32, 63, 1):
+    predictor({"x": np.ones((rows, 8))})
+"""
+
+
+def test_workers_compile_nothing_after_prepare(tmp_path: Path) -> None:
+    source, cache = softmax(tmp_path / "softmax.onnx"), tmp_path / "cache"
+    environment = {**os.environ, "BOLT_NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)}
+    kernels = []
+    for program in (PREPARE, RUN):
+        command = [sys.executable, "-c", program, str(source), str(tmp_path / "softmax.bolt")]
+        subprocess.run(command, env=environment, check=True)
+        kernels.append(sorted(file.name for file in cache.rglob("*.kernel")))
+    assert kernels[0] == kernels[1] != []
 
 
 # --- joblib ----------------------------------------------------------------------------------------------------------
