@@ -5,7 +5,8 @@
 
 Images are those of MobileNet v2, eight a run; texts have 128 tokens for MiniLM.  Rows are drawn in the workers by
 their number, so no engine is measured by how it moves images.  Workers have started, and have seen a first task, before
-the clock runs; but Ray begins its actors in each job, and that counts.  Turns of one process and of the workers alternate; the median counts.
+the clock runs; but Ray begins its actors in each job, and that counts.  Turns of one process and of the workers
+alternate; the median counts.
 Memory is the proportional set size: what processes share counts once.
 """
 
