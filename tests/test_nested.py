@@ -313,7 +313,7 @@ def test_elements_of_strings_are_texts(odd: object) -> None:
     graph.add_output(Builder(graph)(Cast(I64), graph.add_input("x", TensorType(STRING, (2,)))), "y")
     given = np.array(["1", ""], object)
     given[1] = odd
-    with pytest.raises(DTypeError, match="among the elements, wanted texts"):
+    with pytest.raises(DTypeError, match=r"got .* at \[1\], .*, wanted texts"):
         bn.compile(graph)(given)
 
 

@@ -66,7 +66,7 @@ def test_sessions_take_what_their_level_allows(numerics: str, rng: np.random.Gen
 def test_default_is_the_default_and_others_are_refused(rng: np.random.Generator) -> None:
     graph = layers(rng)
     assert bn.compile(graph).numerics == "default"
-    with pytest.raises(DeviceError, match=r"numerics: got 'exact', wanted one of \('strict', 'default', 'fast'\)"):
+    with pytest.raises(DeviceError, match="numerics: got 'exact', wanted one of strict, default, fast"):
         bn.compile(graph, numerics="exact")
 
 

@@ -347,7 +347,7 @@ def test_scans_are_inferred_again() -> None:
         ({"x": (2, 4)}, r"input 'x': got shape \[2, 4\]"),
         ({"x": (-1, 3)}, r"got shape \[-1, 3\]"),
         ({"x": (2, 3), "y": (4, 1)}, "dimension n: got 4, wanted 2 as elsewhere"),
-        ({"y": (2, 2)}, "node 'Concat': Concat: dimension 1"),
+        ({"y": (2, 2)}, "node 'Concat': Concat: shapes of operands"),
     ],
 )
 def test_wrong_shapes(shapes: dict[str, Any], text: str) -> None:
