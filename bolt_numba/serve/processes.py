@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 
@@ -14,7 +16,9 @@ log = logging.getLogger("bolt_numba.serve")
 
 SHORTEST_S = 1.0
 """Seconds that a process lives at least: one that ends sooner is begun again only after so long."""
+PR_SET_PDEATHSIG = 1
 ENDS = (signal.SIGTERM, signal.SIGINT)
+PASSED = (*ENDS, signal.SIGHUP)
 
 
 class Herd:
@@ -30,7 +34,7 @@ class Herd:
 
     def run(self) -> None:
         """Begin all, look after them, and return when all have ended."""
-        for each in (*ENDS, signal.SIGHUP):
+        for each in PASSED:
             signal.signal(each, self._pass_on)
         for number in range(self.count):
             self._begin(number)
@@ -38,16 +42,21 @@ class Herd:
             self._look_after(*os.waitpid(-1, 0))
 
     def _begin(self, number: int) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED)  # until the child has no handler of ours
         pid = os.fork()
         if pid:
             self.pids[pid] = (number, time.monotonic())
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED)
             if self.is_ending:  # the signal came before the process was known
                 os.kill(pid, signal.SIGTERM)
             return
         status = 1
         try:
-            for each in (*ENDS, signal.SIGHUP):
+            for each in PASSED:
                 signal.signal(each, signal.SIG_DFL)
+            if sys.platform == "linux":  # it ends with the process that looks after it, if that is killed
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED)
             self.work(number)
             status = 0
         except BaseException:

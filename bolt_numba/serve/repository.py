@@ -118,7 +118,8 @@ class Repository:
             known = self.states_of(name)
             if known:
                 raise RequestError(f"model {name!r}: {known[-1][1] or known[-1][0].lower()}", "unavailable")
-            raise RequestError(f"model: got {name!r:.80}, wanted one of {sorted(self.models)}", "missing")
+            kind = "missing" if self.has_begun else "unavailable"
+            raise RequestError(f"model: got {name!r:.80}, wanted one of {sorted(self.models)}", kind)
         if not version:
             return next(reversed(versions.values()))
         if version not in versions:

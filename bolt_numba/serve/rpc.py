@@ -12,6 +12,7 @@ import numpy as np
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.json_format import ParseDict
+from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from bolt_numba.base.types import STRING, Array
@@ -51,24 +52,28 @@ class Rpc:
         }  # fmt: skip
         made = {name: self._unary(name, self._told(name, call)) for name, call in calls.items()}
         made["ModelInfer"] = self._unary("ModelInfer", self.infer)
-        request, reply = self.types["ModelStreamInfer"]
         made["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self.stream, request.FromString, reply.SerializeToString
+            self.stream, None, self.types["ModelStreamInfer"][1].SerializeToString
         )
         return grpc.method_handlers_generic_handler(SERVICE, made)
 
     def _unary(self, name: str, call: Callable[[Any, Any], Any]) -> Any:
-        request, reply = self.types[name]
-
-        async def answer(given: Any, context: Any) -> Any:
+        async def answer(given: bytes, context: Any) -> Any:
             try:
-                self._want_token(context)
-                return await call(given, context)
+                return await call(self._message(name, given, context), context)
             except Exception as error:
                 code, said = _failure(error)
                 await context.abort(code, said)
 
-        return grpc.unary_unary_rpc_method_handler(answer, request.FromString, reply.SerializeToString)
+        return grpc.unary_unary_rpc_method_handler(answer, None, self.types[name][1].SerializeToString)
+
+    def _message(self, name: str, given: bytes, context: Any) -> Any:
+        """A request as its message; it is not looked at before its token."""
+        want_token(self.token, str(dict(context.invocation_metadata()).get("authorization", "")))
+        try:
+            return self.types[name][0].FromString(given)
+        except DecodeError as error:
+            raise RequestError(f"{name}: got what is no message: {error}") from None
 
     def _told(self, name: str, call: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
         """A method that gives a dictionary, as one that gives its message."""
@@ -77,9 +82,6 @@ class Rpc:
             return ParseDict(await call(given), self.types[name][1]())
 
         return answer
-
-    def _want_token(self, context: Any) -> None:
-        want_token(self.token, str(dict(context.invocation_metadata()).get("authorization", "")))
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
@@ -131,16 +133,18 @@ class Rpc:
             reply.raw_output_contents.append(bytes(to_bytes(array)))
         return reply
 
-    async def stream(self, given: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+    async def stream(self, given: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """An answer for each request, in their order; a request that fails ends nothing."""
         reply = self.types["ModelStreamInfer"][1]
-        async for request in given:
+        async for data in given:
+            asked = ""
             try:
-                self._want_token(context)
+                request = self._message("ModelStreamInfer", data, context)
+                asked = request.id
                 made = reply(infer_response=await self.infer(request, context))
             except Exception as error:
                 made = reply(error_message=_failure(error)[1])
-                made.infer_response.id = request.id
+                made.infer_response.id = asked
             yield made
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bolt_numba.serve.errors import RequestError
 from bolt_numba.serve.repository import Repository
@@ -28,6 +29,8 @@ log = logging.getLogger("bolt_numba.serve")
 LOCAL = "127.0.0.1"
 MIB = 1 << 20
 BACKLOG = 2048
+MOST_HEADERS = 1 << 20
+"""Bytes of the headers of a request, and of what came with their end."""
 LAST_S = 2.0
 """Seconds to close what no request needs any more."""
 
@@ -85,6 +88,24 @@ def run_loop(main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
+class _Connection(HttpToolsProtocol):
+    """A connection whose headers have an end."""
+
+    size = 0
+
+    def data_received(self, data: bytes) -> None:
+        if self.cycle is None or self.cycle.response_complete:  # no request has begun
+            self.size += len(data)
+        if self.size > MOST_HEADERS:
+            self.transport.close()
+        else:
+            super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        self.size = 0
+        super().on_headers_complete()
+
+
 class _Http(uvicorn.Server):
     """uvicorn's server, without its own handlers of signals."""
 
@@ -121,13 +142,19 @@ class Server:
         self.ended = asyncio.Event()
 
     async def begin(self) -> None:
-        """Open the ports, then load the models: the server is live before it is ready.  Raises RequestError."""
+        """Open the ports, then load the models: the server is live before it is ready.  Raises RequestError.
+
+        One of several processes loads first: until then the others answer.
+        """
         doors = self.doors
+        if self.shared:
+            await self.repository.look()
         if doors.grpc_port is not None:
             await self._begin_rpc(doors.grpc_port)
         if doors.http_port is not None:
             self._begin_http(doors.http_port)
-        await self.repository.look()
+        if not self.shared:
+            await self.repository.look()
         if doors.poll_seconds:
             self._begin_task(self.repository.watch(doors.poll_seconds))
 
@@ -143,9 +170,10 @@ class Server:
         self.http_port = found.getsockname()[1]
         app = Rest(self.repository, int(doors.max_body * MIB), doors.body_seconds, doors.token).app
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", ws="none", limit_concurrency=doors.max_connections,
+            app, http=_Connection, log_config=None, access_log=False, lifespan="off", ws="none",
+            limit_concurrency=doors.max_connections, backlog=BACKLOG, server_header=False,
             ssl_certfile=doors.certificate and str(doors.certificate), ssl_keyfile=doors.key and str(doors.key),
-            timeout_graceful_shutdown=int(doors.grace_seconds), backlog=BACKLOG, server_header=False,
+            timeout_graceful_shutdown=int(doors.grace_seconds),
         )  # fmt: skip
         try:
             config.load()

@@ -26,7 +26,7 @@ import numpy as np
 
 from bolt_numba.errors import BoltError
 from bolt_numba.serve import ModelSettings, Repository
-from bolt_numba.serve.errors import STATUS, kind_of
+from bolt_numba.serve.errors import STATUS, RequestError, kind_of
 from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.rest import Rest
 from bolt_numba.serve.rpc import Rpc
@@ -129,6 +129,9 @@ class Context:
     def time_remaining(self) -> None:
         return None
 
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
 
 async def rpc_case(rpc: Rpc, rng: random.Random) -> str:
     _, _, wanted = good(rng)
@@ -149,8 +152,8 @@ async def rpc_case(rpc: Rpc, rng: random.Random) -> str:
             changed[rng.randrange(len(changed))] = rng.randrange(256)
         data = bytes(changed[: rng.randint(1, len(changed))] if rng.random() < 0.2 else changed)
     try:
-        request = rpc.types["ModelInfer"][0].FromString(data)
-    except Exception:  # grpc answers these itself
+        request = rpc._message("ModelInfer", data, Context())
+    except RequestError:
         return "rpc no message"
     try:
         reply = await rpc.infer(request, Context())

@@ -93,6 +93,14 @@ def test_processes_share_a_port_and_one_that_dies_is_begun_again(tmp_path: Path)
         assert process.wait(WAIT_S) == 0
 
 
+def test_processes_end_with_the_one_that_began_them(tmp_path: Path) -> None:
+    with started(add(tmp_path / "sum.onnx"), "--workers", "2") as (process, address, _):
+        process.kill()
+        process.communicate(timeout=WAIT_S)  # all that hold its standard error are gone
+        with pytest.raises(URLError):
+            status(address, "/v2/health/live")
+
+
 def test_several_processes_change_together(tmp_path: Path) -> None:
     add(tmp_path / "m" / "1" / "model.onnx")
     with started(tmp_path, "--workers", "2") as (process, address, _):

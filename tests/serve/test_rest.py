@@ -181,6 +181,18 @@ def test_slow_headers_end(server: Running) -> None:
         assert time.monotonic() - begin < 10
 
 
+def test_headers_without_end_are_cut_off(server: Running) -> None:
+    with socket.create_connection(server.http.split(":")) as connection:
+        connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n")
+        with pytest.raises(ConnectionError):
+            connection.sendall(b"x: y\r\n" * (1 << 21))
+    kept = HTTPConnection(server.http, timeout=30)
+    for _ in range(3):  # others have as much again for each request
+        kept.request("POST", INFER, json.dumps(GOOD) + " " * 500_000, {"x": "y" * 30_000})
+        assert kept.getresponse().read().startswith(b"{\"model_name")
+    kept.close()
+
+
 def test_other_paths_and_methods(server: Running) -> None:
     assert ask(server, "/v3")[0] == 404
     assert ask(server, INFER)[0] == 405
@@ -275,9 +287,13 @@ def test_tls(tmp_path: Path) -> None:
         channel = grpc.secure_channel(server.grpc, grpc.ssl_channel_credentials(certificate.read_bytes()))
         call = channel.unary_unary("/inference.GRPCInferenceService/ServerReady")
         assert call(b"", metadata=[("authorization", "Bearer t")], timeout=30) == b"\x08\x01"
-        with pytest.raises(grpc.RpcError) as refused:
-            call(b"", timeout=30)
-        assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        for what, wanted in ((b"", "UNAUTHENTICATED"), (b"no message", "UNAUTHENTICATED")):
+            with pytest.raises(grpc.RpcError) as refused:
+                call(what, timeout=30)
+            assert refused.value.code().name == wanted
+        with pytest.raises(grpc.RpcError, match="got what is no message") as refused:
+            call(b"no message", metadata=[("authorization", "Bearer t")], timeout=30)
+        assert refused.value.code().name == "INVALID_ARGUMENT"
         channel.close()
 
 
