@@ -94,7 +94,7 @@ class _Connection(HttpToolsProtocol):
     size = 0
 
     def data_received(self, data: bytes) -> None:
-        if self.cycle is None or self.cycle.response_complete:  # no request has begun
+        if getattr(self.cycle, "response_complete", True):  # no request has begun
             self.size += len(data)
         if self.size > MOST_HEADERS:
             self.transport.close()
