@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: pytest check dist protocol workflows scoreboard aarch64 cross-tools help demo serve-demo adapters env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-all clients engines wheel-kernels attack fuzz docs site newcomer hooks clean
+.PHONY: pytest check dist protocol workflows scoreboard aarch64 cross-tools help demo serve-demo adapters env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-all clients engines wheel-kernels attack fuzz docs pages site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -198,6 +198,9 @@ SECONDS ?= 600
 fuzz: $(STAMP) ## Fuzz what reads files, by coverage: make fuzz TARGET=tflite SECONDS=600 (or caffe, paddle, onnx, bolt, packed, program, flow).
 	$(BIN)/python -m pip install --quiet -r tests/fuzz/requirements.txt
 	$(BIN)/python -W ignore -m tests.fuzz run $(TARGET) --seconds $(SECONDS)
+
+pages: $(STAMP) ## Run all that the pages of the documentation say.
+	$(BIN)/python -m pytest -q tests/test_pages.py
 
 site: $(STAMP) ## Build the documentation in build/site, links checked.
 	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet -e '.[docs]'

@@ -28,17 +28,21 @@ from typing import Any, NamedTuple
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import grpc
 import numpy as np
 
 import bolt_numba as bn
 from bench.zoo import ZOO
+from bolt_numba.serve import ModelSettings, Repository
+from bolt_numba.serve.rpc import SERVICE, Rpc
 from bolt_numba.serve.tensors import NAMES
 from bolt_numba.types import Array
 
 CLIENTS, SHARE, WAIT_S = 8, 0.7, 120.0
-BINARY, JSON, RECIPE = "bolt-numba, binary", "bolt-numba, JSON", "FastAPI + onnxruntime, JSON"
+BINARY, JSON, GRPC = "bolt-numba, binary", "bolt-numba, JSON", "bolt-numba, gRPC"
+RECIPE = "FastAPI + onnxruntime, JSON"
 US, MS = 1e6, 1e3
-PORTS = iter(range(18500, 19500))
+PORTS = iter(range(18500, 19500, 2))
 
 
 class Contestant(NamedTuple):
@@ -70,8 +74,8 @@ def servers(path: Path, feeds: Mapping[str, Array], names: Sequence[str]) -> Ite
     """The contestants, each a process of its own."""
     ours, theirs = next(PORTS), next(PORTS)
     commands = {
-        ours: [sys.executable, "-m", "bolt_numba", "serve", str(path), "--http-port", str(ours), "--grpc-port", "-1",
-               "--log-level", "error"],
+        ours: [sys.executable, "-m", "bolt_numba", "serve", str(path), "--http-port", str(ours),
+               "--grpc-port", str(ours + 1), "--log-level", "error"],
         theirs: [sys.executable, "-m", "uvicorn", "bench.serving_app:app", "--port", str(theirs),
                  "--log-level", "error"],
     }  # fmt: skip
@@ -179,21 +183,44 @@ async def at_random(contestant: Contestant, rate: float, seconds: float) -> list
     return spent
 
 
+def over_grpc(port: int, request: Any, count: int) -> list[float]:
+    """Seconds of requests of gRPC, one after the other, on one channel.  request: a message."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        ask = channel.unary_unary(f"/{SERVICE}/ModelInfer", _registered_method=True)
+        data, spent = request.SerializeToString(), []
+        for _ in range(count):
+            begin = time.perf_counter()
+            ask(data)
+            spent.append(time.perf_counter() - begin)
+    return spent[count // 10 :]
+
+
+def grpc_request(name: str, feeds: Mapping[str, Array]) -> Any:
+    """A request of the protocol as a message, with raw contents."""
+    made = Rpc(Repository(None, {}, ModelSettings()), None).types["ModelInfer"][0](model_name=name)
+    for key, array in feeds.items():
+        made.inputs.add(name=key, datatype=NAMES[array.dtype], shape=array.shape)
+        made.raw_input_contents.append(array.tobytes())
+    return made
+
+
 def overhead(name: str, count: int) -> Iterator[str]:
     """Lines of a table."""
     path, feeds = _model(name)
     session = bn.compile(path, stand_ins=False)
+    request = grpc_request(path.stem, feeds)
     with servers(path, feeds, (BINARY, JSON)) as there:
-        spent: dict[str, list[float]] = {key: [] for key in ("run", *there)}
+        spent: dict[str, list[float]] = {key: [] for key in (*there, GRPC, "run")}
         for _ in range(5):
             for key, contestant in there.items():
                 spent[key] += asyncio.run(alone(contestant, count // 5))
+            spent[GRPC] += over_grpc(there[BINARY].port + 1, request, count // 5)
             for _ in range(count // 5):
                 begin = time.perf_counter()
                 session.run(None, feeds)
                 spent["run"].append(time.perf_counter() - begin)
     run = median(spent["run"]) * US
-    for key in there:
+    for key in (*there, GRPC):
         found = median(spent[key]) * US
         yield f"| {name} | {key} | {run:.0f} | {found:.0f} | {found - run:.0f} |"
 

@@ -80,6 +80,11 @@ def pointwise_conv(op: Op, filters: tuple[int, ...]) -> Case:
 EXTRA: dict[str, Case] = {
     "Cast-convert": Case(Cast(F16), (np.arange(40, dtype=F32),)),
     "Cast-cast_by_table": Case(Cast(F8), (np.arange(40, dtype=F32),)),
+    "Conv-depthwise": Case(
+        Conv(group=40, layout="NHWC"),
+        (np.arange(1200, dtype=F32).reshape(1, 5, 6, 40) / 1200, np.arange(360, dtype=F32).reshape(40, 1, 3, 3) / 360),
+        exact=False,
+    ),
     "Conv-conv_strassen": pointwise_conv(Conv(layout="NHWC"), (192, 128, 1, 1)),
     "Conv-winograd_6": winograd(24),
     "Conv-winograd_4": winograd(16),

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime  # type: ignore[import-untyped]
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
@@ -131,11 +131,11 @@ def test_reference_agrees_with_an_outside_oracle(op: type[Op]) -> None:
     @given(CASES[op]())
     def check(case: Case) -> None:
         nonlocal ran
-        if has_oracle(case):
-            results = evaluate(case)
-            for got, wanted in zip(results, by_oracle(case, results), strict=True):
-                close(case, got, wanted)
-            ran += 1
+        assume(has_oracle(case))  # others are drawn in the place of those that have none
+        results = evaluate(case)
+        for got, wanted in zip(results, by_oracle(case, results), strict=True):
+            close(case, got, wanted)
+        ran += 1
 
     check()
     assert ran >= 3

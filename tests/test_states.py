@@ -258,7 +258,7 @@ def test_outputs_become_the_inputs_of_the_next_run() -> None:
         ({"past": "present"}, {"past": np.empty((0, 5), F32)}, r"state 'past': got f32\[0, ?5\] at first"),
         ({"count": "present"}, {}, r"state 'count': got f32\[\] at first and f32\[.*\] from 'present', wanted f32\[\]"),
         ({"count": "more"}, {"past": np.empty((0, 4), F32)}, r"initial: got \['past'\], wanted names of \['count'\]"),
-        (["count"], {}, "states: got a list, wanted a mapping by names of inputs"),
+        (["count"], {}, "states: got a list, wanted a mapping of inputs' names"),
         ({"count": "more"}, [ZERO], "initial: got a list, wanted a mapping"),
         ({"count": 1}, {}, "state: output: got 1, wanted"),
         ({"count": "more"}, {"count": [[1], [1, 2]]}, "state 'count': got what is no array"),

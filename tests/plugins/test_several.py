@@ -74,7 +74,7 @@ def test_the_same_device_twice_is_refused(graph: bn.Graph, device: Any) -> None:
 
 @pytest.mark.parametrize("name", ["simnpu:", "simnpu:a b", "simnpu:a.b", "simnpu:../a", "nosuch:a"])
 def test_names_that_cannot_be(graph: bn.Graph, name: str) -> None:
-    with pytest.raises(bn.DeviceError, match=r"^device: got .*, wanted one of 'cpu', .*'simnpu'"):
+    with pytest.raises(bn.DeviceError, match=r"^device: got .*, wanted one of .*'cpu', .*'simnpu'"):
         bn.compile(graph, device=[name, "cpu"])
 
 
