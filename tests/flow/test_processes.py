@@ -177,12 +177,17 @@ def test_closing_ends_processes_at_once_or_after_their_tasks() -> None:
 
 
 def test_a_flow_that_nobody_has_leaves_nothing() -> None:
+    before = segments(), {*multiprocessing.active_children()}  # of other tests in this process
     flow = flow_of(heavy.with_pid)
     _, pid = flow(x=np.zeros(100))["y"]
     flow.submit(x=np.zeros(100))
     del flow
     assert gone(pid)
-    assert becomes(lambda: not segments() and not multiprocessing.active_children())
+
+    def left() -> tuple[set[str], set[Any]]:
+        return segments() - before[0], {*multiprocessing.active_children()} - before[1]
+
+    assert becomes(lambda: left() == (set(), set())), left()
 
 
 def test_states_pins_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
