@@ -28,7 +28,7 @@ import numpy as np
 from bolt_numba.base.config import CHECK, MEMORY, plans_limit
 from bolt_numba.base.digest import sha256
 from bolt_numba.base.files.folder_index import state_of
-from bolt_numba.base.files.kept import cache_root, folders, keep
+from bolt_numba.base.files.kept import cache_root, drop_oldest, folders, keep
 from bolt_numba.base.files.mapped import LINE
 from bolt_numba.base.files.regular import open_regular
 from bolt_numba.base.files.stamps import are_settled, is_unchanged, stamp_at
@@ -221,11 +221,4 @@ def _limit(limit: int) -> None:
         with suppress(OSError):
             if part.stat().st_mtime < time.time() - ABANDONED_S:
                 part.unlink()
-    rows = entries()
-    nbytes = sum(found.st_size for _, found in rows)
-    for path, found in rows[:-1]:
-        if nbytes <= limit:
-            return
-        with suppress(OSError):
-            path.unlink()
-            nbytes -= found.st_size
+    drop_oldest(entries(), limit)

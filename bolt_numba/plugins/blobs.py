@@ -19,7 +19,7 @@ from zlib import crc32
 
 from bolt_numba.base.config import cache_limit
 from bolt_numba.base.errors import DeviceError
-from bolt_numba.base.files.kept import cache_root, keep, maps
+from bolt_numba.base.files.kept import cache_root, drop_oldest, keep, maps
 from bolt_numba.plugins.interface import INTERFACE, CompileContext, DeviceDriver, Setting
 from bolt_numba.plugins.registry import own_settings
 
@@ -79,7 +79,7 @@ def write(name: str, blob: bytes) -> None:
         return
     keep(f"{FOLDER}/{name}", data)
     if limit:
-        _limit(cache_root() / FOLDER, limit)
+        drop_oldest(entries(), limit)
 
 
 def stamp(name: str) -> Stamp | None:
@@ -112,14 +112,3 @@ def clear() -> int:
         with suppress(OSError):
             path.unlink()
     return len(rows)
-
-
-def _limit(folder: Path, limit: int) -> None:
-    rows = entries()
-    nbytes = sum(found.st_size for _, found in rows)
-    for path, found in rows[:-1]:
-        if nbytes <= limit:
-            return
-        with suppress(OSError):
-            path.unlink()
-            nbytes -= found.st_size

@@ -70,9 +70,9 @@ class Rest:
         """A handler whose requests are held to the token, and whose errors become answers."""
 
         async def answer(request: Request) -> Response:
-            begin = time.perf_counter()
+            begin, path = time.perf_counter(), request.scope["path"]
             try:
-                if request.url.path not in OPEN:
+                if path not in OPEN:
                     want_token(self.token, request.headers.get("authorization", ""))
                 response = await handler(request)
             except ClientDisconnect:
@@ -82,9 +82,9 @@ class Rest:
             status, asked = response.status_code, request.headers.get("x-request-id")
             if asked:
                 response.headers["x-request-id"] = asked
-            level = logging.INFO if status >= STATUS["internal"][0] and request.url.path not in OPEN else logging.DEBUG
+            level = logging.INFO if status >= STATUS["internal"][0] and path not in OPEN else logging.DEBUG
             if log.isEnabledFor(level):
-                told = {"method": request.method, "path": request.url.path, "status": status, "request_id": asked}
+                told = {"method": request.method, "path": path, "status": status, "request_id": asked}
                 log.log(level, "request", extra=told | {"ms": round(1e3 * (time.perf_counter() - begin), 3)})
             return response
 

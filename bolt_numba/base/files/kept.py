@@ -210,3 +210,14 @@ def _is_everybodys(folder: Path) -> bool:
 
 def _once(*paths: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(paths))
+
+
+def drop_oldest(rows: Sequence[tuple[Path, os.stat_result]], limit: int) -> None:
+    """Remove files, the first ones first, until all together take no more bytes than the limit; the last one stays."""
+    nbytes = sum(found.st_size for _, found in rows)
+    for path, found in rows[:-1]:
+        if nbytes <= limit:
+            return
+        with suppress(OSError):
+            path.unlink()
+            nbytes -= found.st_size
