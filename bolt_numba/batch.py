@@ -20,13 +20,13 @@ from bolt_numba.base.options import count_of, not_among
 from bolt_numba.base.types import STRING, Array, TensorSpec, dtype_name
 from bolt_numba.compiling import compile
 from bolt_numba.sessions.inputs import as_array, as_input
+from bolt_numba.sessions.rows import MAX_BATCH, in_parts
 
 if TYPE_CHECKING:
     from bolt_numba.sessions.session import Session
 
 __all__ = ["Predictor", "predict", "prepare", "ray_settings", "spark_udf"]
 
-MAX_BATCH = 32
 SHARE = 0.5
 """Of a processor that an actor of Ray asks for at most: Ray waits for ever where actors leave none to readers."""
 Path: TypeAlias = "str | os.PathLike[str]"
@@ -87,8 +87,7 @@ class Predictor:
             if unknown := [name for name in wanted if name not in known]:
                 raise BoltError(not_among(what, unknown, known))
         self.inputs, self.keep, self.outputs = inputs, tuple(keep), {name: made[o] for name, o in names.items()}
-        fixed = [s.shape[0] for s in self.session.inputs if s.shape and isinstance(s.shape[0], int)]
-        self.max_batch, self.is_fixed = [*fixed, count_of("max_batch", max_batch)][0], bool(fixed)
+        self.max_batch = count_of("max_batch", max_batch)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._again, ()
@@ -101,11 +100,11 @@ class Predictor:
         """
         columns = _columns_of(batch)
         given = self._given(columns)
-        rows, order = len(given[0]), [spec.name for spec in self.session.outputs]
-        parts = [(numbers, self._run(given, numbers)) for numbers in self._parts(given, rows)]
+        rows, wanted = len(given[0]), [spec.name for spec in self.outputs.values()]
+        parts = [*in_parts(self.session, wanted, given, rows, self.max_batch)]
         made = {name: columns[name] for name in self.keep}
-        for name, spec in self.outputs.items():
-            made[name] = _gathered(spec, [(numbers, found[order.index(spec.name)]) for numbers, found in parts], rows)
+        for at, (name, spec) in enumerate(self.outputs.items()):
+            made[name] = _gathered(spec, [(numbers, found[at]) for numbers, found in parts], rows)
         if not hasattr(batch, "iloc"):
             return made
         return type(batch)({n: list(v) if v.ndim > 1 else v for n, v in made.items()}, index=batch.index)
@@ -124,40 +123,6 @@ class Predictor:
             raise ShapeError(f"columns: got {sorted(counts)} rows, wanted as many in each")
         of = [items[n] if isinstance(n, str) else [*zip(*(items[one] for one in n), strict=True)] for n in names]
         return [_column(spec, column) for spec, column in zip(specs, of, strict=True)]
-
-    def _parts(self, given: Sequence[Any], rows: int) -> Iterator[Sequence[int]]:
-        """Numbers of rows that run together: those of the same shapes, in powers of two at the end."""
-        groups: dict[Hashable, Any] = {(): range(rows)}
-        pairs = [(column, spec.shape == ()) for column, spec in zip(given, self.session.inputs, strict=True)]
-        if any(is_scalar or isinstance(column, list) for column, is_scalar in pairs):  # a run has one such scalar
-            groups = {}
-            for i in range(rows):
-                key = tuple(column[i].item() if is_scalar else column[i].shape for column, is_scalar in pairs)
-                groups.setdefault(key, []).append(i)
-        for numbers in groups.values():
-            while numbers:
-                size = min(self.max_batch, len(numbers) if self.is_fixed else 1 << (len(numbers).bit_length() - 1))
-                yield numbers[:size]
-                numbers = numbers[size:]
-
-    def _run(self, given: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
-        """Results of rows of the same shapes.  A model of a fixed number of rows gets the last one several times."""
-        more = self.max_batch - len(numbers) if self.is_fixed else 0
-        taken = [*numbers, *[numbers[-1]] * more] if more else numbers
-        feeds = {spec.name: _taken(c, taken) for spec, c in zip(self.session.inputs, given, strict=True)}
-        feeds |= {spec.name: feeds[spec.name][0] for spec in self.session.inputs if spec.shape == ()}
-        try:
-            results = self.session.run(None, feeds)
-            for spec in self.outputs.values():
-                found: Any = results[self.session.outputs.index(spec)]
-                if not np.iterable(found) or sum(1 for _ in found) != len(taken):
-                    raise ShapeError(f"output {spec.name!r}: got other than {len(taken)} rows, as many as were given")
-        except BoltError as error:
-            if len(numbers) == 1:
-                raise type(error)(f"row {numbers[0]}: {error}") from error
-            alone = [self._run(given, [number]) for number in numbers]  # the one at fault is named
-            return [[result[0] for result in results] for results in zip(*alone, strict=True)]
-        return results
 
 
 @border("predict", OSError)
@@ -282,13 +247,6 @@ def _fitted(spec: TensorSpec, given: Any, leading: int) -> Array:
 def _plain(given: Any) -> Any:
     """Arrays of objects as lists, at every level."""
     return [*map(_plain, given)] if getattr(given, "dtype", None) == STRING else given
-
-
-def _taken(column: Any, numbers: Sequence[int]) -> Array:
-    """Rows of a column; those that follow one another are not copied."""
-    if isinstance(column, list):
-        return np.stack([column[number] for number in numbers])
-    return column[numbers.start : numbers.stop] if isinstance(numbers, range) else column[numbers]  # type: ignore[no-any-return]
 
 
 def _gathered(spec: TensorSpec, parts: Sequence[tuple[Any, Any]], rows: int) -> Any:

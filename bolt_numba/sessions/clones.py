@@ -13,6 +13,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.sessions.inputs import threads_of
 
 if TYPE_CHECKING:
+    from bolt_numba.runtime.reports.report import Report
     from bolt_numba.runtime.states import Choose
     from bolt_numba.sessions.session import Session
 
@@ -75,6 +76,28 @@ def memory_of(sessions: Sequence[Session]) -> dict[str, int]:
         "arena": max((shared for shared, _ in arenas), default=0),
         "naive": max((naive for _, naive in arenas), default=0),
     }
+
+
+def packs_of(session: Session) -> dict[tuple[int, str], Array]:
+    """As `Session.packs`."""
+    rows = session._packs.export()
+    for each in inside(session)[1:]:
+        rows |= {(place, f"{taken(each)}: {key}"): a for (place, key), a in each._packs.export().items()}
+    return rows
+
+
+def reported(session: Session) -> Report:
+    """As `Session.report`."""
+    from bolt_numba.runtime.reports.report import report_of
+
+    made = report_of(session._runner) if session._plugins is None else session._plugins.report(session._runner)
+    if session._texts is not None:
+        made[:] = [*session._texts.rows(session._texts.before), *made, *session._texts.rows(session._texts.behind)]
+    for each in session._inner():
+        inner = each.report()
+        made += [{"inputs": taken(each), **row} for row in inner]
+        made.tapes += [{"inputs": taken(each), **row} for row in inner.tapes]
+    return made
 
 
 def with_outputs(session: Session, extra: tuple[str, ...]) -> Session:

@@ -19,7 +19,7 @@ from bolt_numba.devices import in_order, plug_ins
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.model import MAIN
 from bolt_numba.runtime.copies import Views, dense
-from bolt_numba.sessions.clones import apart, cloned, inside, is_still_shared, memory_of, run_apart, taken, with_outputs
+from bolt_numba.sessions import clones
 from bolt_numba.sessions.inputs import (
     check_apart,
     check_buffer,
@@ -226,7 +226,7 @@ class Session:
 
     def _run(self, arrays: list[Array], choose: Choose | None = None) -> list[Array]:
         if self._shared and (told := contradiction(self._shared, self.inputs, arrays)) is not None:
-            return run_apart(self, told, arrays, choose)
+            return clones.run_apart(self, told, arrays, choose)
         if self._texts is not None:
             return self._texts.run(self._go, self._dense(arrays), self._budget)
         if self._states is None:
@@ -274,8 +274,19 @@ class Session:
         if not extra:
             results = dict(zip(self._output_names, self._run(self._arrays(feeds)), strict=True))
         else:
-            results = dict(with_outputs(self, extra)(feeds).items())
+            results = dict(clones.with_outputs(self, extra)(feeds).items())
         return [results[n] for n in names]
+
+    @border("run_rows")
+    def run_rows(self, rows: Iterable[Mapping[str, Any]], outputs: Sequence[str] | None = None) -> list[Outputs]:
+        """Run rows of any lengths: each has inputs by name without the first axis; so have the results, in order.
+
+        Every result is that of the row's own run, as a batch of one.  outputs: as the names of `run`.
+        Raises as a call, with the number of the row, BoltError for a model with states.
+        """
+        from bolt_numba.sessions.rows import run_rows
+
+        return run_rows(self, rows, outputs)
 
     @border("run_into")
     def run_into(self, feeds: Mapping[str, Any], buffers: Mapping[str, Array]) -> None:
@@ -359,7 +370,7 @@ class Session:
         told = contradiction(self._shared, self.inputs, arrays)
         if told is None:
             return self
-        return apart(self, told)
+        return clones.apart(self, told)
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
@@ -418,17 +429,14 @@ class Session:
         ``pinned`` of the host for copies there, which all sessions share, and ``states``, if the model keeps any, with
         the second places of those on a device.
         """
-        return memory_of(inside(self))
+        return clones.memory_of(clones.inside(self))
 
     def packs(self) -> dict[tuple[int, str], Array]:
         """Weights packed so far, by the place of the constant they were packed from and the key of the packing.
 
         The sessions inside (of other sizes, or with other outputs) have theirs behind what they take as inputs.
         """
-        rows = self._packs.export()
-        for each in inside(self)[1:]:
-            rows |= {(place, f"{taken(each)}: {key}"): a for (place, key), a in each._packs.export().items()}
-        return rows
+        return clones.packs_of(self)
 
     def report(self) -> Report:
         """What runs each node of the plans made so far.
@@ -436,16 +444,7 @@ class Session:
         node, operator (op), output, runner: a kernel or ``reference``, device, packs: what it reads in the place of
         constants.  Sessions inside stand behind; ``inputs`` is what they take.  ``.tapes``: why new shapes need plans.
         """
-        from bolt_numba.runtime.reports.report import report_of
-
-        made = report_of(self._runner) if self._plugins is None else self._plugins.report(self._runner)
-        if self._texts is not None:
-            made[:] = [*self._texts.rows(self._texts.before), *made, *self._texts.rows(self._texts.behind)]
-        for each in self._inner():
-            inner = each.report()
-            made += [{"inputs": taken(each), **row} for row in inner]
-            made.tapes += [{"inputs": taken(each), **row} for row in inner.tapes]
-        return made
+        return clones.reported(self)
 
     @border("clone")
     def clone(self, threads: int | None = None) -> Session:
@@ -453,11 +452,11 @@ class Session:
 
         threads: of its runs; None: as many, and it shares plans, too.  Each is closed by itself (docs/usage.md).
         """
-        return cloned(self, threads)
+        return clones.cloned(self, threads)
 
     def close(self) -> None:
         """Drop plans and packed weights, close plug-ins, but keep them for clones; a later call plans anew."""
-        is_shared = is_still_shared(self)
+        is_shared = clones.is_still_shared(self)
         if self._plugins is not None and not is_shared:
             self._plugins.close()
         self._packs = self._new_packs()
