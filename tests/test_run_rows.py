@@ -83,7 +83,6 @@ def test_errors_name_the_row(tmp_path: Path) -> None:
         (good | {"x": np.ones((1, 2), F32)}, ShapeError, "got shape"),
         (good | {"x": None}, DTypeError, "got None"),
         (good | {"ids": np.array([0, 4])}, BoltError, "indices"),
-        (good | {"ids": np.array([0])}, ShapeError, "dimension 't'"),
         (3, DTypeError, "got a int"),
     ):
         with pytest.raises(error, match=rf"(?i)^row 2: .*{said}"):
