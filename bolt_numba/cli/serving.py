@@ -18,6 +18,7 @@ from bolt_numba.cli import console
 from bolt_numba.cli.options import takes_options
 
 if TYPE_CHECKING:
+    from bolt_numba.serve.processes import Link
     from bolt_numba.serve.repository import Repository
     from bolt_numba.serve.server import Doors, Server
 
@@ -25,6 +26,8 @@ HTTP, GRPC = 8000, 8001
 NEEDED = ("grpc", "orjson", "prometheus_client", "starlette", "uvicorn")
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 """Where several processes put their numbers, as the client of Prometheus names it."""
+POLLERS = "GRPC_EXPERIMENTS", "-event_engine_listener"
+"""Has the library of gRPC wait for requests with fewer threads: each takes a fifth less of the processor then."""
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -44,9 +47,11 @@ def serve(  # budget: each option is one line or two
     queue: Annotated[int, typer.Option("--queue", min=1, help="Requests under way; those beyond get 429.")] = 256,
     instances: Annotated[int, typer.Option("--instances", min=1, help="Runs of one model at once.")] = 1,
     deadline_ms: Annotated[float | None, typer.Option("--deadline-ms", min=0, help="Time of a request.")] = None,
+    max_rows: Annotated[int | None, typer.Option("--max-rows", min=1, help="Rows of a request.")] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 1,
     poll: Annotated[float | None, typer.Option("--poll", min=0.1, help="Seconds between looks at the folder.")] = None,
     max_body: Annotated[float, typer.Option("--max-body", min=0.001, help="MiB of a request.")] = 64,
+    max_tensors: Annotated[int, typer.Option("--max-tensors", min=1, help="Inputs, or outputs, of a request.")] = 1000,
     grace: Annotated[float, typer.Option("--grace", min=0, help="Seconds for requests when the server ends.")] = 30,
     token_file: Annotated[
         Path | None, typer.Option("--token-file", metavar="FILE", help="A token that requests must bring.")
@@ -59,6 +64,7 @@ def serve(  # budget: each option is one line or two
     want_installed()
     if log_level not in LEVELS:
         raise typer.BadParameter(f"got {log_level!r}, wanted one of {', '.join(LEVELS)}", param_hint="--log-level")
+    os.environ.setdefault(*POLLERS)  # before the library is imported
     if workers > 1:  # before the client of Prometheus is imported
         counts = tempfile.TemporaryDirectory(prefix="bolt-numba-serve-")  # it is there as long as it has a name
         os.environ[SHARED] = counts.name
@@ -70,14 +76,14 @@ def serve(  # budget: each option is one line or two
     compiled = dict(options)
     if workers > 1 and compiled["threads"] is None:
         compiled["threads"] = max(1, default_threads() // (workers * instances))
-    usual = ModelSettings(max_batch, max_wait_us, {}, queue, instances, deadline_ms, compile=compiled)
+    usual = ModelSettings(max_batch, max_wait_us, {}, queue, instances, deadline_ms, max_rows, compile=compiled)
     doors = Doors(
         host, _port(http_port), _port(grpc_port), max_body, grace_seconds=grace, token=_token(token_file),
-        certificate=certificate, key=key, poll_seconds=poll,
+        certificate=certificate, key=key, poll_seconds=poll, max_tensors=max_tensors,
     )  # fmt: skip
     repository = repository_of(models, usual)
     if workers == 1:
-        run_loop(_served(repository, doors, shared=False))
+        run_loop(_served(repository, doors))
         return
     _serve_in_processes(workers, repository, doors)
 
@@ -102,6 +108,7 @@ def _token(path: Path | None) -> str | None:
 
 def repository_of(paths: list[Path], usual: Any) -> Repository:
     """Models that are named, or those of a folder.  Raises BoltError for what is no model or folder of models."""
+    from bolt_numba.converters.paddle.detect import is_paddle
     from bolt_numba.serve.repository import Repository, is_repository
 
     if len(paths) == 1 and is_repository(paths[0]):
@@ -110,6 +117,8 @@ def repository_of(paths: list[Path], usual: Any) -> Repository:
     for path in paths:
         if not path.exists():
             raise BoltError(f"{path}: got nothing there, wanted a model, or a folder of NAME/VERSION/model.onnx")
+        if path.is_dir() and not is_paddle(b"", path):
+            raise BoltError(f"{path}: got a folder without models, wanted NAME/VERSION/model.onnx or NAME.onnx in it")
         if path.stem in named:
             raise BoltError(
                 f"{path}: got a second model {path.stem!r}, wanted other names: they are those of the files"
@@ -118,10 +127,10 @@ def repository_of(paths: list[Path], usual: Any) -> Repository:
     return Repository(None, named, usual)
 
 
-async def _served(repository: Repository, doors: Doors, shared: bool) -> None:
+async def _served(repository: Repository, doors: Doors, link: Link | None = None) -> None:
     from bolt_numba.serve.server import Server
 
-    await Server(repository, doors, shared).run(_tell)
+    await Server(repository, doors, link).run(_tell)
 
 
 def _tell(server: Server) -> None:
@@ -148,4 +157,4 @@ def _serve_in_processes(count: int, repository: Repository, doors: Doors) -> Non
             doors = replace(doors, **{field: held[-1].getsockname()[1]})
     with console.progress("loading models"):
         repository.preload()
-    Herd(count, lambda number: run_loop(_served(repository, doors, shared=True))).run()
+    Herd(count, lambda link: run_loop(_served(repository, doors, link)), repository.unloaded).run()

@@ -26,7 +26,15 @@ from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.records import record
 from bolt_numba.base.swallowed import swallowed
 from bolt_numba.base.turns import short_turns
-from bolt_numba.kernels.compiles import Compile, LackingError, is_logging, logger, no_compiling, waited
+from bolt_numba.kernels.compiles import (
+    Compile,
+    LackingError,
+    is_logging,
+    logger,
+    no_compiling,
+    seconds_spent,
+    waited,
+)
 from bolt_numba.kernels.jit import compiler_digest
 from bolt_numba.kernels.precompile import compile_later, failed, is_python
 from bolt_numba.kernels.progress import so_far, tell_if_long
@@ -220,3 +228,8 @@ def computed_now(serving: Serving, compute: Callable[[], Any], reference: Callab
         compile_later([error.kernel], lambda: None)
         with one_thread():
             return reference()
+
+
+def compiled_so_far() -> tuple[int, float]:
+    """How many kernels this process has compiled, and the seconds that took."""
+    return len(seconds_spent), sum(seconds_spent)

@@ -8,6 +8,7 @@ import logging
 from bolt_numba.base.border import as_bolt_error
 from bolt_numba.base.errors import BoltError, BudgetError, DeviceError, InternalError, KernelError
 from bolt_numba.flow.errors import FlowDeadlineError, FlowFullError
+from bolt_numba.serve.metrics import FAILURES
 
 log = logging.getLogger("bolt_numba.serve")
 
@@ -52,8 +53,9 @@ def kind_of(error: BaseException) -> str:
 
 
 def failure(error: Exception) -> tuple[str, str]:
-    """The row of `STATUS` that an error belongs to, and what is told of it; what is our fault is logged."""
+    """The row of `STATUS` that an error belongs to, and what is told of it; it is counted, and logged if our fault."""
     kind = kind_of(error)
+    FAILURES.labels(kind).inc()
     if kind == "internal":
         log.error("a request failed", exc_info=error)
     return kind, (str(as_bolt_error(error, "request")) or kind)[:MOST_SAID]
@@ -63,3 +65,9 @@ def want_token(wanted: str | None, given: str) -> None:
     """Raises RequestError where a request's authorization is not that of the server."""
     if wanted is not None and not hmac.compare_digest(given.removeprefix("Bearer ").encode(), wanted.encode()):
         raise RequestError("authorization: got no token, or another, wanted 'Bearer' and the server's", "denied")
+
+
+def want_few(what: str, count: int, most: int) -> None:
+    """Raises RequestError for more than that."""
+    if count > most:
+        raise RequestError(f"{what}: got {count}, wanted at most {most}", "large")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
+
+from bolt_numba.runtime.stand_ins import compiled_so_far
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 """Where several processes of a server put their numbers, as the client of Prometheus names it."""
@@ -37,6 +41,22 @@ LAST = _now("last_request_timestamp_seconds", "When a request was last answered.
 WAITING = _now("waiting_requests", "Requests taken and not answered.", "livesum")
 MEMORY = _now("model_bytes", "Memory of a model by its use, in one process.", "livemax", "use")
 PLANS = _now("model_plans", "Plans of a model, in one process.", "livemax")
+FAILURES = Counter("bolt_failures", "Requests that were refused or failed, and why.", ("outcome",), registry=REGISTRY)
+PROCESS = Gauge(
+    "bolt_process", "What a process holds and did: its memory, and kernels that it compiled.", ("what",),
+    registry=REGISTRY, multiprocess_mode="liveall",
+)  # fmt: skip
+
+
+def measure(models: Iterable[Any]) -> None:
+    """Tell what this process and its models hold, and what it has compiled, by now."""
+    for model in models:
+        model.measure()
+    pages = Path("/proc/self/statm")
+    if pages.exists():
+        PROCESS.labels("resident_bytes").set(int(pages.read_text().split()[1]) * resource.getpagesize())
+    for what, value in zip(("compiled_kernels", "compile_seconds"), compiled_so_far(), strict=True):
+        PROCESS.labels(what).set(value)
 
 
 class ModelCounts:
@@ -46,7 +66,7 @@ class ModelCounts:
         labels = (name, version)
         self.outcome = cache(partial(REQUESTS.labels, *labels))
         self.batch = cache(partial(RUNS.labels, *labels))
-        self.queue, self.last, self.waiting = QUEUE.labels(*labels), LAST.labels(*labels), WAITING.labels(*labels)
+        self.queue, self.last = QUEUE.labels(*labels), LAST.labels(*labels)
 
     def ended(self, seconds: float, outcome: str) -> None:
         """A request was answered, or not.  outcome: `OK`, or a row of `errors.STATUS`."""
@@ -70,8 +90,9 @@ def registry() -> CollectorRegistry:
     return made
 
 
-def exposition() -> bytes:
-    """Prometheus' text form."""
+def exposition(models: Iterable[Any]) -> bytes:
+    """Prometheus' text form, of models that serve here, too."""
+    measure(models)
     return generate_latest(registry())
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,11 @@ from bolt_numba.base.types import STRING, Array, TensorSpec
 from bolt_numba.compiling import compile
 from bolt_numba.flow.files import load as load_flow
 from bolt_numba.flow.flow import Flow
-from bolt_numba.serve.errors import RequestError, kind_of
-from bolt_numba.serve.metrics import MEMORY, OK, PLANS, ModelCounts
+from bolt_numba.serve.errors import RequestError, kind_of, want_few
+from bolt_numba.serve.metrics import MEMORY, OK, PLANS, WAITING, ModelCounts
 from bolt_numba.serve.settings import US, ModelSettings, SettingsError
-from bolt_numba.serve.tensors import datatype_of
+from bolt_numba.serve.tensors import datatype_of, is_optional, taken
 from bolt_numba.sessions.guesses import complete_shapes, model_feeds
-from bolt_numba.sessions.inputs import as_input
 from bolt_numba.sessions.session import Session
 
 FLOWS = (".toml", ".prototxt")
@@ -39,6 +39,16 @@ MOST_SEQUENCES, IDLE_S = 1024, 60.0
 """Sequences of a model that keeps a state; where there is no room, those go that were not asked for so many seconds."""
 USUAL_PRIORITY = 2
 """Of requests that name none: 1 goes before them."""
+
+
+@dataclass(frozen=True)
+class StoredVersion:
+    """A version as it lies on the disk.  stamp: names, sizes and times of its files."""
+
+    path: Path
+    weights: Path | None
+    settings: ModelSettings
+    stamp: tuple[Any, ...]
 
 
 class RequestTerms:
@@ -68,13 +78,11 @@ class ServedModel:
     Raises what `bolt_numba.compile` and `bolt_numba.flow.load` raise, SettingsError for settings that do not fit it.
     """
 
-    def __init__(
-        self, name: str, version: str, source: Path, weights: Path | None, settings: ModelSettings,
-        session: Session | None = None,
-    ) -> None:  # fmt: skip
-        self.name, self.version, self.source, self.settings = name, version, source, settings
+    def __init__(self, name: str, version: str, stored: StoredVersion, session: Session | None = None) -> None:
+        self.name, self.version, self.stored, self.settings = name, version, stored, stored.settings
         self.under_way, self.latest, self.expected = 0, 0.0, dict[Any, float]()
-        self.session = None if is_flow(source) else session or session_of(source, weights, settings)
+        source = stored.path
+        self.session = None if is_flow(source) else session or session_of(stored)
         self.platform = f"bolt_numba_{'flow' if self.session is None else source.suffix[1:].lower() or 'folder'}"
         self.flow = self._flow_of_file() if self.session is None else self._flow_of_model(self.session)
         for spec in (*self.inputs, *self.outputs):
@@ -86,9 +94,9 @@ class ServedModel:
             self._try(self.session)
 
     def _flow_of_file(self) -> Flow:
-        flow = load_flow(self.source, capacity=self.settings.queue)
+        flow = load_flow(self.stored.path, capacity=self.settings.queue)
         if missing := [value for value in flow.inputs if value not in flow.types]:
-            raise SettingsError(f"{self.source}: inputs: got no types of {missing}, wanted such as x = 'f32[n,3]'")
+            raise SettingsError(f"{self.stored.path}: inputs: got no types of {missing}, wanted such as x = 'f32[n,3]'")
         self.inputs = list(flow.types.values())
         self.outputs = [flow.type_of_value(value) or TensorSpec(value, STRING, None) for value in flow.outputs]
         self.outputs = [
@@ -125,22 +133,33 @@ class ServedModel:
 
     def taken(self, given: Mapping[str, Array]) -> dict[str, Any]:
         """Inputs as the model declares them.  Raises RequestError for names, DTypeError or ShapeError for arrays."""
-        if given.keys() != {s.name for s in self.inputs}:
-            names = [s.name for s in self.inputs]
-            raise RequestError(f"model {self.name!r}: inputs: got {list(given)}, wanted {names}")
-        return {spec.name: as_input(spec, given[spec.name]) for spec in self.inputs}
+        names = [s.name for s in self.inputs]
+        if given.keys() != set(names):
+            needed = {s.name for s in self.inputs if not is_optional(s)}
+            if not needed <= given.keys() <= set(names):
+                raise RequestError(f"model {self.name!r}: inputs: got {list(given)}, wanted {names}")
+        if (most := self.settings.max_rows) is not None:
+            for spec in self.inputs:
+                if spec.shape and isinstance(spec.shape[0], str) and (array := given[spec.name]).ndim:
+                    want_few(f"input {spec.name!r}: rows", len(array), most)
+        return {spec.name: taken(spec, given.get(spec.name)) for spec in self.inputs}
 
-    async def infer(self, given: Mapping[str, Array], wanted: Sequence[str], asked: RequestTerms) -> dict[str, Array]:
-        """Results by name: those that are wanted, or all.  Raises RequestError, and what a session or a flow raises."""
+    async def infer(
+        self, given: Mapping[str, Array], wanted: Sequence[str], asked: RequestTerms,
+        gone: Callable[[], Awaitable[Any]] | None = None,
+    ) -> dict[str, Array]:  # fmt: skip
+        """Results by name: those that are wanted, or all.  Raises RequestError, and what a session or a flow raises.
+
+        gone: waits until who asks is gone; the run is given up then.
+        """
         begin, outcome = time.perf_counter(), OK
         self.under_way += 1
-        self.counts.waiting.inc()
         try:
             feeds = self.taken(given)
             names = [s.name for s in self.outputs]
             if unknown := [name for name in wanted if name not in names]:
                 raise RequestError(f"model {self.name!r}: outputs: got {unknown}, wanted some of {names}")
-            made = await self._results(feeds, asked, self.is_quick(given), self._key(given))
+            made = await self._results(feeds, asked, gone)
             return {
                 name: _as_array(value) for name, value in zip(names, made, strict=True) if name in (wanted or names)
             }
@@ -152,13 +171,13 @@ class ServedModel:
             raise
         finally:
             self.under_way -= 1
-            self.counts.waiting.dec()
             self.counts.ended(time.perf_counter() - begin, outcome)
 
-    async def _results(self, feeds: dict[str, Any], asked: RequestTerms, is_quick: bool, key: Any) -> list[Any]:
-        if is_quick:
-            begin = time.perf_counter()
-            made = self.session.run(None, feeds)  # type: ignore[union-attr]
+    async def _results(self, feeds: dict[str, Any], asked: RequestTerms, gone: Any) -> list[Any]:
+        key, session = self._key(feeds), self.session
+        if session is not None and not self.keeps and self.under_way == 1 and self.expected.get(key, QUICK_S) < QUICK_S:
+            begin = time.perf_counter()  # nobody waits, and another thread would begin it when it is done here
+            made = session.run(None, feeds)
             self._ran([0.0], time.perf_counter() - begin)
             self._learn(key)
             return made
@@ -169,7 +188,8 @@ class ServedModel:
             feeds, stream=stream, deadline=min(limits) if limits else None, timeout=0, priority=asked.priority
         )
         try:
-            found = await asyncio.wrap_future(task)
+            run = asyncio.wrap_future(task)
+            found = await (run if gone is None else _unless_gone(run, gone))
         finally:
             if stream is not None and asked.ends:
                 self._end_sequence(stream)
@@ -198,12 +218,6 @@ class ServedModel:
     def _key(self, given: Mapping[str, Any]) -> Any:
         return tuple([getattr(given.get(spec.name), "shape", None) for spec in self.inputs])
 
-    def is_quick(self, given: Mapping[str, Any]) -> bool:
-        """Whether a run of such shapes is done before another thread would have begun it, and nobody waits."""
-        if self.session is None or self.keeps or self.under_way > 1:
-            return False
-        return self.expected.get(self._key(given), QUICK_S) < QUICK_S
-
     def _ran(self, waits: Sequence[float], seconds: float) -> None:
         self.latest = seconds
         self.counts.ran(waits, seconds)
@@ -218,7 +232,8 @@ class ServedModel:
         self.expected[key] = before + SHARE * (self.latest - before)
 
     def measure(self, is_gone: bool = False) -> None:
-        """Tell the metrics what memory and plans there are now."""
+        """Tell the metrics what requests, memory and plans there are now."""
+        WAITING.labels(self.name, self.version).set(self.under_way)
         if self.session is not None:
             for use, size in self.session.memory().items():
                 MEMORY.labels(self.name, self.version, use).set(0 if is_gone else size)
@@ -235,17 +250,31 @@ class ServedModel:
             self.session.close()
 
 
+async def _unless_gone(run: asyncio.Future[Any], gone: Callable[[], Awaitable[Any]]) -> Any:
+    """What a run gives.  Raises RequestError, and gives the run up, where who asked goes away."""
+    leaving = asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait((run, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not run.done():
+            raise RequestError("request: got no client any more", "cancelled")
+        return run.result()
+    finally:
+        leaving.cancel()
+        run.cancel()
+
+
 def is_flow(source: Path) -> bool:
     """Whether a file is a flow."""
     return source.suffix.lower() in FLOWS and (source.suffix.lower() == ".toml" or source.stem.lower() == "flow")
 
 
-def session_of(source: Path, weights: Path | None, settings: ModelSettings) -> Session:
+def session_of(stored: StoredVersion) -> Session:
     """A session with its plans: for the shapes that are asked for, or such as are guessed, and batches of them."""
+    settings = stored.settings
     given: dict[str, Any] = {"stand_ins": False, **settings.compile}
     if given.get("threads") is None:
         given["threads"] = max(1, default_threads() // settings.instances)
-    session = compile(source, weights=weights, **given)
+    session = compile(stored.path, weights=stored.weights, **given)
     with suppress(BoltError) if not settings.warmup else nullcontext():
         for shapes in _shapes(session, settings):
             for batched in _batches(session, shapes, settings.max_batch):

@@ -1,6 +1,7 @@
 """The models of a server: where they lie, which versions serve, and how one takes the place of another.
 
-A folder holds ``NAME/VERSION/model.onnx``, and ``NAME/model.toml`` with settings; or models are files by their stems.
+A folder holds ``NAME/VERSION/model.onnx``, and ``NAME/model.toml`` with settings, or files ``NAME.onnx``; or models are
+files by their stems.
 A version takes requests once it is warm.  One that cannot be loaded leaves what serves as it is.
 """
 
@@ -8,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from bolt_numba.base.border import as_bolt_error
 from bolt_numba.base.errors import BoltError
 from bolt_numba.serve.errors import RequestError
-from bolt_numba.serve.models import FLOWS, ServedModel, is_flow, session_of
+from bolt_numba.serve.models import FLOWS, ServedModel, StoredVersion, is_flow, session_of
 from bolt_numba.serve.settings import ALL, FILE, LATEST, ModelSettings, SettingsError, settings_of
 from bolt_numba.sessions.session import Session
 
@@ -26,20 +26,12 @@ log = logging.getLogger("bolt_numba.serve")
 
 SUFFIXES = (".bolt", ".onnx", ".tflite", ".pdmodel", ".json", ".prototxt", ".caffemodel", "")
 """Of files named ``model``, the one that is read first."""
+ALONE = (".bolt", ".onnx", ".tflite")
+"""Of files that are models by themselves, in a folder of models."""
 WEIGHTS = {".prototxt": ".caffemodel"}
 READY, LOADING, UNAVAILABLE = "READY", "LOADING", "UNAVAILABLE"
 FIRST = "1"
 """The version of a model that is named by its file."""
-
-
-@dataclass(frozen=True)
-class StoredVersion:
-    """A version as it lies on the disk.  stamp: names, sizes and times of its files."""
-
-    path: Path
-    weights: Path | None
-    settings: ModelSettings
-    stamp: tuple[Any, ...]
 
 
 def _stamp(paths: Iterable[Path]) -> tuple[Any, ...]:
@@ -61,45 +53,60 @@ def _source_in(folder: Path, settings: ModelSettings, own: Path) -> StoredVersio
 
 
 def is_repository(path: Path) -> bool:
-    """Whether a folder has models in folders of their versions."""
-    return path.is_dir() and any(p.is_dir() and p.name.isdecimal() for p in path.glob("*/*"))
+    """Whether a folder has models in it, as files or in folders of their versions."""
+    return path.is_dir() and bool(_files(path) or any(p.is_dir() and p.name.isdecimal() for p in path.glob("*/*")))
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Models that lie in a folder as files, by their stems; the first suffix of `ALONE` wins."""
+    found = (p for suffix in reversed(ALONE) for p in folder.glob(f"*{suffix}") if p.is_file())
+    return {p.stem: p for p in found if _is_shown(p)}
+
+
+def _is_shown(path: Path) -> bool:
+    return not path.name.startswith((".", "_"))
 
 
 class Repository:
     """Models by name and version.  For the thread of the event loop.
 
     folder: of models; None: there is none.  files: models by name.  usual: settings where a model has none of its own.
-    ``is_shared``: other processes serve the same.
+    ``together``: makes a change in all processes that serve the same; None: there are no others.
     """
 
     def __init__(self, folder: Path | None, files: Mapping[str, Path], usual: ModelSettings) -> None:
         self.folder, self.files, self.usual = folder, dict(files), usual
         self.models: dict[str, dict[str, ServedModel]] = {}
-        self.sources: dict[tuple[str, str], StoredVersion] = {}
         self.states: dict[tuple[str, str], tuple[str, str]] = {}
         self.refused: dict[tuple[str, str], StoredVersion] = {}
         self.locks = WeakValueDictionary[str, asyncio.Lock]()  # those that are held
         self.preloaded: dict[tuple[str, str], tuple[StoredVersion, Session]] = {}
         self.unloaded: set[str] = set()
         self.retiring: set[asyncio.Task[None]] = set()
-        self.has_begun = self.is_ending = self.is_shared = False
+        self.has_begun = self.is_ending = False
+        self.together: Callable[[str, bool], Awaitable[None]] | None = None
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
+    def _paths(self) -> dict[str, Path]:
+        """Models that are files; where a folder has the name of one, that is the model."""
+        found = {} if self.folder is None else _files(self.folder)
+        return {n: p for n, p in found.items() if not (p.parent / n).is_dir()} | self.files
+
     def names(self) -> list[str]:
         """Models that lie in the folder, or were named."""
-        found = set(self.files)
+        found = set(self._paths())
         if self.folder is not None and self.folder.is_dir():
-            found |= {p.name for p in self.folder.iterdir() if p.is_dir() and not p.name.startswith((".", "_"))}
+            found |= {p.name for p in self.folder.iterdir() if p.is_dir() and _is_shown(p)}
         return sorted(found)
 
     def _sources(self, name: str) -> dict[str, StoredVersion]:
         """Versions of a model that shall serve."""
-        if name in self.files:
-            path = self.files[name]
-            return {FIRST: StoredVersion(path, None, self.usual, _stamp([path]))}
-        if self.folder is None or name not in self.names():
+        if name not in self.names():
             raise RequestError(f"model: got {name!r:.80}, wanted one of {self.names()}", "missing")
+        if (path := self._paths().get(name)) is not None:
+            return {FIRST: StoredVersion(path, None, self.usual, _stamp([path]))}
+        assert self.folder is not None
         folder = self.folder / name
         settings = settings_of(folder, self.usual)
         there = sorted((p for p in folder.iterdir() if p.is_dir() and p.name.isdecimal()), key=lambda p: int(p.name))
@@ -127,6 +134,10 @@ class Repository:
                 f"model {name!r}: version: got {version!r:.20}, wanted one of {list(versions)}", "missing"
             )
         return versions[version]
+
+    def serves(self, name: str, version: str) -> bool:
+        """Whether a version takes requests; "": the latest."""
+        return name in self.models and version in ("", *self.models[name])
 
     def states_of(self, name: str) -> list[tuple[str, str]]:
         """State and reason of each version of a model."""
@@ -180,8 +191,7 @@ class Repository:
             with suppress(BoltError, OSError):
                 for version, source in self._sources(name).items():
                     if not is_flow(source.path):
-                        session = session_of(source.path, source.weights, source.settings)
-                        self.preloaded[name, version] = (source, session)
+                        self.preloaded[name, version] = (source, session_of(source))
 
     async def load(self, name: str, anew: bool = True) -> None:
         """Load a model, or what changed of it.  Raises RequestError where a version fails: those that served go on.
@@ -201,12 +211,11 @@ class Repository:
             failed: list[RequestError] = []
             for version, source in sources.items():
                 key = (name, version)
-                if version in old and self.sources[key] == source:
+                if version in old and old[version].stored == source:
                     made[version], self.states[key] = old[version], (READY, "")
                 elif anew or self.refused.get(key) != source:
                     try:
                         made[version] = await self._made(name, version, source)
-                        self.sources[key] = source
                     except RequestError as error:
                         self.refused[key] = source
                         failed.append(error)
@@ -215,7 +224,7 @@ class Repository:
             if made:
                 self.models[name] = made
             self._drop(name, [m for m in old.values() if m not in made.values()])
-            self.states = {k: s for k, s in self.states.items() if k[0] != name or k[1] in made or k[1] in sources}
+            self._forget(name, {*made, *sources})
             if failed:
                 raise failed[0]
 
@@ -225,10 +234,7 @@ class Repository:
             self.states[name, version] = (LOADING, "")
         ready, session = self.preloaded.pop((name, version), (None, None))
         try:
-            model = await asyncio.to_thread(
-                ServedModel, name, version, source.path, source.weights, source.settings,
-                session if ready == source else None,
-            )  # fmt: skip
+            model = await asyncio.to_thread(ServedModel, name, version, source, session if ready == source else None)
         except Exception as error:
             said = str(error if isinstance(error, OSError) else as_bolt_error(error, f"model {name!r}"))
             self._failed(name, version, said)
@@ -245,22 +251,29 @@ class Repository:
         else:
             self.states[name, version] = (UNAVAILABLE, reason)
 
+    def _forget(self, name: str, left: Container[str] = ()) -> None:
+        """Keep nothing of a model's versions but of those that are left."""
+        for rows in (self.states, self.refused):
+            for key in [k for k in rows if k[0] == name and k[1] not in left]:
+                del rows[key]
+
     async def unload(self, name: str) -> None:
         """Take a model away; its requests that are under way are answered.  Raises RequestError for an unknown one."""
         async with self.locks.setdefault(name, asyncio.Lock()):
             if name not in self.models and not self.states_of(name):
                 raise RequestError(f"model: got {name!r:.80}, wanted one of {sorted(self.models)}", "missing")
             self._drop(name, list(self.models.pop(name, {}).values()))
-            self.states = {key: state for key, state in self.states.items() if key[0] != name}
+            self._forget(name)
             self.unloaded.add(name)
 
     async def change(self, name: str, parameters: Iterable[str], *, loads: bool) -> None:
         """Load or unload a model as a request asks.  Raises RequestError."""
         if loads and (asked := list(parameters)):
             raise RequestError(f"load: parameters: got {asked}, wanted none: settings are files")
-        if self.is_shared:
-            raise RequestError("repository: got a change for one of several processes, wanted SIGHUP or --poll")
-        await (self.load if loads else self.unload)(name)
+        if self.together is not None:
+            await self.together(name, loads)
+        else:
+            await (self.load if loads else self.unload)(name)
 
     def _drop(self, name: str, models: Sequence[ServedModel]) -> None:
         for model in models:

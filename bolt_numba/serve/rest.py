@@ -6,7 +6,8 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -18,16 +19,16 @@ from starlette.routing import Route
 
 from bolt_numba.base.types import Array
 from bolt_numba.serve import protocol
-from bolt_numba.serve.errors import STATUS, RequestError, failure, want_token
-from bolt_numba.serve.metrics import exposition
-from bolt_numba.serve.models import RequestTerms, ServedModel
+from bolt_numba.serve.errors import STATUS, RequestError, failure, want_few, want_token
+from bolt_numba.serve.metrics import FAILURES, exposition
+from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.repository import Repository
-from bolt_numba.serve.tensors import from_bytes, from_json, name_of, to_bytes, to_json, want_shape
+from bolt_numba.serve.tensors import MOST_TENSORS, inputs_of, name_of, to_bytes, to_json, want_served, whole_body
 
 log = logging.getLogger("bolt_numba.serve")
 
 JSON_LENGTH = "inference-header-content-length"
-JSON, BINARY = "application/json", "application/octet-stream"
+JSON, BINARY, TEXT = "application/json", "application/octet-stream", "text/plain; version=0.0.4; charset=utf-8"
 RETRY_S = "1"
 PACKED = {"gzip": 31, "deflate": 15}
 """Encodings of a body, and what zlib calls them."""
@@ -35,48 +36,68 @@ WORTH_PACKING = 1 << 10
 LEVEL = 1
 OPEN = ("/v2/health/live", "/v2/health/ready")
 """Paths that need no token."""
+SMALL_JSON = 1 << 20
+"""Bytes of JSON that are read without a look at what they become."""
+GROWS = 8
+"""Times the size of the largest body that JSON may take in memory."""
+TAKES = {b",": 32, b"[": 64, b"{": 64, b'"': 28}
+"""Bytes that what a letter of JSON stands for takes as an object of Python."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Rest:
-    """The application.  most: bytes of a body; seconds: that it may take to arrive; token: that requests must bring."""
+    """The application.  most: bytes of a body; seconds: that it may take to arrive; token: that requests must bring.
 
-    def __init__(self, repository: Repository, most: int, seconds: float, token: str | None) -> None:
-        self.repository, self.most, self.seconds, self.token = repository, most, seconds, token
-        routes = [
-            ("POST", "/v2/models/{model}/infer", self.infer),
-            ("POST", "/v2/models/{model}/versions/{version}/infer", self.infer),
-            ("GET", "/v2/health/live", self.live), ("GET", "/v2/health/ready", self.ready),
-            ("GET", "/v2", self.server), ("GET", "/v2/models/stats", self.stats), ("GET", "/metrics", self.metrics),
-            ("POST", "/v2/repository/index", self.index),
-            ("POST", "/v2/repository/models/{model}/load", self.load),
-            ("POST", "/v2/repository/models/{model}/unload", self.unload),
-        ]  # fmt: skip
+    tensors: inputs, or outputs, that a request may name.
+    """
+
+    def __init__(
+        self, repository: Repository, most: int, seconds: float, token: str | None, tensors: int = MOST_TENSORS
+    ) -> None:
+        self.repository, self.most, self.seconds, self.token, self.tensors = repository, most, seconds, token, tensors
+        routes: dict[str, Callable[[Request], Any]] = {
+            "GET /v2/health/live": lambda r: None,
+            "GET /v2/health/ready": lambda r: Response(status_code=200 if repository.is_ready else 503),
+            "GET /v2": lambda r: protocol.server_metadata(),
+            "GET /v2/models/stats": lambda r: protocol.model_statistics(repository, "", ""),
+            "GET /metrics": lambda r: Response(exposition(repository.versions()), media_type=TEXT),
+            "POST /v2/repository/index": self.index,
+            "POST /v2/repository/models/{model}/load": partial(self.change, loads=True),
+            "POST /v2/repository/models/{model}/unload": partial(self.change, loads=False),
+        }
         for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-            of_model = (
-                ("", self.model),
-                ("/ready", self.model_ready),
-                ("/config", self.config),
-                ("/stats", self.stats),
-            )
-            routes += [("GET", path + end, handler) for end, handler in of_model]
+            routes |= {
+                f"POST {path}/infer": self.infer,
+                f"GET {path}": lambda r: protocol.model_metadata(repository, *_named(r)),
+                f"GET {path}/ready": self.model_ready,
+                f"GET {path}/config": lambda r: protocol.model_config(repository, *_named(r)),
+                f"GET {path}/stats": lambda r: protocol.model_statistics(repository, *_named(r)),
+            }
         self.app = Starlette(
-            routes=[Route(path, self._guarded(handler), methods=[method]) for method, path, handler in routes],
+            routes=[
+                Route(path, self.guarded(handler), methods=[method])
+                for (method, path), handler in ((name.split(), handler) for name, handler in routes.items())
+            ],
             exception_handlers={HTTPException: _http_error},
         )
 
-    def _guarded(self, handler: Handler) -> Handler:
-        """A handler whose requests are held to the token, and whose errors become answers."""
+    def guarded(self, handler: Callable[[Request], Any]) -> Handler:
+        """A handler whose requests are held to the token, and whose errors become answers.
+
+        handler: gives a response, what its JSON says, None for an empty one, or a coroutine that gives it.
+        """
 
         async def answer(request: Request) -> Response:
             begin, path = time.perf_counter(), request.scope["path"]
             try:
                 if path not in OPEN:
                     want_token(self.token, request.headers.get("authorization", ""))
-                response = await handler(request)
-            except ClientDisconnect:
-                response = Response(status_code=STATUS["cancelled"][0])
+                response = handler(request)
+                if asyncio.iscoroutine(response):
+                    response = await response
+                if not isinstance(response, Response):
+                    response = Response(b"" if response is None else orjson.dumps(response), media_type=JSON)
             except Exception as error:
                 response = _failure(error)
             status, asked = response.status_code, request.headers.get("x-request-id")
@@ -90,70 +111,66 @@ class Rest:
 
         return answer
 
-    # --- what there is -----------------------------------------------------------------------------------------------
+    def model_ready(self, request: Request) -> None:
+        self.repository.find(*_named(request))
 
-    async def live(self, request: Request) -> Response:
-        return Response()
+    async def index(self, request: Request) -> Any:
+        return self.repository.index((await self._asked(request)).get("ready") is True)
 
-    async def ready(self, request: Request) -> Response:
-        return Response(status_code=200 if self.repository.is_ready else STATUS["unavailable"][0])
-
-    async def server(self, request: Request) -> Response:
-        return _json(protocol.server_metadata())
-
-    def _model(self, request: Request) -> ServedModel:
-        return self.repository.find(request.path_params["model"], request.path_params.get("version", ""))
-
-    async def model(self, request: Request) -> Response:
-        return _json(protocol.model_metadata(self.repository, self._model(request)))
-
-    async def model_ready(self, request: Request) -> Response:
-        self._model(request)
-        return Response()
-
-    async def config(self, request: Request) -> Response:
-        return _json(protocol.model_config(self._model(request)))
-
-    async def stats(self, request: Request) -> Response:
-        return _json(protocol.model_statistics(self.repository, **_named(request.path_params)))
-
-    async def metrics(self, request: Request) -> Response:
-        for model in self.repository.versions():
-            model.measure()
-        return Response(exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    async def index(self, request: Request) -> Response:
-        asked = _object(await self._body(request) or b"{}")
-        return _json(self.repository.index(asked.get("ready") is True))
-
-    async def load(self, request: Request) -> Response:
-        asked = _table("load", _object(await self._body(request) or b"{}"))
-        await self.repository.change(request.path_params["model"], asked, loads=True)
-        return Response()
-
-    async def unload(self, request: Request) -> Response:
-        await self.repository.change(request.path_params["model"], (), loads=False)
-        return Response()
-
-    # --- inference ---------------------------------------------------------------------------------------------------
+    async def change(self, request: Request, loads: bool) -> None:
+        asked = _table("load", await self._asked(request)) if loads else {}
+        await self.repository.change(request.path_params["model"], asked, loads=loads)
 
     async def infer(self, request: Request) -> Response:
-        body = await self._body(request)
-        head, rest = _parts(request, body)
-        model = self._model(request)
+        body, said = await self.body(request), request.headers.get(JSON_LENGTH)
+        model = self.repository.find(*_named(request))
+        if said == "0" and body:
+            if len(model.inputs) != 1:
+                raise RequestError(f"body: got no JSON, wanted it: model {model.name!r} has {len(model.inputs)} inputs")
+            head: dict[str, Any] = {"parameters": {"binary_data_output": True}}
+            arrays = {model.inputs[0].name: whole_body(model.inputs[0], body)}
+        else:
+            end = len(body) if said is None else _end(said, len(body))
+            head = self.read(body, end)
+            arrays = inputs_of(_inputs(self._rows(head, "inputs"), memoryview(body)[end:]))
         parameters = _table("request", head)
-        arrays = _arrays(head, rest)
-        wanted, binary = _outputs(head, parameters)
+        wanted, binary = _outputs(self._rows(head, "outputs"), parameters)
         if not isinstance(head.get("id", ""), str):
             raise RequestError(f"id: got {head['id']!r:.40}, wanted a text")
-        run = model.infer(arrays, wanted, RequestTerms(parameters))
-        made = await (run if model.is_quick(arrays) else _unless_gone(request, run))
+        made = await model.infer(arrays, wanted, RequestTerms(parameters), request.receive)
         answer: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "outputs": []}
         if "id" in head:
             answer["id"] = head["id"]
         return _answer(request, answer, made, binary)
 
-    async def _body(self, request: Request) -> bytes:
+    def _rows(self, head: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+        """Inputs or outputs that a request names."""
+        rows = head.get(key) or []
+        if not isinstance(rows, list) or not all(isinstance(r, dict) and isinstance(r.get("name"), str) for r in rows):
+            raise RequestError(f"{key}: got {rows!r:.80}, wanted a list of objects with a name")
+        want_few(key, len(rows), self.tensors)
+        return rows
+
+    # --- bodies ------------------------------------------------------------------------------------------------------
+
+    async def _asked(self, request: Request) -> dict[str, Any]:
+        body = await self.body(request) or b"{}"
+        return self.read(body, len(body))
+
+    def read(self, text: bytes, end: int) -> dict[str, Any]:
+        """The object of JSON before some byte.  Raises RequestError for what is none, or would take too much memory."""
+        takes = sum(text.count(letter, 0, end) * size for letter, size in TAKES.items()) if end > SMALL_JSON else 0
+        if takes > GROWS * self.most:
+            raise RequestError(f"body: got too many values in {end} bytes of JSON, wanted them as bytes", "large")
+        try:
+            found = orjson.loads(text if end == len(text) else memoryview(text)[:end])
+        except orjson.JSONDecodeError as error:
+            raise RequestError(f"body: got what is no JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise RequestError(f"body: got a {type(found).__name__}, wanted an object of JSON")
+        return found
+
+    async def body(self, request: Request) -> bytes:
         """The body, unpacked.  Raises RequestError for one that is too large or too slow."""
         said = request.headers.get("content-length", "0")
         if said.isdecimal() and int(said[:20]) > self.most:
@@ -187,21 +204,9 @@ class Rest:
         return found
 
 
-async def _unless_gone(request: Request, running: Coroutine[Any, Any, dict[str, Array]]) -> dict[str, Array]:
-    """What a run gives; it is cancelled where the client goes away."""
-    run = asyncio.ensure_future(running)
-    gone = asyncio.ensure_future(request.receive())
-    try:
-        await asyncio.wait((run, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not run.done():
-            raise ClientDisconnect
-        return run.result()
-    finally:
-        gone.cancel()
-        run.cancel()
-
-
 def _failure(error: Exception) -> Response:
+    if isinstance(error, ClientDisconnect):
+        error = RequestError("request: got no client any more", "cancelled")
     kind, said = failure(error)
     headers = {"retry-after": RETRY_S} if kind in ("busy", "unavailable") else None
     return Response(orjson.dumps({"error": said}), STATUS[kind][0], headers, JSON)
@@ -209,38 +214,21 @@ def _failure(error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else STATUS["internal"][0]
+    FAILURES.labels("missing" if status == STATUS["missing"][0] else "invalid").inc()
     said = f"{request.method} {request.url.path[:200]}: {getattr(error, 'detail', error)}"
     return Response(orjson.dumps({"error": said}), status, getattr(error, "headers", None), JSON)
 
 
-def _json(value: Any) -> Response:
-    return Response(orjson.dumps(value), media_type=JSON)
+def _named(request: Request) -> tuple[str, str]:
+    """Model and version that a path names."""
+    return request.path_params["model"], request.path_params.get("version", "")
 
 
-def _named(params: Mapping[str, str]) -> dict[str, str]:
-    return {"name": params.get("model", ""), "version": params.get("version", "")}
-
-
-def _object(text: bytes | memoryview) -> dict[str, Any]:
-    """An object of JSON.  Raises RequestError for what is none."""
-    try:
-        found = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise RequestError(f"body: got what is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise RequestError(f"body: got a {type(found).__name__}, wanted an object of JSON")
-    return found
-
-
-def _parts(request: Request, body: bytes) -> tuple[dict[str, Any], memoryview]:
-    """The JSON of a body, and the bytes of tensors behind it."""
-    said = request.headers.get(JSON_LENGTH)
-    if said is None:
-        return _object(body), memoryview(b"")
-    if not said.isdecimal() or len(said) > 20 or int(said) > len(body):
-        raise RequestError(f"{JSON_LENGTH}: got {said!r:.40}, wanted a number up to the {len(body)} bytes of the body")
-    whole, end = memoryview(body), int(said)
-    return _object(whole[:end]), whole[end:]
+def _end(said: str, size: int) -> int:
+    """Where the JSON of a body ends."""
+    if not said.isdecimal() or len(said) > 20 or int(said) > size:
+        raise RequestError(f"{JSON_LENGTH}: got {said!r:.40}, wanted a number up to the {size} bytes of the body")
+    return int(said)
 
 
 def _table(what: str, holder: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,44 +238,32 @@ def _table(what: str, holder: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _rows(head: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    rows = head.get(key) or []
-    if not isinstance(rows, list) or not all(isinstance(r, dict) and isinstance(r.get("name"), str) for r in rows):
-        raise RequestError(f"{key}: got {rows!r:.80}, wanted a list of objects with a name")
-    if len({r["name"] for r in rows}) != len(rows):
-        raise RequestError(f"{key}: got {[r['name'] for r in rows]}, wanted each name once")
-    return rows
-
-
-def _arrays(head: Mapping[str, Any], rest: memoryview) -> dict[str, Array]:
-    """Inputs by name: of JSON, or of the bytes behind it."""
-    found, at = dict[str, Array](), 0
-    for row in _rows(head, "inputs"):
-        name = row["name"]
-        parameters, shape = _table(f"input {name!r}", row), want_shape(name, row.get("shape"))
-        protocol.want_served(f"input {name!r}", parameters)
+def _inputs(rows: list[dict[str, Any]], rest: memoryview) -> Iterator[tuple[str, Any, Any, dict[str, Any], Any]]:
+    """Rows as `inputs_of` takes them; data are of JSON, or of the bytes behind it."""
+    at = 0
+    for row in rows:
+        name, data = row["name"], row.get("data")
+        parameters = _table(f"input {name!r}", row)
         size = parameters.get("binary_data_size")
-        if size is None:
-            found[name] = from_json(name, row.get("datatype"), shape, row.get("data"))
-            continue
-        if type(size) is not int or not 0 <= size <= len(rest) - at:
-            raise RequestError(
-                f"input {name!r}: binary_data_size: got {size!r:.40}, wanted a number up to the {len(rest) - at} bytes "
-                "that are left"
-            )
-        found[name] = from_bytes(name, row.get("datatype"), shape, rest[at : at + size])
-        at += size
+        if size is not None:
+            if type(size) is not int or not 0 <= size <= len(rest) - at:
+                raise RequestError(
+                    f"input {name!r}: binary_data_size: got {size!r:.40}, wanted a number up to the {len(rest) - at} "
+                    "bytes that are left"
+                )
+            data = rest[at : at + size]
+            at += size
+        yield name, row.get("datatype"), row.get("shape"), parameters, data
     if at != len(rest):
         raise RequestError(f"body: got {len(rest) - at} bytes behind the inputs, wanted none")
-    return found
 
 
-def _outputs(head: Mapping[str, Any], parameters: Mapping[str, Any]) -> tuple[list[str], Callable[[str], bool]]:
+def _outputs(rows: list[dict[str, Any]], parameters: Mapping[str, Any]) -> tuple[list[str], Callable[[str], bool]]:
     """Outputs that are wanted, and which of them as bytes."""
-    rows, usual = _rows(head, "outputs"), parameters.get("binary_data_output") is True
+    usual = parameters.get("binary_data_output") is True
     told = {row["name"]: _table(f"output {row['name']!r}", row) for row in rows}
     for name, own in told.items():
-        protocol.want_served(f"output {name!r}", own)
+        want_served(f"output {name!r}", own)
     binary = {name: own.get("binary_data", usual) is True for name, own in told.items()}
     return list(told), lambda name: binary.get(name, usual)
 

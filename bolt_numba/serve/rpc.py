@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 import grpc
-import numpy as np
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from bolt_numba.base.types import STRING, Array
 from bolt_numba.serve import protocol
-from bolt_numba.serve.errors import STATUS, RequestError, failure, want_token
+from bolt_numba.serve.errors import STATUS, RequestError, failure, want_few, want_token
 from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.repository import Repository
-from bolt_numba.serve.tensors import dtype_of, from_bytes, name_of, texts, to_bytes, want_shape
+from bolt_numba.serve.tensors import DTYPES, MOST_TENSORS, inputs_of, name_of, to_bytes, want_served
 
 SERVICE = "inference.GRPCInferenceService"
 CONTENTS = {
-    "b": ("bool_contents",), "i": ("int_contents", "int64_contents"), "u": ("uint_contents", "uint64_contents"),
-    "f": ("fp32_contents", "fp64_contents"), "O": ("bytes_contents",),
+    "BOOL": "bool_contents", "BYTES": "bytes_contents", "FP32": "fp32_contents", "FP64": "fp64_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"), "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"), "UINT64": "uint64_contents",
 }  # fmt: skip
-"""Fields of typed contents by kind of dtype: the second is for elements of 64 bits."""
-WIDE = 8
+"""Fields of typed contents by datatype; others are raw."""
 
 POOL = DescriptorPool()  # one of our own: clients in the same process have messages of these names, too
 for _file in FileDescriptorSet.FromString((files(__package__) / "inference.binpb").read_bytes()).file:
@@ -36,20 +33,27 @@ for _file in FileDescriptorSet.FromString((files(__package__) / "inference.binpb
 
 
 class Rpc:
-    """The service.  token: that requests must bring."""
+    """The service.  token: that requests must bring.  tensors: inputs, or outputs, that a request may name."""
 
-    def __init__(self, repository: Repository, token: str | None) -> None:
-        self.repository, self.token = repository, token
+    def __init__(self, repository: Repository, token: str | None, tensors: int = MOST_TENSORS) -> None:
+        self.repository, self.token, self.tensors = repository, token, tensors
         self.types = {m.name: (GetMessageClass(m.input_type), GetMessageClass(m.output_type)) for m in _methods()}
 
     def handlers(self) -> Any:
         """What a server of grpc.aio takes."""
+        there = self.repository
         calls: dict[str, Callable[[Any], Any]] = {
-            "ServerLive": self.server_live, "ServerReady": self.server_ready, "ModelReady": self.model_ready,
-            "ServerMetadata": self.server_metadata, "ModelMetadata": self.model_metadata,
-            "ModelConfig": self.model_config, "ModelStatistics": self.model_statistics,
-            "RepositoryIndex": self.index, "RepositoryModelLoad": self.load, "RepositoryModelUnload": self.unload,
-        }  # fmt: skip
+            "ServerLive": lambda g: {"live": True},
+            "ServerReady": lambda g: {"ready": there.is_ready},
+            "ModelReady": lambda g: {"ready": there.serves(g.name, g.version)},
+            "ServerMetadata": lambda g: protocol.server_metadata(),
+            "ModelMetadata": lambda g: protocol.model_metadata(there, g.name, g.version),
+            "ModelConfig": lambda g: {"config": protocol.model_config(there, g.name, g.version)},
+            "ModelStatistics": lambda g: protocol.model_statistics(there, g.name, g.version),
+            "RepositoryIndex": lambda g: {"models": there.index(g.ready)},
+            "RepositoryModelLoad": lambda g: there.change(g.model_name, g.parameters, loads=True),
+            "RepositoryModelUnload": lambda g: there.change(g.model_name, (), loads=False),
+        }
         made = {name: self._unary(name, self._told(name, call)) for name, call in calls.items()}
         made["ModelInfer"] = self._unary("ModelInfer", self.infer)
         made["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
@@ -69,64 +73,29 @@ class Rpc:
 
     def _message(self, name: str, given: bytes, context: Any) -> Any:
         """A request as its message; it is not looked at before its token."""
-        want_token(self.token, str(dict(context.invocation_metadata()).get("authorization", "")))
+        if self.token is not None:
+            want_token(self.token, str(dict(context.invocation_metadata()).get("authorization", "")))
         try:
             return self.types[name][0].FromString(given)
         except DecodeError as error:
             raise RequestError(f"{name}: got what is no message: {error}") from None
 
     def _told(self, name: str, call: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-        """A method that gives a dictionary, as one that gives its message."""
+        """A method that gives a dictionary, or a coroutine that gives nothing, as one that gives its message."""
 
         async def answer(given: Any, context: Any) -> Any:
-            return ParseDict(await call(given), self.types[name][1]())
+            found = call(given)
+            return ParseDict(found if isinstance(found, dict) else await found or {}, self.types[name][1]())
 
         return answer
-
-    # --- what there is -----------------------------------------------------------------------------------------------
-
-    async def server_live(self, given: Any) -> dict[str, Any]:
-        return {"live": True}
-
-    async def server_ready(self, given: Any) -> dict[str, Any]:
-        return {"ready": self.repository.is_ready}
-
-    async def model_ready(self, given: Any) -> dict[str, Any]:
-        try:
-            self.repository.find(given.name, given.version)
-        except RequestError:
-            return {"ready": False}
-        return {"ready": True}
-
-    async def server_metadata(self, given: Any) -> dict[str, Any]:
-        return protocol.server_metadata()
-
-    async def model_metadata(self, given: Any) -> dict[str, Any]:
-        return protocol.model_metadata(self.repository, self.repository.find(given.name, given.version))
-
-    async def model_config(self, given: Any) -> dict[str, Any]:
-        return {"config": protocol.model_config(self.repository.find(given.name, given.version))}
-
-    async def model_statistics(self, given: Any) -> dict[str, Any]:
-        return protocol.model_statistics(self.repository, given.name, given.version)
-
-    async def index(self, given: Any) -> dict[str, Any]:
-        return {"models": self.repository.index(given.ready)}
-
-    async def load(self, given: Any) -> dict[str, Any]:
-        await self.repository.change(given.model_name, given.parameters, loads=True)
-        return {}
-
-    async def unload(self, given: Any) -> dict[str, Any]:
-        await self.repository.change(given.model_name, (), loads=False)
-        return {}
-
-    # --- inference ---------------------------------------------------------------------------------------------------
 
     async def infer(self, given: Any, context: Any) -> Any:
         model = self.repository.find(given.model_name, given.model_version)
         asked = RequestTerms(_table(given.parameters), context.time_remaining())
-        made = await model.infer(_arrays(given), _outputs(given), asked)
+        want_few("inputs, outputs", max(len(given.inputs), len(given.outputs)), self.tensors)
+        for row in given.outputs:
+            want_served(f"output {row.name!r}", row.parameters)
+        made = await model.infer(inputs_of(_inputs(given)), [row.name for row in given.outputs], asked)
         reply = self.types["ModelInfer"][1](model_name=model.name, model_version=model.version, id=given.id)
         for name, array in made.items():
             reply.outputs.add(name=name, datatype=name_of(name, array), shape=array.shape)
@@ -161,46 +130,15 @@ def _table(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {key: getattr(p, which) for key, p in parameters.items() if (which := p.WhichOneof("parameter_choice"))}
 
 
-def _arrays(given: Any) -> dict[str, Array]:
-    """Inputs by name, from raw contents or from typed ones: the protocol allows one of the two in a request."""
-    raw, found = list(given.raw_input_contents), dict[str, Array]()
+def _inputs(given: Any) -> Iterator[tuple[str, str, list[int], Any, Any]]:
+    """Rows as `inputs_of` takes them, of raw contents or typed ones: a request has one of the two."""
+    raw = list(given.raw_input_contents)
     if raw and len(raw) != len(given.inputs):
         raise RequestError(f"raw_input_contents: got {len(raw)}, wanted one for each of the {len(given.inputs)} inputs")
     for i, row in enumerate(given.inputs):
-        if row.name in found:
-            raise RequestError(f"inputs: got {row.name!r} twice, wanted each name once")
-        if row.parameters:
-            protocol.want_served(f"input {row.name!r}", row.parameters)
-        shape = want_shape(row.name, list(row.shape))
-        if raw:
-            if row.HasField("contents"):
-                raise RequestError(f"input {row.name!r}: got contents and raw_input_contents, wanted one of them")
-            found[row.name] = from_bytes(row.name, row.datatype, shape, raw[i])
-        else:
-            found[row.name] = _typed(row, shape)
-    return found
-
-
-def _typed(row: Any, shape: tuple[int, ...]) -> Array:
-    """An input of typed contents."""
-    dtype = dtype_of(row.name, row.datatype)
-    fields = CONTENTS.get(dtype.kind)
-    if fields is None or row.datatype == "FP16":
-        raise RequestError(f"input {row.name!r}: got contents for {row.datatype}, wanted raw_input_contents")
-    values = getattr(row.contents, fields[-1] if dtype.itemsize == WIDE or len(fields) == 1 else fields[0])
-    count = math.prod(shape)
-    if len(values) != count:
-        raise RequestError(f"input {row.name!r}: contents: got {len(values)}, wanted {count} for {list(shape)}")
-    if dtype == STRING:
-        return texts(row.name, list(values), shape)
-    try:
-        return np.array(values, dtype).reshape(shape)
-    except (OverflowError, ValueError) as error:
-        raise RequestError(f"input {row.name!r}: got a number that {row.datatype} does not hold: {error}") from None
-
-
-def _outputs(given: Any) -> list[str]:
-    for row in given.outputs:
-        if row.parameters:
-            protocol.want_served(f"output {row.name!r}", row.parameters)
-    return [row.name for row in given.outputs]
+        if raw and row.HasField("contents"):
+            raise RequestError(f"input {row.name!r}: got contents and raw_input_contents, wanted one of them")
+        if not raw and row.datatype in DTYPES and row.datatype not in CONTENTS:
+            raise RequestError(f"input {row.name!r}: got contents for {row.datatype}, wanted raw_input_contents")
+        data = raw[i] if raw else list(getattr(row.contents, CONTENTS.get(row.datatype, "bool_contents")))
+        yield row.name, row.datatype, list(row.shape), row.parameters, data

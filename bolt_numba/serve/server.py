@@ -20,9 +20,12 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bolt_numba.serve.errors import RequestError
+from bolt_numba.serve.metrics import measure
+from bolt_numba.serve.processes import Link
 from bolt_numba.serve.repository import Repository
 from bolt_numba.serve.rest import Rest
 from bolt_numba.serve.rpc import Rpc
+from bolt_numba.serve.tensors import MOST_TENSORS
 
 log = logging.getLogger("bolt_numba.serve")
 
@@ -31,6 +34,9 @@ MIB = 1 << 20
 BACKLOG = 2048
 MOST_HEADERS = 1 << 20
 """Bytes of the headers of a request, and of what came with their end."""
+MEASURED_S = 5.0
+"""Between looks at what a process holds, where another one may be asked for it."""
+LIVE = b"/v2/health/live"
 LAST_S = 2.0
 """Seconds to close what no request needs any more."""
 
@@ -41,7 +47,9 @@ class Doors:
 
     http_port, grpc_port: None: not at all; 0: any that is free.  max_body: MiB of a request.
     body_seconds: that headers, and a body, may take to arrive.  grace_seconds: for requests when the server ends.
-    max_connections: beyond these HTTP answers 503.  token: that requests bring as 'authorization: Bearer TOKEN'.
+    max_tensors: inputs, or outputs, that a request may name.
+    max_connections: beyond these HTTP answers 503, but to who asks whether it is live.
+    token: that requests bring as 'authorization: Bearer TOKEN'.
     certificate, key: files of TLS.  poll_seconds: between looks at the folder of models; None: none.
     """
 
@@ -51,6 +59,7 @@ class Doors:
     max_body: float = 64
     body_seconds: float = 30
     grace_seconds: float = 30
+    max_tensors: int = MOST_TENSORS
     max_connections: int = 1000
     token: str | None = None
     certificate: Path | None = None
@@ -89,7 +98,7 @@ def run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection whose headers have an end."""
+    """A connection whose headers have an end, and which is told that the server is live even if there are too many."""
 
     size = 0
 
@@ -103,6 +112,7 @@ class _Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self.size = 0
+        self.limit_concurrency = None if self.url == LIVE else self.config.limit_concurrency
         super().on_headers_complete()
 
 
@@ -129,12 +139,12 @@ class _Http(uvicorn.Server):
 class Server:
     """Serves the models of a repository.  `run` is for the main thread of a process, `begin` and `end` for event loops.
 
+    link: to other processes that serve the same.
     ``http_port`` and ``grpc_port`` are those that were had, once it has begun.
     """
 
-    def __init__(self, repository: Repository, doors: Doors, shared: bool = False) -> None:
-        self.repository, self.doors, self.shared = repository, doors, shared
-        repository.is_shared = shared
+    def __init__(self, repository: Repository, doors: Doors, link: Link | None = None) -> None:
+        self.repository, self.doors, self.link, self.shared = repository, doors, link, link is not None
         self.http_port = self.grpc_port = 0
         self.http: _Http | None = None
         self.rpc: Any = None
@@ -147,8 +157,10 @@ class Server:
         One of several processes loads first: until then the others answer.
         """
         doors = self.doors
-        if self.shared:
-            await self.repository.look()
+        if self.link is not None:
+            self.link.begin(self.repository)
+            await self.repository.look(anew=False)
+            self._begin_task(self._measure())
         if doors.grpc_port is not None:
             await self._begin_rpc(doors.grpc_port)
         if doors.http_port is not None:
@@ -157,6 +169,11 @@ class Server:
             await self.repository.look()
         if doors.poll_seconds:
             self._begin_task(self.repository.watch(doors.poll_seconds))
+
+    async def _measure(self) -> None:
+        while True:
+            measure(self.repository.versions())
+            await asyncio.sleep(MEASURED_S)
 
     def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Work that is given up when the server ends."""
@@ -168,7 +185,7 @@ class Server:
         doors = self.doors
         found = listening(doors.host, port, self.shared)
         self.http_port = found.getsockname()[1]
-        app = Rest(self.repository, int(doors.max_body * MIB), doors.body_seconds, doors.token).app
+        app = Rest(self.repository, int(doors.max_body * MIB), doors.body_seconds, doors.token, doors.max_tensors).app
         config = uvicorn.Config(
             app, http=_Connection, log_config=None, access_log=False, lifespan="off", ws="none",
             limit_concurrency=doors.max_connections, backlog=BACKLOG, server_header=False,
@@ -192,7 +209,7 @@ class Server:
                 ("grpc.so_reuseport", int(self.shared)),
             ]
         )  # fmt: skip
-        self.rpc.add_generic_rpc_handlers((Rpc(self.repository, doors.token).handlers(),))
+        self.rpc.add_generic_rpc_handlers((Rpc(self.repository, doors.token, doors.max_tensors).handlers(),))
         where = f"[{doors.host}]:{port}" if ":" in doors.host else f"{doors.host}:{port}"
         try:
             if doors.certificate is not None and doors.key is not None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
 from bolt_numba.base.errors import BoltError
 from bolt_numba.base.files.regular import read_text
-from bolt_numba.base.options import OPTIONS
+from bolt_numba.base.options import OPTIONS, not_among
 from bolt_numba.flow.parts import want_count, want_seconds
 from bolt_numba.serve.errors import RequestError
 
@@ -32,7 +31,7 @@ class ModelSettings:
     max_batch, max_wait_us: requests that run as one, and microseconds that the first waits for others.
     pad: numbers that inputs of different lengths are filled up with, by the input's name; others are batched by shape.
     queue: requests that may be under way; those beyond are refused (429).  instances: runs at once.
-    deadline_ms: of requests that name none; None: no limit.
+    deadline_ms: of requests that name none; None: no limit.  max_rows: of a request; None: no limit.
     versions: "latest", "all", or a list of numbers.  warmup: shapes by input, a table for each plan to make first.
     weights: a second file of the model's.  functions, modules of a flow are its own.
     compile: options of `bn.compile`, such as device, threads and precision.
@@ -44,13 +43,14 @@ class ModelSettings:
     queue: int = 256
     instances: int = 1
     deadline_ms: float | None = None
+    max_rows: int | None = None
     versions: Any = LATEST
     warmup: tuple[Mapping[str, Any], ...] = ()
     weights: str | None = None
     compile: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for key in ("max_batch", "queue", "instances"):
+        for key in ("max_batch", "queue", "instances", *(("max_rows",) if self.max_rows is not None else ())):
             want_count(key, getattr(self, key))
         want_seconds("max_wait_us", self.max_wait_us)
         if self.deadline_ms is not None:
@@ -91,9 +91,7 @@ def settings_of(folder: Path, usual: ModelSettings) -> ModelSettings:
         raise SettingsError(f"{path}: got what is no TOML: {error}") from error
     known = OWN | COMPILED
     if unknown := sorted(data.keys() - known):
-        every = f"one of {', '.join(sorted(known))}"
-        said = [f"{key} (wanted {next(iter(get_close_matches(key, known, 1)), every)})" for key in unknown]
-        raise SettingsError(f"{path}: keys: got {'; '.join(said)}")
+        raise SettingsError(f"{path}: {not_among('keys', unknown, sorted(known))}")
     own = {key: data[key] for key in data.keys() & OWN}
     if "warmup" in own:
         own["warmup"] = tuple(own["warmup"]) if isinstance(own["warmup"], list) else (own["warmup"],)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import BF16, STRING, AnyDType, Array, TensorSpec
+from bolt_numba.base.types import BF16, STRING, AnyDType, Array, NestedType, OptionalType, TensorSpec
 from bolt_numba.serve.errors import RequestError
+from bolt_numba.sessions.inputs import as_input, spec_of
 
 DTYPES: dict[str, AnyDType] = {
     "BOOL": np.dtype(bool), "BF16": BF16, "BYTES": STRING,
@@ -21,14 +22,32 @@ DTYPES: dict[str, AnyDType] = {
     **{f"FP{16 << i}": np.dtype(f"f{2 << i}") for i in range(3)},
 }  # fmt: skip
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+KINDS: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "O": {str, bytes}}
+"""Types of elements in lists, by the kind of a dtype; others are numbers."""
 LENGTH = struct.Struct("<I")
 MOST_DIMS = 32
 """Dimensions of an array of NumPy, less one half: no model has more."""
 MOST_ELEMENTS = 1 << 40
+MOST_TENSORS = 1000
+"""Inputs, or outputs, that a request may name, unless a server is told otherwise."""
+UNKNOWN_PARAMETERS = ("classification", "shared_memory_region")
+"""Of tensors: extensions that are not served."""
+
+
+def is_optional(spec: TensorSpec) -> bool:
+    """Whether a request may leave an input out."""
+    return isinstance(spec.nested, OptionalType)
+
+
+def plain(spec: TensorSpec) -> TensorSpec:
+    """An optional input as the tensor that it may be; others as they are."""
+    inner = spec.nested.element if isinstance(spec.nested, OptionalType) else None
+    return spec if inner is None or isinstance(inner, NestedType) else spec_of(spec.name, inner)
 
 
 def datatype_of(spec: TensorSpec) -> str:
     """The protocol's name for an input or output; what is no tensor is texts of JSON."""
+    spec = plain(spec)
     if spec.nested is not None:
         return "BYTES"
     if (found := NAMES.get(spec.dtype)) is None:
@@ -38,30 +57,46 @@ def datatype_of(spec: TensorSpec) -> str:
 
 def described(spec: TensorSpec) -> dict[str, Any]:
     """An input or output as metadata has it: -1 for a size that is free."""
-    shape = [-1] if spec.shape is None else [d if isinstance(d, int) else -1 for d in spec.shape]
+    sizes = plain(spec).shape
+    shape = [-1] if sizes is None else [d if isinstance(d, int) else -1 for d in sizes]
     return {"name": spec.name, "datatype": datatype_of(spec), "shape": shape}
 
 
-def want_shape(name: str, given: Any) -> tuple[int, ...]:
-    """A shape as a request says it.  Raises RequestError for what is none."""
-    fits = isinstance(given, (list, tuple)) and len(given) <= MOST_DIMS and all(type(d) is int for d in given)
-    if not fits or min(given, default=0) < 0 or math.prod(d or 1 for d in given) > MOST_ELEMENTS:
-        raise RequestError(f"input {name!r}: shape: got {given!r:.80}, wanted a list of sizes")
-    return tuple(given)
+# --- what is asked ---------------------------------------------------------------------------------------------------
 
 
-def dtype_of(name: str, datatype: Any) -> AnyDType:
-    """What NumPy calls a datatype.  Raises RequestError for one that there is not."""
-    if not isinstance(datatype, str) or datatype not in DTYPES:
-        raise RequestError(f"input {name!r}: datatype: got {datatype!r:.40}, wanted one of {', '.join(DTYPES)}")
-    return DTYPES[datatype]
+def want_served(what: str, parameters: Mapping[str, Any]) -> None:
+    """Raises RequestError for parameters of a tensor that ask for an extension that is not served."""
+    if asked := [key for key in UNKNOWN_PARAMETERS if key in parameters]:
+        raise RequestError(f"{what}: parameters: got {asked}, wanted none of it: this server does not have it")
 
 
-def from_bytes(name: str, datatype: Any, shape: tuple[int, ...], data: bytes | memoryview) -> Array:
-    """An array over the bytes of a request, which are not copied."""
-    dtype, count = dtype_of(name, datatype), math.prod(shape)
+def inputs_of(rows: Iterable[tuple[str, Any, Any, Mapping[str, Any], Any]]) -> dict[str, Array]:
+    """Arrays by name, of rows of a request: name, datatype, shape, parameters, and bytes or a list of elements.
+
+    Raises RequestError for what is none.
+    """
+    found = dict[str, Array]()
+    for name, datatype, given, parameters, data in rows:
+        if name in found:
+            raise RequestError(f"inputs: got {name!r} twice, wanted each name once")
+        if parameters:
+            want_served(f"input {name!r}", parameters)
+        fits = isinstance(given, (list, tuple)) and len(given) <= MOST_DIMS and all(type(d) is int for d in given)
+        if not fits or min(given, default=0) < 0 or math.prod(d or 1 for d in given) > MOST_ELEMENTS:
+            raise RequestError(f"input {name!r}: shape: got {given!r:.80}, wanted a list of sizes")
+        if not isinstance(datatype, str) or datatype not in DTYPES:
+            raise RequestError(f"input {name!r}: datatype: got {datatype!r:.40}, wanted one of {', '.join(DTYPES)}")
+        read = from_bytes if isinstance(data, (bytes, memoryview)) else from_list
+        found[name] = read(name, datatype, tuple(given), data)
+    return found
+
+
+def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: bytes | memoryview) -> Array:
+    """An array over the bytes of a request, which are not copied; elements of BYTES are bytes."""
+    dtype, count = DTYPES[datatype], math.prod(shape)
     if dtype == STRING:
-        return texts(name, _elements(name, data, count), shape)
+        return _objects(_elements(name, data, count), shape)
     if len(data) != count * dtype.itemsize:
         raise RequestError(
             f"input {name!r}: got {len(data)} bytes, wanted {count * dtype.itemsize} for {datatype}{list(shape)}"
@@ -86,20 +121,15 @@ def _elements(name: str, data: bytes | memoryview, count: int) -> list[bytes]:
     return found
 
 
-def texts(name: str, given: Sequence[Any], shape: tuple[int, ...]) -> Array:
-    """An array of texts, which are UTF-8 where they come as bytes."""
-    try:
-        found = [x if isinstance(x, str) else bytes(x).decode() for x in given]
-    except (UnicodeDecodeError, TypeError) as error:
-        raise RequestError(f"input {name!r}: got an element that is no text in UTF-8: {error}") from None
+def _objects(found: list[Any], shape: tuple[int, ...]) -> Array:
     made = np.empty(len(found), object)
     made[:] = found
     return made.reshape(shape)
 
 
-def from_json(name: str, datatype: Any, shape: tuple[int, ...], data: Any) -> Array:
-    """An array of the numbers or texts of a request, in a list, or in lists within lists."""
-    dtype, count = dtype_of(name, datatype), math.prod(shape)
+def from_list(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Array:
+    """An array of the numbers, texts or bytes of a request, in a list, or in lists within lists."""
+    dtype, count = DTYPES[datatype], math.prod(shape)
     flat: Any = data
     for size in shape[1:]:
         if isinstance(flat, list) and flat and all(type(x) is list for x in flat):
@@ -109,19 +139,68 @@ def from_json(name: str, datatype: Any, shape: tuple[int, ...], data: Any) -> Ar
     if not isinstance(flat, list) or len(flat) != count:
         got = f"{len(flat)} elements" if isinstance(flat, list) else f"{data!r:.40}"
         raise RequestError(f"input {name!r}: data: got {got}, wanted {count} for {datatype}{list(shape)}")
+    wanted = KINDS.get(dtype.kind, {int, float})
+    if not wanted.issuperset(map(type, flat)):
+        odd, what = next(x for x in flat if type(x) not in wanted), "texts" if dtype == STRING else "numbers"
+        raise RequestError(f"input {name!r}: data: got {odd!r:.40}, wanted {what} of {datatype}")
     if dtype == STRING:
-        if not all(type(x) is str for x in flat):
-            raise RequestError(f"input {name!r}: data: got what is no text, wanted texts for BYTES")
-        return texts(name, flat, shape)
-    wanted: tuple[type, ...] = (bool,) if dtype.kind == "b" else (int,) if dtype.kind in "iu" else (int, float)
-    if not all(type(x) in wanted for x in flat):
-        odd = next(x for x in flat if type(x) not in wanted)
-        raise RequestError(f"input {name!r}: data: got {odd!r:.40}, wanted numbers of {datatype}")
+        return _objects(flat, shape)
     try:
         with np.errstate(over="raise"):
             return np.array(flat, dtype).reshape(shape)
     except (ArithmeticError, ValueError) as error:
         raise RequestError(f"input {name!r}: data: got a number that {datatype} does not hold: {error}") from None
+
+
+def whole_body(spec: TensorSpec, data: bytes | memoryview) -> Array:
+    """The only input of a model, of a body without JSON.
+
+    One size may be free, and a first one beside it, which is 1 then.  BYTES is one element, which has no length before
+    it.  Raises RequestError where the shape does not follow.
+    """
+    told = described(spec)
+    dims, datatype = list(told["shape"]), told["datatype"]
+    if datatype == "BYTES":
+        return _objects([bytes(data)], (1,) * len(dims))
+    free = [axis for axis, size in enumerate(dims) if size < 0]
+    if len(free) > 1 and free[0] == 0:
+        dims[free.pop(0)] = 1
+    size = math.prod(d for d in dims if d >= 0) * DTYPES[datatype].itemsize
+    if len(free) > 1 or (free and (not size or len(data) % size)):
+        raise RequestError(
+            f"input {spec.name!r}: got {len(data)} bytes and no JSON, wanted it: the shape is {told['shape']}"
+        )
+    if free:
+        dims[free[0]] = len(data) // size
+    return from_bytes(spec.name, datatype, tuple(dims), data)
+
+
+def taken(spec: TensorSpec, given: Array | None) -> Any:
+    """An input as the model declares it: texts where it wants such, which are UTF-8 where they came as bytes.
+
+    One element of BYTES, as a file, also is an input of bytes along one axis.  Raises RequestError for what is no text,
+    DTypeError or ShapeError for other arrays.
+    """
+    inner = plain(spec)
+    if given is not None and given.dtype == STRING:
+        if inner.dtype == np.uint8 and inner.nested is None and given.size == 1 and len(inner.shape or ()) == 1:
+            item = given.item()
+            given = np.frombuffer(item if isinstance(item, bytes) else item.encode(), np.uint8)
+        elif inner.dtype == STRING:
+            given = _texts(spec.name, given)
+    return as_input(spec, given)
+
+
+def _texts(name: str, given: Array) -> Array:
+    try:
+        return _objects([x if type(x) is str else x.decode() for x in given.reshape(-1)], given.shape)
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"input {name!r}: got an element of BYTES that is no text in UTF-8, wanted texts: {error}"
+        ) from None
+
+
+# --- what is answered ------------------------------------------------------------------------------------------------
 
 
 def name_of(name: str, array: Array) -> str:

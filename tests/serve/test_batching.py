@@ -17,12 +17,12 @@ import bolt_numba as bn
 from bolt_numba.flow import Flow, FlowDeadlineError, FlowError, FlowFullError
 from bolt_numba.serve import ModelSettings, RequestError, models
 from bolt_numba.serve.errors import kind_of
-from bolt_numba.serve.models import RequestTerms, ServedModel
+from bolt_numba.serve.models import RequestTerms, ServedModel, StoredVersion
 from tests.small import add, softmax
 
 
 def served(path: Path, **settings: Any) -> ServedModel:
-    return ServedModel("m", "1", path, None, ModelSettings(**settings))
+    return ServedModel("m", "1", StoredVersion(path, None, ModelSettings(**settings), ()))
 
 
 def together(model: ServedModel, requests: list[dict[str, Any]], **parameters: Any) -> list[Any]:
@@ -101,7 +101,7 @@ def slow_flow(seconds: float, **options: Any) -> Callable[[Path], ServedModel]:
             "inputs = { x = 'f32[n]' }\noutputs = 'y'\nworkers = 1\n"
             f"[nodes.f]\nfunction = '{module}:f'\ninputs = 'x'\noutputs = 'y'\n"
         )
-        return ServedModel("m", "1", folder / "flow.toml", None, ModelSettings(**options))
+        return ServedModel("m", "1", StoredVersion(folder / "flow.toml", None, ModelSettings(**options), ()))
 
     return make
 
@@ -181,7 +181,7 @@ def summing(folder: Path) -> ServedModel:
         f"[nodes.f]\nfunction = '{module}:f'\ninputs = 'x'\noutputs = 'y'\n"
         "states = { total = { output = 'total', initial = 0.0 } }\n"
     )
-    return ServedModel("m", "1", folder / "flow.toml", None, ModelSettings())
+    return ServedModel("m", "1", StoredVersion(folder / "flow.toml", None, ModelSettings(), ()))
 
 
 def test_sequences_keep_their_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -102,20 +103,55 @@ def test_processes_end_with_the_one_that_began_them(tmp_path: Path) -> None:
             status(address, "/v2/health/live")
 
 
+def all_say(address: str, path: str, wanted: int, times: int = 20) -> None:
+    """That all processes answer so: connections go to any of them."""
+    until, seen = time.monotonic() + WAIT_S, 0
+    while seen < times:
+        try:
+            seen = seen + 1 if status(address, path) == wanted else 0
+        except (URLError, ConnectionError):  # it was with one that died
+            seen = 0
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 def test_several_processes_change_together(tmp_path: Path) -> None:
     add(tmp_path / "m" / "1" / "model.onnx")
     with started(tmp_path, "--workers", "2") as (process, address, _):
-        for change in ("load", "unload"):
-            assert status(address, f"/v2/repository/models/m/{change}", b"{}") == 400
         add(tmp_path / "n" / "1" / "model.onnx")
+        (tmp_path / "bad" / "1").mkdir(parents=True)
+        (tmp_path / "bad" / "1" / "model.onnx").write_bytes(b"bad")
+        for name, change, answer, then in (
+            ("n", "load", 200, 200), ("bad", "load", 400, 503), ("none", "load", 404, 404), ("m", "unload", 200, 404),
+        ):  # fmt: skip
+            assert status(address, f"/v2/repository/models/{name}/{change}", b"{}") == answer
+            for _ in range(10):  # at once, in all of them
+                assert status(address, f"/v2/models/{name}") == then
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
+        all_say(address, "/v2/models/n", 200)  # one that begins later has what is loaded
+        while len(children.read_text().split()) < 2:
+            time.sleep(0.05)
+        all_say(address, "/v2/models/m", 404)
         process.send_signal(signal.SIGHUP)
-        until, seen = time.monotonic() + WAIT_S, 0
-        while seen < 20:  # connections go to either
-            seen = seen + 1 if status(address, "/v2/models/n") == 200 else 0
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        all_say(address, "/v2/models/m", 200)
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
+
+
+def test_changes_that_meet(tmp_path: Path) -> None:
+    """Of many at once, of all processes, each is answered, and all processes agree at the end."""
+    add(tmp_path / "m" / "1" / "model.onnx")
+    with started(tmp_path, "--workers", "3") as (_, address, _), ThreadPoolExecutor(8) as pool:
+        paths = [f"/v2/repository/models/m/{change}" for change in ("load", "unload")] * 12
+        answers = list(pool.map(lambda path: status(address, path, b"{}"), paths))
+        assert set(answers) <= {200, 404}  # to unload what is gone is 404
+        assert status(address, "/v2/repository/models/m/load", b"{}") == 200
+        for _ in range(20):
+            assert status(address, "/v2/models/m/ready") == 200
+        with urlopen(f"http://{address}/metrics", timeout=WAIT_S) as answer:
+            lines = answer.read().decode().splitlines()
+        assert sum(line.startswith("bolt_process{") and "resident_bytes" in line for line in lines) == 3
 
 
 def test_runs_that_never_end_do_not_keep_the_server(tmp_path: Path) -> None:
@@ -151,6 +187,7 @@ def logs() -> Iterator[None]:
     ("args", "code", "said"),
     [
         (["nothing.onnx"], 1, "nothing.onnx: got nothing there"),
+        (["hollow"], 1, "hollow: got a folder without models, wanted NAME/VERSION/model.onnx or NAME.onnx in it"),
         (["m.onnx", "other/m.onnx"], 1, "got a second model 'm'"),
         (["m.onnx", "--http-port", "-1", "--grpc-port", "-1"], 1, "wanted --http-port or --grpc-port"),
         (["m.onnx", "--tls-key", "key.pem"], 1, "wanted both"),
@@ -175,5 +212,6 @@ def test_wrong_options(
     for name in ("m.onnx", "other/m.onnx"):
         add(tmp_path / name)
     (tmp_path / "empty").write_text("\n")
+    (tmp_path / "hollow").mkdir()
     assert run(["serve", *args]) == code
     assert said in capsys.readouterr().err

@@ -17,6 +17,7 @@ from onnx import TensorProto
 
 from bolt_numba.serve import ModelSettings, Repository, RequestError, SettingsError
 from bolt_numba.serve.models import RequestTerms
+from bolt_numba.serve.repository import is_repository
 from bolt_numba.serve.settings import settings_of
 from tests.serve.serving import Running, running
 from tests.small import add, save_model, softmax
@@ -107,7 +108,7 @@ def test_what_cannot_be_loaded_is_told_and_the_rest_serves(tmp_path: Path) -> No
         told = {row["name"]: (row["state"], row["reason"]) for row in repository.index()}
         assert told["good"] == ("READY", "")
         assert told["bad"][0] == told["empty"][0] == told["odd"][0] == "UNAVAILABLE"
-        assert "max_batsh (wanted max_batch)" in told["odd"][1]
+        assert "did you mean 'max_batch'?" in told["odd"][1]
         assert "wanted one of flow.toml" in told["empty"][1]
         with pytest.raises(RequestError, match=r"model 'odd'.*max_batsh"):
             repository.find("odd")
@@ -251,6 +252,41 @@ def test_a_folder_that_is_away_for_a_while(tmp_path: Path) -> None:
         shutil.rmtree(there / "m")
         server.do(repository.look(anew=False))
         assert list(repository.models) == ["n"]
+
+
+def test_files_in_a_folder_are_models(tmp_path: Path) -> None:
+    add(tmp_path / "sum.onnx")
+    add(tmp_path / "twice.onnx")
+    subtract(tmp_path / "twice" / "3" / "model.onnx")
+    (tmp_path / "notes.txt").write_text("no model")
+    assert is_repository(tmp_path)
+    with running(tmp_path) as server:
+        repository = server.server.repository
+        assert [(row["name"], row["version"]) for row in repository.index()] == [("sum", "1"), ("twice", "3")]
+        assert np.array_equal(infer(server, "sum"), A + A)
+        assert np.array_equal(infer(server, "twice"), A - A)
+        subtract(tmp_path / "sum.onnx")
+        add(tmp_path / "new.onnx")
+        server.do(repository.look(anew=False))
+        assert np.array_equal(infer(server, "sum"), A - A)
+        (tmp_path / "new.onnx").unlink()
+        server.do(repository.look(anew=False))
+        assert sorted(repository.models) == ["sum", "twice"]
+
+
+def test_nothing_is_kept_of_versions_that_are_gone(tmp_path: Path) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    with running(tmp_path) as server:
+        repository = server.server.repository
+        for version in ("1", "2"):
+            (tmp_path / "m" / version).mkdir(exist_ok=True)
+            (tmp_path / "m" / version / "model.onnx").write_bytes(b"bad")
+            with pytest.raises(RequestError):
+                server.do(repository.load("m"))
+        assert [*repository.refused] == [*repository.states] == [("m", "2")]
+        server.do(repository.unload("m"))
+        assert not repository.refused
+        assert not repository.states
 
 
 def test_what_was_unloaded_stays_so(tmp_path: Path) -> None:

@@ -216,6 +216,35 @@ def test_metrics_tell_of_requests(server: Running) -> None:
     assert counted() == before + 1
 
 
+def test_metrics_tell_of_all_failures_and_of_the_process(server: Running) -> None:
+    def counted() -> dict[str, float]:
+        lines = ask(server, "/metrics")[1].decode().splitlines()
+        return {key: float(value) for key, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
+
+    before = counted()
+    assert [ask(server, path, GOOD)[0] for path in ("/v2/models/none/infer", "/v3")] == [404, 404]
+    assert ask(server, INFER, b" " * ((1 << 20) + 1))[0] == 413
+    now = counted()
+    for outcome, more in (("missing", 2), ("large", 1)):
+        key = f'bolt_failures_total{{outcome="{outcome}"}}'
+        assert now[key] - before.get(key, 0) == more
+    assert now['bolt_process{what="resident_bytes"}'] > 10 << 20
+    assert now['bolt_process{what="compiled_kernels"}'] >= 0
+    assert now['bolt_process{what="compile_seconds"}'] >= 0
+
+
+def test_it_is_live_where_there_are_too_many_connections(tmp_path: Path) -> None:
+    with running(files={"add": add(tmp_path / "add.onnx")}, max_connections=3) as server:
+        host, port = server.http.split(":")
+        kept = [socket.create_connection((host, int(port))) for _ in range(4)]
+        until = time.monotonic() + 10
+        while ask(server, "/v2/health/ready")[0] != 503:
+            assert time.monotonic() < until
+        assert ask(server, "/v2/health/live")[0] == 200
+        for connection in kept:
+            connection.close()
+
+
 def test_ids_of_requests_come_back(server: Running) -> None:
     assert ask(server, INFER, GOOD, {"X-Request-Id": "abc"})[2]["x-request-id"] == "abc"
 
@@ -247,7 +276,7 @@ def test_json_that_is_odd(path: str, body: Any, said: str, server: Running) -> N
 
 
 def test_errors_are_short(server: Running) -> None:
-    rows = [{"name": f"{i}", "datatype": "FP32", "shape": [1], "data": [1]} for i in range(5000)]
+    rows = [{"name": f"{i}" * 20, "datatype": "FP32", "shape": [1], "data": [1]} for i in range(900)]
     status, found, _ = ask(server, INFER, {"inputs": rows})
     assert (status, len(found["error"]) <= 2000) == (400, True)
 

@@ -77,6 +77,12 @@ def test_health_and_metadata(client: Any, server: Running) -> None:
         config = config if client is http else config["config"]
         assert config["input"][0]["data_type"] == "TYPE_FP32"
         assert int(config["dynamic_batching"]["max_queue_delay_microseconds"]) == 500
+        assert int(config["max_batch_size"]) == 4  # the axis of the batch is not in dims then
+        assert [int(d) for row in config["input"] for d in row["dims"]] == [3, 3]
+        config = asked.get_model_config("same_fp32", **more)
+        config = config if client is http else config["config"]
+        assert int(config.get("max_batch_size", 0)) == 0
+        assert [int(d) for d in config["input"][0]["dims"]] == [-1, -1]
 
 
 @BOTH
