@@ -31,6 +31,7 @@ DRAWN = (
     "tests/test_references.py",
     "tests/test_rowwise.py::test_kernel_equals_reference",
     "tests/test_special_values.py::test_pointwise",
+    "tests/serve/test_machine.py",
 )
 """Tests that draw fewer cases in `make test`, and all of them in `make test-all`."""
 

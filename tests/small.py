@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
@@ -32,3 +33,21 @@ def same(path: Path, kind: int) -> Path:
 def softmax(path: Path) -> Path:
     """y = softmax(x), over the last axis, whose size is free"""
     return save_model(path, "Softmax", {"x": (TensorProto.FLOAT, ["n", "m"])}, TensorProto.FLOAT)
+
+
+def look_up(path: Path, table: Any) -> Path:
+    """y = x + table[i] for each row, z = -y"""
+    info = helper.make_tensor_value_info
+    x, i = info("x", TensorProto.FLOAT, ["n", "m"]), info("i", TensorProto.INT64, ["n"])
+    y, z = (info(name, TensorProto.FLOAT, ["n", "m"]) for name in "yz")
+    rows = [
+        ("Gather", ["table", "i"], "row"), ("Unsqueeze", ["row", "axes"], "column"), ("Add", ["x", "column"], "y"),
+        ("Neg", ["y"], "z"),
+    ]  # fmt: skip
+    nodes = [helper.make_node(op, inputs, [output]) for op, inputs, output in rows]
+    constants = {"table": np.asarray(table, "f4"), "axes": np.array([1])}
+    held = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    graph = helper.make_graph(nodes, "look up", [x, i], [y, z], held)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return path

@@ -187,12 +187,10 @@ class ServedModel:
         task = self.flow.submit(
             feeds, stream=stream, deadline=min(limits) if limits else None, timeout=0, priority=asked.priority
         )
-        try:
-            run = asyncio.wrap_future(task)
-            found = await (run if gone is None else _unless_gone(run, gone))
-        finally:
-            if stream is not None and asked.ends:
-                self._end_sequence(stream)
+        if stream is not None and asked.ends:  # it has its state: a request that comes now begins another sequence
+            self._end_sequence(stream)
+        run = asyncio.wrap_future(task)
+        found = await (run if gone is None else _unless_gone(run, gone))
         self._learn(key)
         return [found[value] for value in self.flow.outputs]
 

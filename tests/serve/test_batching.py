@@ -209,6 +209,22 @@ def test_sequences_keep_their_states(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(model.sequences) == ["new"]
 
 
+def test_a_sequence_ends_with_the_request_that_says_so(tmp_path: Path) -> None:
+    """Also where a request comes before that one is answered."""
+    model = summing(tmp_path)
+
+    async def main() -> list[float]:
+        asked = [
+            model.infer({"x": np.full(1, x, "f4")}, [], RequestTerms({"sequence_id": 1, "sequence_end": ends}))
+            for x, ends in ((1, False), (2, True), (4, False), (8, False))
+        ]
+        found = [float(made["y"][0]) for made in await asyncio.gather(*asked)]
+        await model.retire()
+        return found
+
+    assert asyncio.run(main()) == [1, 3, 4, 12]
+
+
 def test_shapes_that_were_never_run_go_to_another_thread(tmp_path: Path) -> None:
     model = served(add(tmp_path / "m.onnx"))
     model.expected = {((1, 3), (1, 3)): 0.0}
