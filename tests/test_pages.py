@@ -30,7 +30,7 @@ READ = (
     "README.md", "docs/start.md", "docs/fast.md", "docs/usage.md", "docs/other-formats.md", "docs/troubleshooting.md",
     "docs/quantisation.md", "docs/flow.md", "docs/cuda.md", "docs/preprocessing.md", "docs/plugins/index.md",
     "docs/own-operators.md", "docs/serve.md", "docs/batch.md", "docs/plugins/placement.md", "docs/plugins/operators.md",
-    *(f"docs/tutorials/{name}.md" for name in ("ocr", "search", "speech", "sklearn", "serving")),
+    *(f"docs/tutorials/{name}.md" for name in ("ocr", "search", "speech", "sklearn", "serving", "watching")),
 )  # fmt: skip
 """Pages whose blocks run, one after another as a reader runs them."""
 OWN_MODEL = """

@@ -163,6 +163,17 @@ def test_settings_of_sessions_and_shapes(tmp_path: Path) -> None:
         assert infer(server, x=np.ones((2, 5), "f4")).shape == (2, 5)
 
 
+@pytest.mark.parametrize("asked", [None, 2])
+def test_quick_models_have_one_thread_unless_they_are_given_more(asked: int | None, tmp_path: Path) -> None:
+    add(tmp_path / "m" / "1" / "model.onnx")
+    usual = ModelSettings(max_batch=4, compile={"threads": asked})
+    with running(tmp_path, usual=usual) as server:
+        session = server.server.repository.find("m").session
+        assert session is not None
+        assert session.threads == (asked or 1)
+        assert np.array_equal(infer(server), A + A)
+
+
 def test_options_that_do_not_fit_are_told(tmp_path: Path) -> None:
     add(tmp_path / "m" / "1" / "model.onnx")
     (tmp_path / "m" / "model.toml").write_text("device = 'quantum'\n")
