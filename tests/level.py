@@ -184,6 +184,7 @@ LONG: dict[str, Sequence[str]] = {
         "tests/test_robustness.py::test_a_hang_is_noticed",
         "tests/serve/test_adapters.py::test_an_adapter_answers_as_a_session",
         "tests/serve/test_demo.py",
+        "tests/serve/test_hostile.py",
         "tests/serve/test_image.py::test_nobody_but_its_maker_may_write_to_the_image",
         "tests/serve/test_image.py::test_the_server_compiles_nothing_and_writes_nothing",
         "tests/test_start.py::test_a_second_process_imports_what_the_model_needs",

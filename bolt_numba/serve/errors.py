@@ -19,6 +19,7 @@ STATUS = {
     "invalid": (400, "INVALID_ARGUMENT"),
     "denied": (401, "UNAUTHENTICATED"),
     "missing": (404, "NOT_FOUND"),
+    "slow": (408, "DEADLINE_EXCEEDED"),
     "large": (413, "RESOURCE_EXHAUSTED"),
     "busy": (429, "RESOURCE_EXHAUSTED"),
     "cancelled": (499, "CANCELLED"),

@@ -184,7 +184,7 @@ class Rest:
                     if size > self.most:
                         raise RequestError(f"body: got more than {self.most} bytes, wanted at most so many", "large")
         except TimeoutError:
-            raise RequestError(f"body: got {size} bytes in {self.seconds} s, wanted all of it", "late") from None
+            raise RequestError(f"body: got {size} bytes in {self.seconds} s, wanted all of it", "slow") from None
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         packing = request.headers.get("content-encoding", "identity")
         return body if packing == "identity" else self._unpacked(body, packing)

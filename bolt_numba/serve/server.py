@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ LOCAL = "127.0.0.1"
 MIB = 1 << 20
 BACKLOG = 2048
 MOST_HEADERS = 1 << 20
-"""Bytes of the headers of a request, and of what came with their end."""
+"""Bytes of the headers of a request, or of what stands around a body in chunks, and of what came with their end."""
 MEASURED_S = 5.0
 """Between looks at what a process holds, where another one may be asked for it."""
 LIVE = b"/v2/health/live"
@@ -93,27 +93,56 @@ def listening(host: str, port: int, shared: bool = False) -> socket.socket:
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
     """Run an event loop to the end of a coroutine: uvloop's where it is installed."""
-    with asyncio.Runner(loop_factory=uvicorn.Config(Starlette()).get_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=uvicorn.Config(Starlette(), log_config=None).get_loop_factory()) as runner:
         runner.run(main)
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection whose headers have an end, and which is told that the server is live even if there are too many."""
+    """A connection whose headers have an end, and which is told that the server is live even if there are too many.
+
+    size: bytes since headers were complete, or some of a body came.  cycles: requests that have no answer yet.
+    """
 
     size = 0
+    cycles: Sequence[Any] = ()
 
     def data_received(self, data: bytes) -> None:
-        if getattr(self.cycle, "response_complete", True):  # no request has begun
-            self.size += len(data)
+        self.size += len(data)
         if self.size > MOST_HEADERS:
-            self.transport.close()
+            self._cut()
         else:
             super().data_received(data)
+
+    def on_body(self, body: bytes) -> None:
+        self.size = 0
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         self.size = 0
         self.limit_concurrency = None if self.url == LIVE else self.config.limit_concurrency
         super().on_headers_complete()
+        self.cycles = [*(c for c in self.cycles if not c.response_complete), self.cycle]
+
+    def send_400_response(self, msg: str) -> None:
+        if any(not (cycle.response_complete or cycle.more_body) for cycle in self.cycles):
+            self._cut()  # a request that came before would take it for its answer
+        else:
+            super().send_400_response(msg)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+        super().connection_lost(exc)
+
+    def _cut(self) -> None:
+        self._leave()
+        self.transport.close()
+
+    def _leave(self) -> None:
+        """No request gets an answer any more, also of several that came at once."""
+        for cycle in self.cycles:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.pipeline.clear()
 
 
 class _Http(uvicorn.Server):

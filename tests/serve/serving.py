@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +14,11 @@ from bolt_numba.serve import Doors, ModelSettings, Repository, Server
 from bolt_numba.serve.server import run_loop
 
 WAIT_S = 60
+
+
+def resident(process: int | str = "self") -> int:
+    """Bytes of a process in memory."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 class Running:

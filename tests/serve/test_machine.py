@@ -35,8 +35,7 @@ from bolt_numba.serve.errors import kind_of
 from bolt_numba.serve.metrics import OK, REGISTRY
 from bolt_numba.serve.models import RequestTerms, ServedModel
 from tests.level import few
-from tests.serve.heavy import resident
-from tests.serve.serving import Running, running
+from tests.serve.serving import Running, resident, running
 from tests.small import look_up
 
 ROWS, COLUMNS, KINDS = 4, 5, 4
