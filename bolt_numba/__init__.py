@@ -26,7 +26,7 @@ _HOME = {
     "device_array": "devices.cuda.device", "read_mean": "converters.caffe.mean", "verify": "verification",
 }  # fmt: skip
 """Where each public name lives; modules load when a name is first used, so that importing the package is cheap."""
-_MODULES = ("batch", "plugins", "surgery")
+_MODULES = ("batch", "plugins", "surgery", "text")
 """Modules that load when they are first named, as ``bn.surgery``."""
 
 __all__ = [

@@ -128,6 +128,7 @@ LONG: dict[str, Sequence[str]] = {
         "tests/test_binary.py::test_bits_are_counted_by_instructions",
         "tests/test_blas.py::test_values_hold_on_other_processors",
         "tests/test_export.py::test_a_lower_instruction_set",
+        "tests/text/test_encoder.py::test_a_real_model_as_the_usual_recipe",
         "tests/test_levels.py::test_another_processor_of_the_level_compiles_nothing",
         "tests/test_machine.py::test_another_processor_gives_the_same_bits",
         "tests/test_targets.py::test_code_has_the_registers_of_its_target",

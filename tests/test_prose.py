@@ -12,9 +12,9 @@ WORDS = 25
 ENTRIES = 40
 _DOCS = (
     "architecture", "c-api", "clients", "export", "fast", "flow", "plugins/index", "plugins/simnpu", "index",
-    "kernels", "onnxruntime", "other-formats", "performance", "quantisation", "serve", "start", "troubleshooting",
-    "tutorials/ocr", "tutorials/search", "tutorials/serving", "tutorials/sklearn", "tutorials/speech",
-    "tutorials/watching", "usage",
+    "kernels", "onnxruntime", "other-formats", "performance", "quantisation", "serve", "start", "text",
+    "troubleshooting", "tutorials/ocr", "tutorials/search", "tutorials/serving", "tutorials/sklearn",
+    "tutorials/speech", "tutorials/watching", "usage",
 )  # fmt: skip
 PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{name}.md" for name in _DOCS))
 

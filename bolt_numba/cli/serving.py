@@ -110,6 +110,7 @@ def repository_of(paths: list[Path], usual: Any) -> Repository:
     """Models that are named, or those of a folder.  Raises BoltError for what is no model or folder of models."""
     from bolt_numba.converters.paddle.detect import is_paddle
     from bolt_numba.serve.repository import Repository, is_repository
+    from bolt_numba.text.layout import TOKENIZER, model_in
 
     if len(paths) == 1 and is_repository(paths[0]):
         return Repository(paths[0], {}, usual)
@@ -117,13 +118,14 @@ def repository_of(paths: list[Path], usual: Any) -> Repository:
     for path in paths:
         if not path.exists():
             raise BoltError(f"{path}: got nothing there, wanted a model, or a folder of NAME/VERSION/model.onnx")
-        if path.is_dir() and not is_paddle(b"", path):
+        name, file = path.stem, path
+        if (path / TOKENIZER).is_file():  # a folder of Hugging Face
+            name, file = path.name, model_in(path)
+        elif path.is_dir() and not is_paddle(b"", path):
             raise BoltError(f"{path}: got a folder without models, wanted NAME/VERSION/model.onnx or NAME.onnx in it")
-        if path.stem in named:
-            raise BoltError(
-                f"{path}: got a second model {path.stem!r}, wanted other names: they are those of the files"
-            )
-        named[path.stem] = path
+        if name in named:
+            raise BoltError(f"{path}: got a second model {name!r}, wanted other names: they are those of the files")
+        named[name] = file
     return Repository(None, named, usual)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from bolt_numba.base.border import at_node
 from bolt_numba.base.errors import BoltError
@@ -28,8 +30,9 @@ class FlowNode:
     """A node: ``inputs`` and ``outputs`` are names of values by the names that the node itself has for them.
 
     wants, makes: types of inputs and outputs, by the node's names, as far as they are known.
-    batched: inputs that have an axis of the batch, the first.  cuts: axes of outputs that are cut to the size of an
-    axis of an input that was filled up: output, axis, input, its axis.  stops: whether `stop` can end a call.
+    batched: inputs that have an axis of the batch, the first.  loose: those whose other sizes may differ there.
+    cuts: axes of outputs that are cut to the size of an axis of an input that was filled up: output, axis, input, its
+    axis.  stops: whether `stop` can end a call.
     said: what the node was made of, as a file names it: a function, or a model with its options.
     """
 
@@ -39,6 +42,7 @@ class FlowNode:
         self.states = {p: s if isinstance(s, State) else State(s) for p, s in options.states.items()}
         self.fixed = dict(options.fixed)
         self.batched: tuple[str, ...] = tuple(inputs)
+        self.loose: Container[str] = options.pad
         self.cuts: list[tuple[str, int, str, int]] = []
         self.wants: dict[str, TensorSpec] = {}
         self.makes: dict[str, TensorSpec] = {}
@@ -134,8 +138,9 @@ class FunctionNode(FlowNode):
             raise FlowError(f"function: got {function!r:.80}, wanted a function")
         self.by_name = isinstance(inputs, Mapping)
         super().__init__(name, _as_ports("inputs", inputs), _as_ports("outputs", outputs), options)
-        if options.pad:
-            raise FlowError(f"pad: got {options.pad!r:.80} for a function, wanted it for models only")
+        for key in ("pad", "ragged"):
+            if getattr(options, key):
+                raise FlowError(f"{key}: got {getattr(options, key)!r:.80} for a function, wanted it for models only")
         self.function, self.said = function, {"function": function}
         self.results = [*self.outputs, *(s.output for s in self.states.values() if s.output not in self.outputs)]
         self.makes = {port: type_of(port, text) for port, text in options.types.items()}
@@ -239,6 +244,10 @@ class ModelNode(FlowNode):
         firm = {n: shape for n, shape in free.items() if n in self.outputs and not _is_free(shape)}
         if not self.batched or firm:
             raise FlowError(f"max_batch: got shapes {firm or free}, wanted a first axis whose size is free")
+        if self.options.ragged:
+            if self.options.pad or {*self.batched} != {*self.wants}:
+                raise FlowError(f"ragged: got rows of {self.batched}, wanted them of all inputs, and no pad")
+            self.loose = self.batched
         sizes = {d: (n, i) for n in self.options.pad for i, d in enumerate(free[n] or ()) if i and isinstance(d, str)}
         others = {d for n in self.inputs if n not in self.options.pad for d in (free[n] or ())[1:]}
         for name in self.outputs if sizes else ():
@@ -276,6 +285,15 @@ class ModelNode(FlowNode):
             session = kept.get("session") or session.clone()
             kept["session"] = session
         return dict(session(feeds).items())
+
+    def run_together(self, feeds: Sequence[Mapping[str, Any]], worker: Worker) -> list[dict[str, Any]]:
+        if not self.options.ragged:
+            return super().run_together(feeds, worker)
+        counts = [rows_of(f, self.batched) for f in feeds]
+        rows = [{n: f[n][i] for n in f} for f, count in zip(feeds, counts, strict=True) for i in range(count)]
+        made = iter(self.sessions[worker.place].run_rows(rows, [*self.outputs]))
+        parts = [[next(made) for _ in range(count)] for count in counts]
+        return [self.named({n: np.stack([row[n] for row in part]) for n in self.outputs}) for part in parts]
 
     def close(self, kill: bool = False) -> None:
         for session in self.sessions.values():

@@ -75,6 +75,7 @@ class NodeOptions:
     max_batch, max_wait: pieces of work that run as one, and seconds that the first waits for others.
     pad: numbers that a model's inputs of different sizes are filled up with in a batch, by the input's name; what it
         makes of the filling is cut off.
+    ragged: rows of a model's batch may differ in shape, and run by `Session.run_rows`.
     queue: pieces that may wait before nodes that feed this one pause.
     types: of outputs, such as ``"f32[n,3]"``, which are then held to them.
     process: call the function in other processes: True: one for each worker; a number: so many, with a worker for each.
@@ -87,6 +88,7 @@ class NodeOptions:
     max_batch: int = 1
     max_wait: float = 0.0
     pad: Mapping[str, float] = field(default_factory=dict)
+    ragged: bool = False
     queue: int = 16
     types: Mapping[str, str] = field(default_factory=dict)
     process: bool | int = False
@@ -106,8 +108,9 @@ class NodeOptions:
         for name in ("states", "fixed", "types", "pad"):
             if not isinstance(getattr(self, name), Mapping):
                 raise FlowError(f"{name}: got {getattr(self, name)!r:.80}, wanted a mapping by name")
-        if self.pad and self.max_batch == 1:
-            raise FlowError("pad: got it with max_batch 1, wanted a larger max_batch")
+        for name in ("pad", "ragged"):
+            if getattr(self, name) and self.max_batch == 1:
+                raise FlowError(f"{name}: got it with max_batch 1, wanted a larger max_batch")
         if self.states and (self.max_batch > 1 or self.each):
             raise FlowError("states: got them with max_batch or each, wanted one piece after another")
 

@@ -64,7 +64,7 @@ class Station:
         made = [Piece(task, feed, i if node.each else None, now) for i, feed in enumerate(feeds)]
         if self.max_batch > 1:
             for piece in made:
-                piece.key = key_of(piece.feeds, node.batched, node.options.pad)
+                piece.key = key_of(piece.feeds, node.batched, node.loose)
         return made
 
     def offer(self, piece: Piece) -> None:
@@ -117,7 +117,7 @@ class Station:
         until = first.since + self.max_wait
         if len(alike) < self.max_batch and now < until:
             return [], until
-        if isinstance(self.node, ModelNode):  # a plan for each size: powers of two are few
+        if isinstance(self.node, ModelNode) and not self.node.options.ragged:  # a plan for each size: powers of 2
             alike = alike[: 1 << (len(alike).bit_length() - 1)] if len(alike) < self.max_batch else alike
         chosen = set(map(id, alike))
         self.queue = deque(p for p in self.queue if id(p) not in chosen)

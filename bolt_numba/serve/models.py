@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.border import as_bolt_error
 from bolt_numba.base.config import default_threads
 from bolt_numba.base.errors import BoltError
 from bolt_numba.base.types import STRING, Array, TensorSpec
@@ -25,6 +27,13 @@ from bolt_numba.serve.settings import US, ModelSettings, SettingsError
 from bolt_numba.serve.tensors import datatype_of, is_optional, taken
 from bolt_numba.sessions.guesses import complete_shapes, model_feeds
 from bolt_numba.sessions.session import Session
+from bolt_numba.text.layout import layout_of
+
+if TYPE_CHECKING:
+    from bolt_numba.text.encoder import Encoder
+    from bolt_numba.text.tokens import TokenRow
+
+log = logging.getLogger("bolt_numba.serve")
 
 FLOWS = (".toml", ".prototxt")
 QUICK_S = 3e-4
@@ -39,6 +48,8 @@ MOST_SHAPES = 256
 MOST_NUMBER = 1 << 31
 MOST_SEQUENCES, IDLE_S = 1024, 60.0
 """Sequences of a model that keeps a state; where there is no room, those go that were not asked for so many seconds."""
+ROWS = 32
+"""Texts that an encoder may run together where nothing else is said."""
 USUAL_PRIORITY = 2
 """Of requests that name none: 1 goes before them."""
 
@@ -56,12 +67,12 @@ class StoredVersion:
 class RequestTerms:
     """How one request wants to be served: seconds it may take, its priority (lower goes first), and its sequence."""
 
-    __slots__ = ("deadline", "ends", "priority", "starts", "stream")
+    __slots__ = ("begin", "deadline", "ends", "priority", "starts", "stream")
 
     def __init__(self, parameters: Mapping[str, Any], deadline: float | None = None) -> None:
         timeout = self._number(parameters, "timeout")
         limits = [s for s in (deadline, timeout * US if timeout else None) if s is not None]
-        self.deadline = min(limits) if limits else None
+        self.deadline, self.begin = min(limits) if limits else None, time.monotonic()
         self.priority = self._number(parameters, "priority") or USUAL_PRIORITY
         self.stream = parameters.get("sequence_id") or None
         self.starts, self.ends = bool(parameters.get("sequence_start")), bool(parameters.get("sequence_end"))
@@ -72,6 +83,11 @@ class RequestTerms:
         if type(given) is not int or not 0 <= given <= MOST_NUMBER:
             raise RequestError(f"parameters: {key}: got {given!r:.40}, wanted a whole number up to {MOST_NUMBER}")
         return given
+
+    def left(self, usual: float | None) -> float | None:
+        """Seconds that are left for the request.  usual: what it may take at most in all."""
+        limits = [s for s in (usual, self.deadline) if s]
+        return max(min(limits) + self.begin - time.monotonic(), US) if limits else None
 
 
 class ServedModel:
@@ -85,6 +101,7 @@ class ServedModel:
         self.under_way, self.latest, self.expected = 0, 0.0, dict[Any, float]()
         source = stored.path
         self.session = None if is_flow(source) else session or session_of(stored)
+        self.encoder = None if self.session is None else self._encoder_of(self.session)
         self.platform = f"bolt_numba_{'flow' if self.session is None else source.suffix[1:].lower() or 'folder'}"
         self.flow = self._flow_of_file() if self.session is None else self._flow_of_model(self.session)
         for spec in (*self.inputs, *self.outputs):
@@ -106,6 +123,27 @@ class ServedModel:
         ]
         return flow
 
+    def _encoder_of(self, session: Session) -> Encoder | None:
+        """What makes embeddings by the model, where it is one that does and a tokenizer lies beside it."""
+        table = dict(self.settings.embeddings or {})
+        self.truncates = bool(table.pop("truncate", False))
+        if "tokenizer" in table:
+            table["tokenizer"] = self.stored.path.parent / str(table["tokenizer"])
+        try:
+            if self.settings.embeddings is None:
+                layout_of(self.stored.path)  # raises where there is no tokenizer
+            from bolt_numba.text.encoder import Encoder
+
+            made = Encoder(self.stored.path, session=session, **table)
+            rows = map(made.feeds, made.tokens(("a", "a", "a longer text")))
+            session.run_rows(rows, [made.embedding])  # kernels of batches are compiled, too
+            return made
+        except (BoltError, ImportError) as error:
+            if self.settings.embeddings is not None:
+                raise SettingsError(f"embeddings: {as_bolt_error(error, self.name)}") from error
+            log.debug("model %s: no embeddings: %s", self.name, error)
+            return None
+
     def _flow_of_model(self, session: Session) -> Flow:
         settings = self.settings
         self.inputs, self.outputs = list(session.inputs), list(session.outputs)
@@ -113,10 +151,13 @@ class ServedModel:
             self.name, inputs=[s.name for s in self.inputs], outputs=[f"output {s.name}" for s in self.outputs],
             workers=settings.instances, capacity=settings.queue,
         )  # fmt: skip
+        is_encoder, is_free = self.encoder is not None, all(map(_has_rows, (*self.inputs, *self.outputs)))
+        most = ROWS if is_encoder and is_free and settings.max_batch == 1 else settings.max_batch
         flow.model(
             session, {s.name: s.name for s in self.inputs}, {s.name: f"output {s.name}" for s in self.outputs},
-            name=self.name, max_batch=settings.max_batch, max_wait=settings.max_wait_us * US, queue=settings.queue,
-            pad=settings.pad,
+            name=self.name, max_batch=most, max_wait=settings.max_wait_us * US, queue=settings.queue, pad=settings.pad,
+            ragged=settings.ragged or (is_encoder and is_free and not settings.pad),
+            each=flow.inputs if is_encoder else (),
         )  # fmt: skip
         return flow
 
@@ -150,9 +191,7 @@ class ServedModel:
 
         gone: waits until who asks is gone; the run is given up then.
         """
-        begin, outcome = time.perf_counter(), OK
-        self.under_way += 1
-        try:
+        with self._counted():
             feeds = self.taken(given)
             names = [s.name for s in self.outputs]
             if unknown := [name for name in wanted if name not in names]:
@@ -161,6 +200,30 @@ class ServedModel:
             return {
                 name: _as_array(value) for name, value in zip(names, made, strict=True) if name in (wanted or names)
             }
+
+    async def embed(
+        self, rows: Sequence[TokenRow], dimensions: int | None, asked: RequestTerms,
+        gone: Callable[[], Awaitable[Any]] | None = None,
+    ) -> list[Array]:  # fmt: skip
+        """Vectors of texts, by a model with an encoder.  Raises as `infer`, ShapeError for dimensions."""
+        encoder: Encoder = self.encoder  # type: ignore[assignment]
+        made, value = dict[int, Array](), f"output {encoder.embedding}"
+        with self._counted():
+            for part in encoder.parts(rows):
+                made_of = [encoder.feeds(rows[number]) for number in part]
+                feeds = {spec.name: [each[spec.name][None] for each in made_of] for spec in self.inputs}
+                found = await self._found(feeds, asked, gone)
+                for number, result in zip(part, found[value], strict=True):
+                    made[number] = encoder.vector(result[0], len(rows[number].ids), dimensions)
+            return [made[number] for number in range(len(rows))]
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """A request is under way, and how it ended is counted."""
+        begin, outcome = time.perf_counter(), OK
+        self.under_way += 1
+        try:
+            yield
         except asyncio.CancelledError:
             outcome = "cancelled"
             raise
@@ -179,18 +242,25 @@ class ServedModel:
             self._ran([0.0], time.perf_counter() - begin)
             self._learn(key)
             return made
+        if self.encoder is None:
+            found = await self._found(feeds, asked, gone)
+        else:  # its flow takes lists of texts
+            lists = await self._found({name: [given] for name, given in feeds.items()}, asked, gone)
+            found = {value: made[0] for value, made in lists.items()}
+        self._learn(key)
+        return [found[value] for value in self.flow.outputs]
+
+    async def _found(self, feeds: Mapping[str, Any], asked: RequestTerms, gone: Any) -> Mapping[str, Any]:
+        """What the flow makes of its inputs, by its outputs."""
         stream = self._sequence(asked) if self.keeps else None
         seconds = self.settings.deadline_ms and self.settings.deadline_ms / 1e3
-        limits = [s for s in (seconds, asked.deadline) if s]
         task = self.flow.submit(
-            feeds, stream=stream, deadline=min(limits) if limits else None, timeout=0, priority=asked.priority
+            feeds, stream=stream, deadline=asked.left(seconds), timeout=0, priority=asked.priority
         )
         if stream is not None and asked.ends:  # it has its state: a request that comes now begins another sequence
             self._end_sequence(stream)
         run = asyncio.wrap_future(task)
-        found = await (run if gone is None else _unless_gone(run, gone))
-        self._learn(key)
-        return [found[value] for value in self.flow.outputs]
+        return await (run if gone is None else _unless_gone(run, gone))
 
     def _sequence(self, asked: RequestTerms) -> Any:
         """The sequence of a request to a model that keeps a state.  Raises RequestError where there are too many."""
@@ -258,6 +328,10 @@ async def _unless_gone(run: asyncio.Future[Any], gone: Callable[[], Awaitable[An
         leaving.cancel()
         run.cancel()
 
+def _has_rows(spec: TensorSpec) -> bool:
+    """Whether a tensor has a first axis of any size."""
+    return spec.shape is not None and isinstance(next(iter(spec.shape), None), str)
+
 
 def is_flow(source: Path) -> bool:
     """Whether a file is a flow."""
@@ -314,7 +388,7 @@ def _shapes(session: Session, settings: ModelSettings) -> Sequence[Mapping[str, 
 
 def _batches(session: Session, shapes: Mapping[str, Any], most: int) -> Iterator[dict[str, Any]]:
     """Shapes of batches of every size that a run may have."""
-    free = {s.name for s in session.inputs if s.shape and isinstance(s.shape[0], str)}
+    free = {s.name for s in session.inputs if _has_rows(s)}
     for size in (1 << i for i in range(most.bit_length() if free else 1)):
         yield {name: (shape[0] * size, *shape[1:]) if name in free else shape for name, shape in shapes.items()}
 

@@ -21,6 +21,7 @@ from bolt_numba.serve.errors import RequestError
 from bolt_numba.serve.models import FLOWS, ServedModel, StoredVersion, is_flow, session_of
 from bolt_numba.serve.settings import ALL, FILE, LATEST, ModelSettings, SettingsError, settings_of
 from bolt_numba.sessions.session import Session
+from bolt_numba.text.layout import MODELS, TOKENIZER
 
 log = logging.getLogger("bolt_numba.serve")
 
@@ -41,7 +42,7 @@ def _stamp(paths: Iterable[Path]) -> tuple[Any, ...]:
 
 def _source_in(folder: Path, settings: ModelSettings, own: Path) -> StoredVersion:
     """The model of a version's folder.  Raises SettingsError where there is none."""
-    names = [f"flow{suffix}" for suffix in FLOWS] + [f"model{suffix}" for suffix in SUFFIXES]
+    names = [f"flow{suffix}" for suffix in FLOWS] + [MODELS[-1]] + [f"model{suffix}" for suffix in SUFFIXES]
     path = next((folder / name for name in names if (folder / name).exists()), None)
     if path is None:
         raise SettingsError(f"{folder}: got no model, wanted one of {', '.join(names[:-1])}, or a folder 'model'")
@@ -53,8 +54,10 @@ def _source_in(folder: Path, settings: ModelSettings, own: Path) -> StoredVersio
 
 
 def is_repository(path: Path) -> bool:
-    """Whether a folder has models in it, as files or in folders of their versions."""
-    return path.is_dir() and bool(_files(path) or any(p.is_dir() and p.name.isdecimal() for p in path.glob("*/*")))
+    """Whether a folder has models in it, as files or in folders of their versions; one with a tokenizer is a model."""
+    if not path.is_dir() or (path / TOKENIZER).is_file():
+        return False
+    return bool(_files(path) or any(p.is_dir() and p.name.isdecimal() for p in path.glob("*/*")))
 
 
 def _files(folder: Path) -> dict[str, Path]:

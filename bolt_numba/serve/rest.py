@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from bolt_numba.base.types import Array
+from bolt_numba.serve import embeddings as openai
 from bolt_numba.serve import protocol
 from bolt_numba.serve.errors import STATUS, RequestError, failure, want_few, want_token
 from bolt_numba.serve.metrics import FAILURES, exposition
@@ -43,6 +44,8 @@ GROWS = 8
 TAKES = {b",": 32, b"[": 64, b"{": 64, b'"': 28}
 """Bytes that what a letter of JSON stands for takes as an object of Python."""
 
+ARRAYS = orjson.OPT_SERIALIZE_NUMPY
+
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -62,6 +65,9 @@ class Rest:
             "GET /v2": lambda r: protocol.server_metadata(),
             "GET /v2/models/stats": lambda r: protocol.model_statistics(repository, "", ""),
             "GET /metrics": lambda r: Response(exposition(repository.versions()), media_type=TEXT),
+            "POST /v1/embeddings": self.embeddings,
+            "GET /v1/models": lambda r: openai.listed(repository),
+            "GET /v1/models/{model}": lambda r: openai.described(repository.find(*_named(r))),
             "POST /v2/repository/index": self.index,
             "POST /v2/repository/models/{model}/load": partial(self.change, loads=True),
             "POST /v2/repository/models/{model}/unload": partial(self.change, loads=False),
@@ -97,9 +103,10 @@ class Rest:
                 if asyncio.iscoroutine(response):
                     response = await response
                 if not isinstance(response, Response):
-                    response = Response(b"" if response is None else orjson.dumps(response), media_type=JSON)
+                    content = b"" if response is None else orjson.dumps(response, option=ARRAYS)
+                    response = Response(content, media_type=JSON)
             except Exception as error:
-                response = _failure(error)
+                response = _failure(error, path)
             status, asked = response.status_code, request.headers.get("x-request-id")
             if asked:
                 response.headers["x-request-id"] = asked
@@ -142,6 +149,12 @@ class Rest:
         if "id" in head:
             answer["id"] = head["id"]
         return _answer(request, answer, made, binary)
+
+    async def embeddings(self, request: Request) -> Any:
+        asked = openai.EmbeddingRequest(await self._asked(request))
+        model, terms = self.repository.find(asked.model), RequestTerms(asked.terms)
+        rows = await asked.rows(model)
+        return asked.answer(await model.embed(rows, asked.dimensions, terms, request.receive), rows)
 
     def _rows(self, head: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
         """Inputs or outputs that a request names."""
@@ -204,19 +217,24 @@ class Rest:
         return found
 
 
-def _failure(error: Exception) -> Response:
+def _failure(error: Exception, path: str) -> Response:
     if isinstance(error, ClientDisconnect):
         error = RequestError("request: got no client any more", "cancelled")
     kind, said = failure(error)
     headers = {"retry-after": RETRY_S} if kind in ("busy", "unavailable") else None
-    return Response(orjson.dumps({"error": said}), STATUS[kind][0], headers, JSON)
+    return Response(_told(path, kind, said), STATUS[kind][0], headers, JSON)
+
+
+def _told(path: str, kind: str, said: str) -> bytes:
+    """An error as the protocol of a path tells it."""
+    return orjson.dumps(openai.told(kind, said) if path.startswith(openai.PATH) else {"error": said})
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else STATUS["internal"][0]
     FAILURES.labels("missing" if status == STATUS["missing"][0] else "invalid").inc()
     said = f"{request.method} {request.url.path[:200]}: {getattr(error, 'detail', error)}"
-    return Response(orjson.dumps({"error": said}), status, getattr(error, "headers", None), JSON)
+    return Response(_told(request.url.path, "invalid", said), status, getattr(error, "headers", None), JSON)
 
 
 def _named(request: Request) -> tuple[str, str]:

@@ -18,6 +18,7 @@ FILE = "model.toml"
 MOST_BYTES = 1 << 20
 LATEST, ALL = "latest", "all"
 US = 1e-6
+EMBEDDINGS = frozenset(("tokenizer", "pooling", "normalize", "max_tokens", "truncate"))
 
 
 class SettingsError(RequestError):
@@ -30,6 +31,9 @@ class ModelSettings:
 
     max_batch, max_wait_us: requests that run as one, and microseconds that the first waits for others.
     pad: numbers that inputs of different lengths are filled up with, by the input's name; others are batched by shape.
+    ragged: inputs of any lengths run together, each row as if alone.
+    embeddings: a table of options of `bolt_numba.text.Encoder`, and ``truncate``: whether texts that are too long are
+    cut off; None: the usual ones, where a tokenizer.json lies beside the model and it is an encoder.
     queue: requests that may be under way; those beyond are refused (429).  instances: runs at once.
     deadline_ms: of requests that name none; None: no limit.  max_rows: of a request; None: no limit.
     versions: "latest", "all", or a list of numbers.  warmup: shapes by input, a table for each plan to make first.
@@ -47,6 +51,8 @@ class ModelSettings:
     versions: Any = LATEST
     warmup: tuple[Mapping[str, Any], ...] = ()
     weights: str | None = None
+    ragged: bool = False
+    embeddings: Mapping[str, Any] | None = None
     compile: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -65,8 +71,13 @@ class ModelSettings:
         pad, warmup = cast("Any", self.pad), cast("Any", self.warmup)
         if not isinstance(pad, Mapping) or not all(type(x) in (int, float) for x in pad.values()):
             raise SettingsError(f"pad: got {pad!r:.80}, wanted a table of numbers by input")
-        if self.pad and self.max_batch == 1:
-            raise SettingsError("pad: got it with max_batch 1, wanted a larger max_batch")
+        for key in ("pad", "ragged"):
+            if getattr(self, key) and self.max_batch == 1:
+                raise SettingsError(f"{key}: got it with max_batch 1, wanted a larger max_batch")
+        if self.embeddings is not None and not isinstance(cast("Any", self.embeddings), Mapping):
+            raise SettingsError(f"embeddings: got {self.embeddings!r:.80}, wanted a table")
+        if unknown := sorted((self.embeddings or {}).keys() - EMBEDDINGS):
+            raise SettingsError(f"embeddings: got {unknown}, wanted some of {sorted(EMBEDDINGS)}")
         for shapes in warmup:
             if not isinstance(shapes, Mapping) or not all(map(_is_shape, shapes.values())):
                 raise SettingsError(f"warmup: got {shapes!r:.80}, wanted tables of shapes by input")

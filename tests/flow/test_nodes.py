@@ -15,6 +15,7 @@ import bolt_numba as bn
 from bolt_numba.flow import Flow, FlowError, State, Workers
 from bolt_numba.flow.batching import key_of
 from tests.flow.test_tasks import LONG, Gate
+from tests.small import softmax
 from tests.test_states import ONE, counter
 
 DIGITS = Path(__file__).parent.parent.parent / "examples" / "digits" / "digits.onnx"
@@ -117,6 +118,23 @@ def test_batches_of_a_model_give_what_single_runs_give() -> None:
     batches = flow.statistics().nodes["digits"].batches
     assert all(size in (1, 2, 4, 8) for size in batches)
     assert max(batches) == 8
+
+
+def test_rows_of_different_lengths_run_together(tmp_path: Path) -> None:
+    path, options = softmax(tmp_path / "m.onnx"), {"max_batch": 8, "max_wait": LONG}
+    flow = Flow(inputs="x", outputs="y", workers=1).model(path, "x", "y", name="m", ragged=True, **options)
+    given = [np.random.default_rng(i).normal(size=(1 + i % 2, 1 + i % 3)).astype("f4") for i in range(8)]
+    session = bn.compile(path)
+    with flow:
+        for x, task in zip(given, [flow.submit(x=x) for x in given], strict=True):
+            np.testing.assert_allclose(task.result(LONG)["y"], np.asarray(session(x)), rtol=1e-6)
+    assert flow.statistics().nodes["m"].batches == {8: 1}
+    with pytest.raises(FlowError, match="ragged: got it with max_batch 1"):
+        Flow(inputs="x", outputs="y").model(path, "x", "y", ragged=True)
+    with pytest.raises(FlowError, match=r"ragged: got rows of \('x',\), wanted them of all inputs, and no pad"):
+        Flow(inputs="x", outputs="y").model(path, "x", "y", ragged=True, pad={"x": 0}, **options)
+    with pytest.raises(FlowError, match="ragged: got True for a function"):
+        Flow(inputs="x", outputs="y").function(abs, "x", "y", ragged=True, max_batch=2)
 
 
 def test_a_batch_that_fails_fails_only_who_is_at_fault() -> None:

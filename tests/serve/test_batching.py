@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import bolt_numba as bn
 from bolt_numba.flow import Flow, FlowDeadlineError, FlowError, FlowFullError
-from bolt_numba.serve import ModelSettings, RequestError, models
+from bolt_numba.serve import ModelSettings, RequestError, SettingsError, models
 from bolt_numba.serve.errors import kind_of
 from bolt_numba.serve.models import RequestTerms, ServedModel, StoredVersion
 from tests.small import add, softmax
@@ -62,6 +62,18 @@ def test_rows_of_other_lengths_are_filled_up(tmp_path_factory: pytest.TempPathFa
     requests = [{"a": np.full((1, n), n, "f4"), "b": np.arange(n, dtype="f4")[None]} for n in lengths]
     for feeds, made in zip(requests, together(model, requests), strict=True):
         assert np.array_equal(made["y"], feeds["a"] + feeds["b"])
+
+
+def test_ragged_rows_run_together_and_each_is_its_own(tmp_path: Path) -> None:
+    model = served(softmax(tmp_path / "m.onnx"), max_batch=4, max_wait_us=100_000, ragged=True)
+    model.expected.clear()  # no quick run
+    ran: list[int] = []
+    model.flow.engine.watch = lambda waits, seconds: ran.append(len(waits))
+    made = together(model, [{"x": np.ones((1, n), "f4")} for n in (1, 2, 4, 4)])
+    assert ran == [4]
+    assert all(np.allclose(found["y"], 1 / n) for found, n in zip(made, (1, 2, 4, 4), strict=True))
+    with pytest.raises(SettingsError, match="ragged: got it with max_batch 1"):
+        ModelSettings(ragged=True)
 
 
 def test_what_is_filled_up_is_what_pad_says(tmp_path: Path) -> None:

@@ -1,0 +1,69 @@
+"""The command that makes vectors of texts."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from bolt_numba.base.files.regular import open_regular, replaced
+from bolt_numba.cli import console
+from bolt_numba.cli.options import takes_options
+
+TEXTS_AT_ONCE = 1024
+
+
+@takes_options()
+def embed(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or a folder of Hugging Face's layout.")],
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts.")] = [],
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="A text a line; -: standard input.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="f32[n, d], as .npy.")] = None,
+    tokenizer: Annotated[Path | None, typer.Option("--tokenizer", metavar="FILE", help="A tokenizer.json.")] = None,
+    pooling: Annotated[str | None, typer.Option("--pooling", help="cls, mean, max or last.")] = None,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="Of a text.")] = None,
+    normalize: Annotated[
+        bool | None, typer.Option("--normalize/--no-normalize", help="Make vectors of length 1.")
+    ] = None,
+    dimensions: Annotated[int | None, typer.Option("--dimensions", min=1, help="Only the first so many.")] = None,
+    options: Mapping[str, Any] = {},
+) -> None:
+    """Make vectors of texts: a line of JSON for each, or a file."""
+    from bolt_numba.text import Encoder, TruncationWarning
+
+    if not texts and file is None:
+        raise typer.BadParameter("got no text, wanted TEXT or --file", param_hint="TEXT")
+    warnings.simplefilter("always", TruncationWarning)
+    given = _lines(file) if file is not None else iter(texts)
+    with console.progress(f"compiling {model.name}"):
+        encoder = Encoder(
+            model, tokenizer, pooling=pooling, normalize=normalize, max_tokens=max_tokens, **options
+        )  # fmt: skip
+    made = []
+    while part := [*islice(given, TEXTS_AT_ONCE)]:
+        found = encoder.embed(part, dimensions=dimensions)
+        if output is None:
+            for text, vector in zip(part, found, strict=True):
+                console.write(json.dumps({"text": text, "embedding": vector.tolist()}))
+        else:
+            made.append(found)
+    if output is not None:
+        with replaced(output) as written:
+            np.save(written, np.concatenate(made or [encoder.embed([])]))
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Texts of a file, or of standard input, a line each; what is no UTF-8 is read as U+FFFD."""
+    with open_regular(path) if str(path) != "-" else nullcontext(sys.stdin.buffer) as lines:
+        for line in lines:
+            yield line.decode(errors="replace").rstrip("\r\n")

@@ -1,0 +1,141 @@
+"""Texts as tokens, by the package ``tokenizers``: files and texts are bounded, and what is cut off is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bolt_numba.base.errors import DataError, InvalidModelError, OptionError
+from bolt_numba.base.files.regular import read_text
+from bolt_numba.base.options import count_of
+from bolt_numba.base.types import Array
+
+MOST_BYTES = 1 << 26
+"""Of a tokenizer: twice the largest of those that are widely used."""
+USUAL_TOKENS = 512
+LETTERS, WIDER, MOST_LETTERS = 16, 8, 1 << 20
+"""Letters of a text that are looked at for each token, how many times more where they give too few, and at most."""
+ENOUGH = 2
+"""Times the most tokens: where a text was cut, its last tokens are not those of the whole."""
+MOST_ID = (1 << 31) - 1
+LISTED = "added_tokens"
+PARTS = ("truncation", "padding", LISTED, "normalizer", "pre_tokenizer", "post_processor", "decoder")
+"""Keys of a tokenizer's file that it may do without."""
+
+
+class TruncationWarning(UserWarning):
+    """Texts had more tokens than the model takes, and the rest was left out."""
+
+
+class TokenRow(NamedTuple):
+    """Tokens of a text, or of a pair, as a model gets them.
+
+    ids, types: of tokens, and of the text of a pair that they are from.  is_cut: whether some were left out.
+    """
+
+    ids: Array
+    types: Array
+    is_cut: bool
+
+
+class TextTokenizer:
+    """A ``tokenizer.json``.
+
+    max_tokens: of a row; None: what the file says, or 512.  lower: make texts lower case.
+    The constructor raises InvalidModelError, with the key of the file that is at fault, and OptionError.
+    """
+
+    def __init__(self, path: Path, max_tokens: int | None = None, lower: bool = False) -> None:
+        self.path, self.lower = path, lower
+        self.own = _opened(path)
+        said = self.own.truncation or {}
+        self.max_tokens = count_of("max_tokens", max_tokens or said.get("max_length") or USUAL_TOKENS)
+        if self.max_tokens <= (special := self.own.num_special_tokens_to_add(False)):
+            raise OptionError(f"max_tokens: got {self.max_tokens}, wanted more than the {special} that frame a text")
+        self.own.no_padding()
+        self.own.enable_truncation(self.max_tokens)
+
+    def rows(self, texts: Sequence[tuple[str, ...]], first: int = 0) -> list[TokenRow]:
+        """Tokens of texts (one each) and pairs (two).  What is no Unicode becomes U+FFFD.
+
+        A long text is not looked at to its end.  Raises DataError for a text without tokens, with its number from
+        ``first``.
+        """
+        given = [tuple(map(self._cleaned, parts)) for parts in texts]
+        made: dict[int, TokenRow] = {}
+        left, letters = list(range(len(given))), LETTERS * self.max_tokens
+        while left:
+            heads = [tuple(_head(text, letters) for text in given[i]) for i in left]
+            plain = [head[0] if len(head) == 1 else head for head in heads]
+            found = _guarded(f"{self.path}: a text", self.own.encode_batch_fast, plain)
+            again = []
+            for i, head, each in zip(left, heads, found, strict=True):
+                is_part, count = head != given[i], len(each) + sum(map(len, each.overflowing))
+                made[i] = TokenRow(np.array(each.ids), np.array(each.type_ids), is_part or bool(each.overflowing))
+                if is_part and count < ENOUGH * self.max_tokens and letters < MOST_LETTERS:
+                    again.append(i)
+            left, letters = again, min(letters * WIDER, MOST_LETTERS)
+        if empty := [i for i, row in made.items() if not len(row.ids)]:
+            raise DataError(f"text {first + empty[0]}: got {texts[empty[0]][0]!r:.80}, wanted one with tokens")
+        return [made[i] for i in range(len(given))]
+
+    def row_of(self, ids: Sequence[Any]) -> TokenRow:
+        """Tokens that somebody else made.  Raises DataError for what is none."""
+        kept = ids[: self.max_tokens]
+        if not kept or not all(type(one) is int and 0 <= one <= MOST_ID for one in kept):
+            raise DataError(f"tokens: got {kept!r:.80}, wanted whole numbers from 0")
+        return TokenRow(np.array(kept), np.zeros(len(kept), int), len(ids) > len(kept))
+
+    def _cleaned(self, text: str) -> str:
+        text = text.lower() if self.lower else text
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return text
+
+
+def _head(text: str, letters: int) -> str:
+    """The first letters of a text, up to the end of a word where there is one."""
+    if len(text) <= letters:
+        return text
+    end = max(text.rfind(blank, letters // 2, letters) for blank in " \n")
+    return text[: end if end > 0 else letters]
+
+
+def _guarded(what: str, call: Callable[[Any], Any], given: Any) -> Any:
+    """What a call of the package gives.  Raises InvalidModelError for what it meets, panics included."""
+    try:
+        return call(given)
+    except BaseException as error:
+        if not isinstance(error, Exception) and "Panic" not in type(error).__name__:
+            raise
+        raise InvalidModelError(f"{what}: got what the package tokenizers refuses: {error!s:.200}") from None
+
+
+def _opened(path: Path) -> Any:
+    from tokenizers import Tokenizer  # it is of an extra
+
+    text, read = read_text(path, MOST_BYTES, f"at most {MOST_BYTES}"), Tokenizer.from_str
+    try:
+        return _guarded("content", read, text)
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{path}: {_key_at_fault(text, read)}: {error}") from None
+
+
+def _key_at_fault(text: str, read: Callable[[str], Any]) -> str:
+    """The part without which a file could be read; its model, if there is none."""
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        return "JSON"
+    for key in PARTS if isinstance(whole, dict) else ():
+        with suppress(InvalidModelError):
+            _guarded(key, read, json.dumps({**whole, key: [] if key == LISTED else None}))
+            return key
+    return "model"
