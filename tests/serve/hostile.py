@@ -39,7 +39,7 @@ from tests.serve.test_command import started
 from tests.small import add, same
 
 Rng = random.Random
-WAIT_S = 60
+WAIT_S, IDLE_S = 60, 2
 CLIENTS = 16
 FIRST_REFUSED = 500
 MOST_BODY = 1 << 16
@@ -148,13 +148,21 @@ class Client:
         self.port = int(port)
         self.reader: Any = None
         self.writer: Any = None
+        self.since = 0.0
 
     async def send(self, data: bytes) -> None:
-        if self.writer is None or self.reader.at_eof() or self.writer.is_closing():
+        if self.writer is None or self.reader.at_eof() or self.writer.is_closing() or self.was_idle():
             self.close()
             self.reader, self.writer = await asyncio.open_connection(self.host, self.port)
-        self.writer.write(data)
+        await self.send_more(data)
+
+    def was_idle(self) -> bool:
+        """Whether the server may be about to close the connection."""
+        return time.monotonic() - self.since > IDLE_S
+
+    async def send_more(self, data: bytes) -> None:
         with suppress(ConnectionError):
+            self.writer.write(data)
             await self.writer.drain()
 
     def close(self, rudely: bool = False) -> None:
@@ -177,6 +185,7 @@ class Client:
             except (ConnectionError, asyncio.IncompleteReadError):
                 self.close()
                 return None
+        self.since = time.monotonic()
         if headers.get("connection") == "close":
             self.close()
         return int(first.split()[1]), headers, body
@@ -235,8 +244,9 @@ def rest_request(rng: Rng) -> tuple[bytes, Any, bool]:
     data = request(f"/v2/models/{name}{version}/infer", body, headers, rng if rng.random() < 0.2 else None)
     if is_spoiled and rng.random() < 0.15:  # the framing
         end = data.index(b"\r\n\r\n") + 4
-        at = end if rng.random() < 0.7 else len(data)
-        return spoiled_bytes(data[:at], rng) + data[at:], given, False
+        if rng.random() < 0.7:
+            return spoiled_bytes(data[:end], rng) + data[end:], given, False
+        return spoiled_bytes(data, rng), None, False
     return data, given if is_spoiled else (head, blob, "must"), True
 
 
@@ -267,13 +277,11 @@ async def rest_case(client: Client, rng: Rng) -> list[str]:
         await client.send(data[: rng.randint(1, len(data))])
         client.close(rudely=rng.random() < 0.5)
         return ["rest gone"]
-    if way < 0.1:
-        at = rng.randint(0, len(data))
-        await client.send(data[:at])
+    at = rng.randint(0, len(data)) if way < 0.1 else len(data)
+    await client.send(data[:at])
+    if at < len(data):
         await asyncio.sleep(rng.random() / 100)
-        data = data[at:]
-    if data:
-        await client.send(data)
+        await client.send_more(data[at:])
     told: list[str] = []
     for sent, given, must in many:
         if not must and client.writer is not None:
