@@ -191,7 +191,7 @@ class ServedModel:
 
         gone: waits until who asks is gone; the run is given up then.
         """
-        with self._counted():
+        with self.counted():
             feeds = self.taken(given)
             names = [s.name for s in self.outputs]
             if unknown := [name for name in wanted if name not in names]:
@@ -205,21 +205,23 @@ class ServedModel:
         self, rows: Sequence[TokenRow], dimensions: int | None, asked: RequestTerms,
         gone: Callable[[], Awaitable[Any]] | None = None,
     ) -> list[Array]:  # fmt: skip
-        """Vectors of texts, by a model with an encoder.  Raises as `infer`, ShapeError for dimensions."""
+        """Vectors of texts, by a model with an encoder, for who has it `counted`.
+
+        Raises as `infer`, ShapeError for dimensions.
+        """
         encoder: Encoder = self.encoder  # type: ignore[assignment]
         made, value = dict[int, Array](), f"output {encoder.embedding}"
-        with self._counted():
-            for part in encoder.parts(rows):
-                made_of = [encoder.feeds(rows[number]) for number in part]
-                feeds = {spec.name: [each[spec.name][None] for each in made_of] for spec in self.inputs}
-                found = await self._found(feeds, asked, gone)
-                for number, result in zip(part, found[value], strict=True):
-                    made[number] = encoder.vector(result[0], len(rows[number].ids), dimensions)
-            return [made[number] for number in range(len(rows))]
+        for part in encoder.parts(rows):
+            made_of = [encoder.feeds(rows[number]) for number in part]
+            feeds = {spec.name: [each[spec.name][None] for each in made_of] for spec in self.inputs}
+            found = await self._found(feeds, asked, gone)
+            for number, result in zip(part, found[value], strict=True):
+                made[number] = encoder.vector(result[0], len(rows[number].ids), dimensions)
+        return [made[number] for number in range(len(rows))]
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
-        """A request is under way, and how it ended is counted."""
+    def counted(self) -> Iterator[None]:
+        """A request is under way, so that the model is not let go; how it ended is counted."""
         begin, outcome = time.perf_counter(), OK
         self.under_way += 1
         try:

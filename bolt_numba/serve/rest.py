@@ -153,8 +153,10 @@ class Rest:
     async def embeddings(self, request: Request) -> Any:
         asked = openai.EmbeddingRequest(await self._asked(request))
         model, terms = self.repository.find(asked.model), RequestTerms(asked.terms)
-        rows = await asked.rows(model)
-        return asked.answer(await model.embed(rows, asked.dimensions, terms, request.receive), rows)
+        with model.counted():  # from here on: a newer version may come while long texts become tokens
+            rows = await asked.rows(model)
+            made = await model.embed(rows, asked.dimensions, terms, request.receive)
+        return asked.answer(made, rows)
 
     def _rows(self, head: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
         """Inputs or outputs that a request names."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from bolt_numba.cli.serving import repository_of
 from bolt_numba.errors import BoltError
 from bolt_numba.serve import ModelSettings, SettingsError
+from bolt_numba.serve.embeddings import QUICK_LETTERS
 from bolt_numba.serve.models import RequestTerms, ServedModel, StoredVersion
 from bolt_numba.text import Encoder
 from bolt_numba.types import Array
@@ -231,6 +234,34 @@ def test_requests_of_different_lengths_run_together(place: Path) -> None:
     assert ran == [8]
     wanted = Encoder(place).embed(["a", "a b", "a b c", "flight", "", "a b c a", "cat", "b"])
     assert np.allclose(np.concatenate(found), wanted, atol=1e-6)
+
+
+def test_a_model_that_becomes_tokens_meanwhile_is_not_let_go(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer version takes over while another thread makes tokens of a long text."""
+    path, begun, go_on, found = folder(tmp_path / "m" / "1") / "model.onnx", Event(), Event(), list[Any]()
+    with running(tmp_path) as server:
+        repository = server.server.repository
+        tokens = repository.find("m").encoder.tokenizer  # type: ignore[union-attr]
+        rows = tokens.rows
+
+        def slow(texts: Any) -> Any:
+            begun.set()
+            assert go_on.wait(30)
+            return rows(texts)
+
+        monkeypatch.setattr(tokens, "rows", slow)
+        body = {"model": "m", "input": "a" + " " * QUICK_LETTERS}
+        thread = Thread(target=lambda: found.append(ask(server, "/v1/embeddings", body)))
+        thread.start()
+        assert begun.wait(30)
+        os.utime(path, ns=(0, 0))
+        server.do(repository.load("m"))
+        server.do(asyncio.sleep(0.2))
+        go_on.set()
+        thread.join()
+    assert found[0][0] == 200, found
 
 
 def test_a_row_at_fault_is_alone(place: Path) -> None:
