@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 
@@ -42,6 +43,8 @@ def kind_of(error: BaseException) -> str:
     """The row of `STATUS` that an error belongs to."""
     if isinstance(error, RequestError):
         return error.kind
+    if isinstance(error, asyncio.CancelledError):
+        return "cancelled"
     if isinstance(error, FlowFullError):
         return "busy"
     if isinstance(error, (FlowDeadlineError, TimeoutError)):

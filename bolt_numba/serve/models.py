@@ -109,18 +109,14 @@ class ServedModel:
         self.counts = ModelCounts(name, version)
         self.flow.engine.watch = self._ran
         self.keeps, self.sequences = any(node.keeps for node in self.flow.nodes), dict[Any, float]()
-        if self.session is not None:
-            self._try(self.session)
 
     def _flow_of_file(self) -> Flow:
         flow = load_flow(self.stored.path, capacity=self.settings.queue)
         if missing := [value for value in flow.inputs if value not in flow.types]:
             raise SettingsError(f"{self.stored.path}: inputs: got no types of {missing}, wanted such as x = 'f32[n,3]'")
         self.inputs = list(flow.types.values())
-        self.outputs = [flow.type_of_value(value) or TensorSpec(value, STRING, None) for value in flow.outputs]
-        self.outputs = [
-            TensorSpec(n, s.dtype, s.shape, s.nested) for n, s in zip(flow.outputs, self.outputs, strict=True)
-        ]
+        made = [(value, flow.type_of_value(value) or TensorSpec(value, STRING, None)) for value in flow.outputs]
+        self.outputs = [TensorSpec(value, s.dtype, s.shape, s.nested) for value, s in made]
         return flow
 
     def _encoder_of(self, session: Session) -> Encoder | None:
@@ -160,13 +156,6 @@ class ServedModel:
             each=flow.inputs if is_encoder else (),
         )  # fmt: skip
         return flow
-
-    def _try(self, session: Session) -> None:
-        """Find out how long runs take, by made-up numbers, which may be none that the model takes."""
-        with suppress(BoltError):
-            for shapes in _shapes(session, self.settings):
-                feeds = model_feeds(session.graph, shapes)
-                self.expected[self._key(feeds)] = _seconds(session, feeds)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -226,10 +215,7 @@ class ServedModel:
         self.under_way += 1
         try:
             yield
-        except asyncio.CancelledError:
-            outcome = "cancelled"
-            raise
-        except Exception as error:
+        except BaseException as error:
             outcome = kind_of(error)
             raise
         finally:
@@ -378,7 +364,7 @@ def _seconds(session: Session, feeds: Mapping[str, Any]) -> float:
     spent: list[float] = []
     while len(spent) < TRIALS or sum(spent) < TRIAL_S:
         begin = time.perf_counter()
-        session.clone()(feeds) if session.graph.states else session(feeds)
+        session(feeds)
         spent.append(time.perf_counter() - begin)
     return min(spent)
 

@@ -48,8 +48,7 @@ def _source_in(folder: Path, settings: ModelSettings, own: Path) -> StoredVersio
         raise SettingsError(f"{folder}: got no model, wanted one of {', '.join(names[:-1])}, or a folder 'model'")
     beside = path.with_suffix(WEIGHTS.get(path.suffix, path.suffix))
     weights = beside if beside != path and beside.exists() else None
-    if settings.weights is not None:
-        weights = folder / settings.weights
+    weights = weights if settings.weights is None else folder / settings.weights
     return StoredVersion(path, weights, settings, _stamp([folder, own]))
 
 
@@ -57,17 +56,18 @@ def is_repository(path: Path) -> bool:
     """Whether a folder has models in it, as files or in folders of their versions; one with a tokenizer is a model."""
     if not path.is_dir() or (path / TOKENIZER).is_file():
         return False
-    return bool(_files(path) or any(p.is_dir() and p.name.isdecimal() for p in path.glob("*/*")))
+    return any(p.is_file() or _versions_in(p) for p in _models_in(path).values())
 
 
-def _files(folder: Path) -> dict[str, Path]:
-    """Models that lie in a folder as files, by their stems; the first suffix of `ALONE` wins."""
-    found = (p for suffix in reversed(ALONE) for p in folder.glob(f"*{suffix}") if p.is_file())
-    return {p.stem: p for p in found if _is_shown(p)}
+def _models_in(folder: Path) -> dict[str, Path]:
+    """Files that are models, and folders, by names; of one name a folder wins, then the order of `ALONE`."""
+    shown = [p for p in folder.glob("*") if not p.name.startswith((".", "_"))]
+    files = {p.stem: p for suffix in reversed(ALONE) for p in shown if p.suffix == suffix and p.is_file()}
+    return files | {p.name: p for p in shown if p.is_dir()}
 
 
-def _is_shown(path: Path) -> bool:
-    return not path.name.startswith((".", "_"))
+def _versions_in(folder: Path) -> list[Path]:
+    return sorted((p for p in folder.iterdir() if p.is_dir() and p.name.isdecimal()), key=lambda p: int(p.name))
 
 
 class Repository:
@@ -91,28 +91,21 @@ class Repository:
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
-    def _paths(self) -> dict[str, Path]:
-        """Models that are files; where a folder has the name of one, that is the model."""
-        found = {} if self.folder is None else _files(self.folder)
-        return {n: p for n, p in found.items() if not (p.parent / n).is_dir()} | self.files
-
     def names(self) -> list[str]:
         """Models that lie in the folder, or were named."""
-        found = set(self._paths())
-        if self.folder is not None and self.folder.is_dir():
-            found |= {p.name for p in self.folder.iterdir() if p.is_dir() and _is_shown(p)}
-        return sorted(found)
+        return sorted(self._paths())
+
+    def _paths(self) -> dict[str, Path]:
+        return (_models_in(self.folder) if self.folder is not None else {}) | self.files
 
     def _sources(self, name: str) -> dict[str, StoredVersion]:
         """Versions of a model that shall serve."""
-        if name not in self.names():
+        folder = self._paths().get(name)
+        if folder is None:
             raise RequestError(f"model: got {name!r:.80}, wanted one of {self.names()}", "missing")
-        if (path := self._paths().get(name)) is not None:
-            return {FIRST: StoredVersion(path, None, self.usual, _stamp([path]))}
-        assert self.folder is not None
-        folder = self.folder / name
-        settings = settings_of(folder, self.usual)
-        there = sorted((p for p in folder.iterdir() if p.is_dir() and p.name.isdecimal()), key=lambda p: int(p.name))
+        if name in self.files or folder.is_file():
+            return {FIRST: StoredVersion(folder, None, self.usual, _stamp([folder]))}
+        settings, there = settings_of(folder, self.usual), _versions_in(folder)
         if settings.versions == LATEST:
             chosen = there[-1:]
         else:
@@ -125,18 +118,13 @@ class Repository:
         """The version that serves; "": the latest.  Raises RequestError where there is none."""
         versions = self.models.get(name)
         if versions is None:
-            known = self.states_of(name)
-            if known:
+            if known := self.states_of(name):
                 raise RequestError(f"model {name!r}: {known[-1][1] or known[-1][0].lower()}", "unavailable")
             kind = "missing" if self.has_begun else "unavailable"
             raise RequestError(f"model: got {name!r:.80}, wanted one of {sorted(self.models)}", kind)
-        if not version:
-            return next(reversed(versions.values()))
-        if version not in versions:
-            raise RequestError(
-                f"model {name!r}: version: got {version!r:.20}, wanted one of {list(versions)}", "missing"
-            )
-        return versions[version]
+        if version not in ("", *versions):
+            raise RequestError(f"model {name!r}: version: got {version!r:.20}, wanted one of {[*versions]}", "missing")
+        return versions[version] if version else next(reversed(versions.values()))
 
     def serves(self, name: str, version: str) -> bool:
         """Whether a version takes requests; "": the latest."""
