@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 NO_SPELLING = {
     "PairwiseCoupling", "BinaryPack", "BinaryConv", "BinaryMatMul", "Histogram", "PriorBox", "PSRoiPool", "CumMax",
     "CumMin", "LogCumSumExp", "SearchSorted", "GatherTree", "Inverse", "MulticlassNMS", "MatrixNMS",
-    "GenerateProposals", "FitImage", "WarpImage", "YuvToRgba", "QuantizeRows",
+    "GenerateProposals", "FitImage", "WarpImage", "YuvToRgba", "QuantizeRows", "RaggedAttention",
 }  # fmt: skip
 """Operators that ONNX has no words for."""
 

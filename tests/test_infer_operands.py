@@ -58,6 +58,7 @@ CONTENT = {
     "OneHotEncoder": "an element of no category",
     "TreeEnsemble": "nodes that lead outside",
     "GroupQueryAttention": "keys that no column of the bias is for",
+    "RaggedAttention": "lengths that are not those of all positions",
     "Between": "a number outside of the others",
     "BifurcationDetector": "a guess that is not as long as the source from the start on",
 }

@@ -50,6 +50,7 @@ INTERNAL_BY_FILE = {
     "tests/test_loops.py": "Loop Scan",
     "tests/test_pointwise.py": "Chain",
     "tests/test_preprocessing.py": "FitImage WarpImage YuvToRgba",
+    "tests/test_ragged.py": "RaggedAttention",
     "tests/test_random.py": "RandomNormal RandomUniform Multinomial Dropout",
     "tests/test_references.py": "Histogram Distances",
     "tests/test_suppression.py": "PSRoiPool MulticlassNMS MatrixNMS GenerateProposals",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from bolt_numba.ops.evaluate import Amounts
 from bolt_numba.ops.registry import Op
 from bolt_numba.runtime.choices import Choices, number_operators
 from bolt_numba.runtime.slots import INPUT, Slot
+
+if TYPE_CHECKING:
+    from bolt_numba.runtime.packing import Packing
 
 
 @record(frozen=True)
@@ -105,6 +108,8 @@ class Region:
     """How often it was planned."""
     choices: Choices = field(default_factory=Choices)
     """How nodes were planned, for nodes alike, of other shapes of the inputs, too: not all depends on these."""
+    packing: tuple[Packing | None, ...] = ()
+    """What runs rows of unequal lengths together, None where nothing does; empty until somebody asks."""
 
     @property
     def is_nested(self) -> bool:

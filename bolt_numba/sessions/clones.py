@@ -65,6 +65,7 @@ def memory_of(sessions: Sequence[Session]) -> dict[str, int]:
     from bolt_numba.runtime.prepared import real_nbytes, uploaded
 
     runners = [r for s in sessions for r in (s._runner, *list(s._runner.orders.values())) if r is not None]
+    runners += [r for s in sessions for p in s._runner.region.packing if p is not None for r in p.runners.values()]
     plans = [p for runner in runners for p in list(runner.prepared.values())]
     arenas = [p.arenas_nbytes for p in plans]
     pinned = sum({id(device): device.pinned for s in sessions for device in s._far}.values())

@@ -9,7 +9,7 @@ import numpy as np
 
 from bolt_numba.base.errors import BoltError, DTypeError, ShapeError
 from bolt_numba.base.types import Array, TensorSpec
-from bolt_numba.sessions.inputs import inputs_among, names_of, wanted_of
+from bolt_numba.sessions.inputs import contradiction, inputs_among, names_of, wanted_of
 from bolt_numba.sessions.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -52,8 +52,33 @@ def in_parts(
     where the model does not fix them.  Raises what a run does, with the number of the row.
     """
     fixed = [spec.shape[0] for spec in session.inputs if spec.shape and isinstance(spec.shape[0], int)]
-    for numbers in _parts(session.inputs, given, rows, fixed[0] if fixed else most, bool(fixed)):
+    left: Sequence[int] = range(rows)
+    shapes = {tuple(column[i].shape for column in given if isinstance(column, list)) for i in left}
+    if fixed in ([], [1] * len(fixed)) and len(shapes) > 1:
+        done = set()
+        for number, results in _packed(session, names, given, rows):
+            done.add(number)
+            yield [number], results
+        left = [number for number in left if number not in done]
+    for numbers in _parts(session.inputs, given, left, fixed[0] if fixed else most, bool(fixed)):
         yield numbers, _run(session, names, given, numbers, fixed[0] if fixed else 0)
+
+
+def _packed(
+    session: Session, names: Sequence[str], given: Sequence[Any], rows: int
+) -> Iterator[tuple[int, list[Array]]]:
+    """Results of rows that run one after another in one, by their numbers, where the model allows that."""
+    order = [spec.name for spec in session.outputs]
+    if session.precision != "f32" or session._budget is not None or session._texts is not None or {*names} - {*order}:
+        return
+    from bolt_numba.runtime.packing import packing_of  # other models do without
+
+    packing = packing_of(session._runner)
+    if packing is not None:
+        feeds = {i: [column[i][None] for column in given] for i in range(rows)}
+        fitting = {i: f for i, f in feeds.items() if contradiction(session._shared, session.inputs, f) is None}
+        for number, results in packing.run(fitting):
+            yield number, [results[order.index(name)] for name in names]
 
 
 def _of_row(spec: TensorSpec) -> TensorSpec:
@@ -64,14 +89,14 @@ def _of_row(spec: TensorSpec) -> TensorSpec:
 
 
 def _parts(
-    specs: Sequence[TensorSpec], given: Sequence[Any], rows: int, most: int, is_fixed: bool
+    specs: Sequence[TensorSpec], given: Sequence[Any], rows: Sequence[int], most: int, is_fixed: bool
 ) -> Iterator[Sequence[int]]:
     """Numbers of rows that run together: those of the same shapes, in powers of two at the end."""
-    groups: dict[Hashable, Any] = {(): range(rows)}
+    groups: dict[Hashable, Any] = {(): rows}
     pairs = [(column, spec.shape == ()) for column, spec in zip(given, specs, strict=True)]
     if any(is_scalar or isinstance(column, list) for column, is_scalar in pairs):  # a run has one such scalar
         groups = {}
-        for i in range(rows):
+        for i in rows:
             key = tuple(column[i].item() if is_scalar else column[i].shape for column, is_scalar in pairs)
             groups.setdefault(key, []).append(i)
     for numbers in groups.values():

@@ -6,6 +6,7 @@ import numpy as np
 
 from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
 from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
+from bolt_numba.ops.layers.attention.ragged import RaggedAttention
 from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
 from bolt_numba.types import Array
 from tests.cases import Case, cases
@@ -32,6 +33,24 @@ def fused_attention(draw: Draw, op: type[FusedAttention]) -> Case:
         mask = np.where(whole(draw, dims, 0, 3) == 0, np.float32(-1e4), np.float32(0))
         operands.append(mask if draw(flags) else real(draw, dims))
     return Case(made, tuple(operands), exact=False, rtol=1e-4)
+
+
+@cases(RaggedAttention)
+def ragged_attention(draw: Draw, op: type[RaggedAttention]) -> Case:
+    lengths = np.array([pick(draw, 0, 1, 3, 8, 13, 33) for _ in range(pick(draw, 1, 2, 5))], np.int64)
+    heads, d, dv, m = pick(draw, 1, 2, 3), pick(draw, 1, 8, 17, 32), pick(draw, 3, 16, 32), int(lengths.sum())
+    layouts = tuple(pick(draw, "HSD", "SHD") for _ in range(4))
+    packed = pick(draw, False, False, True)
+    if packed:
+        layouts = ("SHD", "SHD", "SHD", layouts[3])
+    made = FusedAttention(float(d) ** -0.5, draw(flags), *layouts, packed)
+    batch = (1,) * pick(draw, 0, 1)
+    shapes = [(*batch, heads, m, d), (*batch, heads, m, d), (*batch, heads, m, dv)]
+    given = zip(shapes, layouts[:3], strict=True)
+    operands = [real(draw, swapped(s) if layout == "SHD" else s) for s, layout in given]
+    if packed:
+        operands = [real(draw, (*batch, m, 3 * heads, d))]
+    return Case(op(made), (lengths, *operands), exact=False, rtol=1e-4)
 
 
 @cases(RotaryEmbedding)

@@ -64,7 +64,7 @@ def packs_of(job: Job) -> list[str]:
 
 def report_of(runner: Runner) -> Report:
     """The rows of the plan used last, of the bodies that its cuts ran, and of the plans that follow them."""
-    rows, rest = Report(), [*_of_views(runner), (runner, dict[str, str]())]
+    rows, rest = Report(), [*_beside(runner), (runner, dict[str, str]())]
     while rest:
         here, within = rest.pop()
         rows.tapes.append(within | _tapes(here))
@@ -103,9 +103,10 @@ def _text(t: TensorType) -> str:
     return str(t if t.shape is None else t.with_shape([Sym("?") if is_followed(d) else d for d in t.shape]))
 
 
-def _of_views(runner: Runner) -> list[tuple[Runner, dict[str, str]]]:
-    """What ran inputs that are views, and what its rows say besides."""
-    made = []
+def _beside(runner: Runner) -> list[tuple[Runner, dict[str, str]]]:
+    """What ran inputs that are views, and rows of unequal lengths, and what its rows say besides."""
+    parts = [part for packing in runner.region.packing if packing is not None for part in packing.runners.items()]
+    made = [(each, {"inputs": f"rows of unequal lengths: {part}"}) for part, each in parts]
     for orders, each in runner.orders.items():
         if each is not None:
             told = [f"{v.name} {list(o)}" for v, o in zip(runner.region.inputs, orders, strict=True) if o is not None]

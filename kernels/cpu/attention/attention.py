@@ -36,6 +36,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     ceil_div,
     fill_bytes,
+    inline,
     load_f32,
     load_i64,
     native,
@@ -47,6 +48,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
+from bolt_numba.kernels.declare import Inline
 from bolt_numba.kernels.extents import KEPT, Numbers, Reach
 from bolt_numba.kernels.geometry.heads import (
     ENTRY,
@@ -109,6 +111,64 @@ def _few_reach(a: Numbers) -> dict[str, Reach]:
     return {**_heads_reach(a, a.items, a.group, a.q_head, a.y_head, a.mask_head), "work": work}
 
 
+@inline
+def is_packed(width, v_step):
+    """Whether values do not lie as the tiles read them."""
+    return width % PANEL != 0 or v_step != 4 * width
+
+
+@cache
+def attend_blocks(mr: int) -> Inline:
+    """Helper for queries ``begin`` to ``end`` of a head, ``mr`` at a time.
+
+    q, v, y, mask, sink: of the head, see `SHARED`; n, before: of its entry.  keys: packed; values: packed where v is
+    not read as it lies; rows, scores, result: see `attention_kernel`.
+    """
+
+    @inline
+    def attend(
+        q0, q_step, v, v_step, y, y_step, mask0, mask_step, sink, n, before, window, cap, begin, end, d, width, keys,
+        values, rows, scores, pitch, result,
+    ):  # fmt: skip
+        packs_values = is_packed(width, v_step)
+        value_step = 4 * PANEL if packs_values else v_step
+        result_pitch = 4 * ceil_div(width, PANEL) * PANEL
+        inverses = result + mr * result_pitch
+        for block in range(begin, end, mr):
+            count = min(mr, end - block)
+            q = q0 + block * q_step
+            if count < mr or q_step != 4 * d:
+                copy_queries(q, q_step, rows, count, mr, d)
+                q = rows
+            limit = before + block + 1
+            seen = min(n, limit + count - 1)
+            low = max(0, limit - window) // PANEL * PANEL
+            for j in range(low // PANEL, ceil_div(seen, PANEL)):
+                acc = tile_zeros(mr, VECTORS)
+                panel = keys + 4 * j * d * PANEL
+                for i in range(d):
+                    acc = tile_rank1(acc, q + 4 * i, 4 * d, panel + 4 * i * PANEL)
+                tile_store(acc, scores + 4 * j * PANEL, pitch)
+            mask = mask0 + block * mask_step if mask0 else 0
+            for i in range(count):
+                at, start = mask + i * mask_step if mask else 0, max(0, limit + i - window)
+                top = find_top(scores + i * pitch, start, min(limit + i, seen), at, cap, sink)
+                store_f32(inverses + 4 * i, top)
+            for i in range(count):
+                at, start = inverses + 4 * i, max(0, limit + i - window)
+                last, top = min(limit + i, seen), load_f32(at)
+                store_f32(at, exp_scores(scores + i * pitch, start, last, seen, top, sink))
+            for j in range(ceil_div(width, PANEL)):
+                acc = tile_zeros(mr, VECTORS)
+                panel = values + 4 * j * n * PANEL if packs_values else v + 4 * j * PANEL
+                for i in range(low, seen):
+                    acc = tile_rank1(acc, scores + 4 * i, pitch, panel + i * value_step)
+                tile_store(acc, result + 4 * j * PANEL, result_pitch)
+            write_block(result, result_pitch, y + block * y_step, y_step, width, count, inverses)
+
+    return attend
+
+
 @cache
 def attention_kernel(mr: int) -> Native:
     """Kernel for blocks of ``mr`` queries.
@@ -116,6 +176,7 @@ def attention_kernel(mr: int) -> Native:
     table: i64 [heads][`ENTRY`].  work: ``work_size`` bytes a thread: key panels, then value panels, a block of queries,
     scores (rows ``pitch`` bytes apart) and the result block at the offsets given.  order: i32 0, 1, …, d - 1.
     """
+    attend = attend_blocks(mr)
 
     @native(extents=partial(blocks_reach, mr), **FIELDS)
     def attention(p, tid, nthreads):
@@ -123,10 +184,6 @@ def attention_kernel(mr: int) -> Native:
         keys = p.work + p.work_size * tid
         values, rows = keys + p.values_at, keys + p.rows_at
         scores, result = keys + p.scores_at, keys + p.result_at
-        packs_values = width % PANEL != 0 or p.v_step != 4 * width
-        value_step = 4 * PANEL if packs_values else p.v_step
-        result_pitch = 4 * ceil_div(width, PANEL) * PANEL
-        inverses = result + mr * result_pitch
         packed_k, packed_v = -1, -1
         first, last = split(p.items, tid, nthreads)
         for item in range(first, last):
@@ -136,42 +193,15 @@ def attention_kernel(mr: int) -> Native:
             k, v = p.k + load_i64(entry + 8), p.v + load_i64(entry + 16)
             if k != packed_k or v != packed_v:
                 pack_keys(k, p.k_step, keys, n, d, p.scale, p.order)
-                pack_values(v, p.v_step, values, n, width if packs_values else 0)
+                pack_values(v, p.v_step, values, n, width if is_packed(width, p.v_step) else 0)
                 packed_k, packed_v = k, v
             sink = p.sink + load_i64(entry + 56) if p.sink else 0
             begin = (item - head * p.chunks) * p.chunk
-            for block in range(begin, min(begin + p.chunk, m), mr):
-                count = min(mr, m - block)
-                q = p.q + load_i64(entry) + block * p.q_step
-                if count < mr or p.q_step != 4 * d:
-                    copy_queries(q, p.q_step, rows, count, mr, d)
-                    q = rows
-                limit = before + block + 1
-                seen = min(n, limit + count - 1)
-                low = max(0, limit - p.window) // PANEL * PANEL
-                for j in range(low // PANEL, ceil_div(seen, PANEL)):
-                    acc = tile_zeros(mr, VECTORS)
-                    panel = keys + 4 * j * d * PANEL
-                    for i in range(d):
-                        acc = tile_rank1(acc, q + 4 * i, 4 * d, panel + 4 * i * PANEL)
-                    tile_store(acc, scores + 4 * j * PANEL, pitch)
-                mask = p.mask + load_i64(entry + 24) + block * p.mask_step if p.mask else 0
-                for i in range(count):
-                    at, start = mask + i * p.mask_step if mask else 0, max(0, limit + i - p.window)
-                    top = find_top(scores + i * pitch, start, min(limit + i, seen), at, p.cap, sink)
-                    store_f32(inverses + 4 * i, top)
-                for i in range(count):
-                    at, start = inverses + 4 * i, max(0, limit + i - p.window)
-                    end, top = min(limit + i, seen), load_f32(at)
-                    store_f32(at, exp_scores(scores + i * pitch, start, end, seen, top, sink))
-                for j in range(ceil_div(width, PANEL)):
-                    acc = tile_zeros(mr, VECTORS)
-                    panel = values + 4 * j * n * PANEL if packs_values else v + 4 * j * PANEL
-                    for i in range(low, seen):
-                        acc = tile_rank1(acc, scores + 4 * i, pitch, panel + i * value_step)
-                    tile_store(acc, result + 4 * j * PANEL, result_pitch)
-                y = p.y + load_i64(entry + 32) + block * p.y_step
-                write_block(result, result_pitch, y, p.y_step, width, count, inverses)
+            attend(
+                p.q + load_i64(entry), p.q_step, v, p.v_step, p.y + load_i64(entry + 32), p.y_step,
+                p.mask + load_i64(entry + 24) if p.mask else 0, p.mask_step, sink, n, before, p.window, p.cap,
+                begin, min(begin + p.chunk, m), d, width, keys, values, rows, scores, pitch, result,
+            )  # fmt: skip
 
     return attention
 
