@@ -98,8 +98,7 @@ def listed(repository: Repository) -> dict[str, Any]:
 def described(model: ServedModel) -> dict[str, Any]:
     """A model as OpenAI describes it.  Raises RequestError where it makes no embeddings."""
     encoder_of(model)
-    made = int(model.stored.path.stat().st_mtime)
-    return {"id": model.name, "object": "model", "created": made, "owned_by": "bolt-numba"}
+    return {"id": model.name, "object": "model", "created": model.since, "owned_by": "bolt-numba"}
 
 
 def told(kind: str, said: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import numpy as np
 from bolt_numba.base.border import as_bolt_error
 from bolt_numba.base.config import default_threads
 from bolt_numba.base.errors import BoltError
+from bolt_numba.base.options import flag_of
 from bolt_numba.base.types import STRING, Array, TensorSpec
 from bolt_numba.compiling import compile
 from bolt_numba.flow.files import load as load_flow
@@ -106,7 +107,7 @@ class ServedModel:
         self.flow = self._flow_of_file() if self.session is None else self._flow_of_model(self.session)
         for spec in (*self.inputs, *self.outputs):
             datatype_of(spec)
-        self.counts = ModelCounts(name, version)
+        self.counts, self.since = ModelCounts(name, version), int(time.time())
         self.flow.engine.watch = self._ran
         self.keeps, self.sequences = any(node.keeps for node in self.flow.nodes), dict[Any, float]()
 
@@ -122,10 +123,10 @@ class ServedModel:
     def _encoder_of(self, session: Session) -> Encoder | None:
         """What makes embeddings by the model, where it is one that does and a tokenizer lies beside it."""
         table = dict(self.settings.embeddings or {})
-        self.truncates = bool(table.pop("truncate", False))
         if "tokenizer" in table:
             table["tokenizer"] = self.stored.path.parent / str(table["tokenizer"])
         try:
+            self.truncates = flag_of("truncate", table.pop("truncate", False))
             if self.settings.embeddings is None:
                 layout_of(self.stored.path)  # raises where there is no tokenizer
             from bolt_numba.text.encoder import Encoder

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.base.border import border, warn_caller
-from bolt_numba.base.errors import BoltError, DTypeError, ShapeError
+from bolt_numba.base.errors import BoltError, DTypeError, OptionError, ShapeError
 from bolt_numba.base.options import count_of, flag_of, want_one_of
 from bolt_numba.base.types import Array
 from bolt_numba.compiling import compile
@@ -57,6 +57,8 @@ class Encoder:
         pooling: str | None = None, normalize: bool | None = None, max_tokens: int | None = None,
         session: Session | None = None, **options: Unpack[OptionKeywords],
     ) -> None:  # fmt: skip
+        if session is not None and options:
+            raise OptionError(f"session: got it with {[*options]}, wanted one that was compiled with them")
         said = layout_of(model, tokenizer)
         self.name, self._is_told, self._others = str(said.model), pooling is not None, said.others
         self.pooling = want_one_of("pooling", pooling or said.pooling or MEAN, POOLINGS)
@@ -66,7 +68,9 @@ class Encoder:
         names = [spec.name for spec in self.inputs]
         if IDS not in names or not {*names} <= {*INPUTS}:
             raise BoltError(f"{self.name}: inputs: got {names}, wanted {IDS}, and of others only {INPUTS[1:]}")
-        limits = [n for n in (max_tokens or said.max_tokens, *self._lengths()) if n is not None]
+        asked = said.max_tokens if max_tokens is None else count_of("max_tokens", max_tokens)
+        lengths = [spec.shape[-1] for spec in self.inputs if spec.shape]  # some models fix them
+        limits = [n for n in (asked, *lengths) if isinstance(n, int)]
         self.tokenizer = TextTokenizer(said.tokenizer, min(limits, default=None), said.lower)
         self._axes = {s.name: len(s.shape or ()) or None for s in self.session.outputs}
 
@@ -175,10 +179,6 @@ class Encoder:
             said = f"{len(cut)} of {len(texts)} texts, the first is number {cut[0]}"
             warn_caller(f"more than {self.max_tokens} tokens: {said}: the rest of each was left out", TruncationWarning)
         return made
-
-    def _lengths(self) -> list[int]:
-        """Lengths of texts that the model fixes."""
-        return [spec.shape[-1] for spec in self.inputs if spec.shape and isinstance(spec.shape[-1], int)]
 
     def _width(self, output: str) -> int:
         """Numbers of a result, where the model says it."""

@@ -12,7 +12,6 @@ import numpy as np
 
 from bolt_numba.base.errors import DataError, InvalidModelError, OptionError
 from bolt_numba.base.files.regular import read_text
-from bolt_numba.base.options import count_of
 from bolt_numba.base.types import Array
 
 MOST_BYTES = 1 << 26
@@ -54,7 +53,7 @@ class TextTokenizer:
         self.path, self.lower = path, lower
         self.own = _opened(path)
         said = self.own.truncation or {}
-        self.max_tokens = count_of("max_tokens", max_tokens or said.get("max_length") or USUAL_TOKENS)
+        self.max_tokens = min(max_tokens or said.get("max_length") or USUAL_TOKENS, MOST_LETTERS)
         if self.max_tokens <= (special := self.own.num_special_tokens_to_add(False)):
             raise OptionError(f"max_tokens: got {self.max_tokens}, wanted more than the {special} that frame a text")
         self.own.no_padding()
@@ -68,7 +67,7 @@ class TextTokenizer:
         """
         given = [tuple(map(self._cleaned, parts)) for parts in texts]
         made: dict[int, TokenRow] = {}
-        left, letters = list(range(len(given))), LETTERS * self.max_tokens
+        left, letters = list(range(len(given))), min(LETTERS * self.max_tokens, MOST_LETTERS)
         while left:
             heads = [tuple(_head(text, letters) for text in given[i]) for i in left]
             plain = [head[0] if len(head) == 1 else head for head in heads]

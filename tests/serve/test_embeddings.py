@@ -283,6 +283,7 @@ def test_a_row_at_fault_is_alone(place: Path) -> None:
     [
         ({"poling": "mean"}, r"embeddings: got \['poling'\], wanted some of"),
         ({"pooling": "sum"}, "embeddings: pooling: got 'sum'"),
+        ({"truncate": "no"}, "embeddings: truncate: got 'no', wanted True or False"),
         ({"tokenizer": "nowhere.json"}, "nowhere.json: got no tokenizer"),
         ("mean", "embeddings: got 'mean', wanted a table"),
     ],

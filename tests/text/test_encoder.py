@@ -228,6 +228,7 @@ def test_a_panic_of_the_tokenizer_is_an_error(place: Path) -> None:
         ({"normalize": 1}, OptionError, "normalize: got 1, wanted True or False"),
         ({"max_tokens": 2}, OptionError, "max_tokens: got 2, wanted more than the 2 that frame a text"),
         ({"max_tokens": True}, OptionError, "max_tokens: got True, wanted a whole number"),
+        ({"max_tokens": 0}, OptionError, "max_tokens: got 0, wanted a whole number"),
         ({"tokenizer": "nowhere.json"}, InvalidModelError, "nowhere.json: got no tokenizer"),
         ({"threads": 0}, OptionError, "threads: got 0"),
     ],
@@ -293,6 +294,15 @@ def test_the_tokens_of_a_long_text_are_those_of_its_beginning(blanks: int, encod
 def test_a_session_may_be_shared(place: Path, encoder: Encoder) -> None:
     other = Encoder(place, session=encoder.session, normalize=False)
     assert other.session is encoder.session
+    with pytest.raises(OptionError, match=r"session: got it with \['threads'\]"):
+        Encoder(place, session=encoder.session, threads=1)
+
+
+def test_limits_beyond_all_texts(place: Path) -> None:
+    made = Encoder(place, max_tokens=10**30)
+    begin = time.monotonic()
+    assert made.tokens([" " * 20_000_000 + "a"])[0].is_cut
+    assert time.monotonic() - begin < 5
 
 
 def test_the_package_is_asked_for_when_it_is_needed(place: Path) -> None:
