@@ -39,8 +39,9 @@ log = logging.getLogger("bolt_numba.serve")
 FLOWS = (".toml", ".prototxt")
 QUICK_S = 3e-4
 """A run that takes less is done where the request came: to hand it to another thread would take as long."""
-SHARE = 0.1
-"""Of the latest run in the time that the next is expected to take."""
+SHARE, FAR = 0.1, 2.0
+"""Of the latest run in the time that the next is expected to take, and how many times as long it counts at most: a run
+that the system held up says little."""
 TRIALS, TRIAL_S = 3, 5e-3
 WAKING = 1.25
 """Times as long as with the whole team a run may take by one thread to be as quick between others: none has to wake."""
@@ -110,6 +111,8 @@ class ServedModel:
         self.counts, self.since = ModelCounts(name, version), int(time.time())
         self.flow.engine.watch = self._ran
         self.keeps, self.sequences = any(node.keeps for node in self.flow.nodes), dict[Any, float]()
+        if self.session is not None and not self.keeps:
+            self._try(self.session)
 
     def _flow_of_file(self) -> Flow:
         flow = load_flow(self.stored.path, capacity=self.settings.queue)
@@ -157,6 +160,13 @@ class ServedModel:
             each=flow.inputs if is_encoder else (),
         )  # fmt: skip
         return flow
+
+    def _try(self, session: Session) -> None:
+        """Find out how long runs take, by made-up numbers, which may be none that the model takes."""
+        with suppress(BoltError):
+            for shapes in _shapes(session, self.settings):
+                feeds = model_feeds(session.graph, shapes)
+                self.expected[self._key(feeds)] = _seconds(session, feeds)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -284,7 +294,7 @@ class ServedModel:
         if key not in self.expected and len(self.expected) >= MOST_SHAPES:
             self.expected.clear()
         before = self.expected.get(key, self.latest)
-        self.expected[key] = before + SHARE * (self.latest - before)
+        self.expected[key] = before + SHARE * (min(self.latest, FAR * before) - before)
 
     def measure(self, is_gone: bool = False) -> None:
         """Tell the metrics what requests, memory and plans there are now."""

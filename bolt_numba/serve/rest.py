@@ -59,7 +59,9 @@ class Rest:
         self, repository: Repository, most: int, seconds: float, token: str | None, tensors: int = MOST_TENSORS
     ) -> None:
         self.repository, self.most, self.seconds, self.token, self.tensors = repository, most, seconds, token, tensors
-        routes: dict[str, Callable[[Request], Any]] = {
+        paths = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
+        routes: dict[str, Callable[[Request], Any]] = {f"POST {path}/infer": self.infer for path in paths}
+        routes |= {  # behind what is asked most: they are tried one after another
             "GET /v2/health/live": lambda r: None,
             "GET /v2/health/ready": lambda r: Response(status_code=200 if repository.is_ready else 503),
             "GET /v2": lambda r: protocol.server_metadata(),
@@ -72,9 +74,8 @@ class Rest:
             "POST /v2/repository/models/{model}/load": partial(self.change, loads=True),
             "POST /v2/repository/models/{model}/unload": partial(self.change, loads=False),
         }
-        for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+        for path in paths:
             routes |= {
-                f"POST {path}/infer": self.infer,
                 f"GET {path}": lambda r: protocol.model_metadata(repository, *_named(r)),
                 f"GET {path}/ready": self.model_ready,
                 f"GET {path}/config": lambda r: protocol.model_config(repository, *_named(r)),

@@ -17,7 +17,7 @@ import bolt_numba as bn
 from bolt_numba.flow import Flow, FlowDeadlineError, FlowError, FlowFullError
 from bolt_numba.serve import ModelSettings, RequestError, SettingsError, models
 from bolt_numba.serve.errors import kind_of
-from bolt_numba.serve.models import RequestTerms, ServedModel, StoredVersion
+from bolt_numba.serve.models import QUICK_S, RequestTerms, ServedModel, StoredVersion
 from tests.small import add, softmax
 
 
@@ -176,6 +176,16 @@ def test_quick_models_run_where_the_request_came(tmp_path: Path) -> None:
     x = np.ones((1, 3), "f4")
     assert np.array_equal(together(model, [{"a": x, "b": x}])[0]["y"], x + x)
     assert model.flow.statistics().tasks == 0
+
+
+def test_a_run_that_was_held_up_sends_few_away(tmp_path: Path) -> None:
+    model = served(add(tmp_path / "m.onnx"))
+    key = ((1, 3), (1, 3))
+    model.expected = {key: QUICK_S / 2}
+    for seconds, is_quick in ((1.0, True), (QUICK_S / 2, True), *[(1.0, True)] * 6, (1.0, False)):
+        model.latest = seconds
+        model._learn(key)
+        assert (model.expected[key] < QUICK_S) == is_quick
 
 
 def test_wrong_names_are_told(tmp_path: Path) -> None:
