@@ -135,7 +135,7 @@ class ServerMachine(RuleBasedStateMachine):
         versions=st.sampled_from(["latest", "all"]), quick=st.sampled_from([0.0, 3e-4, 10.0]),
     )  # fmt: skip
     def begin(self, batch: int, wait: int, queue: int, instances: int, pads: bool, versions: str, quick: float) -> None:
-        self.versions, self.queue = versions, queue
+        self.versions, self.queue, self.batch = versions, queue, batch
         usual = ModelSettings(
             batch, wait if batch > 1 else 0, {"x": 0} if pads and batch > 1 else {}, queue, instances,
             versions=versions, compile={"threads": 1},
@@ -382,9 +382,10 @@ class ServerMachine(RuleBasedStateMachine):
             assert asked.task.exception() is None, asked
             self.check(asked)
             asked.task = asked.served = None  # which may go
+        asking = Counter(asked.served.flow.engine for asked in self.open)
         for engine in self.server.do(self.engines()):
             with engine.lock:
-                assert engine.pending == len(engine.open) <= self.queue
+                assert engine.pending == len(engine.open) <= min(self.queue, asking[engine])
 
     async def engines(self) -> list[Any]:
         return [model.flow.engine for model in self.repository.versions()]
@@ -440,7 +441,9 @@ class ServerMachine(RuleBasedStateMachine):
             elif sample.name == "bolt_queue_seconds_count":
                 others["queued"] += sample.value
             elif sample.name == "bolt_run_seconds_count":
-                others["ran"] += sample.value * int(sample.labels["batch"])
+                size = int(sample.labels["batch"])
+                others["ran"] += sample.value * size
+                others["largest"] = max(others["largest"], size)
         return outcomes, waiting, others
 
     def teardown(self) -> None:
@@ -469,6 +472,7 @@ class ServerMachine(RuleBasedStateMachine):
         assert outcomes == wanted + self.wrong
         assert waiting == 0
         assert others["queued"] == others["ran"] >= wanted[OK]
+        assert others["largest"] <= self.batch
         assert not self.told, self.told
         until = time.monotonic() + WAIT_S
         left = [ref for ref in self.gone if ref() not in serving]
