@@ -154,13 +154,14 @@ class _Http(uvicorn.Server):
 
     async def close_slow(self, seconds: float) -> None:
         """Close connections whose next request has not begun for so long: those that send headers slowly, above all."""
-        since: dict[Any, float] = {}
+        since: dict[Any, tuple[Any, float]] = {}
         while True:
             await asyncio.sleep(seconds / 4)
             now, there = time.monotonic(), list(self.server_state.connections)
-            waiting = [c for c in there if c.cycle is None or c.cycle.response_complete]  # type: ignore[union-attr]
-            since = {c: since.get(c, now) for c in waiting}
-            for connection, begin in since.items():
+            waiting = {c: c.cycle for c in there if c.cycle is None or c.cycle.response_complete}  # type: ignore[union-attr]
+            known = {c: row for c, row in since.items() if waiting.get(c, row) is row[0]}  # no request since
+            since = {c: known.get(c, (cycle, now)) for c, cycle in waiting.items()}
+            for connection, (_, begin) in since.items():
                 if now - begin > seconds:
                     connection.transport.close()
 

@@ -184,6 +184,19 @@ def test_slow_headers_end(server: Running) -> None:
         assert time.monotonic() - begin < 10
 
 
+def test_a_connection_is_kept_as_long_as_requests_come(server: Running) -> None:
+    """Each look at it may find it between two requests."""
+    kept = HTTPConnection(server.http, timeout=30)
+    begin, sockets = time.monotonic(), set[Any]()
+    while time.monotonic() - begin < 1.8:  # a request may take 1 s to begin
+        kept.request("GET", "/v2/health/live")
+        kept.getresponse().read()
+        sockets.add(kept.sock)
+        time.sleep(0.02)
+    assert len(sockets) == 1
+    kept.close()
+
+
 def test_headers_without_end_are_cut_off(server: Running) -> None:
     with socket.create_connection(server.http.split(":")) as connection:
         connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n")
