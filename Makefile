@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: pytest check dist protocol workflows scoreboard aarch64 cross-tools help demo serve-demo adapters env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-all clients engines wheel-kernels attack fuzz docs pages site newcomer hooks clean
+.PHONY: pytest check dist protocol workflows scoreboard aarch64 cross-tools help demo serve-demo adapters env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-serving bench-all clients engines wheel-kernels attack fuzz docs pages site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -122,6 +122,13 @@ bench-peers: $(STAMP) ## Install other engines (4 GB) and convert the bench's mo
 bench-frameworks: bench-peers ## Add torch, JAX, Paddle and tinygrad to the engines.
 	$(PEERS)/run/bin/pip install --quiet -r bench/requirements-frameworks.txt
 	$(BIN)/python -m bench.convert --targets paddle --python $(PEERS)/run/bin/python
+
+SERVERS := fastapi litserve mlserver
+bench-serving: $(STAMP) ## Install the servers that bench.serving compares with (1 GB).
+	for server in $(SERVERS); do \
+		$(PYTHON) -m venv $(PEERS)/serving/$$server && \
+		$(PEERS)/serving/$$server/bin/pip install --quiet -r bench/serving/rivals/requirements-$$server.txt || exit 1; done
+	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet -e '.[serve]'
 
 bench-all: $(STAMP) ## The main table against the leading engines (about 8 minutes, idle machine), and its pictures.
 	$(BIN)/python -m pip install --quiet -e '.[bench]'

@@ -45,7 +45,7 @@ def serve(  # budget: each option is one line or two
         int, typer.Option("--max-wait-us", min=0, help="Microseconds that a request waits for others.")
     ] = 0,
     queue: Annotated[int, typer.Option("--queue", min=1, help="Requests under way; those beyond get 429.")] = 256,
-    instances: Annotated[int, typer.Option("--instances", min=1, help="Runs of one model at once.")] = 1,
+    instances: Annotated[int | None, typer.Option("--instances", min=1, help="Runs of one model at once.")] = None,
     deadline_ms: Annotated[float | None, typer.Option("--deadline-ms", min=0, help="Time of a request.")] = None,
     max_rows: Annotated[int | None, typer.Option("--max-rows", min=1, help="Rows of a request.")] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 1,
@@ -74,8 +74,10 @@ def serve(  # budget: each option is one line or two
 
     begin_log(log_level.upper())
     compiled = dict(options)
-    if workers > 1 and compiled["threads"] is None:
-        compiled["threads"] = max(1, default_threads() // (workers * instances))
+    if workers > 1:
+        instances = instances or 1
+        if compiled["threads"] is None:
+            compiled["threads"] = max(1, default_threads() // (workers * instances))
     usual = ModelSettings(max_batch, max_wait_us, {}, queue, instances, deadline_ms, max_rows, compile=compiled)
     doors = Doors(
         host, _port(http_port), _port(grpc_port), max_body, grace_seconds=grace, token=_token(token_file),

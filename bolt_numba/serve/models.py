@@ -149,7 +149,7 @@ class ServedModel:
         self.inputs, self.outputs = list(session.inputs), list(session.outputs)
         flow = Flow(
             self.name, inputs=[s.name for s in self.inputs], outputs=[f"output {s.name}" for s in self.outputs],
-            workers=settings.instances, capacity=settings.queue,
+            workers=settings.instances or _runs_at_once(settings), capacity=settings.queue,
         )  # fmt: skip
         is_encoder, is_free = self.encoder is not None, all(map(_has_rows, (*self.inputs, *self.outputs)))
         most = ROWS if is_encoder and is_free and settings.max_batch == 1 else settings.max_batch
@@ -342,7 +342,7 @@ def session_of(stored: StoredVersion) -> Session:
     settings = stored.settings
     given: dict[str, Any] = {"stand_ins": False, **settings.compile}
     if given.get("threads") is None:
-        given["threads"] = max(1, default_threads() // settings.instances)
+        given["threads"] = max(1, default_threads() // (settings.instances or 1))
     session, planned = compile(stored.path, weights=stored.weights, **given), list[dict[str, Any]]()
     with suppress(BoltError) if not settings.warmup else nullcontext():
         for shapes in _shapes(session, settings):
@@ -351,6 +351,12 @@ def session_of(stored: StoredVersion) -> Session:
                 planned.append(batched)
     asks = settings.compile.get("threads") is not None or settings.compile.get("device", "cpu") != "cpu"
     return session if asks or session.graph.states else _quickest(session, planned)
+
+
+def _runs_at_once(settings: ModelSettings) -> int:
+    """As many as there are threads, which runs share: one by itself has all of them, and of many none waits."""
+    asked = settings.compile
+    return asked.get("threads") or default_threads() if asked.get("device", "cpu") == "cpu" else 1
 
 
 def _quickest(session: Session, planned: Sequence[Mapping[str, Any]]) -> Session:

@@ -34,7 +34,8 @@ class ModelSettings:
     ragged: inputs of any lengths run together, each row as if alone.
     embeddings: a table of options of `bolt_numba.text.Encoder`, and ``truncate``: whether texts that are too long are
     cut off; None: the usual ones, where a tokenizer.json lies beside the model and it is an encoder.
-    queue: requests that may be under way; those beyond are refused (429).  instances: runs at once.
+    queue: requests that may be under way; those beyond are refused (429).
+    instances: runs at once; None: as many as there are threads, of which each has one where all are at work.
     deadline_ms: of requests that name none; None: no limit.  max_rows: of a request; None: no limit.
     versions: "latest", "all", or a list of numbers.  warmup: shapes by input, a table for each plan to make first.
     weights: a second file of the model's.  functions, modules of a flow are its own.
@@ -45,7 +46,7 @@ class ModelSettings:
     max_wait_us: int = 0
     pad: Mapping[str, float] = field(default_factory=dict)
     queue: int = 256
-    instances: int = 1
+    instances: int | None = None
     deadline_ms: float | None = None
     max_rows: int | None = None
     versions: Any = LATEST
@@ -56,8 +57,9 @@ class ModelSettings:
     compile: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for key in ("max_batch", "queue", "instances", *(("max_rows",) if self.max_rows is not None else ())):
-            want_count(key, getattr(self, key))
+        for key in ("max_batch", "queue", "instances", "max_rows"):
+            if getattr(self, key) is not None:
+                want_count(key, getattr(self, key))
         want_seconds("max_wait_us", self.max_wait_us)
         if self.deadline_ms is not None:
             want_seconds("deadline_ms", self.deadline_ms)

@@ -188,6 +188,12 @@ def test_a_run_that_was_held_up_sends_few_away(tmp_path: Path) -> None:
         assert (model.expected[key] < QUICK_S) == is_quick
 
 
+@pytest.mark.parametrize(("settings", "wanted"), [({}, 3), ({"instances": 1}, 1), ({"instances": 2}, 2)])
+def test_as_many_runs_at_once_as_a_run_has_threads(settings: dict[str, Any], wanted: int, tmp_path: Path) -> None:
+    model = served(add(tmp_path / "m.onnx"), compile={"threads": 3}, **settings)
+    assert sum(len(crew.workers) for crew in model.flow.engine.crews) == wanted
+
+
 def test_wrong_names_are_told(tmp_path: Path) -> None:
     (error,) = together(served(add(tmp_path / "m.onnx")), [{"a": np.ones((1, 3), "f4")}])
     assert isinstance(error, RequestError)
