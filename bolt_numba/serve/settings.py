@@ -57,9 +57,9 @@ class ModelSettings:
     compile: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for key in ("max_batch", "queue", "instances", "max_rows"):
-            if getattr(self, key) is not None:
-                want_count(key, getattr(self, key))
+        optional = {"instances": self.instances, "max_rows": self.max_rows}
+        for key in ("max_batch", "queue", *(key for key, given in optional.items() if given is not None)):
+            want_count(key, getattr(self, key))
         want_seconds("max_wait_us", self.max_wait_us)
         if self.deadline_ms is not None:
             want_seconds("deadline_ms", self.deadline_ms)
