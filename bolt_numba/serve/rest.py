@@ -24,7 +24,16 @@ from bolt_numba.serve.errors import STATUS, RequestError, failure, want_few, wan
 from bolt_numba.serve.metrics import FAILURES, exposition
 from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.repository import Repository
-from bolt_numba.serve.tensors import MOST_TENSORS, inputs_of, name_of, to_bytes, to_json, want_served, whole_body
+from bolt_numba.serve.tensors import (
+    MOST_TENSORS,
+    SMALL_BODY,
+    inputs_of,
+    name_of,
+    to_bytes,
+    to_json,
+    want_served,
+    whole_body,
+)
 
 log = logging.getLogger("bolt_numba.serve")
 
@@ -37,8 +46,6 @@ WORTH_PACKING = 1 << 10
 LEVEL = 1
 OPEN = ("/v2/health/live", "/v2/health/ready")
 """Paths that need no token."""
-SMALL_JSON = 1 << 20
-"""Bytes of JSON that are read without a look at what they become."""
 GROWS = 8
 """Times the size of the largest body that JSON may take in memory."""
 TAKES = {b",": 32, b"[": 64, b"{": 64, b'"': 28}
@@ -175,7 +182,7 @@ class Rest:
 
     def read(self, text: bytes, end: int) -> dict[str, Any]:
         """The object of JSON before some byte.  Raises RequestError for what is none, or would take too much memory."""
-        takes = sum(text.count(letter, 0, end) * size for letter, size in TAKES.items()) if end > SMALL_JSON else 0
+        takes = sum(text.count(letter, 0, end) * size for letter, size in TAKES.items()) if end > SMALL_BODY else 0
         if takes > GROWS * self.most:
             raise RequestError(f"body: got too many values in {end} bytes of JSON, wanted them as bytes", "large")
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
+from itertools import islice
 from typing import Any
 
 import grpc
@@ -13,11 +14,12 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from bolt_numba.converters.wire import IrregularError, fields
 from bolt_numba.serve import protocol
 from bolt_numba.serve.errors import STATUS, RequestError, failure, want_few, want_token
 from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.repository import Repository
-from bolt_numba.serve.tensors import DTYPES, MOST_TENSORS, inputs_of, name_of, to_bytes, want_served
+from bolt_numba.serve.tensors import DTYPES, MOST_TENSORS, SMALL_BODY, inputs_of, name_of, to_bytes, want_served
 
 SERVICE = "inference.GRPCInferenceService"
 CONTENTS = {
@@ -26,6 +28,8 @@ CONTENTS = {
     **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"), "UINT64": "uint64_contents",
 }  # fmt: skip
 """Fields of typed contents by datatype; others are raw."""
+FIELDS = 4
+"""Of a message for each tensor that a request may name: input, its bytes, output and a parameter."""
 
 POOL = DescriptorPool()  # one of our own: clients in the same process have messages of these names, too
 for _file in FileDescriptorSet.FromString((files(__package__) / "inference.binpb").read_bytes()).file:
@@ -76,8 +80,11 @@ class Rpc:
         if self.token is not None:
             want_token(self.token, str(dict(context.invocation_metadata()).get("authorization", "")))
         try:
+            if len(given) > SMALL_BODY:  # an empty input of two bytes takes 90 as a message
+                parts = islice(fields(memoryview(given), 0, len(given)), FIELDS * self.tensors + 1)
+                want_few(f"{name}: fields", sum(1 for _ in parts), FIELDS * self.tensors)
             return self.types[name][0].FromString(given)
-        except DecodeError as error:
+        except (DecodeError, IrregularError) as error:
             raise RequestError(f"{name}: got what is no message: {error}") from None
 
     def _told(self, name: str, call: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:

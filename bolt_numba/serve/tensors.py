@@ -30,6 +30,8 @@ MOST_DIMS = 32
 MOST_ELEMENTS = 1 << 40
 MOST_TENSORS = 1000
 """Inputs, or outputs, that a request may name, unless a server is told otherwise."""
+SMALL_BODY = 1 << 20
+"""Bytes of a request that are read without a look at what they become as objects."""
 UNKNOWN_PARAMETERS = ("classification", "shared_memory_region")
 """Of tensors: extensions that are not served."""
 

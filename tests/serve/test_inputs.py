@@ -14,8 +14,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from bolt_numba.serve import ModelSettings, RequestError
-from bolt_numba.serve.rest import SMALL_JSON, Rest
+from bolt_numba.serve import ModelSettings, Repository, RequestError
+from bolt_numba.serve.rest import Rest
+from bolt_numba.serve.rpc import Rpc
+from bolt_numba.serve.tensors import SMALL_BODY
 from tests.serve.serving import Running, running
 from tests.serve.test_rest import ask
 from tests.small import add, same, save_model, softmax
@@ -158,5 +160,16 @@ def test_json_is_refused_before_it_takes_memory(piece: bytes) -> None:
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < most
     numbers = b'{"inputs": [' + b"0.12345678," * (most // 11 - 8) + b"0]}"
     assert len(rest.read(numbers, len(numbers))["inputs"]) > most // 12
-    small = b'{"inputs": [' + piece * (SMALL_JSON // len(piece) - 8) + b"0]}"
+    small = b'{"inputs": [' + piece * (SMALL_BODY // len(piece) - 8) + b"0]}"
     assert rest.read(small, len(small))
+
+
+@pytest.mark.parametrize("piece", [b"\x2a\x00", b"\x3a\x00", b"\x22\x00"])
+def test_messages_are_refused_before_they_take_memory(piece: bytes) -> None:
+    rpc = Rpc(Repository(None, {}, ModelSettings()), None)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(RequestError, match="ModelInfer: fields: got 4001, wanted at most 4000"):
+        rpc._message("ModelInfer", piece * (4 << 20), None)
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < 16 << 20
+    with pytest.raises(RequestError, match="got what is no message"):
+        rpc._message("ModelInfer", b"\xff" * 2 * SMALL_BODY, None)
