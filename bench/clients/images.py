@@ -139,4 +139,3 @@ def _png(array):
     data = io.BytesIO()
     Image.fromarray(array).save(data, "PNG")
     return data.getvalue()
-

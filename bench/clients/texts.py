@@ -32,7 +32,7 @@ def magika(folder):
         json.dumps({"lines": inputs.LINES, "numbers": list(range(100))}, indent=1).encode(),
         ("<html><body>" + "<p>text</p>" * 50 + "</body></html>").encode(),
         ("name,age\n" + "\n".join(f"person{k},{k}" for k in range(99))).encode(),
-        b"#include <stdio.h>\nint main(void) {\n  printf(\"hello\");\n  return 0;\n}\n" * 8,
+        b'#include <stdio.h>\nint main(void) {\n  printf("hello");\n  return 0;\n}\n' * 8,
         bytes(range(256)) * 20,
     ]
 

@@ -40,6 +40,30 @@ def polygraphy(folder):
     return lambda: [np.array(v) for v in runner.infer({"x": picture}).values()]
 
 
+@client("mlflow-skinny", "predicts 200 rows by pyfunc (three dense layers, saved by mlflow.onnx)")
+def mlflow(folder):
+    import mlflow.onnx
+    import mlflow.pyfunc
+    import onnx
+    import pandas
+    from onnx import TensorProto, helper, numpy_helper
+
+    home, rng, width = folder / "mlflow", np.random.default_rng(0), 64
+    rows = pandas.DataFrame(np.random.default_rng(1).normal(size=(200, width)).astype("f4"))
+    if not (home / "MLmodel").exists():
+        weights = [numpy_helper.from_array(rng.normal(0, 0.2, (width, width)).astype("f4"), f"w{i}") for i in range(3)]
+        nodes = [helper.make_node("MatMul", ["x", "w0"], ["y0"])]
+        for i in (1, 2):
+            nodes.append(helper.make_node("Relu", [f"y{i - 1}"], [f"z{i}"]))
+            nodes.append(helper.make_node("MatMul", [f"z{i}", f"w{i}"], [f"y{i}"]))
+        ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width]) for name in ("x", "y2")]
+        graph = helper.make_graph(nodes, "dense", ends[:1], ends[1:], weights)
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        mlflow.onnx.save_model(onnx.shape_inference.infer_shapes(made), str(home))
+    model = mlflow.pyfunc.load_model(str(home))
+    return lambda: model.predict(rows)["y2"].to_numpy()
+
+
 @client("torch", "a small network exported as ONNXProgram and called", environment="torch")
 def torch_program(folder):
     import torch
@@ -88,6 +112,32 @@ def generation(folder):
         seen = torch.ones_like(start)
         made = model.generate(start, attention_mask=seen, max_new_tokens=24, do_sample=False, pad_token_id=0)
         return made.numpy()
+
+    return use
+
+
+@client("optimum-onnx (speech)", "hears ten seconds (ORTModelForSpeechSeq2Seq, Whisper of four layers of 256)", "torch")
+def speech(folder):
+    import torch
+    from optimum.onnxruntime import ORTModelForSpeechSeq2Seq
+    from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
+
+    home, features = folder / "listener", WhisperFeatureExtractor()
+    if not (home / "encoder_model.onnx").exists():
+        torch.manual_seed(0)
+        sizes = {f"{part}_{key}": 4 for part in ("encoder", "decoder") for key in ("layers", "attention_heads")}
+        tokens = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, "decoder_start_token_id": 2}
+        config = WhisperConfig(
+            vocab_size=800, d_model=256, encoder_ffn_dim=1024, decoder_ffn_dim=1024, **sizes, **tokens
+        )
+        WhisperForConditionalGeneration(config).save_pretrained(home)
+        features.save_pretrained(home)
+        ORTModelForSpeechSeq2Seq.from_pretrained(home, export=True).save_pretrained(home)
+    model, sound = ORTModelForSpeechSeq2Seq.from_pretrained(home), inputs.voice(10.0)
+
+    def use():
+        heard = features(sound, sampling_rate=16000, return_tensors="pt").input_features
+        return model.generate(heard, max_new_tokens=24, min_new_tokens=24, do_sample=False).numpy()
 
     return use
 
