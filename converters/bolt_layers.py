@@ -80,8 +80,7 @@ def lut(b: ForeignBuilder, x: Value, table: Value, kind: str) -> Value:
     Between entries it is linear.  A block's numbers are those that its upper left pixel finds.  Results are cut to
     bytes, never rounded up.
     """
-    if kind != "YUV_NV21":
-        raise b.unsupported(f"type {kind}")
+    b.unsupported_if(kind != "YUV_NV21", f"type {kind}")
     bright, rest, (n, h, w) = _parts(b, x)
     sizes = [b.static_dim(table, i) for i in range(4)] if b.rank_of(table) == 4 else []
     if not sizes or sizes[0] != 3 or sizes[1] < 2 or len(set(sizes[1:])) > 1:
@@ -100,8 +99,7 @@ def bilateral_slice_apply(b: ForeignBuilder, x: Value, grid: Value, guide: Value
     x: [n, h, w, 3] · grid: [n, gh, gw, d * 12] · guide: [n, h, w], 0 to 1 along d -> like x.
     Source: Gharbi and others, Deep Bilateral Learning for Real-Time Image Enhancement.
     """
-    if mode != "null":
-        raise b.unsupported(f"mode {mode}, whose guide is one network's and compiled into Bolt")
+    b.unsupported_if(mode != "null", f"mode {mode}, whose guide is one network's and compiled into Bolt")
     if guide is None or b.rank_of(x) != 4 or b.rank_of(grid) != 4:
         raise b.invalid("operands", [v if v is None else v.type for v in (x, grid, guide)], "an image, a grid, a guide")
     n, h, w, colours = (b.static_dim(x, i) for i in range(4))

@@ -103,6 +103,16 @@ class ForeignBuilder(Builder):
         """The error for a node that breaks the specification."""
         return InvalidModelError(f"{what}: got {got}, wanted {wanted}")
 
+    def unsupported_if(self, holds: object, what: str) -> None:
+        """Raise `unsupported` where this holds."""
+        if holds:
+            raise self.unsupported(what)
+
+    def invalid_if(self, holds: object, what: str, got: object, wanted: object) -> None:
+        """Raise `invalid` where this holds."""
+        if holds:
+            raise self.invalid(what, got, wanted)
+
     # --- what is known of operands ------------------------------------------------------------------------------------
 
     def rank_of(self, x: Value) -> int:

@@ -220,7 +220,6 @@ def _flat(b: PaddleBuilder, made: Any, results: Slots) -> list[Value | None]:
             values = [None] * len(names)
         if part is None:
             values = [None] * len(names)
-        if len(values) != len(names):
-            raise b.invalid(f"number of results {place}", len(names), len(values))
+        b.invalid_if(len(values) != len(names), f"number of results {place}", len(names), len(values))
         flat += values
     return flat

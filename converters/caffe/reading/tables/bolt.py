@@ -36,8 +36,7 @@ def attention(
     b: LayerBuilder, mask: Value, *, num_heads: int, from_sequence_length: int, to_sequence_length: int
 ) -> Value:
     """What is added to the weights [n, heads, from, to]: 0 where the mask [n, to] is 1, `HIDDEN` where it is 0."""
-    if b.rank_of(mask) != 2:
-        raise b.invalid("rank of the mask", b.rank_of(mask), 2)
+    b.invalid_if(b.rank_of(mask) != 2, "rank of the mask", b.rank_of(mask), 2)
     hidden = b(Mul(), b(Sub(), 1.0, mask), HIDDEN)
     shape = ints([1, num_heads, from_sequence_length, to_sequence_length])
     return b(Expand(), b(Unsqueeze(), hidden, ints([1, 2])), shape)
@@ -53,8 +52,7 @@ def cumulative(
     b: LayerBuilder, x: Value, *, operation: str = "SUM", exclusive: bool = False, reverse: bool = False, axis: int = 0
 ) -> Any:
     operators = {"SUM": CumSum, "PROD": CumProd}
-    if operation not in operators:
-        raise b.unsupported(f"operation {operation}")
+    b.unsupported_if(operation not in operators, f"operation {operation}")
     return b(operators[operation](exclusive, reverse), x, np.array(axis, np.int64))
 
 
@@ -104,8 +102,7 @@ def bilateral_slice_apply(
 def check(b: LayerBuilder, x: Value, y: Value, *, operation: str = "EQUAL") -> Value:
     """1 where the bottoms, broadcast, compare so, else 0."""
     operators = {"EQUAL": Equal, "GREAT": Greater, "GREATEQUAL": GreaterOrEqual}
-    if operation not in operators:
-        raise b.unsupported(f"operation {operation}")
+    b.unsupported_if(operation not in operators, f"operation {operation}")
     return b(Cast(F32), b(operators[operation](), x, y))
 
 
@@ -146,8 +143,7 @@ def relative_position_embed(
     """
     shape = (num_output, input_dim) if transpose else (input_dim, num_output)
     table = b.blob(0, shape, "weight_filler") if table is None else table
-    if table.type.shape != shape:
-        raise b.invalid("shape of the table", table.type, list(shape))
+    b.invalid_if(table.type.shape != shape, "shape of the table", table.type, list(shape))
     rows: Any = b(Transpose((1, 0)), table) if transpose else table
     length = b.static_dim(x, axis)
     rows = b(Pad("constant"), rows, ints([length - input_dim, 0]), None, ints([0]))

@@ -47,8 +47,7 @@ def spatial(
 
 def _channel_axis(b: LayerBuilder, x: Value, axis: int) -> int:
     rank = b.rank_of(x)
-    if not -rank <= axis < rank - 1:
-        raise b.invalid("axis", axis, f"an axis of {x.type} with others behind it")
+    b.invalid_if(not -rank <= axis < rank - 1, "axis", axis, f"an axis of {x.type} with others behind it")
     return axis % rank
 
 
@@ -116,8 +115,7 @@ def _convolved(b: LayerBuilder, kind: type[Conv | ConvTranspose], x: Value, filt
 def _per_group(b: LayerBuilder, channels: Dim, groups: int) -> Dim:
     if isinstance(channels, Sym):
         return -1
-    if groups < 1 or channels % groups:
-        raise b.invalid("group", groups, f"a divisor of {channels} channels")
+    b.invalid_if(groups < 1 or channels % groups, "group", groups, f"a divisor of {channels} channels")
     return channels // groups
 
 
@@ -139,8 +137,7 @@ def inner_product(
 ) -> Value:
     """Axes from ``axis`` on are one vector, which is multiplied by the weights [n, k], or [k, n] when transposed."""
     rank = b.rank_of(x)
-    if not -rank <= axis < rank:
-        raise b.invalid("axis", axis, f"{-rank} to {rank - 1}")
+    b.invalid_if(not -rank <= axis < rank, "axis", axis, f"{-rank} to {rank - 1}")
     at, count = axis % rank, -1
     if not any(isinstance(d, Sym) for d in (x.type.shape or ())[at:]):
         count = math.prod(b.static_dim(x, i) for i in range(at, rank))
@@ -187,8 +184,7 @@ def pooling(
     """Sizes are rounded up, and a window that would begin behind the padding is left out."""
     if pool not in ("MAX", "AVE", "STOCHASTIC") or round_mode not in ("CEIL", "FLOOR"):
         raise b.invalid("pool and round_mode", (pool, round_mode), "MAX, AVE or STOCHASTIC, and CEIL or FLOOR")
-    if b.rank_of(x) != 4:
-        raise b.invalid("rank of the bottom", b.rank_of(x), 4)
+    b.invalid_if(b.rank_of(x) != 4, "rank of the bottom", b.rank_of(x), 4)
     if global_pooling:
         if pool != "STOCHASTIC" and not b.wants(1):
             return b(ReduceMax() if pool == "MAX" else ReduceMean(), x, b.spatial_axes(x))
@@ -240,8 +236,7 @@ def _reaching(b: LayerBuilder, x: Value, kernel: Ints, strides: Ints, pads: Ints
 @reader("SPP")
 def spp(b: LayerBuilder, x: Value, *, pyramid_height: int, pool: str = "MAX") -> Any:
     """Pools of 1, 2, 4, ... bins along both axes, one behind the other for each image."""
-    if not 1 <= pyramid_height <= 16:
-        raise b.invalid("pyramid_height", pyramid_height, "1 to 16")
+    b.invalid_if(not 1 <= pyramid_height <= 16, "pyramid_height", pyramid_height, "1 to 16")
     sizes = [b.static_dim(x, i) for i in (2, 3)]
     levels = []
     for level in range(pyramid_height):
@@ -268,7 +263,6 @@ def im2col(b: LayerBuilder, x: Value, *, filters: CaffeColumns) -> Value:
     rank = b.rank_of(x) - at - 1
     kernel = filters.kernel(b, rank)
     channels, taps = b.static_dim(x, at), math.prod(kernel)
-    if not 0 < taps <= 4096:
-        raise b.invalid("kernel", kernel, "1 to 4096 numbers")
+    b.invalid_if(not 0 < taps <= 4096, "kernel", kernel, "1 to 4096 numbers")
     w = b.const(np.broadcast_to(np.eye(taps, dtype=F32), (channels, taps, taps)).reshape(-1, 1, *kernel))
     return _unbatched(b, filters.operator(b, Conv, rank, channels), x, at, w, None)

@@ -110,8 +110,7 @@ def _decoded(b: LayerBuilder, code: str, boxes: Value, priors: Value, spread: Va
     size = b(Sub(), end, begin)
     if code == "CORNER_SIZE":
         return b(Add(), priors, b(Mul(), boxes, b(Concat(3), size, size)))
-    if code != "CENTER_SIZE":
-        raise b.invalid("code_type", code, "CORNER, CENTER_SIZE or CORNER_SIZE")
+    b.invalid_if(code != "CENTER_SIZE", "code_type", code, "CORNER, CENTER_SIZE or CORNER_SIZE")
     centre = b(Add(), b(Mul(), first, size), b(Mul(), b(Add(), begin, end), 0.5))
     half = b(Mul(), b(Mul(), b(Exp(), second), size), 0.5)
     return b(Concat(3), b(Sub(), centre, half), b(Add(), centre, half))
@@ -193,8 +192,7 @@ def proposal(
 @reader("Python")
 def python(b: LayerBuilder, *xs: Value, module: str = "", layer: str = "", param_str: str = "") -> Any:
     """The layer of proposals that Faster R-CNN has as a script; of others nobody knows what they do."""
-    if layer != "ProposalLayer" or len(xs) != 3:
-        raise b.unsupported(f"script {module}.{layer}")
+    b.unsupported_if(layer != "ProposalLayer" or len(xs) != 3, f"script {module}.{layer}")
     stride = re.search(r"feat_stride\W*:\s*(\d{1,6})\b", param_str)
     return proposal(b, *xs, feat_stride=int(stride[1]) if stride else 16)
 

@@ -72,8 +72,7 @@ def lrn(
         raise b.invalid("local_size", local_size, "an odd number")
     if norm_region == "ACROSS_CHANNELS":
         return b(LRN(local_size, alpha, beta, k), x)
-    if norm_region != "WITHIN_CHANNEL":
-        raise b.invalid("norm_region", norm_region, "ACROSS_CHANNELS or WITHIN_CHANNEL")
+    b.invalid_if(norm_region != "WITHIN_CHANNEL", "norm_region", norm_region, "ACROSS_CHANNELS or WITHIN_CHANNEL")
     size, pad = (local_size,) * 2, ((local_size - 1) // 2,) * 4
     mean = b(AveragePool(size, (1, 1), pad, count_include_pad=True), b(Mul(), x, x))
     return b(Mul(), x, b(Pow(), b(Add(), b(Mul(), mean, alpha), 1.0), -beta))

@@ -45,8 +45,7 @@ def rrelu(b: LayerBuilder, x: Value, *, lower: float = 1 / 8, upper: float = 1 /
 
 @reader("ReLU6")
 def relu6(b: LayerBuilder, x: Value, *, threshold: float = 6.0, negative_slope: float = 0.0) -> Value:
-    if negative_slope:
-        raise b.unsupported(f"negative_slope {negative_slope}")
+    b.unsupported_if(negative_slope, f"negative_slope {negative_slope}")
     return b(p.Clip(0.0, threshold), x)
 
 
@@ -112,8 +111,7 @@ def log(b: LayerBuilder, x: Value, *, base: float = -1.0, scale: float = 1.0, sh
 def _log_of(b: LayerBuilder, base: float) -> float:
     if base == -1:
         return 1.0
-    if not base > 0 or base == 1:
-        raise b.invalid("base", base, "-1, or above 0 and not 1")
+    b.invalid_if(not base > 0 or base == 1, "base", base, "-1, or above 0 and not 1")
     return math.log(base)
 
 
@@ -157,12 +155,10 @@ def _covered(b: LayerBuilder, x: Value, other: Value | None, axis: int, num_axes
     """The first axis of x that the other operand covers, and the sizes of those it covers, -1 where unknown."""
     rank = b.rank_of(x)
     count = num_axes if other is None else b.rank_of(other)
-    if not -rank <= axis < max(rank, 1):
-        raise b.invalid("axis", axis, f"{-rank} to {rank - 1}")
+    b.invalid_if(not -rank <= axis < max(rank, 1), "axis", axis, f"{-rank} to {rank - 1}")
     at = axis % max(rank, 1) if count else 0
     end = rank if count == -1 else at + count
-    if count < -1 or end > rank:
-        raise b.invalid("num_axes", count, f"at most {rank - at} of {x.type}")
+    b.invalid_if(count < -1 or end > rank, "num_axes", count, f"at most {rank - at} of {x.type}")
     return at, tuple(-1 if isinstance(d, Sym) else d for d in (x.type.shape or ())[at:end])
 
 

@@ -17,8 +17,7 @@ _OPERATIONS = {"SUM": ReduceSum, "ASUM": ReduceL1, "SUMSQ": ReduceSumSquare, "ME
 @reader("Reduction")
 def reduction(b: LayerBuilder, x: Value, *, operation: str = "SUM", axis: int = 0, coeff: float = 1.0) -> Value:
     """All axes from ``axis`` on become one number, times the coefficient."""
-    if operation not in _OPERATIONS:
-        raise b.invalid("operation", operation, f"one of {list(_OPERATIONS)}")
+    b.invalid_if(operation not in _OPERATIONS, "operation", operation, f"one of {list(_OPERATIONS)}")
     y = b(_OPERATIONS[operation](keepdims=False), x, ints(range(b.axis_of(x, axis), b.rank_of(x))))
     return y if coeff == 1 else b(Mul(), y, coeff)
 

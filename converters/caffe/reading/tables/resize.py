@@ -61,8 +61,7 @@ def interp(
 def resize(b: LayerBuilder, x: Value, *, height: int = 0, width: int = 0, interp_mode: str = "LINEAR") -> Value:
     """To a given size, centres of pixels on centres.  Source: Bolt's layer, OpenCV's names of modes."""
     modes = {"LINEAR": "linear", "NEAREST": "nearest", "CUBIC": "cubic", "1": "linear", "3": "nearest", "4": "cubic"}
-    if interp_mode not in modes:
-        raise b.unsupported(f"interp_mode {interp_mode}")
+    b.unsupported_if(interp_mode not in modes, f"interp_mode {interp_mode}")
     return _resized(b, x, Resize(modes[interp_mode], axes=(2, 3)), height, width)
 
 
@@ -91,8 +90,7 @@ def upsample(
     if mask is None:
         if upsample_h and upsample_w:
             return _resized(b, x, Resize("nearest", "asymmetric", "floor", axes=(2, 3)), upsample_h, upsample_w)
-        if not all(0 < f <= 1 << 10 for f in factors):
-            raise b.invalid("scale", factors, "1 to 1024")
+        b.invalid_if(not all(0 < f <= 1 << 10 for f in factors), "scale", factors, "1 to 1024")
         operator = Resize("nearest", "asymmetric", "floor", axes=(2, 3))
         if any(isinstance(b.dim_of(x, i), Sym) for i in (2, 3)):
             return b(operator, x, None, None, b(Mul(), b(Shape(2, 4), x), ints(factors)))

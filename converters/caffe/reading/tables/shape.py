@@ -42,8 +42,7 @@ def slice_(b: LayerBuilder, x: Value, *, axis: int = 1, slice_dim: int | None = 
     """Parts between the points; without any, equal ones."""
     at = b.axis_of(x, axis if slice_dim is None else slice_dim)
     parts = len(b.outputs)
-    if not 1 <= parts <= MOST_PARTS:
-        raise b.invalid("number of tops", parts, f"1 to {MOST_PARTS}")
+    b.invalid_if(not 1 <= parts <= MOST_PARTS, "number of tops", parts, f"1 to {MOST_PARTS}")
     if not slice_point:
         size = b.dim_of(x, at)
         if not isinstance(size, Sym) and size % parts:
@@ -60,8 +59,7 @@ def slice_(b: LayerBuilder, x: Value, *, axis: int = 1, slice_dim: int | None = 
 def flatten(b: LayerBuilder, x: Value, *, axis: int = 1, end_axis: int = -1) -> Value:
     rank = b.rank_of(x)
     first, last = b.axis_of(x, axis), b.axis_of(x, end_axis)
-    if last < first:
-        raise b.invalid("end_axis", end_axis, f"an axis from {first} on")
+    b.invalid_if(last < first, "end_axis", end_axis, f"an axis from {first} on")
     behind: list[Any] = [b.dim_of(x, i) for i in range(last + 1, rank)]
     if all(isinstance(d, int) for d in behind):
         return b(Reshape(), x, ints([*(0,) * first, -1, *behind]))
@@ -80,8 +78,7 @@ def reshape(b: LayerBuilder, x: Value, *, shape: Dims = (), axis: int = 0, num_a
         raise b.invalid("axis, num_axes and shape", (axis, num_axes, shape), f"a part of {rank} axes, and sizes")
     middle = []
     for i, d in enumerate(shape):
-        if d == 0 and first + i >= rank:
-            raise b.invalid("shape", shape, f"no 0 beyond {rank} axes")
+        b.invalid_if(d == 0 and first + i >= rank, "shape", shape, f"no 0 beyond {rank} axes")
         middle.append(b.dim_of(x, first + i) if d == 0 else d)
     sizes = [*(b.dim_of(x, i) for i in range(first)), *middle, *(b.dim_of(x, i) for i in range(end, rank))]
     return b(Reshape(), x, _shape_of(b, x, sizes))
@@ -98,8 +95,7 @@ def crop(b: LayerBuilder, x: Value, reference: Value, *, axis: int = 2, offset: 
     """Axes from ``axis`` on get the sizes of the reference, beginning at the offsets."""
     rank = b.rank_of(x)
     at = b.axis_of(x, axis)
-    if len(offset) > 1 and len(offset) != rank - at:
-        raise b.invalid("offset", offset, f"one, or {rank - at}")
+    b.invalid_if(len(offset) > 1 and len(offset) != rank - at, "offset", offset, f"one, or {rank - at}")
     begins = list(offset) * (rank - at if len(offset) < 2 else 1) or [0] * (rank - at)
     if any(isinstance(b.dim_of(v, i), Sym) for v in (x, reference) for i in range(at, rank)) and min(begins) >= 0:
         return _cropped(b, x, b(Shape(at, rank), reference), begins, at)
@@ -120,8 +116,7 @@ def _cropped(b: LayerBuilder, x: Value, sizes: Value, begins: list[int], at: int
 def tile(b: LayerBuilder, x: Value, *, tiles: int, axis: int = 1) -> Value:
     rank = b.rank_of(x)
     at = b.axis_of(x, axis)
-    if tiles < 1:
-        raise b.invalid("tiles", tiles, "at least 1")
+    b.invalid_if(tiles < 1, "tiles", tiles, "at least 1")
     return b(Tile(), x, ints(tiles if i == at else 1 for i in range(rank)))
 
 
@@ -150,8 +145,7 @@ def unsqueeze(b: LayerBuilder, x: Value, *, axis: Ints = (), axes: Ints = ()) ->
 def shuffle_channel(b: LayerBuilder, x: Value, *, group: int = 1) -> Value:
     """The first of each group of channels, then the second of each, and so on."""
     channels = b.static_dim(x, 1)
-    if group < 1 or channels % group:
-        raise b.invalid("group", group, f"a divisor of {channels} channels")
+    b.invalid_if(group < 1 or channels % group, "group", group, f"a divisor of {channels} channels")
     y = b.reshaped(x, [b.size_of(x, 0), group, channels // group, -1])
     sizes = b.sizes_of(x, (0, *range(2, b.rank_of(x))))
     return b.reshaped(b(Transpose((0, 2, 1, 3)), y), [sizes[0], channels, *sizes[1:]])
@@ -194,8 +188,7 @@ reader("Gather")(AsIs(Gather, "x indices:"))
 @reader("Filter")
 def filter_(b: LayerBuilder, *xs: Value) -> list[Value]:
     """The items of each bottom whose entry in the last one, the selector, is not 0."""
-    if len(xs) < 2:
-        raise b.invalid("number of bottoms", len(xs), "at least 2")
+    b.invalid_if(len(xs) < 2, "number of bottoms", len(xs), "at least 2")
     *values, selector = xs
     chosen = b(Not(), b(Equal(), b(Reshape(), selector, ints([-1])), 0.0))
     return [b(Compress(0), x, chosen) for x in values]

@@ -74,8 +74,7 @@ def gather_block_quantized(
     """
     table, scale = b.known_array(data, "data"), b.known_array(scales, "scales")
     zero = None if zero_points is None else b.known_array(zero_points, "zero_points")
-    if bits not in (2, 4, 8) or block_size < 1:
-        raise b.unsupported(f"bits {bits}, block_size {block_size}")
+    b.unsupported_if(bits not in (2, 4, 8) or block_size < 1, f"bits {bits}, block_size {block_size}")
     middle = 0
     if table.dtype == np.uint8:
         middle = 1 << (bits - 1)

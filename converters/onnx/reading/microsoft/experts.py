@@ -52,8 +52,7 @@ def matmul_bnb4(
     transB: bool = True,
 ) -> Value:
     """Products with w^T, where w [N, K] is written row after row in blocks of one scale, high halves of bytes first."""
-    if not transB:
-        raise b.unsupported("transB 0")
+    b.unsupported_if(not transB, "transB 0")
     if quant_type not in (0, 1) or block_size < 1:
         raise b.invalid("quant_type and block_size", (quant_type, block_size), "0 or 1, and a size")
     held, scales = (b.known_array(v, "weights and absmax").reshape(-1) for v in (packed, absmax))
@@ -164,8 +163,7 @@ def _sizes(b: NodeBuilder, x: Value, router: Value, w1: Value, inner: int, k: in
     made.want("input", x, "rows width|n length width", *FLOATS)
     made.known["rows"] = product((x.type.shape or ())[:-1])
     made.want("router_probs", router, "rows experts", x.type.dtype)
-    if not 1 <= k <= experts:
-        raise b.invalid("k", k, f"1 to {experts}, the number of experts")
+    b.invalid_if(not 1 <= k <= experts, "k", k, f"1 to {experts}, the number of experts")
     return made
 
 
@@ -180,8 +178,7 @@ def _layers(
 ) -> list[Product | None]:
     """Products with weights, scales, zero points and biases that are seen to agree."""
     _want_biases(sizes, dtype, *(row[3] for row in rows))
-    if block < 0:
-        raise b.invalid("block_size", block, "0 or more")
+    b.invalid_if(block < 0, "block_size", block, "0 or more")
     for i, (held, n) in enumerate(zip(rows, bits, strict=True), 1):
         if held[0] is not None:
             _want_bits(b, sizes, f"fc{i}", held[:3], n, block)
@@ -220,8 +217,7 @@ def _activation(
     plain = {"relu": Relu(), "gelu": Gelu("tanh"), "silu": Swish(), "identity": Identity()}
     if kind in plain:
         return lambda h, third: b(plain[kind], h)
-    if kind != "swiglu" or fusion not in (0, 1, 2):
-        raise b.unsupported(f"activation {kind}, swiglu_fusion {fusion}")
+    b.unsupported_if(kind != "swiglu" or fusion not in (0, 1, 2), f"activation {kind}, swiglu_fusion {fusion}")
 
     def swiglu(h: Any, third: Any) -> Any:
         if fusion == 0:

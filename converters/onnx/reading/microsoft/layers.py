@@ -58,8 +58,7 @@ def unfold(b: NodeBuilder, x: Value, *, size: int, dim: int = -1, step: int = 1)
 @microsoft("NGramRepeatBlock")
 def forbid_repetition(b: NodeBuilder, input_ids: Value, scores: Value, *, ngram_size: int) -> Value:
     """Scores [n, words], minus infinity for words that would make a sequence of so many words appear again."""
-    if not 0 < ngram_size <= MOST_WORDS:
-        raise b.invalid("ngram_size", ngram_size, f"1 to {MOST_WORDS}")
+    b.invalid_if(not 0 < ngram_size <= MOST_WORDS, "ngram_size", ngram_size, f"1 to {MOST_WORDS}")
     sizes = Forms(b)
     sizes.want("input_ids", input_ids, "rows length", I64)
     sizes.want("scores", scores, "rows words", *FLOATS)
@@ -93,8 +92,7 @@ def crop_and_resize(
     mode: str = "bilinear",
 ) -> Value:
     """Boxes of images [n, c, h, w] in one size; rois: y1, x1, y2, x2 as parts of the last row and column."""
-    if mode not in ("bilinear", "nearest"):
-        raise b.unsupported(f"mode {mode}")
+    b.unsupported_if(mode not in ("bilinear", "nearest"), f"mode {mode}")
     held = Forms(b)
     held.want("X", x, "images channels height width", *FLOATS)
     held.want("rois", rois, "boxes 4", *FLOATS)
@@ -107,8 +105,7 @@ def crop_and_resize(
     inside: Any = None
     places = []
     sizes = b.known_ints(crop_size, "crop_size")
-    if min(sizes) < 1:
-        raise b.invalid("crop_size", sizes, "a height and a width, at least 1")
+    b.invalid_if(min(sizes) < 1, "crop_size", sizes, "a height and a width, at least 1")
     ask(8 * max(sizes), b.what)
     for i, count in enumerate(sizes):
         last = b(p.Cast(F32), b(p.Sub(), b(Shape(2 + i, 3 + i), x), 1))
@@ -223,8 +220,7 @@ def linear_attention(
     if state_window or q_num_heads != kv_num_heads:
         raise b.unsupported(f"state_window {state_window}, {q_num_heads} heads of queries and {kv_num_heads} of keys")
     gated, delta = "gated" in update_rule, "delta" in update_rule
-    if update_rule not in ("linear", "gated", "delta", "gated_delta"):
-        raise b.unsupported(f"update_rule {update_rule}")
+    b.unsupported_if(update_rule not in ("linear", "gated", "delta", "gated_delta"), f"update_rule {update_rule}")
     if (gated and decay is None) or (delta and beta is None):
         raise b.invalid("decay and beta", (decay, beta), f"those of update_rule {update_rule}")
     heads, dtype = kv_num_heads, query.type.dtype
@@ -253,8 +249,7 @@ def linear_attention(
 
 def _want_operands(b: NodeBuilder, operands: Any, heads: int) -> None:
     """Refuse operands of linear attention of other shapes or dtypes."""
-    if heads < 1:
-        raise b.invalid("q_num_heads and kv_num_heads", heads, "at least 1")
+    b.invalid_if(heads < 1, "q_num_heads and kv_num_heads", heads, "at least 1")
     query, key, value, past, decay, beta = operands
     dtype = query.type.dtype
     held = Forms(b, heads=heads, one=1)
@@ -262,8 +257,7 @@ def _want_operands(b: NodeBuilder, operands: Any, heads: int) -> None:
     held.want("key", key, "n length width", dtype)
     held.want("value", value, "n length columns", dtype)
     for name, v in (("key", key), ("value", value)):
-        if b.static_dim(v, 2) % heads:
-            raise b.invalid(f"size of {name}", b.static_dim(v, 2), f"a multiple of {heads} heads")
+        b.invalid_if(b.static_dim(v, 2) % heads, f"size of {name}", b.static_dim(v, 2), f"a multiple of {heads} heads")
     held.want("past_state", past, f"n heads {b.static_dim(key, 2) // heads} {b.static_dim(value, 2) // heads}", dtype)
     held.want("decay", decay, "n length heads|n length width", dtype)
     held.want("beta", beta, "n length heads|n length one", dtype)

@@ -35,8 +35,7 @@ microsoft("ExpandDims")(lambda b, x, axis: b(Unsqueeze(), x, ints(b.known_array(
 @microsoft("CDist")
 def distances(b: NodeBuilder, x: Value, y: Value, *, metric: str = "sqeuclidean") -> Value:
     """Between all rows of x [m, k] and of y [n, k]: [m, n]."""
-    if metric not in ("sqeuclidean", "euclidean"):
-        raise b.unsupported(f"metric {metric}")
+    b.unsupported_if(metric not in ("sqeuclidean", "euclidean"), f"metric {metric}")
     squares = b(Distances(), x, b(Transpose((1, 0)), y))
     return squares if metric == "sqeuclidean" else b(Sqrt(), squares)
 
@@ -54,8 +53,7 @@ def gated_rms_norm(
     b: NodeBuilder, x: Value, scale: Value, gate: Value, *, epsilon: float = 1e-5, activation: str = "silu"
 ) -> Value:
     """RMS normalisation times an activation of the gate.  Each group of as many elements as scale has is one row."""
-    if activation not in ("silu", "swish", "sigmoid"):
-        raise b.unsupported(f"activation {activation}")
+    b.unsupported_if(activation not in ("silu", "swish", "sigmoid"), f"activation {activation}")
     opened = b(Sigmoid() if activation == "sigmoid" else Swish(), gate)
     rows = b(Reshape(), x, ints([*[0] * (b.rank_of(x) - 1), -1, b.static_dim(scale, 0)]))
     return b(Mul(), b(Reshape(), b(RMSNormalization(-1, epsilon), rows, scale), b(Shape(), x)), opened)

@@ -104,15 +104,13 @@ def qlinear_mul(
 @OverIntegers
 def qlinear_softmax(b: NodeBuilder, x: Value, *, axis: int = -1, opset: int = 13) -> Value:
     last = axis in (-1, b.rank_of(x) - 1)
-    if opset < 13 and not last:
-        raise b.unsupported("softmax over several axes")
+    b.unsupported_if(opset < 13 and not last, "softmax over several axes")
     return b(Softmax(axis), x)
 
 
 @microsoft("QLinearConcat")
 def qlinear_concat(b: NodeBuilder, y_scale: Value, y_zero: Value, *operands: Value, axis: int) -> Value:
-    if len(operands) % 3:
-        raise b.invalid("number of operands", len(operands), "a multiple of 3")
+    b.invalid_if(len(operands) % 3, "number of operands", len(operands), "a multiple of 3")
     parts = [real(b, *operands[i : i + 3]) for i in range(0, len(operands), 3)]
     return stored(b, b(Concat(axis), *parts), y_scale, y_zero)
 
@@ -239,8 +237,7 @@ def matmul_nbits(
 
 def _held_blocks(b: NodeBuilder, operands: Any, K: int, N: int, bits: int, block_size: int) -> int:
     """Blocks of a row of weights; operands of other shapes or dtypes are refused."""
-    if min(K, N) < 1:
-        raise b.invalid("K and N", (K, N), "at least 1")
+    b.invalid_if(min(K, N) < 1, "K and N", (K, N), "at least 1")
     x, packed, scales, zero_points, group_index, bias = operands
     blocks = -(-K // block_size)
     row = -(-blocks * bits // 8)

@@ -62,8 +62,7 @@ def within(b: NodeBuilder, what: str, x: Value, low: Any, high: Any) -> Value:
     got, least, most = (known_scalar(v) if isinstance(v, Value) else v for v in (x, low, high))
     if got is None or least is None or most is None:
         return b(Between(what), x, low, high)
-    if not least <= got <= most:
-        raise b.invalid(what, got, f"{least} to {most}")
+    b.invalid_if(not least <= got <= most, what, got, f"{least} to {most}")
     return x
 
 
@@ -165,8 +164,7 @@ def filled(b: NodeBuilder, x: Any, axis: int, length: Any, value: Any) -> Value:
 
 def words_of(b: NodeBuilder, graph: Graph, vocab_size: int) -> int:
     """How many words there are: those of the decoder, or the first of them where others only pad its logits."""
-    if not graph.output:
-        raise b.invalid("outputs of the decoder", "none", "logits, and what it keeps")
+    b.invalid_if(not graph.output, "outputs of the decoder", "none", "logits, and what it keeps")
     declared = type_of_proto(graph.output[0].type, f"{b.what}: output of '{graph.name}'").shape or (None,)
     if not isinstance(declared[-1], int):
         raise b.unsupported(f"a decoder whose logits are declared as {declared}")
@@ -250,8 +248,7 @@ def encoded(
         raise b.invalid("attribute 'encoder'", "none", "a graph")
     declared(b, encoder, *inputs)
     if start is None:
-        if not 0 <= word < task.words:
-            raise b.invalid("decoder_start_token_id", word, f"0 to {task.words - 1}")
+        b.invalid_if(not 0 <= word < task.words, "decoder_start_token_id", word, f"0 to {task.words - 1}")
         start = b.expanded(np.array(word, I32), b.sizes_of(task.ids, [0]), [1])
     mask = inputs.get("encoder_attention_mask")
     decoder = Translator(b, task.graph, masked=mask is not None)
@@ -301,8 +298,7 @@ def greedy_search(
     model: Searched,
 ) -> Value:
     """Sequences [n, max_length] i32, each with the best word in each step."""
-    if model.model_type != GPT:
-        raise b.unsupported(f"model_type {model.model_type}")
+    b.unsupported_if(model.model_type != GPT, f"model_type {model.model_type}")
     task = Task(b, input_ids, max_length, model)
     rules = task.rules(repetition_penalty, vocab_mask, prefix_vocab_mask, min_length)
     last, _ = going_on(task, Greedy(model.eos_token_id, model.pad_token_id), rules, attention_mask)
@@ -331,8 +327,7 @@ def sampling(
     custom: int = 0,
 ) -> tuple[Value, None]:
     """Sequences [n, max_length] i32, whose words are drawn from the most probable ones."""
-    if model.model_type != GPT:
-        raise b.unsupported(f"model_type {model.model_type}")
+    b.unsupported_if(model.model_type != GPT, f"model_type {model.model_type}")
     task = Task(b, input_ids, max_length, model)
     task.sizes.want("presence_mask", presence_mask, "n words", I32)
     presence = None if presence_mask is None or not presence_penalty else (presence_mask, presence_penalty)
@@ -370,8 +365,7 @@ def beam_search(
 ) -> Any:
     """The best sequences [n, num_return_sequences, max_length] i32, their scores, those of all words in all steps."""
     kind = model.model_type
-    if kind not in (GPT, T5, WHISPER):
-        raise b.unsupported(f"model_type {kind}")
+    b.unsupported_if(kind not in (GPT, T5, WHISPER), f"model_type {kind}")
     starts = decoder_input_ids if kind == WHISPER else None
     task = Task(b, input_ids, max_length, model, starts)
     stamps = stamped(task, Stamps.of(model.eos_token_id), logits_processor) if kind == WHISPER else None

@@ -28,8 +28,7 @@ def declared(b: NodeBuilder, graph: onnx.GraphProto, *names: str) -> dict[str, T
     if list(found)[: len(names)] != list(names):
         raise b.invalid(f"inputs of '{graph.name}'", list(found), f"{', '.join(names)}, ...")
     for name in ("past_sequence_length", "beam_width", "cache_indirection"):
-        if name in found:
-            raise b.unsupported(f"a decoder with an input {name}: one buffer for past and present")
+        b.unsupported_if(name in found, f"a decoder with an input {name}: one buffer for past and present")
     return {name: type_of_proto(t, f"{b.what}: input '{name}' of '{graph.name}'") for name, t in found.items()}
 
 

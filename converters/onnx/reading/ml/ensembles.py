@@ -37,8 +37,7 @@ TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 def _same_length(b: NodeBuilder, what: str, lists: Sequence[Any], wanted: int) -> None:
     lengths = [len(v) for v in lists]
-    if any(n != wanted for n in lengths):
-        raise b.invalid(f"lengths of {what}", lengths, f"{wanted} each")
+    b.invalid_if(any(n != wanted for n in lengths), f"lengths of {what}", lengths, f"{wanted} each")
 
 
 def _summed(b: NodeBuilder, x: Value, trees: Trees, n_targets: int, aggregate: str, base: Array | None) -> Value:
@@ -218,8 +217,7 @@ def _sets(b: NodeBuilder, modes: Array, values: Array | None) -> list[Floats]:
     sets = [tuple(s) for s in found]
     if len(sets) == wanted + 1 and not sets[-1]:
         sets.pop()
-    if len(sets) != wanted and wanted:
-        raise b.invalid("sets among membership_values", len(sets), wanted)
+    b.invalid_if(len(sets) != wanted and wanted, "sets among membership_values", len(sets), wanted)
     return sets[:wanted]
 
 

@@ -80,8 +80,7 @@ def imputer(
     else:
         values = np.array(imputed_value_int64s, x.type.dtype)
         is_missing = b(Equal(), x, replaced_value_int64)
-    if not values.size:
-        raise b.invalid("imputed values", "none", f"values of {x.type}")
+    b.invalid_if(not values.size, "imputed values", "none", f"values of {x.type}")
     return b(Where(), is_missing, values, x)
 
 

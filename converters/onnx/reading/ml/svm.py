@@ -53,8 +53,7 @@ def _combined(b: NodeBuilder, values: Value, weights: Array, offsets: Array) -> 
 
 
 def _vectors(b: NodeBuilder, values: Floats, count: int) -> Array:
-    if count < 1 or not values or len(values) % count:
-        raise b.invalid("support_vectors", len(values), f"{count} rows")
+    b.invalid_if(count < 1 or not values or len(values) % count, "support_vectors", len(values), f"{count} rows")
     return np.array(values, F32).reshape(count, -1)
 
 

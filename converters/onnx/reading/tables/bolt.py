@@ -27,8 +27,7 @@ reader("TFL_HARD_SWISH")(lambda b, x: b(HardSwish(), x))
 @reader("TFL_L2_NORMALIZATION")
 def l2_normalization(b: NodeBuilder, x: Value, *, fused_activation_function: str = "NONE") -> Value:
     """Along the last axis; along channels where an image has one pixel.  Zeros stay zeros, as in TFLite."""
-    if fused_activation_function != "NONE":
-        raise b.unsupported(f"fused_activation_function {fused_activation_function}")
+    b.unsupported_if(fused_activation_function != "NONE", f"fused_activation_function {fused_activation_function}")
     is_pixel = b.rank_of(x) == 4 and x.type.shape is not None and x.type.shape[2:] == (1, 1)
     return b(LpNormalization(1 if is_pixel else -1), x)
 
@@ -36,8 +35,7 @@ def l2_normalization(b: NodeBuilder, x: Value, *, fused_activation_function: str
 @reader("Linear")
 def linear(b: NodeBuilder, x: Value, w: Value) -> Value:
     """Rows [..., k] times w [m, k], transposed."""
-    if b.rank_of(w) != 2:
-        raise b.invalid("rank of w", b.rank_of(w), 2)
+    b.invalid_if(b.rank_of(w) != 2, "rank of w", b.rank_of(w), 2)
     return b(MatMul(False, True), x, w)
 
 
@@ -57,8 +55,7 @@ def tdnn(b: NodeBuilder, x: Value, context: Value, w: Value, bias: Value) -> Val
 
 
 def _spliced(b: NodeBuilder, x: Value, context: Ints, indexes: Ints) -> Value:
-    if b.rank_of(x) != 3:
-        raise b.invalid("rank of x", b.rank_of(x), 3)
+    b.invalid_if(b.rank_of(x) != 3, "rank of x", b.rank_of(x), 3)
     least, most = min(context, default=0), max(context, default=0)
     if not context or not -1 << 31 < least <= 0 <= most < 1 << 31:
         raise b.invalid("context", context, "frames from before or at 0 to at or behind it")
@@ -77,8 +74,7 @@ def _is_plain(context: Ints, indexes: Ints, span: int) -> bool:
 
 
 def _chosen(b: NodeBuilder, x: Value, width: int, indexes: Ints) -> Value:
-    if len(indexes) % width:
-        raise b.invalid("number of forward_indexes", len(indexes), f"a multiple of {width}")
+    b.invalid_if(len(indexes) % width, "number of forward_indexes", len(indexes), f"a multiple of {width}")
     rows = b(Gather(1), x, np.array(indexes, np.int64))
     return b.reshaped(rows, [b.size_of(x, 0), len(indexes) // width, b.static_dim(x, 2) * width])
 
@@ -116,8 +112,7 @@ def bilateral_slice_apply(
 @reader("ConvertColor")
 def convert_color(b: NodeBuilder, x: Value, *, src: str, dst: str) -> Value:
     """Results are bytes."""
-    if dst.endswith("_0_1"):
-        raise b.unsupported(f"bytes from {src} to {dst}")
+    b.unsupported_if(dst.endswith("_0_1"), f"bytes from {src} to {dst}")
     return b(Cast(U8), bolt_layers.convert_color(b, b(Cast(F32), x), src, dst, as_bytes=True))
 
 

@@ -22,13 +22,11 @@ def if_(b: NodeBuilder, condition: Value, *, then_branch: onnx.GraphProto, else_
     known = known_scalar(condition)
     if known is not None:
         results = b.inline(then_branch if known else else_branch)
-        if len(results) != len(b.outputs):
-            raise b.invalid("outputs of the branch", len(results), len(b.outputs))
+        b.invalid_if(len(results) != len(b.outputs), "outputs of the branch", len(results), len(b.outputs))
         return results
     graphs, captures = b.branches(then_branch, else_branch)
     counts = [len(g.outputs) for g in graphs]
-    if counts != [len(b.outputs)] * 2:
-        raise b.invalid("outputs of the branches", counts, f"{len(b.outputs)} each")
+    b.invalid_if(counts != [len(b.outputs)] * 2, "outputs of the branches", counts, f"{len(b.outputs)} each")
     return b.node(If(*graphs), condition, *captures).outputs
 
 
@@ -60,11 +58,9 @@ def scan(
     scan_output_directions: Ints = (),
 ) -> list[Value]:
     states = len(operands) - num_scan_inputs
-    if num_scan_inputs < 1 or states < 0:
-        raise b.invalid("num_scan_inputs", num_scan_inputs, f"1 to {len(operands)}")
+    b.invalid_if(num_scan_inputs < 1 or states < 0, "num_scan_inputs", num_scan_inputs, f"1 to {len(operands)}")
     for name, given in (("scan_input_axes", scan_input_axes), ("scan_input_directions", scan_input_directions)):
-        if given and len(given) != num_scan_inputs:
-            raise b.invalid(name, given, f"{num_scan_inputs} numbers")
+        b.invalid_if(given and len(given) != num_scan_inputs, name, given, f"{num_scan_inputs} numbers")
     types = [TensorType(v.type.dtype, v.type.shape) for v in operands[:states]]
     for i, v in enumerate(operands[states:]):
         axis = scan_input_axes[i] if scan_input_axes else 0
@@ -72,8 +68,7 @@ def scan(
     graph, captures = b.body(body, types)
     results = len(graph.outputs) - states
     for name, given in (("scan_output_axes", scan_output_axes), ("scan_output_directions", scan_output_directions)):
-        if results < 0 or (given and len(given) != results):
-            raise b.invalid(name, given, f"{results} numbers")
+        b.invalid_if(results < 0 or (given and len(given) != results), name, given, f"{results} numbers")
     operator = Scan(
         graph,
         states,
@@ -99,8 +94,7 @@ def scan_8(
     states = len(operands) - num_scan_inputs
     if lengths is not None:
         raise b.unsupported("sequence_lens")
-    if num_scan_inputs < 1 or states < 0:
-        raise b.invalid("num_scan_inputs", num_scan_inputs, f"1 to {len(operands)}")
+    b.invalid_if(num_scan_inputs < 1 or states < 0, "num_scan_inputs", num_scan_inputs, f"1 to {len(operands)}")
     entries = [TensorType(v.type.dtype, _without(b, v, 0)) for v in operands]
     steps = [TensorType(t.dtype, (t.shape or ())[1:]) for t in entries[states:]]
     inner, captures = b.body(body, [*entries[:states], *steps])

@@ -74,10 +74,8 @@ def lp_pool(
     pads: Ints = (),
     strides: Ints = (),
 ) -> Value:
-    if p != int(p) or p < 1:
-        raise b.unsupported(f"p = {p}")
-    if not kernel_shape:
-        raise b.invalid("kernel_shape", "none", "a size for each spatial axis")
+    b.unsupported_if(p != int(p) or p < 1, f"p = {p}")
+    b.invalid_if(not kernel_shape, "kernel_shape", "none", "a size for each spatial axis")
     made = LpPool(kernel_shape, strides, pads, dilations, auto_pad, ceil_mode, p=int(p))
     return b(made, x)
 

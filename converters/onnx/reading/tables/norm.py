@@ -78,8 +78,7 @@ def group_normalization_18(
 ) -> Value:
     """Opset 18 to 20 has one scale and bias for a group, not for a channel."""
     channels = b.static_dim(x, 1)
-    if num_groups < 1 or channels % num_groups:
-        raise b.invalid("num_groups", num_groups, f"a divisor of {channels} channels")
+    b.invalid_if(num_groups < 1 or channels % num_groups, "num_groups", num_groups, f"a divisor of {channels} channels")
     shape = ints([num_groups, channels // num_groups])
     spread = [b(Reshape(), b(Expand(), b(Unsqueeze(), v, ints([1])), shape), ints([channels])) for v in (scale, bias)]
     return b(GroupNormalization(num_groups, epsilon), x, *spread)

@@ -71,8 +71,7 @@ add_reader("PRelu", AsIs(p.PRelu(), "x slope"), since=7)
 
 @reader("Gelu")
 def gelu(b: NodeBuilder, x: Value, *, approximate: str = "none") -> Value:
-    if approximate not in ("none", "tanh"):
-        raise b.invalid("approximate", approximate, "none or tanh")
+    b.invalid_if(approximate not in ("none", "tanh"), "approximate", approximate, "none or tanh")
     return b(p.Gelu(approximate), x)
 
 
@@ -106,8 +105,7 @@ def cast(b: NodeBuilder, x: Value, *, to: AnyDType, saturate: bool = True, round
 def cast_1(b: NodeBuilder, x: Value, *, to: str) -> Value:
     codes = {"FLOAT": 1, "UINT8": 2, "INT8": 3, "UINT16": 4, "INT16": 5, "INT32": 6, "INT64": 7, "BOOL": 9}
     codes |= {"FLOAT16": 10, "DOUBLE": 11, "UINT32": 12, "UINT64": 13}
-    if to not in codes:
-        raise b.invalid("to", to, f"one of {sorted(codes)}")
+    b.invalid_if(to not in codes, "to", to, f"one of {sorted(codes)}")
     return convert(b, x, dtype_of(codes[to], "to"), True, "up")
 
 
@@ -118,8 +116,7 @@ def cast_like(b: NodeBuilder, x: Value, like: Value, *, saturate: bool = True, r
 
 def convert(b: NodeBuilder, x: Value, to: AnyDType, saturate: bool, round_mode: str) -> Value:
     """Cast; how to round and saturate matters for floats of 8 bits only."""
-    if round_mode not in ROUND_MODES:
-        raise b.invalid("round_mode", round_mode, " or ".join(ROUND_MODES))
+    b.invalid_if(round_mode not in ROUND_MODES, "round_mode", round_mode, " or ".join(ROUND_MODES))
     if not to.name.startswith("float8"):
         return b(p.Cast(to), x)
     return b(p.Cast(to, saturate, round_mode), x)
@@ -127,8 +124,7 @@ def convert(b: NodeBuilder, x: Value, to: AnyDType, saturate: bool, round_mode: 
 
 @reader("BitShift")
 def bit_shift(b: NodeBuilder, x: Value, y: Value, *, direction: str) -> Value:
-    if direction not in ("LEFT", "RIGHT"):
-        raise b.invalid("direction", direction, "LEFT or RIGHT")
+    b.invalid_if(direction not in ("LEFT", "RIGHT"), "direction", direction, "LEFT or RIGHT")
     return b(p.BitShift(direction), x, y)
 
 
@@ -153,8 +149,7 @@ def _chain(operator: Any) -> Chain:
 
 
 def _fold(b: NodeBuilder, operator: Any, xs: tuple[Value, ...]) -> Value:
-    if not xs:
-        raise b.invalid("number of operands", 0, "at least 1")
+    b.invalid_if(not xs, "number of operands", 0, "at least 1")
     made, left = xs[0], list(xs[:0:-1])
     while left:
         if len(left) > SEPARATE_OPERANDS and made.type.dtype == F32:

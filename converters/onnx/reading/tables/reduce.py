@@ -36,8 +36,7 @@ def _flattened(operator: Any) -> Any:
     def read(b: NodeBuilder, x: Value, *, axis: int = 1) -> Any:
         rank = b.rank_of(x)
         first = axis + rank if axis < 0 else axis
-        if not 0 <= first <= rank:
-            raise b.invalid("axis", axis, f"{-rank} to {rank}")
+        b.invalid_if(not 0 <= first <= rank, "axis", axis, f"{-rank} to {rank}")
         if all(b.dim_of(x, i) == 1 for i in range(first + 1, rank)) and first < rank:
             return b(operator(first), x)
         flat = b(operator(1), b(Flatten(first), x))
@@ -71,8 +70,7 @@ def gemm(
 ) -> Value:
     """Alpha * a @ b + beta * c; a row vector c becomes the bias of the product.  Before opset 7: ``broadcast``."""
     for operand in (x, y):
-        if b.rank_of(operand) != 2:
-            raise b.invalid(f"rank of '{operand.name}'", b.rank_of(operand), 2)
+        b.invalid_if(b.rank_of(operand) != 2, f"rank of '{operand.name}'", b.rank_of(operand), 2)
     operator = MatMul(transA, transB, alpha)
     if c is None or beta == 0:
         return b(operator, x, y)

@@ -36,8 +36,7 @@ def resize_10(b: NodeBuilder, x: Value, scales: Value, *, mode: str = "nearest")
 @reader("Upsample", since=9)
 def upsample(b: NodeBuilder, x: Value, scales: Value, *, mode: str = "nearest") -> Value:
     """Opset 7 to 10: output index / scale is the input coordinate, rounded down when mode is nearest."""
-    if mode not in ("nearest", "linear", "bilinear"):
-        raise b.invalid("mode", mode, "nearest or linear")
+    b.invalid_if(mode not in ("nearest", "linear", "bilinear"), "mode", mode, "nearest or linear")
     kind = "nearest" if mode == "nearest" else "linear"
     operator = Resize(mode=kind, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
     return b(operator, x, None, scales)

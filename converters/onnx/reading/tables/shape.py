@@ -105,8 +105,7 @@ def constant(
         (value_strings, object),
     )
     given = [(v, dtype) for v, dtype in typed if v is not None]
-    if len(given) != 1:
-        raise b.invalid("values of a constant", len(given), 1)
+    b.invalid_if(len(given) != 1, "values of a constant", len(given), 1)
     data, dtype = given[0]
     return b.const(np.asarray(data, dtype=dtype), f"{b.prefix}value")
 
@@ -114,8 +113,7 @@ def constant(
 @reader("ConstantOfShape")
 def constant_of_shape(b: NodeBuilder, shape: Value, *, value: Array | None = None) -> Value:
     fill = np.zeros(1, np.float32) if value is None else value
-    if fill.size != 1:
-        raise b.invalid("elements of value", fill.size, 1)
+    b.invalid_if(fill.size != 1, "elements of value", fill.size, 1)
     return b(ConstantOfShape(fill.reshape(-1)[0].item(), fill.dtype), shape)
 
 
@@ -132,8 +130,7 @@ def transpose(b: NodeBuilder, x: Value, *, perm: Ints | None = None) -> Value:
 @reader("Split", since=13)
 def split(b: NodeBuilder, x: Value, split: Value | None = None, *, axis: int = 0, num_outputs: int = 0) -> list[Value]:
     count = len(b.outputs)
-    if num_outputs and num_outputs != count:
-        raise b.invalid("num_outputs", num_outputs, f"{count}, the number of outputs")
+    b.invalid_if(num_outputs and num_outputs != count, "num_outputs", num_outputs, f"{count}, the number of outputs")
     return _parts(b, x, split, axis)
 
 
@@ -181,16 +178,14 @@ def range_(b: NodeBuilder, start: Value, limit: Value, delta: Value, *, stash_ty
 def space_to_depth(b: NodeBuilder, x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
     if mode == "CRD":
         return _space_to_depth_crd(b, x, blocksize)
-    if mode != "DCR":
-        raise b.invalid("mode", mode, "DCR or CRD")
+    b.invalid_if(mode != "DCR", "mode", mode, "DCR or CRD")
     return b(SpaceToDepth(blocksize), x)
 
 
 def _space_to_depth_crd(b: NodeBuilder, x: Value, blocksize: int) -> Value:
     """Channel, row, column: the inverse of DepthToSpace in that mode."""
     n, c, h, w = (b.static_dim(x, i) for i in range(4))
-    if blocksize < 1 or h % blocksize or w % blocksize:
-        raise b.invalid("blocksize", blocksize, f"a divisor of {h} and {w}")
+    b.invalid_if(blocksize < 1 or h % blocksize or w % blocksize, "blocksize", blocksize, f"a divisor of {h} and {w}")
     oh, ow = h // blocksize, w // blocksize
     blocks = b(Reshape(), x, ints([n, c, oh, blocksize, ow, blocksize]))
     moved = b(Transpose((0, 1, 3, 5, 2, 4)), blocks)

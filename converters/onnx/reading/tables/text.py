@@ -38,8 +38,7 @@ def tf_idf_vectorizer(
     pool_strings: tuple[str, ...] = (),
     weights: tuple[float, ...] = (),
 ) -> Value:
-    if pool_int64s and pool_strings:
-        raise b.invalid("pools", 2, "either pool_int64s or pool_strings")
+    b.invalid_if(pool_int64s and pool_strings, "pools", 2, "either pool_int64s or pool_strings")
     pool: tuple[str | int, ...] = pool_int64s or pool_strings
     if pool_strings and x.type.dtype == STRING:  # there is a kernel for n-grams of numbers
         places = {text: i for i, text in enumerate(dict.fromkeys(pool_strings))}

@@ -96,8 +96,7 @@ def momentum(
     mode: str,
     norm_coefficient: float,
 ) -> list[Value]:
-    if mode not in ("standard", "nesterov"):
-        raise b.invalid("mode", mode, "standard or nesterov")
+    b.invalid_if(mode not in ("standard", "nesterov"), "mode", mode, "standard or nesterov")
     made = []
     for x, gradient, speed in zip(*_groups(b, operands, 3), strict=True):
         dtype = x.type.dtype

@@ -39,8 +39,7 @@ def relu6(b: PaddleBuilder, x: Value, *, threshold: float = 6.0) -> Value:
 
 @PADDLE.reader("rrelu", results=("Out", "Noise"))
 def rrelu(b: PaddleBuilder, x: Value, *, lower: float = 0.125, upper: float = 1 / 3, is_test: bool = False) -> Any:
-    if not is_test:
-        raise b.unsupported("random slopes of training")
+    b.unsupported_if(not is_test, "random slopes of training")
     return b(p.LeakyRelu((lower + upper) / 2), x), None
 
 
@@ -123,8 +122,7 @@ def maxout(b: PaddleBuilder, x: Value, *, groups: int, axis: int = 1) -> Value:
     """The greatest of each ``groups`` neighbouring channels."""
     at = b.axis_of(x, axis)
     channels = b.static_dim(x, at)
-    if groups < 1 or channels % groups:
-        raise b.invalid("groups", groups, f"a divisor of {channels}")
+    b.invalid_if(groups < 1 or channels % groups, "groups", groups, f"a divisor of {channels}")
     rank = b.rank_of(x)
     shape = [0] * at + [channels // groups, groups]
     tail = [b.lengths(x, range(at + 1, rank))] if at + 1 < rank else []
@@ -173,8 +171,7 @@ def dropout(
     mode: str = "downgrade_in_infer",
 ) -> tuple[Value, None]:
     """The identity, or, where training did not scale, x * (1 - prob)."""
-    if not is_test:
-        raise b.unsupported("dropout of training")
+    b.unsupported_if(not is_test, "dropout of training")
     if mode == "upscale_in_train":
         return x, None
     share = 0.5 if prob is None else b.number(prob, x.type.dtype)

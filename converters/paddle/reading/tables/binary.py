@@ -36,14 +36,12 @@ def aligned(b: PaddleBuilder, x: Value, y: Value, axis: int) -> tuple[Value, Val
 
 def _placed(b: PaddleBuilder, y: Value, axis: int, rank: int) -> Value:
     """Y with axes of length 1 behind its own; such ones that would lie beyond are dropped."""
-    if not -1 <= axis < rank:
-        raise b.invalid("axis", axis, f"-1 to {rank - 1}")
+    b.invalid_if(not -1 <= axis < rank, "axis", axis, f"-1 to {rank - 1}")
     own = b.rank_of(y)
     while own > rank - axis and b.dim_of(y, own - 1) == 1:
         y = b(Squeeze(), y, ints([own - 1]))
         own -= 1
-    if own > rank - axis:
-        raise b.invalid("axis", axis, f"room for the {own} axes of '{y.name}' among {rank}")
+    b.invalid_if(own > rank - axis, "axis", axis, f"room for the {own} axes of '{y.name}' among {rank}")
     return b.unsqueezed(y, *range(own, rank - axis))
 
 
@@ -168,8 +166,7 @@ def _shift(direction: str) -> Any:
     def read(b: PaddleBuilder, x: Value, y: Value, *, is_arithmetic: bool = True) -> Value:
         dtype = x.type.dtype
         if direction == "RIGHT" and not is_arithmetic and dtype.kind == "i":
-            if dtype not in (I32, I64):
-                raise b.unsupported(f"logical shift of {dtype}")
+            b.unsupported_if(dtype not in (I32, I64), f"logical shift of {dtype}")
             plain = U32 if dtype == I32 else U64
             x, y = b(BitCast(plain), x), b(BitCast(plain), y)
             made: Value = b(BitCast(dtype), b(p.BitShift(direction), x, y))
@@ -214,8 +211,7 @@ def _is_negative(b: PaddleBuilder, x: Value) -> Value:
 
 @PADDLE.reader("add_n", legacy=("sum",))
 def total(b: PaddleBuilder, x: Values) -> Value:
-    if not x:
-        raise b.invalid("number of operands", 0, "at least 1")
+    b.invalid_if(not x, "number of operands", 0, "at least 1")
     return functools.reduce(lambda y, z: b(p.Add(), *alike(b, y, z)), x)
 
 

@@ -170,8 +170,7 @@ def _filled(value: Value, like: TensorType) -> Value:
 @PADDLE.reader(legacy=["conditional_block", "conditional_block_infer"], results=["Out"])
 def conditional_block(b: PaddleBuilder, cond: Value, *, is_scalar_condition: bool = False) -> list[Value | None]:
     """Results of a block, or what the names held before."""
-    if not is_scalar_condition:
-        raise b.unsupported("a condition of many elements")
+    b.unsupported_if(not is_scalar_condition, "a condition of many elements")
     (block,) = b.operation.blocks
     return _of_names(b, lambda names: _if(b, cond, (block, PaddleBlock([])), (names, names)))
 
@@ -187,8 +186,7 @@ def _of_names(b: PaddleBuilder, read: Callable[[list[str]], Sequence[Value]]) ->
 @PADDLE.reader(legacy=["select_input"])
 def select_input(b: PaddleBuilder, x: Values, mask: Value) -> Value:
     """One of two tensors, whose shapes may differ."""
-    if len(x) != 2:
-        raise b.unsupported(f"a choice of {len(x)}")
+    b.unsupported_if(len(x) != 2, f"a choice of {len(x)}")
     scopes = [Scope(Graph("choice"), outer=b.scope, depth=b.scope.depth + 1) for _ in x]
     pair = [v if v.const is not None else s.capture(v, v.name) for s, v in zip(scopes, reversed(x), strict=True)]
     return _one_of(b, mask, scopes, [tuple(pair)])[0]
@@ -219,8 +217,7 @@ def _assigned(b: PaddleBuilder, block: PaddleBlock, name: str) -> TensorType | N
 @PADDLE.reader(pir=["while"])
 def while_pir(b: PaddleBuilder, condition: Value, carried: Values = ()) -> tuple[Value, ...]:
     (block,) = b.operation.blocks
-    if len(block.arguments) != len(carried):
-        raise b.invalid("arguments of the region", len(block.arguments), len(carried))
+    b.invalid_if(len(block.arguments) != len(carried), "arguments of the region", len(block.arguments), len(carried))
     changed = b.operation.changed
     before = [_found(b, b.scope, name) for name in changed]
     start = [_as_declared(b, v, name, block) for v, name in zip(carried, block.arguments, strict=True)]
@@ -316,6 +313,5 @@ def lod_array_length(b: PaddleBuilder, x: Value) -> Value:
 def tensor_array_to_tensor(b: PaddleBuilder, x: Value, *, axis: int = 0, use_stack: bool = False) -> tuple[Value, None]:
     """All elements in one tensor, and the size that each has along the axis."""
     made = b(ConcatFromSequence(axis, new_axis=use_stack), x)
-    if b.wants(1):
-        raise b.unsupported("sizes of the elements of an array")
+    b.unsupported_if(b.wants(1), "sizes of the elements of an array")
     return made, None

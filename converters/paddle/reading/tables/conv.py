@@ -31,15 +31,13 @@ def pads_of(b: PaddleBuilder, paddings: Ints, spatial: int, data_format: str = "
         return (*paddings, *paddings)
     if len(paddings) == 2 * spatial + 4:  # batch and channels, too
         paddings = paddings[2:-2] if b.is_last(data_format) else paddings[4:]
-    if len(paddings) != 2 * spatial:
-        raise b.invalid("paddings", paddings, f"{spatial} or {2 * spatial} numbers")
+    b.invalid_if(len(paddings) != 2 * spatial, "paddings", paddings, f"{spatial} or {2 * spatial} numbers")
     return (*paddings[::2], *paddings[1::2])
 
 
 def windows_of(b: PaddleBuilder, paddings: Ints, algorithm: str, spatial: int, data_format: str) -> tuple[Ints, str]:
     """Pads, and the word for them where they follow from the sizes."""
-    if algorithm not in _ALGORITHMS:
-        raise b.invalid("padding_algorithm", repr(algorithm), f"one of {sorted(_ALGORITHMS)}")
+    b.invalid_if(algorithm not in _ALGORITHMS, "padding_algorithm", repr(algorithm), f"one of {sorted(_ALGORITHMS)}")
     auto = _ALGORITHMS[algorithm]
     return (pads_of(b, paddings, spatial, data_format), auto) if auto == "NOTSET" else ((), auto)
 
@@ -247,8 +245,7 @@ def correlation(
     """Mean products of the channels of one image and of the other, moved: one plane for each displacement."""
     if stride2 < 1 or not 0 <= max_displacement // stride2 <= MOST_MOVES:
         raise b.invalid("max_displacement", max_displacement, f"at most {MOST_MOVES} steps of stride2")
-    if kernel_size != 1 or stride1 != 1:
-        raise b.unsupported(f"kernel_size {kernel_size} and stride1 {stride1}")
+    b.unsupported_if(kernel_size != 1 or stride1 != 1, f"kernel_size {kernel_size} and stride1 {stride1}")
     steps = range(-(max_displacement // stride2) * stride2, max_displacement + 1, stride2)
     wide = b(Pad(), input2, ints([0, 0, *(pad_size,) * 2, 0, 0, *(pad_size,) * 2]))
     border = max_displacement

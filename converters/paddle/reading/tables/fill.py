@@ -131,8 +131,7 @@ def assign_value(
     b: PaddleBuilder, output: Value | None = None, *, shape: Ints, dtype: AnyDType, typed: TypedValues
 ) -> Value:
     made = np.array(typed.given, dtype)
-    if made.size != int(np.prod(shape)):
-        raise b.invalid("number of values", made.size, int(np.prod(shape)))
+    b.invalid_if(made.size != int(np.prod(shape)), "number of values", made.size, int(np.prod(shape)))
     return b.const(made.reshape(shape))
 
 
@@ -223,8 +222,7 @@ def shard_index(
     b: PaddleBuilder, input: Value, *, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1
 ) -> Value:
     """Indices of one of several shards, counted from its first; another value for those of others."""
-    if nshards < 1 or not 0 <= shard_id < nshards:
-        raise b.invalid("shard_id", shard_id, f"0 to {nshards - 1}")
+    b.invalid_if(nshards < 1 or not 0 <= shard_id < nshards, "shard_id", shard_id, f"0 to {nshards - 1}")
     each = -(-index_num // nshards)
     shard = b(Div(), input, each)
     return b.chosen(b(Equal(), shard, shard_id), b(Mod(), input, each), ignore_value, input.type.dtype)
@@ -315,8 +313,7 @@ def trace(b: PaddleBuilder, x: Value, *, offset: int = 0, axis1: int = 0, axis2:
 
 @PADDLE.reader("fill_diagonal")
 def fill_diagonal(b: PaddleBuilder, x: Value, *, value: float = 0.0, offset: int = 0, wrap: bool = False) -> Value:
-    if b.rank_of(x) != 2 or wrap:
-        raise b.unsupported("wrapped diagonals, and those of more than two axes")
+    b.unsupported_if(b.rank_of(x) != 2 or wrap, "wrapped diagonals, and those of more than two axes")
     rows, columns = (b.counted(b.as_scalar(b.length(x, i))) for i in range(2))
     is_on = b(Equal(), b(Sub(), b.unsqueezed(columns, 0), b.unsqueezed(rows, 1)), offset)
     fill = int(value) if x.type.dtype.kind in "iu" else value

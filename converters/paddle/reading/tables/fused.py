@@ -52,8 +52,7 @@ def fused_elemwise_activation(
     b: PaddleBuilder, x: Value, y: Value, *, functor_list: tuple[str, ...], axis: int = -1, scale: float = 0.0
 ) -> tuple[Value, Value]:
     """f(g(x, y)) for functions f, g; g(x, f(y)) where they are named in the other order."""
-    if len(functor_list) != 2:
-        raise b.invalid("functor_list", functor_list, "two functions")
+    b.invalid_if(len(functor_list) != 2, "functor_list", functor_list, "two functions")
     first, second = functor_list
     more = {"scale": b.const(np.float32(scale))}
     if first.startswith("elementwise_"):
@@ -105,8 +104,7 @@ def fused_embedding_eltwise_layernorm(
     b: PaddleBuilder, ids: Values, embs: Values, bias: Value, scale: Value, *, epsilon: float = 1e-5
 ) -> Any:
     """The layer norm of the sum of rows of several tables."""
-    if not ids or len(ids) != len(embs):
-        raise b.invalid("number of ids", len(ids), f"{len(embs)}, that of the tables")
+    b.invalid_if(not ids or len(ids) != len(embs), "number of ids", len(ids), f"{len(embs)}, that of the tables")
     total: Value | None = None
     for places, table in zip(ids, embs, strict=True):
         if b.rank_of(places) == 3:
@@ -132,8 +130,7 @@ def fused_bias_dropout_residual_layer_norm(
     dropout_implementation: str = "downgrade_in_infer",
 ) -> Any:
     """The layer norm of x + bias + residual over the last axis."""
-    if not is_test:
-        raise b.unsupported("dropout of training")
+    b.unsupported_if(not is_test, "dropout of training")
     made = x if bias is None else b(Add(), x, bias)
     if dropout_implementation == "downgrade_in_infer" and dropout_rate:
         made = b(Mul(), made, 1 - dropout_rate)
@@ -161,8 +158,7 @@ def fused_gemm_epilogue(
 @PADDLE.reader("fusion_repeated_fc_relu", results=("Out", "ReluOut"))
 def fusion_repeated_fc_relu(b: PaddleBuilder, x: Value, w: Values, bias: Values) -> tuple[Value, list[None]]:
     """X through several layers of relu(x @ w + bias)."""
-    if len(w) != len(bias):
-        raise b.invalid("number of weights", len(w), len(bias))
+    b.invalid_if(len(w) != len(bias), "number of weights", len(w), len(bias))
     for weights, added in zip(w, bias, strict=True):
         x = activated(b, b(Add(), b(MatMul(), x, weights), b.shaped(added, [-1])), "relu")
     return x, [None] * b.count(1)
@@ -186,8 +182,7 @@ def multihead_matmul(
     if (transpose_Q, transpose_K, transpose_V) != (False, True, False):
         raise b.unsupported("other transposes than that of the keys")
     width = b.static_dim(w, -1)
-    if head_number < 1 or width % head_number:
-        raise b.invalid("head_number", head_number, f"a divisor of {width}")
+    b.invalid_if(head_number < 1 or width % head_number, "head_number", head_number, f"a divisor of {width}")
     weights = b.shaped(w, [b.static_dim(input, -1), 3 * width])
     made = b(Add(), b(MatMul(), input, weights), b.shaped(bias, [-1]))
     spread = b.transposed(b.shaped(made, [0, 0, 3, head_number, width // head_number]), 2, 0, 3, 1, 4)
@@ -211,8 +206,7 @@ def flash_attn(
     causal: bool = False,
 ) -> tuple[Value, None, None, None]:
     """softmax(q k^T / sqrt(size) + mask) v of heads [n, t, heads, size]."""
-    if b.operation.type != "flash_attn":
-        raise b.unsupported("its masks")
+    b.unsupported_if(b.operation.type != "flash_attn", "its masks")
     size = b.static_dim(q, 3)
     heads = [b.transposed(x, 0, 2, 1, 3) for x in (q, k, v)]
     scores = b(MatMul(trans_b=True, alpha=1 / math.sqrt(size)), heads[0], heads[1])

@@ -29,8 +29,7 @@ from bolt_numba.ops.pointwise import Add, Div, Equal, GreaterOrEqual, Less, Log,
 @PADDLE.reader("lookup_table_v2", "c_embedding", pir=("embedding",), slots={"Ids": "x", "W": "weight"})
 def embedding(b: PaddleBuilder, x: Value, weight: Value, *, padding_idx: int = -1, start_index: int = 0) -> Value:
     """Rows of a table; zeros for the index ``padding_idx``, where that is not -1."""
-    if start_index:
-        raise b.unsupported(f"start_index {start_index}, a part of a table")
+    b.unsupported_if(start_index, f"start_index {start_index}, a part of a table")
     ids = b.to(x, I64)
     made = b(Gather(0), weight, ids)
     if padding_idx == -1:
@@ -170,8 +169,7 @@ def index_add(b: PaddleBuilder, x: Value, index: Value, add_value: Value, *, axi
 def index_put(b: PaddleBuilder, x: Value, indices: Values, value: Value, *, accumulate: bool = False) -> Value:
     """X with what the index arrays, broadcast together, name replaced or added to."""
     if any(i.type.dtype.kind == "b" for i in indices):
-        if len(indices) != 1:
-            raise b.unsupported("several index arrays of bools")
+        b.unsupported_if(len(indices) != 1, "several index arrays of bools")
         tuples = b(Transpose((1, 0)), b(NonZero(), indices[0]))
     else:
         tuples = _tuples(b, indices)

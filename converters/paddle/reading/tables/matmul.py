@@ -42,8 +42,7 @@ def matmul(
     alpha: float = 1.0,
     head_number: int = 1,
 ) -> Value:
-    if head_number != 1:
-        raise b.unsupported(f"head_number {head_number}")
+    b.unsupported_if(head_number != 1, f"head_number {head_number}")
     return product(b, x, y, transpose_x, transpose_y, alpha)
 
 
@@ -132,8 +131,7 @@ def fc(
     padding_weights: bool = False,
 ) -> Value:
     """activation(x @ w + bias), x as a matrix whose rows are its first axes."""
-    if padding_weights:
-        raise b.unsupported("padded weights")
+    b.unsupported_if(padding_weights, "padded weights")
     made = matrices(b, input, w, in_num_col_dims, 1)
     if bias is not None:
         made = b(Add(), made, b.shaped(bias, [-1]))
@@ -156,8 +154,7 @@ def slogdet(b: PaddleBuilder, x: Value) -> Value:
 @PADDLE.reader("matrix_power")
 def matrix_power(b: PaddleBuilder, x: Value, *, n: int) -> Value | None:
     """X @ x @ ..., of the inverse for a negative n."""
-    if n == 0 or abs(n) > MOST_FACTORS:
-        raise b.unsupported(f"n = {n}")
+    b.unsupported_if(n == 0 or abs(n) > MOST_FACTORS, f"n = {n}")
     base = x if n > 0 else b(Inverse(), x)
     left, made = abs(n), None
     while left:

@@ -26,8 +26,7 @@ _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "ed
 
 def padded(b: PaddleBuilder, x: Value, pads: Value, mode: str, value: Any = None) -> Value:
     """X with pads (begins, then ends) around all of its axes."""
-    if mode not in _MODES:
-        raise b.invalid("mode", repr(mode), f"one of {sorted(_MODES)}")
+    b.invalid_if(mode not in _MODES, "mode", repr(mode), f"one of {sorted(_MODES)}")
     fill = None
     if mode == "constant" and value is not None and value != 0:
         fill = b.to(b.as_scalar(value), x.type.dtype) if isinstance(value, Value) else value

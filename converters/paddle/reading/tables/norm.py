@@ -47,8 +47,7 @@ def batch_norm(
     fuse_with_relu: bool = False,
 ) -> tuple[Value, Value, Value]:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, with the statistics of training."""
-    if not (is_test or use_global_stats):
-        raise b.unsupported("statistics of the batch")
+    b.unsupported_if(not (is_test or use_global_stats), "statistics of the batch")
     ones, zeros = _affine(b, mean, scale, bias)
     layout = b.layout_of(data_format) if b.rank_of(x) > 2 else "NCHW"
     made = b(BatchNormalization(epsilon, layout), x, ones, zeros, mean, variance)
@@ -144,8 +143,7 @@ def rms_norm(
     quant_scale: float = -1.0,
 ) -> tuple[Value, Value, None]:
     """Root-mean-square normalisation of x (+ bias + residual), then * weight + bias; also what was normalised."""
-    if quant_scale > 0:
-        raise b.unsupported("a quantised result")
+    b.unsupported_if(quant_scale > 0, "a quantised result")
     if norm_weight is None:
         raise b.unsupported("no weight")
     for v in (bias, residual):
@@ -180,8 +178,7 @@ def data_norm(
     enable_scale_and_shift: bool = False,
 ) -> tuple[Value, Value, Value]:
     """(x - sum / size) * sqrt(size / square sum)."""
-    if slot_dim > 0:
-        raise b.unsupported(f"slot_dim {slot_dim}")
+    b.unsupported_if(slot_dim > 0, f"slot_dim {slot_dim}")
     mean, scale = b(Div(), batch_sum, batch_size), b(Sqrt(), b(Div(), batch_size, batch_square_sum))
     made = b(Mul(), b(Sub(), x, mean), scale)
     if enable_scale_and_shift and scale_w is not None and bias is not None:
@@ -202,8 +199,7 @@ def spectral_norm(
     b: PaddleBuilder, weight: Value, u: Value, v: Value, *, dim: int = 0, power_iters: int = 1, eps: float = 1e-12
 ) -> Value:
     """Weights divided by their greatest singular value, which steps of the power method find."""
-    if not 0 <= power_iters <= MOST_STEPS:
-        raise b.unsupported(f"power_iters = {power_iters}")
+    b.unsupported_if(not 0 <= power_iters <= MOST_STEPS, f"power_iters = {power_iters}")
     rank = b.rank_of(weight)
     order = (b.axis_of(weight, dim), *(i for i in range(rank) if i != b.axis_of(weight, dim)))
     matrix = b.shaped(b.transposed(weight, *order), [b.static_dim(weight, dim), -1])

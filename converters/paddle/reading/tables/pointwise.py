@@ -62,8 +62,7 @@ def round_(b: PaddleBuilder, x: Value, *, decimals: int = 0) -> Value:
         return x
     if decimals == 0:
         return _rounded(b, x)
-    if abs(decimals) > MOST_DECIMALS:
-        raise b.invalid("decimals", decimals, f"at most {MOST_DECIMALS}")
+    b.invalid_if(abs(decimals) > MOST_DECIMALS, "decimals", decimals, f"at most {MOST_DECIMALS}")
     shift = float(10 ** abs(decimals))
     up, down = (p.Mul(), p.Div()) if decimals > 0 else (p.Div(), p.Mul())
     return b(down, _rounded(b, b(up, x, shift)), shift)

@@ -46,8 +46,7 @@ def pool(b: PaddleBuilder, x: Value, kernel_size: Value, *, pooling_type: str, h
 
     exclusive: pads do not count in a mean.
     """
-    if pooling_type not in ("max", "avg"):
-        raise b.invalid("pooling_type", repr(pooling_type), "max or avg")
+    b.invalid_if(pooling_type not in ("max", "avg"), "pooling_type", repr(pooling_type), "max or avg")
     size, axes = b.known_ints(kernel_size, "kernel_size"), b.spatial_of(x, how.data_format)
     size = size * len(axes) if len(size) == 1 else size
     is_max, layout = pooling_type == "max", b.layout_of(how.data_format)
@@ -197,8 +196,7 @@ def _adaptive_with_index(b: PaddleBuilder, x: Value, size: Ints) -> tuple[Value,
 @PADDLE.reader("lp_pool2d")
 def lp_pool(b: PaddleBuilder, x: Value, kernel_size: Value, *, norm_type: float = 2.0, how: PaddlePool) -> Value:
     """p-norms of windows, or of whole images, from sums of powers."""
-    if how.adaptive:
-        raise b.unsupported("adaptive")
+    b.unsupported_if(how.adaptive, "adaptive")
     powers = b(Pow(), b(Abs(), x), norm_type)
     if how.global_pooling:
         return b(Pow(), b(ReduceSum(True), powers, ints(b.spatial_of(x, how.data_format))), 1 / norm_type)

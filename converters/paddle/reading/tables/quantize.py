@@ -36,8 +36,7 @@ def levels_of(bits: int) -> int:
 
 
 def _stored(b: PaddleBuilder, bits: int) -> AnyDType:
-    if not 1 < bits <= 16:
-        raise b.unsupported(f"numbers of {bits} bits")
+    b.unsupported_if(not 1 < bits <= 16, f"numbers of {bits} bits")
     return I8 if bits <= 8 else I16
 
 
@@ -70,8 +69,7 @@ def quantised(b: PaddleBuilder, x: Value, scale: Value, bits: int, axis: int, ki
 
 
 def known_shape(b: PaddleBuilder, scale: Value) -> tuple[int, ...]:
-    if not scale.type.is_static:
-        raise b.unsupported(f"scale '{scale.name}' of unknown shape")
+    b.unsupported_if(not scale.type.is_static, f"scale '{scale.name}' of unknown shape")
     return scale.type.dims
 
 

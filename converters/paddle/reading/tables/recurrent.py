@@ -55,10 +55,8 @@ def rnn(
     is_test: bool = False,
 ) -> tuple[Value, None, list[Value], None]:
     """Layers of [t, n, features], forward or both ways; weights of all layers come before their biases."""
-    if mode not in _ORDERS:
-        raise b.invalid("mode", repr(mode), f"one of {sorted(_ORDERS)}")
-    if dropout_prob and not is_test:
-        raise b.unsupported("dropout of training")
+    b.invalid_if(mode not in _ORDERS, "mode", repr(mode), f"one of {sorted(_ORDERS)}")
+    b.unsupported_if(dropout_prob and not is_test, "dropout of training")
     ways = 2 if is_bidirec else 1
     cells = num_layers * ways
     if len(weight_list) not in (2 * cells, 4 * cells) or len(pre_state) != (2 if mode == "LSTM" else 1):
@@ -100,8 +98,7 @@ _ACTIVATIONS = (None, Sigmoid, Tanh, Relu)
 
 
 def _activated(b: PaddleBuilder, x: Value, number: int) -> Value:
-    if not 0 <= number < len(_ACTIVATIONS):
-        raise b.invalid("activation", number, f"0 to {len(_ACTIVATIONS) - 1}")
+    b.invalid_if(not 0 <= number < len(_ACTIVATIONS), "activation", number, f"0 to {len(_ACTIVATIONS) - 1}")
     operator = _ACTIVATIONS[number]
     return x if operator is None else b(operator(), x)
 

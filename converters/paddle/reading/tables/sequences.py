@@ -201,8 +201,7 @@ def lod_reset(
     b: PaddleBuilder, x: Value, y: Value | None = None, *, target_lod: Ints = (), append: bool = False
 ) -> Value:
     """X with the lengths of y, or with those between offsets."""
-    if append:
-        raise b.unsupported("another level of ragged structure")
+    b.unsupported_if(append, "another level of ragged structure")
     if y is not None and id(y) in b.owner.lengths:
         lengths = b.owner.lengths[id(y)]
     else:

@@ -58,8 +58,7 @@ def unsqueeze(b: PaddleBuilder, x: Value, axes: Value) -> Value:
     """Axes of length 1, put in one after the other."""
     is_new = [False] * b.rank_of(x)
     for axis in b.known_ints(axes, "axes"):
-        if not -len(is_new) - 1 <= axis <= len(is_new):
-            raise b.invalid("axes", axis, f"{-len(is_new) - 1} to {len(is_new)}")
+        b.invalid_if(not -len(is_new) - 1 <= axis <= len(is_new), "axes", axis, f"{-len(is_new) - 1} to {len(is_new)}")
         is_new.insert(axis if axis >= 0 else axis + len(is_new) + 1, True)
     return b.unsqueezed(x, *(i for i, new in enumerate(is_new) if new))
 
@@ -71,8 +70,7 @@ def flatten(b: PaddleBuilder, x: Value, *, start_axis: int = 1, stop_axis: int =
     if rank == 0:
         return b.shaped(x, [1])
     first, last = b.axis_of(x, start_axis), b.axis_of(x, stop_axis)
-    if last < first:
-        raise b.invalid("stop_axis", stop_axis, f"at least {start_axis}")
+    b.invalid_if(last < first, "stop_axis", stop_axis, f"at least {start_axis}")
     rest = [b(Shape(last + 1), x)] if last + 1 < rank else []
     return b.shaped(x, [0] * first + [-1], *rest)
 
@@ -96,8 +94,7 @@ def concat(b: PaddleBuilder, x: Values, axis: Value) -> Value:
         return b(Concat(b.whole(axis, "axis")), *x)
     rank = b.rank_of(x[0])
     fits = [a for a in range(rank) if all(_fit(x[0], other, a) for other in x)]
-    if not fits:
-        raise b.invalid("shapes", [v.type.shape for v in x], "ones that differ along one axis")
+    b.invalid_if(not fits, "shapes", [v.type.shape for v in x], "ones that differ along one axis")
     place = b(Mod(), b(Add(), b.as_scalar(b.to(axis, I64)), rank), rank)
     return _joined_at(b, list(x), place, fits)
 
@@ -126,8 +123,7 @@ def _joined_at(b: Builder, x: list[Value], place: Value, axes: list[int]) -> Val
 
 @PADDLE.reader("stack")
 def stack(b: PaddleBuilder, x: Values, *, axis: int = 0) -> Value:
-    if not x:
-        raise b.invalid("number of operands", 0, "at least 1")
+    b.invalid_if(not x, "number of operands", 0, "at least 1")
     rank = b.rank_of(x[0]) + 1
     at = axis + rank if axis < 0 else axis
     return b(Concat(at), *(b.unsqueezed(v, at) for v in x))
@@ -153,8 +149,7 @@ def split(b: PaddleBuilder, x: Value, sections: Value, axis: Value, *, num: int 
 @PADDLE.reader(pir=("split_with_num",))
 def split_with_num(b: PaddleBuilder, x: Value, axis: Value, *, num: int) -> list[Value]:
     count = b.count(0)
-    if num != count:
-        raise b.invalid("num", num, f"{count}, the number of results")
+    b.invalid_if(num != count, "num", num, f"{count}, the number of results")
     return _parts(b, x, b.axis_of(x, b.whole(axis, "axis")), num)
 
 

@@ -76,8 +76,7 @@ def mode(b: PaddleBuilder, x: Value, *, axis: int = -1, keepdim: bool = False) -
 @PADDLE.reader("median", results=("Out", "MedianIndex"))
 def median(b: PaddleBuilder, x: Value, *, axis: Ints = (), keepdim: bool = False, mode: str = "avg") -> Any:
     """The middle of the ordered elements, of two of them the mean or the lesser; NaN where there is one."""
-    if len(axis) > 1:
-        raise b.unsupported("several axes")
+    b.unsupported_if(len(axis) > 1, "several axes")
     rank = b.rank_of(x)
     row, at = (x, b.axis_of(x, axis[0])) if axis else (b.flat(x), 0)
     count = b.length(row, at)
@@ -137,8 +136,7 @@ def unique_consecutive(
     b: PaddleBuilder, x: Value, *, axis: Ints = (), dtype: AnyDType = I64
 ) -> tuple[Value, Value, Value]:
     """The elements that differ from the one before, the run of each of x, and how long the runs are."""
-    if axis:
-        raise b.unsupported("slices along an axis")
+    b.unsupported_if(axis, "slices along an axis")
     row = b.flat(x)
     differs = b(p.Not(), b(p.Equal(), b.sliced(row, 0, 1), b.sliced(row, 0, 0, -1)))
     begins = b(Concat(0), b.const(np.array([True])), differs)
@@ -176,8 +174,7 @@ PADDLE.reader("logcumsumexp")(AsIs(LogCumSumExp, "x", then=_log_sums, axis=-1, e
 @PADDLE.reader("nanmedian", results=("Out", "MedianIndex"))
 def nanmedian(b: PaddleBuilder, x: Value, *, axis: Ints = (), keepdim: bool = False, mode: str = "avg") -> Any:
     """The middle of the ordered elements that are not NaN, of two of them the mean or the lesser."""
-    if len(axis) > 1:
-        raise b.unsupported("several axes")
+    b.unsupported_if(len(axis) > 1, "several axes")
     rank = b.rank_of(x)
     row, at = (x, b.axis_of(x, axis[0])) if axis else (b.flat(x), 0)
     nothing = b(p.IsNaN(), row)

@@ -31,8 +31,7 @@ _ACTIVATIONS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "relu": "Relu"}
 
 def _named(b: PaddleBuilder, *names: str) -> tuple[str, ...]:
     for name in names:
-        if name not in _ACTIVATIONS:
-            raise b.unsupported(f"activation {name}")
+        b.unsupported_if(name not in _ACTIVATIONS, f"activation {name}")
     return tuple(_ACTIVATIONS[name] for name in names)
 
 
@@ -73,8 +72,7 @@ def gru(
         raise b.invalid("Weight", "none", "weights of the gates")
     rows, hidden = RaggedRows(b, lengths_of(b, x)), b.static_dim(weight, 0)
     functions = _named(b, gate_activation, activation)
-    if not origin_mode and gate_activation != "sigmoid":
-        raise b.unsupported(f"gates by {gate_activation}")
+    b.unsupported_if(not origin_mode and gate_activation != "sigmoid", f"gates by {gate_activation}")
     sign = 1 if origin_mode else -1  # 1 - sigmoid(x) is sigmoid(-x)
     if bias is not None:
         x = b(Add(), x, b.shaped(bias, [1, -1]))
@@ -106,8 +104,7 @@ def lstm(
     candidate_activation: str = "tanh",
 ) -> tuple[Value, None, None, None]:
     """Gates c, i, f and o; behind their biases stand the weights of the peepholes of i, f and o."""
-    if b.wants(1):
-        raise b.unsupported("the cells of all steps")
+    b.unsupported_if(b.wants(1), "the cells of all steps")
     if weight is None:
         raise b.invalid("Weight", "none", "weights of the gates")
     rows, hidden = RaggedRows(b, lengths_of(b, x)), b.static_dim(weight, 0)

@@ -92,8 +92,7 @@ def prior_box(
     min_max_aspect_ratios_order: bool = False,
 ) -> tuple[Value, Value]:
     """Boxes of several sizes around the centre of each cell, as shares of the image: [h, w, count, 4]."""
-    if max_sizes and len(max_sizes) != len(min_sizes):
-        raise b.invalid("max_sizes", max_sizes, f"{len(min_sizes)} sizes")
+    b.invalid_if(max_sizes and len(max_sizes) != len(min_sizes), "max_sizes", max_sizes, f"{len(min_sizes)} sizes")
     sizes = _prior_sizes(min_sizes, max_sizes, ratios_of(aspect_ratios, flip), min_max_aspect_ratios_order)
     width, height, *steps = _steps(b, input, image, step_w, step_h)
     centres = _cells(b, input, offset, (steps[0], steps[1]))
@@ -125,8 +124,7 @@ def density_prior_box(
     densities: Ints = (),
 ) -> tuple[Value, ...]:
     """Boxes of several sizes on a finer grid in each cell, inside the image, as shares of it."""
-    if len(fixed_sizes) != len(densities):
-        raise b.invalid("densities", densities, f"{len(fixed_sizes)} numbers")
+    b.invalid_if(len(fixed_sizes) != len(densities), "densities", densities, f"{len(fixed_sizes)} numbers")
     if not 0 < sum(d * d for d in densities) * max(len(fixed_ratios), 1) <= MOST_PLACES or min(densities) < 1:
         raise b.invalid("densities", densities, f"at least 1, and at most {MOST_PLACES} boxes in a cell")
     rows = [
@@ -309,8 +307,7 @@ def iou_similarity(b: PaddleBuilder, x: Value, y: Value, *, box_normalized: bool
 @PADDLE.reader("box_clip", slots={"ImInfo": "im_info"})
 def box_clip(b: PaddleBuilder, input: Value, im_info: Value) -> Value:
     """Boxes inside the image they belong to: height, width and scale of it are given."""
-    if b.static_dim(im_info, 0) != 1:
-        raise b.unsupported("boxes of several images")
+    b.unsupported_if(b.static_dim(im_info, 0) != 1, "boxes of several images")
     height, width, scale = (b.column(b.column(im_info, 0, 0), 0, i) for i in range(3))
     ends = [b(p.Sub(), b(p.Round(), b(p.Div(), v, scale)), 1.0) for v in (width, height)]
     limits = _stacked(b, ends[0], ends[1], ends[0], ends[1])

@@ -89,8 +89,7 @@ def psroi_pool(
     spatial_scale: float = 1.0,
 ) -> Value:
     bins = pooled_height * pooled_width
-    if b.static_dim(x, 1) != output_channels * bins:
-        raise b.invalid("channels", b.static_dim(x, 1), output_channels * bins)
+    b.invalid_if(b.static_dim(x, 1) != output_channels * bins, "channels", b.static_dim(x, 1), output_channels * bins)
     return b(PSRoiPool((pooled_height, pooled_width), spatial_scale), x, _with_images(b, x, boxes, boxes_num))
 
 

@@ -132,8 +132,7 @@ def interpolate_v1(
 
 def _sampled(b: PaddleBuilder, made: GridSample, x: Value, grid: Value) -> Value:
     kinds = {"bilinear": "linear", "nearest": "nearest"}
-    if made.mode not in kinds:
-        raise b.invalid("mode", repr(made.mode), f"one of {sorted(kinds)}")
+    b.invalid_if(made.mode not in kinds, "mode", repr(made.mode), f"one of {sorted(kinds)}")
     return b(replace(made, mode=kinds[made.mode]), x, grid)
 
 

@@ -66,8 +66,7 @@ def lce_bconv2d(
 
     Sums are activated, then multiplied and moved by a bias for each filter.  pad_values: what is outside, 0 or 1.
     """
-    if _channels(x) not in (None, channels_in):
-        raise b.invalid("channels of the operand", _channels(x), channels_in)
+    b.invalid_if(_channels(x) not in (None, channels_in), "channels of the operand", _channels(x), channels_in)
     signs = _signs(b, b.known_array(filter, "a filter"), channels_in)
     _, c, r, s = signs.shape
     dilations, strides = (dilation_height_factor, dilation_width_factor), (stride_height, stride_width)
@@ -87,8 +86,7 @@ def lce_bconv2d(
 
 def _named(b: TfliteBuilder, kind: str, number: int) -> str:
     names = ENUMS[kind]
-    if not 0 <= number < len(names):
-        raise b.invalid(kind, number, f"0 to {len(names) - 1}")
+    b.invalid_if(not 0 <= number < len(names), kind, number, f"0 to {len(names) - 1}")
     return names[number]
 
 

@@ -29,8 +29,7 @@ SAME, VALID = 1, 2
 
 def _numbers(b: TfliteBuilder, options: bytes, count: int) -> tuple[int, ...]:
     """The first numbers of a structure."""
-    if len(options) < 4 * count:
-        raise b.invalid("bytes of options", len(options), f"at least {4 * count}")
+    b.invalid_if(len(options) < 4 * count, "bytes of options", len(options), f"at least {4 * count}")
     found = struct.unpack_from(f"<{count}i", options)
     if found[0] not in (SAME, VALID) or min(found) < 1:
         raise b.invalid("options", found, "a padding of 1 or 2, then sizes of at least 1")
@@ -76,8 +75,7 @@ def max_pooling_with_argmax_2d(b: TfliteBuilder, x: Value, *, options: bytes) ->
 def max_unpooling_2d(b: TfliteBuilder, x: Value, places: Value, *, options: bytes) -> Value:
     """x: [n, h, w, c], each put to its place in a window of zeros -> [n, h * height, w * width, c]."""
     _, stride_w, stride_h, width, height = _numbers(b, options, 5)
-    if (stride_w, stride_h) != (width, height):
-        raise b.unsupported("windows that overlap or leave gaps")
+    b.unsupported_if((stride_w, stride_h) != (width, height), "windows that overlap or leave gaps")
     whole, zero = b(p.Floor(), places), np.zeros((), F32)
     hits = [b(p.Equal(), whole, np.array(i, F32)) for i in range(height * width)]
     taps = [b.unsqueezed(b(p.Where(), hit, x, zero), 4) for hit in hits]
@@ -175,8 +173,7 @@ def landmarks_to_transform_matrix_1(
     dimensions: int = 3,
 ) -> Value:
     """landmarks: [1, 1, 1, 3 n] -> [1, 4, 4]; places are told from -1 to 1 in between."""
-    if dimensions != 3:
-        raise b.unsupported(f"landmarks of {dimensions} numbers")
+    b.unsupported_if(dimensions != 3, f"landmarks of {dimensions} numbers")
     marks = _Landmarks(b, landmarks)
     centre, sizes, (cos, sin) = marks.frame(
         subset, b(p.Neg(), b(p.Atan(), b(p.Div(), *marks.between(left_rotation_idx, right_rotation_idx))))
@@ -207,8 +204,7 @@ def transform_landmarks_1(b: TfliteBuilder, landmarks: Value, matrix: Value, *, 
 
 
 def _moved(b: TfliteBuilder, landmarks: Value, matrix: Value, dimensions: int, scale: float) -> Value:
-    if dimensions not in (2, 3):
-        raise b.invalid("dimensions", dimensions, "2 or 3")
+    b.invalid_if(dimensions not in (2, 3), "dimensions", dimensions, "2 or 3")
     rows, m = b(Reshape(), landmarks, ints([-1, dimensions])), b(Reshape(), matrix, ints([16]))
     x, y = (b.sliced(rows, 1, i, i + 1) for i in (0, 1))
     parts = []

@@ -44,8 +44,7 @@ def detection_postprocess(
     Results: boxes [1, m, 4] as ends y x y x, classes, scores [1, m], how many there are [1].  Where a box has one class
     suppression is among all boxes, else (regular) among those of a class.
     """
-    if b.static_dim(encodings, 0) != 1:
-        raise b.unsupported("detections of several images")
+    b.unsupported_if(b.static_dim(encodings, 0) != 1, "detections of several images")
     per_box = 1 if use_regular_nms else max_classes_per_detection
     if min(max_detections, num_classes, per_box, detections_per_class) < 1 or per_box > num_classes:
         raise b.invalid("detections and classes", (max_detections, num_classes, per_box), "at least one of each")

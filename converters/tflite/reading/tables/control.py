@@ -56,8 +56,7 @@ def if_(
         scope, values = _branch(b, index, operands)
         scopes.append(scope)
         results.append(values)
-    if len(results[0]) != len(results[1]):
-        raise b.invalid("outputs of the branches", [len(r) for r in results], "as many")
+    b.invalid_if(len(results[0]) != len(results[1]), "outputs of the branches", [len(r) for r in results], "as many")
     changed = list(dict.fromkeys(key for scope in scopes for key in scope.changed))
     for scope, values in zip(scopes, results, strict=True):
         _add_outputs(b, scope, [*values, *(b.owner.variables.read(scope, key) for key in changed)])
@@ -109,8 +108,7 @@ def while_(b: TfliteBuilder, *operands: Value, cond_subgraph_index: int, body_su
         for key, t in zip(changed, left, strict=True):
             scope.graph.inputs.append(scope.begin(key, str(key), t))
         results = b.owner.fill(scope)
-        if len(results) != len(operands):
-            raise b.invalid("outputs of the body", len(results), len(operands))
+        b.invalid_if(len(results) != len(operands), "outputs of the body", len(results), len(operands))
         again = b.owner.inline(scope, cond_subgraph_index, results)
         more = [key for key in scope.changed if key not in changed]
         if more:  # found only now that it is read: carried from here on

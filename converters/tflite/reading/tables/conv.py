@@ -102,8 +102,7 @@ def _spread(
     rank = b.rank_of(x) - 2
     known = shape.type.known
     if known is not None:
-        if known.size != rank + 2:
-            raise b.invalid("length of output_shape", known.size, rank + 2)
+        b.invalid_if(known.size != rank + 2, "length of output_shape", known.size, rank + 2)
         operator = replace(operator, output_shape=tuple(int(d) for d in known.reshape(-1)[1:-1]))
     made = b(operator, x, w, bias)
     wanted = shape.type.value

@@ -63,8 +63,7 @@ def mul(b: TfliteBuilder, x: Value, y: Value, *, fused_activation_function: str 
 
 @TFLITE.reader("ADD_N")
 def add_n(b: TfliteBuilder, *xs: Value) -> Value:
-    if not xs:
-        raise b.invalid("number of operands", 0, "at least 1")
+    b.invalid_if(not xs, "number of operands", 0, "at least 1")
     return functools.reduce(lambda x, y: b(p.Add(), x, y), xs)
 
 

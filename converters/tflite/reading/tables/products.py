@@ -21,8 +21,7 @@ def fully_connected(
     keep_num_dims: bool = False,
 ) -> Value:
     """w: [n, k].  x: [..., k], or any shape that is read as rows of k numbers."""
-    if weights_format != "DEFAULT":
-        raise b.unsupported(f"weights_format {weights_format}")
+    b.unsupported_if(weights_format != "DEFAULT", f"weights_format {weights_format}")
     depth = b.static_dim(w, 1)
     shape = x.type.shape
     if not keep_num_dims and (b.rank_of(x) != 2 or shape is None or shape[1] != depth):

@@ -26,6 +26,5 @@ def random_standard_normal(b: TfliteBuilder, shape: Value, *, seed: int = 0, see
 @TFLITE.reader("MULTINOMIAL")
 def multinomial(b: TfliteBuilder, logits: Value, samples: Value, *, seed: int = 0, seed2: int = 0) -> Value:
     count = b.known_ints(samples, "a number of samples")
-    if len(count) != 1:
-        raise b.invalid("number of samples", count, "one")
+    b.invalid_if(len(count) != 1, "number of samples", count, "one")
     return b(Multinomial(count[0], b.declared(0).dtype, _seed(seed, seed2)), logits)

@@ -39,8 +39,7 @@ NAMES = {"NONE": "affine", "RELU": "relu", "TANH": "tanh"}
 
 
 def _function(b: TfliteBuilder, name: str) -> Op | None:
-    if name not in FUNCTIONS:
-        raise b.unsupported(f"fused_activation_function {name}")
+    b.unsupported_if(name not in FUNCTIONS, f"fused_activation_function {name}")
     return FUNCTIONS[name]
 
 
@@ -226,8 +225,7 @@ def unidirectional_sequence_lstm(
     diagonal_recurrent_tensors: bool = False,
 ) -> Any:
     """x: [n, t, i], or [t, n, i].  operands: 17 of weights, the two states, and four of norms where there are any."""
-    if diagonal_recurrent_tensors:
-        raise b.unsupported("diagonal_recurrent_tensors")
+    b.unsupported_if(diagonal_recurrent_tensors, "diagonal_recurrent_tensors")
     axis = 0 if time_major else 1
     return _kept_lstm(b, x, operands, axis, fused_activation_function, cell_clip, proj_clip)
 
@@ -417,8 +415,7 @@ def svdf(
     state: [n, f m].  LiteRT leaves the activation out where all is quantised.
     """
     filters, length = b.static_dim(times, 0), b.static_dim(times, 1)
-    if rank < 1 or filters % rank:
-        raise b.invalid("rank", rank, f"a divisor of {filters}")
+    b.invalid_if(rank < 1 or filters % rank, "rank", rank, f"a divisor of {filters}")
     fresh = b.unsqueezed(b(MatMul(trans_b=True), x, w), 2)
     batch = b.size_of(state, 0)
     older = b.sliced(b.reshaped(state, [batch, filters, length]), 2, 1)

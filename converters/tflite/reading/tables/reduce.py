@@ -46,8 +46,7 @@ for _name, _operator in REDUCTIONS.items():
 def _search(operator: Any) -> Any:
     def read(b: TfliteBuilder, x: Value, axis: Value, *, output_type: str = "FLOAT32") -> Any:
         axes = b.known_ints(axis, "an axis")
-        if len(axes) != 1:
-            raise b.invalid("axis", axes, "one")
+        b.invalid_if(len(axes) != 1, "axis", axes, "one")
         return b(operator(axes[0], keepdims=False), cast(b, x, U8) if x.type.dtype == BOOL else x)
 
     return read

@@ -11,8 +11,7 @@ from bolt_numba.ops.pointwise import Round
 
 
 def _mode(b: TfliteBuilder, align_corners: bool, half_pixel_centers: bool, half: str) -> str:
-    if align_corners and half_pixel_centers:
-        raise b.unsupported("align_corners together with half_pixel_centers")
+    b.unsupported_if(align_corners and half_pixel_centers, "align_corners together with half_pixel_centers")
     return half if half_pixel_centers else "align_corners" if align_corners else "asymmetric"
 
 

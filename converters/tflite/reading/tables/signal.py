@@ -19,8 +19,7 @@ from bolt_numba.ops.pointwise import Abs, Add, Clip, Div, Max, Mul, Sqrt
 def rfft2d(b: TfliteBuilder, x: Value, length: Value) -> Value:
     """[..., h, w] -> the frequencies [..., height, width / 2 + 1], where ``length`` has height and width."""
     rank, sizes = b.rank_of(x), b.known_ints(length, "fft_length")
-    if rank < 2 or len(sizes) != 2:
-        raise b.invalid("x and fft_length", (rank, sizes), "at least two axes, two numbers")
+    b.invalid_if(rank < 2 or len(sizes) != 2, "x and fft_length", (rank, sizes), "at least two axes, two numbers")
     made = b(DFT(onesided=True), b.unsqueezed(x, rank), np.array(sizes[1], np.int64), np.array(rank - 1))
     if sizes[0] != 1 or b.size_of(x, -2) != 1:
         made = b(DFT(), made, np.array(sizes[0], np.int64), np.array(rank - 2))

@@ -55,8 +55,7 @@ class Masks:
 def _places(b: TfliteBuilder, masks: Masks, count: int, rank: int) -> tuple[list[int], list[int], list[int], list[int]]:
     """Places in the operands that cut an axis, these axes, axes of x to take away, and axes to put in after that."""
     used = sum(not masks.has("new_axis", i) and not masks.has("ellipsis", i) for i in range(count))
-    if used > rank:
-        raise b.invalid("number of axes", used, f"at most {rank}")
+    b.invalid_if(used > rank, "number of axes", used, f"at most {rank}")
     places, axes, gone, new = [], [], [], []
     axis = out = 0
     seen = False
@@ -228,8 +227,7 @@ def depth_to_space(b: TfliteBuilder, x: Value, *, block_size: int = 0) -> Value:
     n, h, w = b.sizes_of(x, range(3))
     k = block_size
     depth = b.static_dim(x, 3)
-    if k < 1 or depth % (k * k):
-        raise b.invalid("channels of x", depth, f"a multiple of {k} * {k}")
+    b.invalid_if(k < 1 or depth % (k * k), "channels of x", depth, f"a multiple of {k} * {k}")
     parts = b(Transpose((0, 1, 3, 2, 4, 5)), b.reshaped(x, [n, h, w, k, k, depth // (k * k)]))
     return b.reshaped(parts, [n, times(b, h, k), times(b, w, k), depth // (k * k)])
 

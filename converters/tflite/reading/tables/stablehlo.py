@@ -62,8 +62,7 @@ TFLITE.add("STABLEHLO_CONVERT", lambda b, x: cast(b, x, b.declared(0).dtype))
 
 @TFLITE.reader("STABLEHLO_COMPARE")
 def compare(b: TfliteBuilder, x: Value, y: Value, *, comparison_direction: str, compare_type: str = "NOTYPE") -> Value:
-    if compare_type == "FLOAT_TOTAL_ORDER":
-        raise b.unsupported("compare_type FLOAT_TOTAL_ORDER")
+    b.unsupported_if(compare_type == "FLOAT_TOTAL_ORDER", "compare_type FLOAT_TOTAL_ORDER")
     if comparison_direction == "NE":
         return b(p.Not(), b(p.Equal(), x, y))
     return b(COMPARISONS[comparison_direction](), x, y)
@@ -119,8 +118,7 @@ def dynamic_slice(b: TfliteBuilder, x: Value, *starts: Value, slice_sizes: Ints)
 @TFLITE.reader("STABLEHLO_IOTA")
 def iota(b: TfliteBuilder, *, iota_dimension: int = 0) -> Value:
     sizes = _declared_sizes(b)
-    if not 0 <= iota_dimension < len(sizes):
-        raise b.invalid("iota_dimension", iota_dimension, f"an axis of {sizes}")
+    b.invalid_if(not 0 <= iota_dimension < len(sizes), "iota_dimension", iota_dimension, f"an axis of {sizes}")
     steps = b.counted(b.const(np.array(sizes[iota_dimension])))
     column = b(Reshape(), steps, ints([-1, *[1] * (len(sizes) - 1 - iota_dimension)]))
     return cast(b, b(Expand(), column, ints(sizes)), b.declared(0).dtype)
@@ -141,8 +139,7 @@ def dot_general(
     ranks = b.rank_of(x), b.rank_of(y)
     batch = list(zip(lhs_batching_dimensions, rhs_batching_dimensions, strict=True))
     summed = list(zip(lhs_contracting_dimensions, rhs_contracting_dimensions, strict=True))
-    if sum(ranks) > 26:
-        raise b.unsupported(f"{sum(ranks)} axes")
+    b.unsupported_if(sum(ranks) > 26, f"{sum(ranks)} axes")
     left = [chr(97 + i) for i in range(ranks[0])]
     right = [chr(97 + ranks[0] + i) for i in range(ranks[1])]
     for i, j in [*batch, *summed]:
@@ -155,8 +152,7 @@ def dot_general(
 @TFLITE.reader("STABLEHLO_REDUCE")
 def reduce(b: TfliteBuilder, x: Value, initial: Value, *, dimensions: Ints = (), body_subgraph_index: int = 0) -> Any:
     operator = combination(b, body_subgraph_index)
-    if type(operator) not in REDUCTIONS:
-        raise b.unsupported("a body that gives its second input")
+    b.unsupported_if(type(operator) not in REDUCTIONS, "a body that gives its second input")
     if not dimensions:
         return b(operator, x, b.as_scalar(initial))
     made = b(REDUCTIONS[type(operator)](False), x, ints(dimensions))
@@ -186,8 +182,7 @@ def _tuples(b: TfliteBuilder, starts: Value, lengths: Sequence[int], windows: Se
     """
     batch = b.rank_of(starts) - 1
     count = int(np.prod(lengths))
-    if count > 1 << 24:
-        raise b.unsupported(f"blocks of {count} elements")
+    b.unsupported_if(count > 1 << 24, f"blocks of {count} elements")
     grid = np.stack(np.meshgrid(*map(np.arange, lengths), indexing="ij"), axis=-1)
     grid = grid.reshape(*(lengths[w] for w in windows), len(lengths)).astype(np.int64)
     wide = b.unsqueezed(starts, *range(batch, batch + len(windows))) if windows else starts
@@ -240,8 +235,7 @@ def scatter(
     rank, places = b.rank_of(x), b.rank_of(updates)
     operator = combination(b, update_computation_subgraph_index)
     kind = "none" if operator is None else SCATTERS.get(type(operator), "")
-    if not kind:
-        raise b.unsupported(f"a combination by {operator}")
+    b.unsupported_if(not kind, f"a combination by {operator}")
     windows = [i for i in range(rank) if i not in inserted_window_dims]
     if len(windows) != len(update_window_dims) or any(not 0 <= d < places for d in update_window_dims):
         raise b.invalid("update_window_dims", update_window_dims, f"{len(windows)} axes of {places}")

@@ -158,8 +158,7 @@ def stablehlo_reduce_window(
     rank = b.rank_of(x)
     ones = (1,) * rank
     pads = np.reshape(padding, (-1, 2)).T.reshape(-1) if len(padding) else ints([0] * 2 * rank)
-    if len(pads) != 2 * rank:
-        raise b.invalid("length of padding", len(padding), 2 * rank)
+    b.invalid_if(len(pads) != 2 * rank, "length of padding", len(padding), 2 * rank)
     x = b(Pad(), dilated(b, x, base_dilations or ones, initial), pads.astype(np.int64), initial)
     operator = combination(b, body_subgraph_index)
     if operator is None:
