@@ -177,9 +177,7 @@ def bench(
     return BenchReport(label, threads, shapes_of(arrays), list(measured.values()), precision, how.numerics)
 
 
-def _for_peer(
-    name: str, model: peers.Model, how: Mapping[str, Any], folder: str
-) -> tuple[peers.Model, str | None]:
+def _for_peer(name: str, model: peers.Model, how: Mapping[str, Any], folder: str) -> tuple[peers.Model, str | None]:
     """What a peer loads, and the second file: an ONNX model, or one of its own format, as it is.
 
     Other formats are written as ONNX, once, into the folder.  Raises BoltError for a peer that reads neither.

@@ -354,9 +354,7 @@ class _Comparer:
     def explained(self, checks: list[TensorCheck]) -> list[TensorCheck]:
         """The checks, of which some are ok after all, or follow from others; and what bisection finds."""
         ours = Party("ours", self._ours, min(self.rtol, LAYER_LIMITS[self.precision]), ONE_LEVEL)
-        other = Party(
-            self.against, self._theirs, min(self.rtol, LAYER_LIMITS["f32"]), ONE_LEVEL * self.judge.levels
-        )
+        other = Party(self.against, self._theirs, min(self.rtol, LAYER_LIMITS["f32"]), ONE_LEVEL * self.judge.levels)
         arbiter = Arbiter(self.graph, self.feeds, (ours, other), self.steps)
         arbiter.look_at(self.inner, self.outputs)
         settled, follows = self._settled(arbiter), arbiter.follows()

@@ -15,13 +15,7 @@ class Scope:
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        *,
-        outer: Scope | None = None,
-        prefix: str = "",
-        depth: int = 0,
-        shares_graph: bool = False,
+        self, graph: Graph, *, outer: Scope | None = None, prefix: str = "", depth: int = 0, shares_graph: bool = False
     ) -> None:
         self.graph, self.outer, self.prefix, self.depth, self.shares_graph = graph, outer, prefix, depth, shares_graph
         self.values: dict[str, Value | None] = {}

@@ -12,15 +12,7 @@ import typer
 
 import bolt_numba as bn
 from bolt_numba.cli import console
-from bolt_numba.cli.options import (
-    ModelPath,
-    Shapes,
-    Signature,
-    Weights,
-    ending_in,
-    read_shapes,
-    takes_options,
-)
+from bolt_numba.cli.options import ModelPath, Shapes, Signature, Weights, ending_in, read_shapes, takes_options
 from bolt_numba.ir.dot import Mark, to_dot
 from bolt_numba.ir.drawing import to_page, to_svg
 from bolt_numba.ir.graph import Graph

@@ -54,8 +54,7 @@ def export(  # budget: each option is one line or two
         str | None, typer.Option("--name", help="Name of the library and its functions; by default the folder's.")
     ] = None,
     target: Annotated[
-        str,
-        typer.Option("--target", metavar="LEVEL", help="Instructions: native, x86-64-v3, aarch64…"),
+        str, typer.Option("--target", metavar="LEVEL", help="Instructions: native, x86-64-v3, aarch64…")
     ] = "native",
     threads: Threads = None,
     shapes: ShapeSets = [],

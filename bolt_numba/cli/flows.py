@@ -26,8 +26,7 @@ FlowFile: TypeAlias = Annotated[
     Path, typer.Argument(metavar="FILE", help="A flow: .toml, or a .prototxt of Bolt's Flow.")
 ]
 Functions: TypeAlias = Annotated[
-    list[str],
-    typer.Option("--function", metavar="NAME=MODULE:FUNCTION", help="A function that the file names."),
+    list[str], typer.Option("--function", metavar="NAME=MODULE:FUNCTION", help="A function that the file names.")
 ]
 Models: TypeAlias = Annotated[
     list[str], typer.Option("--model", metavar="NAME=FILE", help="A model that the file names, by path or last part.")

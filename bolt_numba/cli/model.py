@@ -69,8 +69,7 @@ def convert(  # budget: each option is one line or two
         ),
     ] = [],
     states: Annotated[
-        list[str],
-        typer.Option("--states", metavar="A=B,C=D", help="Inputs that repeat outputs of the run before."),
+        list[str], typer.Option("--states", metavar="A=B,C=D", help="Inputs that repeat outputs of the run before.")
     ] = [],
     renamed: Annotated[
         list[str], typer.Option("--rename", metavar="OLD=NEW", help="Rename inputs and outputs, as the last step.")

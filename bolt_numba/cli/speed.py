@@ -43,8 +43,7 @@ def _names(text: str) -> list[str]:
 
 PEERS = [name for name in peers.ENGINES if name != benchmark.OURS]
 Peers: TypeAlias = Annotated[
-    str,
-    typer.Option("--vs", metavar="ENGINES", help=VS, callback=_engines, autocompletion=lambda: PEERS),
+    str, typer.Option("--vs", metavar="ENGINES", help=VS, callback=_engines, autocompletion=lambda: PEERS)
 ]
 
 

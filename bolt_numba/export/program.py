@@ -12,14 +12,7 @@ import bolt_numba
 from bolt_numba.base.errors import DeviceError, InternalError, ShapeError
 from bolt_numba.base.records import record
 from bolt_numba.converters.onnx.types import CODES
-from bolt_numba.export.layout import (
-    FUNCTIONS,
-    PatchKind,
-    ProgramFlag,
-    ProgramTable,
-    ResultKind,
-    ValueKind,
-)
+from bolt_numba.export.layout import FUNCTIONS, PatchKind, ProgramFlag, ProgramTable, ResultKind, ValueKind
 from bolt_numba.export.plans import Planned, PlannedSets, Shapes, planned
 from bolt_numba.export.tables import ProgramBlock, Tables
 from bolt_numba.export.tapes import Served, Slices, TapeWriter

@@ -78,8 +78,7 @@ class RunStage:
 
 
 Loops = Callable[
-    ["StagedPlan", Cut, "Sequence[int | Array | None]"],
-    "tuple[RunStage, list[int], Region, tuple[RunStage, RunStage]]",
+    ["StagedPlan", Cut, "Sequence[int | Array | None]"], "tuple[RunStage, list[int], Region, tuple[RunStage, RunStage]]"
 ]
 
 

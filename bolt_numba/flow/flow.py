@@ -323,9 +323,7 @@ class Flow:
         """As `enqueue`; the event loop does something else until there is room.  Raises FlowError as that."""
         return await self._enter_async(values, named, stream, deadline, True)
 
-    def _task(
-        self, values: Any, named: Mapping[str, Any], stream: Any, in_line: bool, priority: Any = 0
-    ) -> FlowTask:
+    def _task(self, values: Any, named: Mapping[str, Any], stream: Any, in_line: bool, priority: Any = 0) -> FlowTask:
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise FlowError(f"flow {self.name!r}: priority: got {priority!r:.80}, wanted a whole number")
         if values is not None and not isinstance(values, Mapping):

@@ -63,13 +63,7 @@ class Value:
     __slots__ = ("const", "index", "name", "node", "type", "uses")
 
     def __init__(
-        self,
-        name: str,
-        type: TensorType,
-        *,
-        node: Node | None = None,
-        index: int = 0,
-        const: Array | None = None,
+        self, name: str, type: TensorType, *, node: Node | None = None, index: int = 0, const: Array | None = None
     ) -> None:
         self.name, self.type, self.node, self.index, self.const = name, type, node, index, const
         self.uses = Uses()

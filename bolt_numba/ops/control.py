@@ -289,8 +289,7 @@ class Loop(ControlFlow):
     listed: int = 0
     least_operands = 2
     data_bounds = bounded(
-        trip_count="how often the body runs; read in Python",
-        cond="whether the body runs; read in Python",
+        trip_count="how often the body runs; read in Python", cond="whether the body runs; read in Python"
     )
 
     def infer(

@@ -25,15 +25,7 @@ from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 from bolt_numba.ops.pointwise import Add, Clip, HardSigmoid, Mul, Relu, Sigmoid
 from bolt_numba.quantize.calibrate import Ranges
 from bolt_numba.quantize.layers import BIAS, QuantLayer, Scheme
-from bolt_numba.quantize.methods import (
-    KINDS,
-    Affine,
-    StoredWeight,
-    affine,
-    range_of,
-    stored_bias,
-    stored_weight,
-)
+from bolt_numba.quantize.methods import KINDS, Affine, StoredWeight, affine, range_of, stored_bias, stored_weight
 
 
 @record(frozen=True)

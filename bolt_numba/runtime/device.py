@@ -257,9 +257,7 @@ class Device:
         """
         raise LostError(f"a plan of {self.name}")
 
-    def run_ahead(
-        self, run: Any, prepared: Any, trips: Any, arrays: Sequence[Array], deciding: Iterable[int]
-    ) -> int:
+    def run_ahead(self, run: Any, prepared: Any, trips: Any, arrays: Sequence[Array], deciding: Iterable[int]) -> int:
         """Run iterations of a loop natively (`devices.loops`): how many; 0 where each has to be run by itself.
 
         run: what `Executable.bind` or a tape gave for the body's only segment.

@@ -14,18 +14,7 @@ import numpy as np
 from bolt_numba.base.files.mapped import for_kernels
 from bolt_numba.base.follow import LostError, fixed, followed, is_followed, value_of
 from bolt_numba.base.types import STRING, Array, TensorType
-from bolt_numba.kernels.registry import (
-    Argument,
-    Fault,
-    Given,
-    In,
-    Operands,
-    Out,
-    Pitch,
-    Record,
-    Scratch,
-    Step,
-)
+from bolt_numba.kernels.registry import Argument, Fault, Given, In, Operands, Out, Pitch, Record, Scratch, Step
 from bolt_numba.kernels.unseen import Packed
 from bolt_numba.ops.evaluate import infer_types
 from bolt_numba.ops.registry import Op

@@ -46,9 +46,7 @@ def bounds_of(inputs: Sequence[Value], nodes: Sequence[Node], resolve: Callable[
                 yield found
 
 
-def bound_of(
-    node: Node, index: int, positions: dict[int, int], resolve: Callable[[Value], Value]
-) -> Bound | None:
+def bound_of(node: Node, index: int, positions: dict[int, int], resolve: Callable[[Value], Value]) -> Bound | None:
     """The bound of one operand; None where it or its buffer is computed."""
     if index not in node.op.bounds or index >= len(node.inputs):
         return None

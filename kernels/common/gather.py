@@ -11,14 +11,7 @@ import numpy as np
 
 from bolt_numba.base.types import F32, I32, STRING, TensorType
 from bolt_numba.base.types import I64 as INT64
-from bolt_numba.kernels.common.places import (
-    Found,
-    IndexForm,
-    along_args,
-    of_places,
-    rows_args,
-    tuples_args,
-)
+from bolt_numba.kernels.common.places import Found, IndexForm, along_args, of_places, rows_args, tuples_args
 from bolt_numba.kernels.declare import I64, PTR, inline
 from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, Elements, elements

@@ -62,9 +62,7 @@ def _accepts(op: RotaryEmbedding, ins: Types) -> bool:
 
 
 @everywhere(RotaryEmbedding, accepts=_accepts, computes=always, few=True, inplace=(0,))
-def rotary_embedding(
-    op: RotaryEmbedding, ins: Types, outs: Outs, context: Context, on: DeviceParts
-) -> list[Step]:
+def rotary_embedding(op: RotaryEmbedding, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """One read and one write."""
     x, cos, positions = ins[0], ins[1], ins[3] if len(ins) > 3 else None
     (n, outer, inner, d), half, is_outer = x.dims, cos.dims[-1], op.layout == "SHD"

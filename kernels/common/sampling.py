@@ -25,9 +25,7 @@ def _is_float_image(op: GridSample | RoiAlign, ins: Types) -> bool:
 
 
 @everywhere(GridSample, accepts=_is_float_image, computes=always, few=True)
-def grid_sample(
-    op: GridSample, ins: Types, outs: Outs, context: Context, on: DeviceParts
-) -> list[Step]:
+def grid_sample(op: GridSample, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """1 to 3 spatial axes, all modes and paddings; sums in f32."""
     return on.own("spatial.grid_sample.steps")(op, ins, outs[0], context) if outs[0].size else []
 

@@ -29,18 +29,7 @@ from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.elements import FAULT, DeviceParts, Elements, elements
 from bolt_numba.kernels.geometry.scalars import TYPES
 from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, whole
-from bolt_numba.kernels.registry import (
-    Argument,
-    Context,
-    Fault,
-    In,
-    Out,
-    Outs,
-    Scratch,
-    Step,
-    Types,
-    everywhere,
-)
+from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Outs, Scratch, Step, Types, everywhere
 from bolt_numba.ops.arrays.gather import ScatterElements, ScatterND
 from bolt_numba.ops.layers.attention.cache import TensorScatter
 from bolt_numba.ops.registry import normalise_axis

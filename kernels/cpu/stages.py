@@ -8,15 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.language.lang import (
-    I64,
-    PTR,
-    call_kernel,
-    load_i32,
-    load_i64,
-    native,
-    store_i64,
-)
+from bolt_numba.kernels.cpu.language.lang import I64, PTR, call_kernel, load_i32, load_i64, native, store_i64
 
 STAGE, OPEN, PAIR, ROOM = 48, 32, 16, 32
 """Bytes of a row of each table."""

@@ -5,19 +5,7 @@ from __future__ import annotations
 from bolt_numba.base.errors import BoltError
 from bolt_numba.base.types import TensorType
 from bolt_numba.kernels.extents import Lent, borrowed
-from bolt_numba.kernels.registry import (
-    Context,
-    In,
-    Operands,
-    Out,
-    Outs,
-    Scratch,
-    Step,
-    Types,
-    kernel,
-    once,
-    select,
-)
+from bolt_numba.kernels.registry import Context, In, Operands, Out, Outs, Scratch, Step, Types, kernel, once, select
 from bolt_numba.kernels.unseen import tested
 from bolt_numba.ops.arrays.between_bytes import BetweenBytes
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear

@@ -44,12 +44,7 @@ def dense(shape: Sequence[int], unit: int) -> tuple[int, ...]:
 
 
 def move(
-    shape: Sequence[int],
-    src: Sequence[int],
-    dst: Sequence[int],
-    unit: int,
-    src_offset: int = 0,
-    dst_offset: int = 0,
+    shape: Sequence[int], src: Sequence[int], dst: Sequence[int], unit: int, src_offset: int = 0, dst_offset: int = 0
 ) -> Move:
     """A collapsed move.
 

@@ -47,13 +47,7 @@ class BetweenBytes(Op):
         return QuantizeLinear().infer(made, y_scale, y_zero_point)
 
     def reference(
-        self,
-        x: Array,
-        x_scale: Array,
-        x_zero_point: Array,
-        y_scale: Array,
-        y_zero_point: Array,
-        *others: Array | None,
+        self, x: Array, x_scale: Array, x_zero_point: Array, y_scale: Array, y_zero_point: Array, *others: Array | None
     ) -> Array:
         made = self.op.reference(DequantizeLinear().reference(x, x_scale, x_zero_point), *others)
         return QuantizeLinear().reference(made, y_scale, y_zero_point)

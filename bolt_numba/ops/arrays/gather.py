@@ -245,8 +245,7 @@ class OneHot(Op):
     axis: int = -1
     value_inputs = (1,)
     data_bounds = bounded(
-        indices="which element gets the hot value; an index beyond the depth gives none",
-        depth=PLANNED,
+        indices="which element gets the hot value; an index beyond the depth gives none", depth=PLANNED
     )
 
     def infer(self, indices: TensorType, depth: TensorType, values: TensorType) -> TensorType:

@@ -16,13 +16,7 @@ from bolt_numba.base.types import BOOL, F32, F64, I32, AnyDType, Array, TensorTy
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, widened
 from bolt_numba.ops.registry import Op, op, want_dtype, want_dtypes
-from bolt_numba.ops.shapes import (
-    shape_in,
-    shape_of,
-    want_dims,
-    want_elements,
-    want_one,
-)
+from bolt_numba.ops.shapes import shape_in, shape_of, want_dims, want_elements, want_one
 
 _process: list[np.random.Generator] = []
 """The generator of operators without a seed, where `seed_process` made one."""

@@ -14,15 +14,7 @@ from bolt_numba.ops.arrays.conversion import cast
 from bolt_numba.ops.content import PLANNED, bounded
 from bolt_numba.ops.dtypes import FLOATS, INDICES, NUMBERS, lowest, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_dtype, want_dtypes
-from bolt_numba.ops.shapes import (
-    distinct_axes,
-    known_dims,
-    known_ints,
-    known_length,
-    shape_of,
-    unknown_shape,
-    want_one,
-)
+from bolt_numba.ops.shapes import distinct_axes, known_dims, known_ints, known_length, shape_of, unknown_shape, want_one
 
 
 def _highest(dtype: AnyDType) -> float | int:

@@ -139,11 +139,7 @@ class Pad(Op):
     data_bounds = bounded(pads=PLANNED, axes=PLANNED)
 
     def infer(
-        self,
-        x: TensorType,
-        pads: TensorType,
-        value: TensorType | None = None,
-        axes: TensorType | None = None,
+        self, x: TensorType, pads: TensorType, value: TensorType | None = None, axes: TensorType | None = None
     ) -> TensorType:
         want_among(self, ("constant", "reflect", "edge", "wrap"), mode=self.mode)
         want_dtypes(self, INDICES, pads=pads, axes=axes)

@@ -80,13 +80,7 @@ class DynamicQuantizeLSTM(LSTM):
                 want_dims(self, name, given, *t.shape[: 2 if len(given.shape) == 2 else 1])
 
     def reference(
-        self,
-        x: Array,
-        w: Array,
-        r: Array,
-        b: Array | None = None,
-        sequence_lens: Array | None = None,
-        *rest: Any,
+        self, x: Array, w: Array, r: Array, b: Array | None = None, sequence_lens: Array | None = None, *rest: Any
     ) -> tuple[Array, ...]:
         initial_h, initial_c, p, *numbers = rest
         weights = _meant(w, *numbers[:2]), _meant(r, *numbers[2:])

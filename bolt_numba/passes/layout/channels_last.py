@@ -49,8 +49,7 @@ def channels_last(m: Match, b: Builder) -> Result:
     perm = to_last(rank)
     spatial = (0, op.residual_at) if getattr(op, "residual", False) else (0,)
     operands: list[Value | None] = [
-        b(Transpose(perm), v) if v is not None and i in spatial else v
-        for i, v in enumerate(m.root.inputs)
+        b(Transpose(perm), v) if v is not None and i in spatial else v for i, v in enumerate(m.root.inputs)
     ]
     made = b.node(dataclasses.replace(op, layout="NHWC"), *operands).outputs
     return tuple(b(Transpose(inverse(perm)), v) for v in made)

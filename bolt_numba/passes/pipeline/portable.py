@@ -219,13 +219,7 @@ def drop_zero_state(m: Match, b: Builder) -> Result:
     return tuple(b.node(m.root.op, *operands).outputs)
 
 
-RULES: tuple[Rule, ...] = (
-    merge_slices,
-    dequantize,
-    dequantize_shifted,
-    move_into_dequantized,
-    drop_zero_state,
-)
+RULES: tuple[Rule, ...] = (merge_slices, dequantize, dequantize_shifted, move_into_dequantized, drop_zero_state)
 
 
 def portable(graph: Graph, run: PipelineRun, growth: int = 0) -> None:

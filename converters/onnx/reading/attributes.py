@@ -114,12 +114,7 @@ def value_of(attribute: onnx.AttributeProto, folders: Folders, what: str, as_arr
 
 
 def values_of(
-    attributes: Attributes,
-    key: tuple[str, str, int],
-    reader: Reader,
-    legacy: bool,
-    folders: Folders,
-    what: str,
+    attributes: Attributes, key: tuple[str, str, int], reader: Reader, legacy: bool, folders: Folders, what: str
 ) -> dict[str, Any]:
     """Values of all attributes of a node of operator ``key`` (domain, name, opset).
 

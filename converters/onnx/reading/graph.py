@@ -29,15 +29,7 @@ from bolt_numba.converters.onnx.reading.attributes import (
 )
 from bolt_numba.converters.onnx.reading.registry import NOT_READ, find_reader
 from bolt_numba.converters.onnx.reading.tensor import array_of, dense_of
-from bolt_numba.converters.onnx.structure import (
-    Functions,
-    all_nodes,
-    domain_of,
-    key_of,
-    label,
-    opsets_of,
-    sorted_nodes,
-)
+from bolt_numba.converters.onnx.structure import Functions, all_nodes, domain_of, key_of, label, opsets_of, sorted_nodes
 from bolt_numba.converters.onnx.types import dtype_of, proto_of_type, type_of_proto
 from bolt_numba.converters.scope import Scope, take_captures
 from bolt_numba.ir.build import Builder

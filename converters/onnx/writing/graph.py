@@ -18,13 +18,7 @@ from bolt_numba.base.errors import BoltError, UnsupportedOpError
 from bolt_numba.base.types import I32, I64, Array, NestedType, TensorType, type_of
 from bolt_numba.converters.onnx.structure import read_names
 from bolt_numba.converters.onnx.types import CODES, proto_of_type
-from bolt_numba.converters.onnx.writing.registry import (
-    WRITERS,
-    Named,
-    NoSpellingError,
-    load_writers,
-    schema_by_name,
-)
+from bolt_numba.converters.onnx.writing.registry import WRITERS, Named, NoSpellingError, load_writers, schema_by_name
 from bolt_numba.converters.onnx.writing.tensor import Weights, digest_of, repeated, tensor_of
 from bolt_numba.ir.build import infer_types
 from bolt_numba.ir.graph import Graph, Node, Value

@@ -38,12 +38,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.products.epilogue_bytes import FIELDS, FLOAT_RESIDUAL, finish_stored
 from bolt_numba.kernels.cpu.products.matmul import is_parallel
 from bolt_numba.kernels.cpu.products.pack_bytes import BYTE_RESULTS, COLUMN_ROWS, ENDS, EXACT, UNSAFE, whole_vectors
-from bolt_numba.kernels.cpu.products.products_bytes import (
-    Panels,
-    columns_of,
-    finish_args,
-    unsigned_step,
-)
+from bolt_numba.kernels.cpu.products.products_bytes import Panels, columns_of, finish_args, unsigned_step
 from bolt_numba.kernels.extents import Reach
 from bolt_numba.kernels.geometry.bytes import given, places_of, sides
 from bolt_numba.kernels.instructions.isa import target

@@ -62,12 +62,7 @@ def _nest(op: Pointwise | Chain, ins: Types) -> LoopNest | None:
     return loops_of(op, ins, _lengthen)
 
 
-def _lengthen(
-    chain: Chain,
-    shape: tuple[int, ...],
-    ins: Sequence[TensorType],
-    dtypes: Sequence[AnyDType],
-) -> LoopNest:
+def _lengthen(chain: Chain, shape: tuple[int, ...], ins: Sequence[TensorType], dtypes: Sequence[AnyDType]) -> LoopNest:
     """Loops whose innermost is not too short, as far as operands can follow."""
     dims = [t.dims for t in ins]
     vector = is_vector_form(chain, dtypes)

@@ -35,19 +35,7 @@ from bolt_numba.kernels.cpu.language.lang import (
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Lent, borrowed
 from bolt_numba.kernels.jit import I64, PTR, Native, native
-from bolt_numba.kernels.registry import (
-    Argument,
-    Context,
-    Entry,
-    In,
-    Out,
-    Outs,
-    Scratch,
-    Step,
-    Types,
-    kernel,
-    select,
-)
+from bolt_numba.kernels.registry import Argument, Context, Entry, In, Out, Outs, Scratch, Step, Types, kernel, select
 from bolt_numba.kernels.unseen import derived
 from bolt_numba.ops.pointwise import Cast
 from bolt_numba.ops.pointwise.row import Pointwise

@@ -237,9 +237,7 @@ def transpose_few(unit: int, few: int, gathers: bool) -> Native:
 def _transposing(text: str, name: str, unit: int, **scope: Any) -> Native:
     """A kernel of such text for elements of ``unit`` bytes."""
     reach = partial(_crossed_over, unit)
-    return native_source(
-        text, name, _TRANSPOSED, extents=reach, outer_offsets=outer_offsets, **scope, **scope_of(text)
-    )
+    return native_source(text, name, _TRANSPOSED, extents=reach, outer_offsets=outer_offsets, **scope, **scope_of(text))
 
 
 def _block_source() -> str:

@@ -12,14 +12,7 @@ import numpy as np
 from bolt_numba.base.huge_pages import line_aligned
 from bolt_numba.base.types import AnyDType, Array
 from bolt_numba.kernels.cpu.language.lang import LANES, split
-from bolt_numba.kernels.cpu.products.pack import (
-    PANEL,
-    packable,
-    panel_columns,
-    read_columns,
-    run_shares,
-    source_rows,
-)
+from bolt_numba.kernels.cpu.products.pack import PANEL, packable, panel_columns, read_columns, run_shares, source_rows
 from bolt_numba.kernels.extents import Reach, box
 from bolt_numba.kernels.jit import F32, I64, PTR, Native, native
 

@@ -170,9 +170,7 @@ def _accepts(op: BinaryProduct, ins: Types) -> bool:
     if not all(t.is_static and 0 < t.size < 1 << 31 for t in ins if t is not None):
         return False
     w = ins[1]
-    return (
-        w.known is not None and can_activate(op.activation) and 0 < result_of(op, ins).size < 1 << 26
-    )
+    return w.known is not None and can_activate(op.activation) and 0 < result_of(op, ins).size < 1 << 26
 
 
 def _accepts_conv(op: BinaryConv, ins: Types) -> bool:

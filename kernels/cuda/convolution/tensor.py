@@ -23,14 +23,7 @@ from bolt_numba.kernels.cuda.convolution.reading import (
     walked,
     word_of_bits,
 )
-from bolt_numba.kernels.cuda.convolution.tail import (
-    BYTE_TAIL,
-    TAIL,
-    Ending,
-    drain,
-    float_ending,
-    tail_extents,
-)
+from bolt_numba.kernels.cuda.convolution.tail import BYTE_TAIL, TAIL, Ending, drain, float_ending, tail_extents
 from bolt_numba.kernels.cuda.declare import I64, PTR, CudaKernel, Macro, ceil_div, cuda_kernel, inline, inline_source
 from bolt_numba.kernels.cuda.elementwise.epilogue import activation
 from bolt_numba.kernels.cuda.language import lang

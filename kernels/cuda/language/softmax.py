@@ -154,10 +154,7 @@ def pack_rows(rows: int, columns: int, kind: str = "f16") -> Any:
             for i in range(rows):
                 for r in range(4):
                     k = 4 * (i * columns + 2 * step + r // 2) + 2 * (r % 2)
-                    a.store(
-                        4 * (rows * step + i) + r,
-                        assembled(builder, narrow, [sums.load(k + 1), sums.load(k)])[0],
-                    )
+                    a.store(4 * (rows * step + i) + r, assembled(builder, narrow, [sums.load(k + 1), sums.load(k)])[0])
 
     return made_intrinsic("pack_rows", 2, lambda *kinds: types.void(*kinds), codegen)
 

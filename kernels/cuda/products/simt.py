@@ -9,13 +9,7 @@ import numpy as np
 
 from bolt_numba.base.records import record
 from bolt_numba.kernels.cuda.declare import CudaKernel, Macro, cuda_kernel
-from bolt_numba.kernels.cuda.language.lang import (
-    cp_async_commit,
-    cp_async_wait,
-    cuda,
-    shared_address,
-    static_range,
-)
+from bolt_numba.kernels.cuda.language.lang import cp_async_commit, cp_async_wait, cuda, shared_address, static_range
 from bolt_numba.kernels.cuda.products.copies import Order, f32_copies
 from bolt_numba.kernels.cuda.products.place import PLACE, element, grid, matrix, reaches_of, shared_out, tile_place
 from bolt_numba.kernels.cuda.products.tail import TAIL, TailForm, TileSlice, drain, log2

@@ -15,15 +15,7 @@ from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.layers.products.matmul import finish, product_dtype, want_activation, want_residual
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import want_dim, want_dims
-from bolt_numba.ops.windows import (
-    Windows,
-    as_layout,
-    channels_first,
-    join_shape,
-    per_axis,
-    split_shape,
-    want_auto_pad,
-)
+from bolt_numba.ops.windows import Windows, as_layout, channels_first, join_shape, per_axis, split_shape, want_auto_pad
 
 
 def _want_groups(owner: Op, what: str, count: Dim, group: int) -> None:

@@ -299,14 +299,7 @@ class QLinearConv(Convolution):
         return _tail_type(self, self.output_shape(x, w), None if w.shape is None else w.shape[0], BYTES, tail)
 
     def reference(
-        self,
-        x: Array,
-        x_scale: Array,
-        x_zero_point: Array,
-        w: Array,
-        w_scale: Array,
-        w_zero_point: Array,
-        *tail: Any,
+        self, x: Array, x_scale: Array, x_zero_point: Array, w: Array, w_scale: Array, w_zero_point: Array, *tail: Any
     ) -> Array:
         y_scale, y_zero_point, bias, *residual = _all_six(tail)
         sums = as_layout(_sums(self, x, w, x_zero_point, w_zero_point), self.layout)
@@ -367,14 +360,7 @@ class QLinearMatMul(Op):
         return y
 
     def reference(
-        self,
-        a: Array,
-        a_scale: Array,
-        a_zero_point: Array,
-        b: Array,
-        b_scale: Array,
-        b_zero_point: Array,
-        *tail: Any,
+        self, a: Array, a_scale: Array, a_zero_point: Array, b: Array, b_scale: Array, b_zero_point: Array, *tail: Any
     ) -> Array:
         y_scale, y_zero_point, *rest = _all_six(tail)
         sums = multiplied(self, _centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1))

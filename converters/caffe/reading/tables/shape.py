@@ -15,17 +15,7 @@ from bolt_numba.converters.caffe.reading.graph import LayerBuilder
 from bolt_numba.converters.caffe.reading.registry import reader
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Compress, Gather
-from bolt_numba.ops.arrays.shape import (
-    Concat,
-    DepthToSpace,
-    Reshape,
-    Shape,
-    Split,
-    Squeeze,
-    Tile,
-    Transpose,
-    Unsqueeze,
-)
+from bolt_numba.ops.arrays.shape import Concat, DepthToSpace, Reshape, Shape, Split, Squeeze, Tile, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Pad, Slice
 from bolt_numba.ops.pointwise import Add, Equal, Not
 

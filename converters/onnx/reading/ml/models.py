@@ -237,9 +237,7 @@ def zip_map(b: NodeBuilder, x: Value, *, classlabels_int64s: Ints = (), classlab
 
 
 @reader("DictVectorizer", domain=ML)
-def dict_vectorizer(
-    b: NodeBuilder, x: Value, *, int64_vocabulary: Ints = (), string_vocabulary: Texts = ()
-) -> Value:
+def dict_vectorizer(b: NodeBuilder, x: Value, *, int64_vocabulary: Ints = (), string_vocabulary: Texts = ()) -> Value:
     if not isinstance(x.type, MapType):
         raise b.unsupported(f"operand of type {x.type}")
     return b(DictVectorizer(x.type.element.dtype), x, class_labels(b, int64_vocabulary, string_vocabulary))

@@ -70,13 +70,7 @@ def scan(
     for name, given in (("scan_output_axes", scan_output_axes), ("scan_output_directions", scan_output_directions)):
         b.invalid_if(results < 0 or (given and len(given) != results), name, given, f"{results} numbers")
     operator = Scan(
-        graph,
-        states,
-        num_scan_inputs,
-        scan_input_axes,
-        scan_input_directions,
-        scan_output_axes,
-        scan_output_directions,
+        graph, states, num_scan_inputs, scan_input_axes, scan_input_directions, scan_output_axes, scan_output_directions
     )
     return b.node(operator, *operands, *captures).outputs
 

@@ -56,12 +56,7 @@ def slice_1(b: NodeBuilder, x: Value, *, starts: Ints, ends: Ints, axes: Ints | 
 
 @reader("Dropout", since=12)
 def dropout(
-    b: NodeBuilder,
-    x: Value,
-    ratio: Value | None = None,
-    training_mode: Value | None = None,
-    *,
-    seed: int | None = None,
+    b: NodeBuilder, x: Value, ratio: Value | None = None, training_mode: Value | None = None, *, seed: int | None = None
 ) -> Any:
     """The identity: in inference, and also in training when the ratio is 0."""
     training = False if training_mode is None else known_scalar(training_mode)

@@ -64,14 +64,7 @@ def fused_elemwise_activation(
 
 @PADDLE.reader("skip_layernorm")
 def skip_layernorm(
-    b: PaddleBuilder,
-    x: Value,
-    y: Value,
-    scale: Value,
-    bias: Value,
-    *,
-    epsilon: float = 1e-5,
-    begin_norm_axis: int = 2,
+    b: PaddleBuilder, x: Value, y: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5, begin_norm_axis: int = 2
 ) -> Any:
     """The layer norm of x + y."""
     return layer_norm(b, b(Add(), x, y), scale, bias, epsilon=epsilon, begin_norm_axis=begin_norm_axis)[0]

@@ -175,13 +175,7 @@ PADDLE.reader("solve")(lambda b, x, y: b(MatMul(), b(Inverse(), x), y))
 
 @PADDLE.reader("triangular_solve")
 def triangular_solve(
-    b: PaddleBuilder,
-    x: Value,
-    y: Value,
-    *,
-    upper: bool = True,
-    transpose: bool = False,
-    unitriangular: bool = False,
+    b: PaddleBuilder, x: Value, y: Value, *, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> Value:
     """What one triangle of x times gives y."""
     triangle = b(Trilu(upper), x)

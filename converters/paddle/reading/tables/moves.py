@@ -12,12 +12,7 @@ from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
-from bolt_numba.ops.arrays.shape import (
-    Concat,
-    DepthToSpace,
-    Shape,
-    SpaceToDepth,
-)
+from bolt_numba.ops.arrays.shape import Concat, DepthToSpace, Shape, SpaceToDepth
 from bolt_numba.ops.arrays.slicing import Pad, Slice
 from bolt_numba.ops.pointwise import Add, Div, Mod, Sub
 

@@ -227,13 +227,7 @@ def fake_dequantize_max_abs(b: PaddleBuilder, x: Value, scale: Value, *, max_ran
 
 @PADDLE.reader("fake_channel_wise_dequantize_max_abs")
 def fake_channel_wise_dequantize_max_abs(
-    b: PaddleBuilder,
-    x: Value,
-    scales: Values,
-    *,
-    quant_bits: Ints = (8,),
-    quant_axis: int = 0,
-    x_num_col_dims: int = 1,
+    b: PaddleBuilder, x: Value, scales: Values, *, quant_bits: Ints = (8,), quant_axis: int = 0, x_num_col_dims: int = 1
 ) -> Value:
     """Weights by a scale of a channel, or the sums of a product by those of its weights and of its input."""
     if len(scales) == 1:

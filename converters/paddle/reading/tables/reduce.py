@@ -187,13 +187,7 @@ PADDLE.reader("arg_min", pir=("argmin",))(_arg(ArgMin))
 
 @PADDLE.reader("cumsum")
 def cumsum(
-    b: PaddleBuilder,
-    x: Value,
-    axis: Value,
-    *,
-    flatten: bool = False,
-    exclusive: bool = False,
-    reverse: bool = False,
+    b: PaddleBuilder, x: Value, axis: Value, *, flatten: bool = False, exclusive: bool = False, reverse: bool = False
 ) -> Value:
     x = b.to(x, I64) if x.type.dtype == BOOL else x
     if flatten or not b.rank_of(x):

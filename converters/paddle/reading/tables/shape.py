@@ -13,17 +13,7 @@ from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.generate import Trilu
-from bolt_numba.ops.arrays.shape import (
-    Concat,
-    Flatten,
-    Reshape,
-    Shape,
-    Size,
-    Split,
-    Squeeze,
-    Tile,
-    Transpose,
-)
+from bolt_numba.ops.arrays.shape import Concat, Flatten, Reshape, Shape, Size, Split, Squeeze, Tile, Transpose
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.control import If
 from bolt_numba.ops.pointwise import Add, And, Equal, Less, Max, Mod, Sub, Where
@@ -177,14 +167,7 @@ def _without(b: PaddleBuilder, x: Value, axes: Ints) -> Value:
 
 @PADDLE.reader("strided_slice", slots=_SLICE)
 def strided_slice(
-    b: PaddleBuilder,
-    input: Value,
-    starts: Value,
-    ends: Value,
-    strides: Value,
-    *,
-    axes: Ints,
-    decrease_axis: Ints = (),
+    b: PaddleBuilder, input: Value, starts: Value, ends: Value, strides: Value, *, axes: Ints, decrease_axis: Ints = ()
 ) -> Value:
     bounds = strided_bounds(b, input, axes, starts, ends, strides)
     return _without(b, b(Slice(), input, bounds[0], bounds[1], ints(axes), bounds[2]), decrease_axis)

@@ -116,9 +116,7 @@ def bincount(b: PaddleBuilder, x: Value, weights: Value | None = None, minlength
 
 
 @PADDLE.reader("unique", results=("Out", "Indices", "Index", "Counts"))
-def unique(
-    b: PaddleBuilder, x: Value, *, dtype: AnyDType = I64, axis: Ints = (), is_sorted: bool | None = None
-) -> Any:
+def unique(b: PaddleBuilder, x: Value, *, dtype: AnyDType = I64, axis: Ints = (), is_sorted: bool | None = None) -> Any:
     """The different elements (slices), first places, where each of x went, and how often each occurs."""
     in_order = not b.is_legacy if is_sorted is None else is_sorted
     values, *others = b(Unique(b.axis_of(x, axis[0]) if axis else None, in_order), x)

@@ -58,11 +58,7 @@ def detection_postprocess(
     empty = b(Less(), found, np.array(NOTHING / 2, F32))
     zero = np.zeros((), F32)
     boxes = b(Gather(0), b(Concat(0), boxes, np.zeros((1, 4), F32)), rows)
-    results = (
-        boxes,
-        b(Where(), empty, zero, b(Cast(F32), classes)),
-        b(Where(), empty, zero, found),
-    )
+    results = (boxes, b(Where(), empty, zero, b(Cast(F32), classes)), b(Where(), empty, zero, found))
     return (*(b.unsqueezed(x, 0) for x in results), b(Cast(F32), count))
 
 

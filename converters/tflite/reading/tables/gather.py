@@ -73,9 +73,7 @@ def one_hot(b: TfliteBuilder, indices: Value, depth: Value, on: Value, off: Valu
     rank = b.rank_of(indices)
     place = axis + rank + 1 if axis < 0 else axis
     columns = b(Reshape(), b.counted(as_i64(b, depth)), ints([-1, *[1] * (rank - place)]))
-    return b(
-        Where(), b(Equal(), b.unsqueezed(as_i64(b, indices), place), columns), b.as_scalar(on), b.as_scalar(off)
-    )
+    return b(Where(), b(Equal(), b.unsqueezed(as_i64(b, indices), place), columns), b.as_scalar(on), b.as_scalar(off))
 
 
 @TFLITE.reader("WHERE")

@@ -356,14 +356,7 @@ def unidirectional_sequence_rnn(
 
 @TFLITE.reader("RNN")
 def rnn(
-    b: TfliteBuilder,
-    x: Value,
-    w: Value,
-    r: Value,
-    bias: Value,
-    h: Value,
-    *,
-    fused_activation_function: str = "NONE",
+    b: TfliteBuilder, x: Value, w: Value, r: Value, bias: Value, h: Value, *, fused_activation_function: str = "NONE"
 ) -> Value:
     """One step, x: [n, i]."""
     y, last = _rnn(b, b.unsqueezed(x, 0), w, r, bias, h, fused_activation_function, 0, False)
