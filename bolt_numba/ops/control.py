@@ -112,8 +112,7 @@ def _joined_nested(what: str, a: TensorType, b: TensorType) -> TensorType:
 def _want_captures(owner: Op, body: Graph, first: int, given: Sequence[TensorType | None]) -> None:
     """Raise unless the operands ``given`` may be the inputs of a body from its input ``first`` on."""
     wanted = [v.type for v in body.inputs[first:]]
-    if len(wanted) != len(given):
-        raise owner.fail("number of captures", len(given), len(wanted))
+    owner.fail_if(len(wanted) != len(given), "number of captures", len(given), len(wanted))
     for i, (t, inner) in enumerate(zip(given, wanted, strict=True)):
         if t is None or isinstance(inner, NestedType):
             continue
@@ -124,8 +123,7 @@ def _want_captures(owner: Op, body: Graph, first: int, given: Sequence[TensorTyp
 
 def _first(owner: Op, what: str, array: Array) -> Any:
     """What an operand of one element holds; raises ShapeError for others."""
-    if array.size != 1:
-        raise owner.fail(f"shape of {what}", list(array.shape), "one element")
+    owner.fail_if(array.size != 1, f"shape of {what}", list(array.shape), "one element")
     return array.reshape(-1)[0]
 
 
@@ -300,8 +298,7 @@ class Loop(ControlFlow):
         want_dtypes(self, (BOOL,), cond=cond)
         want_one(self, trip_count=trip_count, cond=cond)
         wanted = len(self.body.inputs) - 2
-        if len(values) != wanted:
-            raise self.fail("operands after trip_count and cond", len(values), wanted)
+        self.fail_if(len(values) != wanted, "operands after trip_count and cond", len(values), wanted)
         if not 0 <= self.carried <= min(len(values), len(inner) - 1):
             raise self.fail("carried", self.carried, f"0 to {min(len(values), len(inner) - 1)}")
         stacked = len(inner) - self.listed
@@ -362,8 +359,7 @@ class Scan(ControlFlow):
     output_directions: tuple[int, ...] = ()
 
     def infer(self, *values: TensorType) -> tuple[TensorType, ...]:
-        if len(values) != len(self.body.inputs):
-            raise self.fail("operands", len(values), len(self.body.inputs))
+        self.fail_if(len(values) != len(self.body.inputs), "operands", len(values), len(self.body.inputs))
         inner, ends = [v.type for v in self.body.outputs], self.states + self.scans
         if self.scans < 1 or not 0 <= self.states <= min(len(values) - self.scans, len(inner)):
             raise self.fail("states and scans", (self.states, self.scans), f"operands among {len(values)}")
@@ -403,8 +399,7 @@ class Scan(ControlFlow):
             for i, a in enumerate(args[self.states : ends])
         ]
         lengths = {len(a) for a in scanned}
-        if len(lengths) != 1:
-            raise self.fail("lengths of the scanned inputs", sorted(lengths), "one length")
+        self.fail_if(len(lengths) != 1, "lengths of the scanned inputs", sorted(lengths), "one length")
         kept: list[list[Array]] = [[] for _ in self.body.outputs[self.states :]]
         trips = Trips(self.body, list(args[: self.states]), args[ends:], lengths.pop(), False, kept, scanned)
         trips.run(self, run, ahead)

@@ -41,8 +41,7 @@ class Foreign(Op):
             object.__setattr__(self, "value_inputs", places)
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
-        if len(operands) != len(self.graph.inputs):
-            raise self.fail("operands", len(operands), len(self.graph.inputs))
+        self.fail_if(len(operands) != len(self.graph.inputs), "operands", len(operands), len(self.graph.inputs))
         for i, (value, t) in enumerate(zip(self.graph.inputs, operands, strict=True)):
             _want_type(self, f"operand {i}", t, value.type)
         known = dict(zip(map(id, self.graph.inputs), operands, strict=True))

@@ -85,6 +85,11 @@ class Op:
         """A ShapeError in the house form."""
         return ShapeError(f"{self.name}: {what}: got {got}, wanted {wanted}")
 
+    def fail_if(self, holds: object, what: str, got: object, wanted: object) -> None:
+        """Raise `fail` where this holds."""
+        if holds:
+            raise self.fail(what, got, wanted)
+
 
 OPS: dict[str, type[Op]] = {}
 

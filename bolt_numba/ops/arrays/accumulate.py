@@ -87,8 +87,7 @@ class SearchSorted(Op):
     def infer(self, row: TensorType, values: TensorType) -> TensorType:
         want_dtype(self, "row", same_dtype(self, row, values), *NUMBERS)
         if row.shape is not None:
-            if not row.shape:
-                raise self.fail("rank of row", 0, "at least 1")
+            self.fail_if(not row.shape, "rank of row", 0, "at least 1")
             if len(row.shape) > 1:
                 want_dims(self, "values", values, *row.shape[:-1], None)
         return TensorType(I64, values.shape)

@@ -153,8 +153,7 @@ class GatherND(Op):
             raise self.fail("batch_dims", b, f"0 to {min(len(x.shape), len(indices.shape)) - 1}")
         if isinstance(depth, Sym):
             return TensorType(x.dtype, None)
-        if not 1 <= depth <= len(x.shape) - b:
-            raise self.fail("last dimension of indices", depth, f"1 to {len(x.shape) - b}")
+        self.fail_if(not 1 <= depth <= len(x.shape) - b, "last dimension of indices", depth, f"1 to {len(x.shape) - b}")
         want_dims(self, "indices", indices, *x.shape[:b], *(None,) * (len(indices.shape) - b))
         _want_places(self, indices.shape, *x.shape[b : b + depth])
         return TensorType(x.dtype, indices.shape[:-1] + x.shape[b + depth :])
@@ -222,8 +221,7 @@ class ScatterND(Op):
         if x.shape is not None and indices.shape is not None:
             depth = indices.shape[-1] if indices.shape else 0
             if isinstance(depth, int):
-                if not 1 <= depth <= len(x.shape):
-                    raise self.fail("last dimension of indices", depth, f"1 to {len(x.shape)}")
+                self.fail_if(not 1 <= depth <= len(x.shape), "last dimension of indices", depth, f"1 to {len(x.shape)}")
                 want_dims(self, "updates", updates, *indices.shape[:-1], *x.shape[depth:])
                 _want_places(self, indices.shape, *x.shape[:depth])
         return TensorType(x.dtype, x.shape)

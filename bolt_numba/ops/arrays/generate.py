@@ -42,14 +42,12 @@ class Range(Op):
         if is_followed(given):  # followed ones are whole, of floats too
             given = [int(n) if type(n) is float and n.is_integer() else n for n in given]
         a, b, d = given
-        if d == 0:
-            raise self.fail("delta", d, "not 0")
+        self.fail_if(d == 0, "delta", d, "not 0")
         if all(isinstance(n, int) for n in given):
             steps: int = -((a - b) // d)
             return max(steps, 0)
         count: float = (b - a) / d
-        if not abs(count) < math.inf:
-            raise self.fail("start, limit and delta", (a, b, d), "a finite number of steps")
+        self.fail_if(not abs(count) < math.inf, "start, limit and delta", (a, b, d), "a finite number of steps")
         return max(math.ceil(count), 0)
 
     def reference(self, start: Array, limit: Array, delta: Array) -> Array:

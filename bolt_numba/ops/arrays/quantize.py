@@ -42,8 +42,7 @@ def spread(owner: Op, what: str, v: Array, shape: tuple[int, ...], axis: int, bl
         if v.size != shape[axis]:
             raise owner.fail(f"length of {what}", v.size, shape[axis])
         return v.reshape(-1, *(1,) * (len(shape) - 1 - axis))
-    if v.ndim != len(shape) or not block:
-        raise owner.fail(f"shape of {what}", v.shape, "[], [d] or blocks along the axis")
+    owner.fail_if(v.ndim != len(shape) or not block, f"shape of {what}", v.shape, "[], [d] or blocks along the axis")
     return np.repeat(v, block, axis=axis)[tuple(slice(0, d) for d in shape)]
 
 
@@ -61,8 +60,7 @@ def _check_scale(
 ) -> None:
     """Raise unless scale and zero point are one number, one per index of the axis, or one per block along it."""
     want_dtype(owner, "scale", scale.dtype, *FLOATS, *whole)
-    if block < 0:
-        raise owner.fail("block_size", block, "at least 0")
+    owner.fail_if(block < 0, "block_size", block, "at least 0")
     if scale.shape is None or all(d == 1 for d in scale.shape):
         if scale.shape is not None:
             want_one(owner, zero_point=zero_point)

@@ -61,8 +61,7 @@ class RandomNormal(Op):
     has_side_state = True
 
     def infer(self, shape: TensorType) -> TensorType:
-        if not self.scale >= 0:
-            raise self.fail("scale", self.scale, "at least 0")
+        self.fail_if(not self.scale >= 0, "scale", self.scale, "at least 0")
         return _result(self, self.dtype, shape)
 
     def reference(self, shape: Array) -> Array:
@@ -88,8 +87,7 @@ class RandomUniform(Op):
     def infer(self, shape: TensorType, seed: TensorType | None = None) -> TensorType:
         want_one(self, seed=seed)
         want_dtypes(self, INDICES, seed=seed)
-        if not 0 <= self.high - self.low < math.inf:
-            raise self.fail("low and high", (self.low, self.high), "a finite range")
+        self.fail_if(not 0 <= self.high - self.low < math.inf, "low and high", (self.low, self.high), "a finite range")
         return _result(self, self.dtype, shape)
 
     def reference(self, shape: Array, seed: Array | None = None) -> Array:
@@ -113,8 +111,7 @@ class Multinomial(Op):
         want_dtype(self, "x", x.dtype, *FLOATS)
         want_dtype(self, "y", self.dtype, *INDICES)
         shape = shape_of(self, "x", x, 2)
-        if self.sample_size < 1:
-            raise self.fail("sample_size", self.sample_size, "at least 1")
+        self.fail_if(self.sample_size < 1, "sample_size", self.sample_size, "at least 1")
         if shape is not None:
             want_elements(self, "classes of x", shape[1])
         return TensorType(self.dtype, None if shape is None else (shape[0], self.sample_size))
@@ -154,8 +151,7 @@ class Dropout(Op):
         share = 0.5 if ratio is None else float(ratio.reshape(-1)[0])
         if training is None or not training.reshape(-1)[0] or share == 0:
             return x.copy(), np.ones(x.shape, BOOL)
-        if not 0 < share < 1:
-            raise self.fail("ratio", share, "0 to less than 1")
+        self.fail_if(not 0 < share < 1, "ratio", share, "0 to less than 1")
         numbers = np.random.RandomState(self.seed % (1 << 32)) if self.seed is not None else generator(None)
         mask = np.asarray(numbers.uniform(0, 1, x.shape) >= share)
         data = widened(x)

@@ -88,8 +88,7 @@ class Reshape(Op):
 
     def _solved(self, x: TensorType, wanted: list[Dim]) -> Dims:
         bad = [d for d in wanted if isinstance(d, int) and d < -1]
-        if bad or sum(d == -1 for d in wanted) > 1:
-            raise self.fail("shape", wanted, "dimensions, at most one of them -1")
+        self.fail_if(bad or sum(d == -1 for d in wanted) > 1, "shape", wanted, "dimensions, at most one of them -1")
         dims = list(wanted)
         if not self.allowzero:
             for i, d in enumerate(wanted):
@@ -142,8 +141,7 @@ class Flatten(Op):
         return TensorType(x.dtype, (product(x.shape[:axis]), product(x.shape[axis:])))
 
     def _axis(self, rank: int) -> int:
-        if not -rank <= self.axis <= rank:
-            raise self.fail("axis", self.axis, f"{-rank} to {rank}")
+        self.fail_if(not -rank <= self.axis <= rank, "axis", self.axis, f"{-rank} to {rank}")
         return self.axis + rank if self.axis < 0 else self.axis
 
     def reference(self, x: Array) -> Array:
@@ -224,12 +222,10 @@ class Transpose(Op):
         return self.perm
 
     def infer(self, x: TensorType) -> TensorType:
-        if sorted(self.perm) != list(range(len(self.perm))):
-            raise self.fail("perm", self.perm, "each axis once")
+        self.fail_if(sorted(self.perm) != list(range(len(self.perm))), "perm", self.perm, "each axis once")
         if x.shape is None:
             return TensorType(x.dtype, unknown_shape(len(self.perm)))
-        if len(self.perm) != len(x.shape):
-            raise self.fail("length of perm", len(self.perm), f"{len(x.shape)}, the rank of x")
+        self.fail_if(len(self.perm) != len(x.shape), "length of perm", len(self.perm), f"{len(x.shape)}, the rank of x")
         return TensorType(x.dtype, tuple(x.shape[p] for p in self.perm))
 
     def reference(self, x: Array) -> Array:
@@ -296,8 +292,7 @@ class Split(Op):
     data_bounds = bounded(split=PLANNED)
 
     def infer(self, x: TensorType, split: TensorType | None = None) -> tuple[TensorType, ...]:
-        if self.num_outputs < 1:
-            raise self.fail("num_outputs", self.num_outputs, "at least 1")
+        self.fail_if(self.num_outputs < 1, "num_outputs", self.num_outputs, "at least 1")
         ask(PART * self.num_outputs, "Split: types of its parts")
         want_dims(self, "split", split, self.num_outputs)
         if x.shape is None:

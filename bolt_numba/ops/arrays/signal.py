@@ -83,8 +83,7 @@ class DFT(Op):
 
     def _along(self, axis: int, rank: int) -> int:
         along = normalise_axis(self, axis, rank)
-        if along == rank - 1:
-            raise self.fail("axis", axis, "another than the last, which holds real and imaginary parts")
+        self.fail_if(along == rank - 1, "axis", axis, "another than the last, which holds real and imaginary parts")
         return along
 
     def _length(self, size: Dim, given: Dim | None) -> Dim:
@@ -232,8 +231,7 @@ class MelWeightMatrix(Op):
         if bands < 0 or length < 0 or rate < 1:
             raise self.fail("num_mel_bins, dft_length and sample_rate", (bands, length, rate), "at least 0, 0 and 1")
         ends = [float(v.reshape(-1)[0]) for v in (low, high)]
-        if not all(0 <= e < math.inf for e in ends):
-            raise self.fail("edges", ends, "finite frequencies of at least 0")
+        self.fail_if(not all(0 <= e < math.inf for e in ends), "edges", ends, "finite frequencies of at least 0")
         edges = [2595 * np.log10(1 + e / 700) for e in ends]
 
         def place(i: Any) -> Any:

@@ -101,8 +101,7 @@ class Slice(Op):
         return TensorType(x.dtype, tuple(dims))
 
     def _length(self, size: Dim, start: Dim | None, end: Dim | None, step: int | None) -> Dim:
-        if step == 0:
-            raise self.fail("steps", 0, "not 0")
+        self.fail_if(step == 0, "steps", 0, "not 0")
         if start is None or end is None or step is None:
             return fresh_dim("slice")
         if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
@@ -165,8 +164,7 @@ class Pad(Op):
         total = size + begin + end
         if isinstance(size, int) and isinstance(begin, int) and isinstance(end, int):
             kept = size + min(begin, 0) + min(end, 0)
-            if kept < 0:
-                raise self.fail("pads", (begin, end), f"no more cut off than {size}")
+            self.fail_if(kept < 0, "pads", (begin, end), f"no more cut off than {size}")
             if kept == 0 and self.mode != "constant" and max(begin, end) > 0:
                 raise self.fail("pads", (begin, end), f"none around no elements in mode {self.mode}")
         return total

@@ -83,8 +83,7 @@ class WarpImage(Op):
         if len(self.size) != 2 or not all(1 <= n <= 1 << 15 for n in self.size):
             raise self.fail("size", self.size, "two numbers from 1 to 32768")
         want_among(self, EDGES, edge=self.edge)
-        if not 0 <= self.fill <= 255:
-            raise self.fail("fill", self.fill, "0 to 255")
+        self.fail_if(not 0 <= self.fill <= 255, "fill", self.fill, "0 to 255")
         shape, views = shape_of(self, "x", x, 3), shape_of(self, "matrix", matrix, 3)
         if shape is None or views is None:
             return TensorType(U8, None)

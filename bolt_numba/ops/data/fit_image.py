@@ -75,8 +75,7 @@ class FitImage(Op):
         want_dims(self, "offset", offset, count)
         images: Dim = 1
         if x.shape is not None:
-            if len(x.shape) not in (3, 4):
-                raise self.fail("rank of x", x, "3 or 4")
+            self.fail_if(len(x.shape) not in (3, 4), "rank of x", x, "3 or 4")
             images = x.shape[0] if len(x.shape) == 4 else 1
             want_elements(self, "x", *x.shape[-3:-1])
             if isinstance(x.shape[-1], int) and max(self.channels) >= x.shape[-1]:
@@ -94,8 +93,7 @@ class FitImage(Op):
             raise self.fail("size", self.size, "two numbers of at least 1")
         if not 0 <= self.shorter < MAX_ELEMENTS or (self.shorter and self.mode != "crop"):
             raise self.fail("shorter", self.shorter, "at least 0, and 0 unless the mode is crop")
-        if not 0 <= self.fill <= 255:
-            raise self.fail("fill", self.fill, "0 to 255")
+        self.fail_if(not 0 <= self.fill <= 255, "fill", self.fill, "0 to 255")
         if not self.channels or not all(0 <= c < 4 for c in self.channels):
             raise self.fail("channels", self.channels, "numbers from 0 to 3")
         if self.resize in ("box", "lanczos") and not self.antialias:

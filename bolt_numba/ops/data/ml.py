@@ -254,8 +254,7 @@ class CastMap(Op):
             return np.array([v for _, v in pairs], self.to).reshape(1, -1)
         y = np.full(self.size, nothing(self.to), self.to)
         for k, v in pairs:
-            if not 0 <= k < self.size:
-                raise self.fail("key", k, f"0 to {self.size - 1}")
+            self.fail_if(not 0 <= k < self.size, "key", k, f"0 to {self.size - 1}")
             y[k] = v
         return y.reshape(1, -1)
 

@@ -76,8 +76,7 @@ class BifurcationDetector(Op):
     def _true(self, source: Array, start: int, guess: Array) -> Array:
         want_between(self, "start", np.array([start]), 0, len(source))
         rest = source[start:]
-        if len(guess) != len(rest) + 1:
-            raise self.fail("words of guess", len(guess), len(rest) + 1)
+        self.fail_if(len(guess) != len(rest) + 1, "words of guess", len(guess), len(rest) + 1)
         wrong = np.flatnonzero(guess[:-1] != rest)
         return guess[: wrong[0] + 1] if len(wrong) else guess
 

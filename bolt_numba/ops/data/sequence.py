@@ -64,8 +64,7 @@ class SequenceConstruct(Op):
     """The sequence of all operands, tensors of one dtype and any shapes.  Source: ONNX SequenceConstruct-11."""
 
     def infer(self, *elements: TensorType) -> TensorType:
-        if not elements:
-            raise self.fail("number of operands", 0, "at least 1")
+        self.fail_if(not elements, "number of operands", 0, "at least 1")
         made = elements[0].with_value(None)
         for other in elements[1:]:
             made = joined(self.name, made, other)
@@ -172,8 +171,7 @@ class ConcatFromSequence(Op):
         return TensorType(element.dtype, tuple(dims))
 
     def reference(self, sequence: list[Array]) -> Array:
-        if not sequence:
-            raise self.fail("length of the sequence", 0, "at least 1")
+        self.fail_if(not sequence, "length of the sequence", 0, "at least 1")
         return np.stack(sequence, self.axis) if self.new_axis else np.concatenate(sequence, self.axis)
 
 
@@ -213,8 +211,7 @@ class SplitToSequence(Op):
             if split.min(initial=0) < 0 or (ends[-1] if len(ends) else 0) != size:
                 raise self.fail("split", split.tolist(), f"sizes whose sum is {size}")
         else:
-            if split < 1:
-                raise self.fail("split", int(split), "at least 1")
+            self.fail_if(split < 1, "split", int(split), "at least 1")
             ends = np.minimum(np.arange(1, -(-size // int(split)) + 1) * int(split), size)
         return ([np.ascontiguousarray(p) for p in np.split(x, ends[:-1], axis)] if len(ends) else [],)
 

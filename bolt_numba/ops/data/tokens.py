@@ -70,10 +70,8 @@ class Tokenizer(Op):
     def infer(self, x: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, STRING)
         shape = shape_of(self, "x", x, 1, 2)
-        if self.mincharnum < 1:
-            raise self.fail("mincharnum", self.mincharnum, "at least 1")
-        if not self.separators and not self.tokenexp:
-            raise self.fail("separators and tokenexp", "neither", "one of them")
+        self.fail_if(self.mincharnum < 1, "mincharnum", self.mincharnum, "at least 1")
+        self.fail_if(not self.separators and not self.tokenexp, "separators and tokenexp", "neither", "one of them")
         self._patterns()
         return TensorType(STRING, None if shape is None else (*shape, fresh_dim("tokens")))
 

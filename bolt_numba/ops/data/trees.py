@@ -61,8 +61,7 @@ class TreeEnsemble(Op):
         want_dtype(self, "threshold", threshold.dtype, x.dtype)
         want_dtype(self, "weights", weights.dtype, x.dtype)
         want_dtype(self, "missing", missing.dtype, BOOL)
-        if self.n_targets < 1:
-            raise self.fail("n_targets", self.n_targets, "at least 1")
+        self.fail_if(self.n_targets < 1, "n_targets", self.n_targets, "at least 1")
         want_dtypes(self, (x.dtype,), base=base)
         want_dims(self, "base", base, self.n_targets)
         for what, t in zip(_NODE_OPERANDS, (feature, child, leaf, roots, starts, targets), strict=True):

@@ -205,8 +205,7 @@ class LRN(Op):
 
     def infer(self, x: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, *FLOATS)
-        if self.size < 1:
-            raise self.fail("size", self.size, "at least 1")
+        self.fail_if(self.size < 1, "size", self.size, "at least 1")
         split_shape(self, x, self.layout)
         return TensorType(x.dtype, x.shape)
 

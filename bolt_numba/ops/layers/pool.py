@@ -147,8 +147,7 @@ class LpPool(Pool):
 
     def infer(self, x: TensorType) -> TensorType:
         want_dtype(self, "x", x.dtype, *FLOATS)
-        if self.p < 1:
-            raise self.fail("p", self.p, "at least 1")
+        self.fail_if(self.p < 1, "p", self.p, "at least 1")
         return TensorType(x.dtype, self.output_shape(x))
 
     def reference(self, x: Array) -> Array:

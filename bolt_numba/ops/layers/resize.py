@@ -121,8 +121,7 @@ class Resize(Op):
             raise self.fail("operands", f"scales {scales} and sizes {sizes}", "exactly one of them")
         if x.shape is None:
             return TensorType(x.dtype, None)
-        if self.layout != "NCHW" and len(x.shape) < 3:
-            raise self.fail("rank of x", x, f"at least 3 for layout {self.layout}")
+        self.fail_if(self.layout != "NCHW" and len(x.shape) < 3, "rank of x", x, f"at least 3 for layout {self.layout}")
         shape = self._first(x.shape)
         axes = self.resized_axes(len(shape))
         self._check_operands(len(axes), roi, scales, sizes)
@@ -369,8 +368,7 @@ class GridSample(Op):
         want_dtype(self, "x", x.dtype, *NUMBERS)
         if x.shape is None:
             return TensorType(x.dtype, None)
-        if len(x.shape) < 3:
-            raise self.fail("rank of x", x, "at least 3")
+        self.fail_if(len(x.shape) < 3, "rank of x", x, "at least 3")
         shape = shape_of(self, "grid", grid, len(x.shape))
         if shape is None:
             return TensorType(x.dtype, (*x.shape[:2], *(fresh_dim() for _ in x.shape[2:])))

@@ -37,8 +37,7 @@ class Chain(Op):
     def infer_all(self, *inputs: TensorType) -> list[TensorType]:
         """Types of the inputs, then of every step."""
         types = list(inputs)
-        if not self.steps:
-            raise self.fail("steps", self.steps, "at least one")
+        self.fail_if(not self.steps, "steps", self.steps, "at least one")
         for step, operands in self.steps:
             if min(operands) < 0 or max(operands) >= len(types):
                 raise self.fail(f"operands of step {step.name}", operands, f"indices under {len(types)}")

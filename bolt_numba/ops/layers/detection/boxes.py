@@ -45,8 +45,7 @@ class PriorBox(Op):
         numbers = (*self.min_sizes, *self.max_sizes, *self.aspect_ratios)
         if not self.min_sizes or not all(math.isfinite(v) and v > 0 for v in numbers):
             raise self.fail("sizes and ratios", numbers, "finite numbers above 0, and at least one size")
-        if len(self.variances) not in (0, 1, 4):
-            raise self.fail("variances", self.variances, "none, 1 or 4")
+        self.fail_if(len(self.variances) not in (0, 1, 4), "variances", self.variances, "none, 1 or 4")
         if shape is None:
             return TensorType(F32, (1, 2, fresh_dim("boxes")))
         return TensorType(F32, (1, 2, shape[2] * shape[3] * (4 * len(self._sizes()))))

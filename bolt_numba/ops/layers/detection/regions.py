@@ -124,8 +124,7 @@ def _pooled_type(op: MaxRoiPool | PSRoiPool, x: TensorType, rois: TensorType, pa
     dtype = same_dtype(op, x, rois)
     want_dtype(op, "x", dtype, *FLOATS)
     shape, regions = shape_of(op, "x", x, 4), shape_of(op, "rois", rois, 2)
-    if not math.isfinite(op.spatial_scale):
-        raise op.fail("spatial_scale", op.spatial_scale, "a finite number")
+    op.fail_if(not math.isfinite(op.spatial_scale), "spatial_scale", op.spatial_scale, "a finite number")
     if len(op.pooled_shape) != 2 or min(op.pooled_shape) < 1:
         raise op.fail("pooled_shape", op.pooled_shape, "two numbers, at least 1")
     want_dims(op, "rois", rois, None, 5)
@@ -250,8 +249,7 @@ class DeformConv(Convolution):
     ) -> TensorType:
         dtype = same_dtype(self, x, w, offset, bias, mask)
         want_dtype(self, "x", dtype, *FLOATS)
-        if self.layout != "NCHW":
-            raise self.fail("layout", self.layout, "NCHW")
+        self.fail_if(self.layout != "NCHW", "layout", self.layout, "NCHW")
         shape = self.output_shape(x, w, bias)
         if shape is not None and x.shape is not None and w.shape is not None:
             c, og = x.shape[1], self.offset_group

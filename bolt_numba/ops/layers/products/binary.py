@@ -240,8 +240,7 @@ class BinaryMatMul(Op):
         want_dims(self, "w", w, None, None)
         if x.shape is None or w.shape is None:
             return _result(self, None, -1, thresholds)
-        if not x.shape:
-            raise self.fail("rank of x", 0, "at least 1")
+        self.fail_if(not x.shape, "rank of x", 0, "at least 1")
         want_packs(self, x.shape[-1], w.shape[0], self.zero_one)
         shape = matmul_shape(self, (*x.shape[:-1], w.shape[0]), w.shape)
         if shape is not None:

@@ -28,8 +28,7 @@ def _kernel(owner: Convolution | ConvTranspose, w: TensorType) -> tuple[int, ...
     want_auto_pad(owner, owner.auto_pad)
     if w.shape is None:
         return None
-    if len(w.shape) < 3:
-        raise owner.fail("w", w, "a rank of at least 3")
+    owner.fail_if(len(w.shape) < 3, "w", w, "a rank of at least 3")
     return None if Sym in map(type, w.shape[2:]) else tuple(map(int, w.shape[2:]))  # type: ignore[arg-type]
 
 

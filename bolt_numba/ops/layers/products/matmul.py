@@ -19,8 +19,7 @@ def matmul_shape(owner: Op, a: Shape | None, b: Shape | None) -> Shape | None:
     """Shape of ``numpy.matmul``; raises ShapeError."""
     if a is None or b is None:
         return None
-    if not a or not b:
-        raise owner.fail("rank of operands", f"{len(a)} and {len(b)}", "at least 1")
+    owner.fail_if(not a or not b, "rank of operands", f"{len(a)} and {len(b)}", "at least 1")
     k, other = a[-1], b[-2] if len(b) > 1 else b[0]
     want_dim(owner, "rows of b", other, k)
     rows: Shape = (a[-2],) if len(a) > 1 else ()
@@ -135,14 +134,12 @@ def einsum_terms(owner: Op, equation: str, count: int) -> tuple[list[str], str]:
     """Operand subscripts and the output's, the implicit output written out; raises ShapeError."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
-    if len(terms) != count:
-        raise owner.fail("number of operands", count, f"{len(terms)} for {equation!r}")
+    owner.fail_if(len(terms) != count, "number of operands", count, f"{len(terms)} for {equation!r}")
     if not arrow:
         letters = sorted(c for c in set(left) if c.isalpha() and left.count(c) == 1)
         right = ("..." if "..." in left else "") + "".join(letters)
     unknown = [c for c in right if c.isalpha() and c not in left]
-    if unknown:
-        raise owner.fail("output subscripts", right, f"letters of {left}")
+    owner.fail_if(unknown, "output subscripts", right, f"letters of {left}")
     if len(set(right) - {"."}) != len(right.replace(".", "")):
         raise owner.fail("output subscripts", right, "each letter once")
     if not all(map(_TERM.fullmatch, (*terms, right))) or ("..." in left) != ("..." in right):
@@ -170,8 +167,7 @@ class Einsum(Op):
                 return TensorType(dtype, None)
             head, dots, tail = term.partition("...")
             extra = len(x.shape) - len(head) - len(tail)
-            if extra < 0 or (extra and not dots):
-                raise self.fail("rank of an operand", x, f"{term!r} of {self.equation!r}")
+            self.fail_if(extra < 0 or (extra and not dots), "rank of an operand", x, f"{term!r} of {self.equation!r}")
             middle = broadcast_shapes(self, ellipsis, x.shape[len(head) : len(head) + extra])
             ellipsis = () if middle is None else middle
             dims = x.shape[: len(head)] + x.shape[len(head) + extra :]
