@@ -15,28 +15,15 @@ from bolt_numba.kernels.geometry import transfers as plans
 from bolt_numba.kernels.geometry.elements import DeviceParts, elements
 from bolt_numba.kernels.geometry.transfers import Transfer, has_fixed_size, knows, whole
 from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Step, Types, everywhere
+from bolt_numba.ops.arrays import shape as s
 from bolt_numba.ops.arrays.conversion import BitCast
 from bolt_numba.ops.arrays.gather import Compress
 from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range, Trilu
-from bolt_numba.ops.arrays.shape import (
-    Concat,
-    DepthToSpace,
-    Expand,
-    Flatten,
-    Identity,
-    Reshape,
-    SpaceToDepth,
-    Split,
-    Squeeze,
-    Tile,
-    Transpose,
-    Unsqueeze,
-)
 from bolt_numba.ops.arrays.slicing import Pad, Slice
 from bolt_numba.ops.registry import Op
 
 
-@everywhere(Identity, Reshape, Flatten, Squeeze, Unsqueeze, accepts=has_fixed_size)
+@everywhere(s.Identity, s.Reshape, s.Flatten, s.Squeeze, s.Unsqueeze, accepts=has_fixed_size)
 def copy(op: Op, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """Views are copied only where the planner cannot make them an alias."""
     return on.carried([Transfer(whole(outs[0].nbytes), In(0), Out(0))])
@@ -48,20 +35,20 @@ def bit_cast(op: BitCast, ins: Types, outs: Outs, context: Context, on: DevicePa
     return copy(op, ins, outs, context, on)
 
 
-@everywhere(Transpose, DepthToSpace, SpaceToDepth, accepts=has_fixed_size)
+@everywhere(s.Transpose, s.DepthToSpace, s.SpaceToDepth, accepts=has_fixed_size)
 def transpose(op: Op, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """DepthToSpace and SpaceToDepth turn arrays of six axes."""
     return on.carried(plans.transpose_transfers(op, ins, outs))
 
 
-@everywhere(Concat, accepts=has_fixed_size)
-def concat(op: Concat, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+@everywhere(s.Concat, accepts=has_fixed_size)
+def concat(op: s.Concat, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """One move per operand."""
     return on.carried(plans.concat_transfers(op, ins, outs))
 
 
-@everywhere(Split, accepts=has_fixed_size)
-def split_axis(op: Split, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+@everywhere(s.Split, accepts=has_fixed_size)
+def split_axis(op: s.Split, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     """One move per part."""
     return on.carried(plans.split_transfers(op, ins, outs))
 
@@ -72,13 +59,13 @@ def slice_axes(op: Slice, ins: Types, outs: Outs, context: Context, on: DevicePa
     return on.carried(plans.slice_transfers(op, ins, outs))
 
 
-@everywhere(Expand, accepts=has_fixed_size)
-def expand(op: Expand, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+@everywhere(s.Expand, accepts=has_fixed_size)
+def expand(op: s.Expand, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     return on.carried(plans.expand_transfers(op, ins, outs))
 
 
-@everywhere(Tile, accepts=knows(1))
-def tile(op: Tile, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
+@everywhere(s.Tile, accepts=knows(1))
+def tile(op: s.Tile, ins: Types, outs: Outs, context: Context, on: DeviceParts) -> list[Step]:
     return on.carried(plans.tile_transfers(op, ins, outs))
 
 

@@ -36,70 +36,29 @@ import numpy as np
 from bolt_numba.base.types import F32, F64, I64, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops import pointwise as p
+from bolt_numba.ops.arrays import reduce as r
 from bolt_numba.ops.arrays.gather import Compress, Gather, NonZero
-from bolt_numba.ops.arrays.reduce import (
-    ReduceL1,
-    ReduceL2,
-    ReduceLogSum,
-    ReduceLogSumExp,
-    ReduceMax,
-    ReduceMean,
-    ReduceMin,
-    ReduceProd,
-    ReduceSum,
-    ReduceSumSquare,
-)
 from bolt_numba.ops.arrays.shape import Reshape
 from bolt_numba.ops.layers.pool import AveragePool, LpPool, MaxPool
 from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
-from bolt_numba.ops.pointwise import (
-    Abs,
-    Add,
-    And,
-    BitwiseAnd,
-    BitwiseOr,
-    BitwiseXor,
-    Cast,
-    Ceil,
-    Clip,
-    Div,
-    Equal,
-    Floor,
-    LeakyRelu,
-    Max,
-    Min,
-    Mul,
-    Neg,
-    Not,
-    Or,
-    Pow,
-    PRelu,
-    Reciprocal,
-    Relu,
-    Round,
-    Sign,
-    Sqrt,
-    Sub,
-    Where,
-    Xor,
-)
 from bolt_numba.ops.windows import per_axis, resolve_pads
 from bolt_numba.passes.canonical.views import reshaped
 from bolt_numba.passes.constants import joined_product, joined_sum
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 
-COMMUTATIVE = (Add, Mul, Max, Min, And, Or, Xor, Equal, BitwiseAnd, BitwiseOr, BitwiseXor)
+COMMUTATIVE = (p.Add, p.Mul, p.Max, p.Min, p.And, p.Or, p.Xor, p.Equal, p.BitwiseAnd, p.BitwiseOr, p.BitwiseXor)
 REDUCTIONS = (
-    ReduceSum,
-    ReduceMean,
-    ReduceMax,
-    ReduceMin,
-    ReduceProd,
-    ReduceL1,
-    ReduceL2,
-    ReduceLogSum,
-    ReduceLogSumExp,
-    ReduceSumSquare,
+    r.ReduceSum,
+    r.ReduceMean,
+    r.ReduceMax,
+    r.ReduceMin,
+    r.ReduceProd,
+    r.ReduceL1,
+    r.ReduceL2,
+    r.ReduceLogSum,
+    r.ReduceLogSumExp,
+    r.ReduceSumSquare,
 )
 
 
@@ -116,7 +75,7 @@ def constant_right(m: Match, b: Builder) -> Result:
     return None if m["x"].is_const else b(m.root.op, m["x"], m["c"])
 
 
-NEUTRAL: dict[type[Any], float] = {Add: 0, Sub: 0, Mul: 1, Div: 1, Pow: 1, Or: 0, And: 1, Xor: 0}
+NEUTRAL: dict[type[Any], float] = {p.Add: 0, p.Sub: 0, p.Mul: 1, p.Div: 1, p.Pow: 1, p.Or: 0, p.And: 1, p.Xor: 0}
 
 
 @rule(Pat(tuple(NEUTRAL), (Pat(name="x"), const("c"))))
@@ -135,12 +94,12 @@ def keeps_shape(m: Match, x: Value, other: Value | None = None) -> bool:
     return shape is not None and x.type.shape == shape
 
 
-@rule(Pat(Cast, (Pat(name="x"),)))
+@rule(Pat(p.Cast, (Pat(name="x"),)))
 def drop_cast(m: Match, b: Builder) -> Result:
     return m["x"] if m["x"].type.dtype == m.root.output.type.dtype else None
 
 
-@rule(Pat(Cast, (Pat(Cast, (Pat(name="x"),), name="middle"),)))
+@rule(Pat(p.Cast, (Pat(p.Cast, (Pat(name="x"),), name="middle"),)))
 def merge_casts(m: Match, b: Builder) -> Result:
     start, middle = m["x"].type.dtype, m["middle"].type.dtype
     if start.kind not in "iufb" or middle.kind not in "iuf" or not np.can_cast(start, middle, "safe"):
@@ -148,21 +107,21 @@ def merge_casts(m: Match, b: Builder) -> Result:
     return b(m.root.op, m["x"])
 
 
-@rule(Pat(Sub, (Pat(name="x"), const("c"))))
+@rule(Pat(p.Sub, (Pat(name="x"), const("c"))))
 def sub_to_add(m: Match, b: Builder) -> Result:
     array = m["c"].const
     if array is None or array.dtype.kind not in "if":
         return m.refuse("the dtype has no sign")
-    return b(Add(), m["x"], np.negative(array))
+    return b(p.Add(), m["x"], np.negative(array))
 
 
-@rule(Pat(Sub, (const("c"), Pat(name="x"))))
+@rule(Pat(p.Sub, (const("c"), Pat(name="x"))))
 def zero_sub_to_neg(m: Match, b: Builder) -> Result:
     signed = m["x"].type.dtype.kind in "if"
-    return b(Neg(), m["x"]) if signed and all_equal(m["c"], 0) and keeps_shape(m, m["x"], m["c"]) else None
+    return b(p.Neg(), m["x"]) if signed and all_equal(m["c"], 0) and keeps_shape(m, m["x"], m["c"]) else None
 
 
-@rule(Pat(Div, (Pat(name="x"), const("c"))))
+@rule(Pat(p.Div, (Pat(name="x"), const("c"))))
 def div_to_mul(m: Match, b: Builder) -> Result:
     array = m["c"].const
     if array is None or array.dtype not in (F32, F64) or array.size > 1 << 16:
@@ -171,44 +130,44 @@ def div_to_mul(m: Match, b: Builder) -> Result:
     if not np.all(np.abs(mantissa) == 0.5):
         return m.refuse("the divisor is no power of two")
     inverse = 1 / array
-    return b(Mul(), m["x"], inverse) if np.all(np.isfinite(inverse)) else None
+    return b(p.Mul(), m["x"], inverse) if np.all(np.isfinite(inverse)) else None
 
 
-@rule(Pat(Div, (const("one"), Pat(name="x"))))
+@rule(Pat(p.Div, (const("one"), Pat(name="x"))))
 def one_div_to_reciprocal(m: Match, b: Builder) -> Result:
     floats = m["x"].type.dtype.kind == "f"
-    return b(Reciprocal(), m["x"]) if floats and all_equal(m["one"], 1) and keeps_shape(m, m["x"], m["one"]) else None
+    return b(p.Reciprocal(), m["x"]) if floats and all_equal(m["one"], 1) and keeps_shape(m, m["x"], m["one"]) else None
 
 
-@rule(Pat(Mul, (Pat(name="x"), const("c"))))
+@rule(Pat(p.Mul, (Pat(name="x"), const("c"))))
 def mul_to_neg(m: Match, b: Builder) -> Result:
     signed = m["x"].type.dtype.kind in "if"
-    return b(Neg(), m["x"]) if signed and all_equal(m["c"], -1) and keeps_shape(m, m["x"], m["c"]) else None
+    return b(p.Neg(), m["x"]) if signed and all_equal(m["c"], -1) and keeps_shape(m, m["x"], m["c"]) else None
 
 
-@rule(Pat(Pow, (Pat(name="x"), const("c"))))
+@rule(Pat(p.Pow, (Pat(name="x"), const("c"))))
 def pow_by_floats(m: Match, b: Builder) -> Result:
     """Operands of one dtype run in vectors."""
     c = m["c"].const
     if c is None or c.dtype.kind not in "iu" or m["x"].type.dtype != F32 or np.any(np.abs(c.astype(F64)) > 1 << 24):
         return None
-    return b(Pow(), m["x"], c.astype(F32))
+    return b(p.Pow(), m["x"], c.astype(F32))
 
 
-@rule(Pat(Pow, (Pat(name="x"), const("c"))))
+@rule(Pat(p.Pow, (Pat(name="x"), const("c"))))
 def pow_to_products(m: Match, b: Builder) -> Result:
     x, c = m["x"], scalar_of(m["c"])
     if x.type.dtype.kind != "f" or not keeps_shape(m, x):
         return None
     if c == 2:
-        return b(Mul(), x, x)
+        return b(p.Mul(), x, x)
     if c == 3:
-        return b(Mul(), b(Mul(), x, x), x)
+        return b(p.Mul(), b(p.Mul(), x, x), x)
     if c == 0.5:
-        return b(Sqrt(), x)
+        return b(p.Sqrt(), x)
     if c == -1:
-        return b(Reciprocal(), x)
-    return b(Reciprocal(), b(Sqrt(), x)) if c == -0.5 else None
+        return b(p.Reciprocal(), x)
+    return b(p.Reciprocal(), b(p.Sqrt(), x)) if c == -0.5 else None
 
 
 def _merged_constants(m: Match, b: Builder, join: Callable[[Array, Array], Array | None]) -> Result:
@@ -221,17 +180,17 @@ def _merged_constants(m: Match, b: Builder, join: Callable[[Array, Array], Array
     return m.refuse("the constants lose something") if made is None else b(m.root.op, m["x"], made)
 
 
-@rule(Pat(Add, (Pat(Add, (Pat(name="x"), const("a")), name="inner"), const("c"))))
+@rule(Pat(p.Add, (Pat(p.Add, (Pat(name="x"), const("a")), name="inner"), const("c"))))
 def merge_add_constants(m: Match, b: Builder) -> Result:
     return _merged_constants(m, b, joined_sum)
 
 
-@rule(Pat(Mul, (Pat(Mul, (Pat(name="x"), const("a")), name="inner"), const("c"))))
+@rule(Pat(p.Mul, (Pat(p.Mul, (Pat(name="x"), const("a")), name="inner"), const("c"))))
 def merge_mul_constants(m: Match, b: Builder) -> Result:
     return _merged_constants(m, b, joined_product)
 
 
-@rule(Pat(Clip, (Pat(name="x"),)))
+@rule(Pat(p.Clip, (Pat(name="x"),)))
 def drop_open_clip(m: Match, b: Builder) -> Result:
     op: Any = m.root.op
     if m["x"].type.dtype.kind == "f":
@@ -239,32 +198,32 @@ def drop_open_clip(m: Match, b: Builder) -> Result:
     return m["x"] if op.lo is None and op.hi is None else None
 
 
-@rule(Pat(Clip, (Pat((Clip, Relu), (Pat(name="x"),), name="inner"),)))
+@rule(Pat(p.Clip, (Pat((p.Clip, p.Relu), (Pat(name="x"),), name="inner"),)))
 def merge_clips(m: Match, b: Builder) -> Result:
     inner, outer = m.op("inner"), m.root.op
-    lo, hi = (0, None) if isinstance(inner, Relu) else (inner.lo, inner.hi)
+    lo, hi = (0, None) if isinstance(inner, p.Relu) else (inner.lo, inner.hi)
     return b(_clip_of_clip(lo, hi, outer), m["x"])
 
 
 def _clip_of_clip(lo: Any, hi: Any, outer: Any) -> Any:
     """Bounds of clipping to [lo, hi] and then to the outer bounds; the upper one wins over the lower, NaN always."""
     if any(v != v for v in (lo, hi, outer.lo, outer.hi)):
-        return Clip(math.nan, None)
+        return p.Clip(math.nan, None)
 
     def after(v: Any) -> Any:
         v = v if outer.lo is None else max(v, outer.lo)
         return v if outer.hi is None else min(v, outer.hi)
 
-    return Clip(outer.lo if lo is None else after(lo), outer.hi if hi is None else after(hi))
+    return p.Clip(outer.lo if lo is None else after(lo), outer.hi if hi is None else after(hi))
 
 
-@rule(Pat(Relu, (Pat(Clip, (Pat(name="x"),), name="inner"),)))
+@rule(Pat(p.Relu, (Pat(p.Clip, (Pat(name="x"),), name="inner"),)))
 def merge_relu_of_clip(m: Match, b: Builder) -> Result:
     inner = m.op("inner")
-    return b(_clip_of_clip(inner.lo, inner.hi, Clip(0, None)), m["x"])
+    return b(_clip_of_clip(inner.lo, inner.hi, p.Clip(0, None)), m["x"])
 
 
-@rule(Pat(Mul, (Pat(name="x"), const("c"))))
+@rule(Pat(p.Mul, (Pat(name="x"), const("c"))))
 def mul_by_zero(m: Match, b: Builder) -> Result:
     """Integers only: 0 times a float may be NaN."""
     t = m.root.output.type
@@ -273,8 +232,8 @@ def mul_by_zero(m: Match, b: Builder) -> Result:
     return b.const(np.broadcast_to(np.zeros((), t.dtype), t.dims))
 
 
-INVOLUTIONS = (Neg, Not)
-IDEMPOTENT = (Relu, Abs, Floor, Ceil, Round, Sign)
+INVOLUTIONS = (p.Neg, p.Not)
+IDEMPOTENT = (p.Relu, p.Abs, p.Floor, p.Ceil, p.Round, p.Sign)
 
 
 @rule(Pat(INVOLUTIONS, (Pat(INVOLUTIONS, (Pat(name="x"),), name="inner"),)))
@@ -350,7 +309,7 @@ def reduced_axes(op: Any, inputs: tuple[Value | None, ...]) -> list[int] | None:
     return sorted(int(a) % rank for a in known.reshape(-1))
 
 
-@rule(Pat((ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd), (Pat(name="x"),)))
+@rule(Pat((r.ReduceSum, r.ReduceMean, r.ReduceMax, r.ReduceMin, r.ReduceProd), (Pat(name="x"),)))
 def drop_reduce(m: Match, b: Builder) -> Result:
     axes = reduced_axes(m.root.op, m.root.inputs)
     shape = m["x"].type.shape
@@ -359,17 +318,17 @@ def drop_reduce(m: Match, b: Builder) -> Result:
     return reshaped(b, m["x"], m.root.output.type.shape)
 
 
-@rule(Pat(PRelu, (Pat(name="x"), const("slope"))))
+@rule(Pat(p.PRelu, (Pat(name="x"), const("slope"))))
 def prelu_to_leaky(m: Match, b: Builder) -> Result:
     slope = m["slope"].const
     if slope is None or not slope.size or not keeps_shape(m, m["x"]) or not all_equal(m["slope"], slope.flat[0]):
         return m.refuse("the slope is not one number")
     if m["x"].type.dtype.kind != "f":
         return None
-    return b(LeakyRelu(float(slope.flat[0])), m["x"])
+    return b(p.LeakyRelu(float(slope.flat[0])), m["x"])
 
 
-_SCALED_TABLE = Pat(Mul, (Pat(Cast, (const("w"),), name="cast"), const("scale")))
+_SCALED_TABLE = Pat(p.Mul, (Pat(p.Cast, (const("w"),), name="cast"), const("scale")))
 
 
 @rule(Pat(Gather, (_SCALED_TABLE, Pat(name="at")), where=lambda op: op.axis == 0))
@@ -379,15 +338,15 @@ def lookup_before_scale(m: Match, b: Builder) -> Result:
     if len(scale.dims) != len(w.dims) or scale.dims[0] != w.dims[0]:
         return m.refuse("the scale is not per row")
     rows = b(m.op("cast"), b(m.root.op, m["w"], m["at"]))
-    return b(Mul(), rows, b(m.root.op, m["scale"], m["at"]))
+    return b(p.Mul(), rows, b(m.root.op, m["scale"], m["at"]))
 
 
-@rule(Pat(Gather, (Pat(Cast, (const("w"),), name="table"), Pat(name="at")), where=lambda op: op.axis == 0))
+@rule(Pat(Gather, (Pat(p.Cast, (const("w"),), name="table"), Pat(name="at")), where=lambda op: op.axis == 0))
 def lookup_before_cast(m: Match, b: Builder) -> Result:
     return b(m.op("table"), b(m.root.op, m["w"], m["at"]))
 
 
-@rule(Pat(Where, (const("cond"), Pat(name="x"), Pat(name="y"))))
+@rule(Pat(p.Where, (const("cond"), Pat(name="x"), Pat(name="y"))))
 def drop_where(m: Match, b: Builder) -> Result:
     for wanted, name in ((1, "x"), (0, "y")):
         if all_equal(m["cond"], wanted) and keeps_shape(m, m[name]):

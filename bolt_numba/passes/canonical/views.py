@@ -22,26 +22,13 @@ import numpy as np
 from bolt_numba.base.types import Array, Dim, Shape, Sym, TensorType
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
-from bolt_numba.ops.arrays.shape import (
-    Concat,
-    Expand,
-    Flatten,
-    Identity,
-    Pad,
-    Reshape,
-    Slice,
-    Split,
-    Squeeze,
-    Tile,
-    Transpose,
-    Unsqueeze,
-)
+from bolt_numba.ops.arrays import shape as s
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise.row import Pointwise
 from bolt_numba.ops.shapes import product
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 
-VIEWS = (Reshape, Flatten, Squeeze, Unsqueeze)
+VIEWS = (s.Reshape, s.Flatten, s.Squeeze, s.Unsqueeze)
 
 
 def shape_operand(x: TensorType, wanted: Shape | None) -> Array | None:
@@ -65,8 +52,8 @@ def is_free(*nodes: Node) -> bool:
     """Whether views must stay, as they may ask for what is not possible: by data, or of an axis that may not be 1."""
     return any(
         any(v is not None and v.type.value is None for v in node.inputs[1:])
-        or (isinstance(node.op, Squeeze) and not _drops_ones(node))
-        or (isinstance(node.op, Reshape) and not _keeps_all(node))
+        or (isinstance(node.op, s.Squeeze) and not _drops_ones(node))
+        or (isinstance(node.op, s.Reshape) and not _keeps_all(node))
         for node in nodes
     )
 
@@ -93,7 +80,7 @@ def reshaped(b: Builder, x: Value, wanted: Shape | None) -> Value | None:
     if wanted is not None and x.type.shape == wanted:
         return x
     operand = shape_operand(x.type, wanted)
-    return None if operand is None else b(Reshape(), x, operand)
+    return None if operand is None else b(s.Reshape(), x, operand)
 
 
 def axis_groups(a: Shape, z: Shape) -> list[tuple[list[int], list[int]]] | None:
@@ -135,7 +122,7 @@ def _smaller(p: Dim, q: Dim) -> bool:
     return p < q
 
 
-@rule(Pat(Reshape, (Pat(name="x"), Pat(name="shape"))))
+@rule(Pat(s.Reshape, (Pat(name="x"), Pat(name="shape"))))
 def pin_shape(m: Match, b: Builder) -> Result:
     operand = None if is_free(m.root) else shape_operand(m["x"].type, m.root.output.type.shape)
     if operand is None:
@@ -143,10 +130,10 @@ def pin_shape(m: Match, b: Builder) -> Result:
     old = m["shape"].const
     if old is not None and np.array_equal(old, operand) and not m.root.op.allowzero:  # type: ignore[attr-defined]
         return None
-    return b(Reshape(), m["x"], operand)
+    return b(s.Reshape(), m["x"], operand)
 
 
-@rule(Pat((Flatten, Squeeze, Unsqueeze), (Pat(name="x"),)))
+@rule(Pat((s.Flatten, s.Squeeze, s.Unsqueeze), (Pat(name="x"),)))
 def view_to_reshape(m: Match, b: Builder) -> Result:
     made = None if is_free(m.root) else reshaped(b, m["x"], m.root.output.type.shape)
     return m.refuse("the shape cannot be a constant") if made is None else made
@@ -158,35 +145,35 @@ def merge_reshapes(m: Match, b: Builder) -> Result:
     return m.refuse("the shape cannot be a constant") if made is None else made
 
 
-@rule(Pat((*VIEWS, Expand, Tile, Identity), (Pat(name="x"),)))
+@rule(Pat((*VIEWS, s.Expand, s.Tile, s.Identity), (Pat(name="x"),)))
 def drop_same_shape(m: Match, b: Builder) -> Result:
     shape = m.root.output.type.shape
     same = shape is not None and shape == m["x"].type.shape and not is_free(m.root)
-    return m["x"] if same or isinstance(m.root.op, Identity) else None
+    return m["x"] if same or isinstance(m.root.op, s.Identity) else None
 
 
-@rule(Pat(Transpose, (Pat(name="x"),)))
+@rule(Pat(s.Transpose, (Pat(name="x"),)))
 def drop_transpose(m: Match, b: Builder) -> Result:
     perm: tuple[int, ...] = m.root.op.perm  # type: ignore[attr-defined]
     return m["x"] if perm == tuple(range(len(perm))) else None
 
 
-@rule(Pat(Transpose, (Pat(Transpose, (Pat(name="x"),), name="inner"),)))
+@rule(Pat(s.Transpose, (Pat(s.Transpose, (Pat(name="x"),), name="inner"),)))
 def merge_transposes(m: Match, b: Builder) -> Result:
     inner: tuple[int, ...] = m.op("inner").perm
     outer: tuple[int, ...] = m.root.op.perm  # type: ignore[attr-defined]
     perm = tuple(inner[i] for i in outer)
-    return m["x"] if perm == tuple(range(len(perm))) else b(Transpose(perm), m["x"])
+    return m["x"] if perm == tuple(range(len(perm))) else b(s.Transpose(perm), m["x"])
 
 
-@rule(Pat((Slice, Split, Pad), (Pat(name="x"),)))
+@rule(Pat((s.Slice, s.Split, s.Pad), (Pat(name="x"),)))
 def drop_whole(m: Match, b: Builder) -> Result:
     x, op, shape = m["x"], m.root.op, m.root.output.type.shape
     if len(m.root.outputs) != 1:
         return None
-    if isinstance(op, Slice) and not _positive_steps(m):
+    if isinstance(op, s.Slice) and not _positive_steps(m):
         return m.refuse("steps are not known to be positive")
-    if isinstance(op, Pad) and not _zero(m.root.inputs[1]):
+    if isinstance(op, s.Pad) and not _zero(m.root.inputs[1]):
         return None
     if shape == () and is_free(m.root):
         return m.refuse("the operands may be for axes that there are not")
@@ -205,7 +192,7 @@ def _zero(value: Value | None) -> bool:
     return known is not None and not np.any(known)
 
 
-@rule(Pat(Concat))
+@rule(Pat(s.Concat))
 def drop_empty_concat_operands(m: Match, b: Builder) -> Result:
     op: Any = m.root.op
     inputs = [v for v in m.root.inputs if v is not None]
@@ -216,13 +203,13 @@ def drop_empty_concat_operands(m: Match, b: Builder) -> Result:
     return kept[0] if len(kept) == 1 else b(op, *kept)
 
 
-@rule(Pat(Concat))
+@rule(Pat(s.Concat))
 def merge_concats(m: Match, b: Builder) -> Result:
     op: Any = m.root.op
     operands: list[Value | None] = []
     for v in m.root.inputs:
         inner = v.node if v is not None else None
-        if v is not None and inner is not None and isinstance(inner.op, Concat) and _same_axis(op, inner.op, v):
+        if v is not None and inner is not None and isinstance(inner.op, s.Concat) and _same_axis(op, inner.op, v):
             if not m.sole(v):
                 return m.refuse(f"%{v.name} has another reader")
             operands += inner.inputs
@@ -258,7 +245,7 @@ class DropExpand:
         if not isinstance(op, Pointwise) or node.output.type.shape is None:
             return None
         for i, v in enumerate(node.inputs):
-            if v is None or v.node is None or not isinstance(v.node.op, Expand):
+            if v is None or v.node is None or not isinstance(v.node.op, s.Expand):
                 continue
             source = v.node.inputs[0]
             operands = [source if k == i else w for k, w in enumerate(node.inputs)]
@@ -286,14 +273,14 @@ def _broadcast(operands: Sequence[Value | None]) -> Shape | None:
 _JOINED = Pat(VIEWS, (Pat(name="x"),), name="joined")
 
 
-@rule(Pat(VIEWS, (Pat(Transpose, (_JOINED,), name="moved", sole_use=True),)))
+@rule(Pat(VIEWS, (Pat(s.Transpose, (_JOINED,), name="moved", sole_use=True),)))
 def transpose_between_views(m: Match, b: Builder) -> Result:
     x, perm = m["x"], m.op("moved").perm
     before, after = x.type.shape, m["joined"].type.shape
     groups = None if before is None or after is None else axis_groups(before, after)
     if groups is None or any(len(right) != 1 for _, right in groups) or len(groups) != len(perm):
         return m.refuse("the first view does more than joining axes")
-    moved = b(Transpose(tuple(i for p in perm for i in groups[p][0])), x)
+    moved = b(s.Transpose(tuple(i for p in perm for i in groups[p][0])), x)
     made = reshaped(b, moved, m.root.output.type.shape)
     return m.refuse("the shape cannot be a constant") if made is None else made
 

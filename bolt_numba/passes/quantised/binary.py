@@ -21,6 +21,7 @@ from bolt_numba.base.records import record
 from bolt_numba.base.types import BOOL, F32, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
+from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.shape import Flatten, Pad, Reshape, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.layers.products.binary import (
@@ -34,35 +35,17 @@ from bolt_numba.ops.layers.products.binary import (
 )
 from bolt_numba.ops.layers.products.conv import Conv
 from bolt_numba.ops.layers.products.matmul import MatMul
-from bolt_numba.ops.pointwise import (
-    Add,
-    Cast,
-    Clip,
-    Div,
-    Greater,
-    GreaterOrEqual,
-    Less,
-    LessOrEqual,
-    Mul,
-    Neg,
-    Not,
-    Relu,
-    Round,
-    Sign,
-    Sub,
-    Where,
-)
 from bolt_numba.ops.registry import Op
 from bolt_numba.passes.constants import scaled_weight
 from bolt_numba.passes.recognise.absorb import pad_value, window_pads, with_pads
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, const, rule, scalar_of
 
-COMPARISONS: dict[type[Op], str] = {Greater: "gt", GreaterOrEqual: "ge", Less: "lt", LessOrEqual: "le"}
+COMPARISONS: dict[type[Op], str] = {p.Greater: "gt", p.GreaterOrEqual: "ge", p.Less: "lt", p.LessOrEqual: "le"}
 SWAPPED = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge"}
 OPPOSITE = {name: f"not_{name}" for name in SWAPPED}
-AFFINE = (Add, Sub, Mul, Div, Neg)
+AFFINE = (p.Add, p.Sub, p.Mul, p.Div, p.Neg)
 MOVES = (Reshape, Flatten, Squeeze, Unsqueeze, Transpose)
-TWOFOLD = (Sign, Where, Cast, Round, MaxPool, *AFFINE, *MOVES)
+TWOFOLD = (p.Sign, p.Where, p.Cast, p.Round, MaxPool, *AFFINE, *MOVES)
 """What makes, or only changes, twofold values."""
 DEPTH = 8
 
@@ -95,13 +78,13 @@ def twofold_of(value: Value, axis: int, depth: int = DEPTH) -> Twofold | None:
 
 
 def _of_sign(node: Node, x: Value, axis: int) -> Twofold | None:
-    if x.node is not None and isinstance(x.node.op, Relu):
+    if x.node is not None and isinstance(x.node.op, p.Relu):
         return _seen(x.node.inputs[0], "gt", _numbers(0), _numbers(0, 1))
     return _seen(x, SIGN, _numbers(0), _numbers(-1, 0, 1))
 
 
 def _of_round(node: Node, x: Value, axis: int) -> Twofold | None:
-    if x.node is None or x.node.op != Clip(0, 1):
+    if x.node is None or x.node.op != p.Clip(0, 1):
         return None
     return _seen(x.node.inputs[0], "gt", _numbers(0.5), _numbers(0, 1))
 
@@ -118,10 +101,10 @@ def _of_where(node: Node, x: Value, axis: int) -> Twofold | None:
 
 
 SOURCES: dict[Any, Callable[[Node, Value, int], Twofold | None]] = {
-    Sign: _of_sign,
-    Round: _of_round,
-    Cast: _of_cast,
-    Where: _of_where,
+    p.Sign: _of_sign,
+    p.Round: _of_round,
+    p.Cast: _of_cast,
+    p.Where: _of_where,
 }
 
 
@@ -161,7 +144,7 @@ def _affine(node: Node, axis: int, depth: int) -> Twofold | None:
 def _compared(condition: Value, axis: int, numbers: Array) -> Twofold | None:
     """Twofold values by a comparison with constants."""
     node = condition.node
-    while node is not None and isinstance(node.op, Not) and node.inputs[0] is not None:
+    while node is not None and isinstance(node.op, p.Not) and node.inputs[0] is not None:
         node, numbers = node.inputs[0].node, numbers[::-1]
     name = None if node is None else COMPARISONS.get(type(node.op))
     if node is None or name is None:
@@ -185,7 +168,7 @@ def _seen(x: Value | None, compare: str, bound: Array, numbers: Array) -> Twofol
     if x is None or x.type.dtype != F32 or np.any(np.isnan(bound)):
         return None
     op: Any = None if x.node is None else x.node.op
-    while isinstance(op, Clip) and x.node is not None and x.node.inputs[0] is not None:
+    while isinstance(op, p.Clip) and x.node is not None and x.node.inputs[0] is not None:
         low, high = (-np.inf if op.lo is None else op.lo), (np.inf if op.hi is None else op.hi)
         if not (np.all(bound > low) and np.all(bound < high)):
             break

@@ -22,24 +22,10 @@ import numpy as np
 from bolt_numba.base.types import Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Node, Value
+from bolt_numba.ops.arrays import shape as s
 from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.arrays.reduce import ArgMax, ArgMin, ReduceMax, ReduceMin
-from bolt_numba.ops.arrays.shape import (
-    Concat,
-    DepthToSpace,
-    Expand,
-    Flatten,
-    Pad,
-    Reshape,
-    Slice,
-    SpaceToDepth,
-    Split,
-    Squeeze,
-    Tile,
-    Transpose,
-    Unsqueeze,
-)
 from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Clip, Max, Min, Relu, Where
@@ -53,9 +39,9 @@ from bolt_numba.passes.quantised.conversions import (
 )
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rule
 
-KEEPING = (Reshape, Flatten, Squeeze, Unsqueeze, Transpose, Expand, Tile, DepthToSpace, SpaceToDepth)
+KEEPING = (s.Reshape, s.Flatten, s.Squeeze, s.Unsqueeze, s.Transpose, s.Expand, s.Tile, s.DepthToSpace, s.SpaceToDepth)
 """Moves after which there are as many elements, or more."""
-PICKING = (Slice, Split, Gather, GatherElements, GatherND)
+PICKING = (s.Slice, s.Split, Gather, GatherElements, GatherND)
 """Moves that may leave elements out."""
 _WIDE = Pat(DequantizeLinear, (Pat(name="x"),), name="wide")
 
@@ -74,10 +60,10 @@ def dequantize_after_move(m: Match, b: Builder) -> Result:
     return _behind(m, b, m.root.op, *m.root.inputs[1:])
 
 
-@rule(Pat(Transpose, (_WIDE,)))
+@rule(Pat(s.Transpose, (_WIDE,)))
 def dequantize_after_axis_move(m: Match, b: Builder) -> Result:
     wide, root = m.node("wide"), m.root.op
-    assert isinstance(root, Transpose)
+    assert isinstance(root, s.Transpose)
     scale, perm = wide.inputs[1], root.perm
     if is_per_tensor(wide) or scale is None or scale.type.shape is None or len(scale.type.shape) != 1:
         return m.refuse("not a scale for each index of an axis")
@@ -102,10 +88,10 @@ def _code_of(wide: Node, number: float) -> Array | None:
     return found if exact else None
 
 
-@rule(Pat(Pad, (_WIDE,)))
+@rule(Pat(s.Pad, (_WIDE,)))
 def dequantize_after_pad(m: Match, b: Builder) -> Result:
     wide, op = dequantized(m["wide"]), m.root.op
-    assert isinstance(op, Pad)
+    assert isinstance(op, s.Pad)
     if wide is None:
         return m.refuse("not one scale for all")
     _, pads, value, axes = (*m.root.inputs, None, None)[:4]
@@ -147,7 +133,7 @@ def dequantize_after_window(m: Match, b: Builder) -> Result:
     return (b(wide.op, made[0], *wide.inputs[1:]), *made[1:])
 
 
-@rule(Pat((Concat, Max, Min, Where)))
+@rule(Pat((s.Concat, Max, Min, Where)))
 def dequantize_after_join(m: Match, b: Builder) -> Result:
     first = 1 if isinstance(m.root.op, Where) else 0
     wides = [dequantized(v) for v in m.root.inputs[first:]]
@@ -177,7 +163,7 @@ def quantize_before_move(m: Match, b: Builder) -> Result:
     return b(moved.op, b(m.root.op, m["x"], *m.root.inputs[1:]), *moved.inputs[1:])
 
 
-@rule(Pat(QuantizeLinear, (Pat(Concat, name="joined", sole_use=True),)))
+@rule(Pat(QuantizeLinear, (Pat(s.Concat, name="joined", sole_use=True),)))
 def quantize_before_join(m: Match, b: Builder) -> Result:
     if not is_per_tensor(m.root) or m.root.output.type.dtype not in CODES:
         return m.refuse("not one scale for all")

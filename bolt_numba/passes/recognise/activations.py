@@ -28,15 +28,7 @@ import numpy as np
 from bolt_numba.base.types import F32, TensorType
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.arrays.reduce import (
-    LogSoftmax,
-    ReduceL2,
-    ReduceMax,
-    ReduceMean,
-    ReduceSum,
-    ReduceSumSquare,
-    Softmax,
-)
+from bolt_numba.ops.arrays import reduce as r
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
 from bolt_numba.ops.pointwise import (
     Abs,
@@ -309,21 +301,21 @@ def recognise_softsign(m: Match, b: Builder) -> Result:
     return b(Softsign(), m["x"])
 
 
-_BELOW = Pat(Sub, (Pat(name="x"), Pat(ReduceMax, (Pat(name="x"),), name="top")))
+_BELOW = Pat(Sub, (Pat(name="x"), Pat(r.ReduceMax, (Pat(name="x"),), name="top")))
 
 
-@rule(Pat(Div, (Pat(Exp, (_BELOW,), name="e"), Pat(ReduceSum, (Pat(name="e"),), name="sum"))))
+@rule(Pat(Div, (Pat(Exp, (_BELOW,), name="e"), Pat(r.ReduceSum, (Pat(name="e"),), name="sum"))))
 def recognise_softmax(m: Match, b: Builder) -> Result:
     nodes = m.node("top"), m.node("sum")
     axes = [reduced_axes(node.op, node.inputs) for node in nodes]
     if axes[0] is None or axes[0] != axes[1] or len(axes[0]) != 1 or not all(m.op(n).keepdims for n in ("top", "sum")):
         return m.refuse("not along one axis")
-    return b(Softmax(axes[0][0]), m["x"])
+    return b(r.Softmax(axes[0][0]), m["x"])
 
 
-@rule(Pat(Log, (Pat(Softmax, (Pat(name="x"),), name="softmax", sole_use=True),)))
+@rule(Pat(Log, (Pat(r.Softmax, (Pat(name="x"),), name="softmax", sole_use=True),)))
 def recognise_log_softmax(m: Match, b: Builder) -> Result:
-    return b(LogSoftmax(m.op("softmax").axis), m["x"])
+    return b(r.LogSoftmax(m.op("softmax").axis), m["x"])
 
 
 @rule(Pat((AveragePool, MaxPool), (Pat(name="x"),)))
@@ -336,19 +328,19 @@ def recognise_global_pool(m: Match, b: Builder) -> Result:
     rank = len(op.kernel_shape)
     if tuple(x.shape[first : first + rank]) != tuple(op.kernel_shape) or any(d != 1 for d in op.dilations):
         return None
-    reduce = ReduceMean() if isinstance(op, AveragePool) else ReduceMax()
+    reduce = r.ReduceMean() if isinstance(op, AveragePool) else r.ReduceMax()
     return b(reduce, m["x"], np.arange(first, first + rank, dtype=np.int64))
 
 
-@rule(Pat(Sqrt, (Pat((ReduceSum, ReduceSumSquare), name="sum", sole_use=True),)))
+@rule(Pat(Sqrt, (Pat((r.ReduceSum, r.ReduceSumSquare), name="sum", sole_use=True),)))
 def recognise_l2(m: Match, b: Builder) -> Result:
     op: Any = m.op("sum")
     x, *axes = m.node("sum").inputs
-    if isinstance(op, ReduceSum):
+    if isinstance(op, r.ReduceSum):
         x, other = _made_by(x, Mul) or (None, x)
         if x is not other:
             return None
-    return b(ReduceL2(keepdims=op.keepdims, noop_with_empty_axes=op.noop_with_empty_axes), x, *axes)
+    return b(r.ReduceL2(keepdims=op.keepdims, noop_with_empty_axes=op.noop_with_empty_axes), x, *axes)
 
 
 RULES: tuple[Rule, ...] = (

@@ -12,39 +12,24 @@ from bolt_numba.converters.builder import Ints, ints, known_scalar
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader, reader
 from bolt_numba.ir.graph import Value
+from bolt_numba.ops.arrays import shape as s
 from bolt_numba.ops.arrays.conversion import BitCast
 from bolt_numba.ops.arrays.generate import ConstantOfShape, EyeLike, Range, Trilu
 from bolt_numba.ops.arrays.random import Dropout
-from bolt_numba.ops.arrays.shape import (
-    Concat,
-    DepthToSpace,
-    Expand,
-    Flatten,
-    Identity,
-    Reshape,
-    Shape,
-    Size,
-    SpaceToDepth,
-    Split,
-    Squeeze,
-    Tile,
-    Transpose,
-    Unsqueeze,
-)
 from bolt_numba.ops.arrays.slicing import Pad, ReverseSequence, Slice
 from bolt_numba.ops.pointwise import Cast
 
-add_as_is(Identity, Flatten, Expand, Shape, Size, Trilu, DepthToSpace)
-add_as_is(Concat, since=4)
-add_as_is(Reshape, since=5)
-add_as_is(Tile, since=6)
+add_as_is(s.Identity, s.Flatten, s.Expand, s.Shape, s.Size, Trilu, s.DepthToSpace)
+add_as_is(s.Concat, since=4)
+add_as_is(s.Reshape, since=5)
+add_as_is(s.Tile, since=6)
 add_as_is(Slice, since=10)
 add_as_is(Pad, since=11)
-add_as_is(Squeeze, Unsqueeze, since=13)
+add_as_is(s.Squeeze, s.Unsqueeze, since=13)
 add_as_is(EyeLike, BitCast)
-add_reader("Concat", AsIs(Concat, axis=1))
-add_reader("Squeeze", AsIs(Squeeze(), "x axes=?"))
-add_reader("Unsqueeze", AsIs(Unsqueeze(), "x axes="))
+add_reader("Concat", AsIs(s.Concat, axis=1))
+add_reader("Squeeze", AsIs(s.Squeeze(), "x axes=?"))
+add_reader("Unsqueeze", AsIs(s.Unsqueeze(), "x axes="))
 add_reader("ReverseSequence", AsIs(ReverseSequence, "x lengths"))
 
 
@@ -73,7 +58,7 @@ def dropout_1(b: NodeBuilder, x: Value, *, ratio: float = 0.5, is_test: bool = F
 
 def _ones(b: NodeBuilder, x: Value) -> Value:
     dtype = BOOL if b.version >= 10 else x.type.dtype
-    return b(ConstantOfShape(True if dtype == BOOL else 1.0, dtype), b(Shape(), x))
+    return b(ConstantOfShape(True if dtype == BOOL else 1.0, dtype), b(s.Shape(), x))
 
 
 @reader("Constant")
@@ -114,12 +99,12 @@ def constant_of_shape(b: NodeBuilder, shape: Value, *, value: Array | None = Non
 
 @reader("Reshape")
 def reshape_1(b: NodeBuilder, x: Value, *, shape: Ints = ()) -> Value:
-    return b(Reshape(), x, ints(shape))
+    return b(s.Reshape(), x, ints(shape))
 
 
 @reader("Transpose")
 def transpose(b: NodeBuilder, x: Value, *, perm: Ints | None = None) -> Value:
-    return b(Transpose(tuple(range(b.rank_of(x)))[::-1] if perm is None else perm), x)
+    return b(s.Transpose(tuple(range(b.rank_of(x)))[::-1] if perm is None else perm), x)
 
 
 @reader("Split", since=13)
@@ -140,14 +125,14 @@ def split_1(b: NodeBuilder, x: Value, sizes: Value | None = None, *, axis: int =
 
 
 def _parts(b: NodeBuilder, x: Value, sizes: Any, axis: int) -> list[Value]:
-    return b.node(Split(axis, len(b.outputs)), x, sizes).outputs
+    return b.node(s.Split(axis, len(b.outputs)), x, sizes).outputs
 
 
 @reader("Tile")
 def tile_1(b: NodeBuilder, x: Value, tiles: Value, axis: Value) -> Value:
     repeats = [1] * b.rank_of(x)
     repeats[b.known_ints(axis, "axis")[0]] = b.known_ints(tiles, "tiles")[0]
-    return b(Tile(), x, ints(repeats))
+    return b(s.Tile(), x, ints(repeats))
 
 
 @reader("Pad", since=2)
@@ -174,7 +159,7 @@ def space_to_depth(b: NodeBuilder, x: Value, *, blocksize: int, mode: str = "DCR
     if mode == "CRD":
         return _space_to_depth_crd(b, x, blocksize)
     b.invalid_if(mode != "DCR", "mode", mode, "DCR or CRD")
-    return b(SpaceToDepth(blocksize), x)
+    return b(s.SpaceToDepth(blocksize), x)
 
 
 def _space_to_depth_crd(b: NodeBuilder, x: Value, blocksize: int) -> Value:
@@ -182,6 +167,6 @@ def _space_to_depth_crd(b: NodeBuilder, x: Value, blocksize: int) -> Value:
     n, c, h, w = (b.static_dim(x, i) for i in range(4))
     b.invalid_if(blocksize < 1 or h % blocksize or w % blocksize, "blocksize", blocksize, f"a divisor of {h} and {w}")
     oh, ow = h // blocksize, w // blocksize
-    blocks = b(Reshape(), x, ints([n, c, oh, blocksize, ow, blocksize]))
-    moved = b(Transpose((0, 1, 3, 5, 2, 4)), blocks)
-    return b(Reshape(), moved, ints([n, c * blocksize * blocksize, oh, ow]))
+    blocks = b(s.Reshape(), x, ints([n, c, oh, blocksize, ow, blocksize]))
+    moved = b(s.Transpose((0, 1, 3, 5, 2, 4)), blocks)
+    return b(s.Reshape(), moved, ints([n, c * blocksize * blocksize, oh, ow]))

@@ -12,31 +12,18 @@ from bolt_numba.converters.builder import Ints, ints
 from bolt_numba.converters.paddle.reading.graph import PaddleBuilder
 from bolt_numba.converters.paddle.reading.registry import PADDLE
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.arrays.reduce import (
-    ArgMax,
-    ArgMin,
-    CumProd,
-    CumSum,
-    ReduceL1,
-    ReduceL2,
-    ReduceLogSumExp,
-    ReduceMax,
-    ReduceMean,
-    ReduceMin,
-    ReduceProd,
-    ReduceSum,
-)
+from bolt_numba.ops.arrays import reduce as r
 from bolt_numba.ops.arrays.shape import Shape
 from bolt_numba.ops.pointwise import Abs, Add, Cast, Div, Mul, Pow, Sqrt, Sub
 
 _REDUCTIONS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "reduce_sum": (ReduceSum, ("sum",)),
-    "reduce_mean": (ReduceMean, ("mean",)),
-    "reduce_max": (ReduceMax, ("max",)),
-    "reduce_min": (ReduceMin, ("min",)),
-    "reduce_amax": (ReduceMax, ("amax",)),
-    "reduce_amin": (ReduceMin, ("amin",)),
-    "reduce_prod": (ReduceProd, ("prod",)),
+    "reduce_sum": (r.ReduceSum, ("sum",)),
+    "reduce_mean": (r.ReduceMean, ("mean",)),
+    "reduce_max": (r.ReduceMax, ("max",)),
+    "reduce_min": (r.ReduceMin, ("min",)),
+    "reduce_amax": (r.ReduceMax, ("amax",)),
+    "reduce_amin": (r.ReduceMin, ("amin",)),
+    "reduce_prod": (r.ReduceProd, ("prod",)),
 }
 DIMS = {"dim": "axis", "AxisTensor": "axis", "AxisTensorList": "axis*", "out_dtype": "dtype"}
 TRUTHS = {**DIMS, "out_dtype": "in_dtype"}
@@ -83,9 +70,9 @@ def _reduction(name: str) -> Any:
         """Along the axes, or all of them; bools and narrow integers are summed as i64."""
         if dtype is not None:
             x = b.to(x, dtype)
-        elif x.type.dtype == BOOL or (x.type.dtype == I32 and operator is ReduceSum):
+        elif x.type.dtype == BOOL or (x.type.dtype == I32 and operator is r.ReduceSum):
             x = b.to(x, I64)
-        elif operator is ReduceMean:
+        elif operator is r.ReduceMean:
             x = b.floating(x)
         made: Value = _over(operator)(b, x, axis, keepdim=keepdim, reduce_all=reduce_all)
         return made
@@ -97,15 +84,15 @@ for _name, (_, _pir) in _REDUCTIONS.items():
     PADDLE.reader(legacy=(_name,), pir=_pir, slots=DIMS)(_reduction(_name))
 
 
-PADDLE.reader(legacy=("reduce_all",), pir=("all",), slots=TRUTHS)(_quantifier(ReduceMin))
-PADDLE.reader(legacy=("reduce_any",), pir=("any",), slots=TRUTHS)(_quantifier(ReduceMax))
-PADDLE.reader("logsumexp", slots=TRUTHS)(_over(ReduceLogSumExp, lambda b, x: b.floating(x)))
-PADDLE.reader("frobenius_norm", slots=TRUTHS)(_over(ReduceL2))
+PADDLE.reader(legacy=("reduce_all",), pir=("all",), slots=TRUTHS)(_quantifier(r.ReduceMin))
+PADDLE.reader(legacy=("reduce_any",), pir=("any",), slots=TRUTHS)(_quantifier(r.ReduceMax))
+PADDLE.reader("logsumexp", slots=TRUTHS)(_over(r.ReduceLogSumExp, lambda b, x: b.floating(x)))
+PADDLE.reader("frobenius_norm", slots=TRUTHS)(_over(r.ReduceL2))
 
 
 @PADDLE.reader(legacy=("mean",), pir=("mean_all",))
 def mean_all(b: PaddleBuilder, x: Value) -> Value:
-    return reduced(b, ReduceMean, b.floating(x), (), False)
+    return reduced(b, r.ReduceMean, b.floating(x), (), False)
 
 
 @PADDLE.reader("p_norm")
@@ -127,12 +114,12 @@ def p_norm(
 def normed(b: PaddleBuilder, x: Value, p: float, axes: Ints, keepdim: bool) -> Value:
     """The p-norm along axes."""
     if p == 0:
-        return reduced(b, ReduceSum, b.to(b.truth(x), x.type.dtype), axes, keepdim)
+        return reduced(b, r.ReduceSum, b.to(b.truth(x), x.type.dtype), axes, keepdim)
     if math.isinf(p):
-        return reduced(b, ReduceMax if p > 0 else ReduceMin, b(Abs(), x), axes, keepdim)
+        return reduced(b, r.ReduceMax if p > 0 else r.ReduceMin, b(Abs(), x), axes, keepdim)
     if p in (1, 2):
-        return reduced(b, ReduceL1 if p == 1 else ReduceL2, x, axes, keepdim)
-    total = reduced(b, ReduceSum, b(Pow(), b(Abs(), x), p), axes, keepdim)
+        return reduced(b, r.ReduceL1 if p == 1 else r.ReduceL2, x, axes, keepdim)
+    total = reduced(b, r.ReduceSum, b(Pow(), b(Abs(), x), p), axes, keepdim)
     return b(Pow(), total, 1 / p)
 
 
@@ -144,19 +131,19 @@ def dist(b: PaddleBuilder, x: Value, y: Value, *, p: float = 2.0) -> Value:
 @PADDLE.reader("norm", results=("Out", "Norm"))
 def norm(b: PaddleBuilder, x: Value, *, axis: int, epsilon: float = 1e-10) -> tuple[Value, Value]:
     """X / sqrt(sum of squares along an axis + epsilon), and the root."""
-    root = b(Sqrt(), b(Add(), reduced(b, ReduceSum, b(Mul(), x, x), (axis,), True), epsilon))
+    root = b(Sqrt(), b(Add(), reduced(b, r.ReduceSum, b(Mul(), x, x), (axis,), True), epsilon))
     return b(Div(), x, root), root
 
 
-PADDLE.reader("squared_l2_norm")(lambda b, x: b.shaped(reduced(b, ReduceSum, b(Mul(), x, x), (), False), [1]))
+PADDLE.reader("squared_l2_norm")(lambda b, x: b.shaped(reduced(b, r.ReduceSum, b(Mul(), x, x), (), False), [1]))
 
 
 @PADDLE.reader("cos_sim", results=("Out", "XNorm", "YNorm"))
 def cos_sim(b: PaddleBuilder, x: Value, y: Value) -> tuple[Value, Value, Value]:
     """Cosine between rows, and their lengths."""
     axes = tuple(range(1, b.rank_of(x)))
-    first, second = (reduced(b, ReduceL2, v, axes, True) for v in (x, y))
-    products = reduced(b, ReduceSum, b(Mul(), x, y), axes, True)
+    first, second = (reduced(b, r.ReduceL2, v, axes, True) for v in (x, y))
+    products = reduced(b, r.ReduceSum, b(Mul(), x, y), axes, True)
     return b(Div(), b(Div(), products, first), second), first, second
 
 
@@ -181,8 +168,8 @@ def _arg(operator: Any) -> Any:
     return read
 
 
-PADDLE.reader("arg_max", pir=("argmax",))(_arg(ArgMax))
-PADDLE.reader("arg_min", pir=("argmin",))(_arg(ArgMin))
+PADDLE.reader("arg_max", pir=("argmax",))(_arg(r.ArgMax))
+PADDLE.reader("arg_min", pir=("argmin",))(_arg(r.ArgMin))
 
 
 @PADDLE.reader("cumsum")
@@ -192,11 +179,11 @@ def cumsum(
     x = b.to(x, I64) if x.type.dtype == BOOL else x
     if flatten or not b.rank_of(x):
         shape = b(Shape(), x)
-        made = b(CumSum(exclusive, reverse), b.flat(x), b.const(np.array(0)))
+        made = b(r.CumSum(exclusive, reverse), b.flat(x), b.const(np.array(0)))
         return made if b.rank_of(x) else b.shaped(made, shape)
-    return b(CumSum(exclusive, reverse), x, b.to(b.as_scalar(axis), I64))
+    return b(r.CumSum(exclusive, reverse), x, b.to(b.as_scalar(axis), I64))
 
 
 @PADDLE.reader("cumprod", slots={"dim": "dim"})
 def cumprod(b: PaddleBuilder, x: Value, *, dim: int, exclusive: bool = False, reverse: bool = False) -> Value:
-    return b(CumProd(exclusive, reverse), x, b.const(np.array(b.axis_of(x, dim)))) if b.rank_of(x) else x
+    return b(r.CumProd(exclusive, reverse), x, b.const(np.array(b.axis_of(x, dim)))) if b.rank_of(x) else x

@@ -11,22 +11,12 @@ from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.tflite.reading.graph import TfliteBuilder
 from bolt_numba.converters.tflite.reading.registry import TFLITE, as_i64, cast
 from bolt_numba.ir.graph import Value
-from bolt_numba.ops.arrays.reduce import (
-    ArgMax,
-    ArgMin,
-    CumSum,
-    ReduceMax,
-    ReduceMean,
-    ReduceMin,
-    ReduceProd,
-    ReduceSum,
-    TopK,
-)
+from bolt_numba.ops.arrays import reduce as r
 from bolt_numba.ops.arrays.shape import Reshape
 
 REDUCTIONS = {
-    "MEAN": ReduceMean, "SUM": ReduceSum, "REDUCE_PROD": ReduceProd, "REDUCE_MAX": ReduceMax,
-    "REDUCE_MIN": ReduceMin, "REDUCE_ANY": ReduceMax, "REDUCE_ALL": ReduceMin,
+    "MEAN": r.ReduceMean, "SUM": r.ReduceSum, "REDUCE_PROD": r.ReduceProd, "REDUCE_MAX": r.ReduceMax,
+    "REDUCE_MIN": r.ReduceMin, "REDUCE_ANY": r.ReduceMax, "REDUCE_ALL": r.ReduceMin,
 }  # fmt: skip
 
 
@@ -52,9 +42,9 @@ def _search(operator: Any) -> Any:
     return read
 
 
-TFLITE.add("CUMSUM", AsIs(CumSum))
-TFLITE.add("ARG_MAX", _search(ArgMax))
-TFLITE.add("ARG_MIN", _search(ArgMin))
+TFLITE.add("CUMSUM", AsIs(r.CumSum))
+TFLITE.add("ARG_MAX", _search(r.ArgMax))
+TFLITE.add("ARG_MIN", _search(r.ArgMin))
 
 
-TFLITE.reader("TOPK_V2")(lambda b, x, k: b(TopK(), x, b(Reshape(), as_i64(b, k), np.array([1]))))
+TFLITE.reader("TOPK_V2")(lambda b, x, k: b(r.TopK(), x, b(Reshape(), as_i64(b, k), np.array([1]))))

@@ -7,22 +7,8 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import BOOL, F32, I64, U64
+from bolt_numba.ops.arrays import reduce as r
 from bolt_numba.ops.arrays.accumulate import CumMax, CumMin, LogCumSumExp
-from bolt_numba.ops.arrays.reduce import (
-    ArgMax,
-    ArgMin,
-    CumProd,
-    CumSum,
-    Det,
-    Hardmax,
-    LogSoftmax,
-    ReduceLogSumExp,
-    ReduceMax,
-    ReduceMean,
-    ReduceMin,
-    Softmax,
-    TopK,
-)
 from bolt_numba.ops.layers.norm import LRN
 from bolt_numba.plugins.drivers.jax.table import FLOATS, NUMBERS, JaxSite, builds
 
@@ -40,12 +26,12 @@ def sums(s: JaxSite, op: Any, x: Any, axes: Any = None) -> Any:
 
 
 @builds("ReduceMax", "ReduceMin", dtypes=(*NUMBERS, BOOL))
-def extremes(s: JaxSite, op: ReduceMax | ReduceMin, x: Any, axes: Any = None) -> Any:
+def extremes(s: JaxSite, op: r.ReduceMax | r.ReduceMin, x: Any, axes: Any = None) -> Any:
     return (s.np.max if op.name == "ReduceMax" else s.np.min)(x, **_along(s, op))
 
 
 @builds("ReduceMean", dtypes=tuple(d for d in NUMBERS if d not in (I64, U64)))
-def mean(s: JaxSite, op: ReduceMean, x: Any, axes: Any = None) -> Any:
+def mean(s: JaxSite, op: r.ReduceMean, x: Any, axes: Any = None) -> Any:
     """Of integers the quotient of a sum in 64 bits, cut."""
     along = _along(s, op)
     count = int(np.prod([s.dims()[a] for a in along["axis"]], dtype=np.int64))
@@ -62,7 +48,7 @@ def functions_of_sums(s: JaxSite, op: Any, x: Any, axes: Any = None) -> Any:
 
 
 @builds("ReduceLogSumExp", dtypes=FLOATS)
-def log_sum_exp(s: JaxSite, op: ReduceLogSumExp, x: Any, axes: Any = None) -> Any:
+def log_sum_exp(s: JaxSite, op: r.ReduceLogSumExp, x: Any, axes: Any = None) -> Any:
     along = _along(s, op)
     if not along["axis"]:
         return x
@@ -70,7 +56,7 @@ def log_sum_exp(s: JaxSite, op: ReduceLogSumExp, x: Any, axes: Any = None) -> An
 
 
 @builds("Softmax", "LogSoftmax", dtypes=FLOATS)
-def softmax(s: JaxSite, op: LogSoftmax | Softmax, x: Any) -> Any:
+def softmax(s: JaxSite, op: r.LogSoftmax | r.Softmax, x: Any) -> Any:
     below = x - s.np.max(x, axis=op.axis, keepdims=True)
     powers = s.np.exp(below)
     total = s.np.sum(powers, axis=op.axis, keepdims=True)
@@ -78,7 +64,7 @@ def softmax(s: JaxSite, op: LogSoftmax | Softmax, x: Any) -> Any:
 
 
 @builds("ArgMax", "ArgMin", dtypes=NUMBERS, places=(0,))
-def arg(s: JaxSite, op: ArgMax | ArgMin, x: Any) -> Any:
+def arg(s: JaxSite, op: r.ArgMax | r.ArgMin, x: Any) -> Any:
     """The first of equals, or the last."""
     find = s.np.argmax if op.name == "ArgMax" else s.np.argmin
     if not op.select_last_index:
@@ -88,12 +74,12 @@ def arg(s: JaxSite, op: ArgMax | ArgMin, x: Any) -> Any:
 
 
 @builds("Hardmax", dtypes=FLOATS)
-def hardmax(s: JaxSite, op: Hardmax, x: Any) -> Any:
+def hardmax(s: JaxSite, op: r.Hardmax, x: Any) -> Any:
     return s.jax.nn.one_hot(s.np.argmax(x, op.axis), s.dims()[op.axis], dtype=x.dtype, axis=s.axis(op.axis))
 
 
 @builds("TopK", dtypes=NUMBERS, places=(1,))
-def topk(s: JaxSite, op: TopK, x: Any, k: Any) -> Any:
+def topk(s: JaxSite, op: r.TopK, x: Any, k: Any) -> Any:
     """By a stable order, so that of equals the first comes first."""
     axis, count = s.axis(op.axis), s.ints(1, "k")[0]
     if op.largest:
@@ -105,7 +91,7 @@ def topk(s: JaxSite, op: TopK, x: Any, k: Any) -> Any:
     return s.np.take_along_axis(x, first, axis=axis), first.astype(I64)
 
 
-def _running(s: JaxSite, op: CumProd | CumSum | LogCumSumExp, x: Any, axis: int, run: Any, start: Any) -> Any:
+def _running(s: JaxSite, op: r.CumProd | r.CumSum | LogCumSumExp, x: Any, axis: int, run: Any, start: Any) -> Any:
     """A running sum or product, from the end, or without the element itself."""
     x = s.np.flip(x, axis) if op.reverse else x
     y = run(x)
@@ -116,7 +102,7 @@ def _running(s: JaxSite, op: CumProd | CumSum | LogCumSumExp, x: Any, axis: int,
 
 
 @builds("CumSum", "CumProd", dtypes=NUMBERS)
-def cumulative(s: JaxSite, op: CumProd | CumSum, x: Any, axis: Any) -> Any:
+def cumulative(s: JaxSite, op: r.CumProd | r.CumSum, x: Any, axis: Any) -> Any:
     along, is_sum = s.axis(s.ints(1, "axis")[0]), op.name == "CumSum"
     run = s.np.cumsum if is_sum else s.np.cumprod
     return _running(s, op, x, along, lambda v: run(v, axis=along, dtype=x.dtype), 0 if is_sum else 1)
@@ -139,7 +125,7 @@ def running_extremes(s: JaxSite, op: CumMax | CumMin, x: Any) -> Any:
 
 
 @builds("Det", dtypes=FLOATS)
-def det(s: JaxSite, op: Det, x: Any) -> Any:
+def det(s: JaxSite, op: r.Det, x: Any) -> Any:
     return s.np.linalg.det(x)
 
 
