@@ -15,32 +15,17 @@ from bolt_numba.base.types import I8, U8, AnyDType, Array
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ops.arrays.byte_table import ENTRIES, ByteTable
-from bolt_numba.ops.arrays.gather import Gather, GatherElements, GatherND
 from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.arrays.reduce import ArgMax, ArgMin, ReduceMax, ReduceMin
-from bolt_numba.ops.arrays.shape import (
-    Concat,
-    DepthToSpace,
-    Expand,
-    Flatten,
-    Pad,
-    Reshape,
-    Slice,
-    SpaceToDepth,
-    Split,
-    Squeeze,
-    Tile,
-    Transpose,
-    Unsqueeze,
-)
+from bolt_numba.ops.arrays.shape import Concat, Pad
 from bolt_numba.ops.layers.pool import MaxPool
 from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.ops.layers.resize import Resize
 from bolt_numba.ops.pointwise import Clip, Max, Min, Where
+from bolt_numba.passes.quantised.moves import KEEPING, PICKING
 from bolt_numba.passes.rewrite import nested
 
-MOVES = (Reshape, Flatten, Squeeze, Unsqueeze, Transpose, Expand, Tile, DepthToSpace, SpaceToDepth, Slice, Split,
-         Gather, GatherElements, GatherND, ReduceMax, ReduceMin)  # fmt: skip
+MOVES = (*KEEPING, *PICKING, ReduceMax, ReduceMin)
 """What gives bytes of its first operand."""
 HALF = 128
 READS: dict[Any, tuple[tuple[int, int], ...]] = {
