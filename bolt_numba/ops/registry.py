@@ -192,9 +192,3 @@ def result_tuple(result: Any) -> tuple[Any, ...]:
     A result that is itself a list comes as a tuple of one.
     """
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
-
-
-__all__ = [
-    "OPS", "Array", "Op", "fresh_dim", "is_made_up", "normalise_axis", "op", "reserve_dims", "result_tuple",
-    "want_dtype",
-]  # fmt: skip

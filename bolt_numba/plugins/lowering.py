@@ -40,11 +40,6 @@ from bolt_numba.passes.layout.transposes import move_transposes
 from bolt_numba.passes.pipeline import CLEAN, PipelineRun
 from bolt_numba.passes.rewrite import Match, Pat, Result, Rule, rewrite, rule
 
-__all__ = [
-    "ACTIVATIONS", "BYTES", "CHANNELS_FIRST", "CHANNELS_LAST", "CONVERSIONS", "FUSED", "NORMS", "SIGNED",
-    "STEPS_FIRST", "SUMS", "apart", "with_channels_last",
-]  # fmt: skip
-
 
 def apart(*kinds: type[Op]) -> tuple[Rule, ...]:
     """A rule for each of these operators, called like it: the operator as its decomposition has it."""

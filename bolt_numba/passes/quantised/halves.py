@@ -168,6 +168,3 @@ def _converted(array: Array, dtype: AnyDType) -> Array:
     with np.errstate(over="ignore"):
         made[...] = once
     return made if made.shape == array.shape else np.broadcast_to(made, array.shape)
-
-
-__all__ = ["Retyping", "widen_halves"]

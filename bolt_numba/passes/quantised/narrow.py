@@ -52,6 +52,3 @@ def narrow_values(graph: Graph) -> bool:
             node.op = replace(op, to=BF16 if id(node.output) in narrow else F32)
             (node.output.type,) = infer_types(node.op, [None if v is None else v.type for v in node.operands])
     return bool(narrow)
-
-
-__all__ = ["narrow_values"]

@@ -236,6 +236,3 @@ def grouped(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     }  # fmt: skip
     special = (cols, sw) in SPECIAL and plane["dw"] == 1
     return [Step(grouped_kernel(cols if special else 0, sw if special else 0), args, parallel)]
-
-
-__all__ = ["accepts_grouped", "grouped", "grouped_kernel"]

@@ -131,6 +131,3 @@ def is_winograd(op: Conv, ins: Types) -> bool:
         return True
     pads = op.windows(tuple(taps)).resolved(tuple(x.dims[1:-1])).pads
     return not any((*pads[1:3], *pads[4:]))
-
-
-__all__ = ["SlicedLayer", "depth_of", "flat_dims", "flat_filters", "is_column", "is_winograd", "layer_of", "plane_taps"]

@@ -12,7 +12,6 @@ import numpy as np
 from bolt_numba.base.follow import followed
 from bolt_numba.base.types import AnyDType, Array, TensorType
 from bolt_numba.codegen.chain import (
-    ITEM,
     LoopNest,
     Powers,
     can_generate,
@@ -138,6 +137,3 @@ def pointwise_in_place(op: Pointwise | Chain, ins: Types, outs: Outs, context: C
 def pointwise(op: Pointwise | Chain, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Generated loop with operands wider than the result."""
     return _steps(op, ins, outs, context)
-
-
-__all__ = ["ITEM", "scope_of"]

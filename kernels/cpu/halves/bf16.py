@@ -161,6 +161,3 @@ def _step(op: Any, args: dict[str, Argument], sizes: tuple[int, int, int], threa
     span = choose_span(*sizes, terms)
     room = {"span": span, "pack_ld": row_stride(sizes[2]), "scratch_step": scratch_bytes(span, *sizes[1:], terms)}
     return sweep_step(sweep_bf16, op, {**args, **room, "terms": terms, "paired": 0}, sizes, threads, short=True)
-
-
-__all__ = ["accepts_filters", "accepts_weights", "conv_bf16", "matmul_bf16", "product_step"]

@@ -114,6 +114,3 @@ def accepts_filters(op: Conv, ins: Types) -> bool:
 def conv_f16(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """As `conv`, panels in float16."""
     return filter_steps(op, ins, outs, context, HALF_PANELS)
-
-
-__all__ = ["HALF_PANELS", "conv_f16", "fits", "matmul_f16", "pack_panels_f16", "sweep_f16", "unfit"]

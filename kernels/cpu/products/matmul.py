@@ -242,9 +242,3 @@ def sweep_step(
         "paired": PAIRED, **finish(activation, short).args,
     }  # fmt: skip
     return Step(kernel, common | args, threads > 1)
-
-
-__all__ = [
-    "PLAIN", "PanelForm", "accepts_matmul", "conflicting", "dense_step", "is_parallel", "known_bias", "matmul",
-    "matrix_rows", "packed_bias", "packed_panels", "product_steps", "swapped", "sweep_step", "zero_bias",
-]  # fmt: skip

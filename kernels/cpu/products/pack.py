@@ -364,9 +364,3 @@ def pack_winograd(w: Array, size: int, threads: int = 1) -> Array:
         row=row, column=column, work=work, work_step=work.strides[0],
     )  # fmt: skip
     return out
-
-
-__all__ = [
-    "PANEL", "TERMS", "aligned_empty", "aligned_zeros", "choose_terms", "pack_b", "pack_panels", "pack_taps",
-    "pack_winograd", "packable", "padded_bias", "panel_columns", "run_shares", "source_rows",
-]  # fmt: skip

@@ -85,6 +85,3 @@ def pack_narrow(
         column=column, alpha=alpha, part=part, work=work, work_step=work.strides[0],
     )  # fmt: skip
     return out
-
-
-__all__ = ["pack_narrow", "packing"]

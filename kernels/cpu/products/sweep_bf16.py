@@ -297,9 +297,3 @@ def scratch_bytes(span: int, n: int, k: int, terms: int) -> int:
     """Workspace of one thread: rows, of which the last vector may reach past its end, and their sums if K has parts."""
     sums = ROW * (span + MR) * -(-n // PANEL) if k > terms else TILE
     return (span + MR) * row_stride(k) + SLACK + sums
-
-
-__all__ = [
-    "AS_F32", "NARROW_A", "NARROW_C", "NARROW_RESIDUAL", "PADDED", "SLACK", "choose_span", "pack_pairs",
-    "pack_panels_bf16", "round_values", "row_stride", "scratch_bytes", "sweep_bf16",
-]  # fmt: skip

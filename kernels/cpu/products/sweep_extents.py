@@ -140,9 +140,3 @@ def sweep_bf16_reach(a: Any) -> dict[str, Reach]:
     if a.kind & 2:
         made["scratch"] = a.threads * a.scratch_step
     return made
-
-
-__all__ = [
-    "BLOCK_FIELDS", "COPIED", "EDGE", "FIELDS", "INSIDE", "MR", "PATCHED", "greatest", "hand_over", "last_row",
-    "sweep_bf16_reach", "sweep_reach",
-]  # fmt: skip
