@@ -1,7 +1,5 @@
 """What a flow raises beside the errors of sessions."""
 
-from __future__ import annotations
-
 import queue
 
 from bolt_numba.base.errors import BoltError

@@ -1,7 +1,5 @@
 """Enumerations of onnxruntime.  Their members are integers and print as there."""
 
-from __future__ import annotations
-
 from enum import Enum, IntEnum
 
 

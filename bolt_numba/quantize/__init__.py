@@ -5,8 +5,6 @@
 >>> print(made.report)
 """
 
-from __future__ import annotations
-
 from bolt_numba.quantize.calibrate import METHODS, Ranges, calibrate
 from bolt_numba.quantize.report import QuantizeReport
 from bolt_numba.quantize.scale_files import read_scales, write_clips, write_table

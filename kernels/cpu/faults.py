@@ -7,8 +7,6 @@ counter a run.
 """
 
 # mypy: disable-error-code="no-untyped-def"
-from __future__ import annotations
-
 from bolt_numba.kernels.cpu.language.lang import atomic_add, atomic_compare_exchange, inline, load_i64, store_i64
 
 FAULT = 8

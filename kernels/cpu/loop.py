@@ -4,8 +4,6 @@ Tables have rows of i64.  An array that the body reads or writes is a row of ``a
 further the next iteration has it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from bolt_numba.kernels.cpu.language.lang import (

@@ -4,8 +4,6 @@ A stage is some steps.  Before it, numbers that the stages so far have left in m
 tape; what the tape computes of them is written into the records of the stage.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from bolt_numba.kernels.cpu.language.lang import I64, PTR, call_kernel, load_i32, load_i64, native, store_i64

@@ -6,8 +6,6 @@ access.  The run reads all records back behind its last step.
 """
 
 # mypy: disable-error-code="no-untyped-def"
-from __future__ import annotations
-
 from bolt_numba.kernels.cuda.language.lang import atomic_exchange_i32, store_i64
 from bolt_numba.kernels.declare import inline
 

@@ -1,7 +1,5 @@
 """Sessions and values under the module name that clients sometimes import them from."""
 
-from __future__ import annotations
-
 from bolt_numba.onnxruntime.binding import IOBinding
 from bolt_numba.onnxruntime.providers import check_and_normalize_provider_args
 from bolt_numba.onnxruntime.session import InferenceSession

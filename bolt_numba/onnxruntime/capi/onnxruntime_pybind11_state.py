@@ -1,7 +1,5 @@
 """Classes and functions under the module name that clients import errors from."""
 
-from __future__ import annotations
-
 from bolt_numba.onnxruntime.assigned import OrtEpAssignedNode, OrtEpAssignedSubgraph
 from bolt_numba.onnxruntime.binding import SessionIOBinding
 from bolt_numba.onnxruntime.enums import (

@@ -6,8 +6,6 @@ the arithmetic; where an input that a result needs is NaN, so is the result, and
 """
 
 # mypy: disable-error-code="no-untyped-def"
-from __future__ import annotations
-
 import math
 
 import numpy as np

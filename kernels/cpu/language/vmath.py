@@ -8,8 +8,6 @@ precision on dense and random arguments.
 """
 
 # mypy: disable-error-code="no-untyped-def"
-from __future__ import annotations
-
 import math
 
 from bolt_numba.kernels.cpu.language.lang import (

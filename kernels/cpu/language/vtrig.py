@@ -1,8 +1,6 @@
 """Sine, cosine and tangent on f32 vectors, for every finite argument; the rest is in `kernels.cpu.language.vmath`."""
 
 # mypy: disable-error-code="no-untyped-def"
-from __future__ import annotations
-
 import math
 
 from bolt_numba.kernels.cpu.language.lang import (

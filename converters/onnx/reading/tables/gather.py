@@ -1,7 +1,5 @@
 """Readers of gathers, scatters and operators whose result depends on the data."""
 
-from __future__ import annotations
-
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader
 from bolt_numba.ops.arrays import gather as g

@@ -1,7 +1,5 @@
 """Readers of quantised operators of the default domain."""
 
-from __future__ import annotations
-
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.onnx.reading.registry import add_as_is, add_reader
 from bolt_numba.converters.onnx.reading.tables.conv import Convolved
