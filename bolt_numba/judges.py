@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +19,7 @@ from bolt_numba.converters.formats import Content, format_of
 from bolt_numba.converters.onnx.writing.write import to_onnx
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.peers import Feeds, Model, installed, make, with_outputs
+from bolt_numba.peers import Feeds, Model, installed, make, paddle_predictor, with_outputs
 from bolt_numba.sessions.session import Session
 
 
@@ -217,22 +215,13 @@ class PaddleInference:
     levels = 1
 
     def __init__(self, asked: Asked) -> None:
-        from bolt_numba.converters.paddle.reading.read import files_of
-
-        package = installed("paddle.inference", "paddlepaddle")
-        if any(isinstance(given, list) for given in asked.feeds.values()):
-            raise BoltError("paddle: inputs: got a ragged one, wanted arrays")
-        program, weights = files_of(asked.file())
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "model.json" if program[:1] == b"{" else "model.pdmodel")
-            path.write_bytes(program)
-            path.with_suffix(".pdiparams").write_bytes(weights)
-            config = package.Config(str(path), str(path.with_suffix(".pdiparams")))
-            config.disable_gpu()
+        def configure(config: Any) -> None:
             config.disable_mkldnn()
             config.switch_ir_optim(False)
-            config.disable_glog_info()
-            net = package.create_predictor(config)
+
+        if any(isinstance(given, list) for given in asked.feeds.values()):
+            raise BoltError("paddle: inputs: got a ragged one, wanted arrays")
+        net = paddle_predictor(asked.file(), configure)
         self.found: dict[str, Any] = {}
         net.register_output_hook(lambda _, name, tensor: self.found.update({name: np.array(tensor.numpy())}))
         for name, given in asked.feeds.items():

@@ -152,27 +152,36 @@ class OpenCvEngine:
         return [np.asarray(a) for a in self.net.forward(self.names)]
 
 
+def paddle_predictor(content: Any, configure: Callable[[Any], None]) -> Any:
+    """Paddle's own predictor of a program, for the processor; ``configure`` sets what else its configuration has."""
+    from bolt_numba.converters.paddle.reading.read import files_of
+
+    package = installed("paddle.inference", "paddlepaddle")
+    program, weights = files_of(content)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.json" if program[:1] == b"{" else "model.pdmodel")
+        path.write_bytes(program)
+        path.with_suffix(".pdiparams").write_bytes(weights)
+        config = package.Config(str(path), str(path.with_suffix(".pdiparams")))
+        config.disable_gpu()
+        config.disable_glog_info()
+        configure(config)
+        return package.create_predictor(config)
+
+
 class PaddleEngine:
     """Paddle's inference with oneDNN, on a program of Paddle."""
 
     def __init__(self, model: Model, threads: int, precision: str = "f32", weights: Model | None = None) -> None:
         from bolt_numba.converters.formats import Content
-        from bolt_numba.converters.paddle.reading.read import files_of
 
-        package = installed("paddle.inference", "paddlepaddle")
-        program, values = files_of(Content(model, weights))
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "model.json" if program[:1] == b"{" else "model.pdmodel")
-            path.write_bytes(program)
-            path.with_suffix(".pdiparams").write_bytes(values)
-            config = package.Config(str(path), str(path.with_suffix(".pdiparams")))
-            config.disable_gpu()
+        def configure(config: Any) -> None:
             config.enable_mkldnn()
             if precision == "bf16":
                 config.enable_mkldnn_bfloat16()
             config.set_cpu_math_library_num_threads(threads)
-            config.disable_glog_info()
-            self.net = package.create_predictor(config)
+
+        self.net = paddle_predictor(Content(model, weights), configure)
 
     def run(self, feeds: Feeds) -> Sequence[Array]:
         for name, array in feeds.items():
