@@ -362,8 +362,7 @@ def conv(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
 
 def filter_steps(op: Conv, ins: Types, outs: Outs, context: Context, form: PanelForm) -> list[Step]:
     """The steps of a convolution with panels of a form: constants, unless it is `PLAIN`."""
-    x, w = ins[0], ins[1]
-    bias = (*ins, None, None)[2]
+    x, w, bias = ins[0], ins[1], (*ins, None)[2]
     count, cg = w.dims[:2]
     groups, kg, taps = op.group, count // op.group, math.prod(w.dims[2:])
     g, k = geometry(op, x, w, outs[0]), taps * cg

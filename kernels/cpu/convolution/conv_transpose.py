@@ -293,8 +293,7 @@ def transposed_axes(
 @kernel(ConvTranspose, accepts=accepts_transposed)
 def transposed(op: ConvTranspose, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Panels of filters under tiles of pixels of one phase."""
-    x, w = ins[0], ins[1]
-    bias = (*ins, None)[2]
+    x, w, bias = ins[0], ins[1], (*ins, None)[2]
     images, c, groups, kg = x.dims[0], x.dims[-1], op.group, w.dims[1]
     (h, wd), (oh, ow), down, across = transposed_axes(op, x, w, outs[0])
     (kh, sh, dh, top), (kw, sw, dw, left) = down, across

@@ -258,8 +258,7 @@ def plane_fields(op: Any, x: TensorType, w: TensorType, out: TensorType) -> dict
 @kernel(Conv, accepts=accepts_depthwise, rank=20)
 def depthwise(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Vectors of channels, tiles of pixels along a row."""
-    x, w = ins[0], ins[1]
-    bias = (*ins, None, None)[2]
+    x, w, bias = ins[0], ins[1], (*ins, None)[2]
     plane = plane_fields(op, x, w, outs[0])
     c, wd, rows, cols, sw = (plane[name] for name in ("c", "wd", "rows", "cols", "sw"))
     special, last = is_special(SimpleNamespace(**plane)), bias_last(op, bias, c, context)

@@ -217,8 +217,7 @@ def choose_chunk(blocks: int, filter_bytes: int, lines: int, threads: int) -> in
 @kernel(Conv, accepts=accepts_grouped, rank=15)
 def grouped(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Vectors of whole groups, tiles of pixels along a row."""
-    x, w = ins[0], ins[1]
-    bias = (*ins, None, None)[2]
+    x, w, bias = ins[0], ins[1], (*ins, None)[2]
     (k, cg), plane = w.dims[:2], plane_fields(op, x, w, outs[0])
     kg, rows, cols, sw = k // op.group, plane["rows"], plane["cols"], plane["sw"]
     step, last = groups_per_block(cg, kg) * kg, bias_last(op, bias, k, context)

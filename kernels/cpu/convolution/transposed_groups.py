@@ -182,8 +182,7 @@ def accepts_groups(op: ConvTranspose, ins: Types) -> bool:
 @kernel(ConvTranspose, accepts=accepts_groups, rank=10)
 def transposed_groups(op: ConvTranspose, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Vectors of whole groups, tiles of pixels of one phase."""
-    x, w = ins[0], ins[1]
-    bias = (*ins, None)[2]
+    x, w, bias = ins[0], ins[1], (*ins, None)[2]
     images, c, kg, group = x.dims[0], x.dims[-1], w.dims[1], op.group
     (h, wd), (oh, ow), down, across = transposed_axes(op, x, w, outs[0])
     rows, cols = AxisTaps.of(*down), AxisTaps.of(*across)

@@ -281,8 +281,7 @@ def tile_sizes(size: int, taps: Sequence[int]) -> tuple[int, int]:
 
 def steps(size: int, op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """The steps of a layer with tiles of a given size."""
-    x, w = ins[0], ins[1]
-    bias = (*ins, None, None)[2]
+    x, w, bias = ins[0], ins[1], (*ins, None)[2]
     layer, (k, terms, *_), c = layer_of(op, x, w, outs[0]), flat_dims(w.dims), x.dims[-1]
     sizes = tile_sizes(size, layer.taps)
     (down, across), planes = layer.tiles(sizes), math.prod(sides(sizes))

@@ -181,8 +181,7 @@ def _rows(op: Conversion, x: TensorType, scale: TensorType) -> dict[str, Argumen
 
 
 def _steps(program: Native, op: Conversion, ins: Types) -> list[Step]:
-    x, scale = ins[0], ins[1]
-    zero = (*ins, None)[2]
+    x, scale, zero = ins[0], ins[1], (*ins, None)[2]
     args: dict[str, Argument] = {
         "x": In(0),
         "y": Out(0),

@@ -100,8 +100,7 @@ def _accepts(op: Conversion, ins: Types) -> bool:
 @kernel(DequantizeLinear, accepts=_accepts, rank=-1)
 def dequantize_any(op: DequantizeLinear, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """To f32."""
-    x, scale = ins[0], ins[1]
-    zero = (*ins, None)[2]
+    x, scale, zero = ins[0], ins[1], (*ins, None)[2]
     if not x.size:
         return []
     before: list[Step] = []
@@ -123,8 +122,7 @@ def dequantize_any(op: DequantizeLinear, ins: Types, outs: Outs, context: Contex
 @kernel(QuantizeLinear, accepts=_accepts, rank=-1)
 def quantize_any(op: QuantizeLinear, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """From f32."""
-    x, scale = ins[0], ins[1]
-    zero = (*ins, None)[2]
+    x, scale, zero = ins[0], ins[1], (*ins, None)[2]
     if not x.size:
         return []
     target, places = outs[0].dtype, _places(op, x, scale)

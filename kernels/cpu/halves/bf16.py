@@ -89,8 +89,7 @@ def accepts_weights(op: MatMul, ins: Types) -> bool:
 @kernel(MatMul, accepts=accepts_weights, precision="bf16", rank=RANK)
 def matmul_bf16(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Panels of weights in bfloat16 under row tiles of A."""
-    a, b = ins[0], ins[1]
-    bias = (*ins, None, None)[2]
+    a, b, bias = ins[0], ins[1], (*ins, None)[2]
     g = geometry(op, a.dims, b.dims)
     filters, _ = packed_panels(op, g, b, context, PAIRS)
     bias_at, steps = packed_bias(bias, 2, g.n, context)
@@ -133,8 +132,7 @@ def accepts_filters(op: Conv, ins: Types) -> bool:
 @kernel(Conv, accepts=accepts_filters, works=works_filters, precision="bf16", rank=RANK)
 def conv_bf16(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Panels of filters in bfloat16 under tiles of output pixels."""
-    x, w = ins[0], ins[1]
-    bias = (*ins, None, None)[2]
+    x, w, bias = ins[0], ins[1], (*ins, None)[2]
     count, cg = w.dims[:2]
     groups, kg, taps = op.group, count // op.group, math.prod(w.dims[2:])
     g, k = windows_geometry(op, x, w, outs[0]), taps * cg

@@ -184,8 +184,7 @@ def matmul(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
 
 def product_steps(op: MatMul, ins: Types, context: Context, form: PanelForm) -> list[Step]:
     """The steps of a product with panels of a form: constants, unless it is `PLAIN`."""
-    a, b = ins[0], ins[1]
-    bias = (*ins, None, None)[2]
+    a, b, bias = ins[0], ins[1], (*ins, None)[2]
     g = geometry(op, a.dims, b.dims)
     panels, steps = packed_panels(op, g, b, context, form)
     last = bias_last(op, bias, g.n, context)

@@ -402,8 +402,7 @@ def error(op: Conv, ins: Types, context: Context) -> float:
 @kernel(Conv, accepts=pays, works=is_pointwise_conv, rank=5, numerics="default", error=error)
 def conv_strassen(op: Conv, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """1x1 convolutions with an eighth fewer multiplications."""
-    x, w = ins[0], ins[1]
-    bias = (*ins, None, None)[2]
+    x, w, bias = ins[0], ins[1], (*ins, None)[2]
     images, *sizes, c = x.dims
     windows = along_batch(op.windows(w.dims[2:]).resolved(sizes))
     dense = max(windows.strides) == 1
@@ -430,8 +429,7 @@ def is_dense(op: MatMul, ins: Types) -> bool:
 @kernel(MatMul, accepts=lambda op, ins: False, works=is_dense, rank=5, numerics="fast")
 def matmul_strassen(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Products with a constant matrix, with an eighth fewer multiplications."""
-    a, b = ins[0], ins[1]
-    bias = (*ins, None, None)[2]
+    a, b, bias = ins[0], ins[1], (*ins, None)[2]
     g = matmul_geometry(op, a.dims, b.dims)
     swap, alpha, n, k, threads = op.trans_b, op.alpha, g.n, g.k, context.threads
 

@@ -71,8 +71,7 @@ def _accepts(op: MatMul, ins: Types) -> bool:
 @kernel(MatMul, device="cuda", accepts=_accepts)
 def matmul_wide(op: MatMul, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """f64, i32, u32, i64 and u64."""
-    a, b = ins[0], ins[1]
-    bias = (*ins, None)[2]
+    a, b, bias = ins[0], ins[1], (*ins, None)[2]
     if not outs[0].size:
         return []
     of = operands(op, a, b, context)
