@@ -86,8 +86,7 @@ def scan_8(
 ) -> list[Value]:
     """Before opset 9 every operand has a batch axis first: a scan along it whose body scans along axis 1."""
     states = len(operands) - num_scan_inputs
-    if lengths is not None:
-        raise b.unsupported("sequence_lens")
+    b.unsupported_if(lengths is not None, "sequence_lens")
     b.invalid_if(num_scan_inputs < 1 or states < 0, "num_scan_inputs", num_scan_inputs, f"1 to {len(operands)}")
     entries = [TensorType(v.type.dtype, _without(b, v, 0)) for v in operands]
     steps = [TensorType(t.dtype, (t.shape or ())[1:]) for t in entries[states:]]

@@ -119,8 +119,7 @@ def sequence_conv(
     trained: bool = False,
 ) -> Value:
     """Products of a filter with the rows around each row; outside its sequence there are zeros."""
-    if stride != 1 or padding_data is not None:
-        raise b.unsupported("a stride, or trained padding")
+    b.unsupported_if(stride != 1 or padding_data is not None, "a stride, or trained padding")
     rows = RaggedRows(b, lengths_of(b, x))
     last, seen = b(Sub(), rows.per_row(rows.lengths), 1), []
     for offset in range(start, start + length):

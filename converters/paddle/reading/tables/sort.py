@@ -202,8 +202,7 @@ def histogram(
     density: bool = False,
 ) -> Value:
     """How many elements fall into each of equal bins; between the least and the greatest where no limits are given."""
-    if density or weight is not None:
-        raise b.unsupported("weights and densities")
+    b.unsupported_if(density or weight is not None, "weights and densities")
     row = b.to(b.flat(input), F64)
     if min == max:
         low, high = b(ReduceMin(False), row), b(ReduceMax(False), row)
