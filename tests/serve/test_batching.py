@@ -55,6 +55,13 @@ def test_answers_of_batches_are_those_of_single_requests(
     assert 1 < max(stats.batches) <= 8
 
 
+def test_requests_of_other_shapes_run_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = served(softmax(tmp_path / "m.onnx"), max_batch=4, max_wait_us=100_000)
+    monkeypatch.setattr(models, "QUICK_S", 0.0)  # no quick run
+    together(model, [{"x": np.ones((1, 2 + i % 2), "f4")} for i in range(4)])
+    assert model.flow.statistics().nodes["m"].batches == {2: 2}
+
+
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12))
 def test_rows_of_other_lengths_are_filled_up(tmp_path_factory: pytest.TempPathFactory, lengths: list[int]) -> None:
     path = tmp_path_factory.mktemp("pad") / "m.onnx"
