@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 import bolt_numba as bn
-from bench import arithmetic, compare, convert, layers, limits, plot, quantised, report, run, translate, workers
+from bench import arithmetic, compare, convert, layers, limits, plot, quantised, ragged, report, run, translate, workers
 from bench.contest import Turn, summary
 from bench.engines import PEERS
 from bench.page import fill
@@ -261,3 +261,14 @@ def test_flows_stand_beside_programs_by_hand(tmp_path: Path) -> None:
     assert "| digits | onnxruntime by hand |" in (tmp_path / "page.md").read_text()
     with pytest.raises(SystemExit):
         bench_flow.main(["nothing"])
+
+
+def test_texts_of_unequal_lengths_are_padded_to_the_longest_of_a_batch() -> None:
+    for mix, low, high in (("uniform", 250, 280), ("skewed", 55, 70), ("short", 35, 38)):
+        lengths = ragged.lengths_of(mix, 256)
+        assert (lengths.min() >= 8, lengths.max() <= 512, low < lengths.mean() < high) == (True, True, True)
+    rows = ragged.rows_of([5, 2, 9])
+    first, last = ragged.batches_of(rows, 2)
+    np.testing.assert_array_equal(first["attention_mask"], [[1, 1, 0, 0, 0], [1, 1, 1, 1, 1]])
+    np.testing.assert_array_equal(last["input_ids"][0], rows[2]["input_ids"])
+    assert ragged.flops_of(np.array([1, 2])) == 24 * 6 * 384**2 * 3 + 4 * 6 * 384 * 5

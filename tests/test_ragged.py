@@ -21,7 +21,8 @@ from bolt_numba.ops.arrays.reduce import CumSum, ReduceMax, ReduceMean, ReduceSu
 from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Slice, Split, Transpose, Unsqueeze
 from bolt_numba.ops.layers.attention.attention import FusedAttention
 from bolt_numba.ops.layers.attention.ragged import RaggedAttention
-from bolt_numba.ops.layers.norm import LayerNormalization
+from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
+from bolt_numba.ops.layers.norm import LayerNormalization, RMSNormalization
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.runtime.packing import packing_of
 from bolt_numba.types import F32, I64, Array, Sym, TensorType
@@ -30,11 +31,12 @@ from tests.models import fetch
 
 N, T = Sym("n"), Sym("t")
 WIDTH, HEADS, WORDS, MOST = 32, 2, 50, 64
+MORE = ("turned heads", "gates", "halves", "root mean square", "flat")
 
 
 @dataclass
 class Encoder:
-    """How a small BERT is built.  spoil: a word that says what its second layer does across tokens."""
+    """How a small BERT is built.  computed: its shapes are.  more: what it does besides; spoil: what across tokens."""
 
     layers: int = 2
     mask: str = "keys"
@@ -44,6 +46,8 @@ class Encoder:
     heads_first: bool = True
     pool: str = "none"
     causal: bool = False
+    computed: bool = False
+    more: str = ""
     spoil: str = ""
     seed: int = 0
 
@@ -51,6 +55,7 @@ class Encoder:
         g = Graph("encoder")
         self.rng, self.b = np.random.default_rng(self.seed), Builder(g)
         b, ids = self.b, g.add_input("ids", TensorType(I64, (N, T)))
+        self.ids = ids
         given = g.add_input("mask", TensorType(I64, (N, T))) if self.mask else None
         x = b(Gather(0), self.normal(WORDS, WIDTH), ids)
         if self.types:
@@ -61,6 +66,7 @@ class Encoder:
         for layer in range(self.layers):
             x = self.norm(b(p.Add(), x, self.attention(x, mask)))
             x = self.norm(b(p.Add(), x, self.linear(b(p.Gelu(), self.linear(x, 2 * WIDTH)), WIDTH)))
+            x = self.with_more(x)
             if layer == 0 and self.spoil:
                 x = self.spoiled(x)
         for name, y in self.pooled(x, given):
@@ -76,14 +82,14 @@ class Encoder:
     def linear(self, x: Any, width: int) -> Any:
         return self.b(p.Add(), self.b(MatMul(), x, self.normal(x.type.shape[-1], width)), self.normal(width))
 
-    def position(self, ids: Any) -> Any:
+    def position(self, ids: Any, width: int = WIDTH) -> Any:
         b = self.b
         end = b(Shape(start=1, end=2), ids)
         one = np.array([1])
         if self.positions == "slice":
-            return b(Slice(), self.normal(1, MOST, WIDTH), np.array([0]), end, one, one)
+            return b(Slice(), self.normal(1, MOST, width), np.array([0]), end, one, one)
         numbers = b(Slice(), np.arange(MOST), np.array([0]), end, np.array([0]), one)
-        return b(Unsqueeze(), b(Gather(0), self.normal(MOST, WIDTH), numbers), np.array([0]))
+        return b(Unsqueeze(), b(Gather(0), self.normal(MOST, width), numbers), np.array([0]))
 
     def masked(self, given: Any) -> Any:
         b = self.b
@@ -101,7 +107,10 @@ class Encoder:
             q, k, v = b(Split(-1, 3), self.linear(x, 3 * WIDTH))
         else:
             q, k, v = (self.linear(x, WIDTH) for _ in range(3))
-        q, k, v = (b(Reshape(), y, np.array([0, 0, HEADS, d])) for y in (q, k, v))
+        q, k, v = (b(Reshape(), y, self.shape(x, HEADS, d)) for y in (q, k, v))
+        if self.more == "turned heads":
+            cos, sin = (self.position(self.ids, d // 2) for _ in range(2))
+            q, k = (b(RotaryEmbedding(False, "SHD"), y, cos, sin) for y in (q, k))
         if self.heads_first or mask is not None:
             q, v = (b(Transpose((0, 2, 1, 3)), y) for y in (q, v))
             scores = b(p.Mul(), b(MatMul(), q, b(Transpose((0, 2, 3, 1)), k)), np.float32(d**-0.5))
@@ -109,8 +118,24 @@ class Encoder:
             y = b(Transpose((0, 2, 1, 3)), b(MatMul(), b(Softmax(-1), scores), v))
         else:
             y = b(FusedAttention(d**-0.5, self.causal, "SHD", "SHD", "SHD", "SHD"), q, k, v)
-        y = b(Reshape(), y, np.array([0, 0, WIDTH]))
-        return self.linear(y, WIDTH)
+        return self.linear(b(Reshape(), y, self.shape(x, WIDTH)), WIDTH)
+
+    def shape(self, x: Any, *last: int) -> Any:
+        """Of rows of tokens with these last axes."""
+        return self.b(Concat(0), self.b(Shape(end=2), x), np.array(last)) if self.computed else np.array([0, 0, *last])
+
+    def with_more(self, x: Any) -> Any:
+        """Something that stays within a token."""
+        b = self.b
+        if self.more == "gates":
+            return b(p.Mul(), x, b(Softmax(-1), x))
+        if self.more == "halves":
+            return b(Concat(-1), *(b(p.Tanh(), self.linear(x, WIDTH // 2)) for _ in range(2)))
+        if self.more == "root mean square":
+            return b(RMSNormalization(), x, self.normal(WIDTH))
+        if self.more == "flat":
+            return b(Reshape(), self.linear(b(Reshape(), x, np.array([-1, WIDTH])), WIDTH), b(Shape(), x))
+        return x
 
     def spoiled(self, x: Any) -> Any:
         b = self.b
@@ -175,6 +200,7 @@ def packed(session: bn.Session) -> Any:
         Encoder, layers=st.integers(1, 2), mask=st.sampled_from(["keys", "pairs", ""]),
         positions=st.sampled_from(["slice", "gather", ""]), types=st.booleans(), joined=st.booleans(),
         heads_first=st.booleans(), pool=st.sampled_from(["none", "first", "max"]), causal=st.booleans(),
+        computed=st.booleans(), more=st.sampled_from(["", *MORE]),
         spoil=st.sampled_from(["", "", "", "mean", "sum", "softmax", "turned", "length", "first"]),
         seed=st.integers(0, 99),
     ),
@@ -203,6 +229,15 @@ def test_an_encoder_is_packed(pool: str, mask: str, monkeypatch: pytest.MonkeyPa
     assert plans
     parts = {row["inputs"] for row in session.report() if "inputs" in row}
     assert parts >= {"rows of unequal lengths: body", "rows of unequal lengths: head"}
+
+
+@pytest.mark.parametrize("more", MORE)
+def test_what_stays_within_a_token_is_packed(more: str) -> None:
+    encoder = Encoder(more=more, computed=True, joined=True)
+    session = bn.compile(encoder.graph(), stand_ins=False)
+    assert sum(node.op.name == "RaggedAttention" for node in packed(session).form.body) == 2
+    assert not packed(session).form.tail
+    held(session, encoder.rows([3, 9, 4, 64]))
 
 
 @pytest.mark.parametrize("spoil", ["mean", "sum", "softmax", "length", "first"])
