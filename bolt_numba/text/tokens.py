@@ -28,7 +28,10 @@ PARTS = ("truncation", "padding", LISTED, "normalizer", "pre_tokenizer", "post_p
 
 
 class TruncationWarning(UserWarning):
-    """Texts had more tokens than the model takes, and the rest was left out."""
+    """Texts had more tokens than the model takes, and the rest was left out.
+
+    What to do: docs/troubleshooting.md#truncationwarning
+    """
 
 
 class TokenRow(NamedTuple):
