@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from bolt_numba.base.border import border
+from bolt_numba.base.config import plans_limit
 from bolt_numba.base.errors import BoltError, DTypeError, ShapeError
 from bolt_numba.base.files.stamps import stamp_at
 from bolt_numba.base.forks import renew_after_fork
@@ -39,19 +41,25 @@ renew_after_fork(sys.modules[__name__], "_lock", threading.Lock)
 
 @border("prepare", OSError)
 def prepare(model: Path, path: Path, *, shapes: Mapping[str, Sequence[int]] | None = None) -> str:
-    """Write a model as a packed ``.bolt`` file, and compile the kernels of one thread; the path, as a text.
+    """Write a model as a packed ``.bolt`` file, compile the kernels of one thread, keep its plan; the path, as a text.
 
     shapes: of inputs whose sizes are free; what they leave free is guessed.  All workers then open the one file.
     Raises what `bolt_numba.load` raises, and ShapeError for shapes.
     """
     from bolt_numba import surgery
+    from bolt_numba.base.files import stamps
     from bolt_numba.sessions.guesses import complete_shapes
+    from bolt_numba.sessions.known_plans import wait_for_kept
     from bolt_numba.sessions.loading import load, save
 
     graph, target = load(model), os.path.abspath(path)
     save(surgery.packed(graph, threads=(1,), shapes=shapes), target)
-    session, sizes = compile(target, threads=1, stand_ins=False), complete_shapes(graph, shapes)
+    sizes = complete_shapes(graph, shapes)
+    if plans_limit():
+        time.sleep(max(0.0, stamps.SETTLED))  # no plan is kept of what was written to just now
+    session = compile(target, threads=1, stand_ins=False)
     session.warmup(sizes)
+    wait_for_kept()
     free = [spec.name for spec in session.inputs if spec.shape and isinstance(spec.shape[0], str)]
     for power in range(MAX_BATCH.bit_length()):  # of rows, as predictors run them
         with suppress(BoltError):  # a first axis that is not that of rows may not have every size

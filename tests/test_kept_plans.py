@@ -44,15 +44,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(stamps, "SETTLED", -60.0)  # files are as new as the tests
     monkeypatch.setattr(kept_plans, "FOLDER", f"plans-{os.getpid()}")
     yield (made := kept_plans.cache_root() / kept_plans.FOLDER)
-    wait()
+    known_plans.wait_for_kept()
     shutil.rmtree(made, ignore_errors=True)
-
-
-def wait() -> None:
-    """Until what is being kept is kept."""
-    for thread in threading.enumerate():
-        if thread.name == "bolt_numba plans":
-            thread.join()
 
 
 def write(path: Path, rows: Any = 4, weights: Array = WEIGHTS, location: str = "") -> Path:
@@ -87,7 +80,7 @@ def kept(model: Path, **options: Any) -> Array:
     session = bn.compile(model, **({"threads": 1} | options))
     assert type(session) is Session
     made = run(session)
-    wait()
+    known_plans.wait_for_kept()
     return made
 
 
@@ -135,10 +128,10 @@ def test_reports_tell_of_runs_that_came_before(model: Path) -> None:
     session = known(model)
     assert not bn.compile(model, threads=1).report(), "nothing has run"
     run(session)
-    assert [row["node"] for row in session.report()] == [row["node"] for row in _plain(model).report()]
+    assert [row["node"] for row in session.report()] == [row["node"] for row in plain(model).report()]
 
 
-def _plain(model: Path) -> Session:
+def plain(model: Path) -> Session:
     made = Session(bn.load(model), threads=1)
     run(made)
     return made
@@ -171,7 +164,7 @@ def test_refused_inputs_are_refused_alike(model: Path) -> None:
         with pytest.raises(bn.BoltError) as one:
             known(model)(refused)
         with pytest.raises(bn.BoltError) as other:
-            _plain(model)(refused)
+            plain(model)(refused)
         assert str(one.value) == str(other.value)
 
 
@@ -253,7 +246,7 @@ def test_what_has_changed_or_is_damaged_does_not_serve(
     change(model, folder, monkeypatch)
     session = bn.compile(model, threads=1)
     assert type(session) is Session
-    expected = first if change not in (_rewritten, _replaced) else _plain(model)(x=X, i=np.array([5, 0, 95]))["y"]
+    expected = first if change not in (_rewritten, _replaced) else plain(model)(x=X, i=np.array([5, 0, 95]))["y"]
     if change is not _own_maker:
         np.testing.assert_allclose(run(session), expected, rtol=1e-5)
 
@@ -320,7 +313,7 @@ def test_a_plan_that_rests_gives_way_to_one_for_other_shapes(tmp_path: Path, fol
     (file,) = folder.iterdir()
     os.utime(file, (1.0, 1.0))
     run(known(model), X[:2])
-    wait()
+    known_plans.wait_for_kept()
     session = known(model)
     run(session, X[:2])
     assert type(session) is KnownSession
@@ -342,7 +335,7 @@ def test_nothing_is_compiled_to_keep_a_plan(model: Path, folder: Path, monkeypat
     compiled: list[Any] = []
     session = bn.compile(model, threads=1)
     session.warmup()
-    wait()
+    known_plans.wait_for_kept()
     shutil.rmtree(folder)
     monkeypatch.setattr("bolt_numba.kernels.code_files.found", lambda name: None)
     monkeypatch.setattr("bolt_numba.kernels.jit._made", compiled.append)

@@ -4,7 +4,8 @@ A file holds what a session tells of itself, the program for the shapes that cam
 code (`devices.stored`).  It serves as long as all is as it was that a plan depends on: the model and the files that it
 names, options, the sources of this package, the compiler, the processor.  What is kept is code, so it is read as
 compiled kernels are: only where nobody else could have written it.  All together keep to a limit; those that were used
-longest ago go first.  A model may be private, so nobody else may read them.
+longest ago go first.  A model may be private, so nobody else may read them.  Nobody writes to a file that is kept, so
+processes map it, and share its pages.
 
 A file that has its stamp still is the same.  One with another stamp but of the same size is read, and compared by its
 fingerprint: so a cache that came with the image of a container serves, though the system gave new inodes.
@@ -13,6 +14,7 @@ fingerprint: so a cache that came with the image of a container serves, though t
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import struct
 import sys
@@ -29,7 +31,7 @@ from bolt_numba.base.config import CHECK, MEMORY, plans_limit
 from bolt_numba.base.digest import sha256
 from bolt_numba.base.files.folder_index import state_of
 from bolt_numba.base.files.kept import cache_root, drop_oldest, folders, keep
-from bolt_numba.base.files.mapped import LINE
+from bolt_numba.base.files.mapped import LINE, is_local
 from bolt_numba.base.files.regular import open_regular
 from bolt_numba.base.files.stamps import are_settled, is_unchanged, stamp_at
 from bolt_numba.base.files.trusted import read_whole, use_trusted
@@ -43,7 +45,9 @@ from bolt_numba.ops.registry import OPS
 
 FOLDER, SUFFIX = "plans", ".plan"
 PIECE = 4 << 20
-"""Bytes that are read and checked at once, while they are in a cache of the processor."""
+"""Bytes that are checked at once, while they are in a cache of the processor."""
+BLOCK = 4096
+"""Bytes of which a checksum sees the sum."""
 RESTED_S = 86_400.0
 """Seconds after which a plan that nobody has used gives way to one for other shapes."""
 ABANDONED_S = 3600.0
@@ -192,28 +196,45 @@ def _read(file: int, found: os.stat_result, stamp: Sequence[Any]) -> tuple[dict[
     head = _head(file, found, stamp)
     if head is None or found.st_size != head["starts"] + head["nbytes"]:
         return None
-    room = line_aligned(head["nbytes"])
-    with open(file, "rb", buffering=0, closefd=False) as opened:
-        opened.seek(head["starts"])
-        for at, mark in zip(range(0, len(room), PIECE), head["marks"], strict=True):
-            piece = room[at : at + PIECE]
-            if opened.readinto(piece.data) != len(piece) or crc32(piece.data) != mark:
-                return None
+    room = _room(file, found, head["starts"])
+    for at, mark in zip(range(0, len(room), PIECE), head["marks"], strict=True):
+        if _mark(room[at : at + PIECE]) != mark:
+            return None
     return head, room
+
+
+def _room(file: int, found: os.stat_result, start: int) -> Array:
+    """What a file holds from there on: its pages, which processes share; a copy where another machine may remove it."""
+    if is_local(found):
+        return np.frombuffer(mmap.mmap(file, found.st_size, access=mmap.ACCESS_READ), np.uint8)[start:]
+    room = line_aligned(found.st_size - start)
+    with open(file, "rb", buffering=0, closefd=False) as opened:
+        opened.seek(start)
+        for at in range(0, len(room), PIECE):  # the system reads at most 2 GiB at a time
+            opened.readinto(room[at : at + PIECE].data)
+    return room
 
 
 def _marks(arrays: Sequence[Array]) -> Iterator[int]:
     """Checksums of pieces."""
-    mark, left = 0, PIECE
+    room, held = np.empty(PIECE, np.uint8), 0
     for array in arrays:
         while len(array):
-            part, array = array[:left], array[left:]
-            mark, left = crc32(part.data, mark), left - len(part)
-            if not left:
-                yield mark
-                mark, left = 0, PIECE
-    if left < PIECE:
-        yield mark
+            part, array = array[: PIECE - held], array[PIECE - held :]
+            room[held : held + len(part)] = part
+            held += len(part)
+            if held == PIECE:
+                yield _mark(room)
+                held = 0
+    if held:
+        yield _mark(room[:held])
+
+
+def _mark(piece: Array) -> int:
+    """A checksum of the sums of blocks: a plain one takes four times as long."""
+    whole = len(piece) // BLOCK * BLOCK
+    sums = np.add.reduce(piece[:whole].view(np.uint64).reshape(-1, BLOCK // 8), 1)
+    return crc32(piece[whole:].data, crc32(sums.data))
 
 
 def _limit(limit: int) -> None:

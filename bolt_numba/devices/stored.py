@@ -6,13 +6,14 @@ the places of kernels and weights in the image are filled in when it is restored
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from bolt_numba.base.files.mapped import LINE
-from bolt_numba.base.types import Array
+from bolt_numba.base.files.mapped import LEAST_MAPPED, LINE
+from bolt_numba.base.types import Array, dtype_from_name, dtype_name
 from bolt_numba.devices.program import Links, NativeRun, Program, pointer
 from bolt_numba.kernels import jit
 from bolt_numba.kernels.machine_code import joined, load_blob
@@ -48,6 +49,12 @@ class Pieces:
             self.nbytes += dense.nbytes + len(self.arrays[-1])
         return self._places[key]
 
+    def named(self, arrays: Mapping[tuple[int, str], Array]) -> list[list[Any]]:
+        """Rows of those large ones that are there: name, where it begins, dtype and shape."""
+        large = {where: a for where, a in arrays.items() if a.nbytes >= LEAST_MAPPED and a.flags.c_contiguous}
+        rows = [(where, self._places.get((pointer(a), a.nbytes)), a) for where, a in large.items()]
+        return [[*where, at, dtype_name(a.dtype), a.shape] for where, at, a in rows if at is not None]
+
 
 def stored(program: Program) -> tuple[dict[str, Any], Pieces] | None:
     """Head and pieces of a linked program; None where a kernel's code is not kept, or needs a linker."""
@@ -67,6 +74,15 @@ def stored(program: Program) -> tuple[dict[str, Any], Pieces] | None:
         "tables": head, "threads": program.threads, "faults": [len(program.faults), program.faults_at],
         "inputs": list(program.inputs.items()), "outputs": list(program.outputs.items()),
     }, pieces  # fmt: skip
+
+
+def arrays_of(rows: Sequence[Sequence[Any]], block: Array) -> dict[tuple[int, str], Array]:
+    """What `Pieces.named` named, in a copy of the pieces."""
+    made = {}
+    for place, form, at, name, shape in rows:
+        dtype = dtype_from_name(name)
+        made[place, form] = block[at : at + dtype.itemsize * math.prod(shape)].view(dtype).reshape(shape)
+    return made
 
 
 def restored(head: Mapping[str, Any], block: Array) -> Program:

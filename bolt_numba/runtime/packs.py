@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bolt_numba.base.errors import InternalError, ShapeError
-from bolt_numba.base.files.mapped import LEAST_MAPPED, drop_pages, map_of
+from bolt_numba.base.files.mapped import LEAST_MAPPED, copy_of, drop_pages, map_of
 from bolt_numba.base.follow import UnpackedError
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.types import PRECISIONS, VALUES_WERE, Array, TensorType
@@ -80,6 +80,7 @@ class Packs:
         self._places: dict[Value, int] = {}
         self._readers: dict[Value, set[Node]] = {}
         self._sealed: Sealed | None = None
+        self._kept: Mapping[tuple[int, str], Array] = {}
         self._compute: Callable[[], Graph] | None = None
         self._computed: list[Value] = []
 
@@ -122,6 +123,15 @@ class Packs:
         self._sealed = sealed
         self.unread = {value for value, place in self._places.items() if place in rows}
         self._readers.clear()
+
+    def take_kept(self, rows: Mapping[tuple[int, str], Array]) -> None:
+        """Have what another process made of the same model, as `export` named it there; nothing may be planned yet."""
+        self._kept = rows
+        for value, place in self._places.items():
+            made = rows.get((place, ""))
+            if made is not None and value.const is not None:
+                value.const, value.type = made, value.type.with_value(made)
+                self.unread.discard(value)
 
     @property
     def is_settled(self) -> bool:
@@ -297,13 +307,21 @@ class Packs:
         return inner[0][0], repr((pack.form, *inner))  # type: ignore[index, return-value]
 
     def _from_file(self, pack: Pack) -> Array | None:
-        where = None if self._sealed is None else self._where(pack)
-        return None if self._sealed is None or where is None else self._sealed.weight(where)
+        where = self._where(pack) if self._sealed is not None or self._kept else None
+        if where is None or where in self._kept:
+            return self._kept.get(where)  # type: ignore[arg-type]
+        return None if self._sealed is None else self._sealed.weight(where)
 
     def export(self) -> dict[tuple[int, str], Array]:
         """What was packed of the graph's constants, by place and form, as far as forms can be written."""
         rows = [(self._where(pack), array) for pack, array in list(self._made.items())]
         return {where: array for where, array in rows if where is not None}
+
+    def export_all(self) -> dict[tuple[int, str], Array]:
+        """The same and, with no form, the constants that runs read as they are."""
+        plain = {(place, ""): value.const for value, place in self._places.items()}
+        arrays = {where: copy_of(a) if map_of(a) is not None else a for where, a in plain.items() if not is_unseen(a)}
+        return self.export() | {where: array for where, array in arrays.items() if array is not None}
 
     @property
     def nbytes(self) -> int:

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,11 +24,14 @@ from bolt_numba.base.swallowed import swallowing
 from bolt_numba.base.types import STRING, Array, spec_from_json, spec_json
 from bolt_numba.devices import kept_plans
 from bolt_numba.devices.program import NativeRun, Program
-from bolt_numba.devices.stored import StoredFaultError, restored, stored
+from bolt_numba.devices.stored import StoredFaultError, arrays_of, restored, stored
 from bolt_numba.runtime.device import HOST
 from bolt_numba.sessions.known import Known, KnownSession, Shapes
 from bolt_numba.sessions.session import Session
 
+Named: TypeAlias = "Mapping[tuple[int, str], Array]"
+_KEEPING = "bolt_numba plans"
+"""Name of the threads that write."""
 MAX_IDLE = 4
 """Memories of runs that are kept for the next ones."""
 HELD = 1 << 20
@@ -149,8 +152,10 @@ class _KnownPlan(Known):
         self.idle.clear()
 
     def completed(self, session: Session, named: Sequence[Sequence[Any]]) -> None:
-        self.is_over = True
+        program, self.is_over = self.program, True
         self.close()
+        if program is not None:
+            session._packs.take_kept(arrays_of(self.head["packs"], program.links.arrays[0]))
         _keep_first(session, self.asked, named)
         if self.has_run:
             self.planned(session, self.shapes)
@@ -173,16 +178,22 @@ def _keep_first(session: Session, asked: _AskedPlan, named: Sequence[Sequence[An
         runner.serving.keep = None
         made = _head_of(session, shapes, prepared)
         if made is not None:
-            head, program = made
-            head |= {"files": [asked.stamp, *map(list, named)], "facts": facts}
+            made[0].update(files=[asked.stamp, *map(list, named)], facts=facts)
             with suppress(RuntimeError):  # the system gives no more threads, or the process ends
-                threading.Thread(target=_write, args=(asked.name, head, program), name="bolt_numba plans").start()
+                threading.Thread(target=_write, args=(asked.name, *made), name=_KEEPING).start()
 
     session._runner.serving.keep = keep
 
 
-def _head_of(session: Session, shapes: Any, prepared: Any) -> tuple[dict[str, Any], Program] | None:
-    """What is kept of a session with its plan, and the plan's program; None where that is not all."""
+def wait_for_kept() -> None:
+    """Until plans that are being kept are kept."""
+    for thread in threading.enumerate():
+        if thread.name == _KEEPING:
+            thread.join()
+
+
+def _head_of(session: Session, shapes: Any, prepared: Any) -> tuple[dict[str, Any], Program, Named] | None:
+    """What is kept of a session with its plan, the plan's program, and names of arrays; None where that is not all."""
     runner, plan = session._runner, prepared.plan
     if runner.nested or runner.region.bounds or runner.by_value or prepared.strays or prepared.late:
         return None
@@ -196,14 +207,15 @@ def _head_of(session: Session, shapes: Any, prepared: Any) -> tuple[dict[str, An
         "inputs": list(map(spec_json, session.inputs)), "outputs": list(map(spec_json, session.outputs)),
         "shapes": shapes, "results": [list(dims) for dims, _ in prepared.empties],
         "arena": plan.memory.arenas.get(HOST, 0),
-    }, program  # fmt: skip
+    }, program, session._packs.export_all()  # fmt: skip
 
 
-def _write(name: str, head: dict[str, Any], program: Program) -> None:
+def _write(name: str, head: dict[str, Any], program: Program, arrays: Named) -> None:
     with swallowing("kept plan", *kept_plans.DAMAGED):
         found = stored(program)
         if found is not None:
             head["program"], pieces = found
+            head["packs"] = pieces.named(arrays)
             kept_plans.write(name, head, pieces.arrays)
 
 

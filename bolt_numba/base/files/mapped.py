@@ -10,6 +10,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,6 +26,8 @@ LINE = 64
 LEAST_MAPPED = 1 << 16
 """Bytes from which an array stays in a map: smaller ones would save nothing."""
 
+_LOCAL = frozenset(("btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"))
+"""Kinds of file systems whose files only this machine removes."""
 
 Stamp = tuple[int, int, int, int]
 """Device, inode, size and time of the last write."""
@@ -43,6 +46,16 @@ class FileMap(mmap.mmap):
         except OSError:
             return True
         return now[:2] != self._stamp[:2] or now == self._stamp
+
+
+def is_local(found: os.stat_result) -> bool:
+    """Whether a file that is mapped stays until this machine lets it go: one of a server may be removed by others."""
+    with suppress(OSError):  # systems other than Linux do not tell
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+            row = line.split()
+            if row[2] == f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}":
+                return row[row.index("-") + 1] in _LOCAL
+    return False
 
 
 def _stamp(found: os.stat_result) -> Stamp:
@@ -100,15 +113,19 @@ def for_runs(array: Any) -> Any:
     return array if map_of(array) is None else for_kernels(array)
 
 
+def copy_of(array: Any) -> Any:
+    """The copy that plans have of an array; None where they have none."""
+    found = _copies.get(id(array))  # one look: the last copy may go in another thread
+    return None if found is None else found[1]()
+
+
 def for_kernels(array: Array) -> Array:
     """The array, or a copy that all plans share: dense, aligned, and not in a file."""
     if map_of(array) is None and array.flags.c_contiguous and array.flags.aligned:
         return array
-    key = id(array)
-    found = _copies.get(key)  # one look: the last copy may go in another thread
-    known = None if found is None else found[1]()
+    key, known = id(array), copy_of(array)
     if known is not None:
-        return known
+        return known  # type: ignore[no-any-return]
     made = np.array(array, order="C")
     drop_pages(array)
     # The source is kept as long as the copy, so that its id stays taken.
