@@ -1,12 +1,12 @@
 """Models over rows in two workers beside one process of two threads: rows a second, and memory.
 
     pip install -r bench/requirements-batch.txt
-    python -m bench.batch [--engines processes,joblib,dask,ray,spark] [--turns 3]
+    python -m bench.batch [--engines processes,joblib,dask,ray,spark] [--turns 3] [--seconds 10]
 
 Images are those of MobileNet v2, eight a run; texts have 128 tokens for MiniLM.  Rows are drawn in the workers by
 their number, so no engine is measured by how it moves images.  Workers have started, and have seen a first task, before
-the clock runs; but Ray begins its actors in each job, and that counts.  Turns of one process and of the workers
-alternate; the median counts.
+the clock runs; but Ray begins its actors in each job, and that counts.  So a job has as many tasks as one process
+does in the seconds.  Turns of one process and of the workers alternate; the median counts.
 Memory is the proportional set size: what processes share counts once.
 """
 
@@ -33,7 +33,8 @@ from bolt_numba import batch
 WORKERS = 2
 ROWS = {"images": 32, "texts": 32}
 """Of a task."""
-TASKS = 8
+CROWDS = (2, 4)
+"""Workers whose memory is measured."""
 RUN = 8
 """Rows that a model takes at once."""
 TOKENS, VOCABULARY = 128, 30_000
@@ -141,11 +142,11 @@ def spark() -> Iterator[Many]:
 ENGINES = {f.__name__: f for f in (processes, joblib, dask, ray, spark)}
 
 
-def rate(many: Many, kind: str, path: str) -> float:
+def rate(many: Many, kind: str, path: str, tasks: int) -> float:
     """Rows a second."""
     start = time.perf_counter()
-    many(kind, path, TASKS)
-    return TASKS * ROWS[kind] / (time.perf_counter() - start)
+    many(kind, path, tasks)
+    return tasks * ROWS[kind] / (time.perf_counter() - start)
 
 
 def alone(kind: str, path: str, count: int) -> None:
@@ -154,12 +155,13 @@ def alone(kind: str, path: str, count: int) -> None:
         task(kind, path, WORKERS)
 
 
-def compare(engine: str, kind: str, path: str, turns: int) -> str:
-    """A row of the table."""
+def compare(engine: str, kind: str, path: str, turns: int, seconds: float) -> str:
+    """A row of the table.  seconds: of a job in one process."""
     with ENGINES[engine]() as many:
         alone(kind, path, 1)
         many(kind, path, WORKERS)
-        found = [(rate(many, kind, path), rate(alone, kind, path)) for _ in range(turns)]
+        tasks = max(WORKERS, round(seconds * rate(alone, kind, path, WORKERS) / ROWS[kind]))
+        found = [(rate(many, kind, path, tasks), rate(alone, kind, path, tasks)) for _ in range(turns)]
     theirs, ours = (median(rates) for rates in zip(*found, strict=True))
     return f"| {engine} | {kind} | {theirs:.1f} | {ours:.1f} | {theirs / ours:.2f} |"
 
@@ -194,25 +196,28 @@ def memory(kind: str, path: str, count: int) -> float:
 
 
 def resident(kind: str, path: str) -> str:
-    """A row of the table of memory."""
-    bare, one, two = memory(kind, "", 2) - memory(kind, "", 1), memory(kind, path, 1), memory(kind, path, WORKERS)
-    return f"| {kind} | {one:.0f} | {bare:.0f} | {two:.0f} | {two / (one + bare):.2f} |"
+    """Rows of the table of memory."""
+    bare, one = memory(kind, "", 2) - memory(kind, "", 1), memory(kind, path, 1)
+    found = [(count, memory(kind, path, count)) for count in CROWDS]
+    rows = [(n, all_of_them, all_of_them / (one + (n - 1) * bare)) for n, all_of_them in found]
+    return "\n".join(f"| {kind} | {one:.0f} | {bare:.0f} | {n} | {mib:.0f} | {share:.2f} |" for n, mib, share in rows)
 
 
-def main() -> None:
+def main(given: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="bench.batch", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--engines", default="processes", help=",".join(ENGINES))
     parser.add_argument("--turns", type=int, default=3)
-    chosen = parser.parse_args()
+    parser.add_argument("--seconds", type=float, default=10.0)
+    chosen = parser.parse_args(given)
     say = sys.stdout.write
     with tempfile.TemporaryDirectory() as folder:
         paths = {kind: model(kind, Path(folder)) for kind in ROWS}
         say("| workers | rows | two workers | one process | share |\n|---|---|---:|---:|---:|\n")
         for engine in chosen.engines.split(","):
             for kind, path in paths.items():
-                say(compare(engine, kind, path, chosen.turns) + "\n")
+                say(compare(engine, kind, path, chosen.turns, chosen.seconds) + "\n")
                 sys.stdout.flush()
-        say("\n| rows | one worker, MiB | a Python more | two workers | share |\n|---|---:|---:|---:|---:|\n")
+        say("\n| rows | one worker, MiB | a Python more | workers | MiB | share |\n|---|---:|---:|---:|---:|---:|\n")
         for kind, path in paths.items():
             say(resident(kind, path) + "\n")
 
