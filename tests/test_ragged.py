@@ -194,7 +194,7 @@ def packed(session: bn.Session) -> Any:
     return packing_of(session._runner)
 
 
-@settings(max_examples=few(60, 8), deadline=None)
+@settings(max_examples=few(60, 4), deadline=None)
 @given(
     st.builds(
         Encoder, layers=st.integers(1, 2), mask=st.sampled_from(["keys", "pairs", ""]),
