@@ -268,6 +268,15 @@ def test_rows_with_padding_run_by_themselves(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_allclose(found[2]["y"], session.run_rows([shown])[0]["y"], rtol=1e-4)
 
 
+def test_rows_may_be_views() -> None:
+    encoder = Encoder(pool="mean", more="halves")
+    session, rows = bn.compile(encoder.graph(), stand_ins=False), encoder.rows([8, 3, 12])
+    views = [{name: np.stack([x, -x], 1).reshape(-1)[::2] for name, x in row.items()} for row in rows]
+    assert not views[0]["ids"].flags.c_contiguous
+    for one, other in zip(held(session, rows), session.run_rows(views), strict=True):
+        np.testing.assert_array_equal(one["y"], other["y"])
+
+
 def test_a_row_at_fault_is_named_and_spoils_no_other() -> None:
     encoder = Encoder()
     session, rows = bn.compile(encoder.graph(), stand_ins=False), encoder.rows([8, 3, 12, 6])

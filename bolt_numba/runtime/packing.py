@@ -31,7 +31,7 @@ def packing_of(runner: Runner) -> Packing | None:
 
 
 class Packing:
-    """Runs rows, each a batch of one: inputs in the region's order, results likewise."""
+    """Runs rows, each a batch of one: inputs in the region's order, contiguous; results likewise."""
 
     def __init__(self, runner: Runner, form: RaggedForm) -> None:
         region = runner.region
@@ -67,7 +67,7 @@ class Packing:
     def _run(self, pack: Mapping[int, Sequence[Array]]) -> Iterator[tuple[int, list[Array]]]:
         try:
             there = {number: found for number, row in pack.items() if (found := self._early(row)) is not None}
-            if not there:
+            if len(there) < 2:  # it gains nothing, and alone its heads may be shared by more threads
                 return
             lengths = np.array([self.positions(pack[number]) for number in there])
             joined = [
