@@ -27,7 +27,7 @@ NEEDED = ("grpc", "orjson", "prometheus_client", "starlette", "uvicorn")
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 """Where several processes put their numbers, as the client of Prometheus names it."""
 POLLERS = "GRPC_EXPERIMENTS", "-event_engine_listener"
-"""Has the library of gRPC wait for requests with fewer threads: each takes a fifth less of the processor then."""
+"""Has the library of gRPC wait for requests with fewer threads: each takes 40 of 500 us less then."""
 LEVELS = ("debug", "info", "warning", "error")
 
 
