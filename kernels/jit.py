@@ -93,7 +93,7 @@ class Native(MachineCode):
         self.codes = tuple(name for name, field in fields.items() if field.kind == "code")
         self.references = {name: _KINDS[field.kind] for name, field in fields.items() if field.kind in _KINDS}
         self.params = np.dtype([(k, f.dtype) for k, f in fields.items()] or [("unused", "i8")], align=True)
-        self._address, self._refused = 0, ""
+        self._address, self._refused, self._places = 0, "", list[int]()
         self._call: Any = None
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class Native(MachineCode):
     def take(self, code: bytes) -> None:
         """Have the code that another process compiled."""
         if not self._address:
-            self._address = _executable(self, code)
+            self._placed(code)
 
     def compile(self) -> None:
         self._address = self.address
@@ -152,7 +152,13 @@ class Native(MachineCode):
     def _loaded(self) -> int:
         """Its address if the cache has it, else 0."""
         code = None if self._refused else _found(self)
-        return 0 if code is None else _executable(self, code)
+        return 0 if code is None else self._placed(code)
+
+    def _placed(self, code: bytes) -> int:
+        """Its one address, the first: a thread may find the file while the one that compiled it places the code."""
+        self._places.append(_executable(self, code))
+        self._address = self._places[0]
+        return self._address
 
     def _compiled(self) -> int:
         """Compile it; what cannot be compiled is refused at once from then on."""
@@ -163,8 +169,7 @@ class Native(MachineCode):
                 return self._address
             if not self._refused:
                 try:
-                    self._address = _executable(self, code_of(self))
-                    return self._address
+                    return self._placed(code_of(self))
                 except KernelError as error:
                     self._refused = str(error)
         raise KernelError(self._refused)
