@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-DIGITS = {"compile": (8000, 1900), "first": (3500, 1000), "known": (17, 4)}
+DIGITS = {"compile": (8000, 1900), "first": (3500, 1050), "known": (17, 4)}
 """Most calls of Python functions, and moves from folder to folder, of the second session of a ten-node model.
 
 Folders below a folder count as others.

@@ -213,8 +213,6 @@ class Server:
 
     def _begin_http(self, port: int) -> None:
         doors = self.doors
-        found = listening(doors.host, port, self.shared)
-        self.http_port = found.getsockname()[1]
         app = Rest(self.repository, int(doors.max_body * MIB), doors.body_seconds, doors.token, doors.max_tensors).app
         config = uvicorn.Config(
             app, http=_Connection, log_config=None, access_log=False, lifespan="off", ws="none",
@@ -226,7 +224,8 @@ class Server:
             config.load()
         except OSError as error:  # one of ssl, too
             raise RequestError(f"--tls-certificate, --tls-key: {error}, wanted two files in PEM") from None
-        self.http = _Http(config)
+        self.http, found = _Http(config), listening(doors.host, port, self.shared)
+        self.http_port = found.getsockname()[1]
         self.serving = asyncio.create_task(self.http.serve([found]))
         self._begin_task(self.http.close_slow(doors.body_seconds))
 

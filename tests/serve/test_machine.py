@@ -476,7 +476,7 @@ class ServerMachine(RuleBasedStateMachine):
         assert not self.told, self.told
         until = time.monotonic() + WAIT_S
         left = [ref for ref in self.gone if ref() not in serving]
-        while any(ref() is not None for ref in left) and time.monotonic() < until:
+        while (self.repository.retiring or any(ref() is not None for ref in left)) and time.monotonic() < until:
             gc.collect()
             time.sleep(0.02)
         assert not self.repository.retiring
