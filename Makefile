@@ -160,7 +160,7 @@ engines: $(ENGINES)/.installed ## Run models in workers of Ray Data, Spark (need
 ADAPTERS := kserve==0.21.0 litserve==0.2.19 mlserver==1.7.1 ray[serve]==2.60.0
 adapters: $(STAMP) ## Run the adapters of examples/serve in their servers (2 GB), and check the files for clusters.
 	for package in $(ADAPTERS); do \
-		folder=$(CLIENTS)/$$(echo $$package | sed 's/[[=].*//') && $(PYTHON) -m venv $$folder && \
+		folder=$(CLIENTS)/$$(echo $$package | sed 's/[=[].*//') && $(PYTHON) -m venv $$folder && \
 		$$folder/bin/pip install --quiet "$$package" -e . || exit 1; done
 	$(BIN)/python -m pytest -q tests/serve/test_adapters.py tests/serve/test_deployments.py
 

@@ -127,21 +127,19 @@ def test_two_threads_fork_at_once() -> None:
 def interrupted(delay: float, work: Callable[[], Any]) -> bool:
     """Run ``work``, with a KeyboardInterrupt after ``delay`` seconds; whether it came before the end.
 
-    Python drops an exception in the callback of a weak reference, so another one follows after `AGAIN_S`.
+    Python drops an exception in the callback of a weak reference, so another one follows after `AGAIN_S`; but none
+    comes in this function itself, which would not catch it.
     """
-    armed = True
 
-    def interrupt(*_: Any) -> None:
-        if armed:
+    def interrupt(_: int, frame: Any) -> None:
+        if frame.f_code not in (interrupted.__code__, interrupt.__code__):
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGALRM, interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, delay, AGAIN_S)
         work()
-        armed = False
     except KeyboardInterrupt:
-        armed = False
         return True
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -36,8 +36,10 @@ FIRST = "1"
 
 
 def _stamp(paths: Iterable[Path]) -> tuple[Any, ...]:
+    """Names, sizes and times of files, but for those that Python writes when it loads a flow's modules."""
     found = sorted(p for path in paths for p in ([path, *path.rglob("*")] if path.is_dir() else [path]) if p.is_file())
-    return tuple((str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in found)
+    own = [p for p in found if p.parent.name != "__pycache__"]
+    return tuple((str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in own)
 
 
 def _source_in(folder: Path, settings: ModelSettings, own: Path) -> StoredVersion:

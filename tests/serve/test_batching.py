@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bolt_numba as bn
+from bolt_numba.errors import DataError
 from bolt_numba.flow import Flow, FlowDeadlineError, FlowError, FlowFullError
 from bolt_numba.serve import ModelSettings, RequestError, SettingsError, models
 from bolt_numba.serve.errors import kind_of
 from bolt_numba.serve.models import QUICK_S, RequestTerms, ServedModel, StoredVersion
-from tests.small import add, softmax
+from tests.small import add, look_up, softmax
 
 
 def served(path: Path, **settings: Any) -> ServedModel:
@@ -60,6 +61,15 @@ def test_requests_of_other_shapes_run_apart(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(models, "QUICK_S", 0.0)  # no quick run
     together(model, [{"x": np.ones((1, 2 + i % 2), "f4")} for i in range(4)])
     assert model.flow.statistics().nodes["m"].batches == {2: 2}
+
+
+def test_a_request_at_fault_does_not_spoil_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = served(look_up(tmp_path / "m.onnx", [10, 20]), max_batch=4, max_wait_us=100_000)
+    monkeypatch.setattr(models, "QUICK_S", 0.0)  # no quick run
+    found = together(model, [{"x": np.full((1, 1), i, "f4"), "i": np.array([i])} for i in (0, 1, 7, 0)])
+    assert isinstance(found[2], DataError)
+    assert [float(found[i]["y"][0, 0]) for i in (0, 1, 3)] == [10, 21, 10]
+    assert max(model.flow.statistics().nodes["m"].batches) == 4
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12))
@@ -207,10 +217,12 @@ def test_wrong_names_are_told(tmp_path: Path) -> None:
     assert "wanted ['a', 'b']" in str(error)
 
 
-def summing(folder: Path) -> ServedModel:
+def summing(folder: Path, seconds: float = 0.0) -> ServedModel:
     """A flow that keeps a sum for each sequence."""
     module = "sums_" + folder.name
-    (folder / f"{module}.py").write_text("def f(x, total):\n    return total + x, total + x\n")
+    (folder / f"{module}.py").write_text(
+        f"import time\n\n\ndef f(x, total):\n    time.sleep({seconds})\n    return total + x, total + x\n"
+    )
     (folder / "flow.toml").write_text(
         "inputs = { x = 'f32[n]' }\noutputs = 'y'\n"
         f"[nodes.f]\nfunction = '{module}:f'\ninputs = 'x'\noutputs = 'y'\n"
@@ -242,6 +254,25 @@ def test_sequences_keep_their_states(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     assert asyncio.run(main()) == [1, 10, 3, 30, 5, 6, 1, "invalid", "invalid", "busy", 1]
     assert list(model.sequences) == ["new"]
+
+
+def test_a_sequence_goes_on_without_what_was_cancelled(tmp_path: Path) -> None:
+    model = summing(tmp_path, 0.1)
+
+    async def main() -> list[Any]:
+        asked = [
+            asyncio.ensure_future(model.infer({"x": np.full(1, x, "f4")}, [], RequestTerms({"sequence_id": 1})))
+            for x in (1, 2, 4)
+        ]
+        await asyncio.sleep(0.02)
+        asked[1].cancel()
+        found = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 30)
+        await model.retire()
+        return found
+
+    found = asyncio.run(main())
+    assert isinstance(found[1], asyncio.CancelledError)
+    assert [float(found[i]["y"][0]) for i in (0, 2)] == [1, 5]
 
 
 def test_a_sequence_ends_with_the_request_that_says_so(tmp_path: Path) -> None:

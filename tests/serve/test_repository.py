@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
 import time
 import weakref
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from onnx import TensorProto
 
 from bolt_numba.serve import ModelSettings, Repository, RequestError, SettingsError
+from bolt_numba.serve import repository as repositories
 from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.repository import is_repository
 from bolt_numba.serve.settings import settings_of
@@ -230,6 +232,42 @@ def test_a_server_stays_ready_while_newer_files_are_broken(tmp_path: Path) -> No
         shutil.rmtree(tmp_path / "m" / "2")
         server.do(repository.load("m"))
         assert versions(server) == {"1": "READY"}
+
+
+def test_what_was_refused_is_tried_again_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m" / "1" / "model.onnx"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"bad")
+    tried: list[int] = []
+    made = repositories.ServedModel
+    monkeypatch.setattr(repositories, "ServedModel", lambda *args: tried.append(1) or made(*args))
+    with running(tmp_path) as server:
+        repository = server.server.repository
+        server.do(repository.look(anew=False))
+        assert len(tried) == 1
+        server.do(repository.look())
+        assert len(tried) == 2
+        add(path)
+        server.do(repository.look(anew=False))
+        assert np.array_equal(infer(server), A + A)
+
+
+def test_what_python_writes_is_no_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flow's module is compiled when it is loaded, and the flow keeps what it has."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    folder = tmp_path / "s" / "1"
+    folder.mkdir(parents=True)
+    (folder / f"twice_{tmp_path.name}.py").write_text("def f(x):\n    return x + x\n")
+    (folder / "flow.toml").write_text(
+        "inputs = { x = 'f32[n]' }\noutputs = 'y'\n"
+        f"[nodes.f]\nfunction = 'twice_{tmp_path.name}:f'\ninputs = 'x'\noutputs = 'y'\n"
+    )
+    with running(tmp_path) as server:
+        repository = server.server.repository
+        before = repository.find("s")
+        assert list(folder.glob("__pycache__/*"))
+        server.do(repository.look())
+        assert repository.find("s") is before
 
 
 def test_a_broken_version_leaves_the_others(tmp_path: Path) -> None:
