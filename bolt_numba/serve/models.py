@@ -25,7 +25,7 @@ from bolt_numba.flow.flow import Flow
 from bolt_numba.serve.errors import RequestError, kind_of, want_few
 from bolt_numba.serve.metrics import MEMORY, OK, PLANS, WAITING, ModelCounts
 from bolt_numba.serve.settings import US, ModelSettings, SettingsError
-from bolt_numba.serve.tensors import datatype_of, is_optional, taken
+from bolt_numba.serve.tensors import described, is_optional, taken
 from bolt_numba.sessions.guesses import complete_shapes, model_feeds
 from bolt_numba.sessions.session import Session
 from bolt_numba.text.layout import layout_of
@@ -69,12 +69,10 @@ class StoredVersion:
 class RequestTerms:
     """How one request wants to be served: seconds it may take, its priority (lower goes first), and its sequence."""
 
-    __slots__ = ("begin", "deadline", "ends", "priority", "starts", "stream")
+    __slots__ = ("begin", "ends", "limits", "priority", "starts", "stream")
 
     def __init__(self, parameters: Mapping[str, Any], deadline: float | None = None) -> None:
-        timeout = self._number(parameters, "timeout")
-        limits = [s for s in (deadline, timeout * US if timeout else None) if s is not None]
-        self.deadline, self.begin = min(limits) if limits else None, time.monotonic()
+        self.limits, self.begin = (deadline, self._number(parameters, "timeout") * US), time.monotonic()
         self.priority = self._number(parameters, "priority") or USUAL_PRIORITY
         self.stream = parameters.get("sequence_id") or None
         self.starts, self.ends = bool(parameters.get("sequence_start")), bool(parameters.get("sequence_end"))
@@ -88,7 +86,7 @@ class RequestTerms:
 
     def left(self, usual: float | None) -> float | None:
         """Seconds that are left for the request.  usual: what it may take at most in all."""
-        limits = [s for s in (usual, self.deadline) if s]
+        limits = [s for s in (usual, *self.limits) if s]
         return max(min(limits) + self.begin - time.monotonic(), US) if limits else None
 
 
@@ -107,7 +105,7 @@ class ServedModel:
         self.platform = f"bolt_numba_{'flow' if self.session is None else source.suffix[1:].lower() or 'folder'}"
         self.flow = self._flow_of_file() if self.session is None else self._flow_of_model(self.session)
         for spec in (*self.inputs, *self.outputs):
-            datatype_of(spec)
+            described(spec)  # raises for what the protocol has no name for
         self.counts, self.since = ModelCounts(name, version), int(time.time())
         self.flow.engine.watch = self._ran
         self.keeps, self.sequences = any(node.keeps for node in self.flow.nodes), dict[Any, float]()
@@ -241,21 +239,18 @@ class ServedModel:
             self._ran([0.0], time.perf_counter() - begin)
             self._learn(key)
             return made
-        if self.encoder is None:
-            found = await self._found(feeds, asked, gone)
-        else:  # its flow takes lists of texts
-            lists = await self._found({name: [given] for name, given in feeds.items()}, asked, gone)
-            found = {value: made[0] for value, made in lists.items()}
+        takes_lists = self.encoder is not None
+        if takes_lists:
+            feeds = {name: [given] for name, given in feeds.items()}
+        found = await self._found(feeds, asked, gone)
         self._learn(key)
-        return [found[value] for value in self.flow.outputs]
+        return [found[value][0] if takes_lists else found[value] for value in self.flow.outputs]
 
     async def _found(self, feeds: Mapping[str, Any], asked: RequestTerms, gone: Any) -> Mapping[str, Any]:
         """What the flow makes of its inputs, by its outputs."""
         stream = self._sequence(asked) if self.keeps else None
         seconds = self.settings.deadline_ms and self.settings.deadline_ms / 1e3
-        task = self.flow.submit(
-            feeds, stream=stream, deadline=asked.left(seconds), timeout=0, priority=asked.priority
-        )
+        task = self.flow.submit(feeds, stream=stream, deadline=asked.left(seconds), timeout=0, priority=asked.priority)
         if stream is not None and asked.ends:  # it has its state: a request that comes now begins another sequence
             self._end_sequence(stream)
         run = asyncio.wrap_future(task)
@@ -326,6 +321,7 @@ async def _unless_gone(run: asyncio.Future[Any], gone: Callable[[], Awaitable[An
     finally:
         leaving.cancel()
         run.cancel()
+
 
 def _has_rows(spec: TensorSpec) -> bool:
     """Whether a tensor has a first axis of any size."""
@@ -405,9 +401,7 @@ def _as_array(value: Any) -> Array:
     if isinstance(value, (bool, int, float, np.generic)):
         return np.asarray(value)
     text = value if isinstance(value, (str, bytes)) else json.dumps(value, default=_plain)
-    made = np.empty(1, object)
-    made[0] = text
-    return made
+    return np.array([text], object)
 
 
 def _plain(value: Any) -> Any:

@@ -27,8 +27,8 @@ from bolt_numba.serve.repository import Repository
 from bolt_numba.serve.tensors import (
     MOST_TENSORS,
     SMALL_BODY,
+    datatype_of,
     inputs_of,
-    name_of,
     to_bytes,
     to_json,
     want_served,
@@ -301,7 +301,7 @@ def _answer(
 ) -> Response:
     blobs: list[bytes | memoryview] = []
     for name, array in made.items():
-        row: dict[str, Any] = {"name": name, "datatype": name_of(name, array), "shape": list(array.shape)}
+        row: dict[str, Any] = {"name": name, "datatype": datatype_of(name, array.dtype), "shape": list(array.shape)}
         if binary(name):
             blobs.append(to_bytes(array))
             row["parameters"] = {"binary_data_size": len(blobs[-1])}

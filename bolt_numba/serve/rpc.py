@@ -19,7 +19,7 @@ from bolt_numba.serve import protocol
 from bolt_numba.serve.errors import STATUS, RequestError, failure, want_few, want_token
 from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.repository import Repository
-from bolt_numba.serve.tensors import DTYPES, MOST_TENSORS, SMALL_BODY, inputs_of, name_of, to_bytes, want_served
+from bolt_numba.serve.tensors import DTYPES, MOST_TENSORS, SMALL_BODY, datatype_of, inputs_of, to_bytes, want_served
 
 SERVICE = "inference.GRPCInferenceService"
 CONTENTS = {
@@ -105,7 +105,7 @@ class Rpc:
         made = await model.infer(inputs_of(_inputs(given)), [row.name for row in given.outputs], asked)
         reply = self.types["ModelInfer"][1](model_name=model.name, model_version=model.version, id=given.id)
         for name, array in made.items():
-            reply.outputs.add(name=name, datatype=name_of(name, array), shape=array.shape)
+            reply.outputs.add(name=name, datatype=datatype_of(name, array.dtype), shape=array.shape)
             reply.raw_output_contents.append(bytes(to_bytes(array)))
         return reply
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -63,17 +63,13 @@ class ModelSettings:
         want_seconds("max_wait_us", self.max_wait_us)
         if self.deadline_ms is not None:
             want_seconds("deadline_ms", self.deadline_ms)
-        if self.max_wait_us and self.max_batch == 1:
-            raise SettingsError(
-                "max_wait_us: got a time to wait for others with max_batch 1, wanted a larger max_batch"
-            )
         named = isinstance(self.versions, list) and all(type(v) is int and v > 0 for v in self.versions)
         if not named and self.versions not in (LATEST, ALL):
             raise SettingsError(f"versions: got {self.versions!r:.80}, wanted 'latest', 'all' or a list of numbers")
         pad, warmup = cast("Any", self.pad), cast("Any", self.warmup)
         if not isinstance(pad, Mapping) or not all(type(x) in (int, float) for x in pad.values()):
             raise SettingsError(f"pad: got {pad!r:.80}, wanted a table of numbers by input")
-        for key in ("pad", "ragged"):
+        for key in ("max_wait_us", "pad", "ragged"):
             if getattr(self, key) and self.max_batch == 1:
                 raise SettingsError(f"{key}: got it with max_batch 1, wanted a larger max_batch")
         if self.embeddings is not None and not isinstance(cast("Any", self.embeddings), Mapping):
@@ -108,9 +104,8 @@ def settings_of(folder: Path, usual: ModelSettings) -> ModelSettings:
     own = {key: data[key] for key in data.keys() & OWN}
     if "warmup" in own:
         own["warmup"] = tuple(own["warmup"]) if isinstance(own["warmup"], list) else (own["warmup"],)
-    given = {f.name: getattr(usual, f.name) for f in fields(ModelSettings)} | own
-    given["compile"] = {**usual.compile, **{key: data[key] for key in data.keys() & COMPILED}}
+    own["compile"] = {**usual.compile, **{key: data[key] for key in data.keys() & COMPILED}}
     try:
-        return ModelSettings(**given)
+        return replace(usual, **own)
     except BoltError as error:
         raise SettingsError(f"{path}: {error}") from error

@@ -47,21 +47,19 @@ def plain(spec: TensorSpec) -> TensorSpec:
     return spec if inner is None or isinstance(inner, NestedType) else spec_of(spec.name, inner)
 
 
-def datatype_of(spec: TensorSpec) -> str:
-    """The protocol's name for an input or output; what is no tensor is texts of JSON."""
-    spec = plain(spec)
-    if spec.nested is not None:
-        return "BYTES"
-    if (found := NAMES.get(spec.dtype)) is None:
-        raise RequestError(f"{spec.name!r}: got {spec.dtype}, which the protocol has no datatype for")
-    return found
+def datatype_of(name: str, dtype: AnyDType) -> str:
+    """The protocol's name for what an input or output is of.  Raises RequestError where it has none."""
+    if dtype not in NAMES:
+        raise RequestError(f"{name!r}: got {dtype}, which the protocol has no datatype for", "internal")
+    return NAMES[dtype]
 
 
 def described(spec: TensorSpec) -> dict[str, Any]:
-    """An input or output as metadata has it: -1 for a size that is free."""
-    sizes = plain(spec).shape
-    shape = [-1] if sizes is None else [d if isinstance(d, int) else -1 for d in sizes]
-    return {"name": spec.name, "datatype": datatype_of(spec), "shape": shape}
+    """An input or output as metadata has it: -1 for a size that is free; what is no tensor is texts of JSON."""
+    spec = plain(spec)
+    datatype = "BYTES" if spec.nested is not None else datatype_of(spec.name, spec.dtype)
+    shape = [-1] if spec.shape is None else [d if isinstance(d, int) else -1 for d in spec.shape]
+    return {"name": spec.name, "datatype": datatype, "shape": shape}
 
 
 # --- what is asked ---------------------------------------------------------------------------------------------------
@@ -98,7 +96,7 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: bytes | m
     """An array over the bytes of a request, which are not copied; elements of BYTES are bytes."""
     dtype, count = DTYPES[datatype], math.prod(shape)
     if dtype == STRING:
-        return _objects(_elements(name, data, count), shape)
+        return np.array(_elements(name, data, count), object).reshape(shape)
     if len(data) != count * dtype.itemsize:
         raise RequestError(
             f"input {name!r}: got {len(data)} bytes, wanted {count * dtype.itemsize} for {datatype}{list(shape)}"
@@ -123,12 +121,6 @@ def _elements(name: str, data: bytes | memoryview, count: int) -> list[bytes]:
     return found
 
 
-def _objects(found: list[Any], shape: tuple[int, ...]) -> Array:
-    made = np.empty(len(found), object)
-    made[:] = found
-    return made.reshape(shape)
-
-
 def from_list(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Array:
     """An array of the numbers, texts or bytes of a request, in a list, or in lists within lists."""
     dtype, count = DTYPES[datatype], math.prod(shape)
@@ -145,8 +137,6 @@ def from_list(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Ar
     if not wanted.issuperset(map(type, flat)):
         odd, what = next(x for x in flat if type(x) not in wanted), "texts" if dtype == STRING else "numbers"
         raise RequestError(f"input {name!r}: data: got {odd!r:.40}, wanted {what} of {datatype}")
-    if dtype == STRING:
-        return _objects(flat, shape)
     try:
         with np.errstate(over="raise"):
             return np.array(flat, dtype).reshape(shape)
@@ -163,7 +153,7 @@ def whole_body(spec: TensorSpec, data: bytes | memoryview) -> Array:
     told = described(spec)
     dims, datatype = list(told["shape"]), told["datatype"]
     if datatype == "BYTES":
-        return _objects([bytes(data)], (1,) * len(dims))
+        return np.array([bytes(data)], object).reshape((1,) * len(dims))
     free = [axis for axis, size in enumerate(dims) if size < 0]
     if len(free) > 1 and free[0] == 0:
         dims[free.pop(0)] = 1
@@ -195,7 +185,8 @@ def taken(spec: TensorSpec, given: Array | None) -> Any:
 
 def _texts(name: str, given: Array) -> Array:
     try:
-        return _objects([x if type(x) is str else x.decode() for x in given.reshape(-1)], given.shape)
+        texts = [x if type(x) is str else x.decode() for x in given.reshape(-1)]
+        return np.array(texts, object).reshape(given.shape)
     except UnicodeDecodeError as error:
         raise RequestError(
             f"input {name!r}: got an element of BYTES that is no text in UTF-8, wanted texts: {error}"
@@ -203,13 +194,6 @@ def _texts(name: str, given: Array) -> Array:
 
 
 # --- what is answered ------------------------------------------------------------------------------------------------
-
-
-def name_of(name: str, array: Array) -> str:
-    """The protocol's name for what a result is of.  Raises RequestError where it has none."""
-    if array.dtype not in NAMES:
-        raise RequestError(f"output {name!r}: got {array.dtype}, which the protocol has no datatype for", "internal")
-    return NAMES[array.dtype]
 
 
 def to_bytes(array: Array) -> bytes | memoryview:
