@@ -20,7 +20,8 @@ from bolt_numba.cli.options import takes_options
 if TYPE_CHECKING:
     from bolt_numba.serve.processes import Link
     from bolt_numba.serve.repository import Repository
-    from bolt_numba.serve.server import Doors, Server
+    from bolt_numba.serve.server import Server
+    from bolt_numba.serve.settings import Doors
 
 HTTP, GRPC = 8000, 8001
 NEEDED = ("grpc", "orjson", "prometheus_client", "starlette", "uvicorn")
@@ -69,8 +70,8 @@ def serve(  # budget: each option is one line or two
         counts = tempfile.TemporaryDirectory(prefix="bolt-numba-serve-")  # it is there as long as it has a name
         os.environ[SHARED] = counts.name
     from bolt_numba.serve.logs import begin_log
-    from bolt_numba.serve.server import Doors, run_loop
-    from bolt_numba.serve.settings import ModelSettings
+    from bolt_numba.serve.server import run_loop
+    from bolt_numba.serve.settings import Doors, ModelSettings
 
     begin_log(log_level.upper())
     compiled = dict(options)

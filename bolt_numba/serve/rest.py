@@ -24,8 +24,8 @@ from bolt_numba.serve.errors import STATUS, RequestError, failure, want_few, wan
 from bolt_numba.serve.metrics import FAILURES, exposition
 from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.repository import Repository
+from bolt_numba.serve.settings import MIB, Doors
 from bolt_numba.serve.tensors import (
-    MOST_TENSORS,
     SMALL_BODY,
     datatype_of,
     inputs_of,
@@ -57,15 +57,10 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Rest:
-    """The application.  most: bytes of a body; seconds: that it may take to arrive; token: that requests must bring.
+    """The application."""
 
-    tensors: inputs, or outputs, that a request may name.
-    """
-
-    def __init__(
-        self, repository: Repository, most: int, seconds: float, token: str | None, tensors: int = MOST_TENSORS
-    ) -> None:
-        self.repository, self.most, self.seconds, self.token, self.tensors = repository, most, seconds, token, tensors
+    def __init__(self, repository: Repository, doors: Doors) -> None:
+        self.repository, self.doors, self.most = repository, doors, int(doors.max_body * MIB)
         paths = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
         routes: dict[str, Callable[[Request], Any]] = {f"POST {path}/infer": self.infer for path in paths}
         routes |= {  # behind what is asked most: they are tried one after another
@@ -106,7 +101,7 @@ class Rest:
             begin, path = time.perf_counter(), request.scope["path"]
             try:
                 if path not in OPEN:
-                    want_token(self.token, request.headers.get("authorization", ""))
+                    want_token(self.doors.token, request.headers.get("authorization", ""))
                 response = handler(request)
                 if asyncio.iscoroutine(response):
                     response = await response
@@ -171,7 +166,7 @@ class Rest:
         rows = head.get(key) or []
         if not isinstance(rows, list) or not all(isinstance(r, dict) and isinstance(r.get("name"), str) for r in rows):
             raise RequestError(f"{key}: got {rows!r:.80}, wanted a list of objects with a name")
-        want_few(key, len(rows), self.tensors)
+        want_few(key, len(rows), self.doors.max_tensors)
         return rows
 
     # --- bodies ------------------------------------------------------------------------------------------------------
@@ -198,16 +193,16 @@ class Rest:
         said = request.headers.get("content-length", "0")
         if said.isdecimal() and int(said[:20]) > self.most:
             raise RequestError(f"body: got {said} bytes, wanted at most {self.most}", "large")
-        parts, size = [], 0
+        parts, size, seconds = [], 0, self.doors.body_seconds
         try:
-            async with asyncio.timeout(self.seconds):
+            async with asyncio.timeout(seconds):
                 async for part in request.stream():
                     parts.append(part)
                     size += len(part)
                     if size > self.most:
                         raise RequestError(f"body: got more than {self.most} bytes, wanted at most so many", "large")
         except TimeoutError:
-            raise RequestError(f"body: got {size} bytes in {self.seconds} s, wanted all of it", "slow") from None
+            raise RequestError(f"body: got {size} bytes in {seconds} s, wanted all of it", "slow") from None
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         packing = request.headers.get("content-encoding", "identity")
         return body if packing == "identity" else self._unpacked(body, packing)

@@ -19,7 +19,8 @@ from bolt_numba.serve import protocol
 from bolt_numba.serve.errors import STATUS, RequestError, failure, want_few, want_token
 from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.repository import Repository
-from bolt_numba.serve.tensors import DTYPES, MOST_TENSORS, SMALL_BODY, datatype_of, inputs_of, to_bytes, want_served
+from bolt_numba.serve.settings import Doors
+from bolt_numba.serve.tensors import DTYPES, SMALL_BODY, datatype_of, inputs_of, to_bytes, want_served
 
 SERVICE = "inference.GRPCInferenceService"
 CONTENTS = {
@@ -37,10 +38,10 @@ for _file in FileDescriptorSet.FromString((files(__package__) / "inference.binpb
 
 
 class Rpc:
-    """The service.  token: that requests must bring.  tensors: inputs, or outputs, that a request may name."""
+    """The service."""
 
-    def __init__(self, repository: Repository, token: str | None, tensors: int = MOST_TENSORS) -> None:
-        self.repository, self.token, self.tensors = repository, token, tensors
+    def __init__(self, repository: Repository, doors: Doors) -> None:
+        self.repository, self.token, self.tensors = repository, doors.token, doors.max_tensors
         self.types = {m.name: (GetMessageClass(m.input_type), GetMessageClass(m.output_type)) for m in _methods()}
 
     def handlers(self) -> Any:

@@ -10,8 +10,6 @@ import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -25,12 +23,10 @@ from bolt_numba.serve.processes import Link
 from bolt_numba.serve.repository import Repository
 from bolt_numba.serve.rest import Rest
 from bolt_numba.serve.rpc import Rpc
-from bolt_numba.serve.tensors import MOST_TENSORS
+from bolt_numba.serve.settings import MIB, Doors
 
 log = logging.getLogger("bolt_numba.serve")
 
-LOCAL = "127.0.0.1"
-MIB = 1 << 20
 BACKLOG = 2048
 MOST_HEADERS = 1 << 20
 """Bytes of the headers of a request, or of what stands around a body in chunks, and of what came with their end."""
@@ -39,38 +35,6 @@ MEASURED_S = 5.0
 LIVE = b"/v2/health/live"
 LAST_S = 2.0
 """Seconds to close what no request needs any more."""
-
-
-@dataclass(frozen=True)
-class Doors:
-    """How a server is reached, and what requests are held to.
-
-    http_port, grpc_port: None: not at all; 0: any that is free.  max_body: MiB of a request.
-    body_seconds: that headers, and a body, may take to arrive.  grace_seconds: for requests when the server ends.
-    max_tensors: inputs, or outputs, that a request may name.
-    max_connections: beyond these HTTP answers 503, but to who asks whether it is live.
-    token: that requests bring as 'authorization: Bearer TOKEN'.
-    certificate, key: files of TLS.  poll_seconds: between looks at the folder of models; None: none.
-    """
-
-    host: str = LOCAL
-    http_port: int | None = 8000
-    grpc_port: int | None = 8001
-    max_body: float = 64
-    body_seconds: float = 30
-    grace_seconds: float = 30
-    max_tensors: int = MOST_TENSORS
-    max_connections: int = 1000
-    token: str | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    poll_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        if (self.certificate is None) != (self.key is None):
-            raise RequestError("tls: got a certificate or a key, wanted both")
-        if self.http_port is None and self.grpc_port is None:
-            raise RequestError("ports: got none, wanted --http-port or --grpc-port")
 
 
 def listening(host: str, port: int, shared: bool = False) -> socket.socket:
@@ -213,9 +177,9 @@ class Server:
 
     def _begin_http(self, port: int) -> None:
         doors = self.doors
-        app = Rest(self.repository, int(doors.max_body * MIB), doors.body_seconds, doors.token, doors.max_tensors).app
         config = uvicorn.Config(
-            app, http=_Connection, log_config=None, access_log=False, lifespan="off", ws="none",
+            Rest(self.repository, doors).app,
+            http=_Connection, log_config=None, access_log=False, lifespan="off", ws="none",
             limit_concurrency=doors.max_connections, backlog=BACKLOG, server_header=False,
             ssl_certfile=doors.certificate and str(doors.certificate), ssl_keyfile=doors.key and str(doors.key),
             timeout_graceful_shutdown=int(doors.grace_seconds),
@@ -238,7 +202,7 @@ class Server:
                 ("grpc.so_reuseport", int(self.shared)),
             ]
         )  # fmt: skip
-        self.rpc.add_generic_rpc_handlers((Rpc(self.repository, doors.token, doors.max_tensors).handlers(),))
+        self.rpc.add_generic_rpc_handlers((Rpc(self.repository, doors).handlers(),))
         where = f"[{doors.host}]:{port}" if ":" in doors.host else f"{doors.host}:{port}"
         try:
             if doors.certificate is not None and doors.key is not None:

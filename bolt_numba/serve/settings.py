@@ -1,4 +1,4 @@
-"""How a model is served: `ModelSettings`, of the command line or of a ``model.toml`` beside the model."""
+"""How a model is served, of the command line or of a ``model.toml`` beside it, and how the server is reached."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bolt_numba.flow.parts import want_count, want_seconds
 from bolt_numba.serve.errors import RequestError
 
 FILE = "model.toml"
-MOST_BYTES = 1 << 20
 LATEST, ALL = "latest", "all"
 US = 1e-6
+MIB = 1 << 20
 EMBEDDINGS = frozenset(("tokenizer", "pooling", "normalize", "max_tokens", "truncate"))
 
 
@@ -81,6 +81,38 @@ class ModelSettings:
                 raise SettingsError(f"warmup: got {shapes!r:.80}, wanted tables of shapes by input")
 
 
+@dataclass(frozen=True)
+class Doors:
+    """How a server is reached, and what requests are held to.
+
+    http_port, grpc_port: None: not at all; 0: any that is free.  max_body: MiB of a request.
+    body_seconds: that headers, and a body, may take to arrive.  grace_seconds: for requests when the server ends.
+    max_tensors: inputs, or outputs, that a request may name.
+    max_connections: beyond these HTTP answers 503, but to who asks whether it is live.
+    token: that requests bring as 'authorization: Bearer TOKEN'.
+    certificate, key: files of TLS.  poll_seconds: between looks at the folder of models; None: none.
+    """
+
+    host: str = "127.0.0.1"
+    http_port: int | None = 8000
+    grpc_port: int | None = 8001
+    max_body: float = 64
+    body_seconds: float = 30
+    grace_seconds: float = 30
+    max_tensors: int = 1000
+    max_connections: int = 1000
+    token: str | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    poll_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise RequestError("tls: got a certificate or a key, wanted both")
+        if self.http_port is None and self.grpc_port is None:
+            raise RequestError("ports: got none, wanted --http-port or --grpc-port")
+
+
 def _is_shape(given: Any) -> bool:
     return isinstance(given, (list, tuple)) and all(type(d) is int and d >= 0 for d in given)
 
@@ -95,7 +127,7 @@ def settings_of(folder: Path, usual: ModelSettings) -> ModelSettings:
     if not path.is_file():
         return usual
     try:
-        data = tomllib.loads(read_text(path, MOST_BYTES, "settings of a model", SettingsError))
+        data = tomllib.loads(read_text(path, MIB, "settings of a model", SettingsError))
     except ValueError as error:
         raise SettingsError(f"{path}: got what is no TOML: {error}") from error
     known = OWN | COMPILED

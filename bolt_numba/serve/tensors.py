@@ -28,8 +28,6 @@ LENGTH = struct.Struct("<I")
 MOST_DIMS = 32
 """Dimensions of an array of NumPy, less one half: no model has more."""
 MOST_ELEMENTS = 1 << 40
-MOST_TENSORS = 1000
-"""Inputs, or outputs, that a request may name, unless a server is told otherwise."""
 SMALL_BODY = 1 << 20
 """Bytes of a request that are read without a look at what they become as objects."""
 UNKNOWN_PARAMETERS = ("classification", "shared_memory_region")

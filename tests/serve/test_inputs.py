@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from bolt_numba.serve import ModelSettings, Repository, RequestError
+from bolt_numba.serve import Doors, ModelSettings, Repository, RequestError
 from bolt_numba.serve.rest import Rest
 from bolt_numba.serve.rpc import Rpc
 from bolt_numba.serve.tensors import SMALL_BODY
@@ -142,8 +142,9 @@ def test_rows_and_tensors_have_a_limit(server: Running) -> None:
         assert found[0] == status
         assert said in str(found[1])
     grpc, client = pytest.importorskip("tritonclient.grpc"), pytest.importorskip("tritonclient.utils")
-    with grpc.InferenceServerClient(server.grpc) as asked, pytest.raises(
-        client.InferenceServerException, match="wanted at most 3"
+    with (
+        grpc.InferenceServerClient(server.grpc) as asked,
+        pytest.raises(client.InferenceServerException, match="wanted at most 3"),
     ):
         asked.infer("add", [grpc.InferInput(x, [1, 3], "FP32") for x in "abcd"])
 
@@ -152,7 +153,7 @@ def test_rows_and_tensors_have_a_limit(server: Running) -> None:
 def test_json_is_refused_before_it_takes_memory(piece: bytes) -> None:
     """As an object of Python, JSON may be 30 times as large as its text."""
     most = 4 << 20
-    rest = Rest(None, most, 1, None)  # type: ignore[arg-type]
+    rest = Rest(Repository(None, {}, ModelSettings()), Doors(max_body=4))
     text = b'{"inputs": [' + piece * (most // len(piece) - 8) + b"0]}"
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(RequestError, match="too many values in"):
@@ -166,7 +167,7 @@ def test_json_is_refused_before_it_takes_memory(piece: bytes) -> None:
 
 @pytest.mark.parametrize("piece", [b"\x2a\x00", b"\x3a\x00", b"\x22\x00"])
 def test_messages_are_refused_before_they_take_memory(piece: bytes) -> None:
-    rpc = Rpc(Repository(None, {}, ModelSettings()), None)
+    rpc = Rpc(Repository(None, {}, ModelSettings()), Doors())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(RequestError, match="ModelInfer: fields: got 4001, wanted at most 4000"):
         rpc._message("ModelInfer", piece * (4 << 20), None)
