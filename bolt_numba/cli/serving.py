@@ -112,8 +112,7 @@ def _token(path: Path | None) -> str | None:
 def repository_of(paths: list[Path], usual: Any) -> Repository:
     """Models that are named, or those of a folder.  Raises BoltError for what is no model or folder of models."""
     from bolt_numba.converters.paddle.detect import is_paddle
-    from bolt_numba.serve.repository import Repository, is_repository
-    from bolt_numba.text.layout import TOKENIZER, model_in
+    from bolt_numba.serve.repository import Repository, is_repository, model_of, names_in
 
     if len(paths) == 1 and is_repository(paths[0]):
         return Repository(paths[0], {}, usual)
@@ -122,10 +121,11 @@ def repository_of(paths: list[Path], usual: Any) -> Repository:
         if not path.exists():
             raise BoltError(f"{path}: got nothing there, wanted a model, or a folder of NAME/VERSION/model.onnx")
         name, file = path.stem, path
-        if (path / TOKENIZER).is_file():  # a folder of Hugging Face
-            name, file = path.name, model_in(path)
-        elif path.is_dir() and not is_paddle(b"", path):
-            raise BoltError(f"{path}: got a folder without models, wanted NAME/VERSION/model.onnx or NAME.onnx in it")
+        if path.is_dir() and not is_paddle(b"", path):
+            if (found := model_of(path)) is None:
+                wanted = "a model, or NAME/VERSION/model.onnx or NAME.onnx in it, and nothing beside it"
+                raise BoltError(f"{path}: got a folder of {names_in(path)}, wanted {wanted}")
+            name, file = path.resolve().name, found
         if name in named:
             raise BoltError(f"{path}: got a second model {name!r}, wanted other names: they are those of the files")
         named[name] = file
@@ -156,9 +156,9 @@ def _serve_in_processes(count: int, repository: Repository, doors: Doors) -> Non
     from bolt_numba.serve.server import listening, run_loop
 
     held = []
-    for field in ("http_port", "grpc_port"):
+    for option, field in (("--http-port", "http_port"), ("--grpc-port", "grpc_port")):
         if (port := getattr(doors, field)) is not None:  # one that cannot be had is told here, and once
-            held.append(listening(doors.host, port, shared=True))
+            held.append(listening(option, doors.host, port, shared=True))
             doors = replace(doors, **{field: held[-1].getsockname()[1]})
     with console.progress("loading models"):
         repository.preload()

@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bolt_numba.base.errors import BoltError
+from bolt_numba.base.options import not_among
 from bolt_numba.base.types import Array
-from bolt_numba.serve.errors import STATUS, RequestError
+from bolt_numba.serve.errors import MOST_SAID, STATUS, RequestError, shown, want_few
 
 if TYPE_CHECKING:
     from bolt_numba.serve.models import ServedModel
     from bolt_numba.serve.repository import Repository
-    from bolt_numba.text.encoder import Encoder
     from bolt_numba.text.tokens import TokenRow
 
-PATH = "/v1/"
-FIELDS = ("model", "input", "encoding_format", "dimensions")
+FIELDS = ("model", "input", "encoding_format", "dimensions", "user")
+TERMS = ("timeout", "priority")
 FORMATS = ("float", "base64")
 MOST_INPUTS = 2048
 """Of a request, as OpenAI has it."""
@@ -34,33 +34,38 @@ CODES = {"denied": "invalid_api_key", "missing": "model_not_found", "busy": "rat
 class EmbeddingRequest:
     """What a request for embeddings asks.  The constructor raises RequestError for what does not fit."""
 
-    def __init__(self, asked: Mapping[str, Any]) -> None:
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        asked = {key: value for key, value in body.items() if value is not None}  # some clients send all keys
+        if unknown := sorted(asked.keys() - {*FIELDS, *TERMS}):
+            raise RequestError(not_among("request", unknown, (*FIELDS, *TERMS)), field=unknown[0][:MOST_SAID])
         self.model: Any = asked.get("model")
         self.form = asked.get("encoding_format", FORMATS[0])
         self.dimensions, given = asked.get("dimensions"), asked.get("input")
-        self.terms = {key: asked[key] for key in ("timeout", "priority") if key in asked}
+        self.terms = {key: asked[key] for key in TERMS if key in asked}
         if not isinstance(self.model, str):
-            raise RequestError(f"model: got {self.model!r:.80}, wanted the name of a model")
+            raise RequestError(f"model: got {shown(self.model)}, wanted the name of a model")
         if self.form not in FORMATS:
-            raise RequestError(f"encoding_format: got {self.form!r:.40}, wanted one of {', '.join(FORMATS)}")
+            raise RequestError(f"encoding_format: got {shown(self.form)}, wanted one of {', '.join(FORMATS)}")
         if self.dimensions is not None and (type(self.dimensions) is not int or self.dimensions < 1):
-            raise RequestError(f"dimensions: got {self.dimensions!r:.40}, wanted a number from 1")
+            raise RequestError(f"dimensions: got {shown(self.dimensions)}, wanted a number from 1")
         is_one = isinstance(given, str) or (isinstance(given, list) and given and type(given[0]) is int)
         self.inputs: Any = [given] if is_one else given
         wanted = f"wanted texts or lists of tokens, up to {MOST_INPUTS}"
         if not isinstance(self.inputs, list) or not 0 < len(self.inputs) <= MOST_INPUTS:
-            got = f"{len(given)} of them" if isinstance(given, list) else f"{given!r:.80}"
+            got = f"{len(given)} of them" if isinstance(given, list) else shown(given)
             raise RequestError(f"input: got {got}, {wanted}")
         self.kind = type(self.inputs[0])
         if odd := [one for one in self.inputs if type(one) is not self.kind or self.kind not in (str, list)]:
-            raise RequestError(f"input: got {odd[0]!r:.80} among others, {wanted}")
+            raise RequestError(f"input: got {shown(odd[0])} among others, {wanted}")
 
     async def rows(self, model: ServedModel) -> list[TokenRow]:
-        """The inputs as tokens.  Raises RequestError where the model makes no embeddings, or takes no such inputs."""
-        tokenizer = encoder_of(model).tokenizer
+        """The inputs as tokens, of a model with an encoder.  Raises RequestError where it takes no such inputs."""
+        tokenizer = model.encoder.tokenizer  # type: ignore[union-attr]
+        if model.settings.max_rows is not None:
+            want_few("input", len(self.inputs), model.settings.max_rows)
         try:
             if self.kind is list:
-                rows = [tokenizer.row_of(one) for one in self.inputs]
+                rows = [tokenizer.row_of(one, number) for number, one in enumerate(self.inputs)]
             else:
                 texts, is_quick = [(one,) for one in self.inputs], sum(map(len, self.inputs)) <= QUICK_LETTERS
                 rows = tokenizer.rows(texts) if is_quick else await asyncio.to_thread(tokenizer.rows, texts)
@@ -82,29 +87,32 @@ class EmbeddingRequest:
         return {"object": "list", "data": data, "model": self.model, "usage": usage}
 
 
-def encoder_of(model: ServedModel) -> Encoder:
-    """What makes a model's embeddings.  Raises RequestError where it makes none."""
-    if model.encoder is None:
-        raise RequestError(f"model: got {model.name!r:.80}, which makes no embeddings", "missing")
-    return model.encoder
-
-
 def listed(repository: Repository) -> dict[str, Any]:
     """The models that make embeddings, as OpenAI lists them."""
     models = [repository.find(name) for name in repository.models]
     return {"object": "list", "data": [described(m) for m in models if m.encoder is not None]}
 
 
+def encoder_in(repository: Repository, name: str) -> ServedModel:
+    """A model that makes embeddings.  Raises RequestError for any other name, and for a model that does not serve."""
+    try:
+        if (model := repository.find(name)).encoder is not None:
+            return model
+    except RequestError as error:
+        if error.kind != "missing":
+            raise
+    found = [row["id"] for row in listed(repository)["data"]]
+    raise RequestError(f"model: got {shown(name)}, wanted one that makes embeddings: {found}", "missing")
+
+
 def described(model: ServedModel) -> dict[str, Any]:
-    """A model as OpenAI describes it.  Raises RequestError where it makes no embeddings."""
-    encoder_of(model)
+    """A model as OpenAI describes it."""
     return {"id": model.name, "object": "model", "created": model.since, "owned_by": "bolt-numba"}
 
 
-def told(kind: str, said: str) -> dict[str, Any]:
-    """An error as OpenAI tells it.  kind: a row of `STATUS`."""
-    field = said.partition(":")[0]
+def told(kind: str, said: str, field: str | None = None) -> dict[str, Any]:
+    """An error as OpenAI tells it.  kind: a row of `STATUS`.  field: of the request; None: the one it begins with."""
+    begin = said.partition(":")[0]
     what = "server_error" if STATUS[kind][0] >= STATUS["internal"][0] else "invalid_request_error"
-    return {
-        "error": {"message": said, "type": what, "param": field if field in FIELDS else None, "code": CODES.get(kind)}
-    }
+    param = field or (begin if begin in FIELDS else None)
+    return {"error": {"message": said, "type": what, "param": param, "code": CODES.get(kind)}}

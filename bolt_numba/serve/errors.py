@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import reprlib
+from typing import Any
 
 from bolt_numba.base.border import as_bolt_error
 from bolt_numba.base.errors import BoltError, BudgetError, DeviceError, InternalError, KernelError
@@ -12,6 +14,9 @@ from bolt_numba.flow.errors import FlowDeadlineError, FlowFullError
 from bolt_numba.serve.metrics import FAILURES
 
 log = logging.getLogger("bolt_numba.serve")
+
+_shortly = reprlib.Repr()
+_shortly.maxlevel, _shortly.maxstring = 2, 80
 
 MOST_SAID = 2000
 """Letters of an error that are told: those of a request may be many, and gRPC tells them in its header."""
@@ -32,11 +37,11 @@ STATUS = {
 
 
 class RequestError(BoltError):
-    """A request that cannot be answered.  kind: a row of `STATUS`."""
+    """A request that cannot be answered.  kind: a row of `STATUS`.  field: what of it is at fault, if that is told."""
 
-    def __init__(self, text: str, kind: str = "invalid") -> None:
+    def __init__(self, text: str, kind: str = "invalid", field: str | None = None) -> None:
         super().__init__(text)
-        self.kind = kind
+        self.kind, self.field = kind, field
 
 
 def kind_of(error: BaseException) -> str:
@@ -63,6 +68,11 @@ def failure(error: Exception) -> tuple[str, str]:
     if kind == "internal":
         log.error("a request failed", exc_info=error)
     return kind, (str(as_bolt_error(error, "request")) or kind)[:MOST_SAID]
+
+
+def shown(given: Any) -> str:
+    """What a request has, as an error tells it.  The text of all of a large list would take seconds."""
+    return _shortly.repr(given)[: _shortly.maxstring]
 
 
 def want_token(wanted: str | None, given: str) -> None:

@@ -22,7 +22,7 @@ from bolt_numba.base.types import STRING, Array, TensorSpec
 from bolt_numba.compiling import compile
 from bolt_numba.flow.files import load as load_flow
 from bolt_numba.flow.flow import Flow
-from bolt_numba.serve.errors import RequestError, kind_of, want_few
+from bolt_numba.serve.errors import RequestError, kind_of, shown, want_few
 from bolt_numba.serve.metrics import MEMORY, OK, PLANS, WAITING, ModelCounts
 from bolt_numba.serve.settings import US, ModelSettings, SettingsError
 from bolt_numba.serve.tensors import described, is_optional, taken
@@ -81,7 +81,7 @@ class RequestTerms:
     def _number(parameters: Mapping[str, Any], key: str) -> int:
         given = parameters.get(key, 0)
         if type(given) is not int or not 0 <= given <= MOST_NUMBER:
-            raise RequestError(f"parameters: {key}: got {given!r:.40}, wanted a whole number up to {MOST_NUMBER}")
+            raise RequestError(f"parameters: {key}: got {shown(given)}, wanted a whole number up to {MOST_NUMBER}")
         return given
 
     def left(self, usual: float | None) -> float | None:
@@ -260,7 +260,7 @@ class ServedModel:
         """The sequence of a request to a model that keeps a state.  Raises RequestError where there are too many."""
         key, now = asked.stream, time.monotonic()
         if not isinstance(key, (int, str)):
-            raise RequestError(f"model {self.name!r}: sequence_id: got {key!r:.40}, wanted one, to keep its state")
+            raise RequestError(f"model {self.name!r}: sequence_id: got {shown(key)}, wanted one, to keep its state")
         if asked.starts:
             self._end_sequence(key)
         if key not in self.sequences and len(self.sequences) >= MOST_SEQUENCES:

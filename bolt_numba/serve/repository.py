@@ -17,11 +17,11 @@ from weakref import WeakValueDictionary
 
 from bolt_numba.base.border import as_bolt_error
 from bolt_numba.base.errors import BoltError
-from bolt_numba.serve.errors import RequestError
+from bolt_numba.serve.errors import RequestError, shown
 from bolt_numba.serve.models import FLOWS, ServedModel, StoredVersion, is_flow, session_of
 from bolt_numba.serve.settings import ALL, FILE, LATEST, ModelSettings, SettingsError, settings_of
 from bolt_numba.sessions.session import Session
-from bolt_numba.text.layout import MODELS, TOKENIZER
+from bolt_numba.text.layout import MODELS, TOKENIZER, model_in
 
 log = logging.getLogger("bolt_numba.serve")
 
@@ -31,6 +31,7 @@ ALONE = (".bolt", ".onnx", ".tflite")
 """Of files that are models by themselves, in a folder of models."""
 WEIGHTS = {".prototxt": ".caffemodel"}
 READY, LOADING, UNAVAILABLE = "READY", "LOADING", "UNAVAILABLE"
+MOST_NAMES = 10
 FIRST = "1"
 """The version of a model that is named by its file."""
 
@@ -47,25 +48,44 @@ def _source_in(folder: Path, settings: ModelSettings, own: Path) -> StoredVersio
     names = [f"flow{suffix}" for suffix in FLOWS] + [MODELS[-1]] + [f"model{suffix}" for suffix in SUFFIXES]
     path = next((folder / name for name in names if (folder / name).exists()), None)
     if path is None:
-        raise SettingsError(f"{folder}: got no model, wanted one of {', '.join(names[:-1])}, or a folder 'model'")
+        wanted = f"wanted one of {', '.join(names[:-1])}, or a folder 'model'"
+        raise SettingsError(f"{folder}: got {names_in(folder)}, {wanted}")
     beside = path.with_suffix(WEIGHTS.get(path.suffix, path.suffix))
     weights = beside if beside != path and beside.exists() else None
     weights = weights if settings.weights is None else folder / settings.weights
     return StoredVersion(path, weights, settings, _stamp([folder, own]))
 
 
+def names_in(folder: Path) -> str:
+    """What lies in a folder, as an error tells it."""
+    return ", ".join(sorted(p.name for p in folder.iterdir())[:MOST_NAMES]) or "nothing"
+
+
+def model_of(path: Path) -> Path | None:
+    """The model that a folder is: beside its tokenizer, or a file named ``model`` that is the only one.  None: no such.
+
+    Raises InvalidModelError for a tokenizer without a model.
+    """
+    if (path / TOKENIZER).is_file():  # a folder of Hugging Face
+        return model_in(path)
+    found = _served_in(path)
+    return found["model"] if [*found] == ["model"] and found["model"].is_file() else None
+
+
 def is_repository(path: Path) -> bool:
-    """Whether a folder has models in it, as files or in folders of their versions; one with a tokenizer is a model."""
-    if not path.is_dir() or (path / TOKENIZER).is_file():
-        return False
-    return any(p.is_file() or _versions_in(p) for p in _models_in(path).values())
+    """Whether a folder has models in it, as files or in folders of their versions, and is not one itself."""
+    return path.is_dir() and bool(_served_in(path)) and model_of(path) is None
+
+
+def _served_in(folder: Path) -> dict[str, Path]:
+    return {name: p for name, p in _models_in(folder).items() if p.is_file() or _versions_in(p)}
 
 
 def _models_in(folder: Path) -> dict[str, Path]:
     """Files that are models, and folders, by names; of one name a folder wins, then the order of `ALONE`."""
-    shown = [p for p in folder.glob("*") if not p.name.startswith((".", "_"))]
-    files = {p.stem: p for suffix in reversed(ALONE) for p in shown if p.suffix == suffix and p.is_file()}
-    return files | {p.name: p for p in shown if p.is_dir()}
+    there = [p for p in folder.glob("*") if not p.name.startswith((".", "_"))]
+    files = {p.stem: p for suffix in reversed(ALONE) for p in there if p.suffix == suffix and p.is_file()}
+    return files | {p.name: p for p in there if p.is_dir()}
 
 
 def _versions_in(folder: Path) -> list[Path]:
@@ -104,7 +124,7 @@ class Repository:
         """Versions of a model that shall serve."""
         folder = self._paths().get(name)
         if folder is None:
-            raise RequestError(f"model: got {name!r:.80}, wanted one of {self.names()}", "missing")
+            raise RequestError(f"model: got {shown(name)}, wanted one of {self.names()}", "missing")
         if name in self.files or folder.is_file():
             return {FIRST: StoredVersion(folder, None, self.usual, _stamp([folder]))}
         settings, there = settings_of(folder, self.usual), _versions_in(folder)
@@ -113,17 +133,19 @@ class Repository:
         else:
             chosen = [p for p in there if settings.versions == ALL or int(p.name) in settings.versions]
         if not chosen:
-            raise SettingsError(f"{folder}: versions: got {[p.name for p in there]}, wanted {settings.versions!r}")
+            wanted = repr(settings.versions) if there else "folders named by numbers, with a model in each"
+            raise SettingsError(f"{folder}: versions: got {names_in(folder)}, wanted {wanted}")
         return {p.name: _source_in(p, settings, folder / FILE) for p in chosen}
 
     def find(self, name: str, version: str = "") -> ServedModel:
         """The version that serves; "": the latest.  Raises RequestError where there is none."""
         versions = self.models.get(name)
         if versions is None:
-            if known := self.states_of(name):
-                raise RequestError(f"model {name!r}: {known[-1][1] or known[-1][0].lower()}", "unavailable")
+            if known := self.rows(name):
+                said = known[-1]["reason"] or known[-1]["state"].lower()
+                raise RequestError(f"model {name!r}: {said}", "unavailable")
             kind = "missing" if self.has_begun else "unavailable"
-            raise RequestError(f"model: got {name!r:.80}, wanted one of {sorted(self.models)}", kind)
+            raise RequestError(f"model: got {shown(name)}, wanted one of {sorted(self.models)}", kind)
         if version not in ("", *versions):
             raise RequestError(f"model {name!r}: version: got {version!r:.20}, wanted one of {[*versions]}", "missing")
         return versions[version] if version else next(reversed(versions.values()))
@@ -131,10 +153,6 @@ class Repository:
     def serves(self, name: str, version: str) -> bool:
         """Whether a version takes requests; "": the latest."""
         return name in self.models and version in ("", *self.models[name])
-
-    def states_of(self, name: str) -> list[tuple[str, str]]:
-        """State and reason of each version of a model."""
-        return [state for (model, _), state in self.states.items() if model == name]
 
     def versions(self, name: str = "", version: str = "") -> list[ServedModel]:
         """All that serve; those of one model, or one of them."""
@@ -148,12 +166,16 @@ class Repository:
         """Whether every model that is asked for serves, if by an older version, and the server is not ending."""
         return self.has_begun and not self.is_ending and all(name in self.models for name, _ in self.states)
 
+    def rows(self, name: str = "") -> list[dict[str, str]]:
+        """Versions that are asked for, or those of one model, with their states."""
+        return [
+            {"name": model, "version": version, "state": state, "reason": reason}
+            for (model, version), (state, reason) in sorted(self.states.items()) if name in ("", model)
+        ]  # fmt: skip
+
     def index(self, only_ready: bool = False) -> list[dict[str, str]]:
         """The repository as the protocol tells it."""
-        rows = [
-            {"name": name, "version": version, "state": state, "reason": reason}
-            for (name, version), (state, reason) in sorted(self.states.items())
-        ]
+        rows = self.rows()
         known = {row["name"] for row in rows}
         left = [name for name in self.names() if name not in known]
         rows += [{"name": name, "version": "", "state": UNAVAILABLE, "reason": "unloaded"} for name in left]
@@ -253,8 +275,8 @@ class Repository:
     async def unload(self, name: str) -> None:
         """Take a model away; its requests that are under way are answered.  Raises RequestError for an unknown one."""
         async with self.locks.setdefault(name, asyncio.Lock()):
-            if name not in self.models and not self.states_of(name):
-                raise RequestError(f"model: got {name!r:.80}, wanted one of {sorted(self.models)}", "missing")
+            if name not in self.models and not self.rows(name):
+                raise RequestError(f"model: got {shown(name)}, wanted one of {sorted(self.models)}", "missing")
             self._drop(name, list(self.models.pop(name, {}).values()))
             self._forget(name)
             self.unloaded.add(name)

@@ -7,6 +7,7 @@ import logging
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from starlette.routing import Route
 from bolt_numba.base.types import Array
 from bolt_numba.serve import embeddings as openai
 from bolt_numba.serve import protocol
-from bolt_numba.serve.errors import STATUS, RequestError, failure, want_few, want_token
+from bolt_numba.serve.errors import STATUS, RequestError, failure, shown, want_few, want_token
 from bolt_numba.serve.metrics import FAILURES, exposition
 from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.repository import Repository
@@ -39,6 +40,7 @@ log = logging.getLogger("bolt_numba.serve")
 
 JSON_LENGTH = "inference-header-content-length"
 JSON, BINARY, TEXT = "application/json", "application/octet-stream", "text/plain; version=0.0.4; charset=utf-8"
+PLACES = "a path of /v2 (Open Inference Protocol), of /v1 (OpenAI: base_url ends with it), or /metrics"
 RETRY_S = "1"
 PACKED = {"gzip": 31, "deflate": 15}
 """Encodings of a body, and what zlib calls them."""
@@ -65,13 +67,13 @@ class Rest:
         routes: dict[str, Callable[[Request], Any]] = {f"POST {path}/infer": self.infer for path in paths}
         routes |= {  # behind what is asked most: they are tried one after another
             "GET /v2/health/live": lambda r: None,
-            "GET /v2/health/ready": lambda r: Response(status_code=200 if repository.is_ready else 503),
+            "GET /v2/health/ready": self.ready,
             "GET /v2": lambda r: protocol.server_metadata(),
             "GET /v2/models/stats": lambda r: protocol.model_statistics(repository, "", ""),
             "GET /metrics": lambda r: Response(exposition(repository.versions()), media_type=TEXT),
             "POST /v1/embeddings": self.embeddings,
             "GET /v1/models": lambda r: openai.listed(repository),
-            "GET /v1/models/{model}": lambda r: openai.described(repository.find(*_named(r))),
+            "GET /v1/models/{model}": lambda r: openai.described(openai.encoder_in(repository, _named(r)[0])),
             "POST /v2/repository/index": self.index,
             "POST /v2/repository/models/{model}/load": partial(self.change, loads=True),
             "POST /v2/repository/models/{model}/unload": partial(self.change, loads=False),
@@ -121,6 +123,16 @@ class Rest:
 
         return answer
 
+    def ready(self, request: Request) -> Response | None:
+        """Nothing if the server is ready; else, for who has the token, the models that do not serve, and why."""
+        if self.repository.is_ready:
+            return None
+        told: dict[str, Any] = {"ready": False}
+        with suppress(RequestError):
+            want_token(self.doors.token, request.headers.get("authorization", ""))
+            told["models"] = [row for row in self.repository.rows() if row["name"] not in self.repository.models]
+        return Response(orjson.dumps(told), STATUS["unavailable"][0], media_type=JSON)
+
     def model_ready(self, request: Request) -> None:
         self.repository.find(*_named(request))
 
@@ -146,7 +158,7 @@ class Rest:
         parameters = _table("request", head)
         wanted, binary = _outputs(self._rows(head, "outputs"), parameters)
         if not isinstance(head.get("id", ""), str):
-            raise RequestError(f"id: got {head['id']!r:.40}, wanted a text")
+            raise RequestError(f"id: got {shown(head['id'])}, wanted a text")
         made = await model.infer(arrays, wanted, RequestTerms(parameters), request.receive)
         answer: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "outputs": []}
         if "id" in head:
@@ -155,7 +167,7 @@ class Rest:
 
     async def embeddings(self, request: Request) -> Any:
         asked = openai.EmbeddingRequest(await self._asked(request))
-        model, terms = self.repository.find(asked.model), RequestTerms(asked.terms)
+        model, terms = openai.encoder_in(self.repository, asked.model), RequestTerms(asked.terms)
         with model.counted():  # from here on: a newer version may come while long texts become tokens
             rows = await asked.rows(model)
             made = await model.embed(rows, asked.dimensions, terms, request.receive)
@@ -165,7 +177,7 @@ class Rest:
         """Inputs or outputs that a request names."""
         rows = head.get(key) or []
         if not isinstance(rows, list) or not all(isinstance(r, dict) and isinstance(r.get("name"), str) for r in rows):
-            raise RequestError(f"{key}: got {rows!r:.80}, wanted a list of objects with a name")
+            raise RequestError(f"{key}: got {shown(rows)}, wanted a list of objects with a name")
         want_few(key, len(rows), self.doors.max_tensors)
         return rows
 
@@ -225,20 +237,22 @@ class Rest:
 def _failure(error: Exception, path: str) -> Response:
     if isinstance(error, ClientDisconnect):
         error = RequestError("request: got no client any more", "cancelled")
-    kind, said = failure(error)
+    (kind, said), field = failure(error), getattr(error, "field", None)
     headers = {"retry-after": RETRY_S} if kind in ("busy", "unavailable") else None
-    return Response(_told(path, kind, said), STATUS[kind][0], headers, JSON)
+    return Response(_told(path, kind, said, field), STATUS[kind][0], headers, JSON)
 
 
-def _told(path: str, kind: str, said: str) -> bytes:
-    """An error as the protocol of a path tells it."""
-    return orjson.dumps(openai.told(kind, said) if path.startswith(openai.PATH) else {"error": said})
+def _told(path: str, kind: str, said: str, field: str | None = None) -> bytes:
+    """An error as the protocol of a path tells it: OpenAI's, where it is not the other one's."""
+    return orjson.dumps({"error": said} if path.startswith("/v2") else openai.told(kind, said, field))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else STATUS["internal"][0]
-    FAILURES.labels("missing" if status == STATUS["missing"][0] else "invalid").inc()
+    kind = "missing" if status == STATUS["missing"][0] else "invalid"
+    FAILURES.labels(kind).inc()
     said = f"{request.method} {request.url.path[:200]}: {getattr(error, 'detail', error)}"
+    said += f", wanted {PLACES}" if kind == "missing" else ""
     return Response(_told(request.url.path, "invalid", said), status, getattr(error, "headers", None), JSON)
 
 
@@ -271,7 +285,7 @@ def _inputs(rows: list[dict[str, Any]], rest: memoryview) -> Iterator[tuple[str,
         if size is not None:
             if type(size) is not int or not 0 <= size <= len(rest) - at:
                 raise RequestError(
-                    f"input {name!r}: binary_data_size: got {size!r:.40}, wanted a number up to the {len(rest) - at} "
+                    f"input {name!r}: binary_data_size: got {shown(size)}, wanted a number up to the {len(rest) - at} "
                     "bytes that are left"
                 )
             data = rest[at : at + size]

@@ -37,8 +37,8 @@ LAST_S = 2.0
 """Seconds to close what no request needs any more."""
 
 
-def listening(host: str, port: int, shared: bool = False) -> socket.socket:
-    """A socket that listens.  shared: other processes may have one of their own there.
+def listening(option: str, host: str, port: int, shared: bool = False) -> socket.socket:
+    """A socket that listens.  option: what named the port.  shared: other processes may have one of their own there.
 
     Raises RequestError for an address that cannot be had.
     """
@@ -51,7 +51,7 @@ def listening(host: str, port: int, shared: bool = False) -> socket.socket:
         made.bind((host, port))
     except (OSError, OverflowError) as error:
         made.close()
-        raise RequestError(f"--http-port: got {host}:{port}: {error}, wanted an address that is free") from None
+        raise RequestError(f"{option}: got {host}:{port}: {error}, wanted an address that is free") from None
     return made
 
 
@@ -184,11 +184,7 @@ class Server:
             ssl_certfile=doors.certificate and str(doors.certificate), ssl_keyfile=doors.key and str(doors.key),
             timeout_graceful_shutdown=int(doors.grace_seconds),
         )  # fmt: skip
-        try:
-            config.load()
-        except OSError as error:  # one of ssl, too
-            raise RequestError(f"--tls-certificate, --tls-key: {error}, wanted two files in PEM") from None
-        self.http, found = _Http(config), listening(doors.host, port, self.shared)
+        self.http, found = _Http(config), listening("--http-port", doors.host, port, self.shared)
         self.http_port = found.getsockname()[1]
         self.serving = asyncio.create_task(self.http.serve([found]))
         self._begin_task(self.http.close_slow(doors.body_seconds))
@@ -203,6 +199,7 @@ class Server:
             ]
         )  # fmt: skip
         self.rpc.add_generic_rpc_handlers((Rpc(self.repository, doors).handlers(),))
+        listening("--grpc-port", doors.host, port, self.shared).close()  # the library writes lines of its own
         where = f"[{doors.host}]:{port}" if ":" in doors.host else f"{doors.host}:{port}"
         try:
             if doors.certificate is not None and doors.key is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -109,6 +110,11 @@ class Doors:
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
             raise RequestError("tls: got a certificate or a key, wanted both")
+        if self.certificate is not None:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+            except OSError as error:  # one of ssl, too
+                raise RequestError(f"--tls-certificate, --tls-key: {error}, wanted two files in PEM") from None
         if self.http_port is None and self.grpc_port is None:
             raise RequestError("ports: got none, wanted --http-port or --grpc-port")
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.types import BF16, STRING, AnyDType, Array, NestedType, OptionalType, TensorSpec
-from bolt_numba.serve.errors import RequestError
+from bolt_numba.serve.errors import RequestError, shown
 from bolt_numba.sessions.inputs import as_input, spec_of
 
 DTYPES: dict[str, AnyDType] = {
@@ -82,9 +82,9 @@ def inputs_of(rows: Iterable[tuple[str, Any, Any, Mapping[str, Any], Any]]) -> d
             want_served(f"input {name!r}", parameters)
         fits = isinstance(given, (list, tuple)) and len(given) <= MOST_DIMS and all(type(d) is int for d in given)
         if not fits or min(given, default=0) < 0 or math.prod(d or 1 for d in given) > MOST_ELEMENTS:
-            raise RequestError(f"input {name!r}: shape: got {given!r:.80}, wanted a list of sizes")
+            raise RequestError(f"input {name!r}: shape: got {shown(given)}, wanted a list of sizes")
         if not isinstance(datatype, str) or datatype not in DTYPES:
-            raise RequestError(f"input {name!r}: datatype: got {datatype!r:.40}, wanted one of {', '.join(DTYPES)}")
+            raise RequestError(f"input {name!r}: datatype: got {shown(datatype)}, wanted one of {', '.join(DTYPES)}")
         read = from_bytes if isinstance(data, (bytes, memoryview)) else from_list
         found[name] = read(name, datatype, tuple(given), data)
     return found
@@ -129,12 +129,12 @@ def from_list(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Ar
                 raise RequestError(f"input {name!r}: data: got lists that are not of {list(shape)}")
             flat = [x for row in flat for x in row]
     if not isinstance(flat, list) or len(flat) != count:
-        got = f"{len(flat)} elements" if isinstance(flat, list) else f"{data!r:.40}"
+        got = f"{len(flat)} elements" if isinstance(flat, list) else shown(data)
         raise RequestError(f"input {name!r}: data: got {got}, wanted {count} for {datatype}{list(shape)}")
     wanted = KINDS.get(dtype.kind, {int, float})
     if not wanted.issuperset(map(type, flat)):
         odd, what = next(x for x in flat if type(x) not in wanted), "texts" if dtype == STRING else "numbers"
-        raise RequestError(f"input {name!r}: data: got {odd!r:.40}, wanted {what} of {datatype}")
+        raise RequestError(f"input {name!r}: data: got {shown(odd)}, wanted {what} of {datatype}")
     try:
         with np.errstate(over="raise"):
             return np.array(flat, dtype).reshape(shape)

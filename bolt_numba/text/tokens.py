@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
+from reprlib import repr as shortly
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +23,6 @@ LETTERS, WIDER, MOST_LETTERS = 16, 8, 1 << 20
 """Letters of a text that are looked at for each token, how many times more where they give too few, and at most."""
 ENOUGH = 2
 """Times the most tokens: where a text was cut, its last tokens are not those of the whole."""
-MOST_ID = (1 << 31) - 1
 LISTED = "added_tokens"
 PARTS = ("truncation", "padding", LISTED, "normalizer", "pre_tokenizer", "post_processor", "decoder")
 """Keys of a tokenizer's file that it may do without."""
@@ -86,11 +87,17 @@ class TextTokenizer:
             raise DataError(f"text {first + empty[0]}: got {texts[empty[0]][0]!r:.80}, wanted one with tokens")
         return [made[i] for i in range(len(given))]
 
-    def row_of(self, ids: Sequence[Any]) -> TokenRow:
-        """Tokens that somebody else made.  Raises DataError for what is none."""
+    @cached_property
+    def last_id(self) -> int:
+        """The largest token."""
+        return max(self.own.get_vocab().values(), default=0)
+
+    def row_of(self, ids: Sequence[Any], number: int = 0) -> TokenRow:
+        """Tokens that somebody else made.  Raises DataError for what is none, with the number of the text."""
         kept = ids[: self.max_tokens]
-        if not kept or not all(type(one) is int and 0 <= one <= MOST_ID for one in kept):
-            raise DataError(f"tokens: got {kept!r:.80}, wanted whole numbers from 0")
+        if odd := [one for one in kept or [kept] if type(one) is not int or not 0 <= one <= self.last_id]:
+            wanted = f"wanted whole numbers from 0 to {self.last_id}"
+            raise DataError(f"number {number}: tokens: got {shortly(odd[0])}, {wanted}")
         return TokenRow(np.array(kept), np.zeros(len(kept), int), len(ids) > len(kept))
 
     def _cleaned(self, text: str) -> str:

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -187,12 +188,18 @@ def logs() -> Iterator[None]:
     ("args", "code", "said"),
     [
         (["nothing.onnx"], 1, "nothing.onnx: got nothing there"),
-        (["hollow"], 1, "hollow: got a folder without models, wanted NAME/VERSION/model.onnx or NAME.onnx in it"),
+        (
+            ["hollow"],
+            1,
+            "hollow: got a folder of nothing, wanted a model, or NAME/VERSION/model.onnx or NAME.onnx in",
+        ),
+        (["plain"], 1, "plain: got a folder of net, notes.txt, wanted a model, or NAME/VERSION/model.onnx"),
+        (["m.onnx", "--port", "8000"], 2, "--grpc-port, --http-port"),
         (["m.onnx", "other/m.onnx"], 1, "got a second model 'm'"),
         (["m.onnx", "--http-port", "-1", "--grpc-port", "-1"], 1, "wanted --http-port or --grpc-port"),
         (["m.onnx", "--tls-key", "key.pem"], 1, "wanted both"),
         (
-            ["m.onnx", "--tls-key", "empty", "--tls-certificate", "empty", "--grpc-port", "-1"],
+            ["m.onnx", "--tls-key", "empty", "--tls-certificate", "empty", "--http-port", "-1", "--workers", "2"],
             1,
             "wanted two files in PEM",
         ),
@@ -213,5 +220,22 @@ def test_wrong_options(
         add(tmp_path / name)
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "hollow").mkdir()
+    add(tmp_path / "plain" / "net" / "model.onnx")
+    (tmp_path / "plain" / "notes.txt").write_text("no model")
     assert run(["serve", *args]) == code
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("logs")
+@pytest.mark.parametrize("other", ["--grpc-port", "--http-port"])
+@pytest.mark.parametrize("more", [[], ["--workers", "2"]])
+def test_a_port_in_use_is_told(
+    other: str, more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")  # which is taken back
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        option = "--http-port" if other == "--grpc-port" else "--grpc-port"
+        assert run(["serve", str(add(tmp_path / "m.onnx")), option, str(port), other, "-1", *more]) == 1
+    said = f"error: {option}: got 127.0.0.1:{port}: [Errno 98] Address already in use, wanted an address that is free"
+    assert capfd.readouterr().err.replace("\n", " ").strip() == said

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from bolt_numba.cli.serving import repository_of
 from bolt_numba.errors import BoltError
-from bolt_numba.serve import ModelSettings, SettingsError
-from bolt_numba.serve.embeddings import QUICK_LETTERS
+from bolt_numba.serve import ModelSettings, RequestError, SettingsError
+from bolt_numba.serve.embeddings import QUICK_LETTERS, EmbeddingRequest
 from bolt_numba.serve.models import RequestTerms, ServedModel, StoredVersion
 from bolt_numba.text import Encoder
+from bolt_numba.text.tokens import TokenRow
 from bolt_numba.types import Array
 from tests.serve.serving import Running, running
 from tests.serve.test_rest import ask
@@ -72,7 +73,7 @@ def test_the_client_lists_models(client: Any) -> None:
     assert sorted(row.id for row in client.models.list()) == ["cut", "small"]
     found = client.models.retrieve("small")
     assert (found.id, found.object, found.owned_by) == ("small", "model", "bolt-numba")
-    with pytest.raises(openai.NotFoundError, match="which makes no embeddings"):
+    with pytest.raises(openai.NotFoundError, match="got 'add', wanted one that makes embeddings: "):
         client.models.retrieve("add")
 
 
@@ -83,7 +84,9 @@ def test_the_client_embeds(client: Any, place: Path) -> None:
         assert np.allclose(vectors(answer) if form != "base64" else decoded(answer), wanted.embed(TEXTS), atol=1e-6)
         count = sum(len(row.ids) for row in wanted.tokens(TEXTS))
         assert (answer.usage.prompt_tokens, answer.usage.total_tokens, answer.model) == (count, count, "small")
-    one = client.embeddings.create(model="small", input=TEXTS[0], dimensions=3)
+    one = client.embeddings.create(
+        model="small", input=TEXTS[0], dimensions=3, user="somebody", extra_body={"encoding_format": None}
+    )
     assert np.allclose(vectors(one), wanted.embed(TEXTS[:1], dimensions=3), atol=1e-6)
 
 
@@ -123,9 +126,21 @@ def test_many_at_once(server: Running, place: Path) -> None:
 
 
 ERRORS: list[tuple[dict[str, Any], type[Exception], str, str | None]] = [
-    ({"model": "nobody"}, openai.NotFoundError, "model: got 'nobody', wanted one of", "model"),
-    ({"model": "add"}, openai.NotFoundError, "model: got 'add', which makes no embeddings", "model"),
-    ({"model": "scores"}, openai.NotFoundError, "which makes no embeddings", "model"),
+    (
+        {"model": "nobody"},
+        openai.NotFoundError,
+        "model: got 'nobody', wanted one that makes embeddings: ['cut', 'small']",
+        "model",
+    ),
+    ({"model": "add"}, openai.NotFoundError, "wanted one that makes embeddings: ['cut', 'small']", "model"),
+    ({"model": "scores"}, openai.NotFoundError, "wanted one that makes embeddings: ['cut', 'small']", "model"),
+    (
+        {"extra_body": {"dimension": 3}},
+        openai.BadRequestError,
+        "'dimension' is not one of ['model', 'input', 'encoding_format', 'dimensions', 'user', 'timeout', 'priority']; "
+        "did you mean 'dimensions'?",
+        "dimension",
+    ),
     ({"model": None}, openai.BadRequestError, "model: got None", "model"),
     ({"input": []}, openai.BadRequestError, "input: got 0 of them, wanted texts or lists of tokens", "input"),
     ({"input": ["a"] * 2049}, openai.BadRequestError, "input: got 2049 of them", "input"),
@@ -136,11 +151,16 @@ ERRORS: list[tuple[dict[str, Any], type[Exception], str, str | None]] = [
     ({"input": [None]}, openai.BadRequestError, "input: got None among others", "input"),
     ({"input": [1.5]}, openai.BadRequestError, "input: got 1.5 among others", "input"),
     ({"input": [[1], "a"]}, openai.BadRequestError, "input: got 'a' among others", "input"),
-    ({"input": [[]]}, openai.BadRequestError, "input: tokens: got [], wanted whole numbers", "input"),
-    ({"input": [1, True]}, openai.BadRequestError, "input: tokens: got [1, True]", "input"),
-    ({"input": [-1]}, openai.BadRequestError, "input: tokens: got [-1]", "input"),
-    ({"input": [1 << 40]}, openai.BadRequestError, "input: tokens: got [1099511627776]", "input"),
-    ({"input": [999]}, openai.BadRequestError, "999", None),
+    ({"input": [[]]}, openai.BadRequestError, "input: number 0: tokens: got [], wanted whole numbers", "input"),
+    ({"input": [1, True]}, openai.BadRequestError, "input: number 0: tokens: got True", "input"),
+    ({"input": [-1]}, openai.BadRequestError, "input: number 0: tokens: got -1", "input"),
+    ({"input": [1 << 40]}, openai.BadRequestError, "tokens: got 1099511627776", "input"),
+    (
+        {"input": [[4], [5, 10]]},
+        openai.BadRequestError,
+        "input: number 1: tokens: got 10, wanted whole numbers from 0 to 9",
+        "input",
+    ),
     (
         {"input": ["a", "a " * 600]},
         openai.BadRequestError,
@@ -163,6 +183,13 @@ def test_what_is_refused(changed: dict[str, Any], kind: Any, said: str, param: s
     assert caught.value.body["type"] == "invalid_request_error"
 
 
+def test_errors_are_short(server: Running) -> None:
+    body = {"model": "small", "input": "a", "k" * 100_000: 1}
+    status, told, _ = ask(server, "/v1/embeddings", body, {"authorization": f"Bearer {TOKEN}"})
+    assert status == 400
+    assert len(json.dumps(told)) < 5000
+
+
 def test_errors_before_a_handler(server: Running, client: Any) -> None:
     wrong = openai.OpenAI(base_url=f"http://{server.http}/v1", api_key="other", max_retries=0)
     with wrong, pytest.raises(openai.AuthenticationError) as denied:
@@ -170,10 +197,41 @@ def test_errors_before_a_handler(server: Running, client: Any) -> None:
     assert denied.value.code == "invalid_api_key"
     with pytest.raises(openai.NotFoundError, match="POST /v1/completions: Not Found"):
         client.completions.create(model="small", prompt="a")
+    bare = openai.OpenAI(base_url=f"http://{server.http}", api_key=TOKEN, max_retries=0)
+    with bare, pytest.raises(openai.NotFoundError) as lost:
+        bare.embeddings.create(model="small", input="a")
+    assert lost.value.body["message"].startswith("POST /embeddings: Not Found, wanted a path of ")
+    assert "/v1 (OpenAI: base_url ends with it)" in lost.value.body["message"]
     status, told, _ = ask(server, "/v1/embeddings", b"{", {"authorization": f"Bearer {TOKEN}"})
     assert (status, told["error"]["type"]) == (400, "invalid_request_error")
     status, told, _ = ask(server, "/v2/models/small/infer", b"{", {"authorization": f"Bearer {TOKEN}"})
     assert (status, type(told["error"])) == (400, str)
+
+
+def test_rows_are_limited_here_too(place: Path) -> None:
+    with running(files={"small": place / "model.onnx"}, usual=ModelSettings(max_rows=2)) as server:
+        for count, wanted in ((2, 200), (3, 413)):
+            status, told, _ = ask(server, "/v1/embeddings", {"model": "small", "input": ["a"] * count})
+            assert status == wanted
+        assert told["error"]["message"] == "input: got 3, wanted at most 2"
+        assert told["error"]["param"] == "input"
+
+
+@pytest.mark.parametrize("key", ["model", "input", "encoding_format", "dimensions", "timeout"])
+def test_of_large_values_only_the_beginning_is_written(key: str) -> None:
+    """To write a list of millions takes seconds, in which the server answers nobody."""
+    written: list[Any] = []
+
+    class Odd(list[Any]):
+        def __repr__(self) -> str:
+            written.append(self)
+            return "odd"
+
+    many: Any = [Odd()] * 1000
+    asked = {"model": "small", "input": "a", key: ["a", many] if key == "input" else many}
+    with pytest.raises(RequestError, match=rf"{key}: got \[.*odd, odd, "):
+        RequestTerms(EmbeddingRequest(asked).terms)
+    assert len(written) < 10
 
 
 def test_deadlines_and_the_queue_hold_here_too(place: Path) -> None:
@@ -269,7 +327,7 @@ def test_a_row_at_fault_is_alone(place: Path) -> None:
     assert model.encoder is not None
 
     async def three() -> list[Any]:
-        rows = [model.encoder.tokenizer.row_of(ids) for ids in ([2, 4, 3], [2, 999, 3, 3], [2, 3])]
+        rows = [TokenRow(np.array(x), np.zeros(len(x), int), False) for x in ([2, 4, 3], [2, 999, 3, 3], [2, 3])]
         made = (model.embed([row], None, RequestTerms({})) for row in rows)
         return await asyncio.gather(*made, return_exceptions=True)
 

@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+from bolt_numba.cli.serving import repository_of
 from bolt_numba.serve import ModelSettings, Repository, RequestError, SettingsError
 from bolt_numba.serve import repository as repositories
 from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.repository import is_repository
 from bolt_numba.serve.settings import settings_of
 from tests.serve.serving import Running, running
+from tests.serve.test_rest import ask
 from tests.small import add, save_model, softmax
 
 A = np.array([[1, 2, 3]], "f4")
@@ -101,17 +103,23 @@ def test_what_cannot_be_loaded_is_told_and_the_rest_serves(tmp_path: Path) -> No
     add(tmp_path / "good" / "1" / "model.onnx")
     (tmp_path / "bad" / "1").mkdir(parents=True)
     (tmp_path / "bad" / "1" / "model.onnx").write_bytes(b"nothing")
-    (tmp_path / "empty" / "1").mkdir(parents=True)
+    add(tmp_path / "empty" / "1" / "net.onnx")
+    (tmp_path / "empty" / "1" / "notes.txt").write_text("no model")
+    add(tmp_path / "flat" / "model.onnx")
     add(tmp_path / "odd" / "1" / "model.onnx")
     (tmp_path / "odd" / "model.toml").write_text("max_batsh = 2\nthreads = 'two'\n")
     with running(tmp_path) as server:
         repository = server.server.repository
         assert not repository.is_ready
+        status, said, _ = ask(server, "/v2/health/ready")
+        assert (status, said["ready"], len(said["models"])) == (503, False, 4)
+        assert said["models"] == [row for row in repository.index() if row["state"] != "READY"]
         told = {row["name"]: (row["state"], row["reason"]) for row in repository.index()}
         assert told["good"] == ("READY", "")
-        assert told["bad"][0] == told["empty"][0] == told["odd"][0] == "UNAVAILABLE"
+        assert {told[name][0] for name in ("bad", "empty", "flat", "odd")} == {"UNAVAILABLE"}
         assert "did you mean 'max_batch'?" in told["odd"][1]
-        assert "wanted one of flow.toml" in told["empty"][1]
+        assert "empty/1: got net.onnx, notes.txt, wanted one of flow.toml, " in told["empty"][1]
+        assert "flat: versions: got model.onnx, wanted folders named by numbers" in told["flat"][1]
         with pytest.raises(RequestError, match=r"model 'odd'.*max_batsh"):
             repository.find("odd")
         assert np.array_equal(infer(server, "good"), A + A)
@@ -301,6 +309,28 @@ def test_a_folder_that_is_away_for_a_while(tmp_path: Path) -> None:
         shutil.rmtree(there / "m")
         server.do(repository.look(anew=False))
         assert list(repository.models) == ["n"]
+
+
+def test_what_is_not_ready_is_told_to_who_has_the_token(tmp_path: Path) -> None:
+    (tmp_path / "secret" / "1").mkdir(parents=True)
+    with running(tmp_path, token="x") as server:
+        assert ask(server, "/v2/health/ready")[:2] == (503, {"ready": False})
+        told = ask(server, "/v2/health/ready", headers={"authorization": "Bearer x"})[1]
+        assert [row["name"] for row in told["models"]] == ["secret"]
+        server.do(server.server.repository.unload("secret"))
+        assert ask(server, "/v2/health/ready")[:2] == (200, b"")
+
+
+def test_a_folder_may_be_a_model(tmp_path: Path) -> None:
+    """One whose only model is ``model.onnx`` is that, by the folder's name; with others, it is a folder of models."""
+    add(tmp_path / "flat" / "model.onnx")
+    (tmp_path / "flat" / "notes").mkdir()
+    assert repository_of([tmp_path / "flat"], ModelSettings()).files == {"flat": tmp_path / "flat" / "model.onnx"}
+    add(tmp_path / "flat" / "other.onnx")
+    found = repository_of([tmp_path / "flat"], ModelSettings())
+    assert (found.files, found.names()) == ({}, ["model", "notes", "other"])
+    add(tmp_path / "deep" / "model" / "1" / "model.onnx")
+    assert repository_of([tmp_path / "deep"], ModelSettings()).folder == tmp_path / "deep"
 
 
 def test_files_in_a_folder_are_models(tmp_path: Path) -> None:

@@ -243,7 +243,11 @@ def test_answers_of_requests_that_come_at_once(server: Running) -> None:
 
 
 def test_other_paths_and_methods(server: Running) -> None:
-    assert ask(server, "/v3")[0] == 404
+    for path in ("/", "/v3", "/embeddings", "/v2/none"):
+        status, found, _ = ask(server, path)
+        said = found["error"] if path.startswith("/v2") else found["error"]["message"]
+        assert (status, said.partition(",")[0]) == (404, f"GET {path}: Not Found")
+        assert all(place in said for place in ("/v2 (Open Inference", "/v1 (OpenAI", "/metrics"))
     assert ask(server, INFER)[0] == 405
     status, found, _ = ask(server, "/v2/models/none/infer", GOOD)
     assert status == 404
@@ -313,7 +317,7 @@ def test_any_json_is_answered(server: Running, body: Any) -> None:
     ("path", "body", "said"),
     [
         (INFER, {**GOOD, "id": 5}, "id: got 5, wanted a text"),
-        (INFER, b'{"inputs": [{"name": "a", "shape": ' + b"[" * 1000 + b"]" * 1000 + b"}]}", "nested too deep"),
+        (INFER, b'{"inputs": [{"name": "a", "shape": ' + b"[" * 1000 + b"]" * 1000 + b"}]}", "got [[[...]]], wanted a"),
         ("/v2/repository/models/add/load", {"parameters": 5}, "load: parameters: got a int"),
         ("/v2/repository/models/add/load", {"parameters": {"config": "{}"}}, "got ['config'], wanted none"),
     ],
