@@ -166,11 +166,11 @@ class Repository:
         """Whether every model that is asked for serves, if by an older version, and the server is not ending."""
         return self.has_begun and not self.is_ending and all(name in self.models for name, _ in self.states)
 
-    def rows(self, name: str = "") -> list[dict[str, str]]:
+    def rows(self, name: str | None = None) -> list[dict[str, str]]:
         """Versions that are asked for, or those of one model, with their states."""
         return [
             {"name": model, "version": version, "state": state, "reason": reason}
-            for (model, version), (state, reason) in sorted(self.states.items()) if name in ("", model)
+            for (model, version), (state, reason) in sorted(self.states.items()) if name in (None, model)
         ]  # fmt: skip
 
     def index(self, only_ready: bool = False) -> list[dict[str, str]]:

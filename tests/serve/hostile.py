@@ -3,21 +3,21 @@
     python -m tests.serve.hostile 200000
 
 REST gets JSON and binary tensors with something changed, broken framing, chunks, several requests at once, bodies that
-are packed or come in pieces, and clients that go away; gRPC gets messages with changed bytes, streams, cancelled calls,
-and what is no HTTP/2.  No status may be 500 or beyond, nothing may hang or be logged as an error, and memory, files and
-threads of the server stay what they were.
+are packed or come in pieces, and clients that go away.  So does OpenAI's interface for embeddings.  Meanwhile a model
+comes and goes, and changes are asked for that cannot be.  gRPC gets messages with changed bytes, streams, cancelled
+calls, and what is no HTTP/2.  No status may be 500 or beyond but where a deadline was asked for, nothing may hang or be
+logged as an error, and memory, files and threads of the server stay what they were.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import json
 import math
-import random
 import re
 import signal
-import socket
 import struct
 import sys
 import tempfile
@@ -26,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,45 +35,28 @@ import numpy as np
 from onnx import TensorProto
 
 from bolt_numba.serve.rpc import SERVICE, GetMessageClass, _methods
+from bolt_numba.text import Encoder
+from bolt_numba.text.tokens import TokenRow
+from tests.serve.mangled import WAIT_S, Client, Rng, mutated, request, spoiled_bytes
 from tests.serve.serving import resident
 from tests.serve.test_command import started
 from tests.small import add, same
+from tests.text.encoders import WIDTH, WORDS, folder
 
-Rng = random.Random
-WAIT_S, IDLE_S = 60, 2
 CLIENTS = 16
 FIRST_REFUSED = 500
+LATE = 504
 MOST_BODY = 1 << 16
 GROWTH = 16 << 20
 """Bytes that the server may grow by after the first tenth of all requests."""
-ODD: tuple[Any, ...] = (
-    None, True, -1, 0, 1, 3, 2**31, 2**63, 1 << 70, 0.5, 1e308, "", "x", "FP32", "INT64", "BYTES", [], {}, [[]],
-    [1] * 7, [-1, 3], [2**40, 2**40], {"binary_data_size": 4}, {"binary_data_size": -4}, {"timeout": 1},
-    {"sequence_id": 5}, {"priority": 0.5}, {"binary_data_output": True}, "\ud800",
-)  # fmt: skip
 METHODS = {m.name: (GetMessageClass(m.input_type), GetMessageClass(m.output_type)) for m in _methods()}
 QUIET = ("RepositoryModelUnload", "RepositoryModelLoad")
 """Methods that change the server: what asks for them is asked of another model."""
+CHANGED = "brief"
+"""The model that comes and goes."""
 
 
 # --- requests and what is right --------------------------------------------------------------------------------------
-
-
-def mutated(value: Any, rng: Rng) -> Any:
-    """The same with one place changed, somewhere inside."""
-    if isinstance(value, dict) and value and rng.random() < 0.9:
-        made, key = dict(value), rng.choice(list(value))
-        if rng.random() < 0.1:
-            made.pop(key)
-        else:
-            made[key] = mutated(value[key], rng)
-        return made
-    if isinstance(value, list) and value and rng.random() < 0.8:
-        made = list(value)
-        at = rng.randrange(len(made))
-        made[at : at + rng.randint(0, 1)] = [mutated(made[at], rng)] * rng.randint(0, 2)
-        return made
-    return rng.choice(ODD)
 
 
 def packed(texts: list[bytes]) -> bytes:
@@ -137,86 +121,49 @@ def want_right(given: dict[str, list[Any]], made: list[Any], what: Any) -> None:
         assert np.array_equal(np.float32(made), sums, equal_nan=True), (what, given, made)
 
 
+def good_texts(rng: Rng) -> dict[str, Any]:
+    """A request for embeddings."""
+    texts = [" ".join(rng.choices(WORDS[4:], k=rng.randint(0, 9))) for _ in range(rng.randint(1, 5))]
+    tokens = [[rng.randrange(len(WORDS)) for _ in range(rng.randint(1, 9))] for _ in texts]
+    given = rng.choice((texts, texts[0], tokens, tokens[0]))
+    more = {
+        "encoding_format": rng.choice(("float", "base64", None)), "dimensions": rng.randint(1, WIDTH), "user": "x",
+        "timeout": 10**9, "priority": 1,
+    }  # fmt: skip
+    return {"model": "small", "input": given, **{k: v for k, v in more.items() if rng.random() < 0.3}}
+
+
+@cache
+def encoder() -> Encoder:
+    """What the server has as ``small``."""
+    with tempfile.TemporaryDirectory() as place:
+        return Encoder(folder(Path(place)))
+
+
+def want_embedded(asked: Any, told: Any, what: Any) -> None:
+    """An answer has the vectors of the inputs, each as it is alone, in their order."""
+    given, ours, count = asked["input"], encoder(), 0
+    inputs = [given] if isinstance(given, str) or type(given[0]) is int else given
+    assert [row["index"] for row in told["data"]] == list(range(len(inputs))), (what, told)
+    for one, found in zip(inputs, told["data"], strict=True):
+        ids = ours.tokens([one])[0].ids if isinstance(one, str) else np.array(one)
+        feeds = ours.feeds(TokenRow(ids, np.zeros_like(ids), False))
+        made = ours.session.run([ours.embedding], {name: array[None] for name, array in feeds.items()})[0][0]
+        vector = found["embedding"]
+        vector = np.frombuffer(base64.b64decode(vector), "<f4") if isinstance(vector, str) else np.float32(vector)
+        wanted = ours.vector(made, len(ids), asked.get("dimensions"))
+        assert vector.shape == wanted.shape, (what, told)
+        assert np.allclose(vector, wanted, atol=1e-6), (what, told, wanted)
+        count += len(ids)
+    assert (told["model"], told["usage"]["total_tokens"]) == (asked["model"], count), (what, told)
+
+
 # --- REST ------------------------------------------------------------------------------------------------------------
-
-
-class Client:
-    """A connection that is kept, and made again where the server has closed it."""
-
-    def __init__(self, address: str) -> None:
-        self.host, port = address.split(":")
-        self.port = int(port)
-        self.reader: Any = None
-        self.writer: Any = None
-        self.since = 0.0
-
-    async def send(self, data: bytes) -> None:
-        if self.writer is None or self.reader.at_eof() or self.writer.is_closing() or self.was_idle():
-            self.close()
-            self.reader, self.writer = await asyncio.open_connection(self.host, self.port)
-        await self.send_more(data)
-
-    def was_idle(self) -> bool:
-        """Whether the server may be about to close the connection."""
-        return time.monotonic() - self.since > IDLE_S
-
-    async def send_more(self, data: bytes) -> None:
-        with suppress(ConnectionError):
-            self.writer.write(data)
-            await self.writer.drain()
-
-    def close(self, rudely: bool = False) -> None:
-        if self.writer is not None:
-            if rudely:
-                linger = struct.pack("ii", 1, 0)
-                with suppress(OSError):  # the server was quicker
-                    self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            self.writer.transport.abort() if rudely else self.writer.close()
-        self.reader = self.writer = None
-
-    async def answer(self) -> tuple[int, dict[str, str], bytes] | None:
-        """Status, headers and body; None: the server has closed the connection."""
-        async with asyncio.timeout(WAIT_S):
-            try:
-                top = await self.reader.readuntil(b"\r\n\r\n")
-                first, *rest = top.decode("latin-1").split("\r\n")
-                headers = {k.lower(): v.strip() for k, _, v in (row.partition(":") for row in rest if row)}
-                body = await self.reader.readexactly(int(headers.get("content-length", 0)))
-            except (ConnectionError, asyncio.IncompleteReadError):
-                self.close()
-                return None
-        self.since = time.monotonic()
-        if headers.get("connection") == "close":
-            self.close()
-        return int(first.split()[1]), headers, body
-
-
-def request(path: str, body: bytes, headers: dict[str, Any], chunks: Rng | None = None) -> bytes:
-    """A request as it is sent.  chunks: which tells sizes of chunks."""
-    rows = {"host": "x", **({"transfer-encoding": "chunked"} if chunks else {"content-length": len(body)}), **headers}
-    top = f"POST {path} HTTP/1.1\r\n" + "".join(f"{key}: {value}\r\n" for key, value in rows.items()) + "\r\n"
-    if chunks is not None:
-        parts = b""
-        while body:
-            size = chunks.randint(1, len(body))
-            more = b";x=y" if chunks.random() < 0.1 else b""
-            parts, body = parts + b"%x%s\r\n%s\r\n" % (size, more, body[:size]), body[size:]
-        body = parts + b"0\r\n" + (b"trailer: x\r\n" if chunks.random() < 0.1 else b"") + b"\r\n"
-    return top.encode() + body
-
-
-def spoiled_bytes(data: bytes, rng: Rng) -> bytes:
-    changed = bytearray(data)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(changed) or 1)
-        what = rng.choice((b"", b"\r\n", b"\0", b"\xff", b" ", b":", b"9", b"-", changed[at : at + 9] * 2))
-        changed[at : at + rng.randint(0, 2)] = what
-    return bytes(changed)
 
 
 def rest_request(rng: Rng) -> tuple[bytes, Any, bool]:
     """Bytes, what a right answer is of (None: no answer is right), and whether an answer must come."""
-    name, head, blob = good(rng)
+    name, head, blob = good(rng) if rng.random() < 0.7 else ("", good_texts(rng), b"")
     is_spoiled = rng.random() < 0.85
     for _ in range(rng.randint(1, 3) if is_spoiled and rng.random() < 0.6 else 0):
         head = mutated(head, rng) if isinstance(head, dict) else head
@@ -241,7 +188,8 @@ def rest_request(rng: Rng) -> tuple[bytes, Any, bool]:
     version = rng.choice(("", "/versions/1"))
     if is_spoiled and rng.random() < 0.05:
         version = rng.choice(("/versions/2", "/versions/%00", "/versions/", "/../.."))
-    data = request(f"/v2/models/{name}{version}/infer", body, headers, rng if rng.random() < 0.2 else None)
+    path = f"/v2/models/{name}{version}/infer" if name else "/v1/embeddings"
+    data = request(path, body, headers, rng if rng.random() < 0.2 else None)
     if is_spoiled and rng.random() < 0.15:  # the framing
         end = data.index(b"\r\n\r\n") + 4
         if rng.random() < 0.7:
@@ -252,7 +200,8 @@ def rest_request(rng: Rng) -> tuple[bytes, Any, bool]:
 
 def check_rest(answer: tuple[int, dict[str, str], bytes], given: Any, sent: bytes) -> str:
     status, headers, body = answer
-    assert 200 <= status < FIRST_REFUSED, (status, body, sent)
+    may_be_late = status == LATE and (given is None or "timeout" in json.dumps(given[0]))
+    assert 200 <= status < FIRST_REFUSED or may_be_late, (status, body, sent)
     if status == 200 and given is not None:
         body = gzip.decompress(body) if headers.get("content-encoding") == "gzip" else body
         end = int(headers.get("inference-header-content-length", len(body)))
@@ -260,13 +209,36 @@ def check_rest(answer: tuple[int, dict[str, str], bytes], given: Any, sent: byte
         if isinstance(told, dict) and "outputs" in told:
             (made,) = tensors(told, body[end:], "outputs").values()
             want_right(tensors(given[0], given[1], "inputs"), made, sent)
+        elif isinstance(told, dict) and "usage" in told:
+            want_embedded(given[0], told, sent)
     if given is not None and len(given) > 2:
         assert status == 200, (status, body, sent)
-    return f"rest {status}"
+    return f"rest {status}" if b" /v1/embeddings " not in sent[:40] else f"embeddings {status}"
+
+
+async def change_case(client: Client, rng: Rng) -> list[str]:
+    """A change of the repository, or what is none; then the model that changes serves, or is told not to."""
+    name = rng.choice((CHANGED, CHANGED, "..", "%2e%2e", "a/b", "%00", "none", "x" * 5000, "%ff"))
+    path = rng.choice((f"models/{name}/load", f"models/{name}/unload", "index"))
+    asked = {"parameters": rng.choice(({}, {"config": "{}"})), "ready": rng.random() < 0.5}
+    body = json.dumps(mutated(asked, rng) if rng.random() < 0.5 else asked).encode("utf-8", "surrogatepass")
+    one = {"datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}
+    infer = json.dumps({"inputs": [{"name": key, **one} for key in "ab"]}).encode()
+    await client.send(request(f"/v2/repository/{path}", body, {}) + request(f"/v2/models/{CHANGED}/infer", infer, {}))
+    (changed, _, said), (status, _, made) = [await client.answer() or (0, {}, b"") for _ in range(2)]
+    assert changed in (200, 400, 404), (changed, said, path, body)
+    assert status in (200, 404, 503), (status, made)
+    if changed == 200 and path == "index":
+        assert {row["name"] for row in json.loads(said)} <= {"add", "texts", "small", CHANGED}, said
+    if status == 200:
+        assert json.loads(made)["outputs"][0]["data"] == [2, 4, 6], made
+    return [f"change {changed}", f"brief {status}"]
 
 
 async def rest_case(client: Client, rng: Rng) -> list[str]:
     """One request, or several at once; some clients go away before the answer."""
+    if rng.random() < 0.01:
+        return await change_case(client, rng)
     many = [rest_request(rng) for _ in range(rng.randint(2, 6) if rng.random() < 0.1 else 1)]
     firm = [row for row in many if row[2]]
     if len(firm) < len(many):
@@ -444,10 +416,15 @@ async def attack(http: str, rpc: str, process: int, count: int) -> Counter[str]:
     return found
 
 
-def run(folder: Path, count: int) -> Counter[str]:
+def run(place: Path, count: int) -> Counter[str]:
     """Start a server, attack it, and end it."""
-    files = add(folder / "add.onnx"), same(folder / "texts.onnx", TensorProto.STRING)
-    with started(*files, "--max-batch", "4", "--max-wait-us", "200", "--max-body", "1") as (process, http, lines):
+    files = add(place / "add.onnx"), same(place / "texts.onnx", TensorProto.STRING), add(place / f"{CHANGED}.onnx")
+    limits = "--max-batch", "4", "--max-wait-us", "200", "--max-body", "1"
+    with started(*files, folder(place / "small"), *limits) as (
+        process,
+        http,
+        lines,
+    ):
         where = re.search(r"grpc://([\d.:]+)", lines[-1]["message"])
         assert where is not None
         logged: list[str] = []
@@ -464,8 +441,8 @@ def run(folder: Path, count: int) -> Counter[str]:
 
 def main(count: int) -> None:
     begin = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        found = run(Path(folder), count)
+    with tempfile.TemporaryDirectory() as place:
+        found = run(Path(place), count)
     for key, times in sorted(found.items()):
         sys.stdout.write(f"{times:9d} {key}\n")
     sys.stdout.write(f"{time.perf_counter() - begin:.0f} s\n")

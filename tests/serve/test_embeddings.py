@@ -141,6 +141,7 @@ ERRORS: list[tuple[dict[str, Any], type[Exception], str, str | None]] = [
         "did you mean 'dimensions'?",
         "dimension",
     ),
+    ({"model": ""}, openai.NotFoundError, "model: got '', wanted one that makes embeddings", "model"),
     ({"model": None}, openai.BadRequestError, "model: got None", "model"),
     ({"input": []}, openai.BadRequestError, "input: got 0 of them, wanted texts or lists of tokens", "input"),
     ({"input": ["a"] * 2049}, openai.BadRequestError, "input: got 2049 of them", "input"),
