@@ -345,14 +345,18 @@ def session_of(stored: StoredVersion) -> Session:
             for batched in _batches(session, shapes, settings.max_batch):
                 session.warmup(**batched)
                 planned.append(batched)
-    asks = settings.compile.get("threads") is not None or settings.compile.get("device", "cpu") != "cpu"
+    asks = settings.compile.get("threads") is not None or not _is_on_cpu(settings)
     return session if asks or session.graph.states else _quickest(session, planned)
+
+
+def _is_on_cpu(settings: ModelSettings) -> bool:
+    """Whether a model has no other device: one is told by its name or, on the command line, by a list of names."""
+    return settings.compile.get("device", "cpu") in ("cpu", ["cpu"])
 
 
 def _runs_at_once(settings: ModelSettings) -> int:
     """As many as there are threads, which runs share: one by itself has all of them, and of many none waits."""
-    asked = settings.compile
-    return asked.get("threads") or default_threads() if asked.get("device", "cpu") == "cpu" else 1
+    return settings.compile.get("threads") or default_threads() if _is_on_cpu(settings) else 1
 
 
 def _quickest(session: Session, planned: Sequence[Mapping[str, Any]]) -> Session:

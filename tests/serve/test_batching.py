@@ -207,7 +207,8 @@ def test_a_run_that_was_held_up_sends_few_away(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("settings", "wanted"), [({}, 3), ({"instances": 1}, 1), ({"instances": 2}, 2)])
 def test_as_many_runs_at_once_as_a_run_has_threads(settings: dict[str, Any], wanted: int, tmp_path: Path) -> None:
-    model = served(add(tmp_path / "m.onnx"), compile={"threads": 3}, **settings)
+    told = {"threads": 3, "device": ["cpu"]}  # as the command line tells the device
+    model = served(add(tmp_path / "m.onnx"), compile=told, **settings)
     assert sum(len(crew.workers) for crew in model.flow.engine.crews) == wanted
 
 

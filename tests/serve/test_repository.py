@@ -176,7 +176,7 @@ def test_settings_of_sessions_and_shapes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("asked", [None, 2])
 def test_quick_models_have_one_thread_unless_they_are_given_more(asked: int | None, tmp_path: Path) -> None:
     add(tmp_path / "m" / "1" / "model.onnx")
-    usual = ModelSettings(max_batch=4, compile={"threads": asked})
+    usual = ModelSettings(max_batch=4, compile={"threads": asked, "device": ["cpu"]})
     with running(tmp_path, usual=usual) as server:
         session = server.server.repository.find("m").session
         assert session is not None
