@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
@@ -25,19 +26,19 @@ ASKED = {"a sentence": [SENTENCE], "a page": [SENTENCE * 12], "32 sentences": [S
 
 
 def ready(port: int) -> HTTPConnection:
-    """A connection to a server that serves.  Raises OSError where it does not in time."""
+    """A connection to a server that serves.  Raises TimeoutError where it does not in time."""
     until = time.monotonic() + WAIT_S
     while True:
         connection = HTTPConnection("127.0.0.1", port)
-        try:
+        with suppress(ConnectionError):
             connection.request("GET", "/v2/health/ready")
             answer = connection.getresponse()
             answer.read()
             if answer.status == 200:
                 return connection
-        except ConnectionError:
-            if time.monotonic() > until:
-                raise
+        connection.close()
+        if time.monotonic() > until:
+            raise TimeoutError(f"the server at port {port} was not ready after {WAIT_S} s")
         time.sleep(0.1)
 
 

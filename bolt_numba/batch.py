@@ -15,13 +15,13 @@ import numpy as np
 
 from bolt_numba.base.border import border
 from bolt_numba.base.config import plans_limit
-from bolt_numba.base.errors import BoltError, DTypeError, ShapeError
+from bolt_numba.base.errors import BoltError, DTypeError, OptionError, ShapeError
 from bolt_numba.base.files.stamps import stamp_at
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.options import count_of, not_among
 from bolt_numba.base.types import STRING, Array, TensorSpec, dtype_name
 from bolt_numba.compiling import compile
-from bolt_numba.sessions.inputs import as_array, as_input
+from bolt_numba.sessions.inputs import as_array, as_input, names_of
 from bolt_numba.sessions.rows import MAX_BATCH, in_parts
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def prepare(model: Path, path: Path, *, shapes: Mapping[str, Sequence[int]] | No
     """Write a model as a packed ``.bolt`` file, compile the kernels of one thread, keep its plan; the path, as a text.
 
     shapes: of inputs whose sizes are free; what they leave free is guessed.  All workers then open the one file.
-    Raises what `bolt_numba.load` raises, and ShapeError for shapes.
+    Raises what `bolt_numba.load` raises, OptionError for another suffix, and ShapeError for shapes.
     """
     from bolt_numba import surgery
     from bolt_numba.base.files import stamps
@@ -53,6 +53,8 @@ def prepare(model: Path, path: Path, *, shapes: Mapping[str, Sequence[int]] | No
     from bolt_numba.sessions.loading import load, save
 
     graph, target = load(model), os.path.abspath(path)
+    if not target.endswith(".bolt"):
+        raise OptionError(f"{path}: got another suffix, wanted .bolt")
     save(surgery.packed(graph, threads=(1,), shapes=shapes), target)
     sizes = complete_shapes(graph, shapes)
     if plans_limit():
@@ -76,7 +78,7 @@ class Predictor:
     inputs: columns by the model's input, or several columns that together are the features of one input; None: columns
         have the names of the inputs, or all of them are the features of the only input.
     outputs: the model's outputs by the column that they become; None: all, by their names.
-    keep: columns that are given on.  max_batch: rows of a run, where the model does not fix them.
+    keep: a column, or several, that are given on.  max_batch: rows of a run, where the model does not fix them.
     options: of `bolt_numba.compile`.
     A predictor may be called by many threads, and is pickled by what it was made of.
     The constructor raises what `compile` raises, BoltError for inputs and outputs that the model does not have.
@@ -84,17 +86,23 @@ class Predictor:
 
     def __init__(
         self, model: Any, *, inputs: Mapping[str, str | Sequence[str]] | None = None,
-        outputs: Mapping[str, str] | None = None, keep: Sequence[str] = (), max_batch: int = MAX_BATCH, **options: Any,
+        outputs: Mapping[str, str] | None = None, keep: str | Sequence[str] = (), max_batch: int = MAX_BATCH,
+        **options: Any,
     ) -> None:  # fmt: skip
         own: dict[str, Any] = {"inputs": inputs, "outputs": outputs, "keep": keep, "max_batch": max_batch}
         self._again = partial(type(self), model, **own, **options)
         self.session = _session_of(model, {"stand_ins": False, **options})
+        for what, names_by in (("inputs", inputs), ("outputs", outputs)):
+            if not isinstance(names_by or {}, Mapping):
+                raise OptionError(f"{what}: got {names_by!r:.80}, wanted a name by each name")
         specs, made = [s.name for s in self.session.inputs], {s.name: s for s in self.session.outputs}
         names = outputs or {name: name for name in made}
         for what, wanted, known in (("inputs", inputs or (), specs), ("outputs", names.values(), [*made])):
             if unknown := [name for name in wanted if name not in known]:
                 raise BoltError(not_among(what, unknown, known))
-        self.inputs, self.keep, self.outputs = inputs, tuple(keep), {name: made[o] for name, o in names.items()}
+        self.keep = (keep,) if isinstance(keep, str) else tuple(names_of(keep))
+        self.inputs = inputs and {n: c if isinstance(c, str) else names_of(c) for n, c in inputs.items()}
+        self.outputs = {name: made[o] for name, o in names.items()}
         self.max_batch = count_of("max_batch", max_batch)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -120,17 +128,25 @@ class Predictor:
     def _given(self, columns: Mapping[str, Any]) -> list[Any]:
         """Of each input an array of all rows, or a list of the rows where they differ in shape."""
         specs, chosen = self.session.inputs, dict(self.inputs or {})
-        if self.inputs is None and len(specs) == 1 and specs[0].name not in columns:
+        are_features = self.inputs is None and len(specs) == 1 and len(columns) > 0 and specs[0].name not in columns
+        if are_features:
             chosen = {specs[0].name: [name for name in columns if name not in self.keep]}
         names = [chosen.get(spec.name, spec.name) for spec in specs]
         wanted = [*self.keep, *(one for name in names for one in ([name] if isinstance(name, str) else name))]
         if missing := [name for name in wanted if name not in columns]:
-            raise BoltError(f"columns: got {[*columns]}, missing {missing}")
+            raise BoltError(not_among("columns", missing, [*columns]))
         items = {name: _items(name, columns[name]) for name in wanted}
-        if len(counts := {len(column) for column in items.values()}) != 1:
+        others = [column for column in columns.values() if hasattr(column, "__len__") and np.iterable(column)]
+        if len(counts := {*map(len, (*items.values(), *others))}) != 1 or not items:
             raise ShapeError(f"columns: got {sorted(counts)} rows, wanted as many in each")
         of = [items[n] if isinstance(n, str) else [*zip(*(items[one] for one in n), strict=True)] for n in names]
-        return [_column(spec, column) for spec, column in zip(specs, of, strict=True)]
+        try:
+            return [_column(spec, column) for spec, column in zip(specs, of, strict=True)]
+        except BoltError as error:
+            if not are_features:
+                raise
+            said = not_among("all columns together are its features", [specs[0].name], [*columns])
+            raise type(error)(f"{error}; {said}") from error
 
 
 @border("predict", OSError)

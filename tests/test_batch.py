@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, save
 
 import bolt_numba as bn
 from bolt_numba import batch
-from bolt_numba.base.errors import BoltError, DTypeError, ShapeError
+from bolt_numba.base.errors import BoltError, DTypeError, OptionError, ShapeError
 from tests.small import add, same, save_model, softmax
 
 ROWS = 45
@@ -79,6 +79,7 @@ def test_columns_together_are_the_features_of_one_input(path: Path, x: Any) -> N
 def test_other_columns_may_be_kept_beside_the_features(path: Path, x: Any) -> None:
     columns = {"id": [str(i) for i in range(ROWS)], **{f"f{i}": x[:, i] for i in range(8)}}
     found = batch.predict(columns, path, keep=["id"])
+    assert found["id"] == batch.predict(columns, path, keep="id")["id"] == columns["id"]
     np.testing.assert_allclose(found["y"], soft(x), rtol=1e-5)
 
 
@@ -198,12 +199,21 @@ def test_a_model_that_gives_no_row_for_each_is_told(tmp_path: Path) -> None:
         batch.predict({"x": np.ones((3, 2))}, tmp_path / "twice.onnx")
 
 
+def test_a_misspelt_column_of_the_only_input_is_told(path: Path) -> None:
+    """It might be a feature of it."""
+    said = r"^row 0: input 'x': got shape .*'x' is not one of \['X', 'id'\]; did you mean 'X'\?"
+    with pytest.raises(ShapeError, match=said):
+        batch.predict({"X": [[1.0, 2.0], [3.0]], "id": [1, 2]}, path, keep=["id"])
+    with pytest.raises(BoltError, match=r"^columns: 'x' is not one of \[\]"):
+        batch.predict({}, path)
+
+
 def test_columns_and_names_are_checked(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(BoltError, match=r"columns: got \['a'\], missing \['b'\]"):
-        batch.predict({"a": np.ones((2, 3))}, add(tmp_path / "add.onnx"))
+    with pytest.raises(BoltError, match=r"^columns: 'b' is not one of \['a', 'bb'\]; did you mean 'bb'\?"):
+        batch.predict({"a": np.ones((2, 3)), "bb": np.ones((2, 3))}, add(tmp_path / "add.onnx"))
     with pytest.raises(ShapeError, match=r"columns: got \[1, 2\] rows"):
         batch.predict({"a": np.ones((2, 3)), "b": np.ones((1, 3))}, add(tmp_path / "add.onnx"))
-    with pytest.raises(BoltError, match=r"missing \['id'\]"):
+    with pytest.raises(BoltError, match=r"^columns: 'id' is not one of \['x'\]"):
         batch.predict({"x": np.ones((2, 3))}, path, keep=["id"])
     with pytest.raises(DTypeError, match="batch: got a ndarray, wanted columns"):
         batch.predict(np.ones((2, 3)), path)
@@ -211,9 +221,14 @@ def test_columns_and_names_are_checked(path: Path, tmp_path: Path) -> None:
         batch.Predictor(path, inputs={"X": "x"})
     with pytest.raises(BoltError, match="outputs: 'z' is not one of"):
         batch.Predictor(path, outputs={"y": "z"})
+    with pytest.raises(ShapeError, match=r"columns: got \[1, 2\] rows"):
+        batch.predict({"x": np.ones((2, 3)), "no input": ["text"]}, path)
+    for wrong in ("y", ["y"]):
+        with pytest.raises(OptionError, match=r"^outputs: got .*'y'.*, wanted a name by each name"):
+            batch.Predictor(path, outputs=wrong)  # type: ignore[arg-type]
     with pytest.raises(BoltError, match="max_batch: got 0"):
         batch.Predictor(path, max_batch=0)
-    with pytest.raises(OSError, match=r"none\.onnx"):
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: .*none\.onnx"):
         batch.predict({"x": []}, tmp_path / "none.onnx")
 
 
@@ -268,6 +283,9 @@ def test_prepare_writes_a_packed_file_and_compiles(path: Path, tmp_path: Path, x
     np.testing.assert_allclose(batch.predict({"x": x}, made)["y"], soft(x), rtol=1e-5)
     with pytest.raises(ShapeError, match="z"):
         batch.prepare(path, tmp_path / "n.bolt", shapes={"z": (1,)})
+    with pytest.raises(OptionError, match=r"m\.onnx: got another suffix, wanted \.bolt"):
+        batch.prepare(path, tmp_path / "m.onnx")
+    assert not (tmp_path / "m.onnx").exists()
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

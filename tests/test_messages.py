@@ -20,6 +20,7 @@ from bolt_numba.base.types import STRING, Sym, TensorType, size_name, sizes_name
 from bolt_numba.cli import console
 from bolt_numba.converters.formats.others import OTHER_KINDS
 from bolt_numba.kernels import compiles, precompile
+from bolt_numba.sessions.outputs import Outputs
 from tests.conftest import Done
 
 
@@ -193,6 +194,8 @@ def test_outputs(session: bn.Session) -> None:
     for index in (5, -2):
         with pytest.raises(IndexError, match=rf"^output: got index {index}, wanted below 1: \['scores'\]$"):
             session(X)[index]
+    with pytest.raises(IndexError, match=r"^output: got index 547, wanted below 547: \['y0', .*, 'y19'\]$"):
+        Outputs([f"y{i}" for i in range(547)], [X] * 547)[547]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bolt_numba as bn
-from bolt_numba.base.errors import BoltError, DataError
+from bolt_numba.base.errors import BoltError, DataError, ShapeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
@@ -277,6 +277,45 @@ def test_rows_may_be_views() -> None:
         np.testing.assert_array_equal(one["y"], other["y"])
 
 
+def test_views_have_their_numbers_and_nan_stays_within_its_row() -> None:
+    g = Graph("numbers")
+    b, x, rng = Builder(g), g.add_input("x", TensorType(F32, (N, T, WIDTH))), np.random.default_rng(2)
+    heads = [
+        b(Reshape(), b(MatMul(), x, rng.normal(0, 0.3, (WIDTH, WIDTH)).astype(F32)), np.array([0, 0, HEADS, -1]))
+        for _ in range(3)
+    ]
+    y = b(FusedAttention(0.25, False, "SHD", "SHD", "SHD", "SHD"), *heads)
+    g.add_output(b(p.Add(), x, b(Reshape(), y, np.array([0, 0, WIDTH]))), "y")
+    session, many = bn.compile(g, stand_ins=False), rng.normal(size=(200, 2 * WIDTH)).astype(F32)
+    views = [many[:9, ::2], many[50:20:-3, 1::2], many[3::7, :WIDTH], np.asfortranarray(many[:11, WIDTH:])]
+    views += [np.broadcast_to(many[0, :WIDTH], (6, WIDTH)), many[20:60, ::2].copy()]
+    assert packed(session) is not None
+    assert not any(view.flags.c_contiguous for view in views[:-1])
+    views[-1][3, 4] = np.nan
+    for number, (view, one) in enumerate(zip(views, session.run_rows([{"x": view} for view in views]), strict=True)):
+        alone = session.run(None, {"x": view.copy()[None]})[0][0]
+        np.testing.assert_allclose(one["y"], alone, rtol=1e-5, atol=1e-5)
+        assert np.isnan(alone).any() == (number == len(views) - 1)
+
+
+@pytest.mark.parametrize("name", ["mask", "types"])
+@pytest.mark.parametrize("size", [1, 3, 6])
+def test_inputs_of_a_row_have_as_many_tokens(name: str, size: int) -> None:
+    """A mask of more tokens would give a result, and one number for all of them, too."""
+    encoder = Encoder()
+    session, rows = bn.compile(encoder.graph(), stand_ins=False), encoder.rows([5, 4, 7])
+    rows[1][name] = np.ones(size, I64)
+    said = f"dimension 't': got {size} in input '{name}', but 4 in 'ids', wanted one size"
+    for some in (rows, [rows[1]]):
+        with pytest.raises(ShapeError, match=f"^row {len(some) // 2}: {said}"):
+            session.run_rows(some)
+        with pytest.raises(ShapeError, match=f"^row {len(some) // 2}: {said}"):
+            bn.batch.predict({each: [row[each] for row in some] for each in some[0]}, session)
+    whole = {each: np.ones((3, size if each == name else 4), I64) for each in rows[0]}
+    with pytest.raises(ShapeError, match=f"^row 0: {said}"):
+        bn.batch.predict(whole, session)
+
+
 def test_a_row_at_fault_is_named_and_spoils_no_other() -> None:
     encoder = Encoder()
     session, rows = bn.compile(encoder.graph(), stand_ins=False), encoder.rows([8, 3, 12, 6])
@@ -287,7 +326,6 @@ def test_a_row_at_fault_is_named_and_spoils_no_other() -> None:
     with pytest.raises(BoltError, match=r"^row 1: "):
         session.run_rows(long)
     rows[1]["ids"][1] = 0
-    rows.append({"ids": rows[0]["ids"], "mask": np.ones(8, I64), "types": np.zeros(1, I64)})  # types of all tokens
     held(session, rows)
     assert [one["hidden"].shape for one in session.run_rows([encoder.rows([1])[0], rows[0]])] == [(1, 32), (8, 32)]
 

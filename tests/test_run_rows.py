@@ -84,6 +84,7 @@ def test_errors_name_the_row(tmp_path: Path) -> None:
         (good | {"x": None}, DTypeError, "got None"),
         (good | {"ids": np.array([0, 4])}, BoltError, "indices"),
         (3, DTypeError, "got a int"),
+        (good | {"ids": np.array([0, 1, 2])}, ShapeError, "dimension 't': got 3 in input 'ids', but 2 in 'x'"),
     ):
         with pytest.raises(error, match=rf"(?i)^row 2: .*{said}"):
             session.run_rows([good, good, wrong, good])
@@ -94,6 +95,15 @@ def test_errors_name_the_row(tmp_path: Path) -> None:
         session.run_rows([good], ["z"])
     with pytest.raises(BoltError, match="keeps something from run to run"):
         bn.compile(counter()).run_rows([])
+
+
+def test_lists_of_unequal_lengths_are_pointed_to_it(tmp_path: Path) -> None:
+    session = bn.compile(softmax(tmp_path / "m.onnx"))
+    ragged = [np.ones(2, F32), np.ones(1, F32)]
+    for given in ([[0, 0], [1.0]], ragged, np.array([*ragged, None], object)[:2]):
+        with pytest.raises(DTypeError, match=r"^input 'x': got .*, wanted f32: .* session\.run_rows takes rows of any"):
+            session.run(None, {"x": given})
+    assert len(session.run_rows([{"x": row} for row in ragged])) == 2
 
 
 def test_a_model_without_a_result_for_each_row_is_told() -> None:

@@ -110,7 +110,7 @@ def _token(path: Path | None) -> str | None:
 
 
 def repository_of(paths: list[Path], usual: Any) -> Repository:
-    """Models that are named, or those of a folder.  Raises BoltError for what is no model or folder of models."""
+    """Models that are named, or those of a folder.  Raises BoltError for what is neither, OSError."""
     from bolt_numba.converters.paddle.detect import is_paddle
     from bolt_numba.serve.repository import Repository, is_repository, model_of, names_in
 
@@ -118,8 +118,7 @@ def repository_of(paths: list[Path], usual: Any) -> Repository:
         return Repository(paths[0], {}, usual)
     named: dict[str, Path] = {}
     for path in paths:
-        if not path.exists():
-            raise BoltError(f"{path}: got nothing there, wanted a model, or a folder of NAME/VERSION/model.onnx")
+        path.stat()  # raises OSError where there is nothing
         name, file = path.stem, path
         if path.is_dir() and not is_paddle(b"", path):
             if (found := model_of(path)) is None:

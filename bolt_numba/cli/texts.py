@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +26,7 @@ def embed(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or a folder of Hugging Face's layout.")],
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts.")] = [],
     file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="A text a line; -: standard input.")
+        Path | None, typer.Option("--file", metavar="FILE", help="A text a line, behind TEXT; -: standard input.")
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="f32[n, d], as .npy.")] = None,
     tokenizer: Annotated[Path | None, typer.Option("--tokenizer", metavar="FILE", help="A tokenizer.json.")] = None,
@@ -43,8 +43,10 @@ def embed(
 
     if not texts and file is None:
         raise typer.BadParameter("got no text, wanted TEXT or --file", param_hint="TEXT")
+    if output is not None and output.suffix.lower() != ".npy":
+        raise typer.BadParameter(f"got the suffix {output.suffix!r}, wanted .npy", param_hint="-o")
     warnings.simplefilter("always", TruncationWarning)
-    given = _lines(file) if file is not None else iter(texts)
+    given = chain(texts, _lines(file) if file is not None else ())
     with console.progress(f"compiling {model.name}"):
         encoder = Encoder(
             model, tokenizer, pooling=pooling, normalize=normalize, max_tokens=max_tokens, **options

@@ -54,7 +54,8 @@ def as_input(spec: TensorSpec, given: Any, far: Sequence[Device] = (), views: bo
     if spec.dtype == STRING and given.dtype.kind == "U":
         given = given.astype(STRING)
     if given.dtype != spec.dtype:
-        raise DTypeError(f"input {spec.name!r}: got {_content(given)}, wanted {dtype_name(spec.dtype)}: {_cast(spec)}")
+        wanted = f"wanted {dtype_name(spec.dtype)}: {_cast(spec, given)}"
+        raise DTypeError(f"input {spec.name!r}: got {_content(given)}, {wanted}")
     if spec.shape is not None and not _fits(spec.shape, given.shape):
         wanted = f"wanted {sizes_name(spec.shape)}{_turned(spec, given.shape)}"
         raise ShapeError(f"input {spec.name!r}: got shape {given.shape}, {wanted}")
@@ -99,14 +100,17 @@ def _variable(spec: TensorSpec) -> str:
     return spec.name if spec.name.isidentifier() else "x"
 
 
-def _cast(spec: TensorSpec) -> str:
+def _cast(spec: TensorSpec, given: Array) -> str:
     """The call that makes the dtype that an input has."""
     array = _variable(spec)
+    if given.dtype == STRING and {*map(type, given.reshape(-1)[:MOST_LOOKED_AT])} & {list, np.ndarray}:
+        return OF_ROWS
     if spec.dtype == STRING:
         return f"{array}.astype(str) makes it"
     return f"{array}.astype({'np' if spec.dtype.isbuiltin == 1 else 'ml_dtypes'}.{spec.dtype.type.__name__}) makes it"
 
 
+OF_ROWS = "np.stack makes an array of rows of one shape, session.run_rows takes rows of any"
 IMAGE_AXES = 4
 """Of a batch of images."""
 MOST_LOOKED_AT = 100
@@ -187,7 +191,8 @@ def as_array(spec: TensorSpec, given: Any) -> Array:
         raise
     except Exception as error:  # of any kind: foreign objects convert themselves
         kind = type(given).__name__
-        raise DTypeError(f"input {spec.name!r}: got a {kind}, wanted {dtype_name(spec.dtype)}: {error}") from error
+        told = OF_ROWS if "inhomogeneous" in str(error) else error
+        raise DTypeError(f"input {spec.name!r}: got a {kind}, wanted {dtype_name(spec.dtype)}: {told}") from error
 
 
 def plain_array(given: Any, dtype: np.dtype[Any]) -> Array:

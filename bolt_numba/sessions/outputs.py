@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.options import not_among
+from bolt_numba.base.options import MOST_LISTED, not_among
 from bolt_numba.base.types import AnyDType, Array, TensorSpec, dtype_name, sizes_name
 
 
@@ -28,7 +28,8 @@ class Outputs:
         except ValueError:
             raise KeyError(not_among("output", [key], self._names)) from None
         except IndexError:
-            raise IndexError(f"output: got index {key}, wanted below {len(self)}: {list(self._names)}") from None
+            some = list(self._names[:MOST_LISTED])
+            raise IndexError(f"output: got index {key}, wanted below {len(self)}: {some}") from None
 
     def __iter__(self) -> Iterator[Array]:
         return iter(self._arrays)

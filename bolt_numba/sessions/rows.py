@@ -9,7 +9,7 @@ import numpy as np
 
 from bolt_numba.base.errors import BoltError, DTypeError, ShapeError
 from bolt_numba.base.types import Array, TensorSpec
-from bolt_numba.sessions.inputs import contradiction, inputs_among, names_of, wanted_of
+from bolt_numba.sessions.inputs import contradiction, inputs_among, names_of, shared_symbols, wanted_of
 from bolt_numba.sessions.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -49,8 +49,14 @@ def in_parts(
     """Results of outputs by the numbers of their rows; there may be more of them, of rows that only fill up.
 
     given: of each input an array of all rows, or a list of the rows where they differ in shape.  most: rows of a run,
-    where the model does not fix them.  Raises what a run does, with the number of the row.
+    where the model does not fix them.  Raises what a run does, with the number of the row, ShapeError for one in which
+    a symbol of the model has several sizes.
     """
+    each = [_of_row(spec) for spec in session.inputs]
+    if shared := shared_symbols(each):
+        for i in range(rows if any(isinstance(column, list) for column in given) else min(rows, 1)):
+            if (told := contradiction(shared, each, [column[i] for column in given])) is not None:
+                raise ShapeError(f"row {i}: {told}, wanted one size")
     fixed = [spec.shape[0] for spec in session.inputs if spec.shape and isinstance(spec.shape[0], int)]
     left: Sequence[int] = range(rows)
     shapes = {tuple(column[i].shape for column in given if isinstance(column, list)) for i in left}

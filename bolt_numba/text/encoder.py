@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,11 @@ import numpy as np
 
 from bolt_numba.base.border import border, warn_caller
 from bolt_numba.base.errors import BoltError, DTypeError, OptionError, ShapeError
-from bolt_numba.base.options import count_of, flag_of, want_one_of
+from bolt_numba.base.options import count_of, flag_of, want_known, want_one_of
 from bolt_numba.base.types import Array
 from bolt_numba.compiling import compile
 from bolt_numba.text.layout import POOLINGS, layout_of
-from bolt_numba.text.tokens import TextTokenizer, TokenRow, TruncationWarning
+from bolt_numba.text.tokens import USUAL_TOKENS, TextTokenizer, TokenRow, TruncationWarning
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -57,6 +58,7 @@ class Encoder:
         pooling: str | None = None, normalize: bool | None = None, max_tokens: int | None = None,
         session: Session | None = None, **options: Unpack[OptionKeywords],
     ) -> None:  # fmt: skip
+        want_known("encoder", options, "tokenizer", "pooling", "normalize", "max_tokens", "session")
         if session is not None and options:
             raise OptionError(f"session: got it with {[*options]}, wanted one that was compiled with them")
         said = layout_of(model, tokenizer)
@@ -72,6 +74,8 @@ class Encoder:
         lengths = [spec.shape[-1] for spec in self.inputs if spec.shape]  # some models fix them
         limits = [n for n in (asked, *lengths) if isinstance(n, int)]
         self.tokenizer = TextTokenizer(said.tokenizer, min(limits, default=None), said.lower)
+        if self.max_tokens > max(said.max_tokens or 0, USUAL_TOKENS):  # else the model need not be read for it
+            self._want_positions()
         self._axes = {s.name: len(s.shape or ()) or None for s in self.session.outputs}
 
     @property
@@ -93,8 +97,9 @@ class Encoder:
         Raises DTypeError for what is no text, ShapeError for dimensions, BoltError for a model without vectors.
         """
         given = [(text,) for text in _texts("texts", texts)]
+        width = self._width(self.embedding) if dimensions is None else count_of("dimensions", dimensions)
         made = self._run(given, self.embedding, lambda found, row: self.vector(found, len(row.ids), dimensions))
-        return np.stack(made) if made else np.zeros((0, dimensions or self._width(self.embedding)), np.float32)
+        return np.stack(made) if made else np.zeros((0, width), np.float32)
 
     @border("score")
     def score(self, pairs: Iterable[tuple[str, str]]) -> Array:
@@ -103,6 +108,8 @@ class Encoder:
         What is longer than `max_tokens` is cut off, the longer text of a pair first, with a TruncationWarning.
         Raises DTypeError for what are no pairs, BoltError for a model without scores.
         """
+        if not np.iterable(pairs):
+            raise DTypeError(f"pairs: got a {type(pairs).__name__}, wanted a list of pairs of texts")
         given = [tuple(_texts(f"pair {number}", pair)) for number, pair in enumerate(pairs)]
         if wrong := [number for number, pair in enumerate(given) if len(pair) != len(("a", "b"))]:
             raise DTypeError(f"pair {wrong[0]}: got {len(given[wrong[0]])} texts, wanted two")
@@ -121,7 +128,8 @@ class Encoder:
         if not (found := [*named, *tokens, *pooled]):
             raise BoltError(f"{self.name}: outputs: got {[*self._axes]}, wanted vectors of tokens or texts: see score")
         if self._others and not named:
-            raise BoltError(f"{self.name}: modules.json: got {self._others}, wanted them in the model: {POOLED[0]}")
+            wanted = f"wanted them in the model: {POOLED[0]}"
+            raise BoltError(f"{self.name}: modules.json: got {self._others!r:.80}, {wanted}")
         return found[0]
 
     @property
@@ -172,13 +180,42 @@ class Encoder:
             cut += [start + number for number, row in enumerate(rows) if row.is_cut]
             results: dict[int, Array] = {}
             for part in self.parts(rows):
-                found = self.session.run_rows([self.feeds(rows[number]) for number in part], [output])
-                results |= {n: finish(each[output], rows[n]) for n, each in zip(part, found, strict=True)}
+                found = self._made(rows, part, output, start)
+                results |= {n: finish(each, rows[n]) for n, each in zip(part, found, strict=True)}
             made += [results[number] for number in range(len(rows))]
         if cut:
             said = f"{len(cut)} of {len(texts)} texts, the first is number {cut[0]}"
             warn_caller(f"more than {self.max_tokens} tokens: {said}: the rest of each was left out", TruncationWarning)
         return made
+
+    def _made(self, rows: Sequence[TokenRow], part: Sequence[int], output: str, first: int) -> list[Array]:
+        """An output for these rows.  Raises what a run does, with the number of the text from ``first``."""
+        try:
+            return [each[output] for each in self.session.run_rows([self.feeds(rows[n]) for n in part], [output])]
+        except BoltError as error:
+            if len(part) > 1:  # the one at fault is named
+                return [self._made(rows, [n], output, first)[0] for n in part]
+            if isinstance(error, ShapeError):
+                self._want_positions()
+            raise type(error)(f"text {first + part[0]}: {str(error).removeprefix('row 0: ')}") from error
+
+    def _want_positions(self) -> None:
+        """Raises OptionError where the shapes of the network show that it takes fewer tokens than `max_tokens`."""
+        if not self._takes(self.max_tokens) and self._takes(1):
+            most = bisect_left(range(1, self.max_tokens), True, key=lambda count: not self._takes(count))
+            wanted = f"wanted at most {most}: the model has no more positions"
+            raise OptionError(f"max_tokens: got {self.max_tokens}, {wanted}")
+
+    def _takes(self, count: int) -> bool:
+        from bolt_numba.ir.sizes import with_shapes  # few encoders need it
+
+        shapes = {s.name: [d if isinstance(d, int) else n for d, n in zip(s.shape, (1, count), strict=False)]
+                  for s in self.inputs if s.shape is not None}  # fmt: skip
+        try:
+            with_shapes(self.session.graph, shapes)
+        except ShapeError:
+            return False
+        return True
 
     def _width(self, output: str) -> int:
         """Numbers of a result, where the model says it."""
@@ -194,6 +231,8 @@ _POOL: Mapping[str, Callable[[Array], Array]] = {
 
 def _texts(what: str, given: Any) -> list[str]:
     """A list of texts.  Raises DTypeError for what is none; a text alone is a mistake."""
+    if isinstance(given, Mapping) or hasattr(given, "columns"):
+        raise DTypeError(f"{what}: got a {type(given).__name__}, wanted a list of texts, such as one of its columns")
     is_list = np.iterable(given) and not isinstance(given, (str, bytes))
     texts = list(given) if is_list else []
     if not is_list or not all(isinstance(text, str) for text in texts):

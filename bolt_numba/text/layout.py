@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.errors import DTypeError, InvalidModelError
 from bolt_numba.base.files.regular import read_text
 from bolt_numba.base.records import record
 
@@ -48,8 +48,8 @@ class TextLayout:
 
 
 def model_in(path: str | os.PathLike[str]) -> Path:
-    """The model of a folder, or the file itself.  Raises InvalidModelError for a folder without one, OSError."""
-    given = Path(path)
+    """The model of a folder, or the file itself.  Raises InvalidModelError where it has none, DTypeError, OSError."""
+    given = _path("model", path)
     given.stat()  # raises OSError where there is nothing
     if not given.is_dir():
         return given
@@ -60,12 +60,12 @@ def model_in(path: str | os.PathLike[str]) -> Path:
 
 
 def layout_of(path: str | os.PathLike[str], tokenizer: str | os.PathLike[str] | None = None) -> TextLayout:
-    """What the folder of a model says.  Raises InvalidModelError for files that say what they cannot, OSError."""
+    """What the folder of a model says.  Raises InvalidModelError for files that say what they cannot, DTypeError."""
     model = model_in(path)
     folder = model.parent
     if not (folder / TOKENIZER).is_file() and (folder.parent / TOKENIZER).is_file():
         folder = folder.parent
-    found = folder / TOKENIZER if tokenizer is None else Path(tokenizer)
+    found = folder / TOKENIZER if tokenizer is None else _path("tokenizer", tokenizer)
     if not found.is_file():
         raise InvalidModelError(f"{found}: got no tokenizer, wanted {TOKENIZER} beside the model, or tokenizer=")
     kinds = _modules(folder / "modules.json")
@@ -77,6 +77,12 @@ def layout_of(path: str | os.PathLike[str], tokenizer: str | os.PathLike[str] | 
     lower = bool(_value(told, _settings(told), "do_lower_case", bool))
     others = tuple(kind for kind in kinds if kind not in PLAIN)
     return TextLayout(model, found, pooling, "Normalize" in kinds if kinds else None, most, lower, others)
+
+
+def _path(what: str, given: Any) -> Path:
+    if not isinstance(given, (str, os.PathLike)) or "\0" in str(given):
+        raise DTypeError(f"{what}: got {given!r:.80}, wanted a path")
+    return Path(given)
 
 
 def _settings(path: Path, kind: type = dict) -> Any:

@@ -187,7 +187,7 @@ def logs() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["nothing.onnx"], 1, "nothing.onnx: got nothing there"),
+        (["nothing.onnx"], 1, "error: nothing.onnx: No such file or directory\n"),
         (
             ["hollow"],
             1,

@@ -35,11 +35,12 @@ def tokenizer(**changed: Any) -> dict[str, Any]:
 
 def network(
     path: Path, output: str = TOKENS, inputs: Sequence[str] = ("input_ids", "attention_mask", "token_type_ids"),
-    length: int | str = "sequence", kind: int = TensorProto.INT64,
+    length: int | str = "sequence", kind: int = TensorProto.INT64, positions: int = 0,
 ) -> Path:  # fmt: skip
     """A network whose tokens know of all others of their text that the mask lets through.
 
     output: "last_hidden_state", "sentence_embedding" (the means of the tokens), or "logits" (one number a text).
+    positions: that it has a row of a table for, which tokens add; 0: it has none, and takes any.
     """
     table = np.random.default_rng(0).normal(size=(len(WORDS), WIDTH)).astype("f4")
     held = [numpy_helper.from_array(table, "table"), numpy_helper.from_array(np.array([1]), "axis")]
@@ -56,6 +57,15 @@ def network(
         helper.make_node("Add", ["mixed", "type_column"], [TOKENS]),
     ]
     held.append(numpy_helper.from_array(np.array([2]), "last"))
+    if positions:
+        held += [numpy_helper.from_array(np.zeros((positions, WIDTH), "f4"), "rows")]
+        held += [numpy_helper.from_array(np.array([0]), "begin")]
+        nodes[0].output[0] = "bare"
+        nodes[1:1] = [
+            helper.make_node("Shape", ["input_ids"], ["count"], start=1, end=2),
+            helper.make_node("Slice", ["rows", "begin", "count", "begin"], ["first"]),
+            helper.make_node("Add", ["bare", "first"], ["own"]),
+        ]
     shape: list[Any] = ["batch", length, WIDTH]
     if output != TOKENS:
         nodes.append(helper.make_node("ReduceMean", [TOKENS, "axis"], ["sentence_embedding"], keepdims=0))

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
+import bolt_numba as bn
 from bolt_numba.cli.app import run
 from bolt_numba.errors import BoltError, DataError, DTypeError, InvalidModelError, OptionError, ShapeError
 from bolt_numba.text import Encoder, TruncationWarning
@@ -245,8 +246,38 @@ def test_models_that_are_no_encoders(tmp_path: Path) -> None:
         Encoder(place)
     with pytest.raises(InvalidModelError, match="got no model, wanted one of model"):
         Encoder(tmp_path.parent)
-    with pytest.raises(FileNotFoundError):
-        Encoder(tmp_path / "nothing.onnx")
+
+
+def test_a_missing_file_is_told_in_the_same_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "nothing.onnx")
+    for opens in (Encoder, bn.compile, bn.load, bn.batch.Predictor):
+        with pytest.raises(FileNotFoundError) as told:
+            opens(path)
+        assert str(told.value) == f"[Errno 2] No such file or directory: '{path}'"
+    for command in (["embed", path, "a"], ["run", path], ["serve", path]):
+        assert run(command) == 1
+        assert capsys.readouterr().err == f"error: {path}: No such file or directory\n"
+    with pytest.raises(DTypeError, match="model: got 3, wanted a path"):
+        Encoder(3)  # type: ignore[arg-type]
+    with pytest.raises(DTypeError, match=r"tokenizer: got 'a\\x00b', wanted a path"):
+        Encoder(folder(tmp_path), "a\0b")
+
+
+def test_more_tokens_than_the_model_has_positions(tmp_path: Path) -> None:
+    place = folder(tmp_path, positions=600)
+    assert Encoder(place, max_tokens=600).embed(["a " * 598]).shape == (1, WIDTH)
+    for count in (601, 10**9):
+        with pytest.raises(OptionError, match=r"^max_tokens: got \d+, wanted at most 600: the model has no more pos"):
+            Encoder(place, max_tokens=count)
+    few = Encoder(folder(tmp_path, positions=8))  # of which nothing is said
+    assert few.embed(["a b", "a b c a b c"]).shape == (2, WIDTH)
+    with pytest.raises(OptionError, match="max_tokens: got 512, wanted at most 8"):
+        few.embed(["a", "a b c a b c a"])
+
+
+def test_an_option_that_there_is_not(place: Path) -> None:
+    with pytest.raises(OptionError, match=r"^encoder: options: 'max_token' is not one of .* did you mean 'max_tokens'"):
+        Encoder(place, max_token=3)  # type: ignore[call-arg]
 
 
 # --- what texts may be -----------------------------------------------------------------------------------------------
@@ -258,11 +289,43 @@ def test_what_is_no_list_of_texts(given: Any, got: str, encoder: Encoder) -> Non
         encoder.embed(given)
 
 
+class Table(list[str]):
+    """Iterating over it gives the names of its columns, as with a DataFrame."""
+
+    columns = ("a", "b")
+
+
+@pytest.mark.parametrize("table", [Table("ab"), {"a": "text"}])
+def test_a_table_is_no_list_of_texts(table: Any, encoder: Encoder) -> None:
+    with pytest.raises(DTypeError, match=f"texts: got a {type(table).__name__}, wanted a list of texts, such as one"):
+        encoder.embed(table)
+    with pytest.raises(DTypeError, match="pairs: got a NoneType, wanted a list of pairs"):
+        encoder.score(None)  # type: ignore[arg-type]
+
+
+def test_texts_of_a_column(encoder: Encoder) -> None:
+    """As pandas gives it: iterating over it gives what is in it."""
+    wanted = encoder.embed(["a b", "c"])
+    for column in (np.array(["a b", "c"]), np.array(["a b", "c"], object), iter(["a b", "c"])):
+        assert np.array_equal(encoder.embed(column), wanted)
+    with pytest.raises(DTypeError, match="texts: got nan, wanted a list of texts"):
+        encoder.embed(np.array(["a b", np.nan], object))
+
+
+def test_a_text_that_the_model_refuses_is_told_by_its_number(tmp_path: Path) -> None:
+    vocabulary = tokenizer()["model"] | {"vocab": {"[UNK]": 1, "a": 4, "flight": 500}}
+    made = Encoder(folder(tmp_path, files={"tokenizer.json": tokenizer(model=vocabulary)}))
+    with pytest.raises(DataError, match=r"^text 1026: node .*got 500, wanted -10 to 9"):
+        made.embed([*["a a a a", "a"] * 513, "a flight", "a"])
+
+
 def test_dimensions(encoder: Encoder) -> None:
     made = encoder.embed(["a b"], dimensions=3)[0]
     whole = encoder.embed(["a b"])[0][:3]
     assert np.allclose(made, whole / np.linalg.norm(whole))
     assert encoder.embed([], dimensions=3).shape == (0, 3)
+    with pytest.raises(OptionError, match="dimensions: got 0, wanted a whole number from 1"):
+        encoder.embed([], dimensions=0)
     with pytest.raises(ShapeError, match=f"dimensions: got 7, wanted at most {WIDTH}"):
         encoder.embed(["a"], dimensions=7)
 
@@ -327,5 +390,11 @@ def test_the_command(place: Path, encoder: Encoder, tmp_path: Path, capsys: pyte
     assert run(["embed", str(place), "--file", str(lines), "-o", str(out), "--pooling", "max", "--no-normalize"]) == 0
     wanted = Encoder(place, pooling="max", normalize=False).embed(["a b", "", "cat \ufffd"])
     assert np.array_equal(np.load(out), wanted)
+    assert run(["embed", str(place), "a b", "--file", str(lines)]) == 0
+    rows = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
+    assert rows == ["a b", "a b", "", "cat \ufffd"]
+    assert run(["embed", str(place), "a", "-o", str(tmp_path / "out.csv")]) == 2
+    assert "got the suffix '.csv', wanted .npy" in capsys.readouterr().err
+    assert not (tmp_path / "out.csv").exists()
     assert run(["embed", str(place)]) == 2
     assert "wanted TEXT or --file" in capsys.readouterr().err

@@ -6,6 +6,7 @@ What is remembered of a file between processes holds for as long as its stamp is
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,9 +19,10 @@ SETTLED = 2.0
 def stamp_at(path: str | os.PathLike[str]) -> list[Any]:
     """Of a file: what is another when somebody writes to it, or puts another one in its place; raises OSError."""
     place = os.path.abspath(path)
-    if not os.path.isfile(place):
+    found = os.stat(place)
+    if not stat.S_ISREG(found.st_mode):
         raise OSError(f"{place}: is no file")
-    return stamp_of(place, os.stat(place))
+    return stamp_of(place, found)
 
 
 def stamp_of(path: str | os.PathLike[str], found: os.stat_result) -> list[Any]:
