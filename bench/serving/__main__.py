@@ -31,8 +31,7 @@ from bench.serving.client import Latencies, alone, answers, at_random, busy, run
 from bench.serving.forms import protocol_request
 from bench.serving.servers import CONTESTANTS, OURS, SERVERS, python_of, running
 from bench.zoo import ZOO
-from bolt_numba.serve import Doors, ModelSettings, Repository
-from bolt_numba.serve.rpc import SERVICE, Rpc
+from bolt_numba.serve.rpc import SERVICE, TYPES
 from bolt_numba.serve.tensors import NAMES
 from bolt_numba.types import Array
 
@@ -55,7 +54,7 @@ def over_grpc(port: int, request: Any, count: int) -> list[float]:
 
 def grpc_request(name: str, feeds: Mapping[str, Array]) -> Any:
     """A request of the protocol as a message, with raw contents."""
-    made = Rpc(Repository(None, {}, ModelSettings()), Doors()).types["ModelInfer"][0](model_name=name)
+    made = TYPES["ModelInfer"][0](model_name=name)
     for key, array in feeds.items():
         made.inputs.add(name=key, datatype=NAMES[array.dtype], shape=array.shape)
         made.raw_input_contents.append(array.tobytes())

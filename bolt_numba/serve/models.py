@@ -67,15 +67,19 @@ class StoredVersion:
 
 
 class RequestTerms:
-    """How one request wants to be served: seconds it may take, its priority (lower goes first), and its sequence."""
+    """How one request wants to be served: seconds it may take, its priority (lower goes first), and its sequence.
 
-    __slots__ = ("begin", "ends", "limits", "priority", "starts", "stream")
+    gone: waits until who asks is gone; the run is given up then.
+    """
 
-    def __init__(self, parameters: Mapping[str, Any], deadline: float | None = None) -> None:
+    __slots__ = ("begin", "gone", "limits", "parameters", "priority")
+
+    def __init__(
+        self, parameters: Mapping[str, Any], deadline: float | None = None, gone: Callable[[], Any] | None = None
+    ) -> None:
+        self.parameters, self.gone = parameters, gone
         self.limits, self.begin = (deadline, self._number(parameters, "timeout") * US), time.monotonic()
         self.priority = self._number(parameters, "priority") or USUAL_PRIORITY
-        self.stream = parameters.get("sequence_id") or None
-        self.starts, self.ends = bool(parameters.get("sequence_start")), bool(parameters.get("sequence_end"))
 
     @staticmethod
     def _number(parameters: Mapping[str, Any], key: str) -> int:
@@ -181,28 +185,19 @@ class ServedModel:
                     want_few(f"input {spec.name!r}: rows", len(array), most)
         return {spec.name: taken(spec, given.get(spec.name)) for spec in self.inputs}
 
-    async def infer(
-        self, given: Mapping[str, Array], wanted: Sequence[str], asked: RequestTerms,
-        gone: Callable[[], Awaitable[Any]] | None = None,
-    ) -> dict[str, Array]:  # fmt: skip
-        """Results by name: those that are wanted, or all.  Raises RequestError, and what a session or a flow raises.
-
-        gone: waits until who asks is gone; the run is given up then.
-        """
+    async def infer(self, given: Mapping[str, Array], wanted: Sequence[str], asked: RequestTerms) -> dict[str, Array]:
+        """Results by name: those that are wanted, or all.  Raises RequestError, and what a session or a flow raises."""
         with self.counted():
             feeds = self.taken(given)
             names = [s.name for s in self.outputs]
             if unknown := [name for name in wanted if name not in names]:
                 raise RequestError(f"model {self.name!r}: outputs: got {unknown}, wanted some of {names}")
-            made = await self._results(feeds, asked, gone)
+            made = await self._results(feeds, asked)
             return {
                 name: _as_array(value) for name, value in zip(names, made, strict=True) if name in (wanted or names)
             }
 
-    async def embed(
-        self, rows: Sequence[TokenRow], dimensions: int | None, asked: RequestTerms,
-        gone: Callable[[], Awaitable[Any]] | None = None,
-    ) -> list[Array]:  # fmt: skip
+    async def embed(self, rows: Sequence[TokenRow], dimensions: int | None, asked: RequestTerms) -> list[Array]:
         """Vectors of texts, by a model with an encoder, for who has it `counted`.
 
         Raises as `infer`, ShapeError for dimensions.
@@ -212,7 +207,7 @@ class ServedModel:
         for part in encoder.parts(rows):
             made_of = [encoder.feeds(rows[number]) for number in part]
             feeds = {spec.name: [each[spec.name][None] for each in made_of] for spec in self.inputs}
-            found = await self._found(feeds, asked, gone)
+            found = await self._found(feeds, asked)
             for number, result in zip(part, found[value], strict=True):
                 made[number] = encoder.vector(result[0], len(rows[number].ids), dimensions)
         return [made[number] for number in range(len(rows))]
@@ -231,7 +226,7 @@ class ServedModel:
             self.under_way -= 1
             self.counts.ended(time.perf_counter() - begin, outcome)
 
-    async def _results(self, feeds: dict[str, Any], asked: RequestTerms, gone: Any) -> list[Any]:
+    async def _results(self, feeds: dict[str, Any], asked: RequestTerms) -> list[Any]:
         key, session = self._key(feeds), self.session
         if session is not None and not self.keeps and self.under_way == 1 and self.expected.get(key, QUICK_S) < QUICK_S:
             begin = time.perf_counter()  # nobody waits, and another thread would begin it when it is done here
@@ -242,26 +237,26 @@ class ServedModel:
         takes_lists = self.encoder is not None
         if takes_lists:
             feeds = {name: [given] for name, given in feeds.items()}
-        found = await self._found(feeds, asked, gone)
+        found = await self._found(feeds, asked)
         self._learn(key)
         return [found[value][0] if takes_lists else found[value] for value in self.flow.outputs]
 
-    async def _found(self, feeds: Mapping[str, Any], asked: RequestTerms, gone: Any) -> Mapping[str, Any]:
+    async def _found(self, feeds: Mapping[str, Any], asked: RequestTerms) -> Mapping[str, Any]:
         """What the flow makes of its inputs, by its outputs."""
         stream = self._sequence(asked) if self.keeps else None
         seconds = self.settings.deadline_ms and self.settings.deadline_ms / 1e3
         task = self.flow.submit(feeds, stream=stream, deadline=asked.left(seconds), timeout=0, priority=asked.priority)
-        if stream is not None and asked.ends:  # it has its state: a request that comes now begins another sequence
-            self._end_sequence(stream)
+        if stream is not None and asked.parameters.get("sequence_end"):
+            self._end_sequence(stream)  # the run has its state: a request that comes now begins another sequence
         run = asyncio.wrap_future(task)
-        return await (run if gone is None else _unless_gone(run, gone))
+        return await (run if asked.gone is None else _unless_gone(run, asked.gone))
 
     def _sequence(self, asked: RequestTerms) -> Any:
         """The sequence of a request to a model that keeps a state.  Raises RequestError where there are too many."""
-        key, now = asked.stream, time.monotonic()
+        key, now = asked.parameters.get("sequence_id") or None, time.monotonic()
         if not isinstance(key, (int, str)):
             raise RequestError(f"model {self.name!r}: sequence_id: got {shown(key)}, wanted one, to keep its state")
-        if asked.starts:
+        if asked.parameters.get("sequence_start"):
             self._end_sequence(key)
         if key not in self.sequences and len(self.sequences) >= MOST_SEQUENCES:
             for old in [old for old, since in self.sequences.items() if now - since > IDLE_S]:

@@ -7,12 +7,10 @@ there to all; it is done when all have made it.  Changes follow one another.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 import os
 import signal
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -31,7 +29,6 @@ log = logging.getLogger("bolt_numba.serve")
 
 SHORTEST_S = 1.0
 """Seconds that a process lives at least: one that ends sooner is begun again only after so long."""
-PR_SET_PDEATHSIG = 1
 ENDS = (signal.SIGTERM, signal.SIGINT)
 PASSED = (*ENDS, signal.SIGHUP)
 WOKEN = 4096
@@ -43,7 +40,6 @@ class Link:
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
         self.asked: deque[asyncio.Future[Any]] = deque()
-        self.tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, repository: Repository) -> None:
         """Hear of changes, in the event loop that runs."""
@@ -62,11 +58,10 @@ class Link:
             told = orjson.loads(self.pipe.recv_bytes())
         except (EOFError, OSError):  # who looks after this process is gone, and it goes, too
             asyncio.get_running_loop().remove_reader(self.pipe.fileno())
+            signal.raise_signal(signal.SIGTERM)
             return
         if "change" in told:
-            task = asyncio.create_task(self._make(*told["change"]))
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
+            self.making = asyncio.create_task(self._make(*told["change"]))  # the one before is done
         elif not (asked := self.asked.popleft()).done():
             asked.set_result(told["error"])
 
@@ -139,8 +134,6 @@ class Herd:
             signal.set_wakeup_fd(-1)
             for each in (*PASSED, signal.SIGCHLD):
                 signal.signal(each, signal.SIG_DFL)
-            if sys.platform == "linux":  # it ends with the process that looks after it, if that is killed
-                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED)
             for pipe in (ours, *(worker.pipe for worker in self.workers.values())):
                 pipe.close()

@@ -159,7 +159,7 @@ class Rest:
         wanted, binary = _outputs(self._rows(head, "outputs"), parameters)
         if not isinstance(head.get("id", ""), str):
             raise RequestError(f"id: got {shown(head['id'])}, wanted a text")
-        made = await model.infer(arrays, wanted, RequestTerms(parameters), request.receive)
+        made = await model.infer(arrays, wanted, RequestTerms(parameters, gone=request.receive))
         answer: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "outputs": []}
         if "id" in head:
             answer["id"] = head["id"]
@@ -167,10 +167,10 @@ class Rest:
 
     async def embeddings(self, request: Request) -> Any:
         asked = openai.EmbeddingRequest(await self._asked(request))
-        model, terms = openai.encoder_in(self.repository, asked.model), RequestTerms(asked.terms)
+        model, terms = openai.encoder_in(self.repository, asked.model), RequestTerms(asked.terms, gone=request.receive)
         with model.counted():  # from here on: a newer version may come while long texts become tokens
             rows = await asked.rows(model)
-            made = await model.embed(rows, asked.dimensions, terms, request.receive)
+            made = await model.embed(rows, asked.dimensions, terms)
         return asked.answer(made, rows)
 
     def _rows(self, head: Mapping[str, Any], key: str) -> list[dict[str, Any]]:

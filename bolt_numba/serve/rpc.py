@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from asyncio import iscoroutine
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from importlib.resources import files
 from itertools import islice
 from typing import Any
@@ -35,6 +36,9 @@ FIELDS = 4
 POOL = DescriptorPool()  # one of our own: clients in the same process have messages of these names, too
 for _file in FileDescriptorSet.FromString((files(__package__) / "inference.binpb").read_bytes()).file:
     POOL.Add(_file)
+METHODS = POOL.FindServiceByName(SERVICE).methods
+TYPES = {m.name: (GetMessageClass(m.input_type), GetMessageClass(m.output_type)) for m in METHODS}
+"""Messages of a method: what is asked, and what is answered."""
 
 
 class Rpc:
@@ -42,39 +46,44 @@ class Rpc:
 
     def __init__(self, repository: Repository, doors: Doors) -> None:
         self.repository, self.token, self.tensors = repository, doors.token, doors.max_tensors
-        self.types = {m.name: (GetMessageClass(m.input_type), GetMessageClass(m.output_type)) for m in _methods()}
 
     def handlers(self) -> Any:
         """What a server of grpc.aio takes."""
         there = self.repository
-        calls: dict[str, Callable[[Any], Any]] = {
-            "ServerLive": lambda g: {"live": True},
-            "ServerReady": lambda g: {"ready": there.is_ready},
-            "ModelReady": lambda g: {"ready": there.serves(g.name, g.version)},
-            "ServerMetadata": lambda g: protocol.server_metadata(),
-            "ModelMetadata": lambda g: protocol.model_metadata(there, g.name, g.version),
-            "ModelConfig": lambda g: {"config": protocol.model_config(there, g.name, g.version)},
-            "ModelStatistics": lambda g: protocol.model_statistics(there, g.name, g.version),
-            "RepositoryIndex": lambda g: {"models": there.index(g.ready)},
-            "RepositoryModelLoad": lambda g: there.change(g.model_name, g.parameters, loads=True),
-            "RepositoryModelUnload": lambda g: there.change(g.model_name, (), loads=False),
+        calls: dict[str, Callable[[Any, Any], Any]] = {
+            "ModelInfer": self.infer,
+            "ServerLive": lambda g, _: {"live": True},
+            "ServerReady": lambda g, _: {"ready": there.is_ready},
+            "ModelReady": lambda g, _: {"ready": there.serves(g.name, g.version)},
+            "ServerMetadata": lambda g, _: protocol.server_metadata(),
+            "ModelMetadata": lambda g, _: protocol.model_metadata(there, g.name, g.version),
+            "ModelConfig": lambda g, _: {"config": protocol.model_config(there, g.name, g.version)},
+            "ModelStatistics": lambda g, _: protocol.model_statistics(there, g.name, g.version),
+            "RepositoryIndex": lambda g, _: {"models": there.index(g.ready)},
+            "RepositoryModelLoad": lambda g, _: there.change(g.model_name, g.parameters, loads=True),
+            "RepositoryModelUnload": lambda g, _: there.change(g.model_name, (), loads=False),
         }
-        made = {name: self._unary(name, self._told(name, call)) for name, call in calls.items()}
-        made["ModelInfer"] = self._unary("ModelInfer", self.infer)
+        made = {name: self._unary(name, call) for name, call in calls.items()}
         made["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self.stream, None, self.types["ModelStreamInfer"][1].SerializeToString
+            self.stream, None, TYPES["ModelStreamInfer"][1].SerializeToString
         )
         return grpc.method_handlers_generic_handler(SERVICE, made)
 
     def _unary(self, name: str, call: Callable[[Any, Any], Any]) -> Any:
+        """A method whose errors become a status.  call: gives its message, or a dictionary of it; or waits for one."""
+        kind = TYPES[name][1]
+
         async def answer(given: bytes, context: Any) -> Any:
             try:
-                return await call(self._message(name, given, context), context)
+                found = call(self._message(name, given, context), context)
+                if iscoroutine(found):
+                    found = await found
+                return found if isinstance(found, kind) else ParseDict(found or {}, kind())
             except Exception as error:
                 code, said = _failure(error)
                 await context.abort(code, said)
 
-        return grpc.unary_unary_rpc_method_handler(answer, None, self.types[name][1].SerializeToString)
+        return grpc.unary_unary_rpc_method_handler(answer, None, kind.SerializeToString)
 
     def _message(self, name: str, given: bytes, context: Any) -> Any:
         """A request as its message; it is not looked at before its token."""
@@ -84,18 +93,9 @@ class Rpc:
             if len(given) > SMALL_BODY:  # an empty input of two bytes takes 90 as a message
                 parts = islice(fields(memoryview(given), 0, len(given)), FIELDS * self.tensors + 1)
                 want_few(f"{name}: fields", sum(1 for _ in parts), FIELDS * self.tensors)
-            return self.types[name][0].FromString(given)
+            return TYPES[name][0].FromString(given)
         except (DecodeError, IrregularError) as error:
             raise RequestError(f"{name}: got what is no message: {error}") from None
-
-    def _told(self, name: str, call: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-        """A method that gives a dictionary, or a coroutine that gives nothing, as one that gives its message."""
-
-        async def answer(given: Any, context: Any) -> Any:
-            found = call(given)
-            return ParseDict(found if isinstance(found, dict) else await found or {}, self.types[name][1]())
-
-        return answer
 
     async def infer(self, given: Any, context: Any) -> Any:
         model = self.repository.find(given.model_name, given.model_version)
@@ -104,7 +104,7 @@ class Rpc:
         for row in given.outputs:
             want_served(f"output {row.name!r}", row.parameters)
         made = await model.infer(inputs_of(_inputs(given)), [row.name for row in given.outputs], asked)
-        reply = self.types["ModelInfer"][1](model_name=model.name, model_version=model.version, id=given.id)
+        reply = TYPES["ModelInfer"][1](model_name=model.name, model_version=model.version, id=given.id)
         for name, array in made.items():
             reply.outputs.add(name=name, datatype=datatype_of(name, array.dtype), shape=array.shape)
             reply.raw_output_contents.append(bytes(to_bytes(array)))
@@ -112,7 +112,7 @@ class Rpc:
 
     async def stream(self, given: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """An answer for each request, in their order; a request that fails ends nothing."""
-        reply = self.types["ModelStreamInfer"][1]
+        reply = TYPES["ModelStreamInfer"][1]
         async for data in given:
             asked = ""
             try:
@@ -123,10 +123,6 @@ class Rpc:
                 made = reply(error_message=_failure(error)[1])
                 made.infer_response.id = asked
             yield made
-
-
-def _methods() -> Sequence[Any]:
-    return POOL.FindServiceByName(SERVICE).methods  # type: ignore[no-any-return]
 
 
 def _failure(error: Exception) -> tuple[Any, str]:

@@ -34,7 +34,7 @@ import grpc
 import numpy as np
 from onnx import TensorProto
 
-from bolt_numba.serve.rpc import SERVICE, GetMessageClass, _methods
+from bolt_numba.serve.rpc import SERVICE, TYPES
 from bolt_numba.text import Encoder
 from bolt_numba.text.tokens import TokenRow
 from tests.serve.mangled import WAIT_S, Client, Rng, mutated, request, spoiled_bytes
@@ -49,7 +49,6 @@ LATE = 504
 MOST_BODY = 1 << 16
 GROWTH = 16 << 20
 """Bytes that the server may grow by after the first tenth of all requests."""
-METHODS = {m.name: (GetMessageClass(m.input_type), GetMessageClass(m.output_type)) for m in _methods()}
 QUIET = ("RepositoryModelUnload", "RepositoryModelLoad")
 """Methods that change the server: what asks for them is asked of another model."""
 CHANGED = "brief"
@@ -276,7 +275,7 @@ async def rest_case(client: Client, rng: Rng) -> list[str]:
 def rpc_message(rng: Rng) -> tuple[bytes, bool]:
     """A request as bytes, and whether it is a right one."""
     name, head, blob = good(rng)
-    made = METHODS["ModelInfer"][0](model_name=name, id="1")
+    made = TYPES["ModelInfer"][0](model_name=name, id="1")
     is_raw = rng.random() < 0.6
     for key, values in tensors(head, blob, "inputs").items():
         shape = next(row["shape"] for row in head["inputs"] if row["name"] == key)
@@ -299,7 +298,7 @@ def rpc_message(rng: Rng) -> tuple[bytes, bool]:
 
 def check_rpc(sent: bytes, reply: Any) -> None:
     """A reply is right, for what the message says as this side reads it."""
-    asked = METHODS["ModelInfer"][0].FromString(sent)
+    asked = TYPES["ModelInfer"][0].FromString(sent)
     given = dict[str, list[Any]]()
     for i, row in enumerate(asked.inputs):
         if asked.raw_input_contents:
@@ -320,7 +319,7 @@ def _code(error: grpc.aio.AioRpcError, sent: bytes, is_good: bool) -> str:
 
 async def rpc_case(channel: Any, rng: Rng) -> list[str]:
     sent, is_good = rpc_message(rng)
-    name = "ModelInfer" if is_good or rng.random() < 0.8 else rng.choice([m for m in METHODS if m not in QUIET])
+    name = "ModelInfer" if is_good or rng.random() < 0.8 else rng.choice([m for m in TYPES if m not in QUIET])
     if name == "ModelStreamInfer":
         return await stream_case(channel, rng)
     call = channel.unary_unary(f"/{SERVICE}/{name}")(sent, timeout=WAIT_S)
@@ -333,7 +332,7 @@ async def rpc_case(channel: Any, rng: Rng) -> list[str]:
         return [_code(error, sent, is_good)]
     except asyncio.CancelledError:
         return ["rpc gone"]
-    reply = METHODS[name][1].FromString(data)
+    reply = TYPES[name][1].FromString(data)
     if name == "ModelInfer":
         check_rpc(sent, reply)
     return ["rpc OK"]
@@ -352,7 +351,7 @@ async def stream_case(channel: Any, rng: Rng) -> list[str]:
         answers = [a async for a in channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")(given())]
     assert len(answers) == len(many)
     for (sent, is_good), data in zip(many, answers, strict=True):
-        reply = METHODS["ModelStreamInfer"][1].FromString(data)
+        reply = TYPES["ModelStreamInfer"][1].FromString(data)
         assert not (is_good and reply.error_message), (reply, sent)
         if not reply.error_message:
             check_rpc(sent, reply.infer_response)
