@@ -112,7 +112,7 @@ def described(model: ServedModel) -> dict[str, Any]:
 
 def told(kind: str, said: str, field: str | None = None) -> dict[str, Any]:
     """An error as OpenAI tells it.  kind: a row of `STATUS`.  field: of the request; None: the one it begins with."""
-    begin = said.partition(":")[0]
+    begin = said.removeprefix("parameters: ").partition(":")[0]
     what = "server_error" if STATUS[kind][0] >= STATUS["internal"][0] else "invalid_request_error"
-    param = field or (begin if begin in FIELDS else None)
+    param = field or (begin if begin in (*FIELDS, *TERMS) else None)
     return {"error": {"message": said, "type": what, "param": param, "code": CODES.get(kind)}}

@@ -284,7 +284,7 @@ class Repository:
     async def change(self, name: str, parameters: Iterable[str], *, loads: bool) -> None:
         """Load or unload a model as a request asks.  Raises RequestError."""
         if loads and (asked := list(parameters)):
-            raise RequestError(f"load: parameters: got {asked}, wanted none: settings are files")
+            raise RequestError(f"load: parameters: got {shown(asked)}, wanted none: settings are files")
         if self.together is not None:
             await self.together(name, loads)
         else:

@@ -171,7 +171,7 @@ ERRORS: list[tuple[dict[str, Any], type[Exception], str, str | None]] = [
     ({"dimensions": WIDTH + 1}, openai.BadRequestError, "dimensions: got 7, wanted at most 6", "dimensions"),
     ({"dimensions": 0}, openai.BadRequestError, "dimensions: got 0, wanted a number from 1", "dimensions"),
     ({"encoding_format": "hex"}, openai.BadRequestError, "encoding_format: got 'hex'", "encoding_format"),
-    ({"extra_body": {"priority": "high"}}, openai.BadRequestError, "priority: got 'high'", None),
+    ({"extra_body": {"priority": "high"}}, openai.BadRequestError, "priority: got 'high'", "priority"),
 ]
 
 
