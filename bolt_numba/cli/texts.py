@@ -47,21 +47,21 @@ def embed(
         raise typer.BadParameter(f"got the suffix {output.suffix!r}, wanted .npy", param_hint="-o")
     warnings.simplefilter("always", TruncationWarning)
     given = chain(texts, _lines(file) if file is not None else ())
-    with console.progress(f"compiling {model.name}"):
-        encoder = Encoder(
-            model, tokenizer, pooling=pooling, normalize=normalize, max_tokens=max_tokens, **options
-        )  # fmt: skip
-    made = []
-    while part := [*islice(given, TEXTS_AT_ONCE)]:
-        found = encoder.embed(part, dimensions=dimensions)
-        if output is None:
-            for text, vector in zip(part, found, strict=True):
-                console.write(json.dumps({"text": text, "embedding": vector.tolist()}))
-        else:
-            made.append(found)
-    if output is not None:
-        with replaced(output) as written:
-            np.save(written, np.concatenate(made or [encoder.embed([])]))
+    with nullcontext() if output is None else replaced(output) as written:  # told first where it cannot be written
+        with console.progress(f"compiling {model.name}"):
+            encoder = Encoder(
+                model, tokenizer, pooling=pooling, normalize=normalize, max_tokens=max_tokens, **options
+            )  # fmt: skip
+        made = [encoder.embed([], dimensions=dimensions)]
+        while part := [*islice(given, TEXTS_AT_ONCE)]:
+            found = encoder.embed(part, dimensions=dimensions)
+            if written is None:
+                for text, vector in zip(part, found, strict=True):
+                    console.write(json.dumps({"text": text, "embedding": vector.tolist()}))
+            else:
+                made.append(found)
+        if written is not None:
+            np.save(written, np.concatenate(made[1:] or made))
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -22,9 +22,10 @@ MOST_POSITIONS = 512
 def packing_of(runner: Runner) -> Packing | None:
     """What runs rows of a runner's region together; None where it is not shown that they may."""
     with runner.lock:
+        runner._complete()  # after a session was closed
         region = runner.region
         if not region.packing:
-            is_plain = runner.make is None and not (runner.far or runner.nested or region.alias or region.known)
+            is_plain = not (runner.far or runner.nested or region.alias or region.known)
             form = ragged_form(region.inputs, region.nodes, region.outputs) if is_plain else None
             region.packing = (None if form is None else Packing(runner, form),)
         return region.packing[0]

@@ -396,5 +396,10 @@ def test_the_command(place: Path, encoder: Encoder, tmp_path: Path, capsys: pyte
     assert run(["embed", str(place), "a", "-o", str(tmp_path / "out.csv")]) == 2
     assert "got the suffix '.csv', wanted .npy" in capsys.readouterr().err
     assert not (tmp_path / "out.csv").exists()
+    assert run(["embed", str(place / "nothing"), "a", "-o", str(tmp_path / "none" / "out.npy")]) == 1
+    assert "out.npy': cannot be written" in capsys.readouterr().err  # before anything is computed
+    lines.write_bytes(b"")
+    assert run(["embed", str(place), "--file", str(lines), "-o", str(out), "--dimensions", "2"]) == 0
+    assert np.load(out).shape == (0, 2)
     assert run(["embed", str(place)]) == 2
     assert "wanted TEXT or --file" in capsys.readouterr().err
