@@ -124,7 +124,7 @@ def repository_of(paths: list[Path], usual: Any) -> Repository:
             if (found := model_of(path)) is None:
                 wanted = "a model, or NAME/VERSION/model.onnx or NAME.onnx in it, and nothing beside it"
                 raise BoltError(f"{path}: got a folder of {names_in(path)}, wanted {wanted}")
-            name, file = path.resolve().name, found
+            name, file = Path(os.path.abspath(path)).name, found
         if name in named:
             raise BoltError(f"{path}: got a second model {name!r}, wanted other names: they are those of the files")
         named[name] = file

@@ -61,6 +61,8 @@ class EmbeddingRequest:
     async def rows(self, model: ServedModel) -> list[TokenRow]:
         """The inputs as tokens, of a model with an encoder.  Raises RequestError where it takes no such inputs."""
         tokenizer = model.encoder.tokenizer  # type: ignore[union-attr]
+        if model.under_way > model.settings.queue:  # others become tokens, too, which is before the queue
+            raise RequestError(f"model {model.name!r}: got more requests than its queue has room for", "busy")
         if model.settings.max_rows is not None:
             want_few("input", len(self.inputs), model.settings.max_rows)
         try:

@@ -300,7 +300,7 @@ def test_a_model_that_becomes_tokens_meanwhile_is_not_let_go(
 ) -> None:
     """A newer version takes over while another thread makes tokens of a long text."""
     path, begun, go_on, found = folder(tmp_path / "m" / "1") / "model.onnx", Event(), Event(), list[Any]()
-    with running(tmp_path) as server:
+    with running(tmp_path, usual=ModelSettings(queue=1)) as server:
         repository = server.server.repository
         tokens = repository.find("m").encoder.tokenizer  # type: ignore[union-attr]
         rows = tokens.rows
@@ -315,6 +315,8 @@ def test_a_model_that_becomes_tokens_meanwhile_is_not_let_go(
         thread = Thread(target=lambda: found.append(ask(server, "/v1/embeddings", body)))
         thread.start()
         assert begun.wait(30)
+        status, told, _ = ask(server, "/v1/embeddings", body)  # there is no room for what waits to become tokens
+        assert (status, told["error"]["code"]) == (429, "rate_limit_exceeded")
         os.utime(path, ns=(0, 0))
         server.do(repository.load("m"))
         server.do(asyncio.sleep(0.2))

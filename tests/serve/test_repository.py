@@ -321,11 +321,15 @@ def test_what_is_not_ready_is_told_to_who_has_the_token(tmp_path: Path) -> None:
         assert ask(server, "/v2/health/ready")[:2] == (200, b"")
 
 
-def test_a_folder_may_be_a_model(tmp_path: Path) -> None:
+def test_a_folder_may_be_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose only model is ``model.onnx`` is that, by the folder's name; with others, it is a folder of models."""
     add(tmp_path / "flat" / "model.onnx")
     (tmp_path / "flat" / "notes").mkdir()
     assert repository_of([tmp_path / "flat"], ModelSettings()).files == {"flat": tmp_path / "flat" / "model.onnx"}
+    (tmp_path / "current").symlink_to("flat")
+    assert list(repository_of([tmp_path / "flat" / ".." / "current"], ModelSettings()).files) == ["current"]
+    monkeypatch.chdir(tmp_path / "flat")
+    assert list(repository_of([Path()], ModelSettings()).files) == ["flat"]
     add(tmp_path / "flat" / "other.onnx")
     found = repository_of([tmp_path / "flat"], ModelSettings())
     assert (found.files, found.names()) == ({}, ["model", "notes", "other"])
