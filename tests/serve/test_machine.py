@@ -364,7 +364,7 @@ class ServerMachine(RuleBasedStateMachine):
     def unload(self) -> None:
         self.end_load()
         self.remember()
-        if self.serving or self.repository.states_of(self.m):
+        if self.serving or self.repository.rows(self.m):
             self.server.do(self.repository.unload(self.m))
         self.serving = {}
 
