@@ -67,12 +67,17 @@ def failure(error: Exception) -> tuple[str, str]:
     FAILURES.labels(kind).inc()
     if kind == "internal":
         log.error("a request failed", exc_info=error)
-    return kind, (str(as_bolt_error(error, "request")) or kind)[:MOST_SAID]
+    return kind, plain(str(as_bolt_error(error, "request")) or kind)[:MOST_SAID]
 
 
 def shown(given: Any) -> str:
     """What a request has, as an error tells it.  The text of all of a large list would take seconds."""
     return _shortly.repr(given)[: _shortly.maxstring]
+
+
+def plain(text: str) -> str:
+    """A text in which what is no Unicode is spelled: names of files may have it, JSON and metrics may not."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def want_token(wanted: str | None, given: str) -> None:

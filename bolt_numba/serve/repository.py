@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from bolt_numba.base.border import as_bolt_error
 from bolt_numba.base.errors import BoltError
-from bolt_numba.serve.errors import RequestError, shown
+from bolt_numba.serve.errors import RequestError, plain, shown
 from bolt_numba.serve.models import FLOWS, ServedModel, StoredVersion, is_flow, session_of
 from bolt_numba.serve.settings import ALL, FILE, LATEST, ModelSettings, SettingsError, settings_of
 from bolt_numba.sessions.session import Session
@@ -118,14 +118,15 @@ class Repository:
         return sorted(self._paths())
 
     def _paths(self) -> dict[str, Path]:
-        return (_models_in(self.folder) if self.folder is not None else {}) | self.files
+        found = (_models_in(self.folder) if self.folder is not None else {}) | self.files
+        return {plain(name): path for name, path in found.items()}
 
     def _sources(self, name: str) -> dict[str, StoredVersion]:
         """Versions of a model that shall serve."""
         folder = self._paths().get(name)
         if folder is None:
             raise RequestError(f"model: got {shown(name)}, wanted one of {self.names()}", "missing")
-        if name in self.files or folder.is_file():
+        if folder in self.files.values() or folder.is_file():
             return {FIRST: StoredVersion(folder, None, self.usual, _stamp([folder]))}
         settings, there = settings_of(folder, self.usual), _versions_in(folder)
         if settings.versions == LATEST:
@@ -260,6 +261,7 @@ class Repository:
 
     def _failed(self, name: str, version: str, reason: str) -> None:
         """A version could not be loaded; one that serves under its number goes on."""
+        reason = plain(reason)
         serves = self.models.get(name, {})
         if version in serves:
             self.states[name, version] = (READY, f"a newer file was not loaded: {reason}")

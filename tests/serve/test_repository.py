@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import logging
 import os
 import shutil
 import sys
@@ -19,6 +21,7 @@ from onnx import TensorProto
 from bolt_numba.cli.serving import repository_of
 from bolt_numba.serve import ModelSettings, Repository, RequestError, SettingsError
 from bolt_numba.serve import repository as repositories
+from bolt_numba.serve.logs import JsonLines
 from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.repository import is_repository
 from bolt_numba.serve.settings import settings_of
@@ -335,6 +338,24 @@ def test_a_folder_may_be_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (found.files, found.names()) == ({}, ["model", "notes", "other"])
     add(tmp_path / "deep" / "model" / "1" / "model.onnx")
     assert repository_of([tmp_path / "deep"], ModelSettings()).folder == tmp_path / "deep"
+
+
+def test_names_that_are_no_unicode_are_spelled(tmp_path: Path) -> None:
+    """Files may be called anything; JSON and metrics take no such names."""
+    odd = os.fsdecode(b"o\xff")
+    add(tmp_path / odd / "1" / "model.onnx")
+    (tmp_path / "bad" / "1").mkdir(parents=True)
+    (tmp_path / "bad" / "1" / odd).touch()
+    with running(tmp_path) as server:
+        status, told, _ = ask(server, "/v2/repository/index", {})
+        assert (status, [row["name"] for row in told]) == (200, ["bad", r"o\udcff"])
+        assert r"bad/1: got o\udcff, wanted" in told[0]["reason"]
+        assert ask(server, "/v2/models/o%5Cudcff")[0] == ask(server, "/metrics")[0] == 200
+        assert ask(server, "/v2/repository/models/bad/load", {})[0] == 400
+        assert ask(server, "/v2/health/ready")[0] == 503
+        server.do(server.server.repository.unload(r"o\udcff"))
+    line = logging.LogRecord("x", logging.INFO, "", 0, odd, None, None)
+    assert json.loads(JsonLines().format(line))["message"] == r"o\udcff"
 
 
 def test_files_in_a_folder_are_models(tmp_path: Path) -> None:
