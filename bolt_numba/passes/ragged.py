@@ -21,16 +21,21 @@ from bolt_numba.base.errors import BoltError
 from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, I64, Sym, TensorType
 from bolt_numba.ir.graph import Node, Value
+from bolt_numba.ops.arrays.byte_table import ByteTable
 from bolt_numba.ops.arrays.gather import Gather
+from bolt_numba.ops.arrays.quantize import DequantizeLinear, QuantizeLinear
 from bolt_numba.ops.arrays.reduce import AlongAxis
-from bolt_numba.ops.arrays.shape import Concat, Reshape, Split, Transpose
+from bolt_numba.ops.arrays.shape import Concat, Expand, Reshape, Shape, Split, Transpose
+from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.control import ControlFlow
 from bolt_numba.ops.evaluate import infer_types
 from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
 from bolt_numba.ops.layers.attention.ragged import RaggedAttention
 from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
 from bolt_numba.ops.layers.norm import LayerNormalization, RMSNormalization
+from bolt_numba.ops.layers.products.integer_products import QLinearMatMul
 from bolt_numba.ops.layers.products.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 from bolt_numba.ops.pointwise.chain import Chain
 from bolt_numba.ops.pointwise.row import Pointwise
 
@@ -68,13 +73,13 @@ def ragged_form(inputs: Sequence[Value], nodes: Sequence[Node], outputs: Sequenc
     walk = _Walk.over(inputs, nodes) if attention else None
     if walk is None or not {id(node) for node in attention} <= {id(node) for node in walk.body}:
         return None
-    tail, read = _behind(outputs, nodes, walk.along)
+    tail, read = _behind(outputs, walk.nodes, walk.along)
     results = [(v, walk.along[id(v)]) for v in read if v.node is not None and id(v) in walk.along]
     kept, given = _behind([v for v, _ in results], walk.body, {id(v): 0 for v in inputs} | walk.reads)
     places = [(v, walk.along[id(v)] if v.node is None else walk.reads[id(v)]) for v in given]
     early = [v for v in given if v.node is not None]
     masks = list({id(v): v for v in walk.masks}.values())
-    head, _ = _behind([*early, *masks], nodes, {id(v): 0 for v in inputs})
+    head, _ = _behind([*early, *masks], walk.nodes, {id(v): 0 for v in inputs})
     lengths = Value("lengths", TensorType(I64, (Sym("rows"),)))
     alias: dict[int, Value] = {}
     made = [_replaced(node, walk, lengths, alias) for node in kept]
@@ -108,6 +113,7 @@ class _Walk:
 
     along: values that the body has, by id: the axis of positions.  early: ids of values that follow from the inputs by
     moves and arithmetic alone.  reads: what the body reads of these, as ``along``.  masks: what attention reads.
+    nodes: of the graph, but shapes of values are computed of an input, ``source``.
     """
 
     def __init__(self) -> None:
@@ -117,6 +123,8 @@ class _Walk:
         self.reads: dict[int, int] = {}
         self.masks: list[Value] = []
         self.body: list[Node] = []
+        self.nodes: list[Node] = []
+        self.source: Along | None = None
 
     @classmethod
     def over(cls, inputs: Sequence[Value], nodes: Sequence[Node]) -> _Walk | None:
@@ -128,7 +136,7 @@ class _Walk:
             t = v.type.with_shape((1, *[POSITIONS if isinstance(d, Sym) else d for d in dims[1:]]))
             walk._note(v, t, True)
             if (axis := _only(t)) is not None:
-                walk.along[id(v)] = axis
+                walk.along[id(v)], walk.source = axis, walk.source or (v, axis)
         try:
             for node in nodes:
                 if isinstance(node.op, ControlFlow) or node.op.has_side_state:
@@ -147,6 +155,9 @@ class _Walk:
         is_light = not type(node.op).__module__.startswith(_LAYERS)
         is_early = is_light and all(v is None or v.const is not None or id(v) in self.early for v in node.inputs)
         found = infer_types(node.op, [None if v is None else self.type(v) for v in node.inputs])
+        sizes = [] if is_early or not node.op.reads_only_shape else self._sizes(node, found[0])
+        is_early = is_early or bool(sizes)
+        self.nodes += sizes or [node]
         for v, t in zip(node.outputs, found, strict=True):
             self._note(v, t, is_early)
         rule = next((rule for kinds, rule in RULES if isinstance(node.op, kinds)), None)
@@ -154,6 +165,18 @@ class _Walk:
         if axis is not None and all(_only(self.type(v)) == axis for v in node.outputs):
             self.body.append(node)
             self.along.update((id(v), axis) for v in node.outputs)
+
+    def _sizes(self, node: Node, t: TensorType) -> list[Node]:
+        """What gives the shape of a value without it; none where it has more in it than numbers and positions."""
+        dims = [] if t.value is None or t.value.ndim != 1 else t.value.tolist()
+        if self.source is None or not dims or any(isinstance(d, Sym) and d != POSITIONS for d in dims):
+            return []
+        v, axis = self.source
+        count = Node(Shape(axis, axis + 1 or None), [v], [TensorType(I64, (1,))], f"{node.name}.positions")
+        parts = [count.output if isinstance(d, Sym) else _constant(f"{node.name}.{d}", [d]) for d in dims]
+        made = Node(Concat(0), parts, [t], node.name)
+        made.outputs = node.outputs  # what reads these stays as it is
+        return [count, made]
 
     def type(self, v: Value) -> TensorType:
         return self.types.get(id(v), v.type)
@@ -207,12 +230,27 @@ def _pointwise(walk: _Walk, node: Node) -> int | None:
 
 
 def _matmul(walk: _Walk, node: Node) -> int | None:
+    """Rows times constant weights, whatever they are stored as."""
     op: Any = node.op
-    a, b, *rest = node.inputs
+    a, *rest = node.inputs
     axis = walk.axis(a)
-    if axis is None or axis > -2 or op.trans_a or b is None or b.const is None or b.const.ndim != 2:
+    if axis is None or axis > -2 or getattr(op, "trans_a", False):
+        return None
+    if isinstance(op, MatMulNBits):
+        return axis if _are_told(rest) else None
+    b = rest.pop(2 if isinstance(op, QLinearMatMul) else 0)
+    scales = [rest[i] for i in (0, 1, 4, 5) if i < len(rest)] if isinstance(op, QLinearMatMul) else []
+    if b is None or b.const is None or b.const.ndim != 2 or not _are_numbers(scales):
         return None
     return axis if walk.places(axis, rest) else None
+
+
+def _are_told(values: Iterable[Value | None]) -> bool:
+    return all(v is None or v.const is not None for v in values)
+
+
+def _are_numbers(values: Iterable[Value | None]) -> bool:
+    return all(v is None or (v.const is not None and v.const.size == 1) for v in values)
 
 
 def _gather(walk: _Walk, node: Node) -> int | None:
@@ -231,19 +269,33 @@ def _trailing(walk: _Walk, node: Node) -> int | None:
     x, *rest = node.inputs
     axis = walk.axis(x)
     rank = len(walk.shape(x))
-    if axis is None or op.axis % rank <= axis + rank or any(v is not None and v.const is None for v in rest):
+    if axis is None or op.axis % rank <= axis + rank or not _are_told(rest):
         return None
     return axis if walk.places(axis, rest) else None
 
 
 def _beside(walk: _Walk, node: Node) -> int | None:
-    """What works along another axis, of constant parameters."""
+    """What works along another axis, of constant parameters; one scale for all has no axis."""
     op: Any = node.op
     x, *rest = node.inputs
     axis, rank = walk.axis(x), len(walk.shape(x))
-    if axis is None or op.axis % rank == axis + rank or any(v is not None and v.const is None for v in rest):
+    has_axis = not isinstance(op, QuantizeLinear | DequantizeLinear) or not _are_numbers(rest)
+    if axis is None or (has_axis and op.axis % rank == axis + rank) or not _are_told(rest):
         return None
     return axis
+
+
+def _slice(walk: _Walk, node: Node) -> int | None:
+    """Along other axes, which are told."""
+    x, *bounds = node.inputs
+    axis, rank, axes = walk.axis(x), len(walk.shape(x)), bounds[2] if len(bounds) > 2 else None
+    if axis is None or axes is None or axes.const is None or not _are_told(bounds):
+        return None
+    return axis if all(int(a) % rank != axis + rank for a in axes.const) else None
+
+
+def _expand(walk: _Walk, node: Node) -> int | None:
+    return walk.axis(node.inputs[0])
 
 
 def _concat(walk: _Walk, node: Node) -> int | None:
@@ -302,11 +354,13 @@ def _is_masked(mask: Value | None) -> bool:
 
 
 RULES: tuple[tuple[tuple[type, ...], Callable[[_Walk, Node], int | None]], ...] = (
-    ((Pointwise, Chain), _pointwise),
-    ((MatMul,), _matmul),
+    ((Pointwise, Chain, ByteTable), _pointwise),
+    ((MatMul, QLinearMatMul, MatMulNBits), _matmul),
     ((Gather,), _gather),
     ((LayerNormalization, RMSNormalization), _trailing),
-    ((AlongAxis, Split), _beside),
+    ((AlongAxis, Split, QuantizeLinear, DequantizeLinear), _beside),
+    ((Slice,), _slice),
+    ((Expand,), _expand),
     ((Concat,), _concat),
     ((Transpose,), _transpose),
     ((Reshape,), _reshape),
@@ -320,11 +374,16 @@ def _replaced(node: Node, walk: _Walk, lengths: Value, alias: dict[int, Value]) 
     x, *rest = node.inputs
     if isinstance(node.op, FusedAttention):
         made = Node(RaggedAttention(node.op), [lengths, x, *rest[:2]], [node.output.type], node.name)
-    elif isinstance(node.op, Reshape) and rest[0] is not None and rest[0].const is None:
-        shape = np.array([-1 if isinstance(d, Sym) else d for d in walk.shape(node.output)], I64)
-        target = Value(f"{node.name}.shape", TensorType(I64, shape.shape, shape), const=shape)
-        made = Node(Reshape(), [x, target], [node.output.type], node.name)
+    elif isinstance(node.op, Reshape | Expand) and rest[0] is not None and rest[0].const is None:
+        open_size = -1 if isinstance(node.op, Reshape) else 1
+        shape = [open_size if isinstance(d, Sym) else d for d in walk.shape(node.output)]
+        made = Node(type(node.op)(), [x, _constant(f"{node.name}.shape", shape)], [node.output.type], node.name)
     else:
         return node
     alias[id(node.output)] = made.output
     return made
+
+
+def _constant(name: str, numbers: Sequence[int]) -> Value:
+    content = np.array(numbers, I64)
+    return Value(name, TensorType(I64, content.shape, content), const=content)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bolt_numba.base.errors import BoltError
-from bolt_numba.base.types import Array
+from bolt_numba.base.types import Array, Sym
 from bolt_numba.passes.ragged import Along, RaggedForm, ragged_form
 from bolt_numba.runtime.region import Region
 
@@ -46,11 +46,13 @@ class Packing:
             "body": runner.like(Region([*[v for v, _ in form.inputs], form.lengths], form.body, self.read, form.alias)),
             "tail": runner.like(Region([*region.inputs, *self.read], form.tail, self.left)),
         }
-        self.first = next((self.places[id(v)], axis) for v, axis in form.inputs if id(v) in self.places)
+        shapes = [enumerate(v.type.shape or ()) for v in region.inputs]
+        self.sized = [(i, axis) for i, dims in enumerate(shapes) for axis, d in dims if axis and isinstance(d, Sym)]
 
     def positions(self, arrays: Sequence[Array]) -> int:
-        """Of a row."""
-        return int(arrays[self.first[0]].shape[self.first[1]])
+        """Of a row; 0 where its inputs have other numbers of them."""
+        sizes = {arrays[i].shape[axis] for i, axis in self.sized}
+        return int(sizes.pop()) if len(sizes) == 1 else 0
 
     def run(self, rows: Mapping[int, Sequence[Array]]) -> Iterator[tuple[int, list[Array]]]:
         """Results by the numbers of rows; those that are missing have to be run by themselves."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bolt_numba.sessions.session import Session
 
 MAX_BATCH = 32
+"""Rows that run together; where all numbers of a batch decide how one is rounded, each row runs by itself."""
 
 
 def run_rows(session: Session, rows: Any, outputs: Sequence[str] | None) -> list[Outputs]:
@@ -37,7 +38,8 @@ def run_rows(session: Session, rows: Any, outputs: Sequence[str] | None) -> list
             raise type(error)(f"row {count}: {error}") from error
         count += 1
     made: list[Any] = [None] * count
-    for numbers, results in in_parts(session, names, given, count, MAX_BATCH):
+    is_shared = any(node.op.name.startswith("DynamicQuantize") for node in session.graph.nodes)
+    for numbers, results in in_parts(session, names, given, count, 1 if is_shared else MAX_BATCH):
         for at, number in enumerate(numbers):
             made[number] = Outputs(names, [r[at, ...] if isinstance(r, np.ndarray) else r[at] for r in results])
     return made
@@ -75,7 +77,7 @@ def _packed(
 ) -> Iterator[tuple[int, list[Array]]]:
     """Results of rows that run one after another in one, by their numbers, where the model allows that."""
     order = [spec.name for spec in session.outputs]
-    if session.precision != "f32" or session._budget is not None or session._texts is not None or {*names} - {*order}:
+    if session._budget is not None or session._texts is not None or {*names} - {*order}:
         return
     from bolt_numba.runtime.packing import packing_of  # other models do without
 

@@ -10,6 +10,7 @@ import onnxruntime  # type: ignore[import-untyped]
 import pytest
 from onnx import helper
 
+import bolt_numba as bn
 from bolt_numba.converters.onnx.reading.read import read_model
 from bolt_numba.converters.onnx.structure import NEWEST
 from bolt_numba.errors import DTypeError, InvalidModelError, ShapeError, UnsupportedOpError
@@ -74,14 +75,19 @@ def test_declared_output_shapes_are_not_trusted() -> None:
     assert graph.outputs[0].type.shape == (6,)
 
 
-def test_initializers_that_are_inputs_are_constants() -> None:
-    model = onnx.parser.parse_model(
-        '<ir_version: 3, opset_import: ["": 9]> g (float[6] x, float[6] w) => (float[6] y) { y = Add(x, w) }'
-    )
+@pytest.mark.parametrize("version", [3, 8])
+def test_initializers_that_are_inputs_are_constants(version: int) -> None:
+    text = f'<ir_version: {version}, opset_import: ["": 9]> g (float[n, 6] x, float[6] w) => (float[n, 6] y)'
+    model = onnx.parser.parse_model(f"{text} {{ y = Add(x, w) }}")
     model.graph.initializer.append(onnx.numpy_helper.from_array(X, "w"))
     graph = read_model(model)
     assert [v.name for v in graph.inputs] == ["x"]
-    np.testing.assert_array_equal(run(graph, x=X)[0], 2 * X)
+    np.testing.assert_array_equal(run(graph, x=X[None])[0], 2 * X[None])
+    session = bn.compile(model.SerializeToString())
+    with pytest.raises(ShapeError, match=r"^inputs: 'w' is not one of \['x'\]"):
+        session.run(None, {"x": X[None], "w": X})
+    with pytest.raises(ShapeError, match=r"^row 1: inputs: 'w' is not one of \['x'\]"):
+        session.run_rows([{"x": X}, {"x": X, "w": X}])
 
 
 def test_nodes_in_any_order() -> None:

@@ -42,12 +42,21 @@ def optional(path: Path) -> Path:
     return path
 
 
+def filled(path: Path) -> Path:
+    """y = a + b, where b is in the file, and an input of it"""
+    model = onnx.load(add(path))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((1, 3), np.float32), "b"))
+    onnx.save(model, path)
+    return path
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("inputs")
     files = {
         "add": add(folder / "add.onnx"), "texts": same(folder / "texts.onnx", TensorProto.STRING),
         "soft": softmax(folder / "soft.onnx"), "optional": optional(folder / "optional.onnx"),
+        "filled": filled(folder / "filled.onnx"),
         "file": save_model(folder / "file.onnx", "Identity", {"x": (TensorProto.UINT8, ["n"])}, TensorProto.UINT8),
         "image": save_model(
             folder / "image.onnx", "Identity", {"x": (TensorProto.FLOAT, ["n", 3, "h"])}, TensorProto.FLOAT
@@ -126,6 +135,14 @@ def test_inputs_may_be_left_out(server: Running) -> None:
     config = ask(server, "/v2/models/optional/config")[1]
     assert [row.get("optional", False) for row in config["input"]] == [False, True]
     assert ask(server, "/v2/models/optional")[1]["inputs"][1] == {"name": "b", "datatype": "FP32", "shape": [-1, 3]}
+
+
+def test_constants_that_a_file_lists_as_inputs_are_refused(server: Running) -> None:
+    rows = [{"name": n, "datatype": "FP32", "shape": [1, 3], "data": [1] * 3} for n in "ab"]
+    assert [row["name"] for row in ask(server, "/v2/models/filled")[1]["inputs"]] == ["a"]
+    assert ask(server, "/v2/models/filled/infer", {"inputs": rows[:1]})[1]["outputs"][0]["data"] == [2] * 3
+    status, found, _ = ask(server, "/v2/models/filled/infer", {"inputs": rows})
+    assert (status, found["error"]) == (400, "model 'filled': inputs: got ['a', 'b'], wanted ['a']")
 
 
 def test_rows_and_tensors_have_a_limit(server: Running) -> None:

@@ -1,0 +1,58 @@
+"""Rows of unequal lengths through encoders as torch exports them: which of them pack, and results as of single runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.types import I64, Array
+from tests.exported_encoders import ARCHITECTURES, WORDS, model
+from tests.test_ragged import held, packed
+
+LENGTHS = (8, 3, 30, 12, 64, 17, 8, 1)
+PADDING = 1
+"""The token behind short rows; positions of RoBERTa count others only."""
+ALONE = {"qwen3": "a mask hides later tokens", "t5": "a bias depends on two positions"}
+NOT_PACKED = {"mpnet", "deberta", "deberta-v2"}
+"""Scores are no product of queries and keys alone."""
+
+
+def rows_for(session: bn.Session) -> list[dict[str, Array]]:
+    rng, rows = np.random.default_rng(0), []
+    for n in LENGTHS:
+        row = {"input_ids": rng.integers(5, WORDS, n), "attention_mask": np.ones(n, I64)}
+        row |= {"token_type_ids": (np.arange(n) > n // 2).astype(I64)}
+        rows.append({spec.name: row[spec.name] for spec in session.inputs})
+    return rows
+
+
+def padded(content: bytes, rows: list[dict[str, Array]]) -> Any:
+    """Results of onnxruntime for rows in one batch."""
+    batch = {name: np.zeros((len(rows), max(LENGTHS)), I64) for name in rows[0]}
+    batch["input_ids"] += PADDING
+    for i, row in enumerate(rows):
+        for name, x in row.items():
+            batch[name][i, : len(x)] = x
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return session.run(None, batch)[0]
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+def test_exported_encoders(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = model(name)
+    session = bn.compile(content, stand_ins=False)
+    rows, alone = rows_for(session), []
+    run = session.run
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "run", lambda names, feeds: alone.append(len(feeds["input_ids"])) or run(names, feeds))
+        found = session.run_rows(rows)
+    assert (packed(session) is None) == (name in NOT_PACKED)
+    assert sum(alone) == (len(rows) if name in NOT_PACKED or name in ALONE else 0)
+    held(session, rows)
+    for row, (y,), wanted in zip(rows, found, padded(content, rows), strict=True):
+        wanted = wanted[: len(row["input_ids"])] if wanted.ndim > 1 else wanted
+        np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(wanted).max())))
