@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ NOT_PACKED = {"mpnet", "deberta", "deberta-v2"}
 """Scores are no product of queries and keys alone."""
 
 
-def rows_for(session: bn.Session) -> list[dict[str, Array]]:
+def rows_for(session: bn.Session, lengths: Sequence[int] = LENGTHS) -> list[dict[str, Array]]:
     rng, rows = np.random.default_rng(0), []
-    for n in LENGTHS:
+    for n in lengths:
         row = {"input_ids": rng.integers(5, WORDS, n), "attention_mask": np.ones(n, I64)}
         row |= {"token_type_ids": (np.arange(n) > n // 2).astype(I64)}
         rows.append({spec.name: row[spec.name] for spec in session.inputs})
@@ -41,18 +42,33 @@ def padded(content: bytes, rows: list[dict[str, Array]]) -> Any:
     return session.run(None, batch)[0]
 
 
+def noted(session: bn.Session, rows: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[tuple[int, ...]]]:
+    """Results of `run_rows`, and shapes of the tokens of runs that it made beside long rows."""
+    shapes: list[tuple[int, ...]] = []
+    run = session.run
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "run", lambda names, feeds: shapes.append(feeds["input_ids"].shape) or run(names, feeds))
+        return session.run_rows(rows), shapes
+
+
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))
 def test_exported_encoders(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     content = model(name)
     session = bn.compile(content, stand_ins=False)
-    rows, alone = rows_for(session), []
-    run = session.run
-    with monkeypatch.context() as patch:
-        patch.setattr(session, "run", lambda names, feeds: alone.append(len(feeds["input_ids"])) or run(names, feeds))
-        found = session.run_rows(rows)
+    rows = rows_for(session)
+    found, shapes = noted(session, rows, monkeypatch)
+    alone = [shape[0] for shape in shapes]
     assert (packed(session) is None) == (name in NOT_PACKED)
     assert sum(alone) == (len(rows) if name in NOT_PACKED or name in ALONE else 0)
     held(session, rows)
     for row, (y,), wanted in zip(rows, found, padded(content, rows), strict=True):
         wanted = wanted[: len(row["input_ids"])] if wanted.ndim > 1 else wanted
         np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(wanted).max())))
+
+
+def test_a_row_longer_than_a_window_runs_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = bn.compile(model("modernbert"), stand_ins=False)
+    rows = rows_for(session, (66, 20, 65, 3))
+    _, shapes = noted(session, rows, monkeypatch)
+    assert shapes == [(1, 66)]
+    held(session, rows)
