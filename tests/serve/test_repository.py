@@ -19,7 +19,7 @@ import pytest
 from onnx import TensorProto
 
 from bolt_numba.cli.serving import repository_of
-from bolt_numba.serve import ModelSettings, Repository, RequestError, SettingsError
+from bolt_numba.serve import ModelSettings, Repository, RequestError, SettingsError, models
 from bolt_numba.serve import repository as repositories
 from bolt_numba.serve.logs import JsonLines
 from bolt_numba.serve.models import RequestTerms
@@ -176,14 +176,23 @@ def test_settings_of_sessions_and_shapes(tmp_path: Path) -> None:
         assert infer(server, x=np.ones((2, 5), "f4")).shape == (2, 5)
 
 
-@pytest.mark.parametrize("asked", [None, 2])
-def test_quick_models_have_one_thread_unless_they_are_given_more(asked: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("asked", "alone", "together", "threads"),
+    [(None, 1.1e-4, 1e-4, 1), (None, 2e-4, 1e-4, 2), (None, 1.0, 1.0, 2), (2, 1e-4, 1e-4, 2)],
+    ids=["quick", "twice", "slow", "asked"],
+)
+def test_quick_models_have_one_thread_unless_it_takes_longer(
+    asked: int | None, alone: float, together: float, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what runs take, as it is measured here; ``asked``: threads that the user wants."""
+    monkeypatch.setattr(models, "_seconds", lambda session, feeds: alone if session.threads == 1 else together)
+    monkeypatch.setattr(models, "default_threads", lambda: 2)
     add(tmp_path / "m" / "1" / "model.onnx")
-    usual = ModelSettings(max_batch=4, compile={"threads": asked, "device": ["cpu"]})
+    usual = ModelSettings(max_batch=4, instances=1, compile={"threads": asked, "device": ["cpu"]})
     with running(tmp_path, usual=usual) as server:
         session = server.server.repository.find("m").session
         assert session is not None
-        assert session.threads == (asked or 1)
+        assert session.threads == threads
         assert np.array_equal(infer(server), A + A)
 
 
