@@ -30,7 +30,6 @@ from bolt_numba.quantize import quantize
 from bolt_numba.runtime.packing import packing_of
 from bolt_numba.types import F32, I64, Array, Sym, TensorType
 from tests.level import few
-from tests.models import fetch
 
 N, T = Sym("n"), Sym("t")
 WIDTH, HEADS, WORDS, MOST = 32, 2, 50, 64
@@ -236,7 +235,7 @@ def test_an_encoder_is_packed(pool: str, mask: str, monkeypatch: pytest.MonkeyPa
     encoder = Encoder(pool=pool, mask=mask)
     session, lengths = bn.compile(encoder.graph(), stand_ins=False), [5, 9, 1, 5, 64, 33, 17, 2]
     packing = packed(session)
-    assert {node.op.name for node in packing.form.body} >= {"MatMul", "RaggedAttention", "LayerNormalization"}
+    assert {node.op.name for node in packing.form.bodies[0][0]} >= {"MatMul", "RaggedAttention", "LayerNormalization"}
     monkeypatch.setattr("bolt_numba.runtime.packing.MOST_POSITIONS", 70)
     rows = encoder.rows(lengths)
     for row, one in zip(rows, held(session, rows), strict=True):
@@ -253,7 +252,7 @@ def test_an_encoder_is_packed(pool: str, mask: str, monkeypatch: pytest.MonkeyPa
 def test_what_stays_within_a_token_is_packed(more: str) -> None:
     encoder = Encoder(more=more, computed=True, joined=True)
     session = bn.compile(encoder.graph(), stand_ins=False)
-    assert sum(node.op.name == "RaggedAttention" for node in packed(session).form.body) == 2
+    assert sum(node.op.name == "RaggedAttention" for node in packed(session).form.bodies[0][0]) == 2
     assert not packed(session).form.tail
     held(session, encoder.rows([3, 9, 4, 64]))
 
@@ -285,7 +284,7 @@ def quantised(encoder: Encoder, **options: Any) -> Graph:
 def test_fixed_ranges_are_packed(activations: str) -> None:
     encoder = Encoder(pool="first")
     session = bn.compile(quantised(encoder, activations=activations), stand_ins=False)
-    assert sum(node.op.name == "QLinearMatMul" for node in packed(session).form.body) == 12
+    assert sum(node.op.name == "QLinearMatMul" for node in packed(session).form.bodies[0][0]) == 12
     held(session, encoder.rows([3, 9, 4, 64, 17]))
 
 
@@ -330,6 +329,28 @@ def test_rows_with_padding_run_by_themselves(monkeypatch: pytest.MonkeyPatch) ->
     shown = {name: x[:5] for name, x in rows[2].items()}
     np.testing.assert_allclose(found[2]["y"], held(session, [rows[2]])[0]["y"], rtol=1e-5)
     np.testing.assert_allclose(found[2]["y"], session.run_rows([shown])[0]["y"], rtol=1e-4)
+
+
+def test_masks_that_hide_later_positions_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    g, rng = Graph("masks"), np.random.default_rng(0)
+    b, x = Builder(g), g.add_input("x", TensorType(F32, (N, T, 8)))
+    mask = g.add_input("m", TensorType(F32, (N, 1, T, T)))
+    heads = b(Reshape(), b(LayerNormalization(-1, 1e-6), x, np.ones(8, F32), np.zeros(8, F32)), np.array([0, 0, 2, 4]))
+    g.add_output(b(FusedAttention(0.5, False, "SHD", "SHD", "SHD", "SHD"), heads, heads, heads, mask), "y")
+
+    def later(n: int, hidden: float) -> Array:
+        return np.where(np.tri(n, dtype=bool), 0, hidden)[None].astype(F32)
+
+    masks = [later(5, -np.inf), later(9, -3e38), later(4, -2), later(6, -np.inf), later(7, -np.inf).swapaxes(1, 2)]
+    masks += [later(8, -np.inf) + later(8, -np.inf)[:, ::-1, ::-1], *(np.zeros((1, n, n), F32) for n in (12, 3))]
+    rows = [{"x": rng.normal(size=(m.shape[-1], 8)).astype(F32), "m": m} for m in masks]
+    session, alone = bn.compile(g, stand_ins=False), []
+    run = session.run
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "run", lambda names, feeds: alone.append(feeds["x"].shape[1]) or run(names, feeds))
+        session.run_rows(rows)
+    assert sorted(alone) == [4, 7, 8]
+    held(session, rows)
 
 
 def test_rows_may_be_views() -> None:
@@ -462,21 +483,3 @@ def test_lengths_that_are_not_there_are_refused(lengths: list[int]) -> None:
 def test_operands_are_checked(op: Any, operands: Any) -> None:
     with pytest.raises(BoltError, match=r"^RaggedAttention: "):
         RaggedAttention(op).infer(TensorType(I64, (1,)), *[TensorType(F32, shape) for shape in operands])
-
-
-# --- networks --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("precision", "allowed"), [("f32", 2e-5), ("bf16", 2e-2)])
-def test_minilm_is_packed(precision: str, allowed: float) -> None:
-    session = bn.compile(fetch("minilm.onnx"), precision=precision, stand_ins=False)
-    rng = np.random.default_rng(0)
-    rows: list[dict[str, Array]] = []
-    for n in [8, 120, 31, 5, 77, 240, 16]:
-        row = {"input_ids": rng.integers(0, 30522, n), "attention_mask": np.ones(n, I64)}
-        rows.append(row | {"token_type_ids": (np.arange(n) > n // 2).astype(I64)})
-    rows[3]["attention_mask"][3:] = 0
-    packing = packed(session)
-    assert packing is not None
-    assert [node.op.name for node in packing.form.tail] == []
-    held(session, rows, allowed)

@@ -13,6 +13,7 @@ The head is what the body reads and does not compute itself, such as embeddings 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -51,9 +52,10 @@ Along: TypeAlias = "tuple[Value, int]"
 class RaggedForm:
     """A graph in three parts.
 
-    early: what the head computes of each row for the body.  masks: what it computes, too, and must be 0.
+    early: what the head computes of each row for the body.  masks: what it computes, too, and must be 0, or hide later
+    positions and nothing else: then attention of the body is causal.
     inputs: of the body, one row after another: inputs of the graph and what is early; the ``lengths`` of rows follow.
-    results: of the body, for all rows.  alias: what takes the place of values in the body.
+    results: of the body, for all rows.  bodies: where masks are 0, and causal; each with what stands for values.
     """
 
     head: list[Node]
@@ -61,9 +63,8 @@ class RaggedForm:
     masks: list[Value]
     inputs: list[Along]
     lengths: Value
-    body: list[Node]
+    bodies: tuple[tuple[list[Node], dict[int, Value]], ...]
     results: list[Along]
-    alias: dict[int, Value]
     tail: list[Node]
 
 
@@ -76,14 +77,19 @@ def ragged_form(inputs: Sequence[Value], nodes: Sequence[Node], outputs: Sequenc
     tail, read = _behind(outputs, walk.nodes, walk.along)
     results = [(v, walk.along[id(v)]) for v in read if v.node is not None and id(v) in walk.along]
     kept, given = _behind([v for v, _ in results], walk.body, {id(v): 0 for v in inputs} | walk.reads)
-    places = [(v, walk.along[id(v)] if v.node is None else walk.reads[id(v)]) for v in given]
+    axes = walk.along | walk.reads
+    places = [(v, axes[id(v)]) for v in given if id(v) in axes]  # others are masks, which the body does not read
     early = [v for v in given if v.node is not None]
     masks = list({id(v): v for v in walk.masks}.values())
     head, _ = _behind([*early, *masks], walk.nodes, {id(v): 0 for v in inputs})
     lengths = Value("lengths", TensorType(I64, (Sym("rows"),)))
+    bodies = tuple(_body(kept, walk, lengths, causal) for causal in ((False, True) if masks else (False,)))
+    return RaggedForm(head, early, masks, places, lengths, bodies, results, tail)
+
+
+def _body(nodes: Sequence[Node], walk: _Walk, lengths: Value, causal: bool) -> tuple[list[Node], dict[int, Value]]:
     alias: dict[int, Value] = {}
-    made = [_replaced(node, walk, lengths, alias) for node in kept]
-    return RaggedForm(head, early, masks, places, lengths, made, results, alias, tail)
+    return [_replaced(node, walk, lengths, alias, causal) for node in nodes], alias
 
 
 def _behind(
@@ -369,11 +375,16 @@ RULES: tuple[tuple[tuple[type, ...], Callable[[_Walk, Node], int | None]], ...] 
 )
 
 
-def _replaced(node: Node, walk: _Walk, lengths: Value, alias: dict[int, Value]) -> Node:
-    """A node of the body: attention gets the lengths, and a shape that was computed becomes a constant."""
+def _replaced(node: Node, walk: _Walk, lengths: Value, alias: dict[int, Value], causal: bool) -> Node:
+    """A node of the body: attention gets the lengths, and a shape that was computed becomes a constant.
+
+    causal: whether masks hide later positions.
+    """
     x, *rest = node.inputs
     if isinstance(node.op, FusedAttention):
-        made = Node(RaggedAttention(node.op), [lengths, x, *rest[:2]], [node.output.type], node.name)
+        is_causal = node.op.causal or (causal and any(v in walk.masks for v in rest[2:]))
+        op = RaggedAttention(replace(node.op, causal=is_causal))
+        made = Node(op, [lengths, x, *rest[:2]], [node.output.type], node.name)
     elif isinstance(node.op, Reshape | Expand) and rest[0] is not None and rest[0].const is None:
         open_size = -1 if isinstance(node.op, Reshape) else 1
         shape = [open_size if isinstance(d, Sym) else d for d in walk.shape(node.output)]

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MOST_POSITIONS = 512
 """Of rows that run together: enough for kernels to be at their best, and what they compute stays in the cache."""
 
+HIDDEN = -1e30
+"""What is added to scores that nothing shall remain of: exp of it is 0."""
+
 
 def packing_of(runner: Runner) -> Packing | None:
     """What runs rows of a runner's region together; None where it is not shown that they may."""
@@ -43,9 +46,11 @@ class Packing:
         self.made = list({id(v): v for v in (*form.early, *form.masks) if v.node is not None}.values())
         self.runners = {
             "head": runner.like(Region(list(region.inputs), form.head, self.made)),
-            "body": runner.like(Region([*[v for v, _ in form.inputs], form.lengths], form.body, self.read, form.alias)),
             "tail": runner.like(Region([*region.inputs, *self.read], form.tail, self.left)),
         }
+        given = [*[v for v, _ in form.inputs], form.lengths]
+        for name, (nodes, alias) in zip(("body", "causal body"), form.bodies, strict=False):
+            self.runners[name] = runner.like(Region(list(given), nodes, self.read, alias))
         shapes = [enumerate(v.type.shape or ()) for v in region.inputs]
         self.sized = [(i, axis) for i, dims in enumerate(shapes) for axis, d in dims if axis and isinstance(d, Sym)]
 
@@ -69,28 +74,36 @@ class Packing:
 
     def _run(self, pack: Mapping[int, Sequence[Array]]) -> Iterator[tuple[int, list[Array]]]:
         try:
-            there = {number: found for number, row in pack.items() if (found := self._early(row)) is not None}
-            if len(there) < 2:  # it gains nothing, and alone its heads may be shared by more threads
-                return
-            lengths = np.array([self.positions(pack[number]) for number in there])
-            joined = [
-                np.concatenate([found[id(v)] for found in there.values()], axis) for v, axis in self.form.inputs
-            ]
-            results = self.runners["body"].run([*joined, lengths])
-            for number, end, n in zip(there, np.cumsum(lengths), lengths, strict=True):
-                yield number, self._behind(pack[number], [*zip(self.form.results, results, strict=True)], end - n, end)
+            groups: dict[str, dict[int, dict[int, Array]]] = {}
+            for number, row in pack.items():
+                name, found = self._early(row)
+                groups.setdefault(name, {})[number] = found
+            for name, there in groups.items():
+                if name and len(there) > 1:  # alone it gains nothing, and its heads may be shared by more threads
+                    yield from self._together(name, pack, there)
         except BoltError:  # the row at fault says what is wrong when it runs by itself
             return
 
-    def _early(self, row: Sequence[Array]) -> dict[int, Array] | None:
-        """What the body reads of a row; None where the row does not go together with others."""
+    def _together(
+        self, body: str, pack: Mapping[int, Sequence[Array]], there: Mapping[int, dict[int, Array]]
+    ) -> Iterator[tuple[int, list[Array]]]:
+        lengths = np.array([self.positions(pack[number]) for number in there])
+        joined = [np.concatenate([found[id(v)] for found in there.values()], axis) for v, axis in self.form.inputs]
+        results = self.runners[body].run([*joined, lengths])
+        for number, end, n in zip(there, np.cumsum(lengths), lengths, strict=True):
+            yield number, self._behind(pack[number], [*zip(self.form.results, results, strict=True)], end - n, end)
+
+    def _early(self, row: Sequence[Array]) -> tuple[str, dict[int, Array]]:
+        """The body that a row goes through and what that reads of it; "" where it does not go together with others."""
         found = {key: row[place] for key, place in self.places.items()}
         if self.made:
             found |= zip(map(id, self.made), self.runners["head"].run(row), strict=True)
-        n = self.positions(row)
+        n, masks = self.positions(row), [found[id(v)] for v in self.form.masks]
         if any(found[id(v)].shape[axis] != n for v, axis in self.form.inputs):
-            return None
-        return None if any(found[id(v)].any() for v in self.form.masks) else found
+            return "", found
+        if any(mask.any() for mask in masks):
+            return "causal body" if all(_hides_later(mask, n) for mask in masks) else "", found
+        return "body", found
 
     def _behind(
         self, row: Sequence[Array], results: Sequence[tuple[Along, Array]], begin: int, end: int
@@ -104,3 +117,9 @@ class Packing:
         if self.left:
             made |= zip(map(id, self.left), self.runners["tail"].run([*row, *cut]), strict=True)
         return [made[id(v)] for v in self.outputs]
+
+
+def _hides_later(mask: Array, n: int) -> bool:
+    """Whether a mask is 0 for positions up to each one's own, and leaves nothing of later ones."""
+    seen = np.tri(n, dtype=bool)
+    return mask.shape[-2:] == (n, n) and not mask[..., seen].any() and bool((mask[..., ~seen] <= HIDDEN).all())
