@@ -187,7 +187,7 @@ class Repository:
     async def look(self, anew: bool = True) -> None:
         """Load what is new or changed, unload what is gone.  What cannot be loaded is told in `index` and the log."""
         if self.folder is not None and not self.folder.is_dir():  # it may be away while others put a new one there
-            log.error("%s: got no folder, wanted that of the models: what serves goes on", self.folder)
+            log.error("%s: got no folder, wanted that of the models: what serves goes on", plain(str(self.folder)))
             return
         names = await asyncio.to_thread(self.names)
         for name in names:
@@ -195,7 +195,7 @@ class Repository:
                 try:
                     await self.load(name, anew)
                 except RequestError as error:
-                    log.error("%s", error)
+                    log.error("%s", plain(str(error)))
         for name in {n for n, _ in self.states} - set(names):
             await self.unload(name)
             self.unloaded.discard(name)
@@ -256,7 +256,7 @@ class Repository:
             self._failed(name, version, said)
             raise RequestError(f"model {name!r}: version {version}: {said}") from error
         self.states[name, version] = (READY, "")
-        log.info("model %s version %s is ready: %s", name, version, source.path)
+        log.info("model %s version %s is ready: %s", name, version, plain(str(source.path)))
         return model
 
     def _failed(self, name: str, version: str, reason: str) -> None:

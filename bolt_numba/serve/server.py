@@ -152,8 +152,8 @@ class Server:
         """
         doors = self.doors
         if self.link is not None:
-            self.link.begin(self.repository)
             await self.repository.look(anew=False)
+            self.link.begin(self.repository)  # afterwards, so that this look undoes no change
             self._begin_task(self._measure())
         if doors.grpc_port is not None:
             await self._begin_rpc(doors.grpc_port)
