@@ -142,6 +142,8 @@ LONG: dict[str, Sequence[str]] = {
         "tests/serve/test_command.py::test_a_server_begins_serves_and_ends",
         "tests/serve/test_command.py::test_processes_share_a_port_and_one_that_dies_is_begun_again",
         "tests/serve/test_command.py::test_changes_that_meet",
+        "tests/serve/test_command.py::test_a_process_that_begins_during_a_change_has_it",
+        "tests/serve/test_command.py::test_a_model_that_takes_long_to_load_does_not_keep_the_server",
         "tests/converters/test_onnx_missing.py::test_exactly_the_listed_tests_fail",
         "tests/converters/test_onnx_missing.py::test_the_values_of_the_loop_agree",
         "tests/cuda/test_code.py::test_code_that_is_in_the_cache_imports_no_compiler",

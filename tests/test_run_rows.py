@@ -15,9 +15,12 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.reduce import ReduceMean
-from bolt_numba.ops.pointwise import Add, Sqrt
+from bolt_numba.ops.arrays.shape import Reshape
+from bolt_numba.ops.layers.attention.attention import FusedAttention
+from bolt_numba.ops.pointwise import Add, Mul, Sqrt
 from bolt_numba.types import F32, I64, Sym, TensorType
 from tests.small import add, save_model, softmax
+from tests.test_ragged import held, packed
 from tests.test_states import counter
 
 N, T = Sym("n"), Sym("t")
@@ -113,3 +116,29 @@ def test_a_model_without_a_result_for_each_row_is_told() -> None:
     g.add_output(b(Add(), b(ReduceMean(keepdims=False), x, np.array([0])), np.float32(1)))
     with pytest.raises(ShapeError, match=r"^row 0: output .* got other than 1 rows"):
         bn.compile(g).run_rows([{"x": [1.0, 2.0]}] * 4)
+
+
+@pytest.mark.parametrize("sizes", [(1, 4, 4), (4, 4)])
+def test_masks_have_as_many_positions_as_a_row(sizes: Any) -> None:
+    for is_constant in (False, True):
+        g = Graph("masks")
+        b, x = Builder(g), g.add_input("x", TensorType(F32, (N, T, 8)))
+        mask = np.zeros(sizes, F32) if is_constant else g.add_input("m", TensorType(F32, (N, *sizes)))
+        heads = b(Reshape(), x, np.array([0, 0, 2, 4]))
+        g.add_output(b(FusedAttention(0.5, False, "SHD", "SHD", "SHD", "SHD"), heads, heads, heads, mask), "y")
+        session = bn.compile(g, stand_ins=False)
+        more = {} if is_constant else {"m": np.zeros(sizes, F32)}
+        rows = [{"x": np.ones((n, 8), F32), **more} for n in (5, 4)]
+        with pytest.raises(ShapeError, match=r"^row 0: .*mask"):
+            session.run_rows(rows)
+
+
+def test_an_input_may_be_a_number_of_each_row() -> None:
+    g = Graph("numbers")
+    b, x, n = Builder(g), g.add_input("x", TensorType(F32, (N, T, 8))), g.add_input("n", TensorType(F32, (N,)))
+    heads = b(Reshape(), x, np.array([0, 0, 2, 4]))
+    y = b(FusedAttention(0.5, False, "SHD", "SHD", "SHD", "SHD"), heads, heads, heads)
+    g.add_output(b(Mul(), b(ReduceMean(keepdims=False), y, np.array([1, 2, 3])), n), "y")
+    session = bn.compile(g, stand_ins=False)
+    assert packed(session) is not None
+    held(session, [{"x": np.full((size, 8), size, F32), "n": np.array(size, F32)} for size in (5, 3, 1)])

@@ -356,7 +356,9 @@ def _attention(walk: _Walk, node: Node) -> int | None:
 
 
 def _is_masked(mask: Value | None) -> bool:
-    return mask is not None and mask.const is not None and bool(np.any(mask.const))
+    """Whether a constant hides something, or is of so many positions."""
+    given = None if mask is None else mask.const
+    return given is not None and (any(d != 1 for d in given.shape[-2:]) or bool(np.any(given)))
 
 
 RULES: tuple[tuple[tuple[type, ...], Callable[[_Walk, Node], int | None]], ...] = (

@@ -101,6 +101,8 @@ class Packing:
         n, masks = self.positions(row), [found[id(v)] for v in self.form.masks]
         if any(found[id(v)].shape[axis] != n for v, axis in self.form.inputs):
             return "", found
+        if any(not {*mask.shape[-2:]} <= {1, n} for mask in masks):  # the row is refused by itself
+            return "", found
         if any(mask.any() for mask in masks):
             return "causal body" if all(_hides_later(mask, n) for mask in masks) else "", found
         return "body", found

@@ -38,8 +38,7 @@ class Link:
     """Of one of several processes: its pipe, by which changes of its repository become those of all."""
 
     def __init__(self, pipe: Connection) -> None:
-        self.pipe = pipe
-        self.asked: deque[asyncio.Future[Any]] = deque()
+        self.pipe, self.turn = pipe, asyncio.Lock()
 
     def begin(self, repository: Repository) -> None:
         """Hear of changes, in the event loop that runs."""
@@ -47,10 +46,14 @@ class Link:
         asyncio.get_running_loop().add_reader(self.pipe.fileno(), self._hear)
 
     async def change(self, name: str, loads: bool) -> None:
-        """Make a change in all processes.  Raises RequestError where one of them could not."""
-        self.asked.append(asyncio.get_running_loop().create_future())
+        """Make a change in all processes.  Raises RequestError where one of them could not.
+
+        Only one is in the pipe until it is answered: many, or a long one, would not find room there.
+        """
+        await self.turn.acquire()
+        self.asked = asyncio.get_running_loop().create_future()
         _send(self.pipe, {"change": [name, loads]})
-        if error := await self.asked[-1]:
+        if error := await asyncio.shield(self.asked):  # the answer comes, too, if nobody waits for it
             raise RequestError(error[1], error[0])
 
     def _hear(self) -> None:
@@ -62,8 +65,9 @@ class Link:
             return
         if "change" in told:
             self.making = asyncio.create_task(self._make(*told["change"]))  # the one before is done
-        elif not (asked := self.asked.popleft()).done():
-            asked.set_result(told["error"])
+        else:
+            self.asked.set_result(told["error"])
+            self.turn.release()
 
     async def _make(self, name: str, loads: bool) -> None:
         error = None
@@ -137,6 +141,8 @@ class Herd:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED)
             for pipe in (ours, *(worker.pipe for worker in self.workers.values())):
                 pipe.close()
+            if self.asking is not None:  # the others make a change, which this one finds made
+                self._note(*self.asking[1])
             self.work(Link(theirs))
             status = 0
         except BaseException:
@@ -186,7 +192,7 @@ class Herd:
             if self.asking is not None:
                 pid, (name, loads) = self.asking
                 if self.error is None:
-                    (self.unloaded.discard if loads else self.unloaded.add)(name)
+                    self._note(name, loads)
                 self._tell(pid, {"error": self.error})
             self.asking = self.line.popleft() if self.line else None
             if self.asking is None:
@@ -194,6 +200,9 @@ class Herd:
             self.error, self.left = None, set(self.workers)
             for pid in self.workers:
                 self._tell(pid, {"change": self.asking[1]})
+
+    def _note(self, name: str, loads: bool) -> None:
+        (self.unloaded.discard if loads else self.unloaded.add)(name)
 
     def _tell(self, pid: int, what: Any) -> None:
         if pid in self.workers:

@@ -32,6 +32,8 @@ ALONE = (".bolt", ".onnx", ".tflite")
 WEIGHTS = {".prototxt": ".caffemodel"}
 READY, LOADING, UNAVAILABLE = "READY", "LOADING", "UNAVAILABLE"
 MOST_NAMES = 10
+MOST_LETTERS = 1 << 11
+"""Of a model's name: no file has a longer one, and a pipe between processes has room for it."""
 FIRST = "1"
 """The version of a model that is named by its file."""
 
@@ -277,7 +279,8 @@ class Repository:
     async def unload(self, name: str) -> None:
         """Take a model away; its requests that are under way are answered.  Raises RequestError for an unknown one."""
         async with self.locks.setdefault(name, asyncio.Lock()):
-            if name not in self.models and not self.rows(name):
+            is_known = name in self.models or bool(self.rows(name))
+            if not is_known and (self.has_begun or self.together is None):  # else others have it, and it comes later
                 raise RequestError(f"model: got {shown(name)}, wanted one of {sorted(self.models)}", "missing")
             self._drop(name, list(self.models.pop(name, {}).values()))
             self._forget(name)
@@ -287,6 +290,8 @@ class Repository:
         """Load or unload a model as a request asks.  Raises RequestError."""
         if loads and (asked := list(parameters)):
             raise RequestError(f"load: parameters: got {shown(asked)}, wanted none: settings are files")
+        if len(name) > MOST_LETTERS:
+            raise RequestError(f"model: got {shown(name)}, wanted one of {sorted(self.models)}", "missing")
         if self.together is not None:
             await self.together(name, loads)
         else:
@@ -301,8 +306,8 @@ class Repository:
     async def end(self, seconds: float) -> None:
         """Close all models, once what is under way is answered, if that takes no longer."""
         self.is_ending = True
-        for name in list(self.models):
-            await self.unload(name)
+        for name in list(self.models):  # whatever is being loaded
+            self._drop(name, list(self.models.pop(name).values()))
         if self.retiring:
             await asyncio.wait(self.retiring, timeout=seconds)
 

@@ -83,7 +83,7 @@ def _packed(
 
     packing = packing_of(session._runner)
     if packing is not None:
-        feeds = {i: [np.ascontiguousarray(column[i])[None] for column in given] for i in range(rows)}
+        feeds = {i: [np.ascontiguousarray(column[i][None]) for column in given] for i in range(rows)}
         fitting = {i: f for i, f in feeds.items() if contradiction(session._shared, session.inputs, f) is None}
         for number, results in packing.run(fitting):
             yield number, [results[order.index(name)] for name in names]

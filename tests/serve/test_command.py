@@ -13,8 +13,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from http.client import HTTPConnection
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -153,6 +153,50 @@ def test_changes_that_meet(tmp_path: Path) -> None:
         with urlopen(f"http://{address}/metrics", timeout=WAIT_S) as answer:
             lines = answer.read().decode().splitlines()
         assert sum(line.startswith("bolt_process{") and "resident_bytes" in line for line in lines) == 3
+
+
+def slow_flow(tmp_path: Path, seconds: int) -> tuple[Path, Path]:
+    """A flow that takes so many seconds to load where a file is there: its folder, and the file."""
+    folder, slow = tmp_path / "models" / "m" / "1", tmp_path / "slow"
+    folder.mkdir(parents=True)
+    (folder / "slow_steps.py").write_text(
+        f"import time\nfrom pathlib import Path\n\nif Path({str(slow)!r}).exists():\n    time.sleep({seconds})\n\n\n"
+        "def f(x):\n    return x\n"
+    )
+    (folder / "flow.toml").write_text(
+        "inputs = { x = 'f32[n]' }\noutputs = 'y'\n"
+        "[nodes.f]\nfunction = 'slow_steps:f'\ninputs = 'x'\noutputs = 'y'\n"
+    )
+    return folder, slow
+
+
+def test_a_process_that_begins_during_a_change_has_it(tmp_path: Path) -> None:
+    folder, slow = slow_flow(tmp_path, 5)
+    slow.touch()
+    with started(tmp_path / "models", "--workers", "2") as (process, address, _), ThreadPoolExecutor(1) as pool:
+        assert status(address, "/v2/repository/models/m/unload", b"{}") == 200
+        (folder / "slow_steps.py").write_text((folder / "slow_steps.py").read_text() + "\n")
+        change = pool.submit(status, address, "/v2/repository/models/m/load", b"{}")
+        time.sleep(1.5)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
+        with suppress(URLError, ConnectionError):  # it may have been the one that was asked
+            assert change.result() == 200
+        all_say(address, "/v2/models/m", 200, 60)
+
+
+@pytest.mark.parametrize("more", [[], ["--workers", "2"]])
+def test_a_model_that_takes_long_to_load_does_not_keep_the_server(more: list[str], tmp_path: Path) -> None:
+    folder, slow = slow_flow(tmp_path, 60)
+    with started(tmp_path / "models", "--grace", "1", *more) as (process, address, _), ThreadPoolExecutor(1) as pool:
+        slow.touch()
+        (folder / "slow_steps.py").write_text((folder / "slow_steps.py").read_text() + "\n")
+        change = pool.submit(status, address, "/v2/repository/models/m/load", b"{}")
+        time.sleep(1.5)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        with suppress(URLError, ConnectionError, HTTPException):
+            assert change.result() != 200
 
 
 def test_runs_that_never_end_do_not_keep_the_server(tmp_path: Path) -> None:

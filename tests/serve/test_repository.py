@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import logging
@@ -10,6 +11,7 @@ import shutil
 import sys
 import time
 import weakref
+from multiprocessing import Pipe
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -23,6 +25,7 @@ from bolt_numba.serve import ModelSettings, Repository, RequestError, SettingsEr
 from bolt_numba.serve import repository as repositories
 from bolt_numba.serve.logs import JsonLines
 from bolt_numba.serve.models import RequestTerms
+from bolt_numba.serve.processes import Link
 from bolt_numba.serve.repository import is_repository
 from bolt_numba.serve.settings import settings_of
 from tests.serve.serving import Running, running
@@ -416,3 +419,51 @@ def test_what_was_unloaded_stays_so(tmp_path: Path) -> None:
                 server.do(repository.load(name))
         gc.collect()
         assert not repository.locks
+
+
+def test_a_process_that_begins_may_be_told_to_unload(tmp_path: Path) -> None:
+    """Before it has looked, as others had the model: it must not load it afterwards."""
+    add(tmp_path / "m" / "1" / "model.onnx")
+    repository, asked = Repository(tmp_path, {}, ModelSettings()), list[str]()
+
+    async def together(name: str, loads: bool) -> None:
+        asked.append(name)
+
+    async def begin() -> None:
+        repository.together = together
+        await repository.unload("m")
+        await repository.look(anew=False)
+        assert not repository.models
+        with pytest.raises(RequestError, match="'m'"):
+            await repository.unload("m")
+        with pytest.raises(RequestError, match="model: got 'xxx"):  # a pipe has no room for it
+            await repository.change("x" * 3_000_000, (), loads=True)
+        assert not asked
+        await repository.change("m", (), loads=True)
+        assert asked == ["m"]
+
+    asyncio.run(begin())
+
+
+def test_of_changes_one_is_in_the_pipe() -> None:
+    """A pipe that waits for nobody has no room for many."""
+    ours, theirs = Pipe()
+    repository, found = Repository(None, {}, ModelSettings()), list[Any]()
+
+    async def ask() -> None:
+        link = Link(theirs)
+        link.begin(repository)
+        os.set_blocking(theirs.fileno(), False)
+        changes = [asyncio.create_task(repository.change(str(i), (), loads=True)) for i in range(2000)]
+        await asyncio.sleep(0)
+        changes[0].cancel()  # its answer is not another's
+        for i in range(2000):
+            assert json.loads(await asyncio.to_thread(ours.recv_bytes)) == {"change": [str(i), True]}
+            assert not ours.poll()
+            ours.send_bytes(json.dumps({"error": ["missing", str(i)]}).encode())
+        found.extend(map(str, await asyncio.gather(*changes, return_exceptions=True)))
+
+    asyncio.run(ask())
+    assert found == ["", *map(str, range(1, 2000))]
+    ours.close()
+    theirs.close()
