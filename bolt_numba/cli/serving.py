@@ -113,6 +113,7 @@ def repository_of(paths: list[Path], usual: Any) -> Repository:
     """Models that are named, or those of a folder.  Raises BoltError for what is neither, OSError."""
     from bolt_numba.converters.paddle.detect import is_paddle
     from bolt_numba.serve.repository import Repository, is_repository, model_of, names_in
+    from bolt_numba.serve.settings import FILE
 
     if len(paths) == 1 and is_repository(paths[0]):
         return Repository(paths[0], {}, usual)
@@ -122,8 +123,10 @@ def repository_of(paths: list[Path], usual: Any) -> Repository:
         name, file = path.stem, path
         if path.is_dir() and not is_paddle(b"", path):
             if (found := model_of(path)) is None:
-                wanted = "a model, or NAME/VERSION/model.onnx or NAME.onnx in it, and nothing beside it"
+                wanted = "model.onnx alone or beside a tokenizer.json, or models in it: NAME/1/model.onnx, NAME.onnx"
                 raise BoltError(f"{path}: got a folder of {names_in(path)}, wanted {wanted}")
+            if (path / FILE).exists():
+                raise BoltError(f"{path / FILE}: got it beside the model itself, wanted options of the command")
             name, file = Path(os.path.abspath(path)).name, found
         if name in named:
             raise BoltError(f"{path}: got a second model {name!r}, wanted other names: they are those of the files")

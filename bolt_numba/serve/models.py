@@ -137,8 +137,9 @@ class ServedModel:
             from bolt_numba.text.encoder import Encoder
 
             made = Encoder(self.stored.path, session=session, **table)
-            rows = map(made.feeds, made.tokens(("a", "a", "a longer text")))
-            session.run_rows(rows, [made.embedding])  # kernels of batches are compiled, too
+            rows = list(map(made.feeds, made.tokens(("a", "a", "a longer text"))))
+            for count in (len(rows), 1):  # kernels of batches are compiled, too, and those of a short text by itself
+                session.run_rows(rows[:count], [made.embedding])
             return made
         except (BoltError, ImportError) as error:
             if self.settings.embeddings is not None:

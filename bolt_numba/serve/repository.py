@@ -46,7 +46,9 @@ def _stamp(paths: Iterable[Path]) -> tuple[Any, ...]:
 
 
 def _source_in(folder: Path, settings: ModelSettings, own: Path) -> StoredVersion:
-    """The model of a version's folder.  Raises SettingsError where there is none."""
+    """The model of a version's folder.  Raises SettingsError where there is none, or settings nobody would read."""
+    if (folder / FILE).exists():
+        raise SettingsError(f"{folder / FILE}: got it beside a version's files, wanted {own}")
     names = [f"flow{suffix}" for suffix in FLOWS] + [MODELS[-1]] + [f"model{suffix}" for suffix in SUFFIXES]
     path = next((folder / name for name in names if (folder / name).exists()), None)
     if path is None:

@@ -115,7 +115,8 @@ class Rest:
             status, asked = response.status_code, request.headers.get("x-request-id")
             if asked:
                 response.headers["x-request-id"] = asked
-            level = logging.INFO if status >= STATUS["internal"][0] and path not in OPEN else logging.DEBUG
+            is_wrong = status >= STATUS["internal"][0] and not path.endswith("/ready")  # clients ask it until it is so
+            level = logging.INFO if is_wrong else logging.DEBUG
             if log.isEnabledFor(level):
                 told = {"method": request.method, "path": path, "status": status, "request_id": asked}
                 log.log(level, "request", extra=told | {"ms": round(1e3 * (time.perf_counter() - begin), 3)})

@@ -234,8 +234,9 @@ def _texts(what: str, given: Any) -> list[str]:
     if isinstance(given, Mapping) or hasattr(given, "columns"):
         raise DTypeError(f"{what}: got a {type(given).__name__}, wanted a list of texts, such as one of its columns")
     is_list = np.iterable(given) and not isinstance(given, (str, bytes))
-    texts = list(given) if is_list else []
-    if not is_list or not all(isinstance(text, str) for text in texts):
-        odd = next((text for text in texts if not isinstance(text, str)), given)
-        raise DTypeError(f"{what}: got {odd!r:.80}, wanted a list of texts")
+    if not is_list:
+        raise DTypeError(f"{what}: got {given!r:.80}, wanted a list of texts")
+    texts = list(given)
+    if odd := next((f"{n}: got {text!r:.80}" for n, text in enumerate(texts) if not isinstance(text, str)), None):
+        raise DTypeError(f"{what}: number {odd}, wanted a text")
     return texts

@@ -16,6 +16,8 @@ from bolt_numba.base.records import record
 
 MODELS = ("model.bolt", "model.onnx", "onnx/model.onnx")
 """Of a folder, the first that there is."""
+TRAINED = ("model.safetensors", "pytorch_model.bin")
+"""Weights of PyTorch, which a folder has that nobody exported."""
 TOKENIZER = "tokenizer.json"
 MOST_BYTES = 1 << 23
 """Of a file of settings; those of tokenizers with many special tokens have a megabyte."""
@@ -55,7 +57,10 @@ def model_in(path: str | os.PathLike[str]) -> Path:
         return given
     found = next((given / name for name in MODELS if (given / name).is_file()), None)
     if found is None:
-        raise InvalidModelError(f"{given}: got no model, wanted one of {', '.join(MODELS)}")
+        trained = next((name for name in TRAINED if (given / name).is_file()), None)
+        got = "no model" if trained is None else f"{trained}, which has no network in it"
+        see = "" if trained is None else ": optimum exports it, see docs/text.md"
+        raise InvalidModelError(f"{given}: got {got}, wanted one of {', '.join(MODELS)}{see}")
     return found
 
 

@@ -235,9 +235,10 @@ def logs() -> Iterator[None]:
         (
             ["hollow"],
             1,
-            "hollow: got a folder of nothing, wanted a model, or NAME/VERSION/model.onnx or NAME.onnx in",
+            "hollow: got a folder of nothing, wanted model.onnx alone or beside a tokenizer.json, or models in",
         ),
-        (["plain"], 1, "plain: got a folder of net, notes.txt, wanted a model, or NAME/VERSION/model.onnx"),
+        (["plain"], 1, "plain: got a folder of net, notes.txt, wanted model.onnx alone or beside a tokenizer.json"),
+        (["plain/net"], 1, "plain/net/model.toml: got it beside the model itself, wanted options of the command"),
         (["m.onnx", "--port", "8000"], 2, "--grpc-port, --http-port"),
         (["m.onnx", "other/m.onnx"], 1, "got a second model 'm'"),
         (["m.onnx", "--http-port", "-1", "--grpc-port", "-1"], 1, "wanted --http-port or --grpc-port"),
@@ -265,6 +266,7 @@ def test_wrong_options(
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "hollow").mkdir()
     add(tmp_path / "plain" / "net" / "model.onnx")
+    (tmp_path / "plain" / "net" / "model.toml").write_text("threads = 1")
     (tmp_path / "plain" / "notes.txt").write_text("no model")
     assert run(["serve", *args]) == code
     assert said in capsys.readouterr().err

@@ -368,6 +368,16 @@ def test_a_folder_with_a_tokenizer_is_a_model(tmp_path: Path) -> None:
     assert found.files == {"bge-v1.5": place / "onnx" / "model.onnx"}
 
 
+def test_a_short_text_by_itself_needs_no_plan(place: Path) -> None:
+    """Its kernels are others than those of batches, and compiling them keeps a first request waiting."""
+    model = served(place / "model.onnx", ModelSettings())
+    assert model.encoder is not None
+    plans = model.encoder.session._runner.prepared
+    before = set(plans)
+    assert model.encoder.embed(["a"]).shape == (1, WIDTH)
+    assert set(plans) == before
+
+
 def test_a_model_of_one_length_is_served(tmp_path: Path) -> None:
     model = served(folder(tmp_path, length=4) / "model.onnx", ModelSettings())
     found = together(model, [["a", "a b"]])[0]

@@ -114,16 +114,20 @@ def test_what_cannot_be_loaded_is_told_and_the_rest_serves(tmp_path: Path) -> No
     add(tmp_path / "flat" / "model.onnx")
     add(tmp_path / "odd" / "1" / "model.onnx")
     (tmp_path / "odd" / "model.toml").write_text("max_batsh = 2\nthreads = 'two'\n")
+    add(tmp_path / "deep" / "1" / "model.onnx")
+    (tmp_path / "deep" / "1" / "model.toml").write_text("max_batch = 2\n")
     with running(tmp_path) as server:
         repository = server.server.repository
         assert not repository.is_ready
         status, said, _ = ask(server, "/v2/health/ready")
-        assert (status, said["ready"], len(said["models"])) == (503, False, 4)
+        assert (status, said["ready"], len(said["models"])) == (503, False, 5)
         assert said["models"] == [row for row in repository.index() if row["state"] != "READY"]
         told = {row["name"]: (row["state"], row["reason"]) for row in repository.index()}
         assert told["good"] == ("READY", "")
-        assert {told[name][0] for name in ("bad", "empty", "flat", "odd")} == {"UNAVAILABLE"}
+        assert {told[name][0] for name in ("bad", "deep", "empty", "flat", "odd")} == {"UNAVAILABLE"}
         assert "did you mean 'max_batch'?" in told["odd"][1]
+        wanted = tmp_path / "deep" / "model.toml"
+        assert f"deep/1/model.toml: got it beside a version's files, wanted {wanted}" in told["deep"][1]
         assert "empty/1: got net.onnx, notes.txt, wanted one of flow.toml, " in told["empty"][1]
         assert "flat: versions: got model.onnx, wanted folders named by numbers" in told["flat"][1]
         with pytest.raises(RequestError, match=r"model 'odd'.*max_batsh"):
@@ -324,6 +328,17 @@ def test_a_folder_that_is_away_for_a_while(tmp_path: Path) -> None:
         shutil.rmtree(there / "m")
         server.do(repository.look(anew=False))
         assert list(repository.models) == ["n"]
+
+
+def test_who_asks_until_a_model_is_ready_does_not_fill_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    with running(tmp_path) as server, caplog.at_level(logging.INFO, "bolt_numba"):
+        caplog.clear()
+        for path in ("/v2/health/ready", "/v2/models/m/ready", "/v2/models/m"):
+            assert ask(server, path)[0] == 503
+        assert [getattr(record, "path", "") for record in caplog.records] == ["/v2/models/m"]
 
 
 def test_what_is_not_ready_is_told_to_who_has_the_token(tmp_path: Path) -> None:

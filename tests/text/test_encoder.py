@@ -246,6 +246,9 @@ def test_models_that_are_no_encoders(tmp_path: Path) -> None:
         Encoder(place)
     with pytest.raises(InvalidModelError, match="got no model, wanted one of model"):
         Encoder(tmp_path.parent)
+    (place / "model.onnx").rename(place / "model.safetensors")
+    with pytest.raises(InvalidModelError, match=r"got model.safetensors, which has no network.*text\.md"):
+        Encoder(place)
 
 
 def test_a_missing_file_is_told_in_the_same_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,9 +286,16 @@ def test_an_option_that_there_is_not(place: Path) -> None:
 # --- what texts may be -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("given", "got"), [("a", "'a'"), ([1], "1"), (["a", b"b"], "b'b'"), (None, "None"), (7, "7")])
-def test_what_is_no_list_of_texts(given: Any, got: str, encoder: Encoder) -> None:
-    with pytest.raises(DTypeError, match=f"texts: got {got}, wanted a list of texts"):
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("a", "texts: got 'a', wanted a list of texts"), (None, "texts: got None, wanted a list"),
+        (7, "texts: got 7, wanted a list"), ([1], "texts: number 0: got 1, wanted a text"),
+        (["a", b"b"], "texts: number 1: got b'b', wanted a text"),
+    ],
+)  # fmt: skip
+def test_what_is_no_list_of_texts(given: Any, said: str, encoder: Encoder) -> None:
+    with pytest.raises(DTypeError, match=said):
         encoder.embed(given)
 
 
@@ -308,7 +318,7 @@ def test_texts_of_a_column(encoder: Encoder) -> None:
     wanted = encoder.embed(["a b", "c"])
     for column in (np.array(["a b", "c"]), np.array(["a b", "c"], object), iter(["a b", "c"])):
         assert np.array_equal(encoder.embed(column), wanted)
-    with pytest.raises(DTypeError, match="texts: got nan, wanted a list of texts"):
+    with pytest.raises(DTypeError, match="texts: number 1: got nan, wanted a text"):
         encoder.embed(np.array(["a b", np.nan], object))
 
 
