@@ -281,8 +281,7 @@ class Repository:
     async def unload(self, name: str) -> None:
         """Take a model away; its requests that are under way are answered.  Raises RequestError for an unknown one."""
         async with self.locks.setdefault(name, asyncio.Lock()):
-            is_known = name in self.models or bool(self.rows(name))
-            if not is_known and (self.has_begun or self.together is None):  # else others have it, and it comes later
+            if name not in self.models and not self.rows(name):
                 raise RequestError(f"model: got {shown(name)}, wanted one of {sorted(self.models)}", "missing")
             self._drop(name, list(self.models.pop(name, {}).values()))
             self._forget(name)

@@ -436,22 +436,16 @@ def test_what_was_unloaded_stays_so(tmp_path: Path) -> None:
         assert not repository.locks
 
 
-def test_a_process_that_begins_may_be_told_to_unload(tmp_path: Path) -> None:
-    """Before it has looked, as others had the model: it must not load it afterwards."""
-    add(tmp_path / "m" / "1" / "model.onnx")
-    repository, asked = Repository(tmp_path, {}, ModelSettings()), list[str]()
+def test_names_that_no_file_has_are_not_told_to_others() -> None:
+    """A pipe between processes has no room for them."""
+    repository, asked = Repository(None, {}, ModelSettings()), list[str]()
 
     async def together(name: str, loads: bool) -> None:
         asked.append(name)
 
     async def begin() -> None:
         repository.together = together
-        await repository.unload("m")
-        await repository.look(anew=False)
-        assert not repository.models
-        with pytest.raises(RequestError, match="'m'"):
-            await repository.unload("m")
-        with pytest.raises(RequestError, match="model: got 'xxx"):  # a pipe has no room for it
+        with pytest.raises(RequestError, match="model: got 'xxx"):
             await repository.change("x" * 3_000_000, (), loads=True)
         assert not asked
         await repository.change("m", (), loads=True)
