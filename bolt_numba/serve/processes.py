@@ -120,7 +120,8 @@ class Herd:
                 else:
                     self.woken.recv(WOKEN)
             while self.workers and (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
-                self._look_after(*ended)
+                if ended[0] in self.workers:  # others are children of what was loaded before
+                    self._look_after(*ended)
 
     def _begin(self, number: int) -> None:
         ours, theirs = Pipe()
