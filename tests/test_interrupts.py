@@ -26,6 +26,7 @@ from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.pointwise import Exp, Relu
+from bolt_numba.runtime.runner import Runner
 from bolt_numba.types import F32, Array, Sym, TensorType
 from tests.near import assert_near
 
@@ -119,6 +120,21 @@ def test_two_threads_fork_at_once() -> None:
     for owner, name in locks._awaited:
         assert getattr(owner, name).acquire(timeout=60), name
         getattr(owner, name).release()
+
+
+def test_a_session_can_plan_at_each_step_of_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork or an interrupt may come between any two: what has no graph any more knows how to make it."""
+    session, seen = bn.compile(to_onnx(network()).SerializeToString()), list[bool]()
+    session(feed(3))
+
+    def put(self: Runner, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        seen.append(bool(self.region.nodes) or self.make is not None)
+
+    monkeypatch.setattr(Runner, "__setattr__", put)
+    session.close()
+    assert not session._runner.region.nodes
+    assert all(seen)
 
 
 # -------------------------------------------------------------------------------------------------------- interrupts

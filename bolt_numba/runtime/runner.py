@@ -433,8 +433,8 @@ class Runner:
             self.bodies.clear()
             self.orders.clear()
             self.data.clear()
+            self.packs, self.make = packs, make  # first: a child of a fork, or an interrupt, may find it half done
             self.region = Region([Value(v.name, v.type) for v in self.region.inputs], [], [])
-            self.packs, self.make = packs, make
 
     def anew(self, threads: int) -> Runner:
         """A runner without plans for so many threads: of the same graph, with the same packs."""
