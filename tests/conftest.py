@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
@@ -142,3 +143,14 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
         return Done(app.run([str(a) for a in args]), *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def logs() -> Iterator[None]:
+    """The command's log is not that of later tests."""
+    loggers = [logging.getLogger(name) for name in ("bolt_numba", "uvicorn.error")]
+    before = [(each.level, each.propagate, each.handlers[:]) for each in loggers]
+    yield
+    for each, (least, propagate, handlers) in zip(loggers, before, strict=True):
+        each.setLevel(least)
+        each.propagate, each.handlers = propagate, handlers

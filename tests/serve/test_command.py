@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import signal
@@ -214,17 +213,6 @@ def test_runs_that_never_end_do_not_keep_the_server(tmp_path: Path) -> None:
         assert status(address, "/v2/models/m/infer", body) == 504
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
-
-
-@pytest.fixture
-def logs() -> Iterator[None]:
-    """The command's log is not that of later tests."""
-    loggers = [logging.getLogger(name) for name in ("bolt_numba", "uvicorn.error")]
-    before = [(each.level, each.propagate, each.handlers[:]) for each in loggers]
-    yield
-    for each, (level, propagate, handlers) in zip(loggers, before, strict=True):
-        each.setLevel(level)
-        each.propagate, each.handlers = propagate, handlers
 
 
 @pytest.mark.usefixtures("logs")

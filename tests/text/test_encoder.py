@@ -251,6 +251,7 @@ def test_models_that_are_no_encoders(tmp_path: Path) -> None:
         Encoder(place)
 
 
+@pytest.mark.usefixtures("logs")
 def test_a_missing_file_is_told_in_the_same_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "nothing.onnx")
     for opens in (Encoder, bn.compile, bn.load, bn.batch.Predictor):
