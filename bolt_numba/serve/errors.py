@@ -67,7 +67,7 @@ def failure(error: Exception) -> tuple[str, str]:
     FAILURES.labels(kind).inc()
     if kind == "internal":
         log.error("a request failed", exc_info=error)
-    return kind, plain(str(as_bolt_error(error, "request")) or kind)[:MOST_SAID]
+    return kind, spelled(str(as_bolt_error(error, "request")) or kind)[:MOST_SAID]
 
 
 def shown(given: Any) -> str:
@@ -75,7 +75,7 @@ def shown(given: Any) -> str:
     return _shortly.repr(given)[: _shortly.maxstring]
 
 
-def plain(text: str) -> str:
+def spelled(text: str) -> str:
     """A text in which what is no Unicode is spelled: names of files may have it, JSON and metrics may not."""
     return text.encode(errors="backslashreplace").decode()
 

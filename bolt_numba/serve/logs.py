@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import orjson
 
-from bolt_numba.serve.errors import plain
+from bolt_numba.serve.errors import spelled
 
 FIELDS = ("method", "path", "status", "ms", "request_id", "model")
 """What a line may have beside its message, given as ``extra``."""
@@ -19,7 +19,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         row = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(), "message": plain(record.getMessage()),
+            "level": record.levelname.lower(), "message": spelled(record.getMessage()),
         }  # fmt: skip
         row |= {key: getattr(record, key) for key in FIELDS if getattr(record, key, None) is not None}
         if record.exc_info:

@@ -119,8 +119,8 @@ class Herd:
                     self._hear(pipes[ready], ready)
                 else:
                     self.woken.recv(WOKEN)
-            while self.workers and (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
-                if ended[0] in self.workers:  # others are children of what was loaded before
+            for pid in list(self.workers):  # no other child, which somebody else may wait for
+                if (ended := os.waitpid(pid, os.WNOHANG)) != (0, 0):
                     self._look_after(*ended)
 
     def _begin(self, number: int) -> None:

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from bolt_numba.base.border import as_bolt_error
 from bolt_numba.base.errors import BoltError
-from bolt_numba.serve.errors import RequestError, plain, shown
+from bolt_numba.serve.errors import RequestError, shown, spelled
 from bolt_numba.serve.models import FLOWS, ServedModel, StoredVersion, is_flow, session_of
 from bolt_numba.serve.settings import ALL, FILE, LATEST, ModelSettings, SettingsError, settings_of
 from bolt_numba.sessions.session import Session
@@ -123,7 +123,7 @@ class Repository:
 
     def _paths(self) -> dict[str, Path]:
         found = (_models_in(self.folder) if self.folder is not None else {}) | self.files
-        return {plain(name): path for name, path in found.items()}
+        return {spelled(name): path for name, path in found.items()}
 
     def _sources(self, name: str) -> dict[str, StoredVersion]:
         """Versions of a model that shall serve."""
@@ -191,7 +191,7 @@ class Repository:
     async def look(self, anew: bool = True) -> None:
         """Load what is new or changed, unload what is gone.  What cannot be loaded is told in `index` and the log."""
         if self.folder is not None and not self.folder.is_dir():  # it may be away while others put a new one there
-            log.error("%s: got no folder, wanted that of the models: what serves goes on", plain(str(self.folder)))
+            log.error("%s: got no folder, wanted that of the models: what serves goes on", spelled(str(self.folder)))
             return
         names = await asyncio.to_thread(self.names)
         for name in names:
@@ -199,7 +199,7 @@ class Repository:
                 try:
                     await self.load(name, anew)
                 except RequestError as error:
-                    log.error("%s", plain(str(error)))
+                    log.error("%s", spelled(str(error)))
         for name in {n for n, _ in self.states} - set(names):
             await self.unload(name)
             self.unloaded.discard(name)
@@ -260,12 +260,12 @@ class Repository:
             self._failed(name, version, said)
             raise RequestError(f"model {name!r}: version {version}: {said}") from error
         self.states[name, version] = (READY, "")
-        log.info("model %s version %s is ready: %s", name, version, plain(str(source.path)))
+        log.info("model %s version %s is ready: %s", name, version, spelled(str(source.path)))
         return model
 
     def _failed(self, name: str, version: str, reason: str) -> None:
         """A version could not be loaded; one that serves under its number goes on."""
-        reason = plain(reason)
+        reason = spelled(reason)
         serves = self.models.get(name, {})
         if version in serves:
             self.states[name, version] = (READY, f"a newer file was not loaded: {reason}")
