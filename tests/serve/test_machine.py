@@ -48,7 +48,11 @@ MARGIN_S = 5.0
 """A request with a deadline is answered so much later at most, on a machine that runs the rest of the suite."""
 WAIT_S = 60.0
 GROWTH = 24 << 20
-"""Bytes that the process may grow by in the second half of all examples."""
+"""Bytes that the second half of all examples may hold at most beyond what the first half held.
+
+Against the most of the first half, as the system takes pages from a process and gives them back: pages of other tests in
+it were 60 MB.
+"""
 
 _machines = itertools.count()
 _seen: list[int] = []
@@ -493,4 +497,5 @@ def test_requests_while_models_change() -> None:
     )  # fmt: skip
     run_state_machine_as_test(ServerMachine, settings=examples)
     if len(_seen) >= 100:
-        assert max(_seen) - _seen[len(_seen) // 2] < GROWTH, _seen
+        half = len(_seen) // 2
+        assert max(_seen[half:]) - max(_seen[:half]) < GROWTH, _seen
