@@ -24,6 +24,7 @@ NO_SPELLING = {
     "PairwiseCoupling", "BinaryPack", "BinaryConv", "BinaryMatMul", "Histogram", "PriorBox", "PSRoiPool", "CumMax",
     "CumMin", "LogCumSumExp", "SearchSorted", "GatherTree", "Inverse", "MulticlassNMS", "MatrixNMS",
     "GenerateProposals", "FitImage", "WarpImage", "YuvToRgba", "QuantizeRows", "RaggedAttention",
+    "MatMulForm", "GatherForm",
 }  # fmt: skip
 """Operators that ONNX has no words for."""
 

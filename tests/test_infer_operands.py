@@ -45,7 +45,7 @@ DTYPES = (F32, F64, F16, I64, I32, U8, BOOL, STRING)
 
 ZEROED: dict[str, int] = {
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "MaxRoiPool"), 1),
-    **dict.fromkeys(("PSRoiPool", "GatherTree"), 1),
+    **dict.fromkeys(("PSRoiPool", "GatherTree", "GatherForm"), 1),
     **dict.fromkeys(("RNN", "GRU", "LSTM", "DynamicQuantizeLSTM"), 4),
     "ReverseSequence": 1,
     "RoiAlign": 2,

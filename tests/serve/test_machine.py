@@ -50,9 +50,7 @@ WAIT_S = 60.0
 GROWTH = 24 << 20
 """Bytes that the second half of all examples may hold at most beyond what the first half held.
 
-Against the most of the first half, as the system takes pages from a process and gives them back: pages of other tests in
-it were 60 MB.
-"""
+Against the most: the system takes pages of a process away and gives them back; those of other tests were 60 MB."""
 
 _machines = itertools.count()
 _seen: list[int] = []

@@ -54,7 +54,7 @@ class Gather(Op):
         axis = normalise_axis(self, self.axis, len(x.shape))
         if indices.shape is None:
             return TensorType(x.dtype, None)
-        _want_places(self, indices.shape, x.shape[axis])
+        want_places(self, indices.shape, x.shape[axis])
         return TensorType(x.dtype, x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
 
     def reference(self, x: Array, indices: Array) -> Array:
@@ -112,10 +112,10 @@ def _elementwise_index(owner: Any, x: TensorType, indices: TensorType) -> None:
         if i != axis and isinstance(d, int) and isinstance(size, int) and d > size:
             raise owner.fail(f"dimension {i} of indices", d, f"at most {size}")
     if shape is not None:
-        _want_places(owner, shape, x.shape[axis])
+        want_places(owner, shape, x.shape[axis])
 
 
-def _want_places(owner: Op, indices: Shape, *sizes: Dim) -> None:
+def want_places(owner: Op, indices: Shape, *sizes: Dim) -> None:
     """Raise ShapeError for indices into axes of which one has no elements."""
     if 0 in sizes and all(isinstance(d, int) and d for d in indices):
         raise owner.fail("shape of indices", list(indices), "none, as x has no elements along the axis")
@@ -155,7 +155,7 @@ class GatherND(Op):
             return TensorType(x.dtype, None)
         self.fail_if(not 1 <= depth <= len(x.shape) - b, "last dimension of indices", depth, f"1 to {len(x.shape) - b}")
         want_dims(self, "indices", indices, *x.shape[:b], *(None,) * (len(indices.shape) - b))
-        _want_places(self, indices.shape, *x.shape[b : b + depth])
+        want_places(self, indices.shape, *x.shape[b : b + depth])
         return TensorType(x.dtype, indices.shape[:-1] + x.shape[b + depth :])
 
     def reference(self, x: Array, indices: Array) -> Array:
@@ -223,7 +223,7 @@ class ScatterND(Op):
             if isinstance(depth, int):
                 self.fail_if(not 1 <= depth <= len(x.shape), "last dimension of indices", depth, f"1 to {len(x.shape)}")
                 want_dims(self, "updates", updates, *indices.shape[:-1], *x.shape[depth:])
-                _want_places(self, indices.shape, *x.shape[:depth])
+                want_places(self, indices.shape, *x.shape[:depth])
         return TensorType(x.dtype, x.shape)
 
     def reference(self, x: Array, indices: Array, updates: Array) -> Array:

@@ -1,0 +1,41 @@
+"""Cases of products with weights as GGUF files have them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bolt_numba.ops.layers.products.forms import FORMS
+from bolt_numba.ops.layers.products.matmul_forms import GatherForm, MatMulForm
+from bolt_numba.types import Array
+from tests.cases import Case, cases
+from tests.cases.draw import Draw, flags, maybe, pick, real, whole
+
+
+def stored(draw: Draw, name: str, n: int, blocks: int) -> Array:
+    """Bytes of weights: any codes, finite scales."""
+    form = FORMS[name]
+    raw = whole(draw, (n, blocks * form.size), 0, 255, np.uint8)
+    for at in (form.scale, form.offset) if form.middle is None else (form.scale,):
+        form.blocks(raw)[..., at : at + 2] = real(draw, (n, blocks, 1), -0.1, 0.1).astype(np.float16).view(np.uint8)
+    return raw
+
+
+def width(draw: Draw, name: str) -> int:
+    """Blocks of a row."""
+    return int(pick(draw, 1, 2) if FORMS[name].block > 32 else pick(draw, 1, 2, 5, 9))
+
+
+@cases(MatMulForm)
+def matmul_form(draw: Draw, op: type[MatMulForm]) -> Case:
+    name, m, n = pick(draw, *FORMS), pick(draw, 1, 2, 3, 5, 6, 7, 12, 13, 30), pick(draw, 1, 7, 16, 33, 70)
+    blocks = width(draw, name)
+    k = blocks * FORMS[name].block
+    x, bias = real(draw, pick(draw, (m, k), (1, m, k))), maybe(draw, real(draw, (n,)))
+    return Case(op(name, draw(flags)), (x, stored(draw, name, n, blocks), bias), exact=False, rtol=1e-4)
+
+
+@cases(GatherForm)
+def gather_form(draw: Draw, op: type[GatherForm]) -> Case:
+    name, n = pick(draw, *FORMS), pick(draw, 1, 3, 20)
+    indices = whole(draw, pick(draw, (), (0,), (4,), (2, 3)), -n, n - 1, pick(draw, np.int32, np.int64))
+    return Case(op(name), (stored(draw, name, n, width(draw, name)), indices))

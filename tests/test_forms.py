@@ -1,0 +1,94 @@
+"""Weights as GGUF files store them: what their bytes mean, and products and rows of them."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+
+from bolt_numba.errors import DataError, OptionError, ShapeError
+from bolt_numba.ops.layers.products.forms import FORMS
+from bolt_numba.ops.layers.products.matmul_forms import GatherForm, MatMulForm, rounded_rows
+from bolt_numba.types import F32, I64, U8, Array, TensorType
+
+RNG = np.random.default_rng(34)
+GOLDEN = {
+    "Q4_0": (0xA584C634, [-0.257080078125, 0.51416015625, 0.414306640625]),
+    "Q4_1": (0x6F878617, [1.900146484375, 1.2574462890625, 4.314208984375]),
+    "Q5_0": (0x2B622804, [1.1568603515625, -1.799560546875, -1.242919921875]),
+    "Q5_1": (0x99C822D5, [1.12890625, 2.928466796875, 6.800048828125]),
+    "Q8_0": (0xBDB9DAFC, [4.884521484375, 2.1851806640625, 38.1162109375]),
+    "Q2_K": (0x8AF549EF, [-3.3587646484375, 4.62744140625, -15.89697265625]),
+    "Q3_K": (0x0C5217D4, [-0.771240234375, -10.79736328125, -23.201171875]),
+    "Q4_K": (0x28CFB23A, [25.450927734375, 31.106689453125, 138.098876953125]),
+    "Q5_K": (0x3F7A0861, [-35.957275390625, -19.76123046875, 173.620849609375]),
+    "Q6_K": (0x4D4AD807, [-19.02392578125, 92.548828125, 185.609375]),
+}
+"""Of what gguf 0.19.0 makes of `bytes_of`: the CRC of all, zeros without signs; three of the last row."""
+
+
+def bytes_of(name: str) -> Array:
+    """Two rows of three blocks."""
+    form = FORMS[name]
+    raw = (np.arange(2 * 3 * form.size) ** 2 * 7 // 5 % 256).astype(U8).reshape(2, -1)
+    for i, at in enumerate([form.scale, form.offset] if form.middle is None else [form.scale]):
+        halves = (np.arange(6).reshape(2, 3, 1) / 7 - 0.3 + i).astype(np.float16)
+        form.blocks(raw)[..., at : at + 2] = halves.view(U8)
+    return raw
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_what_bytes_mean(name: str) -> None:
+    crc, some = GOLDEN[name]
+    made = FORMS[name].weights(bytes_of(name))
+    assert made[1, [0, 17, -1]].tolist() == some
+    assert zlib.crc32((made + np.float32(0)).tobytes()) == crc
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_products_and_rows(name: str) -> None:
+    raw, weights = bytes_of(name), FORMS[name].weights(bytes_of(name))
+    x, bias = RNG.normal(size=(3, weights.shape[1])).astype(F32), RNG.normal(size=2).astype(F32)
+    np.testing.assert_allclose(MatMulForm(name, False).reference(x, raw, bias), x @ weights.T + bias, rtol=1e-5)
+    np.testing.assert_allclose(MatMulForm(name).reference(x, raw), rounded_rows(x) @ weights.T, rtol=1e-5)
+    assert np.array_equal(GatherForm(name).reference(raw, np.array([[1], [-2]])), weights[[[1], [0]]])
+
+
+def test_x_is_rounded_by_groups() -> None:
+    x = RNG.normal(size=(4, 100)).astype(F32) * np.float32(10) ** RNG.integers(-20, 20, (4, 100)).astype(F32)
+    made = rounded_rows(x)
+    for start in range(0, 100, 32):
+        group = x[:, start : start + 32]
+        scale = np.abs(group).max(axis=1, keepdims=True) / 127
+        codes = made[:, start : start + 32] / scale
+        assert np.abs(codes - np.rint(codes)).max() < 1e-4
+        assert (np.abs(made[:, start : start + 32] - group) <= 0.5001 * scale).all()
+
+
+def test_halves_go_to_even() -> None:
+    x = np.zeros((1, 32), F32)
+    x[0, :6] = 127, 0.5, 1.5, 2.5, -0.5, -1.5
+    assert rounded_rows(x)[0, :6].tolist() == [127, 0, 2, 2, 0, -2]
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+def test_groups_that_are_not_finite_are_nan(number: float) -> None:
+    x = np.ones((2, 64), F32)
+    x[0, 40] = number
+    made = np.isnan(rounded_rows(x))
+    assert made.tolist() == [[False] * 32 + [True] * 32, [False] * 64]
+    assert np.array_equal(rounded_rows(np.zeros((1, 32), F32)), np.zeros((1, 32), F32))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    x, raw = TensorType(F32, (2, 64)), TensorType(U8, (3, 68))
+    assert MatMulForm("Q8_0").infer(x, raw) == TensorType(F32, (2, 3))
+    with pytest.raises(ShapeError, match="MatMulForm: bytes of a row: got 70, wanted a multiple of 34"):
+        MatMulForm("Q8_0").infer(x, TensorType(U8, (3, 70)))
+    with pytest.raises(ShapeError, match="MatMulForm: last dimension of x: got 64, wanted 32"):
+        MatMulForm("Q8_0").infer(x, TensorType(U8, (3, 34)))
+    with pytest.raises((ShapeError, OptionError), match="GatherForm: form: got Q9_9, wanted"):
+        GatherForm("Q9_9").infer(raw, TensorType(I64, (1,)))
+    with pytest.raises(DataError, match=r"GatherForm: indices\[1\]: got 3, wanted -3 to 2"):
+        GatherForm("Q8_0").reference(np.zeros((3, 34), U8), np.array([0, 3]))
