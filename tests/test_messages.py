@@ -280,7 +280,6 @@ FILES: dict[str, tuple[bytes, str]] = {
     "net.keras": (b"PK\x03\x04\x14\0metadata.json", "a model of Keras, wanted ONNX: model.export(FOLDER), then"),
     "net.pth": (b"\x80\x02\x8a\nl\xfc\x9cF", "a model of PyTorch, wanted ONNX: torch.onnx.export(model, (x,),"),
     "net.safetensors": (b"@\0\0\0\0\0\0\0{}", "safetensors, weights without operators, wanted ONNX: optimum-cli"),
-    "net.gguf": (b"GGUF\x03\0\0\0", "a GGUF file, weights without operators, wanted ONNX: optimum-cli"),
     "net.xml": (b'<?xml version="1.0"?>\n<net name="m" version="11">', "a model of OpenVINO, wanted the model that"),
     "other.xml": (b'<?xml version="1.0"?>\n<a/>', "a model of OpenVINO, wanted the model that"),
     "net.mlmodel": (b"\x08\x05\x12\x10", "a model of Core ML, wanted the model that it was made of: of PyTorch"),

@@ -56,7 +56,7 @@ SOURCES = ("base", "codegen", "converters", "devices", "ir", "kernels", "ops", "
 """Folders of this package on which it depends what a plan is, and how it is read."""
 DAMAGED = (LookupError, ValueError, TypeError, OSError, RecursionError, struct.error)
 """What reading a damaged file ends in; all else is a fault of ours."""
-FORMATS = ("onnx", "tflite", "bolt")
+FORMATS = ("onnx", "tflite", "bolt", "gguf")
 """Models that are one file, or name the others that they have."""
 _OURS = "bolt_numba."
 _READERS = {format.upper(): f"{_OURS}converters.{format}.reading.registry" for format in FORMATS}

@@ -20,7 +20,7 @@ from bolt_numba.ir.model import Model
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes]"
 
-SUFFIXES = (".onnx", ".tflite", ".bolt", ".caffemodel")
+SUFFIXES = (".onnx", ".tflite", ".bolt", ".caffemodel", ".gguf")
 """Of files that are a whole model each."""
 SHOWN_FILES = 8
 """Files of an unknown folder that a message names."""
@@ -157,6 +157,16 @@ def _read_tflite(content: Content) -> Model:
     return read_tflite(content.view, content.name, content.folders)
 
 
+def _is_gguf(head: bytes, path: Path | None) -> bool:
+    return head.startswith(b"GGUF") or (path is not None and path.suffix.lower() == ".gguf")
+
+
+def _read_gguf(content: Content) -> Graph:
+    from bolt_numba.converters.gguf.read import read_gguf
+
+    return read_gguf(content.view, content.name)
+
+
 def _is_paddle(head: bytes, path: Path | None) -> bool:
     from bolt_numba.converters.paddle.detect import is_paddle
 
@@ -195,6 +205,7 @@ def _read_caffe_mean(content: Content) -> Graph:
 
 FORMATS: dict[str, Format] = {
     "bolt": Format(_is_bolt, _read_bolt),
+    "gguf": Format(_is_gguf, _read_gguf),
     "tflite": Format(_is_tflite, _read_tflite),
     "caffe mean": Format(_is_caffe_mean, _read_caffe_mean),
     "onnx": Format(_is_onnx, _read_onnx, unsupported=_unsupported_onnx),

@@ -59,7 +59,6 @@ class OtherKind:
 
 OTHER_KINDS: tuple[OtherKind, ...] = (
     OtherKind("a model of Huawei's Bolt", f"{_SOURCE} by X2bolt: it is read as it is", (), _begins(_HUAWEI, at=4)),
-    OtherKind("a GGUF file, weights without operators", _WEIGHTS, (".gguf",), _begins(b"GGUF")),
     OtherKind("safetensors, weights without operators", _WEIGHTS, (".safetensors",)),
     OtherKind("a model of Keras", _KERAS, (".keras",)),
     OtherKind("an HDF5 file, mostly a model of Keras", _KERAS, (".h5", ".hdf5"), _begins(b"\x89HDF")),

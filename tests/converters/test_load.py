@@ -96,7 +96,6 @@ NO_MODELS = {
     b"PK\x03\x04\x14\x00": "a zip archive",
     b"\x1f\x8b\x08": "a gzip archive",
     b"\x89HDF\r\n": "an HDF5 file",
-    b"GGUF\x03": "a GGUF file",
     b"": "an empty file, wanted a model",
 }
 

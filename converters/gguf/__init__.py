@@ -1,0 +1,1 @@
+"""Language models in GGUF files: container, families of decoders, tokenizers."""

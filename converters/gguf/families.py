@@ -1,0 +1,174 @@
+"""The families of decoders, by what tells them apart, and the sizes that a file gives its own."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.records import record
+from bolt_numba.base.types import F32, Array
+from bolt_numba.converters.gguf.container import Gguf
+
+MOST_LAYERS, MOST_SIZE, MOST_POSITIONS = 1 << 12, 1 << 24, 1 << 31
+"""Layers, elements of a row, and positions that a decoder has at most."""
+EPSILON, BASE = 1e-5, 10000.0
+"""Of norms, and of angles, where a file says none."""
+TURNS = {"beta_fast": 32.0, "beta_slow": 1.0}
+"""How often pairs of elements turn in the first context that yarn leaves as they are, and that it slows wholly."""
+
+
+@record(frozen=True)
+class Family:
+    """What a decoder does other than llama.
+
+    neighbours: whether rotary pairs are neighbours, as llama's rows are stored, or halves of a head.  fused: queries,
+    keys and values are rows of one matrix, gates and values of the feed-forward layer those of another.  gelu: gates
+    by it, not by SiLU.  scaled: embeddings times the root of their size.  after: norms behind attention and
+    feed-forward layer, too.  cap, last_cap: of scores and of logits where the file says none.  pattern: of so many
+    layers the last sees all keys, the others a window; 0: all see it.  local_base: base of the angles of layers with a
+    window.  unturned: of so many layers the last has no rotary embedding.  large: number of layers from which on the
+    embedding's part of each head, not the head's own size, scales scores.
+    """
+
+    neighbours: bool = False
+    fused: bool = False
+    gelu: bool = False
+    scaled: bool = False
+    after: bool = False
+    cap: float = 0.0
+    last_cap: float = 0.0
+    pattern: int = 0
+    local_base: float = 0.0
+    unturned: int = 0
+    large: int = MOST_LAYERS + 1
+
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family(neighbours=True),
+    "qwen2": Family(),
+    "qwen3": Family(),
+    "phi3": Family(fused=True),
+    "smollm3": Family(neighbours=True, unturned=4),
+    "gemma": Family(gelu=True, scaled=True),
+    "gemma2": Family(gelu=True, scaled=True, after=True, cap=50.0, last_cap=30.0, pattern=2, large=46),
+    "gemma3": Family(gelu=True, scaled=True, after=True, pattern=6, local_base=10000.0, large=62),
+}
+"""By the architecture that files name.  Tensors tell of biases, norms of queries and keys, and factors of angles."""
+
+
+class DecoderSizes:
+    """The numbers of a decoder, as the keys of its file give them.
+
+    unsupported: a line for each that has no meaning here.  Raises InvalidModelError for what no decoder has.
+    """
+
+    def __init__(self, found: Gguf) -> None:
+        self.file, self.values = found.file, found.values
+        self.unsupported: list[str] = []
+        self.arch = found.text("general.architecture")
+        if self.arch not in FAMILIES:
+            self.unsupported.append(f"architecture '{self.arch}', wanted one of {', '.join(FAMILIES)}")
+            return
+        self.family = FAMILIES[self.arch]
+        self.layers = self.whole("block_count", most=MOST_LAYERS)
+        self.width, self.inner = self.whole("embedding_length"), self.whole("feed_forward_length")
+        self.heads = self.whole("attention.head_count")
+        self.kv_heads = self.whole("attention.head_count_kv", self.heads)
+        self.head = self.whole("attention.key_length", self.width // self.heads)
+        self.turned = self.whole("rope.dimension_count", self.head)
+        self.context = self.whole("context_length", most=MOST_POSITIONS)
+        self.window = self.whole("attention.sliding_window", 0, most=MOST_POSITIONS)
+        self.epsilon = self.real("attention.layer_norm_rms_epsilon", EPSILON)
+        self.cap = self.real("attn_logit_softcapping", self.family.cap)
+        self.last_cap = self.real("final_logit_softcapping", self.family.last_cap)
+        self._want(self.heads % self.kv_heads == 0, "attention.head_count", self.heads, f"{self.kv_heads} times some")
+        fits = self.turned % 2 == 0 and self.turned <= self.head
+        self._want(fits, "rope.dimension_count", self.turned, f"an even number up to {self.head}")
+        self._list_unsupported()
+
+    def _list_unsupported(self) -> None:
+        if self.whole("attention.value_length", self.head) != self.head:
+            self.unsupported.append("values of another size than keys")
+        if self.whole("expert_count", 0):
+            self.unsupported.append("experts")
+        if self.values.get(f"{self.arch}.attention.causal", True) is not True:
+            self.unsupported.append("attention to later positions")
+        if self.values.get("split.count", 0) not in (0, 1):
+            self.unsupported.append("a model in several files, wanted them merged into one")
+
+    def whole(self, key: str, default: int | None = None, most: int = MOST_SIZE) -> int:
+        """A whole number above 0, or its default; a row of them where all layers have the same."""
+        found = self.values.get(f"{self.arch}.{key}", default)
+        if isinstance(found, np.ndarray) and found.size and found.dtype.kind in "iu":
+            if (found != found[0]).any():
+                self.unsupported.append(f"{key} that differs between layers")
+            found = found[0].item()
+        fits = type(found) is int and (0 < found <= most or found == default)
+        self._want(fits, key, _shown(found), f"a whole number from 1 to {most}")
+        return int(found)  # type: ignore[arg-type]  # it fits
+
+    def real(self, key: str, default: float) -> float:
+        """A finite number that is not negative, or its default."""
+        found = self.values.get(f"{self.arch}.{key}", default)
+        fits = type(found) in (int, float) and 0 <= found < math.inf
+        self._want(fits, key, _shown(found), "a finite number that is not negative")
+        return float(found)
+
+    def _want(self, holds: bool, key: str, got: object, wanted: str) -> None:
+        if not holds:
+            raise InvalidModelError(f"{self.file}: key '{self.arch}.{key}': got {got}, wanted {wanted}")
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by."""
+        return 1 / math.sqrt(self.head if self.layers < self.family.large else self.width / self.heads)
+
+    def window_of(self, layer: int) -> int:
+        """Keys that a layer sees, itself included; below 0: all."""
+        pattern = self.family.pattern
+        return self.window if self.window and (not pattern or (layer + 1) % pattern) else -1
+
+    # --- angles ------------------------------------------------------------------------------------------------------
+
+    def angles(self, local: bool) -> tuple[Array, float]:
+        """Angles of a position, f32 [turned / 2], and what their sines are multiplied by.
+
+        local: of layers with a window.
+        """
+        base = self.real("rope.freq_base", BASE)
+        if local and self.family.local_base:
+            base = self.real("rope.freq_base_swa", self.family.local_base)
+        self._want(base > 1, "rope.freq_base", base, "more than 1")
+        pairs = np.arange(self.turned // 2)
+        plain = base ** (-2 * pairs / self.turned)
+        kind = self.values.get(f"{self.arch}.rope.scaling.type", "linear")
+        if (local and self.family.local_base) or kind == "none":
+            return plain.astype(F32), 1.0
+        factor = self.real("rope.scaling.factor", 0.0) or self.real("rope.scale_linear", 0.0) or 1.0
+        sines = self.real("rope.scaling.attn_factor", 1.0)
+        if kind == "yarn":
+            ends = [self._pair_of(base, self.real(f"rope.scaling.yarn_{key}", turns)) for key, turns in TURNS.items()]
+            low, high = max(0, math.floor(ends[0])), min(self.turned - 1, math.ceil(ends[1]))
+            slow = np.clip((pairs - low) / max(0.001, high - low), 0, 1)
+            return (plain * (1 - slow + slow / factor)).astype(F32), sines * (1 + 0.1 * math.log(factor))
+        if kind == "longrope":
+            return plain.astype(F32), sines
+        if kind != "linear":
+            self.unsupported.append(f"rope scaling '{kind!s:.40}', wanted none, linear, yarn or longrope")
+        return (plain / factor).astype(F32), 1.0
+
+    @property
+    def first_context(self) -> int:
+        """Positions that the model was first trained with."""
+        return self.whole("rope.scaling.original_context_length", self.context, MOST_POSITIONS)
+
+    def _pair_of(self, base: float, turns: float) -> float:
+        """Which pair of elements turns so many times in the first context."""
+        at = self.first_context / (2 * math.pi * max(turns, 1e-9))
+        return self.turned * math.log(at) / (2 * math.log(base))
+
+
+def _shown(found: object) -> str:
+    return "none" if found is None else f"{found!s:.40}"

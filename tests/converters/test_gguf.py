@@ -1,0 +1,93 @@
+"""Decoders in GGUF files: families, forms of weights, caches, against plain NumPy and llama.cpp."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ops.layers.products.forms import FORMS
+from bolt_numba.ops.layers.products.matmul_forms import MatMulForm
+from bolt_numba.types import Array
+from tests import models
+from tests.gguf_files import VOCABULARY, Tiny
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "text" / "smollm2.json"
+IDS = np.random.default_rng(0).integers(0, VOCABULARY, (2, 9))
+FAMILIES = {
+    "llama": Tiny("llama"),
+    "qwen2": Tiny("qwen2"),
+    "qwen3": Tiny("qwen3"),
+    "phi3": Tiny("phi3", attention__sliding_window=4, rope__dimension_count=6),
+    "smollm3": Tiny("smollm3", layers=4),
+    "gemma": Tiny("gemma"),
+    "gemma2": Tiny("gemma2", attention__sliding_window=3),
+    "gemma3": Tiny("gemma3", layers=6, attention__sliding_window=3),
+}
+
+
+def load(data: bytes, tmp_path: Path) -> Graph:
+    (tmp_path / "m.gguf").write_bytes(data)
+    return bn.load(tmp_path / "m.gguf")
+
+
+def exactly(graph: Graph) -> Graph:
+    """The graph with products of numbers as they are, not rounded to 8 bits."""
+    for node in graph.nodes:
+        if isinstance(node.op, MatMulForm):
+            node.op = MatMulForm(node.op.form, rounded=False)
+    return graph
+
+
+def played(graph: Graph, ids: Array, pieces: Sequence[int], room: int = 12, starts: Sequence[int] = (0, 0)) -> Array:
+    """Logits of all positions, [batch, positions, vocabulary], where the tokens come in pieces.
+
+    starts: positions that the cache of each sequence has before; they are those of tokens that ran alone.
+    """
+    run = bn.compile(graph, threads=1)
+    past = {v.name: np.zeros((2, *v.type.shape[1:2], room, *v.type.shape[3:]), np.float32) for v in graph.inputs[3:]}  # type: ignore[index,misc]
+    made, lengths, at = [], np.array(starts, np.int32), 0
+    for count in pieces:
+        now = ids[:, at : at + count]
+        feeds = {"input_ids": now, "past_lengths": lengths, "rows": np.arange(now.size), **past}
+        buffers = {name.replace("past_key_values", "present"): array for name, array in past.items()}
+        buffers["logits"] = np.empty((now.size, VOCABULARY), np.float32)
+        run.run_into(feeds, buffers)
+        made.append(buffers["logits"].reshape(2, count, -1))
+        lengths, at = lengths + np.int32(count), at + count
+    return np.concatenate(made, 1)
+
+
+@pytest.mark.parametrize("tiny", FAMILIES.values(), ids=FAMILIES)
+def test_families_compute_what_plain_numpy_does(tiny: Tiny, tmp_path: Path) -> None:
+    made = played(load(tiny.data(), tmp_path), IDS, (5, 1, 1, 2))
+    np.testing.assert_allclose(made, np.stack([tiny.logits(ids) for ids in IDS]), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [*FORMS, "F16", "BF16"])
+def test_matrices_stay_as_they_are_stored(kind: str, tmp_path: Path) -> None:
+    tiny = Tiny("llama", kind, layers=1, width=256)
+    graph = load(tiny.data(), tmp_path)
+    held = {v.const.dtype.name for v in graph.constants() if v.const is not None and v.const.ndim == 2}
+    assert held == {"F16": {"float16"}, "BF16": {"bfloat16"}}.get(kind, {"uint8"})
+    made = played(exactly(graph), IDS, (9,))
+    error = np.abs(made - np.stack([tiny.logits(ids) for ids in IDS])).max()
+    assert error < (0.05 if kind == "BF16" else 2e-4)  # processors that multiply bf16 round the other side, too
+
+
+def test_smollm2_continues_as_llama_cpp_does() -> None:
+    graph = exactly(bn.load(models.fetch("smollm2.gguf")))
+    row = json.loads(GOLDEN.read_text())["prompts"][1]
+    ids = [*row["ids"], *row["floats"]["tokens"]][:40]
+    feeds: dict[str, Any] = {"input_ids": np.array([ids]), "past_lengths": np.zeros(1, np.int32)}
+    feeds["rows"] = np.arange(len(row["ids"]) - 1, len(ids) - 1)
+    feeds |= {v.name: np.zeros((1, 3, len(ids), 64), np.float32) for v in graph.inputs[3:]}
+    (logits, *_) = bn.compile(graph, threads=2).run(None, feeds)
+    np.testing.assert_allclose(*np.array([(logits[0, i], x) for i, x in row["floats"]["first"]]).T, rtol=0, atol=1e-3)
+    assert logits.argmax(1).tolist() == ids[len(row["ids"]) :]
