@@ -38,6 +38,8 @@ class Op:
     """Operands that a node always has; the last of them may be None."""
     bounds: ClassVar[dict[int, tuple[int, int]]] = {}
     """Those of them whose content decides only where it is greater than a dimension: (operand, axis)."""
+    narrow_inputs: ClassVar[tuple[int, ...]] = ()
+    """Operands that may stay f16 where all else is f32."""
     data_bounds: ClassVar[dict[str, str]] = {}
     """By operand: what its content may make a kernel read or write, and where that is bounded.
 

@@ -70,10 +70,12 @@ def rotary_embedding(draw: Draw, op: type[RotaryEmbedding]) -> Case:
 def group_query_attention(draw: Draw, op: type[GroupQueryAttention]) -> Case:
     n, kv_heads, d = pick(draw, 1, 2), pick(draw, 1, 2), pick(draw, 4, 16, 20, 33)
     heads, s = kv_heads * pick(draw, 1, 2, 3), pick(draw, 1, 1, 2, 5, 13, 40)
-    before = np.zeros(n, np.int64) if draw(flags) else whole(draw, (n,), 0, 50, np.int64)
+    before = np.zeros(n, np.int64) if draw(flags) else whole(draw, (n,), 0, pick(draw, 50, 50, 600), np.int64)
     total = s + int(before.max())
-    held = int(before.max()) + pick(draw, 0, 0, 1, 30)
+    held = int(before.max()) + pick(draw, 0, 0, 1, 30, 300)
     past = [real(draw, (n, kv_heads, held, d)) for _ in range(2)] if held or draw(flags) else [None, None]
+    if held and draw(flags):
+        past = [x.astype(np.float16) for x in past]
     operands = [real(draw, (n, s, width * d)) for width in (heads, kv_heads, kv_heads)]
     bias = maybe(draw, real(draw, (pick(draw, 1, n), pick(draw, 1, heads), s, total)))
     sink = maybe(draw, real(draw, (heads,)))

@@ -104,12 +104,13 @@ class Retyping:
         is_back = isinstance(node.op, Cast) and node.op.to in self.old
         if is_back or node.op.has_side_state or graph_attributes(node.op):
             return False
-        found = [v for v in node.inputs if self.is_old(v)]
+        found = [v for v, c in zip(node.inputs, self.changes(node), strict=True) if c]
         return bool(found) and (not _moves(node) or any(id(v) in self.made for v in found))
 
     def changes(self, node: Node) -> list[bool]:
         """Whether each operand of a node that `takes` accepts is replaced."""
-        return [self.is_old(v) for v in node.inputs]
+        stay = node.op.narrow_inputs if self.old == HALVES else ()
+        return [self.is_old(v) and (i not in stay or _dtype(v) != F16) for i, v in enumerate(node.inputs)]
 
     def _retype(self, node: Node) -> bool:
         """Build a node on new values, unless its results then have other types than they should."""
@@ -122,13 +123,14 @@ class Retyping:
             types = infer_types(node.op, ins)
         except BoltError:
             return False
-        wanted = [(self.new if self.is_old(v) else v.type.dtype, v.type.shape) for v in node.outputs]
-        if [(t.dtype, t.shape) for t in types] != wanted:
-            return False
+        for t, v in zip(types, node.outputs, strict=True):
+            is_as_it_was = t.dtype == v.type.dtype and (not self.is_old(v) or bool(node.op.narrow_inputs))
+            if t.shape != v.type.shape or not (is_as_it_was or (self.is_old(v) and t.dtype == self.new)):
+                return False
         made = self.b.node(node.op, *(self._new(v) if c else v for v, c in zip(node.inputs, changes, strict=True)))
         made.name = node.name
         for old, new in zip(node.outputs, made.outputs, strict=True):
-            if self.is_old(old):
+            if self.is_old(old) and new.type.dtype == self.new:
                 self.made[id(old)] = new
             else:
                 self.graph.replace_uses(old, new)

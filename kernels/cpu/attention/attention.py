@@ -17,25 +17,20 @@ import numpy as np
 from bolt_numba.base.records import record
 from bolt_numba.base.selects import least
 from bolt_numba.base.types import F32 as F32_TYPE
+from bolt_numba.kernels.cpu.attention.few import FEW_QUERIES, NO_GROUP, SHARED, few_steps, heads_reach
 from bolt_numba.kernels.cpu.attention.score_rows import (
-    KEYS_AT_ONCE,
     PANEL,
     VECTORS,
-    add_values,
     copy_queries,
     exp_scores,
     find_top,
     pack_keys,
     pack_values,
-    prefetch_rows,
-    scale_rows,
-    score_keys,
     write_block,
 )
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     ceil_div,
-    fill_bytes,
     inline,
     load_f32,
     load_i64,
@@ -45,11 +40,10 @@ from bolt_numba.kernels.cpu.language.lang import (
     tile_rank1,
     tile_store,
     tile_zeros,
-    vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import PAYS_FLOPS
 from bolt_numba.kernels.declare import Inline
-from bolt_numba.kernels.extents import KEPT, Numbers, Reach
+from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.heads import (
     ENTRY,
     attention_args,
@@ -57,58 +51,22 @@ from bolt_numba.kernels.geometry.heads import (
     mask_fits,
 )
 from bolt_numba.kernels.instructions.isa import target
-from bolt_numba.kernels.jit import F32, I64, PTR, PTR_OR_0, Native
+from bolt_numba.kernels.jit import I64, PTR, Native
 from bolt_numba.kernels.registry import Argument, Context, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.attention.attention import FusedAttention
 
-FEW_QUERIES = 4
-"""Queries up to which packing keys and values does not pay."""
 PARALLEL_FLOPS = PAYS_FLOPS * 5 // 4
 """Multiplications from which a second thread pays."""
-SHARED: dict[str, Any] = {
-    "q": PTR, "k": PTR, "v": PTR, "mask": PTR_OR_0, "sink": PTR_OR_0, "y": PTR, "table": PTR, "work": PTR,
-    "items": I64, "m": I64, "d": I64, "width": I64, "q_step": I64, "k_step": I64, "v_step": I64, "y_step": I64,
-    "mask_step": I64, "window": I64, "scale": F32, "cap": F32,
-}  # fmt: skip
-"""Of each head, where the table says, f32 but for bf16: q [m][d], k [keys][d], v [keys][width], y [m][width], mask
-[m][keys].  Steps are bytes from one position to the next.  window: keys that a query sees, the last ones; cap, sink:
-see `find_top`."""
 FIELDS: dict[str, Any] = {
     **SHARED, "order": PTR, "work_size": I64, "chunks": I64, "chunk": I64, "pitch": I64, "values_at": I64,
     "rows_at": I64, "scores_at": I64, "result_at": I64,
 }  # fmt: skip
 
 
-def _heads_reach(a: Any, heads: int, group: int, q_head: int, y_head: int, mask_head: int) -> dict[str, Reach]:
-    """Extents of what both kernels read and write, for ``heads`` rows of the table, each of ``group`` heads."""
-    table: dict[str, Reach] = {"table": 8 * ENTRY * heads}
-    if not heads * a.m:
-        return dict.fromkeys(("q", "k", "v", "mask", "y", "sink"), 0) | table
-    if not isinstance(a.table, np.ndarray):  # as `cache_table` makes it: heads lie side by side
-        rows, sink = 4 * heads * group * a.m, 4 * (a.q_step // (4 * a.d))
-        return {"q": rows * a.d, "y": rows * a.width, **dict.fromkeys("kv", KEPT), "mask": KEPT, "sink": sink} | table
-    q, k, v, mask, y, keys, _, sinks = a.table.reshape(-1, ENTRY)[:heads].max(axis=0).tolist()
-    more = group - 1
-    return {
-        "q": q + (a.m - 1) * a.q_step + more * q_head + 4 * a.d,
-        "k": k + (keys - 1) * a.k_step + 4 * a.d if keys > 0 else 0,
-        "v": v + (keys - 1) * a.v_step + 4 * a.width if keys > 0 else 0,
-        "mask": mask + (a.m - 1) * a.mask_step + more * mask_head + 4 * keys if keys > 0 else 0,
-        "y": y + (a.m - 1) * a.y_step + more * y_head + 4 * a.width,
-        "sink": sinks + 4 * group,
-        **table,
-    }
-
-
 def blocks_reach(mr: int, a: Numbers) -> dict[str, Reach]:
     used = a.result_at + 4 * mr * (-(-a.width // PANEL) * PANEL + 1)
     work = (a.threads - 1) * a.work_size + used
-    return {**_heads_reach(a, a.items // a.chunks, 1, 0, 0, 0), "work": work, "order": 4 * a.d}
-
-
-def _few_reach(a: Numbers) -> dict[str, Reach]:
-    work = a.threads * a.pitch * a.group * a.m
-    return {**_heads_reach(a, a.items, a.group, a.q_head, a.y_head, a.mask_head), "work": work}
+    return {**heads_reach(a, a.items // a.chunks, 1, 0, 0, 0), "work": work, "order": 4 * a.d}
 
 
 @inline
@@ -206,50 +164,6 @@ def attention_kernel(mr: int) -> Native:
     return attention
 
 
-@native(extents=_few_reach, **SHARED, group=I64, q_head=I64, y_head=I64, mask_head=I64, pitch=I64)
-def attention_few(p, tid, nthreads):
-    """A few queries: products with keys and values where they lie, for packing them would cost more.
-
-    A work item is what reads the same keys: m queries of each of ``group`` heads, whose queries, results and masks lie
-    ``q_head``, ``y_head`` and ``mask_head`` bytes apart, their sinks 4.  table: i64 [items][`ENTRY`].  work: group * m
-    rows of scores a thread, ``pitch`` bytes each.
-    """
-    m, d, width, pitch = p.m, p.d, p.width, p.pitch
-    rows = p.group * m
-    scores = p.work + pitch * rows * tid
-    first, last = split(p.items, tid, nthreads)
-    for item in range(first, last):
-        entry = p.table + 8 * ENTRY * item
-        n, limit = load_i64(entry + 40), load_i64(entry + 48) + 1
-        q, k, v = p.q + load_i64(entry), p.k + load_i64(entry + 8), p.v + load_i64(entry + 16)
-        y = p.y + load_i64(entry + 32)
-        seen = min(n, limit + m - 1)
-        low = min(max(0, limit - p.window), max(seen, 0))
-        for j in range(low, seen, LANES):
-            following = j + 2 * LANES
-            for r in range(rows):
-                prefetch_rows(k + following * p.k_step, p.k_step, min(LANES, seen - following), 4 * d, r, rows)
-                at = q + (r // m) * p.q_head + (r % m) * p.q_step
-                found = score_keys(at, k + j * p.k_step, p.k_step, d, seen - j)
-                vstore_n(scores + r * pitch + 4 * j, found * p.scale, seen - j)
-        for r in range(rows):
-            head, i = r // m, r % m
-            mask = p.mask + load_i64(entry + 24) + head * p.mask_head + i * p.mask_step if p.mask else 0
-            sink = p.sink + load_i64(entry + 56) + 4 * head if p.sink else 0
-            start, end = max(0, limit + i - p.window), min(limit + i, seen)
-            top = find_top(scores + r * pitch, start, end, mask, p.cap, sink)
-            inverse = exp_scores(scores + r * pitch, start, end, seen, top, sink)
-            scale_rows(scores + r * pitch + 4 * low, seen - low, inverse)
-            fill_bytes(y + head * p.y_head + i * p.y_step, np.uint8(0), 4 * width)
-        for j in range(low, seen, KEYS_AT_ONCE):
-            some, following = min(KEYS_AT_ONCE, seen - j), j + KEYS_AT_ONCE
-            for r in range(rows):
-                ahead = min(KEYS_AT_ONCE, seen - following)
-                prefetch_rows(v + following * p.v_step, p.v_step, ahead, 4 * width, r, rows)
-                to = y + (r // m) * p.y_head + (r % m) * p.y_step
-                add_values(scores + r * pitch + 4 * j, v + j * p.v_step, p.v_step, to, some, width)
-
-
 @record(frozen=True)
 class Workspace:
     """Byte offsets in the memory of one thread."""
@@ -334,14 +248,8 @@ def attention_steps(op: FusedAttention, ins: Types, outs: Outs, context: Context
     heads, m = args.pop("units"), args["m"]
     parallel = heads * m * n * (args["d"] + args["width"]) > PARALLEL_FLOPS
     if m <= FEW_QUERIES:
-        return [Step(attention_few, args | few(context.threads, heads, 1, m, n), parallel & (heads > 1))]
+        return few_steps(context.threads, heads, 1, n, args, NO_GROUP, parallel)
     return block_steps(context.threads, heads, args, n, parallel, form)
-
-
-def few(threads: int, items: int, group: int, m: int, n: int) -> dict[str, Argument]:
-    """Parameters of `attention_few` beyond the shared ones, for heads that lie alone."""
-    scores: dict[str, Argument] = {"work": Scratch(4 * n * group * m * threads), "pitch": 4 * n}
-    return scores | {"items": items, "group": group, "q_head": 0, "y_head": 0, "mask_head": 0}
 
 
 def block_steps(

@@ -13,7 +13,6 @@ from functools import cache, partial
 import numpy as np
 
 from bolt_numba.kernels.cpu.attention.attention import (
-    FEW_QUERIES,
     FIELDS,
     BlockForm,
     Workspace,
@@ -22,6 +21,7 @@ from bolt_numba.kernels.cpu.attention.attention import (
     blocks_reach,
     laid_out,
 )  # fmt: skip
+from bolt_numba.kernels.cpu.attention.few import FEW_QUERIES
 from bolt_numba.kernels.cpu.attention.score_rows import PANEL, VECTORS, exp_scores, find_top, write_block
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from bolt_numba.kernels.cpu.language.lang import (
     splat,
     split,
     vload,
+    vload_f16,
+    vload_f16_n,
     vload_n,
     vmax,
     vstore,
@@ -33,6 +36,7 @@ from bolt_numba.kernels.cpu.language.scope import scope_of
 from bolt_numba.kernels.cpu.language.vmath import exp_negative, vtanh
 from bolt_numba.kernels.cpu.products.pack import transpose
 from bolt_numba.kernels.cpu.reductions.softmax import exp_row, finite_or_zero, row_max
+from bolt_numba.kernels.declare import Inline
 from bolt_numba.kernels.instructions.isa import target
 
 VECTORS = target().vectors
@@ -121,18 +125,36 @@ def find_top(scores, low, keys, mask, cap, sink):
 
 @inline
 def exp_scores(scores, low, keys, seen, top, sink):
-    """Exponentials of scores ``low`` to ``keys`` less ``top``, 0 around them up to ``seen``; one over their sum.
+    """Exponentials of scores ``low`` to ``keys`` less ``top``, 0 around them up to ``seen``; `inverse` of their sum.
 
-    The sum of nothing counts as 1.  This and `find_top` run over all rows of a block before the other does: within a
-    row each number waits for the one before.
+    This and `find_top` run over all rows of a block before the other does: within a row each number waits for the one
+    before.
     """
-    total = lane(exp_negative(splat(load_f32(sink) - top)), 0) if sink else np.float32(0.0)
+    return inverse(sum_scores(scores, low, keys, seen, top, sink))
+
+
+@inline
+def inverse(total):
+    """One over a sum; that of nothing counts as 1."""
+    return np.float32(1.0) / (np.float32(1.0) if total == np.float32(0.0) else total)
+
+
+@inline
+def exp_at(x):
+    """The exponential of one number that is at most 0."""
+    return lane(exp_negative(splat(x)), 0)
+
+
+@inline
+def sum_scores(scores, low, keys, seen, top, sink):
+    """As `exp_scores`; the sum."""
+    total = exp_at(load_f32(sink) - top) if sink else np.float32(0.0)
     total += exp_row(scores + 4 * low, scores + 4 * low, keys - low, top)
     if low > 0:
         fill_bytes(scores, np.uint8(0), 4 * min(low, seen))
     if keys < seen:
         fill_bytes(scores + 4 * keys, np.uint8(0), 4 * (seen - keys))
-    return np.float32(1.0) / (np.float32(1.0) if total == np.float32(0.0) else total)
+    return total
 
 
 @inline
@@ -144,29 +166,35 @@ def write_block(source, pitch, y, step, n, count, factors):
             vstore_n(to + 4 * j, vload(source + i * pitch + 4 * j) * f, n - j)
 
 
-def _score_source() -> str:
+def _score_source(half: bool) -> str:
     """Products of one query with LANES keys: a sum of vectors for each key, then a tree that adds across lanes.
 
     A round adds the halves of two interleaved vectors; after log2(LANES) rounds lane i holds the sum of key i.
     """
-    names = [f"v{i}" for i in range(LANES)]
+    load, unit, names = "vload_f16" if half else "vload", 2 if half else 4, [f"v{i}" for i in range(LANES)]
     lines = ["def score_keys(q, k, step, d, left):", "    last = min(left, LANES) - 1"]
     lines += [f"    k{i} = k + step * min({i}, last)" for i in range(LANES)]
     lines += [f"    {name} = splat(0.0)" for name in names]
     lines += ["    i = 0", "    while i + LANES <= d:", "        x = vload(q + 4 * i)"]
-    lines += [f"        v{i} = fma(x, vload(k{i} + 4 * i), v{i})" for i in range(LANES)]
+    lines += [f"        v{i} = fma(x, {load}(k{i} + {unit} * i), v{i})" for i in range(LANES)]
     lines += ["        i += LANES", "    if i < d:", "        x = vload_n(q + 4 * i, d - i)"]
-    lines += [f"        v{i} = fma(x, vload_n(k{i} + 4 * i, d - i), v{i})" for i in range(LANES)]
-    half = LANES // 2
-    while half:
-        pairs = [f"(v{i}, v{i + half})" for i in range(half)]
+    lines += [f"        v{i} = fma(x, {load}_n(k{i} + {unit} * i, d - i), v{i})" for i in range(LANES)]
+    left = LANES // 2
+    while left:
+        pairs = [f"(v{i}, v{i + left})" for i in range(left)]
         lines += [f"    v{i} = interleave_low{pair} + interleave_high{pair}" for i, pair in enumerate(pairs)]
-        half //= 2
+        left //= 2
     return "\n".join([*lines, "    return v0"]) + "\n"
 
 
-score_keys = inline_source(_score_source(), "score_keys", **scope_of(_score_source()))
-"""``score_keys(q, k, step, d, left)``: products of a query with up to LANES keys ``step`` bytes apart, as a vector."""
+@cache
+def score_keys(half: bool) -> Inline:
+    """``f(q, k, step, d, left)``: products of a query with up to LANES keys ``step`` bytes apart, as a vector.
+
+    half: keys are f16.
+    """
+    text = _score_source(half)
+    return inline_source(text, "score_keys", **scope_of(text))
 
 
 @inline
@@ -185,30 +213,40 @@ KEYS_AT_ONCE = 32
 """Keys whose values are read for one query after the other."""
 
 
-@inline
-def add_values(scores, v, step, y, n, width):
-    """``y += sum of scores[j] * v[j]`` over n rows, four vectors of columns at a time."""
-    for column in range(0, width, 4 * LANES):
-        left, at, to = width - column, v + 4 * column, y + 4 * column
-        a, b = vload_n(to, left), vload_n(to + BYTES, left - LANES)
-        c, e = vload_n(to + 2 * BYTES, left - 2 * LANES), vload_n(to + 3 * BYTES, left - 3 * LANES)
-        if left >= 4 * LANES:
-            for j in range(n):
-                x = splat(load_f32(scores + 4 * j))
-                a, b = fma(x, vload(at), a), fma(x, vload(at + BYTES), b)
-                c, e = fma(x, vload(at + 2 * BYTES), c), fma(x, vload(at + 3 * BYTES), e)
-                at += step
-        else:
-            for j in range(n):
-                x = splat(load_f32(scores + 4 * j))
-                a, b = fma(x, vload_n(at, left), a), fma(x, vload_n(at + BYTES, left - LANES), b)
-                c = fma(x, vload_n(at + 2 * BYTES, left - 2 * LANES), c)
-                e = fma(x, vload_n(at + 3 * BYTES, left - 3 * LANES), e)
-                at += step
-        vstore_n(to, a, left)
-        vstore_n(to + BYTES, b, left - LANES)
-        vstore_n(to + 2 * BYTES, c, left - 2 * LANES)
-        vstore_n(to + 3 * BYTES, e, left - 3 * LANES)
+@cache
+def add_values(half: bool) -> Inline:
+    """``f(scores, v, step, y, n, width)``: ``y += sum of scores[j] * v[j]`` over n rows, four vectors at a time.
+
+    half: values are f16.
+    """
+    load, load_n, unit = (vload_f16, vload_f16_n, 2) if half else (vload, vload_n, 4)
+    vector = unit * LANES
+
+    @inline
+    def add(scores, v, step, y, n, width):
+        for column in range(0, width, 4 * LANES):
+            left, at, to = width - column, v + unit * column, y + 4 * column
+            a, b = vload_n(to, left), vload_n(to + BYTES, left - LANES)
+            c, e = vload_n(to + 2 * BYTES, left - 2 * LANES), vload_n(to + 3 * BYTES, left - 3 * LANES)
+            if left >= 4 * LANES:
+                for j in range(n):
+                    x = splat(load_f32(scores + 4 * j))
+                    a, b = fma(x, load(at), a), fma(x, load(at + vector), b)
+                    c, e = fma(x, load(at + 2 * vector), c), fma(x, load(at + 3 * vector), e)
+                    at += step
+            else:
+                for j in range(n):
+                    x = splat(load_f32(scores + 4 * j))
+                    a, b = fma(x, load_n(at, left), a), fma(x, load_n(at + vector, left - LANES), b)
+                    c = fma(x, load_n(at + 2 * vector, left - 2 * LANES), c)
+                    e = fma(x, load_n(at + 3 * vector, left - 3 * LANES), e)
+                    at += step
+            vstore_n(to, a, left)
+            vstore_n(to + BYTES, b, left - LANES)
+            vstore_n(to + 2 * BYTES, c, left - 2 * LANES)
+            vstore_n(to + 3 * BYTES, e, left - 3 * LANES)
+
+    return add
 
 
 @inline
@@ -219,6 +257,6 @@ def scale_rows(y, n, factor):
 
 
 __all__ = [
-    "KEYS_AT_ONCE", "PANEL", "VECTORS", "add_values", "copy_queries", "exp_scores", "find_top", "pack_keys",
-    "pack_values", "prefetch_rows", "scale_rows", "score_keys", "write_block",
+    "KEYS_AT_ONCE", "PANEL", "VECTORS", "add_values", "copy_queries", "exp_at", "exp_scores", "find_top", "inverse",
+    "pack_keys", "pack_values", "prefetch_rows", "scale_rows", "score_keys", "sum_scores", "write_block",
 ]  # fmt: skip

@@ -79,6 +79,8 @@ def _accepts(op: GroupQueryAttention, ins: Types) -> bool:
     if not fits(op, ins):
         return False
     q = ins[0]
+    if any(t is not None and t.dtype != q.dtype for t in ins[3:5]):
+        return False
     if q.dtype not in (F32, F16, BF16) or q.dims[2] // op.num_heads > MOST_UNITS:
         return False
     return bool(q.dims[0] * max(op.num_heads, 2 * op.kv_num_heads) <= MOST_UNITS)  # of keys and of values

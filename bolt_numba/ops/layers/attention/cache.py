@@ -6,7 +6,7 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from bolt_numba.base.types import I32, Array, Dim, TensorType
+from bolt_numba.base.types import F16, F32, I32, Array, Dim, TensorType
 from bolt_numba.ops.arrays.reduce import masked_softmax
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, INDICES, same_dtype, widened
@@ -35,7 +35,8 @@ class GroupQueryAttention(Op):
     valid keys · bias: added to the scores, broadcast from [n or 1, num_heads or 1, s, total] · sink: [num_heads], the
     score of a further key of each head that has no value -> y: [n, s, num_heads * d], present_k, present_v: [n,
     kv_num_heads, max(p, total), d].  New keys go behind the valid past ones of their sequence, of which there are none
-    where s is total; a past that is the memory of the present is appended to in place.  local_window: keys that a query
+    where s is total; a past that is the memory of the present is appended to in place.  Caches may be f16 where all
+    else is f32: new rows are rounded then.  local_window: keys that a query
     sees, itself included (below 0: all; 0: none, so y is 0); softcap c above 0: c * tanh(scores / c); smooth: all sinks
     are 0.
     Source: the operator of this name of onnxruntime (com.microsoft), rotated and unpacked operands.
@@ -48,6 +49,7 @@ class GroupQueryAttention(Op):
     local_window: int = -1
     smooth: bool = False
     value_inputs = (6,)
+    narrow_inputs = (3, 4)
     data_bounds = bounded(
         seqlens_k=(
             "which rows of the cache are read and written; tested against the cache and the bias when the "
@@ -69,15 +71,17 @@ class GroupQueryAttention(Op):
         bias: TensorType | None = None,
         sink: TensorType | None = None,
     ) -> tuple[TensorType, ...]:
-        dtype = same_dtype(self, q, k, v, past_k, past_v, bias, sink)
+        dtype = same_dtype(self, q, k, v, bias, sink)
         want_dtype(self, "q", dtype, *FLOATS)
+        held = dtype if past_k is None else same_dtype(self, past_k, past_v)
+        want_dtype(self, "past_k", held, dtype, *([F16] if dtype == F32 else []))
         want_dtypes(self, (I32,), seqlens_k=seqlens_k, total=total)
         if self.num_heads < 1 or self.kv_num_heads < 1 or self.num_heads % self.kv_num_heads:
             raise self.fail("num_heads", self.num_heads, f"a multiple of kv_num_heads {self.kv_num_heads}")
         shape, keys = shape_of(self, "q", q, 3), shape_of(self, "k", k, 3)
         past = shape_of(self, "past_k", past_k, 4)
         if shape is None or keys is None or (past_k is not None and past is None):
-            return TensorType(dtype, shape), TensorType(dtype, None), TensorType(dtype, None)
+            return TensorType(dtype, shape), TensorType(held, None), TensorType(held, None)
         for what, dim, heads in (("q", shape[2], self.num_heads), ("k", keys[2], self.kv_num_heads)):
             if isinstance(dim, int) and dim % heads:
                 raise self.fail(f"last dimension of {what}", dim, f"a multiple of {heads}")
@@ -94,7 +98,7 @@ class GroupQueryAttention(Op):
         want_one(self, total=total)
         want_dims(self, "sink", sink, self.num_heads)
         length = self._length(n, s, 0 if past is None else past[2], total, bias)
-        present = TensorType(dtype, (keys[0], self.kv_num_heads, length, keys[2] // self.kv_num_heads))
+        present = TensorType(held, (keys[0], self.kv_num_heads, length, keys[2] // self.kv_num_heads))
         return TensorType(dtype, shape), present, present
 
     def _length(self, n: Dim, s: Dim, held: Dim, total: TensorType, bias: TensorType | None) -> Dim:
@@ -172,11 +176,12 @@ class GroupQueryAttention(Op):
         """The cache with new rows behind the valid ones; rows that hold nothing are those of the past, or 0."""
         n, heads, s, size = new.shape
         held = 0 if past is None else past.shape[2]
-        present = np.zeros((n, heads, max(held, whole), size), new.dtype)
+        present = np.zeros((n, heads, max(held, whole), size), new.dtype if past is None else past.dtype)
         for b, start in enumerate(before):
             if past is not None and start > 0:
                 present[b, :, :start] = past[b, :, :start]
-            present[b, :, start : start + s] = new[b]
+            with np.errstate(over="ignore"):
+                present[b, :, start : start + s] = new[b]
         return present
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bolt_numba.base.types import TensorType
+from bolt_numba.base.types import TensorType, dtype_name
 from bolt_numba.converters.onnx.writing.registry import MICROSOFT, Named, NoSpellingError, writer
 from bolt_numba.ops.data.search import Between, BifurcationDetector
 from bolt_numba.ops.data.tokens import Tokenizer
@@ -64,6 +64,8 @@ def between(w: GraphWriter, op: Between, x: Named, low: Named, high: Named) -> A
 @writer(GroupQueryAttention)
 def group_query_attention(w: GraphWriter, op: Any, *terms: Named) -> Any:
     """The queries and keys are rotated already."""
+    if terms[3].name and terms[3].type.dtype != terms[0].type.dtype:
+        raise NoSpellingError(f"a cache of {dtype_name(terms[3].type.dtype)}")
     attributes = {"num_heads": op.num_heads, "kv_num_heads": op.kv_num_heads}
     optional: dict[str, float] = {"scale": op.scale, "softcap": op.softcap, "local_window_size": op.local_window}
     optional["smooth_softmax"] = int(op.smooth)

@@ -1,0 +1,78 @@
+"""Caches of keys and values: appended to in place, in f16 too, and the same bits however runs are cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
+from bolt_numba.ops.pointwise import Mul
+from bolt_numba.types import F16, F32, I32, AnyDType, Array, Sym, TensorType
+
+HEADS, GROUPS, SIZE, ROOM = 6, 3, 16, 700
+"""The room is that of several parts (`kernels.cpu.attention.few`)."""
+N, S = Sym("n"), Sym("s")
+
+
+def step_graph(cache: AnyDType, values: AnyDType = F32) -> Graph:
+    graph = Graph("step")
+    b, widths = Builder(graph), (HEADS, GROUPS, GROUPS)
+    new = [graph.add_input(c, TensorType(values, (N, S, w * SIZE))) for c, w in zip("qkv", widths, strict=True)]
+    past = [graph.add_input(f"past_{c}", TensorType(cache, (N, GROUPS, ROOM, SIZE))) for c in "kv"]
+    lengths, room = graph.add_input("lengths", TensorType(I32, (N,))), b.const(np.array([ROOM], np.int32))
+    op = GroupQueryAttention(HEADS, GROUPS, local_window=600)
+    made = b.node(op, b(Mul(), new[0], np.array(2, values)), *new[1:], *past, lengths, room).outputs
+    for value, name in zip(made, ("y", "k_now", "v_now"), strict=True):
+        graph.add_output(value, name)
+    return graph
+
+
+def feeds_of(lengths: list[int], s: int, cache: AnyDType, values: AnyDType = F32) -> dict[str, Any]:
+    rng, n = np.random.default_rng(len(lengths) + s), len(lengths)
+    made = {c: rng.standard_normal((n, s, w * SIZE)).astype(values) for c, w in zip("qkv", (6, 3, 3), strict=True)}
+    made |= {f"past_{c}": rng.standard_normal((n, GROUPS, ROOM, SIZE)).astype(cache) for c in "kv"}
+    return made | {"lengths": np.array(lengths, np.int32) + s - 1}
+
+
+def in_place(session: Any, feeds: dict[str, Array]) -> Array:
+    """The result of a run that appends to the caches it is given."""
+    caches = {name: feeds[f"past_{name[0]}"] for name in ("k_now", "v_now")}
+    y = np.empty(feeds["q"].shape, feeds["q"].dtype)
+    session.run_into(feeds, {"y": y, **caches})
+    return y
+
+
+@pytest.mark.parametrize(("cache", "values"), [(F32, F32), (F16, F32), (F16, F16)], ids=["f32", "f16", "all f16"])
+@pytest.mark.parametrize("s", [1, 4, 20], ids=["step", "few", "prompt"])
+def test_in_place(cache: AnyDType, values: AnyDType, s: int) -> None:
+    """As the interpreter has it; caches of f16 are not converted as a whole."""
+    graph, feeds = step_graph(cache, values), feeds_of([0, 3, 255, 256, 660], s, cache, values)
+    wanted = interpret(graph, feeds)
+    session = bn.compile(graph, threads=2)
+    session.warmup(**{name: a.shape for name, a in feeds.items()})
+    made = in_place(session, feeds)
+    got, want, rtol = made.astype(F32), wanted["y"].astype(F32), 2e-3 if values == F16 else 1e-4
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=1e-4)
+    for name in ("k", "v"):
+        for row, length in enumerate(feeds["lengths"] + 1):
+            got, want = (a[row, :, :length] for a in (feeds[f"past_{name}"], wanted[f"{name}_now"]))
+            np.testing.assert_array_equal(got, want)
+    casts = [row for row in session.report() if row["op"] == "Cast" and str(ROOM) in row["output"]]
+    assert not casts, casts
+
+
+def test_bits_of_threads_and_batches() -> None:
+    """A sequence gets the same bits alone, beside others, and with any number of threads."""
+    feeds = feeds_of([690, 5, 300], 1, F16)
+    one, two = (bn.compile(step_graph(F16), threads=threads, stand_ins=False) for threads in (1, 2))
+    made = in_place(one, feeds)
+    np.testing.assert_array_equal(made, in_place(two, feeds))
+    for row in range(3):
+        alone = {name: np.ascontiguousarray(a[row : row + 1]) for name, a in feeds.items()}
+        np.testing.assert_array_equal(in_place(one, alone), made[row : row + 1])
