@@ -163,7 +163,11 @@ def _joined_reach(a: Numbers) -> dict[str, Reach]:
     width=I64, q_step=I64, q_head=I64, k_step=I64, v_step=I64, mask_step=I64, mask_head=I64, y_step=I64, y_head=I64,
 )  # fmt: skip
 def join_parts(p, tid, nthreads):
-    """What the parts of `attention_few` make together: the sum of each by its share of all exponentials."""
+    """What the parts of `attention_few` make together: the sum of each by its share of all exponentials.
+
+    made: f32 [items][parts][group * m][width], then of each row its greatest score and its sum · y: f32 [m][width] of
+    each head.
+    """
     rows, parts, width = p.group * p.m, p.parts, p.width
     sums = p.made + 4 * width * rows * p.items * parts
     first, last = split(p.items * rows, tid, nthreads)
