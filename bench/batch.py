@@ -31,7 +31,7 @@ import numpy as np
 from bolt_numba import batch
 
 WORKERS = 2
-ROWS = {"images": 32, "texts": 32}
+ROWS = {"images": 128, "texts": 64}
 """Of a task."""
 CROWDS = (2, 4)
 """Workers whose memory is measured."""

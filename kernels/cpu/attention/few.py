@@ -13,19 +13,23 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.follow import fixed
 from bolt_numba.kernels.cpu.attention.score_rows import (
     KEYS_AT_ONCE,
     add_values,
     exp_at,
     find_top,
     inverse,
+    keys_of,
     prefetch_rows,
     scale_rows,
     score_keys,
     sum_scores,
 )
 from bolt_numba.kernels.cpu.language.lang import (
+    BYTES,
     LANES,
+    copy_bytes,
     fill_bytes,
     fma,
     load_f32,
@@ -35,6 +39,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     split,
     store_f32,
     vload_n,
+    vstore,
     vstore_n,
 )
 from bolt_numba.kernels.extents import KEPT, Numbers, Reach
@@ -46,6 +51,10 @@ FEW_QUERIES = 4
 """Queries up to which packing keys and values does not pay."""
 PART = 256
 """Keys of a part."""
+KEYS_AHEAD = 64
+"""Between keys that are read and those that are fetched; values are fetched with the keys."""
+MOST_TOGETHER = min(LANES, 4)
+"""Rows that read keys and values at once."""
 SHARED: dict[str, Any] = {
     "q": PTR, "k": PTR, "v": PTR, "mask": PTR_OR_0, "sink": PTR_OR_0, "y": PTR, "table": PTR, "work": PTR,
     "items": I64, "m": I64, "d": I64, "width": I64, "q_step": I64, "k_step": I64, "v_step": I64, "y_step": I64,
@@ -91,27 +100,33 @@ def _made(a: Numbers) -> int:
 
 
 def _few_reach(unit: int, a: Numbers) -> dict[str, Reach]:
-    work = a.threads * a.pitch * a.group * a.m
+    work = a.threads * (a.pitch * a.group * a.m + BYTES)
     heads = heads_reach(a, a.items, a.group, a.q_head, a.y_head, a.mask_head, unit)
     return {**heads, "work": work, "made": _made(a)}
 
 
+def together(rows: int) -> int:
+    """Rows that read keys and values at once; those of all are as many times more."""
+    return next(count for count in range(MOST_TOGETHER, 0, -1) if rows % count == 0)
+
+
 @cache
-def attention_few(half: bool) -> Native:
-    """Kernel for ``m`` queries.  half: keys and values are f16.
+def attention_few(half: bool, count: int) -> Native:
+    """Kernel for ``m`` queries, whose rows take keys and values ``count`` at once.  half: these are f16.
 
     A work item is a part of what reads the same keys: m queries of each of ``group`` heads, whose queries, results and
     masks lie ``q_head``, ``y_head`` and ``mask_head`` bytes apart, their sinks 4.  table: i64 [items][`ENTRY`].  work:
-    group * m rows of scores a thread, ``pitch`` bytes each.  made: where there are several parts, their results (f32
-    [items][parts][group * m][width]), and then of each row the greatest score and the sum.
+    group * m rows of scores a thread, ``pitch`` bytes each, and a vector.  made: where there are several parts, their
+    results (f32 [items][parts][group * m][width]), and then of each row the greatest score and the sum.
     """
-    score, add, unit = score_keys(half), add_values(half), 2 if half else 4
+    unit, keys, score, add = 2 if half else 4, keys_of(count), score_keys(half, count), add_values(half, count)
 
     @native(extents=partial(_few_reach, unit), **SHARED, **NUMBERS, made=PTR_OR_0)
     def attention_of_few(p, tid, nthreads):
         m, d, width, pitch, parts = p.m, p.d, p.width, p.pitch, p.parts
         rows = p.group * m
-        scores, sums = p.work + pitch * rows * tid, p.made + 4 * width * rows * p.items * parts
+        scores, sums = p.work + (pitch * rows + BYTES) * tid, p.made + 4 * width * rows * p.items * parts
+        vector = scores + pitch * rows
         first, last = split(p.items * parts, tid, nthreads)
         for item in range(first, last):
             entry, base = p.table + 8 * ENTRY * (item // parts), p.part * (item % parts)
@@ -122,13 +137,15 @@ def attention_few(half: bool) -> Native:
                 y, y_head, y_step = p.made + 4 * width * rows * item, 4 * width * m, 4 * width
             seen = max(0, min(n, limit + m - 1, p.part))
             low = min(max(0, limit - p.window), seen)
-            for j in range(low, seen, LANES):
-                following = j + 2 * LANES
-                for r in range(rows):
-                    prefetch_rows(k + following * p.k_step, p.k_step, min(LANES, seen - following), unit * d, r, rows)
-                    at = q + (r // m) * p.q_head + (r % m) * p.q_step
-                    found = score(at, k + j * p.k_step, p.k_step, d, seen - j)
-                    vstore_n(scores + r * pitch + 4 * j, found * p.scale, seen - j)
+            for j in range(low, seen, keys):
+                following = j + KEYS_AHEAD
+                prefetch_rows(k + following * p.k_step, p.k_step, min(keys, seen - following), unit * d, 0, 1)
+                prefetch_rows(v + j * p.v_step, p.v_step, min(keys, seen - j), unit * width, 0, 1)
+                for r in range(0, rows, count):
+                    found = score(q, r, m, p.q_head, p.q_step, k + j * p.k_step, p.k_step, d, seen - j)
+                    vstore(vector, found * p.scale)
+                    for i in range(count):
+                        copy_bytes(scores + (r + i) * pitch + 4 * j, vector + 4 * keys * i, 4 * keys)
             for r in range(rows):
                 head, i = r // m, r % m
                 mask = p.mask + load_i64(entry + 24) + head * p.mask_head + i * p.mask_step + 4 * base if p.mask else 0
@@ -143,12 +160,9 @@ def attention_few(half: bool) -> Native:
                     store_f32(sums + 8 * (rows * item + r), top)
                     store_f32(sums + 8 * (rows * item + r) + 4, total)
             for j in range(low, seen, KEYS_AT_ONCE):
-                some, following = min(KEYS_AT_ONCE, seen - j), j + KEYS_AT_ONCE
-                for r in range(rows):
-                    ahead = min(KEYS_AT_ONCE, seen - following)
-                    prefetch_rows(v + following * p.v_step, p.v_step, ahead, unit * width, r, rows)
-                    to = y + (r // m) * y_head + (r % m) * y_step
-                    add(scores + r * pitch + 4 * j, v + j * p.v_step, p.v_step, to, some, width)
+                some, at, values = min(KEYS_AT_ONCE, seen - j), scores + 4 * j, v + j * p.v_step
+                for r in range(0, rows, count):
+                    add(at, pitch, values, p.v_step, y, r, m, y_head, y_step, some, width)
 
     return attention_of_few
 
@@ -208,13 +222,15 @@ def few_steps(
     args: the shared parameters.  head: bytes from a head of a group to the next.  part: keys of a part; 0: all.
     """
     part, parts, rows = part or n, -(-n // part) if part else 1, group * args["m"]
-    more: dict[str, Argument] = {"items": items, "group": group, "part": part, "parts": parts, "pitch": 4 * part}
-    main = args | head | more | {"work": Scratch(4 * part * rows * threads), "made": None}
+    more: dict[str, Argument] = {"items": items, "group": group, "part": part, "parts": parts}
+    more |= {"pitch": 4 * (part + LANES), "work": Scratch((4 * (part + LANES) * rows + BYTES) * threads)}
+    main = args | head | more | {"made": None}
+    kernel = attention_few(half, together(fixed(rows)))
     if parts == 1:
-        return [Step(attention_few(half), main, parallel & (items > 1))]
+        return [Step(kernel, main, parallel & (items > 1))]
     main["made"] = Scratch(items * parts * rows * (4 * args["width"] + 8))
     joined = {name: main[name] for name in join_parts.names}
-    return [Step(attention_few(half), main, parallel), Step(join_parts, joined, False)]
+    return [Step(kernel, main, parallel), Step(join_parts, joined, False)]
 
 
 NO_GROUP: dict[str, Argument] = {"q_head": 0, "y_head": 0, "mask_head": 0}

@@ -9,11 +9,9 @@ from functools import cache
 import numpy as np
 
 from bolt_numba.kernels.cpu.language.lang import (
-    BYTES,
     LANES,
     ceil_div,
     fill_bytes,
-    fma,
     inline,
     inline_source,
     lane,
@@ -25,8 +23,6 @@ from bolt_numba.kernels.cpu.language.lang import (
     splat,
     split,
     vload,
-    vload_f16,
-    vload_f16_n,
     vload_n,
     vmax,
     vstore,
@@ -166,19 +162,31 @@ def write_block(source, pitch, y, step, n, count, factors):
             vstore_n(to + 4 * j, vload(source + i * pitch + 4 * j) * f, n - j)
 
 
-def _score_source(half: bool) -> str:
-    """Products of one query with LANES keys: a sum of vectors for each key, then a tree that adds across lanes.
+def keys_of(rows: int) -> int:
+    """Keys whose products with so many queries are a vector."""
+    return LANES // rows
 
-    A round adds the halves of two interleaved vectors; after log2(LANES) rounds lane i holds the sum of key i.
+
+def _score_source(half: bool, rows: int) -> str:
+    """Products of queries with keys, LANES pairs: a sum of vectors for each pair, then a tree that adds across lanes.
+
+    A round adds the halves of two interleaved vectors; after log2(LANES) rounds lane i holds the sum of pair i.
     """
-    load, unit, names = "vload_f16" if half else "vload", 2 if half else 4, [f"v{i}" for i in range(LANES)]
-    lines = ["def score_keys(q, k, step, d, left):", "    last = min(left, LANES) - 1"]
-    lines += [f"    k{i} = k + step * min({i}, last)" for i in range(LANES)]
-    lines += [f"    {name} = splat(0.0)" for name in names]
-    lines += ["    i = 0", "    while i + LANES <= d:", "        x = vload(q + 4 * i)"]
-    lines += [f"        v{i} = fma(x, {load}(k{i} + {unit} * i), v{i})" for i in range(LANES)]
-    lines += ["        i += LANES", "    if i < d:", "        x = vload_n(q + 4 * i, d - i)"]
-    lines += [f"        v{i} = fma(x, {load}_n(k{i} + {unit} * i, d - i), v{i})" for i in range(LANES)]
+    load, unit, keys = "vload_f16" if half else "vload", 2 if half else 4, keys_of(rows)
+    lines = ["def score_keys(q, r, m, q_head, q_step, k, step, d, left):"]
+    lines += [f"    q{i} = q + (r + {i}) // m * q_head + (r + {i}) % m * q_step" for i in range(rows)]
+    lines += [f"    last = min(left, {keys}) - 1", *(f"    k{i} = k + step * min({i}, last)" for i in range(keys))]
+    lines += [f"    v{i} = splat(0.0)" for i in range(LANES)]
+
+    def add(tail: str, count: str) -> list[str]:
+        made = [f"        x{r} = vload{tail}(q{r} + 4 * i{count})" for r in range(rows)]
+        for i in range(keys):
+            made.append(f"        w = {load}{tail}(k{i} + {unit} * i{count})")
+            made += [f"        v{r * keys + i} = fma(x{r}, w, v{r * keys + i})" for r in range(rows)]
+        return made
+
+    lines += ["    i = 0", "    while i + LANES <= d:", *add("", ""), "        i += LANES"]
+    lines += ["    if i < d:", *add("_n", ", d - i")]
     left = LANES // 2
     while left:
         pairs = [f"(v{i}, v{i + left})" for i in range(left)]
@@ -188,12 +196,13 @@ def _score_source(half: bool) -> str:
 
 
 @cache
-def score_keys(half: bool) -> Inline:
-    """``f(q, k, step, d, left)``: products of a query with up to LANES keys ``step`` bytes apart, as a vector.
+def score_keys(half: bool, rows: int) -> Inline:
+    """``f(q, r, m, q_head, q_step, k, step, d, left)``: products of ``rows`` queries with `keys_of` keys, as a vector.
 
-    half: keys are f16.
+    Those of a query lie side by side.  q: m queries of each head, of which r is the first that is taken.  k: keys,
+    ``step`` bytes apart, ``left`` of them.  half: keys are f16.
     """
-    text = _score_source(half)
+    text = _score_source(half, rows)
     return inline_source(text, "score_keys", **scope_of(text))
 
 
@@ -213,40 +222,44 @@ KEYS_AT_ONCE = 32
 """Keys whose values are read for one query after the other."""
 
 
+def _value_source(half: bool, rows: int) -> str:
+    load, unit, vectors = "vload_f16" if half else "vload", 2 if half else 4, WEIGHED if rows < WEIGHED else WIDE
+    each = [(r, c) for r in range(rows) for c in range(vectors)]
+    lines = ["def add_values(scores, pitch, v, step, y, r, m, y_head, y_step, n, width):"]
+    lines += [f"    s{i} = scores + (r + {i}) * pitch" for i in range(rows)]
+    lines += [f"    y{i} = y + (r + {i}) // m * y_head + (r + {i}) % m * y_step" for i in range(rows)]
+    lines += [f"    for column in range(0, width, {vectors} * LANES):"]
+    lines += ["        left = width - column", f"        at = v + {unit} * column"]
+    spot = "y{r} + 4 * column + {c} * BYTES"
+    lines += [f"        a{r}{c} = vload_n({spot.format(r=r, c=c)}, left - {c} * LANES)" for r, c in each]
+
+    def add(tail: bool) -> list[str]:
+        made = ["            for j in range(n):"]
+        made += [f"                x{r} = splat(load_f32(s{r} + 4 * j))" for r in range(rows)]
+        for c in range(vectors):
+            place = f"at + {unit * c} * LANES"
+            w = f"{load}_n({place}, left - {c} * LANES)" if tail else f"{load}({place})"
+            made.append(f"                w = {w}")
+            made += [f"                a{r}{c} = fma(x{r}, w, a{r}{c})" for r in range(rows)]
+        return [*made, "                at += step"]
+
+    lines += [f"        if left >= {vectors} * LANES:", *add(False), "        else:", *add(True)]
+    lines += [f"        vstore_n({spot.format(r=r, c=c)}, a{r}{c}, left - {c} * LANES)" for r, c in each]
+    return "\n".join(lines) + "\n"
+
+
 @cache
-def add_values(half: bool) -> Inline:
-    """``f(scores, v, step, y, n, width)``: ``y += sum of scores[j] * v[j]`` over n rows, four vectors at a time.
+def add_values(half: bool, rows: int) -> Inline:
+    """``f(scores, pitch, v, step, y, r, m, y_head, y_step, n, width)``: ``y += sum of scores[j] * v[j]`` for n values.
 
-    half: values are f16.
+    For ``rows`` rows, of which r is the first; those of y are m for each head.  half: values are f16.
     """
-    load, load_n, unit = (vload_f16, vload_f16_n, 2) if half else (vload, vload_n, 4)
-    vector = unit * LANES
+    text = _value_source(half, rows)
+    return inline_source(text, "add_values", **scope_of(text))
 
-    @inline
-    def add(scores, v, step, y, n, width):
-        for column in range(0, width, 4 * LANES):
-            left, at, to = width - column, v + unit * column, y + 4 * column
-            a, b = vload_n(to, left), vload_n(to + BYTES, left - LANES)
-            c, e = vload_n(to + 2 * BYTES, left - 2 * LANES), vload_n(to + 3 * BYTES, left - 3 * LANES)
-            if left >= 4 * LANES:
-                for j in range(n):
-                    x = splat(load_f32(scores + 4 * j))
-                    a, b = fma(x, load(at), a), fma(x, load(at + vector), b)
-                    c, e = fma(x, load(at + 2 * vector), c), fma(x, load(at + 3 * vector), e)
-                    at += step
-            else:
-                for j in range(n):
-                    x = splat(load_f32(scores + 4 * j))
-                    a, b = fma(x, load_n(at, left), a), fma(x, load_n(at + vector, left - LANES), b)
-                    c = fma(x, load_n(at + 2 * vector, left - 2 * LANES), c)
-                    e = fma(x, load_n(at + 3 * vector, left - 3 * LANES), e)
-                    at += step
-            vstore_n(to, a, left)
-            vstore_n(to + BYTES, b, left - LANES)
-            vstore_n(to + 2 * BYTES, c, left - 2 * LANES)
-            vstore_n(to + 3 * BYTES, e, left - 3 * LANES)
 
-    return add
+WEIGHED, WIDE = 4, 4 if target().registers >= 32 else 2
+"""Vectors of values that are weighed at once, for fewer rows than there are such vectors and for as many."""
 
 
 @inline
@@ -258,5 +271,5 @@ def scale_rows(y, n, factor):
 
 __all__ = [
     "KEYS_AT_ONCE", "PANEL", "VECTORS", "add_values", "copy_queries", "exp_at", "exp_scores", "find_top", "inverse",
-    "pack_keys", "pack_values", "prefetch_rows", "scale_rows", "score_keys", "sum_scores", "write_block",
+    "keys_of", "pack_keys", "pack_values", "prefetch_rows", "scale_rows", "score_keys", "sum_scores", "write_block",
 ]  # fmt: skip
