@@ -347,8 +347,10 @@ def spoilt(case: Case) -> list[tuple[Array | None, ...]]:
         if operand is None or operand.dtype not in (F16, F32, F64) or not operand.size:
             continue
         told = [*NO_NUMBERS.get(case.op.name, ()), *case.op.value_inputs]
-        if isinstance(case.op, RaggedAttention) and isinstance(case.op.op, FusedAttention) and case.op.op.causal:
-            told.append(len(case.inputs) - 1)  # values that no query sees are not read, as in a cache
+        is_ragged = isinstance(case.op, RaggedAttention)
+        attention = case.op.op if is_ragged else case.op
+        if isinstance(attention, FusedAttention) and attention.causal:  # values that no query sees are not read
+            told.append(is_ragged + (0 if attention.packed else 2))
         for number in () if k in told else (NAN, INF, -INF, -0.0):
             other = operand.copy()
             places = np.random.default_rng(k).choice(other.size, max(1, other.size // 7), replace=False)
