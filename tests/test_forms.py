@@ -11,6 +11,8 @@ from bolt_numba.errors import DataError, OptionError, ShapeError
 from bolt_numba.ops.layers.products.forms import FORMS
 from bolt_numba.ops.layers.products.matmul_forms import GatherForm, MatMulForm, rounded_rows
 from bolt_numba.types import F32, I64, U8, Array, TensorType
+from tests.harness import plan, run_planned
+from tests.near import assert_near
 
 RNG = np.random.default_rng(34)
 GOLDEN = {
@@ -53,6 +55,26 @@ def test_products_and_rows(name: str) -> None:
     np.testing.assert_allclose(MatMulForm(name, False).reference(x, raw, bias), x @ weights.T + bias, rtol=1e-5)
     np.testing.assert_allclose(MatMulForm(name).reference(x, raw), rounded_rows(x) @ weights.T, rtol=1e-5)
     assert np.array_equal(GatherForm(name).reference(raw, np.array([[1], [-2]])), weights[[[1], [0]]])
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_kernels_of_each_form(name: str) -> None:
+    """A row's result has the same bits whichever rows run with it."""
+    raw = np.tile(bytes_of(name), (20, 1))[:39]
+    x = RNG.normal(size=(8, raw.shape[1] // FORMS[name].size * FORMS[name].block)).astype(F32)
+    x[3, 40] = np.nan
+    op, made = MatMulForm(name), []
+    for rows in (8, 1):
+        inputs = x[:rows], raw, None
+        planned = plan(op, inputs)
+        assert planned is not None
+        made += run_planned(planned, inputs)
+        assert_near(made[-1], op.reference(*inputs), 1e-5)
+    assert made[0][:1].tobytes() == made[1].tobytes()
+    rows = np.array([[0, -1, 38]])
+    planned = plan(GatherForm(name), (raw, rows), (True, False))
+    assert planned is not None
+    assert np.array_equal(run_planned(planned, (raw, rows))[0], GatherForm(name).reference(raw, rows))
 
 
 def test_x_is_rounded_by_groups() -> None:

@@ -8,6 +8,7 @@ Source: the format of GGML (https://github.com/ggml-org/ggml), quantised types.
 
 from __future__ import annotations
 
+import functools
 from typing import TypeAlias
 
 import numpy as np
@@ -42,6 +43,19 @@ def _plane(bits: int, at: int, count: int, span: int) -> Plane:
         places.append(at + part * span + i % span)
         shifts.append(i // span * bits)
     return Plane(bits, tuple(places), tuple(shifts))
+
+
+@functools.cache
+def _runs(plane: Plane) -> list[tuple[int, int, int, int]]:
+    """Numbers whose bytes follow each other: the first one, its byte, its shift, how many."""
+    found: list[tuple[int, int, int, int]] = []
+    for i, (at, shift) in enumerate(zip(plane.places, plane.shifts, strict=True)):
+        first, start, same, count = found[-1] if found else (0, 0, -1, 0)
+        if same == shift and at == start + count:
+            found[-1] = (first, start, same, count + 1)
+        else:
+            found.append((i, at, shift, 1))
+    return found
 
 
 def _bit_by_bit(at: int) -> Plane:
@@ -81,15 +95,15 @@ class Form:
 
     def numbers(self, raw: Array, planes: Planes) -> Array:
         """What ``planes`` hold of each block of ``raw`` u8 [n, bytes]: u8 [n, blocks, numbers]."""
-        blocks = self.blocks(raw)
-        if planes[0].bits == 8:
-            return np.asarray(blocks[..., planes[0].places] ^ _SIGN)
-        made, place = np.zeros((*blocks.shape[:2], len(planes[0].places)), np.uint8), 0
+        blocks, place = self.blocks(raw), 0
+        made = np.zeros((*blocks.shape[:2], len(planes[0].places)), np.uint8)
         for plane in planes:
-            shifted = blocks[..., plane.places] >> np.array(plane.shifts, np.uint8)
-            made |= (shifted & np.uint8((1 << plane.bits) - 1)) << np.uint8(place)
+            mask = np.uint8((1 << plane.bits) - 1)
+            for i, at, shift, count in _runs(plane):
+                some = blocks[..., at : at + count] >> np.uint8(shift) & mask
+                made[..., i : i + count] |= some << np.uint8(place)
             place += plane.bits
-        return made
+        return made ^ _SIGN if place == 8 else made
 
     def parts(self, raw: Array) -> tuple[Array, Array, Array]:
         """Raw u8 [n, bytes] -> codes u8 [n, k], scales and offsets f32 [n, k / group].

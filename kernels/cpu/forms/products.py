@@ -1,0 +1,271 @@
+"""Products of rows of x that are rounded to 8 bits with weights of 2 to 8 bits in planes (see `planes`).
+
+One row is bound by memory: a panel is read from one end to the other, and its numbers with it.  More rows share what
+is made of a panel's codes, up to `TOGETHER` at a time, so that products of bytes are what takes time.  Each result is
+one sum over k in order: neither threads nor other rows change a bit.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.base.follow import fixed
+from bolt_numba.base.types import Array
+from bolt_numba.kernels.cpu.forms.planes import STEP, Layout, Parts, code_words, pack_planes
+from bolt_numba.kernels.cpu.language.lang import (
+    LANES,
+    bits_of,
+    f32_of_bits,
+    fill_bytes,
+    lane,
+    native,
+    native_source,
+    reduce_add,
+    reduce_max,
+    round_i32,
+    splat,
+    split,
+    store_f32,
+    store_i32,
+    vabs,
+    vload,
+    vload_n,
+    vmax,
+    vstore_u8,
+)  # fmt: skip
+from bolt_numba.kernels.cpu.language.scope import scope_of
+from bolt_numba.kernels.cpu.machine import L2
+from bolt_numba.kernels.cpu.products.matmul import is_parallel
+from bolt_numba.kernels.cpu.products.pack import PANEL
+from bolt_numba.kernels.cpu.products.pack_bytes import EXACT
+from bolt_numba.kernels.extents import Numbers, Reach
+from bolt_numba.kernels.instructions.isa import target
+from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native
+from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
+from bolt_numba.ops.layers.products.forms import FORMS, Form
+from bolt_numba.ops.layers.products.matmul_forms import LEAST_OF_A_GROUP, LEVELS_OF_X, MatMulForm
+
+TOGETHER = 6 if target().registers >= 32 else 2
+"""Rows whose sums of a step have registers beside those of all."""
+FEW_ROWS = 2 * TOGETHER
+"""More rows are padded to whole tiles; fewer are cut into tiles of nearly equal height."""
+
+# -------------------------------------------------------------------------------------------------------- rounding of x
+
+
+def record_bytes(unit: int) -> int:
+    """Of a step of a row: its bytes, its scale, a number for each unit."""
+    return STEP + 4 + 4 * (STEP // unit)
+
+
+def _rounded(a: Numbers) -> dict[str, Reach]:
+    return {"x": 4 * a.rows * a.k, "to": a.padded * a.steps * record_bytes(a.unit)}
+
+
+@native(fastmath=EXACT, x=PTR, to=PTR, rows=I64, padded=I64, k=I64, steps=I64, unit=I64, middle=I64, extents=_rounded)
+def round_rows(p, tid, nthreads):
+    """Rows of x, f32 [rows][k], as records [padded][steps] of `record_bytes`, zeros where there are no rows.
+
+    A unit's number is the sum of its bytes: times -middle as i32, or where middle is 0 times the scale as f32.
+    """
+    each, size = STEP // p.unit, STEP + 4 + 4 * (STEP // p.unit)
+    lo, hi = split(p.padded * p.steps, tid, nthreads)
+    for place in range(lo, hi):
+        row, step = place // p.steps, place % p.steps
+        to = p.to + size * place
+        if row >= p.rows:
+            fill_bytes(to, np.uint8(0), size)
+            continue
+        at, left = p.x + 4 * (row * p.k + STEP * step), p.k - STEP * step
+        most = bits_of(splat(np.float32(LEAST_OF_A_GROUP)))
+        for i in range(0, STEP, LANES):  # bits of NaN are above those of numbers
+            most = vmax(most, bits_of(vabs(vload(at + 4 * i) if left >= STEP else vload_n(at + 4 * i, left - i))))
+        greatest = lane(f32_of_bits(splat(reduce_max(most))), 0)
+        by = np.float32(LEVELS_OF_X) / greatest
+        scale = greatest / np.float32(LEVELS_OF_X) + (greatest - greatest)
+        store_f32(to + STEP, scale)
+        for u in range(each):
+            total = splat(np.int32(0))
+            for i in range(u * p.unit, (u + 1) * p.unit, LANES):
+                v = round_i32((vload(at + 4 * i) if left >= STEP else vload_n(at + 4 * i, left - i)) * by)
+                vstore_u8(to + i, v)
+                total = total + v
+            number, place_of = reduce_add(total), to + STEP + 4 + 4 * u
+            if p.middle != 0:
+                store_i32(place_of, np.int32(-number * p.middle))
+            else:
+                store_f32(place_of, np.float32(number) * scale)
+
+
+# ------------------------------------------------------------------------------------------------------------- products
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _unit(layout: Layout, rows: range, half: int) -> list[str]:
+    """Lines for one unit of a step of a tile: sums of products of bytes, then scales."""
+    number = STEP + 4 + 4 * half
+    lines, words = [], (code_words(layout, half, v) for v in (0, 1))
+    for r in rows:
+        start = "np.int32(0)" if layout.middle is None else f"load_i32(x{r} + {number})"
+        lines += [f"y = splat({start})", f"i{r}0, i{r}1 = y, y"]
+    for (i, loads, codes), (_, others, second) in zip(*words, strict=True):
+        lines += [*loads, *others, f"c0, c1 = {codes}, {second}"]
+        for r in rows:
+            lines.append(f"y = splat(load_i32(x{r} + {4 * i}))")
+            lines += [f"i{r}{v} = dot_bytes(i{r}{v}, c{v}, y)" for v in (0, 1)]
+    for r in rows:
+        lines.append(f"y = splat(load_f32(x{r} + {STEP}))")
+        lines += [f"a{r}{v} = fma(to_f32(i{r}{v}) * s{half}{v}, y, a{r}{v})" for v in (0, 1)]
+        if layout.middle is None:
+            lines.append(f"y = splat(load_f32(x{r} + {number}))")
+            lines += [f"a{r}{v} = fma(o{half}{v}, y, a{r}{v})" for v in (0, 1)]
+    return lines
+
+
+def _step(layout: Layout, rows: range) -> list[str]:
+    """Lines for a step of a tile; ``w`` and the rows of x move on."""
+    halves, lines, names = STEP // layout.unit, [], "so"[: layout.numbers]
+    for half in range(halves) if layout.factors else ():
+        for name, load in zip(names, ("vload_i8", "vload_u8"), strict=False):
+            lines += [f"{name}{half}{v} = to_f32({load}(w + {v} * LANES)) * {name}{v}" for v in (0, 1)]
+            lines.append("w += 2 * LANES")
+    if not layout.factors:
+        lines += [f"{name}0{v} = {name}{v}" for name in names for v in (0, 1)]
+    for half in range(halves):
+        lines += _unit(layout, rows, half)
+    lines.append(f"w += BYTES * {2 * layout.bits}")
+    return [*lines, *(f"x{r} += {record_bytes(layout.unit)}" for r in rows)]
+
+
+def _tile(layout: Layout, rows: range) -> list[str]:
+    """Lines for one tile and one panel, whose columns begin at ``j``."""
+    load, size, height = "vload" if layout.wide else "vload_f16", layout.scale_bytes, len(rows)
+    chunk = []
+    for name in "so"[: layout.numbers]:
+        chunk += [f"{name}{v} = {load}(w + {v * size} * LANES)" for v in (0, 1)]
+        chunk.append(f"w += {2 * size} * LANES")
+    step = _step(layout, rows)
+    chunk += step if layout.chunk == STEP else ["for _ in range(p.chunk):", *_indented(step)]
+    lines = [f"w, x0, row = p.w + panel * p.panel, p.x + tile * {height} * p.row, tile * {height}"]
+    lines += [f"x{r} = x{r - 1} + p.row" for r in rows[1:]]
+    lines += [f"a{r}{v} = b{v}" for r in rows for v in (0, 1)]
+    lines += ["for _ in range(p.chunks):", *_indented(chunk)]
+    for r in rows:
+        lines.append(f"if row + {r} < p.rows:")
+        store = f"vstore_n(p.y + 4 * ((row + {r}) * p.n + j + {{v}} * LANES), a{r}{{v}}, p.n - j - {{v}} * LANES)"
+        lines += _indented([store.format(v=v) for v in (0, 1)])
+    return lines
+
+
+def _source(layout: Layout, height: int) -> str:
+    """Text of the kernel for tiles of ``height`` rows."""
+    tile = _tile(layout, range(height))
+    task = ["panel, begin = task % panels, task // panels * p.span", "j = panel * 2 * LANES"]
+    task += [f"b{v} = splat(np.float32(0))" for v in (0, 1)]
+    task += ["if p.bias != 0:"]
+    task += [f"    b{v} = vload_n(p.bias + 4 * (j + {v} * LANES), p.n - j - {v} * LANES)" for v in (0, 1)]
+    task += ["for tile in range(begin, min(begin + p.span, p.tiles)):", *_indented(tile)]
+    body = ["panels = ceil_div(p.n, 2 * LANES)"]
+    body += ["first, last = split(panels * ceil_div(p.tiles, p.span), tid, nthreads)"]
+    body += ["for task in range(first, last):", *_indented(task)]
+    return "\n".join(["def product_of_planes(p, tid, nthreads):", *_indented(body)]) + "\n"
+
+
+def _multiplied(height: int, a: Numbers) -> dict[str, Reach]:
+    return {"x": a.row * a.tiles * height, "w": a.panel * -(-a.n // PANEL), "bias": 4 * a.n, "y": 4 * a.rows * a.n}
+
+
+@cache
+def product(layout: Layout, height: int) -> Native:
+    """Kernel of tiles of ``height`` rows.
+
+    x: records by `round_rows`, ``row`` bytes for each of ``tiles`` * ``height`` rows · w: by `pack_planes`, ``panel``
+    bytes each · bias: f32 [n] or 0 · y: f32 [rows][n] · chunks: of a panel, of ``chunk`` steps each · span: tiles that
+    a panel is multiplied by before the next one.
+    """
+    fields: dict[str, Any] = {
+        "x": PTR, "row": I64, "w": PTR, "panel": I64, "bias": PTR_OR_0, "y": PTR, "n": I64, "rows": I64, "tiles": I64,
+        "span": I64, "chunks": I64, "chunk": I64,
+    }  # fmt: skip
+    text = _source(layout, height)
+    return native_source(text, "product_of_planes", fields, extents=partial(_multiplied, height), **scope_of(text))
+
+
+# --------------------------------------------------------------------------------------------------------------- makers
+
+
+def layout_of(form: Form) -> Layout:
+    """How products hold weights of a form."""
+    return Layout(form.bits, form.group, form.block, form.middle, bool(form.factors), False)
+
+
+def parts_of(form: Form, raw: Array) -> Parts:
+    """What `pack_planes` needs of rows as they are stored."""
+    codes = form.numbers(raw, form.codes).reshape(len(raw), -1)
+    scales = form.halves(raw, form.scale)[..., 0]
+    factors = form.numbers(raw, form.factors) - np.uint8(form.less) if form.factors else None
+    if form.middle is not None:
+        return codes, scales, None, factors, None
+    offsets = form.halves(raw, form.offset)[..., 0]
+    others = form.numbers(raw, form.offset_factors) if form.offset_factors else None
+    return codes, scales, offsets if others is None else -offsets, factors, others
+
+
+def rounded_steps(
+    layout: Layout, w: Argument, sizes: tuple[int, int, int], bias: Argument, context: Context
+) -> list[Step]:
+    """Steps of the product of In(0), m rows of k, and packed weights of n rows; sizes: m, n, k."""
+    m, n, k = sizes
+    if m <= FEW_ROWS:
+        m = fixed(m)
+        height = -(-m // -(-m // TOGETHER))
+    else:
+        height = TOGETHER
+    tiles, chunks = -(-m // height), -(-k // layout.chunk)
+    steps = chunks * (layout.chunk // STEP)
+    row, panel = steps * record_bytes(layout.unit), layout.panel_bytes(k)
+    x = Scratch(row * tiles * height)
+    rounding: dict[str, Argument] = {
+        "x": In(0), "to": x, "rows": m, "padded": tiles * height, "k": k, "steps": steps, "unit": layout.unit,
+        "middle": layout.middle or 0,
+    }  # fmt: skip
+    main: dict[str, Argument] = {
+        "x": x, "row": row, "w": w, "panel": panel, "bias": bias, "y": Out(0), "n": n, "rows": m, "tiles": tiles,
+        "span": max(L2 // 4 // (row * height), 1), "chunks": chunks, "chunk": layout.chunk // STEP,
+    }  # fmt: skip
+    together = is_parallel(context, 2 * m * n * k, panel * -(-n // PANEL))
+    return [
+        Step(round_rows, rounding, is_parallel(context, 0, 4 * m * k)),
+        Step(product(layout, height), main, together),
+    ]
+
+
+def _accepts(op: MatMulForm, ins: Types) -> bool:
+    x, raw = ins[0], ins[1]
+    if any(t is not None and not t.is_static for t in ins) or raw.known is None:
+        return False
+    return op.rounded and x.size > 0 and raw.size > 0
+
+
+@kernel(MatMulForm, accepts=_accepts)
+def matmul_form(op: MatMulForm, ins: Types, outs: Outs, context: Context) -> list[Step]:
+    """Rounds x, then multiplies bytes."""
+    x, raw = ins[0], ins[1]
+    form, k, n = FORMS[op.form], fixed(x.dims[-1]), raw.dims[0]
+    layout = layout_of(form)
+
+    def pack(array: Array) -> Array:
+        return pack_planes(layout, n, k, lambda rows: parts_of(form, array[rows]))
+
+    bias = None if (*ins, None)[2] is None else In(2)
+    return rounded_steps(
+        layout, context.packed(raw.known, ("planes", op.form), pack), (x.size // k, n, k), bias, context
+    )
