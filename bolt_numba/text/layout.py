@@ -51,7 +51,7 @@ class TextLayout:
 
 def model_in(path: str | os.PathLike[str]) -> Path:
     """The model of a folder, or the file itself.  Raises InvalidModelError where it has none, DTypeError, OSError."""
-    given = _path("model", path)
+    given = path_of("model", path)
     given.stat()  # raises OSError where there is nothing
     if not given.is_dir():
         return given
@@ -70,27 +70,27 @@ def layout_of(path: str | os.PathLike[str], tokenizer: str | os.PathLike[str] | 
     folder = model.parent
     if not (folder / TOKENIZER).is_file() and (folder.parent / TOKENIZER).is_file():
         folder = folder.parent
-    found = folder / TOKENIZER if tokenizer is None else _path("tokenizer", tokenizer)
+    found = folder / TOKENIZER if tokenizer is None else path_of("tokenizer", tokenizer)
     if not found.is_file():
         raise InvalidModelError(f"{found}: got no tokenizer, wanted {TOKENIZER} beside the model, or tokenizer=")
     kinds = _modules(folder / "modules.json")
     pooling = _pooling(folder / kinds.get("Pooling", "1_Pooling") / "config.json")
     told, said = folder / "sentence_bert_config.json", folder / "tokenizer_config.json"
-    own = _value(told, _settings(told), "max_seq_length", int)
-    limit = _value(said, _settings(said), "model_max_length", int, float)
+    own = value_of(told, settings_of(told), "max_seq_length", int)
+    limit = value_of(said, settings_of(said), "model_max_length", int, float)
     most = own or (int(limit) if limit is not None and 0 < limit <= MOST_TOKENS else None)
-    lower = bool(_value(told, _settings(told), "do_lower_case", bool))
+    lower = bool(value_of(told, settings_of(told), "do_lower_case", bool))
     others = tuple(kind for kind in kinds if kind not in PLAIN)
     return TextLayout(model, found, pooling, "Normalize" in kinds if kinds else None, most, lower, others)
 
 
-def _path(what: str, given: Any) -> Path:
+def path_of(what: str, given: Any) -> Path:
     if not isinstance(given, (str, os.PathLike)) or "\0" in str(given):
         raise DTypeError(f"{what}: got {given!r:.80}, wanted a path")
     return Path(given)
 
 
-def _settings(path: Path, kind: type = dict) -> Any:
+def settings_of(path: Path, kind: type = dict) -> Any:
     """What a file of JSON holds; nothing where there is none."""
     if not path.is_file():
         return kind()
@@ -105,7 +105,7 @@ def _settings(path: Path, kind: type = dict) -> Any:
     return found
 
 
-def _value(path: Path, holder: dict[str, Any], key: str, *kinds: type) -> Any:
+def value_of(path: Path, holder: dict[str, Any], key: str, *kinds: type) -> Any:
     """A value of a file; None where it is not said.  Raises InvalidModelError for one of another kind."""
     found = holder.get(key)
     if found is not None and (type(found) not in kinds or (type(found) is int and found < 1)):
@@ -116,11 +116,11 @@ def _value(path: Path, holder: dict[str, Any], key: str, *kinds: type) -> Any:
 
 def _modules(path: Path) -> dict[str, str]:
     """Kinds of the modules of sentence-transformers in their order, and their folders."""
-    rows, found = _settings(path, list), dict[str, str]()
+    rows, found = settings_of(path, list), dict[str, str]()
     for row in rows:
         if not isinstance(row, dict):
             raise InvalidModelError(f"{path}: got {row!r:.80}, wanted objects with type and path")
-        kind, folder = (_value(path, row, key, str) or "" for key in ("type", "path"))
+        kind, folder = (value_of(path, row, key, str) or "" for key in ("type", "path"))
         if Path(folder).is_absolute() or ".." in Path(folder).parts:
             raise InvalidModelError(f"{path}: path: got {folder!r:.80}, wanted a folder below")
         found[kind.rpartition(".")[2]] = folder
@@ -128,11 +128,11 @@ def _modules(path: Path) -> dict[str, str]:
 
 
 def _pooling(path: Path) -> str | None:
-    settings = _settings(path)
-    if (mode := _value(path, settings, "pooling_mode", str)) is not None:  # as it is written since version 5
+    settings = settings_of(path)
+    if (mode := value_of(path, settings, "pooling_mode", str)) is not None:  # as it is written since version 5
         modes = {"pooling_mode": {"lasttoken": "last"}.get(mode, mode)}
     else:
-        modes = {key: name for key, name in POOLING_KEYS.items() if _value(path, settings, key, bool)}
+        modes = {key: name for key, name in POOLING_KEYS.items() if value_of(path, settings, key, bool)}
     if len(modes) > 1 or any(name not in POOLINGS for name in modes.values()):
         raise InvalidModelError(f"{path}: {', '.join(modes)}: got {mode or True}, wanted one of {', '.join(POOLINGS)}")
     return next(iter(modes.values()), None)

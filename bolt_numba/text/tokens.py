@@ -55,7 +55,7 @@ class TextTokenizer:
 
     def __init__(self, path: Path, max_tokens: int | None = None, lower: bool = False) -> None:
         self.path, self.lower = path, lower
-        self.own = _opened(path)
+        self.own = tokenizer_of(read_text(path, MOST_BYTES, f"at most {MOST_BYTES}"), path)
         said = self.own.truncation or {}
         self.max_tokens = min(max_tokens or said.get("max_length") or USUAL_TOKENS, MOST_LETTERS)
         if self.max_tokens <= (special := self.own.num_special_tokens_to_add(False)):
@@ -75,7 +75,7 @@ class TextTokenizer:
         while left:
             heads = [tuple(_head(text, letters) for text in given[i]) for i in left]
             plain = [head[0] if len(head) == 1 else head for head in heads]
-            found = _guarded(f"{self.path}: a text", self.own.encode_batch_fast, plain)
+            found = guarded(f"{self.path}: a text", self.own.encode_batch_fast, plain)
             again = []
             for i, head, each in zip(left, heads, found, strict=True):
                 is_part, count = head != given[i], len(each) + sum(map(len, each.overflowing))
@@ -101,12 +101,16 @@ class TextTokenizer:
         return TokenRow(np.array(kept), np.zeros(len(kept), int), len(ids) > len(kept))
 
     def _cleaned(self, text: str) -> str:
-        text = text.lower() if self.lower else text
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return text
+        return cleaned(text.lower() if self.lower else text)
+
+
+def cleaned(text: str) -> str:
+    """The text, with U+FFFD for what is no Unicode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _head(text: str, letters: int) -> str:
@@ -117,7 +121,7 @@ def _head(text: str, letters: int) -> str:
     return text[: end if end > 0 else letters]
 
 
-def _guarded(what: str, call: Callable[[Any], Any], given: Any) -> Any:
+def guarded(what: str, call: Callable[[Any], Any], given: Any) -> Any:
     """What a call of the package gives.  Raises InvalidModelError for what it meets, panics included."""
     try:
         return call(given)
@@ -127,14 +131,15 @@ def _guarded(what: str, call: Callable[[Any], Any], given: Any) -> Any:
         raise InvalidModelError(f"{what}: got what the package tokenizers refuses: {error!s:.200}") from None
 
 
-def _opened(path: Path) -> Any:
+def tokenizer_of(text: str, name: object) -> Any:
+    """The tokenizer of a ``tokenizer.json``.  Raises InvalidModelError with the name, and the key that is at fault."""
     from tokenizers import Tokenizer  # it is of an extra
 
-    text, read = read_text(path, MOST_BYTES, f"at most {MOST_BYTES}"), Tokenizer.from_str
+    read = Tokenizer.from_str
     try:
-        return _guarded("content", read, text)
+        return guarded("content", read, text)
     except InvalidModelError as error:
-        raise InvalidModelError(f"{path}: {_key_at_fault(text, read)}: {error}") from None
+        raise InvalidModelError(f"{name}: {_key_at_fault(text, read)}: {error}") from None
 
 
 def _key_at_fault(text: str, read: Callable[[str], Any]) -> str:
@@ -145,6 +150,6 @@ def _key_at_fault(text: str, read: Callable[[str], Any]) -> str:
         return "JSON"
     for key in PARTS if isinstance(whole, dict) else ():
         with suppress(InvalidModelError):
-            _guarded(key, read, json.dumps({**whole, key: [] if key == LISTED else None}))
+            guarded(key, read, json.dumps({**whole, key: [] if key == LISTED else None}))
             return key
     return "model"

@@ -21,9 +21,9 @@ from bolt_numba.converters.onnx.reading.microsoft.layers import MOST_WORDS
 from bolt_numba.converters.onnx.reading.microsoft.search_choice import (
     Beams,
     Greedy,
+    NucleusChoice,
     Rule,
     Rules,
-    Sampling,
     State,
     count,
 )
@@ -336,7 +336,7 @@ def sampling(
         temperature=temperature if temperature > 0 else None, presence=presence,
     )  # fmt: skip
     shape = b(Concat(0), b.unsqueezed(task.steps, 0), b(Shape(0, 1), input_ids))
-    choice = Sampling(
+    choice = NucleusChoice(
         model.eos_token_id, model.pad_token_id, share=top_p, keep=min_tokens_to_keep, filtered=filter_value,
         from_best=bool(custom), draws=b(RandomUniform(), shape, scalar(b, seed, 0, I64)),
     )  # fmt: skip

@@ -138,7 +138,7 @@ class Greedy:
         return b(p.Not(), all_of(b, state["ended"]))
 
 
-class Sampling(Greedy):
+class NucleusChoice(Greedy):
     """A word by chance among the most probable ones.
 
     share: only as many of them as together have this probability.  keep: at least so many.  filtered: the score that

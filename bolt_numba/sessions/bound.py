@@ -1,0 +1,56 @@
+"""Runs over the same arrays again and again, as decoders step: what they are is looked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bolt_numba.base.types import Array
+from bolt_numba.runtime.prepared import Prepared, Targets
+from bolt_numba.runtime.runner import run_plan
+from bolt_numba.sessions.session import Session
+
+
+class BoundRun:
+    """Calls of `Session.run_into` with these feeds and buffers, whose contents may change from call to call.
+
+    A call costs what a run of the plan does, if all inputs can be read, and all outputs be written, where they lie.
+    Else, and whenever the plan is not there any more, it is a call of `run_into`.
+    """
+
+    def __init__(self, session: Session, feeds: Mapping[str, Any], buffers: Mapping[str, Array]) -> None:
+        self.session, self.feeds, self.buffers = session, feeds, buffers
+        self._key: Any = None
+        self._plan: Prepared | None = None
+        self._arrays: list[Array] = []
+        self._targets: list[Array | None] = []
+
+    def __call__(self) -> None:
+        """Run once.  Raises what `run_into` does."""
+        plan, runner = self._plan, self.session._runner
+        if plan is not None and runner.prepared.get(self._key) is plan and not runner.by_value:
+            run_plan(plan, self._arrays, self._targets)
+            return
+        self.session.run_into(self.feeds, self.buffers)
+        self._plan = self._chosen()
+
+    def _chosen(self) -> Prepared | None:
+        """The plan that serves these arrays as they are, for as long as it is there; None where none does."""
+        session = self.session
+        runner = session._runner
+        special = (session._texts, session._states, session._budget)
+        if runner.by_value or runner.region.bounds or runner.far or any(x is not None for x in special):
+            return None
+        arrays = session._arrays(self.feeds)
+        if any(a is not self.feeds[s.name] for a, s in zip(arrays, session.inputs, strict=True)):
+            return None  # some are converted in each run
+        if session._fitting(arrays) is not session:
+            return None
+        found = session._targets(arrays, self.buffers)
+        assert type(found) is Targets
+        plan = found.prepared
+        is_whole = plan.cut is None and not plan.late and all(t is not None for t in found)
+        if plan.stands_in or not is_whole:
+            return None
+        self._key, self._arrays, self._targets = runner.key(arrays), arrays, list(found)
+        return plan

@@ -1,0 +1,266 @@
+"""Generators: texts from a prompt or a chat, through a decoder and its tokenizer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from bolt_numba.base.border import border
+from bolt_numba.base.errors import BoltError, DataError, DTypeError, OptionError
+from bolt_numba.base.options import count_of, not_among, want_known
+from bolt_numba.base.types import Array
+from bolt_numba.compiling import compile
+from bolt_numba.text.answers import LENGTH, Answer, Generation, TextPiece
+from bolt_numba.text.batching import Batch, Guesses, Writing
+from bolt_numba.text.decoders import Decoder, decoder_of
+from bolt_numba.text.drafts import Draft, LookUp
+from bolt_numba.text.grammars import Grammars
+from bolt_numba.text.opened import FORMAT, file_of, layout_beside, layout_within
+from bolt_numba.text.sampling import Sampler, Sampling
+from bolt_numba.text.spelling import Speller
+from bolt_numba.text.tokens import cleaned, guarded, tokenizer_of
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from bolt_numba.base.options import OptionKeywords
+    from bolt_numba.text.templates import ChatTemplate
+
+USUAL_CONTEXT = 4096
+"""Positions for which there is memory, where the model has as many and nothing is said."""
+MOST_LETTERS = 64
+"""Of a prompt for each position: one with more is refused before it is read."""
+AHEAD = 7
+"""Tokens that are guessed for a step."""
+
+Prompt = str | Sequence[Mapping[str, Any]] | list[int]
+"""A text to go on with, messages of a chat, or tokens."""
+
+
+class Generator:
+    """A model that goes on with texts and answers in chats.
+
+    Parameters
+    ----------
+    model: a file of GGUF, or a folder of onnxruntime-genai or Optimum: the network, ``tokenizer.json`` and settings.
+    sequences: texts that are made at once; more wait.  context: tokens of a text, its prompt included; None: as many as
+        the model is made for, up to 4096.  look_up: guess tokens from what was there already; draft: guess them by
+        another generator, a smaller one with the same tokens.  Both change the speed, not the text.
+    options: of `bolt_numba.compile`.
+    The constructor raises what `compile` raises, InvalidModelError for files and layouts, OptionError for values.
+    """
+
+    @border("generator", OSError)
+    def __init__(
+        self, model: str | os.PathLike[str], *, sequences: int = 1, context: int | None = None, look_up: bool = False,
+        draft: Generator | None = None, **options: Unpack[OptionKeywords],
+    ) -> None:  # fmt: skip
+        want_known("generator", options, "sequences", "context", "look_up", "draft")
+        file = file_of(model)
+        self.name, self.session = str(model), compile(file, **options)
+        metadata = self.session.graph.metadata
+        is_whole = metadata.get("format") == FORMAT
+        self.layout = layout_within(metadata, self.name) if is_whole else layout_beside(file)
+        most = self.layout.context or USUAL_CONTEXT
+        asked = min(most, USUAL_CONTEXT) if context is None else count_of("context", context)
+        if asked > most:
+            raise OptionError(f"context: got {asked}, wanted at most the {most} that the model is made for")
+        self.decoder: Decoder = decoder_of(self.session, count_of("sequences", sequences), asked)
+        self.tokenizer = tokenizer_of(self.layout.tokenizer, self.name)
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self._batch = Batch(self.decoder, self.layout.ends, self._guesses(look_up, draft), AHEAD)
+
+    def _guesses(self, look_up: bool, draft: Generator | None) -> Guesses | None:
+        if draft is None:
+            return LookUp(self.decoder.slots) if look_up else None
+        if draft.tokenizer.get_vocab() != self.tokenizer.get_vocab() or look_up:
+            raise OptionError(f"draft: got {draft.name}, wanted one with the same tokens, and no look_up beside it")
+        return Draft(decoder_of(draft.session, self.decoder.slots, min(self.context, draft.context)))
+
+    @property
+    def context(self) -> int:
+        """Tokens of a text at most, its prompt included."""
+        return self.decoder.context
+
+    # --- texts -------------------------------------------------------------------------------------------------------
+
+    @overload
+    def generate(self, prompt: str, **settings: Any) -> Generation: ...
+    @overload
+    def generate(self, prompt: Sequence[str], **settings: Any) -> list[Generation]: ...
+    @border("generate")
+    def generate(self, prompt: str | Sequence[str], **settings: Any) -> Generation | list[Generation]:
+        """Go on with a text, or with each of several, of which so many run at once as the generator has sequences.
+
+        settings: fields of `Sampling`.  Raises OptionError for one, DTypeError for what is no text, DataError for a
+        prompt that is too long, and what a run raises.
+        """
+        if isinstance(prompt, str):
+            return self._ended([self.submit(prompt, **settings)])[0]
+        given: Any = prompt
+        if not isinstance(given, Sequence) or not all(isinstance(one, str) for one in given):
+            raise DTypeError(f"prompt: got {given!r:.80}, wanted a text or a list of texts")
+        answers = list[Answer]()
+        try:
+            answers += (self.submit(one, **settings) for one in prompt)
+        except BaseException:
+            self._cancel(answers)
+            raise
+        return self._ended(answers)
+
+    @border("chat")
+    def chat(self, messages: Sequence[Mapping[str, Any]], **settings: Any) -> Generation:
+        """The model's answer to messages, each with role and content, by its template.
+
+        Raises as `generate`, BoltError for a model without a template.
+        """
+        return self._ended([self.submit(messages, **settings)])[0]
+
+    def stream(self, prompt: Prompt, **settings: Any) -> Iterator[TextPiece]:
+        """Pieces of a text as they come; whoever stops reading cancels the rest.  Raises as `generate`."""
+        answer = self.submit(prompt, **settings)
+        try:
+            yield from answer
+        finally:
+            answer.cancel()
+
+    @border("submit")
+    def submit(self, prompt: Prompt, *, watch: Callable[[TextPiece], None] | None = None, **settings: Any) -> Answer:
+        """Have a text made, and go on at once.  May be called from many threads.
+
+        watch: called with each piece by the thread that makes all texts, so it must be quick.  Raises as `generate`.
+        """
+        if unknown := settings.keys() - vars(_USUAL).keys():
+            raise OptionError(not_among("settings", sorted(unknown), [*vars(_USUAL)]))
+        how = Sampling(**settings)
+        tokens = self.tokens(prompt)
+        grammar = None
+        if how.json_schema is not None or how.grammar is not None:
+            grammar = self._grammars.grammar(how)
+        answer = Answer(len(tokens), how.logprobs is not None, watch)
+        most = min(how.max_tokens or self.context, self.context - len(tokens))
+        speller = Speller(self.tokenizer, tokens, how.stops)
+        self._batch.add(Writing(answer, tokens, most, Sampler(how, tokens, grammar), speller))
+        return answer
+
+    @border("tokens")
+    def tokens(self, prompt: Prompt) -> list[int]:
+        """The tokens of a prompt as the model gets them.
+
+        Raises DTypeError for what is none, DataError for one that is empty or leaves no place in the context.
+        """
+        if isinstance(prompt, str):
+            found = self._encoded(prompt, True)
+        elif isinstance(given := prompt, list) and given and all(type(one) is int for one in given):
+            found = given
+            last = max(self.tokenizer.get_vocab().values(), default=0)
+            if odd := [one for one in found if not 0 <= one <= last]:
+                raise DataError(f"prompt: tokens: got {odd[0]}, wanted numbers from 0 to {last}")
+        else:
+            found = self._encoded(self.template(prompt), False)  # type: ignore[arg-type]
+        if not found or len(found) >= self.context:
+            raise DataError(f"prompt: got {len(found)} tokens, wanted from 1 to {self.context - 1}, below the context")
+        return found
+
+    def _encoded(self, text: str, is_begun: bool) -> list[int]:
+        """Tokens of a text.  is_begun: with what stands before each text."""
+        if len(text) > MOST_LETTERS * self.context:
+            raise DataError(f"prompt: got {len(text)} letters, wanted at most {MOST_LETTERS * self.context}")
+        encode = lambda given: self.tokenizer.encode(given, add_special_tokens=is_begun)  # noqa: E731
+        found = list[int](guarded("prompt", encode, cleaned(text)).ids)
+        first = [self.layout.begin] if is_begun and self.layout.begins and self.layout.begin is not None else []
+        return found if found[:1] == first else first + found
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """The template of chats.  Raises BoltError where the model has none, InvalidModelError."""
+        if self.layout.template is None:
+            raise BoltError(f"{self.name}: chat template: got none, wanted one for messages: give a text")
+        from bolt_numba.text.templates import ChatTemplate  # jinja2 is of an extra, and texts do without
+
+        ids = {"bos_token": self.layout.begin, "eos_token": next(iter(self.layout.ends), None)}
+        marks = {name: self.tokenizer.id_to_token(one) or "" for name, one in ids.items() if one is not None}
+        return ChatTemplate(self.layout.template, marks | {**self.layout.marks})
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        return Grammars(self.layout.tokenizer, self.decoder.vocabulary, self.layout.ends)
+
+    @border("perplexity")
+    def perplexity(self, text: str) -> float:
+        """How badly the model guesses a text: exp of the mean of -log(probability) of its tokens but the first.
+
+        A longer text is gone through in windows of the context, of which each begins in the middle of the last and
+        counts what is new.  Raises DTypeError and DataError for a text.
+        """
+        if not isinstance(text, str):
+            raise DTypeError(f"text: got {text!r:.80}, wanted a text")
+        tokens, half = guarded("text", self.tokenizer.encode, cleaned(text)).ids, self.context // 2
+        if len(tokens) < 2:
+            raise DataError(f"text: got {len(tokens)} tokens, wanted at least 2")
+        scorings = list[_Scoring]()
+        for start in range(0, max(len(tokens) - half, 1), half):
+            scorings.append(_Scoring(self, tokens[start : start + self.context], half if start else 1))
+            self._batch.add(scorings[-1])
+        self._ended([each.answer for each in scorings])
+        found = np.concatenate([each.found for each in scorings])
+        return float(np.exp(found.mean()))
+
+    def close(self) -> None:
+        """Have what is under way end, and drop plans and weights."""
+        for writing in [*self._batch.waiting, *self._batch.active]:
+            writing.answer.cancel()
+        thread = self._batch.thread
+        if thread is not None:
+            thread.join()
+        self.session.close()
+
+    def __enter__(self) -> Generator:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Generator({self.name!r}, sequences={self.decoder.slots}, context={self.context})"
+
+    def _ended(self, answers: Sequence[Answer]) -> list[Generation]:
+        try:
+            return [answer.result() for answer in answers]
+        except BaseException:
+            self._cancel(answers)
+            raise
+
+    @staticmethod
+    def _cancel(answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            answer.cancel()
+
+
+_USUAL = Sampling()
+
+
+class _Scoring(Writing):
+    """A text whose tokens are not made, but scored: found has -log(probability) of those from ``first`` on."""
+
+    def __init__(self, generator: Generator, tokens: Sequence[int], first: int) -> None:
+        chooser, speller = Sampler(_USUAL, tokens), Speller(generator.tokenizer, tokens)
+        super().__init__(Answer(len(tokens), False), tokens, 0, chooser, speller)
+        self.is_scored, self.first, self.found = True, first, np.zeros(0)
+
+    def scores(self, logits: Array, start: int) -> None:
+        ends = np.array(self.tokens[start + 1 : start + 1 + len(logits)])
+        rows = logits[: len(ends)]
+        greatest = rows.max(-1, keepdims=True)
+        sums = np.log(np.exp(rows - greatest).sum(-1, dtype=np.float64)) + greatest[:, 0]
+        own = sums - rows[np.arange(len(ends)), ends]
+        self.found = np.concatenate([self.found, own[max(self.first - 1 - start, 0) :]])
+
+    def take(self, logits: Array, ends: Any) -> bool:
+        self.answer.add(TextPiece("", finish_reason=LENGTH))
+        return False

@@ -1,0 +1,84 @@
+"""Texts that follow a schema of JSON or a grammar, by the package ``llguidance``: it says which tokens may come."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.base.errors import DataError, OptionError
+from bolt_numba.base.types import Array
+from bolt_numba.text.sampling import Sampling
+
+MOST_LETTERS = 1 << 18
+"""Of a schema or grammar."""
+SPACED = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""One way to write JSON: where blanks are free, a model may write them without end."""
+
+
+class Grammar:
+    """What one text has to follow."""
+
+    def __init__(self, matcher: Any) -> None:
+        self.matcher = matcher
+
+    def mask(self, logits: Array) -> None:
+        """Have tokens that may not come be impossible.  Raises DataError where the grammar has become too complex."""
+        bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
+        self._check()
+        allowed = np.unpackbits(bits, bitorder="little")[: len(logits)]
+        logits[: len(allowed)][allowed == 0] = -math.inf
+        logits[len(allowed) :] = -math.inf
+
+    def take(self, token: int) -> None:
+        """Go on behind a token."""
+        self.matcher.consume_token(token)
+        self._check()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more may come."""
+        return bool(self.matcher.is_stopped())
+
+    def _check(self) -> None:
+        if self.matcher.is_error():
+            raise DataError(f"grammar: got {self.matcher.get_error()!r:.200}, wanted one that can be followed")
+
+
+class Grammars:
+    """Makes grammars over the tokens of one tokenizer."""
+
+    def __init__(self, tokenizer: str, vocabulary: int, ends: Sequence[int]) -> None:
+        import llguidance  # it is of an extra
+
+        self.own = llguidance
+        self.tokens = llguidance.LLTokenizer(tokenizer, n_vocab=vocabulary, eos_token=list(ends) or None)
+
+    def grammar(self, settings: Sampling) -> Grammar:
+        """What a text of these settings has to follow.  Raises OptionError for what cannot be followed."""
+        name = "grammar" if settings.json_schema is None else "json_schema"
+        given = getattr(settings, name)
+        text = given if isinstance(given, str) else _written(given)
+        if not isinstance(text, str) or len(text) > MOST_LETTERS:
+            raise OptionError(f"{name}: got {given!r:.80}, wanted a text of at most {MOST_LETTERS} letters")
+        matcher = self.own.LLMatcher
+        try:
+            source = matcher.grammar_from_lark(text) if name == "grammar" else (
+                matcher.grammar_from_json_schema(text, overrides=SPACED)
+            )  # fmt: skip
+        except ValueError as error:
+            raise OptionError(f"{name}: got {text!r:.80}, wanted one that can be read: {error!s:.200}") from None
+        made = matcher(self.tokens, source, log_level=0)
+        if made.is_error():
+            raise OptionError(f"{name}: got what cannot be followed: {made.get_error()!s:.300}")
+        return Grammar(made)
+
+
+def _written(given: Any) -> Any:
+    try:
+        return json.dumps(given)
+    except (TypeError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,122 @@
+"""Models that write texts: which files they are, and what these say of tokens, templates and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.files.regular import read_text
+from bolt_numba.base.records import record
+from bolt_numba.text.layout import MOST_BYTES, TOKENIZER, path_of, settings_of, value_of
+from bolt_numba.text.tokens import MOST_BYTES as MOST_OF_TOKENIZER
+
+NAMES = ("model.bolt", "model.onnx", "decoder_model_merged.onnx", "onnx/model.onnx", "onnx/decoder_model_merged.onnx")
+"""Of a folder of Optimum, the first that there is."""
+GENAI, CONFIG, GENERATION, TOKENS, TEMPLATE = (
+    "genai_config.json", "config.json", "generation_config.json", "tokenizer_config.json", "chat_template.jinja"
+)  # fmt: skip
+FORMAT = "gguf"
+
+
+@record(frozen=True)
+class WriterLayout:
+    """What is known of a model that writes texts before it is compiled.
+
+    tokenizer: as JSON.  context: positions that it is made for; None: not said.  ends: tokens behind which it has done.
+    begin: the token that texts may begin with; begins: whether they do, where the tokenizer does not see to it.
+    marks: the texts of tokens that templates name.
+    """
+
+    tokenizer: str
+    context: int | None
+    ends: tuple[int, ...]
+    begin: int | None
+    begins: bool
+    template: str | None
+    marks: Mapping[str, str]
+
+
+def file_of(path: str | os.PathLike[str]) -> Path:
+    """The file of the network.  Raises InvalidModelError for a folder without one, DTypeError, OSError."""
+    given = path_of("model", path)
+    given.stat()  # raises OSError where there is nothing
+    if not given.is_dir():
+        return given
+    genai = given / GENAI
+    said = value_of(genai, _part(genai, settings_of(genai), "model", "decoder"), "filename", str)
+    names = NAMES if said is None else ("model.bolt", said)
+    if said is not None and Path(said).name != said:
+        raise InvalidModelError(f"{genai}: filename: got {said!r:.80}, wanted a name of a file beside it")
+    found = next((given / name for name in names if (given / name).is_file()), None)
+    if found is None:
+        raise InvalidModelError(f"{given}: got no model, wanted one of {', '.join(names)}")
+    return found
+
+
+def layout_beside(model: Path) -> WriterLayout:
+    """What the files beside a network say.  Raises InvalidModelError for files that say what they cannot."""
+    folder = model.parent if (model.parent / TOKENIZER).is_file() else model.parent.parent
+    if not (folder / TOKENIZER).is_file():
+        raise InvalidModelError(f"{model.parent / TOKENIZER}: got no tokenizer, wanted it beside the model")
+    genai, config, said, tokens = (settings_of(folder / name) for name in (GENAI, CONFIG, GENERATION, TOKENS))
+    own = _part(folder / GENAI, genai, "model")
+    tokenizer = read_text(folder / TOKENIZER, MOST_OF_TOKENIZER, f"at most {MOST_OF_TOKENIZER}")
+    context = value_of(folder / GENAI, own, "context_length", int)
+    context = context or value_of(folder / CONFIG, config, "max_position_embeddings", int)
+    told = ((GENAI, own), (GENERATION, said), (CONFIG, config))
+    ends = next((_tokens(file, holder) for file, holder in told if "eos_token_id" in holder), ())
+    marks = {name: _mark(tokens.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+    template = _template(folder, tokens)
+    named = {name: text for name, text in marks.items() if text is not None}
+    return WriterLayout(tokenizer, context, ends, None, False, template, named)
+
+
+def layout_within(metadata: Mapping[str, str], name: str) -> WriterLayout:
+    """What a file of GGUF says itself.  Raises InvalidModelError where it has no tokenizer."""
+    if "tokenizer" not in metadata:
+        raise InvalidModelError(f"{name}: tokenizer: got none, wanted one in the file")
+    own = {key: json.loads(metadata.get(key, "null")) for key in ("bos", "eos", "context_length", "add_bos")}
+    return WriterLayout(
+        metadata["tokenizer"], own["context_length"], tuple(own["eos"] or ()), own["bos"], bool(own["add_bos"]),
+        metadata.get("chat_template"), {},
+    )  # fmt: skip
+
+
+def _part(path: Path, holder: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """An object within objects; nothing where there is none."""
+    found: Any = holder
+    for key in keys:
+        found = found.get(key, {})
+        if not isinstance(found, dict):
+            raise InvalidModelError(f"{path}: {key}: got {found!r:.80}, wanted an object")
+    return dict(found)
+
+
+def _tokens(name: str, holder: Mapping[str, Any]) -> tuple[int, ...]:
+    """A token, or a list of them."""
+    found = holder["eos_token_id"]
+    listed = [] if found is None else found if isinstance(found, list) else [found]
+    if not all(type(one) is int and one >= 0 for one in listed):
+        raise InvalidModelError(f"{name}: eos_token_id: got {found!r:.80}, wanted a token or several")
+    return tuple(listed)
+
+
+def _mark(found: Any) -> str | None:
+    """The text of a special token, which may stand in an object."""
+    found = found.get("content") if isinstance(found, dict) else found
+    return found if isinstance(found, str) else None
+
+
+def _template(folder: Path, tokens: Mapping[str, Any]) -> str | None:
+    """The template for chats: a file, a text among the settings, or the one that is called default of several."""
+    if (folder / TEMPLATE).is_file():
+        return read_text(folder / TEMPLATE, MOST_BYTES, f"at most {MOST_BYTES}")
+    found = tokens.get("chat_template")
+    if isinstance(found, list):
+        rows = [row for row in found if isinstance(row, dict)]
+        found = next((row.get("template") for row in rows if row.get("name") == "default"), None)
+    return found if isinstance(found, str) else None

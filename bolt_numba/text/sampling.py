@@ -1,0 +1,156 @@
+"""How the next token is chosen from logits, and how likely tokens were."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bolt_numba.base.errors import DataError, OptionError
+from bolt_numba.base.options import count_of
+from bolt_numba.base.records import record
+from bolt_numba.base.types import Array
+
+if TYPE_CHECKING:
+    from bolt_numba.text.grammars import Grammar
+
+FEW_LIKELY = 1024
+"""Likely tokens among which top-p mostly finds enough."""
+MOST_STOPS, MOST_LOGPROBS, LONGEST_STOP = 16, 100, 1 << 10
+
+
+class Likely(NamedTuple):
+    """A token, its text, and the logarithm of its probability by the model itself; others: the likeliest."""
+
+    token: int
+    text: str
+    logprob: float
+    others: tuple[tuple[int, str, float], ...] = ()
+
+
+@record(frozen=True)
+class Sampling:
+    """How a text is made; raises OptionError for a value that cannot be.
+
+    max_tokens: None: as many as the context takes.  temperature: 0: the likeliest token each time, which is greedy.
+    top_k: of so many of the likeliest; 0: of all.  top_p: of the likeliest that together have this probability.
+    min_p: of those that have at least this share of the likeliest's.  repetition_penalty: what logits of tokens that
+    were there are divided by.  seed: the same gives the same text, whatever else runs; None: another each time.
+    stop: texts that end it, and are not part of it.  logprobs: how likely each token was, beside so many of the
+    likeliest; None: not.  json_schema: what the text shall be, as an object or text; {}: any JSON.
+    grammar: in Lark's form, what else it shall be.
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop: str | Sequence[str] = ()
+    logprobs: int | None = None
+    json_schema: Mapping[str, Any] | str | None = None
+    grammar: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None:
+            count_of("max_tokens", self.max_tokens)
+        for name, least, most in _RANGES:
+            given = getattr(self, name)
+            is_number = isinstance(given, (int, float)) and not isinstance(given, bool) and math.isfinite(given)
+            if not is_number or not least <= given <= most:
+                raise OptionError(f"{name}: got {given!r:.80}, wanted a number from {least:g} to {most:g}")
+        for name in ("top_k", "seed", "logprobs"):
+            given = getattr(self, name)
+            is_none = given is None and name != "top_k"
+            if not is_none and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
+                raise OptionError(f"{name}: got {given!r:.80}, wanted a whole number from 0")
+        if self.logprobs is not None and self.logprobs > MOST_LOGPROBS:
+            raise OptionError(f"logprobs: got {self.logprobs}, wanted at most {MOST_LOGPROBS}")
+        if self.repetition_penalty <= 0:
+            raise OptionError(f"repetition_penalty: got {self.repetition_penalty}, wanted one above 0")
+        stops: Sequence[Any] = self.stops
+        if not all(isinstance(one, str) and 0 < len(one) <= LONGEST_STOP for one in stops) or len(stops) > MOST_STOPS:
+            raise OptionError(f"stop: got {self.stop!r:.80}, wanted at most {MOST_STOPS} texts of up to {LONGEST_STOP}")
+        if self.json_schema is not None and self.grammar is not None:
+            raise OptionError("grammar: got one and a json_schema, wanted one of the two")
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts that end it, as several."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+
+_RANGES = (
+    ("temperature", 0.0, 100.0), ("top_p", 0.0, 1.0), ("min_p", 0.0, 1.0), ("repetition_penalty", 0.0, 100.0),
+)  # fmt: skip
+"""Settings that are numbers, with the least and the greatest."""
+
+
+class Sampler:
+    """Chooses the tokens of one text.  grammar: what they have to follow."""
+
+    def __init__(self, settings: Sampling, prompt: Sequence[int], grammar: Grammar | None = None) -> None:
+        self.settings, self.grammar = settings, grammar
+        self.random = np.random.default_rng(settings.seed) if settings.temperature > 0 else None
+        self.seen = {*prompt} if settings.repetition_penalty != 1 else set()
+
+    def __call__(self, logits: Array) -> int:
+        """The next token, of f32[vocabulary].  Raises DataError for logits that are no numbers."""
+        settings = self.settings
+        if self.seen or self.grammar is not None:
+            logits = logits.copy()
+            if self.seen:
+                places = np.fromiter(self.seen, np.int64)
+                found, penalty = logits[places], np.float32(settings.repetition_penalty)
+                logits[places] = np.where(found > 0, found / penalty, found * penalty)
+            if self.grammar is not None:
+                self.grammar.mask(logits)
+        token = int(logits.argmax())
+        if not logits[token] > -math.inf:
+            raise DataError(f"logits: got {logits[token]}, wanted numbers")
+        if self.random is not None:
+            token = self._drawn(logits, float(logits[token]))
+        if settings.repetition_penalty != 1:
+            self.seen.add(token)
+        return token
+
+    def _drawn(self, logits: Array, greatest: float) -> int:
+        """A token by its probability, of those that the settings leave."""
+        settings, size = self.settings, len(logits)
+        assert self.random is not None
+        weights = np.exp((logits.astype(np.float64) - greatest) / settings.temperature)
+        kept = min(settings.top_k or size, size)
+        whole, places = weights.sum(), np.arange(size)
+        if kept < size:
+            places = np.sort(np.argpartition(weights, size - kept)[size - kept :])
+            whole = weights[places].sum()
+        if settings.top_p < 1:
+            places = _likeliest(weights, places, settings.top_p * whole)
+        if settings.min_p > 0:
+            places = places[weights[places] >= settings.min_p]
+        sums = np.cumsum(weights[places])
+        return int(places[min(np.searchsorted(sums, self.random.random() * sums[-1], "right"), len(places) - 1)])
+
+
+def _likeliest(weights: Array, places: Array, wanted: float) -> Array:
+    """The fewest places whose weights together are as much as wanted, the likeliest first; at least one."""
+    own = weights[places]
+    for count in (min(FEW_LIKELY, len(own)), len(own)):
+        part = np.argpartition(own, len(own) - count)[len(own) - count :]
+        part = part[np.lexsort((part, -own[part]))]  # of equal ones the first
+        sums = np.cumsum(own[part])
+        if sums[-1] >= wanted or count == len(own):
+            break
+    return np.asarray(places[part[: np.searchsorted(sums, wanted) + 1]])
+
+
+def logprobs(logits: Array) -> Array:
+    """Logarithms of probabilities, f64[..., vocabulary]."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max(-1, keepdims=True)
+    wide -= np.log(np.exp(wide).sum(-1, keepdims=True))
+    return wide
