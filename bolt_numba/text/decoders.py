@@ -28,6 +28,9 @@ HEAD, WIDTH, AXES = 1, 3, 4
 """Of a cache: where its axes of heads and their elements stand, and how many it has."""
 
 
+Patterns = Sequence[tuple[str, str]]
+
+
 class Stretch(NamedTuple):
     """Tokens of one sequence that a run computes.
 
@@ -48,27 +51,30 @@ class Decoder(ABC):
 
     together = True
 
-    def __init__(self, session: Session, slots: int, context: int) -> None:
+    def __init__(self, session: Session, slots: int, context: int, patterns: Patterns = ()) -> None:
         self.session, self.slots, self.context = session, slots, context
         self.inputs = {spec.name: spec for spec in session.inputs}
-        self.names = [name.removeprefix(PAST) for name in self.inputs if name.startswith(PAST)]
         outputs = [spec.name for spec in session.outputs]
-        wanted = {LOGITS, *(f"{PRESENT}{name}" for name in self.names)}
-        if IDS not in self.inputs or not self.names or not wanted <= {*outputs}:
+        self.presents = {name: name.replace(PAST, PRESENT, 1) for name in self.inputs if name.startswith(PAST)}
+        if patterns:
+            rows = [[one.replace("%d", str(i)) for one in pair] for pair in patterns for i in range(len(self.inputs))]
+            self.presents = {past: present for past, present in rows if past in self.inputs}
+        wanted = {LOGITS, *self.presents.values()}
+        if IDS not in self.inputs or not self.presents or not wanted <= {*outputs}:
             got = f"inputs {[*self.inputs][:8]} and outputs {outputs[:4]}"
             raise InvalidModelError(f"{session}: got {got}, wanted {IDS}, {PAST}*, and {LOGITS}, {PRESENT}*")
 
     def want_inputs(self, *known: str) -> None:
         """Raises InvalidModelError for an input that the layout does not have."""
-        others = [name for name in self.inputs if not name.startswith(PAST) and name not in known]
+        others = [name for name in self.inputs if name not in self.presents and name not in known]
         if others:
             raise InvalidModelError(f"{self.session}: inputs: got {others}, wanted of others only {[*known]}")
 
     def past(self, name: str) -> tuple[int, int]:
         """Heads and width of a cache.  Raises InvalidModelError where the model does not say them."""
-        shape: Any = self.inputs[PAST + name].shape or ()
+        shape: Any = self.inputs[name].shape or ()
         if len(shape) != AXES or not (isinstance(shape[HEAD], int) and isinstance(shape[WIDTH], int)):
-            raise InvalidModelError(f"{self.session}: {PAST}{name}: got {shape}, wanted [batch, heads, length, width]")
+            raise InvalidModelError(f"{self.session}: {name}: got {shape}, wanted [batch, heads, length, width]")
         return shape[HEAD], shape[WIDTH]
 
     @property
@@ -98,13 +104,13 @@ class SharedDecoder(Decoder):
     too, behind its tokens.  This is the layout of graphs of GGUF, which takes lengths, and picks rows of the logits.
     """
 
-    def __init__(self, session: Session, slots: int, context: int) -> None:
-        super().__init__(session, slots, context)
+    def __init__(self, session: Session, slots: int, context: int, patterns: Patterns = ()) -> None:
+        super().__init__(session, slots, context, patterns)
         self.want_inputs(IDS, *self.others)
         self.caches: dict[str, Array] = {}
-        for name in self.names:
+        for name in self.presents:
             heads, width = self.past(name)
-            spec = self.inputs[PAST + name]
+            spec = self.inputs[name]
             ask(slots * heads * context * width * spec.dtype.itemsize, "caches")
             self.caches[name] = np.zeros((slots, heads, context, width), spec.dtype)
         self.filled = [0] * slots
@@ -170,11 +176,10 @@ class _Frame:
         self.ids = np.zeros((count, length), decoder.inputs[IDS].dtype)
         self.lengths = np.zeros(count, np.int32)
         caches = {name: cache[first : first + count] for name, cache in decoder.caches.items()}
-        self.feeds = {IDS: self.ids, **decoder.feeds(self, rows)}
-        self.feeds |= {PAST + name: cache for name, cache in caches.items()}
+        self.feeds = {IDS: self.ids, **decoder.feeds(self, rows), **caches}
         spec = next(spec for spec in decoder.session.outputs if spec.name == LOGITS)
         self.out = np.empty((*decoder.shape(count, length, rows), decoder.vocabulary), spec.dtype)
-        outputs = {LOGITS: self.out} | {PRESENT + name: cache for name, cache in caches.items()}
+        outputs = {LOGITS: self.out} | {decoder.presents[name]: cache for name, cache in caches.items()}
         self.call = BoundRun(decoder.session, self.feeds, outputs)
 
 
@@ -213,14 +218,14 @@ class GrowingDecoder(Decoder):
 
     together = False
 
-    def __init__(self, session: Session, slots: int, context: int) -> None:
-        super().__init__(session, slots, context)
+    def __init__(self, session: Session, slots: int, context: int, patterns: Patterns = ()) -> None:
+        super().__init__(session, slots, context, patterns)
         self.want_inputs(IDS, MASK, POSITIONS, BRANCH, KEPT_ROWS)
-        self.pasts = [{name: self._empty(name) for name in self.names}] * slots
+        self.pasts = [{name: self._empty(name) for name in self.presents}] * slots
 
     def _empty(self, name: str) -> Array:
         heads, width = self.past(name)
-        return np.zeros((1, heads, 0, width), self.inputs[PAST + name].dtype)
+        return np.zeros((1, heads, 0, width), self.inputs[name].dtype)
 
     def run(self, parts: Sequence[Stretch]) -> list[Array]:
         return [self._one(part) for part in parts]
@@ -233,9 +238,9 @@ class GrowingDecoder(Decoder):
         }  # fmt: skip
         feeds = {name: np.array(value, self.inputs[name].dtype) for name, value in given.items() if name in self.inputs}
         past = self.pasts[part.slot]
-        feeds |= {PAST + name: array[:, :, : part.start] for name, array in past.items()}
+        feeds |= {name: array[:, :, : part.start] for name, array in past.items()}
         made = self.session(feeds)
-        self.pasts[part.slot] = {name: made[PRESENT + name] for name in self.names}
+        self.pasts[part.slot] = {name: made[present] for name, present in self.presents.items()}
         rows = made[LOGITS][0]
         return np.asarray(rows[len(rows) - part.wanted :], F32)
 
@@ -243,11 +248,14 @@ class GrowingDecoder(Decoder):
         self.pasts[target] = {name: array[:, :, :end] for name, array in self.pasts[source].items()}
 
 
-def decoder_of(session: Session, slots: int, context: int) -> Decoder:
-    """A decoder of the layout that a model's inputs tell.  Raises InvalidModelError for one of none."""
+def decoder_of(session: Session, slots: int, context: int, patterns: Patterns = ()) -> Decoder:
+    """A decoder of the layout that a model's inputs tell.
+
+    patterns: names of caches that go in and out, in which %d is the number of a layer; (): they begin as usual.
+    Raises InvalidModelError for a model of no layout, BudgetError for caches that are too large.
+    """
     names = {spec.name for spec in session.inputs}
     if LENGTHS in names:
         return SharedDecoder(session, slots, context)
     is_shared = BRANCH not in names and any(node.op.name == "GroupQueryAttention" for node in session.graph.nodes)
-    return (MaskedDecoder if is_shared else GrowingDecoder)(session, slots, context)
-
+    return (MaskedDecoder if is_shared else GrowingDecoder)(session, slots, context, patterns)

@@ -69,7 +69,7 @@ class Generator:
         asked = min(most, USUAL_CONTEXT) if context is None else count_of("context", context)
         if asked > most:
             raise OptionError(f"context: got {asked}, wanted at most the {most} that the model is made for")
-        self.decoder: Decoder = decoder_of(self.session, count_of("sequences", sequences), asked)
+        self.decoder: Decoder = self._decoder(count_of("sequences", sequences), asked)
         self.tokenizer = tokenizer_of(self.layout.tokenizer, self.name)
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
@@ -80,7 +80,10 @@ class Generator:
             return LookUp(self.decoder.slots) if look_up else None
         if draft.tokenizer.get_vocab() != self.tokenizer.get_vocab() or look_up:
             raise OptionError(f"draft: got {draft.name}, wanted one with the same tokens, and no look_up beside it")
-        return Draft(decoder_of(draft.session, self.decoder.slots, min(self.context, draft.context)))
+        return Draft(draft._decoder(self.decoder.slots, min(self.context, draft.context)))
+
+    def _decoder(self, slots: int, context: int) -> Decoder:
+        return decoder_of(self.session, slots, context, self.layout.caches)
 
     @property
     def context(self) -> int:

@@ -28,7 +28,7 @@ class WriterLayout:
 
     tokenizer: as JSON.  context: positions that it is made for; None: not said.  ends: tokens behind which it has done.
     begin: the token that texts may begin with; begins: whether they do, where the tokenizer does not see to it.
-    marks: the texts of tokens that templates name.
+    marks: the texts of tokens that templates name.  caches: patterns of their names, as `decoder_of` takes them.
     """
 
     tokenizer: str
@@ -38,6 +38,7 @@ class WriterLayout:
     begins: bool
     template: str | None
     marks: Mapping[str, str]
+    caches: tuple[tuple[str, str], ...] = ()
 
 
 def file_of(path: str | os.PathLike[str]) -> Path:
@@ -72,7 +73,8 @@ def layout_beside(model: Path) -> WriterLayout:
     marks = {name: _mark(tokens.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
     template = _template(folder, tokens)
     named = {name: text for name, text in marks.items() if text is not None}
-    return WriterLayout(tokenizer, context, ends, None, False, template, named)
+    caches = _caches(folder / GENAI, _part(folder / GENAI, own, "decoder")) if own else ()
+    return WriterLayout(tokenizer, context, ends, None, False, template, named, caches)
 
 
 def layout_within(metadata: Mapping[str, str], name: str) -> WriterLayout:
@@ -84,6 +86,14 @@ def layout_within(metadata: Mapping[str, str], name: str) -> WriterLayout:
         metadata["tokenizer"], own["context_length"], tuple(own["eos"] or ()), own["bos"], bool(own["add_bos"]),
         metadata.get("chat_template"), {},
     )  # fmt: skip
+
+
+def _caches(path: Path, decoder: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Patterns of the caches' names, keys and values, in and out."""
+    ins, outs = (_part(path, decoder, key) for key in ("inputs", "outputs"))
+    keys = [(f"past_{part}_names", f"present_{part}_names") for part in ("key", "value")]
+    rows = [(value_of(path, ins, past, str), value_of(path, outs, present, str)) for past, present in keys]
+    return tuple((past, present) for past, present in rows if past is not None and present is not None)
 
 
 def _part(path: Path, holder: Mapping[str, Any], *keys: str) -> dict[str, Any]:
