@@ -9,7 +9,7 @@ import pytest
 
 from bolt_numba.errors import DataError, OptionError, ShapeError
 from bolt_numba.ops.layers.products.forms import FORMS
-from bolt_numba.ops.layers.products.matmul_forms import GatherForm, MatMulForm, rounded_rows
+from bolt_numba.ops.layers.products.matmul_forms import LEVELS_OF_TWO, LEVELS_OF_X, GatherForm, MatMulForm, rounded_rows
 from bolt_numba.types import F32, I64, U8, Array, TensorType
 from tests.harness import plan, run_planned
 from tests.near import assert_near
@@ -52,8 +52,7 @@ def test_what_bytes_mean(name: str) -> None:
 def test_products_and_rows(name: str) -> None:
     raw, weights = bytes_of(name), FORMS[name].weights(bytes_of(name))
     x, bias = RNG.normal(size=(3, weights.shape[1])).astype(F32), RNG.normal(size=2).astype(F32)
-    np.testing.assert_allclose(MatMulForm(name, False).reference(x, raw, bias), x @ weights.T + bias, rtol=1e-5)
-    np.testing.assert_allclose(MatMulForm(name).reference(x, raw), rounded_rows(x) @ weights.T, rtol=1e-5)
+    np.testing.assert_allclose(MatMulForm(name).reference(x, raw, bias), x @ weights.T + bias, rtol=1e-5)
     assert np.array_equal(GatherForm(name).reference(raw, np.array([[1], [-2]])), weights[[[1], [0]]])
 
 
@@ -69,7 +68,7 @@ def test_kernels_of_each_form(name: str) -> None:
         planned = plan(op, inputs)
         assert planned is not None
         made += run_planned(planned, inputs)
-        assert_near(made[-1], op.reference(*inputs), 1e-5)
+        assert_near(made[-1], op.reference(rounded_rows(x[:rows], LEVELS_OF_TWO), raw), 1e-5)
     assert made[0][:1].tobytes() == made[1].tobytes()
     rows = np.array([[0, -1, 38]])
     planned = plan(GatherForm(name), (raw, rows), (True, False))
@@ -77,14 +76,15 @@ def test_kernels_of_each_form(name: str) -> None:
     assert np.array_equal(run_planned(planned, (raw, rows))[0], GatherForm(name).reference(raw, rows))
 
 
-def test_x_is_rounded_by_groups() -> None:
+@pytest.mark.parametrize("levels", [LEVELS_OF_X, LEVELS_OF_TWO])
+def test_x_is_rounded_by_groups(levels: np.float32) -> None:
     x = RNG.normal(size=(4, 100)).astype(F32) * np.float32(10) ** RNG.integers(-20, 20, (4, 100)).astype(F32)
-    made = rounded_rows(x)
+    made = rounded_rows(x, levels)
     for start in range(0, 100, 32):
         group = x[:, start : start + 32]
-        scale = np.abs(group).max(axis=1, keepdims=True) / 127
+        scale = np.abs(group).max(axis=1, keepdims=True) / levels
         codes = made[:, start : start + 32] / scale
-        assert np.abs(codes - np.rint(codes)).max() < 1e-4
+        assert np.abs(codes - np.rint(codes)).max() < 1e-6 * levels
         assert (np.abs(made[:, start : start + 32] - group) <= 0.5001 * scale).all()
 
 

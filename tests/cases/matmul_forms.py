@@ -8,7 +8,7 @@ from bolt_numba.ops.layers.products.forms import FORMS
 from bolt_numba.ops.layers.products.matmul_forms import GatherForm, MatMulForm
 from bolt_numba.types import Array
 from tests.cases import Case, cases
-from tests.cases.draw import Draw, flags, maybe, pick, real, whole
+from tests.cases.draw import Draw, maybe, pick, real, whole
 
 
 def stored(draw: Draw, name: str, n: int, blocks: int) -> Array:
@@ -31,7 +31,7 @@ def matmul_form(draw: Draw, op: type[MatMulForm]) -> Case:
     blocks = width(draw, name)
     k = blocks * FORMS[name].block
     x, bias = real(draw, pick(draw, (m, k), (1, m, k))), maybe(draw, real(draw, (n,)))
-    return Case(op(name, draw(flags)), (x, stored(draw, name, n, blocks), bias), exact=False, rtol=1e-4)
+    return Case(op(name), (x, stored(draw, name, n, blocks), bias), exact=False, rtol=1e-4)
 
 
 @cases(GatherForm)

@@ -13,7 +13,6 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.layers.products.forms import FORMS
-from bolt_numba.ops.layers.products.matmul_forms import MatMulForm
 from bolt_numba.types import Array
 from tests import models
 from tests.gguf_files import VOCABULARY, Tiny
@@ -35,14 +34,6 @@ FAMILIES = {
 def load(data: bytes, tmp_path: Path) -> Graph:
     (tmp_path / "m.gguf").write_bytes(data)
     return bn.load(tmp_path / "m.gguf")
-
-
-def exactly(graph: Graph) -> Graph:
-    """The graph with products of numbers as they are, not rounded to 8 bits."""
-    for node in graph.nodes:
-        if isinstance(node.op, MatMulForm):
-            node.op = MatMulForm(node.op.form, rounded=False)
-    return graph
 
 
 def played(graph: Graph, ids: Array, pieces: Sequence[int], room: int = 12, starts: Sequence[int] = (0, 0)) -> Array:
@@ -76,18 +67,19 @@ def test_matrices_stay_as_they_are_stored(kind: str, tmp_path: Path) -> None:
     graph = load(tiny.data(), tmp_path)
     held = {v.const.dtype.name for v in graph.constants() if v.const is not None and v.const.ndim == 2}
     assert held == {"F16": {"float16"}, "BF16": {"bfloat16"}}.get(kind, {"uint8"})
-    made = played(exactly(graph), IDS, (9,))
-    error = np.abs(made - np.stack([tiny.logits(ids) for ids in IDS])).max()
+    made = played(graph, IDS, (9,))
+    wanted = np.stack([tiny.logits(ids) for ids in IDS])
+    error = np.abs(made - wanted).max() / np.abs(wanted).max()
     assert error < (0.05 if kind == "BF16" else 2e-4)  # processors that multiply bf16 round the other side, too
 
 
 def test_smollm2_continues_as_llama_cpp_does() -> None:
-    graph = exactly(bn.load(models.fetch("smollm2.gguf")))
+    graph = bn.load(models.fetch("smollm2.gguf"))
     row = json.loads(GOLDEN.read_text())["prompts"][1]
     ids = [*row["ids"], *row["floats"]["tokens"]][:40]
     feeds: dict[str, Any] = {"input_ids": np.array([ids]), "past_lengths": np.zeros(1, np.int32)}
     feeds["rows"] = np.arange(len(row["ids"]) - 1, len(ids) - 1)
     feeds |= {v.name: np.zeros((1, 3, len(ids), 64), np.float32) for v in graph.inputs[3:]}
     (logits, *_) = bn.compile(graph, threads=2).run(None, feeds)
-    np.testing.assert_allclose(*np.array([(logits[0, i], x) for i, x in row["floats"]["first"]]).T, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(*np.array([(logits[0, i], x) for i, x in row["floats"]["first"]]).T, rtol=0, atol=5e-3)
     assert logits.argmax(1).tolist() == ids[len(row["ids"]) :]

@@ -1,4 +1,8 @@
-"""Products of rows of x that are rounded to 8 bits with weights of 2 to 8 bits in planes (see `planes`).
+"""Products of rows of x that are rounded with weights of 2 to 8 bits in planes (see `planes`).
+
+A group of 32 elements of x becomes whole numbers of 16 bits, which are multiplied as two planes of bytes: one row is
+bound by memory, so the second costs nothing there, and results are as near as sums of floats.  Where a model or
+``numerics="fast"`` asks for it, they are of 8 bits.
 
 One row is bound by memory: a panel is read from one end to the other, and its numbers with it.  More rows share what
 is made of a panel's codes, up to `TOGETHER` at a time, so that products of bytes are what takes time.  Each result is
@@ -45,35 +49,40 @@ from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.cpu.products.pack_bytes import EXACT
 from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.instructions.isa import target
+from bolt_numba.kernels.jit import F32 as F32_FIELD
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native
-from bolt_numba.kernels.registry import Argument, Context, In, Out, Outs, Scratch, Step, Types, kernel
+from bolt_numba.kernels.registry import Argument, Context, Given, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.forms import FORMS, Form
-from bolt_numba.ops.layers.products.matmul_forms import LEAST_OF_A_GROUP, LEVELS_OF_X, MatMulForm
+from bolt_numba.ops.layers.products.matmul_forms import LEAST_OF_A_GROUP, LEVELS_OF_TWO, LEVELS_OF_X, MatMulForm
 
-TOGETHER = 6 if target().registers >= 32 else 2
-"""Rows whose sums of a step have registers beside those of all."""
-FEW_ROWS = 2 * TOGETHER
-"""More rows are padded to whole tiles; fewer are cut into tiles of nearly equal height."""
+TOGETHER = (6, 4) if target().registers >= 32 else (2, 2)
+"""Rows whose sums of a step have registers beside those of all, of one plane of x and of two."""
+FEW_TILES = 2
+"""Rows of more tiles are padded to whole ones; fewer are cut into tiles of nearly equal height."""
 
 # -------------------------------------------------------------------------------------------------------- rounding of x
 
 
-def record_bytes(unit: int) -> int:
-    """Of a step of a row: its bytes, its scale, a number for each unit."""
-    return STEP + 4 + 4 * (STEP // unit)
+def record_bytes(unit: int, planes: int) -> int:
+    """Of a step of a row: its planes of bytes, its scale, a number for each unit."""
+    return STEP * planes + 4 + 4 * (STEP // unit)
 
 
 def _rounded(a: Numbers) -> dict[str, Reach]:
-    return {"x": 4 * a.rows * a.k, "to": a.padded * a.steps * record_bytes(a.unit)}
+    return {"x": 4 * a.rows * a.k, "to": a.padded * a.steps * record_bytes(a.unit, a.planes)}
 
 
-@native(fastmath=EXACT, x=PTR, to=PTR, rows=I64, padded=I64, k=I64, steps=I64, unit=I64, middle=I64, extents=_rounded)
+@native(
+    fastmath=EXACT, x=PTR, to=PTR, rows=I64, padded=I64, k=I64, steps=I64, unit=I64, middle=I64, planes=I64,
+    levels=F32_FIELD, extents=_rounded,
+)  # fmt: skip
 def round_rows(p, tid, nthreads):
     """Rows of x, f32 [rows][k], as records [padded][steps] of `record_bytes`, zeros where there are no rows.
 
-    A unit's number is the sum of its bytes: times -middle as i32, or where middle is 0 times the scale as f32.
+    A unit's number is the sum of its whole numbers, up to ``levels``: times -middle as i32, or where middle is 0 times
+    the scale as f32.  Of two planes the first has the upper halves, rounded, and the second what is left.
     """
-    each, size = STEP // p.unit, STEP + 4 + 4 * (STEP // p.unit)
+    each, size = STEP // p.unit, STEP * p.planes + 4 + 4 * (STEP // p.unit)
     lo, hi = split(p.padded * p.steps, tid, nthreads)
     for place in range(lo, hi):
         row, step = place // p.steps, place % p.steps
@@ -86,16 +95,20 @@ def round_rows(p, tid, nthreads):
         for i in range(0, STEP, LANES):  # bits of NaN are above those of numbers
             most = vmax(most, bits_of(vabs(vload(at + 4 * i) if left >= STEP else vload_n(at + 4 * i, left - i))))
         greatest = lane(f32_of_bits(splat(reduce_max(most))), 0)
-        by = np.float32(LEVELS_OF_X) / greatest
-        scale = greatest / np.float32(LEVELS_OF_X) + (greatest - greatest)
-        store_f32(to + STEP, scale)
+        by, scale = p.levels / greatest, greatest / p.levels + (greatest - greatest)
+        numbers = to + STEP * p.planes
+        store_f32(numbers, scale)
         for u in range(each):
             total = splat(np.int32(0))
             for i in range(u * p.unit, (u + 1) * p.unit, LANES):
                 v = round_i32((vload(at + 4 * i) if left >= STEP else vload_n(at + 4 * i, left - i)) * by)
-                vstore_u8(to + i, v)
                 total = total + v
-            number, place_of = reduce_add(total), to + STEP + 4 + 4 * u
+                if p.planes > 1:
+                    upper = (v + np.int32(128)) >> np.int32(8)
+                    vstore_u8(to + STEP + i, v - (upper << np.int32(8)))
+                    v = upper
+                vstore_u8(to + i, v)
+            number, place_of = reduce_add(total), numbers + 4 + 4 * u
             if p.middle != 0:
                 store_i32(place_of, np.int32(-number * p.middle))
             else:
@@ -109,20 +122,24 @@ def _indented(lines: Sequence[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def _unit(layout: Layout, rows: range, half: int) -> list[str]:
+def _unit(layout: Layout, rows: range, half: int, planes: int) -> list[str]:
     """Lines for one unit of a step of a tile: sums of products of bytes, then scales."""
-    number = STEP + 4 + 4 * half
+    scale = STEP * planes
+    number = scale + 4 + 4 * half
     lines, words = [], (code_words(layout, half, v) for v in (0, 1))
     for r in rows:
         start = "np.int32(0)" if layout.middle is None else f"load_i32(x{r} + {number})"
         lines += [f"y = splat({start})", f"i{r}0, i{r}1 = y, y"]
+        lines += [f"u{r}0, u{r}1 = splat(np.int32(0)), splat(np.int32(0))"] * (planes - 1)
     for (i, loads, codes), (_, others, second) in zip(*words, strict=True):
         lines += [*loads, *others, f"c0, c1 = {codes}, {second}"]
         for r in rows:
-            lines.append(f"y = splat(load_i32(x{r} + {4 * i}))")
-            lines += [f"i{r}{v} = dot_bytes(i{r}{v}, c{v}, y)" for v in (0, 1)]
+            for plane, into in enumerate("ui" if planes > 1 else "i"):
+                lines.append(f"y = splat(load_i32(x{r} + {STEP * plane + 4 * i}))")
+                lines += [f"{into}{r}{v} = dot_bytes({into}{r}{v}, c{v}, y)" for v in (0, 1)]
     for r in rows:
-        lines.append(f"y = splat(load_f32(x{r} + {STEP}))")
+        lines += [f"i{r}{v} = i{r}{v} + (u{r}{v} << np.int32(8))" for v in (0, 1) if planes > 1]
+        lines.append(f"y = splat(load_f32(x{r} + {scale}))")
         lines += [f"a{r}{v} = fma(to_f32(i{r}{v}) * s{half}{v}, y, a{r}{v})" for v in (0, 1)]
         if layout.middle is None:
             lines.append(f"y = splat(load_f32(x{r} + {number}))")
@@ -130,7 +147,7 @@ def _unit(layout: Layout, rows: range, half: int) -> list[str]:
     return lines
 
 
-def _step(layout: Layout, rows: range) -> list[str]:
+def _step(layout: Layout, rows: range, planes: int) -> list[str]:
     """Lines for a step of a tile; ``w`` and the rows of x move on."""
     halves, lines, names = STEP // layout.unit, [], "so"[: layout.numbers]
     for half in range(halves) if layout.factors else ():
@@ -140,19 +157,19 @@ def _step(layout: Layout, rows: range) -> list[str]:
     if not layout.factors:
         lines += [f"{name}0{v} = {name}{v}" for name in names for v in (0, 1)]
     for half in range(halves):
-        lines += _unit(layout, rows, half)
+        lines += _unit(layout, rows, half, planes)
     lines.append(f"w += BYTES * {2 * layout.bits}")
-    return [*lines, *(f"x{r} += {record_bytes(layout.unit)}" for r in rows)]
+    return [*lines, *(f"x{r} += {record_bytes(layout.unit, planes)}" for r in rows)]
 
 
-def _tile(layout: Layout, rows: range) -> list[str]:
+def _tile(layout: Layout, rows: range, planes: int) -> list[str]:
     """Lines for one tile and one panel, whose columns begin at ``j``."""
     load, size, height = "vload" if layout.wide else "vload_f16", layout.scale_bytes, len(rows)
     chunk = []
     for name in "so"[: layout.numbers]:
         chunk += [f"{name}{v} = {load}(w + {v * size} * LANES)" for v in (0, 1)]
         chunk.append(f"w += {2 * size} * LANES")
-    step = _step(layout, rows)
+    step = _step(layout, rows, planes)
     chunk += step if layout.chunk == STEP else ["for _ in range(p.chunk):", *_indented(step)]
     lines = [f"w, x0, row = p.w + panel * p.panel, p.x + tile * {height} * p.row, tile * {height}"]
     lines += [f"x{r} = x{r - 1} + p.row" for r in rows[1:]]
@@ -165,9 +182,9 @@ def _tile(layout: Layout, rows: range) -> list[str]:
     return lines
 
 
-def _source(layout: Layout, height: int) -> str:
+def _source(layout: Layout, height: int, planes: int) -> str:
     """Text of the kernel for tiles of ``height`` rows."""
-    tile = _tile(layout, range(height))
+    tile = _tile(layout, range(height), planes)
     task = ["panel, begin = task % panels, task // panels * p.span", "j = panel * 2 * LANES"]
     task += [f"b{v} = splat(np.float32(0))" for v in (0, 1)]
     task += ["if p.bias != 0:"]
@@ -184,8 +201,8 @@ def _multiplied(height: int, a: Numbers) -> dict[str, Reach]:
 
 
 @cache
-def product(layout: Layout, height: int) -> Native:
-    """Kernel of tiles of ``height`` rows.
+def product(layout: Layout, height: int, planes: int) -> Native:
+    """Kernel of tiles of ``height`` rows, of so many planes of bytes each.
 
     x: records by `round_rows`, ``row`` bytes for each of ``tiles`` * ``height`` rows · w: by `pack_planes`, ``panel``
     bytes each · bias: f32 [n] or 0 · y: f32 [rows][n] · chunks: of a panel, of ``chunk`` steps each · span: tiles that
@@ -195,7 +212,7 @@ def product(layout: Layout, height: int) -> Native:
         "x": PTR, "row": I64, "w": PTR, "panel": I64, "bias": PTR_OR_0, "y": PTR, "n": I64, "rows": I64, "tiles": I64,
         "span": I64, "chunks": I64, "chunk": I64,
     }  # fmt: skip
-    text = _source(layout, height)
+    text = _source(layout, height, planes)
     return native_source(text, "product_of_planes", fields, extents=partial(_multiplied, height), **scope_of(text))
 
 
@@ -220,22 +237,21 @@ def parts_of(form: Form, raw: Array) -> Parts:
 
 
 def rounded_steps(
-    layout: Layout, w: Argument, sizes: tuple[int, int, int], bias: Argument, context: Context
+    layout: Layout, w: Argument, sizes: tuple[int, int, int], bias: Argument, context: Context, planes: int
 ) -> list[Step]:
     """Steps of the product of In(0), m rows of k, and packed weights of n rows; sizes: m, n, k."""
     m, n, k = sizes
-    if m <= FEW_ROWS:
+    height = TOGETHER[planes - 1]
+    if m <= FEW_TILES * height:
         m = fixed(m)
-        height = -(-m // -(-m // TOGETHER))
-    else:
-        height = TOGETHER
+        height = -(-m // -(-m // height))
     tiles, chunks = -(-m // height), -(-k // layout.chunk)
     steps = chunks * (layout.chunk // STEP)
-    row, panel = steps * record_bytes(layout.unit), layout.panel_bytes(k)
+    row, panel = steps * record_bytes(layout.unit, planes), layout.panel_bytes(k)
     x = Scratch(row * tiles * height)
     rounding: dict[str, Argument] = {
         "x": In(0), "to": x, "rows": m, "padded": tiles * height, "k": k, "steps": steps, "unit": layout.unit,
-        "middle": layout.middle or 0,
+        "middle": layout.middle or 0, "planes": planes, "levels": float((LEVELS_OF_X, LEVELS_OF_TWO)[planes - 1]),
     }  # fmt: skip
     main: dict[str, Argument] = {
         "x": x, "row": row, "w": w, "panel": panel, "bias": bias, "y": Out(0), "n": n, "rows": m, "tiles": tiles,
@@ -244,7 +260,7 @@ def rounded_steps(
     together = is_parallel(context, 2 * m * n * k, panel * -(-n // PANEL))
     return [
         Step(round_rows, rounding, is_parallel(context, 0, 4 * m * k)),
-        Step(product(layout, height), main, together),
+        Step(product(layout, height, planes), main, together),
     ]
 
 
@@ -252,12 +268,27 @@ def _accepts(op: MatMulForm, ins: Types) -> bool:
     x, raw = ins[0], ins[1]
     if any(t is not None and not t.is_static for t in ins) or raw.known is None:
         return False
-    return op.rounded and x.size > 0 and raw.size > 0
+    return x.size > 0 and raw.size > 0
 
 
-@kernel(MatMulForm, accepts=_accepts)
+@kernel(MatMulForm, accepts=_accepts, numerics="default")
 def matmul_form(op: MatMulForm, ins: Types, outs: Outs, context: Context) -> list[Step]:
-    """Rounds x, then multiplies bytes."""
+    """Rounds x to 16 bits, then multiplies bytes."""
+    return _steps_of_form(op, ins, context, 2)
+
+
+def _error_of_bytes(op: MatMulForm, ins: Given, context: Context) -> float:
+    """Of the largest value: half a level for each element of x, as if they added up half as far as they can."""
+    return 4 / float(LEVELS_OF_X)
+
+
+@kernel(MatMulForm, accepts=_accepts, numerics="fast", rank=1, error=_error_of_bytes)
+def matmul_form_of_bytes(op: MatMulForm, ins: Types, outs: Outs, context: Context) -> list[Step]:
+    """Rounds x to 8 bits."""
+    return _steps_of_form(op, ins, context, 1)
+
+
+def _steps_of_form(op: MatMulForm, ins: Types, context: Context, planes: int) -> list[Step]:
     x, raw = ins[0], ins[1]
     form, k, n = FORMS[op.form], fixed(x.dims[-1]), raw.dims[0]
     layout = layout_of(form)
@@ -265,7 +296,5 @@ def matmul_form(op: MatMulForm, ins: Types, outs: Outs, context: Context) -> lis
     def pack(array: Array) -> Array:
         return pack_planes(layout, n, k, lambda rows: parts_of(form, array[rows]))
 
-    bias = None if (*ins, None)[2] is None else In(2)
-    return rounded_steps(
-        layout, context.packed(raw.known, ("planes", op.form), pack), (x.size // k, n, k), bias, context
-    )
+    bias, w = None if (*ins, None)[2] is None else In(2), context.packed(raw.known, ("planes", op.form), pack)
+    return rounded_steps(layout, w, (x.size // k, n, k), bias, context, planes)

@@ -21,15 +21,17 @@ OptionalArray: TypeAlias = "Array | None"
 ROUNDED_TOGETHER = 32
 """Elements of a row of x that are rounded by one scale."""
 LEVELS_OF_X = np.float32(127)
+LEVELS_OF_TWO = np.float32(127 * 256 + 127)
+"""The greatest number of 16 bits whose rounded upper half is a signed byte."""
 LEAST_OF_A_GROUP = np.float32(1e-30)
 """Groups of smaller numbers are rounded as if this were their greatest, whose reciprocal is finite."""
 
 
-def rounded_rows(x: Array) -> Array:
-    """X [..., k] f32 as it is where 8 bits hold each element.
+def rounded_rows(x: Array, levels: np.float32 = LEVELS_OF_X) -> Array:
+    """X [..., k] f32 as it is where 8 bits hold each element, or 16 with `LEVELS_OF_TWO`.
 
-    A group of 32 along k has the scale max(abs) / 127, and its elements are rounded to whole multiples, half to even:
-    none changes by more than half a scale.  A group that is not finite is NaN.
+    A group of 32 along k has the scale max(abs) / levels, and its elements are rounded to whole multiples of it, half
+    to even: none changes by more than half a scale.  A group that is not finite is NaN.
     """
     *rows, k = x.shape
     count = -(-k // ROUNDED_TOGETHER)
@@ -38,8 +40,8 @@ def rounded_rows(x: Array) -> Array:
     groups = padded.reshape(*rows, count, ROUNDED_TOGETHER)
     greatest = np.maximum(np.abs(groups).max(axis=-1, keepdims=True, initial=0), LEAST_OF_A_GROUP)
     with np.errstate(invalid="ignore"):
-        scales = greatest / LEVELS_OF_X + (greatest - greatest)
-        rounded = np.rint(groups * (LEVELS_OF_X / greatest)) * scales
+        scales = greatest / levels + (greatest - greatest)
+        rounded = np.rint(groups * (levels / greatest)) * scales
     return np.asarray(rounded.reshape(padded.shape)[..., :k])
 
 
@@ -60,11 +62,9 @@ class MatMulForm(Op):
     """y = x @ w^T + bias, where the bytes of w [n, k] are as GGUF files have them.
 
     x: [..., k] f32 · raw: [n, bytes of a row] u8 · bias: [n] f32 -> y: [..., n] f32.  form: see `FORMS`.
-    rounded: x is rounded to 8 bits first, see `rounded_rows`; the sums of products of a group are then whole numbers.
     """
 
     form: str = "Q8_0"
-    rounded: bool = True
     data_bounds = bounded(raw=VALUES)
 
     def infer(self, x: TensorType, raw: TensorType, bias: TensorType | None = None) -> TensorType:
@@ -82,7 +82,7 @@ class MatMulForm(Op):
 
     def reference(self, x: Array, raw: Array, bias: OptionalArray = None) -> Array:
         weights = _weights(self, FORMS[self.form], raw)
-        y = multiplied(self, rounded_rows(x) if self.rounded else x, weights.T)
+        y = multiplied(self, x, weights.T)
         return y if bias is None else y + bias
 
 
