@@ -9,6 +9,7 @@ import pytest
 
 from bolt_numba.errors import DataError, OptionError, ShapeError
 from bolt_numba.ops.layers.products.forms import FORMS
+from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 from bolt_numba.ops.layers.products.matmul_forms import LEVELS_OF_TWO, LEVELS_OF_X, GatherForm, MatMulForm, rounded_rows
 from bolt_numba.types import F32, I64, U8, Array, TensorType
 from tests.harness import plan, run_planned
@@ -74,6 +75,20 @@ def test_kernels_of_each_form(name: str) -> None:
     planned = plan(GatherForm(name), (raw, rows), (True, False))
     assert planned is not None
     assert np.array_equal(run_planned(planned, (raw, rows))[0], GatherForm(name).reference(raw, rows))
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_kernels_of_blocks(bits: int, zeros: bool) -> None:
+    """k that is no whole group, blocks of several."""
+    k, n, block = 150, 39, 64
+    codes = RNG.integers(0, 256, (n, 3, block * bits // 8)).astype(U8)
+    x, scales = RNG.normal(size=(2, 4, k)).astype(F32), RNG.normal(size=(n, 3)).astype(F32)
+    points = RNG.integers(0, 1 << bits, (n, 3)).astype(F32) if zeros else None
+    op, inputs = MatMulNBits(bits, block, True), (x, codes, scales, points, RNG.normal(size=n).astype(F32))
+    planned = plan(op, inputs)
+    assert planned is not None
+    assert_near(run_planned(planned, inputs)[0], op.reference(*inputs), 1e-5)
 
 
 @pytest.mark.parametrize("levels", [LEVELS_OF_X, LEVELS_OF_TWO])

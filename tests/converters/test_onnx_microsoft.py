@@ -270,13 +270,15 @@ def test_what_has_no_meaning_is_said() -> None:
 @pytest.mark.parametrize("points", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
 def test_products_of_few_bits_are_written_back(points: bool, biased: bool) -> None:
+    """Those that round x, too, which onnxruntime does as we do, but not where zero points are floats."""
     held: dict[str, Any] = {"w": u8(5, 2, 16), "s": real(5, 2)}
     held |= {"z": u8(5, 2).astype(np.float32) if points else None, "b": real(5) if biased else None}
     graph = Graph("bits")
     x = graph.add_input("x", TensorType(np.dtype(np.float32), (Sym("n"), 40)))
-    graph.add_output(Builder(graph)(MatMulNBits(), x, *held.values()), "y")
+    graph.add_output(Builder(graph)(MatMulNBits(rounded=biased), x, *held.values()), "y")
     data = {"x": real(3, 40)}
     made = to_onnx(graph)
+    assert [n.op for n in read_model(made).nodes] == [MatMulNBits(rounded=biased)]
     assert [n.op_type for n in made.graph.node] == ["MatMulNBits"]
     (wanted,) = onnxruntime.InferenceSession(made.SerializeToString()).run(None, data)
-    assert_near(interpret(graph, data)["y"], wanted, 1e-5)
+    assert_near(interpret(graph, data)["y"], wanted, 2e-2 if biased and points else 1e-5)

@@ -13,6 +13,8 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.converters.onnx.reading.read import read_model
 from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
+from bolt_numba.ops.layers.products.matmul_forms import rounded_rows
 from bolt_numba.types import Array
 from tests.converters.microsoft_forms import BF16, F16, F32, FORMS, U8, Form, codes, form_model, rounded
 from tests.converters.microsoft_layer_forms import HELD
@@ -127,6 +129,30 @@ def test_products_of_few_bits_mean_their_formula(bits: int, zeros: str, groups: 
     }, F32)  # fmt: skip
     wanted = inputs["x"].astype(float) @ ((kept[:, :K] - zero[:, group]) * scale[:, group]).T
     assert_near(bn.compile(model.SerializeToString(), threads=1).run(None, {"x": inputs["x"]})[0], wanted, 1e-5)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("zeros", ["none", "codes", "fractional"])
+def test_accuracy_level_4_rounds_x(bits: int, zeros: str) -> None:
+    """Where blocks are whole groups of 32; codes of 2 bits stay as they are then."""
+    K, N, block = 72, 5, 64
+    blocks = -(-K // block)
+    kept, scale = RNG.integers(0, 1 << bits, (N, blocks * block)), np.abs(real(N, blocks)) + F32.type(0.1)
+    zero = {
+        "none": np.full((N, blocks), 1 << (bits - 1)), "codes": RNG.integers(0, 1 << bits, (N, blocks)),
+        "fractional": np.full((N, blocks), 1.5),
+    }[zeros]  # fmt: skip
+    held = {"none": None, "codes": packed(zero.astype(int), bits), "fractional": zero.astype(F32)}[zeros]
+    inputs = {"x": real(3, K), "w": packed(kept, bits).reshape(N, blocks, -1), "s": scale, "z": held}
+    arrays = {n: a for n, a in inputs.items() if a is not None}
+    weights = (kept - zero.repeat(block, axis=1)) * scale.repeat(block, axis=1)
+    for level, x in ((4, rounded_rows(inputs["x"])), (1, inputs["x"])):
+        attributes = {"K": K, "N": N, "bits": bits, "block_size": block, "accuracy_level": level}
+        model = form_model("MatMulNBits", (inputs, 1, attributes), arrays, F32)
+        session = bn.compile(model.SerializeToString(), threads=1, stand_ins=False)
+        (node,) = [n.op for n in session.optimised.nodes if isinstance(n.op, MatMulNBits)]
+        assert (node.bits, node.rounded) == (bits if level == 4 else max(bits, 4), level == 4)
+        assert_near(session.run(None, {"x": inputs["x"]})[0], x.astype(float) @ weights[:, :K].T, 1e-5)
 
 
 def packed(numbers: Array, bits: int) -> Array:

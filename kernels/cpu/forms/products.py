@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.follow import fixed
-from bolt_numba.base.types import Array
+from bolt_numba.base.types import F32, Array
 from bolt_numba.kernels.cpu.forms.planes import STEP, Layout, Parts, code_words, pack_planes
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
@@ -53,6 +53,7 @@ from bolt_numba.kernels.jit import F32 as F32_FIELD
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native
 from bolt_numba.kernels.registry import Argument, Context, Given, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.forms import FORMS, Form
+from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits, unpacked
 from bolt_numba.ops.layers.products.matmul_forms import LEAST_OF_A_GROUP, LEVELS_OF_TWO, LEVELS_OF_X, MatMulForm
 
 TOGETHER = (6, 4) if target().registers >= 32 else (2, 2)
@@ -298,3 +299,32 @@ def _steps_of_form(op: MatMulForm, ins: Types, context: Context, planes: int) ->
 
     bias, w = None if (*ins, None)[2] is None else In(2), context.packed(raw.known, ("planes", op.form), pack)
     return rounded_steps(layout, w, (x.size // k, n, k), bias, context, planes)
+
+
+def _takes_blocks(op: MatMulNBits, ins: Types) -> bool:
+    x, codes = ins[0], ins[1]
+    if any(t is not None and not t.is_static for t in ins) or any(t is not None and t.known is None for t in ins[1:4]):
+        return False
+    return op.rounded and op.block % STEP == 0 and x.dtype == F32 and x.size > 0 and codes.size > 0
+
+
+@kernel(MatMulNBits, accepts=_takes_blocks)
+def matmul_blocks(op: MatMulNBits, ins: Types, outs: Outs, context: Context) -> list[Step]:
+    """Rounds x to 8 bits; a block has a scale of its own, and an offset where there are zeros."""
+    x, codes = ins[0], ins[1]
+    zeros, bias = (*ins, None, None)[3:5]
+    n, blocks, _ = codes.dims
+    layout = Layout(op.bits, STEP, op.block, int(op.middle) if zeros is None else None, False, True)
+
+    def pack(*given: Array) -> Array:
+        def read(rows: slice) -> Parts:
+            some, scales, *points = (a[rows] for a in given)
+            offsets = -points[0] * scales if points else None
+            return unpacked(some, op.bits).reshape(len(some), -1), scales, offsets, None, None
+
+        return pack_planes(layout, n, blocks * op.block, read)
+
+    known = tuple(t.known for t in ins[1:4] if t is not None)
+    w = context.packed(known, ("planes", op.bits, op.block), pack)
+    k = x.dims[-1]
+    return rounded_steps(layout, w, (x.size // k, n, k), None if bias is None else In(4), context, 1)

@@ -263,7 +263,7 @@ def panels_of_bits(p, tid, nthreads):
 
 def _accepts(op: MatMulNBits, ins: Types) -> bool:
     x, codes, bias = ins[0], ins[1], ins[4] if len(ins) > 4 else None
-    if any(t is not None and not t.is_static for t in ins):
+    if any(t is not None and not t.is_static for t in ins) or op.rounded or op.bits == 2:
         return False
     if any(t is not None and t.known is None for t in ins[1:4]) or (op.block % DEEP and codes.dims[1] > 1):
         return False

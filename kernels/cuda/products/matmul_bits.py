@@ -66,7 +66,7 @@ def floats_of_bits(on: DeviceParts, bits: int, dtype: str):
 
 def _accepts(op: MatMulNBits, ins: Types) -> bool:
     x = ins[0]
-    if not x.dims or any(t is not None and not t.is_static for t in ins) or x.dtype not in FLOATS:
+    if not x.dims or any(t is not None and not t.is_static for t in ins) or x.dtype not in FLOATS or op.bits == 2:
         return False
     return math.prod(x.dims[:-1]) <= MAX_I32 and ins[1].dims[0] * ceil_div(x.dims[-1], 2) <= MOST_LAUNCHED
 

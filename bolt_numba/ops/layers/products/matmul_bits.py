@@ -1,4 +1,4 @@
-"""Products with weights of 4 or 8 bits in blocks, which stay as they are stored."""
+"""Products with weights of 2, 4 or 8 bits in blocks, which stay as they are stored."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from bolt_numba.base.types import F32, U8, Array, TensorType
 from bolt_numba.ops.content import VALUES, bounded
 from bolt_numba.ops.dtypes import FLOATS, same_dtype, widened
 from bolt_numba.ops.layers.products.matmul import multiplied
+from bolt_numba.ops.layers.products.matmul_forms import rounded_rows
 from bolt_numba.ops.registry import Op, fresh_dim, op, want_dtype
 from bolt_numba.ops.shapes import want_dims
 
@@ -22,17 +23,27 @@ def unpacked(packed: Array, bits: int) -> Array:
     return np.stack(parts, axis=-1).reshape(*packed.shape[:-1], -1) if bits < 8 else packed
 
 
+def packed_codes(codes: Array, bits: int) -> Array:
+    """What `unpacked` gives ``codes`` of: u8 [..., n * 8 / bits] -> u8 [..., n]."""
+    made = codes[..., :: 8 // bits].copy()
+    for i in range(1, 8 // bits):
+        made |= codes[..., i :: 8 // bits] << np.uint8(bits * i)
+    return made
+
+
 @op("MatMulNBits")
 class MatMulNBits(Op):
     """y = x @ w^T + bias, where w [n, k] is (codes - zeros) * scales in blocks along k.
 
     x: [..., k] · codes: [n, ceil(k / block), block * bits / 8] u8, two codes of 4 bits in a byte, the low ones first ·
     scales, zeros: [n, ceil(k / block)] f32, the middle of the range without zeros · bias: [n] -> y: [..., n].
+    rounded: x is rounded to 8 bits first, see `rounded_rows`; devices that multiply floats do without.
     Source: the operator of this name of onnxruntime (com.microsoft), its zero points unpacked.
     """
 
     bits: int = 4
     block: int = 32
+    rounded: bool = False
     data_bounds = bounded(codes=VALUES)
 
     @property
@@ -51,8 +62,8 @@ class MatMulNBits(Op):
         want_dtype(self, "x", same_dtype(self, x, bias), *FLOATS)
         want_dtype(self, "codes", codes.dtype, U8)
         want_dtype(self, "scales", same_dtype(self, scales, zeros), F32)
-        if self.bits not in (4, 8) or self.block < 2 or self.block % 2:
-            raise self.fail("bits and block", (self.bits, self.block), "4 or 8, and an even number")
+        if self.bits not in (2, 4, 8) or self.block < 2 or self.block * self.bits % 8:
+            raise self.fail("bits and block", (self.bits, self.block), "2, 4 or 8, and whole bytes")
         shape = codes.shape
         want_dims(self, "codes", codes, None, None, self.block * self.bits // 8)
         if shape is not None:
@@ -75,6 +86,7 @@ class MatMulNBits(Op):
     def reference(
         self, x: Array, codes: Array, scales: Array, zeros: OptionalArray = None, bias: OptionalArray = None
     ) -> Array:
-        y = multiplied(self, widened(x), self.weights(codes, scales, zeros, x.shape[-1]).T)
+        given = rounded_rows(widened(x)) if self.rounded else widened(x)
+        y = multiplied(self, given, self.weights(codes, scales, zeros, x.shape[-1]).T)
         y = y if bias is None else y + widened(bias)
         return np.asarray(y).astype(x.dtype, copy=False)

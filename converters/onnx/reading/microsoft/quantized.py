@@ -26,7 +26,8 @@ from bolt_numba.ops.dtypes import FLOATS
 from bolt_numba.ops.layers.pool import AveragePool, MaxPool
 from bolt_numba.ops.layers.products.integer_products import MatMulInteger
 from bolt_numba.ops.layers.products.matmul import MatMul
-from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits, unpacked
+from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits, packed_codes, unpacked
+from bolt_numba.ops.layers.products.matmul_forms import ROUNDED_TOGETHER
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 from bolt_numba.ops.pointwise import Add, Cast, Div, LeakyRelu, Mul, Sigmoid, Where
 
@@ -201,10 +202,12 @@ def matmul_nbits(
     block_size: int,
     accuracy_level: int = 0,
 ) -> Value:
-    """Weights of 2, 4 or 8 bits in blocks along K, each with a scale; where x is f32 they stay codes of 4 or 8 bits.
+    """Weights of 2, 4 or 8 bits in blocks along K, each with a scale; where x is f32 they stay codes.
 
     packed: [N, blocks, block_size * bits / 8] u8, low codes first · zero_points: packed likewise or floats, half the
     range when absent · group_index: [K], whose scale and zero point an element has, the block it lies in when absent.
+    accuracy_level 4 lets x be rounded to 8 bits by groups of 32, which is done where blocks are whole groups; codes of
+    2 bits become 4 otherwise.
     """
     if bits not in (2, 4, 8) or block_size < 1 or block_size * bits % 8:
         raise b.unsupported(f"bits {bits}, block_size {block_size}")
@@ -228,11 +231,11 @@ def matmul_nbits(
     if group_index is not None:
         x = b(Gather(-1), x, b.const(order))
         codes = np.concatenate([codes[:, order], codes[:, K:]], axis=1)
-    if bits < 8:
-        codes = codes[:, ::2] | codes[:, 1::2] << np.uint8(4)
-    held = b.const(codes.reshape(N, blocks, -1)), b.const(scale)
-    points = b.const(zero) if zero_points is not None or bits == 2 else None
-    return b(MatMulNBits(max(bits, 4), block_size), x, *held, points, bias)
+    rounded = accuracy_level == 4 and block_size % ROUNDED_TOGETHER == 0
+    width = bits if rounded else max(bits, 4)
+    held = b.const(packed_codes(codes, width).reshape(N, blocks, -1)), b.const(scale)
+    points = b.const(zero) if zero_points is not None or width != bits else None
+    return b(MatMulNBits(width, block_size, rounded), x, *held, points, bias)
 
 
 def _held_blocks(b: NodeBuilder, operands: Any, K: int, N: int, bits: int, block_size: int) -> int:

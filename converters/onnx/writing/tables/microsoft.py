@@ -86,6 +86,7 @@ def matmul_bits(w: GraphWriter, op: MatMulNBits, x: Named, codes: Named, scales:
     if not isinstance(k, int):
         raise NoSpellingError("rows of a length that is not known")
     attributes = {"K": k, "N": n, "bits": op.bits, "block_size": op.block}
+    attributes |= {"accuracy_level": 4} if op.rounded else {}
     operands = [x, codes, *flat]
     if len(optional) > 1:
         operands += [Named("", x.type), optional[1]]

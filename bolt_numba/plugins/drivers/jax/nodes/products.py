@@ -182,8 +182,8 @@ def conv_integer(s: JaxSite, op: ConvInteger, x: Any, w: Any, x_zero: Any = None
 def matmul_bits(
     s: JaxSite, op: MatMulNBits, x: Any, codes: Any, scales: Any, zeros: Any = None, bias: Any = None
 ) -> Any:
-    if op.bits == 4:
-        codes = s.np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:2], op.block)
+    parts = [codes >> shift & (1 << op.bits) - 1 for shift in range(0, 8, op.bits)]
+    codes = s.np.stack(parts, axis=-1).reshape(*codes.shape[:2], op.block)
     offsets = op.middle if zeros is None else zeros[..., None]
     meant = (codes.astype(F32) - offsets) * scales[..., None]
     y = s.np.matmul(x, meant.reshape(meant.shape[0], -1)[:, : s.dims()[-1]].T)
