@@ -31,7 +31,9 @@ READ = (
     "docs/quantisation.md", "docs/flow.md", "docs/cuda.md", "docs/preprocessing.md", "docs/plugins/index.md",
     "docs/own-operators.md", "docs/serve.md", "docs/batch.md", "docs/text.md",
     "docs/plugins/placement.md", "docs/plugins/operators.md",
-    *(f"docs/tutorials/{name}.md" for name in ("ocr", "search", "speech", "sklearn", "serving", "watching", "images")),
+    *(f"docs/tutorials/{name}.md" for name in (
+        "ocr", "search", "speech", "voice", "sklearn", "serving", "watching", "images",
+    )),
 )  # fmt: skip
 """Pages whose blocks run, one after another as a reader runs them."""
 OWN_MODEL = """
