@@ -76,6 +76,7 @@ LONG: dict[str, Sequence[str]] = {
         "tests/converters/test_paddle.py::test_real_programs_are_as_their_twins",
         "tests/converters/test_paddle_control.py::test_a_real_network_that_writes_a_table_token_by_token",
         "tests/converters/test_tflite_models.py",
+        "tests/test_translate.py",
         "tests/native/test_c_examples.py",
         "tests/test_bf16.py::test_real_models",
         "tests/test_built_in.py",

@@ -111,7 +111,9 @@ class _FollowedImage(RecordImage):
             self.own_tables.setdefault(id(array), (array, []))[1].append((where // 8, offset))
             return
         if type(offset) is Followed:
-            raise LostError("a place within a constant")
+            if offset != 0:  # a guard, which rows of a table up to a length pass
+                raise LostError("a place within a constant")
+            offset = 0
         if type(array) is Followed:
             self.tables.append((where // 8, array, offset))
             return
