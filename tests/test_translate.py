@@ -1,4 +1,4 @@
-"""The translator of examples/translate.py says what the package says whose models it reads; damaged files are refused."""
+"""The translator of examples/translate.py says what the package of its models says; damaged files are refused."""
 
 from __future__ import annotations
 
