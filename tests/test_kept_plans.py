@@ -405,3 +405,24 @@ def test_many_threads_run_one_session(model: Path) -> None:
         thread.join()
     assert made == [first.tobytes()] * 120
     assert type(session) is KnownSession
+
+
+def test_a_generator_begins_with_kept_steps(tmp_path: Path) -> None:
+    """A short text needs no model, and appends to its caches where they lie; a long prompt has the model read."""
+    pytest.importorskip("tokenizers")
+    from bolt_numba.text import Generator
+    from tests.text.decoders import whole
+
+    file, texts = whole(tmp_path / "small.bolt"), []
+    for kind in (Session, KnownSession):
+        with Generator(file, threads=1) as generator:
+            texts.append(generator.generate("Once upon", max_tokens=20).text)
+            assert type(generator.session) is kind
+            if kind is KnownSession:
+                frame = generator.decoder._frame(0, 1, 1, 1)
+                made = generator.session._targets([*frame.feeds.values()], frame.outputs)
+                assert all(a is b for a, b in zip(made, frame.outputs.values(), strict=True))
+            texts.append(generator.generate("Once upon a time " * 6, max_tokens=20).text)
+            assert type(generator.session) is Session
+        known_plans.wait_for_kept()
+    assert texts[:2] == texts[2:]

@@ -8,7 +8,7 @@ array of that kind has NumPy's ``shape``, ``dtype`` and ``flags``, ``is_elsewher
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -212,11 +212,16 @@ def can_write_into(prepared: Prepared, output: int, buffer: Any, arrays: Sequenc
     """Whether a run may write an output straight into ``buffer``, which may be one of its inputs."""
     if is_elsewhere(buffer):  # copies out follow those into the memory; the plan after a stand-in may have none
         return not prepared.stands_in and is_written_by_copy(prepared.plan, output, buffer.memory)
+    return is_apart(buffer, arrays, lambda source: prepared.can_overwrite(output, source))
+
+
+def is_apart(buffer: Any, arrays: Sequence[Any], can_overwrite: Callable[[int], bool]) -> bool:
+    """Whether a buffer shares memory with no array, or is one that can be overwritten, by its place among them."""
     for source, array in enumerate(arrays):
         if not isinstance(array, np.ndarray) or not np.may_share_memory(buffer, array):
             continue
         same = buffer.ctypes.data == array.ctypes.data and buffer.nbytes == array.nbytes
-        if not same or not prepared.can_overwrite(output, source):
+        if not same or not can_overwrite(source):
             return False
     return True
 

@@ -12,6 +12,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -24,7 +25,7 @@ from bolt_numba.base.files.trusted import read_whole
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.options import Options
 from bolt_numba.base.types import Array, TensorSpec
-from bolt_numba.runtime.copies import Views
+from bolt_numba.runtime.copies import Views, is_apart
 from bolt_numba.sessions.inputs import check_buffer
 from bolt_numba.sessions.session import Session
 
@@ -39,8 +40,8 @@ class Known(ABC):
     """What an earlier process left of a session.
 
     path, signature: what was asked for.  files: stamps of the model and of the files that it names.  threads: of runs.
-    holds: bytes of a model that is held, should somebody write to its file.  views: whether inputs that are not
-    contiguous are copied for it; complete sessions may read them where they are.
+    holds: bytes of a model that is held, should somebody write to its file.  metadata: of its graph, if that is kept.
+    views: whether inputs that are not contiguous are copied for it; complete sessions may read them where they are.
     """
 
     holds = 0
@@ -49,6 +50,7 @@ class Known(ABC):
     signatures: Sequence[str]
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
+    metadata: Mapping[str, str] | None = None
 
     def __init__(self, path: str, signature: str | None, files: Sequence[Sequence[Any]], threads: int) -> None:
         self.path, self.signature, self.files, self.threads = path, signature, files, threads
@@ -68,6 +70,10 @@ class Known(ABC):
     @abstractmethod
     def results(self, shapes: Shapes) -> Shapes | None:
         """Shapes of the results for inputs of these, where they are known."""
+
+    def can_overwrite(self, output: int, source: int) -> bool:
+        """Whether a run may write an output over an input; a device may read inputs until the end."""
+        return False
 
     @abstractmethod
     def is_ready(self, shapes: Shapes) -> bool:
@@ -126,7 +132,7 @@ class KnownSession(Session):
         return made
 
     def _targets(self, arrays: list[Array], buffers: Mapping[str, Array]) -> list[Array | None]:
-        """As that of others; the device may read inputs until the end, so none is written to."""
+        """As that of others."""
         shapes = self._known.results(tuple([a.shape for a in arrays]))
         if shapes is None:
             KnownSession._complete(self)
@@ -136,7 +142,7 @@ class KnownSession(Session):
             buffer = buffers.get(spec.name)
             if buffer is not None:
                 check_buffer(spec.name, buffer, shape, spec.dtype)
-                if not any(np.may_share_memory(buffer, array) for array in arrays):
+                if is_apart(buffer, arrays, partial(self._known.can_overwrite, index)):
                     made[index] = buffer
         return made
 
@@ -191,3 +197,9 @@ class KnownSession(Session):
             raise InvalidModelError(f"{stamp[0]}: was written to since it was loaded; wanted the file as it was")
         os.lseek(self._file, 0, os.SEEK_SET)
         return read_whole(self._file, found.st_size)
+
+
+def metadata_of(session: Session) -> Mapping[str, str]:
+    """What the reader of a session's model noted of it; the model is not read for what is kept."""
+    kept = session._known.metadata if type(session) is KnownSession else None
+    return session.graph.metadata if kept is None else kept

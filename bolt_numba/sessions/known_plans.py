@@ -92,7 +92,8 @@ class _KnownPlan(Known):
         super().__init__(asked.path, asked.options["signature"], head["files"], head["threads"])
         self.name, self.signatures = head["name"], head["signatures"]
         self.inputs, self.outputs = (tuple(map(spec_from_json, head[key])) for key in ("inputs", "outputs"))
-        self.asked, self.head = asked, head
+        self.asked, self.head, self.metadata = asked, head, head["metadata"]
+        self.overwrites = {tuple(pair) for pair in head["overwrites"]}
         self.shapes, self.shapes_of_results = _tuples(head["shapes"]), _tuples(head["results"])
         self.empties = [(dims, spec.dtype) for dims, spec in zip(self.shapes_of_results, self.outputs, strict=True)]
         self.program: Program | None = restored(head["program"], room)
@@ -143,6 +144,9 @@ class _KnownPlan(Known):
 
     def results(self, shapes: Shapes) -> Shapes | None:
         return self.shapes_of_results if shapes == self.shapes else None
+
+    def can_overwrite(self, output: int, source: int) -> bool:
+        return (output, source) in self.overwrites
 
     def is_ready(self, shapes: Shapes) -> bool:
         return shapes == self.shapes
@@ -206,8 +210,20 @@ def _head_of(session: Session, shapes: Any, prepared: Any) -> tuple[dict[str, An
         "name": session.graph.name, "signatures": list(session.signatures), "threads": session.threads,
         "inputs": list(map(spec_json, session.inputs)), "outputs": list(map(spec_json, session.outputs)),
         "shapes": shapes, "results": [list(dims) for dims, _ in prepared.empties],
-        "arena": plan.memory.arenas.get(HOST, 0),
+        "arena": plan.memory.arenas.get(HOST, 0), "metadata": session.graph.metadata,
+        "overwrites": [pair for pair in _alike(session, shapes, prepared) if prepared.can_overwrite(*pair)],
     }, program, session._packs.export_all()  # fmt: skip
+
+
+def _alike(session: Session, shapes: Any, prepared: Any) -> list[tuple[int, int]]:
+    """Outputs and inputs that may be one buffer: the first ones of a type, the second ones and so on."""
+    inputs = [(spec.dtype, tuple(dims)) for spec, dims in zip(session.inputs, shapes, strict=True)]
+    pairs: list[tuple[int, int]] = []
+    for output, (dims, dtype) in enumerate(prepared.empties):
+        taken = {source for _, source in pairs}
+        found = (i for i, own in enumerate(inputs) if own == (dtype, tuple(dims)) and i not in taken)
+        pairs += [(output, i) for i in [next(found, None)] if i is not None]
+    return pairs
 
 
 def _write(name: str, head: dict[str, Any], program: Program, arrays: Named) -> None:

@@ -163,7 +163,7 @@ class Batch:
 
     def _prefill(self, writing: Writing) -> None:
         start = writing.done
-        tokens = writing.tokens[start : start + PIECE]
+        tokens = writing.tokens[start : start + self.decoder.piece(len(writing.tokens) - start, PIECE)]
         is_last = start + len(tokens) == len(writing.tokens)
         wanted = len(tokens) if writing.is_scored else int(is_last)
         (logits,) = self.decoder.run([Stretch(writing.slot, start, tokens, wanted)])

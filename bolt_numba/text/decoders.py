@@ -12,6 +12,7 @@ from bolt_numba.base.budget import ask
 from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.types import F32, I64, Array
 from bolt_numba.sessions.bound import BoundRun
+from bolt_numba.sessions.known import KnownSession
 
 if TYPE_CHECKING:
     from bolt_numba.sessions.session import Session
@@ -21,6 +22,8 @@ IDS, MASK, POSITIONS, LENGTHS, ROWS, LOGITS = (
 )  # fmt: skip
 BRANCH, KEPT_ROWS = "use_cache_branch", "num_logits_to_keep"
 PAST, PRESENT = "past_key_values.", "present."
+EARLY = 64
+"""Tokens of prompts that may run one by one at first."""
 FEW_TOKENS = 32
 """Of each sequence, up to which what a run needs is kept for the next of its kind."""
 MOST_KEPT = 64
@@ -85,6 +88,10 @@ class Decoder(ABC):
             raise InvalidModelError(f"{self.session}: {LOGITS}: got a last axis of {size}, wanted the size to be said")
         return size
 
+    def piece(self, left: int, most: int) -> int:
+        """Tokens that a run takes of so many that are left of a prompt."""
+        return min(left, most)
+
     @abstractmethod
     def run(self, parts: Sequence[Stretch]) -> list[Array]:
         """Compute tokens behind those of their slots, and give logits f32[wanted, vocabulary] of each part.
@@ -113,10 +120,18 @@ class SharedDecoder(Decoder):
             spec = self.inputs[name]
             ask(slots * heads * context * width * spec.dtype.itemsize, "caches")
             self.caches[name] = np.zeros((slots, heads, context, width), spec.dtype)
-        self.filled = [0] * slots
+        self.filled, self.early = [0] * slots, EARLY
         self._kept: dict[tuple[int, int, int, int], _Frame] = {}
+        self._frame(0, 1, 1, 1).plan()
 
     others: tuple[str, ...] = (LENGTHS, ROWS)
+
+    def piece(self, left: int, most: int) -> int:
+        """The first few run one by one where a process before has left what steps need: the model is read later."""
+        if type(self.session) is not KnownSession or left > self.early:
+            return super().piece(left, most)
+        self.early -= 1
+        return 1
 
     def run(self, parts: Sequence[Stretch]) -> list[Array]:
         first = min(part.slot for part in parts)
@@ -179,8 +194,12 @@ class _Frame:
         self.feeds = {IDS: self.ids, **decoder.feeds(self, rows), **caches}
         spec = next(spec for spec in decoder.session.outputs if spec.name == LOGITS)
         self.out = np.empty((*decoder.shape(count, length, rows), decoder.vocabulary), spec.dtype)
-        outputs = {LOGITS: self.out} | {decoder.presents[name]: cache for name, cache in caches.items()}
-        self.call = BoundRun(decoder.session, self.feeds, outputs)
+        self.outputs = {LOGITS: self.out} | {decoder.presents[name]: cache for name, cache in caches.items()}
+        self.session, self.call = decoder.session, BoundRun(decoder.session, self.feeds, self.outputs)
+
+    def plan(self) -> None:
+        """Plan, so that what a session keeps for the next process is of steps."""
+        self.session.warmup(**{name: array.shape for name, array in self.feeds.items()})
 
 
 class MaskedDecoder(SharedDecoder):

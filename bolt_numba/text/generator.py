@@ -14,6 +14,7 @@ from bolt_numba.base.errors import BoltError, DataError, DTypeError, OptionError
 from bolt_numba.base.options import count_of, not_among, want_known
 from bolt_numba.base.types import Array
 from bolt_numba.compiling import compile
+from bolt_numba.sessions.known import metadata_of
 from bolt_numba.text.answers import LENGTH, Answer, Generation, TextPiece
 from bolt_numba.text.batching import Batch, Guesses, Writing
 from bolt_numba.text.decoders import Decoder, decoder_of
@@ -62,7 +63,7 @@ class Generator:
         want_known("generator", options, "sequences", "context", "look_up", "draft")
         file = file_of(model)
         self.name, self.session = str(model), compile(file, **options)
-        metadata = self.session.graph.metadata
+        metadata = metadata_of(self.session)
         is_whole = metadata.get("format") == FORMAT
         self.layout = layout_within(metadata, self.name) if is_whole else layout_beside(file)
         most = self.layout.context or USUAL_CONTEXT
