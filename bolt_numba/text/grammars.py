@@ -15,7 +15,7 @@ from bolt_numba.text.sampling import Sampling
 
 MOST_LETTERS = 1 << 18
 """Of a schema or grammar."""
-SPACED = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+SPACED: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """One way to write JSON: where blanks are free, a model may write them without end."""
 
 

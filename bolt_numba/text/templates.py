@@ -98,7 +98,7 @@ def _metered() -> Any:
     def through(name: str, node: Any) -> Any:
         return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
-    class MeteredNodes(NodeTransformer):  # type: ignore[misc]
+    class MeteredNodes(NodeTransformer):
         def generic_visit(self, node: Any, *args: Any, **kwargs: Any) -> Any:
             super().generic_visit(node, *args, **kwargs)
             if isinstance(node, nodes.Output):
@@ -120,7 +120,7 @@ def _sandbox() -> Any:
 
     nodes = _metered()
 
-    class Sandbox(ImmutableSandboxedEnvironment):  # type: ignore[misc]
+    class Sandbox(ImmutableSandboxedEnvironment):
         intercepted_binops = frozenset({"*", "**", "%"})
 
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
