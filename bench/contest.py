@@ -53,11 +53,12 @@ class Options:
 
 
 class Worker:
-    """A process of `bench.workers`."""
+    """A process of `bench.workers`, or of another module that answers so."""
 
     def __init__(
-        self, peer: str, model: Path | None, feeds: Path | None, threads: int, options: Options, precision: str = "f32"
-    ) -> None:
+        self, peer: str, model: Path | None, feeds: Path | None, threads: int, options: Options,
+        precision: str = "f32", module: str = "bench.workers",
+    ) -> None:  # fmt: skip
         self.peer, self.threads, self.limit = peer, threads, options.load_s
         job = {
             "peer": peer, "model": str(model or ""), "feeds": str(feeds) if feeds else None, "threads": threads,
@@ -66,7 +67,7 @@ class Worker:
         pools = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
         quiet = {"OPENBLAS_THREAD_TIMEOUT": "18"} if peer == "canary" else {}  # its threads would spin on for 0.1 s
         self.process = subprocess.Popen(
-            [options.python(peer), "-m", "bench.workers", json.dumps(job)],
+            [options.python(peer), "-m", module, json.dumps(job)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env={**os.environ, **pools, **quiet}, cwd=Path(__file__).parents[1],
         )  # fmt: skip

@@ -80,6 +80,20 @@ class Llama:
             yield made
             made, at = self.logits([[int(token)] for token in made.argmax(1)], at), at + 1
 
+    def perplexity(self, ids: Sequence[int], context: int) -> float:
+        """As `bolt_numba.text.Generator.perplexity`: windows that begin in the middle of the last count what is new."""
+        found = list[Array]()
+        for start in range(0, max(len(ids) - context // 2, 1), context // 2):
+            self.forget()
+            window, new = ids[start : start + context], context // 2 if start else 1
+            for at in range(0, len(window), self.most):
+                rows = np.asarray(self.logits([window[at : at + self.most]], at, every=True), np.float64)
+                own = np.array(window[at + 1 : at + 1 + len(rows)])
+                rows = rows[: len(own)] - rows[: len(own)].max(-1, keepdims=True)
+                lost = np.log(np.exp(rows).sum(-1)) - rows[np.arange(len(own)), own]
+                found.append(lost[max(new - 1 - at, 0) :])
+        return float(np.exp(np.concatenate(found).mean()))
+
     def close(self) -> None:
         self.c.llama_batch_free(self.batch)
         self.c.llama_free(self.state)
