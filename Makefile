@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: pytest check dist protocol workflows scoreboard aarch64 cross-tools help demo serve-demo adapters env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-serving bench-all clients engines wheel-kernels attack fuzz docs pages site newcomer hooks clean
+.PHONY: pytest check dist protocol workflows scoreboard aarch64 cross-tools help demo serve-demo adapters env test test-all lint onnx-score golden native cuda-resources flow-stress plugins bench counts valgrind bench-peers bench-frameworks bench-serving bench-text bench-all clients engines wheel-kernels attack fuzz docs pages site newcomer hooks clean
 
 help: ## Show the targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 27
@@ -129,6 +129,13 @@ bench-serving: $(STAMP) ## Install the servers that bench.serving compares with 
 		$(PYTHON) -m venv $(PEERS)/serving/$$server && \
 		$(PEERS)/serving/$$server/bin/pip install --quiet -r bench/serving/rivals/requirements-$$server.txt || exit 1; done
 	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet -e '.[serve]'
+
+bench-text: $(STAMP) ## Install llama.cpp (compiled for this machine), onnxruntime-genai and OpenVINO GenAI, and compare.
+	$(PYTHON) -m venv $(PEERS)/text
+	CMAKE_ARGS='-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF' PYTHONWARNINGS='ignore:Editable installation' \
+		$(PEERS)/text/bin/pip install --quiet -e '.[text]' -r bench/requirements-text.txt
+	$(PEERS)/text/bin/python -m bench.text
+	$(PEERS)/text/bin/python -m bench.text --seeded
 
 bench-all: $(STAMP) ## The main table against the leading engines (about 8 minutes, idle machine), and its pictures.
 	$(BIN)/python -m pip install --quiet -e '.[bench]'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import onnx
 from onnx import TensorProto as T
 
 from bench.decoders import MICROSOFT, Writer, value
+from bolt_numba.converters.gguf.container import read_container
 from bolt_numba.ops.layers.products.forms import FORMS
 
 BLOCK, BYTES = 32, 4
@@ -23,13 +23,13 @@ class Decoder(Writer):
 
     def __init__(self, model: Path, context: int) -> None:
         super().__init__()
-        file = importlib.import_module("gguf").GGUFReader(model)
-        self.tensors = {t.name: t for t in file.tensors}
-        said = {name.removeprefix("llama."): f.contents() for name, f in file.fields.items() if name.startswith("llama.")}
+        file = read_container(model.read_bytes(), model.name)
+        self.tensors = file.tensors
+        said = {name.removeprefix("llama."): value for name, value in file.values.items()}
         self.layers, self.hidden = said["block_count"], said["embedding_length"]
         self.heads, self.groups = said["attention.head_count"], said["attention.head_count_kv"]
         self.epsilon, self.size = said["attention.layer_norm_rms_epsilon"], self.hidden // self.heads
-        self.words = int(self.tensors["token_embd.weight"].shape[1])
+        self.words = int(self.tensors["token_embd.weight"].shape[0])
         turns = said["rope.freq_base"] ** (-np.arange(self.size // 2) / (self.size // 2))
         angles = np.outer(np.arange(context), turns)
         for name, f in (("cos", np.cos), ("sin", np.sin)):
@@ -37,14 +37,14 @@ class Decoder(Writer):
 
     def parts(self, *names: str) -> tuple[Any, Any, Any, int]:
         """Codes, scales and zeros of weights one below the other, and the bits of a code."""
-        forms = [FORMS[self.tensors[name].tensor_type.name] for name in names]
+        forms = [FORMS[self.tensors[name].kind] for name in names]
         made = [form.parts(self.tensors[n].data) for form, n in zip(forms, names, strict=True)]
         codes, scales, offsets = (np.concatenate(part) for part in zip(*made, strict=True))
         zeros = np.rint(-offsets / np.where(scales == 0, 1, scales)).clip(0, 2 ** forms[0].bits - 1)
         return codes, scales, zeros.astype(np.uint8), forms[0].bits
 
     def product(self, x: str, *names: str, out: str = "") -> str:
-        """x @ W^T as MatMulNBits; zeros that are not the middle stand with it, rounded to whole codes."""
+        """A product with W^T as MatMulNBits; zeros that are not the middle are rounded to whole codes."""
         codes, scales, zeros, bits = self.parts(*names)
         n, k = codes.shape
         packed = codes if bits == 8 else codes[:, 0::2] | codes[:, 1::2] << 4
@@ -85,7 +85,7 @@ class Decoder(Writer):
         one, axis = self.const("one", np.array([1])), self.const("axis", np.array(1))
         lengths = self("Cast", self("Sub", self("ReduceSum", "attention_mask", one, keepdims=0), one), to=T.INT32)
         total = self("Cast", self("Gather", self("Shape", "attention_mask"), axis), to=T.INT32)
-        embedded = FORMS[self.tensors["token_embd.weight"].tensor_type.name]
+        embedded = FORMS[self.tensors["token_embd.weight"].kind]
         table = self.const("table", embedded.weights(self.tensors["token_embd.weight"].data))
         x = self("Gather", table, "input_ids")
         more = self("Mul", x, self.const("none", np.float32(0)))

@@ -1,4 +1,4 @@
-"""Engines that make text, each in a process of its own, which `bench.text` drives through a pipe as `bench.workers` does.
+"""Engines that make text, each in a process of its own that `bench.text` drives through a pipe, as `bench.workers`.
 
     python -m bench.generators '{"peer": "bolt decode", "model": PATH, "threads": 1, "cpus": [0]}'
 
@@ -22,11 +22,11 @@ import numpy as np
 
 Prompts = Sequence[Sequence[int]]
 CONTEXT, FIRST_WORD = 640, 300
-"""Positions of a cache, and the first token that prompts are drawn from: those before may have a meaning of their own."""
+"""Positions of a cache, and the first token that prompts are drawn from: those before may mean something."""
 
 
 class Task(NamedTuple):
-    """Prompts of ``tokens`` each; seconds are those between ``few`` and ``many`` new tokens, over what is ``counted``."""
+    """Prompts of ``tokens`` each; seconds are those from ``few`` to ``many`` new tokens, over what is ``counted``."""
 
     sequences: int
     tokens: int

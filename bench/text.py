@@ -1,7 +1,7 @@
 """Text from models of language: ours, llama.cpp, onnxruntime-genai and OpenVINO GenAI on the same weights, in turns.
 
-    python -m bench.text SmolLM2.gguf        # `make bench-text` installs the others
-    python -m bench.text llama-1b.gguf --seeded SmolLM2.gguf
+    python -m bench.text                     # SmolLM2-135M in Q4_1; `make bench-text` installs the others
+    python -m bench.text --seeded            # 1 billion weights drawn at random
 
 Each engine has a process for each task: a step of one sequence (decode), a prompt of 512 tokens (prefill), a step of
 eight.  All choose the likeliest token.  Reads are the bytes of the weights that a step needs, as a share of what the
@@ -11,10 +11,10 @@ cores read; products of a prompt are a share of what they multiply in bytes.
 from __future__ import annotations
 
 import argparse
-import importlib
 import math
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,14 +26,28 @@ from bench import genai
 from bench.contest import Options, Worker, play
 from bench.generators import ENGINES, TASKS
 from bench.peak import byte_peak_gops, read_gbs
+from bolt_numba.converters.gguf.container import Gguf, read_container
+from tests.gguf_files import file_of
+from tests.models import fetch
 
 OURS = "bolt"
 HEAD = (
     "engine", "decode, tokens/s", "of reads", "times ours", "prefill, tokens/s", "of products", "times ours",
     "eight, tokens/s", "times one", "first token, s", "MB", "MB of two",
 )  # fmt: skip
-LAYERS, HIDDEN, INNER, HEADS, GROUPS, WORDS = 16, 2048, 8192, 32, 8, 32000
-"""Of the seeded decoder."""
+BLOCK, BLOCK_BYTES, CODES_DEVIATE = 32, 18, 4.6
+"""Of Q4_0: weights and bytes of a block, and the standard deviation of codes drawn at random."""
+
+
+class Sizes(NamedTuple):
+    """Of a seeded decoder; groups are heads of keys."""
+
+    layers: int = 16
+    hidden: int = 2048
+    inner: int = 8192
+    heads: int = 32
+    groups: int = 8
+    words: int = 32000
 
 
 class Cost(NamedTuple):
@@ -43,47 +57,58 @@ class Cost(NamedTuple):
     ops: int
 
 
+def opened(model: Path) -> Gguf:
+    return read_container(model.read_bytes(), model.name)
+
+
 def cost(model: Path) -> Cost:
-    tensors = importlib.import_module("gguf").GGUFReader(model).tensors
-    names = {t.name for t in tensors}
-    lone = {"token_embd.weight"} if "output.weight" in names else set()  # rows of it alone are read
-    inner = [t for t in tensors if t.name.startswith("blk.") and len(t.shape) > 1]
-    return Cost(sum(int(t.n_bytes) for t in tensors if t.name not in lone), 2 * sum(int(t.n_elements) for t in inner))
+    tensors = opened(model).tensors
+    lone = {"token_embd.weight"} if "output.weight" in tensors else set()  # single rows of it are read
+    inner = [t for name, t in tensors.items() if name.startswith("blk.") and len(t.shape) > 1]
+    read = sum(t.data.nbytes for name, t in tensors.items() if name not in lone and t.data is not None)
+    return Cost(read, 2 * sum(math.prod(t.shape) for t in inner))
 
 
-def seeded(path: Path, like: Path) -> Path:
-    """A llama of 1 billion weights drawn at random in Q4_0, with the first tokens of another model; made once."""
-    gguf = importlib.import_module("gguf")
-    if path.is_file():
-        return path
-    writer, fields = gguf.GGUFWriter(path, "llama"), gguf.GGUFReader(like).fields
-    writer.add_context_length(2048), writer.add_block_count(LAYERS), writer.add_embedding_length(HIDDEN)
-    writer.add_feed_forward_length(INNER), writer.add_head_count(HEADS), writer.add_head_count_kv(GROUPS)
-    writer.add_layer_norm_rms_eps(1e-5), writer.add_rope_freq_base(1e4), writer.add_vocab_size(WORDS)
-    writer.add_rope_dimension_count(HIDDEN // HEADS), writer.add_file_type(2)
-    words = fields["tokenizer.ggml.tokens"].contents()[:WORDS]
-    known, merges = set(words), fields["tokenizer.ggml.merges"].contents()
-    kept = [m for m in merges if known.issuperset(m.split(" ")) and m.replace(" ", "") in known]
-    writer.add_tokenizer_model("gpt2"), writer.add_tokenizer_pre("smollm"), writer.add_token_list(words)
-    writer.add_token_types(fields["tokenizer.ggml.token_type"].contents()[:WORDS]), writer.add_token_merges(kept)
-    writer.add_bos_token_id(1), writer.add_eos_token_id(2), writer.add_pad_token_id(2)
-    draw, size = np.random.default_rng(0), HIDDEN // HEADS * GROUPS
-    shapes = {
-        "attn_q": (HIDDEN, HIDDEN), "attn_k": (size, HIDDEN), "attn_v": (size, HIDDEN), "attn_output": (HIDDEN, HIDDEN),
-        "ffn_gate": (INNER, HIDDEN), "ffn_up": (INNER, HIDDEN), "ffn_down": (HIDDEN, INNER),
+def seeded(like: Path, sizes: Sizes) -> bytes:
+    """A file of a llama with weights drawn at random in Q4_0, and the first tokens of another model."""
+    known = opened(like).values
+    words = known["tokenizer.ggml.tokens"][: sizes.words]
+    both = [(merge, *merge.split(b" ")) for merge in known["tokenizer.ggml.merges"]]
+    among = set(words)
+    merges = [merge for merge, a, b in both if a in among and b in among and a + b in among]
+    own = {name: value for name, value in known.items() if name.startswith("tokenizer.ggml.")}
+    own |= {"tokenizer.ggml.tokens": words, "tokenizer.ggml.merges": merges}
+    own["tokenizer.ggml.token_type"] = known["tokenizer.ggml.token_type"][: sizes.words]
+    llama = {
+        "context_length": 2048, "block_count": sizes.layers, "embedding_length": sizes.hidden,
+        "feed_forward_length": sizes.inner, "attention.head_count": sizes.heads,
+        "attention.head_count_kv": sizes.groups, "rope.dimension_count": sizes.hidden // sizes.heads,
+        "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 1e4, "vocab_size": sizes.words,
     }  # fmt: skip
-    whole = {f"blk.{i}.{name}.weight": shape for i in range(LAYERS) for name, shape in shapes.items()}
-    for name, (n, k) in {"token_embd.weight": (WORDS, HIDDEN), **whole}.items():
-        blocks = draw.integers(0, 256, (n, k // 32, 18), np.uint8)
-        scales = draw.uniform(0.8, 1.2, (n, k // 32, 1)) / math.sqrt(k) / 4.6  # codes deviate by 4.6
-        blocks[..., :2] = scales.astype(np.float16).view(np.uint8).reshape(n, k // 32, 2)
-        writer.add_tensor(name, blocks.reshape(n, -1), raw_dtype=gguf.GGMLQuantizationType.Q4_0)
-    norms = ["output_norm.weight", *(f"blk.{i}.{part}_norm.weight" for i in range(LAYERS) for part in ("attn", "ffn"))]
-    for name in norms:
-        writer.add_tensor(name, np.ones(HIDDEN, np.float32))
-    writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file()
-    writer.close()
-    return path
+    draw, narrow = np.random.default_rng(0), sizes.hidden // sizes.heads * sizes.groups
+    tensors: dict[str, tuple[str, Sequence[int], bytes]] = {}
+
+    def matrix(name: str, n: int, k: int) -> None:
+        blocks = draw.integers(0, 256, (n, k // BLOCK, BLOCK_BYTES), np.uint8)
+        scales = draw.uniform(0.8, 1.2, (n, k // BLOCK, 1)) / math.sqrt(k) / CODES_DEVIATE
+        blocks[..., :2] = scales.astype(np.float16).view(np.uint8)
+        tensors[f"{name}.weight"] = "Q4_0", (n, k), blocks.tobytes()
+
+    def norm(name: str) -> None:
+        tensors[f"{name}.weight"] = "F32", (sizes.hidden,), np.ones(sizes.hidden, np.float32).tobytes()
+
+    matrix("token_embd", sizes.words, sizes.hidden)
+    norm("output_norm")
+    for at in (f"blk.{i}." for i in range(sizes.layers)):
+        norm(f"{at}attn_norm")
+        norm(f"{at}ffn_norm")
+        for part, n in {"q": sizes.hidden, "k": narrow, "v": narrow, "output": sizes.hidden}.items():
+            matrix(f"{at}attn_{part}", n, sizes.hidden)
+        for part in ("gate", "up"):
+            matrix(f"{at}ffn_{part}", sizes.inner, sizes.hidden)
+        matrix(f"{at}ffn_down", sizes.hidden, sizes.inner)
+    values = {"general.architecture": "llama", **{f"llama.{name}": value for name, value in llama.items()}, **own}
+    return file_of(values, tensors)
 
 
 def begin(peer: str, model: Path, threads: int, options: Options) -> tuple[Worker, float]:
@@ -154,14 +179,18 @@ def table(rows: dict[str, dict[str, Any]], spent: Cost, read: float, ops: float)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("model", type=Path, help="a file of GGUF")
-    parser.add_argument("--seeded", type=Path, metavar="LIKE", help="make MODEL of 1 billion weights if it is missing")
+    parser.add_argument("model", type=Path, nargs="?", help="a file of GGUF; SmolLM2-135M-Instruct if none is named")
+    parser.add_argument("--seeded", action="store_true", help="a llama of 1 billion weights in Q4_0 instead, made once")
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--turn-s", type=float, default=0.5)
     asked = parser.parse_args()
-    model = seeded(asked.model, asked.seeded) if asked.seeded else asked.model
+    like, folder = asked.model or fetch("smollm2.gguf"), Path(tempfile.gettempdir()) / "bolt-numba-bench-text"
+    folder.mkdir(exist_ok=True)
+    model = folder / ("seeded.gguf" if asked.seeded else like.name)  # what engines make of it lies beside it
+    if not model.exists():
+        model.write_bytes(seeded(like, Sizes()) if asked.seeded else like.read_bytes())
     engines = asked.engines.split(",")
     if "onnxruntime-genai" in engines:
         genai.write(model, model.with_suffix(".genai"))

@@ -1,7 +1,7 @@
 """Fills `tests/golden/text/smollm2.json`: what llama.cpp makes of SmolLM2, as `tests/golden/README.md` describes it.
 
 A new prompt is a row with its ``text`` or its ``messages``, a new text for the tokenizer one with its ``text``.
-It needs llama-cpp-python, gguf and jinja2: python -m tests.text.golden SmolLM2-135M-Instruct.Q4_1.gguf
+It needs llama-cpp-python and jinja2: python -m tests.text.golden SmolLM2-135M-Instruct.Q4_1.gguf
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench.llama_cpp import Llama
+from bolt_numba.converters.gguf.container import read_container
 
 WHERE = Path(__file__).parents[1] / "golden" / "text" / "smollm2.json"
 STEPS, FIRST, DIGITS = 200, 5, 6
@@ -51,8 +52,9 @@ def floats(model: Path, to: Path) -> Path:
 
 def fill(prompts: list[dict[str, Any]], texts: list[dict[str, Any]], model: Path) -> str:
     """What the rows have besides text and messages; what llama.cpp was compiled for."""
-    gguf, jinja = importlib.import_module("gguf"), importlib.import_module("jinja2")
-    template = jinja.Template(gguf.GGUFReader(model).fields["tokenizer.chat_template"].contents())
+    template = importlib.import_module("jinja2").Template(
+        read_container(model.read_bytes(), model.name).text("tokenizer.chat_template")
+    )
     llama = Llama(model, 1, plain=True)
     for row in texts:
         row |= {"ids": llama.ids(row["text"]), "special": llama.ids(row["text"], special=True)}
