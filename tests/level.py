@@ -78,6 +78,8 @@ LONG: dict[str, Sequence[str]] = {
         "tests/converters/test_tflite_models.py",
         "tests/test_translate.py",
         "tests/native/test_c_examples.py",
+        "tests/test_bench_text.py::test_the_folder_for_others_computes_what_the_file_does",
+        "tests/test_bench_text.py::test_a_step_reads_all_weights_and_a_prompt_multiplies_those_of_layers",
         "tests/test_bf16.py::test_real_models",
         "tests/test_built_in.py",
         "tests/test_examples.py::test_a_flow_reads_what_the_plain_loop_reads",
