@@ -164,4 +164,4 @@ def _serve_in_processes(count: int, repository: Repository, doors: Doors) -> Non
             doors = replace(doors, **{field: held[-1].getsockname()[1]})
     with console.progress("loading models"):
         repository.preload()
-    Herd(count, lambda link: run_loop(_served(repository, doors, link)), repository.unloaded).run()
+    Herd(count, lambda link: run_loop(_served(repository, doors, link)), repository).run()

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from bolt_numba.base.border import as_bolt_error
@@ -22,6 +22,9 @@ from bolt_numba.serve.models import FLOWS, ServedModel, StoredVersion, is_flow, 
 from bolt_numba.serve.settings import ALL, FILE, LATEST, ModelSettings, SettingsError, settings_of
 from bolt_numba.sessions.session import Session
 from bolt_numba.text.layout import MODELS, TOKENIZER, model_in
+
+if TYPE_CHECKING:
+    from bolt_numba.serve.processes import Link
 
 log = logging.getLogger("bolt_numba.serve")
 
@@ -34,6 +37,7 @@ READY, LOADING, UNAVAILABLE = "READY", "LOADING", "UNAVAILABLE"
 MOST_NAMES = 10
 MOST_LETTERS = 1 << 11
 """Of a model's name: no file has a longer one, and a pipe between processes has room for it."""
+CHANGED = "its files changed as processes loaded it"
 FIRST = "1"
 """The version of a model that is named by its file."""
 
@@ -96,11 +100,19 @@ def _versions_in(folder: Path) -> list[Path]:
     return sorted((p for p in folder.iterdir() if p.is_dir() and p.name.isdecimal()), key=lambda p: int(p.name))
 
 
+def _beside(
+    old: dict[str, ServedModel], made: dict[str, ServedModel], wanted: Mapping[str, Any]
+) -> dict[str, ServedModel]:
+    """Versions that were made, beside those that served where some of the wanted are missing."""
+    return made if len(made) == len(wanted) else dict(sorted({**old, **made}.items(), key=lambda row: int(row[0])))
+
+
 class Repository:
     """Models by name and version.  For the thread of the event loop.
 
     folder: of models; None: there is none.  files: models by name.  usual: settings where a model has none of its own.
-    ``together``: makes a change in all processes that serve the same; None: there are no others.
+    ``link``: to other processes that serve the same, which make a change together; None: there are none.
+    ``agreed``: versions by models that others served when this process began.
     """
 
     def __init__(self, folder: Path | None, files: Mapping[str, Path], usual: ModelSettings) -> None:
@@ -113,7 +125,8 @@ class Repository:
         self.unloaded: set[str] = set()
         self.retiring: set[asyncio.Task[None]] = set()
         self.has_begun = self.is_ending = False
-        self.together: Callable[[str, bool], Awaitable[None]] | None = None
+        self.link: Link | None = None
+        self.agreed: dict[str, set[str]] = {}
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
@@ -140,7 +153,10 @@ class Repository:
         if not chosen:
             wanted = repr(settings.versions) if there else "folders named by numbers, with a model in each"
             raise SettingsError(f"{folder}: versions: got {names_in(folder)}, wanted {wanted}")
-        return {p.name: _source_in(p, settings, folder / FILE) for p in chosen}
+        kept, found = self.agreed.get(name, ()), {p.name: _source_in(p, settings, folder / FILE) for p in chosen}
+        if all(self.refused.get((name, version)) == source for version, source in found.items()):
+            found |= {p.name: _source_in(p, settings, folder / FILE) for p in there if p.name in kept}
+        return found
 
     def find(self, name: str, version: str = "") -> ServedModel:
         """The version that serves; "": the latest.  Raises RequestError where there is none."""
@@ -194,15 +210,13 @@ class Repository:
             log.error("%s: got no folder, wanted that of the models: what serves goes on", spelled(str(self.folder)))
             return
         names = await asyncio.to_thread(self.names)
-        for name in names:
-            if anew or name not in self.unloaded:
+        gone = {n for n, _ in self.states} - set(names)
+        for name, loads in [*((name, True) for name in names), *((name, False) for name in gone)]:
+            if anew or self.has_begun or name not in self.models:  # others had it loaded as they began
                 try:
-                    await self.load(name, anew)
+                    await self._make(name, loads, anew and loads)
                 except RequestError as error:
                     log.error("%s", spelled(str(error)))
-        for name in {n for n, _ in self.states} - set(names):
-            await self.unload(name)
-            self.unloaded.discard(name)
         self.has_begun = True
 
     def preload(self) -> None:
@@ -216,9 +230,13 @@ class Repository:
     async def load(self, name: str, anew: bool = True) -> None:
         """Load a model, or what changed of it.  Raises RequestError where a version fails: those that served go on.
 
-        anew: whether to try again what was refused and has not changed since.
+        anew: whether to load what was unloaded, and to try again what was refused and has not changed since.
         """
         async with self.locks.setdefault(name, asyncio.Lock()):
+            if anew:
+                self.forgive(name)
+            elif name in self.unloaded:
+                return
             try:
                 sources = await asyncio.to_thread(self._sources, name)
             except (OSError, RequestError) as error:
@@ -226,42 +244,76 @@ class Repository:
                     raise
                 self._failed(name, "", str(error))
                 raise RequestError(f"model {name!r}: {error}") from error
-            self.unloaded.discard(name)
-            old, made = self.models.get(name, {}), dict[str, ServedModel]()
-            failed: list[RequestError] = []
-            for version, source in sources.items():
-                key = (name, version)
-                if version in old and old[version].stored == source:
-                    made[version], self.states[key] = old[version], (READY, "")
-                elif anew or self.refused.get(key) != source:
-                    try:
-                        made[version] = await self._made(name, version, source)
-                    except RequestError as error:
-                        self.refused[key] = source
-                        failed.append(error)
-            if len(made) < len(sources):
-                made = dict(sorted({**old, **made}.items(), key=lambda row: int(row[0])))
-            if made:
+            old = self.models.get(name, {})
+            made, told, errors = await self._tried(name, sources, old)
+            if self.link is not None:
+                after = {v: hash(m.stored.stamp) for v, m in _beside(old, made, sources).items()}
+                agreed = await self.link.agree(told, after)
+                for version in [v for v in made if made[v] is not old.get(v) and agreed.keys() & {v, ""}]:
+                    said, kind = agreed.get(version) or agreed.get(""), "invalid"
+                    if said is None:
+                        said, kind = f"model {name!r}: version {version}: {CHANGED}", "unavailable"
+                    self._failed(name, version, f"another process did not load it: {said}")
+                    self._drop(name, [made.pop(version)])
+                    errors.append(RequestError(said, kind))
+                told = {version: said for version, said in agreed.items() if said is not None}
+            self.refused |= {(name, version): source for version, source in sources.items() if version in told}
+            for version, model in made.items():
+                self.states[name, version] = (READY, "")
+                if model is not old.get(version):
+                    log.info("model %s version %s is ready: %s", name, version, spelled(str(model.stored.path)))
+            if made := _beside(old, made, sources):
                 self.models[name] = made
+                self.agreed.pop(name, None)
             self._drop(name, [m for m in old.values() if m not in made.values()])
-            self._forget(name, {*made, *sources})
-            if failed:
-                raise failed[0]
+            self.forget(name, {*made, *sources})
+            if errors:
+                raise errors[0]
+
+    async def _tried(
+        self, name: str, sources: Mapping[str, StoredVersion], old: Mapping[str, ServedModel]
+    ) -> tuple[dict[str, ServedModel], dict[str, str], list[RequestError]]:
+        """Versions that are there or were made, why others were refused now or before, and errors of now."""
+        made, told, errors = dict[str, ServedModel](), dict[str, str](), list[RequestError]()
+        for version, source in sources.items():
+            if version in old and old[version].stored == source:
+                made[version] = old[version]
+            elif self.refused.get((name, version)) == source:
+                told[version] = self.states[name, version][1]
+            else:
+                try:
+                    made[version] = await self._made(name, version, source)
+                except RequestError as error:
+                    told[version] = str(error)
+                    errors.append(error)
+        return made, told, errors
+
+    def forgive(self, name: str) -> None:
+        """Let a model be loaded that was unloaded, and versions that were refused."""
+        self.unloaded.discard(name)
+        self.refused = {key: source for key, source in self.refused.items() if key[0] != name}
+
+    def refuse(self, name: str, told: Mapping[str, str]) -> None:
+        """Do not try versions as they are now, for these reasons: in processes that are forked later."""
+        with suppress(BoltError, OSError):
+            for version, source in self._sources(name).items():
+                if version in told:
+                    self.refused[name, version] = source
+                    self._failed(name, version, told[version])
 
     async def _made(self, name: str, version: str, source: StoredVersion) -> ServedModel:
         was = self.states.get((name, version))
         if was is None or was[0] != READY:
             self.states[name, version] = (LOADING, "")
+        if self.link is not None:
+            self.link.trying(version)
         ready, session = self.preloaded.pop((name, version), (None, None))
         try:
-            model = await asyncio.to_thread(ServedModel, name, version, source, session if ready == source else None)
+            return await asyncio.to_thread(ServedModel, name, version, source, session if ready == source else None)
         except Exception as error:
             said = str(error if isinstance(error, OSError) else as_bolt_error(error, f"model {name!r}"))
             self._failed(name, version, said)
             raise RequestError(f"model {name!r}: version {version}: {said}") from error
-        self.states[name, version] = (READY, "")
-        log.info("model %s version %s is ready: %s", name, version, spelled(str(source.path)))
-        return model
 
     def _failed(self, name: str, version: str, reason: str) -> None:
         """A version could not be loaded; one that serves under its number goes on."""
@@ -272,31 +324,37 @@ class Repository:
         else:
             self.states[name, version] = (UNAVAILABLE, reason)
 
-    def _forget(self, name: str, left: Container[str] = ()) -> None:
+    def forget(self, name: str, left: Container[str] = ()) -> None:
         """Keep nothing of a model's versions but of those that are left."""
         for rows in (self.states, self.refused):
             for key in [k for k in rows if k[0] == name and k[1] not in left]:
                 del rows[key]
 
-    async def unload(self, name: str) -> None:
-        """Take a model away; its requests that are under way are answered.  Raises RequestError for an unknown one."""
+    async def unload(self, name: str, is_asked: bool = True) -> None:
+        """Take a model away; its requests that are under way are answered.
+
+        is_asked: otherwise it comes back when it is there again.
+        """
         async with self.locks.setdefault(name, asyncio.Lock()):
-            if name not in self.models and not self.rows(name):
-                raise RequestError(f"model: got {shown(name)}, wanted one of {sorted(self.models)}", "missing")
             self._drop(name, list(self.models.pop(name, {}).values()))
-            self._forget(name)
-            self.unloaded.add(name)
+            self.forget(name)
+            self.agreed.pop(name, None)
+            if is_asked:
+                self.unloaded.add(name)
 
     async def change(self, name: str, parameters: Iterable[str], *, loads: bool) -> None:
         """Load or unload a model as a request asks.  Raises RequestError."""
         if loads and (asked := list(parameters)):
             raise RequestError(f"load: parameters: got {shown(asked)}, wanted none: settings are files")
-        if len(name) > MOST_LETTERS:
+        if len(name) > MOST_LETTERS or not (loads or name in self.models or self.rows(name)):
             raise RequestError(f"model: got {shown(name)}, wanted one of {sorted(self.models)}", "missing")
-        if self.together is not None:
-            await self.together(name, loads)
+        await self._make(name, loads, True)
+
+    async def _make(self, name: str, loads: bool, is_asked: bool) -> None:
+        if self.link is not None:
+            await self.link.change(name, loads, is_asked)
         else:
-            await (self.load if loads else self.unload)(name)
+            await (self.load if loads else self.unload)(name, is_asked)
 
     def _drop(self, name: str, models: Sequence[ServedModel]) -> None:
         for model in models:

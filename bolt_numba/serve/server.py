@@ -152,8 +152,8 @@ class Server:
         """
         doors = self.doors
         if self.link is not None:
+            self.link.begin(self.repository, self._begin_task)
             await self.repository.look(anew=False)
-            self.link.begin(self.repository)  # afterwards, so that this look undoes no change
             self._begin_task(self._measure())
         if doors.grpc_port is not None:
             await self._begin_rpc(doors.grpc_port)
@@ -161,7 +161,7 @@ class Server:
             self._begin_http(doors.http_port)
         if not self.shared:
             await self.repository.look()
-        if doors.poll_seconds:
+        if doors.poll_seconds and (self.link is None or self.link.watches):
             self._begin_task(self.repository.watch(doors.poll_seconds))
 
     async def _measure(self) -> None:

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,9 +22,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from bolt_numba.cli.app import run
-from bolt_numba.serve.processes import Herd
 from tests.small import add
-from tests.test_interrupts import child
 
 BODY = json.dumps({
     "inputs": [{"name": name, "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]} for name in "ab"]
@@ -157,19 +154,6 @@ def test_changes_that_meet(tmp_path: Path) -> None:
         assert sum(line.startswith("bolt_process{") and "resident_bytes" in line for line in lines) == 3
 
 
-def herd_beside_another_child() -> None:
-    other = subprocess.Popen([sys.executable, "-c", "import sys, time; time.sleep(0.5); sys.exit(3)"])
-    herd = Herd(1, lambda link: signal.pause(), set())
-    ends = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM))
-    ends.start()
-    herd.run()
-    assert other.wait(WAIT_S) == 3
-
-
-def test_children_that_are_no_workers_are_left_to_others(tmp_path: Path) -> None:
-    child(herd_beside_another_child, __name__, PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
-
-
 def slow_flow(tmp_path: Path, seconds: int) -> tuple[Path, Path]:
     """A flow that takes so many seconds to load where a file is there: its folder, and the file."""
     folder, slow = tmp_path / "models" / "m" / "1", tmp_path / "slow"
@@ -179,8 +163,7 @@ def slow_flow(tmp_path: Path, seconds: int) -> tuple[Path, Path]:
         "def f(x):\n    return x\n"
     )
     (folder / "flow.toml").write_text(
-        "inputs = { x = 'f32[n]' }\noutputs = 'y'\n"
-        "[nodes.f]\nfunction = 'slow_steps:f'\ninputs = 'x'\noutputs = 'y'\n"
+        "inputs = { x = 'f32[n]' }\noutputs = 'y'\n[nodes.f]\nfunction = 'slow_steps:f'\ninputs = 'x'\noutputs = 'y'\n"
     )
     return folder, slow
 

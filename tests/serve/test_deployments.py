@@ -1,7 +1,8 @@
-"""Files of examples/serve for clusters and systemd: schemas know them, and a server has what they ask for."""
+"""Files of examples/serve: schemas of clusters and systemd know them, a server has what they ask for, the demo runs."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import shutil
@@ -17,7 +18,7 @@ import typer
 
 from bolt_numba.cli.app import app
 from tests.serve.serving import running
-from tests.serve.test_adapters import FOLDER, python_with
+from tests.serve.test_adapters import FOLDER, ROOT, python_with
 from tests.small import add
 
 CLUSTER = ("kserve.yaml", "kubernetes.yaml")
@@ -101,3 +102,14 @@ def test_the_unit_waits_for_the_grace_and_lets_kernels_be_loaded() -> None:
     assert "--grpc-port" in options(shlex.split(command[1]))
     assert int(stop[1]) > GRACE_S
     assert not re.search(r"^(MemoryDenyWriteExecute|ProcSubset)=", text, re.MULTILINE)
+
+
+def test_the_demo_serves_and_ends() -> None:
+    """`make serve-demo`: a server begins, answers, tells its counts, and ends."""
+    if (found := importlib.util.find_spec("magika")) is None or found.origin is None:
+        pytest.skip("magika is not installed")
+    folder = Path(found.origin).parent / "models" / "standard_v3_3"
+    command = [sys.executable, FOLDER / "demo.py", folder]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    for line in ("a script: python", "a page: html", "a program: c", 'outcome="ok",version="1"} 3.0', "ended with 0."):
+        assert line in done.stdout

@@ -11,7 +11,6 @@ import shutil
 import sys
 import time
 import weakref
-from multiprocessing import Pipe
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -25,7 +24,6 @@ from bolt_numba.serve import ModelSettings, Repository, RequestError, SettingsEr
 from bolt_numba.serve import repository as repositories
 from bolt_numba.serve.logs import JsonLines
 from bolt_numba.serve.models import RequestTerms
-from bolt_numba.serve.processes import Link
 from bolt_numba.serve.repository import is_repository
 from bolt_numba.serve.settings import settings_of
 from tests.serve.serving import Running, running
@@ -235,8 +233,6 @@ def test_sessions_that_were_made_before_serve(tmp_path: Path) -> None:
         await repository.end(5)
         return found
 
-    import asyncio
-
     assert asyncio.run(main())
 
 
@@ -434,45 +430,3 @@ def test_what_was_unloaded_stays_so(tmp_path: Path) -> None:
                 server.do(repository.load(name))
         gc.collect()
         assert not repository.locks
-
-
-def test_names_that_no_file_has_are_not_told_to_others() -> None:
-    """A pipe between processes has no room for them."""
-    repository, asked = Repository(None, {}, ModelSettings()), list[str]()
-
-    async def together(name: str, loads: bool) -> None:
-        asked.append(name)
-
-    async def begin() -> None:
-        repository.together = together
-        with pytest.raises(RequestError, match="model: got 'xxx"):
-            await repository.change("x" * 3_000_000, (), loads=True)
-        assert not asked
-        await repository.change("m", (), loads=True)
-        assert asked == ["m"]
-
-    asyncio.run(begin())
-
-
-def test_of_changes_one_is_in_the_pipe() -> None:
-    """A pipe that waits for nobody has no room for many."""
-    ours, theirs = Pipe()
-    repository, found = Repository(None, {}, ModelSettings()), list[Any]()
-
-    async def ask() -> None:
-        link = Link(theirs)
-        link.begin(repository)
-        os.set_blocking(theirs.fileno(), False)
-        changes = [asyncio.create_task(repository.change(str(i), (), loads=True)) for i in range(2000)]
-        await asyncio.sleep(0)
-        changes[0].cancel()  # its answer is not another's
-        for i in range(2000):
-            assert json.loads(await asyncio.to_thread(ours.recv_bytes)) == {"change": [str(i), True]}
-            assert not ours.poll()
-            ours.send_bytes(json.dumps({"error": ["missing", str(i)]}).encode())
-        found.extend(map(str, await asyncio.gather(*changes, return_exceptions=True)))
-
-    asyncio.run(ask())
-    assert found == ["", *map(str, range(1, 2000))]
-    ours.close()
-    theirs.close()
