@@ -15,7 +15,21 @@ from bolt_numba.base.border import as_bolt_error
 from bolt_numba.base.config import TRACEBACKS
 from bolt_numba.base.errors import BoltError, InternalError
 from bolt_numba.base.files.trusted import CacheWarning
-from bolt_numba.cli import check, devices, draw, export, flows, kernels, machine, model, quantise, serving, speed, texts
+from bolt_numba.cli import (
+    check,
+    devices,
+    draw,
+    export,
+    flows,
+    kernels,
+    machine,
+    model,
+    quantise,
+    serving,
+    speed,
+    texts,
+    writing,
+)
 from bolt_numba.cli.console import err, plain
 from bolt_numba.plugins.interface import FallbackWarning
 
@@ -39,6 +53,8 @@ app.command("viz")(draw.viz)
 app.command("ops")(machine.ops)
 app.command("serve")(serving.serve)
 app.command("embed")(texts.embed)
+app.command("generate")(writing.generate)
+app.command("chat")(writing.chat)
 app.add_typer(kernels.cache, name="cache")
 app.add_typer(flows.flow, name="flow")
 app.command("devices")(devices.devices)

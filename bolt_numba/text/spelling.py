@@ -43,8 +43,8 @@ class Speller:
         return self._certain(new)
 
     def _certain(self, new: str) -> str:
-        if not self.stops:
-            return new
+        if not self.stops or self.is_stopped:
+            return "" if self.is_stopped else new
         self.held += new
         places = [place for place in map(self.held.find, self.stops) if place >= 0]
         if places:

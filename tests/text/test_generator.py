@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,12 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.text import Generator
+from bolt_numba.cli.app import run
+from bolt_numba.errors import BoltError, DataError, DTypeError, InvalidModelError, OptionError, TimeLimitError
+from bolt_numba.sessions.bound import BoundRun
+from bolt_numba.text import Generator, Sampling
+from bolt_numba.text.sampling import Sampler
+from bolt_numba.text.spelling import Speller
 from bolt_numba.types import Array
 from tests.text.decoders import GROUPS, SIZE, whole
 
@@ -202,3 +208,191 @@ def test_many_threads_submit(many: Generator, one: Generator) -> None:
     for thread in threads:
         thread.join(60)
     assert not wrong
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def drawn(logits: Array, count: int = 1500, **settings: Any) -> dict[int, float]:
+    """How often each token is chosen."""
+    sampler = Sampler(Sampling(temperature=settings.pop("temperature", 1.0), seed=0, **settings), [])
+    made = [sampler(logits) for _ in range(count)]
+    return {token: made.count(token) / count for token in sorted({*made})}
+
+
+def test_tokens_are_drawn_by_their_probabilities() -> None:
+    chances = np.array([0.5, 0.3, 0.15, 0.05])
+    logits = np.log(chances).astype("f4")
+    for settings, kept in (
+        ({}, [0, 1, 2, 3]), ({"top_k": 2}, [0, 1]), ({"top_p": 0.7}, [0, 1]), ({"top_p": 0.81}, [0, 1, 2]),
+        ({"min_p": 0.25}, [0, 1, 2]), ({"top_k": 3, "top_p": 0.5}, [0]), ({"top_p": 0.0}, [0]),
+        ({"temperature": 0.5}, [0, 1, 2, 3]),
+    ):  # fmt: skip
+        found = drawn(logits, **settings)
+        wanted = chances ** (1 / settings.get("temperature", 1.0))
+        wanted = wanted[kept] / wanted[kept].sum()
+        assert [*found] == kept or settings == {"temperature": 0.5}
+        assert np.allclose([found.get(k, 0) for k in kept], wanted, atol=0.05), settings
+    wide = np.zeros(5000, "f4")
+    wide[7] = 3.0
+    assert len(drawn(wide, top_p=0.9)) > 1100  # more than what is looked at first
+
+
+def test_repetitions_are_less_likely() -> None:
+    logits = np.array([2.0, 1.9, -1.0], "f4")
+    assert Sampler(Sampling(), [0])(logits) == 0
+    sampler = Sampler(Sampling(repetition_penalty=1.2), [0])
+    assert [sampler(logits), sampler(logits)] == [1, 0]
+    with pytest.raises(DataError, match=r"logits: got nan, wanted numbers"):
+        Sampler(Sampling(), [])(np.full(3, np.nan, "f4"))
+
+
+class Letters:
+    """A tokenizer of bytes."""
+
+    def decode(self, tokens: list[int], skip_special_tokens: bool = True) -> str:
+        return bytes(tokens).decode(errors="replace")
+
+
+def test_letters_are_never_split() -> None:
+    text = "日本 😀 é\ud7ff".replace("\ud7ff", "!")
+    speller = Speller(Letters(), list(b"begin "))
+    pieces = [speller.add(token) for token in text.encode()]
+    assert "".join(pieces) + speller.end() == text
+    assert all("\N{REPLACEMENT CHARACTER}" not in piece for piece in pieces)
+    speller = Speller(Letters(), [])
+    assert speller.add(0xE6) + speller.end() == "\N{REPLACEMENT CHARACTER}"  # it was never whole
+
+
+def test_what_may_be_a_stop_is_held_back() -> None:
+    speller = Speller(Letters(), [], ["END", "NDX"])
+    assert [speller.add(token) for token in b"aENxENDb"] == ["a", "", "", "ENx", "", "", "", ""]
+    assert speller.is_stopped
+    speller = Speller(Letters(), [], ["END"])
+    assert ["".join(map(speller.add, b"aEN")), speller.end()] == ["a", "EN"]
+
+
+def test_runs_over_the_same_arrays(session: Any) -> None:
+    caches = {s.name: np.zeros((1, GROUPS, 9, SIZE), "f4") for s in session.inputs if "past_key" in s.name}
+    ids, lengths, out = np.array([[1]]), np.zeros(1, "i4"), np.zeros((1, 300), "f4")
+    feeds = {"input_ids": ids, "past_lengths": lengths, "rows": np.zeros(1, "i8"), **caches}
+    presents = {name.replace("past_key_values", "present"): cache for name, cache in caches.items()}
+    bound = BoundRun(session, feeds, {"logits": out, **presents})
+    for number, token in enumerate((1, 2, 3)):
+        ids[:], lengths[:] = token, number
+        bound()
+        assert np.allclose(out, logits_of(session, [1, 2, 3][: number + 1])[-1:], atol=1e-4)
+        assert number == 0 or bound._plan is not None
+    session.close()  # the plan is gone
+    lengths[:] = 2
+    bound()
+    assert np.allclose(out, logits_of(session, [1, 2, 3])[-1:], atol=1e-4)
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("settings", "told"), [
+    ({"temperature": -1}, "temperature: got -1, wanted a number from 0 to 100"),
+    ({"temperature": True}, "temperature: got True"), ({"top_p": 2}, "top_p: got 2, wanted a number from 0 to 1"),
+    ({"min_p": float("nan")}, "min_p: got nan"), ({"repetition_penalty": 0}, "wanted one above 0"),
+    ({"top_k": -1}, "top_k: got -1, wanted a whole number from 0"), ({"seed": 1.5}, "seed: got 1.5"),
+    ({"logprobs": 101}, "logprobs: got 101, wanted at most 100"), ({"stop": [""]}, "stop: got ['']"),
+    ({"max_tokens": 0}, "max_tokens: got 0"), ({"stop": ["a"] * 99}, "wanted at most 16 texts"),
+    ({"tempreature": 1}, "did you mean 'temperature'?"), ({"json_schema": {}, "grammar": "x"}, "wanted one of the two"),
+    ({"json_schema": "{"}, "json_schema: got '{', wanted one that can be read"),
+    ({"json_schema": {1, 2}}, "json_schema: got {1, 2}"),
+    ({"json_schema": {"type": "no"}}, "json_schema: got what cannot be followed"),
+    ({"grammar": "start: ("}, "grammar: got what cannot be followed"),
+])  # fmt: skip
+def test_settings_that_cannot_be(one: Generator, settings: dict[str, Any], told: str) -> None:
+    if {"json_schema", "grammar"} & settings.keys():
+        pytest.importorskip("llguidance")
+    with pytest.raises(OptionError, match=re.escape(told)):
+        one.generate("x", **settings)
+
+
+def test_prompts_that_cannot_be(one: Generator, file: Path) -> None:
+    for prompt, told in (
+        ("", "prompt: got 0 tokens, wanted from 1 to 127"), ("x" * 128, "prompt: got 128 tokens"),
+        ("x" * 10**6, "prompt: got 1000000 letters"), ([258], "prompt: tokens: got 258, wanted numbers from 0 to 257"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=re.escape(told)):
+            one.submit(prompt)
+    for odd in (3, ["a", 2], None, {"a": 1}):
+        with pytest.raises(DTypeError):
+            one.generate(odd)  # type: ignore[call-overload]
+    with pytest.raises(DataError, match="text: got 1 tokens, wanted at least 2"):
+        one.perplexity("x")
+    assert one.generate("x" * 127).finish_reason in ("length", "stop")  # one token has a place
+    with pytest.raises(OptionError, match="context: got 129, wanted at most the 128"):
+        Generator(file, context=129)
+
+
+def test_files_that_are_no_decoder(tmp_path: Path, file: Path) -> None:
+    with pytest.raises(InvalidModelError, match="got no model, wanted one of"):
+        Generator(tmp_path)
+    graph = bn.load(file)
+    graph.metadata = {}
+    bn.save(graph, tmp_path / "model.bolt")
+    with pytest.raises(InvalidModelError, match="got no tokenizer"):
+        Generator(tmp_path)
+    graph.metadata = {"format": "gguf"}
+    bn.save(graph, tmp_path / "model.bolt")
+    with pytest.raises(InvalidModelError, match="tokenizer: got none"):
+        Generator(tmp_path / "model.bolt")
+    (tmp_path / "genai_config.json").write_text('{"model": {"decoder": {"filename": "../model.onnx"}}}')
+    with pytest.raises(InvalidModelError, match="wanted a name of a file beside it"):
+        Generator(tmp_path)
+
+
+def test_an_error_of_a_run_reaches_its_reader(many: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = many.submit("Once", max_tokens=100)
+    take = Sampler.__call__
+
+    def fail(self: Sampler, logits: Array) -> int:
+        if self.settings.seed == 13:
+            raise DataError("logits: got 13")
+        return take(self, logits)
+
+    monkeypatch.setattr(Sampler, "__call__", fail)
+    with pytest.raises(DataError, match="got 13"):
+        many.generate("Once", seed=13)
+    assert good.result(60).finish_reason in ("length", "stop")
+    with pytest.raises(TimeLimitError, match="answer: got no end within 0 s"):
+        many.submit("Once", max_tokens=100).result(0)
+    monkeypatch.setattr(many.decoder, "run", lambda parts: 1 / 0)
+    with pytest.raises(BoltError, match="ZeroDivisionError"):
+        many.generate("Once")
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def test_generate_writes_the_text(
+    file: Path, one: Generator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    how = ["--threads", "1", "--max-tokens", "12"]
+    assert run(["generate", str(file), "Once upon", "--greedy", *how]) == 0
+    spelled = one.generate("Once upon", max_tokens=12).text
+    assert capsys.readouterr().out.rstrip("\n").replace("\\x", "") [:3] == spelled[:3]
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"enum": ["left", "right"]}')
+    assert run(["generate", str(file), "Which?", "--json", str(schema), "--chat", "--seed", "1", *how]) == 0
+    assert capsys.readouterr().out in ('"left"\n', '"right"\n')
+    assert run(["generate", str(file), ""]) == 1
+    assert "prompt: got 0 tokens" in capsys.readouterr().err
+
+
+def test_chat_remembers(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = iter(["Hi", "", "And?", "/exit"])
+    asked: list[Any] = []
+    submit = Generator.submit
+    monkeypatch.setattr("builtins.input", lambda shown: next(typed))
+    noted = lambda self, said, **how: asked.append([*said]) or submit(self, said, **how)  # noqa: E731
+    monkeypatch.setattr(Generator, "submit", noted)
+    assert run(["chat", str(file), "--system", "Be kind.", "--max-tokens", "4", "--threads", "1"]) == 0
+    assert [[message["role"] for message in said] for said in asked] == [
+        ["system", "user"], ["system", "user", "assistant", "user"]
+    ]  # fmt: skip
+    assert len(capsys.readouterr().out.splitlines()) >= 2

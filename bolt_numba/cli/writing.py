@@ -1,0 +1,141 @@
+"""The commands that make texts: one that goes on with a text, and one to chat with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from bolt_numba.base.files.regular import read_text
+from bolt_numba.cli import console
+from bolt_numba.cli.options import takes_options
+
+if TYPE_CHECKING:
+    from bolt_numba.text import Generator
+
+MOST_BYTES = 1 << 24
+"""Of a prompt, a schema or a grammar in a file."""
+USUAL_TEMPERATURE, USUAL_TOP_P = 0.7, 0.95
+LEAVE = ("/exit", "/quit")
+
+Model: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A file of GGUF, or a folder of onnxruntime-genai or Optimum.")
+]
+MaxTokens: TypeAlias = Annotated[int, typer.Option("--max-tokens", min=1, help="Of the text that is made.")]
+Greedy: TypeAlias = Annotated[bool, typer.Option("--greedy", help="The likeliest token each time.")]
+Temperature: TypeAlias = Annotated[float, typer.Option("--temperature", min=0, help="0: as --greedy.")]
+TopK: TypeAlias = Annotated[int, typer.Option("--top-k", min=0, help="Of so many of the likeliest; 0: of all.")]
+TopP: TypeAlias = Annotated[
+    float, typer.Option("--top-p", min=0, max=1, help="Of the likeliest that have this probability together.")
+]
+MinP: TypeAlias = Annotated[
+    float, typer.Option("--min-p", min=0, max=1, help="Of those with this share of the likeliest's.")
+]
+Penalty: TypeAlias = Annotated[float, typer.Option("--repetition-penalty", min=0.01, help="Above 1: repeat less.")]
+SeedOf: TypeAlias = Annotated[int | None, typer.Option("--seed", min=0, help="The same gives the same text.")]
+Context: TypeAlias = Annotated[
+    int | None, typer.Option("--context", min=2, help="Tokens of a text, its prompt included.")
+]
+LookUpOf: TypeAlias = Annotated[
+    bool, typer.Option("--look-up", help="Guess tokens from what was there: the same text, sooner.")
+]
+
+
+@takes_options(without=("stages",))
+def generate(
+    model: Model,
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="A text to go on with; -: standard input.")],
+    max_tokens: MaxTokens = 256,
+    greedy: Greedy = False,
+    temperature: Temperature = USUAL_TEMPERATURE,
+    top_k: TopK = 0,
+    top_p: TopP = USUAL_TOP_P,
+    min_p: MinP = 0.0,
+    repetition_penalty: Penalty = 1.0,
+    seed: SeedOf = None,
+    stop: Annotated[list[str], typer.Option("--stop", help="A text that ends it; may be given several times.")] = [],
+    schema: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="A schema that it follows.")] = None,
+    grammar: Annotated[Path | None, typer.Option("--grammar", metavar="FILE", help="A grammar of Lark.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="PROMPT is a message, which the model answers.")] = False,
+    context: Context = None,
+    look_up: LookUpOf = False,
+    options: Mapping[str, Any] = {},
+) -> None:
+    """Go on with a text, as the model would."""
+    settings: dict[str, Any] = _settings(max_tokens, greedy, temperature, top_k, top_p, min_p, repetition_penalty, seed)
+    settings |= {"stop": stop, "json_schema": _read(schema), "grammar": _read(grammar)}
+    text = sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace") if prompt == "-" else prompt
+    with _opened(model, context=context, look_up=look_up, **options) as made:
+        _stream(made, [{"role": "user", "content": text}] if chat else text, settings)
+
+
+@takes_options(without=("stages",))
+def chat(
+    model: Model,
+    system: Annotated[str | None, typer.Option("--system", help="What the model is told first.")] = None,
+    max_tokens: MaxTokens = 1024,
+    greedy: Greedy = False,
+    temperature: Temperature = USUAL_TEMPERATURE,
+    top_k: TopK = 0,
+    top_p: TopP = USUAL_TOP_P,
+    min_p: MinP = 0.0,
+    repetition_penalty: Penalty = 1.0,
+    seed: SeedOf = None,
+    context: Context = None,
+    look_up: LookUpOf = False,
+    options: Mapping[str, Any] = {},
+) -> None:
+    """Chat with a model: a line each, /exit ends it; Ctrl-C ends an answer."""
+    settings = _settings(max_tokens, greedy, temperature, top_k, top_p, min_p, repetition_penalty, seed)
+    first = [] if system is None else [{"role": "system", "content": system}]
+    with _opened(model, context=context, look_up=look_up, **options) as made:
+        made.template  # noqa: B018  # a model without one is told before anybody types
+        said = [*first]
+        while (line := _line()) is not None:
+            if not line.strip():
+                continue
+            said.append({"role": "user", "content": line})
+            answer = _stream(made, said, settings)
+            said.append({"role": "assistant", "content": answer})
+
+
+def _settings(max_tokens: int, greedy: bool, temperature: float, *rest: Any) -> dict[str, Any]:
+    names = ("top_k", "top_p", "min_p", "repetition_penalty", "seed")
+    how = {"max_tokens": max_tokens, "temperature": 0.0 if greedy else temperature}
+    return how | dict(zip(names, rest, strict=True))
+
+
+def _opened(model: Path, **options: Any) -> Generator:
+    from bolt_numba.text import Generator  # it takes a while, and other commands do without
+
+    with console.progress(f"compiling {model.name}"):
+        return Generator(model, **options)
+
+
+def _read(file: Path | None) -> str | None:
+    return None if file is None else read_text(file, MOST_BYTES, f"at most {MOST_BYTES}")
+
+
+def _line() -> str | None:
+    """What is typed next; None at the end."""
+    try:
+        line = input("> " if sys.stdin.isatty() else "")
+    except (EOFError, KeyboardInterrupt):
+        return None
+    return None if line.strip() in LEAVE else line
+
+
+def _stream(made: Generator, prompt: Any, settings: Mapping[str, Any]) -> str:
+    """Write a text as it comes; what came of it."""
+    answer = made.submit(prompt, **settings)
+    with suppress(KeyboardInterrupt):
+        for piece in answer:
+            sys.stdout.write(console.plain(piece.text))
+            sys.stdout.flush()
+    answer.cancel()
+    sys.stdout.write("\n")
+    return answer.result().text
