@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bolt_numba.base.types import Array
-from bolt_numba.runtime.prepared import Prepared, Targets
-from bolt_numba.runtime.runner import run_plan
+from bolt_numba.devices.program import NativeRun
+from bolt_numba.runtime.prepared import Prepared, RunMemory, Targets
 from bolt_numba.sessions.known import KnownSession
 from bolt_numba.sessions.session import Session
 
@@ -31,8 +31,8 @@ class BoundRun:
         if type(self.session) is KnownSession and self._run_known(self.session):
             return
         plan, runner = self._plan, self.session._runner
-        if plan is not None and runner.prepared.get(self._key) is plan and not runner.by_value:
-            run_plan(plan, self._arrays, self._targets)
+        if plan is not None and runner.prepared.get(self._key) is plan:
+            self._run(plan)
             return
         self.session.run_into(self.feeds, self.buffers)
         self._plan = self._chosen()
@@ -46,6 +46,18 @@ class BoundRun:
         if not is_whole or any(t is None for t in self._targets):
             return False
         return session._known.run(self._arrays, self._targets) is not None
+
+    def _run(self, plan: Prepared) -> None:
+        try:
+            context = plan.idle.pop()
+        except IndexError:
+            context = RunMemory(plan.plan)
+        try:
+            own = context.own[0]
+            assert type(own) is NativeRun, "as in the run before"
+            own.run_again(self, self._arrays, self._targets)
+        finally:
+            plan.idle.append(context)
 
     def _chosen(self) -> Prepared | None:
         """The plan that serves these arrays as they are, for as long as it is there; None where none does."""
@@ -62,8 +74,13 @@ class BoundRun:
         found = session._targets(arrays, self.buffers)
         assert type(found) is Targets
         plan = found.prepared
-        is_whole = plan.cut is None and not plan.late and all(t is not None for t in found)
-        if plan.stands_in or not is_whole:
+        is_whole = type(plan) is Prepared and plan.plain and plan.cut is None and all(t is not None for t in found)
+        if plan.stands_in or not is_whole or not _is_native(plan):
             return None
         self._key, self._arrays, self._targets = runner.key(arrays), arrays, list(found)
         return plan
+
+
+def _is_native(plan: Prepared) -> bool:
+    """Whether a run of a plan is one native program."""
+    return bool(plan.idle) and [*map(type, plan.idle[-1].own)] == [NativeRun]
