@@ -20,7 +20,7 @@ class BoundRun:
     """
 
     def __init__(self, session: Session, feeds: Mapping[str, Any], buffers: Mapping[str, Array]) -> None:
-        self.session, self.feeds, self.buffers = session, feeds, buffers
+        self.session, self.feeds, self.buffers, self._is_first = session, feeds, buffers, True
         self._key: Any = None
         self._plan: Prepared | None = None
         self._arrays: list[Array] = []
@@ -35,7 +35,9 @@ class BoundRun:
             self._run(plan)
             return
         self.session.run_into(self.feeds, self.buffers)
-        self._plan = self._chosen()
+        if not self._is_first:  # to look pays from a third call on
+            self._plan = self._chosen()
+        self._is_first = False
 
     def _run_known(self, session: KnownSession) -> bool:
         """Run what an earlier process kept; whether that serves these arrays as they are."""

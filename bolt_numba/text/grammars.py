@@ -12,6 +12,7 @@ import numpy as np
 from bolt_numba.base.errors import DataError, OptionError
 from bolt_numba.base.types import Array
 from bolt_numba.text.sampling import Sampling
+from bolt_numba.text.tokens import guarded
 
 MOST_LETTERS = 1 << 18
 """Of a schema or grammar."""
@@ -55,7 +56,8 @@ class Grammars:
         import llguidance  # it is of an extra
 
         self.own = llguidance
-        self.tokens = llguidance.LLTokenizer(tokenizer, n_vocab=vocabulary, eos_token=list(ends) or None)
+        make = lambda text: llguidance.LLTokenizer(text, n_vocab=vocabulary, eos_token=list(ends) or None)  # noqa: E731
+        self.tokens = guarded("tokenizer", make, tokenizer)
 
     def grammar(self, settings: Sampling) -> Grammar:
         """What a text of these settings has to follow.  Raises OptionError for what cannot be followed."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bolt_numba.text.tokens import guarded
+
 CONTEXT = 4
 """Tokens before a text that its first letters may depend on, such as a blank."""
 MOST_OPEN = 16
@@ -23,13 +25,11 @@ class Speller:
         self.held = ""
 
     def _decoded(self) -> str:
-        text: str = self.tokenizer.decode(self.tokens[self.first :], skip_special_tokens=True)
-        return text
+        return str(guarded("tokens", self.tokenizer.decode, self.tokens[self.first :]))
 
     def spelled(self, token: int) -> str:
         """A token by itself."""
-        text: str = self.tokenizer.decode([token], skip_special_tokens=False)
-        return text
+        return str(guarded("token", lambda one: self.tokenizer.decode(one, skip_special_tokens=False), [token]))
 
     def add(self, token: int) -> str:
         """What is certain of the text with another token."""

@@ -16,7 +16,7 @@ import bolt_numba as bn
 from bolt_numba.cli.app import run
 from bolt_numba.errors import BoltError, DataError, DTypeError, InvalidModelError, OptionError, TimeLimitError
 from bolt_numba.sessions.bound import BoundRun
-from bolt_numba.text import Generator, Sampling
+from bolt_numba.text import Generator, Sampling, batching
 from bolt_numba.text.sampling import Sampler
 from bolt_numba.text.spelling import Speller
 from bolt_numba.types import Array
@@ -278,15 +278,28 @@ def test_runs_over_the_same_arrays(session: Any) -> None:
     feeds = {"input_ids": ids, "past_lengths": lengths, "rows": np.zeros(1, "i8"), **caches}
     presents = {name.replace("past_key_values", "present"): cache for name, cache in caches.items()}
     bound = BoundRun(session, feeds, {"logits": out, **presents})
-    for number, token in enumerate((1, 2, 3)):
+    for number, token in enumerate((1, 2, 3, 4, 5)):
         ids[:], lengths[:] = token, number
+        if number == 4:
+            session.close()  # the plan is gone
         bound()
-        assert np.allclose(out, logits_of(session, [1, 2, 3][: number + 1])[-1:], atol=1e-4)
-        assert number == 0 or bound._plan is not None
-    session.close()  # the plan is gone
-    lengths[:] = 2
-    bound()
-    assert np.allclose(out, logits_of(session, [1, 2, 3])[-1:], atol=1e-4)
+        assert np.allclose(out, logits_of(session, [1, 2, 3, 4, 5][: number + 1])[-1:], atol=1e-4)
+        assert bound._plan is not None or number == 0
+
+
+def test_a_long_prompt_leaves_time_for_others(many: Generator, one: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "PIECE", 8)
+    runs = list[list[int]]()
+    run = many.decoder.run
+    monkeypatch.setattr(many.decoder, "run", lambda parts: runs.append([len(p.tokens) for p in parts]) or run(parts))
+    text = "A long text about a cat that sleeps while the train is late. "
+    short = many.submit("Once", max_tokens=30, temperature=1.0, seed=1)
+    made = many.generate(text, max_tokens=2)
+    assert made.tokens == one.generate(text, max_tokens=2).tokens
+    assert short.result().tokens == one.generate("Once", max_tokens=30, temperature=1.0, seed=1).tokens
+    pieces = [i for i, lengths in enumerate(runs) if lengths == [8]]
+    assert len(pieces) >= len(text) // 8 - 1
+    assert any(runs[i + 1] == [1] for i in pieces)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
