@@ -31,8 +31,6 @@ from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0
 
-STEP = 32
-"""Weights of a row whose codes stand together; as many elements of x are rounded by one scale."""
 ROWS_READ = 1 << 19
 """Weights that are unpacked at a time: what they become stays in the second-level cache."""
 OptionalArray: TypeAlias = "Array | None"
@@ -44,9 +42,10 @@ Parts: TypeAlias = "tuple[Array, Array, OptionalArray, OptionalArray, OptionalAr
 class Layout:
     """How a panel is laid out.
 
-    bits: of a code · unit: weights, 16 or 32, that are summed before a scale · chunk: weights that share what stands
-    before them · middle: the code that means 0, None with offsets · factors: whether units have bytes by which scales
-    and offsets are multiplied · wide: whether these are f32, else f16.
+    bits: of a code, no odd number in units of 16 · unit: weights, 16 or 32, whose codes stand together and are summed
+    before a scale · chunk: weights that share what stands before them · middle: the code that means 0, None with
+    offsets · factors: whether units have bytes by which scales and offsets are multiplied · wide: whether these are
+    f32, else f16.
     """
 
     bits: int
@@ -70,12 +69,17 @@ class Layout:
         """Kinds of numbers: scales, and offsets where there are any."""
         return 1 if self.middle is not None else 2
 
+    @property
+    def factor_bytes(self) -> int:
+        """Factors of a unit."""
+        return self.numbers if self.factors else 0
+
     def panel_bytes(self, k: int) -> int:
         """What the codes and numbers of a panel of k weights in a row take."""
-        chunks = -(-k // self.chunk)
-        factors = STEP // self.unit * self.numbers if self.factors else 0
-        steps = chunks * (self.chunk // STEP)
-        return PANEL * (chunks * self.scale_bytes * self.numbers + steps * (4 * self.bits + factors))
+        chunk = self.scale_bytes * self.numbers + self.chunk // self.unit * (
+            self.unit * self.bits // 8 + self.factor_bytes
+        )
+        return PANEL * -(-k // self.chunk) * chunk
 
 
 # The masks of words whose bytes hold codes of so many bits.
@@ -84,18 +88,15 @@ ONES = 0x01010101
 
 @inline
 def put_plane(codes, to, bits, place, unit):
-    """A plane of 32 codes (u8), bits ``place`` to ``place + bits``; words of a lane are 4 * PANEL bytes apart."""
-    words = unit // 4 if bits > 1 else STEP // 4
-    count, mask = words * bits // 8, np.uint32(((1 << bits) - 1) * ONES)
-    for first in range(0, STEP // 4, words):
-        for j in range(first, first + count):
-            word = np.uint32(0)
-            for t in range(8 // bits):
-                four = load_u32(codes + 4 * (j + t * count)) >> np.uint32(place)
-                word = np.uint32(word | np.uint32(four & mask) << np.uint32(bits * t))
-            store_u32(to, word)
-            to += 4 * PANEL
-    return to
+    """A plane of a unit's codes (u8), bits ``place`` to ``place + bits``; words of a lane are 4 * PANEL bytes apart."""
+    count, mask = unit // 4 * bits // 8, np.uint32(((1 << bits) - 1) * ONES)
+    for j in range(count):
+        word = np.uint32(0)
+        for t in range(8 // bits):
+            four = load_u32(codes + 4 * (j + t * count)) >> np.uint32(place)
+            word = np.uint32(word | np.uint32(four & mask) << np.uint32(bits * t))
+        store_u32(to + 4 * PANEL * j, word)
+    return to + 4 * PANEL * count
 
 
 def _laid(a: Numbers) -> dict[str, Reach]:
@@ -115,25 +116,24 @@ def lay_planes(p, tid, nthreads):
     scales and offsets, u8 [n][k / unit] · to: [panels][panel].
     """
     k, bits, unit, size = p.k, p.bits, p.unit, p.size
-    chunks, units, each = k // p.chunk, k // unit, STEP // unit
+    chunks, each = k // p.chunk, p.chunk // unit
     lo, hi = split(p.n, tid, nthreads)
     for row in range(lo, hi):
         lane, codes = row % PANEL, p.codes + row * k
         to = p.to + p.panel * (row // PANEL)
-        for chunk in range(chunks):
-            copy_bytes(to + size * lane, p.scales + size * (row * chunks + chunk), size)
+        for chunk in range(row * chunks, (row + 1) * chunks):
+            copy_bytes(to + size * lane, p.scales + size * chunk, size)
             to += size * PANEL
             if p.offsets != 0:
-                copy_bytes(to + size * lane, p.offsets + size * (row * chunks + chunk), size)
+                copy_bytes(to + size * lane, p.offsets + size * chunk, size)
                 to += size * PANEL
-            for step in range(chunk * p.chunk // STEP, (chunk + 1) * p.chunk // STEP):
-                for u in range(step * each, (step + 1) * each):
-                    if p.factors != 0:
-                        store_u8(to + lane, load_u8(p.factors + row * units + u))
-                        to += PANEL
-                    if p.others != 0:
-                        store_u8(to + lane, load_u8(p.others + row * units + u))
-                        to += PANEL
+            for u in range(chunk * each, (chunk + 1) * each):
+                if p.factors != 0:
+                    store_u8(to + lane, load_u8(p.factors + u))
+                    to += PANEL
+                if p.others != 0:
+                    store_u8(to + lane, load_u8(p.others + u))
+                    to += PANEL
                 at, place = to + 4 * lane, 0
                 if bits & 8:
                     at = put_plane(codes, at, 8, 0, unit)
@@ -143,7 +143,7 @@ def lay_planes(p, tid, nthreads):
                     at, place = put_plane(codes, at, 2, place, unit), place + 2
                 if bits & 1:
                     at = put_plane(codes, at, 1, place, unit)
-                to, codes = at - 4 * lane, codes + STEP
+                to, codes = at - 4 * lane, codes + unit
 
 
 def pack_planes(layout: Layout, n: int, k: int, read: Callable[[slice], Parts]) -> Array:
@@ -169,8 +169,8 @@ def pack_planes(layout: Layout, n: int, k: int, read: Callable[[slice], Parts]) 
 # --------------------------------------------------------------------------------------------------------- reading them
 
 
-def code_words(layout: Layout, half: int, vector: int) -> list[tuple[int, list[str], str]]:
-    """Text that reads the codes of unit ``half`` of the step at ``w``, of one vector of the panel.
+def code_words(layout: Layout, vector: int) -> list[tuple[int, list[str], str]]:
+    """Text that reads the codes of the unit whose planes are at ``codes``, of one vector of the panel.
 
     For each word of x in an order that needs few registers: its number, lines that come first, what its codes are.
     """
@@ -181,15 +181,14 @@ def code_words(layout: Layout, half: int, vector: int) -> list[tuple[int, list[s
     for i in sorted(range(words), key=lambda i: (i % lowest, i)):
         lines, texts, first, place = [], [], 0, 0
         for bits in layout.planes:
-            span, index = (words, i) if bits > 1 else (STEP // 4, half * words + i)
-            count = span * bits // 8
-            name, at = f"p{bits}_{index % count}_{vector}", first + index % count + (half * count if bits > 1 else 0)
+            count = words * bits // 8
+            name = f"p{bits}_{i % count}_{vector}"
             if name not in seen:
-                lines.append(f"{name} = vload_i32(w + BYTES * {2 * at + vector})")
+                lines.append(f"{name} = vload_i32(codes + BYTES * {2 * (first + i % count) + vector})")
             seen.add(name)
-            shift, mask = bits * (index // count) - place, ((1 << bits) - 1 << place) * ONES
+            shift, mask = bits * (i // count) - place, ((1 << bits) - 1 << place) * ONES
             moved = f"({name} >> np.int32({shift}))" if shift > 0 else f"({name} << np.int32({-shift}))"
             texts.append(name if bits == 8 else f"({moved if shift else name} & np.int32({mask}))")
-            first, place = first + bits, place + bits
-        found.append((half * words + i, lines, " | ".join(texts)))
+            first, place = first + count, place + bits
+        found.append((i, lines, " | ".join(texts)))
     return found

@@ -5,7 +5,7 @@ bound by memory, so the second costs nothing there, and results are as near as s
 ``numerics="fast"`` asks for it, they are of 8 bits.
 
 One row is bound by memory: a panel is read from one end to the other, and its numbers with it.  More rows share what
-is made of a panel's codes, up to `TOGETHER` at a time, so that products of bytes are what takes time.  Each result is
+is made of a panel's codes, up to `TALL` at a time, so that products of bytes are what takes time.  Each result is
 one sum over k in order: neither threads nor other rows change a bit.
 """
 
@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.follow import fixed
+from bolt_numba.base.huge_pages import LINE
 from bolt_numba.base.types import F32, Array
-from bolt_numba.kernels.cpu.forms.planes import STEP, Layout, Parts, code_words, pack_planes
+from bolt_numba.kernels.cpu.forms.planes import Layout, Parts, code_words, pack_planes
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
     bits_of,
@@ -49,15 +50,22 @@ from bolt_numba.kernels.cpu.products.pack import PANEL
 from bolt_numba.kernels.cpu.products.pack_bytes import EXACT
 from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.instructions.isa import target
-from bolt_numba.kernels.jit import F32 as F32_FIELD
-from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native
+from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native, inline
 from bolt_numba.kernels.registry import Argument, Context, Given, In, Out, Outs, Scratch, Step, Types, kernel
 from bolt_numba.ops.layers.products.forms import FORMS, Form
 from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits, unpacked
-from bolt_numba.ops.layers.products.matmul_forms import LEAST_OF_A_GROUP, LEVELS_OF_TWO, LEVELS_OF_X, MatMulForm
+from bolt_numba.ops.layers.products.matmul_forms import (
+    LEAST_OF_A_GROUP,
+    LEVELS_OF_TWO,
+    LEVELS_OF_X,
+    ROUNDED_TOGETHER,
+    MatMulForm,
+)
 
-TOGETHER = (6, 4) if target().registers >= 32 else (2, 2)
-"""Rows whose sums of a step have registers beside those of all, of one plane of x and of two."""
+TALL = (6, 4) if target().registers >= 32 else (2, 2)
+"""Rows whose sums of a unit have registers beside those of all, of one plane of x and of two."""
+AHEAD = 8192
+"""Bytes of weights between what is read and what is asked for: the processor asks ahead within a page alone."""
 FEW_TILES = 2
 """Rows of more tiles are padded to whole ones; fewer are cut into tiles of nearly equal height."""
 
@@ -65,55 +73,75 @@ FEW_TILES = 2
 
 
 def record_bytes(unit: int, planes: int) -> int:
-    """Of a step of a row: its planes of bytes, its scale, a number for each unit."""
-    return STEP * planes + 4 + 4 * (STEP // unit)
+    """Of a unit of a row: its planes of bytes, its scale, and a number."""
+    return unit * planes + 8
 
 
-def _rounded(a: Numbers) -> dict[str, Reach]:
-    return {"x": 4 * a.rows * a.k, "to": a.padded * a.steps * record_bytes(a.unit, a.planes)}
+def _rounded(row: int, a: Numbers) -> dict[str, Reach]:
+    return {"x": 4 * a.rows * a.k, "to": a.padded * a.groups * row}
 
 
-@native(
-    fastmath=EXACT, x=PTR, to=PTR, rows=I64, padded=I64, k=I64, steps=I64, unit=I64, middle=I64, planes=I64,
-    levels=F32_FIELD, extents=_rounded,
-)  # fmt: skip
-def round_rows(p, tid, nthreads):
-    """Rows of x, f32 [rows][k], as records [padded][steps] of `record_bytes`, zeros where there are no rows.
+@cache
+def round_rows(unit: int, planes: int) -> Native:
+    """Kernel that rounds rows of x to records of their units, see `record_bytes`."""
+    size, levels = record_bytes(unit, planes), (LEVELS_OF_X, LEVELS_OF_TWO)[planes - 1]
+    whole = ROUNDED_TOGETHER // unit * size
 
-    A unit's number is the sum of its whole numbers, up to ``levels``: times -middle as i32, or where middle is 0 times
-    the scale as f32.  Of two planes the first has the upper halves, rounded, and the second what is left.
-    """
-    each, size = STEP // p.unit, STEP * p.planes + 4 + 4 * (STEP // p.unit)
-    lo, hi = split(p.padded * p.steps, tid, nthreads)
-    for place in range(lo, hi):
-        row, step = place // p.steps, place % p.steps
-        to = p.to + size * place
-        if row >= p.rows:
-            fill_bytes(to, np.uint8(0), size)
-            continue
-        at, left = p.x + 4 * (row * p.k + STEP * step), p.k - STEP * step
+    @inline
+    def round_group(x, left, to, middle):
         most = bits_of(splat(np.float32(LEAST_OF_A_GROUP)))
-        for i in range(0, STEP, LANES):  # bits of NaN are above those of numbers
-            most = vmax(most, bits_of(vabs(vload(at + 4 * i) if left >= STEP else vload_n(at + 4 * i, left - i))))
+        for i in range(0, ROUNDED_TOGETHER, LANES):  # bits of NaN are above those of numbers
+            most = vmax(most, bits_of(vabs(some(x + 4 * i, left - i))))
         greatest = lane(f32_of_bits(splat(reduce_max(most))), 0)
-        by, scale = p.levels / greatest, greatest / p.levels + (greatest - greatest)
-        numbers = to + STEP * p.planes
-        store_f32(numbers, scale)
-        for u in range(each):
+        by, scale = levels / greatest, greatest / levels + (greatest - greatest)
+        for first in range(0, ROUNDED_TOGETHER, unit):
             total = splat(np.int32(0))
-            for i in range(u * p.unit, (u + 1) * p.unit, LANES):
-                v = round_i32((vload(at + 4 * i) if left >= STEP else vload_n(at + 4 * i, left - i)) * by)
+            for i in range(first, first + unit, LANES):
+                v, at = round_i32(some(x + 4 * i, left - i) * by), to + i - first
                 total = total + v
-                if p.planes > 1:
+                if planes > 1:
                     upper = (v + np.int32(128)) >> np.int32(8)
-                    vstore_u8(to + STEP + i, v - (upper << np.int32(8)))
+                    vstore_u8(at + unit, v - (upper << np.int32(8)))
                     v = upper
-                vstore_u8(to + i, v)
-            number, place_of = reduce_add(total), numbers + 4 + 4 * u
-            if p.middle != 0:
-                store_i32(place_of, np.int32(-number * p.middle))
+                vstore_u8(at, v)
+            number = reduce_add(total)
+            to += size
+            store_f32(to - 8, scale)
+            if middle != 0:
+                store_i32(to - 4, np.int32(-number * middle))
             else:
-                store_f32(place_of, np.float32(number) * scale)
+                store_f32(to - 4, np.float32(number) * scale)
+
+    @native(
+        fastmath=EXACT, x=PTR, to=PTR, rows=I64, padded=I64, k=I64, groups=I64, middle=I64,
+        extents=partial(_rounded, whole),
+    )  # fmt: skip
+    def round_some(p, tid, nthreads):
+        """x: f32 [rows][k] · to: [padded][groups][units of a group], zeros where there are no rows.
+
+        A record ends with the sum of its whole numbers: times -middle as i32, or where middle is 0 times the scale as
+        f32.  Of two planes the first has the upper halves, rounded, and the second what is left.
+        """
+        lo, hi = split(p.padded * p.groups, tid, nthreads)
+        row, group, to = lo // p.groups, lo % p.groups, p.to + whole * lo
+        for _ in range(lo, hi):
+            if row < p.rows:
+                first = ROUNDED_TOGETHER * group
+                round_group(p.x + 4 * (row * p.k + first), p.k - first, to, p.middle)
+            else:
+                fill_bytes(to, np.uint8(0), whole)
+            to, group = to + whole, group + 1
+            if group == p.groups:
+                row, group = row + 1, 0
+
+    made: Native = round_some
+    return made
+
+
+@inline
+def some(at, left):
+    """A vector of which ``left`` elements are there."""
+    return vload(at) if left >= LANES else vload_n(at, left)
 
 
 # ------------------------------------------------------------------------------------------------------------- products
@@ -123,44 +151,34 @@ def _indented(lines: Sequence[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def _unit(layout: Layout, rows: range, half: int, planes: int) -> list[str]:
-    """Lines for one unit of a step of a tile: sums of products of bytes, then scales."""
-    scale = STEP * planes
-    number = scale + 4 + 4 * half
-    lines, words = [], (code_words(layout, half, v) for v in (0, 1))
+def _unit(layout: Layout, rows: range, planes: int) -> list[str]:
+    """Lines for a unit of a tile: sums of products of bytes, then scales; ``w`` and the rows of x move on."""
+    size, factors = record_bytes(layout.unit, planes), 2 * layout.factor_bytes
+    lines, words = [f"codes = w + {factors} * LANES"], (code_words(layout, v) for v in (0, 1))
     for r in rows:
-        start = "np.int32(0)" if layout.middle is None else f"load_i32(x{r} + {number})"
+        start = "np.int32(0)" if layout.middle is None else f"load_i32(x{r} + {size - 4})"
         lines += [f"y = splat({start})", f"i{r}0, i{r}1 = y, y"]
         lines += [f"u{r}0, u{r}1 = splat(np.int32(0)), splat(np.int32(0))"] * (planes - 1)
     for (i, loads, codes), (_, others, second) in zip(*words, strict=True):
         lines += [*loads, *others, f"c0, c1 = {codes}, {second}"]
         for r in rows:
             for plane, into in enumerate("ui" if planes > 1 else "i"):
-                lines.append(f"y = splat(load_i32(x{r} + {STEP * plane + 4 * i}))")
+                lines.append(f"y = splat(load_i32(x{r} + {layout.unit * plane + 4 * i}))")
                 lines += [f"{into}{r}{v} = dot_bytes({into}{r}{v}, c{v}, y)" for v in (0, 1)]
-    for r in rows:
-        lines += [f"i{r}{v} = i{r}{v} + (u{r}{v} << np.int32(8))" for v in (0, 1) if planes > 1]
-        lines.append(f"y = splat(load_f32(x{r} + {scale}))")
-        lines += [f"a{r}{v} = fma(to_f32(i{r}{v}) * s{half}{v}, y, a{r}{v})" for v in (0, 1)]
-        if layout.middle is None:
-            lines.append(f"y = splat(load_f32(x{r} + {number}))")
-            lines += [f"a{r}{v} = fma(o{half}{v}, y, a{r}{v})" for v in (0, 1)]
-    return lines
-
-
-def _step(layout: Layout, rows: range, planes: int) -> list[str]:
-    """Lines for a step of a tile; ``w`` and the rows of x move on."""
-    halves, lines, names = STEP // layout.unit, [], "so"[: layout.numbers]
-    for half in range(halves) if layout.factors else ():
-        for name, load in zip(names, ("vload_i8", "vload_u8"), strict=False):
-            lines += [f"{name}{half}{v} = to_f32({load}(w + {v} * LANES)) * {name}{v}" for v in (0, 1)]
-            lines.append("w += 2 * LANES")
-    if not layout.factors:
-        lines += [f"{name}0{v} = {name}{v}" for name in names for v in (0, 1)]
-    for half in range(halves):
-        lines += _unit(layout, rows, half, planes)
-    lines.append(f"w += BYTES * {2 * layout.bits}")
-    return [*lines, *(f"x{r} += {record_bytes(layout.unit, planes)}" for r in rows)]
+    for v in (0, 1):
+        for j, (name, load) in enumerate(zip("so"[: layout.numbers], ("vload_i8", "vload_u8"), strict=False)):
+            factor = f"to_f32({load}(w + {2 * j + v} * LANES)) * " if factors else ""
+            lines.append(f"{name} = {factor}{name}{v}")
+        for r in rows:
+            lines += [f"i{r}{v} = i{r}{v} + (u{r}{v} << np.int32(8))"] * (planes - 1)
+            lines.append(f"a{r}{v} = fma(to_f32(i{r}{v}) * s, splat(load_f32(x{r} + {size - 8})), a{r}{v})")
+            if layout.middle is None:
+                lines.append(f"a{r}{v} = fma(o, splat(load_f32(x{r} + {size - 4})), a{r}{v})")
+    lines += [
+        f"prefetch(w + {AHEAD + at})" for at in range(0, LANES * (factors + layout.unit * layout.bits // 4), LINE)
+    ]
+    lines.append(f"w = codes + {layout.unit * layout.bits // 4} * LANES")
+    return [*lines, *(f"x{r} += {size}" for r in rows)]
 
 
 def _tile(layout: Layout, rows: range, planes: int) -> list[str]:
@@ -170,8 +188,8 @@ def _tile(layout: Layout, rows: range, planes: int) -> list[str]:
     for name in "so"[: layout.numbers]:
         chunk += [f"{name}{v} = {load}(w + {v * size} * LANES)" for v in (0, 1)]
         chunk.append(f"w += {2 * size} * LANES")
-    step = _step(layout, rows, planes)
-    chunk += step if layout.chunk == STEP else ["for _ in range(p.chunk):", *_indented(step)]
+    unit = _unit(layout, rows, planes)
+    chunk += unit if layout.chunk == layout.unit else ["for _ in range(p.chunk):", *_indented(unit)]
     lines = [f"w, x0, row = p.w + panel * p.panel, p.x + tile * {height} * p.row, tile * {height}"]
     lines += [f"x{r} = x{r - 1} + p.row" for r in rows[1:]]
     lines += [f"a{r}{v} = b{v}" for r in rows for v in (0, 1)]
@@ -206,7 +224,7 @@ def product(layout: Layout, height: int, planes: int) -> Native:
     """Kernel of tiles of ``height`` rows, of so many planes of bytes each.
 
     x: records by `round_rows`, ``row`` bytes for each of ``tiles`` * ``height`` rows · w: by `pack_planes`, ``panel``
-    bytes each · bias: f32 [n] or 0 · y: f32 [rows][n] · chunks: of a panel, of ``chunk`` steps each · span: tiles that
+    bytes each · bias: f32 [n] or 0 · y: f32 [rows][n] · chunks: of a panel, of ``chunk`` units each · span: tiles that
     a panel is multiplied by before the next one.
     """
     fields: dict[str, Any] = {
@@ -222,7 +240,8 @@ def product(layout: Layout, height: int, planes: int) -> Native:
 
 def layout_of(form: Form) -> Layout:
     """How products hold weights of a form."""
-    return Layout(form.bits, form.group, form.block, form.middle, bool(form.factors), False)
+    bits = form.bits + form.bits % 2 if form.group < ROUNDED_TOGETHER else form.bits
+    return Layout(bits, form.group, form.block, form.middle, bool(form.factors), False)
 
 
 def parts_of(form: Form, raw: Array) -> Parts:
@@ -242,25 +261,24 @@ def rounded_steps(
 ) -> list[Step]:
     """Steps of the product of In(0), m rows of k, and packed weights of n rows; sizes: m, n, k."""
     m, n, k = sizes
-    height = TOGETHER[planes - 1]
+    height = TALL[planes - 1]
     if m <= FEW_TILES * height:
         m = fixed(m)
         height = -(-m // -(-m // height))
     tiles, chunks = -(-m // height), -(-k // layout.chunk)
-    steps = chunks * (layout.chunk // STEP)
-    row, panel = steps * record_bytes(layout.unit, planes), layout.panel_bytes(k)
+    row, panel = chunks * (layout.chunk // layout.unit) * record_bytes(layout.unit, planes), layout.panel_bytes(k)
     x = Scratch(row * tiles * height)
     rounding: dict[str, Argument] = {
-        "x": In(0), "to": x, "rows": m, "padded": tiles * height, "k": k, "steps": steps, "unit": layout.unit,
-        "middle": layout.middle or 0, "planes": planes, "levels": float((LEVELS_OF_X, LEVELS_OF_TWO)[planes - 1]),
+        "x": In(0), "to": x, "rows": m, "padded": tiles * height, "k": k,
+        "groups": chunks * (layout.chunk // ROUNDED_TOGETHER), "middle": layout.middle or 0,
     }  # fmt: skip
     main: dict[str, Argument] = {
         "x": x, "row": row, "w": w, "panel": panel, "bias": bias, "y": Out(0), "n": n, "rows": m, "tiles": tiles,
-        "span": max(L2 // 4 // (row * height), 1), "chunks": chunks, "chunk": layout.chunk // STEP,
+        "span": max(L2 // 4 // (row * height), 1), "chunks": chunks, "chunk": layout.chunk // layout.unit,
     }  # fmt: skip
     together = is_parallel(context, 2 * m * n * k, panel * -(-n // PANEL))
     return [
-        Step(round_rows, rounding, is_parallel(context, 0, 4 * m * k)),
+        Step(round_rows(layout.unit, planes), rounding, is_parallel(context, 0, 4 * m * k)),
         Step(product(layout, height, planes), main, together),
     ]
 
@@ -305,7 +323,7 @@ def _takes_blocks(op: MatMulNBits, ins: Types) -> bool:
     x, codes = ins[0], ins[1]
     if any(t is not None and not t.is_static for t in ins) or any(t is not None and t.known is None for t in ins[1:4]):
         return False
-    return op.rounded and op.block % STEP == 0 and x.dtype == F32 and x.size > 0 and codes.size > 0
+    return op.rounded and op.block % ROUNDED_TOGETHER == 0 and x.dtype == F32 and x.size > 0 and codes.size > 0
 
 
 @kernel(MatMulNBits, accepts=_takes_blocks)
@@ -314,7 +332,7 @@ def matmul_blocks(op: MatMulNBits, ins: Types, outs: Outs, context: Context) -> 
     x, codes = ins[0], ins[1]
     zeros, bias = (*ins, None, None)[3:5]
     n, blocks, _ = codes.dims
-    layout = Layout(op.bits, STEP, op.block, int(op.middle) if zeros is None else None, False, True)
+    layout = Layout(op.bits, ROUNDED_TOGETHER, op.block, int(op.middle) if zeros is None else None, False, True)
 
     def pack(*given: Array) -> Array:
         def read(rows: slice) -> Parts:
