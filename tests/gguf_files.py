@@ -13,11 +13,30 @@ from bolt_numba.types import BF16, F16, F32, Array
 
 KINDS = {
     "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12,
-    "Q5_K": 13, "Q6_K": 14, "BF16": 30,
+    "Q5_K": 13, "Q6_K": 14, "IQ2_S": 22, "BF16": 30,
 }  # fmt: skip
 HALVES = {"F16": F16, "BF16": BF16}
 NUMBERS = {"u1": 0, "i1": 1, "u2": 2, "i2": 3, "u4": 4, "i4": 5, "f4": 6, "b1": 7, "u8": 10, "i8": 11, "f8": 12}
 VOCABULARY, CONTEXT = 40, 64
+_SPACE = "\u2581"
+BYTEWISE: dict[str, Any] = {
+    "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
+    "tokenizer.ggml.tokens": ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *"abcdehlnortw12 !".replace(" ", "\u0120"),
+                              "he", "ll", "hell", "hello", "\u0120w", "or", "\u0120wor", "ld", "\u0120world", "<user>"],
+    "tokenizer.ggml.merges": ["h e", "l l", "he ll", "hell o", "\u0120 w", "o r", "\u0120w or", "l d", "\u0120wor ld"],
+    "tokenizer.ggml.token_type": np.array([3] * 3 + [1] * 25 + [4], np.int32), "tokenizer.ggml.bos_token_id": 1,
+    "tokenizer.ggml.eos_token_id": 2, "tokenizer.chat_template": "{{ messages }}",
+}  # fmt: skip
+"""A vocabulary of bytes that are merged by rank."""
+BY_SCORES: dict[str, Any] = {
+    "tokenizer.ggml.model": "llama",
+    "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", "<0xE2>", "<0x98>", "<0x83>", _SPACE, *"abcdehlorw",
+                              "he", "lo", "ll", "hel", "hello", _SPACE * 2, f"{_SPACE}w", "or", f"{_SPACE}wor", "ld"],
+    "tokenizer.ggml.scores": -np.arange(27, dtype=np.float32), "tokenizer.ggml.bos_token_id": 1,
+    "tokenizer.ggml.token_type": np.array([2, 3, 3, 6, 6, 6] + [1] * 21, np.int32), "tokenizer.ggml.eos_token_id": 2,
+    "tokenizer.ggml.unknown_token_id": 0,
+}  # fmt: skip
+"""One of letters that are merged by score."""
 
 
 def text(value: str | bytes) -> bytes:
@@ -69,7 +88,8 @@ def stored(kind: str, n: int, k: int, rng: np.random.Generator) -> tuple[bytes, 
 class Tiny:
     """A decoder of a family as its file has it.
 
-    keys: beside the usual ones.  kind: of matrices.  weights: what tensors mean, by name.
+    keys: beside the usual ones.  kind: of matrices.  weights: what tensors mean, by name.  extra: further keys of the
+    file, those of a tokenizer.  sines, slower: what these are multiplied by, and by what each pair turns slower.
     """
 
     def __init__(self, arch: str, kind: str = "F32", layers: int = 2, width: int = 24, **keys: Any) -> None:
@@ -85,6 +105,7 @@ class Tiny:
         self.weights: dict[str, Array] = {}
         self.tensors: dict[str, tuple[str, Sequence[int], bytes]] = {}
         self.extra: dict[str, Any] = {}
+        self.sines, self.slower = 1.0, np.ones(self.head // 2)
         q, kv = self.heads * self.head, self.kv_heads * self.head
         self.matrix("token_embd", VOCABULARY, width)
         self.vector("output_norm", width)
@@ -188,13 +209,7 @@ class Tiny:
         turned = x.copy()
         for pair in range(size // 2):
             a, b = (2 * pair, 2 * pair + 1) if self.arch in ("llama", "smollm3") else (pair, pair + size // 2)
-            angle = np.arange(len(x))[:, None] * self.angle(base, pair, size, layer)
+            angle = np.arange(len(x))[:, None] * base ** (-2 * pair / size) / self.slower[pair]
             c, s = np.cos(angle) * self.sines, np.sin(angle) * self.sines
             turned[..., a], turned[..., b] = x[..., a] * c - x[..., b] * s, x[..., a] * s + x[..., b] * c
         return turned
-
-    sines = 1.0
-
-    def angle(self, base: float, pair: int, size: int, layer: int) -> float:
-        """By which a pair turns from a position to the next; tests with scaled angles have another."""
-        return float(base ** (-2 * pair / size))

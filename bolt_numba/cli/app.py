@@ -35,7 +35,7 @@ from bolt_numba.plugins.interface import FallbackWarning
 
 app = typer.Typer(
     name="bolt-numba",
-    help="Run ONNX, TFLite, Caffe and Paddle models on the CPU, fast.",
+    help="Run ONNX, TFLite, Caffe, Paddle and GGUF models on the CPU, fast.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

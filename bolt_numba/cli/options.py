@@ -132,7 +132,7 @@ MOST_DIGITS = 18
 _SHAPE = "--shape"
 
 ModelPath: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="A file of ONNX, TFLite, Caffe, Paddle (or its folder) or bolt-numba.")
+    Path, typer.Argument(metavar="MODEL", help="A file of ONNX, TFLite, Caffe, Paddle (or folder), GGUF or bolt-numba.")
 ]
 Weights: TypeAlias = Annotated[
     Path | None,
@@ -312,8 +312,13 @@ def _array(text: str, spec: TensorSpec) -> Array:
 
 
 def session_and_feeds(
-    model: Path, shape: Sequence[str], input_: Sequence[str], seed: int, options: Mapping[str, Any],
-    weights: Path | None, signature: str | None,
+    model: Path,
+    shape: Sequence[str],
+    input_: Sequence[str],
+    seed: int,
+    options: Mapping[str, Any],
+    weights: Path | None,
+    signature: str | None,
 ) -> tuple[Session, dict[str, Array]]:
     """A session, and arrays for its inputs: those that are given, else random ones of shapes given or guessed.
 

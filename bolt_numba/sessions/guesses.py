@@ -34,6 +34,8 @@ SQUARES = (64, 512, 320, 128, 32, 28)
 IMAGES = ((224, 224), (640, 640), (48, 320), (32, 320), *((side, side) for side in SQUARES))
 """Rows and columns; of what gives a map of its image, as detectors do, those of 640 come first."""
 PAST = (16, 1, 0)
+ROOMS = (2 * TOKENS[0],)
+"""Positions of a cache that has room for more tokens than come at once."""
 DIGITS = 9
 """Of a number in the name of a size: a longer one is a name."""
 HINTS = ("imgsz", "image_size", "input_size")
@@ -199,6 +201,8 @@ def _role(spec: TensorSpec, axis: int, dim: str) -> str:
         return "past"
     if "batch" in name or axis == 0:
         return "batch"
+    if "room" in name:
+        return "room"
     if spec.dtype.kind in "iu" or (rank == 3 and re.search("seq|token|length", name)):
         return "tokens"
     if rank in (4, 5):
@@ -223,7 +227,7 @@ def _tries(graph: Graph, roles: Mapping[str, str], batches: Sequence[int] = ()) 
     is_stream = any("state" in v.name.lower() for v in graph.caller_inputs)
     samples = CHUNKS if is_stream else SAMPLES
     ways: dict[str, Sequence[int]] = {
-        "past": PAST, "tokens": TOKENS, "frames": FRAMES, "samples": samples, "other": OTHER,
+        "past": PAST, "room": ROOMS, "tokens": TOKENS, "frames": FRAMES, "samples": samples, "other": OTHER,
         "rows": [rows for rows, _ in images], "columns": [columns for _, columns in images],
     }  # fmt: skip
     for batch in dict.fromkeys((*batches, 1)):

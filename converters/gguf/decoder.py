@@ -99,13 +99,12 @@ class GgufDecoder:
     def optional(self, name: str, size: int) -> Value | None:
         return self.vector(name, size) if name in self.found.tensors else None
 
-    def product(self, x: Value, name: str, n: int, k: int, rows: slice = slice(None), whole: int = 0) -> Value:
-        """X times a matrix of n rows [k], plus its bias if it has one; these rows of a matrix of ``whole``."""
+    def product(self, x: Value, name: str, n: int, k: int, first: int = 0, whole: int = 0) -> Value:
+        """X times a matrix of n rows [k], plus its bias if it has one; or those from ``first`` on of ``whole`` rows."""
         b, made = self.b, self.tensor(f"{name}.weight", whole or n, k)
         assert made.data is not None, "kinds have been looked at"
-        data, bias = made.data[rows], self.optional(f"{name}.bias", whole or n)
-        if bias is not None and bias.const is not None:
-            bias = b.const(bias.const[rows], bias.name)
+        data = made.data[first : first + n] if whole else made.data
+        bias = None if whole else self.optional(f"{name}.bias", n)
         if made.kind not in FLOATS:
             return b(MatMulForm(made.kind), x, data, bias)
         dtype = FLOATS[made.kind]
@@ -154,7 +153,7 @@ class GgufDecoder:
         for part, count in heads.items():
             n = count * sizes.head
             if self.family.fused:
-                rows[part] = self.product(x, f"{at}attn_qkv", n, sizes.width, slice(done, done + n), whole)
+                rows[part] = self.product(x, f"{at}attn_qkv", n, sizes.width, done, whole)
                 done += n
             else:
                 rows[part] = self.product(x, f"{at}attn_{part}", n, sizes.width)
@@ -178,7 +177,7 @@ class GgufDecoder:
     def forward(self, layer: int, x: Value) -> Value:
         b, inner, width, at = self.b, self.sizes.inner, self.sizes.width, f"blk.{layer}.ffn_"
         if self.family.fused:
-            gate, up = (self.product(x, f"{at}up", inner, width, slice(i, i + inner), 2 * inner) for i in (0, inner))
+            gate, up = (self.product(x, f"{at}up", inner, width, first, 2 * inner) for first in (0, inner))
         else:
             gate, up = (self.product(x, f"{at}{part}", inner, width) for part in ("gate", "up"))
         act = b(Gelu("tanh"), gate) if self.family.gelu else b(Swish(), gate)

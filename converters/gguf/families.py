@@ -27,7 +27,7 @@ class Family:
     keys and values are rows of one matrix, gates and values of the feed-forward layer those of another.  gelu: gates
     by it, not by SiLU.  scaled: embeddings times the root of their size.  after: norms behind attention and
     feed-forward layer, too.  cap, last_cap: of scores and of logits where the file says none.  pattern: of so many
-    layers the last sees all keys, the others a window; 0: all see it.  local_base: base of the angles of layers with a
+    layers the last sees all keys, the others a window; 0: all see all.  local_base: base of the angles of layers with a
     window.  unturned: of so many layers the last has no rotary embedding.  large: number of layers from which on the
     embedding's part of each head, not the head's own size, scales scores.
     """
@@ -49,7 +49,7 @@ FAMILIES: dict[str, Family] = {
     "llama": Family(neighbours=True),
     "qwen2": Family(),
     "qwen3": Family(),
-    "phi3": Family(fused=True),
+    "phi3": Family(fused=True, pattern=MOST_LAYERS + 1),
     "smollm3": Family(neighbours=True, unturned=4),
     "gemma": Family(gelu=True, scaled=True),
     "gemma2": Family(gelu=True, scaled=True, after=True, cap=50.0, last_cap=30.0, pattern=2, large=46),
@@ -76,7 +76,7 @@ class DecoderSizes:
         self.width, self.inner = self.whole("embedding_length"), self.whole("feed_forward_length")
         self.heads = self.whole("attention.head_count")
         self.kv_heads = self.whole("attention.head_count_kv", self.heads)
-        self.head = self.whole("attention.key_length", self.width // self.heads)
+        self.head = self.whole("attention.key_length", max(1, self.width // self.heads))
         self.turned = self.whole("rope.dimension_count", self.head)
         self.context = self.whole("context_length", most=MOST_POSITIONS)
         self.window = self.whole("attention.sliding_window", 0, most=MOST_POSITIONS)
@@ -128,7 +128,7 @@ class DecoderSizes:
     def window_of(self, layer: int) -> int:
         """Keys that a layer sees, itself included; below 0: all."""
         pattern = self.family.pattern
-        return self.window if self.window and (not pattern or (layer + 1) % pattern) else -1
+        return self.window if self.window and pattern and (layer + 1) % pattern else -1
 
     # --- angles ------------------------------------------------------------------------------------------------------
 
@@ -144,20 +144,18 @@ class DecoderSizes:
         pairs = np.arange(self.turned // 2)
         plain = base ** (-2 * pairs / self.turned)
         kind = self.values.get(f"{self.arch}.rope.scaling.type", "linear")
-        if (local and self.family.local_base) or kind == "none":
-            return plain.astype(F32), 1.0
-        factor = self.real("rope.scaling.factor", 0.0) or self.real("rope.scale_linear", 0.0) or 1.0
+        if kind not in ("none", "linear", "yarn", "longrope"):
+            self.unsupported.append(f"rope scaling '{kind!s:.40}', wanted none, linear, yarn or longrope")
         sines = self.real("rope.scaling.attn_factor", 1.0)
+        if (local and self.family.local_base) or kind == "none":
+            return plain.astype(F32), sines
+        factor = self.real("rope.scaling.factor", 0.0) or self.real("rope.scale_linear", 0.0) or 1.0
         if kind == "yarn":
             ends = [self._pair_of(base, self.real(f"rope.scaling.yarn_{key}", turns)) for key, turns in TURNS.items()]
             low, high = max(0, math.floor(ends[0])), min(self.turned - 1, math.ceil(ends[1]))
             slow = np.clip((pairs - low) / max(0.001, high - low), 0, 1)
             return (plain * (1 - slow + slow / factor)).astype(F32), sines * (1 + 0.1 * math.log(factor))
-        if kind == "longrope":
-            return plain.astype(F32), sines
-        if kind != "linear":
-            self.unsupported.append(f"rope scaling '{kind!s:.40}', wanted none, linear, yarn or longrope")
-        return (plain / factor).astype(F32), 1.0
+        return (plain / factor).astype(F32), sines
 
     @property
     def first_context(self) -> int:

@@ -15,8 +15,8 @@ from bolt_numba.converters.gguf.container import Gguf
 
 NORMAL, UNKNOWN, CONTROL, USER = 1, 2, 3, 4
 """Kinds of tokens that matter here."""
-MOST_LETTERS = 256
-"""Of a token that is merged of others."""
+MOST_LETTERS = 64
+"""Of a token behind which it is not cut in two."""
 _SPACE = "\u2581"
 """Stands for a space in vocabularies with scores."""
 
@@ -129,13 +129,9 @@ class _Vocabulary:
         """Letters that are merged to the token of the highest score, and bytes in the place of other letters."""
         scores, vocab = self.numbers("scores", "f"), self.vocab
         order = np.argsort(-scores, kind="stable").tolist()
-        plain = [self.tokens[i] for i in order if self.kinds[i] == NORMAL and 1 < len(self.tokens[i]) <= MOST_LETTERS]
-        merges = [
-            (text[:i], text[i:])
-            for text in plain
-            for i in range(1, len(text))
-            if text[:i] in vocab and text[i:] in vocab
-        ]
+        plain = dict.fromkeys(self.tokens[i] for i in order if self.kinds[i] == NORMAL)
+        cuts = ((text[:i], text[i:]) for text in plain for i in range(1, min(len(text), MOST_LETTERS)))
+        merges = [(a, b) for a, b in cuts if a in vocab and b in vocab]
         prefix = self.values.get("tokenizer.ggml.add_space_prefix", True) is True
         spaces = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
         back = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,12 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.cli import app
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.layers.products.forms import FORMS
 from bolt_numba.types import Array
 from tests import models
-from tests.gguf_files import VOCABULARY, Tiny
+from tests.gguf_files import BYTEWISE, VOCABULARY, Tiny
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "text" / "smollm2.json"
 IDS = np.random.default_rng(0).integers(0, VOCABULARY, (2, 9))
@@ -59,6 +62,76 @@ def played(graph: Graph, ids: Array, pieces: Sequence[int], room: int = 12, star
 def test_families_compute_what_plain_numpy_does(tiny: Tiny, tmp_path: Path) -> None:
     made = played(load(tiny.data(), tmp_path), IDS, (5, 1, 1, 2))
     np.testing.assert_allclose(made, np.stack([tiny.logits(ids) for ids in IDS]), rtol=0, atol=1e-4)
+
+
+FACTORS = np.random.default_rng(2).uniform(1, 8, 4)
+
+
+SCALED: dict[str, tuple[dict[str, Any], Array | float, float]] = {
+    "none": ({"type": "none", "factor": 4.0}, 1.0, 1.0),
+    "linear": ({"type": "linear", "factor": 4.0}, 4.0, 1.0),
+    "yarn": (
+        # the first pair turns often in 64 positions, and stays; the last ones are slowed wholly
+        {"type": "yarn", "factor": 4.0, "original_context_length": 64, "yarn_beta_fast": 3.0},
+        1 / (1 - np.array([0, 0, 0.5, 1]) * 0.75), 1 + 0.1 * math.log(4),
+    ),
+    "short": ({"original_context_length": 12, "attn_factor": 1.25}, FACTORS, 1.25),
+    "long": ({"original_context_length": 11, "attn_factor": 1.25}, FACTORS[::-1], 1.25),
+    "factors": ({}, FACTORS, 1.0),
+}  # fmt: skip
+"""Keys, what angles are divided by, and what sines are multiplied by."""
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_angles_are_scaled(name: str, tmp_path: Path) -> None:
+    keys, factors, sines = SCALED[name]
+    tiny = Tiny("llama", **{f"rope__scaling__{key}": value for key, value in keys.items()})
+    stored = {"factors": {"freqs": FACTORS}, "short": {"factors_short": FACTORS, "factors_long": FACTORS[::-1]}}
+    for kind, values in stored.get("short" if name == "long" else name, {}).items():
+        tiny.tensors[f"rope_{kind}.weight"] = "F32", (4,), values.astype(np.float32).tobytes()
+    tiny.slower, tiny.sines = np.broadcast_to(factors, 4), sines
+    made = played(load(tiny.data(), tmp_path), IDS, (5, 4))
+    np.testing.assert_allclose(made, np.stack([tiny.logits(ids) for ids in IDS]), rtol=0, atol=1e-4)
+
+
+def test_sequences_have_caches_of_their_own_lengths(tmp_path: Path) -> None:
+    tiny = FAMILIES["gemma2"]
+    run = bn.compile(load(tiny.data(2), tmp_path), threads=1)
+    past = {v.name: np.zeros((2, 2, 12, 8), np.float32) for v in run.inputs[3:]}
+    alone = {name: array[:1] for name, array in past.items()}  # the first slot is filled by itself
+    for slots, ids, lengths in ((alone, IDS[:1, :4], [0]), (past, np.stack([IDS[0, 4:7], IDS[1, :3]]), [4, 0])):
+        feeds = {"input_ids": ids, "past_lengths": np.array(lengths, np.int32), "rows": np.array([ids.size - 1, 2])}
+        buffers = {name.replace("past_key_values", "present"): array for name, array in slots.items()}
+        logits = buffers["logits"] = np.empty((2, VOCABULARY), np.float32)
+        run.run_into({**feeds, **slots}, buffers)
+    wanted = [tiny.logits(IDS[1, :3])[-1], tiny.logits(IDS[0, :7])[-1]]
+    np.testing.assert_allclose(logits, wanted, rtol=0, atol=1e-4)
+
+
+def test_an_output_of_its_own_is_taken(tmp_path: Path) -> None:
+    tiny = Tiny("llama")
+    tiny.matrix("output", VOCABULARY, 24)
+    made = played(load(tiny.data(), tmp_path), IDS, (9,))
+    np.testing.assert_allclose(made, np.stack([tiny.logits(ids) for ids in IDS]), rtol=0, atol=1e-4)
+
+
+def test_bolt_files_hold_weights_as_they_were_stored(tmp_path: Path) -> None:
+    tiny = Tiny("llama", "Q4_K", width=256)
+    tiny.extra = BYTEWISE
+    graph = load(tiny.data(), tmp_path)
+    bn.save(graph, tmp_path / "m.bolt")
+    again = bn.load(tmp_path / "m.bolt")
+    assert again.metadata == graph.metadata
+    assert (tmp_path / "m.bolt").stat().st_size < len(tiny.data()) + 30_000
+    np.testing.assert_array_equal(played(again, IDS, (9,)), played(graph, IDS, (9,)))
+
+
+def test_commands_take_such_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(Tiny("llama").data())
+    for command in (["inspect", path], ["run", path], ["convert", path, "-o", tmp_path / "m.bolt"]):
+        assert app.run([str(word) for word in command]) == 0
+        assert re.search("logits +f32 +.*40]|m.bolt: 9[0-9] nodes", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("kind", [*FORMS, "F16", "BF16"])

@@ -21,12 +21,16 @@ import bolt_numba as bn
 from bolt_numba import flow
 from bolt_numba.errors import BoltError
 from bolt_numba.flow.named import FileNames
+from bolt_numba.ir.interpret import interpret
 from bolt_numba.ir.store import is_bolt, load_model, to_bytes
+from bolt_numba.sessions.guesses import random_feeds
+from bolt_numba.sessions.inputs import spec_of
 from bolt_numba.surgery import packed
 from tests import formats
 from tests.attack import documents, files
 from tests.attack.child import GOOD, refusal
 from tests.attack.formats import BINARY, TEXT
+from tests.gguf_files import BY_SCORES, BYTEWISE, Tiny
 from tests.pipeline_graphs import graph as network
 
 Change = Callable[[bytes, np.random.Generator], bytes]
@@ -90,6 +94,14 @@ def _as_file(name: str) -> Callable[[list[bytes], Path], object]:
         return bn.load(folder / name)
 
     return read
+
+
+def _gguf(parts: list[bytes], folder: Path) -> object:
+    """Loaded, and run without a past where no more is asked for than small decoders have."""
+    (folder / "m.gguf").write_bytes(parts[0])
+    graph = bn.load(folder / "m.gguf")
+    given = {"past_lengths": np.zeros(1, np.int32), "rows": np.zeros(1, np.int64)}
+    return interpret(graph, random_feeds([spec_of(v.name, v.type) for v in graph.inputs], given=given))
 
 
 def _caffe(parts: list[bytes], folder: Path) -> object:
@@ -175,6 +187,13 @@ def _onnx_seeds() -> Iterator[bytes]:
     yield DIGITS
 
 
+def _gguf_seeds() -> Iterator[bytes]:
+    bytewise, by_scores = Tiny("llama", "Q4_1", width=32), Tiny("gemma3", layers=2, attention__sliding_window=3)
+    bytewise.extra, by_scores.extra = BYTEWISE, BY_SCORES
+    scaled = Tiny("phi3", rope__scaling__type="yarn", rope__scaling__factor=4.0)
+    yield from (tiny.data() for tiny in (bytewise, by_scores, scaled))
+
+
 def _bolt_seeds() -> Iterator[bytes]:
     yield from documents.seeds().values()
 
@@ -212,6 +231,7 @@ def _document(data: bytes, rng: np.random.Generator) -> bytes:
 _DOCUMENT = (_document, _document, files.resealed, files.truncated)
 TARGETS = {
     "tflite": Target(_as_file("m.tflite"), _golden("tflite", "model"), (BINARY,)),
+    "gguf": Target(_gguf, _gguf_seeds, (BINARY,)),
     "onnx": Target(_as_file("m.onnx"), _onnx_seeds, (BINARY,)),
     "caffe": Target(_caffe, _golden("caffe", "prototxt", "caffemodel"), (TEXT, BINARY)),
     "paddle": Target(_paddle, _golden("paddle", "model", "params"), (BINARY + TEXT, BINARY)),

@@ -11,7 +11,7 @@ from bolt_numba.ops.arrays.reduce import masked_softmax
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, INDICES, same_dtype, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_among, want_dtype, want_dtypes
-from bolt_numba.ops.shapes import known_ints, shape_of, want_dims, want_one
+from bolt_numba.ops.shapes import known_dims, known_ints, shape_of, want_dims, want_one
 
 OptionalArray: TypeAlias = "Array | None"
 
@@ -106,7 +106,7 @@ class GroupQueryAttention(Op):
 
         A total that is not greater than the past may stand at its bound, so the bias is not held against it.
         """
-        length: Dim = fresh_dim("present")
+        length: Dim = held if known_dims(total) == [held] else fresh_dim("present")
         scores: Dim | None = None
         if total.known is not None and isinstance(held, int):
             (whole,) = known_ints(total) or [0]

@@ -1,0 +1,123 @@
+"""GGUF files that are damaged, hostile, or hold what has no meaning here: errors that name file, key or tensor."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bolt_numba as bn
+from bolt_numba.converters.formats import unsupported
+from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
+from tests.attack.formats import BINARY
+from tests.fuzz.targets import TARGETS
+from tests.gguf_files import BYTEWISE, Tiny, file_of, text
+from tests.level import few
+
+BEGIN = b"GGUF\x03\0\0\0"
+MANY = struct.pack("<Q", 1 << 60)
+ONE = struct.pack("<Q", 1)
+KEY = ONE + text("k")
+
+
+def padded(*parts: bytes) -> bytes:
+    return b"".join(parts) + bytes(64)
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted"),
+    [
+        (b"GGUF", "header: version: got 4 bytes at 4, wanted them within 4"),
+        (b"GGUF\0\0\0\3" + bytes(64), "header: version: got a file of big-endian numbers, wanted one of"),
+        (b"GGUF\x01\0\0\0" + bytes(64), "header: version: got 1, wanted one of"),
+        (padded(BEGIN, MANY), f"header: tensors: got {1 << 60}, wanted at most 2, as 64 bytes are left"),
+        (padded(BEGIN, bytes(8), MANY), f"header: keys: got {1 << 60}, wanted at most 4"),
+        (padded(BEGIN, bytes(8), ONE, MANY), f"key 0: bytes: got {1 << 60}, wanted at most 64"),
+        (padded(BEGIN, bytes(8), ONE, text(b"\xff")), "key 0: got bytes that are no UTF-8"),
+        (padded(BEGIN, bytes(8), KEY, b"\x0d\0\0\0"), "key 'k': kind: got 13, wanted one of GGUF's"),
+        (padded(BEGIN, bytes(8), KEY, b"\x07\0\0\0\2"), "key 'k': got 2, wanted 0 or 1"),
+        (padded(BEGIN, bytes(8), KEY, b"\x09\0\0\0\x09\0\0\0"), "key 'k': kind of elements: got 9, wanted numbers or"),
+        (padded(BEGIN, bytes(8), KEY, b"\x09\0\0\0\x0c\0\0\0", MANY), "key 'k': elements: got .* at most 8, as 64"),
+        (padded(BEGIN, bytes(8), KEY, b"\x09\0\0\0\x08\0\0\0", ONE, MANY), "key 'k': got texts beyond 121 bytes"),
+        (padded(BEGIN, ONE, bytes(8), text("t"), b"\5\0\0\0"), "tensor 't': axes: got 5, wanted 1 to 4"),
+    ],
+)
+def test_containers_that_are_damaged(data: bytes, wanted: str, tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(data)
+    with pytest.raises(InvalidModelError, match=rf"^m.gguf: {wanted}"):
+        bn.load(tmp_path / "m.gguf")
+
+
+def drop(name: str) -> Callable[[Tiny], Any]:
+    return lambda tiny: tiny.tensors.pop(name)
+
+
+def keys(**values: Any) -> Callable[[Tiny], Any]:
+    return lambda tiny: tiny.keys.update({k.replace("__", "."): v for k, v in values.items()})
+
+
+def extra(**values: Any) -> Callable[[Tiny], Any]:
+    return lambda tiny: tiny.extra.update({**BYTEWISE, **{f"tokenizer.ggml.{k}": v for k, v in values.items()}})
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (drop("blk.1.attn_v.weight"), r"tensor 'blk.1.attn_v.weight': got none, wanted one of \(16, 24\)"),
+        (keys(embedding_length=32), r"tensor 'token_embd.weight': shape: got \(40, 24\), wanted \(0, 32\)"),
+        (keys(block_count=1 << 31), "key 'llama.block_count': got 2147483648, wanted a whole number from 1 to 4096"),
+        (keys(attention__head_count_kv=3), "key 'llama.attention.head_count': got 4, wanted 3 times some"),
+        (keys(rope__dimension_count=7), "key 'llama.rope.dimension_count': got 7, wanted an even number up to 8"),
+        (keys(rope__freq_base=float("nan")), "key 'llama.rope.freq_base': got nan, wanted a finite number"),
+        (keys(attention__layer_norm_rms_epsilon="x"), "key '.*rms_epsilon': got x, wanted a finite number"),
+        (lambda tiny: tiny.extra.update({"general.alignment": 48}), "'general.alignment': got 48, wanted a power"),
+        (lambda tiny: tiny.data()[:-1], "tensor 'blk.1.ffn_down.weight': got bytes up to .* the file is cut off"),
+        (lambda tiny: tiny.matrix("rope_freqs", 1, 24), r"tensor 'rope_freqs.weight': shape: got \(1, 24\), wanted"),
+        (extra(merges=["he"]), "key 'tokenizer.ggml.merges': got 'he', wanted two tokens with a space between"),
+        (extra(tokens=5), "key 'tokenizer.ggml.tokens': got int, wanted a list of texts"),
+        (extra(token_type=np.zeros(3, np.int32)), "key 'tokenizer.ggml.token_type': got 3, wanted 29 numbers"),
+        (extra(eos_token_id=29), "key 'tokenizer.ggml.eos_token_id': got 29, wanted 0 to 28"),
+        (extra(model="llama"), "key 'tokenizer.ggml.scores': got none, wanted 29 numbers"),
+        (extra(tokens=["a"] * 41, token_type=np.ones(41, np.int32), merges=[]), "got 40 rows, wanted one for each"),
+    ],
+)  # fmt: skip
+def test_decoders_that_do_not_fit(change: Callable[[Tiny], Any], wanted: str) -> None:
+    tiny = Tiny("llama")
+    data = change(tiny)
+    with pytest.raises(InvalidModelError, match=f"^model: .*{wanted}"):
+        bn.load(data if isinstance(data, bytes) else tiny.data())
+
+
+def test_all_that_is_unsupported_is_listed_at_once() -> None:
+    tiny = Tiny("llama", expert_count=8)
+    tiny.extra = {**BYTEWISE, "tokenizer.ggml.pre": "another", "split.count": 3}
+    tiny.tensors["output.weight"] = "IQ2_S", (40, 24), bytes(960)
+    assert [line.split(", wanted")[0] for line in unsupported(tiny.data())] == [
+        "experts", "a model in several files", "tokenizer.ggml.pre 'another'", "tensor 'output.weight' of kind IQ2_S",
+    ]  # fmt: skip
+    tiny = Tiny("llama", rope__scaling__type="dynamic")
+    tiny.vector("blk.0.ffn_gate_inp", 24)
+    assert unsupported(tiny.data()) == [
+        "rope scaling 'dynamic', wanted none, linear, yarn or longrope", "tensor 'blk.0.ffn_gate_inp.weight' of llama",
+    ]  # fmt: skip
+    with pytest.raises(
+        UnsupportedOpError, match=r"architecture 'mamba', wanted one of llama, qwen2, .*\n.*'bert', wanted"
+    ):
+        bn.load(file_of({"general.architecture": "mamba", "tokenizer.ggml.model": "bert"}, {}))
+
+
+def test_damaged_files_are_refused_or_run(tmp_path: Path) -> None:
+    target, rng = TARGETS["gguf"], np.random.default_rng(0)
+    ran = 0
+    for data in target.seeds():
+        for change in BINARY * few(20, 2):
+            assert target.read is not None
+            with suppress(BoltError):
+                target.read([change(data, rng)], tmp_path)
+                ran += 1
+    assert ran > 3
