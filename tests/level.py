@@ -70,6 +70,7 @@ LONG: dict[str, Sequence[str]] = {
         "tests/converters/test_caffe_sized.py::test_plans_for_other_sizes_are_exported",
         "tests/converters/test_gguf.py::test_smollm2_continues_as_llama_cpp_does",
         "tests/converters/test_gguf_tokens.py::test_smollm2_cuts_hard_texts_as_llama_cpp_does",
+        "tests/text/test_generator.py::test_smollm2_makes_the_same_texts_however_it_is_asked",
         "tests/converters/test_onnx_models.py::test_model_means_what_onnxruntime_computes",
         "tests/converters/test_onnx_models.py::test_rounding_layers_agree_one_by_one",
         "tests/converters/test_onnx_models.py::test_intermediate_tensors_have_their_names",

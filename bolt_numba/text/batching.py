@@ -41,6 +41,8 @@ class Writing:
         self.likely = chooser.settings.logprobs
         self.slot, self.done, self.guessed = -1, 0, list[int]()
         self.is_scored = False
+        self.is_anew = chooser.settings.seed is not None
+        """Whether nothing is taken from a cache: prompts and steps round otherwise, and a seed shall decide alone."""
 
     def scores(self, logits: Array, start: int) -> None:
         """See the logits behind tokens of the prompt; only where ``is_scored``."""
@@ -124,7 +126,7 @@ class Batch:
             if writing.answer.is_cancelled:
                 writing.answer.add(TextPiece("", finish_reason=CANCELLED))
                 continue
-            begin = writing.tokens[:-1] if not writing.is_scored else []
+            begin = [] if writing.is_anew else writing.tokens[:-1]
             slot = max(free, key=lambda s: (_common(self.kept[s], begin), -self.used[s]))
             free.remove(slot)
             self._begin(writing, slot, begin)
@@ -163,7 +165,8 @@ class Batch:
 
     def _prefill(self, writing: Writing) -> None:
         start = writing.done
-        tokens = writing.tokens[start : start + self.decoder.piece(len(writing.tokens) - start, PIECE)]
+        count = PIECE if writing.is_anew else self.decoder.piece(len(writing.tokens) - start, PIECE)
+        tokens = writing.tokens[start : start + count]
         is_last = start + len(tokens) == len(writing.tokens)
         wanted = len(tokens) if writing.is_scored else int(is_last)
         (logits,) = self.decoder.run([Stretch(writing.slot, start, tokens, wanted)])

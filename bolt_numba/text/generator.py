@@ -35,8 +35,8 @@ USUAL_CONTEXT = 4096
 """Positions for which there is memory, where the model has as many and nothing is said."""
 MOST_LETTERS = 64
 """Of a prompt for each position: one with more is refused before it is read."""
-AHEAD = 7
-"""Tokens that are guessed for a step."""
+AHEAD = 3
+"""Tokens that are guessed for a step: with more of them attention would round as that of prompts does."""
 
 Prompt = str | Sequence[Mapping[str, Any]] | list[int]
 """A text to go on with, messages of a chat, or tokens."""
@@ -255,7 +255,7 @@ class _Scoring(Writing):
     def __init__(self, generator: Generator, tokens: Sequence[int], first: int) -> None:
         chooser, speller = Sampler(_USUAL, tokens), Speller(generator.tokenizer, tokens)
         super().__init__(Answer(len(tokens), False), tokens, 0, chooser, speller)
-        self.is_scored, self.first, self.found = True, first, np.zeros(0)
+        self.is_scored, self.is_anew, self.first, self.found = True, True, first, np.zeros(0)
 
     def scores(self, logits: Array, start: int) -> None:
         ends = np.array(self.tokens[start + 1 : start + 1 + len(logits)])

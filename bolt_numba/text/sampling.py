@@ -37,7 +37,7 @@ class Sampling:
     max_tokens: None: as many as the context takes.  temperature: 0: the likeliest token each time, which is greedy.
     top_k: of so many of the likeliest; 0: of all.  top_p: of the likeliest that together have this probability.
     min_p: of those that have at least this share of the likeliest's.  repetition_penalty: what logits of tokens that
-    were there are divided by.  seed: the same gives the same text, whatever else runs; None: another each time.
+    were there are divided by.  seed: the same gives the same text, whatever ran or runs; None: another each time.
     stop: texts that end it, and are not part of it.  logprobs: how likely each token was, beside so many of the
     likeliest; None: not.  json_schema: what the text shall be, as an object or text; {}: any JSON.
     grammar: in Lark's form, what else it shall be.

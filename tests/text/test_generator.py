@@ -20,6 +20,7 @@ from bolt_numba.text import Generator, Sampling, batching
 from bolt_numba.text.sampling import Sampler
 from bolt_numba.text.spelling import Speller
 from bolt_numba.types import Array
+from tests.models import FetchError, fetch
 from tests.text.decoders import GROUPS, SIZE, whole
 
 pytest.importorskip("tokenizers")
@@ -120,10 +121,12 @@ def test_a_draft_saves_steps(file: Path, one: Generator, monkeypatch: pytest.Mon
         run = made.decoder.run
         monkeypatch.setattr(made.decoder, "run", lambda parts: runs.append(parts) or run(parts))
         made.generate("Once upon a time", max_tokens=33)
-        assert len(runs) <= 1 + 33 // 8 + 1
+        assert len(runs) <= 1 + 33 // 4 + 1
 
 
 def test_the_seed_decides(one: Generator) -> None:
+    one.generate("Once upon", max_tokens=9)
+    assert one.generate("Once upon", max_tokens=9, seed=1).reused_tokens == 0  # what was there before has no part in it
     made = {seed: one.generate("Once", max_tokens=30, temperature=1.0, seed=seed).tokens for seed in (1, 2)}
     assert made[1] != made[2]
     assert made[1] == one.generate("Once", max_tokens=30, temperature=1.0, seed=1).tokens
@@ -208,6 +211,25 @@ def test_many_threads_submit(many: Generator, one: Generator) -> None:
     for thread in threads:
         thread.join(60)
     assert not wrong
+
+
+def test_smollm2_makes_the_same_texts_however_it_is_asked() -> None:
+    try:
+        file = fetch("smollm2.gguf")
+    except FetchError as error:
+        pytest.skip(str(error))
+    prompts = ["The capital of France is", "def fibonacci(n):", "A list: apple, pear, apple, pear,", "Water boils at"]
+    with Generator(file) as alone, Generator(file, sequences=4) as together, Generator(file, look_up=True) as guessing:
+        for how in ({}, {"temperature": 0.8, "seed": 5}):
+            wanted = [alone.generate(prompt, max_tokens=40, **how).tokens for prompt in prompts]
+            assert [each.tokens for each in together.generate(prompts, max_tokens=40, **how)] == wanted
+            assert [guessing.generate(prompt, max_tokens=40, **how).tokens for prompt in prompts] == wanted
+        asked = [{"role": "user", "content": "What is the capital of France?"}]
+        first = alone.chat(asked, max_tokens=20)
+        assert first.text == "The capital of France is Paris."
+        asked += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "And of Italy?"}]
+        assert alone.chat(asked, max_tokens=20).reused_tokens >= first.prompt_tokens
+        assert 3 < alone.perplexity("The capital of France is Paris, and the capital of Italy is Rome.") < 8
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
