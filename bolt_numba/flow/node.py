@@ -293,7 +293,11 @@ class ModelNode(FlowNode):
         rows = [{n: f[n][i] for n in f} for f, count in zip(feeds, counts, strict=True) for i in range(count)]
         made = iter(self.sessions[worker.place].run_rows(rows, [*self.outputs]))
         parts = [[next(made) for _ in range(count)] for count in counts]
-        return [self.named({n: np.stack([row[n] for row in part]) for n in self.outputs}) for part in parts]
+        return [
+            self.named({n: np.stack([row[n] for row in part]) for n in self.outputs}) if part
+            else self.run(own, worker, {})[0]  # no row tells the shape of none
+            for own, part in zip(feeds, parts, strict=True)
+        ]  # fmt: skip
 
     def close(self, kill: bool = False) -> None:
         for session in self.sessions.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_BATCH = 32
 """Rows that run together; where all numbers of a batch decide how one is rounded, each row runs by itself."""
+_most: WeakKeyDictionary[Session, int] = WeakKeyDictionary()
+"""Rows that sessions run together: who asks row after row does not look at a whole graph each time."""
 
 
 def run_rows(session: Session, rows: Any, outputs: Sequence[str] | None) -> list[Outputs]:
@@ -38,8 +41,10 @@ def run_rows(session: Session, rows: Any, outputs: Sequence[str] | None) -> list
             raise type(error)(f"row {count}: {error}") from error
         count += 1
     made: list[Any] = [None] * count
-    is_shared = any(node.op.name.startswith("DynamicQuantize") for node in session.graph.nodes)
-    for numbers, results in in_parts(session, names, given, count, 1 if is_shared else MAX_BATCH):
+    if session not in _most:
+        is_shared = any(node.op.name.startswith("DynamicQuantize") for node in session.graph.nodes)
+        _most[session] = 1 if is_shared else MAX_BATCH
+    for numbers, results in in_parts(session, names, given, count, _most[session]):
         for at, number in enumerate(numbers):
             made[number] = Outputs(names, [r[at, ...] if isinstance(r, np.ndarray) else r[at] for r in results])
     return made

@@ -82,14 +82,20 @@ def test_rows_of_other_lengths_are_filled_up(tmp_path_factory: pytest.TempPathFa
         assert np.array_equal(made["y"], feeds["a"] + feeds["b"])
 
 
-def test_ragged_rows_run_together_and_each_is_its_own(tmp_path: Path) -> None:
+def test_ragged_rows_run_together_and_each_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = served(softmax(tmp_path / "m.onnx"), max_batch=4, max_wait_us=100_000, ragged=True)
     model.expected.clear()  # no quick run
     ran: list[int] = []
     model.flow.engine.watch = lambda waits, seconds: ran.append(len(waits))
-    made = together(model, [{"x": np.ones((1, n), "f4")} for n in (1, 2, 4, 4)])
+    (node,) = model.flow.nodes
+    alone, run = list[Any](), node.run
+    monkeypatch.setattr(node, "run", lambda feeds, *args: alone.append(feeds["x"].shape) or run(feeds, *args))
+    shapes = [(1, 1), (0, 3), (1, 2), (2, 4)]
+    made = together(model, [{"x": np.ones(shape, "f4")} for shape in shapes])
     assert ran == [4]
-    assert all(np.allclose(found["y"], 1 / n) for found, n in zip(made, (1, 2, 4, 4), strict=True))
+    assert alone == [(0, 3)]
+    assert [found["y"].shape for found in made] == shapes
+    assert all(np.allclose(found["y"], 1 / n) for found, (_, n) in zip(made, shapes, strict=True))
     with pytest.raises(SettingsError, match="ragged: got it with max_batch 1"):
         ModelSettings(ragged=True)
 
