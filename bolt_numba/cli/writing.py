@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from bolt_numba.base.errors import DataError
 from bolt_numba.base.files.regular import read_text
 from bolt_numba.cli import console
 from bolt_numba.cli.options import takes_options
@@ -99,8 +100,9 @@ def chat(
             if not line.strip():
                 continue
             said.append({"role": "user", "content": line})
-            answer = _stream(made, said, settings)
-            said.append({"role": "assistant", "content": answer})
+            while len(said) > len(first) + 1 and not _fits(made, said):
+                del said[len(first) : len(first) + 2]  # a message and its answer
+            said.append({"role": "assistant", "content": _stream(made, said, settings)})
 
 
 def _settings(max_tokens: int, greedy: bool, temperature: float, *rest: Any) -> dict[str, Any]:
@@ -118,6 +120,14 @@ def _opened(model: Path, **options: Any) -> Generator:
 
 def _read(file: Path | None) -> str | None:
     return None if file is None else read_text(file, MOST_BYTES, f"at most {MOST_BYTES}")
+
+
+def _fits(made: Generator, said: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a chat leaves an answer half of the context."""
+    try:
+        return len(made.tokens(said)) <= made.context // 2
+    except DataError:
+        return False
 
 
 def _line() -> str | None:

@@ -431,3 +431,6 @@ def test_chat_remembers(file: Path, capsys: pytest.CaptureFixture[str], monkeypa
         ["system", "user"], ["system", "user", "assistant", "user"]
     ]  # fmt: skip
     assert len(capsys.readouterr().out.splitlines()) >= 2
+    typed, asked = iter(["a" * 30, "b" * 10, "c" * 5, "/exit"]), []
+    assert run(["chat", str(file), "--max-tokens", "4", "--threads", "1", "--greedy"]) == 0
+    assert [said[0]["content"][0] for said in asked] == ["a", "b", "b"]  # it outgrew half of the context

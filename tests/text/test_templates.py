@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import time
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bolt_numba.errors import BoltError, DataError, DTypeError, InvalidModelError
@@ -93,6 +96,19 @@ def test_hostile_templates_get_an_error_soon(text: str, monkeypatch: pytest.Monk
         ChatTemplate(text, {})([{"role": "user", "content": "a"}])
     assert time.process_time() - began < 2
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300e3  # KiB
+
+
+def test_damaged_templates_get_an_error_or_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "MOST_SECONDS", 0.1)
+    random = np.random.default_rng(0)
+    whole = [re.split(r"(\W)", text) for text in (*GOOD, *HOSTILE) if len(text) < 2000]
+    for _ in range(300):
+        parts, others = ([*whole[random.integers(len(whole))]] for _ in range(2))
+        first, begin = random.integers(len(parts)), random.integers(len(others))
+        end = first + random.integers(3)
+        parts[first:end] = others[begin : begin + random.integers(6)]
+        with suppress(BoltError):
+            ChatTemplate("".join(parts), {"eos_token": "</s>"})(CHAT)
 
 
 @pytest.mark.parametrize("given", ["Hi", [], [1], [{"role": 1}], [{"content": "x"}], {"role": "user"}, [{"x": set()}]])
