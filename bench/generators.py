@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Prompts = Sequence[Sequence[int]]
+Prompts = Sequence[list[int]]
 CONTEXT, FIRST_WORD = 640, 300
 """Positions of a cache, and the first token that prompts are drawn from: those before may mean something."""
 
@@ -46,11 +46,10 @@ class Bolt:
     def load(self, model: Path, threads: int, task: Task) -> None:
         text = importlib.import_module("bolt_numba.text")
         self.engine = text.Generator(model, sequences=task.sequences, context=CONTEXT, threads=threads)
-        self.engine._batch.ends = frozenset()
+        self.go_on = importlib.import_module("bolt_numba.text.rates").go_on
 
     def generate(self, prompts: Prompts, count: int) -> None:
-        for answer in [self.engine.submit(prompt, max_tokens=count) for prompt in prompts]:
-            answer.result()
+        self.go_on(self.engine, prompts, count)
 
 
 class LlamaCpp:

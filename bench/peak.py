@@ -8,36 +8,27 @@ prints those of f32, and of products of bfloat16 and of bytes, and what one and 
 from __future__ import annotations
 
 import sys
-import threading
 import time
 
 import numpy as np
 
+from bolt_numba.devices.bandwidth import read_gbs
 from bolt_numba.kernels.cpu.language.lang import (
-    BYTES,
     LANES,
     fma,
-    prefetch,
     rows_strided,
     splat,
-    split,
     tile_dot_rows_bf16,
     tile_dot_rows_bytes,
     tile_get,
     tile_set,
     tile_store,
     tile_zeros,
-    vload,
-    vstore,
 )  # fmt: skip
 from bolt_numba.kernels.jit import I64, PTR, Native, native
 from bolt_numba.types import Array
 
 _CHAINS = 12
-READ_BYTES = 512 << 20
-"""What is read at once: beyond every cache."""
-AHEAD = 16 << 10
-"""Bytes between what is read and what is fetched for later; two cores gain a sixth by it."""
 
 
 @native(y=PTR, n=I64)
@@ -100,40 +91,6 @@ def byte_peak_gops(seconds: float = 0.3) -> float:
     fours, out = np.zeros(2 * LANES, np.int32), np.zeros(24 * LANES, np.int32)
     record = byte_peak.record(x=fours, y=out, n=20_000)
     return 20_000 * 24 * LANES * 8 / _shortest(byte_peak, record, seconds) / 1e9
-
-
-@native(x=PTR, y=PTR, n=I64)
-def read_peak(p, tid, nthreads):  # type: ignore[no-untyped-def]
-    """Reads x, ``n`` times 4 vectors, and adds them up.  y: a vector for each thread."""
-    x = p.x
-    lo, hi = split(p.n, tid, nthreads)
-    a, b, c, d = splat(np.float32(0)), splat(np.float32(0)), splat(np.float32(0)), splat(np.float32(0))
-    for i in range(lo, hi):
-        at = x + 4 * BYTES * i
-        for line in range(0, 4 * BYTES, 64):
-            prefetch(at + AHEAD + line)
-        a = a + vload(at)
-        b = b + vload(at + BYTES)
-        c = c + vload(at + 2 * BYTES)
-        d = d + vload(at + 3 * BYTES)
-    vstore(p.y + tid * BYTES, a + b + (c + d))
-
-
-def read_gbs(threads: int = 1, repeat: int = 7) -> float:
-    """GB/s that so many cores read from memory together: the best of some rounds through `READ_BYTES`."""
-    given, out = np.ones(READ_BYTES // 4, np.float32), np.zeros(threads * LANES, np.float32)
-    record = read_peak.record(x=given, y=out, n=READ_BYTES // (4 * BYTES))
-    read_peak.compile()
-    best = float("inf")
-    for _ in range(repeat):
-        workers = [threading.Thread(target=read_peak.call, args=(record, i, threads)) for i in range(threads)]
-        start = time.perf_counter()
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        best = min(best, time.perf_counter() - start)
-    return READ_BYTES / best / 1e9
 
 
 def _shortest(kernel: Native, record: Array, seconds: float) -> float:

@@ -25,8 +25,9 @@ import numpy as np
 from bench import genai
 from bench.contest import Options, Worker, play
 from bench.generators import ENGINES, TASKS
-from bench.peak import byte_peak_gops, read_gbs
+from bench.peak import byte_peak_gops
 from bolt_numba.converters.gguf.container import Gguf, read_container
+from bolt_numba.devices.bandwidth import read_gbs
 from tests.gguf_files import file_of
 from tests.models import fetch
 

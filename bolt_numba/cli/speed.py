@@ -61,9 +61,21 @@ def bench(
     ] = True,
     weights: Weights = None,
     signature: Signature = None,
+    text: Annotated[bool, typer.Option("--text", help="Tokens a second of a model that makes texts.")] = False,
+    sequences: Annotated[
+        int | None, typer.Option("--sequences", min=1, help="With --text: texts at once, or 8.")
+    ] = None,
+    context: Annotated[int | None, typer.Option("--context", min=2, help="With --text: tokens of one, or 640.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure latency, interleaved with other engines in one run; load time and memory in fresh processes."""
+    sizes = {name: size for name, size in (("sequences", sequences), ("context", context)) if size is not None}
+    others = {"vs": vs, "input": input_, "shape": shape, "weights": weights, "signature": signature, "seed": seed}
+    if odd := [name for name, given in (others if text else sizes).items() if given]:
+        raise typer.BadParameter(f"got it {'with' if text else 'without'} --text", param_hint=f"--{odd[0]}")
+    if text:
+        _bench_text(model, {**options, **sizes, "seconds": seconds}, as_json)
+        return
     names = _names(vs)
     for name in names:
         peers.want_installed(name)
@@ -80,6 +92,26 @@ def bench(
         _show(report)
     if any(e.error for e in report.engines):
         raise typer.Exit(1)
+
+
+def _bench_text(model: Path, how: Mapping[str, Any], as_json: bool) -> None:
+    from bolt_numba.devices.bandwidth import read_gbs
+    from bolt_numba.text.rates import rates  # what makes texts is of an extra
+
+    with console.progress(f"making texts with {model.name}"):
+        found = rates(model, **how)
+        memory = read_gbs(found.threads)
+    if as_json:
+        console.write_json({**vars(found), "read_gbs": found.read_gbs, "memory_gbs": memory})
+        return
+    whole = {f"a prompt of {found.prompt_tokens} tokens": found.prompt, "one text": found.one}
+    whole[f"{found.sequences} texts at once"] = found.together
+    rows = [[name, f"{rate:.1f}", console.milliseconds(1 / rate)] for name, rate in whole.items()]
+    console.table(model.name, ("what", "tokens/s", "ms a token"), rows, right=("tokens/s", "ms a token"))
+    console.write(
+        f"A step reads {found.step_mb:.0f} MB: with one text {found.read_gbs:.1f} GB/s of the {memory:.1f} GB/s that "
+        f"memory gives to {found.threads} thread(s)."
+    )
 
 
 def _show(report: benchmark.BenchReport) -> None:
