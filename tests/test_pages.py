@@ -54,6 +54,7 @@ ELSEWHERE = {
     "docs/plugins/simnpu.md": "tests/plugins/test_tools.py runs it",
     "docs/onnxruntime.md": "tests/test_onnxruntime_page.py runs them",
     "docs/readers/caffe.md": "tests/test_reader_pages.py runs it",
+    "docs/readers/gguf.md": "tests/test_reader_pages.py runs it",
     "docs/readers/onnx.md": "tests/test_reader_pages.py runs it",
     "docs/readers/paddle.md": "tests/test_reader_pages.py runs it",
     "docs/readers/tflite.md": "tests/test_reader_pages.py runs it",

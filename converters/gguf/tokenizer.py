@@ -109,21 +109,14 @@ class _Vocabulary:
 
     def by_words(self, rules: str) -> dict[str, Any]:
         """Bytes that are merged within words, by ranks."""
-        pairs = (self._pair(text) for text in self.texts("merges"))
-        vocab = self.vocab
-        merges = [(a, b) for a, b in pairs if a in vocab and b in vocab and a + b in vocab]
+        vocab, pairs = self.vocab, ((text, *text.partition(" ")) for text in self.texts("merges"))
+        merges = [text for text, a, _, b in pairs if b and a in vocab and b in vocab and a + b in vocab]
         cuts = [
             {"type": "Split", "pattern": {"Regex": r}, "behavior": "Isolated", "invert": False} for r in RULES[rules]
         ]
         bytewise = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
         before = {"type": "Sequence", "pretokenizers": [*cuts, bytewise]}
         return self._json(merges, ignore_merges=rules in WHOLE) | {"pre_tokenizer": before, "decoder": bytewise}
-
-    def _pair(self, text: str) -> tuple[str, str]:
-        at = text.find(" ", 1)
-        if at < 0:
-            raise self.invalid("merges", f"{text!r:.40}", "two tokens with a space between them")
-        return text[:at], text[at + 1 :]
 
     def by_scores(self) -> dict[str, Any]:
         """Letters that are merged to the token of the highest score, and bytes in the place of other letters."""
@@ -144,7 +137,7 @@ class _Vocabulary:
             "decoder": {"type": "Sequence", "decoders": decoders},
         }
 
-    def _json(self, merges: list[tuple[str, str]], **settings: Any) -> dict[str, Any]:
+    def _json(self, merges: Sequence[object], **settings: Any) -> dict[str, Any]:
         plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
         added = [
             {"id": i, "content": self.tokens[i], **plain, "special": int(self.kinds[i]) != USER}

@@ -78,7 +78,6 @@ def extra(**values: Any) -> Callable[[Tiny], Any]:
         (lambda tiny: tiny.extra.update({"general.alignment": 48}), "'general.alignment': got 48, wanted a power"),
         (lambda tiny: tiny.data()[:-1], "tensor 'blk.1.ffn_down.weight': got bytes up to .* the file is cut off"),
         (lambda tiny: tiny.matrix("rope_freqs", 1, 24), r"tensor 'rope_freqs.weight': shape: got \(1, 24\), wanted"),
-        (extra(merges=["he"]), "key 'tokenizer.ggml.merges': got 'he', wanted two tokens with a space between"),
         (extra(tokens=5), "key 'tokenizer.ggml.tokens': got int, wanted a list of texts"),
         (extra(token_type=np.zeros(3, np.int32)), "key 'tokenizer.ggml.token_type': got 3, wanted 29 numbers"),
         (extra(eos_token_id=29), "key 'tokenizer.ggml.eos_token_id': got 29, wanted 0 to 28"),
