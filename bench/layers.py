@@ -15,6 +15,8 @@ from bolt_numba.ops.arrays import generate as fill
 from bolt_numba.ops.layers import norm, pool, recurrent, resize
 from bolt_numba.ops.layers.attention import attention, rotary
 from bolt_numba.ops.layers.products import conv, integer_products, matmul
+from bolt_numba.ops.layers.products.forms import FORMS
+from bolt_numba.ops.layers.products.matmul_forms import MatMulForm
 from bolt_numba.ops.registry import Op
 from bolt_numba.types import Array
 from tests.cases import CASES
@@ -109,6 +111,21 @@ def of_bytes() -> Iterator[Case]:
     yield byte_product("BERT-base, 128 x 768 x 3072", 128, 768, 3072)
     yield byte_product("MiniLM, 128 x 384 x 1536", 128, 384, 1536)
     yield byte_product("one row, 768 x 3072", 1, 768, 3072)
+
+
+def form_product(label: str, name: str, m: int, k: int, n: int) -> Case:
+    """Weights of any codes, of small scales."""
+    form = FORMS[name]
+    raw = some_bytes(n, k // form.block * form.size)
+    for at in (form.scale, form.offset) if form.middle is None else (form.scale,):
+        form.blocks(raw)[..., at : at + 2] = np.full(1, 0.01, np.float16).view(np.uint8)
+    return Case(f"{label}, {name}", MatMulForm(name), (normal(m, k), raw), 2.0 * m * k * n)
+
+
+def of_forms() -> Iterator[Case]:
+    yield form_product("SmolLM2, one row to tokens", "Q8_0", 1, 576, 49152)
+    for name in ("Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0"):
+        yield form_product("1B, 512 x 2048 x 2048", name, 512, 2048, 2048)
 
 
 def products() -> Iterator[Case]:
@@ -215,7 +232,7 @@ def rest() -> Iterator[Case]:
 
 def layers() -> list[Case]:
     """Layers of real networks."""
-    return [*convolutions(), *products(), *of_bytes(), *moves(), *rarer(), *indexed(), *rest()]
+    return [*convolutions(), *products(), *of_bytes(), *of_forms(), *moves(), *rarer(), *indexed(), *rest()]
 
 
 def largest_test_case(op: type[Op], accepts: Callable[[Case], bool], draws: int = 60) -> Case | None:
