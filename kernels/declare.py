@@ -77,7 +77,7 @@ WORDS = (
     "splat", "iota", "lanes_below", "fma", "select", "vmax", "vmin", "vmaximum", "vminimum", "vabs", "vsqrt", "vfloor",
     "vceil", "vround", "vtrunc", "copysign", "bits_of", "f32_of_bits", "pair_bf16", "dot_bytes", "to_f32", "to_i32",
     "round_i32", "shift_right_logical", "any_lane", "all_lanes", "reduce_add", "reduce_mul", "reduce_max", "reduce_min",
-    "lane", "with_lane", "interleave_low", "interleave_high", "even_lanes", "odd_lanes", "permute",
+    "lane", "with_lane", "interleave_low", "interleave_high", "even_lanes", "odd_lanes", "permute", "dot_low_bytes",
     # raw bytes
     "max_u8", "max_i8", "pack_u8", "pack_i8", "codes_u8", "codes_i8", "lookup_bytes", "lookup_f32", "transpose_16x16",
     # tiles

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from bolt_numba.errors import DataError, OptionError, ShapeError
+from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, dot_low_bytes, native, splat, vload_i32, vstore
+from bolt_numba.kernels.jit import PTR
 from bolt_numba.ops.layers.products.forms import FORMS
 from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 from bolt_numba.ops.layers.products.matmul_forms import LEVELS_OF_TWO, LEVELS_OF_X, GatherForm, MatMulForm, rounded_rows
@@ -129,3 +131,16 @@ def test_what_does_not_fit_is_refused() -> None:
         GatherForm("Q9_9").infer(raw, TensorType(I64, (1,)))
     with pytest.raises(DataError, match=r"GatherForm: indices\[1\]: got 3, wanted -3 to 2"):
         GatherForm("Q8_0").reference(np.zeros((3, 34), U8), np.array([0, 3]))
+
+
+@native(x=PTR, y=PTR, to=PTR, extents=lambda a: dict.fromkeys(("x", "y", "to"), BYTES))
+def low_dots(p, tid, nthreads):  # type: ignore[no-untyped-def]
+    """x: u8 [BYTES] · y: i8 [BYTES] · to: i32 [LANES]."""
+    vstore(p.to, dot_low_bytes(splat(np.int32(7)), vload_i32(p.x), vload_i32(p.y)))
+
+
+@pytest.mark.parametrize(("low", "high"), [(-128, -127), (127, 127), (-128, 127)])
+def test_products_of_bytes_do_not_saturate(low: int, high: int) -> None:
+    x, y, to = np.full(BYTES, 127, U8), RNG.integers(low, high + 1, BYTES).astype(np.int8), np.empty(LANES, np.int32)
+    low_dots.run(x=x, y=y, to=to)
+    assert np.array_equal(to, 7 + (x.astype(int) * y).reshape(-1, 4).sum(1))

@@ -71,3 +71,18 @@ def dot_bytes_value(b, acc, x, y):
 def dot_bytes(b, acc, x, y):
     """i32 lanes of ``acc`` plus the four products of a u8 of ``x`` and an i8 of ``y``."""
     return dot_bytes_value(b, acc, x, y)
+
+
+@word(INT, INT, INT, INT)
+def dot_low_bytes(b, acc, x, y):
+    """`dot_bytes` where no byte of ``x`` is above 127."""
+    ty, count = acc.type, acc.type.count
+    if not target().is_x86:
+        return _signed_neon(b, acc, x, y)
+    if target().has_vnni or "ssse3" not in target().features:
+        return dot_bytes_value(b, acc, x, y)
+    pairs, narrow = ir.VectorType(I16, 2 * count), ir.VectorType(I8, 4 * count)
+    name = {16: "avx512.pmaddubs.w.512", 8: "avx2.pmadd.ub.sw", 4: "ssse3.pmadd.ub.sw.128"}[count]
+    sums = call(b, f"llvm.x86.{name}", pairs, [b.bitcast(x, narrow), b.bitcast(y, narrow)])
+    name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[count]
+    return b.add(acc, call(b, f"llvm.x86.{name}", ty, [sums, constant(pairs, 1)]))

@@ -154,6 +154,7 @@ def _indented(lines: Sequence[str]) -> list[str]:
 def _unit(layout: Layout, rows: range, planes: int) -> list[str]:
     """Lines for a unit of a tile: sums of products of bytes, then scales; ``w`` and the rows of x move on."""
     size, factors = record_bytes(layout.unit, planes), 2 * layout.factor_bytes
+    dot = "dot_bytes" if layout.bits == 8 else "dot_low_bytes"
     lines, words = [f"codes = w + {factors} * LANES"], (code_words(layout, v) for v in (0, 1))
     for r in rows:
         start = "np.int32(0)" if layout.middle is None else f"load_i32(x{r} + {size - 4})"
@@ -164,7 +165,7 @@ def _unit(layout: Layout, rows: range, planes: int) -> list[str]:
         for r in rows:
             for plane, into in enumerate("ui" if planes > 1 else "i"):
                 lines.append(f"y = splat(load_i32(x{r} + {layout.unit * plane + 4 * i}))")
-                lines += [f"{into}{r}{v} = dot_bytes({into}{r}{v}, c{v}, y)" for v in (0, 1)]
+                lines += [f"{into}{r}{v} = {dot}({into}{r}{v}, c{v}, y)" for v in (0, 1)]
     for v in (0, 1):
         for j, (name, load) in enumerate(zip("so"[: layout.numbers], ("vload_i8", "vload_u8"), strict=False)):
             factor = f"to_f32({load}(w + {2 * j + v} * LANES)) * " if factors else ""
