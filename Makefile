@@ -209,7 +209,7 @@ attack: $(STAMP) ## Attack the engine at length: operands, altered models, damag
 
 TARGET ?= onnx
 SECONDS ?= 600
-fuzz: $(STAMP) ## Fuzz what reads files, by coverage: make fuzz TARGET=tflite SECONDS=600 (or caffe, paddle, onnx, bolt, packed, program, flow).
+fuzz: $(STAMP) ## Fuzz what reads files, by coverage: make fuzz TARGET=tflite SECONDS=600 (or caffe, paddle, gguf, onnx, bolt, packed, program, flow).
 	$(BIN)/python -m pip install --quiet -r tests/fuzz/requirements.txt
 	$(BIN)/python -W ignore -m tests.fuzz run $(TARGET) --seconds $(SECONDS)
 

@@ -186,7 +186,8 @@ class Tiny:
         )
         q, k = (self._turned(y, layer, f"{at}attn_{part}_norm") for y, part in ((q, "q"), (k, "k")))
         k, v = (np.repeat(y, self.heads // self.kv_heads, axis=1) for y in (k, v))
-        scores = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(d)
+        is_large = self.arch == "gemma2" and self.layers >= 46
+        scores = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(self.width / self.heads if is_large else d)
         scores = 50 * np.tanh(scores / 50) if self.arch == "gemma2" else scores
         ago = np.arange(n)[:, None] - np.arange(n)
         scores = np.where((ago < 0) | (ago >= self._window(layer)), -np.inf, scores)
@@ -205,7 +206,8 @@ class Tiny:
         if self.arch == "smollm3" and layer % 4 == 3:
             return x
         size = self.keys.get("rope.dimension_count", self.head)
-        base = 10000.0 if self.arch == "gemma3" and self._is_local(layer) else 100.0
+        is_local = self.arch == "gemma3" and self._is_local(layer)
+        base = self.keys.get("rope.freq_base_swa", 10000.0) if is_local else 100.0
         turned = x.copy()
         for pair in range(size // 2):
             a, b = (2 * pair, 2 * pair + 1) if self.arch in ("llama", "smollm3") else (pair, pair + size // 2)

@@ -149,7 +149,7 @@ class DecoderSizes:
         sines = self.real("rope.scaling.attn_factor", 1.0)
         if (local and self.family.local_base) or kind == "none":
             return plain.astype(F32), sines
-        factor = self.real("rope.scaling.factor", 0.0) or self.real("rope.scale_linear", 0.0) or 1.0
+        factor = self.real("rope.scaling.factor", 1.0) or 1.0  # files have 0 for none
         if kind == "yarn":
             ends = [self._pair_of(base, self.real(f"rope.scaling.yarn_{key}", turns)) for key, turns in TURNS.items()]
             low, high = max(0, math.floor(ends[0])), min(self.turned - 1, math.ceil(ends[1]))

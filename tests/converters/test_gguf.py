@@ -15,6 +15,7 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.cli import app
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.layers.products.forms import FORMS
 from bolt_numba.types import Array
 from tests import models
@@ -62,6 +63,21 @@ def played(graph: Graph, ids: Array, pieces: Sequence[int], room: int = 12, star
 def test_families_compute_what_plain_numpy_does(tiny: Tiny, tmp_path: Path) -> None:
     made = played(load(tiny.data(), tmp_path), IDS, (5, 1, 1, 2))
     np.testing.assert_allclose(made, np.stack([tiny.logits(ids) for ids in IDS]), rtol=0, atol=1e-4)
+
+
+VARIANTS = {
+    "many layers": Tiny("gemma2", layers=46, attention__sliding_window=3),
+    "an own base of angles": Tiny("gemma3", layers=2, attention__sliding_window=3, rope__freq_base_swa=50.0),
+    "a number for each layer": Tiny("llama", attention__head_count_kv=np.array([2, 2], np.int32)),
+}
+
+
+@pytest.mark.parametrize("tiny", VARIANTS.values(), ids=VARIANTS)
+def test_families_have_variants(tiny: Tiny) -> None:
+    feeds = {"input_ids": IDS, "past_lengths": np.zeros(2, np.int32), "rows": np.arange(IDS.size)}
+    graph = bn.load(tiny.data())
+    made = interpret(graph, feeds | {v.name: np.zeros((2, 2, 12, 8), np.float32) for v in graph.inputs[3:]})["logits"]
+    np.testing.assert_allclose(made, np.concatenate([tiny.logits(ids) for ids in IDS]), rtol=0, atol=1e-4)
 
 
 FACTORS = np.random.default_rng(2).uniform(1, 8, 4)
