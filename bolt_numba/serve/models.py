@@ -249,8 +249,13 @@ class ServedModel:
         task = self.flow.submit(feeds, stream=stream, deadline=asked.left(seconds), timeout=0, priority=asked.priority)
         if stream is not None and asked.parameters.get("sequence_end"):
             self._end_sequence(stream)  # the run has its state: a request that comes now begins another sequence
-        run = asyncio.wrap_future(task)
-        return await (run if asked.gone is None else _unless_gone(run, asked.gone))
+        run, node = asyncio.wrap_future(task), f"node {self.name!r}: "
+        try:
+            return await (run if asked.gone is None else _unless_gone(run, asked.gone))
+        except BoltError as error:
+            if self.session is None or not str(error).startswith(node):
+                raise
+            raise type(error)(f"model {self.name!r}: {str(error).removeprefix(node)}") from error
 
     def _sequence(self, asked: RequestTerms) -> Any:
         """The sequence of a request to a model that keeps a state.  Raises RequestError where there are too many."""

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ MOST_HEADERS = 1 << 20
 MEASURED_S = 5.0
 """Between looks at what a process holds, where another one may be asked for it."""
 LIVE = b"/v2/health/live"
+SWITCH_S = 1e-3
+"""Seconds that one thread keeps Python's lock from another: runs end late where many requests are refused meanwhile."""
 LAST_S = 2.0
 """Seconds to close what no request needs any more."""
 
@@ -57,6 +60,7 @@ def listening(option: str, host: str, port: int, shared: bool = False) -> socket
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
     """Run an event loop to the end of a coroutine: uvloop's where it is installed."""
+    sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=uvicorn.Config(Starlette(), log_config=None).get_loop_factory()) as runner:
         runner.run(main)
 

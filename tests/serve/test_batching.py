@@ -68,6 +68,7 @@ def test_a_request_at_fault_does_not_spoil_its_batch(tmp_path: Path, monkeypatch
     monkeypatch.setattr(models, "QUICK_S", 0.0)  # no quick run
     found = together(model, [{"x": np.full((1, 1), i, "f4"), "i": np.array([i])} for i in (0, 1, 7, 0)])
     assert isinstance(found[2], DataError)
+    assert str(found[2]).startswith("model 'm': ")
     assert [float(found[i]["y"][0, 0]) for i in (0, 1, 3)] == [10, 21, 10]
     assert max(model.flow.statistics().nodes["m"].batches) == 4
 
