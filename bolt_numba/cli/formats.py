@@ -28,8 +28,8 @@ def _tables() -> Iterator[tuple[str, str, dict[str, list[Reader]]]]:
     """Format, domain and the readers of it by operator, the newest of each first."""
     for key in sorted(FORMATS):
         package = f"bolt_numba.converters.{key}"
-        if importlib.util.find_spec(package) is None:
-            continue
+        if importlib.util.find_spec(package) is None or importlib.util.find_spec(f"{package}.reading") is None:
+            continue  # not here, or a format without operators, such as GGUF
         found = getattr(importlib.import_module(f"{package}.reading.registry"), key.upper())
         readers: Readers = getattr(found, "readers", found)  # Paddle's also hold spellings
         readers.load_all()
