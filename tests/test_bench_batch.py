@@ -37,7 +37,7 @@ def test_a_row_tells_the_rates_of_workers_and_of_one_process(monkeypatch: pytest
     monkeypatch.setattr(bench.time, "perf_counter", lambda: clock[0])
     monkeypatch.setitem(bench.ENGINES, "ours", Engine)
     row = bench.compare("ours", "images", "m.bolt", 2, 10.0)
-    assert row == "| ours | images | 64.0 | 32.0 | 2.00 |"
+    assert row == "| ours | images | 256.0 | 128.0 | 2.00 |"
     assert done[-5:] == [("many", 10), ("alone", 10)] * 2 + [("closed", 0)]
 
 

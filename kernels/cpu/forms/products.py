@@ -1,8 +1,8 @@
 """Products of rows of x that are rounded with weights of 2 to 8 bits in planes (see `planes`).
 
 A group of 32 elements of x becomes whole numbers of 16 bits, which are multiplied as two planes of bytes: one row is
-bound by memory, so the second costs nothing there, and results are as near as sums of floats.  Where a model or
-``numerics="fast"`` asks for it, they are of 8 bits.
+bound by memory, so the second costs nothing there, and results are almost as near as sums of floats.  Where a model or
+``numerics="fast"`` asks for it they are of 8 bits, and of 24 for ``strict``.
 
 One row is bound by memory: a panel is read from one end to the other, and its numbers with it.  More rows share what
 is made of a panel's codes, up to `TALL` at a time, so that products of bytes are what takes time.  Each result is
@@ -56,14 +56,16 @@ from bolt_numba.ops.layers.products.forms import FORMS, Form
 from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits, unpacked
 from bolt_numba.ops.layers.products.matmul_forms import (
     LEAST_OF_A_GROUP,
+    LEVELS_OF_THREE,
     LEVELS_OF_TWO,
     LEVELS_OF_X,
     ROUNDED_TOGETHER,
     MatMulForm,
 )
 
-TALL = (6, 4) if target().registers >= 32 else (2, 2)
-"""Rows whose sums of a unit have registers beside those of all, of one plane of x and of two."""
+TALL = (6, 4, 3) if target().registers >= 32 else (2, 2, 1)
+"""Rows whose sums of a unit have registers beside those of all, of one plane of x, of two and of three."""
+LEVELS = (LEVELS_OF_X, LEVELS_OF_TWO, LEVELS_OF_THREE)
 AHEAD = 8192
 """Bytes of weights between what is read and what is asked for: the processor asks ahead within a page alone."""
 FEW_TILES = 2
@@ -84,7 +86,7 @@ def _rounded(row: int, a: Numbers) -> dict[str, Reach]:
 @cache
 def round_rows(unit: int, planes: int) -> Native:
     """Kernel that rounds rows of x to records of their units, see `record_bytes`."""
-    size, levels = record_bytes(unit, planes), (LEVELS_OF_X, LEVELS_OF_TWO)[planes - 1]
+    size, levels = record_bytes(unit, planes), LEVELS[planes - 1]
     whole = ROUNDED_TOGETHER // unit * size
 
     @inline
@@ -99,9 +101,9 @@ def round_rows(unit: int, planes: int) -> Native:
             for i in range(first, first + unit, LANES):
                 v, at = round_i32(some(x + 4 * i, left - i) * by), to + i - first
                 total = total + v
-                if planes > 1:
+                for plane in range(planes - 1, 0, -1):
                     upper = (v + np.int32(128)) >> np.int32(8)
-                    vstore_u8(at + unit, v - (upper << np.int32(8)))
+                    vstore_u8(at + unit * plane, v - (upper << np.int32(8)))
                     v = upper
                 vstore_u8(at, v)
             number = reduce_add(total)
@@ -120,7 +122,7 @@ def round_rows(unit: int, planes: int) -> Native:
         """x: f32 [rows][k] · to: [padded][groups][units of a group], zeros where there are no rows.
 
         A record ends with the sum of its whole numbers: times -middle as i32, or where middle is 0 times the scale as
-        f32.  Of two planes the first has the upper halves, rounded, and the second what is left.
+        f32.  Of several planes the first has the upper bytes, rounded, and the next ones what is left.
         """
         lo, hi = split(p.padded * p.groups, tid, nthreads)
         row, group, to = lo // p.groups, lo % p.groups, p.to + whole * lo
@@ -151,29 +153,41 @@ def _indented(lines: Sequence[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
+def middle_of(layout: Layout, planes: int) -> int:
+    """By what sums of a unit are multiplied where sums of products begin; 0: with offsets, and where that is too large.
+
+    An i32 holds 32 products of a code and 16 bits.
+    """
+    return 0 if planes == len(LEVELS) else layout.middle or 0
+
+
 def _unit(layout: Layout, rows: range, planes: int) -> list[str]:
     """Lines for a unit of a tile: sums of products of bytes, then scales; ``w`` and the rows of x move on."""
-    size, factors = record_bytes(layout.unit, planes), 2 * layout.factor_bytes
-    dot = "dot_bytes" if layout.bits == 8 else "dot_low_bytes"
+    size, factors, sums = record_bytes(layout.unit, planes), 2 * layout.factor_bytes, "hui"[-planes:]
+    middle, dot = middle_of(layout, planes), "dot_bytes" if layout.bits == 8 else "dot_low_bytes"
     lines, words = [f"codes = w + {factors} * LANES"], (code_words(layout, v) for v in (0, 1))
     for r in rows:
-        start = "np.int32(0)" if layout.middle is None else f"load_i32(x{r} + {size - 4})"
+        start = f"load_i32(x{r} + {size - 4})" if middle else "np.int32(0)"
         lines += [f"y = splat({start})", f"i{r}0, i{r}1 = y, y"]
-        lines += [f"u{r}0, u{r}1 = splat(np.int32(0)), splat(np.int32(0))"] * (planes - 1)
+        lines += [f"{name}{r}0, {name}{r}1 = splat(np.int32(0)), splat(np.int32(0))" for name in sums[:-1]]
     for (i, loads, codes), (_, others, second) in zip(*words, strict=True):
         lines += [*loads, *others, f"c0, c1 = {codes}, {second}"]
         for r in rows:
-            for plane, into in enumerate("ui" if planes > 1 else "i"):
+            for plane, into in enumerate(sums):
                 lines.append(f"y = splat(load_i32(x{r} + {layout.unit * plane + 4 * i}))")
                 lines += [f"{into}{r}{v} = {dot}({into}{r}{v}, c{v}, y)" for v in (0, 1)]
     for v in (0, 1):
         for j, (name, load) in enumerate(zip("so"[: layout.numbers], ("vload_i8", "vload_u8"), strict=False)):
             factor = f"to_f32({load}(w + {2 * j + v} * LANES)) * " if factors else ""
             lines.append(f"{name} = {factor}{name}{v}")
+        if layout.middle and not middle:
+            lines.append(f"o = s * np.float32({-layout.middle})")
         for r in rows:
-            lines += [f"i{r}{v} = i{r}{v} + (u{r}{v} << np.int32(8))"] * (planes - 1)
-            lines.append(f"a{r}{v} = fma(to_f32(i{r}{v}) * s, splat(load_f32(x{r} + {size - 8})), a{r}{v})")
-            if layout.middle is None:
+            lines += [f"i{r}{v} = i{r}{v} + (u{r}{v} << np.int32(8))"] * ("u" in sums)
+            total = f"fma(to_f32(h{r}{v}), splat(np.float32({1 << 16})), to_f32(i{r}{v}))"
+            total = total if "h" in sums else f"to_f32(i{r}{v})"
+            lines.append(f"a{r}{v} = fma({total} * s, splat(load_f32(x{r} + {size - 8})), a{r}{v})")
+            if not middle:
                 lines.append(f"a{r}{v} = fma(o, splat(load_f32(x{r} + {size - 4})), a{r}{v})")
     lines += [
         f"prefetch(w + {AHEAD + at})" for at in range(0, LANES * (factors + layout.unit * layout.bits // 4), LINE)
@@ -271,7 +285,7 @@ def rounded_steps(
     x = Scratch(row * tiles * height)
     rounding: dict[str, Argument] = {
         "x": In(0), "to": x, "rows": m, "padded": tiles * height, "k": k,
-        "groups": chunks * (layout.chunk // ROUNDED_TOGETHER), "middle": layout.middle or 0,
+        "groups": chunks * (layout.chunk // ROUNDED_TOGETHER), "middle": middle_of(layout, planes),
     }  # fmt: skip
     main: dict[str, Argument] = {
         "x": x, "row": row, "w": w, "panel": panel, "bias": bias, "y": Out(0), "n": n, "rows": m, "tiles": tiles,
@@ -291,7 +305,13 @@ def _accepts(op: MatMulForm, ins: Types) -> bool:
     return x.size > 0 and raw.size > 0
 
 
-@kernel(MatMulForm, accepts=_accepts, numerics="default")
+@kernel(MatMulForm, accepts=_accepts)
+def matmul_form_strict(op: MatMulForm, ins: Types, outs: Outs, context: Context) -> list[Step]:
+    """Rounds x to 24 bits, as many as floats have."""
+    return _steps_of_form(op, ins, context, 3)
+
+
+@kernel(MatMulForm, accepts=_accepts, numerics="default", rank=1)
 def matmul_form(op: MatMulForm, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Rounds x to 16 bits, then multiplies bytes."""
     return _steps_of_form(op, ins, context, 2)
@@ -302,7 +322,7 @@ def _error_of_bytes(op: MatMulForm, ins: Given, context: Context) -> float:
     return 4 / float(LEVELS_OF_X)
 
 
-@kernel(MatMulForm, accepts=_accepts, numerics="fast", rank=1, error=_error_of_bytes)
+@kernel(MatMulForm, accepts=_accepts, numerics="fast", rank=2, error=_error_of_bytes)
 def matmul_form_of_bytes(op: MatMulForm, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Rounds x to 8 bits."""
     return _steps_of_form(op, ins, context, 1)

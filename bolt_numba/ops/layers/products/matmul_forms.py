@@ -21,14 +21,14 @@ OptionalArray: TypeAlias = "Array | None"
 ROUNDED_TOGETHER = 32
 """Elements of a row of x that are rounded by one scale."""
 LEVELS_OF_X = np.float32(127)
-LEVELS_OF_TWO = np.float32(127 * 256 + 127)
-"""The greatest number of 16 bits whose rounded upper half is a signed byte."""
+LEVELS_OF_TWO, LEVELS_OF_THREE = np.float32(0x7F7F), np.float32(0x7F7F00)
+"""Numbers of 16 and 24 bits whose upper bytes, rounded, are signed ones, even if a product in f32 is a little more."""
 LEAST_OF_A_GROUP = np.float32(1e-30)
 """Groups of smaller numbers are rounded as if this were their greatest, whose reciprocal is finite."""
 
 
 def rounded_rows(x: Array, levels: np.float32 = LEVELS_OF_X) -> Array:
-    """X [..., k] f32 as it is where 8 bits hold each element, or 16 with `LEVELS_OF_TWO`.
+    """X [..., k] f32 as it is where 8 bits hold each element, 16 with `LEVELS_OF_TWO`, 24 with three.
 
     A group of 32 along k has the scale max(abs) / levels, and its elements are rounded to whole multiples of it, half
     to even: none changes by more than half a scale.  A group that is not finite is NaN.
