@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from bolt_numba.text.generator import Generator
     from bolt_numba.text.sampling import Likely, Sampling
     from bolt_numba.text.tokens import TokenRow, TruncationWarning
+    from bolt_numba.text.translator import Translation, Translator
 
 _HOME = {
     "Answer": "answers", "Encoder": "encoder", "Generation": "answers", "Generator": "generator", "Likely": "sampling",
-    "TextPiece": "answers", "Sampling": "sampling", "TokenRow": "tokens", "TruncationWarning": "tokens",
+    "TextPiece": "answers", "Sampling": "sampling", "TokenRow": "tokens", "Translation": "translator",
+    "Translator": "translator", "TruncationWarning": "tokens",
 }  # fmt: skip
 """Where each name lives; a program that only embeds does without what generates."""
 __all__ = [
@@ -29,6 +31,8 @@ __all__ = [
     "Sampling",
     "TextPiece",
     "TokenRow",
+    "Translation",
+    "Translator",
     "TruncationWarning",
 ]  # fmt: skip
 

@@ -1,0 +1,147 @@
+"""Beam search: of the texts that begin alike the few likeliest are kept, token by token, as transformers does it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bolt_numba.base.errors import DataError, OptionError
+from bolt_numba.base.options import count_of
+from bolt_numba.base.records import record
+from bolt_numba.base.types import Array
+from bolt_numba.text.sampling import logprobs
+
+NEVER = "never"
+MOST_BEAMS = 64
+
+
+@record(frozen=True)
+class BeamSettings:
+    """How a text is searched for; raises OptionError for a value that cannot be.
+
+    max_tokens: of a text.  num_beams: texts that are kept; 1: the likeliest token each time.  length_penalty: the power
+    of the length by which the logarithm of a text's probability is divided.  early_stopping: True: end when so many
+    texts have ended; False: when those under way are no likelier at their length; "never": when none can become so.
+    no_repeat_ngram_size: so many tokens do not follow each other twice; 0: they may.  min_tokens: none ends before.
+    never, at_first: tokens that are not chosen, at all or as the first.  begin_with, end_with: the first token, and the
+    last where nothing else ends a text; None: any.
+    """
+
+    max_tokens: int = 256
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+    no_repeat_ngram_size: int = 0
+    min_tokens: int = 0
+    never: Sequence[int] = ()
+    at_first: Sequence[int] = ()
+    begin_with: int | None = None
+    end_with: int | None = None
+
+    def __post_init__(self) -> None:
+        count_of("max_tokens", self.max_tokens)
+        if count_of("num_beams", self.num_beams) > MOST_BEAMS:
+            raise OptionError(f"num_beams: got {self.num_beams}, wanted at most {MOST_BEAMS}")
+        penalty: Any = self.length_penalty
+        if isinstance(penalty, bool) or not isinstance(penalty, (int, float)) or not math.isfinite(penalty):
+            raise OptionError(f"length_penalty: got {penalty!r:.80}, wanted a number")
+        if not isinstance(self.early_stopping, bool) and self.early_stopping != NEVER:
+            raise OptionError(f"early_stopping: got {self.early_stopping!r:.80}, wanted True, False or {NEVER!r}")
+        for name in ("no_repeat_ngram_size", "min_tokens"):
+            given: Any = getattr(self, name)
+            if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+                raise OptionError(f"{name}: got {given!r:.80}, wanted a whole number from 0")
+
+        tokens: Any = [
+            *self.never,
+            *self.at_first,
+            *(one for one in (self.begin_with, self.end_with) if one is not None),
+        ]
+        if odd := [one for one in tokens if type(one) is not int or one < 0]:
+            raise OptionError(f"never, at_first, begin_with, end_with: got {odd[0]!r:.80}, wanted tokens")
+
+    def bound(self, scores: Array, tokens: Sequence[int], first: int, ends: frozenset[int]) -> None:
+        """Put what may not follow these tokens out of reach.  first: how many of them the text was begun with."""
+        made = len(tokens) - first
+        if max(*self.never, *self.at_first, *ends, self.begin_with or 0, self.end_with or 0, 0, 0) >= len(scores):
+            raise OptionError(f"never, at_first, begin_with, end_with: got more, wanted tokens below {len(scores)}")
+        forced = self.begin_with if made == 0 else self.end_with if made == self.max_tokens - 1 else None
+        size = self.no_repeat_ngram_size
+        if size and len(tokens) >= size:
+            last = [*tokens[len(tokens) + 1 - size :]]
+            starts = range(len(tokens) + 1 - size)
+            scores[[tokens[i + size - 1] for i in starts if [*tokens[i : i + size - 1]] == last]] = -math.inf
+        if made < self.min_tokens:
+            scores[[*ends]] = -math.inf
+        if forced is not None:
+            scores[:] = -math.inf
+            scores[forced] = 0.0
+        begins = made == (self.begin_with is not None)
+        scores[[*self.never, *(self.at_first if begins else ())]] = -math.inf
+
+
+class Beams:
+    """The search for one text.
+
+    begin: tokens before the first that is searched for.  ends: tokens that end a text.
+    tokens: of the texts under way, f64 scores of them; only the first counts at first.  found: texts that have ended,
+    the likeliest first, with their scores.
+    """
+
+    def __init__(self, settings: BeamSettings, begin: Sequence[int], ends: Sequence[int]) -> None:
+        self.settings, self.first, self.ends = settings, len(begin), frozenset(ends)
+        self.tokens: list[list[int]] = [[*begin]]
+        self.scores = np.zeros(1)
+        self.found: list[tuple[float, list[int]]] = []
+        self.is_done = False
+
+    def step(self, logits: Array) -> list[int]:
+        """Take logits f32[texts under way, vocabulary], and give which of them each text goes on from now.
+
+        Raises DataError for what is no number.
+        """
+        settings, count, made = self.settings, self.settings.num_beams, len(self.tokens[0]) - self.first + 1
+        rows = logprobs(logits)
+        for row, tokens in zip(rows, self.tokens, strict=True):
+            settings.bound(row, tokens, self.first, self.ends)
+        flat = (rows + self.scores[:, None]).reshape(-1)
+        if np.isnan(flat.max()):
+            raise DataError("logits: got what is no number, wanted numbers")
+        kept = min(count * max(2, 1 + len(self.ends)), flat.size) if count > 1 else 1
+        best = np.argpartition(flat, flat.size - kept)[flat.size - kept :]
+        best = best[np.lexsort((best, -flat[best]))]  # of equal ones the first
+        under_way, ended = list[tuple[float, int, int]](), list[tuple[float, list[int]]]()
+        for place, at in enumerate(best.tolist()):
+            score, (source, token) = float(flat[at]), divmod(at, rows.shape[1])
+            if score == -math.inf:
+                break
+            if token not in self.ends and made < settings.max_tokens:
+                under_way.append((score, source, token))
+            elif place < count:
+                ended.append((score / made**settings.length_penalty, [*self.tokens[source], token]))
+        if not (settings.early_stopping is True and len(self.found) == count):
+            self.found = sorted([*self.found, *ended], key=lambda row: -row[0])[:count]
+        under_way = under_way[:count]
+        self.is_done = not under_way or (len(self.found) == count and not self._may_improve(under_way[0][0], made))
+        if self.is_done:
+            return []
+        self.tokens = [[*self.tokens[source], token] for _, source, token in under_way]
+        self.scores = np.array([score for score, _, _ in under_way])
+        return [source for _, source, _ in under_way]
+
+    def _may_improve(self, best: float, made: int) -> bool:
+        """Whether a text under way may become likelier than the least of those that have ended."""
+        settings = self.settings
+        if settings.early_stopping is True or settings.num_beams == 1:
+            return False
+        is_longest = settings.early_stopping == NEVER and settings.length_penalty > 0
+        length: int = settings.max_tokens if is_longest else made
+        return bool(best / length**settings.length_penalty > self.found[-1][0])
+
+    def result(self) -> tuple[float, list[int]]:
+        """The likeliest text, without what it began with, and its score."""
+        score, tokens = max(self.found, key=lambda row: row[0], default=(float(self.scores[0]), self.tokens[0]))
+        return score, tokens[self.first :]
