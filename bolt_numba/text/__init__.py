@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from bolt_numba.text.generator import Generator
     from bolt_numba.text.sampling import Likely, Sampling
     from bolt_numba.text.tokens import TokenRow, TruncationWarning
-    from bolt_numba.text.translator import Translation, Translator
+    from bolt_numba.text.translator import TranslatedText, Translator
 
 _HOME = {
     "Answer": "answers", "Encoder": "encoder", "Generation": "answers", "Generator": "generator", "Likely": "sampling",
-    "TextPiece": "answers", "Sampling": "sampling", "TokenRow": "tokens", "Translation": "translator",
+    "TextPiece": "answers", "Sampling": "sampling", "TokenRow": "tokens", "TranslatedText": "translator",
     "Translator": "translator", "TruncationWarning": "tokens",
 }  # fmt: skip
 """Where each name lives; a program that only embeds does without what generates."""
@@ -31,7 +31,7 @@ __all__ = [
     "Sampling",
     "TextPiece",
     "TokenRow",
-    "Translation",
+    "TranslatedText",
     "Translator",
     "TruncationWarning",
 ]  # fmt: skip

@@ -83,7 +83,7 @@ class BeamSettings:
         scores[[*self.never, *(self.at_first if begins else ())]] = -math.inf
 
 
-class Beams:
+class BeamSearch:
     """The search for one text.
 
     begin: tokens before the first that is searched for.  ends: tokens that end a text.

@@ -17,7 +17,7 @@ from bolt_numba.base.errors import DataError, DTypeError, InvalidModelError, Opt
 from bolt_numba.base.options import not_among
 from bolt_numba.base.types import Array
 from bolt_numba.compiling import compile
-from bolt_numba.text.beams import Beams, BeamSettings
+from bolt_numba.text.beams import BeamSearch, BeamSettings
 from bolt_numba.text.layout import TOKENIZER, path_of, settings_of
 from bolt_numba.text.tokens import TextTokenizer
 
@@ -43,7 +43,7 @@ NEUTRAL = {"repetition_penalty": 1, "encoder_no_repeat_ngram_size": 0, "num_beam
 USUAL_LENGTH, MOST_SOURCE = 20, 1 << 14
 
 
-class Translation(NamedTuple):
+class TranslatedText(NamedTuple):
     """A text, its tokens, and the score by which the search preferred it."""
 
     text: str
@@ -160,15 +160,15 @@ class Translator:
     @overload
     def translate(
         self, source: str | Mapping[str, Any], begin: Sequence[int] | None = None, **settings: Any
-    ) -> Translation: ...
+    ) -> TranslatedText: ...
     @overload
     def translate(
         self, source: Sequence[str], begin: Sequence[int] | None = None, **settings: Any
-    ) -> list[Translation]: ...
+    ) -> list[TranslatedText]: ...
     @border("translate")
     def translate(
         self, source: str | Mapping[str, Any] | Sequence[str], begin: Sequence[int] | None = None, **settings: Any
-    ) -> Translation | list[Translation]:
+    ) -> TranslatedText | list[TranslatedText]:
         """What the model writes for a text, for each of several, or for other inputs of the encoder by their names.
 
         begin: tokens before its first, such as those of a language; None: as the files say.  settings: fields of
@@ -185,7 +185,7 @@ class Translator:
         begin = self.begin if begin is None else begin
         if not begin or not all(type(one) is int and one >= 0 for one in begin):
             raise OptionError(f"begin: got {begin!r:.80}, wanted tokens")
-        beams = Beams(BeamSettings(**self.settings | settings), begin, self.ends)
+        beams = BeamSearch(BeamSettings(**self.settings | settings), begin, self.ends)
         feeds = self._inputs(source)
         hidden, decoder = self.encoder(feeds)[0], CrossDecoder(self.first, self.later)
         decoder.begin(hidden, feeds.get("attention_mask", np.ones(hidden.shape[:2], np.int64)))
@@ -193,7 +193,7 @@ class Translator:
         while not beams.is_done:
             sources = beams.step(decoder.run(beams.tokens, sources))
         score, tokens = beams.result()
-        return Translation(str(self.tokenizer.own.decode(tokens)), tokens, score)
+        return TranslatedText(str(self.tokenizer.own.decode(tokens)), tokens, score)
 
     def _inputs(self, source: str | Mapping[str, Any]) -> dict[str, Array]:
         """What the encoder is given."""

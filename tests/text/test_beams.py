@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bolt_numba.errors import OptionError
-from bolt_numba.text.beams import Beams, BeamSettings
+from bolt_numba.text.beams import BeamSearch, BeamSettings
 from bolt_numba.text.sampling import logprobs
 from tests.text.golden_beams import CASES, END, FILE, LONGEST, START, WORDS, logits, table
 
@@ -20,8 +20,8 @@ NAMES = {
 }  # fmt: skip
 
 
-def search(tables: Any, ends: list[int], **settings: Any) -> Beams:
-    beams = Beams(BeamSettings(**settings), [START], ends)
+def search(tables: Any, ends: list[int], **settings: Any) -> BeamSearch:
+    beams = BeamSearch(BeamSettings(**settings), [START], ends)
     while not beams.is_done:
         before = beams.tokens
         kept = beams.step(logits(tables, [tokens[-1] for tokens in before], len(before[0]) - 1))

@@ -10,7 +10,7 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.errors import DataError, DTypeError, InvalidModelError, OptionError
-from bolt_numba.text.beams import Beams, BeamSettings
+from bolt_numba.text.beams import BeamSearch, BeamSettings
 from tests.text.translators import ALONE, END, MERGED, PAIR, START, folder
 
 pytest.importorskip("tokenizers")
@@ -22,12 +22,12 @@ def translator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return bn.text.Translator(folder(tmp_path_factory.mktemp("model") / request.param, request.param), threads=1)
 
 
-def plain(path: Path, feeds: dict[str, Any], settings: BeamSettings) -> Beams:
+def plain(path: Path, feeds: dict[str, Any], settings: BeamSettings) -> BeamSearch:
     """A search whose runs know nothing of earlier ones."""
     onnxruntime = pytest.importorskip("onnxruntime")
     encoder, decoder = (onnxruntime.InferenceSession(path / f"{name}_model.onnx") for name in ("encoder", "decoder"))
     (hidden,) = encoder.run(None, feeds)
-    beams = Beams(settings, [START], [END])
+    beams = BeamSearch(settings, [START], [END])
     while not beams.is_done:
         count = len(beams.tokens)
         given = {

@@ -27,7 +27,7 @@ from bolt_numba.converters.onnx.reading.microsoft.search_choice import (
     State,
     count,
 )
-from bolt_numba.converters.onnx.reading.microsoft.search_decoders import Gpt, Translator, declared
+from bolt_numba.converters.onnx.reading.microsoft.search_decoders import Gpt, T5Like, declared
 from bolt_numba.converters.onnx.reading.microsoft.search_stamps import Stamps
 from bolt_numba.converters.onnx.reading.registry import microsoft
 from bolt_numba.converters.onnx.types import type_of_proto
@@ -251,7 +251,7 @@ def encoded(
         b.invalid_if(not 0 <= word < task.words, "decoder_start_token_id", word, f"0 to {task.words - 1}")
         start = b.expanded(np.array(word, I32), b.sizes_of(task.ids, [0]), [1])
     mask = inputs.get("encoder_attention_mask")
-    decoder = Translator(b, task.graph, masked=mask is not None)
+    decoder = T5Like(b, task.graph, masked=mask is not None)
     state, first = decoder.encode(b, encoder, [*inputs.values()], mask, start, choice.beams)
     return task.run(decoder, choice, rules, state, first)
 

@@ -88,7 +88,7 @@ class Gpt:
         return made | dict(zip(self.pasts, moved, strict=True))
 
 
-class Translator:
+class T5Like:
     """input_ids, encoder_..., past_key_self_0, ..., past_key_cross_0, ... -> logits, present_key_self_0, ...
 
     Of the encoder it takes encoder_attention_mask, where that has one, and encoder_hidden_states, or neither.
