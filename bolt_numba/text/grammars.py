@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,12 @@ from bolt_numba.base.types import Array
 from bolt_numba.text.sampling import Sampling
 from bolt_numba.text.tokens import guarded
 
-MOST_LETTERS = 1 << 18
-"""Of a schema or grammar."""
+MOST_LETTERS, STACK = 1 << 17, 1 << 28
+"""Of a schema or grammar; and bytes of a stack that compiling one of so many cannot use up, as it recurses."""
+PARSER_LIMITS: Any = {
+    "initial_lexer_fuel": 200_000, "step_lexer_fuel": 50_000, "max_lexer_states": 50_000, "verbose_errors": False
+}  # fmt: skip
+"""Of a parser: a step takes milliseconds, in which other texts wait, and states 100 MB at most."""
 SPACED: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """One way to write JSON: where blanks are free, a model may write them without end."""
 
@@ -55,7 +61,7 @@ class Grammars:
     def __init__(self, tokenizer: str, vocabulary: int, ends: Sequence[int]) -> None:
         import llguidance  # it is of an extra
 
-        self.own = llguidance
+        self.own, self.limits = llguidance, llguidance.LLParserLimits(**PARSER_LIMITS)
         make = lambda text: llguidance.LLTokenizer(text, n_vocab=vocabulary, eos_token=list(ends) or None)  # noqa: E731
         self.tokens = guarded("tokenizer", make, tokenizer)
 
@@ -73,10 +79,28 @@ class Grammars:
             )  # fmt: skip
         except ValueError as error:
             raise OptionError(f"{name}: got {text!r:.80}, wanted one that can be read: {error!s:.200}") from None
-        made = matcher(self.tokens, source, log_level=0)
+        made = _on_a_deep_stack(lambda: matcher(self.tokens, source, log_level=0, limits=self.limits))
         if made.is_error():
             raise OptionError(f"{name}: got what cannot be followed: {made.get_error()!s:.300}")
         return Grammar(made)
+
+
+def _on_a_deep_stack(call: Callable[[], Any]) -> Any:
+    """What a call gives: on a usual stack a long chain of rules would end the process."""
+    found: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(call())
+        except BaseException as error:  # of any kind: it is raised by whoever waits
+            found.set_exception(error)
+
+    before = threading.stack_size(STACK)
+    try:
+        threading.Thread(target=run, daemon=True).start()
+    finally:
+        threading.stack_size(before)
+    return guarded("grammar", lambda made: made.result(), found)
 
 
 def _written(given: Any) -> Any:

@@ -188,6 +188,16 @@ def test_json_follows_its_schema(one: Generator) -> None:
     assert one.generate("Y", grammar='start: "yes" | "no"', max_tokens=9).text in ("yes", "no")
 
 
+@pytest.mark.parametrize("count", [3000, 6000])
+def test_grammars_may_be_deep(one: Generator, count: int) -> None:
+    pytest.importorskip("llguidance")
+    rules = [f"r{i}: r{i + 1}" for i in range(count)]
+    assert one.generate("x", grammar="\n".join(["start: r0", *rules, f'r{count}: "yes"']), max_tokens=5).text == "yes"
+    inner = {f"a{i}": {"type": "array", "items": {"$ref": f"#/$defs/a{i + 1}"}} for i in range(count // 4)}
+    schema = {"$ref": "#/$defs/a0", "$defs": {**inner, f"a{count // 4}": {"type": "null"}}}
+    assert one.generate("x", json_schema=schema, max_tokens=2).text.startswith("[")
+
+
 def test_a_reader_that_leaves_cancels(many: Generator) -> None:
     reader = many.stream("Once", max_tokens=100, temperature=1.0, seed=0)
     next(reader)
@@ -426,7 +436,7 @@ def test_chat_remembers(file: Path, capsys: pytest.CaptureFixture[str], monkeypa
     monkeypatch.setattr("builtins.input", lambda shown: next(typed))
     noted = lambda self, said, **how: asked.append([*said]) or submit(self, said, **how)  # noqa: E731
     monkeypatch.setattr(Generator, "submit", noted)
-    assert run(["chat", str(file), "--system", "Be kind.", "--max-tokens", "4", "--threads", "1"]) == 0
+    assert run(["chat", str(file), "--system", "K", "--max-tokens", "2", "--threads", "1"]) == 0
     assert [[message["role"] for message in said] for said in asked] == [
         ["system", "user"], ["system", "user", "assistant", "user"]
     ]  # fmt: skip
