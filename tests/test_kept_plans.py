@@ -178,6 +178,12 @@ def test_other_options_have_plans_of_their_own_or_none(model: Path, options: dic
     assert is_known(model)
 
 
+def test_commands_begin_with_kept_plans_too(model: Path) -> None:
+    """They say so where nobody chose a device or properties."""
+    kept(model)
+    assert is_known(model, device=["cpu"], properties={}, placement=None, time_limit=None)
+
+
 def _rewritten(model: Path, folder: Path, patch: pytest.MonkeyPatch) -> None:
     write(model, weights=-WEIGHTS)
 

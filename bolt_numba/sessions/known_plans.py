@@ -69,7 +69,7 @@ def session_of(model: Any, signature: str | None, options: Options) -> Session |
 
 
 def _asked(model: Any, signature: str | None, options: Options) -> _AskedPlan | None:
-    special = (options.stages, options.placement, options.memory_limit, options.time_limit, options.properties)
+    special = (options.stages, options.placement, options.memory_limit, options.time_limit, options.properties or None)
     if options.device not in ("cpu", ("cpu",)) or options.tune or any(x is not None for x in special):
         return None
     text = os.fspath(model)

@@ -100,8 +100,9 @@ def _seconds(generator: Generator, prompts: Sequence[list[int]], count: int) -> 
 
 def step_bytes(graph: Graph) -> int:
     """Bytes of all weights but those of which only rows are read."""
-    whole = {id(array): array.nbytes for array in graph.weights()}
+    read = {id(array): array.nbytes for array in graph.weights()}
     for value in graph.constants():
-        if all(node.op.name.startswith("Gather") for node in value.uses):
-            whole.pop(id(value.const), None)
-    return sum(whole.values())
+        read.pop(id(value.const), None)
+    for node in (node for node in graph.nodes if not node.op.name.startswith("Gather")):
+        read |= {id(value.const): value.const.nbytes for value in node.inputs if value and value.const is not None}
+    return sum(read.values())
