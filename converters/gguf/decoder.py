@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from bolt_numba.base.errors import InvalidModelError
-from bolt_numba.base.types import F32, I32, I64, Array, Sym, TensorType
+from bolt_numba.base.types import F16, F32, I32, I64, Array, Sym, TensorType
 from bolt_numba.converters.gguf.container import FLOATS, Gguf, GgufTensor
 from bolt_numba.converters.gguf.families import DecoderSizes
 from bolt_numba.ir.build import Builder
@@ -31,7 +31,7 @@ class GgufDecoder:
 
     Inputs: ``input_ids`` i64 [batch, sequence] · ``past_lengths`` i32 [batch], valid positions of the cache before this
     run · ``rows`` i64 [r], which of the batch * sequence positions have their logits computed · for each layer
-    ``past_key_values.{i}.key`` and ``.value`` f32 [batch, kv_heads, room, head].  Outputs: ``logits`` f32 [r, tokens],
+    ``past_key_values.{i}.key`` and ``.value`` f16 [batch, kv_heads, room, head].  Outputs: ``logits`` f32 [r, tokens],
     ``present.{i}.key`` and ``.value``, which may be the memory of the past.
     taken: tensors that have been asked for.  tokens: rows of the embedding.
     """
@@ -49,7 +49,7 @@ class GgufDecoder:
         ids = self.graph.add_input("input_ids", TensorType(I64, (BATCH, SEQUENCE)))
         self.past = self.graph.add_input("past_lengths", TensorType(I32, (BATCH,)))
         rows = self.graph.add_input("rows", TensorType(I64, (Sym("rows"),)))
-        cache = TensorType(F32, (BATCH, sizes.kv_heads, ROOM, sizes.head))
+        cache = TensorType(F16, (BATCH, sizes.kv_heads, ROOM, sizes.head))
         pasts = [
             [self.graph.add_input(f"past_key_values.{i}.{part}", cache) for part in ("key", "value")]
             for i in range(sizes.layers)

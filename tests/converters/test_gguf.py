@@ -17,7 +17,7 @@ from bolt_numba.cli import app
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.layers.products.forms import FORMS
-from bolt_numba.types import Array
+from bolt_numba.types import F16, F32, Array, TensorType
 from tests import models
 from tests.gguf_files import BYTEWISE, VOCABULARY, Tiny
 
@@ -37,7 +37,14 @@ FAMILIES = {
 
 def load(data: bytes, tmp_path: Path) -> Graph:
     (tmp_path / "m.gguf").write_bytes(data)
-    return bn.load(tmp_path / "m.gguf")
+    return wide(bn.load(tmp_path / "m.gguf"))
+
+
+def wide(graph: Graph) -> Graph:
+    """The graph with caches of f32, so that small mistakes show."""
+    assert {v.type.dtype for v in graph.inputs[3:]} == {F16}
+    caches = {*graph.inputs[3:], *(v for v in graph.outputs if v.type.dtype == F16)}
+    return graph.rebuilt(lambda v: TensorType(F32, v.type.shape) if v in caches else v.type)
 
 
 def played(graph: Graph, ids: Array, pieces: Sequence[int], room: int = 12, starts: Sequence[int] = (0, 0)) -> Array:
@@ -75,7 +82,7 @@ VARIANTS = {
 @pytest.mark.parametrize("tiny", VARIANTS.values(), ids=VARIANTS)
 def test_families_have_variants(tiny: Tiny) -> None:
     feeds = {"input_ids": IDS, "past_lengths": np.zeros(2, np.int32), "rows": np.arange(IDS.size)}
-    graph = bn.load(tiny.data())
+    graph = wide(bn.load(tiny.data()))
     made = interpret(graph, feeds | {v.name: np.zeros((2, 2, 12, 8), np.float32) for v in graph.inputs[3:]})["logits"]
     np.testing.assert_allclose(made, np.concatenate([tiny.logits(ids) for ids in IDS]), rtol=0, atol=1e-4)
 
@@ -163,7 +170,7 @@ def test_matrices_stay_as_they_are_stored(kind: str, tmp_path: Path) -> None:
 
 
 def test_smollm2_continues_as_llama_cpp_does() -> None:
-    graph = bn.load(models.fetch("smollm2.gguf"))
+    graph = wide(bn.load(models.fetch("smollm2.gguf")))
     row = json.loads(GOLDEN.read_text())["prompts"][1]
     ids = [*row["ids"], *row["floats"]["tokens"]][:40]
     feeds: dict[str, Any] = {"input_ids": np.array([ids]), "past_lengths": np.zeros(1, np.int32)}
