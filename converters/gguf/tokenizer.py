@@ -123,8 +123,10 @@ class _Vocabulary:
         scores, vocab = self.numbers("scores", "f"), self.vocab
         order = np.argsort(-scores, kind="stable").tolist()
         plain = dict.fromkeys(self.tokens[i] for i in order if self.kinds[i] == NORMAL)
-        cuts = ((text[:i], text[i:]) for text in plain for i in range(1, min(len(text), MOST_LETTERS)))
-        merges = [(a, b) for a, b in cuts if a in vocab and b in vocab]
+        merges = [
+            (text[:i], text[i:])
+            for text in plain for i in range(1, min(len(text), MOST_LETTERS)) if text[:i] in vocab and text[i:] in vocab
+        ]  # fmt: skip
         prefix = self.values.get("tokenizer.ggml.add_space_prefix", True) is True
         spaces = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
         back = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}
