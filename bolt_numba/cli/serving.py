@@ -49,6 +49,8 @@ def serve(  # budget: each option is one line or two
     instances: Annotated[int | None, typer.Option("--instances", min=1, help="Runs of one model at once.")] = None,
     deadline_ms: Annotated[float | None, typer.Option("--deadline-ms", min=0, help="Time of a request.")] = None,
     max_rows: Annotated[int | None, typer.Option("--max-rows", min=1, help="Rows of a request.")] = None,
+    sequences: Annotated[int, typer.Option("--sequences", min=1, help="Texts that a decoder makes at once.")] = 8,
+    context: Annotated[int | None, typer.Option("--context", min=2, help="Tokens of a text, with its prompt.")] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 1,
     poll: Annotated[float | None, typer.Option("--poll", min=0.1, help="Seconds between looks at the folder.")] = None,
     max_body: Annotated[float, typer.Option("--max-body", min=0.001, help="MiB of a request.")] = 64,
@@ -79,7 +81,10 @@ def serve(  # budget: each option is one line or two
         instances = instances or 1
         if compiled["threads"] is None:
             compiled["threads"] = max(1, default_threads() // (workers * instances))
-    usual = ModelSettings(max_batch, max_wait_us, {}, queue, instances, deadline_ms, max_rows, compile=compiled)
+    usual = ModelSettings(
+        max_batch, max_wait_us, {}, queue, instances, deadline_ms, max_rows, sequences=sequences, context=context,
+        compile=compiled,
+    )  # fmt: skip
     doors = Doors(
         host, _port(http_port), _port(grpc_port), max_body, grace_seconds=grace, token=_token(token_file),
         certificate=certificate, key=key, poll_seconds=poll, max_tensors=max_tensors,

@@ -1,4 +1,4 @@
-"""OpenAI's interface for embeddings: what requests ask, what is answered, and how errors are told.
+"""OpenAI's interface for embeddings: what requests ask, and what is answered.
 
 As https://platform.openai.com/docs/api-reference/embeddings has it, with ``timeout`` and ``priority`` beside it.
 """
@@ -11,39 +11,30 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bolt_numba.base.errors import BoltError
-from bolt_numba.base.options import not_among
 from bolt_numba.base.types import Array
-from bolt_numba.serve.errors import MOST_SAID, STATUS, RequestError, shown, want_few
+from bolt_numba.serve.errors import RequestError, shown, want_few
+from bolt_numba.serve.openai import EMBEDDING, TERMS, given_in
 
 if TYPE_CHECKING:
     from bolt_numba.serve.models import ServedModel
-    from bolt_numba.serve.repository import Repository
     from bolt_numba.text.tokens import TokenRow
 
-FIELDS = ("model", "input", "encoding_format", "dimensions", "user")
-TERMS = ("timeout", "priority")
 FORMATS = ("float", "base64")
 MOST_INPUTS = 2048
 """Of a request, as OpenAI has it."""
 QUICK_LETTERS = 1 << 12
 """Texts that are made tokens where the request came: to hand them to another thread would take as long."""
-CODES = {"denied": "invalid_api_key", "missing": "model_not_found", "busy": "rate_limit_exceeded"}
-"""What OpenAI calls kinds of failures."""
 
 
 class EmbeddingRequest:
     """What a request for embeddings asks.  The constructor raises RequestError for what does not fit."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
-        asked = {key: value for key, value in body.items() if value is not None}  # some clients send all keys
-        if unknown := sorted(asked.keys() - {*FIELDS, *TERMS}):
-            raise RequestError(not_among("request", unknown, (*FIELDS, *TERMS)), field=unknown[0][:MOST_SAID])
-        self.model: Any = asked.get("model")
+        asked = given_in(body, EMBEDDING)
+        self.model: str = asked["model"]
         self.form = asked.get("encoding_format", FORMATS[0])
         self.dimensions, given = asked.get("dimensions"), asked.get("input")
         self.terms = {key: asked[key] for key in TERMS if key in asked}
-        if not isinstance(self.model, str):
-            raise RequestError(f"model: got {shown(self.model)}, wanted the name of a model")
         if self.form not in FORMATS:
             raise RequestError(f"encoding_format: got {shown(self.form)}, wanted one of {', '.join(FORMATS)}")
         if self.dimensions is not None and (type(self.dimensions) is not int or self.dimensions < 1):
@@ -87,34 +78,3 @@ class EmbeddingRequest:
         ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return {"object": "list", "data": data, "model": self.model, "usage": usage}
-
-
-def listed(repository: Repository) -> dict[str, Any]:
-    """The models that make embeddings, as OpenAI lists them."""
-    models = [repository.find(name) for name in repository.models]
-    return {"object": "list", "data": [described(m) for m in models if m.encoder is not None]}
-
-
-def encoder_in(repository: Repository, name: str) -> ServedModel:
-    """A model that makes embeddings.  Raises RequestError for any other name, and for a model that does not serve."""
-    try:
-        if (model := repository.find(name)).encoder is not None:
-            return model
-    except RequestError as error:
-        if error.kind != "missing":
-            raise
-    found = [row["id"] for row in listed(repository)["data"]]
-    raise RequestError(f"model: got {shown(name)}, wanted one that makes embeddings: {found}", "missing")
-
-
-def described(model: ServedModel) -> dict[str, Any]:
-    """A model as OpenAI describes it."""
-    return {"id": model.name, "object": "model", "created": model.since, "owned_by": "bolt-numba"}
-
-
-def told(kind: str, said: str, field: str | None = None) -> dict[str, Any]:
-    """An error as OpenAI tells it.  kind: a row of `STATUS`.  field: of the request; None: the one it begins with."""
-    begin = said.removeprefix("parameters: ").partition(":")[0]
-    what = "server_error" if STATUS[kind][0] >= STATUS["internal"][0] else "invalid_request_error"
-    param = field or (begin if begin in (*FIELDS, *TERMS) else None)
-    return {"error": {"message": said, "type": what, "param": param, "code": CODES.get(kind)}}

@@ -36,6 +36,10 @@ def _now(name: str, what: str, mode: Any, *labels: str) -> Gauge:
 
 REQUESTS = _times("request", "Time of requests by how they ended.", "outcome")
 QUEUE = _times("queue", "Time that requests waited for a run.")
+FIRST = _times("first_token", "Time from a request for a text to its first token.")
+TOKEN = _times("token", "Time between tokens of a text, its mean.")
+SEQUENCES = _now("sequences", "Texts that are being made, or wait for a place.", "livesum", "state")
+TOKENS = Counter("bolt_tokens", "Tokens of prompts and of texts.", (*MODEL, "of"), registry=REGISTRY)
 RUNS = _times("run", "Time of runs by the requests that ran as one.", "batch")
 LAST = _now("last_request_timestamp_seconds", "When a request was last answered.", "max")
 WAITING = _now("waiting_requests", "Requests taken and not answered.", "livesum")
@@ -67,6 +71,8 @@ class ModelCounts:
         self.outcome = cache(partial(REQUESTS.labels, *labels))
         self.batch = cache(partial(RUNS.labels, *labels))
         self.queue, self.last = QUEUE.labels(*labels), LAST.labels(*labels)
+        self.tokens = cache(partial(TOKENS.labels, *labels))
+        self.first, self.token = cache(partial(FIRST.labels, *labels)), cache(partial(TOKEN.labels, *labels))
 
     def ended(self, seconds: float, outcome: str) -> None:
         """A request was answered, or not.  outcome: `OK`, or a row of `errors.STATUS`."""

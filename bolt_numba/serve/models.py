@@ -23,7 +23,7 @@ from bolt_numba.compiling import compile
 from bolt_numba.flow.files import load as load_flow
 from bolt_numba.flow.flow import Flow
 from bolt_numba.serve.errors import RequestError, kind_of, shown, want_few
-from bolt_numba.serve.metrics import MEMORY, OK, PLANS, WAITING, ModelCounts
+from bolt_numba.serve.metrics import MEMORY, OK, PLANS, SEQUENCES, WAITING, ModelCounts
 from bolt_numba.serve.settings import US, ModelSettings, SettingsError
 from bolt_numba.serve.tensors import described, is_optional, taken
 from bolt_numba.sessions.guesses import complete_shapes, model_feeds
@@ -32,6 +32,7 @@ from bolt_numba.text.layout import layout_of
 
 if TYPE_CHECKING:
     from bolt_numba.text.encoder import Encoder
+    from bolt_numba.text.generator import Generator
     from bolt_numba.text.tokens import TokenRow
 
 log = logging.getLogger("bolt_numba.serve")
@@ -50,6 +51,10 @@ MOST_SHAPES = 256
 MOST_NUMBER = 1 << 31
 MOST_SEQUENCES, IDLE_S = 1024, 60.0
 """Sequences of a model that keeps a state; where there is no room, those go that were not asked for so many seconds."""
+PAST = "past"
+"""What names of inputs begin with that hold what a decoder has seen before."""
+WARM_TOKENS = 300
+"""Of a prompt that is tried before the first request: as many as run at once, and a few more."""
 ROWS = 32
 """Texts that an encoder may run together where nothing else is said."""
 USUAL_PRIORITY = 2
@@ -103,9 +108,13 @@ class ServedModel:
     def __init__(self, name: str, version: str, stored: StoredVersion, session: Session | None = None) -> None:
         self.name, self.version, self.stored, self.settings = name, version, stored, stored.settings
         self.under_way, self.latest, self.expected = 0, 0.0, dict[Any, float]()
+        self.texts = 0
         source = stored.path
         self.session = None if is_flow(source) else session or session_of(stored)
         self.encoder = None if self.session is None else self._encoder_of(self.session)
+        self.generator = None if self.session is None or self.encoder else self._generator_of(self.session)
+        if self.generator is None and self.settings.is_of_texts:
+            raise SettingsError("sequences, context: got them for a model that makes no texts, wanted a decoder")
         self.platform = f"bolt_numba_{'flow' if self.session is None else source.suffix[1:].lower() or 'folder'}"
         self.flow = self._flow_of_file() if self.session is None else self._flow_of_model(self.session)
         for spec in (*self.inputs, *self.outputs):
@@ -145,6 +154,26 @@ class ServedModel:
             if self.settings.embeddings is not None:
                 raise SettingsError(f"embeddings: {as_bolt_error(error, self.name)}") from error
             log.debug("model %s: no embeddings: %s", self.name, error)
+            return None
+
+    def _generator_of(self, session: Session) -> Generator | None:
+        """What makes texts by the model, where it is a decoder and its files have a tokenizer."""
+        if not any(spec.name.startswith(PAST) for spec in session.inputs):
+            return None
+        try:
+            from bolt_numba.text.generator import Generator
+
+            count, context = self.settings.sequences, self.settings.context
+            made = Generator(self.stored.path, session=session, sequences=count, context=context)
+            first = made.layout.begin or 0  # kernels of prompts, and of steps of any number of texts, are compiled now
+            length = min(WARM_TOKENS, made.context // 2)
+            for answer in [made.submit([first] * (i % length + 1), max_tokens=i + 2) for i in (*range(count), length)]:
+                answer.result()
+            return made
+        except (BoltError, ImportError) as error:
+            if self.settings.is_of_texts:
+                raise SettingsError(f"sequences, context: {as_bolt_error(error, self.name)}") from error
+            log.warning("model %s: no texts: %s", self.name, error)
             return None
 
     def _flow_of_model(self, session: Session) -> Flow:
@@ -251,7 +280,7 @@ class ServedModel:
             self._end_sequence(stream)  # the run has its state: a request that comes now begins another sequence
         run, node = asyncio.wrap_future(task), f"node {self.name!r}: "
         try:
-            return await (run if asked.gone is None else _unless_gone(run, asked.gone))
+            return await (run if asked.gone is None else unless_gone(run, asked.gone))
         except BoltError as error:
             if self.session is None or not str(error).startswith(node):
                 raise
@@ -300,18 +329,24 @@ class ServedModel:
                 MEMORY.labels(self.name, self.version, use).set(0 if is_gone else size)
             PLANS.labels(self.name, self.version).set(0 if is_gone else len(self.session._runner.prepared))
 
+        if self.generator is not None:
+            for state, count in zip(("made", "waiting"), self.generator.under_way, strict=True):
+                SEQUENCES.labels(self.name, self.version, state).set(count)
+
     async def retire(self) -> None:
         """End what is under way, and let go of memory and threads."""
         while self.under_way:
             await asyncio.sleep(0.01)
         await asyncio.to_thread(self.flow.close)
         self.flow.engine.watch = None  # who keeps the engine must not keep the model
+        if self.generator is not None:
+            await asyncio.to_thread(self.generator.close)
         self.measure(is_gone=True)
         if self.session is not None:
             self.session.close()
 
 
-async def _unless_gone(run: asyncio.Future[Any], gone: Callable[[], Awaitable[Any]]) -> Any:
+async def unless_gone(run: asyncio.Future[Any], gone: Callable[[], Awaitable[Any]]) -> Any:
     """What a run gives.  Raises RequestError, and gives the run up, where who asked goes away."""
     leaving = asyncio.ensure_future(gone())
     try:

@@ -21,16 +21,17 @@ from bolt_numba.serve.errors import RequestError, shown, spelled
 from bolt_numba.serve.models import FLOWS, ServedModel, StoredVersion, is_flow, session_of
 from bolt_numba.serve.settings import ALL, FILE, LATEST, ModelSettings, SettingsError, settings_of
 from bolt_numba.sessions.session import Session
-from bolt_numba.text.layout import MODELS, TOKENIZER, model_in
+from bolt_numba.text.layout import MODELS, TOKENIZER
+from bolt_numba.text.opened import GENAI, file_of
 
 if TYPE_CHECKING:
     from bolt_numba.serve.processes import Link
 
 log = logging.getLogger("bolt_numba.serve")
 
-SUFFIXES = (".bolt", ".onnx", ".tflite", ".pdmodel", ".json", ".prototxt", ".caffemodel", "")
+SUFFIXES = (".bolt", ".gguf", ".onnx", ".tflite", ".pdmodel", ".json", ".prototxt", ".caffemodel", "")
 """Of files named ``model``, the one that is read first."""
-ALONE = (".bolt", ".onnx", ".tflite")
+ALONE = (".bolt", ".gguf", ".onnx", ".tflite")
 """Of files that are models by themselves, in a folder of models."""
 WEIGHTS = {".prototxt": ".caffemodel"}
 READY, LOADING, UNAVAILABLE = "READY", "LOADING", "UNAVAILABLE"
@@ -53,8 +54,11 @@ def _source_in(folder: Path, settings: ModelSettings, own: Path) -> StoredVersio
     """The model of a version's folder.  Raises SettingsError where there is none, or settings nobody would read."""
     if (folder / FILE).exists():
         raise SettingsError(f"{folder / FILE}: got it beside a version's files, wanted {own}")
-    names = [f"flow{suffix}" for suffix in FLOWS] + [MODELS[-1]] + [f"model{suffix}" for suffix in SUFFIXES]
+    own_names = [f"model{suffix}" for suffix in SUFFIXES]
+    names = [*(f"flow{suffix}" for suffix in FLOWS), *(n for n in MODELS if n not in own_names), *own_names]
     path = next((folder / name for name in names if (folder / name).exists()), None)
+    if (folder / GENAI).is_file():  # says which
+        path = file_of(folder)
     if path is None:
         wanted = f"wanted one of {', '.join(names[:-1])}, or a folder 'model'"
         raise SettingsError(f"{folder}: got {names_in(folder)}, {wanted}")
@@ -75,7 +79,7 @@ def model_of(path: Path) -> Path | None:
     Raises InvalidModelError for a tokenizer without a model.
     """
     if (path / TOKENIZER).is_file():  # a folder of Hugging Face
-        return model_in(path)
+        return file_of(path)
     found = _served_in(path)
     return found["model"] if [*found] == ["model"] and found["model"].is_file() else None
 
@@ -239,7 +243,7 @@ class Repository:
                 return
             try:
                 sources = await asyncio.to_thread(self._sources, name)
-            except (OSError, RequestError) as error:
+            except (OSError, BoltError) as error:
                 if isinstance(error, RequestError) and error.kind == "missing":
                     raise
                 self._failed(name, "", str(error))

@@ -19,11 +19,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from bolt_numba.base.types import Array
-from bolt_numba.serve import embeddings as openai
-from bolt_numba.serve import protocol
+from bolt_numba.serve import openai, protocol
+from bolt_numba.serve.embeddings import EmbeddingRequest
 from bolt_numba.serve.errors import STATUS, RequestError, failure, shown, want_few, want_token
 from bolt_numba.serve.metrics import FAILURES, exposition
-from bolt_numba.serve.models import RequestTerms
+from bolt_numba.serve.models import RequestTerms, unless_gone
 from bolt_numba.serve.repository import Repository
 from bolt_numba.serve.settings import MIB, Doors
 from bolt_numba.serve.tensors import (
@@ -35,6 +35,7 @@ from bolt_numba.serve.tensors import (
     want_served,
     whole_body,
 )
+from bolt_numba.serve.texts import ChatRequest, CompletionRequest, TextAnswers, TextRequest
 
 log = logging.getLogger("bolt_numba.serve")
 
@@ -72,8 +73,12 @@ class Rest:
             "GET /v2/models/stats": lambda r: protocol.model_statistics(repository, "", ""),
             "GET /metrics": lambda r: Response(exposition(repository.versions()), media_type=TEXT),
             "POST /v1/embeddings": self.embeddings,
+            "POST /v1/chat/completions": partial(self.texts, kind=ChatRequest),
+            "POST /v1/completions": partial(self.texts, kind=CompletionRequest),
             "GET /v1/models": lambda r: openai.listed(repository),
-            "GET /v1/models/{model}": lambda r: openai.described(openai.encoder_in(repository, _named(r)[0])),
+            "GET /v1/models/{model}": lambda r: openai.described(
+                openai.found_in(repository, _named(r)[0], *openai.MAKES)
+            ),
             "POST /v2/repository/index": self.index,
             "POST /v2/repository/models/{model}/load": partial(self.change, loads=True),
             "POST /v2/repository/models/{model}/unload": partial(self.change, loads=False),
@@ -167,12 +172,20 @@ class Rest:
         return _answer(request, answer, made, binary)
 
     async def embeddings(self, request: Request) -> Any:
-        asked = openai.EmbeddingRequest(await self._asked(request))
-        model, terms = openai.encoder_in(self.repository, asked.model), RequestTerms(asked.terms, gone=request.receive)
+        asked, gone = EmbeddingRequest(await self._asked(request)), request.receive
+        model, terms = openai.found_in(self.repository, asked.model, "encoder"), RequestTerms(asked.terms, gone=gone)
         with model.counted():  # from here on: a newer version may come while long texts become tokens
             rows = await asked.rows(model)
             made = await model.embed(rows, asked.dimensions, terms)
         return asked.answer(made, rows)
+
+    async def texts(self, request: Request, kind: type[TextRequest]) -> Any:
+        asked = kind(await self._asked(request))
+        model = openai.found_in(self.repository, asked.model, "generator")
+        made = TextAnswers(model, asked, RequestTerms(asked.terms))
+        if asked.streams:
+            return await made.stream()
+        return await unless_gone(made.work, request.receive)
 
     def _rows(self, head: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
         """Inputs or outputs that a request names."""

@@ -40,6 +40,8 @@ class ModelSettings:
     deadline_ms: of requests that name none; None: no limit.  max_rows: of a request; None: no limit.
     versions: "latest", "all", or a list of numbers.  warmup: shapes by input, a table for each plan to make first.
     weights: a second file of the model's.  functions, modules of a flow are its own.
+    sequences: texts that a decoder makes at once.  context: tokens of a text, as `bolt_numba.text.Generator` has it.
+    is_of_texts: whether the model's own file says one of them, so that it has to be a decoder.
     compile: options of `bn.compile`, such as device, threads and precision.
     """
 
@@ -55,11 +57,14 @@ class ModelSettings:
     weights: str | None = None
     ragged: bool = False
     embeddings: Mapping[str, Any] | None = None
+    sequences: int = 8
+    context: int | None = None
+    is_of_texts: bool = False
     compile: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        optional = {"instances": self.instances, "max_rows": self.max_rows}
-        for key in ("max_batch", "queue", *(key for key, given in optional.items() if given is not None)):
+        optional = {"instances": self.instances, "max_rows": self.max_rows, "context": self.context}
+        for key in ("max_batch", "queue", "sequences", *(key for key, given in optional.items() if given is not None)):
             want_count(key, getattr(self, key))
         want_seconds("max_wait_us", self.max_wait_us)
         if self.deadline_ms is not None:
@@ -123,7 +128,8 @@ def _is_shape(given: Any) -> bool:
     return isinstance(given, (list, tuple)) and all(type(d) is int and d >= 0 for d in given)
 
 
-OWN = frozenset(f.name for f in fields(ModelSettings)) - {"compile"}
+OWN = frozenset(f.name for f in fields(ModelSettings)) - {"compile", "is_of_texts"}
+TEXTS = {"sequences", "context"}
 COMPILED = frozenset(OPTIONS) - {"stages"}
 
 
@@ -142,6 +148,7 @@ def settings_of(folder: Path, usual: ModelSettings) -> ModelSettings:
     own = {key: data[key] for key in data.keys() & OWN}
     if "warmup" in own:
         own["warmup"] = tuple(own["warmup"]) if isinstance(own["warmup"], list) else (own["warmup"],)
+    own["is_of_texts"] = bool(TEXTS & data.keys())
     own["compile"] = {**usual.compile, **{key: data[key] for key in data.keys() & COMPILED}}
     try:
         return replace(usual, **own)

@@ -120,12 +120,12 @@ class Batch:
             raise
 
     def _admit(self) -> None:
+        for writing in [each for each in self.waiting if each.answer.is_cancelled]:  # their prompts take memory
+            self.waiting.remove(writing)
+            writing.answer.add(TextPiece("", finish_reason=CANCELLED))
         free = [*{*range(self.decoder.slots)} - {each.slot for each in self.active}]
         while free and self.waiting:
             writing = self.waiting.popleft()
-            if writing.answer.is_cancelled:
-                writing.answer.add(TextPiece("", finish_reason=CANCELLED))
-                continue
             begin = [] if writing.is_anew else writing.tokens[:-1]
             slot = max(free, key=lambda s: (_common(self.kept[s], begin), -self.used[s]))
             free.remove(slot)

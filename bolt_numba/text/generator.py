@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from bolt_numba.base.options import OptionKeywords
+    from bolt_numba.sessions.session import Session
     from bolt_numba.text.templates import ChatTemplate
 
 USUAL_CONTEXT = 4096
@@ -51,6 +52,7 @@ class Generator:
     sequences: texts that are made at once; more wait.  context: tokens of a text, its prompt included; None: as many as
         the model is made for, up to 4096.  look_up: guess tokens from what was there already; draft: guess them by
         another generator, a smaller one with the same tokens.  Both change the speed, not the text.
+    session: the model as it was compiled.
     options: of `bolt_numba.compile`.
     The constructor raises what `compile` raises, InvalidModelError for files and layouts, OptionError for values.
     """
@@ -58,11 +60,13 @@ class Generator:
     @border("generator", OSError)
     def __init__(
         self, model: str | os.PathLike[str], *, sequences: int = 1, context: int | None = None, look_up: bool = False,
-        draft: Generator | None = None, **options: Unpack[OptionKeywords],
+        draft: Generator | None = None, session: Session | None = None, **options: Unpack[OptionKeywords],
     ) -> None:  # fmt: skip
-        want_known("generator", options, "sequences", "context", "look_up", "draft")
+        want_known("generator", options, "sequences", "context", "look_up", "draft", "session")
+        if session is not None and options:
+            raise OptionError(f"session: got it with {[*options]}, wanted one that was compiled with them")
         file = file_of(model)
-        self.name, self.session = str(model), compile(file, **options)
+        self.name, self.session = str(model), compile(file, **options) if session is None else session
         metadata = metadata_of(self.session)
         is_whole = metadata.get("format") == FORMAT
         self.layout = layout_within(metadata, self.name) if is_whole else layout_beside(file)
@@ -90,6 +94,11 @@ class Generator:
     def context(self) -> int:
         """Tokens of a text at most, its prompt included."""
         return self.decoder.context
+
+    @property
+    def under_way(self) -> tuple[int, int]:
+        """Texts that are being made, and that wait for a place among them."""
+        return len(self._batch.active), len(self._batch.waiting)
 
     # --- texts -------------------------------------------------------------------------------------------------------
 
@@ -162,9 +171,8 @@ class Generator:
             found = self._encoded(prompt, True)
         elif isinstance(given := prompt, list) and given and all(type(one) is int for one in given):
             found = given
-            last = max(self.tokenizer.get_vocab().values(), default=0)
-            if odd := [one for one in found if not 0 <= one <= last]:
-                raise DataError(f"prompt: tokens: got {odd[0]}, wanted numbers from 0 to {last}")
+            if odd := [one for one in found[: self.context] if not 0 <= one <= self._last]:
+                raise DataError(f"prompt: tokens: got {odd[0]}, wanted numbers from 0 to {self._last}")
         else:
             found = self._encoded(self.template(prompt), False)  # type: ignore[arg-type]
         if not found or len(found) >= self.context:
@@ -179,6 +187,11 @@ class Generator:
         found = list[int](guarded("prompt", encode, cleaned(text)).ids)
         first = [self.layout.begin] if is_begun and self.layout.begins and self.layout.begin is not None else []
         return found if found[:1] == first else first + found
+
+    @cached_property
+    def _last(self) -> int:
+        """The largest token."""
+        return max(self.tokenizer.get_vocab().values(), default=0)
 
     @cached_property
     def template(self) -> ChatTemplate:

@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from reprlib import repr as shortly
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ PARSER_LIMITS: Any = {
 """Of a parser: a step takes milliseconds, in which other texts wait, and states 100 MB at most."""
 SPACED: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """One way to write JSON: where blanks are free, a model may write them without end."""
+MOST_PATTERNS, JOINS = 12, {"allOf", "anyOf", "oneOf", "not", "if", "$ref"}
+"""Patterns of a schema, and what may join them: to find out whether any text fits takes twice as long for each more."""
+MOST_KNOWN = 16
+"""Grammars that are kept for the next text."""
 
 
 class Grammar:
@@ -64,6 +69,7 @@ class Grammars:
         self.own, self.limits = llguidance, llguidance.LLParserLimits(**PARSER_LIMITS)
         make = lambda text: llguidance.LLTokenizer(text, n_vocab=vocabulary, eos_token=list(ends) or None)  # noqa: E731
         self.tokens = guarded("tokenizer", make, tokenizer)
+        self.known: dict[tuple[str, str], Any] = {}
 
     def grammar(self, settings: Sampling) -> Grammar:
         """What a text of these settings has to follow.  Raises OptionError for what cannot be followed."""
@@ -71,7 +77,9 @@ class Grammars:
         given = getattr(settings, name)
         text = given if isinstance(given, str) else _written(given)
         if not isinstance(text, str) or len(text) > MOST_LETTERS:
-            raise OptionError(f"{name}: got {given!r:.80}, wanted a text of at most {MOST_LETTERS} letters")
+            raise OptionError(f"{name}: got {shortly(given)}, wanted a text of at most {MOST_LETTERS} letters")
+        if (known := self.known.get((name, text))) is not None:
+            return Grammar(known.deep_copy())
         matcher = self.own.LLMatcher
         try:
             source = matcher.grammar_from_lark(text) if name == "grammar" else (
@@ -79,10 +87,29 @@ class Grammars:
             )  # fmt: skip
         except ValueError as error:
             raise OptionError(f"{name}: got {text!r:.80}, wanted one that can be read: {error!s:.200}") from None
+        if name == "json_schema":
+            _want_few_patterns(json.loads(text))
         made = _on_a_deep_stack(lambda: matcher(self.tokens, source, log_level=0, limits=self.limits))
         if made.is_error():
             raise OptionError(f"{name}: got what cannot be followed: {made.get_error()!s:.300}")
-        return Grammar(made)
+        self.known[name, text] = made
+        for old in [*self.known][:-MOST_KNOWN]:
+            self.known.pop(old, None)
+        return Grammar(made.deep_copy())
+
+
+def _want_few_patterns(schema: Any) -> None:
+    """Raises OptionError for a schema that may join many patterns."""
+    left, found, joins = [schema], 0, set[str]()
+    while left:
+        node = left.pop()
+        if isinstance(node, dict):
+            found, joins = found + isinstance(node.get("pattern"), str), joins | (JOINS & node.keys())
+            left += node.values()
+        elif isinstance(node, list):
+            left += node
+    if found > MOST_PATTERNS and joins:
+        raise OptionError(f"json_schema: got {found} patterns and {sorted(joins)}, wanted at most {MOST_PATTERNS}")
 
 
 def _on_a_deep_stack(call: Callable[[], Any]) -> Any:

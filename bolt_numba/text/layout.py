@@ -14,7 +14,7 @@ from bolt_numba.base.errors import DTypeError, InvalidModelError
 from bolt_numba.base.files.regular import read_text
 from bolt_numba.base.records import record
 
-MODELS = ("model.bolt", "model.onnx", "onnx/model.onnx")
+MODELS = ("model.bolt", "model.onnx", "decoder_model_merged.onnx", "onnx/model.onnx", "onnx/decoder_model_merged.onnx")
 """Of a folder, the first that there is."""
 TRAINED = ("model.safetensors", "pytorch_model.bin")
 """Weights of PyTorch, which a folder has that nobody exported."""

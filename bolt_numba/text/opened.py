@@ -11,11 +11,9 @@ from typing import Any
 from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.files.regular import read_text
 from bolt_numba.base.records import record
-from bolt_numba.text.layout import MOST_BYTES, TOKENIZER, path_of, settings_of, value_of
+from bolt_numba.text.layout import MOST_BYTES, TOKENIZER, model_in, path_of, settings_of, value_of
 from bolt_numba.text.tokens import MOST_BYTES as MOST_OF_TOKENIZER
 
-NAMES = ("model.bolt", "model.onnx", "decoder_model_merged.onnx", "onnx/model.onnx", "onnx/decoder_model_merged.onnx")
-"""Of a folder of Optimum, the first that there is."""
 GENAI, CONFIG, GENERATION, TOKENS, TEMPLATE = (
     "genai_config.json", "config.json", "generation_config.json", "tokenizer_config.json", "chat_template.jinja"
 )  # fmt: skip
@@ -49,12 +47,13 @@ def file_of(path: str | os.PathLike[str]) -> Path:
         return given
     genai = given / GENAI
     said = value_of(genai, _part(genai, settings_of(genai), "model", "decoder"), "filename", str)
-    names = NAMES if said is None else ("model.bolt", said)
-    if said is not None and Path(said).name != said:
+    if said is None:
+        return model_in(given)
+    if Path(said).name != said:
         raise InvalidModelError(f"{genai}: filename: got {said!r:.80}, wanted a name of a file beside it")
-    found = next((given / name for name in names if (given / name).is_file()), None)
+    found = next((given / name for name in ("model.bolt", said) if (given / name).is_file()), None)
     if found is None:
-        raise InvalidModelError(f"{given}: got no model, wanted one of {', '.join(names)}")
+        raise InvalidModelError(f"{given}: got no {said}, wanted the model that {GENAI} names")
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from reprlib import repr as shortly
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -74,7 +75,8 @@ class Sampling:
             raise OptionError(f"repetition_penalty: got {self.repetition_penalty}, wanted one above 0")
         stops: Sequence[Any] = self.stops
         if not all(isinstance(one, str) and 0 < len(one) <= LONGEST_STOP for one in stops) or len(stops) > MOST_STOPS:
-            raise OptionError(f"stop: got {self.stop!r:.80}, wanted at most {MOST_STOPS} texts of up to {LONGEST_STOP}")
+            wanted = f"wanted at most {MOST_STOPS} texts of up to {LONGEST_STOP} letters"
+            raise OptionError(f"stop: got {shortly(self.stop)}, {wanted}")
         if self.json_schema is not None and self.grammar is not None:
             raise OptionError("grammar: got one and a json_schema, wanted one of the two")
 
