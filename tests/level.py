@@ -81,6 +81,7 @@ LONG: dict[str, Sequence[str]] = {
         "tests/converters/test_paddle_control.py::test_a_real_network_that_writes_a_table_token_by_token",
         "tests/converters/test_tflite_models.py",
         "tests/test_translate.py",
+        "tests/text/test_translator.py",
         "tests/native/test_c_examples.py",
         "tests/test_bench_text.py::test_the_folder_for_others_computes_what_the_file_does",
         "tests/test_bench_text.py::test_a_step_reads_all_weights_and_a_prompt_multiplies_those_of_layers",

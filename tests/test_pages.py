@@ -32,7 +32,7 @@ READ = (
     "docs/own-operators.md", "docs/serve.md", "docs/batch.md", "docs/text.md", "docs/generate.md",
     "docs/plugins/placement.md", "docs/plugins/operators.md",
     *(f"docs/tutorials/{name}.md" for name in (
-        "ocr", "search", "speech", "voice", "translate", "sklearn", "serving", "watching", "images",
+        "ocr", "search", "speech", "voice", "translate", "tagging", "sklearn", "serving", "watching", "images",
     )),
 )  # fmt: skip
 """Pages whose blocks run, one after another as a reader runs them."""
