@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bolt_numba.base.errors import OptionError
 from bolt_numba.base.options import count_of, options_of
 from bolt_numba.base.records import record
 from bolt_numba.ir.graph import Graph
@@ -57,13 +58,20 @@ def rates(
     """
     how: dict[str, Any] = {"threads": 1, "stand_ins": False, **options}
     threads = options_of("rates", how).thread_count
-    length = count_of("context", context) * 4 // 5
+    count_of("sequences", sequences)
+    joined = sequences + 1  # prompts are computed one by one, between steps
+    if count_of("context", context) < (least := BEGIN + joined + STEPS):
+        raise OptionError(f"context: got {context}, wanted at least {least}, which are measured")
+    length = context * 4 // 5
     with Generator(model, sequences=sequences, context=context, **how) as made:
-        tasks = {"prompt": (1, length, 0, 1), "one": (1, BEGIN, 1, STEPS), "together": (sequences, BEGIN, 1, STEPS)}
+        tasks = {
+            "prompt": (1, length, 0, 1), "one": (1, BEGIN, 1, 1 + STEPS),
+            "together": (sequences, BEGIN, joined, joined + STEPS),
+        }  # fmt: skip
         spent: dict[str, list[float]] = {name: [] for name in tasks}
         draw = np.random.default_rng(0)
-        for tokens in (length, BEGIN):  # what is done once for each size is no part of a rate
-            go_on(made, prompts_of(made, draw, sequences, tokens), 2)
+        for count, tokens, _, many in tasks.values():  # what is done once for each size is no part of a rate
+            go_on(made, prompts_of(made, draw, count, tokens), many)
         end = time.perf_counter() + seconds
         while not spent["together"] or time.perf_counter() < end:
             for name, (count, tokens, few, many) in tasks.items():

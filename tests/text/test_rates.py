@@ -12,6 +12,7 @@ import pytest
 
 from bolt_numba.cli.app import run
 from bolt_numba.devices import bandwidth
+from bolt_numba.errors import OptionError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.bandwidth import STREAMS, read_all
@@ -36,10 +37,15 @@ def test_rates_are_those_of_the_clock(file: Path, monkeypatch: pytest.MonkeyPatc
         return 1e-3 * len(prompts[0]) + {1: 2e-3, 3: 3e-3}[len(prompts)] * (count - 1)
 
     monkeypatch.setattr(rates, "_seconds", seconds)
-    found = rates.rates(file, sequences=3, context=50, seconds=0.0, threads=2)
-    assert (found.threads, found.prompt_tokens, found.sequences, drawn) == (2, 40, 3, {True})
+    found = rates.rates(file, sequences=3, context=60, seconds=0.0, threads=2)
+    assert (found.threads, found.prompt_tokens, found.sequences, drawn) == (2, 48, 3, {True})
     assert (found.prompt, found.one, found.together) == pytest.approx((1000, 500, 1000))
     assert found.read_gbs == pytest.approx(500 * found.step_mb / 1000)
+
+
+def test_a_context_that_is_too_short_is_refused(file: Path) -> None:
+    with pytest.raises(OptionError, match="context: got 51, wanted at least 52"):
+        rates.rates(file, sequences=3, context=51)
 
 
 def test_a_token_that_ends_a_text_does_not_end_what_is_timed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
