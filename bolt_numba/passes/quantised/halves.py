@@ -110,7 +110,9 @@ class Retyping:
     def changes(self, node: Node) -> list[bool]:
         """Whether each operand of a node that `takes` accepts is replaced."""
         stay = node.op.narrow_inputs if self.old == HALVES else ()
-        return [self.is_old(v) and (i not in stay or _dtype(v) != F16) for i, v in enumerate(node.inputs)]
+        olds = [(i, v) for i, v in enumerate(node.inputs) if self.is_old(v)]
+        changed = {i for i, v in olds if i not in stay or _dtype(v) != F16 or id(v) in self.made}
+        return [i in changed for i in range(len(node.inputs))]
 
     def _retype(self, node: Node) -> bool:
         """Build a node on new values, unless its results then have other types than they should."""
