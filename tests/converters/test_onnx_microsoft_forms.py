@@ -18,6 +18,7 @@ from bolt_numba.ops.layers.products.matmul_forms import rounded_rows
 from bolt_numba.types import Array
 from tests.converters.microsoft_forms import BF16, F16, F32, FORMS, U8, Form, codes, form_model, rounded
 from tests.converters.microsoft_layer_forms import HELD
+from tests.converters.test_onnx_microsoft_decoder import RNG as OF_REALS
 from tests.converters.test_onnx_microsoft_decoder import real
 from tests.near import assert_near
 
@@ -29,6 +30,16 @@ RNG = np.random.default_rng(7)
 UNKNOWN = ["RotaryEmbedding", *(f"{w}Attention" for w in ("MultiHead", "", "GroupQuery", "DecoderMaskedMultiHead"))]
 """Operators of which only a run need tell any size."""
 ALLOWED = {F32: 1e-5, F16: 4e-3, BF16: 3e-2}
+
+
+BEGINNINGS = [(random, random.bit_generator.state) for random in (RNG, OF_REALS)]
+
+
+@pytest.fixture(autouse=True)
+def drawn_alike() -> None:
+    """A test draws the same numbers whichever ran before it."""
+    for random, beginning in BEGINNINGS:
+        random.bit_generator.state = beginning
 
 
 @pytest.fixture(autouse=True)
