@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 READ = (
     "README.md", "docs/start.md", "docs/fast.md", "docs/usage.md", "docs/other-formats.md", "docs/troubleshooting.md",
     "docs/quantisation.md", "docs/flow.md", "docs/cuda.md", "docs/preprocessing.md", "docs/plugins/index.md",
-    "docs/own-operators.md", "docs/serve.md", "docs/batch.md", "docs/text.md", "docs/generate.md",
+    "docs/own-operators.md", "docs/serve.md", "docs/chat.md", "docs/batch.md", "docs/text.md", "docs/generate.md",
     "docs/plugins/placement.md", "docs/plugins/operators.md",
     *(f"docs/tutorials/{name}.md" for name in (
         "ocr", "search", "speech", "voice", "translate", "tagging", "sklearn", "serving", "watching", "images",

@@ -3,10 +3,10 @@
     python -m tests.serve.hostile 200000
 
 REST gets JSON and binary tensors with something changed, broken framing, chunks, several requests at once, bodies that
-are packed or come in pieces, and clients that go away.  So does OpenAI's interface for embeddings.  Meanwhile a model
-comes and goes, and changes are asked for that cannot be.  gRPC gets messages with changed bytes, streams, cancelled
-calls, and what is no HTTP/2.  No status may be 500 or beyond but where a deadline was asked for, nothing may hang or be
-logged as an error, and memory, files and threads of the server stay what they were.
+are packed or come in pieces, and clients that go away.  So do OpenAI's interfaces for embeddings and texts.  Meanwhile
+a model comes and goes, and changes are asked for that cannot be.  gRPC gets messages with changed bytes, streams,
+cancelled calls, and what is no HTTP/2.  No status may be 500 or beyond but where a deadline was asked for, nothing may
+hang or be logged as an error, and memory, files and threads of the server stay what they were.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ import numpy as np
 from onnx import TensorProto
 
 from bolt_numba.serve.rpc import SERVICE, TYPES
-from bolt_numba.text import Encoder
+from bolt_numba.text import Encoder, Generator
 from bolt_numba.text.tokens import TokenRow
-from tests.serve.mangled import WAIT_S, Client, Rng, mutated, request, spoiled_bytes
+from tests.serve.mangled import TEXTS, WAIT_S, Client, Rng, good_chat, mutated, request, spoiled_bytes
 from tests.serve.serving import resident
 from tests.serve.test_command import started, status
 from tests.small import add, same
+from tests.text.decoders import whole
 from tests.text.encoders import WIDTH, WORDS, folder
 
 CLIENTS = 16
@@ -133,6 +134,34 @@ def good_texts(rng: Rng) -> dict[str, Any]:
 
 
 @cache
+def generator() -> Generator:
+    """What the server has for texts."""
+    with tempfile.TemporaryDirectory() as place:
+        return Generator(whole(Path(place) / "texts.bolt"), threads=1)
+
+
+def want_chat(asked: Any, body: bytes, what: Any) -> None:
+    """An answer has as many texts as were asked for, each the generator's own."""
+    if body.startswith(b"data:"):
+        *rows, end = [row.removeprefix(b"data: ") for row in body.split(b"\n\n")[:-1]]
+        if end != b"[DONE]":
+            assert b'"timeout: ' in end, (what, body)
+            return
+        parts = [json.loads(row)["choices"] for row in rows]
+        told = {c["index"]: "" for row in parts for c in row}
+        for choice in (c for row in parts for c in row):
+            told[choice["index"]] += choice["delta"].get("content", "")
+    else:
+        told = {c["index"]: c["message"]["content"] for c in json.loads(body)["choices"]}
+    assert [*sorted(told)] == list(range(asked.get("n") or 1)), (what, body)
+    if asked.get("temperature") == 0:
+        said = [{"role": m["role"], "content": m["content"]} for m in asked["messages"]]
+        if all(isinstance(m["content"], str) for m in said) and not asked.get("response_format"):
+            how = {key: asked[key] for key in ("max_tokens", "stop") if asked.get(key) is not None}
+            assert {*told.values()} == {generator().chat(said, **how).text}, (what, body)
+
+
+@cache
 def encoder() -> Encoder:
     """What the server has as ``small``."""
     with tempfile.TemporaryDirectory() as place:
@@ -162,7 +191,10 @@ def want_embedded(asked: Any, told: Any, what: Any) -> None:
 
 def rest_request(rng: Rng) -> tuple[bytes, Any, bool]:
     """Bytes, what a right answer is of (None: no answer is right), and whether an answer must come."""
-    name, head, blob = good(rng) if rng.random() < 0.7 else ("", good_texts(rng), b"")
+    way = rng.random()
+    name, head, blob = (
+        good(rng) if way < 0.6 else (("", good_texts(rng), b"") if way < 0.8 else (TEXTS, good_chat(rng), b""))
+    )
     is_spoiled = rng.random() < 0.85
     for _ in range(rng.randint(1, 3) if is_spoiled and rng.random() < 0.6 else 0):
         head = mutated(head, rng) if isinstance(head, dict) else head
@@ -188,6 +220,7 @@ def rest_request(rng: Rng) -> tuple[bytes, Any, bool]:
     if is_spoiled and rng.random() < 0.05:
         version = rng.choice(("/versions/2", "/versions/%00", "/versions/", "/../.."))
     path = f"/v2/models/{name}{version}/infer" if name else "/v1/embeddings"
+    path = "/v1/chat/completions" if name == TEXTS else path
     data = request(path, body, headers, rng if rng.random() < 0.2 else None)
     if is_spoiled and rng.random() < 0.15:  # the framing
         end = data.index(b"\r\n\r\n") + 4
@@ -201,7 +234,9 @@ def check_rest(answer: tuple[int, dict[str, str], bytes], given: Any, sent: byte
     status, headers, body = answer
     may_be_late = status == LATE and (given is None or "timeout" in json.dumps(given[0]))
     assert 200 <= status < FIRST_REFUSED or may_be_late, (status, body, sent)
-    if status == 200 and given is not None:
+    if status == 200 and given is not None and b" /v1/chat/" in sent[:40]:
+        want_chat(given[0], body, sent)
+    elif status == 200 and given is not None:
         body = gzip.decompress(body) if headers.get("content-encoding") == "gzip" else body
         end = int(headers.get("inference-header-content-length", len(body)))
         told = json.loads(body[:end] or b"null")
@@ -212,7 +247,8 @@ def check_rest(answer: tuple[int, dict[str, str], bytes], given: Any, sent: byte
             want_embedded(given[0], told, sent)
     if given is not None and len(given) > 2:
         assert status == 200, (status, body, sent)
-    return f"rest {status}" if b" /v1/embeddings " not in sent[:40] else f"embeddings {status}"
+    kinds = {b" /v1/embeddings ": "embeddings", b" /v1/chat/": "chat"}
+    return f"{next((kind for path, kind in kinds.items() if path in sent[:40]), 'rest')} {status}"
 
 
 async def change_case(client: Client, rng: Rng) -> list[str]:
@@ -228,7 +264,7 @@ async def change_case(client: Client, rng: Rng) -> list[str]:
     assert changed in (200, 400, 404), (changed, said, path, body)
     assert status in (200, 404, 503), (status, made)
     if changed == 200 and path == "index":
-        assert {row["name"] for row in json.loads(said)} <= {"add", "texts", "small", CHANGED}, said
+        assert {row["name"] for row in json.loads(said)} <= {"add", "texts", "small", TEXTS, CHANGED}, said
     if status == 200:
         assert json.loads(made)["outputs"][0]["data"] == [2, 4, 6], made
     return [f"change {changed}", f"brief {status}"]
@@ -419,7 +455,7 @@ def run(place: Path, count: int) -> Counter[str]:
     """Start a server, attack it, and end it."""
     files = add(place / "add.onnx"), same(place / "texts.onnx", TensorProto.STRING), add(place / f"{CHANGED}.onnx")
     limits = "--max-batch", "4", "--max-wait-us", "200", "--max-body", "1"
-    with started(*files, folder(place / "small"), *limits) as (
+    with started(*files, folder(place / "small"), whole(place / f"{TEXTS}.bolt"), *limits) as (
         process,
         http,
         lines,

@@ -12,10 +12,13 @@ from typing import Any
 
 Rng = random.Random
 WAIT_S, IDLE_S = 60, 2
+TEXTS = "writer"
+"""The model that makes texts."""
 ODD: tuple[Any, ...] = (
     None, True, -1, 0, 1, 3, 2**31, 2**63, 1 << 70, 0.5, 1e308, "", "x", "FP32", "INT64", "BYTES", [], {}, [[]],
     [1] * 7, [-1, 3], [2**40, 2**40], {"binary_data_size": 4}, {"binary_data_size": -4}, {"timeout": 1},
-    {"sequence_id": 5}, {"priority": 0.5}, {"binary_data_output": True}, "\ud800",
+    {"sequence_id": 5}, {"priority": 0.5}, {"type": "json_object"}, {"role": "user", "content": "\0"}, 10**9,
+    {"binary_data_output": True}, "\ud800",
 )  # fmt: skip
 
 
@@ -34,6 +37,21 @@ def mutated(value: Any, rng: Rng) -> Any:
         made[at : at + rng.randint(0, 1)] = [mutated(made[at], rng)] * rng.randint(0, 2)
         return made
     return rng.choice(ODD)
+
+
+def good_chat(rng: Rng) -> dict[str, Any]:
+    """A request for texts."""
+    said = [
+        {"role": rng.choice(("system", "user")), "content": "x" * rng.randint(0, 9)} for _ in range(rng.randint(1, 3))
+    ]
+    more = {
+        "n": rng.randint(1, 3), "stop": rng.choice(("q", ["q", "j"])), "logprobs": True, "stream": rng.random() < 0.5,
+        "response_format": {"type": "text"}, "top_p": 0.5, "timeout": 10**9, "user": "x", "frequency_penalty": 0,
+    }  # fmt: skip
+    return {
+        "model": TEXTS, "messages": said, "max_tokens": rng.randint(1, 5), "temperature": 0,
+        **{k: v for k, v in more.items() if rng.random() < 0.3},
+    }  # fmt: skip
 
 
 class Client:
@@ -77,7 +95,10 @@ class Client:
                 top = await self.reader.readuntil(b"\r\n\r\n")
                 first, *rest = top.decode("latin-1").split("\r\n")
                 headers = {k.lower(): v.strip() for k, _, v in (row.partition(":") for row in rest if row)}
-                body = await self.reader.readexactly(int(headers.get("content-length", 0)))
+                if headers.get("transfer-encoding") == "chunked":
+                    body = await self.chunks()
+                else:
+                    body = await self.reader.readexactly(int(headers.get("content-length", 0)))
             except (ConnectionError, asyncio.IncompleteReadError):
                 self.close()
                 return None
@@ -85,6 +106,14 @@ class Client:
         if headers.get("connection") == "close":
             self.close()
         return int(first.split()[1]), headers, body
+
+    async def chunks(self) -> bytes:
+        """A body whose end is told behind it."""
+        body = b""
+        while size := int(await self.reader.readuntil(b"\r\n"), 16):
+            body += (await self.reader.readexactly(size + 2))[:-2]
+        await self.reader.readexactly(2)
+        return body
 
 
 def request(path: str, body: bytes, headers: dict[str, Any], chunks: Rng | None = None) -> bytes:

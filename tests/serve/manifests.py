@@ -1,6 +1,6 @@
 """Says what Kubernetes and KServe do not know of a file of theirs; for the environment of KServe's package.
 
-    python tests/serve/manifests.py FILE
+python tests/serve/manifests.py FILE
 """
 
 import re

@@ -14,7 +14,8 @@ from tests.serve import heavy, hostile
 def test_mutated_requests_are_refused_or_answered_right(tmp_path: Path) -> None:
     found = hostile.run(tmp_path, 6000)
     kinds = "rest 200", "rest 400", "rest 404", "rest 413", "rest gone", "rpc OK", "rpc INVALID_ARGUMENT"
-    for kind in (*kinds, "embeddings 200", "embeddings 400", "embeddings 404", "change 200", "brief 200"):
+    texts = "embeddings 200", "embeddings 400", "embeddings 404", "chat 200", "chat 400"
+    for kind in (*kinds, *texts, "change 200", "brief 200"):
         assert found[kind] > 0, found
 
 

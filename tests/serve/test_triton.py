@@ -227,9 +227,7 @@ def test_asyncio_clients(server: Running) -> None:
     async def main() -> None:
         for client, plain, where in ((aio_http, http, server.http), (aio_grpc, grpc, server.grpc)):
             async with client.InferenceServerClient(where) as asked:
-                found = await asyncio.gather(
-                    *[asked.infer("add", inputs(plain, a=A + i, b=B)) for i in range(20)]
-                )
+                found = await asyncio.gather(*[asked.infer("add", inputs(plain, a=A + i, b=B)) for i in range(20)])
                 for i, result in enumerate(found):
                     assert np.array_equal(result.as_numpy("y"), A + i + B)
 
