@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -169,7 +170,7 @@ class CompletionRequest(TextRequest):
             likely = {
                 "tokens": texts, "token_logprobs": [one.logprob for one in made.likely],
                 "top_logprobs": [{text: value for _, text, value in one.others} for one in made.likely],
-                "text_offset": [made.offset + sum(map(len, texts[:i])) for i in range(len(texts))],
+                "text_offset": [*accumulate(map(len, texts), initial=made.offset)][:-1],
             }  # fmt: skip
         return {"index": index, "text": made.text, "logprobs": likely, "finish_reason": made.reason}
 
@@ -202,6 +203,7 @@ class TextAnswers:
         self.come: asyncio.Queue[tuple[int, TextPiece] | None] = asyncio.Queue()
         self.begun, self.done = asyncio.Event(), asyncio.Event()
         self.work = asyncio.create_task(self._work())
+        self.work.add_done_callback(lambda work: work.cancelled() or work.exception())  # a reader may be gone by then
 
     async def _work(self) -> dict[str, Any]:
         model, asked = self.model, self.asked

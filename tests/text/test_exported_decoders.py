@@ -11,8 +11,12 @@ import pytest
 
 from bench.decoders import GROUPS
 from bench.decoders import SIZE as WIDTH
+from bolt_numba.cli.serving import repository_of
+from bolt_numba.serve import ModelSettings
 from bolt_numba.text import Generator
 from bolt_numba.text.decoders import GrowingDecoder, MaskedDecoder
+from tests.serve.serving import running
+from tests.serve.test_rest import ask
 from tests.text.exported_decoders import HEADS, genai, optimum
 
 pytest.importorskip("tokenizers")
@@ -59,3 +63,18 @@ def test_greedy_tokens_are_onnxruntimes(kind: str, tmp_path: Path) -> None:
         assert again.tokens == greedy(folder / name, heads, generator.tokens(PROMPTS[2] + " And so"), 12)
         chat = generator.chat([{"role": "user", "content": "Hi"}], max_tokens=3)
         assert chat.prompt_tokens == len("user: Hi\nassistant:")
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_folders_are_served(kind: str, tmp_path: Path) -> None:
+    make, name, _, _ = FOLDERS[kind]
+    (tmp_path / "served" / "mine").mkdir(parents=True)
+    folder = make(tmp_path / "served" / "mine" / "1")
+    asked = {"model": "mine", "prompt": PROMPTS, "max_tokens": 6, "temperature": 0}
+    with Generator(folder, context=200, threads=1) as generator:
+        wanted = [made.text for made in generator.generate(PROMPTS, max_tokens=6)]
+    usual = ModelSettings(sequences=2, context=200, compile={"threads": 1})
+    assert repository_of([folder], usual).files == {"1": folder / name}
+    with running(tmp_path / "served", usual=usual) as server:
+        status, told, _ = ask(server, "/v1/completions", asked)
+    assert (status, [choice["text"] for choice in told["choices"]]) == (200, wanted), told
