@@ -177,6 +177,7 @@ class ServerMachine(RuleBasedStateMachine):
                 asked.outcome = await asked.served.infer(asked.given, [], RequestTerms(parameters))
             except (BoltError, asyncio.CancelledError) as error:
                 asked.outcome = error.with_traceback(None)
+                error.__cause__ = error.__context__ = None  # their frames hold the model, which may go
             asked.took = time.monotonic() - asked.begin
 
         async def sent() -> RequestError | None:
