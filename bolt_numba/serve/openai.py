@@ -19,7 +19,8 @@ MAKES = {"encoder": "embeddings", "generator": "texts"}
 """What makes something for these interfaces, as a served model has it."""
 TEXTS = (
     "model", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop",
-    "seed", "response_format", "logprobs", "top_logprobs", "top_k", "min_p", "repetition_penalty", "user", "timeout",
+    "seed", "response_format", "logprobs", "top_logprobs", "top_k", "min_p", "repetition_penalty", "frequency_penalty",
+    "presence_penalty", "user", "timeout",
 )  # fmt: skip
 CHAT, COMPLETION = ("messages", *TEXTS), ("prompt", *TEXTS)
 EMBEDDING = ("model", "input", "encoding_format", "dimensions", "user", *TERMS)

@@ -29,22 +29,23 @@ if TYPE_CHECKING:
     from bolt_numba.text.generator import Generator
     from bolt_numba.text.sampling import Likely
 
+PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 NUMBERS = ("n", "max_tokens", "max_completion_tokens", "seed", "top_k", "top_logprobs", "timeout")
 KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(NUMBERS, (int,)), "stream": (bool,), "stop": (str, list), "user": (str,),
-    **dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty"), (float, int)),
+    **dict.fromkeys(("temperature", "top_p", "min_p", *PENALTIES), (float, int)),
     **dict.fromkeys(("stream_options", "response_format"), (dict,)), "messages": (list,), "prompt": (str, list),
 }  # fmt: skip
 CALLED = {
     bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list", dict: "an object"
 }  # fmt: skip
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,), "presence_penalty": (0,), "logit_bias": ({},), "tools": ([],), "tool_choice": ("none",),
+    "logit_bias": ({},), "tools": ([],), "tool_choice": ("none",),
     "functions": ([],), "store": (False,), "service_tier": ("auto", "default"), "modalities": (["text"],),
     "best_of": (1,), "echo": (False,), "suffix": ("",), "parallel_tool_calls": (True, False),
 }  # fmt: skip
 """Fields of OpenAI's that nothing is done about, and their values that ask for nothing."""
-AS_THEY_ARE = ("top_p", "top_k", "min_p", "repetition_penalty", "stop")
+AS_THEY_ARE = ("top_p", "top_k", "min_p", *PENALTIES, "stop")
 """Fields that are settings of the generator's."""
 USUAL_TEMPERATURE, USUAL_TOKENS = 1.0, 16
 """As OpenAI has them; the second is of completions."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from reprlib import repr as shortly
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,7 +39,9 @@ class Sampling:
     max_tokens: None: as many as the context takes.  temperature: 0: the likeliest token each time, which is greedy.
     top_k: of so many of the likeliest; 0: of all.  top_p: of the likeliest that together have this probability.
     min_p: of those that have at least this share of the likeliest's.  repetition_penalty: what logits of tokens that
-    were there are divided by.  seed: the same gives the same text, whatever ran or runs; None: another each time.
+    were there are divided by.  frequency_penalty, presence_penalty: what is taken from logits of the answer's tokens,
+    for each time that they came, and once.  seed: the same gives the same text, whatever ran or runs; None: another
+    each time.
     stop: texts that end it, and are not part of it.  logprobs: how likely each token was, beside so many of the
     likeliest; None: not.  json_schema: what the text shall be, as an object or text; {}: any JSON.
     grammar: in Lark's form, what else it shall be.
@@ -50,6 +53,8 @@ class Sampling:
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
     seed: int | None = None
     stop: str | Sequence[str] = ()
     logprobs: int | None = None
@@ -88,6 +93,7 @@ class Sampling:
 
 _RANGES = (
     ("temperature", 0.0, 100.0), ("top_p", 0.0, 1.0), ("min_p", 0.0, 1.0), ("repetition_penalty", 0.0, 100.0),
+    ("frequency_penalty", -2.0, 2.0), ("presence_penalty", -2.0, 2.0),
 )  # fmt: skip
 """Settings that are numbers, with the least and the greatest."""
 
@@ -99,12 +105,16 @@ class Sampler:
         self.settings, self.grammar = settings, grammar
         self.random = np.random.default_rng(settings.seed) if settings.temperature > 0 else None
         self.seen = {*prompt} if settings.repetition_penalty != 1 else set()
+        self.made = Counter[int]()
 
     def __call__(self, logits: Array) -> int:
         """The next token, of f32[vocabulary].  Raises DataError for logits that are no numbers."""
         settings = self.settings
-        if self.seen or self.grammar is not None:
+        if self.seen or self.made or self.grammar is not None:
             logits = logits.copy()
+            if self.made:
+                places, counts = (np.array([*of]) for of in (self.made.keys(), self.made.values()))
+                logits[places] -= settings.frequency_penalty * counts + settings.presence_penalty
             if self.seen:
                 places = np.fromiter(self.seen, np.int64)
                 found, penalty = logits[places], np.float32(settings.repetition_penalty)
@@ -118,6 +128,8 @@ class Sampler:
             token = self._drawn(logits, float(logits[token]))
         if settings.repetition_penalty != 1:
             self.seen.add(token)
+        if settings.frequency_penalty or settings.presence_penalty:
+            self.made[token] += 1
         return token
 
     def _drawn(self, logits: Array, greatest: float) -> int:

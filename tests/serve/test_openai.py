@@ -107,6 +107,7 @@ def test_a_text_goes_on(server: Running, alone: Generator) -> None:
 
 def test_seeds_and_temperatures(server: Running, alone: Generator) -> None:
     how = {"temperature": 1.3, "seed": 7, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "repetition_penalty": 1.1}
+    how |= {"frequency_penalty": 0.5, "presence_penalty": -0.25}
     _, told = say(server, n=3, **how)
     found = [row["message"]["content"] for row in told["choices"]]
     assert found == [alone.chat(HI, max_tokens=8, **{**how, "seed": 7 + i}).text for i in range(3)]
@@ -209,8 +210,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"logprobs": 3}, "logprobs: got 3, wanted true or false", "logprobs"),
     ({"top_logprobs": 3}, "top_logprobs: got 3, wanted up to 20, and logprobs beside it", "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs: got 21", "top_logprobs"),
-    ({"frequency_penalty": 0.5}, "frequency_penalty: got 0.5, wanted 0: nothing else is done", "frequency_penalty"),
-    ({"presence_penalty": -1}, "presence_penalty: got -1", "presence_penalty"),
+    ({"frequency_penalty": 2.5}, "frequency_penalty: got 2.5, wanted a number from -2 to 2", "frequency_penalty"),
+    ({"presence_penalty": "x"}, "presence_penalty: got 'x', wanted a number", "presence_penalty"),
     ({"logit_bias": {"50256": -100}}, "logit_bias: got {'50256': -100}, wanted {}", "logit_bias"),
     ({"tools": [{"type": "function"}]}, "tools: got [{'type': 'function'}]", "tools"),
     ({"temprature": 1}, "did you mean 'temperature'?", "temprature"),
@@ -452,7 +453,7 @@ def test_the_client_completes(client: Any, alone: Generator) -> None:
 def test_the_client_meets_errors(client: Any) -> None:
     openai = pytest.importorskip("openai")
     with pytest.raises(openai.BadRequestError, match="presence_penalty"):
-        client.chat.completions.create(model="small", messages=HI, presence_penalty=1)
+        client.chat.completions.create(model="small", messages=HI, presence_penalty=3)
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="nobody", messages=HI)
 

@@ -275,6 +275,10 @@ def test_repetitions_are_less_likely() -> None:
     assert Sampler(Sampling(), [0])(logits) == 0
     sampler = Sampler(Sampling(repetition_penalty=1.2), [0])
     assert [sampler(logits), sampler(logits)] == [1, 0]
+    sampler = Sampler(Sampling(frequency_penalty=0.15), [0, 0, 0])  # tokens of the prompt do not count
+    assert [sampler(logits) for _ in range(4)] == [0, 1, 0, 1]
+    sampler = Sampler(Sampling(presence_penalty=0.15), [])
+    assert [sampler(logits) for _ in range(4)] == [0, 1, 0, 0]
     with pytest.raises(DataError, match=r"logits: got nan, wanted numbers"):
         Sampler(Sampling(), [])(np.full(3, np.nan, "f4"))
 
