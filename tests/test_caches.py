@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.base.huge_pages import zeros_in_parts
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
 from bolt_numba.ops.pointwise import Mul
 from bolt_numba.types import F16, F32, I32, AnyDType, Array, Sym, TensorType
+from tests.serve.serving import resident
 
 HEADS, GROUPS, SIZE, ROOM = 6, 3, 16, 700
 """The room is that of several parts (`kernels.cpu.attention.few`)."""
@@ -76,3 +78,13 @@ def test_bits_of_threads_and_batches() -> None:
     for row in range(3):
         alone = {name: np.ascontiguousarray(a[row : row + 1]) for name, a in feeds.items()}
         np.testing.assert_array_equal(in_place(one, alone), made[row : row + 1])
+
+
+def test_a_cache_takes_memory_where_it_is_filled() -> None:
+    """One page of each 2 MiB, not all of them."""
+    made = zeros_in_parts((64, 1 << 21), np.dtype(np.int8))
+    before = resident()
+    assert not made[:, :64].any()
+    made[:, 0] = 1
+    assert resident() - before < 16 << 20
+    assert made.sum(dtype=int) == 64

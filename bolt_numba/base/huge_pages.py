@@ -1,4 +1,4 @@
-"""Memory for weights of middle size on large pages.
+"""Memory for weights of middle size on large pages, and for caches that fill up slowly on small ones.
 
 In pages of 4 KiB, touching new memory costs more than packing weights into it, and each run then misses the processor's
 table of pages more often.  Arrays of 4 MiB and more are put on large pages by NumPy itself.
@@ -6,6 +6,7 @@ table of pages more often.  Arrays of 4 MiB and more are put on large pages by N
 
 from __future__ import annotations
 
+import math
 import mmap
 import sys
 import threading
@@ -14,7 +15,7 @@ from contextlib import suppress
 import numpy as np
 
 from bolt_numba.base.forks import renew_after_fork
-from bolt_numba.base.types import Array
+from bolt_numba.base.types import AnyDType, Array
 
 CARVED_FROM, CARVED_TO = 1 << 16, 1 << 22
 """Bytes of the arrays that are carved from slabs."""
@@ -44,9 +45,22 @@ def line_aligned(nbytes: int) -> Array:
     return made
 
 
+def zeros_in_parts(shape: tuple[int, ...], dtype: AnyDType) -> Array:
+    """Zeros that take memory only where somebody writes; NumPy's take it in pieces of 2 MiB."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    advice = getattr(mmap, "MADV_NOHUGEPAGE", None)
+    if advice is None or nbytes < CARVED_TO:
+        return np.zeros(shape, dtype)
+    return _mapped(nbytes, advice).view(dtype).reshape(shape)
+
+
 def _fresh() -> Array:
+    return _mapped(SLAB, mmap.MADV_HUGEPAGE)
+
+
+def _mapped(nbytes: int, advice: int) -> Array:
     # Shared memory, which is what `mmap` gives unless told otherwise, is not put on large pages by most systems.
-    room = mmap.mmap(-1, SLAB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    room = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a system without large pages still has memory
-        room.madvise(mmap.MADV_HUGEPAGE)
+        room.madvise(advice)
     return np.frombuffer(room, np.uint8)

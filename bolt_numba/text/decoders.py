@@ -10,6 +10,7 @@ import numpy as np
 
 from bolt_numba.base.budget import ask
 from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.huge_pages import zeros_in_parts
 from bolt_numba.base.types import F32, I64, Array
 from bolt_numba.sessions.bound import BoundRun
 from bolt_numba.sessions.known import KnownSession
@@ -119,7 +120,7 @@ class SharedDecoder(Decoder):
             heads, width = self.past(name)
             spec = self.inputs[name]
             ask(slots * heads * context * width * spec.dtype.itemsize, "caches")
-            self.caches[name] = np.zeros((slots, heads, context, width), spec.dtype)
+            self.caches[name] = zeros_in_parts((slots, heads, context, width), spec.dtype)
         self.filled, self.early = [0] * slots, EARLY
         self._kept: dict[tuple[int, int, int, int], _Frame] = {}
         self._frame(0, 1, 1, 1).plan()
