@@ -1,4 +1,4 @@
-"""The commands that make texts: one that goes on with a text, and one to chat with."""
+"""The commands of language models: to go on with a text, to chat, and to say how well a text is known."""
 
 from __future__ import annotations
 
@@ -103,6 +103,19 @@ def chat(
             while len(said) > len(first) + 1 and not _fits(made, said):
                 del said[len(first) : len(first) + 2]  # a message and its answer
             said.append({"role": "assistant", "content": _stream(made, said, settings)})
+
+
+@takes_options(without=("stages",))
+def perplexity(
+    model: Model,
+    text: Annotated[Path, typer.Argument(metavar="TEXT", help="A file of text; -: standard input.")],
+    context: Context = None,
+    options: Mapping[str, Any] = {},
+) -> None:
+    """Say how badly a model guesses a text: less is better, such as before and after weights were quantised."""
+    given = sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace") if str(text) == "-" else _read(text) or ""
+    with _opened(model, context=context, **options) as made:
+        console.write(f"{made.perplexity(given):.4f}")
 
 
 def _settings(max_tokens: int, greedy: bool, temperature: float, *rest: Any) -> dict[str, Any]:

@@ -433,6 +433,16 @@ def test_generate_writes_the_text(
     assert "prompt: got 0 tokens" in capsys.readouterr().err
 
 
+def test_perplexity_is_printed(
+    file: Path, one: Generator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (page := tmp_path / "page.txt").write_text("The train is late, and the cat sleeps.")
+    assert run(["perplexity", str(file), str(page), "--threads", "1"]) == 0
+    assert capsys.readouterr().out == f"{one.perplexity(page.read_text()):.4f}\n"
+    assert run(["perplexity", str(file), str(tmp_path / "none.txt")]) == 1
+    assert "none.txt" in capsys.readouterr().err
+
+
 def test_chat_remembers(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     typed = iter(["Hi", "", "And?", "/exit"])
     asked: list[Any] = []
