@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.follow import fixed
 from bolt_numba.kernels.cpu.attention.score_rows import (
     KEYS_AT_ONCE,
     add_values,
@@ -105,9 +104,9 @@ def _few_reach(unit: int, a: Numbers) -> dict[str, Reach]:
     return {**heads, "work": work, "made": _made(a)}
 
 
-def together(rows: int) -> int:
-    """Rows that read keys and values at once; those of all are as many times more."""
-    return next(count for count in range(MOST_TOGETHER, 0, -1) if rows % count == 0)
+def together(group: int) -> int:
+    """Rows that read keys and values at once, whatever the number of queries: heads of a group of so many."""
+    return next(count for count in range(MOST_TOGETHER, 0, -1) if group % count == 0)
 
 
 @cache
@@ -225,7 +224,7 @@ def few_steps(
     more: dict[str, Argument] = {"items": items, "group": group, "part": part, "parts": parts}
     more |= {"pitch": 4 * (part + LANES), "work": Scratch((4 * (part + LANES) * rows + BYTES) * threads)}
     main = args | head | more | {"made": None}
-    kernel = attention_few(half, together(fixed(rows)))
+    kernel = attention_few(half, together(group))
     if parts == 1:
         return [Step(kernel, main, parallel & (items > 1))]
     main["made"] = Scratch(items * parts * rows * (4 * args["width"] + 8))
