@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.request import Request, urlopen
 
 import pytest
@@ -233,14 +234,17 @@ def test_changes_end_with_the_one_that_looks_after_all() -> None:
     repository, found = Repository(None, {}, ModelSettings()), list[Any]()
 
     async def ask() -> None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: found.append("ends"))
         Link(theirs, watches=False).begin(repository, lambda work: None)
         changes = [asyncio.create_task(repository.change(str(i), (), loads=True)) for i in range(3)]
         await asyncio.sleep(0)
         ours.close()
         found.extend(error.kind for error in await asyncio.gather(*changes, return_exceptions=True))
+        while "ends" not in found:
+            await asyncio.sleep(0.001)
 
-    asyncio.run(ask())
+    # A real signal ended the process of the tests at times.
+    with patch.object(signal, "raise_signal", lambda number: found.append({signal.SIGTERM: "ends"}[number])):
+        asyncio.run(asyncio.wait_for(ask(), WAIT_S))
     assert sorted(found) == ["ends", "unavailable", "unavailable", "unavailable"]
 
 
