@@ -69,7 +69,7 @@ def generate(
     """Go on with a text, as the model would."""
     settings: dict[str, Any] = _settings(max_tokens, greedy, temperature, top_k, top_p, min_p, repetition_penalty, seed)
     settings |= {"stop": stop, "json_schema": _read(schema), "grammar": _read(grammar)}
-    text = sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace") if prompt == "-" else prompt
+    text = _typed() if prompt == "-" else prompt
     with _opened(model, context=context, look_up=look_up, **options) as made:
         _stream(made, [{"role": "user", "content": text}] if chat else text, settings)
 
@@ -113,7 +113,7 @@ def perplexity(
     options: Mapping[str, Any] = {},
 ) -> None:
     """Say how badly a model guesses a text: less is better, such as before and after weights were quantised."""
-    given = sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace") if str(text) == "-" else _read(text) or ""
+    given = _typed() if str(text) == "-" else _read(text) or ""
     with _opened(model, context=context, **options) as made:
         console.write(f"{made.perplexity(given):.4f}")
 
@@ -129,6 +129,11 @@ def _opened(model: Path, **options: Any) -> Generator:
 
     with console.progress(f"compiling {model.name}"):
         return Generator(model, **options)
+
+
+def _typed() -> str:
+    """Standard input; what is no UTF-8 is read as U+FFFD."""
+    return sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace")
 
 
 def _read(file: Path | None) -> str | None:

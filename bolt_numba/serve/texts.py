@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
@@ -59,7 +60,7 @@ DONE = b"data: [DONE]\n\n"
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
-class TextRequest:
+class TextRequest(ABC):
     """What a request for texts asks.  The constructor raises RequestError for what does not fit.
 
     prompts: a text, messages or tokens each.  count: texts of each.  settings: as the generator takes them.
@@ -95,17 +96,17 @@ class TextRequest:
 
     usual_tokens: int | None = None
 
+    @abstractmethod
     def likely(self, asked: Mapping[str, Any]) -> int | None:
         """How many likely tokens are told beside each; None: not even its own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def prompts_of(self, asked: Mapping[str, Any]) -> list[Any]:
         """The prompts of a request."""
-        raise NotImplementedError
 
+    @abstractmethod
     def piece(self, index: int, made: _Made, is_part: bool) -> dict[str, Any]:
         """A choice of an answer: a whole text, or a part of it."""
-        raise NotImplementedError
 
     @property
     def all(self) -> int:

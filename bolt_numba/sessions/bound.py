@@ -25,6 +25,7 @@ class BoundRun:
         self._plan: Prepared | None = None
         self._arrays: list[Array] = []
         self._targets: list[Array | None] = []
+        self._serves: bool | None = None
 
     def __call__(self) -> None:
         """Run once.  Raises what `run_into` does."""
@@ -41,13 +42,15 @@ class BoundRun:
 
     def _run_known(self, session: KnownSession) -> bool:
         """Run what an earlier process kept; whether that serves these arrays as they are."""
-        if not self._arrays:
+        if self._serves is None:
             self._arrays = session._arrays(self.feeds)
             self._targets = session._targets(self._arrays, self.buffers)
-        is_whole = all(a is self.feeds[s.name] for a, s in zip(self._arrays, session.inputs, strict=True))
-        if not is_whole or any(t is None for t in self._targets):
-            return False
-        return session._known.run(self._arrays, self._targets) is not None
+            self._serves = self._reads(self._arrays) and all(t is not None for t in self._targets)
+        return self._serves and session._known.run(self._arrays, self._targets) is not None
+
+    def _reads(self, arrays: list[Array]) -> bool:
+        """Whether a run reads what it is given where it lies; some inputs are converted in each run."""
+        return all(a is self.feeds[s.name] for a, s in zip(arrays, self.session.inputs, strict=True))
 
     def _run(self, plan: Prepared) -> None:
         try:
@@ -69,9 +72,7 @@ class BoundRun:
         if runner.by_value or runner.region.bounds or runner.far or any(x is not None for x in special):
             return None
         arrays = session._arrays(self.feeds)
-        if any(a is not self.feeds[s.name] for a, s in zip(arrays, session.inputs, strict=True)):
-            return None  # some are converted in each run
-        if session._fitting(arrays) is not session:
+        if not self._reads(arrays) or session._fitting(arrays) is not session:
             return None
         found = session._targets(arrays, self.buffers)
         assert type(found) is Targets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -183,7 +183,7 @@ class Generator:
         """Tokens of a text.  is_begun: with what stands before each text."""
         if len(text) > MOST_LETTERS * self.context:
             raise DataError(f"prompt: got {len(text)} letters, wanted at most {MOST_LETTERS * self.context}")
-        encode = lambda given: self.tokenizer.encode(given, add_special_tokens=is_begun)  # noqa: E731
+        encode = partial(self.tokenizer.encode, add_special_tokens=is_begun)
         found = list[int](guarded("prompt", encode, cleaned(text)).ids)
         first = [self.layout.begin] if is_begun and self.layout.begins and self.layout.begin is not None else []
         return found if found[:1] == first else first + found

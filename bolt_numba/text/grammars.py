@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from reprlib import repr as shortly
 from typing import Any
 
@@ -67,7 +68,7 @@ class Grammars:
         import llguidance  # it is of an extra
 
         self.own, self.limits = llguidance, llguidance.LLParserLimits(**PARSER_LIMITS)
-        make = lambda text: llguidance.LLTokenizer(text, n_vocab=vocabulary, eos_token=list(ends) or None)  # noqa: E731
+        make = partial(llguidance.LLTokenizer, n_vocab=vocabulary, eos_token=list(ends) or None)
         self.tokens = guarded("tokenizer", make, tokenizer)
         self.known: dict[tuple[str, str], Any] = {}
 

@@ -18,7 +18,9 @@ from bolt_numba.base.options import not_among
 from bolt_numba.base.types import Array
 from bolt_numba.compiling import compile
 from bolt_numba.text.beams import BeamSearch, BeamSettings
+from bolt_numba.text.decoders import BRANCH, IDS, LOGITS, PAST, PRESENT
 from bolt_numba.text.layout import TOKENIZER, path_of, settings_of
+from bolt_numba.text.opened import CONFIG, GENERATION
 from bolt_numba.text.tokens import TextTokenizer
 
 if TYPE_CHECKING:
@@ -28,8 +30,7 @@ if TYPE_CHECKING:
     from bolt_numba.sessions.session import Session
 
 ENCODER, MERGED, FIRST, LATER = "encoder_model", "decoder_model_merged", "decoder_model", "decoder_with_past_model"
-CONFIG, GENERATION = "config.json", "generation_config.json"
-PAST, PRESENT, LOGITS, HIDDEN = "past_key_values.", "present.", "logits", "encoder_hidden_states"
+HIDDEN = "encoder_hidden_states"
 OF_ENCODER = ".encoder."
 """In names of keys and values that the first run makes and no other changes."""
 SAID = {
@@ -63,8 +64,8 @@ class CrossDecoder:
         self.encoded: dict[str, Array] = {}
         self.past: dict[str, Array] = {}
         names = {spec.name for spec in first.inputs} | {spec.name for spec in first.outputs}
-        if not {"input_ids", LOGITS} <= names:
-            raise InvalidModelError(f"{first}: got {sorted(names)[:8]}, wanted input_ids and {LOGITS}")
+        if not {IDS, LOGITS} <= names:
+            raise InvalidModelError(f"{first}: got {sorted(names)[:8]}, wanted {IDS} and {LOGITS}")
 
     def begin(self, hidden: Array, mask: Array) -> None:
         """Look at something else.  hidden: [1, length, width] · mask: i64[1, length]."""
@@ -81,7 +82,7 @@ class CrossDecoder:
         place = len(tokens[0]) - ids.shape[1]
         given: dict[str, Any] = {
             **{name: np.repeat(array, len(ids), 0) for name, array in self.encoded.items()},
-            "input_ids": ids, "use_cache_branch": [bool(self.past)], "cache_position": np.arange(place, len(tokens[0])),
+            IDS: ids, BRANCH: [bool(self.past)], "cache_position": np.arange(place, len(tokens[0])),
             "decoder_attention_mask": np.ones((len(ids), len(tokens[0]))), **self.past,
         }  # fmt: skip
         specs = {spec.name: spec for spec in session.inputs}

@@ -167,13 +167,13 @@ def attention_few(half: bool, count: int) -> Native:
 
 
 def _joined_reach(a: Numbers) -> dict[str, Reach]:
-    found = heads_reach(a, a.items, a.group, a.q_head, a.y_head, a.mask_head)
-    return {name: found[name] for name in ("y", "table", "sink")} | {"made": _made(a)}
+    rows = 4 * a.items * a.group * a.m
+    return {"y": rows * a.width, "table": 8 * ENTRY * a.items, "sink": a.y_step // a.width, "made": _made(a)}
 
 
 @native(
-    extents=_joined_reach, made=PTR, y=PTR, sink=PTR_OR_0, table=PTR, items=I64, parts=I64, group=I64, m=I64, d=I64,
-    width=I64, q_step=I64, q_head=I64, k_step=I64, v_step=I64, mask_step=I64, mask_head=I64, y_step=I64, y_head=I64,
+    extents=_joined_reach, made=PTR, y=PTR, sink=PTR_OR_0, table=PTR, items=I64, parts=I64, group=I64, m=I64, width=I64,
+    y_step=I64, y_head=I64,
 )  # fmt: skip
 def join_parts(p, tid, nthreads):
     """What the parts of `attention_few` make together: the sum of each by its share of all exponentials.

@@ -31,7 +31,8 @@ def rounded_rows(x: Array, levels: np.float32 = LEVELS_OF_X) -> Array:
     """X [..., k] f32 as it is where 8 bits hold each element, 16 with `LEVELS_OF_TWO`, 24 with three.
 
     A group of 32 along k has the scale max(abs) / levels, and its elements are rounded to whole multiples of it, half
-    to even: none changes by more than half a scale.  A group that is not finite is NaN.
+    to even: none changes by more than half a scale, with 24 bits by one and a half, as f32 has no halves of these.  A
+    group that is not finite is NaN.
     """
     *rows, k = x.shape
     count = -(-k // ROUNDED_TOGETHER)
