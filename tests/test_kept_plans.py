@@ -251,10 +251,10 @@ def test_what_has_changed_or_is_damaged_does_not_serve(
     assert is_known(model)
     change(model, folder, monkeypatch)
     session = bn.compile(model, threads=1)
-    assert type(session) is Session
     expected = first if change not in (_rewritten, _replaced) else plain(model)(x=X, i=np.array([5, 0, 95]))["y"]
     if change is not _own_maker:
         np.testing.assert_allclose(run(session), expected, rtol=1e-5)
+    assert type(session) is Session
 
 
 def test_files_that_a_model_names_count(tmp_path: Path) -> None:
@@ -273,6 +273,7 @@ def test_a_copy_of_the_same_content_is_known_too(model: Path, monkeypatch: pytes
     session = known(model)
     assert run(session).tobytes() == first.tobytes()
     assert session.report(), "the model is the one that is there"
+    known_plans.wait_for_kept()
     monkeypatch.setattr("bolt_numba.devices.seals.key_of_seals", lambda: b"another secret of 16 bytes")
     assert not is_known(model)
 
@@ -311,18 +312,41 @@ def test_all_together_keep_to_their_limit(tmp_path: Path, folder: Path, monkeypa
     assert not is_known(huge)
 
 
-def test_a_plan_that_rests_gives_way_to_one_for_other_shapes(tmp_path: Path, folder: Path) -> None:
+def test_other_shapes_have_plans_of_their_own(tmp_path: Path, folder: Path) -> None:
     model = write(tmp_path / "open.onnx", "n")
+    first = kept(model)
+    for count in (2, 3, 1):
+        assert run(known(model), X[:count]).tobytes() == first[:count].tobytes()
+        known_plans.wait_for_kept()
+    assert len([*folder.iterdir()]) == 4
+    for count in (1, 4, 3, 2):
+        session = known(model)
+        session.warmup(x=[count, 8], i=[3])
+        into = np.empty((count, 3), "f4")
+        session.run_into({"x": X[:count], "i": np.array([5, 0, 95])}, {"y": into})
+        assert into.tobytes() == run(session, X[:count]).tobytes() == first[:count].tobytes()
+        assert type(session) is KnownSession
+        session.close()
+        assert run(session).tobytes() == first.tobytes(), "nothing is loaded, so it may be another one"
+        assert type(session) is KnownSession
+        run(session, X[:1])
+        assert type(session) is Session, "only one is loaded"
+
+
+def test_a_few_shapes_have_plans_and_one_that_rests_gives_way(tmp_path: Path, folder: Path) -> None:
+    model, wide = write(tmp_path / "open.onnx", "n"), np.repeat(X, 2, 0)
     kept(model)
-    run(known(model), X[:2])
-    assert is_known(model)
-    (file,) = folder.iterdir()
-    os.utime(file, (1.0, 1.0))
-    run(known(model), X[:2])
-    known_plans.wait_for_kept()
-    session = known(model)
-    run(session, X[:2])
-    assert type(session) is KnownSession
+
+    def serves(count: int) -> bool:
+        session = known(model)
+        run(session, wide[:count])
+        known_plans.wait_for_kept()
+        return type(session) is KnownSession
+
+    assert [serves(count) for count in (1, 2, 3, 5)] == [False] * 4
+    assert [serves(count) for count in (4, 1, 2, 3, 5)] == [True, True, True, True, False]
+    os.utime(min(folder.glob("*-*"), key=lambda file: file.stat().st_mtime_ns), (1.0, 1.0))
+    assert [serves(count) for count in (5, 5, 1)] == [False, True, False]
 
 
 def test_models_of_several_parts_have_no_plan(tmp_path: Path, folder: Path) -> None:

@@ -120,7 +120,7 @@ def test_a_plan_on_a_server_is_copied(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(kept_plans, "is_local", lambda found: False)
     session = known(model)
     assert run(session).tobytes() == first.tobytes()
-    assert not is_of_a_plan(session._known.program.links.arrays[0])  # type: ignore[attr-defined]
+    assert not is_of_a_plan(session._known.plan.program.links.arrays[0])  # type: ignore[attr-defined]
 
 
 @linux

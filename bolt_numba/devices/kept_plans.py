@@ -1,11 +1,12 @@
 """Plans of the CPU in the cache folder, so that the next process that compiles the same file need not make them.
 
 A file holds what a session tells of itself, the program for the shapes that came first, its weights and its machine
-code (`devices.stored`).  It serves as long as all is as it was that a plan depends on: the model and the files that it
-names, options, the sources of this package, the compiler, the processor.  What is kept is code, so it is read as
-compiled kernels are: only where nobody else could have written it.  All together keep to a limit; those that were used
-longest ago go first.  A model may be private, so nobody else may read them.  Nobody writes to a file that is kept, so
-processes map it, and share its pages.
+code (`devices.stored`).  Where other processes begin with other shapes, these have files of their own, a few for each
+model.  A file serves as long as all is as it was that a plan depends on: the model and the files that it names,
+options, the sources of this package, the compiler, the processor.  What is kept is code, so it is read as compiled
+kernels are: only where nobody else could have written it.  All together keep to a limit; those that were used longest
+ago go first.  A model may be private, so nobody else may read them.  Nobody writes to a file that is kept, so processes
+map it, and share its pages.
 
 A file that has its stamp still is the same.  One with another stamp but of the same size is read, and compared by its
 fingerprint: so a cache that came with the image of a container serves, though the system gave new inodes.
@@ -19,10 +20,10 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -43,13 +44,16 @@ from bolt_numba.kernels.jit import version_name
 from bolt_numba.kernels.registry import KERNELS
 from bolt_numba.ops.registry import OPS
 
+T = TypeVar("T")
 FOLDER, SUFFIX = "plans", ".plan"
 PIECE = 4 << 20
 """Bytes that are checked at once, while they are in a cache of the processor."""
 BLOCK = 4096
 """Bytes of which a checksum sees the sum."""
+MOST_OTHERS = 3
+"""Plans of one model for other shapes than those that came first."""
 RESTED_S = 86_400.0
-"""Seconds after which a plan that nobody has used gives way to one for other shapes."""
+"""Seconds after which one of these that nobody has used gives way to another."""
 ABANDONED_S = 3600.0
 """Age in seconds of a part of a file whose writer is gone."""
 SOURCES = ("base", "codegen", "converters", "devices", "ir", "kernels", "ops", "passes", "runtime", "sessions")
@@ -71,18 +75,32 @@ _HEADER = struct.Struct("<8sQ32s16x")
 
 
 def name_of(path: str, options: Mapping[str, Any]) -> str:
-    """Of the file that has the plan of a model."""
+    """Of the file that has the plan of a model for the shapes that came first."""
     return f"{FOLDER}/{sha256(json.dumps([path, sorted(options.items())]).encode()).hexdigest()}{SUFFIX}"
 
 
-def read(name: str, stamp: Sequence[Any]) -> tuple[dict[str, Any], Array] | None:
-    """Head and pieces of what `write` kept; None where nothing is, it is damaged, or anything has changed since.
+def name_for(name: str, shapes: Any) -> str:
+    """Of the file that has the same model's plan for these shapes, where others came first."""
+    return f"{name.removesuffix(SUFFIX)}-{sha256(json.dumps(shapes).encode()).hexdigest()[:16]}{SUFFIX}"
+
+
+def head_of(name: str, stamp: Sequence[Any]) -> dict[str, Any] | None:
+    """What `write` kept beside the pieces; None where nothing is, it is damaged, or anything has changed since.
 
     stamp: of the model.
     """
+    return _found(name, lambda file, known: _head(file, known, stamp))
+
+
+def pieces_of(name: str, head: Mapping[str, Any]) -> Array | None:
+    """The pieces with a head; None where they are not there any more, or damaged."""
+    return _found(name, lambda file, known: _pieces(file, known, head))
+
+
+def _found(name: str, look: Callable[[int, os.stat_result], T | None]) -> T | None:
     for folder in folders().read:
         with swallowing("kept plan", *DAMAGED):
-            found = use_trusted(folder / name, lambda file, known: _read(file, known, stamp))
+            found = use_trusted(folder / name, look)
             if found is not None:
                 return found
     return None
@@ -98,12 +116,18 @@ def write(name: str, head: Mapping[str, Any], arrays: Sequence[Array]) -> None:
     """Keep a plan, whole or not at all, and drop old ones where all are too many bytes.
 
     head: ``files`` are stamps of the model and of those that it names, which nobody may have written to just now, and
-    ``facts`` those from before it was made.  A plan for other shapes stays as long as it is used.
-    arrays: the pieces, bytes one behind another.
+    ``facts`` those from before it was made.  arrays: the pieces, bytes one behind another.
     """
     nbytes, limit = sum(len(array) for array in arrays), plans_limit()
-    if nbytes > limit or not are_settled(head["files"]) or _is_in_use(name, head):
+    if nbytes > limit or not are_settled(head["files"]):
         return
+    first = head_of(name, head["files"][0])
+    if first is not None:
+        other = name_for(name, head["shapes"])
+        is_there = first["shapes"] == json.loads(json.dumps(head["shapes"])) or head_of(other, head["files"][0])
+        if is_there or not _makes_way(name, other):
+            return
+        name = other
     contents = [_content(stamp[0]) for stamp in head["files"]]
     if not are_settled(head["files"]):
         return
@@ -149,14 +173,17 @@ def clear() -> int:
     return len(rows)
 
 
-def _is_in_use(name: str, head: Mapping[str, Any]) -> bool:
-    """Whether there is a plan that still serves, for the same shapes or for others that came not long ago."""
-    path = cache_root() / name
-    with swallowing("kept plan", *DAMAGED):
-        old = use_trusted(path, lambda file, known: _head(file, known, head["files"][0]))
-        rests = time.time() - path.stat().st_mtime > RESTED_S
-        return old is not None and (old["shapes"] == head["shapes"] or not rests)
-    return False
+def _makes_way(name: str, other: str) -> bool:
+    """Whether there may be a plan for other shapes; one that rests gives way to it."""
+    first, own = (cache_root() / one for one in (name, other))
+    rows = [row for row in entries() if row[0].name.startswith(f"{first.stem}-") and row[0] != own]
+    if len(rows) < MOST_OTHERS:
+        return True
+    path, found = rows[0]
+    if time.time() - found.st_mtime <= RESTED_S:
+        return False
+    path.unlink(missing_ok=True)
+    return True
 
 
 def _head(file: int, found: os.stat_result, stamp: Sequence[Any]) -> dict[str, Any] | None:
@@ -166,7 +193,9 @@ def _head(file: int, found: os.stat_result, stamp: Sequence[Any]) -> dict[str, A
         return None
     head: dict[str, Any] = json.loads(text)
     files = _files_now(head, stamp) if head["facts"] == facts() else None
-    return None if files is None else head | {"files": files, "starts": -(-(_HEADER.size + size) // LINE) * LINE}
+    starts = -(-(_HEADER.size + size) // LINE) * LINE
+    is_whole = files is not None and found.st_size == starts + head["nbytes"]
+    return head | {"files": files, "starts": starts, "digest": digest} if is_whole else None
 
 
 def _files_now(head: Mapping[str, Any], stamp: Sequence[Any]) -> list[list[Any]] | None:
@@ -192,15 +221,13 @@ def _content(path: str) -> str:
     return state.hexdigest()
 
 
-def _read(file: int, found: os.stat_result, stamp: Sequence[Any]) -> tuple[dict[str, Any], Array] | None:
-    head = _head(file, found, stamp)
-    if head is None or found.st_size != head["starts"] + head["nbytes"]:
+def _pieces(file: int, found: os.stat_result, head: Mapping[str, Any]) -> Array | None:
+    start = read_whole(file, _HEADER.size)
+    if _HEADER.unpack(start)[-1] != head["digest"] or found.st_size != head["starts"] + head["nbytes"]:
         return None
     room = _room(file, found, head["starts"])
-    for at, mark in zip(range(0, len(room), PIECE), head["marks"], strict=True):
-        if _mark(room[at : at + PIECE]) != mark:
-            return None
-    return head, room
+    pieces = (room[at : at + PIECE] for at in range(0, len(room), PIECE))
+    return room if all(_mark(piece) == mark for piece, mark in zip(pieces, head["marks"], strict=True)) else None
 
 
 def _room(file: int, found: os.stat_result, start: int) -> Array:

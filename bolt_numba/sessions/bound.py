@@ -46,7 +46,7 @@ class BoundRun:
             self._arrays = session._arrays(self.feeds)
             self._targets = session._targets(self._arrays, self.buffers)
             self._serves = self._reads(self._arrays) and all(t is not None for t in self._targets)
-        return self._serves and session._known.run(self._arrays, self._targets) is not None
+        return self._serves and session._known.run(self._arrays, self._targets, self) is not None
 
     def _reads(self, arrays: list[Array]) -> bool:
         """Whether a run reads what it is given where it lies; some inputs are converted in each run."""

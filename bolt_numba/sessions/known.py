@@ -61,18 +61,21 @@ class Known(ABC):
         return {}
 
     @abstractmethod
-    def run(self, arrays: list[Array], targets: Sequence[Array | None] | None) -> list[Array] | None:
+    def run(
+        self, arrays: list[Array], targets: Sequence[Array | None] | None, bound: object = None
+    ) -> list[Array] | None:  # fmt: skip
         """Results; None where it cannot, which the complete session tells.  Raises DeviceError where nobody else may.
 
-        targets: for each result where it is written, if the caller says.
+        targets: for each result where it is written, if the caller says.  bound: who gives the same arrays, and says
+        of all results where they are written, in each call.
         """
 
     @abstractmethod
     def results(self, shapes: Shapes) -> Shapes | None:
         """Shapes of the results for inputs of these, where they are known."""
 
-    def can_overwrite(self, output: int, source: int) -> bool:
-        """Whether a run may write an output over an input; a device may read inputs until the end."""
+    def can_overwrite(self, shapes: Shapes, output: int, source: int) -> bool:
+        """Whether a run may write an output over an input of these shapes; a device may read inputs until the end."""
         return False
 
     @abstractmethod
@@ -133,7 +136,8 @@ class KnownSession(Session):
 
     def _targets(self, arrays: list[Array], buffers: Mapping[str, Array]) -> list[Array | None]:
         """As that of others."""
-        shapes = self._known.results(tuple([a.shape for a in arrays]))
+        given = tuple([a.shape for a in arrays])
+        shapes = self._known.results(given)
         if shapes is None:
             KnownSession._complete(self)
             return Session._targets(self, arrays, buffers)
@@ -142,7 +146,7 @@ class KnownSession(Session):
             buffer = buffers.get(spec.name)
             if buffer is not None:
                 check_buffer(spec.name, buffer, shape, spec.dtype)
-                if is_apart(buffer, arrays, partial(self._known.can_overwrite, index)):
+                if is_apart(buffer, arrays, partial(self._known.can_overwrite, given, index)):
                     made[index] = buffer
         return made
 

@@ -53,7 +53,9 @@ class _KnownPart(Known):
         self.lock = threading.RLock()
         renew_after_fork(self, "lock", threading.RLock)
 
-    def run(self, arrays: list[Array], targets: Sequence[Array | None] | None) -> list[Array] | None:
+    def run(
+        self, arrays: list[Array], targets: Sequence[Array | None] | None, bound: object = None
+    ) -> list[Array] | None:  # fmt: skip
         """Results of the device; None where it fails, which is counted.  Raises DeviceError where nobody else may.
 
         targets: for each result where it is written, if the caller says.

@@ -21,7 +21,7 @@ from bolt_numba.base.files.stamps import stamp_at
 from bolt_numba.base.options import Options
 from bolt_numba.base.records import record
 from bolt_numba.base.swallowed import swallowing
-from bolt_numba.base.types import STRING, Array, spec_from_json, spec_json
+from bolt_numba.base.types import STRING, Array, TensorSpec, spec_from_json, spec_json
 from bolt_numba.devices import kept_plans
 from bolt_numba.devices.program import NativeRun, Program
 from bolt_numba.devices.stored import StoredFaultError, arrays_of, restored, stored
@@ -56,10 +56,10 @@ def session_of(model: Any, signature: str | None, options: Options) -> Session |
     asked = _asked(model, signature, options)
     if asked is None:
         return None
-    found = kept_plans.read(asked.name, asked.stamp)
-    if found is not None:
+    head = kept_plans.head_of(asked.name, asked.stamp)
+    if head is not None:
         with swallowing("kept plan", *kept_plans.DAMAGED):
-            return KnownSession(_KnownPlan(asked, *found), options)
+            return KnownSession(_KnownPlan(asked, head), options)
     from bolt_numba.sessions.loading import read_noting
 
     found_model, named = read_noting(model)
@@ -83,86 +83,133 @@ def _asked(model: Any, signature: str | None, options: Options) -> _AskedPlan | 
     return None
 
 
-class _KnownPlan(Known):
-    """A program and the memory of its runs.  idle: those of which no run has use now."""
+class _KeptPlan:
+    """A plan as a file has it.  program: once it is loaded.  idle: memory of runs of which none has use now."""
 
-    holds, views = HELD, False
-
-    def __init__(self, asked: _AskedPlan, head: Mapping[str, Any], room: Array) -> None:
-        super().__init__(asked.path, asked.options["signature"], head["files"], head["threads"])
-        self.name, self.signatures = head["name"], head["signatures"]
-        self.inputs, self.outputs = (tuple(map(spec_from_json, head[key])) for key in ("inputs", "outputs"))
-        self.asked, self.head, self.metadata = asked, head, head["metadata"]
+    def __init__(self, name: str, head: Mapping[str, Any], outputs: Sequence[TensorSpec]) -> None:
+        self.name, self.head = name, head
+        self.shapes, self.results = _tuples(head["shapes"]), _tuples(head["results"])
         self.overwrites = {tuple(pair) for pair in head["overwrites"]}
-        self.shapes, self.shapes_of_results = _tuples(head["shapes"]), _tuples(head["results"])
-        self.empties = [(dims, spec.dtype) for dims, spec in zip(self.shapes_of_results, self.outputs, strict=True)]
-        self.program: Program | None = restored(head["program"], room)
+        self.empties = [(dims, spec.dtype) for dims, spec in zip(self.results, outputs, strict=True)]
+        self.program: Program | None = None
         self.idle: list[NativeRun] = []
-        self.has_run = self.is_over = False
 
-    def run(self, arrays: list[Array], targets: Sequence[Array | None] | None) -> list[Array] | None:
-        if tuple([a.shape for a in arrays]) != self.shapes:
-            return None
-        try:
-            context = self.idle.pop()
-        except IndexError:
-            found = self._context()
-            if found is None:
-                return None
-            context = found
-        if targets is None:
-            made = [np.empty(*e) for e in self.empties]
-        else:
-            made = [np.empty(*e) if t is None else t for e, t in zip(self.empties, targets, strict=True)]
-        try:
-            context.run(arrays, made)
-        except StoredFaultError:
-            return None
-        finally:
-            if len(self.idle) < MAX_IDLE and context.program is self.program:  # it may be closed meanwhile
-                self.idle.append(context)
-        return made
+    def load(self) -> Program | None:
+        """The program; None where the plan is not there any more."""
+        with swallowing("kept plan", *kept_plans.DAMAGED):
+            if self.program is None and (room := kept_plans.pieces_of(self.name, self.head)) is not None:
+                self.program = restored(self.head["program"], room)
+        return self.program
 
-    def _context(self) -> NativeRun | None:
-        """Memory for a run; None where the plan is not there any more, or more memory than may be."""
-        with swallowing("kept plan", *kept_plans.DAMAGED):  # the complete session tells
-            if self.is_over:
-                return None
-            if self.program is None:
-                found = kept_plans.read(self.asked.name, self.asked.stamp)
-                if found is None or found[0]["program"] != self.head["program"]:
-                    return None
-                self.program = restored(found[0]["program"], found[1])
-            nbytes = self.head["arena"]
-            ask(nbytes + sum(np.dtype(dtype).itemsize * int(np.prod(dims)) for dims, dtype in self.empties), self.name)
-            made = self.program.bind({HOST: HOST.allocate(nbytes)})
-            if not self.has_run:
-                self.has_run = True
-                kept_plans.used(self.asked.name)
-            return made
-        return None
-
-    def results(self, shapes: Shapes) -> Shapes | None:
-        return self.shapes_of_results if shapes == self.shapes else None
-
-    def can_overwrite(self, output: int, source: int) -> bool:
-        return (output, source) in self.overwrites
-
-    def is_ready(self, shapes: Shapes) -> bool:
-        return shapes == self.shapes
+    def give_back(self, context: NativeRun) -> None:
+        if len(self.idle) < MAX_IDLE and context.program is self.program:  # it may be closed meanwhile
+            self.idle.append(context)
 
     def close(self) -> None:
         self.program = None
         self.idle.clear()
 
+
+class _KnownPlan(Known):
+    """first: the plan for the shapes that came first once.  plan: of the runs now."""
+
+    holds, views = HELD, False
+
+    def __init__(self, asked: _AskedPlan, head: Mapping[str, Any]) -> None:
+        super().__init__(asked.path, asked.options["signature"], head["files"], head["threads"])
+        self.name, self.signatures = head["name"], head["signatures"]
+        self.inputs, self.outputs = (tuple(map(spec_from_json, head[key])) for key in ("inputs", "outputs"))
+        self.asked, self.metadata = asked, head["metadata"]
+        self.plan = self.first = _KeptPlan(asked.name, head, self.outputs)
+        self.has_run = self.is_over = False
+
+    def _plan_for(self, shapes: Shapes) -> _KeptPlan | None:
+        """The plan for these shapes, where it is the only one that is loaded: each has its own weights."""
+        plan = self.plan
+        if plan.shapes == shapes:
+            return plan
+        if plan.program is not None or self.is_over:
+            return None
+        found = self.first if self.first.shapes == shapes else self._other(shapes)
+        if found is not None:
+            self.plan = found
+        return found
+
+    def _other(self, shapes: Shapes) -> _KeptPlan | None:
+        with swallowing("kept plan", *kept_plans.DAMAGED):
+            name = kept_plans.name_for(self.asked.name, shapes)
+            head = kept_plans.head_of(name, self.asked.stamp)
+            return None if head is None else _KeptPlan(name, head, self.outputs)
+        return None
+
+    def run(
+        self, arrays: list[Array], targets: Sequence[Array | None] | None, bound: object = None
+    ) -> list[Array] | None:  # fmt: skip
+        plan = self._plan_for(tuple([a.shape for a in arrays]))
+        if plan is None:
+            return None
+        try:
+            context = plan.idle.pop()
+        except IndexError:
+            found = self._context(plan)
+            if found is None:
+                return None
+            context = found
+        if targets is None:
+            made = [np.empty(*e) for e in plan.empties]
+        else:
+            made = [np.empty(*e) if t is None else t for e, t in zip(plan.empties, targets, strict=True)]
+        try:
+            if bound is None:
+                context.run(arrays, made)
+            else:
+                context.run_again(bound, arrays, made)
+        except StoredFaultError:
+            return None
+        finally:
+            plan.give_back(context)
+        return made
+
+    def _context(self, plan: _KeptPlan) -> NativeRun | None:
+        """Memory for a run; None where the plan is not there any more, or more memory than may be."""
+        with swallowing("kept plan", *kept_plans.DAMAGED):  # the complete session tells
+            program = None if self.is_over else plan.load()
+            if program is None:
+                return None
+            nbytes = plan.head["arena"]
+            ask(nbytes + sum(np.dtype(dtype).itemsize * int(np.prod(dims)) for dims, dtype in plan.empties), self.name)
+            made = program.bind({HOST: HOST.allocate(nbytes)})
+            if not self.has_run:
+                self.has_run = True
+                for name in {self.asked.name, plan.name}:
+                    kept_plans.used(name)
+            return made
+        return None
+
+    def results(self, shapes: Shapes) -> Shapes | None:
+        plan = self._plan_for(shapes)
+        return None if plan is None else plan.results
+
+    def can_overwrite(self, shapes: Shapes, output: int, source: int) -> bool:
+        plan = self._plan_for(shapes)
+        return plan is not None and (output, source) in plan.overwrites
+
+    def is_ready(self, shapes: Shapes) -> bool:
+        plan = self._plan_for(shapes)
+        return plan is not None and plan.load() is not None
+
+    def close(self) -> None:
+        self.plan.close()
+
     def completed(self, session: Session, named: Sequence[Sequence[Any]]) -> None:
-        program, self.is_over = self.program, True
-        self.close()
+        plan, self.is_over = self.plan, True
+        program = plan.load()
         if program is not None:
-            session._packs.take_kept(arrays_of(self.head["packs"], program.links.arrays[0]))
+            session._packs.take_kept(arrays_of(plan.head["packs"], program.links.arrays[0]))
+        self.close()
         _keep_first(session, self.asked, named)
         if self.has_run:
-            self.planned(session, self.shapes)
+            self.planned(session, plan.shapes)
 
 
 # --- keeping ---------------------------------------------------------------------------------------------------------
