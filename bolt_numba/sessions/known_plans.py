@@ -84,7 +84,10 @@ def _asked(model: Any, signature: str | None, options: Options) -> _AskedPlan | 
 
 
 class _KeptPlan:
-    """A plan as a file has it.  program: once it is loaded.  idle: memory of runs of which none has use now."""
+    """A plan as a file has it.
+
+    program: once it is loaded.  idle: memory of runs of which none has use now.  bound: whose arrays it served last.
+    """
 
     def __init__(self, name: str, head: Mapping[str, Any], outputs: Sequence[TensorSpec]) -> None:
         self.name, self.head = name, head
@@ -93,6 +96,7 @@ class _KeptPlan:
         self.empties = [(dims, spec.dtype) for dims, spec in zip(self.results, outputs, strict=True)]
         self.program: Program | None = None
         self.idle: list[NativeRun] = []
+        self.bound: object = None
 
     def load(self) -> Program | None:
         """The program; None where the plan is not there any more."""
@@ -145,7 +149,9 @@ class _KnownPlan(Known):
     def run(
         self, arrays: list[Array], targets: Sequence[Array | None] | None, bound: object = None
     ) -> list[Array] | None:  # fmt: skip
-        plan = self._plan_for(tuple([a.shape for a in arrays]))
+        plan: Any = self.plan
+        if bound is None or plan.bound is not bound:
+            plan = self._plan_for(tuple([a.shape for a in arrays]))
         if plan is None:
             return None
         try:
@@ -155,15 +161,16 @@ class _KnownPlan(Known):
             if found is None:
                 return None
             context = found
-        if targets is None:
-            made = [np.empty(*e) for e in plan.empties]
-        else:
-            made = [np.empty(*e) if t is None else t for e, t in zip(plan.empties, targets, strict=True)]
+        made: list[Array] = targets  # type: ignore[assignment]
+        if bound is None:
+            given = targets or [None] * len(plan.empties)
+            made = [np.empty(*e) if t is None else t for e, t in zip(plan.empties, given, strict=True)]
         try:
             if bound is None:
                 context.run(arrays, made)
             else:
                 context.run_again(bound, arrays, made)
+                plan.bound = bound
         except StoredFaultError:
             return None
         finally:

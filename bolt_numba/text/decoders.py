@@ -135,24 +135,26 @@ class SharedDecoder(Decoder):
         return 1
 
     def run(self, parts: Sequence[Stretch]) -> list[Array]:
-        first = min(part.slot for part in parts)
-        count, length = max(part.slot for part in parts) + 1 - first, max(len(part.tokens) for part in parts)
-        rows = [[(part.slot - first) * length + i for i in range(len(part.tokens))] for part in parts]
-        rows = [own[len(own) - part.wanted :] for own, part in zip(rows, parts, strict=True)]
-        wanted = [row for own in rows for row in own]
-        frame = self._frame(first, count, length, len(wanted) or 1)
+        slots = [part.slot for part in parts]
+        first, length = min(slots), max([len(part.tokens) for part in parts])
+        count, rows = max(slots) + 1 - first, list[int]()
+        for part in parts:
+            end = (part.slot - first) * length + len(part.tokens)
+            rows += range(end - part.wanted, end)
+        frame = self._frame(first, count, length, len(rows) or 1)
         for slot in range(first, first + count):
             self.filled[slot] = min(self.filled[slot], self.context - length)
         for part in parts:
-            row = part.slot - first
-            frame.ids[row, : len(part.tokens)] = part.tokens
+            frame.ids[part.slot - first, : len(part.tokens)] = part.tokens
             self.filled[part.slot] = part.start
         frame.lengths[:] = self.filled[first : first + count]
-        made = self.logits(frame, wanted or [0])
+        made = self.logits(frame, rows or [0])
+        found, end = [], 0
         for part in parts:
             self.filled[part.slot] = part.start + len(part.tokens)
-        ends = np.cumsum([len(own) for own in rows])
-        return [made[end - len(own) : end] for own, end in zip(rows, ends.tolist(), strict=True)]
+            found.append(made[end : end + part.wanted])
+            end += part.wanted
+        return found
 
     def logits(self, frame: _Frame, rows: Sequence[int]) -> Array:
         """Run, and give these rows of the logits, counted over all sequences."""
