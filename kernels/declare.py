@@ -72,7 +72,7 @@ WORDS = (
     "address_of", "copy_bytes", "fill_bytes", "prefetch", "prefetch_second", "prefetch_write",
     # halves
     "vload_bf16", "vload_bf16_n", "vstore_bf16", "vstore_bf16_n", "vstore_bf16_two", "vload_f16", "vload_f16_n",
-    "vstore_f16", "vstore_f16_n", "tile_rank1_rows_f16", "tile_finish_bf16",
+    "vstore_f16", "vstore_f16_n", "tile_rank1_rows_f16", "tile_rank1_rows_bf16", "tile_finish_bf16",
     # vectors
     "splat", "iota", "lanes_below", "fma", "select", "vmax", "vmin", "vmaximum", "vminimum", "vabs", "vsqrt", "vfloor",
     "vceil", "vround", "vtrunc", "copysign", "bits_of", "f32_of_bits", "pair_bf16", "dot_bytes", "to_f32", "to_i32",

@@ -72,7 +72,7 @@ def file_of(
 
 def stored(kind: str, n: int, k: int, rng: np.random.Generator) -> tuple[bytes, Array]:
     """Bytes of a matrix with seeded weights, and the weights."""
-    if kind not in FORMS:
+    if kind not in FORMS or FORMS[kind].plain is not None:
         made = (rng.standard_normal((n, k)) / np.sqrt(k)).astype(HALVES.get(kind, F32))
         return made.tobytes(), made.astype(F32)
     form = FORMS[kind]

@@ -31,7 +31,11 @@ ROUNDED = {"strict": LEVELS_OF_THREE, "default": LEVELS_OF_TWO, "fast": LEVELS_O
 load("cpu")
 ALWAYS = ("Q4_1", "Q6_K") if is_quick() else tuple(FORMS)
 PAIRS = [
-    (name, e) for name in FORMS for e in KERNELS[MatMulForm, "cpu"] if e.numerics == "default" or name in ALWAYS
+    (name, e)
+    for name, form in FORMS.items()
+    for e in KERNELS[MatMulForm, "cpu"]
+    if (form.plain is not None) == (e.name == "matmul_form_of_halves")
+    and (e.numerics == "default" or name in ALWAYS)
 ]
 GOLDEN = {
     "Q4_0": (0xA584C634, [-0.257080078125, 0.51416015625, 0.414306640625]),
@@ -44,16 +48,19 @@ GOLDEN = {
     "Q4_K": (0x28CFB23A, [25.450927734375, 31.106689453125, 138.098876953125]),
     "Q5_K": (0x3F7A0861, [-35.957275390625, -19.76123046875, 173.620849609375]),
     "Q6_K": (0x4D4AD807, [-19.02392578125, 92.548828125, 185.609375]),
+    "F16": (0x7CBCCCA9, [13.4140625, 15.84375, 26.984375]),
+    "BF16": (0x3292B2EA, [5931008.0, 30932992.0, 1602224128.0]),
 }
 """Of what gguf 0.19.0 makes of `bytes_of`: the CRC of all, zeros without signs; three of the last row."""
 
 
 def bytes_of(name: str) -> Array:
-    """Two rows of three blocks."""
+    """Two rows of three blocks, of plain numbers as many."""
     form = FORMS[name]
-    raw = (np.arange(2 * 3 * form.size) ** 2 * 7 // 5 % 256).astype(U8).reshape(2, -1)
+    count = 3 if form.block > 1 else 96
+    raw = (np.arange(2 * count * form.size) ** 2 * 7 // 5 % 256).astype(U8).reshape(2, -1)
     for i, at in enumerate([form.scale, form.offset] if form.middle is None else [form.scale]):
-        halves = (np.arange(6).reshape(2, 3, 1) / 7 - 0.3 + i).astype(np.float16)
+        halves = (np.arange(2 * count).reshape(2, count, 1) / 7 - 0.3 + i).astype(np.float16)
         form.blocks(raw)[..., at : at + 2] = halves.view(U8)
     return raw
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.records import record
-from bolt_numba.base.types import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, AnyDType, Array
+from bolt_numba.base.types import BOOL, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, AnyDType, Array
 from bolt_numba.converters.bounded import text_of
 from bolt_numba.ops.layers.products.forms import FORMS
 
@@ -47,15 +47,13 @@ TENSOR_KINDS = {
     20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",
     29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
 }  # fmt: skip
-FLOATS: dict[str, AnyDType] = {"F32": F32, "F16": F16, "BF16": BF16}
-"""Kinds of tensors that are plain numbers."""
 
 
 @record(frozen=True)
 class GgufTensor:
     """What a file says of a tensor, and its content.
 
-    shape: the last axis lies together.  data: floats of that shape, or u8 [rows, bytes of a row] of a form; None for a
+    shape: the last axis lies together.  data: f32 of that shape, or u8 [rows, bytes of a row] of a form; None for a
     kind that has no meaning here.
     """
 
@@ -189,16 +187,13 @@ class _GgufBytes:
     def _tensor(self, name: str, kind: str, shape: tuple[int, ...], start: int) -> GgufTensor:
         what, count, row = f"tensor '{name}'", math.prod(shape), shape[-1]
         self._want(0 < count <= 8 * self.size, f"{what}: shape", shape, f"elements that {self.size} bytes can hold")
-        dtype, form = FLOATS.get(kind), FORMS.get(kind)
-        if dtype is None and form is None:
-            return GgufTensor(name, kind, shape, None)
-        per_row = row * dtype.itemsize if dtype is not None else 0
+        form, per_row = FORMS.get(kind), 4 * row
         if form is not None:
             self._want(row % form.block == 0, f"{what}: last size", row, f"a multiple of {form.block} for {kind}")
             per_row = row // form.block * form.size
+        elif kind != "F32":
+            return GgufTensor(name, kind, shape, None)
         end = start + count // row * per_row
         self._want(end <= self.size, what, f"bytes up to {end}", f"them within {self.size}: the file is cut off")
         raw = np.frombuffer(self.data, np.uint8, end - start, start)
-        return GgufTensor(
-            name, kind, shape, raw.reshape(-1, per_row) if dtype is None else raw.view(dtype).reshape(shape)
-        )
+        return GgufTensor(name, kind, shape, raw.view(F32).reshape(shape) if form is None else raw.reshape(-1, per_row))

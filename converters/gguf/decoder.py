@@ -8,7 +8,7 @@ import numpy as np
 
 from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.types import F16, F32, I32, I64, Array, Sym, TensorType
-from bolt_numba.converters.gguf.container import FLOATS, Gguf, GgufTensor
+from bolt_numba.converters.gguf.container import Gguf, GgufTensor
 from bolt_numba.converters.gguf.families import DecoderSizes
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
@@ -18,6 +18,7 @@ from bolt_numba.ops.arrays.shape import Reshape, Shape, Squeeze, Unsqueeze
 from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
 from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
 from bolt_numba.ops.layers.norm import RMSNormalization
+from bolt_numba.ops.layers.products.forms import FORMS
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.products.matmul_forms import GatherForm, MatMulForm
 from bolt_numba.ops.pointwise import Add, Cast, Cos, Div, Gelu, Greater, Mul, Sin, Sub, Swish, Tanh, Where
@@ -92,9 +93,10 @@ class GgufDecoder:
     def vector(self, name: str, size: int) -> Value:
         """Numbers of a row, in f32."""
         made = self.tensor(name, size)
-        if made.kind not in FLOATS or made.data is None:
+        form = FORMS.get(made.kind)
+        if made.data is None or (form is not None and form.plain is None):
             raise InvalidModelError(f"{self.found.file}: tensor '{name}': kind: got {made.kind}, wanted floats")
-        return self.b.const(made.data.astype(F32), name)
+        return self.b.const(made.data if form is None else form.weights(made.data)[0], name)
 
     def optional(self, name: str, size: int) -> Value | None:
         return self.vector(name, size) if name in self.found.tensors else None
@@ -105,10 +107,9 @@ class GgufDecoder:
         assert made.data is not None, "kinds have been looked at"
         data = made.data[first : first + n] if whole else made.data
         bias = None if whole else self.optional(f"{name}.bias", n)
-        if made.kind not in FLOATS:
+        if made.kind in FORMS:
             return b(MatMulForm(made.kind), x, data, bias)
-        dtype = FLOATS[made.kind]
-        y = b(Cast(F32), b(MatMul(trans_b=True), b(Cast(dtype), x), data))
+        y = b(MatMul(trans_b=True), x, data)
         return y if bias is None else b(Add(), y, bias)
 
     # --- parts -------------------------------------------------------------------------------------------------------
@@ -116,10 +117,7 @@ class GgufDecoder:
     def embedded(self, ids: Value) -> Value:
         b, table = self.b, self.tensor(EMBEDDING, 0, self.sizes.width)
         self.tokens = table.shape[0]
-        if table.kind in FLOATS:
-            x = b(Cast(F32), b(Gather(), b.const(table.data, EMBEDDING), ids))
-        else:
-            x = b(GatherForm(table.kind), b.const(table.data, EMBEDDING), ids)
+        x = b(GatherForm(table.kind) if table.kind in FORMS else Gather(), b.const(table.data, EMBEDDING), ids)
         return b(Mul(), x, math.sqrt(self.sizes.width)) if self.family.scaled else x
 
     def normed(self, x: Value, name: str) -> Value:

@@ -40,7 +40,8 @@ from bolt_numba.kernels.instructions.tiles import BYTES, _build, _masks, _row, _
 
 
 def _wide_bf16(b, bits):
-    return b.bitcast(b.shl(b.zext(bits, vector("i32")), constant(vector("i32"), 16)), vector("f32"))
+    ty = ir.VectorType(I32, bits.type.count)
+    return b.bitcast(b.shl(b.zext(bits, ty), constant(ty, 16)), ir.VectorType(ir.FloatType(), bits.type.count))
 
 
 def _narrow_bf16(b, v):
@@ -188,14 +189,25 @@ def _narrow_f16(b, v):
 globals().update(loads("vload_f16", F32, "i16", _wide_f16) | stores("vstore_f16", F32, "i16", _narrow_f16))
 
 
-@intrinsic
-def tile_rank1_rows_f16(tyctx, acc, rows, offset, brow):
-    """`tile_rank1_rows` of a row of B in float16."""
+def _add_outer_of(widen, acc, rows):
+    """What a word of the tile language returns that multiplies by a row of B of 16 bits each."""
 
     def codegen(ctx, b, sig, args):
         tile, rows, offset, brow = args
         halves = [ir.VectorType(ir.IntType(16), acc.vector(j).count) for j in range(acc.nv)]
-        columns = [_wide_f16(b, load(b, brow, ty, 2, 2 * LANES * j)) for j, ty in enumerate(halves)]
+        columns = [widen(b, load(b, brow, ty, 2, 2 * LANES * j)) for j, ty in enumerate(halves)]
         return add_outer(b, acc, tile, row_elements(b, rows, offset), columns)
 
     return acc(acc, rows, types.int64, ADDR), codegen
+
+
+@intrinsic
+def tile_rank1_rows_f16(tyctx, acc, rows, offset, brow):
+    """`tile_rank1_rows` of a row of B in float16."""
+    return _add_outer_of(_wide_f16, acc, rows)
+
+
+@intrinsic
+def tile_rank1_rows_bf16(tyctx, acc, rows, offset, brow):
+    """`tile_rank1_rows` of a row of B in bfloat16, which becomes f32: nothing is rounded."""
+    return _add_outer_of(_wide_bf16, acc, rows)

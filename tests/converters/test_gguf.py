@@ -154,19 +154,19 @@ def test_commands_take_such_files(tmp_path: Path, capsys: pytest.CaptureFixture[
     path.write_bytes(Tiny("llama").data())
     for command in (["inspect", path], ["run", path], ["convert", path, "-o", tmp_path / "m.bolt"]):
         assert app.run([str(word) for word in command]) == 0
-        assert re.search("logits +f32 +.*40]|m.bolt: 9[0-9] nodes", capsys.readouterr().out)
+        assert re.search("logits +f32 +.*40]|m.bolt: 6[0-9] nodes", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("kind", [*FORMS, "F16", "BF16"])
+@pytest.mark.parametrize("kind", FORMS)
 def test_matrices_stay_as_they_are_stored(kind: str, tmp_path: Path) -> None:
     tiny = Tiny("llama", kind, layers=1, width=256)
     graph = load(tiny.data(), tmp_path)
     held = {v.const.dtype.name for v in graph.constants() if v.const is not None and v.const.ndim == 2}
-    assert held == {"F16": {"float16"}, "BF16": {"bfloat16"}}.get(kind, {"uint8"})
+    assert held == {"uint8"}
     made = played(graph, IDS, (9,))
     wanted = np.stack([tiny.logits(ids) for ids in IDS])
     error = np.abs(made - wanted).max() / np.abs(wanted).max()
-    assert error < (0.05 if kind == "BF16" else 2e-4)  # processors that multiply bf16 round the other side, too
+    assert error < 2e-4
 
 
 def test_smollm2_continues_as_llama_cpp_does() -> None:

@@ -7,9 +7,10 @@ from functools import cache
 
 import numpy as np
 
-from bolt_numba.base.types import Array
+from bolt_numba.base.types import BF16, F16, Array
 from bolt_numba.kernels.cpu.faults import report
 from bolt_numba.kernels.cpu.language.lang import (
+    LANES,
     fill_bytes,
     inline,
     lane,
@@ -19,7 +20,9 @@ from bolt_numba.kernels.cpu.language.lang import (
     native,
     split,
     store_f32,
+    vload_bf16_n,
     vload_f16_n,
+    vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
 from bolt_numba.kernels.extents import Numbers, Reach
@@ -29,6 +32,8 @@ from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Outs,
 from bolt_numba.ops.layers.products.forms import FORMS, Planes
 from bolt_numba.ops.layers.products.matmul_forms import GatherForm
 
+HALVES = {F16: 1, BF16: 2}
+"""Kinds of rows without codes."""
 ENTRY = 28
 """Bytes of what `places_of` says of a number."""
 
@@ -64,6 +69,16 @@ def half(at):
     return lane(vload_f16_n(at, 1), 0)
 
 
+@inline
+def widen_row(to, at, count, form):
+    """Numbers of 16 bits as f32; form: of `HALVES`."""
+    for j in range(0, count, LANES):
+        if form == 1:
+            vstore_n(to + 4 * j, vload_f16_n(at + 2 * j, count - j), count - j)
+        else:
+            vstore_n(to + 4 * j, vload_bf16_n(at + 2 * j, count - j), count - j)
+
+
 def _gathered(a: Numbers) -> dict[str, Reach]:
     row, groups = a.blocks * a.size, a.block // a.group
     tables = {"codes": ENTRY * a.block, "factors": ENTRY * groups, "others": ENTRY * groups}
@@ -71,14 +86,15 @@ def _gathered(a: Numbers) -> dict[str, Reach]:
 
 
 @native(raw=PTR, index=PTR, fault=FAULT, y=PTR, rows=I64, count=I64, step=I64, blocks=I64, size=I64, block=I64,
-        group=I64, codes=PTR, factors=PTR_OR_0, others=PTR_OR_0, scale=I64, offset=I64, middle=F32, less=F32,
-        extents=_gathered)  # fmt: skip
+        group=I64, codes=PTR_OR_0, factors=PTR_OR_0, others=PTR_OR_0, scale=I64, offset=I64, middle=F32, less=F32,
+        half=I64, extents=_gathered)  # fmt: skip
 def gather_form(p, tid, nthreads):
     """y[i] = row index[i] of weights; of one that is out of range it is reported, and y[i] is 0.
 
     raw: bytes [rows][blocks][size] · index: ``count`` integers of ``step`` bytes · y: f32 [count][blocks * block] ·
     codes, factors, others: by `places_of`, others of offsets · scale, offset: bytes of a block where these lie, offset
-    0 where ``middle`` is the code of 0 · less: what factors are more than they mean.
+    0 where ``middle`` is the code of 0 · less: what factors are more than they mean · half: by `HALVES`, where there
+    are no codes.
     """
     lo, hi = split(p.count, tid, nthreads)
     width = 4 * p.blocks * p.block
@@ -88,6 +104,9 @@ def gather_form(p, tid, nthreads):
         if at < 0 or at >= p.rows:
             report(p.fault, i, row, -p.rows, p.rows - 1)
             fill_bytes(y, np.uint8(0), width)
+            continue
+        if p.half != 0:
+            widen_row(y, p.raw + p.size * p.blocks * at, p.blocks, p.half)
             continue
         for b in range(p.blocks):
             block = p.raw + (at * p.blocks + b) * p.size
@@ -115,6 +134,6 @@ def gather_rows(op: GatherForm, ins: Types, outs: Outs, context: Context) -> lis
         "step": index.dtype.itemsize, "blocks": raw.dims[1] // form.size, "size": form.size, "block": form.block,
         "group": form.group, "codes": places_of(form.codes), "factors": places_of(form.factors),
         "others": places_of(form.offset_factors), "scale": form.scale, "offset": form.offset,
-        "middle": float(form.middle or 0), "less": float(form.less),
+        "middle": float(form.middle or 0), "less": float(form.less), "half": HALVES.get(form.plain, 0),
     }  # fmt: skip
     return [Step(gather_form, args, context.threads > 1 and outs[0].size > PAYS_ELEMENTS)] if index.size else []

@@ -298,11 +298,16 @@ def rounded_steps(
     ]
 
 
-def _accepts(op: MatMulForm, ins: Types) -> bool:
+def accepts_form(op: MatMulForm, ins: Types) -> bool:
+    """Constant weights."""
     x, raw = ins[0], ins[1]
     if any(t is not None and not t.is_static for t in ins) or raw.known is None:
         return False
     return x.size > 0 and raw.size > 0
+
+
+def _accepts(op: MatMulForm, ins: Types) -> bool:
+    return FORMS[op.form].plain is None and accepts_form(op, ins)
 
 
 @kernel(MatMulForm, accepts=_accepts)

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import BOOL, F16, Array, TensorType
+from bolt_numba.base.types import BF16, BOOL, F16, Array, TensorType
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv, filter_steps
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
+    tile_rank1_rows_bf16,
     tile_rank1_rows_f16,
     tile_row,
     tile_row_narrow,
@@ -28,7 +29,7 @@ from bolt_numba.kernels.cpu.products.matmul import PanelForm, accepts_matmul, pr
 from bolt_numba.kernels.cpu.products.pack_narrow import pack_narrow, packing
 from bolt_numba.kernels.cpu.products.sweep import MR, TILE_ARGUMENTS, by_height, pairs_of_panels, plain_tile, sweep_body
 from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_reach
-from bolt_numba.kernels.jit import Inline, inline, native
+from bolt_numba.kernels.jit import Inline, Native, inline, native
 from bolt_numba.kernels.registry import Context, Outs, Step, Types, kernel, result_of
 from bolt_numba.kernels.unseen import content, derived
 from bolt_numba.ops.layers.products.conv import Conv
@@ -40,17 +41,21 @@ MOST_PIXELS = 2 * MR
 """Of all images, for which filters are f16."""
 
 
-def _tile(mr: int, nv: int, first: Any = tile_row) -> Inline:
-    return plain_tile(mr, nv, first, tile_rank1_rows_f16, UNIT)
+def _sweep(name: str, rank1: Any) -> Native:
+    """`sweep` of panels whose elements of 16 bits the word ``rank1`` widens."""
+
+    def tile(mr: int, nv: int, first: Any = tile_row) -> Inline:
+        return plain_tile(mr, nv, first, rank1, UNIT)
+
+    narrow = partial(tile, first=tile_row_narrow) if LANES == 16 else None
+    tile_any = by_height("tile_any", TILE_ARGUMENTS, tile, narrow=narrow)
+    body = sweep_body(name, tile_any, pairs_of_panels(rank1, UNIT), UNIT)
+    return native(extents=partial(sweep_reach, unit=UNIT), **FIELDS)(body)
 
 
-_narrow = partial(_tile, first=tile_row_narrow)
-_tile_any = by_height("tile_any", TILE_ARGUMENTS, _tile, narrow=_narrow if LANES == 16 else None)
-_few_rows = pairs_of_panels(tile_rank1_rows_f16, UNIT)
-sweep_f16 = native(extents=partial(sweep_reach, unit=UNIT), **FIELDS)(
-    sweep_body("sweep_f16", _tile_any, _few_rows, UNIT)
-)
-"""`sweep` of panels in float16."""
+sweep_f16 = _sweep("sweep_f16", tile_rank1_rows_f16)
+SWEEPS = {F16: sweep_f16, BF16: _sweep("sweep_wide_bf16", tile_rank1_rows_bf16)}
+"""By what panels hold."""
 
 
 @inline

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.base.types import Array
+from bolt_numba.base.types import BF16, F16, AnyDType, Array
 
 _SIGN = np.uint8(128)
 
@@ -70,7 +70,7 @@ class Form:
     bits: of a code · block, size: weights and bytes of a block · group: weights that share a scale ·
     middle: the code that means 0, or None where groups have offsets · scale, offset: where in a block these f16 lie ·
     factors, offset_factors: what they are multiplied by for each group, scales by the factor less ``less``, offsets by
-    the negative one; () where a block is one group.
+    the negative one; () where a block is one group · plain: the dtype of weights that are numbers, one a block.
     """
 
     bits: int
@@ -84,6 +84,7 @@ class Form:
     factors: Planes = ()
     less: int = 0
     offset_factors: Planes = ()
+    plain: AnyDType | None = None
 
     def blocks(self, raw: Array) -> Array:
         """[n, bytes] -> [n, blocks, size]."""
@@ -124,6 +125,8 @@ class Form:
 
     def weights(self, raw: Array) -> Array:
         """Raw u8 [n, bytes] -> f32 [n, k]."""
+        if self.plain is not None:
+            return np.ascontiguousarray(raw).view(self.plain).astype(np.float32)
         codes, scales, offsets = self.parts(raw)
         grouped = codes.reshape(*scales.shape, self.group).astype(np.float32)
         return np.asarray(grouped * scales[..., None] + offsets[..., None]).reshape(codes.shape)
@@ -159,5 +162,7 @@ FORMS = {
                  factors=_six_bits(4, 0), offset_factors=_six_bits(4, 4)),
     "Q6_K": Form(6, 256, 210, 16, (_plane(4, 0, 256, 64), _plane(2, 128, 256, 32)), 208, 32,
                  factors=(_plane(8, 192, 16, 16),), less=128),
+    "F16": Form(16, 1, 2, 1, (), 0, 0, plain=F16),
+    "BF16": Form(16, 1, 2, 1, (), 0, 0, plain=BF16),
 }  # fmt: skip
 """By GGUF's name."""
