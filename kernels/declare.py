@@ -80,6 +80,7 @@ WORDS = (
     "lane", "with_lane", "interleave_low", "interleave_high", "even_lanes", "odd_lanes", "permute", "dot_low_bytes",
     # raw bytes
     "max_u8", "max_i8", "pack_u8", "pack_i8", "codes_u8", "codes_i8", "lookup_bytes", "lookup_f32", "transpose_16x16",
+    "lookup_nibbles",
     # tiles
     "tile_zeros", "tile_cleared", "tile_row", "tile_row_narrow", "tile_load", "tile_load_n", "tile_store",
     "tile_store_n", "tile_rank1", "tile_rank1_rows", "tile_rank1_rows_as", "tile_dot_rows_bf16", "tile_dot_rows_bytes",

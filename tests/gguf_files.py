@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.ops.layers.products.forms import FORMS
+from bolt_numba.ops.layers.products.forms import FORMS, Form
 from bolt_numba.types import BF16, F16, F32, Array
 
 KINDS = {
     "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12,
     "Q5_K": 13, "Q6_K": 14, "IQ2_S": 22, "BF16": 30,
+    "IQ4_NL": 20, "IQ4_XS": 23, "MXFP4": 39,
 }  # fmt: skip
 HALVES = {"F16": F16, "BF16": BF16}
 NUMBERS = {"u1": 0, "i1": 1, "u2": 2, "i2": 3, "u4": 4, "i4": 5, "f4": 6, "b1": 7, "u8": 10, "i8": 11, "f8": 12}
@@ -70,6 +71,19 @@ def file_of(
     return made + bytes(-len(made) % 32) + data
 
 
+def numbers_of(form: Form) -> list[int]:
+    """Where in a block its scale lies, and its offset if it has one."""
+    return [form.scale, form.offset] if form.middle is None else [form.scale]
+
+
+def put_number(form: Form, blocks: Array, at: int, values: Array) -> None:
+    """A scale or offset of each block [n, blocks, size], as near as the form has it."""
+    if form.power:
+        blocks[..., at] = np.round(np.log2(np.maximum(np.abs(values), 1e-30))) + 128
+    else:
+        blocks[..., at : at + 2] = values.astype(np.float16)[..., None].view(np.uint8)
+
+
 def stored(kind: str, n: int, k: int, rng: np.random.Generator) -> tuple[bytes, Array]:
     """Bytes of a matrix with seeded weights, and the weights."""
     if kind not in FORMS or FORMS[kind].plain is not None:
@@ -77,10 +91,9 @@ def stored(kind: str, n: int, k: int, rng: np.random.Generator) -> tuple[bytes, 
         return made.tobytes(), made.astype(F32)
     form = FORMS[kind]
     raw = rng.integers(0, 256, (n, k // form.block, form.size), np.uint8)
-    for at in {form.scale, form.offset} if form.middle is None else {form.scale}:
-        size = (0.01 if at == form.scale else -0.05) / (1 << form.bits)
-        scales = (rng.uniform(0.5, 1, raw.shape[:2]) * size).astype(np.float16)
-        raw[..., at : at + 2] = scales[..., None].view(np.uint8)
+    for at in numbers_of(form):
+        size = (0.01 if at == form.scale else -0.05) / (max(form.table) - 128 if form.table else 1 << form.bits)
+        put_number(form, raw, at, rng.uniform(0.5, 1, raw.shape[:2]) * size)
     raw = raw.reshape(n, -1)
     return raw.tobytes(), form.weights(raw)
 

@@ -22,6 +22,7 @@ from bolt_numba.ops.layers.products.matmul_forms import (
     rounded_rows,
 )
 from bolt_numba.types import F32, I64, U8, Array, TensorType
+from tests.gguf_files import numbers_of, put_number
 from tests.harness import plan, run_planned
 from tests.level import is_quick
 from tests.near import assert_near
@@ -48,6 +49,9 @@ GOLDEN = {
     "Q4_K": (0x28CFB23A, [25.450927734375, 31.106689453125, 138.098876953125]),
     "Q5_K": (0x3F7A0861, [-35.957275390625, -19.76123046875, 173.620849609375]),
     "Q6_K": (0x4D4AD807, [-19.02392578125, 92.548828125, 185.609375]),
+    "IQ4_NL": (0xFB1B5F3D, [-2.827880859375, 6.8126220703125, 5.385986328125]),
+    "IQ4_XS": (0x54F8DE89, [65.041259765625, -334.0755615234375, 128.43505859375]),
+    "MXFP4": (0x2943D36B, [-0.125, 0.75, -2.0]),
     "F16": (0x7CBCCCA9, [13.4140625, 15.84375, 26.984375]),
     "BF16": (0x3292B2EA, [5931008.0, 30932992.0, 1602224128.0]),
 }
@@ -59,9 +63,8 @@ def bytes_of(name: str) -> Array:
     form = FORMS[name]
     count = 3 if form.block > 1 else 96
     raw = (np.arange(2 * count * form.size) ** 2 * 7 // 5 % 256).astype(U8).reshape(2, -1)
-    for i, at in enumerate([form.scale, form.offset] if form.middle is None else [form.scale]):
-        halves = (np.arange(2 * count).reshape(2, count, 1) / 7 - 0.3 + i).astype(np.float16)
-        form.blocks(raw)[..., at : at + 2] = halves.view(U8)
+    for i, at in enumerate(numbers_of(form)):
+        put_number(form, form.blocks(raw), at, np.arange(2 * count).reshape(2, count) / 7 - 0.3 + i)
     return raw
 
 

@@ -127,6 +127,21 @@ def transpose_16x16(b, to, to_step, source, step):
         store(b, row, b.add(to, b.mul(to_step, I64(i))), 1)
 
 
+@word(INT, INT, INT)
+def lookup_nibbles(b, table, v):
+    """Of each byte, which is below 16, its entry in a table of 16 that each 16 bytes of ``table`` hold."""
+    parts, chip = [b.bitcast(table, RAW), b.bitcast(v, RAW)], target()
+    name = {16: "avx512.pshuf.b.512", 8: "avx2.pshuf.b", 4: "ssse3.pshuf.b.128"}[LANES]
+    name = f"x86.{name}" if chip.is_x86 else "aarch64.neon.tbl1.v16i8"
+    if not chip.is_x86 or "ssse3" in chip.features:
+        return b.bitcast(call(b, f"llvm.{name}", RAW, parts), vector("i32"))
+    made = parts[1]
+    for i in map(I32, range(RAW.count)):
+        at = b.zext(b.extract_element(parts[1], i), I32)
+        made = b.insert_element(made, b.extract_element(parts[0], at), i)
+    return b.bitcast(made, vector("i32"))
+
+
 @intrinsic
 def lookup_bytes(tyctx, table, v):
     """Each byte's entry in a table of 256, a tile of 4 vectors of 64 bytes; only where ``target().has_vbmi``."""

@@ -9,14 +9,15 @@ from bolt_numba.ops.layers.products.matmul_forms import GatherForm, MatMulForm
 from bolt_numba.types import Array
 from tests.cases import Case, cases
 from tests.cases.draw import Draw, maybe, pick, real, whole
+from tests.gguf_files import numbers_of, put_number
 
 
 def stored(draw: Draw, name: str, n: int, blocks: int) -> Array:
     """Bytes of weights: any codes, finite scales."""
     form = FORMS[name]
     raw = whole(draw, (n, blocks * form.size), 0, 255, np.uint8)
-    for at in (form.scale, form.offset) if form.middle is None else (form.scale,):
-        form.blocks(raw)[..., at : at + 2] = real(draw, (n, blocks, 1), -0.1, 0.1).astype(np.float16).view(np.uint8)
+    for at in numbers_of(form):
+        put_number(form, form.blocks(raw), at, real(draw, (n, blocks), -0.1, 0.1))
     return raw
 
 

@@ -11,6 +11,7 @@ from bolt_numba.base.types import BF16, F16, Array
 from bolt_numba.kernels.cpu.faults import report
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
+    f32_of_bits,
     fill_bytes,
     inline,
     lane,
@@ -18,6 +19,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     load_i64,
     load_u8,
     native,
+    splat,
     split,
     store_f32,
     vload_bf16_n,
@@ -32,8 +34,9 @@ from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Outs,
 from bolt_numba.ops.layers.products.forms import FORMS, Planes
 from bolt_numba.ops.layers.products.matmul_forms import GatherForm
 
-HALVES = {F16: 1, BF16: 2}
-"""Kinds of rows without codes."""
+F16_ROWS, BF16_ROWS, POWERS = 1, 2, 3
+"""Kinds of forms: rows without codes, and scales that are powers of two."""
+KINDS = {F16: F16_ROWS, BF16: BF16_ROWS}
 ENTRY = 28
 """Bytes of what `places_of` says of a number."""
 
@@ -70,10 +73,17 @@ def half(at):
 
 
 @inline
-def widen_row(to, at, count, form):
-    """Numbers of 16 bits as f32; form: of `HALVES`."""
+def halved_power(e):
+    """2 ** (e - 128); those of 0 and 1 are no normal numbers."""
+    bits = np.int32(e) - np.int32(1) << np.int32(23) if e > 1 else np.int32(0x200000) << np.int32(e)
+    return lane(f32_of_bits(splat(np.int32(bits))), 0)
+
+
+@inline
+def widen_row(to, at, count, kind):
+    """Numbers of 16 bits as f32; kind: which."""
     for j in range(0, count, LANES):
-        if form == 1:
+        if kind == F16_ROWS:
             vstore_n(to + 4 * j, vload_f16_n(at + 2 * j, count - j), count - j)
         else:
             vstore_n(to + 4 * j, vload_bf16_n(at + 2 * j, count - j), count - j)
@@ -81,20 +91,20 @@ def widen_row(to, at, count, form):
 
 def _gathered(a: Numbers) -> dict[str, Reach]:
     row, groups = a.blocks * a.size, a.block // a.group
-    tables = {"codes": ENTRY * a.block, "factors": ENTRY * groups, "others": ENTRY * groups}
+    tables = {"codes": ENTRY * a.block, "factors": ENTRY * groups, "others": ENTRY * groups, "table": 16}
     return {"raw": a.rows * row, "index": a.step * a.count, "y": 4 * a.count * a.blocks * a.block, **tables}
 
 
 @native(raw=PTR, index=PTR, fault=FAULT, y=PTR, rows=I64, count=I64, step=I64, blocks=I64, size=I64, block=I64,
         group=I64, codes=PTR_OR_0, factors=PTR_OR_0, others=PTR_OR_0, scale=I64, offset=I64, middle=F32, less=F32,
-        half=I64, extents=_gathered)  # fmt: skip
+        table=PTR_OR_0, kind=I64, extents=_gathered)  # fmt: skip
 def gather_form(p, tid, nthreads):
     """y[i] = row index[i] of weights; of one that is out of range it is reported, and y[i] is 0.
 
     raw: bytes [rows][blocks][size] · index: ``count`` integers of ``step`` bytes · y: f32 [count][blocks * block] ·
     codes, factors, others: by `places_of`, others of offsets · scale, offset: bytes of a block where these lie, offset
-    0 where ``middle`` is the code of 0 · less: what factors are more than they mean · half: by `HALVES`, where there
-    are no codes.
+    0 where ``middle`` is the code of 0 · less: what factors are more than they mean · kind: see `F16_ROWS` · table: u8
+    [16], or 0.
     """
     lo, hi = split(p.count, tid, nthreads)
     width = 4 * p.blocks * p.block
@@ -105,12 +115,14 @@ def gather_form(p, tid, nthreads):
             report(p.fault, i, row, -p.rows, p.rows - 1)
             fill_bytes(y, np.uint8(0), width)
             continue
-        if p.half != 0:
-            widen_row(y, p.raw + p.size * p.blocks * at, p.blocks, p.half)
+        if p.codes == 0:
+            widen_row(y, p.raw + p.size * p.blocks * at, p.blocks, p.kind)
             continue
         for b in range(p.blocks):
             block = p.raw + (at * p.blocks + b) * p.size
             whole_scale, whole_offset = half(block + p.scale), half(block + p.offset)
+            if p.kind == POWERS:
+                whole_scale = halved_power(load_u8(block + p.scale))
             for g in range(p.block // p.group):
                 scale = whole_scale
                 if p.factors != 0:
@@ -121,7 +133,10 @@ def gather_form(p, tid, nthreads):
                     if p.others != 0:
                         offset = -offset * np.float32(number(block, p.others + ENTRY * g))
                 for j in range(g * p.group, (g + 1) * p.group):
-                    store_f32(y, np.float32(number(block, p.codes + ENTRY * j)) * scale + offset)
+                    code = number(block, p.codes + ENTRY * j)
+                    if p.table != 0:
+                        code = np.int32(load_u8(p.table + code))
+                    store_f32(y, np.float32(code) * scale + offset)
                     y += 4
 
 
@@ -134,6 +149,8 @@ def gather_rows(op: GatherForm, ins: Types, outs: Outs, context: Context) -> lis
         "step": index.dtype.itemsize, "blocks": raw.dims[1] // form.size, "size": form.size, "block": form.block,
         "group": form.group, "codes": places_of(form.codes), "factors": places_of(form.factors),
         "others": places_of(form.offset_factors), "scale": form.scale, "offset": form.offset,
-        "middle": float(form.middle or 0), "less": float(form.less), "half": HALVES.get(form.plain, 0),
+        "middle": float(form.middle or 0), "less": float(form.less),
+        "kind": POWERS if form.power else KINDS.get(form.plain, 0),
+        "table": np.array(form.table, np.uint8) if form.table else None,
     }  # fmt: skip
     return [Step(gather_form, args, context.threads > 1 and outs[0].size > PAYS_ELEMENTS)] if index.size else []

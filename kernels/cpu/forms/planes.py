@@ -45,7 +45,7 @@ class Layout:
     bits: of a code, no odd number in units of 16 · unit: weights, 16 or 32, whose codes stand together and are summed
     before a scale · chunk: weights that share what stands before them · middle: the code that means 0, None with
     offsets · factors: whether units have bytes by which scales and offsets are multiplied · wide: whether these are
-    f32, else f16.
+    f32, else f16 · table: what codes of 4 bits stand for, or ().
     """
 
     bits: int
@@ -54,6 +54,7 @@ class Layout:
     middle: int | None
     factors: bool
     wide: bool
+    table: tuple[int, ...] = ()
 
     @property
     def planes(self) -> list[int]:
@@ -190,5 +191,6 @@ def code_words(layout: Layout, vector: int) -> list[tuple[int, list[str], str]]:
             moved = f"({name} >> np.int32({shift}))" if shift > 0 else f"({name} << np.int32({-shift}))"
             texts.append(name if bits == 8 else f"({moved if shift else name} & np.int32({mask}))")
             first, place = first + count, place + bits
-        found.append((i, lines, " | ".join(texts)))
+        text = " | ".join(texts)
+        found.append((i, lines, f"lookup_nibbles(table, {text})" if layout.table else text))
     return found

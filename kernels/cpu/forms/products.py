@@ -23,6 +23,7 @@ from bolt_numba.base.huge_pages import LINE
 from bolt_numba.base.types import F32, Array
 from bolt_numba.kernels.cpu.forms.planes import Layout, Parts, code_words, pack_planes
 from bolt_numba.kernels.cpu.language.lang import (
+    BYTES,
     LANES,
     bits_of,
     f32_of_bits,
@@ -164,7 +165,7 @@ def middle_of(layout: Layout, planes: int) -> int:
 def _unit(layout: Layout, rows: range, planes: int) -> list[str]:
     """Lines for a unit of a tile: sums of products of bytes, then scales; ``w`` and the rows of x move on."""
     size, factors, sums = record_bytes(layout.unit, planes), 2 * layout.factor_bytes, "hui"[-planes:]
-    middle, dot = middle_of(layout, planes), "dot_bytes" if layout.bits == 8 else "dot_low_bytes"
+    middle, dot = middle_of(layout, planes), "dot_bytes" if layout.bits == 8 or layout.table else "dot_low_bytes"
     lines, words = [f"codes = w + {factors} * LANES"], (code_words(layout, v) for v in (0, 1))
     for r in rows:
         start = f"load_i32(x{r} + {size - 4})" if middle else "np.int32(0)"
@@ -224,14 +225,20 @@ def _source(layout: Layout, height: int, planes: int) -> str:
     task += ["if p.bias != 0:"]
     task += [f"    b{v} = vload_n(p.bias + 4 * (j + {v} * LANES), p.n - j - {v} * LANES)" for v in (0, 1)]
     task += ["for tile in range(begin, min(begin + p.span, p.tiles)):", *_indented(tile)]
-    body = ["panels = ceil_div(p.n, 2 * LANES)"]
+    body = ["panels = ceil_div(p.n, 2 * LANES)"] + ["table = vload_i32(p.table)"] * bool(layout.table)
     body += ["first, last = split(panels * ceil_div(p.tiles, p.span), tid, nthreads)"]
     body += ["for task in range(first, last):", *_indented(task)]
     return "\n".join(["def product_of_planes(p, tid, nthreads):", *_indented(body)]) + "\n"
 
 
 def _multiplied(height: int, a: Numbers) -> dict[str, Reach]:
-    return {"x": a.row * a.tiles * height, "w": a.panel * -(-a.n // PANEL), "bias": 4 * a.n, "y": 4 * a.rows * a.n}
+    return {
+        "x": a.row * a.tiles * height,
+        "w": a.panel * -(-a.n // PANEL),
+        "bias": 4 * a.n,
+        "y": 4 * a.rows * a.n,
+        "table": BYTES,
+    }
 
 
 @cache
@@ -240,11 +247,11 @@ def product(layout: Layout, height: int, planes: int) -> Native:
 
     x: records by `round_rows`, ``row`` bytes for each of ``tiles`` * ``height`` rows · w: by `pack_planes`, ``panel``
     bytes each · bias: f32 [n] or 0 · y: f32 [rows][n] · chunks: of a panel, of ``chunk`` units each · span: tiles that
-    a panel is multiplied by before the next one.
+    a panel is multiplied by before the next one · table: of codes, or 0.
     """
     fields: dict[str, Any] = {
         "x": PTR, "row": I64, "w": PTR, "panel": I64, "bias": PTR_OR_0, "y": PTR, "n": I64, "rows": I64, "tiles": I64,
-        "span": I64, "chunks": I64, "chunk": I64,
+        "span": I64, "chunks": I64, "chunk": I64, "table": PTR_OR_0,
     }  # fmt: skip
     text = _source(layout, height, planes)
     return native_source(text, "product_of_planes", fields, extents=partial(_multiplied, height), **scope_of(text))
@@ -256,13 +263,13 @@ def product(layout: Layout, height: int, planes: int) -> Native:
 def layout_of(form: Form) -> Layout:
     """How products hold weights of a form."""
     bits = form.bits + form.bits % 2 if form.group < ROUNDED_TOGETHER else form.bits
-    return Layout(bits, form.group, form.block, form.middle, bool(form.factors), False)
+    return Layout(bits, form.group, form.block, form.middle, bool(form.factors), form.power, form.table)
 
 
 def parts_of(form: Form, raw: Array) -> Parts:
     """What `pack_planes` needs of rows as they are stored."""
     codes = form.numbers(raw, form.codes).reshape(len(raw), -1)
-    scales = form.halves(raw, form.scale)[..., 0]
+    scales = form.scales(raw)[..., 0]
     factors = form.numbers(raw, form.factors) - np.uint8(form.less) if form.factors else None
     if form.middle is not None:
         return codes, scales, None, factors, None
@@ -290,6 +297,7 @@ def rounded_steps(
     main: dict[str, Argument] = {
         "x": x, "row": row, "w": w, "panel": panel, "bias": bias, "y": Out(0), "n": n, "rows": m, "tiles": tiles,
         "span": max(L2 // 4 // (row * height), 1), "chunks": chunks, "chunk": layout.chunk // layout.unit,
+        "table": np.tile(np.array(layout.table, np.uint8), BYTES // 16) if layout.table else None,
     }  # fmt: skip
     together = is_parallel(context, 2 * m * n * k, panel * -(-n // PANEL))
     return [

@@ -70,7 +70,9 @@ class Form:
     bits: of a code · block, size: weights and bytes of a block · group: weights that share a scale ·
     middle: the code that means 0, or None where groups have offsets · scale, offset: where in a block these f16 lie ·
     factors, offset_factors: what they are multiplied by for each group, scales by the factor less ``less``, offsets by
-    the negative one; () where a block is one group · plain: the dtype of weights that are numbers, one a block.
+    the negative one; () where a block is one group · plain: the dtype of weights that are numbers, one a block ·
+    table: what codes of 4 bits stand for, of which ``middle`` means 0 · power: whether the scale is a byte, see
+    `halved_powers`.
     """
 
     bits: int
@@ -85,6 +87,8 @@ class Form:
     less: int = 0
     offset_factors: Planes = ()
     plain: AnyDType | None = None
+    table: tuple[int, ...] = ()
+    power: bool = False
 
     def blocks(self, raw: Array) -> Array:
         """[n, bytes] -> [n, blocks, size]."""
@@ -93,6 +97,12 @@ class Form:
     def halves(self, raw: Array, at: int) -> Array:
         """The f16 at byte ``at`` of each block of ``raw`` u8 [n, bytes]: f32 [n, blocks, 1]."""
         return np.ascontiguousarray(self.blocks(raw)[..., at : at + 2]).view(np.float16).astype(np.float32)
+
+    def scales(self, raw: Array) -> Array:
+        """Of each block: f32 [n, blocks, 1]."""
+        return (
+            halved_powers(self.blocks(raw)[..., self.scale :][..., :1]) if self.power else self.halves(raw, self.scale)
+        )
 
     def numbers(self, raw: Array, planes: Planes) -> Array:
         """What ``planes`` hold of each block of ``raw`` u8 [n, bytes]: u8 [n, blocks, numbers]."""
@@ -111,7 +121,7 @@ class Form:
 
         All products and sums are exact in f32 but the last, ``code * scale + offset`` of forms without a middle.
         """
-        scales = self.halves(raw, self.scale)
+        scales = self.scales(raw)
         if self.factors:
             scales = scales * (self.numbers(raw, self.factors).astype(np.float32) - np.float32(self.less))
         if self.middle is not None:
@@ -121,6 +131,8 @@ class Form:
             if self.offset_factors:
                 offsets = -offsets * self.numbers(raw, self.offset_factors).astype(np.float32)
         codes = self.numbers(raw, self.codes)
+        if self.table:
+            codes = np.array(self.table, np.uint8)[codes]
         return _flat(codes), _flat(scales), _flat(offsets)
 
     def weights(self, raw: Array) -> Array:
@@ -130,6 +142,11 @@ class Form:
         codes, scales, offsets = self.parts(raw)
         grouped = codes.reshape(*scales.shape, self.group).astype(np.float32)
         return np.asarray(grouped * scales[..., None] + offsets[..., None]).reshape(codes.shape)
+
+
+def halved_powers(exponents: Array) -> Array:
+    """2 ** (e - 128) as f32, of u8."""
+    return np.ldexp(np.float32(1), exponents.astype(np.int32) - 128).astype(np.float32)
 
 
 def _flat(of_blocks: Array) -> Array:
@@ -145,6 +162,14 @@ def _six_bits(at: int, by: int) -> Planes:
     return low, Plane(2, tuple(at + by + i % 4 for i in range(8)), (4,) * 4 + (6,) * 4)
 
 
+def _unsigned(*values: int) -> tuple[int, ...]:
+    """128 more."""
+    return tuple(value + int(_SIGN) for value in values)
+
+
+_CURVE = _unsigned(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+_E2M1 = _unsigned(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+"""Doubled."""
 _NIBBLES = tuple(Plane(4, tuple(range(16)), (shift,) * 16) for shift in (0, 4))
 FORMS = {
     "Q4_0": Form(4, 32, 18, 32, (_plane(4, 2, 32, 16),), 0, 8),
@@ -162,6 +187,11 @@ FORMS = {
                  factors=_six_bits(4, 0), offset_factors=_six_bits(4, 4)),
     "Q6_K": Form(6, 256, 210, 16, (_plane(4, 0, 256, 64), _plane(2, 128, 256, 32)), 208, 32,
                  factors=(_plane(8, 192, 16, 16),), less=128),
+    "IQ4_NL": Form(4, 32, 18, 32, (_plane(4, 2, 32, 16),), 0, 128, table=_CURVE),
+    "IQ4_XS": Form(4, 256, 136, 32, (_plane(4, 8, 256, 16),), 0, 128, table=_CURVE, less=32,
+                   factors=(Plane(4, tuple(4 + i // 2 for i in range(8)), (0, 4) * 4),
+                            Plane(2, (2,) * 4 + (3,) * 4, (0, 2, 4, 6) * 2))),
+    "MXFP4": Form(4, 32, 17, 32, (_plane(4, 1, 32, 16),), 0, 128, table=_E2M1, power=True),
     "F16": Form(16, 1, 2, 1, (), 0, 0, plain=F16),
     "BF16": Form(16, 1, 2, 1, (), 0, 0, plain=BF16),
 }  # fmt: skip
